@@ -97,6 +97,16 @@ Flags:
                          current one: 5 by default, at least 2
       --container-log-max-size SIZE
                          size at which a log file is rotated, 10Mi by default
+      --eviction-hard SIGNAL<QUANTITY,...
+                         amounts of memory.available, nodefs.available,
+                         nodefs.inodesFree, imagefs.available, imagefs.inodesFree and
+                         pid.available below which the node is under pressure, and
+                         pods are evicted; in place of the default, which is 1/16 of
+                         the memory but at most 100Mi, 10% and 15% of the disks but at
+                         most 1Gi, and 5% of the inodes; empty for none
+      --eviction-pressure-transition-period DURATION
+                         time for which the Node shows pressure that is over, 5m by
+                         default
       --image-gc-high-threshold PERCENT
                          usage of the disk, or of the limit in
                          etc/nodlet/image-store-limit below the root, from which
@@ -105,6 +115,9 @@ Flags:
       --image-gc-low-threshold PERCENT
                          usage at which the removal stops; by default 5 less than
                          the high threshold
+      --image-maximum-gc-age DURATION
+                         time after which an image that no pod uses is removed,
+                         however much space there is; by default, never
       --kube-reserved, --system-reserved cpu=250m,memory=64Mi,ephemeral-storage=1Gi
                          resources of the machine that pods cannot use; the sum of
                          both is reserved
@@ -528,6 +541,7 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
         max_connections: options.limits.connections.unwrap_or(CONNECTIONS),
         kubelet_port: options.kubelet_port.unwrap_or(if options.sync_every.is_some() { 0 } else { 10250 }),
         image_collection: options.limits.image_collection()?,
+        eviction: options.limits.eviction,
         node_labels: options.node_labels,
         taints: options.taints,
         reserved: options.reserved,

@@ -39,6 +39,7 @@ mod netns;
 mod on_tmpfs;
 mod perform;
 mod pods;
+mod pressure;
 mod publication;
 mod publish;
 mod pull;
@@ -93,6 +94,7 @@ pub use error::EngineError;
 use exec::Execs;
 use host_paths::HostPaths;
 pub use image_collection::{ImageCollection, ImageLimitError, image_store_limit};
+pub use machine::Eviction;
 use machine::Machine;
 pub use nodlet_registry::EVENTS;
 use pods::Pods;
@@ -161,6 +163,7 @@ pub struct Engine {
     cluster: Option<cluster::Following>,
     /// The task of the kubelet's server, if the board has joined a cluster.
     kubelet_server: Option<smol::Task<()>>,
+    probe_counts: stats::ProbeCounts,
     /// The sender of the API's requests.
     request_sender: async_channel::Sender<Request>,
     /// The files of earlier boots were removed.
@@ -221,7 +224,7 @@ impl Engine {
         if config.limited_swap && !(has_swap && cgroups.limits_swap()) {
             log::warn!("--memory-swap-behavior LimitedSwap has no effect: {why}");
         }
-        let machine = Rc::new(Machine::new(capacity, cgroups, network));
+        let machine = Rc::new(Machine::new(capacity, cgroups, network, &config.eviction));
         let events = Events::new(objects.clone(), &config.node_name, config.max_events);
         let shell = Rc::new(Shell {
             stores: Stores::new(storage, images, Records::new(paths.records())),
@@ -266,6 +269,7 @@ impl Engine {
             image_use: image_collection::ImageUse::default(),
             cluster: None,
             kubelet_server: None,
+            probe_counts: stats::ProbeCounts::default(),
             request_sender,
             swept: false,
             begun: 0,
@@ -318,6 +322,10 @@ impl Engine {
             let has_cluster = of_cluster.iter().any(|path| path.exists());
             self.open_api();
             self.collect_images();
+            self.list_images();
+            if !self.shell.config.down {
+                pressure::watch_stalls(&self.shell);
+            }
             resolver::follow(&self.shell);
             if !self.shell.config.down && has_cluster {
                 self.follow_cluster();
@@ -358,6 +366,7 @@ impl Engine {
     async fn turn(&mut self) {
         loop {
             let wake_at = self.plan_and_perform();
+            let wake_at = wake_at.into_iter().chain(self.watch_pressure()).min();
             if self.shell.config.down && self.node.is_empty() {
                 return;
             }
@@ -423,6 +432,7 @@ impl Engine {
                     self.observe(Observation::ImagesChanged);
                     self.images_changed();
                     self.collect_images();
+                    self.list_images();
                 }
                 Woken::News(News::ClockSet) => self.clock_was_set(),
                 Woken::News(News::Then(go_on)) => go_on(self),
@@ -457,6 +467,11 @@ impl Engine {
                 PodObservation::SandboxFailed { remains: false, .. } | PodObservation::SandboxRemoved
             );
             is_without_sandbox = is_over.then_some(*pod);
+            if let PodObservation::Probed { attempt, kind, result } = seen
+                && self.kubelet_server.is_some()
+            {
+                self.probe_counts.add(*pod, attempt.container, *kind, result);
+            }
         }
         self.node.observe(now, seen);
         let node = &self.node;

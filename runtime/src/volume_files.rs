@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use nodlet_cluster::trust;
 use nodlet_core::facts::Amounts;
 use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::Pod;
@@ -70,6 +71,10 @@ fn of_object(
         let content = match data.data.get(&item.key).or_else(|| data.binary_data.get(&item.key)) {
             Some(content) => content.clone(),
             None if object.optional => continue,
+            // What the cluster says about it stands in the object.
+            None if object.name.starts_with(trust::PREFIX) && data.data.contains_key(trust::MISSING) => {
+                return Err(String::from_utf8_lossy(&data.data[trust::MISSING]).into_owned());
+            }
             None => {
                 return Err(match object.kind {
                     ConfigKind::ConfigMap => {

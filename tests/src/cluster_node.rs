@@ -48,6 +48,12 @@ impl ClusterNode {
         Self { device, network, address }
     }
 
+    /// Starts an agent with other further arguments, in place of one that was killed.
+    pub fn restart_with(&mut self, name: &str, arguments: &[&str]) {
+        self.device.set_agent_arguments(&[&["--node-name", name], arguments].concat());
+        self.device.start_agent();
+    }
+
     /// Runs a verb.
     pub fn verb(&self, words: &[&str]) -> Ran {
         self.device.run(words, "")

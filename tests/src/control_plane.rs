@@ -270,6 +270,8 @@ impl ControlPlane {
                  --kubelet-client-certificate DIR/to-nodes.crt --kubelet-client-key DIR/to-nodes.key \
                  --requestheader-client-ca-file DIR/ca.crt --requestheader-allowed-names front-proxy-client \
                  --requestheader-username-headers X-Remote-User --requestheader-group-headers X-Remote-Group \
+                 --requestheader-extra-headers-prefix X-Remote-Extra- \
+                 --proxy-client-cert-file DIR/front-proxy.crt --proxy-client-key-file DIR/front-proxy.key \
                  --kubelet-preferred-address-types InternalIP,Hostname --service-cluster-ip-range 10.96.0.0/16 \
                  --service-account-issuer https://kubernetes.default.svc \
                  --service-account-key-file DIR/accounts.key --service-account-signing-key-file DIR/accounts.key",
@@ -307,6 +309,7 @@ impl ControlPlane {
         let log = File::create(self.dir().join(format!("{name}.log"))).expect("/tmp can be written to");
         let (program, role) = match name {
             "misbehave" => (built("misbehave/misbehave-1"), None),
+            "metrics-server" => (built("metrics-server/metrics-server-0.9.0"), None),
             server => (program(), Some(server)),
         };
         let mut command = Command::new(program);
@@ -334,6 +337,20 @@ impl ControlPlane {
         self.apply(&text);
         // Pods are admitted only with a service account.
         self.wait_for("get serviceaccount default -o name", |_| true);
+    }
+
+    /// Starts metrics-server, which verifies the certificates of the nodes' ports, and makes it a part of the API. The
+    /// control plane needs `--enable-aggregator-routing`.
+    pub fn serve_metrics(&mut self) {
+        let dir = self.dir().display().to_string();
+        let flags = "--kubeconfig DIR/admin.kubeconfig --authentication-kubeconfig DIR/admin.kubeconfig \
+                     --authorization-kubeconfig DIR/admin.kubeconfig --secure-port 4443 --cert-dir DIR/metrics \
+                     --kubelet-certificate-authority DIR/ca.crt --kubelet-preferred-address-types InternalIP \
+                     --metric-resolution 10s";
+        self.serve("metrics-server", &flags.replace("DIR", &dir), &[]);
+        self.apply(&include_str!("metrics_server.yaml").replace("ADDRESS", ADDRESS));
+        let available = "get apiservice v1beta1.metrics.k8s.io -o jsonpath={.status.conditions[*].status}";
+        self.wait_for(available, |status| status == "True");
     }
 
     /// Installs kube-proxy and CoreDNS, whose images each node needs: [`crate::kube_proxy_archive`] and

@@ -314,8 +314,66 @@ fn metrics_and_stats_are_served_to_whom_the_cluster_allows_it() {
     let pods: serde_json::Value = serde_json::from_str(&pods).expect("JSON");
     assert_eq!((&pods["kind"], &pods["items"][0]["metadata"]["name"]), (&"PodList".into(), &"web".into()));
     assert_eq!(plane.line("get --raw /api/v1/nodes/board-1/proxy/healthz").ok(), "ok");
-    let why = plane.line("get --raw /api/v1/nodes/board-1/proxy/metrics/cadvisor").refused();
+    let why = plane.line("get --raw /api/v1/nodes/board-1/proxy/configz").refused();
     assert!(why.contains("not find") || why.contains("not found"), "{why}");
+    let cadvisor = plane.line("get --raw /api/v1/nodes/board-1/proxy/metrics/cadvisor").ok();
+    let value = |name: &str, labels: &[&str]| {
+        let of_line = |line: &&str| line.starts_with(name) && labels.iter().all(|label| line.contains(label));
+        let line =
+            cadvisor.lines().find(of_line).unwrap_or_else(|| panic!("{name} {labels:?} in {cadvisor}"));
+        let values = line.rsplit_once("} ").expect("it has labels").1;
+        values.split(' ').next().expect("a value").parse::<f64>().expect("a number")
+    };
+    let of_container = ["container=\"app\"", "namespace=\"default\"", "pod=\"web\""];
+    assert!(value("container_memory_working_set_bytes{", &of_container) > f64::from(20 << 20), "{cadvisor}");
+    assert!(value("container_cpu_usage_seconds_total{", &of_container) > 0.0, "{cadvisor}");
+    let of_pod = ["container=\"\"", "interface=\"eth0\"", "namespace=\"default\"", "pod=\"web\""];
+    value("container_network_receive_bytes_total{", &of_pod);
+    value("container_network_transmit_bytes_total{", &of_pod);
+    assert!(value("container_cpu_usage_seconds_total{", &["id=\"/\""]) > 0.0, "{cadvisor}");
+
+    // Probes are counted, and pods that do not run are no running pods.
+    plane.apply(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {name: probed}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: app
+    image: localhost/demo:1
+    imagePullPolicy: IfNotPresent
+    args: [wait, /end]
+    readinessProbe: {periodSeconds: 1, exec: {command: [/bin/demo, exit, '0']}}
+    livenessProbe: {periodSeconds: 1, failureThreshold: 1000, exec: {command: [/bin/demo, exit, '1']}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: done}
+spec:
+  restartPolicy: Never
+  containers: [{name: app, image: localhost/demo:1, imagePullPolicy: IfNotPresent, args: [exit, '0']}]
+",
+    );
+    let uid = plane.wait_for("get pod probed -o jsonpath={.metadata.uid}", |uid| !uid.is_empty());
+    let counter = |kind: &str, result: &str| {
+        format!(
+            "prober_probe_total{{container=\"app\",namespace=\"default\",pod=\"probed\",pod_uid=\"{uid}\",\
+             probe_type=\"{kind}\",result=\"{result}\"}} "
+        )
+    };
+    plane.wait_for("get --raw /api/v1/nodes/board-1/proxy/metrics/probes", |text| {
+        text.contains(&counter("Readiness", "successful")) && text.contains(&counter("Liveness", "failed"))
+    });
+    plane.wait_for("get pod done -o jsonpath={.status.phase}", |phase| phase == "Succeeded");
+    let running = plane.line("get --raw /api/v1/nodes/board-1/proxy/runningpods/").ok();
+    let running: serde_json::Value = serde_json::from_str(&running).expect("JSON");
+    let names: Vec<_> =
+        running["items"].as_array().expect("pods").iter().map(|pod| &pod["metadata"]["name"]).collect();
+    assert_eq!((&running["kind"], names), (&"PodList".into(), vec![&"probed".into(), &"web".into()]));
+    plane.line("delete pod probed --grace-period=1").ok();
+    plane.wait_for("get --raw /api/v1/nodes/board-1/proxy/metrics/probes", |text| !text.contains("probed"));
 
     // A token may read metrics if its service account may, and nothing else.
     for account in ["other", "reader"] {
@@ -505,4 +563,21 @@ fn clients_that_attack_the_server_keep_nobody_out() {
     node.device.wait_for("the clients to be gone", || descriptors() < 60);
     assert_eq!(plane.wait_for("logs web", |_| true), "began\n");
     assert_eq!(node.device.pod("web").born("app"), born);
+}
+
+#[test]
+fn kubectl_top_shows_what_metrics_server_reads_of_the_node() {
+    let mut plane = ControlPlane::start_with_flags(&[], &["--enable-aggregator-routing"]);
+    let node = Node::join(&plane, "board-1");
+    run(&plane, "web", "hog, '20', then, wait, /end");
+    plane.serve_metrics();
+    // The first usage of a processor is the difference between two measurements.
+    let shown = plane.wait_for("top pod web --containers --no-headers", |shown| shown.contains("web"));
+    let columns: Vec<&str> = shown.split_whitespace().collect();
+    assert_eq!(columns[..2], ["web", "app"], "{shown}");
+    let mib: u64 = columns[3].strip_suffix("Mi").and_then(|mib| mib.parse().ok()).expect("a number of Mi");
+    assert!((20..200).contains(&mib), "{shown}");
+    let shown = plane.wait_for("top node board-1 --no-headers", |shown| shown.contains("board-1"));
+    assert!(!shown.contains("unknown"), "{shown}");
+    assert!(node.device.agent_log().contains("has a new certificate"), "metrics-server verifies it");
 }

@@ -37,6 +37,16 @@ pub(crate) const KUBE_PROXY: Program = Program {
 /// CoreDNS, which the tests run as pods of boards.
 pub(crate) const COREDNS: Program =
     Program { name: "coredns", module: "coredns", release: "1.14.7", package: ".", version: None };
+
+/// metrics-server, for `kubectl top`.
+const METRICS_SERVER: Program = Program {
+    name: "metrics-server",
+    module: "metrics-server",
+    release: "0.9.0",
+    package: "sigs.k8s.io/metrics-server/cmd/metrics-server",
+    version: None,
+};
+
 /// An API server with faults, which comes before the one of the control plane.
 const MISBEHAVE: Program =
     Program { name: "misbehave", module: "misbehave", release: "1", package: ".", version: None };
@@ -71,7 +81,7 @@ pub(crate) fn agnhost(_: &[String]) -> Outcome {
 }
 
 pub(crate) fn control_plane(_: &[String]) -> Outcome {
-    for program in [CONTROL_PLANE, KUBE_PROXY, COREDNS, MISBEHAVE] {
+    for program in [CONTROL_PLANE, KUBE_PROXY, COREDNS, METRICS_SERVER, MISBEHAVE] {
         println!("{}", program.build(None)?.display());
     }
     Ok(())

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use lexopt::{Parser, ValueExt};
 use nodlet_core::facts::MAX_PODS;
-use nodlet_runtime::engine::ImageCollection;
+use nodlet_core::pressure::Thresholds;
+use nodlet_runtime::engine::{Eviction, ImageCollection};
 
 use crate::arguments::duration::go_duration;
 use crate::arguments::number;
@@ -14,6 +15,8 @@ use crate::failure::Failure;
 const HIGH: &str = "--image-gc-high-threshold";
 const LOW: &str = "--image-gc-low-threshold";
 const AGE: &str = "--minimum-image-ttl-duration";
+const MAXIMUM_AGE: &str = "--image-maximum-gc-age";
+const TRANSITION: &str = "--eviction-pressure-transition-period";
 
 /// Distance between the two image thresholds if only one is given, in percent. It equals the kubelet's
 /// default.
@@ -32,6 +35,8 @@ pub(super) struct Flags {
     high: Option<u8>,
     low: Option<u8>,
     minimum_age: Option<Duration>,
+    maximum_age: Option<Duration>,
+    pub(super) eviction: Eviction,
 }
 
 impl Flags {
@@ -48,6 +53,20 @@ impl Flags {
                 let text = parser.value()?.string()?;
                 self.minimum_age = Some(go_duration(AGE, &text)?.unwrap_or_default());
             }
+            "image-maximum-gc-age" => {
+                // As with a kubelet, no time means no limit.
+                let age = go_duration(MAXIMUM_AGE, &parser.value()?.string()?)?;
+                self.maximum_age = age.filter(|age| !age.is_zero());
+            }
+            "eviction-hard" => {
+                let thresholds = Thresholds::parse(&parser.value()?.string()?);
+                let thresholds = thresholds.map_err(|why| Failure::new(format!("--eviction-hard: {why}")))?;
+                self.eviction.thresholds = thresholds;
+            }
+            "eviction-pressure-transition-period" => {
+                let period = go_duration(TRANSITION, &parser.value()?.string()?)?;
+                self.eviction.transition = period.unwrap_or_default();
+            }
             _ => return Ok(false),
         }
         Ok(true)
@@ -59,7 +78,13 @@ impl Flags {
             let given = [(LOW, self.low.is_some()), (AGE, self.minimum_age.is_some())];
             return match given.into_iter().find(|(_, given)| *given) {
                 Some((flag, _)) => Err(Failure::new(format!("{flag} needs {HIGH}"))),
-                None => Ok(None),
+                // No usage reaches these thresholds.
+                None => Ok(self.maximum_age.map(|_| ImageCollection {
+                    high: u8::MAX,
+                    low: u8::MAX,
+                    minimum_age: MINIMUM_AGE,
+                    maximum_age: self.maximum_age,
+                })),
             };
         };
         let low = self.low.unwrap_or(high.saturating_sub(BETWEEN));
@@ -69,7 +94,7 @@ impl Flags {
             )));
         }
         let minimum_age = self.minimum_age.unwrap_or(MINIMUM_AGE);
-        Ok(Some(ImageCollection { high, low, minimum_age }))
+        Ok(Some(ImageCollection { high, low, minimum_age, maximum_age: self.maximum_age }))
     }
 }
 
@@ -110,12 +135,19 @@ mod tests {
         let of = |line: &str| parse(line).expect(line).1.expect(line);
         assert_eq!(
             of("--image-gc-high-threshold 85"),
-            ImageCollection { high: 85, low: 80, minimum_age: Duration::from_secs(120) }
+            ImageCollection { high: 85, low: 80, minimum_age: Duration::from_secs(120), maximum_age: None }
         );
         assert_eq!(
             of("--image-gc-high-threshold 60 --image-gc-low-threshold 0 --minimum-image-ttl-duration 1m30s"),
-            ImageCollection { high: 60, low: 0, minimum_age: Duration::from_secs(90) }
+            ImageCollection { high: 60, low: 0, minimum_age: Duration::from_secs(90), maximum_age: None }
         );
+        assert_eq!(of("--image-maximum-gc-age 168h").maximum_age, Some(Duration::from_secs(7 * 24 * 3600)));
+        assert_eq!(parse("--image-maximum-gc-age 0s").expect("it is off").1, None);
+        let (flags, _) =
+            parse("--eviction-hard nodefs.available<5% --eviction-pressure-transition-period 1m")
+                .expect("right");
+        assert_eq!(Ok(flags.eviction.thresholds), Thresholds::parse("nodefs.available<5%"));
+        assert_eq!(flags.eviction.transition, Duration::from_secs(60));
     }
 
     #[test]
@@ -126,6 +158,7 @@ mod tests {
             ("--max-pods many", "--max-pods"),
             ("--max-events 0", "0 for --max-events: must be from 1 to 10000"),
             ("--max-connections 3", "3 for --max-connections: must be from 4 to 1024"),
+            ("--eviction-hard memory.free<1", "--eviction-hard: unknown signal \"memory.free\""),
             ("--image-gc-high-threshold 100", "100 for --image-gc-high-threshold: must be from 1 to 99"),
             ("--image-gc-low-threshold 50", "--image-gc-low-threshold needs --image-gc-high-threshold"),
             (

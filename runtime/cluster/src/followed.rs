@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::pods::LocalPod;
 use crate::services;
+use crate::trust::{self, BUNDLES};
 
 /// Pods of this node that are followed. More are ignored with a message: the node admits fewer.
 pub const MAX_PODS: usize = 512;
@@ -113,13 +114,15 @@ fn version(object: &Value) -> u64 {
     version.and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
-/// Resource, namespace and name of an object that pods refer to, or of Services as in `services::path`.
+/// Resource, namespace and name of an object that pods refer to, or of Services as in `services::path`, or of
+/// ClusterTrustBundles as in `trust::path`.
 pub type Reference = (&'static str, String, String);
 
 /// The name of the file with the object that a [`Reference`] names.
 pub fn file((resource, namespace, name): &Reference) -> String {
     match Kind::of_resource(resource) {
         Some(kind) => kind.row().file(namespace, name),
+        None if *resource == BUNDLES => trust::file(namespace, name),
         None => services::file(namespace, name),
     }
 }
@@ -127,7 +130,9 @@ pub fn file((resource, namespace, name): &Reference) -> String {
 /// The path of a list with the object that a [`Reference`] names alone: a node may list ConfigMaps and Secrets by
 /// their names only.
 pub fn path((resource, namespace, name): &Reference) -> String {
-    let Some(kind) = Kind::of_resource(resource) else { return services::path(namespace, name) };
+    let Some(kind) = Kind::of_resource(resource) else {
+        return if *resource == BUNDLES { trust::path(name) } else { services::path(namespace, name) };
+    };
     let within = if namespace.is_empty() { String::new() } else { format!("namespaces/{namespace}/") };
     format!("/{}/{within}{resource}?fieldSelector=metadata.name%3D{name}", kind.row().root())
 }

@@ -6,7 +6,7 @@
 //! * [`api`]: a client of the API server, with which [`enrol`] gets a client certificate.
 //! * [`watches`]: all watches of a node over one connection.
 //! * [`schedule`], [`sync`] and [`objects`] decide what to do when; [`node`], [`pods`], [`mirrors`], [`services`],
-//!   [`network`] and [`followed`], what to send and what to write down. They are pure, as [`backoff`] is: no
+//!   [`trust`], [`network`] and [`followed`], what to send and what to write down. They are pure, as [`backoff`] is: no
 //!   socket, no file, no clock.
 //! * [`serving`] and [`review`]: the certificate of the kubelet's server, and who may use that server. Pure, too.
 //!
@@ -29,6 +29,7 @@ pub mod schedule;
 pub mod services;
 pub mod serving;
 pub mod sync;
+pub mod trust;
 pub mod watches;
 
 #[cfg(test)]
@@ -44,6 +45,7 @@ mod tests {
             ("pods.rs", include_str!("pods.rs")),
             ("schedule.rs", include_str!("schedule.rs")),
             ("services.rs", include_str!("services.rs")),
+            ("trust.rs", include_str!("trust.rs")),
         ] {
             let code = text.split("#[cfg(test)]").next().unwrap_or_default();
             assert!(code.len() > 1000 && code.len() < text.len(), "{file} has code and tests");

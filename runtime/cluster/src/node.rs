@@ -53,35 +53,22 @@ pub fn comparable(local: &Value) -> Value {
 
 fn status(local: &Value, now: &str) -> Value {
     let local = &local["status"];
-    let ready = local["conditions"].as_array().into_iter().flatten().find(|one| one["type"] == "Ready");
-    let since = ready.map_or(&Value::Null, |ready| &ready["lastTransitionTime"]);
-    let condition = |kind: &str, status: &Value, reason: &Value, message: &Value| {
-        json!({
-            "type": kind,
-            "status": status,
-            "reason": reason,
-            "message": message,
-            "lastHeartbeatTime": now,
-            "lastTransitionTime": since,
-        })
-    };
-    let none = |kind: &str, reason: &str, message: &str| {
-        condition(kind, &"False".into(), &reason.into(), &message.into())
-    };
-    // nodlet evicts no pod under pressure, and so never reports any.
-    let mut conditions = vec![
-        none("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-        none("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-        none("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-    ];
-    if let Some(ready) = ready {
-        conditions.push(condition("Ready", &ready["status"], &ready["reason"], &ready["message"]));
-    }
     let mut status = Map::new();
-    for field in ["capacity", "allocatable", "addresses", "nodeInfo", "daemonEndpoints", "declaredFeatures"] {
+    for field in [
+        "capacity",
+        "allocatable",
+        "addresses",
+        "conditions",
+        "images",
+        "nodeInfo",
+        "daemonEndpoints",
+        "declaredFeatures",
+    ] {
         status.insert(field.to_owned(), local[field].clone());
     }
-    status.insert("conditions".to_owned(), conditions.into());
+    for condition in status["conditions"].as_array_mut().into_iter().flatten() {
+        condition["lastHeartbeatTime"] = now.into();
+    }
     Value::Object(status)
 }
 
@@ -122,7 +109,10 @@ mod tests {
             "status": {
                 "capacity": { "cpu": "4" }, "allocatable": { "cpu": "3" }, "nodeInfo": { "machineID": "m" },
                 "addresses": [{ "type": "Hostname", "address": "board" }],
+                "images": [{ "names": ["a:1"], "sizeBytes": 7 }],
                 "conditions": [{
+                    "type": "DiskPressure", "status": "False", "lastHeartbeatTime": "old", "lastTransitionTime": "then",
+                }, {
                     "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "nodlet answers",
                     "lastHeartbeatTime": "old", "lastTransitionTime": "then",
                 }],
@@ -141,10 +131,8 @@ mod tests {
             .iter()
             .map(|one| format!("{} {}", one["type"].as_str().unwrap_or_default(), one["status"]))
             .collect();
-        assert_eq!(
-            shown,
-            ["MemoryPressure \"False\"", "DiskPressure \"False\"", "PIDPressure \"False\"", "Ready \"True\""]
-        );
+        assert_eq!(shown, ["DiskPressure \"False\"", "Ready \"True\""]);
+        assert_eq!(node["status"]["images"][0]["sizeBytes"], 7);
         assert!(
             conditions
                 .iter()
@@ -158,6 +146,9 @@ mod tests {
         new["status"]["conditions"][0]["lastHeartbeatTime"] = "later".into();
         assert_eq!(comparable(&old), comparable(&new));
         new["status"]["conditions"][0]["status"] = "False".into();
+        assert_ne!(comparable(&old), comparable(&new));
+        new = old.clone();
+        new["status"]["images"] = json!([]);
         assert_ne!(comparable(&old), comparable(&new));
         let patch = status_patch(&old, "now");
         assert_eq!(patch["status"]["addresses"][0], json!({ "$patch": "replace" }));

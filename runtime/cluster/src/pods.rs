@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::services::{self, SERVICES};
+use crate::trust::{self, BUNDLES};
 
 /// What to do about a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +75,7 @@ pub struct LocalPod {
     /// The manifest, or its digest after [`LocalPod::take_manifest`].
     pub manifest: Value,
     /// Resource and name of the ConfigMaps and Secrets that the pod refers to, in its namespace, and of Services as in
-    /// [`services::path`].
+    /// [`services::path`], and of ClusterTrustBundles as in [`trust::path`].
     pub objects: Vec<(&'static str, String)>,
     /// The tokens that its volumes contain.
     pub tokens: Vec<Token>,
@@ -125,10 +126,14 @@ pub fn local(pod: &Value) -> LocalPod {
     if account.is_empty() {
         account = "default".to_owned();
     }
-    let mut tokens = Vec::new();
+    let (mut tokens, mut bundles) = (Vec::new(), Vec::new());
     // `pointer_mut` adds no field, as an index would.
     for volume in elements(spec.get_mut("volumes")) {
         for source in elements(volume.pointer_mut("/projected/sources")) {
+            if let Some(selection) = trust::link(source) {
+                bundles.push((BUNDLES, selection));
+                continue;
+            }
             let Some(token) = source.get("serviceAccountToken") else { continue };
             let secret = format!("{TOKEN_PREFIX}{uid}-{}", tokens.len());
             let items = json!([{ "key": TOKEN_KEY, "path": token["path"] }]);
@@ -144,6 +149,7 @@ pub fn local(pod: &Value) -> LocalPod {
     }
     let mut objects = references(&spec);
     objects.extend(services::link(&mut spec).into_iter().map(|of| (SERVICES, of)));
+    objects.extend(bundles);
     let class = class(&spec);
     if let Some(spec) = spec.as_object_mut() {
         // The token is in the volume; the account itself has no effect here.
@@ -191,7 +197,9 @@ fn elements(list: Option<&mut Value>) -> impl Iterator<Item = &mut Value> {
 fn references(spec: &Value) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     let mut add = |resource: &'static str, name: &Value| {
-        if let Some(name) = name.as_str().filter(|name| !name.is_empty() && !name.starts_with(TOKEN_PREFIX)) {
+        if let Some(name) = name.as_str().filter(|name| {
+            !name.is_empty() && ![TOKEN_PREFIX, trust::PREFIX].iter().any(|own| name.starts_with(own))
+        }) {
             let one = (resource, name.to_owned());
             if !found.contains(&one) {
                 found.push(one);

@@ -31,8 +31,8 @@ pub use handover::{
 };
 pub use node_info::{Amounts, NodeInfo};
 pub use observation::{
-    Exit, Found, FoundAttempt, FoundSandbox, Observation, PodObservation, ProbeResult, SandboxFailure,
-    StartFailure, StartFailureReason, StorageUsage,
+    Exit, Found, FoundAttempt, FoundSandbox, Observation, PodObservation, PodUsage, ProbeResult,
+    SandboxFailure, StartFailure, StartFailureReason, Starved, StorageUsage,
 };
 pub use record::{ContainerRecord, FoundCondition, LastShown, PodPhase, Record, RecordedExit};
 pub use run::{Health, StartedContainer, User};

@@ -9,7 +9,8 @@
 //! 7. [`image_use`]: which images to remove when the disk fills up.
 //! 8. [`replay`]: reports recorded observations to the core again, and compares the actions.
 //! 9. [`cpus`]: which processors a container gets for itself.
-//! 10. [`sorted`]: the maps and sets of the crates above. [`error`]: errors with their causes.
+//! 10. [`pressure`]: when the node is short of memory, disk or process IDs.
+//! 11. [`sorted`]: the maps and sets of the crates above. [`error`]: errors with their causes.
 //!
 //! The tests simulate a world around the core: `sim.rs`, `timelines.rs`. The tests of the registry use the same world
 //! (`sim/node_world.rs`).
@@ -22,6 +23,7 @@ pub mod image_use;
 mod kubelet_texts;
 pub mod node;
 pub mod pod;
+pub mod pressure;
 #[cfg(test)]
 mod purity;
 pub mod record_file;

@@ -7,6 +7,7 @@
 //! carries out the actions.
 
 mod admission;
+mod eviction;
 mod preemption;
 mod resources;
 mod ring;
@@ -69,6 +70,8 @@ pub struct Node {
     first: usize,
     events: Events,
     gone: Vec<NodeChange>,
+    /// The pod that was evicted last under pressure, and until when no other one is evicted for what it frees.
+    evicted: Option<(PodIndex, Instant)>,
     /// The fields of the Node object that admission depends on.
     info: Box<NodeInfo>,
 }
@@ -118,6 +121,7 @@ impl Node {
                 self.shutdown = None;
                 self.pods.iter_mut().for_each(PodState::resume);
             }
+            Observation::Starved(starved) => self.relieve(now, &starved),
             Observation::Of(index, seen) => {
                 if let Ok(place) = self.place(index) {
                     self.pods[place].observe(now, seen, &mut self.events);

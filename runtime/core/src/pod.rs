@@ -73,7 +73,7 @@ use init::is_initialized;
 use journal::Journal;
 use local_storage::LocalStorage;
 use phase::Outcome;
-pub(crate) use phase::{TERMINATED, TerminalPhase};
+pub(crate) use phase::{EVICTED, NODE_LOW, TERMINATED, TerminalPhase};
 use probes::ProbeEffect;
 pub(crate) use removal::Demand;
 use removal::Removal;

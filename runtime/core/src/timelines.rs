@@ -3,6 +3,7 @@
 mod admission;
 mod bounds;
 mod ephemeral;
+mod eviction;
 mod found;
 mod gates;
 mod handover;

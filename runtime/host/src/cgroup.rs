@@ -148,6 +148,12 @@ impl Cgroups {
         Target::new(&self.hierarchies, &self.kubepods()).limit_pods_memory(bytes)
     }
 
+    /// The memory that all pods together can still get within their limit, and that limit in bytes. Files that the kernel
+    /// keeps in memory count as available. `None` without a limit.
+    pub fn memory_of_all_pods(&self) -> Option<(u64, u64)> {
+        Target::new(&self.hierarchies, &self.kubepods()).memory_within_limit()
+    }
+
     /// The bytes in huge pages of the machine, by the size of the pages, if the kernel can limit them for each
     /// container.
     pub fn huge_pages(&self) -> &HugePages {

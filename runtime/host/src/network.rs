@@ -523,7 +523,7 @@ impl Network {
     /// nodlet's; the other five are 25 bits: the host part of the address, unique among living pods, and for
     /// the rest bits of the uid. The uid is needed because the link of a removed pod exists until the kernel
     /// has destroyed its namespace, when its address may belong to another pod already.
-    fn host_link(&self, uid: &Uid, ip: Ipv4Addr) -> String {
+    pub fn host_link(&self, uid: &Uid, ip: Ipv4Addr) -> String {
         const DIGITS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
         let digest = Sha256::digest(uid.0.as_bytes());
         let uid_bits = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use serde_json::{Value, json};
 
 use nodlet_core::facts::{Amounts, NodeInfo};
+use nodlet_core::pressure::{NodeCondition, StarvedResource};
 use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::Taint;
 use nodlet_core::spec::container::{DEVICE_DOMAIN, EXCLUSIVE_CPUS, HUGE_PAGES};
@@ -37,6 +38,8 @@ pub struct NodeFacts<'a> {
     pub app_armor: bool,
     /// Whether containers of burstable pods may swap.
     pub limited_swap: bool,
+    /// The conditions about pressure whose status is true.
+    pub pressure: Vec<NodeCondition>,
 }
 
 /// The present state of the node, for its object.
@@ -62,6 +65,38 @@ pub struct NodeState {
     pub os_image: String,
     /// The version of nodlet.
     pub version: &'static str,
+    /// The conditions about pressure: the status of each, and since when.
+    pub conditions: Vec<(NodeCondition, bool, String)>,
+    /// `status.images`, as [`node_images`] returns them.
+    pub images: Value,
+}
+
+/// An image on the node.
+#[derive(Debug)]
+pub struct NodeImage {
+    /// The ID of the image.
+    pub id: String,
+    /// Names with digests, and then names with tags.
+    pub names: Vec<String>,
+    /// The size on the node in bytes.
+    pub size: u64,
+}
+
+/// The number of images in the status of a Node (`nodeStatusMaxImages`).
+const MAX_IMAGES: usize = 50;
+
+/// The number of names of each of these images.
+const MAX_NAMES: usize = 5;
+
+/// The images in the status of the Node: the largest ones, by their size.
+pub fn node_images(mut images: Vec<NodeImage>) -> Value {
+    images.sort_unstable_by(|one, other| (other.size, &other.id).cmp(&(one.size, &one.id)));
+    images.truncate(MAX_IMAGES);
+    let of = |mut image: NodeImage| {
+        image.names.truncate(MAX_NAMES);
+        json!({ "names": image.names, "sizeBytes": image.size })
+    };
+    images.into_iter().map(of).collect()
 }
 
 /// The facts of the node that decide which pods it admits.
@@ -92,6 +127,7 @@ pub fn node_info(facts: &NodeFacts<'_>) -> NodeInfo {
         allowed_sysctls: facts.allowed_sysctls.to_owned(),
         app_armor: facts.app_armor,
         limited_swap: facts.limited_swap,
+        pressure: facts.pressure.clone(),
     }
 }
 
@@ -141,6 +177,22 @@ pub fn node_object(facts: &NodeFacts<'_>, state: NodeState) -> Value {
         addresses.insert(0, json!({ "type": "InternalIP", "address": ip }));
     }
     let version = state.version;
+    let condition = |kind: &str, status: &str, reason: &str, message: &str, since: &str| {
+        json!({
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastHeartbeatTime": state.now,
+            "lastTransitionTime": since,
+        })
+    };
+    let pressure = state.conditions.iter().map(|(kind, is_true, since)| {
+        let [reason, message, _] = kind.texts(*is_true);
+        condition(kind.name(), if *is_true { "True" } else { "False" }, reason, message, since)
+    });
+    let ready = [condition("Ready", ready, reason, message, &state.since)];
+    let conditions: Vec<Value> = pressure.chain(ready).collect();
     json!({
         "apiVersion": "v1",
         "kind": "Node",
@@ -154,14 +206,8 @@ pub fn node_object(facts: &NodeFacts<'_>, state: NodeState) -> Value {
             "capacity": render(&facts.capacity, &info),
             "allocatable": render(&info.allocatable, &info),
             "addresses": addresses,
-            "conditions": [{
-                "type": "Ready",
-                "status": ready,
-                "reason": reason,
-                "message": message,
-                "lastHeartbeatTime": state.now,
-                "lastTransitionTime": state.since,
-            }],
+            "conditions": conditions,
+            "images": state.images,
             "nodeInfo": {
                 "architecture": architecture(facts.processor),
                 "operatingSystem": "linux",
@@ -191,6 +237,10 @@ pub enum NodeEvent<'a> {
     InvalidDeviceFile(&'a str),
     /// Another program changed nodlet's table of nftables; and why the table could not be restored, if so.
     FirewallTable(Result<(), &'a str>),
+    /// A condition of this node has changed, with the reason of the event.
+    StatusChanged(&'a str, &'static str),
+    /// The node has too little of a resource, and reclaims it.
+    ThresholdMet(StarvedResource),
     /// A warning about the machine: reason and message.
     Machine(&'a str, &'a str),
 }
@@ -211,6 +261,12 @@ impl<'a> NodeEvent<'a> {
             }
             NodeEvent::FirewallTable(Err(why)) => {
                 (true, "FirewallTableLost", format!("{foreign_change}: failed to {why}").into())
+            }
+            NodeEvent::StatusChanged(node, reason) => {
+                (false, reason, format!("Node {node} status is now: {reason}").into())
+            }
+            NodeEvent::ThresholdMet(resource) => {
+                (true, "EvictionThresholdMet", format!("Attempting to reclaim {}", resource.name()).into())
             }
             NodeEvent::Machine(reason, message) => (true, reason, message.into()),
         }
@@ -291,6 +347,7 @@ mod tests {
             cpus: 4,
             app_armor: false,
             limited_swap: false,
+            pressure: vec![NodeCondition::DiskPressure],
         })
     }
 
@@ -345,6 +402,11 @@ mod tests {
             machine_id: "2".into(),
             os_image: "Linux".into(),
             version: "0.1.0",
+            conditions: vec![
+                (NodeCondition::MemoryPressure, false, "m".into()),
+                (NodeCondition::DiskPressure, true, "d".into()),
+            ],
+            images: node_images(Vec::new()),
         };
         let of = |goes_down, ip| {
             with_facts([1024 * MIB, 0, 2 * MIB], |facts| node_object(facts, state(goes_down, ip)))
@@ -363,10 +425,41 @@ mod tests {
             object["status"]["addresses"],
             json!([{"type": "InternalIP", "address": "10.0.0.2"}, {"type": "Hostname", "address": "board"}])
         );
-        let ready = |object: &Value| object["status"]["conditions"][0]["status"].clone();
+        let conditions = object["status"]["conditions"].as_array().expect("a list");
+        let shown = |one: &Value| {
+            let text = |field: &str| one[field].as_str().unwrap_or_default().to_owned();
+            ["type", "status", "reason", "lastTransitionTime"].map(text).join(" ")
+        };
+        assert_eq!(
+            conditions.iter().map(shown).collect::<Vec<_>>(),
+            [
+                "MemoryPressure False KubeletHasSufficientMemory m",
+                "DiskPressure True KubeletHasDiskPressure d",
+                "Ready True KubeletReady s",
+            ]
+        );
+        let ready = |object: &Value| object["status"]["conditions"][2]["status"].clone();
         let down = of(true, None);
         assert_eq!((ready(&object), ready(&down)), ("True".into(), "False".into()));
         assert_eq!(down["status"]["addresses"].as_array().map(Vec::len), Some(1));
+    }
+
+    #[test]
+    fn the_largest_images_are_shown_with_at_most_five_names() {
+        let image = |number: u64, names: usize| NodeImage {
+            id: format!("{number:02}"),
+            names: (0..names).map(|name| format!("i{number}:{name}")).collect(),
+            size: number / 2,
+        };
+        let shown = node_images((0..60).map(|number| image(number, 7)).collect());
+        let shown = shown.as_array().expect("a list");
+        assert_eq!(shown.len(), 50);
+        assert_eq!(
+            shown[0],
+            json!({ "names": ["i59:0", "i59:1", "i59:2", "i59:3", "i59:4"], "sizeBytes": 29 })
+        );
+        // The order of images of one size does not depend on that of the store.
+        assert_eq!((&shown[1]["names"][0], &shown[49]["names"][0]), (&json!("i58:0"), &json!("i10:0")));
     }
 
     #[test]
@@ -390,6 +483,14 @@ mod tests {
             (
                 NodeEvent::FirewallTable(Err("list tables")),
                 "Warning FirewallTableLost: another program changed the nftables table of nodlet: failed to list tables",
+            ),
+            (
+                NodeEvent::StatusChanged("board", "NodeHasDiskPressure"),
+                "Normal NodeHasDiskPressure: Node board status is now: NodeHasDiskPressure",
+            ),
+            (
+                NodeEvent::ThresholdMet(StarvedResource::EphemeralStorage),
+                "Warning EvictionThresholdMet: Attempting to reclaim ephemeral-storage",
             ),
             (NodeEvent::Machine("Old", "it is old"), "Warning Old: it is old"),
         ] {

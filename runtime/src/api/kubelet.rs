@@ -54,6 +54,11 @@ pub(super) async fn answer(
             let milliseconds = nodlet_host::clock::timestamp().0 / 1_000_000;
             Ok(text(stats::resource_metrics(&stats::summary(api).await?, milliseconds)))
         }
+        ["metrics", "cadvisor"] => {
+            let milliseconds = nodlet_host::clock::timestamp().0 / 1_000_000;
+            Ok(text(stats::cadvisor(&stats::summary(api).await?, milliseconds)))
+        }
+        ["metrics", "probes"] => Ok(text(stats::probes(api).await?)),
         ["containerLogs", namespace, pod, container] => {
             let key = pod_key(api, namespace, pod, None)
                 .map_err(|_| not_found(format!("pod {pod:?} does not exist")))?;

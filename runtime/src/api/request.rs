@@ -22,6 +22,11 @@ pub(crate) enum Request {
         /// The reply, with a text for the user who joins, or an empty one.
         reply: Reply<&'static str>,
     },
+    /// How often probes succeeded and failed, in the form of the kubelet's metrics.
+    ProbeMetrics {
+        /// The reply: the metrics.
+        reply: Reply<String>,
+    },
     /// What the node and its pods use, in the form of the kubelet's summary.
     Stats {
         /// The reply: the summary.

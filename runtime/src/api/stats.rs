@@ -11,6 +11,62 @@ pub(super) async fn summary(api: &Api) -> Result<Value, Status> {
     write::ask(api, |reply| Request::Stats { reply }).await
 }
 
+/// `/metrics/probes`.
+pub(super) async fn probes(api: &Api) -> Result<String, Status> {
+    write::ask(api, |reply| Request::ProbeMetrics { reply }).await
+}
+
+/// `/metrics/cadvisor`: what dashboards read of cAdvisor's series.
+pub(super) fn cadvisor(summary: &Value, milliseconds: i64) -> String {
+    let mut text = String::new();
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    for (name, kind, part, field) in [
+        ("cpu_usage_seconds_total", "counter", "cpu", "usageCoreNanoSeconds"),
+        ("memory_working_set_bytes", "gauge", "memory", "workingSetBytes"),
+        ("memory_usage_bytes", "gauge", "memory", "usageBytes"),
+        ("memory_rss", "gauge", "memory", "rssBytes"),
+        ("network_receive_bytes_total", "counter", "network", "rxBytes"),
+        ("network_receive_errors_total", "counter", "network", "rxErrors"),
+        ("network_transmit_bytes_total", "counter", "network", "txBytes"),
+        ("network_transmit_errors_total", "counter", "network", "txErrors"),
+    ] {
+        let _ = writeln!(text, "# TYPE container_{name} {kind}");
+        let mut line = |id: &str, names: [&str; 3], of: &Value| {
+            let Some(value) = of[field].as_f64() else { return };
+            let (value, more) = match part {
+                "cpu" => (value / 1e9, "cpu=\"total\",".to_owned()),
+                "network" => (value, format!("interface={},", of["name"])),
+                _ => (value, String::new()),
+            };
+            let [namespace, pod, container] = names;
+            let _ = writeln!(
+                text,
+                "container_{name}{{container=\"{container}\",{more}id=\"{id}\",image=\"\",name=\"\",\
+                 namespace=\"{namespace}\",pod=\"{pod}\"}} {value} {milliseconds}"
+            );
+        };
+        let node = &summary["node"];
+        match part {
+            "network" => list(&node[part]["interfaces"]).iter().for_each(|one| line("/", [""; 3], one)),
+            _ => line("/", [""; 3], &node[part]),
+        }
+        for pod in list(&summary["pods"]) {
+            let of = |field: &str| pod["podRef"][field].as_str().unwrap_or_default().to_owned();
+            let (namespace, name, id) = (of("namespace"), of("name"), format!("/kubepods/pod{}", of("uid")));
+            line(&id, [&namespace, &name, ""], &pod[part]);
+            for container in list(&pod["containers"]) {
+                let container_name = container["name"].as_str().unwrap_or_default();
+                line(
+                    &format!("{id}/{container_name}"),
+                    [&namespace, &name, container_name],
+                    &container[part],
+                );
+            }
+        }
+    }
+    text
+}
+
 /// `/metrics/resource`: cpu and memory of the node, its pods and their containers.
 pub(super) fn resource_metrics(summary: &Value, milliseconds: i64) -> String {
     let pods = || summary["pods"].as_array().into_iter().flatten();
@@ -85,9 +141,10 @@ mod tests {
     #[test]
     fn metrics_have_the_labels_that_metrics_server_reads() {
         let summary = json!({
-            "node": { "nodeName": "board", "cpu": { "usageCoreNanoSeconds": 2_500_000_000u64 }, "memory": { "workingSetBytes": 7 } },
+            "node": { "nodeName": "board", "cpu": { "usageCoreNanoSeconds": 2_500_000_000u64 }, "memory": { "workingSetBytes": 7 },
+                "network": { "interfaces": [{ "name": "end0", "txBytes": 13 }] } },
             "pods": [
-                { "podRef": { "name": "web", "namespace": "default" }, "cpu": { "usageCoreNanoSeconds": 1 }, "containers": [
+                { "podRef": { "name": "web", "namespace": "default", "uid": "u1" }, "network": { "name": "eth0", "rxBytes": 11 }, "cpu": { "usageCoreNanoSeconds": 1 }, "containers": [
                     { "name": "app", "startTime": "1970-01-01T00:00:09Z", "cpu": { "usageCoreNanoSeconds": 5_000_000 }, "memory": { "workingSetBytes": 4096 } },
                 ] },
                 { "podRef": { "name": "new", "namespace": "default" }, "containers": [] },
@@ -105,6 +162,16 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} in {text}");
         }
         assert!(!text.contains("new"), "{text}");
+        let text = cadvisor(&summary, 1234);
+        for line in [
+            "container_cpu_usage_seconds_total{container=\"app\",cpu=\"total\",id=\"/kubepods/podu1/app\",image=\"\",name=\"\",namespace=\"default\",pod=\"web\"} 0.005 1234",
+            "container_memory_working_set_bytes{container=\"app\",id=\"/kubepods/podu1/app\",image=\"\",name=\"\",namespace=\"default\",pod=\"web\"} 4096 1234",
+            "container_memory_working_set_bytes{container=\"\",id=\"/\",image=\"\",name=\"\",namespace=\"\",pod=\"\"} 7 1234",
+            "container_network_receive_bytes_total{container=\"\",interface=\"eth0\",id=\"/kubepods/podu1\",image=\"\",name=\"\",namespace=\"default\",pod=\"web\"} 11 1234",
+            "container_network_transmit_bytes_total{container=\"\",interface=\"end0\",id=\"/\",image=\"\",name=\"\",namespace=\"\",pod=\"\"} 13 1234",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in {text}");
+        }
         let text = metrics(&summary);
         assert!(text.contains("kubelet_node_name{node=\"board\"} 1\n"), "{text}");
         assert!(text.contains("kubelet_running_pods 1\n") && text.contains("running\"} 1\n"), "{text}");

@@ -76,6 +76,8 @@ struct Follower {
     followed: Followed,
     mirrors: Mirrors,
     objects: Objects,
+    /// The cluster serves ClusterTrustBundles as v1beta1.
+    has_beta_bundles: bool,
     /// The version of the local API up to which changes were sent.
     version: u64,
     /// The UID of the Node.
@@ -167,6 +169,7 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
         followed: Followed::default(),
         mirrors: Mirrors::default(),
         objects: Objects::default(),
+        has_beta_bundles: false,
         version: 0,
         node_uid: String::new(),
         reported: Value::Null,

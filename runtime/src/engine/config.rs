@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use super::{ClusterDns, ImageCollection};
+use super::{ClusterDns, Eviction, ImageCollection};
 use crate::container_config::LogLimits;
 use nodlet_cluster::sync::Periodic;
 use nodlet_core::facts::{Amounts, ShutdownGroup};
@@ -48,6 +48,8 @@ pub struct Config {
     pub kubelet_port: u16,
     /// The thresholds at which unused images are removed; `None` to remove none.
     pub image_collection: Option<ImageCollection>,
+    /// When the node is under pressure, and evicts pods.
+    pub eviction: Eviction,
     /// Labels of the node besides its own. The kubelet's `--node-labels`.
     pub node_labels: SortedMap<String, String>,
     /// Taints of the node. The kubelet's `--register-with-taints`.

@@ -7,9 +7,11 @@
 
 use std::fs;
 use std::io;
+use std::pin::Pin;
 use std::time::Duration;
 
-use nodlet_rootfs::{Digest, Reference, RemoveError, Store, StoreError, Usage};
+use nodlet_registry::{NodeImage, node_images};
+use nodlet_rootfs::{Digest, Image, Reference, RemoveError, Store, StoreError, Usage};
 
 use nodlet_core::image_use::ImageRemoval;
 use nodlet_core::spec::Quantity;
@@ -22,13 +24,22 @@ use super::Engine;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageCollection {
     /// Percentage of the disk, or of the store's limit, above which images are removed: the kubelet's
-    /// `imageGCHighThresholdPercent`.
+    /// `imageGCHighThresholdPercent`. No usage reaches more than 100.
     pub high: u8,
     /// Percentage down to which images are removed: the kubelet's `imageGCLowThresholdPercent`.
     pub low: u8,
     /// Time for which an unused image stays: the kubelet's `imageMinimumGCAge`.
     pub minimum_age: Duration,
+    /// Time after which an unused image is removed, however much space there is: the kubelet's `imageMaximumGCAge`.
+    pub maximum_age: Option<Duration>,
 }
+
+/// Under pressure, all unused images of the kubelet's minimum age are removed.
+const UNDER_PRESSURE: ImageCollection =
+    ImageCollection { high: 0, low: 0, minimum_age: Duration::from_secs(120), maximum_age: None };
+
+/// Without thresholds, no image is removed.
+const NEVER: ImageCollection = ImageCollection { high: u8::MAX, ..UNDER_PRESSURE };
 
 /// The loaded images, and since when no pod uses them.
 type Images = nodlet_core::image_use::ImageUse<Digest>;
@@ -41,14 +52,18 @@ pub(super) struct ImageUse {
     looking: bool,
     /// Another check follows it.
     again: bool,
+    /// The disk is under pressure: the next check removes all unused images, and then the disk is measured.
+    for_pressure: bool,
+    /// The check that follows when an image is old enough.
+    later: Option<smol::Task<()>>,
 }
 
 /// The result of a check.
 #[derive(Debug, Default)]
 struct Look {
     images: Images,
-    /// Names or IDs of the images that were removed.
-    removed: Vec<String>,
+    /// Names or IDs of the images that were removed, and why.
+    removed: Vec<(String, &'static str)>,
     /// Bytes above the low threshold that are left.
     excess: u64,
     /// Time until the first unused image reaches the minimum age.
@@ -56,16 +71,53 @@ struct Look {
 }
 
 impl Engine {
-    /// Checks whether images must be removed, if the agent was started with thresholds.
-    pub(super) fn collect_images(&mut self) {
-        let Some(rule) = self.shell.config.image_collection.filter(|_| !self.shell.config.down) else {
+    /// Publishes the images in the status of the Node.
+    pub(super) fn list_images(&self) {
+        if self.shell.config.down {
             return;
-        };
+        }
+        let store = self.shell.stores.images.clone();
+        let listed = self.shell.stores.storage.run(move || store.images());
+        self.shell.tasks.then(listed, |engine, listed| {
+            let of = |image: Image| NodeImage {
+                id: image.id.hex(),
+                names: image.repo_digests.into_iter().chain(image.names).collect(),
+                size: image.size,
+            };
+            match listed {
+                Ok(images) => {
+                    let images = node_images(images.into_iter().map(of).collect());
+                    if *engine.shell.machine.images.borrow() != images {
+                        engine.shell.machine.images.replace(images);
+                        engine.publish_node();
+                    }
+                }
+                Err(error) => log::error!("failed to list images: {}", nodlet_host::error::chain(&error)),
+            }
+        });
+    }
+
+    /// Removes all images that no pod uses, and then measures the disk again.
+    pub(super) fn remove_all_unused_images(&mut self) {
+        self.image_use.for_pressure = true;
+        self.collect_images();
+    }
+
+    /// Records which images are in use, and removes some if the thresholds require that.
+    pub(super) fn collect_images(&mut self) {
+        if self.shell.config.down {
+            return;
+        }
         if self.image_use.looking {
             self.image_use.again = true;
             return;
         }
         self.image_use.looking = true;
+        let for_pressure = std::mem::take(&mut self.image_use.for_pressure);
+        let rule = match for_pressure {
+            true => UNDER_PRESSURE,
+            false => self.shell.config.image_collection.unwrap_or(NEVER),
+        };
         let mut names = Vec::new();
         for pod in self.node.pods().map(|pod| &**pod.pod()).chain(self.registry.held_updates.pods()) {
             let of_containers = pod.spec.all_containers().map(|container| &*container.image);
@@ -78,12 +130,12 @@ impl Engine {
         let (store, paths) = (self.shell.stores.images.clone(), self.shell.paths.clone());
         let images = std::mem::take(&mut self.image_use.images);
         let looked = self.shell.stores.storage.run(move || {
-            let limit = image_store_limit(&paths);
+            let limit = if rule == NEVER { Ok(None) } else { image_store_limit(&paths) };
             let max =
                 limit.map_err(|error| log::error!("failed to {}", nodlet_host::error::chain(&error))).ok();
             look(&store, rule, max.flatten(), &names, images, nodlet_host::clock::instant())
         });
-        self.shell.tasks.then(looked, |engine, looked| {
+        self.shell.tasks.then(looked, move |engine, looked| {
             engine.image_use.looking = false;
             match looked {
                 Ok(look) => engine.looked_at_images(look),
@@ -94,15 +146,28 @@ impl Engine {
             if std::mem::take(&mut engine.image_use.again) {
                 engine.collect_images();
             }
+            if for_pressure {
+                engine.images_reclaimed();
+            }
         });
     }
 
     fn looked_at_images(&mut self, look: Look) {
-        for image in &look.removed {
-            log::info!("image {image}: removed, since no pod uses it and the store exceeds its threshold");
+        for (image, why) in &look.removed {
+            log::info!("image {image}: removed, since no pod uses it and {why}");
         }
+        self.image_use.later = look.older.map(|wait| {
+            let shell = self.shell.clone();
+            let check = async move {
+                smol::Timer::after(wait).await;
+                shell.tasks.then_loop(Engine::collect_images).await;
+            };
+            // Boxed, so that all tasks are of one type.
+            let check: Pin<Box<dyn Future<Output = ()>>> = Box::pin(check);
+            self.shell.tasks.executor.spawn(check)
+        });
         match look.older {
-            Some(wait) => self.shell.tasks.later(wait, Engine::collect_images),
+            Some(_) => {}
             None if look.excess > 0 => log::warn!(
                 "images and disk exceed their low threshold by {} bytes, and every other image is in use",
                 look.excess
@@ -134,8 +199,12 @@ fn look(
     images.update(store.loaded()?, &used, now);
     let mut look = Look { excess: excess(store, rule, max)?, ..Look::default() };
     let mut kept = Vec::new();
-    while look.excess > 0 {
-        let image = match images.next(&kept, rule.minimum_age, now) {
+    loop {
+        let full = (look.excess > 0).then_some((rule.minimum_age, "the store exceeds its threshold"));
+        let old = rule.maximum_age.map(|age| (age, "it is older than the maximum age"));
+        // A removal for space may be due earlier, and one for age is due in any case.
+        let Some((age, why)) = full.into_iter().chain(old).min() else { break };
+        let image = match images.next(&kept, age, now) {
             ImageRemoval::Remove(image) => image,
             ImageRemoval::Wait(wait) => {
                 look.older = Some(wait);
@@ -145,7 +214,8 @@ fn look(
         };
         match store.remove(&image.hex()) {
             Ok(removed) => {
-                look.removed.push(removed.names.into_iter().next().unwrap_or_else(|| image.hex()));
+                let name = removed.names.into_iter().next().unwrap_or_else(|| image.hex());
+                look.removed.push((name, why));
                 images.removed(&image);
             }
             // A pod that was changed holds its former image for as long as it is there.
@@ -173,6 +243,9 @@ fn excess(store: &Store, rule: ImageCollection, max: Option<u64>) -> Result<u64,
         None => 0,
     };
     let of_disk = store.disk().map_or(0, |disk| disk.excess(rule.high, rule.low));
+    if rule == UNDER_PRESSURE {
+        return Ok(1);
+    }
     Ok(of_limit.max(of_disk))
 }
 

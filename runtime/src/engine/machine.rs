@@ -1,14 +1,32 @@
 //! The resources of the machine that pods use: capacity, cgroups and network; and the wall clock.
 
 use std::cell::{Cell, RefCell};
+use std::time::Duration;
 
 use crate::devices::DeviceFiles;
 use nodlet_core::facts::Amounts;
+use nodlet_core::pressure::{Pressure, Thresholds};
 use nodlet_core::time::{Anchor, Instant};
 use nodlet_host::cgroup::Cgroups;
 use nodlet_host::network::Network;
+use serde_json::Value;
 
 use super::shutdown::ShutdownState;
+
+/// When the node is under pressure.
+#[derive(Clone, Debug)]
+pub struct Eviction {
+    /// The thresholds of the signals: the kubelet's `--eviction-hard`.
+    pub thresholds: Thresholds,
+    /// The time for which a condition outlasts its threshold: the kubelet's `--eviction-pressure-transition-period`.
+    pub transition: Duration,
+}
+
+impl Default for Eviction {
+    fn default() -> Eviction {
+        Eviction { thresholds: Thresholds::default(), transition: Duration::from_secs(300) }
+    }
+}
 
 /// The machine of this node.
 pub(super) struct Machine {
@@ -24,11 +42,15 @@ pub(super) struct Machine {
     /// When this agent started.
     pub(super) began: Instant,
     pub(super) shutdown: ShutdownState,
+    /// The pressure on the machine's resources.
+    pub(super) pressure: RefCell<Pressure>,
+    /// `status.images` of the Node.
+    pub(super) images: RefCell<Value>,
     anchor: Cell<Anchor>,
 }
 
 impl Machine {
-    pub(super) fn new(capacity: Amounts, cgroups: Cgroups, network: Network) -> Machine {
+    pub(super) fn new(capacity: Amounts, cgroups: Cgroups, network: Network, eviction: &Eviction) -> Machine {
         let began = nodlet_host::clock::instant();
         Machine {
             capacity,
@@ -39,6 +61,8 @@ impl Machine {
             app_armor: crate::app_armor::is_enabled(),
             began,
             shutdown: ShutdownState::new(began),
+            pressure: RefCell::new(Pressure::new(eviction.thresholds.clone(), eviction.transition, began)),
+            images: RefCell::new(Value::Array(Vec::new())),
             anchor: Cell::new(nodlet_host::clock::anchor()),
         }
     }

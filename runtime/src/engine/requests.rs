@@ -63,6 +63,9 @@ impl Engine {
                     let _ = reply.try_send(Ok(stats::summary(&shell).await));
                 });
             }
+            Request::ProbeMetrics { reply } => {
+                let _ = reply.try_send(Ok(self.probe_counts.metrics(&self.shell)));
+            }
             Request::Ephemeral { namespace, name, change, validation, dry_run, reply } => {
                 self.change_ephemeral(EphemeralRequest {
                     namespace,

@@ -124,7 +124,7 @@ pub(super) fn swap_of_the_machine() -> u64 {
 }
 
 /// A field of `/proc/meminfo` in bytes; zero if it cannot be read.
-fn of_meminfo(field: &str) -> u64 {
+pub(super) fn of_meminfo(field: &str) -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = text
         .lines()

@@ -1,10 +1,13 @@
 //! What the node and its pods use, in the form of the kubelet's summary (`stats/v1alpha1`).
 
+use std::fmt::Write;
 use std::fs;
 use std::rc::Rc;
 
 use serde_json::{Map, Value, json};
 
+use nodlet_core::facts::{PodIndex, ProbeResult};
+use nodlet_core::spec::{ContainerIndex, ProbeKind};
 use nodlet_host::cgroup::Usage;
 use nodlet_registry::objects::Key;
 
@@ -46,6 +49,9 @@ pub(super) async fn summary(shell: &Rc<Shell>) -> Value {
             "name": &*pod.name, "namespace": &*pod.namespace, "uid": &*pod.uid.0,
         });
         entry["startTime"] = status["startTime"].clone();
+        if let Some(ip) = sandbox.ip {
+            entry["network"] = network_of_pod(&shell.machine.network.borrow().host_link(&pod.uid, ip));
+        }
         entry["containers"] = containers.into();
         found.push(entry);
     }
@@ -121,16 +127,90 @@ fn filesystem(shell: &Shell) -> Value {
 fn network() -> Value {
     let text = fs::read_to_string("/proc/net/dev").unwrap_or_default();
     let interfaces = text.lines().filter_map(|line| {
-        let (name, counts) = line.split_once(':')?;
-        let name = name.trim();
-        let counts: Vec<u64> =
-            counts.split_ascii_whitespace().filter_map(|count| count.parse().ok()).collect();
-        let at = |place: usize| counts.get(place);
-        (name != "lo").then(|| {
-            json!({
-                "name": name, "rxBytes": at(0), "rxErrors": at(2), "txBytes": at(8), "txErrors": at(10),
-            })
-        })
+        let (name, [received, bad, sent, unsent]) = counts(line).filter(|(name, _)| *name != "lo")?;
+        Some(json!({ "name": name, "rxBytes": received, "rxErrors": bad, "txBytes": sent, "txErrors": unsent }))
     });
     json!({ "time": nodlet_host::clock::timestamp().to_string(), "interfaces": interfaces.collect::<Vec<_>>() })
+}
+
+/// The interface of a pod, by the host's end of its link, which receives what the pod sends.
+fn network_of_pod(link: &str) -> Value {
+    let text = fs::read_to_string("/proc/net/dev").unwrap_or_default();
+    let found = text.lines().filter_map(counts).find(|(name, _)| *name == link);
+    let Some((_, [sent, unsent, received, bad])) = found else { return Value::Null };
+    json!({
+        "time": nodlet_host::clock::timestamp().to_string(),
+        "name": "eth0", "rxBytes": received, "rxErrors": bad, "txBytes": sent, "txErrors": unsent,
+    })
+}
+
+/// The name of an interface in a line of /proc/net/dev, and its received bytes, errors, sent bytes and errors.
+fn counts(line: &str) -> Option<(&str, [u64; 4])> {
+    let (name, counts) = line.split_once(':')?;
+    let mut of = [0; 4];
+    for (count, value) in [0, 2, 8, 10].into_iter().zip(&mut of) {
+        *value = counts.split_ascii_whitespace().nth(count)?.parse().ok()?;
+    }
+    Some((name.trim(), of))
+}
+
+/// How often each probe succeeded, failed and could not be carried out. Counted only on a board that has joined a
+/// cluster.
+#[derive(Default)]
+pub(super) struct ProbeCounts(Vec<((PodIndex, ContainerIndex, ProbeKind), [u64; 3])>);
+
+impl ProbeCounts {
+    /// Counts the result of a probe.
+    pub(super) fn add(
+        &mut self,
+        pod: PodIndex,
+        container: ContainerIndex,
+        kind: ProbeKind,
+        result: &ProbeResult,
+    ) {
+        let key = (pod, container, kind);
+        let place = self.0.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
+            self.0.push((key, [0; 3]));
+            self.0.len() - 1
+        });
+        let result = match result {
+            ProbeResult::Success | ProbeResult::Warning(_) => 0,
+            ProbeResult::Failure(_) => 1,
+            ProbeResult::Error(_) => 2,
+        };
+        self.0[place].1[result] += 1;
+    }
+
+    /// Forgets a pod.
+    pub(super) fn remove(&mut self, pod: PodIndex) {
+        self.0.retain(|((of, ..), _)| *of != pod);
+    }
+
+    /// `/metrics/probes`.
+    pub(super) fn metrics(&self, shell: &Shell) -> String {
+        let mut text = "# TYPE prober_probe_total counter\n".to_owned();
+        for ((pod, container, kind), counts) in &self.0 {
+            let Some(wanted) = shell.pods.wanted(*pod) else { continue };
+            let pod = &wanted.pod;
+            let kind = match kind {
+                ProbeKind::Liveness => "Liveness",
+                ProbeKind::Readiness => "Readiness",
+                ProbeKind::Startup => "Startup",
+            };
+            for (result, count) in ["successful", "failed", "unknown"].iter().zip(counts) {
+                if *count > 0 {
+                    let _ = writeln!(
+                        text,
+                        "prober_probe_total{{container=\"{}\",namespace=\"{}\",pod=\"{}\",pod_uid=\"{}\",\
+                         probe_type=\"{kind}\",result=\"{result}\"}} {count}",
+                        pod.spec.container(*container).name,
+                        pod.namespace,
+                        pod.name,
+                        pod.uid.0
+                    );
+                }
+            }
+        }
+        text
+    }
 }

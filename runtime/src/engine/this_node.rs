@@ -23,6 +23,14 @@ pub(super) fn publish(config: &Config, machine: &Machine, objects: &Objects) {
         machine_id: machine.installed.machine_id.clone(),
         os_image: machine.installed.os_image.clone(),
         version: env!("CARGO_PKG_VERSION"),
+        conditions: {
+            let pressure = machine.pressure.borrow();
+            pressure
+                .conditions()
+                .map(|(condition, is_true, since)| (condition, is_true, time(since)))
+                .collect()
+        },
+        images: machine.images.borrow().clone(),
     };
     let object = node_object(&facts(config, machine), state);
     objects.put(Key::new("nodes", "", &config.node_name), object);
@@ -48,6 +56,7 @@ pub(super) fn facts<'a>(config: &'a Config, machine: &'a Machine) -> NodeFacts<'
         cpus: machine.cgroups.cpus().len(),
         app_armor: machine.app_armor,
         limited_swap: config.limited_swap && machine.cgroups.limits_swap(),
+        pressure: machine.pressure.borrow().present(),
     }
 }
 

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::MAX_PODS;
+use crate::pressure::NodeCondition;
 use crate::sorted::SortedMap;
 use crate::spec::{Pod, Quantity, ResourceRequirements, Taint};
 
@@ -91,6 +92,9 @@ pub struct NodeInfo {
     /// Whether containers of burstable pods may swap (`LimitedSwap`, with cgroup v2).
     #[serde(default)]
     pub limited_swap: bool,
+    /// The conditions about pressure whose status is true.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pressure: Vec<NodeCondition>,
 }
 
 /// A node without a Node object: it has room for [`MAX_PODS`] pods, whatever they request.
@@ -109,6 +113,7 @@ impl Default for NodeInfo {
             allowed_sysctls: Vec::new(),
             app_armor: false,
             limited_swap: false,
+            pressure: Vec::new(),
         }
     }
 }

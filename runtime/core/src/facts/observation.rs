@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Attempt, ClientCondition, Health, NodeInfo, PodIndex, Record, Shutdown, StartedContainer, StatusHandover,
 };
+use crate::pressure::StarvedResource;
 use crate::spec::{HookKind, Pod, ProbeKind, Uid};
 use crate::time::{Instant, Moment};
 
@@ -53,8 +54,32 @@ pub enum Observation<P = Rc<Pod>, T = Box<str>> {
     Shutdown(Shutdown),
     /// The shutdown was cancelled: the pods that it stopped start again.
     ShutdownCancelled,
+    /// The node has too little of a resource, and nothing but the end of a pod can free more.
+    Starved(Box<Starved>),
     /// A fact about one pod.
     Of(PodIndex, PodObservation<T>),
+}
+
+/// A resource of which the node has too little.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Starved {
+    /// The resource.
+    pub resource: StarvedResource,
+    /// The amount that should be available.
+    pub threshold: u64,
+    /// The amount that is available.
+    pub available: u64,
+    /// What the pods use of it, as far as that is known.
+    pub usage: Vec<(PodIndex, PodUsage)>,
+}
+
+/// How much a pod uses of a resource.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct PodUsage {
+    /// The usage of the whole pod.
+    pub total: u64,
+    /// The usage of its running containers, by their names.
+    pub containers: Vec<(Box<str>, u64)>,
 }
 
 /// A fact about one pod. `T` is a text for people.
@@ -231,6 +256,7 @@ impl<P, T> Observation<P, T> {
             Observation::ImagesChanged => Observation::ImagesChanged,
             Observation::Shutdown(shutdown) => Observation::Shutdown(shutdown.clone()),
             Observation::ShutdownCancelled => Observation::ShutdownCancelled,
+            Observation::Starved(starved) => Observation::Starved(starved.clone()),
             Observation::Of(index, seen) => Observation::Of(*index, seen.map(text)),
         })
     }

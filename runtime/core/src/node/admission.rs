@@ -7,11 +7,13 @@
 use super::preemption;
 use super::resources::{ExistingPod, Resource};
 use crate::facts::{Amounts, NodeInfo, PodIndex};
+use crate::pod::EVICTED;
 use crate::pod::resize::Refusal;
+use crate::pressure::NodeCondition;
 use crate::sorted::SortedMap;
 
 use crate::spec::container::{ContainerPort, DEVICE_DOMAIN, HUGE_PAGES};
-use crate::spec::{Pod, ResourceRequirements, Taint, sysctl};
+use crate::spec::{Pod, QosClass, ResourceRequirements, Taint, sysctl};
 
 /// The outcome of admission for a new pod.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,6 +40,9 @@ struct Missing {
 /// Decides whether the node admits a pod, given `others`, the pods that the node has admitted already.
 pub(super) fn admit(node: &NodeInfo, pod: &Pod, others: &[ExistingPod<'_>]) -> Outcome {
     const OS: &str = "kubernetes.io/os";
+    if let Some(why) = under_pressure(node, pod) {
+        return Outcome::Rejected { reason: EVICTED.to_owned(), message: why };
+    }
     let rejected = |reason: &str, message: &str| Outcome::Rejected {
         reason: reason.to_owned(),
         message: message.to_owned(),
@@ -97,6 +102,28 @@ pub(super) fn admit(node: &NodeInfo, pod: &Pod, others: &[ExistingPod<'_>]) -> O
         }
         (None, Some(_)) => unreachable!("nothing is missing"),
     }
+}
+
+/// Why a node under pressure rejects a pod: memory pressure alone concerns only pods that request nothing, and do not
+/// tolerate it.
+fn under_pressure(node: &NodeInfo, pod: &Pod) -> Option<String> {
+    let memory = || Taint {
+        key: "node.kubernetes.io/memory-pressure".into(),
+        value: Default::default(),
+        effect: "NoSchedule".into(),
+    };
+    let is_borne = match node.pressure[..] {
+        [] => true,
+        [NodeCondition::MemoryPressure] => {
+            pod.spec.qos_class() != QosClass::BestEffort || pod.spec.placement.tolerates(&memory())
+        }
+        _ => false,
+    };
+    if is_borne || pod.is_critical() {
+        return None;
+    }
+    let names: Vec<_> = node.pressure.iter().map(|condition| condition.name()).collect();
+    Some(format!("The node had condition: [{}]. ", names.join(" ")))
 }
 
 /// Whether a running container would need another amount of swap (`disallowResizeForSwappableContainers` of the

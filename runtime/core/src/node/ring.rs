@@ -140,7 +140,8 @@ impl Ring {
             | Observation::SourcesSeen
             | Observation::ImagesChanged
             | Observation::Shutdown(_)
-            | Observation::ShutdownCancelled => None,
+            | Observation::ShutdownCancelled
+            | Observation::Starved(_) => None,
         };
         let pod = match seen {
             Observation::Wanted { pod, .. } => Some(pod),
@@ -262,6 +263,7 @@ impl Entry {
             | Observation::ImagesChanged
             | Observation::Shutdown(_)
             | Observation::ShutdownCancelled
+            | Observation::Starved(_)
             | Observation::Of(..) => 0,
         }
     }

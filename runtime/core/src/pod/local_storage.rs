@@ -8,17 +8,10 @@ use crate::facts::{Action, Draft, Events, StorageScope, StorageUsage, Wake};
 use crate::spec::{Pod, Quantity, ResourceRequirements, VolumeSource};
 use crate::time::Instant;
 
-use super::phase::TerminalPhase;
 use super::{PodState, Stage};
 
 /// The time from the start of a pod to its first measurement.
 const FIRST_MEASUREMENT: Duration = Duration::from_secs(30);
-
-/// The grace period of an evicted pod (`immediateEvictionGracePeriodSeconds`).
-const EVICTION_GRACE: Duration = Duration::from_secs(1);
-
-/// `reason` of an evicted pod, and of the event.
-const EVICTED: &str = "Evicted";
 
 /// When the local storage of a pod is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,9 +73,7 @@ impl PodState {
         self.local_storage = LocalStorage::At(now + interval(scope));
         let above = volume_above_limit(&self.pod, usage);
         if let Some(message) = above.or_else(|| total_above_limit(&self.pod, usage)) {
-            events.warn(self.index, None, EVICTED, message.as_str().into());
-            self.outcome.decide(TerminalPhase::failed(EVICTED, message));
-            self.stop(now, Some(EVICTION_GRACE));
+            self.evict(now, message, events);
         }
     }
 

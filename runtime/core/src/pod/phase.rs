@@ -12,6 +12,10 @@ use super::stage::Stage;
 
 /// `reason` of a pod that was preempted for a critical one, and of the event.
 pub(super) const PREEMPTING: &str = "Preempting";
+/// The beginning of the message about an eviction under pressure.
+pub(crate) const NODE_LOW: &str = "The node was low on resource: ";
+/// `reason` of an evicted pod, and of the event.
+pub(crate) const EVICTED: &str = "Evicted";
 /// `reason` of a pod that a shutdown of the machine ended.
 pub(crate) const TERMINATED: &str = "Terminated";
 
@@ -99,15 +103,21 @@ impl Outcome {
         self.terminal = Some(terminal);
     }
 
-    /// Whether the node ends, or has ended, the pod for a reason of the node: preemption or shutdown. The
+    /// Whether the node ends, or has ended, the pod for a reason of the node: preemption, pressure or shutdown. The
     /// condition is published with the terminal phase, since a client may reuse what the pod has left.
     pub(super) fn is_disrupted(&self) -> bool {
-        self.has_reason(PREEMPTING) || self.has_reason(TERMINATED)
+        self.has_reason(PREEMPTING) || self.has_reason(TERMINATED) || self.is_evicted_by_pressure()
     }
 
     /// Whether the pod ends, or has ended, for a critical pod.
     pub(super) fn is_preempted(&self) -> bool {
         self.has_reason(PREEMPTING)
+    }
+
+    /// Whether the pod is evicted because the node has too little of a resource, and not because the pod exceeds a limit.
+    fn is_evicted_by_pressure(&self) -> bool {
+        let message = self.terminal().and_then(|terminal| terminal.message.as_deref());
+        self.has_reason(EVICTED) && message.is_some_and(|message| message.starts_with(NODE_LOW))
     }
 
     fn has_reason(&self, reason: &str) -> bool {

@@ -14,11 +14,14 @@ use crate::time::Instant;
 use super::container::Run;
 use super::hook;
 use super::hooks::Before;
-use super::phase::{PREEMPTING, TerminalPhase, set_unknown_exits};
+use super::phase::{EVICTED, PREEMPTING, TerminalPhase, set_unknown_exits};
 use super::{MIN_WINDOW, PodState, Stage, shutdown};
 
 /// The shortest grace period, whatever was requested.
 const MIN_GRACE: Duration = Duration::from_secs(1);
+
+/// The grace period of an evicted pod (`immediateEvictionGracePeriodSeconds`).
+const EVICTION_GRACE: Duration = Duration::from_secs(1);
 
 impl PodState {
     /// Stops the pod. A further call can only shorten the grace period; like containerd, it does not send the
@@ -61,6 +64,19 @@ impl PodState {
         self.outcome.decide(TerminalPhase::failed(PREEMPTING, message));
         self.stop(now, None);
         self.settle(now);
+    }
+
+    /// Fails the pod, with the shortest grace period, because it uses more than it may, or more than the node has.
+    pub(crate) fn evict(&mut self, now: Instant, message: String, events: &mut Events) {
+        events.warn(self.index, None, EVICTED, message.as_str().into());
+        self.outcome.decide(TerminalPhase::failed(EVICTED, message));
+        self.stop(now, Some(EVICTION_GRACE));
+        self.settle(now);
+    }
+
+    /// Whether the pod may be evicted when the node has too little of a resource: it runs, and is not critical.
+    pub(crate) fn may_be_evicted(&self) -> bool {
+        matches!(self.stage, Stage::Active) && !self.pod.is_critical() && self.any_alive()
     }
 
     /// Ends the pod as part of a shutdown.

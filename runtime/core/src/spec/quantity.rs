@@ -57,6 +57,11 @@ impl Quantity {
         Quantity { nano: milli * MILLI, family: Family::Decimal }
     }
 
+    /// A quantity of whole units, printed with the suffixes `Ki`, `Mi` and so on.
+    pub const fn binary(units: u64) -> Self {
+        Quantity { nano: units as i128 * NANO, family: Family::Binary }
+    }
+
     /// Parses a quantity as Kubernetes does: it is capped at 2^63-1, and parts finer than a billionth are
     /// rounded up, away from zero.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {

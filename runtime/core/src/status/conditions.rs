@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{name, time};
 use crate::facts::PodPhase;
 use crate::facts::{ConditionType, IMAGE_UPDATE_PENDING};
-use crate::pod::{Condition, PodState, TERMINATED, closed_readiness_gates};
+use crate::pod::{Condition, EVICTED, PodState, TERMINATED, closed_readiness_gates};
 use crate::spec::{ContainerIndex, Role};
 use crate::time::{Anchor, Moment};
 
@@ -168,7 +168,7 @@ fn why(pod: &PodState, kind: ConditionType, status: bool) -> ConditionReason {
 
 fn why_disrupted(pod: &PodState) -> String {
     match pod.shown_terminal_phase() {
-        Some(terminal) if terminal.reason.as_deref() == Some(TERMINATED) => {
+        Some(terminal) if matches!(terminal.reason.as_deref(), Some(TERMINATED | EVICTED)) => {
             terminal.message.as_deref().unwrap_or_default().to_owned()
         }
         Some(_) | None => "Pod was preempted by Kubelet to accommodate a critical pod.".to_owned(),

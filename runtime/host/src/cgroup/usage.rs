@@ -21,6 +21,21 @@ pub struct Usage {
 }
 
 impl Target<'_> {
+    /// The memory that is left of the cgroup's limit, and the limit.
+    pub(super) fn memory_within_limit(&self) -> Option<(u64, u64)> {
+        let limit = self.number(Controller::Memory, "memory.limit_in_bytes", "memory.max")?;
+        let used = self.number(Controller::Memory, "memory.usage_in_bytes", "memory.current")?;
+        let (directory, is_v2) = self.directory(Controller::Memory)?;
+        let stat = fs::read_to_string(directory.join("memory.stat")).ok()?;
+        let names = if is_v2 {
+            ["inactive_file", "active_file"]
+        } else {
+            ["total_inactive_file", "total_active_file"]
+        };
+        let files = names.iter().filter_map(|name| keyed(&stat, name)).sum();
+        Some((limit.saturating_sub(used.saturating_sub(files)), limit))
+    }
+
     fn usage(&self) -> Usage {
         let memory = self.number(Controller::Memory, "memory.usage_in_bytes", "memory.current");
         let (inactive, anonymous) = match self.directory(Controller::Memory) {

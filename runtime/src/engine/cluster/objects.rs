@@ -11,6 +11,7 @@ use nodlet_cluster::objects::Need;
 use nodlet_cluster::pods;
 use nodlet_cluster::schedule::{REFRESH_EVERY, Seen};
 use nodlet_cluster::services::{self, SERVICES};
+use nodlet_cluster::trust::{self, BUNDLES};
 use nodlet_cluster::watches::{News, Watches};
 use nodlet_core::error::causes;
 use nodlet_kube::kinds::Kind;
@@ -36,7 +37,7 @@ impl Follower {
             Need::Watch(reference, version) => {
                 let target = format!(
                     "{}&watch=1&resourceVersion={version}&timeoutSeconds={}",
-                    path(&reference),
+                    self.path_of(&reference),
                     WATCH_SECONDS + u32::from(random()) % 600
                 );
                 watches.start(api, Some(reference.clone()), &target).await?;
@@ -73,7 +74,7 @@ impl Follower {
         let object = &event["object"];
         match event["type"].as_str() {
             // One change of many objects: all are read again.
-            Some("ADDED" | "MODIFIED" | "DELETED") if reference.0 == SERVICES => {
+            Some("ADDED" | "MODIFIED" | "DELETED") if matches!(reference.0, SERVICES | BUNDLES) => {
                 watches.stop(&Some(reference.clone())).await?;
                 self.objects.rejected(reference, Instant::now(), random());
             }
@@ -100,12 +101,26 @@ impl Follower {
     ) -> Result<(), Failure> {
         // A visit watches none, and would read it without end.
         let can_watch = can_watch && self.shell.config.sync.is_none();
-        match api.call("GET", &path(reference), None).await {
+        let target = self.path_of(reference);
+        match api.call("GET", &target, None).await {
+            // The version of the API is not served, and perhaps the one before is.
+            Err(error) if error.code() == Some(404) && reference.0 == BUNDLES && !self.has_beta_bundles => {
+                self.has_beta_bundles = true;
+                return Box::pin(self.fetch(api, can_watch, reference)).await;
+            }
+            Err(error) if error.code() == Some(404) && reference.0 == BUNDLES => {
+                let map = trust::config_map(&reference.1, &reference.2, None);
+                self.keep(reference, Some(map)).await;
+                self.has_beta_bundles = false;
+                self.objects.rejected(reference, Instant::now(), random());
+                Ok(())
+            }
             Ok(mut list) => {
                 let items = api::items(&mut list)?;
                 let (resource, namespace, name) = reference;
                 let local = match *resource {
                     SERVICES => Some(services::config_map(namespace, name, &Value::Array(items))),
+                    BUNDLES => Some(trust::config_map(namespace, name, Some(&Value::Array(items)))),
                     _ => items.first().map(|object| pods::local_object(object, resource)),
                 };
                 self.keep(reference, local).await;
@@ -125,6 +140,12 @@ impl Follower {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// The path of the list of what a reference is to.
+    fn path_of(&self, reference: &Reference) -> String {
+        let path = path(reference);
+        if reference.0 == BUNDLES && self.has_beta_bundles { trust::beta(&path) } else { path }
     }
 
     /// Writes down an object, or that there is none.

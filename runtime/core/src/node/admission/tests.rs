@@ -22,6 +22,7 @@ fn node() -> NodeInfo {
         allowed_sysctls: vec!["kernel.msg*".into()],
         app_armor: false,
         limited_swap: false,
+        pressure: Vec::new(),
     }
 }
 

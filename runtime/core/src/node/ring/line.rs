@@ -104,6 +104,7 @@ impl Line {
             Observation::ImagesChanged => f.write_str("<- ImagesChanged"),
             Observation::Shutdown(_) => f.write_str("<- Shutdown"),
             Observation::ShutdownCancelled => f.write_str("<- ShutdownCancelled"),
+            Observation::Starved(starved) => write!(f, "<- Starved of {}", starved.resource.name()),
         }
     }
 }

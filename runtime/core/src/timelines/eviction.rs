@@ -1,0 +1,163 @@
+//! Eviction of pods when the node has too little of a resource, and admission under pressure.
+
+use super::*;
+use crate::pressure::{NodeCondition, StarvedResource};
+use crate::spec::placement::Toleration;
+
+const MIB: u64 = 1 << 20;
+
+/// A pod `name` whose container requests this much memory, in MiB; 0 for no request.
+fn asking(name: &str, request: u64) -> Pod {
+    let mut app = container("app");
+    app.resources.memory_request = (request > 0).then(|| Quantity::binary(request * MIB));
+    pod(RestartPolicy::Always).uid(name).named(name).with([app])
+}
+
+/// A simulation in which these pods run; the name, the request in MiB and the priority of each.
+fn with_pods(pods: &[(&str, u64, i32)]) -> Sim {
+    let mut sim = Sim::empty(|_, _| Fate::IgnoresTerm);
+    for (name, request, priority) in pods {
+        let mut pod = asking(name, *request);
+        pod.priority = *priority;
+        sim.want(pod);
+    }
+    sim.run_until(secs(5));
+    sim
+}
+
+/// Reports a shortage, and what pods use, in MiB.
+fn starve(sim: &mut Sim, resource: StarvedResource, usage: &[(&str, u64)]) {
+    let of = |(name, used): &(&str, u64)| {
+        let index = sim.node.index_of(&(*name).into()).expect("it is known");
+        (index, PodUsage { total: used * MIB, containers: vec![("app".into(), used * MIB)] })
+    };
+    let usage = usage.iter().map(of).collect();
+    let starved = Starved { resource, threshold: 100 * MIB, available: 80 * MIB, usage };
+    sim.later(secs(0), Observation::Starved(Box::new(starved)));
+    let end = secs(sim.now.0 / 1_000_000_000 + 20);
+    sim.run_until(end);
+}
+
+/// The evicted pods, in the order of their events.
+fn evicted(sim: &Sim) -> usize {
+    sim.events.iter().filter(|event| event.starts_with("Evicted: ")).count()
+}
+
+fn reason(sim: &Sim, name: &str) -> String {
+    let status = sim.status(&name.into());
+    format!("{} {}", status["phase"].as_str().unwrap_or_default(), status["reason"].as_str().unwrap_or("-"))
+}
+
+#[test]
+fn a_pod_above_its_request_is_evicted_with_the_texts_of_the_kubelet() {
+    let mut sim = with_pods(&[("within", 400, 0), ("above", 100, 0)]);
+    starve(&mut sim, StarvedResource::Memory, &[("within", 350), ("above", 300)]);
+    assert_eq!(
+        (reason(&sim, "within"), reason(&sim, "above")),
+        ("Running -".into(), "Failed Evicted".into())
+    );
+    let message = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 80Mi. Container app \
+                   was using 300Mi, request is 100Mi, has larger consumption of memory. ";
+    let status = sim.status(&"above".into());
+    assert_eq!(status["message"], message);
+    assert!(sim.events.contains(&format!("Evicted: {message}")), "{:?}", sim.events);
+    let conditions = status["conditions"].as_array().expect("conditions");
+    let target = conditions.iter().find(|one| one["type"] == "DisruptionTarget").expect("it was disrupted");
+    assert_eq!((&target["status"], &target["reason"]), (&"True".into(), &"TerminationByKubelet".into()));
+    assert_eq!(target["message"], message);
+    // The grace period is one second, of which the signal and the kill are seen.
+    assert!(
+        sim.trace.ends_with("   5s above/app#0 Term\n   7s above/app#0 Kill\n   7s above/app#0 exits 137\n"),
+        "{}",
+        sim.trace
+    );
+    sim.replay();
+    // It stays evicted after a reboot.
+    sim.reboot();
+    sim.run_until(secs(100));
+    assert_eq!(reason(&sim, "above"), "Failed Evicted");
+}
+
+#[test]
+fn pods_are_ranked_by_requests_then_priority_then_usage_above_the_request() {
+    use StarvedResource::{EphemeralStorage, Inodes, Memory, Pids};
+    let pods = [("first", 0, 5), ("second", 100, 1), ("third", 0, 1)];
+    for (resource, usage, expected) in [
+        // Within its request.
+        (Memory, [("first", 9), ("second", 99), ("third", 8)], "third"),
+        // Above its request by more.
+        (Memory, [("first", 900), ("second", 120), ("third", 10)], "second"),
+        (Memory, [("first", 900), ("second", 105), ("third", 10)], "third"),
+        // Requests of memory are no requests of anything else.
+        (EphemeralStorage, [("first", 900), ("second", 11), ("third", 10)], "second"),
+        (Inodes, [("first", 900), ("second", 11), ("third", 10)], "second"),
+        (Pids, [("first", 900), ("second", 0), ("third", 10)], "third"),
+    ] {
+        let mut sim = with_pods(&pods);
+        starve(&mut sim, resource, &usage);
+        assert_eq!(reason(&sim, expected), "Failed Evicted", "{resource:?} {usage:?}");
+        assert_eq!(evicted(&sim), 1);
+    }
+    // A pod whose usage is unknown comes first, and a critical one never does.
+    let mut sim = with_pods(&[("known", 0, 0), ("unknown", 0, 9), ("critical", 0, 2_000_000_000)]);
+    starve(&mut sim, Memory, &[("known", 900)]);
+    assert_eq!(reason(&sim, "unknown"), "Failed Evicted");
+    starve(&mut sim, Memory, &[("known", 900)]);
+    starve(&mut sim, Memory, &[]);
+    assert_eq!(
+        (reason(&sim, "known"), reason(&sim, "critical")),
+        ("Failed Evicted".into(), "Running -".into())
+    );
+    assert_eq!(evicted(&sim), 2);
+    sim.replay();
+}
+
+#[test]
+fn no_other_pod_is_evicted_while_an_evicted_one_ends() {
+    let mut sim = with_pods(&[("one", 0, 0), ("two", 0, 0)]);
+    let starved =
+        || Starved { resource: StarvedResource::Pids, threshold: 9, available: 1, usage: Vec::new() };
+    for second in 0..2 {
+        sim.later(secs(second), Observation::Starved(Box::new(starved())));
+    }
+    sim.run_until(secs(20));
+    assert_eq!((reason(&sim, "one"), reason(&sim, "two")), ("Failed Evicted".into(), "Running -".into()));
+    assert_eq!(
+        sim.status(&"one".into())["message"],
+        "The node was low on resource: pids. Threshold quantity: 9, available: 1. "
+    );
+    starve(&mut sim, StarvedResource::Pids, &[]);
+    assert_eq!(reason(&sim, "two"), "Failed Evicted");
+}
+
+#[test]
+fn a_node_under_pressure_rejects_pods_by_their_class_their_tolerations_and_its_conditions() {
+    use NodeCondition::{DiskPressure, MemoryPressure};
+    let toleration = Toleration {
+        key: "node.kubernetes.io/memory-pressure".into(),
+        exists: true,
+        ..Toleration::default()
+    };
+    let check = |pressure: &[NodeCondition], pod: Pod| {
+        let mut sim =
+            Sim::empty(|_, _| Fate::Runs).on(NodeInfo { pressure: pressure.to_vec(), ..NodeInfo::default() });
+        let uid = sim.want(pod);
+        sim.run_until(secs(5));
+        sim.status(&uid)["message"].as_str().unwrap_or_default().to_owned()
+    };
+    let tolerant = || {
+        let mut pod = asking("web", 0);
+        pod.spec.placement.tolerations.push(toleration.clone());
+        pod
+    };
+    let critical = || Pod { priority: 2_000_000_000, ..asking("web", 0) };
+    let memory = "Pod was rejected: The node had condition: [MemoryPressure]. ";
+    let both = "Pod was rejected: The node had condition: [MemoryPressure DiskPressure]. ";
+    assert_eq!(check(&[MemoryPressure], asking("web", 0)), memory);
+    assert_eq!(check(&[MemoryPressure], asking("web", 9)), "");
+    assert_eq!(check(&[MemoryPressure], tolerant()), "");
+    assert_eq!(check(&[MemoryPressure, DiskPressure], tolerant()), both);
+    assert_eq!(check(&[MemoryPressure, DiskPressure], asking("web", 9)), both);
+    assert_eq!(check(&[MemoryPressure, DiskPressure], critical()), "");
+    assert_eq!(check(&[], asking("web", 0)), "");
+}

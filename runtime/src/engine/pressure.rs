@@ -1,0 +1,223 @@
+//! Measures how much of the machine's resources is left, and has what is missing reclaimed: first images that no pod
+//! uses, if it is disk space, and then a pod. Conditions, thresholds and times are decided in the core
+//! (`core/src/pressure.rs`), and so is which pod is evicted (`core/src/node/eviction.rs`).
+//!
+//! An idle agent measures nothing: it measures when its loop runs for another reason, when the kernel reports processes
+//! that wait for memory, when a joined board has renewed its Lease, and regularly only under pressure.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::statvfs::{FsFlags, Statvfs, statvfs};
+use nodlet_core::facts::{Observation, PodIndex, PodUsage, Starved, StorageScope};
+use nodlet_core::pressure::{Level, Met, Signal, StarvedResource};
+use nodlet_core::time::Instant;
+use nodlet_host::cgroup::Usage;
+use nodlet_registry::NodeEvent;
+use smol::Async;
+
+use super::root::of_meminfo;
+use super::{Engine, Shell, this_node, volumes};
+
+/// A trigger of the kernel's pressure stall information: a tenth of a second, in microseconds, in which all processes that
+/// have something to do wait for memory, within a second.
+const STALL: &[u8] = b"full 100000 1000000\0";
+
+/// The time until the next report of the kernel is awaited.
+const STALLS_EVERY: Duration = Duration::from_secs(10);
+
+impl Engine {
+    /// Measures the node if it is time. Returns when that is to be done even if the loop has nothing else to do.
+    pub(super) fn watch_pressure(&mut self) -> Option<Instant> {
+        if self.shell.config.down {
+            return None;
+        }
+        let mut pressure = self.shell.machine.pressure.borrow_mut();
+        if pressure.begin(nodlet_host::clock::instant()) {
+            let levels = levels(self.shell.clone());
+            self.shell.tasks.then(levels, |engine, levels| engine.measured(&levels));
+        }
+        pressure.wake_at()
+    }
+
+    fn measured(&mut self, levels: &[(Signal, Level)]) {
+        let machine = self.shell.machine.clone();
+        let now = nodlet_host::clock::instant();
+        let before = machine.pressure.borrow().present();
+        let met = machine.pressure.borrow_mut().measured(now, levels);
+        if machine.pressure.borrow().present() != before {
+            self.publish_node();
+            self.observe_node();
+            let changed: Vec<_> = machine.pressure.borrow().conditions().collect();
+            for (condition, is_true, _) in changed {
+                if is_true != before.contains(&condition) {
+                    let [.., reason] = condition.texts(is_true);
+                    let event = NodeEvent::StatusChanged(&self.shell.config.node_name, reason);
+                    self.shell.publication.emit_of_node(event);
+                }
+            }
+        }
+        let Some(met) = met else { return machine.pressure.borrow_mut().relieved(now) };
+        let resource = met.signal.resource();
+        self.shell.publication.emit_of_node(NodeEvent::ThresholdMet(resource));
+        match resource {
+            StarvedResource::EphemeralStorage | StarvedResource::Inodes => self.remove_all_unused_images(),
+            StarvedResource::Memory | StarvedResource::Pids => self.relieve(met),
+        }
+    }
+
+    /// Continues when unused images were removed: evicts a pod if the disk is still too full.
+    pub(super) fn images_reclaimed(&mut self) {
+        let again = levels(self.shell.clone());
+        self.shell.tasks.then(again, |engine, levels| {
+            let is_of_disk = |met: &Met| {
+                matches!(met.signal.resource(), StarvedResource::EphemeralStorage | StarvedResource::Inodes)
+            };
+            let met = engine.shell.machine.pressure.borrow().thresholds().met(&levels).filter(is_of_disk);
+            match met {
+                Some(met) => engine.relieve(met),
+                None => engine.shell.machine.pressure.borrow_mut().relieved(nodlet_host::clock::instant()),
+            }
+        });
+    }
+
+    /// Measures the pods, and has one of them evicted.
+    fn relieve(&mut self, met: Met) {
+        let resource = met.signal.resource();
+        let usage = usage(self.shell.clone(), resource);
+        self.shell.tasks.then(usage, move |engine, usage| {
+            let Met { threshold, available, .. } = met;
+            let starved = Starved { resource, threshold, available, usage };
+            engine.observe(Observation::Starved(Box::new(starved)));
+            engine.shell.machine.pressure.borrow_mut().relieved(nodlet_host::clock::instant());
+        });
+    }
+}
+
+/// What is left of each resource. The disk is read by the thread that waits for flash.
+async fn levels(shell: Rc<Shell>) -> Vec<(Signal, Level)> {
+    let machine = &shell.machine;
+    let mut levels = vec![(
+        Signal::Memory,
+        Level { available: of_meminfo("MemAvailable:"), capacity: of_meminfo("MemTotal:") },
+    )];
+    let of_pods = machine.cgroups.memory_of_all_pods();
+    let allocatable = u64::try_from(this_node::info(&shell.config, machine).allocatable.memory).unwrap_or(0);
+    if let Some((available, capacity)) = of_pods.filter(|(_, capacity)| *capacity <= allocatable) {
+        levels.push((Signal::AllocatableMemory, Level { available, capacity }));
+    }
+    if machine.pressure.borrow().thresholds().concern(Signal::Pid) {
+        levels.push((Signal::Pid, process_ids()));
+    }
+    let (records, images) = (shell.paths.records(), shell.stores.images.watch_paths());
+    let disks = shell.stores.storage.run(move || {
+        let [of_nodes, of_images] =
+            [Some(&records), images.first()].map(|path| path.and_then(|path| disk(path)));
+        [
+            (Signal::NodeFs, of_nodes.as_ref().map(bytes)),
+            (Signal::NodeFsInodes, of_nodes.as_ref().map(inodes)),
+            (Signal::ImageFs, of_images.as_ref().map(bytes)),
+            (Signal::ImageFsInodes, of_images.as_ref().map(inodes)),
+        ]
+    });
+    levels.extend(disks.await.into_iter().filter_map(|(signal, level)| Some((signal, level?))));
+    levels
+}
+
+/// The file system of a directory, which may not exist yet. One that is read-only cannot fill up.
+fn disk(path: &Path) -> Option<Statvfs> {
+    let disk = path.ancestors().find_map(|directory| statvfs(directory).ok())?;
+    (!disk.flags().contains(FsFlags::ST_RDONLY)).then_some(disk)
+}
+
+#[allow(clippy::unnecessary_cast, reason = "the types differ between architectures")]
+fn bytes(disk: &Statvfs) -> Level {
+    let of = |blocks: libc::fsblkcnt_t| (blocks as u64).saturating_mul(disk.fragment_size() as u64);
+    Level { available: of(disk.blocks_available()), capacity: of(disk.blocks()) }
+}
+
+#[allow(clippy::unnecessary_cast, reason = "the types differ between architectures")]
+fn inodes(disk: &Statvfs) -> Level {
+    Level { available: disk.files_available() as u64, capacity: disk.files() as u64 }
+}
+
+/// The process IDs of the machine.
+fn process_ids() -> Level {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let limits = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"];
+    let capacity = limits.iter().filter_map(|path| read(path).trim().parse().ok()).min().unwrap_or(0);
+    // `0.00 0.00 0.00 1/123 4567`: running and all threads.
+    let used = read("/proc/loadavg");
+    let used = used.split_ascii_whitespace().nth(3).and_then(|counts| counts.split_once('/')?.1.parse().ok());
+    Level { available: used.map_or(capacity, |used: u64| capacity.saturating_sub(used)), capacity }
+}
+
+/// What each pod uses of a resource. Other tasks run between two pods.
+async fn usage(shell: Rc<Shell>, resource: StarvedResource) -> Vec<(PodIndex, PodUsage)> {
+    let pods: Vec<_> = {
+        let pods = shell.pods.borrow();
+        let with_sandbox = |(index, pod): (&PodIndex, &super::pods::PodShell)| {
+            Some((*index, pod.wanted.clone(), pod.sandbox.clone()?))
+        };
+        pods.iter().filter_map(with_sandbox).collect()
+    };
+    let mut found = Vec::new();
+    for (index, wanted, sandbox) in pods {
+        smol::future::yield_now().await;
+        let of = |usage: Usage| match resource {
+            StarvedResource::Pids => usage.tasks,
+            _ => usage.working_set,
+        };
+        let usage = match resource {
+            StarvedResource::Memory | StarvedResource::Pids => {
+                let Some(total) = of(sandbox.cgroup.usage()) else { continue };
+                let runs = sandbox.runs.borrow();
+                // The leaf of a run that has ended has no usage.
+                let containers = runs
+                    .iter()
+                    .filter_map(|((name, _), run)| Some((name.as_str().into(), of(run.leaf.usage())?)));
+                PodUsage { total, containers: containers.collect() }
+            }
+            StarvedResource::EphemeralStorage | StarvedResource::Inodes => {
+                let used = volumes::measure(shell.clone(), wanted.clone(), StorageScope::Pod).await;
+                let total = used.containers.iter().chain(&used.volumes).copied().fold(0, u64::saturating_add);
+                let names = wanted.pod.spec.all_containers().map(|container| container.name.as_str().into());
+                PodUsage { total, containers: names.zip(used.containers).collect() }
+            }
+        };
+        found.push((index, usage));
+    }
+    found
+}
+
+/// Has the kernel report processes that wait for memory, if it can.
+pub(super) fn watch_stalls(shell: &Rc<Shell>) {
+    let (stalls, awaited) = match stalls() {
+        Ok(made) => made,
+        Err(error) => return log::debug!("failed to watch /proc/pressure/memory: {error}"),
+    };
+    let shell = shell.clone();
+    shell.clone().tasks.spawn(async move {
+        let _stalls = stalls;
+        while awaited.readable().await.is_ok() {
+            let tell = |engine: &mut Engine| engine.shell.machine.pressure.borrow_mut().stalled();
+            shell.tasks.then_loop(tell).await;
+            smol::Timer::after(STALLS_EVERY).await;
+        }
+    });
+}
+
+/// A trigger, and a descriptor that is readable when the trigger fires: the kernel reports that as an urgent event,
+/// which `Async` cannot wait for.
+fn stalls() -> io::Result<(File, Async<OwnedFd>)> {
+    let mut file = OpenOptions::new().read(true).write(true).open("/proc/pressure/memory")?;
+    file.write_all(STALL)?;
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    epoll.add(file.as_fd(), EpollEvent::new(EpollFlags::EPOLLPRI, 0))?;
+    Ok((file, Async::new_nonblocking(epoll.0)?))
+}

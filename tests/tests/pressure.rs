@@ -1,0 +1,270 @@
+//! What a node reports of its images and of pressure on its resources to a real control plane, eviction, and
+//! certificates of the cluster in volumes.
+
+use std::fs;
+
+use nodlet_tests::image::Image;
+use nodlet_tests::{ClusterNode as Node, ControlPlane, Device, demo_program};
+use serde_json::Value;
+
+/// A pod on this node that waits, with these further fields of its spec and of its container.
+fn pod(name: &str, spec: &str, container: &str) -> String {
+    format!(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  nodeName: board-1
+  terminationGracePeriodSeconds: 1
+  {spec}
+  containers:
+  - name: app
+    image: localhost/demo:1
+    imagePullPolicy: IfNotPresent
+    args: [wait, /end]
+    {container}
+"
+    )
+}
+
+/// Restarts the agent with other arguments.
+fn restart(node: &mut Node, arguments: &[&str]) {
+    node.device.kill_agent();
+    node.restart_with("board-1", arguments);
+}
+
+fn condition(plane: &ControlPlane, kind: &str, status: &str) {
+    let path = format!("{{.status.conditions[?(@.type=='{kind}')].status}}");
+    plane.wait_for(&format!("get node board-1 -o jsonpath={path}"), |found| found == status);
+}
+
+fn json(plane: &ControlPlane, line: &str) -> Value {
+    serde_json::from_str(&plane.line(&format!("get {line} -o json")).ok()).expect("JSON")
+}
+
+#[test]
+fn a_node_shows_its_images_and_writes_nothing_while_they_stay() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    let names = "get node board-1 -o jsonpath={.status.images[*].names}";
+    plane.wait_for(names, |names| names.contains("\"localhost/demo:1\""));
+    let program = fs::read(demo_program()).expect("the demo program is built");
+    let more = Image::demo("localhost/other:1", &program).config("Env", serde_json::json!(["A=b"]));
+    node.device.load(&more);
+    plane.wait_for(names, |names| names.contains("\"localhost/other:1\""));
+    let shown = json(&plane, "node board-1");
+    let images = shown["status"]["images"].as_array().expect("images");
+    let size = |image: &Value| image["sizeBytes"].as_u64().expect("a size");
+    assert!(images.len() == 2 && images.iter().all(|image| size(image) > 10_000), "{images:?}");
+    assert!(size(&images[0]) >= size(&images[1]), "{images:?}");
+    let local = node.device.get("/api/v1/nodes/board-1").expect("the node");
+    assert_eq!(local["status"]["images"], shown["status"]["images"]);
+
+    // The same images once more are no news, while the Lease is renewed.
+    node.device.load(&more);
+    let renewed = "get lease board-1 -n kube-node-lease -o jsonpath={.spec.renewTime}";
+    for _ in 0..2 {
+        let before = plane.line(renewed).ok();
+        plane.wait_for(renewed, |now| now != before);
+    }
+    let version = |node: &Value| node["metadata"]["resourceVersion"].clone();
+    let status = |node: &Value| node["status"]["conditions"][0]["lastHeartbeatTime"].clone();
+    let after = json(&plane, "node board-1");
+    assert_eq!((version(&after), status(&after)), (version(&shown), status(&shown)));
+    node.device.nodlet(["image", "rm", "localhost/other:1"]).ok();
+    plane.wait_for(names, |names| !names.contains("other"));
+}
+
+#[test]
+fn a_node_without_disk_space_is_tainted_and_evicts_pods_after_images() {
+    let plane = ControlPlane::start();
+    let mut node = Node::join(&plane, "board-1");
+    plane.apply(&pod("web", "", "resources: {requests: {ephemeral-storage: 1Ki}}"));
+    plane.wait_for("get pod web --no-headers", |pod| pod.contains("1/1"));
+    let critical = pod("needed", "priorityClassName: system-node-critical", "");
+    plane.apply(&critical.replace("{name: needed}", "{name: needed, namespace: kube-system}"));
+    plane.wait_for("get pod needed -n kube-system --no-headers", |pod| pod.contains("1/1"));
+    condition(&plane, "DiskPressure", "False");
+    let program = fs::read(demo_program()).expect("the demo program is built");
+    node.device.load(&Image::demo("localhost/unused:1", &program).config("Env", serde_json::json!(["A=b"])));
+    // No disk has as much space. Images need not be two minutes old.
+    let minimum_age = ["--image-gc-high-threshold", "99", "--minimum-image-ttl-duration", "1s"];
+    let full = ["--eviction-hard", "nodefs.available<1Ei"];
+    restart(&mut node, &[&full[..], &minimum_age].concat());
+    condition(&plane, "DiskPressure", "True");
+    let taints = "get node board-1 -o jsonpath={.spec.taints[*].key}";
+    plane.wait_for(taints, |keys| keys.contains("node.kubernetes.io/disk-pressure"));
+    plane.wait_for("get pod web -o jsonpath={.status.phase}", |phase| phase == "Failed");
+    let evicted = json(&plane, "pod web");
+    let status = &evicted["status"];
+    assert_eq!(status["reason"], "Evicted", "{status}");
+    let message = status["message"].as_str().unwrap_or_default();
+    assert!(
+        message.starts_with(
+            "The node was low on resource: ephemeral-storage. Threshold quantity: 1Ei, available: "
+        ),
+        "{message}"
+    );
+    let conditions = status["conditions"].as_array().expect("conditions");
+    let target = conditions.iter().find(|one| one["type"] == "DisruptionTarget").expect("it was disrupted");
+    assert_eq!((&target["reason"], &target["message"]), (&"TerminationByKubelet".into(), &status["message"]));
+    let events = |of: &str| {
+        format!("get events -A -o jsonpath={{range.items[?(@.reason=='{of}')]}}{{.message}}|{{end}}")
+    };
+    plane.wait_for(&events("EvictionThresholdMet"), |all| {
+        all.contains("Attempting to reclaim ephemeral-storage")
+    });
+    plane.wait_for(&events("NodeHasDiskPressure"), |all| {
+        all.contains("Node board-1 status is now: NodeHasDiskPressure")
+    });
+    plane.wait_for(&events("Evicted"), |all| all.contains(message));
+    // The image went before, and the critical pod stays.
+    node.device.wait_for("the removal of the image", || {
+        !node.device.nodlet(["image", "ls"]).ok().contains("localhost/unused")
+    });
+    // A new pod is rejected, and then no pod is left to evict.
+    plane.apply(&pod("late", "", "resources: {requests: {cpu: 1m}}"));
+    plane.wait_for("get pod late -o jsonpath={.status.message}", |message| {
+        message == "Pod was rejected: The node had condition: [DiskPressure]. "
+    });
+    assert_eq!(plane.line("get pod late -o jsonpath={.status.reason}").ok(), "Evicted");
+    assert!(plane.line("get pod needed -n kube-system --no-headers").ok().contains("1/1"));
+    // With enough space, the node gets pods again.
+    restart(&mut node, &[]);
+    condition(&plane, "DiskPressure", "False");
+    plane.wait_for(taints, |keys| !keys.contains("disk-pressure"));
+}
+
+#[test]
+fn a_node_without_memory_evicts_the_pod_above_its_request_and_rejects_best_effort_pods() {
+    let plane = ControlPlane::start();
+    let mut node = Node::join(&plane, "board-1");
+    let hog = "resources: {requests: {memory: 1Mi}}";
+    plane.apply(&pod("above", "", hog).replace("args: [wait, /end]", "args: [hog, '20', then, wait, /end]"));
+    plane.apply(&pod("within", "", "resources: {requests: {memory: 200Mi}}"));
+    for name in ["above", "within"] {
+        plane.wait_for(&format!("get pod {name} --no-headers"), |pod| pod.contains("1/1"));
+    }
+    let little = ["--eviction-hard", "memory.available<1Ei", "--eviction-pressure-transition-period", "1s"];
+    restart(&mut node, &little);
+    condition(&plane, "MemoryPressure", "True");
+    plane.wait_for("get pod above -o jsonpath={.status.reason}", |reason| reason == "Evicted");
+    let message = plane.line("get pod above -o jsonpath={.status.message}").ok();
+    let (low, used) = message.split_once(". Threshold quantity: 1Ei, available: ").expect("both parts");
+    assert_eq!(low, "The node was low on resource: memory");
+    assert!(
+        used.contains(". Container app was using ")
+            && used.contains(", request is 1Mi, has larger consumption of memory. "),
+        "{message}"
+    );
+    plane.apply(&pod("careless", "", ""));
+    plane.wait_for("get pod careless -o jsonpath={.status.message}", |message| {
+        message == "Pod was rejected: The node had condition: [MemoryPressure]. "
+    });
+    // Whoever tolerates it runs, until it is evicted.
+    let tolerates = "tolerations: [{key: node.kubernetes.io/memory-pressure, operator: Exists}]";
+    plane.apply(&pod("tolerant", tolerates, ""));
+    plane.wait_for("get pod tolerant -o jsonpath={.status.message}", |message| {
+        message.starts_with("The node was low on resource: memory. ")
+    });
+}
+
+#[test]
+fn a_board_without_a_cluster_evicts_too_and_its_node_shows_why() {
+    let mut device = Device::new();
+    device.agent_arguments([
+        "--eviction-hard",
+        "nodefs.inodesFree<1Ei",
+        "--eviction-pressure-transition-period",
+        "1s",
+    ]);
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers:\n  - {name: app, image: 'localhost/demo:1', args: [print, x, '1']}\n";
+    device.write_manifest("web.yaml", text);
+    let phase =
+        || device.get("/api/v1/namespaces/default/pods/web").map_or(Value::Null, |pod| pod["status"].clone());
+    // Work of the agent, which is when it measures: an idle one does nothing.
+    device.wait_for("the eviction", || {
+        let _ = device.nodlet(["image", "ls"]);
+        device.write_manifest("other.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\n");
+        device.remove_manifest("other.yaml");
+        phase()["reason"] == "Evicted"
+    });
+    let message = phase()["message"].as_str().unwrap_or_default().to_owned();
+    assert!(
+        message.starts_with("The node was low on resource: inodes. Threshold quantity: 1Ei, available: "),
+        "{message}"
+    );
+    let conditions = device.get("/api/v1/nodes").expect("nodes")["items"][0]["status"]["conditions"].clone();
+    let shown: Vec<_> = conditions
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|one| (one["type"].as_str(), one["status"].as_str()))
+        .collect();
+    let of = |kind, status| (Some(kind), Some(status));
+    assert_eq!(
+        shown,
+        [
+            of("MemoryPressure", "False"),
+            of("DiskPressure", "True"),
+            of("PIDPressure", "False"),
+            of("Ready", "True")
+        ]
+    );
+}
+
+#[test]
+fn certificates_of_the_cluster_are_files_of_a_pod_by_name_and_by_signer() {
+    let gates = "--feature-gates=ClusterTrustBundle=true,ClusterTrustBundleProjection=true";
+    let plane = ControlPlane::start_with_flags(
+        &[],
+        &[gates, "--runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true"],
+    );
+    let node = Node::join(&plane, "board-1");
+    let authority = fs::read_to_string(plane.authority()).expect("it was written");
+    let indented = |text: &str| text.lines().map(|line| format!("    {line}\n")).collect::<String>();
+    let bundle = |name: &str, more: &str, text: &str| {
+        format!(
+            "apiVersion: certificates.k8s.io/v1beta1\nkind: ClusterTrustBundle\nmetadata:\n  name: {name}\n  labels: {{live: 'yes'}}\nspec:\n  {more}\n  trustBundle: |\n{}",
+            indented(text)
+        )
+    };
+    let volumes = "volumes:
+  - name: trust
+    projected:
+      sources:
+      - clusterTrustBundle: {name: ours, path: by-name.crt}
+      - clusterTrustBundle: {name: nobody, path: none.crt, optional: true}
+      - clusterTrustBundle: {signerName: example.com/ca, labelSelector: {matchLabels: {live: 'yes'}}, path: by-signer.crt}";
+    let mounts = "volumeMounts: [{name: trust, mountPath: /trust}]";
+    let text = pod("web", volumes, mounts).replace(
+        "args: [wait, /end]",
+        "args: [cat, /trust/by-name.crt, then, cat, /trust/by-signer.crt, then, stat, /trust/none.crt, then, wait, /end]",
+    );
+    plane.apply(&text);
+    let events = "get events -o jsonpath={range.items[?(@.reason=='FailedMount')]}{.message}|{end}";
+    plane.wait_for(events, |all| {
+        all.contains(
+            "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io \"ours\" not found",
+        ) && all.contains("combination of signerName and labelSelector matched zero ClusterTrustBundles")
+    });
+    plane.apply(&bundle("ours", "", &authority));
+    // Each certificate once.
+    plane.apply(&bundle(
+        "example.com:ca:one",
+        "signerName: example.com/ca",
+        &format!("{authority}{authority}"),
+    ));
+    plane.wait_for("get pod web --no-headers", |pod| pod.contains("1/1"));
+    let log = node.device.pod("web").logs("app");
+    assert_eq!(log.matches("-----BEGIN CERTIFICATE-----").count(), 2, "{log}");
+    let body: String = authority.lines().filter(|line| !line.starts_with('-')).collect();
+    assert!(log.lines().collect::<String>().contains(&body), "{log}");
+    // A bundle that goes leaves the file, and a changed one reaches the pod.
+    plane.line("delete clustertrustbundle example.com:ca:one").ok();
+    let shown = || node.device.nodlet(["exec", "web", "--", "/bin/demo", "cat", "/trust/by-name.crt"]).stdout;
+    assert_eq!(shown().matches("BEGIN").count(), 1);
+}
