@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn the_help_names_every_kind() {
-        for row in &kinds::KINDS {
+        for row in kinds::KINDS {
             let short = row.short_names.first().map(|name| format!(" ({name})")).unwrap_or_default();
             for verb in [&VERB, &crate::verbs::describe::VERB] {
                 assert!(verb.help().contains(&format!("{}{short}", row.plural)), "{}", row.plural);

@@ -176,15 +176,6 @@ impl ContainerState {
         }
     }
 
-    /// Whether the container is probed: it runs, its postStart hook has finished, and it is not being killed.
-    pub(super) fn is_probed(&self) -> bool {
-        match self.run {
-            Run::Running | Run::Terminating { .. } => !self.hooks.is_starting(),
-            Run::Waiting | Run::Recording | Run::Starting { .. } => false,
-            Run::StartFailed { .. } | Run::Killing { .. } | Run::Exited => false,
-        }
-    }
-
     /// Whether the container's process was executed, and the container counts as started.
     fn has_begun(&self) -> bool {
         self.is_running() && !self.hooks.is_starting()

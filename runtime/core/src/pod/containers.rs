@@ -1,7 +1,7 @@
 //! The containers of one pod, in the order of their indexes.
 
 use crate::facts::{Action, Attempt, Draft, PodIndex, Wake};
-use crate::spec::{ContainerIndex, PodSpec, Role};
+use crate::spec::{ContainerIndex, PodSpec, RestartPolicy, Role};
 use crate::time::Instant;
 
 use super::container::{ContainerState, Run};
@@ -203,7 +203,6 @@ mod tests {
     use super::*;
     use crate::pod::container::Ended;
     use crate::sim::*;
-    use crate::spec::RestartPolicy;
 
     #[test]
     fn a_rejected_pod_gets_no_container() {
