@@ -52,8 +52,8 @@ pub(super) struct ImageUse {
     looking: bool,
     /// Another check follows it.
     again: bool,
-    /// The disk is under pressure: the next check removes all unused images, and then the disk is measured.
-    for_pressure: bool,
+    /// The disk is under pressure: the next check removes all unused images, and then this is called.
+    for_pressure: Option<fn(&mut Engine)>,
     /// The check that follows when an image is old enough.
     later: Option<smol::Task<()>>,
 }
@@ -97,9 +97,9 @@ impl Engine {
         });
     }
 
-    /// Removes all images that no pod uses, and then measures the disk again.
-    pub(super) fn remove_all_unused_images(&mut self) {
-        self.image_use.for_pressure = true;
+    /// Removes all images that no pod uses, because the disk is under pressure, and then calls `then`.
+    pub(super) fn remove_all_unused_images(&mut self, then: fn(&mut Engine)) {
+        self.image_use.for_pressure = Some(then);
         self.collect_images();
     }
 
@@ -113,10 +113,10 @@ impl Engine {
             return;
         }
         self.image_use.looking = true;
-        let for_pressure = std::mem::take(&mut self.image_use.for_pressure);
+        let for_pressure = self.image_use.for_pressure.take();
         let rule = match for_pressure {
-            true => UNDER_PRESSURE,
-            false => self.shell.config.image_collection.unwrap_or(NEVER),
+            Some(_) => UNDER_PRESSURE,
+            None => self.shell.config.image_collection.unwrap_or(NEVER),
         };
         let mut names = Vec::new();
         for pod in self.node.pods().map(|pod| &**pod.pod()).chain(self.registry.held_updates.pods()) {
@@ -146,8 +146,8 @@ impl Engine {
             if std::mem::take(&mut engine.image_use.again) {
                 engine.collect_images();
             }
-            if for_pressure {
-                engine.images_reclaimed();
+            if let Some(then) = for_pressure {
+                then(engine);
             }
         });
     }

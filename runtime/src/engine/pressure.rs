@@ -66,13 +66,15 @@ impl Engine {
         let resource = met.signal.resource();
         self.shell.publication.emit_of_node(NodeEvent::ThresholdMet(resource));
         match resource {
-            StarvedResource::EphemeralStorage | StarvedResource::Inodes => self.remove_all_unused_images(),
+            StarvedResource::EphemeralStorage | StarvedResource::Inodes => {
+                self.remove_all_unused_images(Engine::images_reclaimed)
+            }
             StarvedResource::Memory | StarvedResource::Pids => self.relieve(met),
         }
     }
 
     /// Continues when unused images were removed: evicts a pod if the disk is still too full.
-    pub(super) fn images_reclaimed(&mut self) {
+    fn images_reclaimed(&mut self) {
         let again = levels(self.shell.clone());
         self.shell.tasks.then(again, |engine, levels| {
             let is_of_disk = |met: &Met| {
