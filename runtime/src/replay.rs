@@ -14,7 +14,7 @@ use nodlet_kube::manifest;
 /// The lines are not a complete ring, or the core decides otherwise than recorded.
 pub fn replay(lines: &str) -> Result<Replayed, ReplayError> {
     nodlet_core::replay::replay(lines, |object, node| {
-        manifest::admit_again(object, node).map(|admitted| admitted.pod)
+        manifest::read_again(object, node).map(|admitted| admitted.pod)
     })
 }
 

@@ -203,7 +203,7 @@ impl Apply {
         let mut warnings;
         let name;
         if kind == Kind::Pod {
-            let manifest = manifest::admit(value, self.validation, NODE).map_err(Failure::new)?;
+            let manifest = manifest::read_new(value, self.validation, NODE).map_err(Failure::new)?;
             warnings = manifest.warnings;
             if let Some(images) = images {
                 let missing = images.missing(&manifest.pod)?;
@@ -217,7 +217,7 @@ impl Apply {
             name = manifest.pod.name.to_string();
         } else {
             let definition =
-                manifest::admit_definition(value, kind, self.validation, NODE).map_err(Failure::new)?;
+                manifest::read_new_definition(value, kind, self.validation, NODE).map_err(Failure::new)?;
             (warnings, name) = (definition.warnings, definition.name.to_string());
         }
         Ok((format!("{shown}/{name} created"), warnings))

@@ -182,12 +182,12 @@ pub fn written(
 }
 
 /// Reads a new Pod from the API. The caller has set `metadata.uid`.
-pub fn admit(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
+pub fn read_new(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
     pod::read(single_pod(object)?, validation, node, Origin::Api)
 }
 
 /// Reads an object from the API that is not a Pod. The caller has set `metadata.uid`.
-pub fn admit_definition(
+pub fn read_new_definition(
     object: Value,
     kind: Kind,
     validation: Validation,
@@ -246,18 +246,18 @@ fn single(object: Value) -> Result<find::Found, ManifestError> {
 ///
 /// # Errors
 /// The Pod is invalid. [`update::compare`] checks whether the update is allowed.
-pub fn admit_update(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
+pub fn read_update(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
     pod::read(single_pod(object)?, validation, node, Origin::Before)
 }
 
 /// Reads an admitted Pod again, with the ephemeral containers that were added since.
-pub fn admit_again(object: Value, node: &str) -> Result<Manifest, ManifestError> {
+pub fn read_again(object: Value, node: &str) -> Result<Manifest, ManifestError> {
     pod::read(single_pod(object)?, Validation::Ignore, node, Origin::Before)
 }
 
 /// Reads an admitted Pod with the ephemeral containers `wanted`. Existing ephemeral containers can be neither removed
 /// nor changed, and keep their order.
-pub fn admit_ephemeral(
+pub fn read_ephemeral(
     mut object: Value,
     mut wanted: Vec<Value>,
     validation: Validation,

@@ -192,11 +192,11 @@ pub fn admit(base: Base, new: &Rc<Wanted>, policy: &Policy) -> Result<Admitted, 
         Base::Before { presets, priority } => (presets, priority, false),
         Base::Ephemeral(list) => {
             let object = ephemeral::put_list(object, list);
-            return Ok(match manifest::admit_again(object, &policy.node) {
+            return Ok(match manifest::read_again(object, &policy.node) {
                 Ok(manifest) => Admitted { wanted: Rc::new(new.changed(manifest)), problem: None },
                 // The ephemeral containers refer to a part of the pod that no longer exists: the pod has
                 // changed since.
-                Err(error) => without_presets(
+                Err(error) => with_loss(
                     new.clone(),
                     format!("{error}; the pod continues without its ephemeral containers"),
                 ),
@@ -241,11 +241,12 @@ pub fn admit(base: Base, new: &Rc<Wanted>, policy: &Policy) -> Result<Admitted, 
                 Event { warning: true, reason: CONFLICT.into(), message: message.into(), container: None };
             Admitted { wanted: plain, problem: Some(Problem::Conflict(event)) }
         }
-        Err(error) => without_presets(plain, format!("{error}; the pod continues without its presets")),
+        Err(error) => with_loss(plain, format!("{error}; the pod continues without its presets")),
     })
 }
 
-fn without_presets(wanted: Rc<Wanted>, why: String) -> Admitted {
+/// The pod, admitted without presets or ephemeral containers that it had before.
+pub(super) fn with_loss(wanted: Rc<Wanted>, why: String) -> Admitted {
     let message = format!("{}/{}: {why}", wanted.pod.namespace, wanted.pod.name);
     Admitted { wanted, problem: Some(Problem::Lost(message)) }
 }
@@ -254,7 +255,7 @@ fn without_presets(wanted: Rc<Wanted>, why: String) -> Admitted {
 fn inject(wanted: &Wanted, presets: &[AppliedPreset], node: &str) -> Result<Manifest, AdmissionError> {
     let mut object = serde_json::from_str(wanted.object.get()).map_err(AdmissionError::of)?;
     manifest::inject(&mut object, presets)?;
-    let manifest = manifest::admit_again(object, node).map_err(AdmissionError::of)?;
+    let manifest = manifest::read_again(object, node).map_err(AdmissionError::of)?;
     let kept: usize = presets.iter().map(|preset| preset.spec.to_string().len()).sum();
     let added = manifest.object.to_string().len().saturating_sub(wanted.object.get().len());
     if added.max(kept) > MAX_PRESET_BYTES {

@@ -56,7 +56,7 @@ impl Registry {
         object: Value,
         options: RequestOptions,
     ) -> Result<Decision, Status> {
-        let definition = manifest::admit_definition(
+        let definition = manifest::read_new_definition(
             object,
             kind,
             super::request::validation(options.validation),

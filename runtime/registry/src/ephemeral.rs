@@ -5,9 +5,10 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
+use super::admission::{admit, with_loss};
 use super::present::Present;
 use super::request::refused;
-use super::{Applied, Change, FieldValidation, Registry, Status, Wanted, preconditions};
+use super::{Admitted, Applied, Base, Change, FieldValidation, Registry, Status, Wanted, preconditions};
 use nodlet_core::spec::Pod;
 use nodlet_kube::manifest;
 
@@ -60,7 +61,7 @@ impl Registry {
         object["metadata"]["generation"] = (old.pod.generation + added as u64).into();
         object["spec"]["nodeName"] = self.node.as_str().into();
         let mut manifest =
-            manifest::admit_ephemeral(object, list, super::request::validation(validation), &self.node)
+            manifest::read_ephemeral(object, list, super::request::validation(validation), &self.node)
                 .map_err(|error| refused(&error))?;
         manifest.warnings = manifest::new_warnings(manifest.warnings, &before);
         let wanted = old.changed(manifest);
@@ -72,6 +73,15 @@ impl Registry {
         }
         let same = wanted.pod.spec.ephemeral_containers.len() == old.pod.spec.ephemeral_containers.len();
         Ok((Rc::new(wanted), if same { Applied::Unchanged } else { Applied::Configured }))
+    }
+}
+
+impl Registry {
+    /// Adds ephemeral containers that the pod had before, `list`, to the pod `plain` of a manifest. A pod to which they
+    /// cannot be added continues without them.
+    pub fn add_ephemeral_again(&self, plain: &Rc<Wanted>, list: Value) -> Admitted {
+        admit(Base::Ephemeral(list), plain, &self.policy())
+            .unwrap_or_else(|error| with_loss(plain.clone(), error.to_string()))
     }
 }
 

@@ -127,7 +127,7 @@ pub fn kept_bytes(old: &Wanted) -> Option<Vec<u8>> {
 /// the node.
 pub fn read_kept(bytes: &[u8], node: &str) -> Option<Rc<Wanted>> {
     let kept: Kept = serde_json::from_slice(bytes).ok()?;
-    let manifest = manifest::admit(kept.object, Validation::Ignore, node).ok()?;
+    let manifest = manifest::read_new(kept.object, Validation::Ignore, node).ok()?;
     Some(Rc::new(Wanted::new(manifest, &kept.source)))
 }
 

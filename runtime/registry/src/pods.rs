@@ -85,7 +85,7 @@ impl Registry {
         if let Some(published) = &known.published {
             remove_known_fields(published, &mut object);
         }
-        let manifest = manifest::admit(object, super::request::validation(options.validation), &self.node)
+        let manifest = manifest::read_new(object, super::request::validation(options.validation), &self.node)
             .map_err(|error| refused(&error))?;
         let (mut manifest, applied) = self.outcome_of_pod(manifest, options.new, known)?;
         manifest.warnings.extend(self.overridden(&manifest.pod));
@@ -257,9 +257,8 @@ impl Registry {
             strip(metadata);
             metadata.insert("uid".into(), (*uid.0).into());
         }
-        let mut manifest =
-            manifest::admit_update(changed, super::request::validation(validation), &self.node)
-                .map_err(|error| refused(&error))?;
+        let mut manifest = manifest::read_update(changed, super::request::validation(validation), &self.node)
+            .map_err(|error| refused(&error))?;
         let mut old: Value = serde_json::from_str(desired.object.get()).map_err(Status::internal)?;
         if changes_ephemeral && !known.is_empty() {
             old["spec"]["ephemeralContainers"] = known.into();

@@ -11,9 +11,7 @@ use serde_json::Value;
 use crate::api::{Accepted, Applied, Change, Status};
 use nodlet_core::facts::{Observation, PodIndex};
 use nodlet_core::pod::PodState;
-use nodlet_registry::{
-    self, Admitted, Base, Problem, Wanted, ephemeral_of, with_ephemeral, without_ephemeral,
-};
+use nodlet_registry::{Wanted, ephemeral_of, with_ephemeral, without_ephemeral};
 
 use super::pods::EphemeralRequest;
 use super::{Engine, on_tmpfs};
@@ -117,7 +115,7 @@ impl Engine {
         let known = self.shell.pods.wanted(index).ok_or_else(|| Status::not_found("pods", name))?;
         let wanted = &match known.is_same_as(wanted) {
             true => wanted.clone(),
-            false => self.merged(&without_ephemeral(&known), ephemeral_of(wanted)),
+            false => self.add_ephemeral_again(&without_ephemeral(&known), ephemeral_of(wanted)),
         };
         let directory = self.shell.paths.run_pod(&wanted.pod.uid.0);
         if let Err(error) = on_tmpfs::rewrite_object(&directory, wanted) {
@@ -153,22 +151,11 @@ impl Engine {
                 }
             },
         };
-        self.merged(wanted, list)
+        self.add_ephemeral_again(wanted, list)
     }
 
     /// The pod `plain` of a manifest, with these ephemeral containers.
-    fn merged(&self, plain: &Rc<Wanted>, list: Value) -> Rc<Wanted> {
-        match nodlet_registry::admit(Base::Ephemeral(list), plain, &self.registry.policy()) {
-            Ok(Admitted { wanted, problem }) => {
-                if let Some(Problem::Lost(why)) = problem {
-                    log::warn!("{why}");
-                }
-                wanted
-            }
-            Err(why) => {
-                log::warn!("{}/{}: {why}", plain.pod.namespace, plain.pod.name);
-                plain.clone()
-            }
-        }
+    fn add_ephemeral_again(&self, plain: &Rc<Wanted>, list: Value) -> Rc<Wanted> {
+        self.report_problem(self.registry.add_ephemeral_again(plain, list))
     }
 }

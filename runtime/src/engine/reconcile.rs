@@ -118,7 +118,8 @@ impl Engine {
     pub(super) fn kept(&self) -> WantedByName {
         let read = |bytes: Option<&[u8]>| {
             let wanted = read_kept(bytes?, &self.shell.config.node_name)?;
-            let wanted = self.admit(self.base_of(&wanted), &wanted)?;
+            let admitted = registry::admit(self.base_of(&wanted), &wanted, &self.registry.policy()).ok()?;
+            let wanted = self.report_problem(admitted);
             Some(((wanted.pod.namespace.clone(), wanted.pod.name.clone()), wanted))
         };
         let recorded = self.shell.stores.recorded.borrow();
@@ -139,15 +140,15 @@ impl Engine {
         Base::of(new, known.as_deref(), || self.shell.stores.admitted(&uid.0).map_err(drop))
     }
 
-    /// Admits a pod that was not read from a source; `None` if it is refused.
-    pub(super) fn admit(&self, base: Base, new: &Rc<Wanted>) -> Option<Rc<Wanted>> {
-        let Admitted { wanted, problem } = registry::admit(base, new, &self.registry.policy()).ok()?;
+    /// Reports the problem of an admitted pod, if it has one. Returns the pod.
+    pub(super) fn report_problem(&self, admitted: Admitted) -> Rc<Wanted> {
+        let Admitted { wanted, problem } = admitted;
         match problem {
             Some(Problem::Lost(why)) => log::error!("{why}"),
             Some(Problem::Conflict(event)) => self.shell.publication.emit(&wanted, &event),
             None => {}
         }
-        Some(wanted)
+        wanted
     }
 
     /// The status that the previous agent wrote of a pod; `None` if the core knows the pod already.

@@ -171,8 +171,8 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
     if let Some(spec) = on_tmpfs.object.get_mut("spec").and_then(serde_json::Value::as_object_mut) {
         spec.insert("nodeName".into(), shell.config.node_name.as_str().into());
     }
-    let manifest = manifest::admit_again(on_tmpfs.object, &shell.config.node_name)
-        .map_err(|error| unreadable(&error))?;
+    let manifest =
+        manifest::read_again(on_tmpfs.object, &shell.config.node_name).map_err(|error| unreadable(&error))?;
     let wanted = Rc::new(Wanted {
         presets: on_tmpfs.presets.into(),
         priority: on_tmpfs.priority.map(Rc::new),

@@ -4,7 +4,7 @@
 use nodlet_fuzz::{Random, setting};
 use serde_json::{Value, json};
 
-use super::{Manifest, Validation, admit, parse, to_yaml};
+use super::{Manifest, Validation, parse, read_new, to_yaml};
 
 const FULL: &str = include_str!("../pod/golden/full.yaml");
 
@@ -104,7 +104,7 @@ fn objects_changed_at_random_are_accepted_or_rejected() {
             *place(part, &mut random) = value;
         }
         let text = object.to_string();
-        let taken = std::panic::catch_unwind(|| admit(object, Validation::Strict, "board"));
+        let taken = std::panic::catch_unwind(|| read_new(object, Validation::Strict, "board"));
         match taken {
             Ok(Ok(manifest)) => again(&manifest, seed),
             Ok(Err(error)) => assert!(error.status()["code"].is_number() && !error.to_string().is_empty()),

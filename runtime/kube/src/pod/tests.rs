@@ -3,7 +3,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::manifest::tests::{POD, one, pod, refused};
-use crate::manifest::{Manifest, Validation, admit, parse, to_yaml};
+use crate::manifest::{Manifest, Validation, parse, read_new, to_yaml};
 use nodlet_core::spec::container::{EnvSource, PullPolicy};
 use nodlet_core::spec::pod::DnsPolicy;
 use nodlet_core::spec::probe::PortOrName;
@@ -342,7 +342,7 @@ fn the_api_gives_uids_and_generated_names() {
                "spec": {"containers": [{"name": "c", "image": "i"}]}})
     };
     let uid = "0c2d1f9e-7d5b-4a3c-8e21-5f0c3a9b7d10";
-    let read = |meta: Value| admit(object(meta), Validation::Strict, "board");
+    let read = |meta: Value| read_new(object(meta), Validation::Strict, "board");
     let named = read(json!({"name": "a", "uid": uid})).unwrap();
     assert_eq!((&*named.pod.name, named.pod.uid.to_string()), ("a", uid.to_owned()));
     assert!(named.object.get("status").is_none(), "a status is not the client's to say");
@@ -361,13 +361,13 @@ fn the_api_gives_uids_and_generated_names() {
     );
     let list = json!({"apiVersion": "v1", "kind": "List", "items": [object(json!({})), object(json!({}))]});
     assert!(
-        admit(list, Validation::Strict, "board")
+        read_new(list, Validation::Strict, "board")
             .unwrap_err()
             .to_string()
             .contains("one object is created at a time")
     );
     let class = json!({"kind": "PriorityClass", "apiVersion": "scheduling.k8s.io/v1", "value": 1});
-    let refused_class = admit(class, Validation::Strict, "board").unwrap_err().to_string();
+    let refused_class = read_new(class, Validation::Strict, "board").unwrap_err().to_string();
     assert!(refused_class.contains("a PriorityClass cannot be handled as a Pod"), "{refused_class}");
     // The pod of a file would get another name each time the file is read, and so be another pod.
     assert!(

@@ -212,7 +212,7 @@ fn a_replacement_keeps_the_identity_if_it_may_be_the_same_pod() {
         let mut object = object;
         object["metadata"]["uid"] = "new".into();
         object["metadata"]["creationTimestamp"] = NOW.into();
-        manifest::admit(object, Validation::Strict, NODE).unwrap_or_else(|error| panic!("{error}"))
+        manifest::read_new(object, Validation::Strict, NODE).unwrap_or_else(|error| panic!("{error}"))
     };
     let with = |pointer: &str, value: Value| {
         let mut object = pod("web", "a:1");
@@ -247,8 +247,8 @@ fn a_replacement_keeps_the_identity_if_it_may_be_the_same_pod() {
         let got = match super::super::admission::as_update_of(&old, is_applied, new) {
             Ok(updated) => {
                 // The result is the same as if the pod was read again.
-                let again =
-                    manifest::admit(updated.object.clone(), Validation::Ignore, NODE).expect("it is right");
+                let again = manifest::read_new(updated.object.clone(), Validation::Ignore, NODE)
+                    .expect("it is right");
                 assert_eq!((&again.pod, &again.object), (&updated.pod, &updated.object));
                 // The core judges likewise whether a pod with the identity of the old one is the same.
                 let is_same =

@@ -8,7 +8,7 @@ fn of_several_pods_with_one_name_the_oldest_visible_one_is_published() {
             let mut object = pod(name, "a:1");
             object["metadata"]["namespace"] = namespace.into();
             object["metadata"]["uid"] = "u".into();
-            manifest::admit(object, Validation::Strict, NODE).unwrap_or_else(|error| panic!("{error}")).pod
+            manifest::read_new(object, Validation::Strict, NODE).unwrap_or_else(|error| panic!("{error}")).pod
         })
         .to_vec();
     for (name, gone, hidden, expected) in [

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::manifest::{admit, contents, inject};
+use crate::manifest::{contents, inject, read_new};
 
 fn preset(spec: &str) -> Definition {
     named("p", spec)
@@ -44,7 +44,7 @@ fn injected(pod: &Value, presets: &[Definition]) -> Result<Value, String> {
     match inject(&mut new, &applied) {
         // The changed object is a valid Pod.
         Ok(()) => {
-            Ok(admit(new, Validation::Strict, "board").unwrap_or_else(|error| panic!("{error}")).object)
+            Ok(read_new(new, Validation::Strict, "board").unwrap_or_else(|error| panic!("{error}")).object)
         }
         Err(error) => {
             assert_eq!(new, *pod, "it is as it was");

@@ -110,7 +110,7 @@ fn diff(old: &Value, new: &Value) -> String {
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::manifest::{Manifest, ManifestError, Validation, admit, admit_again, admit_ephemeral};
+    use crate::manifest::{Manifest, ManifestError, Validation, read_again, read_ephemeral, read_new};
     use nodlet_core::spec::Role;
 
     fn pod() -> Value {
@@ -122,12 +122,12 @@ mod tests {
                 "volumes": [{"name": "data"}],
             },
         });
-        admit(object, Validation::Strict, "board").expect("it is right").object
+        read_new(object, Validation::Strict, "board").expect("it is right").object
     }
 
     fn given(pod: &Value, containers: Value) -> Result<Manifest, ManifestError> {
         let Value::Array(list) = containers else { panic!("a list") };
-        admit_ephemeral(pod.clone(), list, Validation::Strict, "board")
+        read_ephemeral(pod.clone(), list, Validation::Strict, "board")
     }
 
     fn refused(pod: &Value, containers: Value) -> String {
@@ -226,9 +226,9 @@ mod tests {
         assert_eq!(spec.container(index).target.as_deref(), Some("app"));
         assert_eq!(spec.init_indexes().count(), 1);
         // The pod is accepted when it is read again.
-        let again = admit_again(manifest.object.clone(), "board").expect("it was admitted before");
+        let again = read_again(manifest.object.clone(), "board").expect("it was admitted before");
         assert_eq!((&again.pod, &again.object), (&manifest.pod, &manifest.object));
-        let new = admit(manifest.object, Validation::Ignore, "board").expect_err("it is not a new pod");
+        let new = read_new(manifest.object, Validation::Ignore, "board").expect_err("it is not a new pod");
         assert_eq!(
             new.to_string(),
             "The Pod \"web\" is invalid: spec.ephemeralContainers: Forbidden: cannot be set on create"
