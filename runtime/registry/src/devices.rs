@@ -5,6 +5,7 @@
 //! `engine/devices.rs` looks devices up, watches them, and changes the nodes in containers.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use nodlet_core::facts::{Event, SandboxFailure, StartFailure, StartFailureReason};
 use nodlet_core::sorted::SortedMap;
@@ -28,6 +29,21 @@ pub(crate) type GrantedDevice = (Rc<DeviceDefinition>, FoundDevice);
 
 /// The result of a look-up: its definition, if a file defines the device, and whether it is there.
 pub(crate) type LookedUp = Option<(Rc<DeviceDefinition>, Result<FoundDevice, String>)>;
+
+/// The delays before a change of the devices of a run that failed is tried again.
+#[derive(Debug, Default)]
+pub struct DeviceRetry {
+    failures: u32,
+}
+
+impl DeviceRetry {
+    /// Records a failure. Returns the delay: a second at first, doubled up to 64 s.
+    pub fn failed(&mut self) -> Duration {
+        let delay = Duration::from_secs(1 << self.failures);
+        self.failures = (self.failures + 1).min(6);
+        delay
+    }
+}
 
 /// The devices that the containers of a pod request; a name may occur several times.
 pub fn requested_devices(pod: &Pod) -> impl Iterator<Item = &str> {

@@ -60,7 +60,7 @@ pub use awaited_images::AwaitedImage;
 pub use change::{Accepted, Applied, Change, FieldValidation, Part, Preconditions};
 pub use config_objects::{ConfigData, ConfigObjects, refers_to};
 pub use devices::{
-    DeviceOfRun, FoundDevice, SeenDevices, device_events, grant_devices, grant_interfaces,
+    DeviceOfRun, DeviceRetry, FoundDevice, SeenDevices, device_events, grant_devices, grant_interfaces,
     interface_returned, requested_devices,
 };
 pub use difference::{Admissions, Difference, sort_admitted_first};

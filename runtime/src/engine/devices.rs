@@ -30,8 +30,8 @@ use nodlet_host::cgroup::CgroupError;
 use nodlet_host::launch::{DeviceChange, DeviceNode, ExecConfig};
 use nodlet_kube::manifest::{DeviceDefinition, DeviceSource};
 use nodlet_registry::{
-    DeviceOfRun, FoundDevice, NodeEvent, SeenDevices, Wanted, device_events, grant_devices, grant_interfaces,
-    interface_returned, requested_devices,
+    DeviceOfRun, DeviceRetry, FoundDevice, NodeEvent, SeenDevices, Wanted, device_events, grant_devices,
+    grant_interfaces, interface_returned, requested_devices,
 };
 use nodlet_supervisor::RENAMED_FILE;
 
@@ -45,10 +45,6 @@ const SYS: &str = "/sys";
 /// How long a change of the nodes in a container may take. A container may have mounted a file system there that
 /// never answers.
 const CHANGE_TIME: Duration = Duration::from_secs(10);
-
-/// The first and the longest delay before a failed change is tried again. A further change of the device ends the delay.
-const RETRY: Duration = Duration::from_secs(1);
-const MAX_RETRY: Duration = Duration::from_secs(64);
 
 /// The state of the devices that pods request.
 #[derive(Default)]
@@ -398,13 +394,15 @@ pub(super) fn follow(shell: &Rc<Shell>, key: RunKey, is_news: bool) {
     changing.push((key.clone(), retry));
     let (shell, executor) = (shell.clone(), shell.clone());
     executor.tasks.spawn(async move {
-        let mut delay = RETRY;
+        let mut retry = DeviceRetry::default();
         // What changes meanwhile is the next difference.
         while let Some(change) = difference(&shell, &key) {
             let Err(error) = apply(&shell, &key, change).await else {
-                delay = RETRY;
+                retry = DeviceRetry::default();
                 continue;
             };
+            // A further change of the device ends the delay.
+            let delay = retry.failed();
             log::warn!(
                 "failed to change the devices of container {}: {}; trying again in {} s",
                 key.1,
@@ -415,7 +413,6 @@ pub(super) fn follow(shell: &Rc<Shell>, key: RunKey, is_news: bool) {
                 smol::Timer::after(delay).await;
             };
             smol::future::or(late, async { news.recv().await.unwrap_or_default() }).await;
-            delay = (delay * 2).min(MAX_RETRY);
         }
         shell.devices.changing.borrow_mut().retain(|(other, _)| *other != key);
     });

@@ -1,7 +1,6 @@
 //! Performs the actions of the core: one match, with one arm for each action.
 
 use nodlet_core::facts::{Action, Attempt, PodIndex, PodObservation};
-use nodlet_host::cgroup::CgroupError;
 
 use super::{Engine, exec, hook, pull, run, sandbox, stop, volumes};
 
@@ -32,7 +31,7 @@ impl Engine {
                 let updated = volumes::write_files(shared(), wanted, objects);
                 shell.tasks.answer(pod, updated, |updated| match updated {
                     Ok(()) => Some(Seen::VolumesUpdated),
-                    Err((reason, message)) => {
+                    Err(volumes::Failure { reason, message }) => {
                         Some(Seen::VolumesUpdateFailed { reason, message: message.into() })
                     }
                 });
@@ -43,15 +42,9 @@ impl Engine {
             }
             Action::Resize { generation } => {
                 // Which amounts are in effect is stored before that changes.
-                let saved = self.leave_behind(pod, &wanted);
-                let saved = saved.map_err(|error| format!("failed to save the status of the pod: {error}"));
-                let failure = saved.and_then(|()| {
-                    run::resize(shell, pod, &wanted).map_err(|error| match error {
-                        CgroupError::BelowUsage { .. } => error.to_string(),
-                        error => format!("failed to {}", nodlet_host::error::chain(&error)),
-                    })
-                });
-                let failure = failure.err().map(Into::into);
+                let saved = self.leave_behind(pod, &wanted).map_err(run::ResizeError::Save);
+                let resized = saved.and_then(|()| run::resize(shell, pod, &wanted));
+                let failure = resized.err().map(|error| error.message().into());
                 shell.tasks.answer(pod, async move { failure }, move |failure| {
                     Some(Seen::Resized { generation, failure })
                 });

@@ -236,11 +236,30 @@ pub(super) async fn start(
     Ok(())
 }
 
+/// The reason why a pod was not resized.
+pub(super) enum ResizeError {
+    /// Which amounts are in effect could not be stored.
+    Save(std::io::Error),
+    /// A limit is below what is in use, or the cgroups cannot be written.
+    Limits(CgroupError),
+}
+
+impl ResizeError {
+    /// The text for the condition `PodResizeInProgress`.
+    pub(super) fn message(&self) -> String {
+        match self {
+            ResizeError::Save(error) => format!("failed to save the status of the pod: {error}"),
+            ResizeError::Limits(error @ CgroupError::BelowUsage { .. }) => error.to_string(),
+            ResizeError::Limits(error) => format!("failed to {}", nodlet_host::error::chain(error)),
+        }
+    }
+}
+
 /// Writes the limits of a pod to its cgroup and to those of its running containers.
 ///
 /// # Errors
-/// A limit is below what is in use, or the cgroups cannot be written.
-pub(super) fn resize(shell: &Shell, pod: PodIndex, wanted: &Wanted) -> Result<(), CgroupError> {
+/// As [`ResizeError::Limits`] says.
+pub(super) fn resize(shell: &Shell, pod: PodIndex, wanted: &Wanted) -> Result<(), ResizeError> {
     // A sandbox that is gone is created anew, with the limits.
     let Some(sandbox) = shell.pods.sandbox(pod) else { return Ok(()) };
     let runs = sandbox.runs.borrow();
@@ -249,7 +268,7 @@ pub(super) fn resize(shell: &Shell, pod: PodIndex, wanted: &Wanted) -> Result<()
         Some((run.leaf.clone(), index))
     });
     let leaves: Vec<_> = leaves.collect();
-    shell.machine.cgroups.resize(&wanted.pod, &leaves)
+    shell.machine.cgroups.resize(&wanted.pod, &leaves).map_err(ResizeError::Limits)
 }
 
 /// Maximum size in bytes of all values of a container that come from files: the environment of a process is smaller.

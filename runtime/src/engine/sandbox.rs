@@ -165,7 +165,7 @@ async fn set_up_volumes(
     claims: &mut [ClaimedVolume],
 ) -> Result<volume::Volumes, Failure> {
     let written = volumes::write_files(shell.clone(), wanted.clone(), objects).await;
-    written.map_err(|(reason, message)| Failure::new(reason, message))?;
+    written.map_err(|failed| Failure::new(failed.reason, failed.message))?;
     let mut request = volume::Request::new(&wanted.pod, &shell.paths, claims);
     if request.has_host_paths() {
         let checked = shell.host_paths.check(&shell.tasks, &wanted.pod.uid, &request).await;

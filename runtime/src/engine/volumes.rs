@@ -8,16 +8,23 @@ use nodlet_core::facts::{SandboxFailure, StorageScope, StorageUsage};
 use nodlet_host::volume;
 use nodlet_registry::{ConfigObjects, Wanted};
 
+/// The reason why the files of a volume could not be written.
+pub(super) struct Failure {
+    pub(super) reason: SandboxFailure,
+    /// The text of the event `FailedMount`.
+    pub(super) message: String,
+}
+
 /// Writes the files of all volumes of a pod, where they have changed. A volume that cannot be written keeps no other one
 /// back.
 ///
 /// # Errors
-/// The first volume that could not be written, with the text of the event `FailedMount`.
+/// The first volume that could not be written.
 pub(super) async fn write_files(
     shell: Rc<Shell>,
     wanted: Rc<Wanted>,
     objects: ConfigObjects,
-) -> Result<(), (SandboxFailure, String)> {
+) -> Result<(), Failure> {
     let pod = &wanted.pod;
     let allocatable = this_node::info(&shell.config, &shell.machine).allocatable;
     let request = volume::Request::new(pod, &shell.paths, &[]);
@@ -38,8 +45,8 @@ pub(super) async fn write_files(
         }
     }
     match (failed, missing) {
-        (Some(message), _) => Err((SandboxFailure::Mount, message)),
-        (None, Some(message)) => Err((SandboxFailure::ObjectNotFound, message)),
+        (Some(message), _) => Err(Failure { reason: SandboxFailure::Mount, message }),
+        (None, Some(message)) => Err(Failure { reason: SandboxFailure::ObjectNotFound, message }),
         (None, None) => Ok(()),
     }
 }

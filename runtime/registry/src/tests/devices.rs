@@ -183,3 +183,10 @@ fn events_name_the_device_that_is_gone_or_there_again() {
         assert!(event.message.contains(message), "{}", event.message);
     }
 }
+
+#[test]
+fn a_change_of_devices_that_fails_is_tried_again_later_and_later() {
+    let mut retry = crate::DeviceRetry::default();
+    let delays: Vec<u64> = (0..9).map(|_| retry.failed().as_secs()).collect();
+    assert_eq!(delays, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
+}
