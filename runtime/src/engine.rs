@@ -23,6 +23,7 @@ mod enrolment;
 mod ephemeral;
 mod error;
 mod exec;
+mod fencing;
 mod firewall;
 mod handles;
 mod held_updates;
@@ -158,6 +159,9 @@ pub struct Config {
     pub reserved: Amounts,
     /// When the board connects to its cluster; `None` for a permanent connection.
     pub sync: Option<Periodic>,
+    /// The time without a renewal of its Lease after which no pod of the cluster runs on a joined board; `None` for no
+    /// end.
+    pub fencing_period: Option<Duration>,
     /// For tests: die, as by SIGKILL, when this many actions have been begun.
     pub stop_after: Option<u64>,
     /// Stop every pod, remove what is left of them, and end (`nodlet down`).
@@ -184,6 +188,8 @@ struct Shell {
     devices: devices::Devices,
     cores: cores::Cores,
     pulls: pull::Pulls,
+    /// With a fencing period.
+    fences: Option<fencing::Fences>,
     /// Whether changes of nodlet's nftables table are watched.
     watches_table: Cell<bool>,
 }
@@ -286,7 +292,10 @@ impl Engine {
         }
         let machine = Rc::new(Machine::new(capacity, cgroups, network));
         let events = Events::new(objects.clone(), &config.node_name, config.max_events);
+        let fencing_period = config.fencing_period.filter(|_| !config.down);
+        let fences = fencing_period.map(|period| fencing::Fences::begin(period, &paths));
         let shell = Rc::new(Shell {
+            fences,
             stores: Stores::new(storage, images, Records::new(paths.records())),
             paths,
             tasks: Tasks::new(news),
@@ -346,6 +355,7 @@ impl Engine {
         // `start`.
         let run: Pin<Box<dyn Future<Output = Result<(), EngineError>>>> = Box::pin(async move {
             kernel_news::watch(&self.shell)?;
+            fencing::watch(&self.shell)?;
             self.publish_node();
             self.observe_node();
             self.shell.publication.emit_of_node(NodeEvent::Starting);
@@ -374,6 +384,7 @@ impl Engine {
                 self.reconcile();
             }
             self.observe(Observation::SourcesSeen);
+            self.report_fence();
             self.sweep();
             self.publish_changed();
             self.open_api();

@@ -184,6 +184,13 @@ impl ControlPlane {
         Partition(self.namespace.clone())
     }
 
+    /// A directory that ends with the control plane, for all boards.
+    pub fn shared(&self, name: &str) -> PathBuf {
+        let path = self.dir().join(name);
+        fs::create_dir_all(&path).expect("/tmp can be written to");
+        path
+    }
+
     fn dir(&self) -> PathBuf {
         self.slot.dir().join("cluster")
     }

@@ -14,6 +14,7 @@
 //! * [`LoopDevice`]: a block device with the content of a file
 //! * [`Kubectl`]: the real kubectl, over [`forward`]
 //! * [`ControlPlane`]: the real servers of a Kubernetes cluster; [`ClusterNode`]: a board that is a node of it
+//! * [`Witness`]: what containers themselves show of how many of them run
 //! * [`docker_registry`]: a registry of images
 //! * [`slow`]: a directory on a card that answers only when the test lets it
 //! * [`guest`]: a virtual machine with its own kernel, and kernels that lack a feature
@@ -51,6 +52,7 @@ mod terminal;
 mod trace;
 pub mod upgrade;
 mod view;
+mod witness;
 
 pub use binary::binary;
 pub use calls::{Calls, Counted};
@@ -67,3 +69,4 @@ pub use programs::{demo_archive, demo_program, nodlet_program, programs_are_in};
 pub use seed::{Seed, seed, shard};
 pub use terminal::Terminal;
 pub use trace::PtraceRequest;
+pub use witness::Witness;

@@ -226,6 +226,11 @@ impl Schedule {
         self.is_watching
     }
 
+    /// Whether the pods of the node were listed in this session.
+    pub fn has_listed(&self) -> bool {
+        self.is_up() && self.pods != Pods::Unlisted
+    }
+
     /// What to do next; `wall` is the wall time in seconds since 1970.
     pub fn next(&self, now: Instant, wall: i64) -> Next {
         if let Link::Down { until } = self.link {
@@ -294,6 +299,8 @@ impl Schedule {
                 self.reported(now);
             }
             Seen::LeaseRenewed => {
+                // The cluster may show the Node as `Unknown` by now, which only a report of the node changes.
+                self.node_changed |= now >= self.lease_at + node::LATE;
                 self.node = Node::Leased;
                 self.lease_at = now + node::RENEW_EVERY + jitter(node::RENEW_EVERY / 25, random);
             }

@@ -29,6 +29,7 @@ mod backoff;
 mod conditions;
 pub(crate) mod container;
 mod containers;
+mod fence;
 mod finished_volumes;
 mod handover;
 mod hook;
@@ -58,7 +59,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::facts::{
-    Attempt, Draft, Events, Exit, Found, PodIndex, PodObservation, ProbeResult, Record, SandboxFailure,
+    Attempt, Draft, Events, Exit, Fence, Found, PodIndex, PodObservation, ProbeResult, Record, SandboxFailure,
     StatusHandover, Wake,
 };
 use crate::spec::{ContainerIndex, HookKind, Pod, ProbeKind};
@@ -112,6 +113,7 @@ pub struct PodState {
     resize: Resize,
     local_storage: LocalStorage,
     conditions: Conditions,
+    fence: Fence,
     /// Whether the published status may differ since it was last asked for.
     changed: bool,
 }
@@ -194,6 +196,7 @@ impl PodState {
             resize: Resize::default(),
             local_storage: LocalStorage::default(),
             conditions: Conditions::new(now),
+            fence: Fence::Open,
             changed: true,
         }
     }
@@ -382,6 +385,7 @@ impl PodState {
                     self.touch();
                 }
             }
+            PodObservation::Fence(fence) => self.set_fence(fence, events),
         }
         if container_news {
             probe::ask_readiness_again(&mut self.containers, now);
@@ -397,7 +401,7 @@ impl PodState {
         events: &mut Events,
         context: NodeContext,
     ) {
-        if let Some(end) = context.end {
+        for end in [context.end, self.fence_end()].into_iter().flatten() {
             self.end(now, end);
         }
         self.check_deadline(now, events);

@@ -3,6 +3,7 @@
 mod admission;
 mod bounds;
 mod ephemeral;
+mod fence;
 mod found;
 mod gates;
 mod handover;

@@ -14,6 +14,8 @@ use super::stage::Stage;
 pub(super) const PREEMPTING: &str = "Preempting";
 /// `reason` of a pod that a shutdown of the machine ended.
 pub(crate) const TERMINATED: &str = "Terminated";
+/// `reason` of a pod whose node could not renew its Lease, as the node controller of Kubernetes names it.
+pub(crate) const NODE_LOST: &str = "NodeLost";
 
 /// The terminal phase that was decided, with its reason and message.
 #[derive(Clone, Debug)]
@@ -96,10 +98,10 @@ impl Outcome {
         self.verdict = Some(verdict);
     }
 
-    /// Whether the node ends, or has ended, the pod for a reason of the node: preemption or shutdown. The
+    /// Whether the node ends, or has ended, the pod for a reason of the node: preemption, shutdown or fencing. The
     /// condition is published with the terminal phase, since a client may reuse what the pod has left.
     pub(super) fn is_disrupted(&self) -> bool {
-        self.has_reason(PREEMPTING) || self.has_reason(TERMINATED)
+        self.has_reason(PREEMPTING) || self.has_reason(TERMINATED) || self.has_reason(NODE_LOST)
     }
 
     /// Whether the pod ends, or has ended, for a critical pod.
@@ -146,6 +148,11 @@ impl Outcome {
     pub(super) fn resume(&mut self) -> bool {
         self.resumes = self.is_interrupted();
         self.resumes
+    }
+
+    /// Records that an interrupted pod does not start again yet.
+    pub(super) fn stay_ended(&mut self) {
+        self.resumes = false;
     }
 
     /// Whether the pod starts again after it has ended.

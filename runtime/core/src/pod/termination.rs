@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::facts::{Action, Attempt, Draft, EndRequest, Events, ShutdownScope};
+use crate::facts::{Action, Attempt, Draft, EndCause, EndRequest, Events, ShutdownScope};
 use crate::spec::{HookKind, ProbeKind, RestartPolicy, Role};
 use crate::time::Instant;
 
@@ -16,7 +16,7 @@ use super::container::Run;
 use super::hook;
 use super::hooks::Before;
 use super::phase::{PREEMPTING, Verdict, set_unknown_exits};
-use super::{MIN_WINDOW, PodState, Stage, shutdown};
+use super::{MIN_WINDOW, PodState, Stage, fence, shutdown};
 
 /// The shortest grace period, whatever was requested.
 const MIN_GRACE: Duration = Duration::from_secs(1);
@@ -70,12 +70,19 @@ impl PodState {
         self.settle(now);
     }
 
-    /// Ends the pod as part of a shutdown.
+    /// Ends the pod as part of a shutdown, or because its fence is closed.
     pub(super) fn end(&mut self, now: Instant, end: EndRequest) {
         let is_undecided = self.is_active() && self.outcome.verdict().is_none();
-        if is_undecided && end.scope == ShutdownScope::Machine {
-            self.outcome.decide(shutdown::verdict());
-            if shutdown::may_run_again(self.policy(), &self.containers) {
+        let decided = match end.cause {
+            EndCause::Shutdown(ShutdownScope::Agent) => None,
+            EndCause::Shutdown(ShutdownScope::Machine) => {
+                Some((shutdown::verdict(), shutdown::may_run_again(self.policy(), &self.containers)))
+            }
+            EndCause::Fence => Some((fence::verdict(), fence::may_run_again(self.policy()))),
+        };
+        if let Some((verdict, may_run_again)) = decided.filter(|_| is_undecided) {
+            self.outcome.decide(verdict);
+            if may_run_again {
                 self.interrupt();
             }
         }
