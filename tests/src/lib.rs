@@ -58,7 +58,7 @@ pub use binary::binary;
 pub use calls::{Calls, Counted};
 pub use cluster_images::{coredns_archive, kube_proxy_archive};
 pub use cluster_node::ClusterNode;
-pub use control_plane::{ControlPlane, Partition, TOKEN};
+pub use control_plane::{ControlPlane, Isolation, Partition, TOKEN};
 pub use device::{Device, Mount, Ran};
 pub use figures::{Holdings, Memory, Share, switches};
 pub use kubectl::Kubectl;

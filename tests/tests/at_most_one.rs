@@ -5,6 +5,12 @@
 
 #[path = "at_most_one/failures.rs"]
 mod failures;
+#[path = "at_most_one/fencing.rs"]
+mod fencing;
+#[path = "at_most_one/handover.rs"]
+mod handover;
+#[path = "at_most_one/steps.rs"]
+mod steps;
 
 use nodlet_tests::{ClusterNode, ControlPlane, Witness};
 
@@ -12,8 +18,12 @@ use nodlet_tests::{ClusterNode, ControlPlane, Witness};
 const CONTROLLERS: &[&str] =
     &["--node-monitor-grace-period=20s", "--node-monitor-period=1s", "--node-eviction-rate=10"];
 
-/// The flags of an API server whose pods leave an unreachable node after 5 s.
-const SERVER: &[&str] = &["--default-unreachable-toleration-seconds=5"];
+/// The tolerations of a pod that the cluster deletes soon after its node is lost.
+const LEAVES: &str =
+    "{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 2}";
+
+/// The tolerations of a pod that stays on a lost node.
+const STAYS: &str = "{operator: Exists, effect: NoExecute}";
 
 /// Two boards of a control plane, which notices soon that a node is lost.
 struct Cluster {
@@ -29,17 +39,18 @@ impl Cluster {
 
     /// Two boards whose agents have these arguments.
     fn start_with(arguments: &[&str]) -> Self {
-        let plane = ControlPlane::start_with_flags(CONTROLLERS, SERVER);
+        let plane = ControlPlane::start_with(CONTROLLERS);
         let boards = ["board-1", "board-2"].map(|name| ClusterNode::join_with(&plane, name, arguments));
         Self { boards, plane }
     }
 
-    /// The board on which the cluster has a pod, and the other one.
-    fn boards_of(&self, pod: &str) -> (&ClusterNode, &ClusterNode) {
-        let [one, two] = &self.boards;
-        match self.plane.line(&format!("get pod {pod} -o jsonpath={{.spec.nodeName}}")).ok().as_str() {
-            "board-1" => (one, two),
-            _ => (two, one),
+    /// The places of the board to which the cluster has bound a pod, and of the other one.
+    #[track_caller]
+    fn places(&self, pod: &str) -> (usize, usize) {
+        let line = format!("get pod {pod} --ignore-not-found -o jsonpath={{.spec.nodeName}}");
+        match self.plane.wait_for(&line, |node| !node.is_empty()).as_str() {
+            "board-1" => (0, 1),
+            _ => (1, 0),
         }
     }
 
@@ -58,14 +69,46 @@ impl Cluster {
 
     #[track_caller]
     fn wait_ready(&self, pod: &str) {
-        self.plane.wait_for(&format!("get pod {pod} --no-headers"), |pod| {
+        self.plane.wait_for(&format!("get pod {pod} --ignore-not-found --no-headers"), |pod| {
             pod.contains("1/1") && pod.contains("Running")
         });
     }
+
+    #[track_caller]
+    fn wait_gone(&self, pod: &str) {
+        self.plane.wait_for(&format!("get pod {pod} --ignore-not-found -o name"), str::is_empty);
+    }
+
+    /// Waits until the cluster shows both boards as Ready.
+    #[track_caller]
+    fn wait_nodes_ready(&self) {
+        self.plane.wait_for("get nodes --no-headers", |nodes| {
+            nodes.lines().filter(|node| node.split_whitespace().nth(1) == Some("Ready")).count() == 2
+        });
+    }
+
+    #[track_caller]
+    fn delete(&self, pod: &str) {
+        self.plane.line(&format!("delete pod {pod} --wait=false")).ok();
+    }
+
+    #[track_caller]
+    fn delete_by_force(&self, pod: &str) {
+        self.plane.line(&format!("delete pod {pod} --force --grace-period=0 --wait=false")).ok();
+    }
+}
+
+/// The spec of a pod which takes `end` seconds to end.
+fn spec(witness: &Witness, end: u64, tolerations: &str, more: &str) -> String {
+    format!(
+        "{{terminationGracePeriodSeconds: 20, volumes: [{}], containers: [{}], tolerations: [{tolerations}]{more}}}",
+        witness.volume(),
+        witness.container(end)
+    )
 }
 
 /// A StatefulSet with one pod, `db-0`, which takes `end` seconds to end.
-fn stateful_set(witness: &Witness, end: u64) -> String {
+fn stateful_set(witness: &Witness, end: u64, tolerations: &str) -> String {
     format!(
         "
 apiVersion: apps/v1
@@ -77,12 +120,8 @@ spec:
   selector: {{matchLabels: {{app: db}}}}
   template:
     metadata: {{labels: {{app: db}}}}
-    spec:
-      terminationGracePeriodSeconds: 20
-      volumes: [{}]
-      containers: [{}]
+    spec: {}
 ",
-        witness.volume(),
-        witness.container(end)
+        spec(witness, end, tolerations, "")
     )
 }
