@@ -356,20 +356,23 @@ impl ControlPlane {
 
     /// Kills a server, which stays away until [`ControlPlane::restart`].
     pub fn kill(&mut self, name: &str) {
-        let server = self.servers.iter_mut().find(|server| server.name == name).expect("there is such a server");
+        let server =
+            self.servers.iter_mut().find(|server| server.name == name).expect("there is such a server");
         server.process.kill().expect("a child can be killed");
         server.process.wait().expect("a child can be waited for");
     }
 
     /// Starts a killed server again.
     pub fn restart(&mut self, name: &str) {
-        let place = self.servers.iter().position(|server| server.name == name).expect("there is such a server");
+        let place =
+            self.servers.iter().position(|server| server.name == name).expect("there is such a server");
         let process = self.run(self.servers[place].name, &self.servers[place].flags);
         self.servers[place].process = process;
     }
 
     fn run(&self, name: &str, flags: &[String]) -> Child {
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.dir().join(format!("{name}.log")));
+        let log =
+            fs::OpenOptions::new().create(true).append(true).open(self.dir().join(format!("{name}.log")));
         let log = log.expect("/tmp can be written to");
         let (program, role) = match name {
             "misbehave" => (built("misbehave/misbehave-1"), None),

@@ -58,7 +58,10 @@ impl Witness {
 
     /// How many processes have been started so far.
     pub fn starts(&self) -> usize {
-        fs::read_to_string(self.dir.join(format!("{}.journal", self.name))).unwrap_or_default().lines().count()
+        fs::read_to_string(self.dir.join(format!("{}.journal", self.name)))
+            .unwrap_or_default()
+            .lines()
+            .count()
     }
 
     /// Whether a process has the lock now. This test takes no lock itself: that could make a process fail.

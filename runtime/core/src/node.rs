@@ -371,7 +371,8 @@ impl Node {
             });
         let end = self.shutdown.as_ref().and_then(|progress| progress.end_of(pod.pod()));
         let shutdown = self.shutdown.as_ref().map(|progress| progress.shutdown.scope);
-        let may_begin = name_is_free && pod.fence() == Fence::Open && (!pod.waits_for_room() || self.has_room_for(pod));
+        let may_begin =
+            name_is_free && pod.fence() == Fence::Open && (!pod.waits_for_room() || self.has_room_for(pod));
         NodeContext { may_begin, shutdown, end }
     }
 

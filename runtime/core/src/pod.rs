@@ -59,8 +59,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::facts::{
-    Attempt, Draft, Events, Exit, Fence, Found, PodIndex, PodObservation, ProbeResult, Record, SandboxFailure,
-    StatusHandover, Wake,
+    Attempt, Draft, Events, Exit, Fence, Found, PodIndex, PodObservation, ProbeResult, Record,
+    SandboxFailure, StatusHandover, Wake,
 };
 use crate::spec::{ContainerIndex, HookKind, Pod, ProbeKind};
 use crate::time::Instant;

@@ -31,7 +31,9 @@ pub(super) struct Fences {
 
 /// The time since the boot, with that of a suspended machine.
 fn now() -> Duration {
-    clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).expect("CLOCK_BOOTTIME exists since Linux 2.6.39").into()
+    clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME)
+        .expect("CLOCK_BOOTTIME exists since Linux 2.6.39")
+        .into()
 }
 
 impl Fences {
@@ -106,7 +108,9 @@ pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
                     let at = Expiration::OneShot(TimeSpec::from_duration(at));
                     let armed = timer.set(at, TimerSetTimeFlags::TFD_TIMER_ABSTIME).map_err(io::Error::from);
                     if let Err(error) = armed.and(readable.readable().await) {
-                        log::error!("failed to wait for the fencing period: {error}; the pods of the cluster end");
+                        log::error!(
+                            "failed to wait for the fencing period: {error}; the pods of the cluster end"
+                        );
                         fences.decision.borrow_mut().close(Duration::MAX);
                     }
                     let (done, is_done) = async_channel::bounded::<()>(1);
@@ -130,7 +134,9 @@ impl Engine {
     fn close_fence(&mut self) {
         let Some(fences) = &self.shell.fences else { return };
         if fences.decision.borrow_mut().close(now()) {
-            log::warn!("the Lease in the cluster was not renewed for most of the fencing period: the pods of the cluster end");
+            log::warn!(
+                "the Lease in the cluster was not renewed for most of the fencing period: the pods of the cluster end"
+            );
             self.shell.store_renewal(fences);
             self.report_fence();
         }

@@ -19,7 +19,8 @@ fn with_db(tolerations: &str) -> (Cluster, Witness) {
 }
 
 #[test]
-fn a_pod_of_a_lost_node_ends_before_force_deletion_starts_it_elsewhere_and_stays_ended_when_the_node_returns() {
+fn a_pod_of_a_lost_node_ends_before_force_deletion_starts_it_elsewhere_and_stays_ended_when_the_node_returns()
+{
     let (mut cluster, witness) = with_db(LEAVES);
     let (here, there) = cluster.places("db-0");
     cluster.boards[here].device.write_manifest("own.yaml", &manifest::pod("own", "wait /end"));

@@ -52,7 +52,8 @@ impl<'a> Volume<'a> {
     /// an old object fails.
     fn attach(&self, from: &str, to: &str) {
         let plane = &self.cluster.plane;
-        let read = "get pv iscsi-1 -o jsonpath={.metadata.resourceVersion}|{.metadata.annotations.attached-to}";
+        let read =
+            "get pv iscsi-1 -o jsonpath={.metadata.resourceVersion}|{.metadata.annotations.attached-to}";
         let found = plane.line(read).ok();
         let (version, attached) = found.split_once('|').expect("two fields");
         assert_eq!(attached, from);

@@ -13,7 +13,10 @@ fn pod(witness: &Witness, name: &str) -> String {
          args: [wait, /witness/{name}.go], volumeMounts: [{}]}}]",
         Witness::MOUNT
     );
-    format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {}\n", spec(witness, 4, STAYS, &waits))
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {}\n",
+        spec(witness, 4, STAYS, &waits)
+    )
 }
 
 #[test]
@@ -27,7 +30,8 @@ fn creation() {
     let wait_init = |name: &str| {
         let pod = board.device.pod(name);
         board.device.wait_for("the init container", || {
-            pod.object().is_some_and(|pod| pod["status"]["initContainerStatuses"][0]["state"]["running"].is_object())
+            pod.object()
+                .is_some_and(|pod| pod["status"]["initContainerStatuses"][0]["state"]["running"].is_object())
         });
     };
 

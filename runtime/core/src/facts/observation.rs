@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Attempt, ClientCondition, Fence, Health, NodeInfo, PodIndex, Record, Shutdown, StartedContainer, StatusHandover,
+    Attempt, ClientCondition, Fence, Health, NodeInfo, PodIndex, Record, Shutdown, StartedContainer,
+    StatusHandover,
 };
 use crate::spec::{HookKind, Pod, ProbeKind, Uid};
 use crate::time::{Instant, Moment};

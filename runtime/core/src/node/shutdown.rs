@@ -48,8 +48,10 @@ impl ShutdownProgress {
     /// The request to end for a pod, if its rank's turn has come.
     pub(super) fn end_of(&self, pod: &Pod) -> Option<EndRequest> {
         let (turn, _) = self.turn?;
-        (self.shutdown.rank(pod) <= turn)
-            .then(|| EndRequest { cause: EndCause::Shutdown(self.shutdown.scope), grace: self.shutdown.grace(pod) })
+        (self.shutdown.rank(pod) <= turn).then(|| EndRequest {
+            cause: EndCause::Shutdown(self.shutdown.scope),
+            grace: self.shutdown.grace(pod),
+        })
     }
 
     /// Proceeds to the next rank while no pod of the earlier ranks has to be waited for. Returns whether it
