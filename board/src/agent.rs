@@ -10,6 +10,7 @@ use std::time::Duration;
 use lexopt::{Parser, ValueExt};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use nodlet_cluster::fencing;
 use nodlet_cluster::network::parse_range;
 use nodlet_cluster::sync::Periodic;
 use nodlet_core::facts::{Amounts, MAX_PODS};
@@ -107,6 +108,12 @@ Flags:
       --eviction-pressure-transition-period DURATION
                          time for which the Node shows pressure that is over, 5m by
                          default
+      --fencing-period DURATION
+                         on a board that has joined a cluster: no pod of the cluster
+                         runs when the Lease of the Node was not renewed for this
+                         time (such as 4m; at least 40s), so that the cluster may start
+                         them elsewhere; they start again once the cluster has
+                         confirmed them. By default, pods run on without the cluster
       --image-gc-high-threshold PERCENT
                          usage of the disk, or of the limit in
                          etc/nodlet/image-store-limit below the root, from which
@@ -240,6 +247,7 @@ struct Options {
     shutdown: shutdown::Flags,
     sync_every: Option<Duration>,
     sync_jitter: Option<Duration>,
+    fencing_period: Option<Duration>,
 }
 
 fn run(mut context: Context, parser: Parser) -> Outcome {
@@ -370,6 +378,14 @@ impl Options {
                 Flag::Long(name) if name == "sync-jitter" => {
                     options.sync_jitter = go_duration("--sync-jitter", &parser.value()?.string()?)?;
                 }
+                Flag::Long(name) if name == "fencing-period" => {
+                    let text = parser.value()?.string()?;
+                    let period = go_duration("--fencing-period", &text)?;
+                    if period.is_some_and(|period| period < fencing::SHORTEST) {
+                        return Err(refused(&name, &text, "40s or more, or 0 for no end of the pods"));
+                    }
+                    options.fencing_period = period;
+                }
                 Flag::Long(name) if name == "quiet" => options.quiet = switch(&mut parser)?,
                 Flag::Long(name) if options.limits.take(&name, &mut parser)? => {}
                 Flag::Long(name) if options.shutdown.take(&name, &mut parser)? => {}
@@ -378,6 +394,11 @@ impl Options {
         }
         if options.sync_jitter.is_some() && options.sync_every.is_none() {
             return Err(Failure::new("--sync-jitter has no effect without --sync-every"));
+        }
+        if options.sync_every.is_some() && options.fencing_period.is_some() {
+            return Err(Failure::new(
+                "--fencing-period needs a board that stays connected: with --sync-every, the Lease lapses between two visits",
+            ));
         }
         if options.sync_every.is_some() && options.kubelet_port.is_some_and(|port| port != 0) {
             return Err(Failure::new(
@@ -549,6 +570,7 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
         sync: options
             .sync_every
             .map(|every| Periodic { every, jitter: options.sync_jitter.unwrap_or_default() }),
+        fencing_period: options.fencing_period,
         stop_after: options.stop_after,
         down,
         shutdown_groups: options.shutdown.groups()?,
@@ -624,6 +646,9 @@ mod tests {
         let sync = |line| parse(line).map(|options| (options.sync_every, options.sync_jitter)).ok();
         let minutes = |count: u64| Some(Duration::from_secs(60 * count));
         assert_eq!(sync("--sync-jitter 10m --sync-every 6h"), Some((minutes(360), minutes(10))));
+        let fencing = |line| parse(line).map(|options| options.fencing_period).ok();
+        assert_eq!(fencing("--fencing-period 40s"), Some(Some(Duration::from_secs(40))));
+        assert_eq!((fencing("--fencing-period 0"), fencing("")), (Some(None), Some(None)));
         assert!(parse("--sync-every 6h --kubelet-port 10250").is_err());
         assert!(parse("--sync-every 6h --kubelet-port 0").is_ok());
         assert_eq!((sync("--sync-every 0"), sync("--sync-jitter 10m")), (Some((None, None)), None));
@@ -651,6 +676,8 @@ mod tests {
             ("--memory-swap-behavior UnlimitedSwap", "--memory-swap-behavior"),
             ("--stop-after x", "--stop-after"),
             ("--sync-every 59s", "--sync-every"),
+            ("--fencing-period 39s", "--fencing-period"),
+            ("--fencing-period 5m --sync-every 6h", "--fencing-period"),
             ("--sync-every 6", "--sync-every"),
             ("--sync-every 6h --sync-jitter -1m", "--sync-jitter"),
             ("--node-labels zone", "--node-labels"),

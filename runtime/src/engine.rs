@@ -24,6 +24,7 @@ mod enrolment;
 mod ephemeral;
 mod error;
 mod exec;
+mod fencing;
 mod firewall;
 mod handles;
 mod heartbeat;
@@ -123,6 +124,8 @@ struct Shell {
     devices: devices::Devices,
     cores: cores::Cores,
     pulls: pull::Pulls,
+    /// With a fencing period.
+    fences: Option<fencing::Fences>,
     /// Whether changes of nodlet's nftables table are watched.
     watches_table: Cell<bool>,
 }
@@ -226,7 +229,10 @@ impl Engine {
         }
         let machine = Rc::new(Machine::new(capacity, cgroups, network, &config.eviction));
         let events = Events::new(objects.clone(), &config.node_name, config.max_events);
+        let fencing_period = config.fencing_period.filter(|_| !config.down);
+        let fences = fencing_period.map(|period| fencing::Fences::begin(period, &paths));
         let shell = Rc::new(Shell {
+            fences,
             stores: Stores::new(storage, images, Records::new(paths.records())),
             paths,
             tasks: Tasks::new(news),
@@ -287,6 +293,7 @@ impl Engine {
         // `start`.
         let run: Pin<Box<dyn Future<Output = Result<(), EngineError>>>> = Box::pin(async move {
             kernel_news::watch(&self.shell)?;
+            fencing::watch(&self.shell)?;
             self.publish_node();
             self.observe_node();
             self.shell.publication.emit_of_node(NodeEvent::Starting);
@@ -315,6 +322,7 @@ impl Engine {
                 self.reconcile();
             }
             self.observe(Observation::SourcesSeen);
+            self.report_fence();
             self.sweep();
             self.publish_changed();
             let paths = &self.shell.paths;

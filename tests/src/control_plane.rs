@@ -2,7 +2,7 @@
 //! `cargo xtask control-plane` builds them. Boards that are nodes are [`crate::ClusterNode`]s.
 
 use std::cell::Cell;
-use std::fs::{self, File};
+use std::fs;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -24,12 +24,19 @@ const ADDRESS: &str = "10.212.0.1";
 /// The token with which nodes join.
 pub const TOKEN: &str = "abcdef.0123456789abcdef";
 
+/// A server that runs, or that was killed and starts again.
+struct Server {
+    name: &'static str,
+    flags: Vec<String>,
+    process: Child,
+}
+
 /// etcd, kube-apiserver, kube-controller-manager and kube-scheduler, in a network namespace with a link for
 /// boards. They end with the value; if the test fails, their logs are kept.
 pub struct ControlPlane {
     namespace: Namespace,
     slot: Slot,
-    servers: Vec<(&'static str, Child)>,
+    servers: Vec<Server>,
     boards: Cell<u8>,
 }
 
@@ -172,16 +179,44 @@ impl ControlPlane {
         self.drop_packets(&format!("ip saddr {address}"), &format!("ip daddr {address}"))
     }
 
+    /// Drops all packets between the API server and etcd until the result is dropped.
+    pub fn partition_from_etcd(&self) -> Partition {
+        self.drop_matching("iifname lo tcp dport 2379", "oifname lo tcp sport 2379")
+    }
+
+    /// Drops all packets between boards until the result is dropped. They still reach the servers.
+    pub fn partition_between_boards(&self) -> Isolation<'_> {
+        self.isolate("on");
+        Isolation(self)
+    }
+
+    fn isolate(&self, switch: &str) {
+        for number in 1..=self.boards.get() {
+            self.namespace.ip(&format!("link set board{number} type bridge_slave isolated {switch}"));
+        }
+    }
+
     fn drop_packets(&self, from: &str, to: &str) -> Partition {
+        self.drop_matching(&format!("iifname boards {from}"), &format!("oifname boards {to}"))
+    }
+
+    fn drop_matching(&self, input: &str, output: &str) -> Partition {
         nft(
             &self.namespace,
             &format!(
                 "table inet partition {{\n\
-                 chain in {{ type filter hook input priority -300; iifname boards {from} drop; }}\n\
-                 chain out {{ type filter hook output priority -300; oifname boards {to} drop; }}\n}}"
+                 chain in {{ type filter hook input priority -300; {input} drop; }}\n\
+                 chain out {{ type filter hook output priority -300; {output} drop; }}\n}}"
             ),
         );
         Partition(self.namespace.clone())
+    }
+
+    /// A directory that ends with the control plane, for all boards.
+    pub fn shared(&self, name: &str) -> PathBuf {
+        let path = self.dir().join(name);
+        fs::create_dir_all(&path).expect("/tmp can be written to");
+        path
     }
 
     fn dir(&self) -> PathBuf {
@@ -280,8 +315,8 @@ impl ControlPlane {
         );
         let begun = Instant::now();
         while self.line("get --raw /readyz").code != 0 {
-            for (name, server) in &mut self.servers {
-                let ended = server.try_wait().expect("it is a child");
+            for Server { name, process, .. } in &mut self.servers {
+                let ended = process.try_wait().expect("it is a child");
                 assert!(ended.is_none(), "{name} ended: {ended:?}");
             }
             assert!(begun.elapsed() < DEADLINE, "the API server is not ready within {DEADLINE:?}");
@@ -306,7 +341,41 @@ impl ControlPlane {
     }
 
     fn serve(&mut self, name: &'static str, flags: &str, more: &[&str]) {
-        let log = File::create(self.dir().join(format!("{name}.log"))).expect("/tmp can be written to");
+        let flags: Vec<String> =
+            flags.split_whitespace().chain(more.iter().copied()).map(str::to_owned).collect();
+        let process = self.run(name, &flags);
+        self.servers.push(Server { name, flags, process });
+    }
+
+    /// Runs another controller manager or scheduler beside the first one, as if the election of a leader had failed.
+    pub fn run_another(&mut self, name: &'static str) {
+        let first = self.servers.iter().find(|server| server.name == name).expect("there is such a server");
+        let mut flags = first.flags.clone();
+        flags.push("--secure-port=0".to_owned());
+        let process = self.run(name, &flags);
+        self.servers.push(Server { name, flags, process });
+    }
+
+    /// Kills a server, which stays away until [`ControlPlane::restart`].
+    pub fn kill(&mut self, name: &str) {
+        let server =
+            self.servers.iter_mut().find(|server| server.name == name).expect("there is such a server");
+        server.process.kill().expect("a child can be killed");
+        server.process.wait().expect("a child can be waited for");
+    }
+
+    /// Starts a killed server again.
+    pub fn restart(&mut self, name: &str) {
+        let place =
+            self.servers.iter().position(|server| server.name == name).expect("there is such a server");
+        let process = self.run(self.servers[place].name, &self.servers[place].flags);
+        self.servers[place].process = process;
+    }
+
+    fn run(&self, name: &str, flags: &[String]) -> Child {
+        let log =
+            fs::OpenOptions::new().create(true).append(true).open(self.dir().join(format!("{name}.log")));
+        let log = log.expect("/tmp can be written to");
         let (program, role) = match name {
             "misbehave" => (built("misbehave/misbehave-1"), None),
             "metrics-server" => (built("metrics-server/metrics-server-0.9.0"), None),
@@ -315,8 +384,7 @@ impl ControlPlane {
         let mut command = Command::new(program);
         command
             .args(role)
-            .args(flags.split_whitespace())
-            .args(more)
+            .args(flags)
             .current_dir(self.dir())
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a descriptor is left"))
@@ -324,7 +392,7 @@ impl ControlPlane {
         self.namespace.give_to(&mut command);
         // SAFETY: between fork and exec only a system call is made.
         unsafe { command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::SIGKILL)?)) };
-        self.servers.push((name, command.spawn().expect("the control plane can be run")));
+        command.spawn().expect("the control plane can be run")
     }
 
     /// Installs what lets nodes join. The namespaces for it appear moments after the API server is ready.
@@ -392,9 +460,9 @@ impl ControlPlane {
 
 impl Drop for ControlPlane {
     fn drop(&mut self) {
-        for (_, server) in self.servers.iter_mut().rev() {
-            let _ = server.kill();
-            let _ = server.wait();
+        for server in self.servers.iter_mut().rev() {
+            let _ = server.process.kill();
+            let _ = server.process.wait();
         }
         if !thread::panicking() {
             let _ = fs::remove_dir_all(self.dir());
@@ -406,7 +474,7 @@ impl Drop for ControlPlane {
             self.slot.number()
         ));
         let _ = fs::create_dir_all(&kept);
-        for (name, _) in &self.servers {
+        for Server { name, .. } in &self.servers {
             let log = self.dir().join(format!("{name}.log"));
             let lines = fs::read_to_string(&log).unwrap_or_default();
             let last: Vec<&str> = lines.lines().rev().take(5).collect();
@@ -423,6 +491,15 @@ pub struct Partition(Namespace);
 impl Drop for Partition {
     fn drop(&mut self) {
         nft(&self.0, "delete table inet partition");
+    }
+}
+
+/// A cut between boards, which ends when it is dropped.
+pub struct Isolation<'a>(&'a ControlPlane);
+
+impl Drop for Isolation<'_> {
+    fn drop(&mut self) {
+        self.0.isolate("off");
     }
 }
 

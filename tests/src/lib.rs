@@ -14,6 +14,7 @@
 //! * [`LoopDevice`]: a block device with the content of a file
 //! * [`Kubectl`]: the real kubectl, over [`forward`]
 //! * [`ControlPlane`]: the real servers of a Kubernetes cluster; [`ClusterNode`]: a board that is a node of it
+//! * [`Witness`]: what containers themselves show of how many of them run
 //! * [`docker_registry`]: a registry of images
 //! * [`slow`]: a directory on a card that answers only when the test lets it
 //! * [`guest`]: a virtual machine with its own kernel, and kernels that lack a feature
@@ -51,12 +52,13 @@ mod terminal;
 mod trace;
 pub mod upgrade;
 mod view;
+mod witness;
 
 pub use binary::binary;
 pub use calls::{Calls, Counted};
 pub use cluster_images::{coredns_archive, kube_proxy_archive};
 pub use cluster_node::ClusterNode;
-pub use control_plane::{ControlPlane, Partition, TOKEN};
+pub use control_plane::{ControlPlane, Isolation, Partition, TOKEN};
 pub use device::{Device, Mount, Ran};
 pub use figures::{Holdings, Memory, Share, switches};
 pub use kubectl::Kubectl;
@@ -67,3 +69,4 @@ pub use programs::{demo_archive, demo_program, nodlet_program, programs_are_in};
 pub use seed::{Seed, seed, shard};
 pub use terminal::Terminal;
 pub use trace::PtraceRequest;
+pub use witness::Witness;

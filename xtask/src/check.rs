@@ -131,6 +131,7 @@ const SLOW: &[&str] = &[
 
 /// Suites with a control plane of Kubernetes, whose build alone takes ten minutes.
 const CLUSTER: &[&str] = &[
+    "at_most_one",
     "cluster",
     "cluster_network",
     "cluster_pods",

@@ -16,6 +16,7 @@ pub mod api;
 pub mod backoff;
 pub mod credentials;
 pub mod enrol;
+pub mod fencing;
 pub mod followed;
 pub mod kubeconfig;
 pub mod mirrors;
@@ -38,6 +39,7 @@ mod tests {
     fn the_files_that_decide_touch_nothing_of_the_machine() {
         for (file, text) in [
             ("backoff.rs", include_str!("backoff.rs")),
+            ("fencing.rs", include_str!("fencing.rs")),
             ("followed.rs", include_str!("followed.rs")),
             ("mirrors.rs", include_str!("mirrors.rs")),
             ("node.rs", include_str!("node.rs")),

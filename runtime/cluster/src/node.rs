@@ -7,6 +7,9 @@ use serde_json::{Map, Value, json};
 /// The interval of renewals of the Lease.
 pub(crate) const RENEW_EVERY: Duration = Duration::from_secs(10);
 
+/// The delay of a renewal after which the cluster may have noticed that it is missing.
+pub const LATE: Duration = Duration::from_secs(5);
+
 /// The time after which the cluster takes a Lease for lapsed.
 const LEASE_SECONDS: u64 = 40;
 

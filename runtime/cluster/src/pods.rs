@@ -57,10 +57,13 @@ pub fn is_over(pod: &Value) -> bool {
     matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
 }
 
-/// Whether the status of a pod that is being deleted must wait until nothing of it is left on the board: once its phase
-/// is final, the scheduler gives its resources to another pod.
+/// Whether the status of a pod must wait: that of one that is being deleted, until nothing of it is left on the board,
+/// since the scheduler gives its resources to another pod once its phase is final; and that of one that a fence ended.
 pub fn is_held_back(local: &Value) -> bool {
-    local["metadata"]["deletionTimestamp"].is_string() && is_over(local)
+    let is_deleted = local["metadata"]["deletionTimestamp"].is_string();
+    // A fence ended the pod, which starts again: a final phase could not be taken back.
+    let runs_again = local["status"]["reason"] == "NodeLost" && local["spec"]["restartPolicy"] != "Never";
+    (is_deleted || runs_again) && is_over(local)
 }
 
 /// The patch for a pod that has ended without a known status: before it is deleted, its phase must be final, or a Job
@@ -530,6 +533,8 @@ mod tests {
         let pod = |deleted: Option<&str>, phase: &str| json!({ "metadata": { "deletionTimestamp": deleted }, "status": { "phase": phase } });
         assert!(is_held_back(&pod(Some("t"), "Succeeded")) && is_held_back(&pod(Some("t"), "Failed")));
         assert!(!is_held_back(&pod(Some("t"), "Running")) && !is_held_back(&pod(None, "Failed")));
+        let fenced = |policy: &str| json!({ "spec": { "restartPolicy": policy }, "status": { "phase": "Failed", "reason": "NodeLost" } });
+        assert!(is_held_back(&fenced("Always")) && !is_held_back(&fenced("Never")));
     }
 
     #[test]

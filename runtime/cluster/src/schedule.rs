@@ -226,6 +226,11 @@ impl Schedule {
         self.is_watching
     }
 
+    /// Whether the pods of the node were listed in this session.
+    pub fn has_listed(&self) -> bool {
+        self.is_up() && self.pods != Pods::Unlisted
+    }
+
     /// What to do next; `wall` is the wall time in seconds since 1970.
     pub fn next(&self, now: Instant, wall: i64) -> Next {
         if let Link::Down { until } = self.link {
@@ -294,6 +299,8 @@ impl Schedule {
                 self.reported(now);
             }
             Seen::LeaseRenewed => {
+                // The cluster may show the Node as `Unknown` by now, which only a report of the node changes.
+                self.node_changed |= self.node == Node::Leased && now >= self.lease_at + node::LATE;
                 self.node = Node::Leased;
                 self.lease_at = now + node::RENEW_EVERY + jitter(node::RENEW_EVERY / 25, random);
             }
@@ -462,6 +469,22 @@ mod tests {
         let count = |word: &str| trace.matches(word).count();
         assert_eq!((count("RenewLease"), count("ReportNode"), count("Refresh")), (358, 12, 60));
         assert_eq!(count("Watch") + count("List") + count("Register"), 0);
+    }
+
+    #[test]
+    fn a_renewal_that_was_late_is_followed_by_a_report_of_the_node() {
+        let mut sim = Sim::new();
+        sim.run_until(9, |_| None);
+        sim.take();
+        // The request hangs for so long, and succeeds.
+        for (late, expected) in [(4, ""), (5, "ReportNode"), (14, "ReportNode")] {
+            let due = sim.schedule.lease_at;
+            sim.now = due + Duration::from_secs(late);
+            sim.see(Seen::LeaseRenewed);
+            let until = sim.seconds();
+            sim.run_until(until, |_| None);
+            assert_eq!(sim.take().trim().split(' ').next_back(), Some(expected), "{late}");
+        }
     }
 
     #[test]

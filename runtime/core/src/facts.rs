@@ -7,6 +7,7 @@ mod client_conditions;
 mod condition;
 mod deletion;
 mod draft;
+mod fence;
 mod handover;
 mod node_info;
 mod observation;
@@ -25,6 +26,7 @@ pub use client_conditions::{ClientCondition, MAX_CLIENT_CONDITION_BYTES, MAX_CLI
 pub use condition::{ConditionType, IMAGE_UPDATE_PENDING, is_node_owned};
 pub use deletion::Deletion;
 pub(crate) use draft::{Draft, Events, Wake};
+pub use fence::Fence;
 pub use handover::{
     HandedOver, HandedOverContainer, HandedOverExit, HandedOverIdentity, HandedOverPostStart,
     HandedOverResize, HandedOverTerminalPhase, MissingImage, StatusHandover,
@@ -36,7 +38,7 @@ pub use observation::{
 };
 pub use record::{ContainerRecord, FoundCondition, LastShown, PodPhase, Record, RecordedExit};
 pub use run::{Health, StartedContainer, User};
-pub(crate) use shutdown::EndRequest;
+pub(crate) use shutdown::{EndCause, EndRequest};
 pub use shutdown::{Shutdown, ShutdownGroup, ShutdownScope};
 
 /// Upper bound of the actions in one plan, for all pods. Actions that do not fit are planned again at once

@@ -344,6 +344,9 @@ impl Node {
             let again = pod.take_again().and_then(|again| {
                 let resumes = Rc::ptr_eq(&again, pod.pod());
                 self.want(now, again, record, None);
+                if let Some(successor) = self.of_uid(&pod.pod().uid) {
+                    successor.inherit_fence(pod.fence());
+                }
                 // It continues with what was allocated to it.
                 if let Some(wanted) = resized.filter(|_| resumes) {
                     self.want(now, wanted, None, None);
@@ -372,7 +375,8 @@ impl Node {
             });
         let end = self.shutdown.as_ref().and_then(|progress| progress.end_of(pod.pod()));
         let shutdown = self.shutdown.as_ref().map(|progress| progress.shutdown.scope);
-        let may_begin = name_is_free && (!pod.waits_for_room() || self.has_room_for(pod));
+        let may_begin =
+            name_is_free && pod.fence() == Fence::Open && (!pod.waits_for_room() || self.has_room_for(pod));
         NodeContext { may_begin, shutdown, end }
     }
 

@@ -28,6 +28,7 @@ mod backoff;
 mod conditions;
 pub(crate) mod container;
 mod containers;
+mod fence;
 mod finished_volumes;
 mod handover;
 mod hook;
@@ -57,8 +58,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::facts::{
-    Attempt, Draft, Events, Exit, Found, PodIndex, PodObservation, ProbeResult, Record, SandboxFailure,
-    StatusHandover, Wake,
+    Attempt, Draft, Events, Exit, Fence, Found, PodIndex, PodObservation, ProbeResult, Record,
+    SandboxFailure, StatusHandover, Wake,
 };
 use crate::spec::{ContainerIndex, HookKind, Pod, ProbeKind};
 use crate::time::Instant;
@@ -110,6 +111,7 @@ pub struct PodState {
     resize: Resize,
     local_storage: LocalStorage,
     conditions: Conditions,
+    fence: Fence,
     /// Whether the published status may differ since it was last asked for.
     changed: bool,
 }
@@ -192,6 +194,7 @@ impl PodState {
             resize: Resize::default(),
             local_storage: LocalStorage::default(),
             conditions: Conditions::new(now),
+            fence: Fence::Open,
             changed: true,
         }
     }
@@ -380,6 +383,7 @@ impl PodState {
                     self.touch();
                 }
             }
+            PodObservation::Fence(fence) => self.set_fence(fence, events),
         }
         if container_news {
             probe::ask_readiness_again(&mut self.containers, now);
@@ -395,7 +399,7 @@ impl PodState {
         events: &mut Events,
         context: NodeContext,
     ) {
-        if let Some(end) = context.end {
+        for end in [context.end, self.fence_end()].into_iter().flatten() {
             self.end(now, end);
         }
         self.check_deadline(now, events);

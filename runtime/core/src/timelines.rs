@@ -4,6 +4,7 @@ mod admission;
 mod bounds;
 mod ephemeral;
 mod eviction;
+mod fence;
 mod found;
 mod gates;
 mod handover;

@@ -85,6 +85,11 @@ impl Paths {
         self.below("run/nodlet/manifests")
     }
 
+    /// When the Lease in the cluster was last renewed, for the next agent of a board with a fencing period.
+    pub fn fencing(&self) -> PathBuf {
+        self.below("run/nodlet/fencing")
+    }
+
     /// The spool: content that is being pushed, until it is complete.
     pub fn push(&self) -> PathBuf {
         self.below("var/lib/nodlet/push")

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::{ClusterDns, Eviction, ImageCollection};
 use crate::container_config::LogLimits;
@@ -60,6 +61,9 @@ pub struct Config {
     pub reserved: Amounts,
     /// When the board connects to its cluster; `None` for a permanent connection.
     pub sync: Option<Periodic>,
+    /// The time without a renewal of its Lease after which no pod of the cluster runs on a joined board; `None` for no
+    /// end.
+    pub fencing_period: Option<Duration>,
     /// For tests: die, as by SIGKILL, when this many actions have been begun.
     pub stop_after: Option<u64>,
     /// Stop every pod, remove what is left of them, and end (`nodlet down`).

@@ -205,7 +205,11 @@ impl Engine {
                     log::warn!("failed to save the change of {}: {error}", wanted.pod.uid);
                 }
             }
-            None => drop(pods.insert(index, PodShell::new(wanted, created))),
+            None => {
+                pods.insert(index, PodShell::new(wanted, created));
+                drop(pods);
+                self.fence_pod(index);
+            }
         }
     }
 

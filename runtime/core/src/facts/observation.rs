@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Attempt, ClientCondition, Health, NodeInfo, PodIndex, Record, Shutdown, StartedContainer, StatusHandover,
+    Attempt, ClientCondition, Fence, Health, NodeInfo, PodIndex, Record, Shutdown, StartedContainer,
+    StatusHandover,
 };
 use crate::pressure::StarvedResource;
 use crate::spec::{HookKind, Pod, ProbeKind, Uid};
@@ -225,6 +226,8 @@ pub enum PodObservation<T = Box<str>> {
         /// Conditions of types that the node does not own.
         conditions: Rc<[ClientCondition]>,
     },
+    /// The node could not renew its Lease in the cluster of the pod, or could again.
+    Fence(Fence),
 }
 
 impl<P, T> Observation<P, T> {
@@ -325,6 +328,7 @@ impl<T> PodObservation<T> {
             PodObservation::ClientConditions { conditions } => {
                 PodObservation::ClientConditions { conditions: conditions.clone() }
             }
+            PodObservation::Fence(fence) => PodObservation::Fence(*fence),
         }
     }
 
@@ -355,7 +359,8 @@ impl<T> PodObservation<T> {
             | PodObservation::SaveFailed { .. }
             | PodObservation::Forgotten
             | PodObservation::ForgetFailed { .. }
-            | PodObservation::ClientConditions { .. } => None,
+            | PodObservation::ClientConditions { .. }
+            | PodObservation::Fence(_) => None,
         }
     }
 }

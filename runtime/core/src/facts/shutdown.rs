@@ -43,10 +43,19 @@ impl ShutdownGroup {
     }
 }
 
-/// A request to one pod to end now, because all pods are to end.
+/// Why a pod is requested to end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum EndCause {
+    /// All pods are to end.
+    Shutdown(ShutdownScope),
+    /// The node could not renew its Lease.
+    Fence,
+}
+
+/// A request to one pod to end now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndRequest {
-    pub(crate) scope: ShutdownScope,
+    pub(crate) cause: EndCause,
     /// A grace period in place of the pod's own.
     pub(crate) grace: Option<Duration>,
 }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::facts::{EndRequest, Shutdown, Wake};
+use crate::facts::{EndCause, EndRequest, Shutdown, Wake};
 use crate::pod::PodState;
 use crate::spec::Pod;
 use crate::time::Instant;
@@ -48,8 +48,10 @@ impl ShutdownProgress {
     /// The request to end for a pod, if its rank's turn has come.
     pub(super) fn end_of(&self, pod: &Pod) -> Option<EndRequest> {
         let (turn, _) = self.turn?;
-        (self.shutdown.rank(pod) <= turn)
-            .then(|| EndRequest { scope: self.shutdown.scope, grace: self.shutdown.grace(pod) })
+        (self.shutdown.rank(pod) <= turn).then(|| EndRequest {
+            cause: EndCause::Shutdown(self.shutdown.scope),
+            grace: self.shutdown.grace(pod),
+        })
     }
 
     /// Proceeds to the next rank while no pod of the earlier ranks has to be waited for. Returns whether it

@@ -18,6 +18,8 @@ pub(crate) const NODE_LOW: &str = "The node was low on resource: ";
 pub(crate) const EVICTED: &str = "Evicted";
 /// `reason` of a pod that a shutdown of the machine ended.
 pub(crate) const TERMINATED: &str = "Terminated";
+/// `reason` of a pod whose node could not renew its Lease, as the node controller of Kubernetes names it.
+pub(crate) const NODE_LOST: &str = "NodeLost";
 
 /// The terminal phase that was decided, with its reason and message.
 #[derive(Clone, Debug)]
@@ -103,10 +105,11 @@ impl Outcome {
         self.terminal = Some(terminal);
     }
 
-    /// Whether the node ends, or has ended, the pod for a reason of the node: preemption, pressure or shutdown. The
-    /// condition is published with the terminal phase, since a client may reuse what the pod has left.
+    /// Whether the node ends, or has ended, the pod for a reason of the node: preemption, pressure, shutdown or fencing.
+    /// The condition is published with the terminal phase, since a client may reuse what the pod has left.
     pub(super) fn is_disrupted(&self) -> bool {
-        self.has_reason(PREEMPTING) || self.has_reason(TERMINATED) || self.is_evicted_by_pressure()
+        [PREEMPTING, TERMINATED, NODE_LOST].iter().any(|reason| self.has_reason(reason))
+            || self.is_evicted_by_pressure()
     }
 
     /// Whether the pod ends, or has ended, for a critical pod.
@@ -159,6 +162,11 @@ impl Outcome {
     pub(super) fn resume(&mut self) -> bool {
         self.resumes = self.is_interrupted();
         self.resumes
+    }
+
+    /// Records that an interrupted pod does not start again yet.
+    pub(super) fn stay_ended(&mut self) {
+        self.resumes = false;
     }
 
     /// Whether the pod starts again after it has ended.

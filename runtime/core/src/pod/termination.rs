@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::facts::{Action, Attempt, Draft, EndRequest, Events, ShutdownScope};
+use crate::facts::{Action, Attempt, Draft, EndCause, EndRequest, Events, ShutdownScope};
 use crate::spec::{HookKind, ProbeKind, RestartPolicy, Role};
 use crate::time::Instant;
 
@@ -15,7 +15,7 @@ use super::container::Run;
 use super::hook;
 use super::hooks::Before;
 use super::phase::{EVICTED, PREEMPTING, TerminalPhase, set_unknown_exits};
-use super::{MIN_WINDOW, PodState, Stage, shutdown};
+use super::{MIN_WINDOW, PodState, Stage, fence, shutdown};
 
 /// The shortest grace period, whatever was requested.
 const MIN_GRACE: Duration = Duration::from_secs(1);
@@ -79,12 +79,19 @@ impl PodState {
         matches!(self.stage, Stage::Active) && !self.pod.is_critical() && self.any_alive()
     }
 
-    /// Ends the pod as part of a shutdown.
+    /// Ends the pod as part of a shutdown, or because its fence is closed.
     pub(super) fn end(&mut self, now: Instant, end: EndRequest) {
         let is_undecided = self.is_active() && self.outcome.terminal().is_none();
-        if is_undecided && end.scope == ShutdownScope::Machine {
-            self.outcome.decide(shutdown::terminal_phase());
-            if shutdown::may_run_again(self.policy(), &self.containers) {
+        let decided = match end.cause {
+            EndCause::Shutdown(ShutdownScope::Agent) => None,
+            EndCause::Shutdown(ShutdownScope::Machine) => {
+                Some((shutdown::terminal_phase(), shutdown::may_run_again(self.policy(), &self.containers)))
+            }
+            EndCause::Fence => Some((fence::terminal_phase(), fence::may_run_again(self.policy()))),
+        };
+        if let Some((terminal, may_run_again)) = decided.filter(|_| is_undecided) {
+            self.outcome.decide(terminal);
+            if may_run_again {
                 self.interrupt();
             }
         }

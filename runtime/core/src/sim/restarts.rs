@@ -223,6 +223,7 @@ pub(super) fn is_warning(event: &Event) -> bool {
         | "Unhealthy"
         | "ProbeWarning"
         | "Preempting"
+        | "NodeLost"
         | "NodeShutdown"
         | "FailedCreatePodSandBox"
         | "UnexpectedAdmissionError"

@@ -12,6 +12,7 @@ use nodlet_cluster::{enrol, node};
 use nodlet_core::error::causes;
 use nodlet_registry::objects::Key;
 
+use super::super::fencing::Fences;
 use super::super::{Shell, enrolment};
 use super::{Failure, Follower};
 
@@ -118,6 +119,7 @@ impl Follower {
     /// Renews the Lease; if `create`, makes a missing one.
     pub(super) async fn renew_lease(&mut self, api: &mut Api, create: bool) -> Result<Seen, Failure> {
         // `metav1.MicroTime` has six digits.
+        let sent = self.shell.renewal_begins();
         let now = self.now().nanos().to_string();
         let now = format!("{}Z", now.get(..26).unwrap_or_default());
         let name = &self.credentials.node;
@@ -135,6 +137,11 @@ impl Follower {
         }
         // The node is measured as often.
         self.shell.tasks.then_loop(|_| {}).await;
+        self.shell.lease_renewed(sent);
+        // Another session lists the pods, which may start again only then.
+        if self.shell.fences.as_ref().is_some_and(Fences::needs_list) && self.schedule.has_listed() {
+            return Err(Failure::new("the Lease was renewed too late for the fencing period"));
+        }
         Ok(Seen::LeaseRenewed)
     }
 

@@ -45,7 +45,7 @@ impl Follower {
 
     /// Lists all pods of this node, and acts on the difference to what is here.
     pub(super) async fn list(&mut self, api: &mut Api) -> Result<Seen, Failure> {
-        let mut seen = SortedSet::new();
+        let (mut seen, mut confirmed) = (SortedSet::new(), SortedSet::new());
         let (mut more, mut limit) = (String::new(), PAGE);
         let mut requests = 0;
         let version = loop {
@@ -65,7 +65,7 @@ impl Follower {
                 // The rest of the list has expired.
                 Err(error) if error.code() == Some(410) && !more.is_empty() => {
                     more.clear();
-                    seen = SortedSet::new();
+                    (seen, confirmed) = (SortedSet::new(), SortedSet::new());
                     continue;
                 }
                 Err(error) => return Err(error.into()),
@@ -73,6 +73,9 @@ impl Follower {
             for pod in api::items(&mut page)? {
                 if let Some(uid) = pod["metadata"]["uid"].as_str() {
                     seen.insert(uid.to_owned());
+                    if pod["metadata"]["deletionTimestamp"].is_null() {
+                        confirmed.insert(uid.to_owned());
+                    }
                 }
                 self.see(api, pod).await?;
             }
@@ -88,6 +91,7 @@ impl Follower {
         }
         self.mirrors.keep(&seen);
         self.remove_leftovers(seen).await;
+        self.in_loop(move |engine| engine.confirm_pods(&confirmed)).await;
         Ok(Seen::Listed { version })
     }
 

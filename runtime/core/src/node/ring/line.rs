@@ -196,6 +196,7 @@ impl fmt::Display for ObservationText<'_> {
             PodObservation::Saved { generation } => write!(f, "Saved {generation}"),
             PodObservation::SaveFailed { .. } => f.write_str("SaveFailed"),
             PodObservation::Forgotten => f.write_str("Forgotten"),
+            PodObservation::Fence(fence) => write!(f, "Fence: {fence:?}"),
             PodObservation::ForgetFailed { .. } => f.write_str("ForgetFailed"),
             PodObservation::ClientConditions { conditions } => {
                 f.write_str("ClientConditions")?;
