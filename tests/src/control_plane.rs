@@ -76,6 +76,11 @@ impl ControlPlane {
         address
     }
 
+    /// A process in the network namespace of the servers.
+    pub fn pid(&self) -> u32 {
+        self.servers.first().expect("etcd was started").1.id()
+    }
+
     /// The network namespace of the servers.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
