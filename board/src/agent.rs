@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use lexopt::{Parser, ValueExt};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nodlet_cluster::network::parse_range;
+use nodlet_cluster::reporting::Reporting;
 use nodlet_cluster::sync::Periodic;
 use nodlet_core::facts::{Amounts, MAX_PODS};
 use nodlet_core::sorted::SortedMap;
@@ -97,6 +98,10 @@ Flags:
                          current one: 5 by default, at least 2
       --container-log-max-size SIZE
                          size at which a log file is rotated, 10Mi by default
+      --encryption-key-file FILE
+                         encrypt what the board stores of its cluster with the
+                         first key of this file below the root; each line is a
+                         name and 32 bytes in base64
       --image-gc-high-threshold PERCENT
                          usage of the disk, or of the limit in
                          etc/nodlet/image-store-limit below the root, from which
@@ -125,6 +130,9 @@ Flags:
       --memory-swap-behavior NoSwap|LimitedSwap
                          whether containers of burstable pods may swap, in proportion
                          to their memory requests (cgroup v2); NoSwap by default
+      --metered          in a cluster, send less over a link that is paid by the byte:
+                         the Lease every 25 s, changes of pods with the Lease, and
+                         only events that are warnings
       --minimum-image-ttl-duration DURATION
                          time for which an unused image is kept, 2m by default
       --node-labels KEY=VALUE,...
@@ -227,6 +235,8 @@ struct Options {
     shutdown: shutdown::Flags,
     sync_every: Option<Duration>,
     sync_jitter: Option<Duration>,
+    reporting: Reporting,
+    encryption_key_file: Option<PathBuf>,
 }
 
 fn run(mut context: Context, parser: Parser) -> Outcome {
@@ -356,6 +366,13 @@ impl Options {
                 }
                 Flag::Long(name) if name == "sync-jitter" => {
                     options.sync_jitter = go_duration("--sync-jitter", &parser.value()?.string()?)?;
+                }
+                Flag::Long(name) if name == "encryption-key-file" => {
+                    options.encryption_key_file = Some(PathBuf::from(parser.value()?));
+                }
+                Flag::Long(name) if name == "metered" => {
+                    options.reporting =
+                        if switch(&mut parser)? { Reporting::Metered } else { Reporting::Ordinary };
                 }
                 Flag::Long(name) if name == "quiet" => options.quiet = switch(&mut parser)?,
                 Flag::Long(name) if options.limits.take(&name, &mut parser)? => {}
@@ -506,6 +523,8 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
         Some(name) => name,
         None => host_name()?,
     };
+    let below_root = |file: PathBuf| root.join(file.strip_prefix("/").unwrap_or(&file));
+    let encryption_key_file = options.encryption_key_file.map(below_root);
     Ok(Config {
         warning: crate::boot::storage_warning(&root),
         root,
@@ -535,6 +554,8 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
         sync: options
             .sync_every
             .map(|every| Periodic { every, jitter: options.sync_jitter.unwrap_or_default() }),
+        reporting: options.reporting,
+        encryption_key_file,
         stop_after: options.stop_after,
         down,
         shutdown_groups: options.shutdown.groups()?,

@@ -74,6 +74,7 @@ use nodlet_rootfs::Store as Images;
 use smol::Async;
 
 use crate::api::{self, Request};
+use crate::at_rest::AtRest;
 use crate::container_config::LogLimits;
 use crate::progress::Progress;
 use crate::ring::SharedRing;
@@ -81,6 +82,7 @@ use crate::service::Service;
 use crate::sources::ManifestDirectories;
 use crate::storage::Storage;
 use crate::store::Records;
+use nodlet_cluster::reporting::Reporting;
 use nodlet_cluster::sync::Periodic;
 use nodlet_core::facts::{
     Action, Amounts, Attempt, Observation, PodIndex, PodObservation, Shutdown, ShutdownGroup, ShutdownScope,
@@ -158,6 +160,10 @@ pub struct Config {
     pub reserved: Amounts,
     /// When the board connects to its cluster; `None` for a permanent connection.
     pub sync: Option<Periodic>,
+    /// The file with the keys that encrypt what the board stores of its cluster; `None` to store it as it is.
+    pub encryption_key_file: Option<PathBuf>,
+    /// How much the board reports to its cluster.
+    pub reporting: Reporting,
     /// For tests: die, as by SIGKILL, when this many actions have been begun.
     pub stop_after: Option<u64>,
     /// Stop every pod, remove what is left of them, and end (`nodlet down`).
@@ -268,7 +274,9 @@ impl Engine {
         let sources = crate::sources::list(&paths);
         let directories = if config.down { &[][..] } else { &sources };
         let devices = (!config.down).then(|| paths.device_files());
-        let directories = ManifestDirectories::new(directories, &config.node_name).with_device_files(devices);
+        let at_rest = Arc::new(AtRest::of(config.encryption_key_file.clone()));
+        let directories = ManifestDirectories::new(directories, &config.node_name, at_rest.clone());
+        let directories = directories.with_device_files(devices);
         let (news, inbox) = async_channel::bounded(NEWS);
         let (request_sender, requests) = async_channel::bounded(REQUESTS);
         // Versions never go back while the boot lasts: the clock ticks faster than objects change.
@@ -287,7 +295,7 @@ impl Engine {
         let machine = Rc::new(Machine::new(capacity, cgroups, network));
         let events = Events::new(objects.clone(), &config.node_name, config.max_events);
         let shell = Rc::new(Shell {
-            stores: Stores::new(storage, images, Records::new(paths.records())),
+            stores: Stores::new(storage, images, Records::new(paths.records()), at_rest),
             paths,
             tasks: Tasks::new(news),
             publication: Publication::new(objects.clone(), events, machine.clone()),

@@ -14,6 +14,7 @@ use nodlet_registry::Wanted;
 use nodlet_rootfs::Store as Images;
 use serde_json::Value;
 
+use crate::at_rest::AtRest;
 use crate::storage::Storage;
 use crate::store::{self, AdmittedWith, Fault, LoadError, NoFault, Recorded, Records};
 
@@ -23,6 +24,8 @@ pub(super) struct Stores {
     pub(super) images: Arc<Images>,
     pub(super) records: Arc<Records>,
     pub(super) fault: Arc<dyn Fault>,
+    /// Encrypts what is stored of the cluster.
+    pub(super) at_rest: Arc<AtRest>,
     /// Records of pods that the core does not know yet.
     pub(super) recorded: RefCell<Recorded>,
     /// Bindings of claims that are not known to be durable, and how often they have changed.
@@ -30,9 +33,15 @@ pub(super) struct Stores {
 }
 
 impl Stores {
-    pub(super) fn new(storage: Storage, images: Arc<Images>, records: Records) -> Stores {
+    pub(super) fn new(
+        storage: Storage,
+        images: Arc<Images>,
+        records: Records,
+        at_rest: Arc<AtRest>,
+    ) -> Stores {
         let (records, fault) = (Arc::new(records), Arc::new(NoFault));
-        Stores { storage, images, records, fault, recorded: RefCell::default(), bindings: RefCell::default() }
+        let (recorded, bindings) = (RefCell::default(), RefCell::default());
+        Stores { storage, images, records, fault, at_rest, recorded, bindings }
     }
 
     /// Makes `bytes` the durable content of a file.
@@ -43,6 +52,22 @@ impl Stores {
     ) -> impl Future<Output = io::Result<()>> + use<> {
         let fault = self.fault.clone();
         self.storage.run(move || store::replace(&path, &bytes, &*fault))
+    }
+
+    /// Makes `text` the durable content of a file about the cluster, encrypted if the board has keys. Writes nothing if
+    /// that is so.
+    pub(super) fn replace_sealed(
+        &self,
+        path: PathBuf,
+        text: Vec<u8>,
+    ) -> impl Future<Output = io::Result<()>> + use<> {
+        let (fault, at_rest) = (self.fault.clone(), self.at_rest.clone());
+        self.storage.run(move || {
+            if std::fs::read(&path).is_ok_and(|stored| at_rest.is_current(&path, stored, &text)) {
+                return Ok(());
+            }
+            store::replace(&path, &at_rest.seal(&path, text)?, &*fault)
+        })
     }
 
     /// Removes a file durably.
