@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nodlet_cluster::fencing;
 use nodlet_cluster::network::parse_range;
+use nodlet_cluster::reporting::Reporting;
 use nodlet_cluster::sync::Periodic;
 use nodlet_core::facts::{Amounts, MAX_PODS};
 use nodlet_core::sorted::SortedMap;
@@ -108,6 +109,10 @@ Flags:
       --eviction-pressure-transition-period DURATION
                          time for which the Node shows pressure that is over, 5m by
                          default
+      --encryption-key-file FILE
+                         encrypt what the board stores of its cluster with the
+                         first key of this file below the root; each line is a
+                         name and 32 bytes in base64
       --fencing-period DURATION
                          on a board that has joined a cluster: no pod of the cluster
                          runs when the Lease of the Node was not renewed for this
@@ -145,6 +150,9 @@ Flags:
       --memory-swap-behavior NoSwap|LimitedSwap
                          whether containers of burstable pods may swap, in proportion
                          to their memory requests (cgroup v2); NoSwap by default
+      --metered          in a cluster, send less over a link that is paid by the byte:
+                         the Lease every 25 s, changes of pods with the Lease, and
+                         only events that are warnings
       --minimum-image-ttl-duration DURATION
                          time for which an unused image is kept, 2m by default
       --node-labels KEY=VALUE,...
@@ -248,6 +256,8 @@ struct Options {
     sync_every: Option<Duration>,
     sync_jitter: Option<Duration>,
     fencing_period: Option<Duration>,
+    reporting: Reporting,
+    encryption_key_file: Option<PathBuf>,
 }
 
 fn run(mut context: Context, parser: Parser) -> Outcome {
@@ -385,6 +395,13 @@ impl Options {
                         return Err(refused(&name, &text, "40s or more, or 0 for no end of the pods"));
                     }
                     options.fencing_period = period;
+                }
+                Flag::Long(name) if name == "encryption-key-file" => {
+                    options.encryption_key_file = Some(PathBuf::from(parser.value()?));
+                }
+                Flag::Long(name) if name == "metered" => {
+                    options.reporting =
+                        if switch(&mut parser)? { Reporting::Metered } else { Reporting::Ordinary };
                 }
                 Flag::Long(name) if name == "quiet" => options.quiet = switch(&mut parser)?,
                 Flag::Long(name) if options.limits.take(&name, &mut parser)? => {}
@@ -540,6 +557,8 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
         Some(name) => name,
         None => host_name()?,
     };
+    let below_root = |file: PathBuf| root.join(file.strip_prefix("/").unwrap_or(&file));
+    let encryption_key_file = options.encryption_key_file.map(below_root);
     Ok(Config {
         warning: crate::boot::storage_warning(&root),
         root,
@@ -571,6 +590,8 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
             .sync_every
             .map(|every| Periodic { every, jitter: options.sync_jitter.unwrap_or_default() }),
         fencing_period: options.fencing_period,
+        reporting: options.reporting,
+        encryption_key_file,
         stop_after: options.stop_after,
         down,
         shutdown_groups: options.shutdown.groups()?,

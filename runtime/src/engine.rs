@@ -76,6 +76,7 @@ use nodlet_rootfs::Store as Images;
 use smol::Async;
 
 use crate::api::{self, Request};
+use crate::at_rest::AtRest;
 use crate::ring::SharedRing;
 use crate::sources::ManifestDirectories;
 use crate::storage::Storage;
@@ -211,7 +212,9 @@ impl Engine {
         let sources = crate::sources::list(&paths);
         let directories = if config.down { &[][..] } else { &sources };
         let devices = (!config.down).then(|| paths.device_files());
-        let directories = ManifestDirectories::new(directories, &config.node_name).with_device_files(devices);
+        let at_rest = Arc::new(AtRest::of(config.encryption_key_file.clone()));
+        let directories = ManifestDirectories::new(directories, &config.node_name, at_rest.clone());
+        let directories = directories.with_device_files(devices);
         let (news, inbox) = async_channel::bounded(NEWS);
         let (request_sender, requests) = async_channel::bounded(REQUESTS);
         // Versions never go back while the boot lasts: the clock ticks faster than objects change.
@@ -233,7 +236,7 @@ impl Engine {
         let fences = fencing_period.map(|period| fencing::Fences::begin(period, &paths));
         let shell = Rc::new(Shell {
             fences,
-            stores: Stores::new(storage, images, Records::new(paths.records())),
+            stores: Stores::new(storage, images, Records::new(paths.records()), at_rest),
             paths,
             tasks: Tasks::new(news),
             publication: Publication::new(objects.clone(), events, machine.clone()),

@@ -40,6 +40,7 @@
 
 pub mod api;
 pub mod app_armor;
+mod at_rest;
 pub mod container_config;
 mod devices;
 mod downward_api;

@@ -16,12 +16,14 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 use nodlet_core::sorted::{SortedMap, SortedSet};
 
+use crate::at_rest::AtRest;
 use crate::devices::DeviceFiles;
 pub(crate) use directory::Found;
 use directory::{Directory, FoundFile, Stamp, is_manifest_name, read};
@@ -70,6 +72,8 @@ pub(crate) struct ManifestDirectories {
     /// The unfinished look.
     look: Option<Look>,
     node: String,
+    /// Decrypts manifests of the cluster.
+    at_rest: Arc<AtRest>,
     /// The directory whose warnings clients have already received.
     warned: Option<PathBuf>,
     /// The index of the directory of device files.
@@ -90,7 +94,7 @@ struct Look {
 impl ManifestDirectories {
     /// Creates the state for `sources`, which need not exist. The first look starts to watch them. Warnings about the
     /// objects of clients are not logged, since the clients have received them.
-    pub(crate) fn new(sources: &[SourceDirectory], node: &str) -> ManifestDirectories {
+    pub(crate) fn new(sources: &[SourceDirectory], node: &str, at_rest: Arc<AtRest>) -> ManifestDirectories {
         let warned = sources.iter().find(|source| source.owner == Owner::Client);
         let directories =
             sources.iter().map(|source| Directory { path: source.path.clone(), files: SortedMap::new() });
@@ -102,6 +106,7 @@ impl ManifestDirectories {
             directories: directories.collect(),
             look: None,
             node: node.to_owned(),
+            at_rest,
             warned: warned.map(|source| source.path.clone()),
             devices: None,
         }
@@ -409,7 +414,10 @@ impl ManifestDirectories {
             file.stamp = Some(stamp);
             let bytes = if stamp.size > MAX_BYTES { None } else { Some(read(&path)?) };
             Ok(Some(match bytes.filter(|bytes| bytes.len() as u64 <= MAX_BYTES) {
-                Some(bytes) => FoundFile::Contents(bytes),
+                Some(bytes) => match self.at_rest.open(&path, bytes) {
+                    Ok(bytes) => FoundFile::Contents(bytes),
+                    Err(why) => FoundFile::Unread(format!("{}: {why}", path.display())),
+                },
                 None => FoundFile::Unread(format!(
                     "{}: is larger than 1 MiB, which no manifest needs: split it",
                     path.display()

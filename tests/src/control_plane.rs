@@ -83,6 +83,11 @@ impl ControlPlane {
         address
     }
 
+    /// A process in the network namespace of the servers.
+    pub fn pid(&self) -> u32 {
+        self.servers.first().expect("etcd was started").process.id()
+    }
+
     /// The network namespace of the servers.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use nodlet_tests::{ControlPlane, Device, Namespace, demo_archive};
+use nodlet_tests::{ClusterNode, ControlPlane, Device, Namespace, demo_archive};
 
 /// A board with an agent that has joined.
 struct Board {
@@ -38,18 +38,22 @@ impl Board {
         table.lines().filter(|line| line.contains(" 0100D40A:192B 01 ")).count()
     }
 
-    /// The bytes that the link to the cluster has carried, with all headers.
     fn bytes(&self) -> u64 {
-        let path = format!("/proc/{}/net/dev", self.device.agent_pid());
-        let table = fs::read_to_string(path).expect("the agent runs");
-        let line = table.lines().find_map(|line| line.trim().strip_prefix("uplink:")).expect("a link");
-        let numbers: Vec<u64> = line.split_whitespace().filter_map(|number| number.parse().ok()).collect();
-        numbers[0] + numbers[8]
+        bytes(&self.device)
     }
 
     fn wait_disconnected(&self) {
         self.device.wait_for("the visit to end", || self.connections() == 0);
     }
+}
+
+/// The bytes that the link of a board to the cluster has carried, with all headers.
+fn bytes(device: &Device) -> u64 {
+    let path = format!("/proc/{}/net/dev", device.agent_pid());
+    let table = fs::read_to_string(path).expect("the agent runs");
+    let line = table.lines().find_map(|line| line.trim().strip_prefix("uplink:")).expect("a link");
+    let numbers: Vec<u64> = line.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+    numbers[0] + numbers[8]
 }
 
 fn pod(name: &str) -> String {
@@ -145,4 +149,46 @@ fn only_a_board_that_has_joined_can_synchronise() {
     let device = Device::start();
     let why = device.nodlet(["sync"]).refused();
     assert!(why.contains("the board has joined no cluster"), "{why}");
+}
+
+#[test]
+fn a_metered_board_sends_less_than_another_one_at_the_same_time() {
+    let plane = ControlPlane::start();
+    let ordinary = ClusterNode::join(&plane, "board-1");
+    let metered = ClusterNode::join_with(&plane, "board-2", &["--metered"]);
+    let on = |name: &str, node: &str| pod(name).replace("board-1", node);
+    plane.apply(&format!("{}---{}", on("one", "board-1"), on("two", "board-2")));
+    for name in ["one", "two"] {
+        plane.wait_for(&format!("get pod {name} --no-headers"), |pod| pod.contains("1/1"));
+    }
+    let seconds = "get lease board-2 -n kube-node-lease -o jsonpath={.spec.leaseDurationSeconds}";
+    assert_eq!(plane.line(seconds).ok(), "100");
+    let renewed = || {
+        let mut last = None;
+        plane.wait_for("get lease board-2 -n kube-node-lease -o jsonpath={.spec.renewTime}", |time| {
+            last.get_or_insert_with(|| time.to_owned()) != time
+        })
+    };
+    renewed();
+    let count = |node: &ClusterNode| bytes(&node.device);
+    let before = (count(&ordinary), count(&metered));
+    (0..renewals().div_ceil(2)).for_each(|_| drop(renewed()));
+    let (ordinary_bytes, metered_bytes) = (count(&ordinary) - before.0, count(&metered) - before.1);
+    println!(
+        "idle with one pod, for {} metered renewals: {ordinary_bytes} bytes, metered {metered_bytes} bytes",
+        renewals().div_ceil(2)
+    );
+    assert!(metered_bytes * 3 < ordinary_bytes * 2, "{metered_bytes} and {ordinary_bytes}");
+
+    // A change is sent with the next renewal, or on request; events that are not warnings are not.
+    metered.device.pod("two").tell("app", "/end");
+    metered
+        .device
+        .wait_for("another run", || metered.device.pod("two").container("app").restart_count() == 1);
+    metered.device.nodlet(["sync"]).ok();
+    let restarts = "get pod two -o jsonpath={.status.containerStatuses[0].restartCount}";
+    assert_eq!(plane.line(restarts).ok(), "1");
+    let events = "get events --field-selector reason=Started -o jsonpath={.items[*].involvedObject.name}";
+    plane.wait_for(events, |names| names.contains("one"));
+    assert!(!plane.line(events).ok().contains("two"));
 }

@@ -1,6 +1,7 @@
 //! Demonstrates nodlet to a person who has just cloned it: an agent in a scratch directory runs the pods of
 //! `examples/` and is killed, which does not affect the pods. Readers can type every line that starts with
-//! `$`; `--keep` leaves everything running for that. With `--gateway`, it runs the gateway of `examples/gateway`.
+//! `$`; `--keep` leaves everything running for that. With `--gateway`, it runs the gateway of `examples/gateway`;
+//! `demo/cluster.rs` is about boards that are nodes of a cluster.
 
 use std::fs;
 use std::io::IsTerminal;
@@ -13,6 +14,8 @@ use crate::task::{Failure, Outcome, misused, project, run as run_command, work};
 use crate::toolchain::{built, cargo};
 use crate::{boards, demo_image, images, setup};
 
+mod cluster;
+
 /// The timeout of a step that usually takes moments.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -23,21 +26,25 @@ const DIARY: &str = "/var/tmp/nodlet-diary";
 const POD_CIDR: &str = "10.214.0.0/24";
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let (mut keep, mut gateway, mut board) = (false, false, None);
+    let (mut keep, mut gateway, mut cluster, mut board) = (false, false, false, None);
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             "--keep" if !keep => keep = true,
             "--gateway" if !gateway => gateway = true,
+            "--cluster" if !cluster => cluster = true,
             "--board" if board.is_none() => board = Some(words.next().ok_or_else(|| misused("demo"))?),
             _ => return Err(misused("demo")),
         }
     }
+    if u8::from(gateway) + u8::from(cluster) + u8::from(board.is_some()) > 1 {
+        return Err(misused("demo"));
+    }
     if let Some(profile) = board {
-        if gateway {
-            return Err(misused("demo"));
-        }
         return boards::demo::run(profile, keep);
+    }
+    if cluster {
+        return cluster::run(keep);
     }
     setup::require_root()?;
     if gateway {

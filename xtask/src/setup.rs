@@ -65,6 +65,15 @@ pub(crate) fn require() -> Outcome {
     Ok(())
 }
 
+/// Fails, with a remedy, if one of these programs is missing.
+pub(crate) fn require_programs(programs: &[&str]) -> Outcome {
+    let missing: Vec<&str> = programs.iter().copied().filter(|program| !in_path(program)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(format!("install {}: on Debian, `cargo xtask setup` does that", missing.join(", ")).into())
+}
+
 /// Fails without root, which is needed to start real containers.
 pub(crate) fn require_root() -> Outcome {
     let status = std::fs::read_to_string("/proc/self/status")?;

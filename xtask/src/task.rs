@@ -11,8 +11,8 @@ pub(crate) type Task = (&'static str, &'static str, &'static str);
 pub(crate) const TASKS: &[Task] = &[
     (
         "demo",
-        "[--keep] [--gateway | --board PROFILE]",
-        "show what nodlet does, on this machine or on an emulated board; --keep leaves it running",
+        "[--keep] [--gateway | --cluster | --board PROFILE]",
+        "show what nodlet does, on this machine, in a cluster or on an emulated board; --keep leaves it running",
     ),
     ("setup", "", "install what the tests need and this machine lacks (Debian, root)"),
     (

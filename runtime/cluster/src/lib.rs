@@ -25,6 +25,7 @@ pub mod node;
 pub mod objects;
 pub mod pem;
 pub mod pods;
+pub mod reporting;
 pub mod review;
 pub mod schedule;
 pub mod services;
@@ -45,6 +46,7 @@ mod tests {
             ("node.rs", include_str!("node.rs")),
             ("objects.rs", include_str!("objects.rs")),
             ("pods.rs", include_str!("pods.rs")),
+            ("reporting.rs", include_str!("reporting.rs")),
             ("schedule.rs", include_str!("schedule.rs")),
             ("services.rs", include_str!("services.rs")),
             ("trust.rs", include_str!("trust.rs")),

@@ -1,20 +1,6 @@
 //! What this node reports to a cluster: the Node object, its status, and its Lease. Pure.
 
-use std::time::Duration;
-
 use serde_json::{Map, Value, json};
-
-/// The interval of renewals of the Lease.
-pub(crate) const RENEW_EVERY: Duration = Duration::from_secs(10);
-
-/// The delay of a renewal after which the cluster may have noticed that it is missing.
-pub const LATE: Duration = Duration::from_secs(5);
-
-/// The time after which the cluster takes a Lease for lapsed.
-const LEASE_SECONDS: u64 = 40;
-
-/// The interval of status updates of a Node that does not change.
-pub const REPORT_EVERY: Duration = Duration::from_secs(300);
 
 /// The Node object with which the node registers. `local` is the Node of the local API.
 pub fn registration(local: &Value, now: &str) -> Value {
@@ -83,8 +69,8 @@ pub fn lease_path(node: &str) -> String {
 /// The path of all Leases of nodes.
 pub const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
-/// A new Lease. `uid` is that of the Node, with which the Lease goes.
-pub fn lease(node: &str, uid: &str, now: &str) -> Value {
+/// A new Lease, which lapses after `seconds`. `uid` is that of the Node, with which the Lease goes.
+pub fn lease(node: &str, uid: &str, seconds: u64, now: &str) -> Value {
     json!({
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -92,13 +78,13 @@ pub fn lease(node: &str, uid: &str, now: &str) -> Value {
             "name": node,
             "ownerReferences": [{ "apiVersion": "v1", "kind": "Node", "name": node, "uid": uid }],
         },
-        "spec": { "holderIdentity": node, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now },
+        "spec": { "holderIdentity": node, "leaseDurationSeconds": seconds, "renewTime": now },
     })
 }
 
 /// A merge patch that renews a Lease.
-pub fn renewal(node: &str, now: &str) -> Value {
-    json!({ "spec": { "holderIdentity": node, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now } })
+pub fn renewal(node: &str, seconds: u64, now: &str) -> Value {
+    json!({ "spec": { "holderIdentity": node, "leaseDurationSeconds": seconds, "renewTime": now } })
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@
 use std::time::{Duration, Instant};
 
 use crate::backoff::{Backoff, Rate, jitter};
-use crate::node;
+use crate::reporting::Reporting;
 use crate::sync::{Periodic, Visit};
 
 /// The interval at which tokens, unbound claims and rejected mirror pods are looked at.
@@ -21,6 +21,9 @@ pub const REFRESH_EVERY: Duration = Duration::from_secs(60);
 
 /// The time after which a watch without any event is taken for dead: the server ends each after 10 minutes.
 const SILENCE: Duration = Duration::from_secs(660);
+
+/// A renewal of the Lease that is later than this is followed by a report of the node.
+const LATE: Duration = Duration::from_secs(5);
 
 /// The interval of attempts to get a new certificate.
 const ROTATE_AGAIN: Duration = Duration::from_secs(300);
@@ -128,6 +131,8 @@ pub enum Next {
         until: Instant,
         /// Whether events of the watch may be read meanwhile.
         reads: bool,
+        /// Whether a change on the board is news.
+        changes: bool,
     },
 }
 
@@ -163,6 +168,7 @@ fn first(periodic: Option<Periodic>) -> Backoff {
 pub struct Schedule {
     /// When the node connects; `None` for a permanent connection.
     periodic: Option<Periodic>,
+    reporting: Reporting,
     visit: Visit,
     link: Link,
     backoff: Backoff,
@@ -172,6 +178,8 @@ pub struct Schedule {
     node_changed: bool,
     pods: Pods,
     board_changed: bool,
+    /// When changes on the board are sent.
+    send_at: Instant,
     refresh_at: Instant,
     /// Version up to which events were read.
     version: String,
@@ -191,9 +199,10 @@ pub struct Schedule {
 
 impl Schedule {
     /// The schedule of a node that connects at once, and periodically or for ever.
-    pub fn new(now: Instant, periodic: Option<Periodic>) -> Schedule {
+    pub fn new(now: Instant, periodic: Option<Periodic>, reporting: Reporting) -> Schedule {
         Schedule {
             periodic,
+            reporting,
             visit: Visit::new(now),
             link: Link::Down { until: now },
             backoff: first(periodic),
@@ -203,6 +212,7 @@ impl Schedule {
             node_changed: false,
             pods: Pods::Unlisted,
             board_changed: false,
+            send_at: now,
             refresh_at: now,
             version: String::new(),
             watch_since: now,
@@ -235,7 +245,7 @@ impl Schedule {
     pub fn next(&self, now: Instant, wall: i64) -> Next {
         if let Link::Down { until } = self.link {
             return match now < until {
-                true => Next::Wait { until, reads: false },
+                true => Next::Wait { until, reads: false, changes: false },
                 false => Next::Do(Action::Connect),
             };
         }
@@ -249,7 +259,7 @@ impl Schedule {
             (Node::Leased, _) if now >= self.lease_at => Action::RenewLease { create: false },
             (Node::Leased, Pods::Unlisted) => Action::List,
             (Node::Leased, Pods::Listed) => Action::SendStatuses,
-            (Node::Leased, Pods::Current) if self.board_changed => Action::SendChanges,
+            (Node::Leased, Pods::Current) if self.board_changed && now >= self.send_at => Action::SendChanges,
             (Node::Leased, Pods::Current) if self.node_changed || now >= self.report_at => Action::ReportNode,
             (Node::Leased, Pods::Current) if now >= self.refresh_at => Action::Refresh,
             (Node::Leased, Pods::Current) if rotates && now >= self.rotate_again => Action::Rotate,
@@ -271,7 +281,7 @@ impl Schedule {
                 {
                     until = if waits { until.min(at) } else { until };
                 }
-                return Next::Wait { until, reads: reads && self.is_watching };
+                return Next::Wait { until, reads: reads && self.is_watching, changes: !self.board_changed };
             }
         };
         Next::Do(action)
@@ -291,7 +301,7 @@ impl Schedule {
                 self.rotate_at = rotate_at;
                 // A new session first does all else.
                 if self.periodic.is_none() {
-                    self.rotate_again = self.rotate_again.max(now + node::RENEW_EVERY);
+                    self.rotate_again = self.rotate_again.max(now + self.reporting.renew_every());
                 }
             }
             Seen::Registered => {
@@ -299,10 +309,11 @@ impl Schedule {
                 self.reported(now);
             }
             Seen::LeaseRenewed => {
-                // The cluster may show the Node as `Unknown` by now, which only a report of the node changes.
-                self.node_changed |= self.node == Node::Leased && now >= self.lease_at + node::LATE;
+                // The cluster may have taken the node for lost meanwhile, which only a status of the node changes.
+                self.node_changed |= self.node == Node::Leased && now >= self.lease_at + LATE;
                 self.node = Node::Leased;
-                self.lease_at = now + node::RENEW_EVERY + jitter(node::RENEW_EVERY / 25, random);
+                let every = self.reporting.renew_every();
+                self.lease_at = now + every + jitter(every / 25, random);
             }
             Seen::NodeGone => self.node = Node::Unregistered,
             Seen::Listed { version } => {
@@ -333,7 +344,13 @@ impl Schedule {
                 self.heard_at = now;
                 self.version = version.unwrap_or_else(|| std::mem::take(&mut self.version));
             }
-            Seen::BoardChanged => self.board_changed = true,
+            Seen::BoardChanged if self.board_changed => {}
+            Seen::BoardChanged => {
+                self.board_changed = true;
+                // A visit is short: it sends at once.
+                let waits = self.reporting.waits_for_lease() && self.periodic.is_none();
+                self.send_at = if waits { self.lease_at } else { now };
+            }
             Seen::NodeChanged => self.node_changed = true,
             Seen::Rotated(replaced) => {
                 // Also after a success: a server that signs for moments must not wear out the flash.
@@ -355,8 +372,10 @@ impl Schedule {
                 self.link = Link::Down { until: next };
             }
             Seen::ConnectNow => {
-                if let Link::Down { until } = &mut self.link {
-                    *until = now;
+                match &mut self.link {
+                    Link::Down { until } => *until = now,
+                    // Nothing waits for the next renewal of the Lease.
+                    Link::Up { .. } => (self.board_changed, self.send_at) = (true, now),
                 }
             }
         }
@@ -373,7 +392,7 @@ impl Schedule {
 
     fn reported(&mut self, now: Instant) {
         self.node_changed = false;
-        self.report_at = now + node::REPORT_EVERY;
+        self.report_at = now + self.reporting.report_every();
     }
 }
 
@@ -392,7 +411,8 @@ mod tests {
     impl Sim {
         fn new() -> Sim {
             let start = Instant::now();
-            Sim { schedule: Schedule::new(start, None), start, now: start, trace: String::new() }
+            let schedule = Schedule::new(start, None, Reporting::Ordinary);
+            Sim { schedule, start, now: start, trace: String::new() }
         }
 
         fn seconds(&self) -> u64 {
@@ -472,19 +492,45 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_that_was_late_is_followed_by_a_report_of_the_node() {
+    fn a_node_whose_lease_was_renewed_late_is_reported_because_it_may_have_been_taken_for_lost() {
         let mut sim = Sim::new();
-        sim.run_until(9, |_| None);
+        sim.run_until(5, |_| None);
         sim.take();
-        // The request hangs for so long, and succeeds.
-        for (late, expected) in [(4, ""), (5, "ReportNode"), (14, "ReportNode")] {
-            let due = sim.schedule.lease_at;
-            sim.now = due + Duration::from_secs(late);
+        for (late, is_reported) in [(4, false), (5, true)] {
+            sim.now = sim.schedule.lease_at + Duration::from_secs(late);
             sim.see(Seen::LeaseRenewed);
-            let until = sim.seconds();
-            sim.run_until(until, |_| None);
-            assert_eq!(sim.take().trim().split(' ').next_back(), Some(expected), "{late}");
+            let end = sim.seconds() + 1;
+            sim.run_until(end, |_| None);
+            assert_eq!(sim.take().contains("ReportNode"), is_reported, "{late} s");
         }
+    }
+
+    #[test]
+    fn a_metered_node_sends_changes_with_the_lease_or_on_request() {
+        let mut sim = Sim::new();
+        sim.schedule = Schedule::new(sim.start, None, Reporting::Metered);
+        sim.run_until(2, |_| None);
+        assert_eq!(sim.take(), BEGIN);
+        for _ in 0..3 {
+            sim.see(Seen::BoardChanged);
+            let waits =
+                matches!(sim.schedule.next(sim.now, 0), Next::Wait { reads: true, changes: false, .. });
+            assert!(waits, "{:?}", sim.schedule);
+        }
+        sim.run_until(30, |_| None);
+        assert_eq!(sim.take(), "  25s RenewLease { create: false }\n  25s SendChanges\n");
+        sim.see(Seen::BoardChanged);
+        sim.see(Seen::ConnectNow);
+        sim.run_until(31, |_| None);
+        assert_eq!(sim.take(), "  30s SendChanges\n");
+        let mut trace = String::new();
+        for minute in 1..=60 {
+            sim.see(Seen::Event { length: 100, version: None });
+            sim.run_until(30 + minute * 60, |_| None);
+            trace += &sim.take();
+        }
+        let count = |word: &str| trace.matches(word).count();
+        assert_eq!((count("RenewLease"), count("ReportNode"), count("SendChanges")), (144, 1, 0));
     }
 
     #[test]
@@ -596,7 +642,8 @@ mod tests {
     fn a_periodic_node_leaves_when_there_is_nothing_to_do_and_returns_in_time_or_on_request() {
         let every = Duration::from_secs(3600);
         let mut sim = Sim::new();
-        sim.schedule = Schedule::new(sim.start, Some(Periodic { every, jitter: Duration::ZERO }));
+        let periodic = Periodic { every, jitter: Duration::ZERO };
+        sim.schedule = Schedule::new(sim.start, Some(periodic), Reporting::Metered);
         sim.run_until(10, |_| None);
         let visit = "Connect\n   0s Register\n   0s RenewLease { create: true }\n   0s List\n   0s SendStatuses\n   0s Refresh\n   0s Leave\n";
         assert_eq!(sim.take(), format!("   0s {visit}"));

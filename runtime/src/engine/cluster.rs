@@ -40,6 +40,7 @@ use nodlet_core::error::causes;
 
 use super::{Engine, Shell, cluster_network, enrolment, uplink};
 use crate::api::Reply;
+use crate::at_rest::AtRest;
 use nodlet_registry::Status;
 
 /// The longest life of a watch in seconds (client-go: 5 to 10 minutes).
@@ -154,7 +155,7 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
     cluster_network::restore(&shell).await;
     // Events wait for a connection from now on.
     shell.publication.events_sent(0);
-    let schedule = Schedule::new(Instant::now(), shell.config.sync);
+    let schedule = Schedule::new(Instant::now(), shell.config.sync, shell.config.reporting);
     let follower = Follower {
         shell,
         credentials,
@@ -175,6 +176,11 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
         reported: Value::Null,
         logged: String::new(),
     };
+    if matches!(*follower.shell.stores.at_rest, AtRest::Encrypted(_)) {
+        // `nodlet join` has no key.
+        let path = follower.shell.paths.cluster_credentials();
+        follower.write(path, follower.credentials.to_json().into_bytes()).await;
+    }
     follower.go_on().await;
 }
 
@@ -242,7 +248,9 @@ impl Follower {
         }
         match (next, api) {
             (Next::Wait { until, .. }, None) => self.rest(until).await,
-            (Next::Wait { until, reads }, Some(api)) => self.wait(api, watches, until, reads).await,
+            (Next::Wait { until, reads, changes }, Some(api)) => {
+                self.wait(api, watches, until, (reads, changes)).await
+            }
             (Next::Do(Action::Connect), api) => self.connect(api).await.map(Some),
             (Next::Do(action), Some(api)) => self.perform(api, watches, action).await.map(Some),
             (Next::Do(_), None) => Ok(Some(Seen::Failed)),
@@ -268,13 +276,13 @@ impl Follower {
         }))
     }
 
-    /// Waits for an event of a watch, a change on the board, or the next action.
+    /// Waits for an event of a watch, a change on the board (if these are read), or the next action.
     async fn wait(
         &mut self,
         api: &mut Api,
         watches: &mut Watches,
         until: Instant,
-        reads: bool,
+        (reads, changes): (bool, bool),
     ) -> Result<Option<Seen>, Failure> {
         enum Woken {
             News((Target, News)),
@@ -288,7 +296,10 @@ impl Follower {
             }
         };
         let changed = async {
-            self.shell.publication.objects.changed_since(self.version).await;
+            match changes {
+                true => self.shell.publication.objects.changed_since(self.version).await,
+                false => smol::future::pending().await,
+            }
             Ok(Woken::Due)
         };
         let due = async {
@@ -302,7 +313,7 @@ impl Follower {
             Woken::News(news) => news,
             Woken::Asked(reply) => {
                 self.waiting.extend(reply);
-                return Ok(None);
+                return Ok(Some(Seen::ConnectNow));
             }
             Woken::Due => {
                 let is_changed = self.shell.publication.objects.version() > self.version;
@@ -386,12 +397,7 @@ impl Follower {
 
     /// Writes a file durably, if it differs. Returns whether the file is there; a failure is logged.
     async fn write(&self, path: PathBuf, bytes: Vec<u8>) -> bool {
-        let (old, new) = (path.clone(), bytes.clone());
-        let is_same = self.shell.stores.storage.run(move || std::fs::read(old).is_ok_and(|old| old == new));
-        if is_same.await {
-            return true;
-        }
-        let written = self.shell.stores.replace(path.clone(), bytes).await;
+        let written = self.shell.stores.replace_sealed(path.clone(), bytes).await;
         if let Err(error) = &written {
             log::error!("failed to write {}: {error}", path.display());
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::{ClusterDns, Eviction, ImageCollection};
 use crate::container_config::LogLimits;
+use nodlet_cluster::reporting::Reporting;
 use nodlet_cluster::sync::Periodic;
 use nodlet_core::facts::{Amounts, ShutdownGroup};
 use nodlet_core::sorted::SortedMap;
@@ -61,6 +62,10 @@ pub struct Config {
     pub reserved: Amounts,
     /// When the board connects to its cluster; `None` for a permanent connection.
     pub sync: Option<Periodic>,
+    /// The file with the keys that encrypt what the board stores of its cluster; `None` to store it as it is.
+    pub encryption_key_file: Option<PathBuf>,
+    /// How much the board reports to its cluster.
+    pub reporting: Reporting,
     /// The time without a renewal of its Lease after which no pod of the cluster runs on a joined board; `None` for no
     /// end.
     pub fencing_period: Option<Duration>,

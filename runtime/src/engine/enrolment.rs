@@ -2,11 +2,9 @@
 //! kubeconfig of the image (`etc/nodlet/bootstrap-kubeconfig`), also after the stored certificate has expired. Waits
 //! for what is missing: a network, with back-off, or a clock, without polling. Pods wait for none of it.
 
-use std::fs::OpenOptions;
-use std::io::{self, Read};
+use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nodlet_cluster::api::random;
@@ -21,10 +19,8 @@ use nodlet_registry::NodeEvent;
 
 use super::Shell;
 use super::kernel_news::clock_shows;
+use crate::at_rest::read_file;
 use crate::prober::lookup;
-
-/// Maximum size of the file with the credentials, and of a kubeconfig, in bytes.
-const MAX_FILE: u64 = 1 << 20;
 
 /// The time for which a request for a certificate waits to be approved, before another is made.
 const APPROVAL_WITHIN: Duration = Duration::from_secs(60 * 60);
@@ -97,7 +93,8 @@ pub(super) async fn credentials(shell: &Shell) -> Option<Credentials> {
         }
         match enrol(shell, &bootstrap).await {
             Ok(credentials) => {
-                let written = shell.stores.replace(path.clone(), credentials.to_json().into_bytes()).await;
+                let text = credentials.to_json().into_bytes();
+                let written = shell.stores.replace_sealed(path.clone(), text).await;
                 match written {
                     Ok(()) => {
                         log::info!("enrolled in the cluster at {}", bootstrap.server);
@@ -163,27 +160,18 @@ async fn bootstrap(shell: &Shell) -> Result<Option<Bootstrap>, String> {
     Bootstrap::new(&config).map(Some).map_err(|why| format!("{file}: {why}"))
 }
 
-/// Reads a file on the storage thread; `None` if it is missing.
-async fn read(shell: &Shell, path: PathBuf) -> Result<Option<String>, String> {
-    match shell.stores.storage.run(move || read_file(&path)).await {
+/// Reads a file, which may be encrypted, on the storage thread; `None` if it is missing.
+pub(super) async fn read(shell: &Shell, path: PathBuf) -> Result<Option<String>, String> {
+    let at_rest = shell.stores.at_rest.clone();
+    let read = shell.stores.storage.run(move || {
+        let text = at_rest.open(&path, read_file(&path)?)?;
+        String::from_utf8(text).map_err(|_| io::Error::other("it is no text"))
+    });
+    match read.await {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error.to_string()),
     }
-}
-
-/// Reads a file of bounded size. Whatever else has its name must neither block the thread nor fill the memory.
-pub(super) fn read_file(path: &Path) -> io::Result<String> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
-    }
-    let mut text = String::new();
-    if file.take(MAX_FILE + 1).read_to_string(&mut text)? as u64 > MAX_FILE {
-        return Err(io::Error::other("it is larger than 1 MiB"));
-    }
-    Ok(text)
 }
 
 fn clock_is_wrong(from: i64) -> String {
@@ -203,32 +191,4 @@ fn time(seconds: i64) -> Timestamp {
 /// The wall time in seconds since 1970.
 pub(super) fn seconds() -> i64 {
     timestamp().0.div_euclid(1_000_000_000)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    #[test]
-    fn credentials_are_read_from_a_regular_file_of_bounded_size_only() {
-        let directory = std::env::temp_dir().join(format!("nodlet-credentials-{}", std::process::id()));
-        fs::create_dir(&directory).expect("a directory");
-        let (path, file) = (directory.join("cluster.json"), directory.join("file"));
-        let read = || read_file(&path).map_err(|error| error.to_string());
-        assert_eq!(read_file(&path).expect_err("nothing").kind(), io::ErrorKind::NotFound);
-        fs::write(&path, "{}").expect("a file");
-        assert_eq!(read(), Ok("{}".to_owned()));
-        fs::rename(&path, &file).expect("another name");
-        std::os::unix::fs::symlink(&file, &path).expect("a link");
-        read().expect_err("a link");
-        fs::remove_file(&path).expect("removed");
-        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
-        assert_eq!(read(), Err("it is no regular file".to_owned()));
-        fs::remove_file(&path).expect("removed");
-        fs::File::create(&path).and_then(|file| file.set_len(3 << 30)).expect("a large file");
-        assert_eq!(read(), Err("it is larger than 1 MiB".to_owned()));
-        fs::remove_dir_all(&directory).expect("removed");
-    }
 }

@@ -15,6 +15,7 @@ use nodlet_registry::Wanted;
 use nodlet_rootfs::Store as Images;
 use serde_json::Value;
 
+use crate::at_rest::AtRest;
 use crate::durable::{self, Fault, NoFault};
 use crate::storage::Storage;
 use crate::store::{AdmittedWith, LoadError, Recorded, Records};
@@ -25,6 +26,8 @@ pub(super) struct Stores {
     pub(super) images: Arc<Images>,
     pub(super) records: Arc<Records>,
     pub(super) fault: Arc<dyn Fault>,
+    /// Encrypts what is stored of the cluster.
+    pub(super) at_rest: Arc<AtRest>,
     /// Records of pods that the core does not know yet.
     pub(super) recorded: RefCell<Recorded>,
     /// A record could not be read for lack of descriptors or memory. The loop has it read again.
@@ -34,17 +37,15 @@ pub(super) struct Stores {
 }
 
 impl Stores {
-    pub(super) fn new(storage: Storage, images: Arc<Images>, records: Records) -> Stores {
+    pub(super) fn new(
+        storage: Storage,
+        images: Arc<Images>,
+        records: Records,
+        at_rest: Arc<AtRest>,
+    ) -> Stores {
         let (records, fault) = (Arc::new(records), Arc::new(NoFault));
-        Stores {
-            storage,
-            images,
-            records,
-            fault,
-            recorded: RefCell::default(),
-            is_short: Cell::new(false),
-            bindings: RefCell::default(),
-        }
+        let (recorded, bindings) = (RefCell::default(), RefCell::default());
+        Stores { storage, images, records, fault, at_rest, recorded, is_short: Cell::new(false), bindings }
     }
 
     /// Makes `bytes` the durable content of a file.
@@ -55,6 +56,22 @@ impl Stores {
     ) -> impl Future<Output = io::Result<()>> + use<> {
         let fault = self.fault.clone();
         self.storage.run(move || durable::replace(&path, &bytes, &*fault))
+    }
+
+    /// Makes `text` the durable content of a file about the cluster, encrypted if the board has keys. Writes nothing if
+    /// that is so.
+    pub(super) fn replace_sealed(
+        &self,
+        path: PathBuf,
+        text: Vec<u8>,
+    ) -> impl Future<Output = io::Result<()>> + use<> {
+        let (fault, at_rest) = (self.fault.clone(), self.at_rest.clone());
+        self.storage.run(move || {
+            if std::fs::read(&path).is_ok_and(|stored| at_rest.is_current(&path, stored, &text)) {
+                return Ok(());
+            }
+            durable::replace(&path, &at_rest.seal(&path, text)?, &*fault)
+        })
     }
 
     /// Removes a file durably.
@@ -70,9 +87,9 @@ impl Stores {
         path: PathBuf,
         uid: Option<&Uid>,
     ) -> impl Future<Output = io::Result<()>> + use<> {
-        let (fault, uid) = (self.fault.clone(), uid.map(Uid::to_string));
+        let (fault, at_rest, uid) = (self.fault.clone(), self.at_rest.clone(), uid.map(Uid::to_string));
         self.storage.run(move || match uid {
-            Some(uid) if is_of_another(&path, &uid)? => Ok(()),
+            Some(uid) if is_of_another(&at_rest, &path, &uid)? => Ok(()),
             Some(_) | None => durable::remove(&path, &*fault),
         })
     }
@@ -144,11 +161,13 @@ impl Stores {
 ///
 /// # Errors
 /// The file cannot be read.
-fn is_of_another(path: &Path, uid: &str) -> io::Result<bool> {
+fn is_of_another(at_rest: &AtRest, path: &Path, uid: &str) -> io::Result<bool> {
     let text = match std::fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         text => text?,
     };
+    // A manifest that cannot be decrypted could not be read as that of another pod, either.
+    let text = at_rest.open(path, text).unwrap_or_default();
     let found: Value = serde_json::from_slice(&text).unwrap_or_default();
     Ok(found["metadata"]["uid"].as_str().is_some_and(|found| found != uid))
 }
@@ -173,6 +192,7 @@ mod tests {
             Storage::start().expect("a thread"),
             Arc::new(Images::open(&directory).expect("an empty store")),
             Records::new(directory.join("records")),
+            Arc::new(AtRest::of(None)),
         );
         let path = directory.join("default_web-0.json");
         let manifest =

@@ -17,7 +17,7 @@ impl Sources {
         let row = |path| SourceDirectory { path, owner: Owner::File, hint: None };
         let list: Vec<SourceDirectory> = directories.into_iter().map(row).collect();
         Sources {
-            directories: ManifestDirectories::new(&list, node),
+            directories: ManifestDirectories::new(&list, node, Arc::new(AtRest::Plain)),
             list: nodlet_registry::Sources::new(list),
         }
     }

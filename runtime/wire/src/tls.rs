@@ -3,13 +3,15 @@
 //!
 //! The prober verifies no certificate, as a kubelet's probes ([`Client::unverified`]). A client of a cluster or of a
 //! registry verifies the server with the roots of a [`Trust`], and may present a certificate of its own
-//! ([`Client::verified`], `docs/decisions/0009-cryptography-for-mutual-tls.md`). [`server`] is the other end.
+//! ([`Client::verified`], `docs/decisions/0009-cryptography-for-mutual-tls.md`). [`server`] is the other end. [`at_rest`]
+//! encrypts files with one of the ciphers.
 //!
 //! This module waits only for the connection. A server can occupy only limited memory: a record, and a handshake
 //! message of 64 KiB. It can cause only limited work: each read yields to other tasks, and the number of bytes
 //! without data is limited ([`MAX_IDLE_BYTES`]).
 
 mod aead;
+pub mod at_rest;
 pub mod certificate;
 pub mod der;
 mod exchange;

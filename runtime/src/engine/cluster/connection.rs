@@ -123,15 +123,16 @@ impl Follower {
         let now = self.now().nanos().to_string();
         let now = format!("{}Z", now.get(..26).unwrap_or_default());
         let name = &self.credentials.node;
-        let renewed =
-            api.call("PATCH", &node::lease_path(name), Some((MERGE, &node::renewal(name, &now)))).await;
+        let seconds = self.shell.config.reporting.lease_seconds();
+        let renewal = node::renewal(name, seconds, &now);
+        let renewed = api.call("PATCH", &node::lease_path(name), Some((MERGE, &renewal))).await;
         match renewed {
             Ok(_) => {}
             Err(error) if error.code() != Some(404) => return Err(error.into()),
             // The cluster removes a Lease with its Node: a running machine registers again.
             Err(_) if !create => return Ok(Seen::NodeGone),
             Err(_) => {
-                let lease = node::lease(name, &self.node_uid, &now);
+                let lease = node::lease(name, &self.node_uid, seconds, &now);
                 api.call("POST", node::LEASES, Some((JSON, &lease))).await?;
             }
         }

@@ -92,8 +92,8 @@ async fn run(shell: Rc<Shell>, api: Api) {
     // What is wrong with them is logged by the task that follows the cluster.
     let Some(credentials) = credentials(&shell).await else { return };
     let path = shell.paths.serving_certificate();
-    let read = shell.stores.storage.run(move || enrolment::read_file(&path)).await;
-    let stored = read.ok().and_then(|text| Serving::from_json(&text));
+    let read = enrolment::read(&shell, path).await;
+    let stored = read.ok().flatten().and_then(|text| Serving::from_json(&text));
     let server = async {
         let mut renewal = Renewal::new();
         let serving = match stored {
@@ -127,8 +127,8 @@ async fn run(shell: Rc<Shell>, api: Api) {
 /// The stored credentials of the cluster.
 async fn credentials(shell: &Shell) -> Option<Credentials> {
     let path = shell.paths.cluster_credentials();
-    let read = shell.stores.storage.run(move || enrolment::read_file(&path)).await;
-    let credentials = read.ok().and_then(|text| Credentials::from_json(&text).ok());
+    let read = enrolment::read(shell, path).await;
+    let credentials = read.ok().flatten().and_then(|text| Credentials::from_json(&text).ok());
     credentials.filter(|credentials| credentials.node == shell.config.node_name)
 }
 
@@ -380,7 +380,7 @@ impl KubeletServer {
         let new = Serving { names: names.to_vec(), certificates, key: Secret(key.to_bytes().to_vec()) };
         *self.identity.borrow_mut() = identity(&new, &credentials)?;
         let path: PathBuf = self.shell.paths.serving_certificate();
-        let written = self.shell.stores.replace(path.clone(), new.to_json().into_bytes()).await;
+        let written = self.shell.stores.replace_sealed(path.clone(), new.to_json().into_bytes()).await;
         if let Err(error) = written {
             log::error!("failed to write {}: {error}", path.display());
         }

@@ -165,6 +165,9 @@ impl Follower {
 
     /// Sends an event of a pod of the cluster, or of the node.
     async fn send_event(&self, api: &mut Api, mut event: Value) -> Result<(), Failure> {
+        if !self.shell.config.reporting.sends(&event) {
+            return Ok(());
+        }
         let involved = &event["involvedObject"];
         let uid = involved["uid"].as_str().unwrap_or_default();
         if !(self.followed.get(uid).is_some() || involved["kind"] == "Node") {

@@ -17,7 +17,7 @@ mod rfc8448;
 mod tests;
 
 /// Size of a tag in bytes, for all ciphers.
-const TAG: usize = 16;
+pub(super) const TAG: usize = 16;
 
 /// The part of a nonce that GCM sends along in TLS 1.2 (RFC 5288).
 const EXPLICIT: usize = 8;
@@ -52,8 +52,9 @@ impl Aead {
         }
     }
 
-    fn keyed(self, key: &[u8]) -> Keyed {
-        let wrong = "rustls makes keys of the length that was declared";
+    /// The cipher with a key of its length.
+    pub(super) fn keyed(self, key: &[u8]) -> Keyed {
+        let wrong = "callers make keys of the cipher's length";
         match self {
             Aead::Aes128Gcm => Keyed::Aes128Gcm(Box::new(Aes128Gcm::new_from_slice(key).expect(wrong))),
             Aead::Aes256Gcm => Keyed::Aes256Gcm(Box::new(Aes256Gcm::new_from_slice(key).expect(wrong))),
@@ -73,14 +74,19 @@ impl Aead {
 }
 
 /// A cipher with its key.
-enum Keyed {
+pub(super) enum Keyed {
     Aes128Gcm(Box<Aes128Gcm>),
     Aes256Gcm(Box<Aes256Gcm>),
     ChaCha20Poly1305(ChaCha20Poly1305),
 }
 
 impl Keyed {
-    fn seal(&self, nonce: [u8; NONCE_LEN], aad: &[u8], text: &mut [u8]) -> Result<[u8; TAG], Error> {
+    pub(super) fn seal(
+        &self,
+        nonce: [u8; NONCE_LEN],
+        aad: &[u8],
+        text: &mut [u8],
+    ) -> Result<[u8; TAG], Error> {
         let text = InOutBuf::from(text);
         let nonce = &nonce.into();
         let tag = match self {
@@ -92,7 +98,7 @@ impl Keyed {
     }
 
     /// Decrypts `sealed`, whose tag is at its end, in place. Returns the length of the plain text.
-    fn open(&self, nonce: [u8; NONCE_LEN], aad: &[u8], sealed: &mut [u8]) -> Result<usize, Error> {
+    pub(super) fn open(&self, nonce: [u8; NONCE_LEN], aad: &[u8], sealed: &mut [u8]) -> Result<usize, Error> {
         let (text, tag) = sealed.split_last_chunk_mut::<TAG>().ok_or(Error::DecryptError)?;
         let length = text.len();
         let text = InOutBuf::from(text);
