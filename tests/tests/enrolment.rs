@@ -155,7 +155,7 @@ fn a_board_enrols_by_itself_and_again_when_its_certificate_has_expired_until_it_
     let first = credentials();
     drop(cut);
     device.wait_for("another certificate", || credentials() != first && !credentials().is_empty());
-    assert_eq!(logged(&device, "enrolled in the cluster at"), 2);
+    device.wait_for("the log of it", || logged(&device, "enrolled in the cluster at") == 2);
     plane.line("delete node board-1").ok();
     plane.wait_for("get node board-1 --no-headers", ready);
 
