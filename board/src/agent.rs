@@ -671,6 +671,7 @@ mod tests {
         assert_eq!(fencing("--fencing-period 40s"), Some(Some(Duration::from_secs(40))));
         assert_eq!((fencing("--fencing-period 0"), fencing("")), (Some(None), Some(None)));
         assert!(parse("--sync-every 6h --kubelet-port 10250").is_err());
+        assert!(parse("--fencing-period 5m --sync-every 6h").is_err());
         assert!(parse("--sync-every 6h --kubelet-port 0").is_ok());
         assert_eq!((sync("--sync-every 0"), sync("--sync-jitter 10m")), (Some((None, None)), None));
         let right = parse(
@@ -698,7 +699,6 @@ mod tests {
             ("--stop-after x", "--stop-after"),
             ("--sync-every 59s", "--sync-every"),
             ("--fencing-period 39s", "--fencing-period"),
-            ("--fencing-period 5m --sync-every 6h", "--fencing-period"),
             ("--sync-every 6", "--sync-every"),
             ("--sync-every 6h --sync-jitter -1m", "--sync-jitter"),
             ("--node-labels zone", "--node-labels"),

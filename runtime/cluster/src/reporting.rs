@@ -17,7 +17,7 @@ pub enum Reporting {
 impl Reporting {
     /// The interval of renewals of the Lease. A cluster takes a node for lost after 40 s (before Kubernetes 1.32) or
     /// 50 s: one renewal may be late by 15 s.
-    pub fn renew_every(self) -> Duration {
+    pub(crate) fn renew_every(self) -> Duration {
         match self {
             Reporting::Ordinary => Duration::from_secs(10),
             Reporting::Metered => Duration::from_secs(25),
@@ -30,7 +30,7 @@ impl Reporting {
     }
 
     /// The interval of status updates of a Node that does not change.
-    pub fn report_every(self) -> Duration {
+    pub(crate) fn report_every(self) -> Duration {
         match self {
             Reporting::Ordinary => Duration::from_secs(300),
             Reporting::Metered => Duration::from_secs(3600),
@@ -38,7 +38,7 @@ impl Reporting {
     }
 
     /// Whether changes on the board wait for the next renewal of the Lease, so that the last one of several is sent.
-    pub fn waits_for_lease(self) -> bool {
+    pub(crate) fn waits_for_lease(self) -> bool {
         self == Reporting::Metered
     }
 

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::request::refused;
 use super::wanted::{Admitted, Problem};
-use super::{DefinitionsByName, Status, Wanted, ephemeral, published};
+use super::{DefinitionsByName, Registry, Status, Wanted, ephemeral, published};
 use crate::objects::Objects;
 use nodlet_core::facts::{Event, Record};
 use nodlet_core::spec::Pod;
@@ -245,8 +245,17 @@ pub fn admit(base: Base, new: &Rc<Wanted>, policy: &Policy) -> Result<Admitted, 
     })
 }
 
+impl Registry {
+    /// Adds ephemeral containers that the pod had before, `list`, to the pod `plain` of a manifest. A pod to which they
+    /// cannot be added continues without them.
+    pub fn add_ephemeral_again(&self, plain: &Rc<Wanted>, list: Value) -> Admitted {
+        admit(Base::Ephemeral(list), plain, &self.policy())
+            .unwrap_or_else(|error| with_loss(plain.clone(), error.to_string()))
+    }
+}
+
 /// The pod, admitted without presets or ephemeral containers that it had before.
-pub(super) fn with_loss(wanted: Rc<Wanted>, why: String) -> Admitted {
+fn with_loss(wanted: Rc<Wanted>, why: String) -> Admitted {
     let message = format!("{}/{}: {why}", wanted.pod.namespace, wanted.pod.name);
     Admitted { wanted, problem: Some(Problem::Lost(message)) }
 }

@@ -5,10 +5,9 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
-use super::admission::{admit, with_loss};
 use super::present::Present;
 use super::request::refused;
-use super::{Admitted, Applied, Base, Change, FieldValidation, Registry, Status, Wanted, preconditions};
+use super::{Applied, Change, FieldValidation, Registry, Status, Wanted, preconditions};
 use nodlet_core::spec::Pod;
 use nodlet_kube::manifest;
 
@@ -73,15 +72,6 @@ impl Registry {
         }
         let same = wanted.pod.spec.ephemeral_containers.len() == old.pod.spec.ephemeral_containers.len();
         Ok((Rc::new(wanted), if same { Applied::Unchanged } else { Applied::Configured }))
-    }
-}
-
-impl Registry {
-    /// Adds ephemeral containers that the pod had before, `list`, to the pod `plain` of a manifest. A pod to which they
-    /// cannot be added continues without them.
-    pub fn add_ephemeral_again(&self, plain: &Rc<Wanted>, list: Value) -> Admitted {
-        admit(Base::Ephemeral(list), plain, &self.policy())
-            .unwrap_or_else(|error| with_loss(plain.clone(), error.to_string()))
     }
 }
 

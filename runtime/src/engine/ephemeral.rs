@@ -156,6 +156,6 @@ impl Engine {
 
     /// The pod `plain` of a manifest, with these ephemeral containers.
     fn add_ephemeral_again(&self, plain: &Rc<Wanted>, list: Value) -> Rc<Wanted> {
-        self.report_problem(self.registry.add_ephemeral_again(plain, list))
+        self.shell.publication.admitted(self.registry.add_ephemeral_again(plain, list))
     }
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use nodlet_core::facts::Event;
 use nodlet_host::clock::instant;
 use nodlet_registry::objects::Objects;
-use nodlet_registry::{Events, NodeEvent, Refusal, Wanted};
+use nodlet_registry::{Admitted, Events, NodeEvent, Problem, Refusal, Wanted};
 
 use super::machine::Machine;
 
@@ -29,6 +29,17 @@ impl Publication {
         let pod = &wanted.pod;
         log::log!(level, "{}/{}: {} {}", pod.namespace, pod.name, event.reason, one_line(&event.message));
         self.events.borrow_mut().emit(wanted, event, instant(), self.machine.anchor());
+    }
+
+    /// Reports the problem of an admitted pod, if it has one. Returns the pod.
+    pub(super) fn admitted(&self, admitted: Admitted) -> Rc<Wanted> {
+        let Admitted { wanted, problem } = admitted;
+        match problem {
+            Some(Problem::Lost(why)) => log::error!("{why}"),
+            Some(Problem::Conflict(event)) => self.emit(&wanted, &event),
+            None => {}
+        }
+        wanted
     }
 
     /// Publishes an event of this node, and logs a warning.

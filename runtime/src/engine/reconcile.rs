@@ -12,9 +12,7 @@ use nodlet_core::facts::{Observation, PodObservation, Record};
 use nodlet_core::pod::PodState;
 use nodlet_core::spec::{Pod, Uid};
 use nodlet_registry::held_updates::{LookUp, read_kept};
-use nodlet_registry::{
-    self as registry, Admitted, Base, DefinitionName, Problem, Refusal, Wanted, WantedByName,
-};
+use nodlet_registry::{self as registry, Base, DefinitionName, Problem, Refusal, Wanted, WantedByName};
 
 impl Engine {
     /// Reports to the core the difference between the pods that sources want now and those that they wanted before.
@@ -119,7 +117,7 @@ impl Engine {
         let read = |bytes: Option<&[u8]>| {
             let wanted = read_kept(bytes?, &self.shell.config.node_name)?;
             let admitted = registry::admit(self.base_of(&wanted), &wanted, &self.registry.policy()).ok()?;
-            let wanted = self.report_problem(admitted);
+            let wanted = self.shell.publication.admitted(admitted);
             Some(((wanted.pod.namespace.clone(), wanted.pod.name.clone()), wanted))
         };
         let recorded = self.shell.stores.recorded.borrow();
@@ -138,17 +136,6 @@ impl Engine {
         let uid = &new.pod.uid;
         let known = self.node.index_of(uid).and_then(|index| self.shell.pods.wanted(index));
         Base::of(new, known.as_deref(), || self.shell.stores.admitted(&uid.0).map_err(drop))
-    }
-
-    /// Reports the problem of an admitted pod, if it has one. Returns the pod.
-    pub(super) fn report_problem(&self, admitted: Admitted) -> Rc<Wanted> {
-        let Admitted { wanted, problem } = admitted;
-        match problem {
-            Some(Problem::Lost(why)) => log::error!("{why}"),
-            Some(Problem::Conflict(event)) => self.shell.publication.emit(&wanted, &event),
-            None => {}
-        }
-        wanted
     }
 
     /// The status that the previous agent wrote of a pod; `None` if the core knows the pod already.
