@@ -28,7 +28,8 @@ In `metadata`, `finalizers` are rejected; `ownerReferences` and Kubernetes
 annotations that nodlet does not act on are stored, with a warning. `status` is dropped.
 
 nodlet has annotations of its own, for what Kubernetes has no field. Others in the domain `nodlet.dev` have no effect, and
-`apply` warns about them by name.
+`apply` warns about them by name. It also warns about annotations of other container runtimes and of their plugins (CRI-O,
+crun, Kata Containers, containerd, Multus, NRI, and the classes of RDT and block I/O), and names what nodlet has instead.
 
 | annotation | effect |
 |---|---|
