@@ -10,7 +10,7 @@ pub(crate) fn kind(name: &str) -> Result<Kind, Failure> {
     kinds::on_command_line(name).map(|row| row.kind).ok_or_else(|| {
         Failure::new(format!(
             "the server doesn't have a resource type {name:?}: there are {}",
-            plurals(&kinds::KINDS)
+            plurals(kinds::KINDS)
         ))
     })
 }
