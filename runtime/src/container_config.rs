@@ -175,6 +175,7 @@ pub(crate) fn container_config(
     let mounts = mounts(pod, container, paths, facts, &variables)?;
     let capabilities = identity::capabilities(&container.security_context);
     let args = arguments(container, image, &variables, &mut room)?;
+    let program_shown = program_shown(container, image, &args, &variables);
     let (mut mounts, mut user, mut env) =
         (mounts, user(pod, container, image), environment::of(pod, image, variables, facts));
     for mount in &facts.cdi.mounts {
@@ -194,6 +195,7 @@ pub(crate) fn container_config(
         name: container.name.clone(),
         process: ProcessConfig {
             args,
+            program_shown,
             env,
             cwd: working_directory(container, image),
             user,
@@ -257,6 +259,21 @@ fn arguments(
         });
     }
     Ok(command)
+}
+
+/// Returns what messages show of a program whose name, or the `PATH` to it, has a value of a Secret.
+fn program_shown(
+    container: &Container,
+    image: &ImageConfig,
+    args: &[String],
+    variables: &Variables,
+) -> Option<Box<str>> {
+    // The program is the first word of `args` if neither the container nor the image names a command.
+    let is_of_image = container.command.is_none() && !image.entrypoint.is_empty();
+    let written = container.command.iter().chain(&container.args).flatten().next().filter(|_| !is_of_image);
+    let hidden = written.filter(|written| variables.hides(written));
+    let in_hidden = || args.first().filter(|_| variables.hides("$(PATH)"));
+    hidden.or_else(in_hidden).map(|shown| shown.as_str().into())
 }
 
 fn expand_all(words: &[String], variables: &Variables, room: &mut Room) -> Result<Vec<String>, StartFailure> {
@@ -338,6 +355,11 @@ fn mounts(
         mounts.push(MountConfig {
             source,
             sub_path: sub_path(mount, variables)?,
+            sub_path_shown: mount
+                .sub_path_expr
+                .as_deref()
+                .filter(|text| variables.hides(text))
+                .map(Box::from),
             destination: absolute(&mount.mount_path),
             recursive_read_only: mount.recursive_read_only,
             read_only: mount.read_only || is_projected || image.is_some() || is_read_only(pod, &mount.name),
@@ -360,6 +382,7 @@ fn mounts(
             mounts.push(MountConfig {
                 source: MountSource::Host(directory.join(file)),
                 sub_path: None,
+                sub_path_shown: None,
                 destination: destination.into(),
                 recursive_read_only: false,
                 // The kubelet makes the first of them and leaves it writable; containerd makes the others.
@@ -432,9 +455,10 @@ fn sub_path(mount: &VolumeMount, variables: &Variables) -> Result<Option<PathBuf
         return Ok(mount.sub_path.as_ref().filter(|path| !path.is_empty()).map(PathBuf::from));
     };
     let path = environment::expand_path(expression, variables)?;
-    let wrong = |why: &str| Err(config_error(format!("unable to provision SubPath `{path}`: {why}")));
+    let shown = if variables.hides(expression) { expression } else { &path };
+    let wrong = |why: &str| Err(config_error(format!("unable to provision SubPath `{shown}`: {why}")));
     if path.starts_with('/') {
-        return Err(config_error(format!("error SubPath `{path}` must not be an absolute path")));
+        return Err(config_error(format!("error SubPath `{shown}` must not be an absolute path")));
     }
     if path.split('/').any(|component| component == "..") {
         return wrong("must not contain '..'");
