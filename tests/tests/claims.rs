@@ -282,7 +282,7 @@ fn a_volume_of_read_write_once_pod_stays_locked_while_a_process_lives_that_nobod
     other.wait_for("one of them", || ["two", "three"].iter().filter(|name| is_up(name)).count() == 1);
     // The first agent comes back, and its pod waits.
     first.start_agent();
-    waits(&first, "one", message);
+    first.wait_for(&event, || first.pod("one").events().contains(&event));
     for name in ["two", "three"] {
         other.remove_manifest(&format!("{name}.yaml"));
     }

@@ -493,9 +493,7 @@ fn a_pod_that_reads_ten_thousand_times_while_its_volumes_are_patched_sees_no_tor
     let containers = VOLUMES.map(app);
     device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod_of("web", &containers, spec)).ok();
     let web = device.pod("web");
-    device.wait_for("the readers", || {
-        VOLUMES.iter().all(|name| !web.container(name).id().is_empty())
-    });
+    device.wait_for("the readers", || VOLUMES.iter().all(|name| !web.container(name).id().is_empty()));
     let mut number = 0;
     device.wait_for("the reads", || {
         // The end of a wait between two patches would be the reader's only chance.

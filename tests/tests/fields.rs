@@ -241,7 +241,8 @@ fn the_rows_that_name_another_test_are_few_and_the_tests_exist() {
 
 /// Whether a text contains a name that is not a part of another one.
 fn has_token(text: &str, name: &str) -> bool {
-    let is_part = |letter: Option<char>| letter.is_some_and(|letter| letter.is_alphanumeric() || letter == '_');
+    let is_part =
+        |letter: Option<char>| letter.is_some_and(|letter| letter.is_alphanumeric() || letter == '_');
     text.match_indices(name).any(|(at, _)| {
         !is_part(text[..at].chars().next_back()) && !is_part(text[at + name.len()..].chars().next())
     })

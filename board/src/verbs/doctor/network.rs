@@ -119,12 +119,17 @@ fn judge_ipv6_forwarding(by_link: bool, all: bool) -> Check {
         let how = if by_link { "the agent switches it on for its links" } else { "on for all links" };
         return Check::ok(Area::Network, NAME, how);
     }
-    Check::new(Area::Network, NAME, Verdict::Warning, "off: before Linux 6.17, the kernel has no switch for each link")
-        .because(
-            "Pods reach no other machine by IPv6, and none reaches their hostPorts.",
-            "Set net.ipv6.conf.LINK.accept_ra=2 for the links that follow router advertisements, then \
+    Check::new(
+        Area::Network,
+        NAME,
+        Verdict::Warning,
+        "off: before Linux 6.17, the kernel has no switch for each link",
+    )
+    .because(
+        "Pods reach no other machine by IPv6, and none reaches their hostPorts.",
+        "Set net.ipv6.conf.LINK.accept_ra=2 for the links that follow router advertisements, then \
              net.ipv6.conf.all.forwarding=1.",
-        )
+    )
 }
 
 #[cfg(test)]

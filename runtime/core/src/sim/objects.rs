@@ -90,11 +90,15 @@ impl WorldObjects {
     pub(super) fn lacks_variables(&self, container: &Container) -> bool {
         let is_missing =
             |object: &ObjectReference| !object.optional && !self.versions.contains_key(&object.name);
-        let lacks_key = |object: &ObjectReference| !object.optional && self.without_key.contains(&object.name);
+        let lacks_key =
+            |object: &ObjectReference| !object.optional && self.without_key.contains(&object.name);
         container.env_from.iter().any(|source| is_missing(&source.object))
             || container.env.iter().any(|variable| match &variable.value {
                 EnvSource::Key { object, .. } => is_missing(object) || lacks_key(object),
-                EnvSource::Value(_) | EnvSource::Field(_) | EnvSource::Resource(_) | EnvSource::File { .. } => false,
+                EnvSource::Value(_)
+                | EnvSource::Field(_)
+                | EnvSource::Resource(_)
+                | EnvSource::File { .. } => false,
             })
     }
 }
