@@ -177,6 +177,7 @@ pub(crate) fn container_config(
     let mounts = mounts(pod, container, paths, facts, &variables)?;
     let capabilities = identity::capabilities(&container.security_context);
     let args = arguments(container, image, &variables, &mut room)?;
+    let program_shown = program_shown(container, image, &args, &variables);
     let (mut mounts, mut user, mut env) =
         (mounts, user(pod, container, image), environment::of(pod, image, variables, facts));
     for mount in &facts.cdi.mounts {
@@ -196,6 +197,7 @@ pub(crate) fn container_config(
         name: container.name.clone(),
         process: ProcessConfig {
             args,
+            program_shown,
             env,
             cwd: working_directory(container, image),
             user,
@@ -259,6 +261,21 @@ fn arguments(
         });
     }
     Ok(command)
+}
+
+/// Returns what messages show of a program whose name, or the `PATH` to it, has a value of a Secret.
+fn program_shown(
+    container: &Container,
+    image: &ImageConfig,
+    args: &[String],
+    variables: &Variables,
+) -> Option<Box<str>> {
+    // The program is the first word of `args` if neither the container nor the image names a command.
+    let is_of_image = container.command.is_none() && !image.entrypoint.is_empty();
+    let written = container.command.iter().chain(&container.args).flatten().next().filter(|_| !is_of_image);
+    let hidden = written.filter(|written| variables.hides(written));
+    let in_hidden = || args.first().filter(|_| variables.hides("$(PATH)"));
+    hidden.or_else(in_hidden).map(|shown| shown.as_str().into())
 }
 
 fn expand_all(words: &[String], variables: &Variables, room: &mut Room) -> Result<Vec<String>, StartFailure> {

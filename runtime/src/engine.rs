@@ -121,6 +121,8 @@ struct Shell {
     layers: RefCell<Layers>,
     execs: Execs,
     host_paths: HostPaths,
+    /// The locks of the PersistentVolumes of pods with a sandbox.
+    volume_locks: RefCell<SortedMap<PodIndex, nodlet_host::volume::VolumeLock>>,
     beginning: descriptors::Beginning,
     devices: devices::Devices,
     cores: cores::Cores,
@@ -245,6 +247,7 @@ impl Engine {
             layers: RefCell::new(Layers::default()),
             execs: Execs::default(),
             host_paths: HostPaths::default(),
+            volume_locks: RefCell::default(),
             beginning: descriptors::Beginning::default(),
             devices: devices::Devices::default(),
             cores: cores::Cores::default(),

@@ -231,6 +231,67 @@ fn a_supervisor_that_dies_alone_gives_no_other_pod_its_volume_of_read_write_once
     assert_eq!(device.pod("two").container("app").restart_count(), 0, "it did not start earlier");
 }
 
+/// The processes of a pod's containers.
+fn processes_of(uid: &str) -> Vec<nix::unistd::Pid> {
+    let all = fs::read_dir("/proc").expect("/proc is mounted").flatten();
+    let all = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let cgroup = format!("/pod{uid}/");
+    let is_of_pod = |pid: &i32| {
+        fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text.contains(&cgroup))
+    };
+    all.filter(is_of_pod).map(nix::unistd::Pid::from_raw).collect()
+}
+
+#[test]
+fn a_volume_of_read_write_once_pod_stays_locked_while_a_process_lives_that_nobody_manages() {
+    use nix::sys::signal::{Signal, kill};
+    let (mut first, other) = (Device::start(), Device::start());
+    let here = first.path("/srv/data");
+    let message =
+        "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
+    for (device, path) in [(&first, here.clone()), (&other, other.path("/srv/link/sub"))] {
+        device.write_manifest("v.yaml", &volume("disk", "ReadWriteOncePod", &host_path(&path)));
+        device.write_manifest("c.yaml", &claim("data", "ReadWriteOncePod", ""));
+    }
+    first.write_manifest("one.yaml", &user("one", "print up then ignore-term then sleep"));
+    first.pod("one").wait_log("app", "up");
+    // The other agent knows the directory by a link, and has another one in it.
+    fs::create_dir_all(other.path("/srv")).expect("it can be made");
+    std::os::unix::fs::symlink(&here, other.path("/srv/link")).expect("it can be made");
+    other.write_manifest("two.yaml", &user("two", "print up then sleep"));
+    let event = format!("FailedMount: MountVolume.SetUp failed for volume \"data\" : {message}");
+    other.wait_for(&event, || other.pod("two").events().contains(&event));
+
+    // The agent and the supervisor are dead: the lock is the process's.
+    let processes = processes_of(&first.pod("one").uid());
+    assert!(!processes.is_empty());
+    let supervisors = first.supervisors();
+    first.kill_agent();
+    for supervisor in supervisors.values() {
+        kill(nix::unistd::Pid::from_raw(supervisor.pid.cast_signed()), Signal::SIGKILL).expect("it lives");
+    }
+    let two = || other.pod("two");
+    other.write_manifest("three.yaml", &user("three", "print up then sleep"));
+    let waits_too = || other.pod("three").events().contains(&event);
+    other.wait_for("another pod to find the lock", waits_too);
+    assert!(processes.iter().all(|pid| kill(*pid, None).is_ok()), "the process lives on");
+    assert!([two(), other.pod("three")].iter().all(|pod| pod.container("app").state() == "waiting"));
+
+    processes.iter().for_each(|pid| kill(*pid, Signal::SIGKILL).expect("it lives"));
+    let is_up = |name: &&str| other.pod(name).container("app").is_running();
+    other.wait_for("one of them", || ["two", "three"].iter().filter(|name| is_up(name)).count() == 1);
+    // The first agent comes back, and its pod waits.
+    first.start_agent();
+    first.wait_for(&event, || first.pod("one").events().contains(&event));
+    for name in ["two", "three"] {
+        other.remove_manifest(&format!("{name}.yaml"));
+    }
+    for name in ["two", "three"] {
+        other.pod(name).wait_gone();
+    }
+    first.wait_for("the first pod", || first.pod("one").container("app").is_running());
+}
+
 #[test]
 fn a_volume_of_read_write_once_pod_stays_exclusive_with_another_claim_and_another_name() {
     let device = Device::start();

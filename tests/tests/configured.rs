@@ -303,6 +303,39 @@ fn a_secret_is_on_no_flash_but_in_its_own_file_and_in_no_message() {
     }
     let volumes = device.path("run/nodlet/pods").join(device.pod("web").uid()).join("volumes");
     assert_eq!(fs::metadata(volumes).expect("it is there").mode() & 0o777, 0o700);
+
+    // What a Secret makes of a command or of a path is in no message either.
+    let variable = "env: [{name: P, valueFrom: {secretKeyRef: {name: s, key: password}}}]\n";
+    let path = |expression: &str| {
+        format!("{variable}volumeMounts: [{{name: x, mountPath: /x, subPathExpr: \"{expression}\"}}]\n")
+    };
+    let file = device.path("/srv/file");
+    fs::create_dir_all(file.parent().expect("it has one")).expect("it can be made");
+    fs::write(&file, "no directory").expect("it can be written");
+    let source = format!("volumes: [{{name: x, hostPath: {{path: {}}}}}]\n", file.display());
+    for (name, container, message) in [
+        ("command", format!("{variable}command: [\"/bin/$(P)\"]\n"), "exec: \"/bin/$(P)\": stat /bin/$(P): "),
+        ("absolute", path("/$(P)"), "error SubPath `/$(P)` must not be an absolute path"),
+        ("above", path("../$(P)"), "unable to provision SubPath `../$(P)`: must not contain '..'"),
+        ("below", path("$(P)/more"), "subPath $(P)/more"),
+    ] {
+        let app = manifest::container("app", "print up then sleep", &container);
+        device.write_manifest("bad.yaml", &manifest::pod_of(name, &[app], &source));
+        let found = || {
+            let pod = device.pod(name);
+            pod.container("app").message().contains(message)
+                || pod.events().iter().any(|event| event.contains(message))
+        };
+        device.wait_for(message, found);
+        let object = device.pod(name).object().expect("it is there").to_string();
+        let described = device.nodlet(["describe", "pod", name]).ok();
+        let ring = device.nodlet(["ring"]).ok();
+        for text in [object, described, ring, device.agent_log()] {
+            assert!(!text.contains(SECRET), "{name}: {text}");
+        }
+        device.remove_manifest("bad.yaml");
+        device.pod(name).wait_gone();
+    }
 }
 
 #[test]
@@ -452,13 +485,15 @@ fn a_pod_that_reads_ten_thousand_times_while_its_volumes_are_patched_sees_no_tor
     };
     let spec = "restartPolicy: Never\nvolumes:\n\
         - {name: c, configMap: {name: c}}\n- {name: s, secret: {secretName: s}}\n\
-        - {name: all, projected: {sources: [{configMap: {name: c}}]}}\n";
-    let containers = ["c", "s", "all"].map(app);
+        - {name: all, projected: {sources: [{configMap: {name: c}}]}}\n\
+        - name: mixed\n  projected:\n    sources:\n    - {secret: {name: s}}\n    \
+        - {configMap: {name: c, items: [{key: one, path: c/one}]}}\n    \
+        - {downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}]}}\n";
+    const VOLUMES: [&str; 4] = ["c", "s", "all", "mixed"];
+    let containers = VOLUMES.map(app);
     device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod_of("web", &containers, spec)).ok();
     let web = device.pod("web");
-    device.wait_for("the readers", || {
-        ["c", "s", "all"].iter().all(|name| !web.container(name).id().is_empty())
-    });
+    device.wait_for("the readers", || VOLUMES.iter().all(|name| !web.container(name).id().is_empty()));
     let mut number = 0;
     device.wait_for("the reads", || {
         // The end of a wait between two patches would be the reader's only chance.
@@ -469,14 +504,20 @@ fn a_pod_that_reads_ten_thousand_times_while_its_volumes_are_patched_sees_no_tor
                 let (code, answer) = device.patch(&path(kind, name), "merge", &patch);
                 assert_eq!(code, 200, "{answer}");
             }
+            // Another source of the volume with three.
+            let patch = serde_json::json!({"metadata": {"labels": {"round": number.to_string()}}});
+            let (code, answer) = device.patch(&path("pods", "web"), "merge", &patch);
+            assert_eq!(code, 200, "{answer}");
         }
         !["Pending", "Running"].contains(&web.phase().as_str())
     });
-    for name in ["c", "s", "all"] {
+    for name in VOLUMES {
         let log = web.logs(name);
         assert_eq!(web.container(name).exit_code(), Some(0), "{name}: {log}");
         eprint!("{name}: {number} patches, {log}");
     }
+    // Each reader has seen this many contents: the unit test of the files has ten thousand updates.
+    assert!(number >= CONTENTS, "{number} patches");
 }
 
 #[test]

@@ -138,6 +138,10 @@ fn a_profile_of_the_node_is_applied_or_refused_by_name() {
     );
     write("wrong.json", r#"{"defaultAction": "SCMP_ACT_PERMIT"}"#);
     write("text.json", "allow everything");
+    write(
+        "calls.json",
+        r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["raed"], "action": "SCMP_ACT_ERRNO"}]}"#,
+    );
     fs::write(device.root().join("var/lib/nodlet/outside.json"), r#"{"defaultAction": "SCMP_ACT_ALLOW"}"#)
         .expect("it can be written");
     std::os::unix::fs::symlink("../outside.json", profiles.join("link.json")).expect("it can be made");
@@ -171,6 +175,7 @@ fn a_profile_of_the_node_is_applied_or_refused_by_name() {
     for (name, file, expected) in [
         ("wrong", "wrong.json", "wrong.json\": defaultAction: unsupported value \"SCMP_ACT_PERMIT\""),
         ("text", "text.json", "text.json\": is not JSON"),
+        ("calls", "calls.json", "calls.json\": syscalls: names no system call that this processor has"),
         ("link", "link.json", "link.json\": it is outside of the directory of profiles"),
         ("fifo", "fifo.json", "fifo.json\": it is not a file"),
         ("none", "none.json", "none.json\": No such file or directory"),

@@ -334,15 +334,37 @@ fn a_pod_gets_cdi_devices_by_an_annotation() {
             "CDI device injection failed: unresolvable CDI devices vendor.com/cam=rear",
         ),
         ("hooked", "vendor.com/cam=hooked", "containerEdits: field hooks is not supported"),
-        (
-            "wrong",
-            "cam",
-            "annotation cdi.k8s.io/cams: \"cam\" is no CDI device: must be vendor.com/class=device",
-        ),
     ] {
         device.write_manifest(&format!("{name}.yaml"), &annotated(name, devices, "sleep"));
         wait_event(&device, name, expected);
     }
+    let refused =
+        device.nodlet_with_input(["apply", "-f", "-"], &annotated("wrong", "cam", "sleep")).refused();
+    let expected = "metadata.annotations[cdi.k8s.io/cams]: Invalid value: \"cam\": \"cam\" is no CDI device";
+    assert!(refused.contains(expected), "{refused}");
+
+    // A device file makes it a resource: it is counted, and the other container does not get it.
+    fs::create_dir_all(device.path("/etc/nodlet/devices")).expect("the root can be written to");
+    fs::write(device.path("/etc/nodlet/devices/cam.yaml"), "name: cam\ncdi: vendor.com/cam=front\n")
+        .expect("it can be written");
+    let wanted = "resources: {limits: {nodlet.dev/cam: 1}}\n";
+    let counted = |name: &str| {
+        let one = manifest::container("one", "env then stat /dev/video0 then print up then sleep", wanted);
+        let two = manifest::container("two", "env then print up then sleep", "");
+        manifest::pod_of(name, &[one, two], "")
+    };
+    device.wait_for("the resource", || {
+        let nodes = device.get("/api/v1/nodes").expect("there is one");
+        nodes["items"][0]["status"]["capacity"]["nodlet.dev/cam"] == "1"
+    });
+    device.write_manifest("counted.yaml", &counted("counted"));
+    device.pod("counted").wait_log("one", "up");
+    device.pod("counted").wait_log("two", "up");
+    let log = device.pod("counted").logs("one");
+    assert!(log.contains("CAM=new\n") && log.contains("block 0440 0:0 7,0\n"), "{log}");
+    assert!(!device.pod("counted").logs("two").contains("CAM="));
+    device.write_manifest("more.yaml", &counted("more"));
+    wait_event(&device, "more", "OutOfnodlet.dev/cam");
 }
 
 /// A link of the host, which is removed when it is dropped.

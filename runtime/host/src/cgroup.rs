@@ -442,6 +442,11 @@ impl PodCgroup {
         self.hierarchies.unified.join(&self.relative)
     }
 
+    /// The directory that shows whether the cgroup has processes.
+    pub fn directory(&self) -> PathBuf {
+        self.unified()
+    }
+
     /// Whether a process of the pod is left.
     pub fn populated(&self) -> Result<bool, CgroupError> {
         tree::populated(&self.unified())
@@ -479,6 +484,11 @@ impl PodCgroup {
     pub fn remove(&self) -> Result<(), CgroupError> {
         remove_everywhere(&self.hierarchies, &self.relative)
     }
+}
+
+/// Whether a process may be in the v2 cgroup at `directory` or below it.
+pub(crate) fn may_have_processes(directory: &Path) -> bool {
+    tree::populated(directory).unwrap_or(true)
 }
 
 /// A descriptor that is readable once `file` changes. (v2 reports changes of its event files to inotify;

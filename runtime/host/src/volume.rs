@@ -5,6 +5,7 @@
 
 mod empty_dir;
 mod host_path;
+mod lock;
 mod ownership;
 mod projected;
 pub mod quota;
@@ -19,10 +20,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::launch::MountSource;
 use crate::paths::Paths;
 use nodlet_core::sorted::SortedMap;
-use nodlet_core::spec::volume::{ClaimedVolume, HostPathType, ProjectionKind};
+use nodlet_core::spec::volume::{ClaimedVolume, HostPathType, ProjectionKind, VOLUME_IN_USE};
 use nodlet_core::spec::{Pod, VolumeSource};
 
 pub use empty_dir::{memory_volumes, path as empty_dir_path};
+pub use lock::{LockRequest, VolumeLock};
 pub use projected::{ProjectedFile, ProjectedFiles};
 
 /// The sources of mounts for the containers of a pod, by the name of the volume.
@@ -40,6 +42,10 @@ pub struct Request {
     fs_group: Option<u32>,
     fs_group_always: bool,
     volumes: Vec<(String, Kind)>,
+    /// The names of the volumes that are PersistentVolumes, and of those that no other pod may use.
+    claimed: Vec<String>,
+    exclusive: Vec<String>,
+    lock: Option<LockRequest>,
 }
 
 #[derive(Clone, Debug)]
@@ -90,6 +96,13 @@ pub enum VolumeError {
         /// The cause.
         source: io::Error,
     },
+    /// Another pod uses the PersistentVolume, and one of the two needs it alone.
+    InUse,
+    /// The PersistentVolume could not be locked.
+    Lock {
+        /// The cause.
+        source: io::Error,
+    },
     /// The path of a local PersistentVolume does not exist.
     Missing {
         /// `local.path`.
@@ -110,6 +123,8 @@ impl fmt::Display for VolumeError {
             VolumeError::HostPathType { path, wanted } => {
                 write!(f, "hostPath type check failed: {} is not {wanted}", path.display())
             }
+            VolumeError::InUse => f.write_str(VOLUME_IN_USE),
+            VolumeError::Lock { .. } => f.write_str("lock the volume"),
             VolumeError::Missing { path } => {
                 write!(f, "path {:?} does not exist", path.display().to_string())
             }
@@ -129,8 +144,10 @@ impl fmt::Display for VolumeError {
 impl std::error::Error for VolumeError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            VolumeError::HostPathType { .. } | VolumeError::Missing { .. } => None,
-            VolumeError::Create { source, .. } | VolumeError::Group { source, .. } => Some(source),
+            VolumeError::HostPathType { .. } | VolumeError::Missing { .. } | VolumeError::InUse => None,
+            VolumeError::Lock { source }
+            | VolumeError::Create { source, .. }
+            | VolumeError::Group { source, .. } => Some(source),
         }
     }
 }
@@ -196,7 +213,33 @@ impl Request {
             fs_group: pod.spec.security_context.fs_group,
             fs_group_always: pod.spec.security_context.fs_group_always,
             volumes: volumes.collect(),
+            exclusive: claimed.iter().filter(|one| one.is_exclusive).map(|one| one.volume.clone()).collect(),
+            claimed: claimed.iter().map(|one| one.volume.clone()).collect(),
+            lock: None,
         }
+    }
+
+    /// The same request, of which [`check_host_paths`] locks the PersistentVolumes.
+    #[must_use]
+    pub fn locked(self, lock: LockRequest) -> Request {
+        Request { lock: Some(lock), ..self }
+    }
+
+    /// Locks the PersistentVolumes, if the request has a lock.
+    fn take_lock(&self) -> Result<Option<VolumeLock>, SetUpError> {
+        let Some(lock) = &self.lock else { return Ok(None) };
+        let volumes = self.volumes.iter().filter(|(name, _)| self.claimed.contains(name));
+        let volumes = volumes.filter_map(|(name, kind)| match kind {
+            Kind::HostPath { path, .. } | Kind::Local { path, .. } | Kind::Block { path, .. } => {
+                Some(lock::Volume { name, path, is_exclusive: self.exclusive.contains(name) })
+            }
+            Kind::EmptyDir { .. } | Kind::Memory | Kind::Projected { .. } => None,
+        });
+        let taken = lock.take(&volumes.collect::<Vec<_>>());
+        taken.map(Some).map_err(|error| match error {
+            lock::LockError::InUse(name) => failed(&name, VolumeError::InUse),
+            lock::LockError::Failed(name, source) => failed(&name, VolumeError::Lock { source }),
+        })
     }
 
     /// Whether a volume is a path of the machine.
@@ -303,21 +346,20 @@ pub fn set_up(request: &Request) -> Result<Volumes, SetUpError> {
 /// Checks the type of every hostPath, and creates it if requested. May hang if a path is on a server that
 /// does not answer, so it must run where nothing else waits.
 ///
-/// Returns the names of volumes of the mode `Block`, with major and minor number of their devices.
+/// Returns the names of volumes of the mode `Block`, with major and minor number of their devices, and the lock of the
+/// PersistentVolumes.
 ///
 /// # Errors
 /// The first volume that could not be set up.
-pub fn check_host_paths(request: &Request) -> Result<BlockDevices, SetUpError> {
+pub fn check_host_paths(request: &Request) -> Result<(BlockDevices, Option<VolumeLock>), SetUpError> {
     let mut devices = BlockDevices::new();
     for (name, kind) in &request.volumes {
         match kind {
             Kind::HostPath { path, kind } => {
                 host_path::check(path, *kind).map_err(|error| failed(name, error))?;
             }
-            Kind::Local { path, persistent_volume, is_read_only } => {
-                let group = request.fs_group.filter(|_| !is_read_only);
-                let group = group.map(|group| (group, request.fs_group_always));
-                host_path::check_local(path, group).map_err(|error| failed(persistent_volume, error))?;
+            Kind::Local { path, persistent_volume, .. } => {
+                host_path::check_local(path, None).map_err(|error| failed(persistent_volume, error))?;
             }
             Kind::Block { path, persistent_volume, .. } => {
                 let device = host_path::block_device(path);
@@ -326,7 +368,17 @@ pub fn check_host_paths(request: &Request) -> Result<BlockDevices, SetUpError> {
             Kind::EmptyDir { .. } | Kind::Memory | Kind::Projected { .. } => {}
         }
     }
-    Ok(devices)
+    let lock = request.take_lock()?;
+    // Only now: the files may belong to another pod's group.
+    for (_, kind) in &request.volumes {
+        if let Kind::Local { path, persistent_volume, is_read_only: false } = kind
+            && let Some(group) = request.fs_group
+        {
+            let group = Some((group, request.fs_group_always));
+            host_path::check_local(path, group).map_err(|error| failed(persistent_volume, error))?;
+        }
+    }
+    Ok((devices, lock))
 }
 
 fn failed(volume: &str, source: VolumeError) -> SetUpError {

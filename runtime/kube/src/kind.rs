@@ -5,6 +5,13 @@
 //! here; none of them has a list of its own. [`crate::kinds`] has the rules, the columns and the descriptions of each
 //! kind, and describes what a new kind takes.
 
+/// The kind of objects that a command is about before its arguments are read.
+impl Default for Kind {
+    fn default() -> Kind {
+        Kind::Pod
+    }
+}
+
 /// A row of [`KINDS`].
 pub struct Row {
     /// The kind that the row is of.

@@ -7,6 +7,7 @@ pub(crate) mod claim;
 pub(crate) mod convert;
 pub(crate) mod defaults;
 mod identity;
+mod runtime_annotations;
 mod unsupported;
 pub(crate) mod validate;
 

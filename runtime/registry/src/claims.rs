@@ -10,6 +10,8 @@
 //!             claim appears            claim is gone
 //!  Available ───────────────► Bound ──────────────────► Released ─► claimRef removed ─► Available
 //! ```
+//!
+//! With the reclaim policy `Delete`, a released volume is `Failed`: nothing deletes it.
 
 use std::rc::Rc;
 
@@ -20,7 +22,7 @@ use super::published::{DefinitionName, key};
 use super::{Registry, Wanted};
 use nodlet_core::spec::volume::{ClaimedVolume, HostPathType};
 use nodlet_core::spec::{Pod, Quantity};
-use nodlet_kube::kinds::{Kind, persistent_volume, persistent_volume_claim};
+use nodlet_kube::kinds::{Kind, limit_range, persistent_volume, persistent_volume_claim};
 use nodlet_kube::manifest::TextError;
 
 /// The bindings of all claims.
@@ -141,9 +143,12 @@ impl Registry {
             if self.claims.bindings.iter().any(|binding| binding.is_of(claim)) {
                 continue;
             }
-            let found = match &self.claims.damage {
-                Some(damage) => Err(format!("failed to read which claims were bound: {damage}")),
-                None => find(claim, &volumes, &self.claims.bindings, &self.node, labels),
+            let found = match (&self.claims.damage, self.check_claim(&claim.namespace, &claim.object)) {
+                (Some(damage), _) => Err(format!("failed to read which claims were bound: {damage}")),
+                (None, Err(why)) => {
+                    Err(format!("persistentvolumeclaims \"{}\" is forbidden: {why}", claim.name))
+                }
+                (None, Ok(())) => find(claim, &volumes, &self.claims.bindings, &self.node, labels),
             };
             match found {
                 Ok(volume) => {
@@ -207,6 +212,17 @@ impl Registry {
         }
         self.claims.ephemeral = ephemeral;
         claims
+    }
+
+    /// Checks a new claim against the LimitRanges of its namespace.
+    ///
+    /// # Errors
+    /// The message of Kubernetes' admission.
+    pub(super) fn check_claim(&self, namespace: &str, claim: &Value) -> Result<(), String> {
+        let ranges =
+            self.definitions.iter().filter(|(name, _)| name.0 == Kind::LimitRange && *name.1 == *namespace);
+        let ranges: Vec<Value> = ranges.map(|(_, (range, _))| range.object()).collect();
+        limit_range::check_claim(claim, &ranges)
     }
 
     /// Releases volumes whose claims are gone, and forgets bindings of which nothing exists any more.
@@ -280,6 +296,11 @@ impl Registry {
             },
         };
         object["status"] = json!({"phase": phase});
+        if phase == "Released"
+            && let Some(why) = persistent_volume::delete_failure(&object)
+        {
+            object["status"] = json!({"phase": "Failed", "message": why});
+        }
         object
     }
 

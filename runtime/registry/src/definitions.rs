@@ -121,6 +121,12 @@ impl Registry {
         if let Some(old) = published {
             manifest::check_definition_update(new.kind, old, &object).map_err(|error| refused(&error))?;
         }
+        if new.kind == Kind::PersistentVolumeClaim && published.is_none() {
+            let checked = self.check_claim(&new.namespace, &object);
+            checked.map_err(|why| {
+                Status::forbidden(format!("{qualified} \"{}\" is forbidden: {why}", new.name))
+            })?;
+        }
         if new.kind == Kind::PriorityClass {
             let defaults = self.definitions.iter().filter(|(other, (class, _))| {
                 **other != name

@@ -72,7 +72,8 @@ where
                 "device {DEVICE_DOMAIN}{name} is not defined: no file in {directory} has this name"
             )));
         };
-        if matches!(definition.source, DeviceSource::Interface(_)) {
+        // The pod's sandbox has an interface, and CDI files say what a CDI device is.
+        if matches!(definition.source, DeviceSource::Interface(_) | DeviceSource::Cdi(_)) {
             continue;
         }
         let found = found.map_err(|why| {
@@ -224,6 +225,7 @@ fn place_of(source: &DeviceSource) -> String {
     match source {
         DeviceSource::Path(path) => path.clone(),
         DeviceSource::Interface(name) => format!("the interface {name}"),
+        DeviceSource::Cdi(name) => format!("the CDI device {name}"),
         DeviceSource::Sysfs { subsystem, attributes, path } => {
             let mut text = format!("a device of the subsystem {subsystem}");
             for (at, (key, value)) in attributes.iter().enumerate() {

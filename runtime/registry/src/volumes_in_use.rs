@@ -1,9 +1,12 @@
 //! Which pod uses which PersistentVolumes: a pod that has a volume alone (`ReadWriteOncePod`) excludes all others from it.
+//!
+//! This decides between the pods that this agent knows, and wakes those that wait. What holds without the agent, for other
+//! agents and for other paths to the same directory is the lock in `host/volume/lock.rs`.
 
 use nodlet_core::facts::PodIndex;
 use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::Pod;
-use nodlet_core::spec::volume::ClaimedVolume;
+use nodlet_core::spec::volume::{ClaimedVolume, VOLUME_IN_USE};
 
 use super::Registry;
 
@@ -12,10 +15,6 @@ use super::Registry;
 pub(super) struct VolumesInUse {
     by_pod: SortedMap<PodIndex, Vec<ClaimedVolume>>,
 }
-
-/// What `ReadWriteOncePod` makes a pod wait for, in the words of Kubernetes' scheduler.
-const IN_USE: &str =
-    "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
 
 impl Registry {
     /// Gives a pod the volumes behind its claims. The pod has them until [`Registry::release_volumes`].
@@ -36,7 +35,7 @@ impl Registry {
         let others = self.volumes_in_use.by_pod.iter().filter(|(other, _)| **other != index);
         let others = others.flat_map(|(_, theirs)| theirs);
         if let Some(mine) = volumes.iter().find(|mine| others.clone().any(|other| excludes(mine, other))) {
-            return Err((mine.volume.clone(), IN_USE.to_owned()));
+            return Err((mine.volume.clone(), VOLUME_IN_USE.to_owned()));
         }
         self.volumes_in_use.by_pod.insert(index, volumes.clone());
         Ok(volumes)

@@ -2,14 +2,14 @@
 
 use std::rc::Rc;
 
-use nodlet_core::sorted::SortedMap;
+use nodlet_core::sorted::{SortedMap, SortedSet};
 use nodlet_rootfs::ImageConfig;
 
 use crate::volume_files::not_found;
 use crate::{downward_api, pod_files};
 use nodlet_core::facts::{StartFailure, StartFailureReason};
 use nodlet_core::spec::container::EnvSource;
-use nodlet_core::spec::reference::ObjectReference;
+use nodlet_core::spec::reference::{ConfigKind, ObjectReference};
 use nodlet_core::spec::{Container, Pod};
 use nodlet_registry::ConfigData;
 
@@ -53,6 +53,8 @@ pub(super) struct Variables {
     list: Vec<(String, String)>,
     /// The index in the list by name.
     places: SortedMap<String, usize>,
+    /// The names whose value is that of a Secret or of a file, or was expanded with such a value: no message shows it.
+    secret: SortedSet<String>,
 }
 
 impl Variables {
@@ -68,6 +70,18 @@ impl Variables {
                 self.list.push((name.to_owned(), value));
             }
         }
+        self.secret.remove(name);
+    }
+
+    /// Sets a variable whose value no message shows.
+    fn set_secret(&mut self, name: &str, value: String) {
+        self.set(name, value);
+        self.secret.insert(name.to_owned());
+    }
+
+    /// Whether the expansion of a text, or what a variable leads to, may not be shown in a message.
+    pub(super) fn hides(&self, text: &str) -> bool {
+        names(text).any(|name| self.secret.contains(name))
     }
 }
 
@@ -102,7 +116,10 @@ pub(super) fn variables(
             let name = format!("{}{key}", source.prefix);
             let value = text_of(value, &name, &source.object)?;
             room.take(name.len() + value.len() + 2)?;
-            variables.set(&name, value.to_owned());
+            match source.object.kind {
+                ConfigKind::Secret => variables.set_secret(&name, value.to_owned()),
+                ConfigKind::ConfigMap => variables.set(&name, value.to_owned()),
+            }
         }
     }
     for variable in &container.env {
@@ -139,9 +156,22 @@ pub(super) fn variables(
                 }
             }
         };
-        variables.set(&variable.name, value);
+        match is_secret(&variable.value, &variables) {
+            true => variables.set_secret(&variable.name, value),
+            false => variables.set(&variable.name, value),
+        }
     }
     Ok(variables)
+}
+
+/// Whether no message may show a value: that of a Secret, of a file that a container wrote, or one made of them.
+fn is_secret(source: &EnvSource, variables: &Variables) -> bool {
+    match source {
+        EnvSource::Value(text) => variables.hides(text),
+        EnvSource::Key { object, .. } => object.kind == ConfigKind::Secret,
+        EnvSource::File { .. } => true,
+        EnvSource::Field(_) | EnvSource::Resource(_) => false,
+    }
 }
 
 /// The data of an object; `None` if it is missing and optional.

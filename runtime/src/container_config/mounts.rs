@@ -40,6 +40,11 @@ pub(super) fn mounts(
         mounts.push(MountConfig {
             source,
             sub_path: sub_path(mount, variables)?,
+            sub_path_shown: mount
+                .sub_path_expr
+                .as_deref()
+                .filter(|text| variables.hides(text))
+                .map(Box::from),
             destination: absolute(&mount.mount_path),
             recursive_read_only: mount.recursive_read_only,
             read_only: mount.read_only || is_projected || image.is_some() || is_read_only(pod, &mount.name),
@@ -62,6 +67,7 @@ pub(super) fn mounts(
             mounts.push(MountConfig {
                 source: MountSource::Host(directory.join(file)),
                 sub_path: None,
+                sub_path_shown: None,
                 destination: destination.into(),
                 recursive_read_only: false,
                 // The kubelet makes the first of them and leaves it writable; containerd makes the others.
@@ -134,9 +140,10 @@ fn sub_path(mount: &VolumeMount, variables: &Variables) -> Result<Option<PathBuf
         return Ok(mount.sub_path.as_ref().filter(|path| !path.is_empty()).map(PathBuf::from));
     };
     let path = environment::expand_path(expression, variables)?;
-    let wrong = |why: &str| Err(config_error(format!("unable to provision SubPath `{path}`: {why}")));
+    let shown = if variables.hides(expression) { expression } else { &path };
+    let wrong = |why: &str| Err(config_error(format!("unable to provision SubPath `{shown}`: {why}")));
     if path.starts_with('/') {
-        return Err(config_error(format!("error SubPath `{path}` must not be an absolute path")));
+        return Err(config_error(format!("error SubPath `{shown}` must not be an absolute path")));
     }
     if path.split('/').any(|component| component == "..") {
         return wrong("must not contain '..'");

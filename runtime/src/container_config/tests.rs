@@ -524,6 +524,51 @@ fn sub_paths_have_the_variables_of_the_container_and_stay_relative() {
 }
 
 #[test]
+fn no_message_shows_what_a_secret_or_a_file_made_of_an_expression() {
+    let secret = objects(
+        "{apiVersion: v1, kind: Secret, metadata: {name: s}, stringData: {key: /../hunter2, PATH: /hunter2}}",
+    );
+    let of = |env: &str, command: &str, path: &str| {
+        let container = format!(
+            "env: [{env}], {command}, volumeMounts: [{{name: data, mountPath: /d, subPathExpr: \"{path}\"}}]"
+        );
+        config_with(&container, "volumes: [{name: data, emptyDir: {}}]", &image(), &secret)
+    };
+    let key = "{name: P, valueFrom: {secretKeyRef: {name: s, key: key}}}";
+    let derived = format!("{key}, {{name: Q, value: \"x$(P)\"}}");
+    let written = "{name: P, value: /../hunter2}";
+    for (env, path, expected) in [
+        (key, "$(P)", "error SubPath `$(P)` must not be an absolute path"),
+        (&derived, "a$(Q)", "unable to provision SubPath `a$(Q)`: must not contain '..'"),
+        (written, "a$(P)", "unable to provision SubPath `a/../hunter2`: must not contain '..'"),
+    ] {
+        assert_eq!(*of(env, "args: []", path).expect_err(path).message, *expected);
+    }
+    let all = format!("{derived}, {{name: NAME, value: prog}}");
+    for (env, command, expected) in [
+        (&*all, "command: [\"$(P)\"]", Some("$(P)")),
+        (&all, "command: [\"a$(Q)\", b]", Some("a$(Q)")),
+        (&all, "command: [\"$(NAME)\", \"$(P)\"]", None),
+        // The program is the image's.
+        (&all, "args: [\"$(P)\"]", None),
+        (
+            "{name: NAME, value: prog}, {name: PATH, valueFrom: {secretKeyRef: {name: s, key: PATH}}}",
+            "command: [\"$(NAME)\"]",
+            Some("prog"),
+        ),
+    ] {
+        let made = of(env, command, "$(NAME)").expect(command);
+        assert_eq!(made.process.program_shown.as_deref(), expected, "{command}");
+        assert_eq!(made.mounts.iter().find_map(|mount| mount.sub_path_shown.as_deref()), None);
+    }
+    let below = "{name: P, valueFrom: {secretKeyRef: {name: s, key: PATH}}}";
+    let made = of(below, "args: []", "a$(P)").expect("a relative path");
+    let mount = made.mounts.iter().find(|mount| mount.sub_path.is_some()).expect("it has a path");
+    assert_eq!(mount.sub_path.as_deref(), Some(Path::new("a/hunter2")));
+    assert_eq!(mount.sub_path_shown.as_deref(), Some("a$(P)"));
+}
+
+#[test]
 fn an_object_is_decoded_once_however_many_variables_refer_to_it() {
     use nodlet_core::spec::reference::{ConfigKind, ObjectReference};
     let objects = objects(OBJECTS);

@@ -57,6 +57,7 @@ pub(crate) fn inject(names: &[String], directories: &[PathBuf]) -> Result<Inject
         injected.mounts.extend(edits.mounts.iter().map(|mount| MountConfig {
             source: MountSource::Host(mount.host_path.as_str().into()),
             sub_path: None,
+            sub_path_shown: None,
             destination: mount.container_path.as_str().into(),
             read_only: mount.read_only,
             recursive_read_only: false,

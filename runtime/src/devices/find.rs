@@ -32,6 +32,8 @@ pub(crate) fn find(source: &DeviceSource, dev: &Path, sys: &Path) -> Result<Foun
             let minor = index.map_err(|_| format!("there is no interface {name}"))?;
             return Ok(FoundDevice { block: false, major: 0, minor });
         }
+        // The start of a container reads the CDI files.
+        DeviceSource::Cdi(_) => return Ok(FoundDevice { block: false, major: 0, minor: 0 }),
     };
     if !found.block && FORBIDDEN.contains(&(found.major, found.minor)) {
         return Err("it gives access to the whole machine: no container gets it".to_owned());

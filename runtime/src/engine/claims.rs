@@ -3,11 +3,12 @@
 //!
 //! A pod has its volumes from the moment at which its sandbox is being made to that at which the sandbox is removed, which
 //! needs that its last process is gone. `pod.json` beside its supervisor names them for a later agent, which finds all pods
-//! of an earlier one before it starts any.
+//! of an earlier one before it starts any. A lock of the machine (`host/volume/lock.rs`) stays with the pod's processes,
+//! whatever becomes of agent, supervisor and files.
 
 use nodlet_core::facts::{Observation, PodIndex, PodObservation};
 use nodlet_core::spec::volume::ClaimedVolume;
-use nodlet_host::volume::set_up_failed;
+use nodlet_host::volume::{VolumeLock, set_up_failed};
 use nodlet_registry::{DefinitionName, Wanted};
 
 use super::{Engine, this_node};
@@ -74,8 +75,24 @@ impl Engine {
         taken.map_err(|(volume, why)| set_up_failed(&volume, &why))
     }
 
+    /// Takes over the volumes of a pod of an earlier agent, and their lock.
+    pub(super) fn adopt_claims(&mut self, pod: PodIndex, uid: &str, claims: Vec<ClaimedVolume>) {
+        if claims.is_empty() {
+            return;
+        }
+        match VolumeLock::adopt(&self.shell.paths, uid) {
+            Ok(lock) => self.shell.volume_locks.borrow_mut().extend(lock.map(|lock| (pod, lock))),
+            Err(error) => log::error!("failed to lock the volumes of {uid}: {error}"),
+        }
+        self.registry.adopt_volumes(pod, claims);
+    }
+
     /// Gives the volumes of a pod back whose sandbox is gone, and wakes pods that may wait for them.
     pub(super) fn release_claims(&mut self, pod: PodIndex) {
+        let lock = self.shell.volume_locks.borrow_mut().remove(&pod);
+        if let Some(Err(error)) = lock.map(VolumeLock::release) {
+            log::warn!("failed to remove the lock of the volumes of a pod: {error}");
+        }
         let pods = self.node.pods().map(|other| (other.index(), &**other.pod()));
         for other in self.registry.release_volumes(pod, pods) {
             self.observe(Observation::Of(other, PodObservation::ObjectsChanged));

@@ -139,13 +139,15 @@ pub(super) fn look_again(shell: &Rc<Shell>, pod: &Pod) {
     executor.tasks.spawn(async move { look(&later).await });
 }
 
-/// Adds the CDI devices that the pod requests by annotations to `given`. Returns what else they change.
+/// Adds CDI devices to `given`: those that the pod requests by annotations, and those that device files name for the
+/// resources of the container. Returns what else they change.
 ///
 /// # Errors
 /// A device is not defined, or cannot be given.
 pub(super) async fn inject(
     shell: &Shell,
     pod: &Pod,
+    container: &Container,
     given: &mut Vec<GivenDevice>,
 ) -> Result<cdi::Injected, StartFailure> {
     let failed = |message: String| StartFailure {
@@ -153,7 +155,15 @@ pub(super) async fn inject(
         message: message.into(),
         image: None,
     };
-    let names = cdi::requested(pod).map_err(failed)?;
+    let mut names = cdi::requested(pod).map_err(failed)?;
+    for (name, _) in &container.resources.devices {
+        let definition = shell.machine.devices.borrow().get(name);
+        if let Some(DeviceSource::Cdi(name)) = definition.as_deref().map(|definition| &definition.source)
+            && !names.contains(name)
+        {
+            names.push(name.clone());
+        }
+    }
     if names.is_empty() {
         return Ok(cdi::Injected::default());
     }
@@ -260,7 +270,7 @@ impl Watch {
                     self.add_links();
                     continue;
                 }
-                DeviceSource::Sysfs { .. } => continue,
+                DeviceSource::Sysfs { .. } | DeviceSource::Cdi(_) => continue,
             };
             let mut directories: Vec<&Path> = Path::new(path).ancestors().skip(1).collect();
             // From /dev downwards.

@@ -55,7 +55,7 @@ impl std::error::Error for HostPathError {
 pub(super) struct HostPaths(Rc<RefCell<SortedSet<Uid>>>);
 
 impl HostPaths {
-    /// Checks the host paths that a pod names. Returns the block devices among them.
+    /// Checks the host paths that a pod names. Returns the block devices among them, and the lock of its PersistentVolumes.
     ///
     /// # Errors
     /// A path is not of the type that the pod requests, or does not answer.
@@ -64,7 +64,7 @@ impl HostPaths {
         tasks: &Tasks,
         uid: &Uid,
         request: &volume::Request,
-    ) -> Result<volume::BlockDevices, HostPathError> {
+    ) -> Result<(volume::BlockDevices, Option<volume::VolumeLock>), HostPathError> {
         if self.0.borrow().contains(uid) {
             return Err(HostPathError::NoAnswer);
         }

@@ -215,7 +215,7 @@ impl Engine {
             self.registry.set_desired(found.wanted.clone());
         }
         let sandbox = found.sandbox.map(Rc::new);
-        self.registry.adopt_volumes(index, found.claims);
+        self.adopt_claims(index, &uid.0, found.claims);
         let pod = PodShell { sandbox, ..PodShell::new(found.wanted, found.created) };
         if let Some(sandbox) = &pod.sandbox {
             self.shell.tasks.spawn(sandbox::listen(self.shell.clone(), index, sandbox.clone()));

@@ -247,7 +247,8 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         attempts =
             lost_runs(&shell.paths, &wanted, directory, on_tmpfs.created).map_err(LookError::Shortage)?;
     }
-    let claims = if sandbox.is_some() { on_tmpfs.claims } else { Vec::new() };
+    // Processes that could not be killed use the volumes as well.
+    let claims = if sandbox.is_some() || processes { on_tmpfs.claims } else { Vec::new() };
     let found = Found {
         pod: wanted.pod.clone(),
         record,

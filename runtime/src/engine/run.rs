@@ -124,7 +124,7 @@ pub(super) async fn start(
     }
 
     let mut given = devices::of_container(shell, container)?;
-    let cdi = devices::inject(shell, &wanted.pod, &mut given).await?;
+    let cdi = devices::inject(shell, &wanted.pod, container, &mut given).await?;
     given.extend(devices::of_volumes(&wanted.pod, container, &sandbox)?);
     let file_values = read_env_files(&shell.stores, container, &sandbox).await?;
     let host_name = pod_files::host_name().map_err(|error| create(&error))?;

@@ -13,6 +13,7 @@ use crate::pod_files::{self, NodeFiles};
 use nodlet_core::facts::{Event, PodIndex, PodObservation, SandboxFailure};
 use nodlet_core::spec::volume::ClaimedVolume;
 use nodlet_core::time::Instant;
+use nodlet_host::cgroup::CgroupError;
 use nodlet_host::error::{causes, chain};
 use nodlet_host::network::NetworkError;
 use nodlet_host::volume;
@@ -86,7 +87,7 @@ pub(super) async fn create(
     }
     let ip = shell.machine.network.borrow_mut().allocate(&wanted.pod);
     let made = match ip {
-        Ok(ip) => make(&shell, &wanted, ip, objects, claims).await,
+        Ok(ip) => make(&shell, pod, &wanted, ip, objects, claims).await,
         Err(error) => Err(Failure::early(error)),
     };
     match made {
@@ -133,6 +134,7 @@ fn lock_name(wanted: &Wanted) -> String {
 /// Makes the parts of a sandbox.
 async fn make(
     shell: &Rc<Shell>,
+    pod: PodIndex,
     wanted: &Rc<Wanted>,
     ip: Option<Ipv4Addr>,
     objects: ConfigObjects,
@@ -145,7 +147,7 @@ async fn make(
         let message = "processes of an earlier sandbox of the pod are alive".to_owned();
         return Err(Failure::new(SandboxFailure::Sandbox, message));
     }
-    let volumes = set_up_volumes(shell, wanted, objects, &mut claims).await?;
+    let volumes = set_up_volumes(shell, pod, wanted, objects, &mut claims).await?;
     let made = make_on(shell, wanted, ip, volumes, claims);
     let late = async {
         smol::Timer::after(SANDBOX_WITHIN).await;
@@ -160,6 +162,7 @@ async fn make(
 
 async fn set_up_volumes(
     shell: &Rc<Shell>,
+    pod: PodIndex,
     wanted: &Rc<Wanted>,
     objects: ConfigObjects,
     claims: &mut [ClaimedVolume],
@@ -168,8 +171,16 @@ async fn set_up_volumes(
     written.map_err(|failed| Failure::new(failed.reason, failed.message))?;
     let mut request = volume::Request::new(&wanted.pod, &shell.paths, claims);
     if request.has_host_paths() {
+        // The lock of an attempt that failed.
+        shell.volume_locks.borrow_mut().remove(&pod);
+        if !claims.is_empty() {
+            request = request.locked(lock_request(shell, wanted).map_err(Failure::sandbox)?);
+        }
         let checked = shell.host_paths.check(&shell.tasks, &wanted.pod.uid, &request).await;
-        for (name, device) in checked.map_err(|error| Failure::new(SandboxFailure::Mount, chain(&error)))? {
+        let checked = checked.map_err(|error| Failure::new(SandboxFailure::Mount, chain(&error)));
+        let (devices, lock) = checked?;
+        shell.volume_locks.borrow_mut().extend(lock.map(|lock| (pod, lock)));
+        for (name, device) in devices {
             claims
                 .iter_mut()
                 .filter(|claim| claim.volume == name)
@@ -189,6 +200,14 @@ async fn set_up_volumes(
         .run(move || volume::set_up(&request))
         .await
         .map_err(|error| Failure::new(SandboxFailure::Mount, chain(&error)))
+}
+
+/// The lock of the PersistentVolumes of a pod: its processes, and those of its supervisor, have it.
+fn lock_request(shell: &Shell, wanted: &Wanted) -> Result<volume::LockRequest, CgroupError> {
+    let (cgroups, uid) = (&shell.machine.cgroups, &wanted.pod.uid.0);
+    let cgroups =
+        vec![cgroups.known_supervisor(uid)?.directory(), cgroups.known_pod(&wanted.pod)?.directory()];
+    Ok(volume::LockRequest::new(&shell.paths, uid, cgroups))
 }
 
 /// Makes the parts of a sandbox other than its volumes.

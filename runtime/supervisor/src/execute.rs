@@ -1,6 +1,7 @@
 //! The last step of every process in a container: find the file and execute it, or report the reason in
 //! runc's words.
 
+use std::borrow::Cow;
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::io::Read;
@@ -77,12 +78,14 @@ pub(super) struct Execute {
     args: Vec<CString>,
     env: Vec<CString>,
     path: String,
+    /// What messages show in place of the program.
+    shown: Option<Box<str>>,
 }
 
 impl Execute {
     /// The program of `process`. `home` is used if the environment has no `HOME`.
     pub(super) fn new(process: &ProcessConfig, home: &str) -> Execute {
-        Execute::with_args(process, &process.args, home)
+        Execute { shown: process.program_shown.clone(), ..Execute::with_args(process, &process.args, home) }
     }
 
     /// A program with other arguments in the environment of `process`.
@@ -100,13 +103,13 @@ impl Execute {
         // A text with a NUL cannot be passed on; admission rejects it, and here it is dropped.
         let strings =
             |list: &[String]| list.iter().filter_map(|text| CString::new(text.as_bytes()).ok()).collect();
-        Execute { args: strings(args), env: strings(&env), path }
+        Execute { args: strings(args), env: strings(&env), path, shown: None }
     }
 
     /// Executes the program; returns only on failure, with the reason.
     pub(super) fn run(&self) -> String {
         let Some(name) = self.args.first() else { return "exec: no command".to_owned() };
-        let text = name.to_string_lossy();
+        let text = self.shown.as_deref().map_or_else(|| name.to_string_lossy(), Cow::Borrowed);
         let file = match find(name, &self.path) {
             Ok(file) => file,
             Err(NotFound::InPath) => return format!("exec: \"{text}\": executable file not found in $PATH"),
@@ -116,7 +119,8 @@ impl Execute {
         };
         reset_signals();
         let Err(error) = nix::unistd::execve(&file, &self.args, &self.env);
-        format!("exec {}: {}", file.to_string_lossy(), words(error))
+        let file = self.shown.as_deref().map_or_else(|| file.to_string_lossy(), Cow::Borrowed);
+        format!("exec {file}: {}", words(error))
     }
 }
 

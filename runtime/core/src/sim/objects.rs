@@ -1,12 +1,12 @@
-//! ConfigMaps that come, change and go, and what the files in the volumes of pods show of them.
+//! ConfigMaps and Secrets that come, change, lose a key and go, and what the files in the volumes of pods show of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Chance, Sim, WorldPod, secs};
 use crate::facts::*;
-use crate::spec::container::EnvFrom;
+use crate::spec::container::{EnvFrom, EnvSource, EnvVar};
 use crate::spec::reference::{ConfigKind, ObjectReference};
-use crate::spec::volume::{Projection, ProjectionKind, ProjectionSource, VolumeSource};
+use crate::spec::volume::{KeyToPath, Projection, ProjectionKind, ProjectionSource, VolumeSource};
 use crate::spec::*;
 
 /// A reference to a ConfigMap.
@@ -29,24 +29,42 @@ pub(crate) fn with_variables(mut container: Container, object: ObjectReference) 
 
 /// Makes a pod refer to ConfigMaps, sometimes.
 pub(super) fn with_references(mut pod: Pod, chance: &mut Chance) -> Pod {
-    let some = |chance: &mut Chance| config_map(&format!("o{}", chance.below(3)), chance.percent(30));
+    let some = |chance: &mut Chance| {
+        let kind = if chance.percent(30) { ConfigKind::Secret } else { ConfigKind::ConfigMap };
+        ObjectReference { kind, ..config_map(&format!("o{}", chance.below(3)), chance.percent(30)) }
+    };
     if chance.percent(40) {
-        let object = some(chance);
-        pod.spec.volumes.push(config_volume(object));
+        let mut volume = config_volume(some(chance));
+        if let VolumeSource::Projected(projection) = &mut volume.source
+            && let Some(ProjectionSource::Object { items, .. }) = projection.sources.first_mut()
+            && chance.percent(50)
+        {
+            items.push(KeyToPath { key: KEY.into(), path: KEY.into(), mode: None });
+        }
+        pod.spec.volumes.push(volume);
     }
     for container in pod.spec.containers.iter_mut().chain(&mut pod.spec.init_containers) {
         if chance.percent(15) {
             let object = some(chance);
             container.env_from.push(EnvFrom { prefix: String::new(), object });
         }
+        if chance.percent(10) {
+            let value = EnvSource::Key { object: some(chance), key: KEY.into() };
+            container.env.push(EnvVar { name: "K".into(), value });
+        }
     }
     pod
 }
+
+/// The key that some references name, and some versions of an object do not have.
+const KEY: &str = "k";
 
 /// The objects that exist, by name, with their versions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WorldObjects {
     versions: BTreeMap<String, u64>,
+    /// The objects that exist without [`KEY`].
+    without_key: BTreeSet<String>,
     changes: u64,
 }
 
@@ -56,9 +74,10 @@ impl WorldObjects {
         let mut shown = Shown::new();
         for (_, projection) in pod.spec.projections() {
             for source in &projection.sources {
-                let ProjectionSource::Object { object, .. } = source else { continue };
+                let ProjectionSource::Object { object, items } = source else { continue };
                 let version = self.versions.get(&object.name).copied();
-                if version.is_none() && !object.optional {
+                let lacks_key = !items.is_empty() && self.without_key.contains(&object.name);
+                if (version.is_none() || lacks_key) && !object.optional {
                     return Err(SandboxFailure::ObjectNotFound);
                 }
                 shown.insert(object.name.clone(), version);
@@ -67,10 +86,20 @@ impl WorldObjects {
         Ok(shown)
     }
 
-    /// Whether an object that a container needs for its variables is missing.
+    /// Whether an object, or a key of it, that a container needs for its variables is missing.
     pub(super) fn lacks_variables(&self, container: &Container) -> bool {
-        let mut needed = container.env_from.iter().filter(|source| !source.object.optional);
-        needed.any(|source| !self.versions.contains_key(&source.object.name))
+        let is_missing =
+            |object: &ObjectReference| !object.optional && !self.versions.contains_key(&object.name);
+        let lacks_key =
+            |object: &ObjectReference| !object.optional && self.without_key.contains(&object.name);
+        container.env_from.iter().any(|source| is_missing(&source.object))
+            || container.env.iter().any(|variable| match &variable.value {
+                EnvSource::Key { object, .. } => is_missing(object) || lacks_key(object),
+                EnvSource::Value(_)
+                | EnvSource::Field(_)
+                | EnvSource::Resource(_)
+                | EnvSource::File { .. } => false,
+            })
     }
 }
 
@@ -81,6 +110,7 @@ impl Sim {
     /// Creates or changes an object, or deletes it.
     pub(crate) fn change_object(&mut self, name: &str, exists: bool) {
         self.objects.changes += 1;
+        self.objects.without_key.remove(name);
         let version = self.objects.changes;
         let before = match exists {
             true => self.objects.versions.insert(name.into(), version),
@@ -110,7 +140,11 @@ impl Sim {
     /// Changes, creates or deletes a random object.
     pub(super) fn change_some_object(&mut self, chance: &mut Chance) {
         let name = format!("o{}", chance.below(3));
-        self.change_object(&name, chance.percent(70));
+        let (exists, has_key) = (chance.percent(70), chance.percent(75));
+        self.change_object(&name, exists);
+        if exists && !has_key {
+            self.objects.without_key.insert(name);
+        }
     }
 
     /// Writes the files in the volumes of a pod, as the engine does for a new sandbox.
@@ -130,6 +164,13 @@ impl Sim {
             Ok(()) => PodObservation::VolumesUpdated,
             Err(reason) => PodObservation::VolumesUpdateFailed { reason, message: "it cannot be".into() },
         };
+        // An object changes after it was read, and before the core learns that the files are written.
+        if !self.weather.latency.is_zero() && self.chance.percent(20) {
+            let name = self.of(uid).pod.spec.object_references().next().map(|object| object.name.clone());
+            if let Some(name) = name {
+                self.change_object(&name, true);
+            }
+        }
         self.answer_of(index, seen);
     }
 

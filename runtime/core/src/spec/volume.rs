@@ -56,6 +56,10 @@ pub enum VolumeSource {
     Projected(Projection),
 }
 
+/// What `ReadWriteOncePod` makes a pod wait for, in the words of Kubernetes' scheduler.
+pub const VOLUME_IN_USE: &str =
+    "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
+
 /// The PersistentVolume behind a volume of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimedVolume {

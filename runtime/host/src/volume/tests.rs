@@ -4,10 +4,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use super::*;
 use nodlet_kube::manifest::{self, Validation};
 
-struct Scratch(PathBuf);
+pub(super) struct Scratch(pub(super) PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Scratch {
+    pub(super) fn new(name: &str) -> Scratch {
         let path = std::env::temp_dir().join(format!("nodlet-volume-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).expect("a scratch directory");

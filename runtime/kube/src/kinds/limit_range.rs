@@ -24,6 +24,8 @@ use nodlet_core::spec::pod::LIMIT_RANGER;
 const CONTAINER: &str = "Container";
 /// The type of the bounds of a pod as a whole.
 const POD: &str = "Pod";
+/// The type of the bounds of each claim.
+const CLAIM: &str = "PersistentVolumeClaim";
 
 pub(super) static STRATEGY: Strategy = Strategy {
     columns: generic::COLUMNS,
@@ -54,13 +56,13 @@ fn rules(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
     for (index, limit) in limits.and_then(Value::as_array_mut).into_iter().flatten().enumerate() {
         let path = root.index(index);
         let kind = text(limit, "type").to_owned();
-        if ![CONTAINER, POD, "PersistentVolumeClaim"].contains(&&*kind) {
-            let types = [CONTAINER, "PersistentVolumeClaim", POD];
+        if ![CONTAINER, POD, CLAIM].contains(&&*kind) {
+            let types = [CONTAINER, CLAIM, POD];
             errors.push(FieldError::not_supported(&path.child("type"), &kind, &types));
         }
-        if kind == "PersistentVolumeClaim" {
-            let detail = "nodlet limits containers and pods, and no claims: remove this entry";
-            errors.push(FieldError::forbidden(&path.child("type"), detail));
+        if kind == CLAIM && ["min", "max"].iter().all(|list| limit[*list].get("storage").is_none()) {
+            let detail = "either minimum or maximum storage value is required, but neither was provided";
+            errors.push(FieldError::required(&path.child("limits"), detail));
         }
         if known.contains(&kind) {
             errors.push(FieldError::duplicate(&path.child("type"), &kind));
@@ -217,7 +219,37 @@ pub fn check(pod: &Value, ranges: &[Value]) -> Result<(), String> {
             _ => {}
         }
     }
-    match &errors[..] {
+    joined(&errors)
+}
+
+/// Checks a new claim against the LimitRanges of its namespace (`PersistentVolumeClaimValidateLimitFunc`).
+///
+/// # Errors
+/// The message of Kubernetes' admission.
+pub fn check_claim(claim: &Value, ranges: &[Value]) -> Result<(), String> {
+    let requests = &claim["spec"]["resources"]["requests"];
+    let mut errors = Vec::new();
+    for limit in ranges.iter().flat_map(limits_of).filter(|limit| text(limit, "type") == CLAIM) {
+        for (list, what) in [("min", "minimum"), ("max", "maximum")] {
+            for (resource, value) in map(&limit[list]) {
+                let Some(bound) = amount_of(value) else { continue };
+                let usage = format!("{what} {resource} usage per {CLAIM} is {bound}");
+                match requests.get(resource).and_then(amount_of) {
+                    None => errors.push(format!("{usage}.  No request is specified")),
+                    Some(request) if if list == "min" { request < bound } else { request > bound } => {
+                        errors.push(format!("{usage}, but request is {request}"));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+    }
+    joined(&errors)
+}
+
+/// Errors as Kubernetes joins them.
+fn joined(errors: &[String]) -> Result<(), String> {
+    match errors {
         [] => Ok(()),
         [error] => Err(error.clone()),
         errors => Err(format!("[{}]", errors.join(", "))),
@@ -432,6 +464,28 @@ mod tests {
     }
 
     #[test]
+    fn a_claim_out_of_bounds_is_rejected_with_the_texts_of_kubernetes() {
+        let range =
+            range("{type: PersistentVolumeClaim, min: {storage: 1Gi}, max: {storage: 2Gi}}, {type: Pod, max: {storage: 1}}")
+                .expect("valid");
+        for (storage, expected) in [
+            ("1Gi", Ok(())),
+            ("2Gi", Ok(())),
+            ("1Mi", Err("minimum storage usage per PersistentVolumeClaim is 1Gi, but request is 1Mi")),
+            ("3Gi", Err("maximum storage usage per PersistentVolumeClaim is 2Gi, but request is 3Gi")),
+        ] {
+            let claim = json!({"spec": {"resources": {"requests": {"storage": storage}}}});
+            let checked = check_claim(&claim, std::slice::from_ref(&range));
+            assert_eq!(checked, expected.map_err(str::to_owned), "{storage}");
+        }
+        let none = check_claim(&json!({}), &[range]).expect_err("it requests nothing");
+        assert!(
+            none.ends_with("usage per PersistentVolumeClaim is 2Gi.  No request is specified]"),
+            "{none}"
+        );
+    }
+
+    #[test]
     fn a_limit_range_that_contradicts_itself_is_rejected() {
         for (limits, expected) in [
             (
@@ -444,8 +498,8 @@ mod tests {
             ),
             ("{type: Pod}, {type: Pod}", "spec.limits[1].type: Duplicate value: \"Pod\""),
             (
-                "{type: PersistentVolumeClaim, max: {storage: 1Gi}}",
-                "spec.limits[0].type: Forbidden: nodlet limits containers and pods, and no claims: remove this entry",
+                "{type: PersistentVolumeClaim, max: {cpu: 1}}",
+                "spec.limits[0].limits: Required value: either minimum or maximum storage value is required, but neither was provided",
             ),
             ("{type: Node}", "spec.limits[0].type: Unsupported value: \"Node\""),
             (

@@ -119,10 +119,10 @@ fn rules(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
     }
     positive(&spec["capacity"]["storage"], &capacity.key("storage"), errors);
     match text(spec, "persistentVolumeReclaimPolicy") {
-        "Retain" => {}
-        policy @ ("Delete" | "Recycle") => errors.push(FieldError::forbidden(
+        "Retain" | "Delete" => {}
+        "Recycle" => errors.push(FieldError::forbidden(
             &path.child("persistentVolumeReclaimPolicy"),
-            format!("{policy}: nodlet removes no data of a volume; write Retain, and remove them yourself"),
+            "Recycle: deprecated by Kubernetes, and nodlet removes no data of a volume; write Retain",
         )),
         policy => errors.push(FieldError::not_supported(
             &path.child("persistentVolumeReclaimPolicy"),
@@ -202,6 +202,27 @@ fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
         errors.push(FieldError::invalid_value(&Path::root("nodeAffinity"), affinity, "field is immutable"));
     }
     definition::refuse_update(new, errors)
+}
+
+/// Why a released volume of the reclaim policy `Delete` cannot be deleted: the message of Kubernetes' PV controller. It
+/// would delete a directory below /tmp, which nodlet does not. `None` for other policies.
+pub fn delete_failure(volume: &Value) -> Option<String> {
+    let spec = &volume["spec"];
+    if text(spec, "persistentVolumeReclaimPolicy") != "Delete" {
+        return None;
+    }
+    if !spec["hostPath"].is_object() {
+        let name = text(&volume["metadata"], "name");
+        return Some(format!(
+            "error getting deleter volume plugin for volume {name:?}: no deletable volume plugin matched"
+        ));
+    }
+    let path = text(&spec["hostPath"], "path");
+    let is_temporary = path.split_once("/tmp/").is_some_and(|(_, rest)| !rest.is_empty());
+    Some(match is_temporary {
+        false => format!("host_path deleter only supports /tmp/.+ but received provided {path}"),
+        true => format!("nodlet removes no data of a volume: remove {path} yourself"),
+    })
 }
 
 /// The nodes on which a PersistentVolume can be used.

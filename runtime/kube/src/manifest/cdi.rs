@@ -7,9 +7,6 @@ use super::device_file::{FORBIDDEN, OWN};
 use super::yaml;
 use crate::object::error::TextError;
 
-/// The prefix of annotations that request CDI devices, as comma-separated names `vendor.com/class=device`.
-pub const CDI_ANNOTATION: &str = "cdi.k8s.io/";
-
 /// The changes of a container (`containerEdits`) for the devices that it gets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CdiEdits {
@@ -49,27 +46,6 @@ pub struct CdiMount {
     pub container_path: String,
     /// `options` has `ro`.
     pub read_only: bool,
-}
-
-/// Splits the value of an annotation into the names of devices.
-///
-/// # Errors
-/// A name is not of the form `vendor.com/class=device`.
-pub fn cdi_names(value: &str) -> Result<Vec<&str>, String> {
-    let is_word = |word: &str| {
-        word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte)) && !word.is_empty()
-    };
-    let names = value.split(',').map(str::trim);
-    names
-        .map(|name| {
-            match name.split_once('=').and_then(|(kind, device)| Some((kind.split_once('/')?, device))) {
-                Some(((vendor, class), device)) if [vendor, class, device].into_iter().all(is_word) => {
-                    Ok(name)
-                }
-                Some(_) | None => Err(format!("{name:?} is no CDI device: must be vendor.com/class=device")),
-            }
-        })
-        .collect()
 }
 
 /// Finds a device in a CDI file. Returns its edits with those of the whole file, or `None` if the file does not
@@ -232,6 +208,7 @@ fn mount(mount: &Value) -> Result<CdiMount, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::cdi::cdi_names;
 
     const FILE: &str = r#"{
         "cdiVersion": "0.6.0", "kind": "vendor.com/cam",

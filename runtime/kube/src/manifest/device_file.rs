@@ -7,6 +7,7 @@
 use serde_json::{Map, Value};
 
 use super::yaml;
+use crate::object::cdi::cdi_names;
 use crate::object::error::TextError;
 use crate::object::rules;
 
@@ -45,6 +46,8 @@ pub enum DeviceSource {
     },
     /// `interface`: a network interface, which moves into the pod.
     Interface(String),
+    /// `cdi`: the name of a CDI device, `vendor.com/class=device`.
+    Cdi(String),
 }
 
 /// Maximum number of users of a shared device.
@@ -143,8 +146,8 @@ impl Reader<'_> {
     }
 
     fn device(&self, map: &Map<String, Value>) -> Result<DeviceDefinition, String> {
-        const FIELDS: [&str; 8] =
-            ["name", "path", "usb", "sysfs", "interface", "containerPath", "permissions", "shared"];
+        const FIELDS: [&str; 9] =
+            ["name", "path", "usb", "sysfs", "interface", "cdi", "containerPath", "permissions", "shared"];
         self.known(map, &FIELDS)?;
         let name = self.text(map, "name")?.ok_or_else(|| self.at("name", "is missing"))?;
         if let Some(why) = rules::dns_label(name).into_iter().next() {
@@ -156,9 +159,12 @@ impl Reader<'_> {
             map.contains_key("usb"),
             map.contains_key("sysfs"),
             map.contains_key("interface"),
+            map.contains_key("cdi"),
         ];
         if given.iter().filter(|given| **given).count() != 1 {
-            return Err(self.at("name", "the device needs exactly one of path, usb, sysfs and interface"));
+            return Err(
+                self.at("name", "the device needs exactly one of path, usb, sysfs, interface and cdi")
+            );
         }
         let source = if let Some(path) = path {
             self.node("path", path)?;
@@ -167,21 +173,30 @@ impl Reader<'_> {
             self.usb(usb)?
         } else if let Some(sysfs) = self.map(map, "sysfs")? {
             self.sysfs(sysfs)?
+        } else if let Some(name) = self.text(map, "cdi")? {
+            match cdi_names(name) {
+                Ok(names) if names == [name] => DeviceSource::Cdi(name.to_owned()),
+                Ok(_) => return Err(self.at("cdi", "must be one device: write a file for each")),
+                Err(why) => return Err(self.at("cdi", why)),
+            }
         } else {
             self.interface(map)?
         };
         let own_path = self.text(map, "containerPath")?;
         let permissions = self.text(map, "permissions")?;
         let users = self.users(map)?;
-        if let DeviceSource::Interface(_) = source {
+        if let DeviceSource::Interface(_) | DeviceSource::Cdi(_) = source {
+            let is_cdi = matches!(source, DeviceSource::Cdi(_));
             for (key, is_given) in
                 [("containerPath", own_path.is_some()), ("permissions", permissions.is_some())]
             {
                 if is_given {
-                    return Err(self.at(key, "an interface has no node: remove the field"));
+                    let why =
+                        if is_cdi { "the CDI file defines the nodes" } else { "an interface has no node" };
+                    return Err(self.at(key, format!("{why}: remove the field")));
                 }
             }
-            if users != 1 {
+            if users != 1 && !is_cdi {
                 return Err(self.at("shared", "an interface is in one pod at a time: remove the field"));
             }
         }

@@ -4,9 +4,9 @@
 
 use serde_json::{Map, Value};
 
-use super::board_annotations;
 use super::defaults::{CONTAINERS, app_armor, app_armor_field};
 use super::validate::{APPARMOR, SECCOMP_OF_CONTAINER, SECCOMP_OF_POD};
+use super::{board_annotations, runtime_annotations};
 use crate::object::field::{Errors, FieldError, First, Path};
 use crate::object::value::list;
 use crate::schema::{self, Field, FieldSupport, Shape, Type};
@@ -98,7 +98,8 @@ fn metadata(pod: &Value, unsupported: &mut Unsupported) {
         if let Some(container) = key.strip_prefix(APPARMOR) {
             apparmor(pod, container, value.as_str().unwrap_or_default(), &path, unsupported);
         }
-        if let Some(why) = board_annotations::without_effect(key) {
+        let others = || runtime_annotations::without_effect(key);
+        if let Some(why) = board_annotations::without_effect(key).or_else(others) {
             unsupported.warnings.push(format!("{path}: {why}"));
         }
         let ignored = IGNORED_ANNOTATIONS

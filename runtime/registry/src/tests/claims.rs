@@ -376,6 +376,64 @@ fn a_volume_of_read_write_once_pod_has_one_pod_at_a_time() {
     assert_eq!(take(next, 2, &["alone"]), Ok(1));
 }
 
+#[test]
+fn a_released_volume_that_should_be_deleted_has_failed_with_the_message_of_kubernetes() {
+    let world = &mut World::new();
+    for (name, source, message) in [
+        (
+            "host",
+            json!({"hostPath": {"path": "/srv/a"}}),
+            "host_path deleter only supports /tmp/.+ but received provided /srv/a",
+        ),
+        (
+            "temporary",
+            json!({"hostPath": {"path": "/tmp/a"}}),
+            "nodlet removes no data of a volume: remove /tmp/a yourself",
+        ),
+    ] {
+        let mut more = source.clone();
+        more["persistentVolumeReclaimPolicy"] = "Delete".into();
+        more["storageClassName"] = name.into();
+        volume(world, name, "1Gi", more);
+        claim(world, name, "1Gi", json!({"storageClassName": name}));
+        assert!(bind(world).contains(&format!("{name} Bound {name}")), "{}", bind(world));
+        world.remove(&format!("/site/pvc-{name}.json"));
+        assert!(bind(world).contains(&format!("{name} Failed")), "{}", bind(world));
+        let shown = world.objects.get(&Key::new("persistentvolumes", "", name)).expect("it is published");
+        let shown: Value = serde_json::from_str(&shown.json).expect("it is JSON");
+        assert_eq!(shown["status"]["message"], message);
+    }
+}
+
+#[test]
+fn a_claim_beyond_a_limit_range_is_refused_and_from_a_file_it_stays_pending() {
+    let world = &mut World::new();
+    let range = json!({
+        "apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "r"},
+        "spec": {"limits": [{"type": "PersistentVolumeClaim", "max": {"storage": "2Gi"}}]},
+    });
+    world.file("/site/range.json", &range.to_string());
+    volume(world, "disk", "10Gi", json!({}));
+    claim(world, "big", "3Gi", json!({}));
+    assert!(bind(world).contains("big Pending -"), "{}", bind(world));
+    let why = "persistentvolumeclaims \"big\" is forbidden: maximum storage usage per PersistentVolumeClaim is 2Gi, but \
+               request is 3Gi";
+    let taken = world.registry.take_volumes(PodIndex(1), &pod_with(&["big"]), &SortedMap::new());
+    let refused = taken.expect_err("it is not bound").1;
+    assert!(refused.ends_with(why), "{refused}");
+    let object = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "big"},
+        "spec": {"resources": {"requests": {"storage": "3Gi"}}, "accessModes": ["ReadWriteOnce"]},
+    });
+    world.remove("/site/pvc-big.json");
+    bind(world);
+    let refused = world.apply(object.clone(), APPLY).expect_err("too much").to_string();
+    assert!(refused.contains(why), "{refused}");
+    let mut fits = object;
+    fits["spec"]["resources"]["requests"]["storage"] = "2Gi".into();
+    world.apply(fits, APPLY).expect("it is right");
+}
+
 /// `NODLET_SEED=42 NODLET_ROUNDS=1` runs a single story.
 #[test]
 fn whatever_pods_come_and_go_no_two_share_a_volume_that_one_has_alone_and_none_waits_for_ever() {

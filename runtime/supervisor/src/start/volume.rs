@@ -114,6 +114,7 @@ pub(super) fn resolve(config: &ContainerConfig, namespaces: &Namespaces) -> Resu
     let shm = MountConfig {
         source: MountSource::Host("/dev/shm".into()),
         sub_path: None,
+        sub_path_shown: None,
         destination: "/dev/shm".into(),
         read_only: false,
         recursive_read_only: false,
@@ -141,6 +142,7 @@ pub(super) fn resolve(config: &ContainerConfig, namespaces: &Namespaces) -> Resu
         let mount = MountConfig {
             source: MountSource::Host(message.file.clone()),
             sub_path: None,
+            sub_path_shown: None,
             destination: message.path.clone(),
             read_only: false,
             recursive_read_only: false,
@@ -206,7 +208,7 @@ fn copy(mount: &MountConfig, path: &Path, users: Option<BorrowedFd>) -> Result<V
     if let Some(sub_path) = &mount.sub_path {
         base = open_sub_path(base.as_fd(), sub_path).map_err(|source| StartError::SubPath {
             destination: mount.destination.clone(),
-            sub_path: sub_path.clone(),
+            sub_path: mount.sub_path_shown.as_deref().map_or_else(|| sub_path.clone(), PathBuf::from),
             source,
         })?;
     }

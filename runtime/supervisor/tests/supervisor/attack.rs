@@ -55,6 +55,7 @@ fn volume(path: &Path, destination: &str) -> MountConfig {
     MountConfig {
         source: MountSource::Host(path.to_owned()),
         sub_path: None,
+        sub_path_shown: None,
         destination: destination.into(),
         read_only: false,
         recursive_read_only: false,

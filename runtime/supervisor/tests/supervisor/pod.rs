@@ -166,6 +166,7 @@ impl Pod {
             id: format!("{number:064x}"),
             name: name.to_owned(),
             process: ProcessConfig {
+                program_shown: None,
                 args,
                 env: vec!["PATH=/bin".to_owned(), "GREETING=hello".to_owned()],
                 cwd: "/".into(),

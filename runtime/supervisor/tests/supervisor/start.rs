@@ -114,6 +114,7 @@ fn mount(source: MountSource, destination: &str) -> MountConfig {
     MountConfig {
         source,
         sub_path: None,
+        sub_path_shown: None,
         destination: destination.into(),
         read_only: false,
         recursive_read_only: false,
@@ -140,6 +141,7 @@ fn volumes_are_mounted_and_nothing_leaves_them() {
     let host = || MountSource::Host(volume.clone());
     let sub = |path: &str, destination: &str| MountConfig {
         sub_path: Some(path.into()),
+        sub_path_shown: None,
         ..mount(host(), destination)
     };
 

@@ -2,7 +2,6 @@ use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
@@ -289,17 +288,15 @@ fn a_reader_sees_either_all_old_or_all_new_files_in_ten_thousand_updates() {
         volume.write(name, &files).unwrap();
     };
     write_both("..first", &contents[0]);
-    let done = AtomicBool::new(false);
+    const UPDATES: usize = 10_000;
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut turn = 0usize;
-            while !done.load(Ordering::Relaxed) {
-                turn += 1;
+        let writer = scope.spawn(|| {
+            for turn in 1..=UPDATES {
                 write_both(&format!("..{turn}"), &contents[turn % 2]);
             }
         });
         let mut reads = 0;
-        while reads < 10_000 {
+        while !writer.is_finished() {
             // A reader that wants one view of several files opens the directory first, as documented.
             let Ok(view) = fs::read_link(volume.0.join("..data")) else { continue };
             let of = |name: &str| fs::read(volume.0.join(&view).join(name));
@@ -310,7 +307,8 @@ fn a_reader_sees_either_all_old_or_all_new_files_in_ten_thousand_updates() {
             let through_link = fs::read(volume.0.join("a")).unwrap_or_else(|_| a.clone());
             assert!(contents.iter().any(|content| content.as_bytes() == through_link), "a torn file");
         }
-        done.store(true, Ordering::Relaxed);
+        assert!(writer.join().is_ok(), "an update failed");
+        assert!(reads > 1_000, "{reads} reads during {UPDATES} updates");
     });
 }
 

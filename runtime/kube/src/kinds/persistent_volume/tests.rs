@@ -70,8 +70,8 @@ fn invalid_volumes_and_claims_are_rejected_with_the_errors_of_kubernetes() {
         ),
         (
             VOLUME,
-            of_volume("hostPath: {path: /a}, persistentVolumeReclaimPolicy: Delete"),
-            "spec.persistentVolumeReclaimPolicy: Forbidden: Delete: nodlet removes no data",
+            of_volume("hostPath: {path: /a}, persistentVolumeReclaimPolicy: Recycle"),
+            "spec.persistentVolumeReclaimPolicy: Forbidden: Recycle: deprecated by Kubernetes",
         ),
         (
             VOLUME,

@@ -152,6 +152,11 @@ fn fields_without_effect_on_a_single_node_cause_warnings_with_their_path() {
              exclusive-cpus.nodlet.dev/<container> and rtprio.nodlet.dev/<container> in its domain",
         ),
         (
+            "annotations: {cpu-load-balancing.crio.io: disable}",
+            "metadata.annotations[cpu-load-balancing.crio.io]: has no effect: it is for CRI-O; use \
+             exclusive-cpus.nodlet.dev/<container>",
+        ),
+        (
             "ownerReferences: [{apiVersion: v1, kind: Node, name: node, uid: u}]",
             "metadata.ownerReferences: has no effect: nodlet 0.1 deletes no object with its owner",
         ),

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::super::board_annotations;
+use crate::object::cdi::{CDI_ANNOTATION, cdi_names};
 use crate::object::check::{invalid, labels, not_negative};
 use crate::object::field::{Errors, FieldError, Path, quoted};
 use crate::object::rules;
@@ -107,6 +108,11 @@ pub(super) fn annotations(pod: &Value, errors: &mut Errors) {
     board_annotations::check(pod, &path, errors);
     for (key, profile) in map(annotations) {
         let profile = profile.as_str().unwrap_or_default();
+        if key.starts_with(CDI_ANNOTATION)
+            && let Err(why) = cdi_names(profile)
+        {
+            errors.push(FieldError::invalid(&path.key(key), profile, why));
+        }
         if key == SECCOMP_OF_POD || key.starts_with(SECCOMP_OF_CONTAINER) {
             seccomp_annotation(profile, &path.child(key), errors);
         }
