@@ -388,12 +388,13 @@ fn beside_the_real_docker_its_published_port_and_a_host_port_are_both_reached() 
     let program = std::fs::read(nodlet_tests::demo_program()).expect("it is built");
     let page = "hello from Docker\n";
     Image::demo("demo:1", &program)
-        .file("srv/index.html", 0o644, page.as_bytes())
+        .directory("page", 0o755)
+        .file("page/index.html", 0o644, page.as_bytes())
         .write_docker_archive(Path::new("/tmp/demo.tar"))
         .expect("/tmp has room");
     board.run("docker load --input /tmp/demo.tar", "");
     board.run(
-        "docker run --detach --name web --restart always --publish 8081:8080 demo:1 serve 8080 /srv",
+        "docker run --detach --name web --restart always --publish 8081:8080 demo:1 serve 8080 /page",
         "",
     );
     let published = |board: &Board| board.world.demo(&format!("get http://{BOARD}:8081/"));
