@@ -246,8 +246,8 @@ fn a_burstable_container_swaps_as_much_as_the_kubelet_lets_it() {
         device.write_manifest(&format!("{name}.yaml"), &manifest::pod_of(name, &[container], ""));
         device.pod(name).wait_ready();
     };
-    // More than its memory limit, and less than that and its swap, also with the memory of the kernel for it.
-    pod("burstable", "hog 94 then sleep", "requests: {memory: 80Mi}, limits: {memory: 90Mi}");
+    // More than its memory limit, and less than that and its swap.
+    pod("burstable", "hog 100 then sleep", "requests: {memory: 80Mi}, limits: {memory: 90Mi}");
     pod("guaranteed", "sleep", "limits: {memory: 80Mi, cpu: 100m}");
     pod("besteffort", "sleep", "");
 
