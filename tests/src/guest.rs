@@ -10,7 +10,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -108,6 +108,26 @@ impl fmt::Display for Choice {
 pub fn is_guest() -> bool {
     static ORDERED: LazyLock<bool> = LazyLock::new(|| Path::new(ORDERS).exists());
     *ORDERED
+}
+
+/// The node of a port of the guest, by the name that QEMU's argument gives it.
+fn node_of_port(name: &str) -> Option<PathBuf> {
+    let ports = fs::read_dir("/sys/class/virtio-ports").ok()?;
+    let found = ports
+        .filter_map(|port| Some(port.ok()?.path()))
+        .find(|port| fs::read_to_string(port.join("name")).is_ok_and(|text| text.trim() == name))?;
+    Some(Path::new("/dev").join(found.file_name()?))
+}
+
+/// Whether this is a guest with a port of this name.
+pub fn has_port(name: &str) -> bool {
+    is_guest() && node_of_port(name).is_some()
+}
+
+/// A port of the guest, to write to and to read from.
+pub fn port(name: &str) -> File {
+    let node = node_of_port(name).expect("QEMU has the port");
+    File::options().read(true).write(true).open(node).expect("nobody else has it")
 }
 
 /// Loads a module after those that it needs. Succeeds if it is already loaded.

@@ -12,6 +12,8 @@
 //! * [`image`]: images from files given in the test
 //! * [`Namespace`]: a network namespace for a device, or for the world beyond it
 //! * [`LoopDevice`]: a block device with the content of a file
+//! * [`Monitor`]: QEMU's monitor, which plugs devices of a guest in and out
+//! * [`SerialLine`]: a serial device, and the other end of its line
 //! * [`Kubectl`]: the real kubectl, over [`forward`]
 //! * [`ControlPlane`]: the real servers of a Kubernetes cluster; [`ClusterNode`]: a board that is a node of it
 //! * [`Witness`]: what containers themselves show of how many of them run
@@ -39,11 +41,13 @@ mod kubectl;
 mod leftovers;
 mod loop_device;
 pub mod manifest;
+mod monitor;
 mod namespace;
 mod pod;
 mod programs;
 mod ring;
 mod seed;
+mod serial;
 mod slot;
 pub mod slow;
 pub mod ssh;
@@ -63,10 +67,12 @@ pub use device::{Device, Mount, Ran};
 pub use figures::{Holdings, Memory, Share, switches};
 pub use kubectl::Kubectl;
 pub use loop_device::LoopDevice;
+pub use monitor::Monitor;
 pub use namespace::Namespace;
 pub use pod::{TestContainer, TestPod};
 pub use programs::{demo_archive, demo_program, nodlet_program, programs_are_in};
 pub use seed::{Seed, seed, shard};
+pub use serial::SerialLine;
 pub use terminal::Terminal;
 pub use trace::PtraceRequest;
 pub use witness::Witness;

@@ -27,6 +27,11 @@ impl Namespace {
         namespace
     }
 
+    /// The network namespace of a process.
+    pub fn of_process(id: &str) -> Namespace {
+        Namespace(Arc::new(File::open(format!("/proc/{id}/ns/net")).expect("the process runs")))
+    }
+
     /// Makes the command run in this namespace.
     pub fn give_to(&self, command: &mut Command) {
         let file = self.0.clone();

@@ -194,4 +194,18 @@ fn profiles_confine_all_processes_of_a_container() {
     }
     device.remove_manifest("later.yaml");
     later.wait_gone();
+
+    // The examples do what they say.
+    device.write_manifest("example.yaml", include_str!("../../examples/apparmor.yaml"));
+    device.pod("apparmor").wait_log("app", "nodlet-default (enforce)");
+    device.write_manifest("task.yaml", include_str!("../../examples/tasks/apparmor.yaml"));
+    let task = device.pod("apparmor-task");
+    device.wait_for("the profile to be missing", || {
+        task.container("app").message().contains("apparmor profile not found deny-write")
+    });
+    load_file(&example.join("examples/apparmor/deny-write"));
+    task.wait_ready();
+    let refused = task.exec("app", ["demo", "write", "/tmp/file", "text"]).refused();
+    assert!(refused.contains("Permission denied"), "{refused}");
+    assert_eq!(task.exec("app", ["demo", "cat", "/srv/index.html"]).ok(), "hello from the image\n");
 }

@@ -127,6 +127,13 @@ fn a_container_has_cpus_for_itself_that_no_other_container_uses() {
     let message = "Node didn't have enough resource: exclusive-cpus, requested: 3, used: 1, capacity: 3";
     assert!(status["message"].as_str().is_some_and(|text| text.ends_with(message)), "{status}");
 
+    // The example takes the last one.
+    device.write_manifest("cpus.yaml", include_str!("../../examples/cpus.yaml"));
+    device.pod("cpus").wait_ready();
+    assert_eq!(cpus(&device, "cpus"), "2");
+    device.remove_manifest("cpus.yaml");
+    device.pod("cpus").wait_gone();
+
     // The next agent knows which cpus are in use.
     device.kill_agent();
     device.start_agent();
@@ -180,6 +187,9 @@ fn a_container_has_the_real_time_priorities_that_its_annotation_allows_and_no_ot
     device.pod("idle").wait_log("app", "variable: \"PATH\"");
     let executed = device.pod("idle").exec("app", ["/bin/demo", "effective"]).ok();
     assert_eq!(executed, device.pod("idle").logs("app"));
+
+    device.write_manifest("example.yaml", include_str!("../../examples/realtime.yaml"));
+    device.pod("realtime").wait_log("app", "realtime 10: ok");
 
     device.write_manifest("plain.yaml", &manifest::pod_with("plain", "realtime 1 then sleep", user));
     device.pod("plain").wait_log("app", "realtime 1: ");

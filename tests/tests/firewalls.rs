@@ -1,13 +1,15 @@
 //! Firewalls of others beside nodlet's table: ufw, firewalld and Docker. Their rulesets in `firewalls/` are those that
 //! the real programs loaded into an empty network namespace, with their default settings. In the guest `firewalls` the
-//! real ufw and firewalld run, with IPv4 and IPv6. nodlet changes none of their tables, and pods work with the rules of
-//! `docs/firewalls.md`.
+//! real ufw and firewalld run, with IPv4 and IPv6, and the real Docker with a container. nodlet changes none of their
+//! tables, and pods work with the rules of `docs/firewalls.md`.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use nodlet_tests::image::Image;
 use nodlet_tests::{Device, Namespace, manifest};
 
 /// The board's address on the link to the world.
@@ -360,6 +362,79 @@ fn beside_the_real_firewalld_host_ports_work_and_its_table_stays() {
         state.status.success()
     });
     beside_real(&mut board, "firewalld", "inet firewalld filter_FORWARD", (false, true));
+}
+
+/// Docker's daemon, with directories of its own.
+fn dockerd(board: &Board) -> Daemon {
+    let arguments = "--data-root /tmp/docker --storage-driver vfs --exec-opt native.cgroupdriver=cgroupfs";
+    let log = std::fs::File::options().create(true).append(true).open("/tmp/dockerd.log").expect("a file");
+    let mut command = board.command(&format!("dockerd {arguments}"));
+    let daemon = Daemon(command.stderr(log).spawn().expect("it is installed"));
+    let is_up = || board.command("docker info").output().expect("it is installed").status.success();
+    let until = std::time::Instant::now() + Duration::from_secs(300);
+    while !is_up() {
+        let log = std::fs::read_to_string("/tmp/dockerd.log").expect("it is text");
+        assert!(std::time::Instant::now() < until, "dockerd does not answer: {log}");
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    daemon
+}
+
+#[test]
+#[ignore = "needs Docker: cargo xtask guest firewalls"]
+fn beside_the_real_docker_its_published_port_and_a_host_port_are_both_reached() {
+    let mut board = Board::new();
+    let daemon = dockerd(&board);
+    let program = std::fs::read(nodlet_tests::demo_program()).expect("it is built");
+    let page = "hello from Docker\n";
+    Image::demo("demo:1", &program)
+        .directory("page", 0o755)
+        .file("page/index.html", 0o644, page.as_bytes())
+        .write_docker_archive(Path::new("/tmp/demo.tar"))
+        .expect("/tmp has room");
+    board.run("docker load --input /tmp/demo.tar", "");
+    board.run(
+        "docker run --detach --name web --restart always --publish 8081:8080 demo:1 serve 8080 /page",
+        "",
+    );
+    let published = |board: &Board| board.world.demo(&format!("get http://{BOARD}:8081/"));
+    board.device.wait_for("the port that Docker publishes", || published(&board).as_deref() == Ok(page));
+
+    let loaded = board.foreign();
+    assert!(loaded.contains("chain DOCKER-USER"), "{loaded}");
+    board.starts();
+    assert_eq!(board.foreign(), loaded);
+    assert_eq!((board.seen_as().is_some(), board.host_port()), (false, false));
+    assert_eq!(published(&board).as_deref(), Ok(page), "beside the table of nodlet");
+    assert!(board.warnings().contains("no rule accepts (ip filter FORWARD)"), "{}", board.warnings());
+    for line in documented("Docker") {
+        board.run(line, "");
+    }
+    let works = |board: &Board| {
+        assert_eq!(board.seen_as().as_deref(), Some(BOARD));
+        assert!(board.host_port());
+        assert!(board.pods_reach_each_other());
+        assert_eq!(published(board).as_deref(), Ok(page));
+    };
+    works(&board);
+
+    // Docker takes the container's rules away and makes them again.
+    board.run("docker restart --time 1 web", "");
+    board.device.wait_for("the port again", || published(&board).as_deref() == Ok(page));
+    works(&board);
+    // So does its daemon with all of its chains.
+    drop(daemon);
+    let _daemon = dockerd(&board);
+    board.device.wait_for("the port again", || published(&board).as_deref() == Ok(page));
+    works(&board);
+    assert!(!board.device.agent_log().contains("FirewallTable"), "{}", board.device.agent_log());
+
+    let allowed = board.foreign();
+    board.device.nodlet(["down"]).ok();
+    assert_eq!(board.board.tables().iter().filter(|name| name.starts_with("nodlet-")).count(), 0);
+    assert_eq!(board.foreign(), allowed);
+    assert_eq!(published(&board).as_deref(), Ok(page), "after nodlet is down");
+    board.run("docker rm --force web", "");
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! The gateway of `examples/gateway`, with real software: a broker, a collector that reads a device, and a web server on
-//! a port of the host. A block device with lines of text takes the place of the serial device.
+//! a port of the host. The serial device is QEMU's on USB in the guest, and a virtual terminal elsewhere.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use nodlet_tests::{Device, LoopDevice};
+use nodlet_tests::{Device, Monitor, SerialLine};
+use serde_json::json;
 
 /// The board's address on the link to the world.
 const BOARD: &str = "192.0.2.2";
@@ -38,26 +39,55 @@ fn the_gateway_publishes_and_shows_what_its_device_sends() {
     device.pod("broker").wait_ready();
 
     // The device is defined, and plugged in, when the pods are there already.
-    let lines = device.path("/readings");
-    // One sector.
-    let text = format!("boot.\n{}", "meter=20.5\nmeter=21.50\n".repeat(22));
-    assert_eq!(text.len(), 512);
-    fs::write(&lines, text).expect("a file");
-    let readings = LoopDevice::over(&lines);
+    let mut meter = SerialLine::open().expect("a USB serial port or a virtual terminal, and root");
     let definition = fs::read_to_string(example.join("devices/meter.yaml")).expect("it is text");
-    let usb = "usb: {vendor: \"067b\", product: \"2303\"}";
+    let usb = "usb: {vendor: \"0403\", product: \"6001\"}";
     assert!(definition.contains(usb), "{definition}");
     let directory = device.path("/etc/nodlet/devices");
     fs::create_dir_all(&directory).expect("a directory");
-    let definition = definition.replace(usb, &format!("path: {}", readings.path()));
+    let definition = definition.replace(usb, &meter.selector());
     fs::write(directory.join("meter.yaml"), definition).expect("a file");
     // It was rejected without the definition: the node had no such device.
     assert_eq!(device.pod("collector").status()["reason"], "OutOfnodlet.dev/meter");
     device.nodlet(["delete", "pod", "collector"]).ok();
     device.nodlet(["apply", "-f", &example.join("gateway.yaml").display().to_string()]).ok();
     let collector = device.pod("collector");
-    collector.wait_log("collector", "published meter=21.50");
-    collector.wait_ready();
+    collector.wait_log("collector", "reading /dev/meter");
+    for reading in ["meter=20.5", "meter=21.50"] {
+        meter.send(&format!("{reading}\n")).expect("the line is up");
+        collector.wait_log("collector", &format!("published {reading}"));
+        collector.wait_ready();
+        let page = world.demo(&format!("get http://{BOARD}:8080/"));
+        assert_eq!(page.as_deref().map(str::trim), Ok(reading));
+    }
+    let node = "import os; s = os.stat('/dev/meter'); print(oct(s.st_mode), s.st_uid)";
+    let node = collector.exec("collector", ["python3", "-c", node]).ok();
+    assert_eq!(node, "0o20440 65534\n", "the collector may only read, and is no root");
+
+    // A changed ConfigMap arrives in the running container.
+    let changed = json!({"data": {"mosquitto.conf": "listener 1883\nallow_anonymous true\n"}});
+    let path = "/api/v1/namespaces/default/configmaps/broker";
+    let (code, patched) = device.patch(path, "merge", &changed);
+    assert_eq!(code, 200, "{patched}");
+    let broker = device.pod("broker");
+    device.wait_for("the changed file", || {
+        broker.exec("mosquitto", ["cat", "/etc/broker/mosquitto.conf"]).stdout.contains("anonymous true")
+    });
+    assert_eq!(broker.container("mosquitto").restart_count(), 0);
+
+    // The collector outlives its meter, if that can be unplugged.
+    if !matches!(meter, SerialLine::Usb(_)) {
+        return;
+    }
+    let mut monitor = Monitor::connect();
+    monitor.unplug("gps");
+    device.wait_for("the event", || collector.events().iter().any(|event| event.starts_with("DeviceLost")));
     let page = world.demo(&format!("get http://{BOARD}:8080/"));
     assert_eq!(page.as_deref().map(str::trim), Ok("meter=21.50"));
+    monitor.plug("gps", "A1", "serial");
+    let lines = |text: &str| collector.logs("collector").lines().filter(|line| *line == text).count();
+    device.wait_for("the meter to be read again", || lines("reading /dev/meter") == 2);
+    meter.send("meter=22.00\n").expect("the line is up");
+    collector.wait_log("collector", "published meter=22.00");
+    assert_eq!(collector.container("collector").restart_count(), 0);
 }

@@ -1,13 +1,11 @@
 //! Devices that are plugged in and out, and CAN interfaces, in the guest `hardware`: a serial port on USB, of which the
 //! other end of the wire is a port of the guest, and two CAN cards on one bus. QEMU's monitor is another port.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use nodlet_tests::{Device, demo_program, manifest};
-use serde_json::{Value, json};
+use nodlet_tests::{Device, Monitor, demo_program, manifest};
 
 fn define(device: &Device, name: &str, text: &str) {
     let directory = device.path("/etc/nodlet/devices");
@@ -31,63 +29,10 @@ fn wait_event(device: &Device, pod: &str, expected: &str) {
     });
 }
 
-/// A port of the guest, by the name that QEMU's argument gives it: to write to, and to read from.
+/// A port of the guest: to write to, and to read from.
 fn port(name: &str) -> (File, BufReader<File>) {
-    let ports = fs::read_dir("/sys/class/virtio-ports").expect("the kernel has virtio ports");
-    let found = ports
-        .filter_map(|port| Some(port.ok()?.path()))
-        .find(|port| fs::read_to_string(port.join("name")).is_ok_and(|text| text.trim() == name));
-    let node = PathBuf::from("/dev").join(found.expect("a port").file_name().expect("a name"));
-    let port = OpenOptions::new().read(true).write(true).open(node).expect("nobody else has it");
+    let port = nodlet_tests::guest::port(name);
     (port.try_clone().expect("a descriptor"), BufReader::new(port))
-}
-
-/// QEMU's monitor, with which devices are plugged in and out.
-struct Monitor(File, BufReader<File>);
-
-impl Monitor {
-    fn connect() -> Monitor {
-        let (to, from) = port("monitor");
-        let mut monitor = Monitor(to, from);
-        monitor.order("qmp_capabilities", &json!({}));
-        monitor
-    }
-
-    fn next(&mut self) -> Value {
-        let mut line = String::new();
-        self.1.read_line(&mut line).expect("QEMU runs");
-        serde_json::from_str(&line).expect("QEMU's monitor speaks JSON")
-    }
-
-    fn order(&mut self, what: &str, arguments: &Value) {
-        writeln!(self.0, "{}", json!({"execute": what, "arguments": arguments})).expect("QEMU runs");
-        loop {
-            let answer = self.next();
-            assert!(answer["error"].is_null(), "{what}: {answer}");
-            if !answer["return"].is_null() {
-                return;
-            }
-        }
-    }
-
-    fn plug(&mut self, id: &str, serial: &str, wire: &str) {
-        // Also if nothing is at the other end.
-        let arguments = json!({"driver": "usb-serial", "bus": "usb.0", "id": id, "serial": serial, "chardev": wire,
-            "always-plugged": true});
-        self.order("device_add", &arguments);
-    }
-
-    fn unplug(&mut self, id: &str) {
-        writeln!(self.0, "{}", json!({"execute": "device_del", "arguments": {"id": id}})).expect("QEMU runs");
-        // The event may precede the answer.
-        let (mut is_answered, mut is_gone) = (false, false);
-        while !is_answered || !is_gone {
-            let answer = self.next();
-            assert!(answer["error"].is_null(), "{id}: {answer}");
-            is_answered |= !answer["return"].is_null();
-            is_gone |= answer["event"] == "DEVICE_DELETED" && answer["data"]["device"] == id;
-        }
-    }
 }
 
 #[test]

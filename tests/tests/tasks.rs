@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use nodlet_tests::image::Image;
 use nodlet_tests::{Device, Kubectl, TestPod};
 
+#[path = "tasks/storage.rs"]
+mod storage;
+
 /// The directory of the manifests.
 fn tasks() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a member of the workspace").join("examples/tasks")
@@ -30,14 +33,14 @@ fn output<const N: usize>(pod: &TestPod<'_>, container: &str, command: [&str; N]
 
 #[test]
 fn every_task_has_a_test() {
-    let source = include_str!("tasks.rs");
+    let source = include_str!("tasks.rs").to_owned() + include_str!("tasks/storage.rs");
     let mut names: Vec<String> = fs::read_dir(tasks())
         .expect("there are tasks")
         .map(|entry| entry.expect("it is there").path())
         .map(|path| path.file_stem().and_then(|name| name.to_str()).unwrap_or_default().to_owned())
         .collect();
     names.sort();
-    assert!(names.len() > 28, "{names:?}");
+    assert!(names.len() > 31, "{names:?}");
     for name in names {
         assert!(source.contains(&format!("apply(&device, \"{name}\")")), "no test applies {name}.yaml");
     }
@@ -374,12 +377,17 @@ fn defaults_and_bounds_of_a_namespace() {
 
 #[test]
 fn huge_pages_where_the_machine_has_them() {
+    if nodlet_tests::guest::is_guest() {
+        let count = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+        fs::write(count, "8").expect("the guest has memory for them");
+    }
     let device = Device::start();
     let node = device.get("/api/v1/nodes").expect("the API has a node");
     let has = node["items"][0]["status"]["allocatable"]["hugepages-2Mi"].as_str().map(str::to_owned);
     apply(&device, "huge-pages");
     let pod = device.pod("huge-pages");
     if has.as_deref().is_none_or(|pages| pages == "0") {
+        assert!(!nodlet_tests::guest::is_guest(), "eight pages are reserved");
         pod.wait_phase("Failed");
         let status = pod.status();
         assert_eq!(status["reason"], "OutOfhugepages-2Mi", "{status}");

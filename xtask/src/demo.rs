@@ -10,6 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nodlet_tests::SerialLine;
+
 use crate::task::{Failure, Outcome, misused, project, run as run_command, work};
 use crate::toolchain::{built, cargo};
 use crate::{boards, demo_image, images, setup};
@@ -75,23 +77,12 @@ struct Show {
     nodlet: PathBuf,
     root: PathBuf,
     agent: Option<Child>,
-    /// The loop device in place of the gateway's serial device.
-    meter: Option<String>,
-}
-
-impl Drop for Show {
-    fn drop(&mut self) {
-        if let Some(meter) = &self.meter {
-            // With `--keep`, the kernel detaches it when the pod closes it.
-            let _ = Command::new("losetup").args(["--detach", meter]).status();
-        }
-    }
 }
 
 impl Show {
     fn new() -> Result<Self, Failure> {
         let root = work("demo")?;
-        let show = Self { nodlet: built("debug", "nodlet")?, root, agent: None, meter: None };
+        let show = Self { nodlet: built("debug", "nodlet")?, root, agent: None };
         // An earlier demo may have been kept or interrupted.
         if show.root.join("run").exists() {
             show.quietly(&["down"])?;
@@ -164,19 +155,14 @@ impl Show {
 
     /// Shows the gateway of `examples/gateway`; `images` is the directory of the images of real software.
     fn gateway(&mut self, images: &Path) -> Outcome {
-        say("A meter: a block device with lines of text takes the place of a serial device");
-        // One sector.
-        let readings = self.root.join("readings");
-        fs::write(&readings, format!("boot.\n{}", "meter=20.5\nmeter=21.50\n".repeat(22)))?;
-        let losetup = Command::new("losetup").args(["--find", "--show"]).arg(&readings).output()?;
-        let meter = String::from_utf8_lossy(&losetup.stdout).trim().to_owned();
-        if !losetup.status.success() {
-            return Err(format!("losetup: {}", String::from_utf8_lossy(&losetup.stderr)).into());
-        }
-        self.meter = Some(meter.clone());
+        say("A meter on a serial line, which is a virtual terminal of this machine");
+        let mut meter = SerialLine::open().map_err(|error| {
+            format!("failed to open a virtual terminal, which needs /dev/tty0 and root: {error}")
+        })?;
         let devices = self.root.join("etc/nodlet/devices");
         fs::create_dir_all(&devices)?;
-        let definition = format!("name: meter\npath: {meter}\ncontainerPath: /dev/meter\npermissions: r\n");
+        let definition =
+            format!("name: meter\n{}\ncontainerPath: /dev/meter\npermissions: r\n", meter.selector());
         print!("$ cat $NODLET_ROOT/etc/nodlet/devices/meter.yaml\n{definition}");
         fs::write(devices.join("meter.yaml"), definition)?;
 
@@ -193,12 +179,20 @@ impl Show {
         let manifest = project().join("examples/gateway/gateway.yaml");
         let applied = self.nodlet(&["apply", "-f", &manifest.display().to_string()]);
         let ready = applied.and_then(|()| {
+            self.wait("the collector to read", |show| {
+                let log = show.quietly(&["logs", "collector", "-c", "collector"]);
+                Ok(log.is_ok_and(|log| log.contains("reading")))
+            })?;
+            for reading in ["meter=20.5", "meter=21.25", "meter=21.50"] {
+                meter.send(&format!("{reading}\n"))?;
+            }
             self.wait("the gateway to be ready", |show| {
                 let rows = show.quietly(&["get", "pods"])?;
                 let has = |name: &str, ready: &str| {
                     rows.lines().any(|row| row.starts_with(name) && row.contains(ready))
                 };
-                Ok(has("broker", "1/1") && has("collector", "2/2"))
+                let log = show.quietly(&["logs", "collector", "-c", "collector"])?;
+                Ok(has("broker", "1/1") && has("collector", "2/2") && log.contains("published meter=21.50"))
             })
         });
         end(&mut watch);
@@ -210,8 +204,8 @@ impl Show {
         println!("$ curl http://{address}:8080/");
         let page = page(address)?;
         print!("{page}");
-        if !page.starts_with("meter=") {
-            return Err(format!("the page shows no reading: {page:?}").into());
+        if page.trim() != "meter=21.50" {
+            return Err(format!("the page does not show the last reading: {page:?}").into());
         }
         self.nodlet(&["describe", "node"])
     }

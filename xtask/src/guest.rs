@@ -10,12 +10,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nodlet_tests::guest::Choice;
 
 use crate::task::{Failure, Outcome, misused, usage, work};
-use crate::{commit, deb, debian, go, images, programs, targets};
+use crate::{commit, cross, deb, debian, go, images, programs, targets};
 
 mod boot;
 mod build;
@@ -141,7 +142,7 @@ const SILENCE: Duration = Duration::from_secs(1800);
 const MEMORY_MIB: u32 = 3072;
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let (mut wanted, mut choice, mut arguments) = (host()?, None, arguments);
+    let (mut wanted, mut choice, mut is_shipped, mut arguments) = (host()?, None, false, arguments);
     loop {
         arguments = match arguments {
             [option, triple, rest @ ..] if option == "--target" => {
@@ -161,22 +162,31 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
                 })?);
                 rest
             }
+            [option, rest @ ..] if option == "--shipped" => {
+                is_shipped = true;
+                rest
+            }
             [option, ..] if option.starts_with('-') => return Err(misused("guest")),
             _ => break,
         };
     }
     let processor = wanted;
-    let Some((name, words)) = arguments.split_first() else { return boot_all(processor, &always(), choice) };
+    // Built before the tests: a guest without it is of no use here.
+    let nodlet = if is_shipped { Some(cross::build(targets::get(processor.triple)?)?) } else { None };
+    let nodlet = nodlet.as_deref();
+    let Some((name, words)) = arguments.split_first() else {
+        return boot_all(processor, &always(), choice, nodlet);
+    };
     let guest = GUESTS.iter().find(|guest| guest.name == name).ok_or_else(|| {
         let names: Vec<&str> = GUESTS.iter().map(|guest| guest.name).collect();
         let names = names.join(", ");
         Failure(format!("there is no guest {name:?}, only {names}; {}", usage("guest")))
     })?;
     if words.is_empty() {
-        return boot_all(processor, &[guest], choice);
+        return boot_all(processor, &[guest], choice, nodlet);
     }
     let run = words.join(" ");
-    boot_all(processor, &[&Guest { runs: &[&run], ..*guest }], choice)
+    boot_all(processor, &[&Guest { runs: &[&run], ..*guest }], choice, nodlet)
 }
 
 /// The most test programs in one boot of a guest with another processor: its emulator cannot load an
@@ -191,7 +201,7 @@ pub(crate) fn check() -> Outcome {
     eprintln!("of the guests {}, the commit chooses {}", others.join(", "), chosen.name);
     let mut guests = always();
     guests.push(chosen);
-    boot_all(host()?, &guests, None)
+    boot_all(host()?, &guests, None, None)
 }
 
 /// The number of tests of one program with another processor, for which a check has time.
@@ -214,7 +224,7 @@ pub(crate) fn foreign(number: usize) -> Outcome {
     let (guest, number) = (&runs[number % runs.len()], number / runs.len());
     let (triple, name, run) = (processor.triple, guest.name, guest.runs.join(" "));
     eprintln!("$ cargo xtask guest --target {triple} --some {number}/{FOREIGN_TESTS} {name} {run}");
-    boot_all(processor, &[guest], Some(Choice::Some { number, count: FOREIGN_TESTS }))
+    boot_all(processor, &[guest], Some(Choice::Some { number, count: FOREIGN_TESTS }), None)
 }
 
 /// Runs every guest, with every processor, or a part of each guest's tests. Guests that are not portable only run
@@ -225,7 +235,7 @@ pub(crate) fn whole(part: &str) -> Outcome {
     PROCESSORS.iter().try_for_each(|processor| {
         let native = processor.triple == ours;
         let all: Vec<&Guest<'_>> = GUESTS.iter().filter(|guest| native || guest.is_portable()).collect();
-        boot_all(processor, &all, choice)
+        boot_all(processor, &all, choice, None)
     })
 }
 
@@ -250,13 +260,22 @@ fn processor(triple: &str) -> Result<&'static Processor, Failure> {
     })
 }
 
-fn boot_all(processor: &Processor, guests: &[&Guest<'_>], choice: Option<Choice>) -> Outcome {
+/// Boots guests one after the other. Their tests use this binary of nodlet, or one with debug information.
+fn boot_all(
+    processor: &Processor,
+    guests: &[&Guest<'_>],
+    choice: Option<Choice>,
+    nodlet: Option<&Path>,
+) -> Outcome {
     programs::provide(processor.qemu, processor.package)?;
     let tools = debian::package("busybox-static", processor.debian)?;
     let dir = work(&format!("guest/{}", processor.debian))?;
-    let mut programs = build(processor, guests)?;
+    let mut programs = build(processor, guests, nodlet)?;
     if processor.triple != host()?.triple {
         programs = without_debug(&programs, &dir.join("programs"))?;
+    }
+    if let Some(nodlet) = nodlet {
+        programs.insert("nodlet".to_owned(), nodlet.to_owned());
     }
     programs.insert("busybox".to_owned(), tools.join("usr/bin/busybox"));
     if guests.iter().any(|guest| guest.runs_any_of(WITH_KUBECTL)) {

@@ -60,7 +60,7 @@ pub(crate) const TASKS: &[Task] = &[
     ),
     (
         "guest",
-        "[--target TARGET] [--shard PART/OF | --some NUMBER/COUNT] [GUEST [PROGRAM ARGUMENT...]]",
+        "[--target TARGET] [--shipped] [--shard PART/OF | --some NUMBER/COUNT] [GUEST [PROGRAM ARGUMENT...]]",
         "the tests that need a kernel of their own, in QEMU; only one guest, or only this in it, or a part",
     ),
     (

@@ -70,7 +70,7 @@ impl Guest<'_> {
                 systemd::install_without(&mut cpio, system).map_err(failed)?;
             }
             for (suites, packages, programs) in [
-                (WITH_LINKS, IPROUTE, &["/usr/sbin/ip"][..]),
+                (WITH_LINKS, IPROUTE, &["/usr/sbin/ip", "/usr/sbin/tc"][..]),
                 (WITH_APPARMOR, APPARMOR, &["/usr/sbin/apparmor_parser"]),
                 (WITH_DISKS, DISK_TOOLS, &["/usr/sbin/mkfs.ext4", "/usr/sbin/mkfs.xfs", "/usr/bin/lsattr"]),
             ] {
@@ -118,7 +118,8 @@ impl Guest<'_> {
         for name in wanted {
             cpio.file(&format!("/tests/{name}"), 0o755, &fs::read(program(name)?)?).map_err(failed)?;
         }
-        cpio.file("/tests/examples/replay", 0o755, &fs::read(program("replay")?)?).map_err(failed)?;
+        // Not below /tests, which has a test program of the name `examples`.
+        cpio.file("/examples/replay", 0o755, &fs::read(program("replay")?)?).map_err(failed)?;
         let modules = kernel.modules(self.modules)?;
         let mut list = String::new();
         for module in &modules {

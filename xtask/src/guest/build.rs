@@ -15,10 +15,12 @@ use crate::{cross, toolchain};
 /// The cargo arguments that build the program in the containers.
 const DEMO: &str = "rustc --package nodlet-tests --bin demo";
 
-/// Builds the programs that these guests run, and those that they need for it. Returns them by name.
+/// Builds the programs that these guests run, and those that they need for it. Returns them by name. With a binary of
+/// nodlet that was built before, builds no other one.
 pub(super) fn build(
     processor: &Processor,
     guests: &[&Guest<'_>],
+    nodlet: Option<&Path>,
 ) -> Result<BTreeMap<String, PathBuf>, Failure> {
     let runs = guests.iter().flat_map(|guest| guest.runs).filter_map(|run| run.split(' ').next());
     let tests: BTreeSet<String> = runs
@@ -33,7 +35,10 @@ pub(super) fn build(
     );
     let mut programs = BTreeMap::new();
     for words in [
-        "build --bin nodlet --bin guest-init --package nodlet --package nodlet-tests",
+        match nodlet {
+            Some(_) => "build --bin guest-init --package nodlet-tests",
+            None => "build --bin nodlet --bin guest-init --package nodlet --package nodlet-tests",
+        },
         "build --package nodlet-runtime --example replay",
         &tests,
         // Last, because the tests' build makes a program with the same name.

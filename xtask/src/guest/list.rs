@@ -296,10 +296,28 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
     },
     Guest {
         name: "gateway",
-        what: "a gateway of real software: a broker, a collector and a web server",
+        what: "a gateway of real software: a broker, a collector of a serial device and a web server",
         runs: &["gateway"],
-        modules: FILTERS,
+        modules: &[
+            "erofs",
+            "overlay",
+            "veth",
+            "bridge",
+            "loop",
+            "nf_tables",
+            "nft_chain_nat",
+            "nft_nat",
+            "nft_masq",
+            "nft_ct",
+            "nft_fib_inet",
+            "virtio_pci",
+            "virtio_console",
+            "xhci_pci",
+            "usbserial",
+            "ftdi_sio",
+        ],
         when: When::InTurn,
+        hardware: HARDWARE,
         ..PLAIN
     },
     Guest {
@@ -336,7 +354,7 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
     },
     Guest {
         name: "firewalls",
-        what: "ufw and firewalld of Debian, and the rules of Docker",
+        what: "ufw, firewalld and Docker of Debian",
         runs: &["firewalls --include-ignored --test-threads=1 --skip beside_ufw --skip beside_firewalld"],
         modules: &[
             "erofs",

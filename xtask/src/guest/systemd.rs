@@ -25,9 +25,11 @@ pub(super) const SYSTEMD: Debian = Debian {
     packages: "systemd,systemd-sysv,systemd-resolved,udev,dbus,network-manager,iproute2,fish,zsh",
 };
 
-/// The system with firewalls.
-pub(super) const FIREWALLS: Debian =
-    Debian { name: "firewalls", packages: "ufw,firewalld,iptables,nftables,iproute2,dbus,libpam-systemd" };
+/// The system with firewalls, one of which is Docker.
+pub(super) const FIREWALLS: Debian = Debian {
+    name: "firewalls",
+    packages: "ufw,firewalld,iptables,nftables,iproute2,dbus,libpam-systemd,docker.io,docker-cli",
+};
 
 /// Directories that no test inspects, and those that each boot fills itself. Tests start the services that
 /// would otherwise start.
