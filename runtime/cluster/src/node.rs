@@ -145,7 +145,7 @@ mod tests {
         let (old, mut new) = (local(), local());
         new["status"]["conditions"][0]["lastHeartbeatTime"] = "later".into();
         assert_eq!(comparable(&old), comparable(&new));
-        new["status"]["conditions"][0]["status"] = "False".into();
+        new["status"]["conditions"][0]["status"] = "True".into();
         assert_ne!(comparable(&old), comparable(&new));
         new = old.clone();
         new["status"]["images"] = json!([]);
