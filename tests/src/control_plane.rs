@@ -419,7 +419,7 @@ impl ControlPlane {
         let flags = "--kubeconfig DIR/admin.kubeconfig --authentication-kubeconfig DIR/admin.kubeconfig \
                      --authorization-kubeconfig DIR/admin.kubeconfig --secure-port 4443 --cert-dir DIR/metrics \
                      --kubelet-certificate-authority DIR/ca.crt --kubelet-preferred-address-types InternalIP \
-                     --metric-resolution 10s";
+                     --metric-resolution 15s";
         self.serve("metrics-server", &flags.replace("DIR", &dir), &[]);
         self.apply(&include_str!("metrics_server.yaml").replace("ADDRESS", ADDRESS));
         let available = "get apiservice v1beta1.metrics.k8s.io -o jsonpath={.status.conditions[*].status}";

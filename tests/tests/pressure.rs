@@ -252,19 +252,26 @@ fn certificates_of_the_cluster_are_files_of_a_pod_by_name_and_by_signer() {
         ) && all.contains("combination of signerName and labelSelector matched zero ClusterTrustBundles")
     });
     plane.apply(&bundle("ours", "", &authority));
-    // Each certificate once.
-    plane.apply(&bundle(
-        "example.com:ca:one",
-        "signerName: example.com/ca",
-        &format!("{authority}{authority}"),
-    ));
+    // Each certificate once, of however many bundles.
+    for name in ["one", "two"] {
+        plane.apply(&bundle(&format!("example.com:ca:{name}"), "signerName: example.com/ca", &authority));
+    }
     plane.wait_for("get pod web --no-headers", |pod| pod.contains("1/1"));
     let log = node.device.pod("web").logs("app");
     assert_eq!(log.matches("-----BEGIN CERTIFICATE-----").count(), 2, "{log}");
     let body: String = authority.lines().filter(|line| !line.starts_with('-')).collect();
     assert!(log.lines().collect::<String>().contains(&body), "{log}");
-    // A bundle that goes leaves the file, and a changed one reaches the pod.
-    plane.line("delete clustertrustbundle example.com:ca:one").ok();
-    let shown = || node.device.nodlet(["exec", "web", "--", "/bin/demo", "cat", "/trust/by-name.crt"]).stdout;
-    assert_eq!(shown().matches("BEGIN").count(), 1);
+    // Optional sources follow what the cluster has, and others keep their files while it has nothing.
+    let shown = |file: &str| {
+        let path = format!("/trust/{file}.crt");
+        node.device.nodlet(["exec", "web", "--", "/bin/demo", "cat", &path]).stdout
+    };
+    assert_eq!((shown("none"), shown("by-name").matches("BEGIN").count()), (String::new(), 1));
+    plane.line("delete clustertrustbundle ours").ok();
+    plane.apply(&bundle("nobody", "", &authority));
+    let log = || node.device.agent_log();
+    node.device.wait_for("the event about the missing bundle", || log().contains("\"ours\" not found"));
+    assert_eq!(shown("by-name").matches("BEGIN").count(), 1);
+    plane.apply(&bundle("ours", "", &authority));
+    node.device.wait_for("the new bundle", || shown("none").contains("BEGIN"));
 }

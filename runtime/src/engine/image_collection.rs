@@ -114,9 +114,10 @@ impl Engine {
         }
         self.image_use.looking = true;
         let for_pressure = self.image_use.for_pressure.take();
+        let configured = self.shell.config.image_collection.unwrap_or(NEVER);
         let rule = match for_pressure {
-            Some(_) => UNDER_PRESSURE,
-            None => self.shell.config.image_collection.unwrap_or(NEVER),
+            Some(_) => ImageCollection { minimum_age: configured.minimum_age, ..UNDER_PRESSURE },
+            None => configured,
         };
         let mut names = Vec::new();
         for pod in self.node.pods().map(|pod| &**pod.pod()).chain(self.registry.held_updates.pods()) {
@@ -243,7 +244,7 @@ fn excess(store: &Store, rule: ImageCollection, max: Option<u64>) -> Result<u64,
         None => 0,
     };
     let of_disk = store.disk().map_or(0, |disk| disk.excess(rule.high, rule.low));
-    if rule == UNDER_PRESSURE {
+    if rule.high == UNDER_PRESSURE.high {
         return Ok(1);
     }
     Ok(of_limit.max(of_disk))
