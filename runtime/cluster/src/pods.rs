@@ -61,9 +61,13 @@ pub fn is_over(pod: &Value) -> bool {
 /// since the scheduler gives its resources to another pod once its phase is final; and that of one that a fence ended.
 pub fn is_held_back(local: &Value) -> bool {
     let is_deleted = local["metadata"]["deletionTimestamp"].is_string();
-    // A fence ended the pod, which starts again: a final phase could not be taken back.
-    let runs_again = local["status"]["reason"] == "NodeLost" && local["spec"]["restartPolicy"] != "Never";
-    (is_deleted || runs_again) && is_over(local)
+    (is_deleted || runs_again(local)) && is_over(local)
+}
+
+/// Whether a fence ended the pod, which starts again unless the cluster deletes it: a final phase could not be taken
+/// back.
+pub fn runs_again(local: &Value) -> bool {
+    local["status"]["reason"] == "NodeLost" && local["spec"]["restartPolicy"] != "Never"
 }
 
 /// The patch for a pod that has ended without a known status: before it is deleted, its phase must be final, or a Job
@@ -535,6 +539,7 @@ mod tests {
         assert!(!is_held_back(&pod(Some("t"), "Running")) && !is_held_back(&pod(None, "Failed")));
         let fenced = |policy: &str| json!({ "spec": { "restartPolicy": policy }, "status": { "phase": "Failed", "reason": "NodeLost" } });
         assert!(is_held_back(&fenced("Always")) && !is_held_back(&fenced("Never")));
+        assert!(runs_again(&fenced("OnFailure")) && !runs_again(&fenced("Never")));
     }
 
     #[test]

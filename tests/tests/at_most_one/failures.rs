@@ -201,15 +201,18 @@ fn controller_failures() {
     witness.wait_running(2);
     cluster.wait_ready("db-0");
 
-    // The API server is away while the pod ends.
+    // The API server is away while the pod ends, and with it the scheduler, which may end itself without one.
     cluster.delete("db-0");
     let (here, _) = cluster.places("db-0");
     let board = &cluster.boards[here].device;
     board.wait_for("the end to begin", || board.agent_log().contains("Killing Stopping"));
+    cluster.plane.kill("kube-scheduler");
     cluster.plane.kill("kube-apiserver");
     witness.wait_ended();
     assert_eq!(witness.starts(), 2);
     cluster.plane.restart("kube-apiserver");
+    cluster.plane.wait_for("get --raw /readyz", |ready| ready == "ok");
+    cluster.plane.restart("kube-scheduler");
     cluster.uid("db-0", |uid| uid != second);
     witness.wait_running(3);
     cluster.wait_ready("db-0");

@@ -15,7 +15,7 @@ use super::{CONTROLLERS, Cluster, LEAVES};
 const PATH: &str = "/etc/iscsi-1";
 
 /// A board with an `/etc` of its own, which has joined.
-fn join(plane: &ControlPlane, name: &str, arguments: [&str; 4]) -> (ClusterNode, PathBuf) {
+fn join(plane: &ControlPlane, name: &str, arguments: [&str; 6]) -> (ClusterNode, PathBuf) {
     let mut device = Device::new();
     let etc = device.own_etc();
     for file in ["group", "hosts", "machine-id", "passwd"] {
@@ -122,7 +122,6 @@ spec:
   resources: {{requests: {{storage: 1Gi}}}}
 "
     ));
-    plane.line("label nodes board-1 board-2 storagecluster=iscsi-1").ok();
     plane.wait_for("get pvc data -o jsonpath={.status.phase}", |phase| phase == "Bound");
     // 3, 4: a pod with the claim is bound to node A. 5: the node waits for the volume.
     plane.apply(&pod(witness, "pod-1", "board-1"));
@@ -144,7 +143,9 @@ spec:
 fn cluster(arguments: &str) -> (Cluster, [PathBuf; 2]) {
     let plane = ControlPlane::start_with(CONTROLLERS);
     let (flag, value) = arguments.split_once(' ').expect("a flag and its value");
-    let join = |name: &str| join(&plane, name, ["--node-name", name, flag, value]);
+    let join = |name: &str| {
+        join(&plane, name, ["--node-name", name, "--node-labels", "storagecluster=iscsi-1", flag, value])
+    };
     let ((one, etc_1), (two, etc_2)) = (join("board-1"), join("board-2"));
     (Cluster { boards: [one, two], plane }, [etc_1, etc_2])
 }

@@ -56,7 +56,7 @@ impl PodState {
 
     /// Whether anything of the pod may run. A pod without a sandbox needs only wait.
     fn has_to_end(&self) -> bool {
-        !self.has_ended() && !(self.sandbox.is_gone() && !self.any_alive())
+        !self.has_ended() && (!self.sandbox.is_gone() || self.any_alive())
     }
 
     /// The request to end of a closed fence.

@@ -90,11 +90,14 @@ impl Follower {
         }
         let uid = object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         let Some(mut known) = self.followed.remove(&uid) else { return Ok(()) };
+        let is_wanted = known.object["metadata"]["deletionTimestamp"].is_null();
         let mut sent = match is_deleted {
+            // Another one of this UID follows.
+            true if is_wanted && pods::runs_again(&object) => Ok(()),
             true => Self::send(api, &self.has_news, &mut known, &object).await,
             false => self.report(api, &mut known, &object).await,
         };
-        if sent.is_ok() && is_deleted && known.object["metadata"]["deletionTimestamp"].is_string() {
+        if sent.is_ok() && is_deleted && !is_wanted {
             sent = self.finish(api, &uid, &mut known).await;
         }
         self.followed.insert(uid, known);
