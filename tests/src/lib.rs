@@ -13,7 +13,8 @@
 //! * [`Namespace`]: a network namespace for a device, or for the world beyond it
 //! * [`LoopDevice`]: a block device with the content of a file
 //! * [`Kubectl`]: the real kubectl, over [`forward`]
-//! * [`ControlPlane`]: the real servers of a Kubernetes cluster; [`ClusterNode`]: a board that is a node of it
+//! * [`ControlPlane`]: the real servers of a Kubernetes cluster; [`ClusterNode`]: a board that is a node of it;
+//!   [`KubeletNode`]: a real kubelet
 //! * [`docker_registry`]: a registry of images
 //! * [`slow`]: a directory on a card that answers only when the test lets it
 //! * [`guest`]: a virtual machine with its own kernel, and kernels that lack a feature
@@ -35,6 +36,7 @@ pub mod forward;
 pub mod guest;
 pub mod image;
 mod kubectl;
+mod kubelet_node;
 mod leftovers;
 mod loop_device;
 pub mod manifest;
@@ -60,6 +62,7 @@ pub use control_plane::{ControlPlane, Partition, TOKEN};
 pub use device::{Device, Mount, Ran};
 pub use figures::{Holdings, Memory, Share, switches};
 pub use kubectl::Kubectl;
+pub use kubelet_node::KubeletNode;
 pub use loop_device::LoopDevice;
 pub use namespace::Namespace;
 pub use pod::{TestContainer, TestPod};

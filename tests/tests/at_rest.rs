@@ -41,7 +41,8 @@ const SECRETS: [&str; 5] = [
     "clientKey",
 ];
 
-const KEY: [&str; 2] = ["AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="];
+const KEY: [&str; 2] =
+    ["AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="];
 
 /// The files below a directory that contain one of the texts.
 fn files_with(directory: &Path, texts: &[&str]) -> Vec<String> {
@@ -92,7 +93,8 @@ fn nothing_of_the_cluster_is_plain_on_flash_and_the_pods_return_only_with_the_ke
     node.device.start_agent();
     node.device.wait_for("everything to be encrypted", || files_with(&flash, &SECRETS).is_empty());
     assert_eq!(born(&node), first);
-    let stored = fs::read(node.device.path("/var/lib/nodlet/cluster/default_one.json")).expect("its manifest");
+    let stored =
+        fs::read(node.device.path("/var/lib/nodlet/cluster/default_one.json")).expect("its manifest");
     assert!(stored.starts_with(b"k8s:enc:aesgcm:v1:one:"));
 
     // Offline, the pod comes back with the key.
@@ -101,7 +103,10 @@ fn nothing_of_the_cluster_is_plain_on_flash_and_the_pods_return_only_with_the_ke
     node.device.start_agent();
     node.device.pod("one").wait_ready();
     let environment = node.device.pod("one").exec("app", ["/bin/demo", "env"]).stdout;
-    assert!(environment.contains("ultramarine-blue") && environment.contains("correct-horse"), "{environment}");
+    assert!(
+        environment.contains("ultramarine-blue") && environment.contains("correct-horse"),
+        "{environment}"
+    );
 
     // With a wrong key, a pod that runs goes on, and the reason is named.
     let second = born(&node);
@@ -119,7 +124,8 @@ fn nothing_of_the_cluster_is_plain_on_flash_and_the_pods_return_only_with_the_ke
         let before = restart(&mut node, &[wrong]);
         let log = || node.device.agent_log()[before..].to_owned();
         node.device.wait_for("the reason", || {
-            log().contains(&format!("default_one.json: {why}")) && log().contains(&format!("cluster.json: {why}"))
+            log().contains(&format!("default_one.json: {why}"))
+                && log().contains(&format!("cluster.json: {why}"))
         });
         assert_eq!(born(&node), second);
     }
