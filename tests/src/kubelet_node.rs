@@ -1,4 +1,4 @@
-//! [`KubeletNode`]: a real kubelet with containerd and crun, in a network namespace of its own, which is a node of a
+//! [`KubeletNode`]: a real kubelet with containerd and runc, in a network namespace of its own, which is a node of a
 //! [`ControlPlane`]: nodlet is compared with it. `cargo xtask bench --cluster` builds its programs.
 
 use std::fs::{self, File};
@@ -88,11 +88,12 @@ impl KubeletNode {
         let config = format!(
             "version = 3\nroot = '{dir}/root'\nstate = '{dir}/state'\n[grpc]\naddress = '{dir}/c.sock'\n\
              [plugins.'io.containerd.cri.v1.images'.pinned_images]\nsandbox = '{PAUSE}'\n\
+             [plugins.'io.containerd.cri.v1.runtime']\nrestrict_oom_score_adj = true\n\
              [plugins.'io.containerd.cri.v1.runtime'.cni]\nbin_dirs = ['{dir}/bin']\nconf_dir = '{dir}/cni'\n\
-             [plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = 'crun'\n\
-             [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.crun]\n\
+             [plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = 'runc'\n\
+             [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n\
              runtime_type = 'io.containerd.runc.v2'\n\
-             [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.crun.options]\nBinaryName = 'crun'\n"
+             [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\nBinaryName = 'runc'\n"
         );
         fs::write(self.dir.join("containerd.toml"), config).expect("written");
         self.start("containerd/containerd-2.4.2", &["--config", &format!("{dir}/containerd.toml")]);

@@ -1,5 +1,5 @@
 //! `cargo xtask bench --cluster`: nodes of one control plane, in the same minutes: nodlet, nodlet with `--metered`, and a
-//! kubelet with containerd and crun. Each has a network namespace with one link, whose bytes are those of the node.
+//! kubelet with containerd and runc. Each has a network namespace with one link, whose bytes are those of the node.
 //!
 //! Pods are the same everywhere, and use the network of the node, since a kubelet needs a plugin for any other. Their
 //! images are on the nodes.
@@ -16,8 +16,8 @@ use nodlet_tests::{ClusterNode, ControlPlane, KubeletNode, Share, nodlet_program
 
 use super::machine;
 use super::spread::{Digits, Spread};
-use crate::go;
 use crate::task::{Failure, Outcome};
+use crate::{go, programs};
 
 /// Pods of each node while it is idle.
 const PODS: usize = 10;
@@ -49,6 +49,7 @@ pub(super) fn run(rounds: Option<usize>, minutes: u64) -> Outcome {
     for program in &go::CONTAINERD {
         program.build(None)?;
     }
+    programs::provide("runc", "runc")?;
     machine::describe();
     let busy = machine::is_busy();
     let plane = ControlPlane::start();
