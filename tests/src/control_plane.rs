@@ -535,7 +535,7 @@ fn program() -> PathBuf {
 }
 
 /// A program that `cargo xtask control-plane` has built.
-fn built(path: &str) -> PathBuf {
+pub(crate) fn built(path: &str) -> PathBuf {
     let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this is a member of the workspace");
     project.join(".work").join(path)
 }

@@ -15,7 +15,8 @@
 //! * [`Monitor`]: QEMU's monitor, which plugs devices of a guest in and out
 //! * [`SerialLine`]: a serial device, and the other end of its line
 //! * [`Kubectl`]: the real kubectl, over [`forward`]
-//! * [`ControlPlane`]: the real servers of a Kubernetes cluster; [`ClusterNode`]: a board that is a node of it
+//! * [`ControlPlane`]: the real servers of a Kubernetes cluster; [`ClusterNode`]: a board that is a node of it;
+//!   [`KubeletNode`]: a real kubelet
 //! * [`Witness`]: what containers themselves show of how many of them run
 //! * [`docker_registry`]: a registry of images
 //! * [`slow`]: a directory on a card that answers only when the test lets it
@@ -38,6 +39,7 @@ pub mod forward;
 pub mod guest;
 pub mod image;
 mod kubectl;
+mod kubelet_node;
 mod leftovers;
 mod loop_device;
 pub mod manifest;
@@ -66,6 +68,7 @@ pub use control_plane::{ControlPlane, Isolation, Partition, TOKEN};
 pub use device::{Device, Mount, Ran};
 pub use figures::{Holdings, Memory, Share, switches};
 pub use kubectl::Kubectl;
+pub use kubelet_node::KubeletNode;
 pub use loop_device::LoopDevice;
 pub use monitor::Monitor;
 pub use namespace::Namespace;

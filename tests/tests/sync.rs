@@ -178,7 +178,7 @@ fn a_metered_board_sends_less_than_another_one_at_the_same_time() {
         "idle with one pod, for {} metered renewals: {ordinary_bytes} bytes, metered {metered_bytes} bytes",
         renewals().div_ceil(2)
     );
-    assert!(metered_bytes * 3 < ordinary_bytes * 2, "{metered_bytes} and {ordinary_bytes}");
+    assert!(metered_bytes * 4 < ordinary_bytes * 3, "{metered_bytes} and {ordinary_bytes}");
 
     // A change is sent with the next renewal, or on request; events that are not warnings are not.
     metered.device.pod("two").tell("app", "/end");

@@ -15,6 +15,7 @@ use crate::toolchain::{built, cargo};
 
 mod board;
 mod boot;
+mod cluster;
 mod cpu;
 mod crun;
 mod idle;
@@ -68,7 +69,7 @@ const MEASURES: &[Measure] = &[
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let (mut only, mut rounds, mut minutes) = (Vec::new(), None, 10);
-    let (mut profile, mut binary) = ("release", None);
+    let (mut profile, mut binary, mut cluster) = ("release", None, false);
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         let mut value = |what: &str| rest.next().ok_or_else(|| Failure(format!("{argument} wants {what}")));
@@ -79,6 +80,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             "--only" => only.push(value("the name of a measure")?.clone()),
             "--rounds" => rounds = Some(number(value("a number")?)?),
             "--minutes" => minutes = number(value("a number")?)? as u64,
+            "--cluster" => cluster = true,
             "--debug" => profile = "debug",
             "--binary" => binary = Some(value("a path")?),
             _ => return Err(misused("bench")),
@@ -100,6 +102,12 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     };
     // SAFETY: this program has one thread so far; nobody else reads the environment.
     unsafe { std::env::set_var("NODLET", &program) };
+    if cluster && !only.is_empty() {
+        return Err(misused("bench"));
+    }
+    if cluster {
+        return cluster::run(rounds, minutes);
+    }
     let bench = Bench { scratch: Scratch::new()?, program, rounds, minutes };
     measure(&bench, &only)
 }

@@ -43,7 +43,7 @@ pub(crate) const TASKS: &[Task] = &[
     ),
     (
         "bench",
-        "[--only NAME]... [--rounds N] [--minutes N] [--debug | --binary PATH]",
+        "[--cluster | --only NAME]... [--rounds N] [--minutes N] [--debug | --binary PATH]",
         "the figures of the README, measured here; of another binary with --binary",
     ),
     (
