@@ -54,7 +54,7 @@ mod view;
 
 pub use binary::binary;
 pub use calls::{Calls, Counted};
-pub use cluster_images::{coredns_archive, kube_proxy_archive};
+pub use cluster_images::{coredns_archive, kube_proxy_archive, with_dynamic_program};
 pub use cluster_node::ClusterNode;
 pub use control_plane::{ControlPlane, Partition, TOKEN};
 pub use device::{Device, Mount, Ran};

@@ -4,50 +4,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use nodlet_tests::{ControlPlane, Device, Ran, Terminal, demo_archive};
+use nodlet_tests::{ClusterNode, ControlPlane, Ran, Terminal};
 
-/// A board whose agent is a node of a cluster, with the certificate of a server.
-struct Node {
-    device: Device,
-    address: String,
-}
-
-impl Node {
-    /// A board that has joined, and whose serving certificate is approved.
-    fn join(plane: &ControlPlane, name: &str) -> Node {
-        let mut device = Device::new();
-        let network = device.own_network();
-        let address = plane.connect(&network);
-        device.agent_arguments(["--node-name", name]);
-        device.start_agent();
-        device.load_image(demo_archive());
-        let node = Node { device, address };
-        let arguments = plane.join_arguments();
-        node.verb(&[&["join"], &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat()).ok();
-        plane.wait_for(&format!("get node {name} --no-headers"), |node| node.contains(" Ready "));
-        approve(plane, name);
-        let log = || node.device.agent_log();
-        node.device.wait_for("the certificate", || log().contains("has a new certificate of the cluster"));
-        node
-    }
-
-    /// Runs a verb.
-    fn verb(&self, words: &[&str]) -> Ran {
-        let output = self.device.command(words).output().expect("nodlet can be run");
-        Ran::new(words.join(" "), output)
-    }
-}
-
-/// Approves the request of a node for a serving certificate.
-fn approve(plane: &ControlPlane, node: &str) {
-    let requests = "get csr -o jsonpath={range.items[*]}{.metadata.name}|{.spec.signerName}|{.spec.username}|{.status.conditions[*].type}{'\\n'}{end}";
-    let is_it = |line: &&str| {
-        line.contains("kubernetes.io/kubelet-serving|") && line.ends_with(&format!("system:node:{node}|"))
-    };
-    let all = plane.wait_for(requests, |all| all.lines().any(|line| is_it(&line)));
-    let line = all.lines().find(is_it).expect("it was there");
-    let (name, _) = line.split_once('|').expect("it has parts");
-    plane.line(&format!("certificate approve {name}")).ok();
+/// A board that has joined, and whose serving certificate is approved.
+fn join(plane: &ControlPlane, name: &str) -> ClusterNode {
+    let node = ClusterNode::join(plane, name);
+    node.approve_server(plane, name);
+    node
 }
 
 /// A pod that prints, and runs until it is told to end.
@@ -132,7 +95,7 @@ fn finish(mut command: Command, input: &str) -> Ran {
 #[test]
 fn kubectl_reads_logs_through_the_api_server() {
     let plane = ControlPlane::start();
-    let mut node = Node::join(&plane, "board-1");
+    let mut node = join(&plane, "board-1");
     let port = "get node board-1 -o jsonpath={.status.daemonEndpoints.kubeletEndpoint.Port}";
     assert_eq!(plane.line(port).ok(), "10250");
     run(&plane, "web", "print, one, then, print, two, then, wait, /end");
@@ -175,7 +138,7 @@ fn kubectl_reads_logs_through_the_api_server() {
 #[test]
 fn kubectl_executes_attaches_and_forwards_ports_over_websockets_and_spdy() {
     let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let node = join(&plane, "board-1");
     run(&plane, "web", "print, began, then, serve, '8080', /bin");
     over_both(&plane, "exec web -- /bin/demo print out then eprint err then exit 3", |command| {
         let ran = finish(command, "");
@@ -253,7 +216,7 @@ fn kubectl_executes_attaches_and_forwards_ports_over_websockets_and_spdy() {
 
 /// Sends bytes over TLS from the machine of the control plane to the kubelet's server of a board, with these arguments
 /// of `openssl s_client`. Returns everything that is answered, with TLS's messages as standard error.
-fn tls(plane: &ControlPlane, node: &Node, arguments: &[&str], request: &str) -> Ran {
+fn tls(plane: &ControlPlane, node: &ClusterNode, arguments: &[&str], request: &str) -> Ran {
     let mut command = Command::new("openssl");
     command.args(["s_client", "-quiet", "-connect", &format!("{}:10250", node.address)]).args(arguments);
     plane.namespace().give_to(&mut command);
@@ -265,7 +228,7 @@ fn tls(plane: &ControlPlane, node: &Node, arguments: &[&str], request: &str) -> 
 }
 
 /// The answer to GET of a path.
-fn get(plane: &ControlPlane, node: &Node, arguments: &[&str], path: &str, headers: &str) -> String {
+fn get(plane: &ControlPlane, node: &ClusterNode, arguments: &[&str], path: &str, headers: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nHost: board\r\nConnection: close\r\n{headers}\r\n");
     tls(plane, node, arguments, &request).stdout
 }
@@ -273,7 +236,7 @@ fn get(plane: &ControlPlane, node: &Node, arguments: &[&str], path: &str, header
 #[test]
 fn metrics_and_stats_are_served_to_whom_the_cluster_allows_it() {
     let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let node = join(&plane, "board-1");
     run(&plane, "web", "print, began, then, hog, '20', then, wait, /end");
     let summary = plane.line("get --raw /api/v1/nodes/board-1/proxy/stats/summary").ok();
     let summary: serde_json::Value = serde_json::from_str(&summary).expect("JSON");
@@ -357,7 +320,7 @@ fn certificate(plane: &ControlPlane, name: &str, subject: &str, is_of_cluster: b
 #[test]
 fn clients_that_attack_the_server_keep_nobody_out() {
     let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let node = join(&plane, "board-1");
     run(&plane, "web", "print, began, then, wait, /end");
     let born = node.device.pod("web").born("app");
 
