@@ -204,7 +204,8 @@ impl Suite {
         plane.namespace().give_to(&mut command);
         eprintln!("running the tests; their output is in {}", log.display());
         // A failed test makes ginkgo fail, too. The report says which.
-        let status = command.status().map_err(|error| format!("failed to run {}: {error}", line_of(&command)))?;
+        let status =
+            command.status().map_err(|error| format!("failed to run {}: {error}", line_of(&command)))?;
         if !path.is_file() {
             return Err(Failure(format!("the tests were not run: {status}; see {}", log.display())));
         }

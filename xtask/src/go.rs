@@ -37,12 +37,10 @@ pub(crate) const KUBE_PROXY: Program = Program {
 };
 
 /// CoreDNS, which the tests run as pods of boards.
-pub(crate) const COREDNS: Program =
-    Program { release: "1.14.7", ..kubernetes("coredns", ".", None) };
+pub(crate) const COREDNS: Program = Program { release: "1.14.7", ..kubernetes("coredns", ".", None) };
 
 /// An API server with faults, which comes before the one of the control plane.
-const MISBEHAVE: Program =
-    Program { release: "1", ..kubernetes("misbehave", ".", None) };
+const MISBEHAVE: Program = Program { release: "1", ..kubernetes("misbehave", ".", None) };
 
 /// Kubernetes' own tests of clusters.
 pub(crate) const E2E: Program = Program {
@@ -58,8 +56,10 @@ pub(crate) const GINKGO: Program = Program {
 };
 
 /// The program of the image `nonewprivs` of these tests.
-pub(crate) const NONEWPRIVS: Program =
-    Program { module: "agnhost", ..kubernetes("nonewprivs", "k8s.io/kubernetes/test/images/nonewprivs", None) };
+pub(crate) const NONEWPRIVS: Program = Program {
+    module: "agnhost",
+    ..kubernetes("nonewprivs", "k8s.io/kubernetes/test/images/nonewprivs", None)
+};
 
 /// The kubelet, with which boards are compared, together with containerd.
 pub(crate) const KUBELET: Program =

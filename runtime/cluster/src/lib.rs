@@ -5,7 +5,7 @@
 //!   board enrols by itself.
 //! * [`api`]: a client of the API server, with which [`enrol`] gets a client certificate.
 //! * [`watches`]: all watches of a node over one connection.
-//! * [`schedule`], [`sync`] and [`objects`] decide what to do when; [`node`], [`pods`], [`mirrors`], [`services`],
+//! * [`schedule`], [`sync`] and [`objects`] decide what to do when; [`node`], [`pods`], [`gates`], [`mirrors`], [`services`],
 //!   [`network`] and [`followed`], what to send and what to write down. They are pure, as [`backoff`] is: no
 //!   socket, no file, no clock.
 //! * [`serving`] and [`review`]: the certificate of the kubelet's server, and who may use that server. Pure, too.
@@ -17,6 +17,7 @@ pub mod backoff;
 pub mod credentials;
 pub mod enrol;
 pub mod followed;
+pub mod gates;
 pub mod kubeconfig;
 pub mod mirrors;
 pub mod network;
@@ -38,6 +39,7 @@ mod tests {
         for (file, text) in [
             ("backoff.rs", include_str!("backoff.rs")),
             ("followed.rs", include_str!("followed.rs")),
+            ("gates.rs", include_str!("gates.rs")),
             ("mirrors.rs", include_str!("mirrors.rs")),
             ("node.rs", include_str!("node.rs")),
             ("objects.rs", include_str!("objects.rs")),

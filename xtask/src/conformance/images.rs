@@ -1,5 +1,5 @@
 //! Stand-ins for the images of Kubernetes' tests, under the names that the tests ask for: Kubernetes' own programs,
-//! Debian's busybox, and this machine's curl.
+//! Debian's busybox and bash, and this machine's curl.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use nodlet_tests::image::{ARCHITECTURE, Compression, Image};
 use nodlet_tests::{Device, with_dynamic_program};
 use serde_json::json;
 
-use crate::task::{Failure, Outcome};
+use crate::task::{Failure, Outcome, work};
 use crate::{debian, go};
 
 /// Where the images of the tests are.
@@ -26,6 +26,23 @@ root:x:0:
 user-defined-in-image:x:1000:
 group-defined-in-image:x:50000:user-defined-in-image
 nobody:x:65534:
+";
+
+/// `nc` for UDP, which Debian's busybox lacks.
+const NC: &[u8] = b"#!/bin/bash
+while getopts uw: option; do
+    case $option in
+        u) udp=1 ;;
+        w) seconds=$OPTARG ;;
+        *) exit 2 ;;
+    esac
+done
+test \"$udp\" || exec /bin/busybox nc \"$@\"
+shift $((OPTIND - 1))
+exec 3<>\"/dev/udp/$1/$2\"
+cat >&3
+timeout \"${seconds:-1}\" cat <&3
+exit 0
 ";
 
 /// Loads all images into a board.
@@ -57,8 +74,9 @@ pub(super) fn load(device: &Device) -> Outcome {
     Ok(())
 }
 
-/// busybox, with a link for each of its tools.
+/// busybox, with a link for each of its tools, and bash as the shell.
 fn tools() -> Result<Image, Failure> {
+    debian::fetch(&["busybox-static", "bash-static"], ARCHITECTURE)?;
     let package = debian::package("busybox-static", ARCHITECTURE)?;
     let busybox = package.join("usr/bin/busybox");
     let listed = Command::new(&busybox).arg("--list").output()?;
@@ -76,7 +94,10 @@ fn tools() -> Result<Image, Failure> {
         .file("srv/index.html", 0o644, b"a page\n")
         .config("Env", json!(["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]))
         .config("Cmd", json!(["sh"]));
-    let names = names.lines().filter(|name| *name != "busybox");
+    // Debian's busybox has a shell that does not pass on variables such as `data-1`, other than busybox itself.
+    let bash = debian::package("bash-static", ARCHITECTURE)?.join("bin/bash-static");
+    let image = image.file("bin/bash", 0o755, &fs::read(bash)?).symlink("bin/sh", "bash");
+    let names = names.lines().filter(|name| !["busybox", "bash", "sh"].contains(name));
     Ok(names.fold(image, |image, name| image.symlink(&format!("bin/{name}"), "busybox")))
 }
 
@@ -86,11 +107,33 @@ fn agnhost(tools: &Image) -> Result<Image, Failure> {
     if !curl.exists() {
         return Err(Failure(format!("{} is missing: `cargo xtask setup` installs it", curl.display())));
     }
+    let (certificate, key) = certificate()?;
     let image = with_dynamic_program(tools.clone(), "usr/bin/curl")
+        .file("usr/local/bin/nc", 0o755, NC)
         .directory("uploads", 0o755)
         .file("agnhost", 0o755, &fs::read(go::AGNHOST.build(None)?)?)
         .symlink("agnhost-2", "agnhost")
+        .file("localhost.crt", 0o644, &certificate)
+        .file("localhost.key", 0o644, &key)
         .config("Entrypoint", json!(["/agnhost"]))
         .config("Cmd", json!(["pause"]));
     Ok(image)
+}
+
+/// A certificate and its key for the servers of the tests, which no client verifies.
+fn certificate() -> Result<(Vec<u8>, Vec<u8>), Failure> {
+    let dir = work("conformance")?;
+    let (certificate, key) = (dir.join("localhost.crt"), dir.join("localhost.key"));
+    let mut command = Command::new("openssl");
+    command
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
+        .args(["-days", "3650", "-subj", "/CN=localhost", "-keyout"])
+        .arg(&key)
+        .arg("-out")
+        .arg(&certificate);
+    let output = command.output()?;
+    if !output.status.success() {
+        return Err(Failure(String::from_utf8_lossy(&output.stderr).into_owned()));
+    }
+    Ok((fs::read(certificate)?, fs::read(key)?))
 }
