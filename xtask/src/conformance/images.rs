@@ -40,6 +40,8 @@ done
 test \"$udp\" || exec /bin/busybox nc \"$@\"
 shift $((OPTIND - 1))
 exec 3<>\"/dev/udp/$1/$2\"
+# The shell would report how timeout ends cat.
+exec 2>/dev/null
 cat >&3
 timeout \"${seconds:-1}\" cat <&3
 exit 0
@@ -95,7 +97,7 @@ fn tools() -> Result<Image, Failure> {
         .config("Env", json!(["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]))
         .config("Cmd", json!(["sh"]));
     // Debian's busybox has a shell that does not pass on variables such as `data-1`, other than busybox itself.
-    let bash = debian::package("bash-static", ARCHITECTURE)?.join("bin/bash-static");
+    let bash = debian::package("bash-static", ARCHITECTURE)?.join("usr/bin/bash-static");
     let image = image.file("bin/bash", 0o755, &fs::read(bash)?).symlink("bin/sh", "bash");
     let names = names.lines().filter(|name| !["busybox", "bash", "sh"].contains(name));
     Ok(names.fold(image, |image, name| image.symlink(&format!("bin/{name}"), "busybox")))
