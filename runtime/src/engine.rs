@@ -83,6 +83,7 @@ use crate::storage::Storage;
 use crate::store::Records;
 use nodlet_core::facts::{Attempt, Observation, PodIndex, PodObservation, Shutdown, ShutdownScope};
 use nodlet_core::node::{Node, NodeChange};
+use nodlet_core::sorted::SortedMap;
 use nodlet_core::time::Instant;
 use nodlet_host::cgroup::Cgroups;
 use nodlet_host::network::Network;

@@ -36,8 +36,8 @@ pub fn coredns_archive() -> &'static Path {
     })
 }
 
-/// Adds a program of this machine and its shared libraries.
-fn with_dynamic_program(image: Image, program: &str) -> Image {
+/// Adds a program of this machine, given by its path without the leading slash, and its shared libraries.
+pub fn with_dynamic_program(image: Image, program: &str) -> Image {
     let program = format!("/{program}");
     let output = Command::new("ldd").arg(&program).output().expect("ldd can be run");
     let libraries = String::from_utf8_lossy(&output.stdout).into_owned();

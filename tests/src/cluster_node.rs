@@ -67,8 +67,28 @@ impl ClusterNode {
         self.device.start_agent();
     }
 
+    /// Approves the board's request for a serving certificate, and waits for the certificate: until then, the API
+    /// server does not connect to the board.
+    pub fn approve_server(&self, plane: &ControlPlane, name: &str) {
+        approve(plane, name);
+        let log = || self.device.agent_log();
+        self.device.wait_for("the certificate", || log().contains("has a new certificate of the cluster"));
+    }
+
     /// Runs a verb.
     pub fn verb(&self, words: &[&str]) -> Ran {
         self.device.run(words, "")
     }
+}
+
+/// Approves the request of a node for a serving certificate.
+fn approve(plane: &ControlPlane, node: &str) {
+    let requests = "get csr -o jsonpath={range.items[*]}{.metadata.name}|{.spec.signerName}|{.spec.username}|{.status.conditions[*].type}{'\\n'}{end}";
+    let is_it = |line: &&str| {
+        line.contains("kubernetes.io/kubelet-serving|") && line.ends_with(&format!("system:node:{node}|"))
+    };
+    let all = plane.wait_for(requests, |all| all.lines().any(|line| is_it(&line)));
+    let line = all.lines().find(is_it).expect("it was there");
+    let (name, _) = line.split_once('|').expect("it has parts");
+    plane.line(&format!("certificate approve {name}")).ok();
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::task::{Failure, Outcome, project, run as run_command, usage};
 use crate::toolchain::{self, Part, cargo};
-use crate::{boards, commit, gates, go, guest, images, programs, setup};
+use crate::{boards, commit, conformance, gates, go, guest, images, programs, setup};
 
 /// A step: its name, its description, and its function.
 type Step = (&'static str, &'static str, fn() -> Outcome);
@@ -19,6 +19,7 @@ const STEPS: &[Step] = &[
     ("doc", "the documentation of the code, with every link", doc),
     ("unit", "the tests beside the code", unit),
     ("containers", "the tests with real containers", containers),
+    ("conformance", "Kubernetes' own tests of nodes, on a node of a real cluster", conformance::check),
     ("gates", "what the binary for boards costs, against its budgets", gates::check),
     ("guest", "the tests that need a kernel of their own, in QEMU", guest::check),
     (
@@ -43,7 +44,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     // Checked first, so that a missing tool is not reported only after ten minutes.
     toolchain::complete(&[Part::Rustfmt, Part::Clippy])?;
     toolchain::host()?;
-    if chosen("containers") {
+    if chosen("containers") || chosen("conformance") {
         setup::require()?;
     }
     if chosen("gates") {
@@ -55,6 +56,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             let begun = Instant::now();
             match *name {
                 "containers" if arguments.is_empty() => containers_of_commit()?,
+                "conformance" if arguments.is_empty() => conformance_of_commit()?,
                 "boards" if arguments.is_empty() => boards::check_of_commit()?,
                 _ => step()?,
             }
@@ -162,6 +164,16 @@ fn containers_of_commit() -> Outcome {
         options.extend(["--test".to_owned(), suite]);
     }
     containers_of(&options)
+}
+
+/// A part of Kubernetes' own tests, for commits with suites that have a control plane.
+fn conformance_of_commit() -> Outcome {
+    let number = commit::number();
+    if number.is_multiple_of(CLUSTER_PARTS) {
+        return conformance::check_part(number / CLUSTER_PARTS);
+    }
+    eprintln!("not for this commit, but for one in {CLUSTER_PARTS}; all: cargo xtask check conformance");
+    Ok(())
 }
 
 /// The names of all suites with containers.

@@ -16,6 +16,8 @@ pub(crate) struct Program {
     package: &'static str,
     /// The Go package in which the program's version is set, if it needs that.
     version: Option<&'static str>,
+    /// Whether the program runs the tests of its package.
+    tests: bool,
 }
 
 /// The real kubectl, the best test that the local API is compatible with Kubernetes.
@@ -35,21 +37,35 @@ pub(crate) const KUBE_PROXY: Program = Program {
 };
 
 /// CoreDNS, which the tests run as pods of boards.
-pub(crate) const COREDNS: Program =
-    Program { name: "coredns", module: "coredns", release: "1.14.7", package: ".", version: None };
+pub(crate) const COREDNS: Program = Program { release: "1.14.7", ..kubernetes("coredns", ".", None) };
 
 /// metrics-server, for `kubectl top`.
 const METRICS_SERVER: Program = Program {
-    name: "metrics-server",
-    module: "metrics-server",
     release: "0.9.0",
-    package: "sigs.k8s.io/metrics-server/cmd/metrics-server",
-    version: None,
+    ..kubernetes("metrics-server", "sigs.k8s.io/metrics-server/cmd/metrics-server", None)
 };
 
 /// An API server with faults, which comes before the one of the control plane.
-const MISBEHAVE: Program =
-    Program { name: "misbehave", module: "misbehave", release: "1", package: ".", version: None };
+const MISBEHAVE: Program = Program { release: "1", ..kubernetes("misbehave", ".", None) };
+
+/// Kubernetes' own tests of clusters.
+pub(crate) const E2E: Program = Program {
+    tests: true,
+    ..kubernetes("e2e", "k8s.io/kubernetes/test/e2e", Some("k8s.io/component-base/version"))
+};
+
+/// What runs several of these tests at once.
+pub(crate) const GINKGO: Program = Program {
+    module: "e2e",
+    release: "2.28.1",
+    ..kubernetes("ginkgo", "github.com/onsi/ginkgo/v2/ginkgo", None)
+};
+
+/// The program of the image `nonewprivs` of these tests.
+pub(crate) const NONEWPRIVS: Program = Program {
+    module: "agnhost",
+    ..kubernetes("nonewprivs", "k8s.io/kubernetes/test/images/nonewprivs", None)
+};
 
 /// The kubelet, with which boards are compared, together with containerd.
 pub(crate) const KUBELET: Program =
@@ -63,11 +79,11 @@ pub(crate) const CONTAINERD: [Program; 3] = [
 ];
 
 const fn kubernetes(name: &'static str, package: &'static str, version: Option<&'static str>) -> Program {
-    Program { name, module: name, release: VERSION, package, version }
+    Program { name, module: name, release: VERSION, package, version, tests: false }
 }
 
 const fn containerd(name: &'static str, package: &'static str) -> Program {
-    Program { name, module: "containerd", release: "2.4.2", package, version: None }
+    Program { module: "containerd", release: "2.4.2", ..kubernetes(name, package, None) }
 }
 
 pub(crate) fn kubectl(_: &[String]) -> Outcome {
@@ -121,7 +137,8 @@ impl Program {
                 .current_dir(project().join("xtask").join(self.module))
                 .env("CGO_ENABLED", "0")
                 .envs(processor.map(|processor| ("GOARCH", processor)))
-                .args(["build", "-trimpath", "-ldflags", &flags, "-o"])
+                .args(if self.tests { &["test", "-c"][..] } else { &["build"] })
+                .args(["-trimpath", "-ldflags", &flags, "-o"])
                 .arg(&new)
                 .arg(self.package),
         )?;

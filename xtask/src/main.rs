@@ -9,6 +9,7 @@ mod boot_files;
 mod budgets;
 mod check;
 mod commit;
+mod conformance;
 mod cross;
 mod deb;
 mod debian;
@@ -68,6 +69,7 @@ fn function(name: &str) -> Option<fn(&[String]) -> Outcome> {
         "agnhost" => go::agnhost,
         "kubectl" => go::kubectl,
         "control-plane" => go::control_plane,
+        "conformance" => conformance::run,
         "schema" => schema::run,
         _ => return None,
     };

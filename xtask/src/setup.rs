@@ -27,6 +27,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("nft", "nftables"),
     ("iptables-nft", "iptables"),
     ("openssl", "openssl"),
+    ("curl", "curl"),
     ("ssh", "openssh-client"),
 ];
 

@@ -17,7 +17,7 @@ pub(crate) const TASKS: &[Task] = &[
     ("setup", "", "install what the tests need and this machine lacks (Debian, root)"),
     (
         "check",
-        "[--install] [fmt] [clippy] [doc] [unit] [containers] [gates] [guest] [boards]",
+        "[--install] [fmt] [clippy] [doc] [unit] [containers] [conformance] [gates] [guest] [boards]",
         "everything that must hold: form, lints, unit tests, real containers, guests",
     ),
     (
@@ -88,6 +88,11 @@ pub(crate) const TASKS: &[Task] = &[
     ("agnhost", "", "build the servers of Kubernetes' own tests into .work/agnhost"),
     ("kubectl", "", "build the real kubectl from its Go modules into .work/kubectl"),
     ("control-plane", "", "build the servers of a Kubernetes cluster, kube-proxy and CoreDNS into .work"),
+    (
+        "conformance",
+        "[--focus REGEX]... [--shard PART/OF] [--procs N] [--minutes N]",
+        "Kubernetes' own tests of nodes, on a board that is a node of a real cluster",
+    ),
     ("schema", "", "write the table of Kubernetes' fields and docs/pods.md anew (Go, network)"),
 ];
 

@@ -5,7 +5,7 @@
 //!   board enrols by itself.
 //! * [`api`]: a client of the API server, with which [`enrol`] gets a client certificate.
 //! * [`watches`]: all watches of a node over one connection.
-//! * [`schedule`], [`sync`] and [`objects`] decide what to do when; [`node`], [`pods`], [`mirrors`], [`services`],
+//! * [`schedule`], [`sync`] and [`objects`] decide what to do when; [`node`], [`pods`], [`gates`], [`mirrors`], [`services`],
 //!   [`trust`], [`network`] and [`followed`], what to send and what to write down. They are pure, as [`backoff`] is: no
 //!   socket, no file, no clock.
 //! * [`serving`] and [`review`]: the certificate of the kubelet's server, and who may use that server. Pure, too.
@@ -18,6 +18,7 @@ pub mod credentials;
 pub mod enrol;
 pub mod fencing;
 pub mod followed;
+pub mod gates;
 pub mod kubeconfig;
 pub mod mirrors;
 pub mod network;
@@ -42,6 +43,7 @@ mod tests {
             ("backoff.rs", include_str!("backoff.rs")),
             ("fencing.rs", include_str!("fencing.rs")),
             ("followed.rs", include_str!("followed.rs")),
+            ("gates.rs", include_str!("gates.rs")),
             ("mirrors.rs", include_str!("mirrors.rs")),
             ("node.rs", include_str!("node.rs")),
             ("objects.rs", include_str!("objects.rs")),

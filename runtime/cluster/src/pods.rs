@@ -9,6 +9,7 @@ use nodlet_kube::kinds::Kind;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::gates;
 use crate::services::{self, SERVICES};
 use crate::trust::{self, BUNDLES};
 
@@ -154,6 +155,7 @@ pub fn local(pod: &Value) -> LocalPod {
             *source = json!({ "secret": { "name": secret, "optional": true, "items": items } });
         }
     }
+    remove_ignored(&mut spec);
     let mut objects = references(&spec);
     objects.extend(services::link(&mut spec).into_iter().map(|of| (SERVICES, of)));
     objects.extend(bundles);
@@ -193,6 +195,21 @@ pub fn local(pod: &Value) -> LocalPod {
 /// The ephemeral containers of a pod.
 pub fn ephemeral(pod: &Value) -> &[Value] {
     pod["spec"]["ephemeralContainers"].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// Removes what has no effect under a kubelet on Linux with containerd either. In a manifest of the board it is an
+/// error.
+fn remove_ignored(spec: &mut Value) {
+    let mut remove = |of: &mut Value| {
+        if let Some(context) = of.get_mut("securityContext").and_then(Value::as_object_mut) {
+            context.remove("seLinuxOptions");
+            context.remove("windowsOptions");
+        }
+    };
+    remove(spec);
+    for list in ["initContainers", "containers"] {
+        elements(spec.get_mut(list)).for_each(&mut remove);
+    }
 }
 
 /// The elements of a list, if it is one.
@@ -349,7 +366,7 @@ const OWN_FIELDS: [&str; 13] = [
 ];
 
 /// The strategic merge patch that makes the cluster's status of a pod that of the local API; `None` if it is already.
-/// Conditions of others, such as those of the scheduler, stay.
+/// Conditions of others, such as those of the scheduler and those of readiness gates, stay.
 pub fn status_patch(local: &Value, known: &Value) -> Option<Value> {
     let status = &local["status"];
     let mut patch = Map::new();
@@ -375,8 +392,9 @@ pub fn status_patch(local: &Value, known: &Value) -> Option<Value> {
         })
     };
     let conditions = status["conditions"].as_array().into_iter().flatten();
-    let conditions: Vec<Value> =
-        conditions.filter(|new| new["type"] != "PodScheduled" && !is_known(new)).cloned().collect();
+    let is_own =
+        |new: &Value| new["type"] != "PodScheduled" && !gates::types(local).any(|of| new["type"] == of);
+    let conditions: Vec<Value> = conditions.filter(|new| is_own(new) && !is_known(new)).cloned().collect();
     if !conditions.is_empty() {
         patch.insert("conditions".to_owned(), conditions.into());
     }

@@ -281,13 +281,6 @@ pub fn definition_of_file(file: &str) -> Option<(Kind, &str, &str)> {
     })
 }
 
-/// Pods, which a request of the command line is about unless it names another kind.
-impl Default for Kind {
-    fn default() -> Kind {
-        Kind::Pod
-    }
-}
-
 impl Kind {
     /// The kind of a manifest, by `kind`.
     pub fn named(name: &str) -> Option<Kind> {

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::upgrade::{Carrier, Client};
 use nodlet_wire::spdy::{self, Frame};
 use nodlet_wire::websocket::{self, CLOSE, ERROR, Opcode, STDERR, STDOUT};
@@ -32,7 +34,10 @@ pub(super) enum Received {
 /// How bytes of a channel are sent. A copy can be taken once all channels are open.
 #[derive(Clone, Copy)]
 pub(super) enum Framing {
-    WebSocket,
+    WebSocket {
+        /// Whether the result is a `Status`: since v4.
+        has_status: bool,
+    },
     /// The number of the stream of each channel, 0 if it is not open.
     Spdy([u32; CHANNELS.len()]),
 }
@@ -41,7 +46,7 @@ impl Framing {
     /// Bytes of a channel.
     pub(super) fn data(self, channel: u8, bytes: &[u8]) -> Vec<u8> {
         match self {
-            Framing::WebSocket => websocket::encode(Opcode::Binary, &[&[channel], bytes], None),
+            Framing::WebSocket { .. } => websocket::encode(Opcode::Binary, &[&[channel], bytes], None),
             Framing::Spdy(streams) => match streams[usize::from(channel)] {
                 0 => Vec::new(),
                 stream => spdy::data(stream, bytes, false),
@@ -50,19 +55,25 @@ impl Framing {
     }
 
     /// The last bytes on the connection: the status, and the end of all channels.
-    pub(super) fn end(self, status: &str) -> Vec<u8> {
+    pub(super) fn end(self, status: &Value) -> Vec<u8> {
+        let text = status.to_string();
         match self {
-            Framing::WebSocket => [
-                self.data(ERROR, status.as_bytes()),
-                websocket::encode(Opcode::Close, &[&1000u16.to_be_bytes()], None),
-            ]
-            .concat(),
+            Framing::WebSocket { has_status } => {
+                let result = match &status["message"] {
+                    _ if has_status => self.data(ERROR, text.as_bytes()),
+                    Value::String(why) => self.data(ERROR, why.as_bytes()),
+                    // Success has no message.
+                    _ => Vec::new(),
+                };
+                let close = websocket::encode(Opcode::Close, &[&1000u16.to_be_bytes()], None);
+                [result, close].concat()
+            }
             Framing::Spdy(streams) => {
                 let end = |channel: u8, bytes: &[u8]| match streams[usize::from(channel)] {
                     0 => Vec::new(),
                     stream => spdy::data(stream, bytes, true),
                 };
-                [end(STDOUT, &[]), end(STDERR, &[]), end(ERROR, status.as_bytes())].concat()
+                [end(STDOUT, &[]), end(STDERR, &[]), end(ERROR, text.as_bytes())].concat()
             }
         }
     }
@@ -81,7 +92,9 @@ pub(super) struct Channels {
 impl Channels {
     pub(super) fn new(carrier: Carrier) -> Channels {
         let framing = match carrier {
-            Carrier::WebSocket(_) => Framing::WebSocket,
+            Carrier::WebSocket { protocol, .. } => {
+                Framing::WebSocket { has_status: protocol != websocket::FIRST }
+            }
             Carrier::Spdy(_) => Framing::Spdy([0; CHANNELS.len()]),
         };
         let (decoder, encoder) = (spdy::Decoder::default(), spdy::Encoder::default());
@@ -93,7 +106,7 @@ impl Channels {
         let opened = async {
             loop {
                 let is_open = match &self.framing {
-                    Framing::WebSocket => true,
+                    Framing::WebSocket { .. } => true,
                     Framing::Spdy(streams) => {
                         streams[usize::from(ERROR)] != 0
                             && streams.iter().filter(|stream| **stream != 0).count() > wanted
@@ -135,7 +148,7 @@ impl Channels {
             return Ok(Some(Received::End(channel)));
         }
         let messages = match &mut self.carrier {
-            Carrier::WebSocket(messages) => messages,
+            Carrier::WebSocket { messages, .. } => messages,
             Carrier::Spdy(bytes) => {
                 self.decoder.push(&std::mem::take(bytes));
                 return self.next_of_spdy();

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use hyper::Response;
 use hyper::body::Bytes;
@@ -155,6 +156,10 @@ fn is_over(objects: &Objects, key: &Key, uid: &str, container: &str, run: u64) -
     !status["state"]["running"].is_object() || status["restartCount"].as_u64().unwrap_or(0) != run
 }
 
+/// The time between the last output and the end of the response. The WebSocket of an API server loses output that
+/// arrives together with the end (`messageCopy` of `wsstream`).
+const APART: Duration = Duration::from_millis(20);
+
 struct Reader {
     path: PathBuf,
     file: LogFile,
@@ -167,6 +172,8 @@ struct Reader {
     /// Whether another file may have replaced this one.
     look: bool,
     ended: bool,
+    /// Whether something was printed.
+    sent: bool,
 }
 
 /// The sources of notifications about new log output.
@@ -220,7 +227,18 @@ impl Reader {
         let printer = Printer::new(options.since, options.timestamps, options.streams, options.limit);
         let (file, storage) = (LogFile::new(file, api.storage.clone()), api.storage.clone());
         let (block, tail) = (vec![0; BLOCK], options.tail);
-        Ok(Reader { path, file, storage, block, tail, printer, follow, look: false, ended: false })
+        Ok(Reader {
+            path,
+            file,
+            storage,
+            block,
+            tail,
+            printer,
+            follow,
+            look: false,
+            ended: false,
+            sent: false,
+        })
     }
 
     async fn next(&mut self) -> Option<Vec<u8>> {
@@ -265,8 +283,12 @@ impl Reader {
                 }
             }
             if !printed.is_empty() {
+                self.sent = true;
                 return Some(printed);
             }
+        }
+        if self.sent {
+            smol::Timer::after(APART).await;
         }
         None
     }

@@ -127,7 +127,7 @@ impl Session {
     async fn run(pod: Rc<Pod>, client: Client, mut carrier: Carrier) {
         let (frames, to_send) = async_channel::bounded::<Vec<u8>>(FRAMES);
         let (tasks, client) = (Rc::new(LocalExecutor::new()), Rc::new(client));
-        let is_wrapped = matches!(carrier, Carrier::WebSocket(_));
+        let is_wrapped = matches!(carrier, Carrier::WebSocket { .. });
         let mut session = Session {
             pod: pod.clone(),
             client: client.clone(),
@@ -180,7 +180,7 @@ impl Session {
     /// Handles all complete messages. An error ends the session.
     async fn receive(&mut self, carrier: &mut Carrier, decoder: &mut spdy::Decoder) -> Result<(), String> {
         let messages = match carrier {
-            Carrier::WebSocket(messages) => messages,
+            Carrier::WebSocket { messages, .. } => messages,
             Carrier::Spdy(bytes) => {
                 decoder.push(&std::mem::take(bytes));
                 return self.frames(decoder).await;

@@ -158,7 +158,7 @@ pub(super) async fn talk(
             exit.unwrap_or_else(|_| ExecExit::Failed("the process was lost".into()))
         };
         let (_, exit) = smol::future::zip(outputs, ended).await;
-        let _ = frames.send(framing.end(&status(&exit).to_string())).await;
+        let _ = frames.send(framing.end(&status(&exit))).await;
         frames.close();
     };
     let receive = receive(&client, channels, early, Input { stdin, terminal, end_of_input }, frames.clone());
@@ -354,7 +354,7 @@ pub(super) async fn first_size(
 
 /// Reports on the error channel why there is no process.
 pub(super) async fn refuse(client: &Client, framing: Framing, status: &Status) {
-    let _ = client.write_all(&framing.end(&status.to_json().to_string())).await;
+    let _ = client.write_all(&framing.end(&status.to_json())).await;
 }
 
 /// Returns the final status for the error channel.

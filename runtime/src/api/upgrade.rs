@@ -42,7 +42,11 @@ pub(super) const CONNECTIONS: Spoken = Spoken { protocols: &[spdy::PROTOCOL], sp
 /// What carries the bytes of a client after the handshake.
 pub(super) enum Carrier {
     /// Messages of a WebSocket.
-    WebSocket(Decoder),
+    WebSocket {
+        messages: Decoder,
+        /// The subprotocol.
+        protocol: &'static str,
+    },
     /// The bytes themselves, of SPDY.
     Spdy(Vec<u8>),
 }
@@ -51,7 +55,7 @@ impl Carrier {
     /// Adds received bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         match self {
-            Carrier::WebSocket(messages) => messages.push(bytes),
+            Carrier::WebSocket { messages, .. } => messages.push(bytes),
             Carrier::Spdy(received) => received.extend_from_slice(bytes),
         }
     }
@@ -69,7 +73,7 @@ pub(super) fn upgrade<Talk: Future<Output = ()> + 'static>(
 ) -> Result<Response<Body>, Status> {
     let handshake = Handshake::of(&request, spoken)?;
     let mut carrier = match handshake.accept {
-        Some(_) => Carrier::WebSocket(Decoder::new(Role::Server)),
+        Some(_) => Carrier::WebSocket { messages: Decoder::new(Role::Server), protocol: handshake.protocol },
         None => Carrier::Spdy(Vec::new()),
     };
     let response = handshake.response();

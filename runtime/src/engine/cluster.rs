@@ -32,11 +32,14 @@ use serde_json::Value;
 use nodlet_cluster::api::{self, Api, ApiError, random};
 use nodlet_cluster::credentials::Credentials;
 use nodlet_cluster::followed::Followed;
+use nodlet_cluster::gates;
 use nodlet_cluster::mirrors::Mirrors;
 use nodlet_cluster::objects::Objects;
 use nodlet_cluster::schedule::{Action, Next, Schedule, Seen};
 use nodlet_cluster::watches::{News, Target, Watches};
 use nodlet_core::error::causes;
+use nodlet_core::facts::{Observation, PodObservation};
+use nodlet_core::pod::PodState;
 
 use super::{Engine, Shell, cluster_network, enrolment, uplink};
 use crate::api::Reply;
@@ -133,6 +136,25 @@ impl Engine {
             None => (reply, "the board has joined no cluster"),
         };
         let _ = refused.0.try_send(Err(Status::bad_request(refused.1)));
+    }
+
+    /// Takes the conditions of a pod's readiness gates from the pod's status in the cluster.
+    fn take_conditions(&mut self, local: &Value, status: &Value) {
+        let metadata = &local["metadata"];
+        let text = |field: &str| metadata[field].as_str().unwrap_or_default();
+        let Some(index) = self.shown(text("namespace"), text("name")) else { return };
+        let pods = self.shell.pods.borrow();
+        if pods.get(&index).is_none_or(|pod| *pod.wanted.pod.uid.0 != *text("uid")) {
+            return;
+        }
+        drop(pods);
+        let Some(present) = self.node.pod(index).map(PodState::client_conditions) else { return };
+        let Some(conditions) = gates::conditions(local, status, present) else { return };
+        if conditions[..] != present[..] {
+            let conditions = conditions.into();
+            self.observe(Observation::Of(index, PodObservation::ClientConditions { conditions }));
+            self.publish_changed();
+        }
     }
 }
 

@@ -227,10 +227,9 @@ impl Log {
                 text.extend_from_slice(content);
             }
         }
-        for rest in [&self.partial.stdout, &self.partial.stderr].into_iter().filter(|rest| !rest.is_empty()) {
-            text.extend_from_slice(rest);
-            text.push(b'\n');
-        }
+        // Without the line feed that the container did not write, as with containerd.
+        text.extend_from_slice(&self.partial.stdout);
+        text.extend_from_slice(&self.partial.stderr);
         let start = text.len().saturating_sub(BYTES);
         String::from_utf8_lossy(&text[start..]).into_owned()
     }

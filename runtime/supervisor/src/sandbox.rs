@@ -450,8 +450,10 @@ fn mount_memory(config: &SandboxConfig, scratch: &Path) -> io::Result<()> {
         fs::create_dir(&path)?;
         // Without a limit, all of the machine's memory: the kernel's default would be half of it.
         let size = volume.size.map_or("100%".to_owned(), |size| size.to_string());
-        // Like an emptyDir on disk: accessible to everybody; with fsGroup, new files belong to the group.
-        let options = format!("mode=0777,size={size},{owner}");
+        // Accessible to everybody; with fsGroup, new files belong to the group. Under a kubelet, a tmpfs keeps the
+        // sticky bit with which the kernel mounts it.
+        let sticky = if volume.page_size.is_none() { 0o1000 } else { 0 };
+        let options = format!("mode={:o},size={size},{owner}", 0o777 | sticky);
         if let Some(page_size) = volume.page_size {
             let options = format!("{options},pagesize={page_size}");
             let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
@@ -465,7 +467,7 @@ fn mount_memory(config: &SandboxConfig, scratch: &Path) -> io::Result<()> {
         }
         if let Some(group) = volume.fs_group {
             std::os::unix::fs::chown(&path, None, Some(first.wrapping_add(group)))?;
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o2777))?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o2777 | sticky))?;
         }
     }
     let read_only = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;

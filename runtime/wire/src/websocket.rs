@@ -6,8 +6,11 @@ use std::fmt;
 use sha1::{Digest, Sha1};
 
 /// The subprotocols of kubectl and nodlet, in order of preference. Each binary message begins with the number of its
-/// channel; since v5, channel 255 closes another channel.
-pub const PROTOCOLS: [&str; 2] = ["v5.channel.k8s.io", "v4.channel.k8s.io"];
+/// channel; since v5, channel 255 closes another channel. Before v4, the channel of the result carries text.
+pub const PROTOCOLS: [&str; 3] = ["v5.channel.k8s.io", "v4.channel.k8s.io", FIRST];
+
+/// The subprotocol whose channel of the result carries only the text of a failure.
+pub const FIRST: &str = "channel.k8s.io";
 
 /// Channel of the process's standard input.
 pub const STDIN: u8 = 0;

@@ -76,12 +76,16 @@ impl Client {
     }
 
     fn of(socket: &Path, target: &str) -> Client {
+        Client::speaking(socket, target, "v5.channel.k8s.io")
+    }
+
+    fn speaking(socket: &Path, target: &str, protocol: &str) -> Client {
         let mut stream = UnixStream::connect(socket).expect("the API listens");
         write!(
             stream,
             "GET {target} HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
              sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
-             sec-websocket-protocol: v5.channel.k8s.io\r\n\r\n"
+             sec-websocket-protocol: {protocol}\r\n\r\n"
         )
         .expect("sent");
         let mut head = Vec::new();
@@ -93,7 +97,7 @@ impl Client {
         let head = String::from_utf8_lossy(&head).to_lowercase();
         assert!(head.starts_with("http/1.1 101"), "{head}");
         assert!(head.contains("sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo="), "{head}");
-        assert!(head.contains("sec-websocket-protocol: v5.channel.k8s.io"), "{head}");
+        assert!(head.contains(&format!("sec-websocket-protocol: {protocol}\r\n")), "{head}");
         Client { stream, decoder: Decoder::new(Role::Client) }
     }
 
@@ -326,6 +330,26 @@ fn a_process_is_executed_over_spdy() {
         assert_eq!(status, r#"{"metadata":{},"status":"Success"}"#);
         let [_, _, status] = over_spdy(&socket, "command=refused&stdout=1", &["error", "stdout"], b"");
         assert!(status.contains("no such process"), "{status}");
+    });
+}
+
+#[test]
+fn the_first_protocol_has_only_the_texts_of_failures() {
+    let root = Root::new();
+    with_api(&root, objects(), engine, |socket| {
+        for (command, expected) in
+            [("command=refused", "Internal error occurred: no such process"), ("command=leaves", "")]
+        {
+            let target = format!("{EXEC}?{command}&stdout=1");
+            let mut client = Client::speaking(&socket, &target, "channel.k8s.io");
+            let mut result = String::new();
+            while let Some((Opcode::Binary, payload)) = client.next() {
+                if payload[0] == 3 {
+                    result.push_str(&String::from_utf8_lossy(&payload[1..]));
+                }
+            }
+            assert_eq!(result, expected, "{command}");
+        }
     });
 }
 

@@ -6,7 +6,7 @@ use nodlet_cluster::api::{Api, JSON, STRATEGIC};
 use nodlet_cluster::followed::Known;
 use nodlet_cluster::pods::{self, Step};
 use nodlet_cluster::schedule::Seen;
-use nodlet_cluster::{mirrors, node};
+use nodlet_cluster::{gates, mirrors, node};
 use nodlet_registry::objects::{ChangeKind, Key};
 
 use super::super::pods::EphemeralRequest;
@@ -132,6 +132,10 @@ impl Follower {
             if ephemeral > pods::ephemeral(local).len() {
                 self.add_ephemeral(api, known).await?;
             }
+        }
+        if gates::types(local).next().is_some() {
+            let (local, status) = (local.clone(), known.object["status"].clone());
+            self.in_loop(move |engine| engine.take_conditions(&local, &status)).await;
         }
         if pods::is_held_back(local) {
             return Ok(());
