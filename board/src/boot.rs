@@ -1,4 +1,4 @@
-//! What process 1 and its children know and record of this boot, for each other and for the verbs of the command
+//! Records of this boot by process 1 and its children, for each other and for the verbs of the command
 //! line: the board's description, safe mode, the count of crash loops, the state of the data partition. `init`
 //! decides and writes; this module imports from neither `init` nor any verb, so that both can read here.
 

@@ -97,7 +97,7 @@ pub(crate) struct Facts<'a> {
     pub app_armor_profiles: Option<std::io::Result<String>>,
     /// The devices that the container was given.
     pub devices: Vec<DeviceNode>,
-    /// What CDI devices change in the container, besides their nodes.
+    /// Changes of the container by CDI devices, besides their nodes.
     pub cdi: cdi::Injected,
 }
 

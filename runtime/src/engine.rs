@@ -135,7 +135,7 @@ struct Shell {
 }
 
 impl Shell {
-    /// What serves requests of so many clients.
+    /// The server of the API; its clients are bounded.
     fn api(
         &self,
         requests: &async_channel::Sender<Request>,

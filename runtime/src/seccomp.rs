@@ -108,7 +108,7 @@ const THIS: &Processor = &RISCV64;
 
 /// A profile for one processor.
 struct Profile {
-    /// What the kernel does with calls without a rule.
+    /// The kernel's action for calls without a rule.
     default: u32,
     /// Rules, sorted by the index of the name in the table.
     rules: Vec<Rule>,

@@ -93,7 +93,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// What a command did, by its output.
+    /// The effect of a command, by its output.
     pub fn new(command: String, output: Output) -> Self {
         let status = output.status;
         let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));

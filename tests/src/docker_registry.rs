@@ -102,7 +102,7 @@ impl DockerRegistry {
         self.port
     }
 
-    /// What the registry has logged.
+    /// The log of the registry.
     pub fn log(&self) -> String {
         fs::read_to_string(self.dir.join("log")).unwrap_or_default()
     }

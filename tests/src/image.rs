@@ -85,7 +85,7 @@ impl Image {
             .config("Env", json!(["PATH=/bin", "IMAGE=demo"]))
     }
 
-    /// The same image with another name.
+    /// Returns this image with another name.
     #[must_use]
     pub fn named(mut self, reference: &str) -> Self {
         self.reference = reference.into();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 
-/// What no log, message or ring may contain, and how it stands in a Secret.
+/// A value that no log, message or ring may contain, and its form in a Secret.
 const SECRET: &str = "hunter2-is-secret";
 const ENCODED: &str = "aHVudGVyMi1pcy1zZWNyZXQ=";
 

@@ -86,7 +86,7 @@ struct Row {
     tainted: bool,
 }
 
-/// What shows a field's effect.
+/// How a field's effect is seen.
 enum Shown {
     /// Pods that differ in the field.
     Pair(Pair),
@@ -105,7 +105,7 @@ struct Pair {
     variants: &'static [(&'static str, &'static str)],
 }
 
-/// What is observed of a pod.
+/// The observed facts of a pod.
 #[derive(Clone, Copy)]
 enum Look {
     /// The log of a container. An expected text that is empty waits for the container's end.
@@ -326,7 +326,7 @@ struct Variant {
     number: usize,
     pod: String,
     expected: String,
-    /// What was observed, when it is final.
+    /// The observed facts, when they are final.
     seen: Option<String>,
 }
 
@@ -481,7 +481,7 @@ fn now(device: &Device) -> BTreeMap<String, (Value, String)> {
     pods
 }
 
-/// What is observed of this pod, when it is final.
+/// The observed facts of this pod, when they are final.
 fn seen(device: &Device, variant: &Variant, object: &Value, events: &str) -> Option<String> {
     let expected = &variant.expected;
     let is_final = match variant.pair.look {
@@ -506,7 +506,7 @@ fn state<'a>(status: &'a Value, container: &str) -> &'a Value {
     statuses.find(|one| one["name"] == container).map_or(&Value::Null, |one| &one["state"])
 }
 
-/// What is observed of this pod now.
+/// The observed facts of this pod now.
 fn observed(device: &Device, variant: &Variant, object: &Value, events: &str) -> String {
     match variant.pair.look {
         Look::Spec => object["spec"].to_string(),
@@ -537,7 +537,7 @@ fn limits(device: &Device, uid: &str) -> String {
     lines
 }
 
-/// What is wrong with the pods of one row.
+/// The errors of the pods of one row.
 fn compare(device: &Device, row: &[Variant], objects: &BTreeMap<String, (Value, String)>) -> Vec<String> {
     let field = row[0].row.field;
     let mut wrong = Vec::new();

@@ -144,7 +144,7 @@ impl Board {
     }
 }
 
-/// What works beside a firewall: that pods reach other machines, and `hostPort`.
+/// Checks beside a firewall: pods reach other machines, and `hostPort` works.
 type Works = (bool, bool);
 
 /// Starts pods beside a firewall, loaded by a program, and tests what works before and after `allow`.
@@ -287,7 +287,7 @@ fn a_firewall_with_an_exception_for_ipv4_alone_is_reported_if_pods_have_ipv6() {
     board.device.wait_for("the warning", || board.warnings().contains("no rule accepts (ip6 own forward)"));
 }
 
-/// What works beside a firewall, of IPv4 and of IPv6.
+/// Checks beside a firewall, with IPv4 and IPv6.
 fn works(board: &Board) -> [Works; 2] {
     [(NEIGHBOUR, BOARD), (NEIGHBOUR_6, BOARD_6)].map(|(neighbour, address)| {
         let seen = board.seen_by(neighbour);

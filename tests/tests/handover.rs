@@ -1,4 +1,4 @@
-//! What the API shows of pods when an agent is killed must be what the next agent shows, whatever was
+//! Pods must look the same through the API before an agent is killed and with the next agent, whatever was
 //! recorded on flash by then.
 
 use std::fs;

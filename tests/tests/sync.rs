@@ -9,7 +9,7 @@ struct Board {
     device: Device,
     network: Namespace,
     address: String,
-    /// What `nodlet join` printed besides its success.
+    /// The output of `nodlet join` besides its success.
     warning: String,
 }
 

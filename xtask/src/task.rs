@@ -1,4 +1,4 @@
-//! What the tasks have in common: their list, their outcome, the directories that they use, and the commands that they
+//! The common parts of the tasks: their list, their outcome, the directories that they use, and the commands that they
 //! run.
 
 use std::path::{Path, PathBuf};

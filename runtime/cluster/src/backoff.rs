@@ -9,7 +9,7 @@ const FIRST: Duration = Duration::from_millis(800);
 /// The longest wait, without its random part (client-go's reflector).
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// What lasted this long was a success.
+/// A connection that lasted this long counts as a success.
 const LASTING: Duration = Duration::from_secs(60);
 
 /// The state of the waits.

@@ -1,4 +1,4 @@
-//! What a joined board keeps in its one owner-only file, and the texts that `nodlet join` gets. Pure.
+//! The credentials of a joined board, in one owner-only file, and the texts that `nodlet join` prints. Pure.
 
 use nodlet_base64 as base64;
 use nodlet_wire::tls::der::Certificate;
@@ -196,7 +196,7 @@ impl Credentials {
 /// Whether credentials can be used at some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usability {
-    /// They can be used.
+    /// The credentials can be used.
     Valid,
     /// The clock shows a time before this one, from which the certificate is valid, in seconds since 1970.
     NotYet(i64),

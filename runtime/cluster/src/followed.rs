@@ -22,7 +22,7 @@ pub struct Known {
     pub name: String,
     /// The pod as the cluster has it, with the status that was last sent; without most fields after [`Known::trim`].
     pub object: Value,
-    /// What its manifest needs.
+    /// The objects that its manifest needs.
     pub needs: Option<LocalPod>,
     /// Its manifest is on this board.
     pub has_manifest: bool,
@@ -94,7 +94,7 @@ impl Known {
         format!("/api/v1/namespaces/{}/pods/{}", self.namespace, self.name)
     }
 
-    /// What the pod refers to by an entry of [`LocalPod::objects`].
+    /// The object that an entry of [`LocalPod::objects`] names.
     pub fn reference(&self, resource: &'static str, name: &str) -> Reference {
         let is_namespaced = Kind::of_resource(resource).is_none_or(|kind| kind.row().namespaced);
         let namespace = if is_namespaced { self.namespace.clone() } else { String::new() };

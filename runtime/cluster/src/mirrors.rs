@@ -139,7 +139,7 @@ pub fn mirror(local: &Value, (namespace, name): &Name, node: &str, node_uid: &st
     mirror
 }
 
-/// What to do about a mirror pod.
+/// The next step for a mirror pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Nothing, or nothing yet.

@@ -1,4 +1,4 @@
-//! What this node reports to a cluster: the Node object, its status, and its Lease. Pure.
+//! Reports of this node to a cluster: the Node object, its status, and its Lease. Pure.
 
 use serde_json::{Map, Value, json};
 

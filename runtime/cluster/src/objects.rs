@@ -79,7 +79,7 @@ impl Objects {
         self.known.values().filter(|known| known.watched.is_some()).count()
     }
 
-    /// What to do now; `can_watch` is whether the server allows many watches over one connection.
+    /// The next requests; `can_watch` is whether the server allows many watches over one connection.
     pub fn next(&self, can_watch: bool, now: Instant) -> Option<Need> {
         for (reference, known) in self.known.iter() {
             if !known.is_wanted {

@@ -13,7 +13,7 @@ use crate::gates;
 use crate::services::{self, SERVICES};
 use crate::trust::{self, BUNDLES};
 
-/// What to do about a pod.
+/// The next step for a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Nothing, or nothing yet.

@@ -82,7 +82,7 @@ pub enum Seen {
         /// `resourceVersion` of the list.
         version: String,
     },
-    /// What had changed was sent.
+    /// All changes were sent.
     Sent,
     /// The state of the node was reported.
     NodeReported,
@@ -119,7 +119,7 @@ pub enum Seen {
     ConnectNow,
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "an action that is not performed is never observed"]
 pub enum Next {
@@ -142,7 +142,7 @@ enum Link {
     Up { since: Instant },
 }
 
-/// What is known of the Node in the cluster.
+/// The state of the Node in the cluster, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Node {
     Unregistered,
@@ -241,7 +241,7 @@ impl Schedule {
         self.is_up() && self.pods != Pods::Unlisted
     }
 
-    /// What to do next; `wall` is the wall time in seconds since 1970.
+    /// The next step; `wall` is the wall time in seconds since 1970.
     pub fn next(&self, now: Instant, wall: i64) -> Next {
         if let Link::Down { until } = self.link {
             return match now < until {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::backoff::jitter;
 
-/// What `--sync-every` means for a board that joins a cluster, for its user.
+/// The consequences of `--sync-every` for a board that joins a cluster, as a text for its user.
 pub const MEANING: &str = "with --sync-every, the board connects only now and then: between, the cluster shows the Node \
     as NotReady, and deletes its pods after 300 s unless they tolerate node.kubernetes.io/unreachable:NoExecute without \
     tolerationSeconds";

@@ -9,7 +9,7 @@ use nodlet_wire::http2::{Connection, Event, Http2Error};
 use crate::api::{self, Api, ApiError, BODY, EVENT, WITHIN, within};
 use crate::followed::Reference;
 
-/// What a watch is of: a ConfigMap or Secret, or `None` for the pods of the node.
+/// The object of a watch: a ConfigMap or Secret, or `None` for the pods of the node.
 pub type Target = Option<Reference>;
 
 /// Bytes of bodies after which the server may send more.

@@ -6,7 +6,7 @@ use std::path::Path;
 use nodlet_fuzz::imports::{circles, imports};
 use nodlet_fuzz::purity::impurities;
 
-/// What the core uses of the standard library. No part of it touches the machine, and none has random results.
+/// The modules of the standard library that the core uses. No part of it touches the machine, and none has random results.
 const ALLOWED: [&str; 20] = [
     "borrow",
     "cmp",

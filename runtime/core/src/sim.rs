@@ -166,11 +166,11 @@ pub(crate) struct Sim {
     wake_at: Option<Instant>,
     /// Images that are not on the board.
     pub(crate) absent: BTreeSet<String>,
-    /// What a registry does at the next pulls, if there is one: the rest of the event's text, or the error.
+    /// Results of the next pulls from a registry, if there is one: the rest of the event's text, or the error.
     pub(crate) registry: Option<VecDeque<Result<&'static str, &'static str>>>,
     /// The ConfigMaps that exist.
     objects: objects::WorldObjects,
-    /// What the world waits for or reports about the claims of pods.
+    /// Questions and reports about the claims of pods that the world has not handled.
     claim_news: Vec<node_world::ClaimNews>,
     /// Whether a shutdown is under way.
     down: bool,

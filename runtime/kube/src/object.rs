@@ -1,4 +1,4 @@
-//! What the readers of all kinds share: the fields of an object and their errors, the check against the schema, rules
+//! Parts that the readers of all kinds share: the fields of an object and their errors, the check against the schema, rules
 //! for strings, and JSON. Pure. This module knows no kind besides its name, and no file.
 
 pub(crate) mod cdi;

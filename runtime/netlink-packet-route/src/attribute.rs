@@ -1,4 +1,4 @@
-//! What all messages have in common: a header of fixed size, then attributes,
+//! The common parts of all messages: a header of fixed size, then attributes,
 //! each a length, a kind and a value, aligned to four bytes.
 
 use netlink_packet_core::DecodeError;

@@ -117,7 +117,7 @@ impl Policy {
         Priority::of(pod, &self.classes, before)
     }
 
-    /// What a new pod as written gets from its RuntimeClass and from LimitRanges.
+    /// Additions to a new pod from its RuntimeClass and from LimitRanges.
     ///
     /// # Errors
     /// The class does not exist, or the pod contradicts it; the message is that of Kubernetes' admission.

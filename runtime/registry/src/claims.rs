@@ -82,7 +82,7 @@ impl Registry {
     /// Restores the bindings that an earlier agent saved.
     ///
     /// # Errors
-    /// They could not be read, with this message, or are damaged. Then no claim is bound: it might get another volume than
+    /// The saved claims could not be read, with this message, or are damaged. Then no claim is bound: it might get another volume than
     /// before.
     pub fn restore_bindings(&mut self, read: Result<&[u8], &str>) -> Result<(), TextError> {
         let saved = read.map_err(|message| TextError::from(message.to_owned())).and_then(|bytes| {

@@ -52,7 +52,7 @@ pub struct HeldUpdates {
     kept: WantedByName,
     /// Pods of `kept` that run again.
     restored: SortedSet<Uid>,
-    /// What changes of these pods waited for when the previous agent ended, until the first decision.
+    /// The images for which changes of these pods waited when the previous agent ended, until the first decision.
     left: SortedMap<Uid, Waits>,
 }
 
@@ -76,7 +76,7 @@ pub trait NodePods {
     fn named(&self, name: &PodName) -> Vec<Rc<Wanted>>;
 }
 
-/// What the engine is to perform, in this order.
+/// Actions for the engine, to be performed in this order.
 #[derive(Debug)]
 pub enum Effect {
     /// Publish an event of a pod.

@@ -36,13 +36,13 @@ pub(crate) type DefinitionsByName = SortedMap<(Kind, Rc<str>, Rc<str>), (Rc<Defi
 pub struct SourceDirectory {
     /// The directory.
     pub path: PathBuf,
-    /// Who creates, changes and removes its files.
+    /// The owner, which alone creates, changes and removes its files.
     pub owner: Owner,
     /// How to change a pod of this source, if not by its file. Continues the sentence "it is defined by FILE; ".
     pub hint: Option<String>,
 }
 
-/// Who creates, changes and removes the files of a source.
+/// The owner of a source, which alone creates, changes and removes its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// The people and programs of the board: clients of the API cannot change the pods of these files.
@@ -373,7 +373,7 @@ impl Sources {
     /// [`Sources::release`].
     ///
     /// # Errors
-    /// The same as for [`Sources::check_room`].
+    /// As [`Sources::check_room`].
     pub fn reserve(&mut self, path: &Path, bytes: usize, text: usize) -> Result<(), String> {
         self.check_room(path, bytes, text)?;
         let reserved = self.reserved.entry(path.to_owned()).or_default();

@@ -348,7 +348,7 @@ pub(super) fn line(answer: Result<Accepted, Status>) -> String {
     }
 }
 
-/// What the registry uses of the standard library. No part of it touches the machine, and none has random results.
+/// The modules of the standard library that the registry uses. No part of it touches the machine, and none has random results.
 const ALLOWED: [&str; 24] = [
     "borrow::Cow",
     "cell",

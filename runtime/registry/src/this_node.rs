@@ -224,7 +224,7 @@ pub fn node_object(facts: &NodeFacts<'_>, state: NodeState) -> Value {
     })
 }
 
-/// What an event of the node is about.
+/// The subject of an event of the node.
 #[derive(Clone, Copy, Debug)]
 pub enum NodeEvent<'a> {
     /// The agent starts.

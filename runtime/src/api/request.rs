@@ -27,7 +27,7 @@ pub(crate) enum Request {
         /// The reply: the metrics.
         reply: Reply<String>,
     },
-    /// What the node and its pods use, in the form of the kubelet's summary.
+    /// Resource usage of the node and its pods, in the form of the kubelet's summary.
     Stats {
         /// The reply: the summary.
         reply: Reply<Value>,

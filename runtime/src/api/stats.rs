@@ -1,4 +1,4 @@
-//! What the node and its pods use, for `kubectl top` and Prometheus: the kubelet's summary and its metrics.
+//! Resource usage of the node and its pods, for `kubectl top` and Prometheus: the kubelet's summary and its metrics.
 
 use std::fmt::Write;
 

@@ -39,7 +39,7 @@ pub(super) const STREAMS: Spoken = Spoken { protocols: &PROTOCOLS, spdy: "v4.cha
 /// The protocols for forwarded connections.
 pub(super) const CONNECTIONS: Spoken = Spoken { protocols: &[spdy::PROTOCOL], spdy: "portforward.k8s.io" };
 
-/// What carries the bytes of a client after the handshake.
+/// The transport of a client's bytes after the handshake.
 pub(super) enum Carrier {
     /// Messages of a WebSocket.
     WebSocket {

@@ -1,4 +1,4 @@
-//! What the node and its pods use, in the form of the kubelet's summary (`stats/v1alpha1`).
+//! Resource usage of the node and its pods, in the form of the kubelet's summary (`stats/v1alpha1`).
 
 use std::fmt::Write;
 use std::fs;
@@ -82,7 +82,7 @@ fn of_usage(usage: Usage) -> Value {
     all.into()
 }
 
-/// What everything on the machine uses.
+/// Resource usage of the whole machine.
 fn of_node() -> Usage {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let ticks = stat.lines().next().unwrap_or_default().split_ascii_whitespace().skip(1);

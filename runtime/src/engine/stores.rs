@@ -108,7 +108,7 @@ impl Stores {
     /// Makes the bindings of claims durable, unless they are.
     ///
     /// # Errors
-    /// They could not be written; another call tries again.
+    /// The files could not be written; another call tries again.
     pub(super) async fn save_bindings(&self, paths: &Paths) -> io::Result<()> {
         let (generation, bytes) = self.bindings.borrow().clone();
         let Some(bytes) = bytes else { return Ok(()) };

@@ -83,7 +83,7 @@ pub(super) const NAMES: &str = "\
     uselib userfaultfd usr26 usr32 ustat utime utimensat utimensat_time64 utimes vfork vhangup vm86 \
     vm86old vmsplice vserver wait4 waitid waitpid write writev";
 
-/// What the default profile does with each name: `a` allows it, `-` does not, a capital letter allows it with a
+/// The action of the default profile for each name: `a` allows it, `-` does not, a capital letter allows it with a
 /// capability ([`super::with_capability`]); `s`, `p`, `c` and `3` are rules of their own.
 pub(super) const RULES: &[u8; COUNT] = b"\
     aa-aaaA-a-aa-aa-aB-aaaaaaaaaaCaaaaaaaaDDc3aaaaa-EaaaaaaaaaaaaaaaaaaaaaaFaaaaaaaaaaaa--EaaaaFaFFFaaaa\

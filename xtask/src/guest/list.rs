@@ -2,7 +2,7 @@
 
 use super::{Guest, System, When};
 
-/// What most guests have in common.
+/// The common parts of most guests.
 pub(super) const PLAIN: Guest<'_> = Guest {
     name: "",
     what: "",

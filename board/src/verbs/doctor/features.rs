@@ -24,7 +24,7 @@ pub(super) struct Feature {
     pub(super) ways: &'static [Way],
     /// The module that provides the feature if an option is set to `m`; empty if it cannot be a module.
     pub(super) module: &'static str,
-    /// What the lack of the feature means for pods, as a sentence.
+    /// The consequence of the missing feature for pods, as a sentence.
     pub(super) without: &'static str,
     /// How a running kernel is probed for the feature.
     pub(super) probe: Probe,

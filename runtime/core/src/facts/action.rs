@@ -1,4 +1,4 @@
-//! What the core wants done: data, carried out by `engine.rs`.
+//! Actions of the core: data, carried out by `engine.rs`.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -171,7 +171,7 @@ pub struct Event {
     pub container: Option<ContainerIndex>,
 }
 
-/// What to do now, and when to ask again if nothing is observed before then.
+/// The actions of now, and the time of the next plan if nothing is observed before then.
 #[must_use = "a plan that is dropped is work that never happens"]
 pub struct Plan {
     /// In the order in which they are to be begun.

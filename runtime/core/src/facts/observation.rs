@@ -147,7 +147,7 @@ pub enum PodObservation<T = Box<str>> {
     Started {
         /// The run.
         attempt: Attempt,
-        /// What started.
+        /// The started container.
         container: Box<StartedContainer>,
     },
     /// The container could not be started, and has no process.
@@ -409,7 +409,7 @@ pub struct FoundSandbox {
 pub struct FoundAttempt {
     /// The run.
     pub attempt: Attempt,
-    /// What is known of the started container.
+    /// Facts of the started container.
     pub container: StartedContainer,
     /// The result of the run, if it has ended.
     pub exit: Option<Exit>,

@@ -1,4 +1,4 @@
-//! What is known of a run of a container while it lasts.
+//! Facts of a run of a container while it lasts.
 
 use std::rc::Rc;
 
@@ -25,7 +25,7 @@ pub struct Health {
     pub redefined: bool,
 }
 
-/// What is known of a run that started.
+/// Facts of a run that started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartedContainer {
     /// When the container's process was executed.

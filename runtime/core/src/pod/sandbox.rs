@@ -54,7 +54,7 @@ enum State {
 /// When a failed creation is retried; `None` if that has to wait for a change of the objects that the pod refers to.
 type CreationRetry = Option<Instant>;
 
-/// What is known of a sandbox that is to be removed.
+/// Facts of a sandbox that is to be removed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Remains {
     /// Whether processes of containers may be alive: they count as running until the sandbox is removed.

@@ -1,4 +1,4 @@
-//! What is known of a pod: questions that change nothing.
+//! Questions about a pod that change nothing.
 
 use std::net::Ipv4Addr;
 use std::rc::Rc;

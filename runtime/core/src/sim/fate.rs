@@ -1,11 +1,11 @@
-//! What happens to runs, probes and hooks in the simulated world, and the disturbances of its engine.
+//! Fates of runs, probes and hooks in the simulated world, and the disturbances of its engine.
 
 use std::time::Duration;
 
 use crate::facts::*;
 use crate::spec::*;
 
-/// What happens to a run.
+/// The fate of a run.
 #[derive(Clone, Debug)]
 pub(crate) enum Fate {
     /// The run continues until it is asked to end, then exits with 143.
@@ -20,7 +20,7 @@ pub(crate) enum Fate {
     FailsToStart(StartFailureReason),
 }
 
-/// What happens to a hook.
+/// The fate of a hook.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HookFate {
     /// The hook succeeds after this time.
@@ -62,11 +62,11 @@ impl Chance {
     }
 }
 
-/// What happens to a run of a container, by the container's name and the run's number.
+/// The fate of a run of a container, by the container's name and the run's number.
 pub(super) type Fates = dyn FnMut(&str, u32) -> Fate;
 
 /// The result of a probe of a container, by the time since the start of the run.
 pub(super) type Answers = dyn FnMut(&str, ProbeKind, Duration) -> ProbeResult;
 
-/// What happens to a hook of a container, by the container's name and the run's number.
+/// The fate of a hook of a container, by the container's name and the run's number.
 pub(super) type HookFates = dyn FnMut(&str, HookKind, u32) -> HookFate;

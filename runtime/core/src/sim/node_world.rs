@@ -13,7 +13,7 @@ use crate::spec::{Pod, Uid};
 #[allow(missing_debug_implementations, reason = "it prints its log when a rule is broken")]
 pub struct NodeWorld(Sim);
 
-/// What a node asks or reports about the claims of its pods. No time passes before it is handled.
+/// Questions and reports of a node about the claims of its pods. No time passes before it is handled.
 #[derive(Clone, Debug)]
 pub enum ClaimNews {
     /// The pod needs the volumes of its claims: [`NodeWorld::answer_claims`] is called next for it.

@@ -69,7 +69,7 @@ pub(crate) struct WorldObjects {
 }
 
 impl WorldObjects {
-    /// What the volumes of a pod would show now: versions of objects, of which optional ones may be missing.
+    /// The present content of a pod's volumes: versions of objects, of which optional ones may be missing.
     fn shown_by(&self, pod: &Pod) -> Result<Shown, SandboxFailure> {
         let mut shown = Shown::new();
         for (_, projection) in pod.spec.projections() {

@@ -277,9 +277,9 @@ pub enum AppArmorProfile {
 pub enum SeccompProfile {
     /// All of them.
     Unconfined,
-    /// Those of the default profile of containerd.
+    /// The system calls of containerd's default profile.
     RuntimeDefault,
-    /// Those of a profile in a file of the node: `localhostProfile`.
+    /// The system calls of a profile in a file of the node: `localhostProfile`.
     Localhost(String),
 }
 

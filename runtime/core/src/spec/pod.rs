@@ -545,7 +545,7 @@ impl PodSpec {
         limit(&container.resources).or_else(|| self.resources.as_deref().and_then(limit))
     }
 
-    /// What each container counts besides its own memory request for the order of out-of-memory kills: its
+    /// The addition to each container's own memory request for the order of out-of-memory kills: its
     /// part of what the pod as a whole requests and no container does (`remainingPodMemReqPerContainer`).
     /// Bytes.
     pub fn remaining_memory_request(&self) -> i64 {

@@ -56,7 +56,7 @@ pub enum VolumeSource {
     Projected(Projection),
 }
 
-/// What `ReadWriteOncePod` makes a pod wait for, in the words of Kubernetes' scheduler.
+/// The reason for which a pod waits for a `ReadWriteOncePod` volume, in the words of Kubernetes' scheduler.
 pub const VOLUME_IN_USE: &str =
     "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
 
@@ -89,7 +89,7 @@ pub struct Projection {
     pub kind: ProjectionKind,
     /// `defaultMode`.
     pub default_mode: u32,
-    /// What is written; later sources overwrite earlier ones.
+    /// The sources of files; later sources overwrite earlier ones.
     pub sources: Vec<ProjectionSource>,
 }
 

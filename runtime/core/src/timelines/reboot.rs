@@ -1,4 +1,4 @@
-//! What the next agent finds: running pods after a restart, and records after a power cut.
+//! The start of the next agent: running pods after a restart, and records after a power cut.
 
 use super::*;
 

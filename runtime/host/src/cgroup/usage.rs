@@ -1,11 +1,11 @@
-//! What the processes of a cgroup use.
+//! Resource usage of the processes of a cgroup.
 
 use std::fs;
 
 use super::limits::{Target, keyed};
 use super::{Controller, Leaf, PodCgroup};
 
-/// What the processes of a cgroup use, as far as the kernel counts it.
+/// Resource usage of the processes of a cgroup, as far as the kernel counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Time on processors since the cgroup was made, in microseconds.
@@ -60,14 +60,14 @@ impl Target<'_> {
 }
 
 impl PodCgroup {
-    /// What all processes of the pod use.
+    /// Usage of all processes of the pod.
     pub fn usage(&self) -> Usage {
         Target::new(&self.hierarchies, &self.relative).usage()
     }
 }
 
 impl Leaf {
-    /// What the processes of the run use.
+    /// Usage of the processes of the run.
     pub fn usage(&self) -> Usage {
         Target::new(&self.hierarchies, &self.relative).usage()
     }

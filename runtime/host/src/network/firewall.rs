@@ -327,12 +327,12 @@ impl Watch {
     }
 }
 
-/// What became known of nodlet's table.
+/// A change of nodlet's table, or of tables that affect it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TableNews {
-    /// Somebody else changed the table.
+    /// Another program changed the table.
     pub is_foreign: bool,
-    /// Somebody else added or changed a chain of any table.
+    /// Another program added or changed a chain of any table.
     pub has_foreign_chains: bool,
     /// The kernel had more news than the socket could hold, such as those of a large change by nodlet itself.
     pub is_incomplete: bool,

@@ -88,7 +88,7 @@ pub(super) fn give_to(root: &Path, group: u32, always: bool) -> Result<(), Volum
     change(root.as_raw_fd(), group).map(drop).map_err(failed(top))
 }
 
-/// What to do about an error that the files of a volume cause.
+/// The reaction to an error that the files of a volume cause.
 fn explain(error: Errno) -> io::Error {
     let remedy = match error {
         Errno::EPERM => {

@@ -1,9 +1,9 @@
-//! What admission added to a Pod from other objects. Pure.
+//! The additions of admission to a Pod from other objects. Pure.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What admission added to a Pod: a copy of a preset, or, with an empty name, the defaults of its RuntimeClass and of
+/// An addition of admission to a Pod: a copy of a preset, or, with an empty name, the defaults of its RuntimeClass and of
 /// LimitRanges. It is stored with the Pod, and never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppliedPreset {

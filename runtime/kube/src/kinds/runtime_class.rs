@@ -86,7 +86,7 @@ fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
     definition::refuse_update(new, errors)
 }
 
-/// What a new pod as written gets from its class, which `find` looks up.
+/// Additions to a new pod from its class, which `find` looks up.
 ///
 /// # Errors
 /// The message of Kubernetes' admission: the class does not exist, or the pod has another overhead.

@@ -1,4 +1,4 @@
-//! What differs between kinds besides names: the strategy of each kind.
+//! The strategy of each kind: all differences between kinds besides names.
 
 use serde_json::Value;
 

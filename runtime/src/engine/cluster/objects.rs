@@ -1,4 +1,4 @@
-//! What the pods of the cluster need: ConfigMaps, Secrets and tokens.
+//! Objects that the pods of the cluster refer to: ConfigMaps, Secrets and tokens.
 
 use std::time::{Duration, Instant};
 

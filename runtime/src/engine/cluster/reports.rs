@@ -1,4 +1,4 @@
-//! What is sent to the cluster: changed statuses of pods, events, and the end of a deleted pod.
+//! Reports to the cluster: changed statuses of pods, events, and the end of a deleted pod.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! What the containers of a pod share with each other, and what they do not share with others.
+//! Namespaces and volumes that the containers of a pod share, and their separation from other pods.
 
 use std::fs;
 use std::net::Ipv4Addr;

@@ -1,4 +1,4 @@
-//! What a container finds when it starts, and starts that fail.
+//! The environment of a container at its start, and starts that fail.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -117,7 +117,7 @@ fn real(name: &str) -> String {
     }
 }
 
-/// What follows a prefix in a name. `*.example.com` stands for all hosts of that domain.
+/// The rest of a name after a prefix. `*.example.com` stands for all hosts of that domain.
 fn rest_of<'n>(name: &'n str, prefix: &str) -> Option<&'n str> {
     if let Some(domain) = prefix.strip_prefix("*.") {
         let (host, rest) = name.split_at(name.find('/')?);

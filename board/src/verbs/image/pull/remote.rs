@@ -49,7 +49,7 @@ struct Origin {
 pub(super) struct Registry<'a> {
     root: &'a Path,
     place: &'a Place,
-    /// What is tried, one after the other; the last is to have no credentials.
+    /// Credentials that are tried one after another; the last attempt has none.
     candidates: Vec<Option<&'a str>>,
     candidate: usize,
     authorization: Option<String>,

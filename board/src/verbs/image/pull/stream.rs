@@ -205,7 +205,7 @@ fn header(name: &str, size: u64) -> [u8; BLOCK] {
     header
 }
 
-/// What fills the last block of a file.
+/// The padding of a file's last block.
 fn padding(size: u64) -> &'static [u8] {
     &[0; BLOCK][..(size.next_multiple_of(BLOCK as u64) - size) as usize]
 }

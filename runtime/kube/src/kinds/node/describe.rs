@@ -85,7 +85,7 @@ fn effective(pod: &Value, list_of: &str, resource: &str) -> Quantity {
     if is_unlimited { amount } else { amount.plus(&quantity(&pod["spec"]["overhead"][resource])) }
 }
 
-/// What the containers take together: the regular containers and sidecars, or what runs while an init container
+/// The sum over the containers: the regular containers and sidecars, or what runs while an init container
 /// does, whichever is more.
 fn of_containers(pod: &Value, list_of: &str, resource: &str) -> Quantity {
     let of = |container: &Value| quantity(&container["resources"][list_of][resource]);

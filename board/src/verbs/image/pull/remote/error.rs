@@ -31,7 +31,7 @@ pub(in crate::verbs::image::pull) enum RemoteError {
     Broken(&'static str),
     /// A document or blob is not what its digest says.
     Digest { expected: Digest, actual: Digest },
-    /// Nobody reads what was downloaded.
+    /// The reader of the download has ended.
     Write(io::Error),
     /// The documents of the image are invalid.
     Invalid(String),
