@@ -338,7 +338,7 @@ fn the_first_protocol_has_only_the_texts_of_failures() {
     let root = Root::new();
     with_api(&root, objects(), engine, |socket| {
         for (command, expected) in
-            [("command=refused", "Internal error occurred: no such process"), ("command=leaves", "")]
+            [("command=refused", "Internal error occurred: no such process"), ("command=true", "")]
         {
             let target = format!("{EXEC}?{command}&stdout=1");
             let mut client = Client::speaking(&socket, &target, "channel.k8s.io");
