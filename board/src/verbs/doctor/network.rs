@@ -20,11 +20,6 @@ pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     let ipv6 = network.as_ref().is_ok_and(Network::has_ipv6);
     let mut checks =
         vec![addresses(network), judge_firewall(bridged, dropping_chains(ipv6)), judge_forwarding(forwards)];
-    if ipv6 {
-        let by_link = fs::exists("/proc/sys/net/ipv6/conf/lo/force_forwarding").unwrap_or(false);
-        let all = sysctl("/proc/sys/net/ipv6/conf/all/forwarding").unwrap_or(false);
-        checks.push(judge_ipv6_forwarding(by_link, all));
-    }
     checks.extend(super::links::checks());
     checks
 }
@@ -112,26 +107,6 @@ fn judge_forwarding(forwards: Option<bool>) -> Check {
     }
 }
 
-/// Judges whether IPv6 packets of pods are forwarded: link by link, from Linux 6.17 on, or for all links.
-fn judge_ipv6_forwarding(by_link: bool, all: bool) -> Check {
-    const NAME: &str = "IPv6 forwarding";
-    if by_link || all {
-        let how = if by_link { "the agent switches it on for its links" } else { "on for all links" };
-        return Check::ok(Area::Network, NAME, how);
-    }
-    Check::new(
-        Area::Network,
-        NAME,
-        Verdict::Warning,
-        "off: before Linux 6.17, the kernel has no switch for each link",
-    )
-    .because(
-        "Pods reach no other machine by IPv6, and none reaches their hostPorts.",
-        "Set net.ipv6.conf.LINK.accept_ra=2 for the links that follow router advertisements, then \
-             net.ipv6.conf.all.forwarding=1.",
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,11 +124,6 @@ mod tests {
         ] {
             let check = judge_firewall(bridged, chains);
             assert_eq!(check.verdict, expected, "{check:?}");
-        }
-        for (by_link, all, expected) in
-            [(true, false, Verdict::Ok), (false, true, Verdict::Ok), (false, false, Verdict::Warning)]
-        {
-            assert_eq!(judge_ipv6_forwarding(by_link, all).verdict, expected, "{by_link} {all}");
         }
         assert_eq!(judge_forwarding(None).verdict, Verdict::Missing);
         assert_eq!(judge_forwarding(Some(false)).verdict, Verdict::Ok);

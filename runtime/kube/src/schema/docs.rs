@@ -64,13 +64,11 @@ With an IPv6 range (`--pod-cidr 10.85.0.0/24,fd00:10:85::/64`), pods have two ad
 holds for both; only `[::1]` leads to no `hostPort`. The host part of a pod's IPv6 address is that of its IPv4 address.
 From Linux 6.17 on, IPv6 packets are forwarded link by link, too (`net.ipv6.conf.LINK.force_forwarding`). Earlier kernels
 know only the global switch `net.ipv6.conf.all.forwarding`, which makes links ignore router advertisements unless they
-have `accept_ra=2`: nodlet leaves it to the owner of the machine, and an event of the node and `nodlet doctor` report it.
-`sysctl net.ipv6.conf.all.forwarding=1` switches it on; before, `sysctl net.ipv6.conf.LINK.accept_ra=2` for each link that
-gets its address or its router by router advertisements. In a file of `/etc/sysctl.d`, both last.
+have `accept_ra=2`: nodlet leaves it to the owner of the machine, and an event of the node reports it.
 
 A LimitRange (`v1`) gives the containers of new pods of its namespace defaults (`default`, `defaultRequest`), and rejects
 pods beyond `min`, `max` or `maxLimitRequestRatio`. A pod keeps the defaults that it was admitted with. Limits of the type
-`PersistentVolumeClaim` have `min` and `max`: the API rejects a claim beyond them, and one from a file stays `Pending`.
+`PersistentVolumeClaim` are rejected.
 
 A RuntimeClass (`node.k8s.io/v1`) has `handler`, which must be `nodlet`, `overhead` and `scheduling`. A new pod whose
 `runtimeClassName` names the class gets its overhead, node selector and tolerations, and keeps them; a pod whose class
@@ -82,8 +80,8 @@ A ConfigMap (`v1`) has `data`, `binaryData` and `immutable`; a Secret (`v1`) has
 volumes; clients create and change them as in a cluster (see [cli.md](cli.md)).
 
 A PersistentVolume (`v1`) has `capacity`, `accessModes`, `claimRef`, `nodeAffinity`, `storageClassName`, `volumeMode`,
-`persistentVolumeReclaimPolicy` (`Retain` or `Delete`) and one of the sources `hostPath` and `local`; other sources and
-`Recycle` are rejected by name. A released volume with `Delete` is `Failed`, as in Kubernetes: nothing can delete it. A PersistentVolumeClaim (`v1`) has `accessModes`, `resources`, `selector`, `storageClassName`,
+`persistentVolumeReclaimPolicy: Retain` and one of the sources `hostPath` and `local`; other sources and policies are
+rejected by name. A PersistentVolumeClaim (`v1`) has `accessModes`, `resources`, `selector`, `storageClassName`,
 `volumeMode` and `volumeName` (see [cli.md](cli.md)).
 ";
 
