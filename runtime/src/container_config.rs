@@ -1,5 +1,5 @@
 //! Computes the configuration of containers for the supervisor from a Pod and an image. Pure.
-//! [`mounts`] has the volumes and devices of a container, and [`run_files`] the files of its runs on disk.
+//! [`mod@mounts`] has the volumes and devices of a container, and [`run_files`] the files of its runs on disk.
 //!
 //! An invalid configuration is a `CreateContainerConfigError`, with the kubelet's message.
 
