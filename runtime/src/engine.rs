@@ -337,7 +337,6 @@ impl Engine {
             let has_cluster = of_cluster.iter().any(|path| path.exists());
             self.open_api();
             self.collect_images();
-            self.list_images();
             if !self.shell.config.down {
                 pressure::watch_stalls(&self.shell);
             }

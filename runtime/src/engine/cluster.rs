@@ -121,6 +121,7 @@ impl Engine {
         let _task = self.shell.tasks.executor.spawn(task);
         self.cluster = Some(Following { _task, requests });
         self.kubelet_server = None;
+        self.list_images();
     }
 
     /// Has the board connect to its cluster now.

@@ -71,9 +71,9 @@ struct Look {
 }
 
 impl Engine {
-    /// Publishes the images in the status of the Node.
+    /// Publishes the images in the status of the Node, on a board that has joined a cluster: only schedulers use them.
     pub(super) fn list_images(&self) {
-        if self.shell.config.down {
+        if self.cluster.is_none() {
             return;
         }
         let store = self.shell.stores.images.clone();
