@@ -305,7 +305,8 @@ fn a_secret_is_on_no_flash_but_in_its_own_file_and_in_no_message() {
     assert_eq!(fs::metadata(volumes).expect("it is there").mode() & 0o777, 0o700);
 
     // What a Secret makes of a command or of a path is in no message either.
-    let variable = "env: [{name: P, valueFrom: {secretKeyRef: {name: s, key: password}}}]\n";
+    let variable = "env: [{name: P, valueFrom: {secretKeyRef: {name: s, key: password}}}, \
+                    {name: ABSOLUTE, value: /$(P)}, {name: ABOVE, value: ../$(P)}]\n";
     let path = |expression: &str| {
         format!("{variable}volumeMounts: [{{name: x, mountPath: /x, subPathExpr: \"{expression}\"}}]\n")
     };
@@ -315,8 +316,8 @@ fn a_secret_is_on_no_flash_but_in_its_own_file_and_in_no_message() {
     let source = format!("volumes: [{{name: x, hostPath: {{path: {}}}}}]\n", file.display());
     for (name, container, message) in [
         ("command", format!("{variable}command: [\"/bin/$(P)\"]\n"), "exec: \"/bin/$(P)\": stat /bin/$(P): "),
-        ("absolute", path("/$(P)"), "error SubPath `/$(P)` must not be an absolute path"),
-        ("above", path("../$(P)"), "unable to provision SubPath `../$(P)`: must not contain '..'"),
+        ("absolute", path("$(ABSOLUTE)"), "error SubPath `$(ABSOLUTE)` must not be an absolute path"),
+        ("above", path("$(ABOVE)"), "unable to provision SubPath `$(ABOVE)`: must not contain '..'"),
         ("below", path("$(P)/more"), "subPath $(P)/more"),
     ] {
         let app = manifest::container("app", "print up then sleep", &container);
