@@ -67,7 +67,7 @@ pub(super) async fn answer(
             let object = api.objects.get(&key).map(|object| parse(&object.json)).unwrap_or_default();
             container::named(&object, Some(container))
                 .map_err(|_| not_found(format!("container {container:?} not found in pod {pod:?}")))?;
-            log::log(api, &key, &query).await
+            log::log(api, &key, &query, Some(log::APART)).await
         }
         ["exec" | "attach", namespace, pod, ref rest @ ..] => {
             let (uid, container) = match *rest {

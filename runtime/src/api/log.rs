@@ -36,7 +36,13 @@ use line::{Printer, Streams};
 /// The number of bytes that are read from a file at a time, and kept in memory for a slow client.
 const BLOCK: usize = 32 * 1024;
 
-pub(super) async fn log(api: &Api, key: &Key, query: &Query) -> Result<Response<Body>, Status> {
+/// `apart`: the time between the last output and the end of the response.
+pub(super) async fn log(
+    api: &Api,
+    key: &Key,
+    query: &Query,
+    apart: Option<Duration>,
+) -> Result<Response<Body>, Status> {
     let options = Options::parse(query)?;
     let object = api.objects.get(key).ok_or_else(|| Status::not_found("pods", &key.name))?;
     let pod = parse(&object.json);
@@ -46,9 +52,14 @@ pub(super) async fn log(api: &Api, key: &Key, query: &Query) -> Result<Response<
     let directory =
         api.root.join("var/log/pods").join(format!("{}_{}_{uid}", key.namespace, key.name)).join(&container);
     let reader = Reader::open(api, key, container, run, directory, &options).await?;
-    let pieces = futures_lite::stream::unfold(reader, |mut reader| async {
-        let piece = reader.next().await?;
-        Some((Bytes::from(piece), reader))
+    let pieces = futures_lite::stream::unfold((reader, apart), |(mut reader, apart)| async move {
+        let Some(piece) = reader.next().await else {
+            if let Some(apart) = apart.filter(|_| reader.sent) {
+                smol::Timer::after(apart).await;
+            }
+            return None;
+        };
+        Some((Bytes::from(piece), (reader, apart)))
     });
     Ok(body::text(Body::stream(pieces)))
 }
@@ -156,9 +167,9 @@ fn is_over(objects: &Objects, key: &Key, uid: &str, container: &str, run: u64) -
     !status["state"]["running"].is_object() || status["restartCount"].as_u64().unwrap_or(0) != run
 }
 
-/// The time between the last output and the end of the response. The WebSocket of an API server loses output that
-/// arrives together with the end (`messageCopy` of `wsstream`).
-const APART: Duration = Duration::from_millis(20);
+/// The time between the last output and the end of a response to an API server, whose WebSockets lose output that
+/// arrives together with the end (`messageCopy` of `wsstream`). No answer of it shows that the output has arrived.
+pub(super) const APART: Duration = Duration::from_millis(20);
 
 struct Reader {
     path: PathBuf,
@@ -286,9 +297,6 @@ impl Reader {
                 self.sent = true;
                 return Some(printed);
             }
-        }
-        if self.sent {
-            smol::Timer::after(APART).await;
         }
         None
     }
