@@ -91,6 +91,8 @@ pub struct LocalPod {
     pub class: Option<Value>,
     /// The PersistentVolumeClaims of its volumes.
     pub claims: Vec<String>,
+    /// Fields of security contexts that the pod sets and that have no effect.
+    pub ignored: Vec<&'static str>,
 }
 
 impl LocalPod {
@@ -155,7 +157,7 @@ pub fn local(pod: &Value) -> LocalPod {
             *source = json!({ "secret": { "name": secret, "optional": true, "items": items } });
         }
     }
-    remove_ignored(&mut spec);
+    let ignored = remove_ignored(&mut spec);
     let mut objects = references(&spec);
     objects.extend(services::link(&mut spec).into_iter().map(|of| (SERVICES, of)));
     objects.extend(bundles);
@@ -189,7 +191,7 @@ pub fn local(pod: &Value) -> LocalPod {
     }
     let manifest = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
     let claims = claims(&manifest);
-    LocalPod { manifest, objects, tokens, class, claims }
+    LocalPod { manifest, objects, tokens, class, claims, ignored }
 }
 
 /// The ephemeral containers of a pod.
@@ -197,19 +199,24 @@ pub fn ephemeral(pod: &Value) -> &[Value] {
     pod["spec"]["ephemeralContainers"].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Removes what has no effect under a kubelet on Linux with containerd either. In a manifest of the board it is an
-/// error.
-fn remove_ignored(spec: &mut Value) {
+/// Removes the fields that have no effect under a kubelet on Linux with containerd either, and returns their names. In
+/// a manifest of the board they are errors.
+fn remove_ignored(spec: &mut Value) -> Vec<&'static str> {
+    let mut removed = Vec::new();
     let mut remove = |of: &mut Value| {
         if let Some(context) = of.get_mut("securityContext").and_then(Value::as_object_mut) {
-            context.remove("seLinuxOptions");
-            context.remove("windowsOptions");
+            for field in ["seLinuxOptions", "windowsOptions"] {
+                if context.remove(field).is_some() && !removed.contains(&field) {
+                    removed.push(field);
+                }
+            }
         }
     };
     remove(spec);
     for list in ["initContainers", "containers"] {
         elements(spec.get_mut(list)).for_each(&mut remove);
     }
+    removed
 }
 
 /// The elements of a list, if it is one.
@@ -621,5 +628,22 @@ mod tests {
             { "type": "Ready", "status": "True", "lastTransitionTime": "t", "lastProbeTime": null },
         ] });
         assert_eq!(status_patch(&local, &after), None);
+    }
+
+    #[test]
+    fn fields_that_no_node_with_containerd_acts_on_are_removed_and_named_once() {
+        let context = json!({ "seLinuxOptions": { "level": "s0" }, "runAsUser": 1 });
+        let pod = json!({ "metadata": {}, "spec": {
+            "securityContext": context.clone(),
+            "containers": [{ "name": "a", "securityContext": context }],
+            "initContainers": [{ "name": "b", "securityContext": { "windowsOptions": {} } }],
+        } });
+        let local = local(&pod);
+        assert_eq!(local.ignored, ["seLinuxOptions", "windowsOptions"]);
+        let spec = &local.manifest["spec"];
+        for left in [&spec["securityContext"], &spec["containers"][0]["securityContext"]] {
+            assert_eq!(*left, json!({ "runAsUser": 1 }));
+        }
+        assert_eq!(spec["initContainers"][0]["securityContext"], json!({}));
     }
 }

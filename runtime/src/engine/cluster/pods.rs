@@ -261,6 +261,10 @@ impl Follower {
             let path = self.shell.paths.cluster_manifests().join(class_file(name));
             self.write(path, format!("{class:#}\n").into_bytes()).await;
         }
+        for field in &needs.ignored {
+            let Known { namespace, name, .. } = &*known;
+            log::warn!("{namespace}/{name}: securityContext.{field} has no effect on this board");
+        }
         known.needs = Some(needs);
         self.renew_tokens(api, known).await?;
         known.has_manifest = self.write(path, text).await;
