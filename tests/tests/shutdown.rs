@@ -31,7 +31,8 @@ fn pod(device: &Device, name: &str, spec: &str) -> String {
 
 fn ready(device: &Device) -> [Value; 3] {
     let nodes = device.get("/api/v1/nodes").expect("there is one");
-    let ready = &nodes["items"][0]["status"]["conditions"][0];
+    let conditions = nodes["items"][0]["status"]["conditions"].as_array().expect("conditions");
+    let ready = conditions.iter().find(|one| one["type"] == "Ready").expect("it is there");
     ["status", "reason", "message"].map(|field| ready[field].clone())
 }
 
