@@ -134,12 +134,14 @@ const SLOW: &[&str] = &[
 /// Suites with a control plane of Kubernetes, whose build alone takes ten minutes.
 const CLUSTER: &[&str] = &[
     "at_most_one",
+    "at_rest",
     "cluster",
     "cluster_network",
     "cluster_pods",
     "enrolment",
     "kubelet_server",
     "misbehaving",
+    "pressure",
     "sync",
     "workloads",
 ];
@@ -239,6 +241,11 @@ mod tests {
     fn each_suite_runs_for_its_part_of_the_commits() {
         let all = suites().unwrap();
         assert!(SLOW.iter().all(|slow| all.contains(*slow)), "a slow suite does not exist");
+        for suite in &all {
+            let text = std::fs::read_to_string(project().join(format!("tests/tests/{suite}.rs"))).unwrap();
+            let of_cluster = CLUSTER.contains(&suite.as_str());
+            assert_eq!(text.contains("ControlPlane"), of_cluster, "{suite} in CLUSTER");
+        }
         assert!(
             CLUSTER.iter().all(|suite| all.contains(*suite)),
             "a suite with a control plane does not exist"
