@@ -234,6 +234,7 @@ impl Engine {
             log::warn!("--memory-swap-behavior LimitedSwap has no effect: {why}");
         }
         let machine = Rc::new(Machine::new(capacity, cgroups, network, &config.eviction));
+        *machine.cluster_labels.borrow_mut() = cluster::labels::stored(&paths);
         let events = Events::new(objects.clone(), &config.node_name, config.max_events);
         let fencing_period = config.fencing_period.filter(|_| !config.down);
         let fences = fencing_period.map(|period| fencing::Fences::begin(period, &paths));

@@ -324,3 +324,21 @@ spec:
     assert_eq!(one.exec("app", ["/bin/demo", "cat", "/data/file"]).stdout, "text");
     assert_eq!(one.object().expect("it runs")["spec"]["overhead"]["cpu"], "10m");
 }
+
+#[test]
+fn a_label_of_the_cluster_places_pods_and_outlasts_a_boot_without_network() {
+    let plane = ControlPlane::start();
+    let mut node = Node::join(&plane, "board-1");
+    // The board may learn of the pod before it learns of the label.
+    plane.apply(&pod("one", "  nodeSelector: {site: north}\n"));
+    plane.line("label node board-1 site=north").ok();
+    node.device.pod("one").wait_ready();
+    let cut = plane.partition_from(&node.address);
+    node.device.cut_power();
+    node.device.start_agent();
+    node.device.pod("one").wait_ready();
+    drop(cut);
+    // Assigned past the scheduler, a pod that the label does not suit is rejected as by a kubelet.
+    plane.apply(&pod("two", "  nodeName: board-1\n  nodeSelector: {site: south}\n"));
+    plane.wait_for("get pod two -o jsonpath={.status.reason}", |reason| reason == "NodeAffinity");
+}

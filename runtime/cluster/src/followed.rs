@@ -182,14 +182,10 @@ impl Followed {
         found.map(|(other, _)| other.clone())
     }
 
-    fn on_board(&self) -> impl Iterator<Item = &Known> {
-        self.pods.values().filter(|known| known.has_manifest)
-    }
-
-    /// The ConfigMaps and Secrets that the pods on this board refer to, each once.
+    /// The ConfigMaps and Secrets that the pods refer to which run on this board, or still end there, each once.
     pub fn references(&self) -> SortedSet<Reference> {
         let mut all = SortedSet::new();
-        for known in self.on_board() {
+        for known in self.pods.values() {
             for (resource, name) in known.needs.iter().flat_map(|needs| &needs.objects) {
                 all.insert(known.reference(resource, name));
             }
@@ -197,11 +193,14 @@ impl Followed {
         all
     }
 
-    /// The names of the files that the pods on this board need: manifests, and Secrets with tokens.
+    /// The names of the files that the pods on this board need: manifests, and Secrets with tokens. A pod that ends has
+    /// no manifest any more, and uses its objects until it is gone.
     pub fn files(&self) -> (SortedSet<String>, SortedSet<String>) {
         let (mut kept, mut tokens) = (SortedSet::new(), SortedSet::new());
-        for known in self.on_board() {
-            kept.insert(known.file());
+        for known in self.pods.values() {
+            if known.has_manifest {
+                kept.insert(known.file());
+            }
             let Some(needs) = &known.needs else { continue };
             for (resource, name) in &needs.objects {
                 kept.insert(file(&known.reference(resource, name)));
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_of_pods_are_kept_and_of_pods_without_a_manifest_not() {
+    fn files_are_kept_until_their_pods_are_gone_and_manifests_until_they_end() {
         let mut followed = Followed::default();
         followed.insert("u".into(), known("web-0", "u"));
         followed.insert("v".into(), known("web-1", "v"));
@@ -259,6 +258,15 @@ mod tests {
             let mut known = followed.remove(uid).expect("known");
             known.has_manifest = false;
             followed.insert(uid.into(), known);
+        }
+        let of_ending = followed.files().0;
+        assert!(
+            of_ending.iter().all(|file| !file.contains("web-")) && of_ending.iter().count() == 4,
+            "{of_ending:?}"
+        );
+        assert_eq!(followed.references().iter().count(), 3);
+        for uid in ["u", "v"] {
+            followed.remove(uid);
         }
         assert!(followed.references().is_empty() && followed.files().0.is_empty());
     }

@@ -1,5 +1,6 @@
 //! Reports of this node to a cluster: the Node object, its status, and its Lease. Pure.
 
+use nodlet_core::sorted::SortedMap;
 use serde_json::{Map, Value, json};
 
 /// The Node object with which the node registers. `local` is the Node of the local API.
@@ -23,6 +24,12 @@ pub fn registration(local: &Value, now: &str) -> Value {
         "spec": local["spec"],
         "status": status(local, now),
     })
+}
+
+/// The labels of a Node object.
+pub fn labels(node: &Value) -> SortedMap<String, String> {
+    let labels = node["metadata"]["labels"].as_object().into_iter().flatten();
+    labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
 /// A strategic merge patch of the Node's status.

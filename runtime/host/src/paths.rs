@@ -60,6 +60,11 @@ impl Paths {
         self.cluster_manifests().join(".network")
     }
 
+    /// The labels of the Node in the cluster. Among the manifests of the cluster, with which they go.
+    pub fn cluster_labels(&self) -> PathBuf {
+        self.cluster_manifests().join(".labels")
+    }
+
     /// The file with the credentials of a board that has joined a cluster.
     pub fn cluster_credentials(&self) -> PathBuf {
         self.below("var/lib/nodlet/cluster.json")

@@ -13,6 +13,7 @@
 
 pub(super) mod connection;
 mod kubelet_server;
+pub(super) mod labels;
 mod mirrors;
 mod objects;
 mod pods;
@@ -164,6 +165,8 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
     let path = shell.paths.cluster_credentials();
     if !shell.stores.storage.run(move || path.exists()).await {
         cluster_network::apply(&shell, None);
+        shell.machine.cluster_labels.borrow_mut().clear();
+        shell.tasks.then_loop(|engine: &mut Engine| engine.observe_node()).await;
     }
     let Some(credentials) = enrolment::credentials(&shell).await else { return };
     if credentials.node != shell.config.node_name {

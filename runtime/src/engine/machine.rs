@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::devices::DeviceFiles;
 use nodlet_core::facts::Amounts;
 use nodlet_core::pressure::{Pressure, Thresholds};
+use nodlet_core::sorted::SortedMap;
 use nodlet_core::time::{Anchor, Instant};
 use nodlet_host::cgroup::Cgroups;
 use nodlet_host::network::Network;
@@ -44,6 +45,8 @@ pub(super) struct Machine {
     pub(super) shutdown: ShutdownState,
     /// The pressure on the machine's resources.
     pub(super) pressure: RefCell<Pressure>,
+    /// Labels of the Node in the cluster that this board has joined.
+    pub(super) cluster_labels: RefCell<SortedMap<String, String>>,
     /// `status.images` of the Node.
     pub(super) images: RefCell<Value>,
     anchor: Cell<Anchor>,
@@ -62,6 +65,7 @@ impl Machine {
             began,
             shutdown: ShutdownState::new(began),
             pressure: RefCell::new(Pressure::new(eviction.thresholds.clone(), eviction.transition, began)),
+            cluster_labels: RefCell::default(),
             images: RefCell::new(Value::Array(Vec::new())),
             anchor: Cell::new(nodlet_host::clock::anchor()),
         }

@@ -38,7 +38,9 @@ pub(super) fn publish(config: &Config, machine: &Machine, objects: &Objects) {
 
 /// The facts of the node that decide which pods it admits.
 pub(super) fn info(config: &Config, machine: &Machine) -> NodeInfo {
-    node_info(&facts(config, machine))
+    let mut info = node_info(&facts(config, machine));
+    info.labels.extend(machine.cluster_labels.borrow().clone());
+    info
 }
 
 /// The configuration of the node, and the resources of its machine.

@@ -14,7 +14,7 @@ use nodlet_registry::objects::Key;
 
 use super::super::fencing::Fences;
 use super::super::{Shell, enrolment};
-use super::{Failure, Follower};
+use super::{Failure, Follower, labels};
 
 /// The time for which a new certificate is awaited, during which the Lease is not renewed.
 const CERTIFICATE_WITHIN: Duration = Duration::from_secs(10);
@@ -97,6 +97,7 @@ impl Follower {
             }
             Err(error) => return Err(error.into()),
         };
+        labels::see(&self.shell, &object).await;
         self.node_uid = object["metadata"]["uid"].as_str().ok_or(ApiError::Unexpected("a Node"))?.to_owned();
         Ok(Seen::Registered)
     }
@@ -107,7 +108,8 @@ impl Follower {
         let patch = node::status_patch(&local, &self.now().to_string());
         let path = format!("/api/v1/nodes/{}/status", self.credentials.node);
         match api.call("PATCH", &path, Some((STRATEGIC, &patch))).await {
-            Ok(_) => {
+            Ok(object) => {
+                labels::see(&self.shell, &object).await;
                 self.reported = node::comparable(&local);
                 Ok(Seen::NodeReported)
             }

@@ -15,10 +15,10 @@ use nodlet_cluster::sync;
 use nodlet_core::sorted::SortedSet;
 use nodlet_core::spec::Uid;
 use nodlet_kube::kinds;
-use nodlet_kube::manifest::{self, Validation};
+use nodlet_kube::manifest::{self, Manifest, Validation};
 use nodlet_wire::http::HttpError;
 
-use super::{Engine, Failure, Follower};
+use super::{Engine, Failure, Follower, labels};
 
 /// Pods in one page of a list.
 const PAGE: usize = 50;
@@ -210,12 +210,11 @@ impl Follower {
 
     /// The cluster has a pod no more.
     async fn forget(&mut self, uid: &str) {
-        if let Some(known) = self.followed.remove(uid)
-            && known.has_manifest
-        {
+        let Some(known) = self.followed.remove(uid) else { return };
+        if known.has_manifest {
             self.end(Uid::from(uid), &known, None).await;
-            self.objects.want(&self.followed.references(), Instant::now());
         }
+        self.objects.want(&self.followed.references(), Instant::now());
     }
 
     async fn end(&self, uid: Uid, known: &Known, grace: Option<Duration>) {
@@ -234,7 +233,16 @@ impl Follower {
         let path = self.pod_path(known);
         let text = format!("{manifest:#}\n").into_bytes();
         let name = path.to_string_lossy();
-        if let Err(error) = manifest::parse(&name, &text, Validation::Strict, &self.credentials.node) {
+        let parsed = manifest::parse(&name, &text, Validation::Strict, &self.credentials.node);
+        let selects_others = |parsed: &Vec<Manifest>| {
+            parsed.iter().any(|manifest| labels::are_missing(&self.shell, &manifest.pod))
+        };
+        // The label may be newer than the last report (`generalFilter`).
+        if parsed.as_ref().is_ok_and(selects_others) {
+            let node = api.call("GET", &format!("/api/v1/nodes/{}", self.credentials.node), None).await?;
+            labels::see(&self.shell, &node).await;
+        }
+        if let Err(error) = parsed {
             // A running pod keeps its last valid spec, as one from a file.
             let why = error.to_string();
             // Without the file and its lines, which nobody wrote.
