@@ -22,6 +22,7 @@ fn every_verb_reaches_the_agent_of_a_board() {
     fs::write(&file, manifest::pod("web", "print hello then sleep")).expect("written");
     assert_eq!(line.ok(&device, &["--board", BOARD, "apply", "-f", path(&file)]), "pod/web created\n");
     device.pod("web").wait_ready();
+    device.pod("web").wait_log("app", "hello");
     assert!(line.ok(&device, &["get", "pods", "--board", BOARD]).contains("Running"));
     assert_eq!(line.ok(&device, &["--board=root@board:2222", "logs", "web"]), "hello\n");
     let exec = line.run(&device, &["--board", BOARD, "exec", "web", "--", "/bin/demo", "exit", "7"]);
