@@ -40,6 +40,9 @@ impl ClusterNode {
         let joined = self.verb(&words);
         assert!(joined.ok().contains(&format!("node {name} has joined")));
         plane.wait_for(&format!("get node {name} --no-headers"), |node| node.contains(" Ready "));
+        // Until the cluster has removed this taint, too, its scheduler passes the board over.
+        let taints = format!("get node {name} -o jsonpath={{.spec.taints[*].key}}");
+        plane.wait_for(&taints, |taints| !taints.contains("not-ready"));
         self
     }
 

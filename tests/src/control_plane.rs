@@ -530,8 +530,10 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
+/// The servers of this project's version of Kubernetes, or of that in `NODLET_KUBERNETES`.
 fn program() -> PathBuf {
-    built("control-plane/control-plane-1.36.3")
+    let release = std::env::var("NODLET_KUBERNETES").unwrap_or_else(|_| "1.36.3".to_owned());
+    built(&format!("control-plane/control-plane-{release}"))
 }
 
 /// A program that `cargo xtask control-plane` has built.

@@ -156,7 +156,7 @@ fn kubectl_reads_logs_through_the_api_server() {
     let port = "get node board-1 -o jsonpath={.status.daemonEndpoints.kubeletEndpoint.Port}";
     assert_eq!(plane.line(port).ok(), "10250");
     run(&plane, "web", "print, one, then, print, two, then, wait, /end");
-    assert_eq!(plane.line("logs web").ok(), "one\ntwo\n");
+    assert_eq!(plane.wait_for("logs web", |log| log.ends_with("two\n")), "one\ntwo\n");
     assert_eq!(plane.line("logs web --tail=1").ok(), "two\n");
     assert_eq!(plane.line("logs web --limit-bytes=5").ok(), "one\nt");
     assert_eq!(plane.line("logs web --since=1h").ok(), "one\ntwo\n");
@@ -295,15 +295,19 @@ fn metrics_and_stats_are_served_to_whom_the_cluster_allows_it() {
     let plane = ControlPlane::start();
     let node = Node::join(&plane, "board-1");
     run(&plane, "web", "print, began, then, hog, '20', then, wait, /end");
-    let summary = plane.line("get --raw /api/v1/nodes/board-1/proxy/stats/summary").ok();
-    let summary: serde_json::Value = serde_json::from_str(&summary).expect("JSON");
+    let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+    // The container takes its memory after it was started.
+    let summary = plane.wait_for("get --raw /api/v1/nodes/board-1/proxy/stats/summary", |text| {
+        let working_set = &parse(text)["pods"][0]["containers"][0]["memory"]["workingSetBytes"];
+        working_set.as_u64() > Some(20 << 20)
+    });
+    let summary = parse(&summary);
     assert_eq!(summary["node"]["nodeName"], "board-1");
     assert!(summary["node"]["memory"]["workingSetBytes"].as_u64() > Some(1 << 20), "{summary}");
     assert!(summary["node"]["fs"]["capacityBytes"].as_u64() > Some(1 << 20), "{summary}");
     let pod = &summary["pods"][0];
     assert_eq!(pod["podRef"]["name"], "web");
     let container = &pod["containers"][0];
-    assert!(container["memory"]["workingSetBytes"].as_u64() > Some(20 << 20), "{summary}");
     assert!(container["cpu"]["usageCoreNanoSeconds"].as_u64() > Some(0), "{summary}");
     let metrics = plane.line("get --raw /api/v1/nodes/board-1/proxy/metrics/resource").ok();
     let line = "container_memory_working_set_bytes{container=\"app\",namespace=\"default\",pod=\"web\"} ";
@@ -459,7 +463,7 @@ fn the_certificate_is_replaced_before_it_expires_and_nobody_notices() {
         ![String::new(), first.clone()].contains(&serial(&plane, &node))
     });
     // The API server verifies the certificate.
-    assert_eq!(plane.line("logs web").ok(), "one\n");
+    assert_eq!(plane.wait_for("logs web", |log| !log.is_empty()), "one\n");
     let web = node.device.pod("web");
     assert!(web.container("app").is_running() && web.container("app").restart_count() == 0);
 }

@@ -11,12 +11,14 @@ use std::time::Instant;
 use nodlet_tests::image::Image;
 use nodlet_tests::manifest;
 
+use crate::check::CLUSTER_PARTS;
 use crate::image::{self, Contents, DeviceImage};
 use crate::profile::{self, Profile, Qemu};
 use crate::task::{Failure, Outcome, line_of, misused, run as run_command, work};
 use crate::{commit, cross, demo_image, guest, programs, targets};
 
 mod board;
+mod cluster;
 pub(crate) mod demo;
 mod disk;
 mod monitor;
@@ -42,6 +44,7 @@ const STEPS: &[Step] = &[
     ("ten-pods", try_ten_pods),
     ("network", network::try_out),
     ("update", update::try_out),
+    ("cluster", cluster::try_out),
     ("demo", demo::try_out),
 ];
 
@@ -104,7 +107,12 @@ const GROUPS: &[&[&str]] = &[&["watchdog"], &["disk", "demo"], &["update", "netw
 fn steps_of(number: usize) -> Vec<Step> {
     // The slow suites with containers are chosen by the remainder of 3, and this by the quotient.
     let chosen = (number / GROUPS.len()) % GROUPS.len();
-    let runs = |name: &str| GROUPS.iter().enumerate().all(|(n, group)| n == chosen || !group.contains(&name));
+    // The servers of a cluster are built for every fourth commit.
+    let has_servers = number.is_multiple_of(CLUSTER_PARTS);
+    let runs = |name: &str| {
+        GROUPS.iter().enumerate().all(|(n, group)| n == chosen || !group.contains(&name))
+            && (name != "cluster" || has_servers)
+    };
     STEPS.iter().filter(|(name, _)| runs(name)).copied().collect()
 }
 
@@ -347,18 +355,22 @@ fn text(bytes: &[u8]) -> String {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::{GROUPS, STEPS, steps_of};
+    use super::{CLUSTER_PARTS, GROUPS, STEPS, steps_of};
 
     #[test]
     fn each_long_step_runs_for_a_third_of_the_commits_and_the_others_always() {
         let known: BTreeSet<&str> = STEPS.iter().map(|(name, _)| *name).collect();
         assert!(GROUPS.iter().flat_map(|group| *group).all(|name| known.contains(name)));
-        let numbers = 0..GROUPS.len() * GROUPS.len();
+        let numbers = 0..GROUPS.len() * GROUPS.len() * CLUSTER_PARTS;
         for step in known {
             let runs =
                 numbers.clone().filter(|number| steps_of(*number).iter().any(|(name, _)| *name == step));
-            let in_group = GROUPS.iter().any(|group| group.contains(&step));
-            assert_eq!(runs.count(), numbers.len() / if in_group { GROUPS.len() } else { 1 }, "{step}");
+            let part = match GROUPS.iter().any(|group| group.contains(&step)) {
+                true => GROUPS.len(),
+                false if step == "cluster" => CLUSTER_PARTS,
+                false => 1,
+            };
+            assert_eq!(runs.count(), numbers.len() / part, "{step}");
         }
     }
 

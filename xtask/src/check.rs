@@ -147,7 +147,7 @@ const CLUSTER: &[&str] = &[
 ];
 
 /// For one in so many commits, every second suite with a control plane is run.
-const CLUSTER_PARTS: usize = 4;
+pub(crate) const CLUSTER_PARTS: usize = 4;
 
 /// One in so many slow suites is run for a commit.
 const SLOW_PARTS: usize = 3;

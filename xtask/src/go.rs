@@ -30,6 +30,12 @@ pub(crate) const AGNHOST: Program = kubernetes("agnhost", "k8s.io/kubernetes/tes
 pub(crate) const CONTROL_PLANE: Program =
     kubernetes("control-plane", ".", Some("k8s.io/component-base/version"));
 
+/// The same servers of the minor version before, and of the one after.
+pub(crate) const OTHER_CONTROL_PLANES: [Program; 2] = [
+    Program { module: "control-plane-1.35", release: "1.35.4", ..CONTROL_PLANE },
+    Program { module: "control-plane-1.37", release: "1.37.2", ..CONTROL_PLANE },
+];
+
 /// kube-proxy, which the tests run as pods of boards. Its versions are those of the control plane.
 pub(crate) const KUBE_PROXY: Program = Program {
     module: "control-plane",

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::task::{Failure, Outcome, run as run_command, target_dir, usage};
 use crate::toolchain::cargo;
-use crate::{commit, earlier, guest, mutants, setup};
+use crate::{commit, earlier, go, guest, mutants, setup};
 
 /// How a subject is tested.
 enum Test {
@@ -67,6 +67,8 @@ const SUBJECTS: &[(&str, Test)] = &[
     ("kills", Test::Parts(kills)),
     // Pods that are run by the binary of an earlier commit.
     ("upgrade", Test::All(upgrade)),
+    // Boards in clusters of other versions of Kubernetes.
+    ("clusters", Test::All(clusters)),
     // Tests in virtual machines, with each processor.
     ("guests", Test::Parts(guest::whole)),
 ];
@@ -176,6 +178,25 @@ fn upgrade() -> Outcome {
     build()?;
     for earlier in earlier::ALL {
         run_command(ignored(&["upgrade"])?.env("NODLET_EARLIER", earlier.build()?))?;
+    }
+    Ok(())
+}
+
+/// Runs the suites in which a board is a Node with control planes of the minor version before and the one after.
+fn clusters() -> Outcome {
+    const SUITES: [&str; 6] = ["cluster", "cluster_pods", "enrolment", "kubelet_server", "sync", "workloads"];
+    go::control_plane(&[])?;
+    build()?;
+    for program in go::OTHER_CONTROL_PLANES {
+        program.build(None)?;
+        eprintln!("NODLET_KUBERNETES={}", program.release);
+        let suites = SUITES.iter().flat_map(|suite| ["--test", suite]);
+        run_command(
+            cargo()?
+                .args(["test", "--package", "nodlet-tests", "--no-fail-fast"])
+                .args(suites)
+                .env("NODLET_KUBERNETES", program.release),
+        )?;
     }
     Ok(())
 }

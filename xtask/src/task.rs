@@ -71,7 +71,7 @@ pub(crate) const TASKS: &[Task] = &[
     ("demo-image", "", "build the demo image into .work/images, in both archive formats"),
     (
         "boards",
-        "[--only ssh|watchdog|disk|ten-pods|network|update|demo]... [PROFILE]...",
+        "[--only ssh|watchdog|disk|ten-pods|network|update|cluster|demo]... [PROFILE]...",
         "boot the emulated boards of board/profiles, use them over SSH, and break them",
     ),
     (

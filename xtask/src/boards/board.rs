@@ -1,6 +1,6 @@
 //! A board under QEMU: boots it, and runs commands on it over SSH.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::net::TcpListener;
@@ -10,6 +10,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use super::{alone, text};
+use nodlet_tests::Namespace;
+
 use crate::debian;
 use crate::image::{self, DeviceImage};
 use crate::profile::{Profile, Qemu};
@@ -72,9 +74,9 @@ impl Medium {
         drive.push(&self.file);
         drive.push(options);
         let [name, file] = &self.firmware;
-        let mut medium: Vec<&OsStr> = vec![name, file, "-drive".as_ref(), &drive];
-        medium.extend(arguments.iter().map(OsStr::new));
-        Board::boot_from(qemu, self.memory_mib, &medium, directory, key, Some(LINK))
+        let medium = [name.clone(), file.clone(), "-drive".into(), drive];
+        let medium: Vec<OsString> = medium.into_iter().chain(arguments.iter().map(OsString::from)).collect();
+        Board::boot_from(qemu, self.memory_mib, &medium, directory, key, Some(LINK), None)
     }
 }
 
@@ -90,6 +92,23 @@ pub(super) struct Board {
     pub(super) console: PathBuf,
     pub(super) key: PathBuf,
     pub(super) port: u16,
+    /// The network namespace in which the emulator runs, if not this one.
+    network: Option<Namespace>,
+}
+
+/// The emulator's arguments for an image in RAM, and more.
+fn in_ram(image: &DeviceImage, arguments: &[String]) -> Result<Vec<OsString>, Failure> {
+    let ram = image.ram.as_ref().ok_or("the image does not fit into the board's memory")?;
+    let command_line = OsString::from(fs::read_to_string(&ram.command_line)?.trim());
+    let medium: [OsString; 6] = [
+        "-kernel".into(),
+        ram.kernel.clone().into(),
+        "-initrd".into(),
+        ram.initramfs.clone().into(),
+        "-append".into(),
+        command_line,
+    ];
+    Ok(medium.into_iter().chain(arguments.iter().map(OsString::from)).collect())
 }
 
 impl Board {
@@ -114,18 +133,21 @@ impl Board {
         link: Option<&str>,
         arguments: &[String],
     ) -> Result<Board, Failure> {
-        let ram = image.ram.as_ref().ok_or("the image does not fit into the board's memory")?;
-        let command_line = OsString::from(fs::read_to_string(&ram.command_line)?.trim());
-        let mut medium: Vec<&OsStr> = vec![
-            "-kernel".as_ref(),
-            ram.kernel.as_ref(),
-            "-initrd".as_ref(),
-            ram.initramfs.as_ref(),
-            "-append".as_ref(),
-            &command_line,
-        ];
-        medium.extend(arguments.iter().map(OsStr::new));
-        Board::boot_from(qemu, memory_mib, &medium, directory, key, link)
+        Board::boot_from(qemu, memory_mib, &in_ram(image, arguments)?, directory, key, link, None)
+    }
+
+    /// Boots an image in RAM, whose network link leads into a network namespace of this machine.
+    pub(super) fn boot_in(
+        network: &Namespace,
+        qemu: &Qemu,
+        memory_mib: u32,
+        image: &DeviceImage,
+        directory: &Path,
+        key: &Path,
+        arguments: &[String],
+    ) -> Result<Board, Failure> {
+        let medium = in_ram(image, arguments)?;
+        Board::boot_from(qemu, memory_mib, &medium, directory, key, Some(LINK), Some(network))
     }
 
     /// The time from the kernel's entry to the start of the youngest process with this name. The kernel
@@ -145,10 +167,11 @@ impl Board {
     fn boot_from(
         qemu: &Qemu,
         memory_mib: u32,
-        medium: &[&OsStr],
+        medium: &[OsString],
         directory: &Path,
         key: &Path,
         link: Option<&str>,
+        network: Option<&Namespace>,
     ) -> Result<Board, Failure> {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let console = directory.join("console.log");
@@ -169,6 +192,9 @@ impl Board {
                 .args(["-device", &format!("virtio-net-pci,netdev={link},mac=52:54:00:12:34:56")]),
             None => emulator.args(["-nic", "none"]),
         };
+        if let Some(network) = network {
+            network.give_to(&mut emulator);
+        }
         // SAFETY: one system call, which is async-signal-safe. It makes the board end with its test.
         unsafe {
             emulator.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?))
@@ -183,12 +209,17 @@ impl Board {
             console,
             key: key.to_owned(),
             port,
+            network: network.cloned(),
         })
     }
 
     /// Runs a command on the board.
     pub(super) fn ssh(&self, command: &str, input: impl AsRef<[u8]>) -> Result<Output, Failure> {
-        let mut ssh = Command::new("ssh")
+        let mut ssh = Command::new("ssh");
+        if let Some(network) = &self.network {
+            network.give_to(&mut ssh);
+        }
+        let mut ssh = ssh
             .args([
                 "-q",
                 "-F",
