@@ -21,6 +21,7 @@ mod reports;
 mod status;
 
 use std::cell::Cell;
+use std::error::Error;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -92,7 +93,7 @@ struct Follower {
     logged: String,
 }
 
-/// The reason why a session ends.
+/// The reason why a session ends, as the log and `nodlet sync` show it.
 struct Failure {
     why: String,
     /// The time for which the server accepts no requests.
@@ -102,6 +103,10 @@ struct Failure {
 impl Failure {
     fn new(why: impl Into<String>) -> Failure {
         Failure { why: why.into(), retry_after: Duration::ZERO }
+    }
+
+    fn of(error: &(dyn Error + 'static)) -> Failure {
+        Failure::new(causes(error))
     }
 }
 
