@@ -204,3 +204,39 @@ async fn over(pods: &Pods, pod: PodIndex, number: u32, container: &Container) {
 fn full_name(pod: &Pod) -> String {
     format!("{}_{}({})", pod.name, pod.namespace, pod.uid)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(hook: &str, cause: HookCause, output: Option<&[u8]>) -> HookError {
+        let (hook, container) = (hook.to_owned(), "app".to_owned());
+        let (pod, output) = ("web_default(1-2)".to_owned(), output.map(<[u8]>::to_vec));
+        HookError::Failed { hook, container, pod, cause, output }
+    }
+
+    #[test]
+    fn failures_have_the_text_of_a_kubelet_and_their_cause() {
+        let exited =
+            HookCause::Exited { command: "sh -c x".to_owned(), code: 127, errors: "x: not found".to_owned() };
+        let error = failed("Exec lifecycle hook ([sh -c x])", exited, Some(b"x: not found"));
+        assert_eq!(
+            error.to_string(),
+            "Exec lifecycle hook ([sh -c x]) for Container \"app\" in Pod \"web_default(1-2)\" failed - error: \
+             command 'sh -c x' exited with 127: x: not found, message: \"x: not found\""
+        );
+        assert!(error.source().is_none());
+        let error = failed("Exec lifecycle hook ([true])", HookCause::Exec(ExecError::Gone), Some(b""));
+        assert!(
+            error.to_string().ends_with(" failed - error: the container is gone, message: \"\""),
+            "{error}"
+        );
+        assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("the container is gone"));
+        let refused = HookCause::Words("dial tcp 10.0.0.1:80: connect: connection refused".to_owned());
+        assert_eq!(
+            failed("HTTP lifecycle hook (/stop)", refused, None).to_string(),
+            "HTTP lifecycle hook (/stop) for Container \"app\" in Pod \"web_default(1-2)\" failed - error: dial tcp \
+             10.0.0.1:80: connect: connection refused"
+        );
+    }
+}
