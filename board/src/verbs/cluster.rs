@@ -15,6 +15,7 @@ use lexopt::{Arg, Parser, ValueExt};
 use nodlet_cluster::credentials::{Credentials, Server, Usability, check_token, parse_hash};
 use nodlet_cluster::enrol::{Authority, Join, join_and_wait};
 use nodlet_cluster::pods::TOKEN_PREFIX;
+use nodlet_core::error::causes;
 use nodlet_core::time::Timestamp;
 use nodlet_host::clock;
 use nodlet_host::paths::Paths;
@@ -166,7 +167,10 @@ fn join(mut context: Context, mut parser: Parser) -> Outcome {
         now,
         limit: CERTIFICATE_WITHIN,
     })
-    .map_err(|why| Failure::new(printable(&format!("failed to join the cluster at {server}: {why}"))))?;
+    .map_err(|error| {
+        let why = causes(&error);
+        Failure::new(printable(&format!("failed to join the cluster at {server}: {why}")))
+    })?;
     write(&path, credentials.to_json().as_bytes())
         .map_err(|error| Failure::new(format!("failed to write {}: {error}", path.display())))?;
     remove(&paths.cluster_left())?;

@@ -6,6 +6,7 @@ use nodlet_wire::tls::{ClientKey, TlsError, Trust};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use crate::error::JoinError;
 use crate::pem;
 
 /// The port of an API server that is given without one.
@@ -50,9 +51,8 @@ impl Server {
     ///
     /// # Errors
     /// The text is something else; the message says what is right.
-    pub fn parse(text: &str) -> Result<Server, String> {
-        let wrong = || format!("{text:?} is no API server: HOST:PORT is right, such as 192.0.2.1:6443");
-        Server::with_default_port(text, PORT).ok_or_else(wrong)
+    pub fn parse(text: &str) -> Result<Server, JoinError> {
+        Server::with_default_port(text, PORT).ok_or_else(|| JoinError::Server(text.to_owned()))
     }
 
     /// Parses `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`, with the port of a text without one.
@@ -84,13 +84,13 @@ impl std::fmt::Display for Server {
 ///
 /// # Errors
 /// The token has another form. The message does not contain it.
-pub fn check_token(token: &str) -> Result<(), String> {
+pub fn check_token(token: &str) -> Result<(), JoinError> {
     let is_part = |part: &str, length: usize| {
         part.len() == length && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
     };
     match token.split_once('.') {
         Some((id, secret)) if is_part(id, 6) && is_part(secret, 16) => Ok(()),
-        _ => Err("the token must have the form abcdef.0123456789abcdef".to_owned()),
+        _ => Err(JoinError::Token),
     }
 }
 
@@ -98,8 +98,8 @@ pub fn check_token(token: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// The text is not `sha256:` and 64 hexadecimal digits.
-pub fn parse_hash(text: &str) -> Result<[u8; 32], String> {
-    let wrong = || format!("{text:?} is no hash of a CA: sha256: and 64 hexadecimal digits are right");
+pub fn parse_hash(text: &str) -> Result<[u8; 32], JoinError> {
+    let wrong = || JoinError::Hash(text.to_owned());
     let digits = text.strip_prefix("sha256:").filter(|digits| digits.len() == 64).ok_or_else(wrong)?;
     let mut hash = [0; 32];
     for (byte, pair) in hash.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
@@ -114,7 +114,7 @@ pub fn parse_hash(text: &str) -> Result<[u8; 32], String> {
 ///
 /// # Errors
 /// There is no certificate with such a hash.
-pub(crate) fn pinned_roots(cluster_info: &Value, hashes: &[[u8; 32]]) -> Result<Vec<Vec<u8>>, String> {
+pub(crate) fn pinned_roots(cluster_info: &Value, hashes: &[[u8; 32]]) -> Result<Vec<Vec<u8>>, JoinError> {
     let config = cluster_info["data"]["kubeconfig"].as_str().unwrap_or_default();
     let mut roots = Vec::new();
     // YAML in any style, or JSON. Whatever is not a certificate with the hash is of no use to an attacker.
@@ -133,12 +133,8 @@ pub(crate) fn pinned_roots(cluster_info: &Value, hashes: &[[u8; 32]]) -> Result<
     roots.retain(is_pinned);
     match (roots.is_empty(), count) {
         (false, _) => Ok(roots),
-        (true, 0) => Err("the ConfigMap kube-public/cluster-info has no certificate-authority-data".to_owned()),
-        (true, _) => Err(
-            "no CA certificate of the cluster has the hash of --discovery-token-ca-cert-hash: this is another \
-             cluster, or somebody between it and this board"
-                .to_owned(),
-        ),
+        (true, 0) => Err(JoinError::NoAuthority),
+        (true, _) => Err(JoinError::OtherAuthority),
     }
 }
 
@@ -159,12 +155,13 @@ impl Credentials {
     ///
     /// # Errors
     /// A field is missing or wrong; the message names it, and shows no value.
-    pub fn from_json(text: &str) -> Result<Credentials, String> {
-        let object: Value = serde_json::from_str(text).map_err(|_| "it is not JSON".to_owned())?;
-        let field = |name: &str| object[name].as_str().ok_or_else(|| format!("the field {name} is missing"));
-        let certificates = |name: &str| {
+    pub fn from_json(text: &str) -> Result<Credentials, JoinError> {
+        // Where it is no JSON does not matter: no person writes this file.
+        let object: Value = serde_json::from_str(text).map_err(|_| JoinError::NotJson)?;
+        let field = |name: &'static str| object[name].as_str().ok_or(JoinError::Missing(name));
+        let certificates = |name: &'static str| {
             let all = pem::decode(pem::CERTIFICATE, field(name)?).filter(|all| !all.is_empty());
-            all.ok_or_else(|| format!("the field {name} is no certificate"))
+            all.ok_or(JoinError::Wrong { field: name, what: "certificate" })
         };
         let key = base64::decode(field("clientKey")?.as_bytes()).ok();
         let key = key.filter(|key| ClientKey::from_bytes(key).is_some());
@@ -173,7 +170,7 @@ impl Credentials {
             node: field("node")?.to_owned(),
             roots: certificates("certificateAuthority")?,
             certificates: certificates("clientCertificate")?,
-            key: Secret(key.ok_or("the field clientKey is no key")?),
+            key: Secret(key.ok_or(JoinError::Wrong { field: "clientKey", what: "key" })?),
         })
     }
 
@@ -240,24 +237,24 @@ mod tests {
             ("[2001:db8::1]:443", "[2001:db8::1]:443"),
             ("[2001:db8::1]", "[2001:db8::1]:6443"),
         ] {
-            assert_eq!(Server::parse(text).map(|server| server.to_string()).as_deref(), Ok(expected));
+            assert_eq!(Server::parse(text).expect(text).to_string(), expected);
         }
         for wrong in ["", ":6443", "a:b", "a:0", "a:70000", "https://a:1", "[::1]x", "[::1", "a b", "a/b"] {
-            assert!(Server::parse(wrong).is_err_and(|why| why.contains("HOST:PORT")), "{wrong}");
+            assert!(Server::parse(wrong).is_err_and(|why| why.to_string().contains("HOST:PORT")), "{wrong}");
         }
     }
 
     #[test]
     fn tokens_and_hashes_have_kubeadms_forms() {
-        assert_eq!(check_token("abcdef.0123456789abcdef"), Ok(()));
+        check_token("abcdef.0123456789abcdef").expect("its form is right");
         for wrong in
             ["", "abcdef", "abcdef.0123456789abcde", "ABCDEF.0123456789abcdef", "abcdef.0123456789abcdef."]
         {
-            let message = check_token(wrong).expect_err(wrong);
+            let message = check_token(wrong).expect_err(wrong).to_string();
             assert!(wrong.is_empty() || !message.contains(&format!("{wrong:?}")), "{message}");
         }
         let hash = format!("sha256:{}", "0f".repeat(32));
-        assert_eq!(parse_hash(&hash), Ok([0x0f; 32]));
+        assert_eq!(parse_hash(&hash).expect("its form is right"), [0x0f; 32]);
         for wrong in ["", "sha256:", &hash[..70], &hash.replace('f', "g"), &hash.replace("sha256", "sha1")] {
             parse_hash(wrong).expect_err(wrong);
         }
@@ -285,12 +282,11 @@ mod tests {
         let info = |data: &str| json!({ "data": { "kubeconfig": format!("clusters:\n- cluster:\n    certificate-authority-data: {data}\n") } });
         let other = base64::encode(pem::encode(pem::CERTIFICATE, &[0x30, 0]).as_bytes());
         for data in [other.clone(), format!("\"{other}\""), format!("{other}, server: x}}}}")] {
-            assert!(pinned_roots(&info(&data), &[[0; 32]]).is_err_and(|why| why.contains("hash")), "{data}");
+            let why = pinned_roots(&info(&data), &[[0; 32]]).expect_err(&data);
+            assert!(matches!(why, JoinError::OtherAuthority), "{data}: {why}");
         }
-        assert!(
-            pinned_roots(&info("*"), &[[0; 32]])
-                .is_err_and(|why| why.contains("no certificate-authority-data"))
-        );
+        let why = pinned_roots(&info("*"), &[[0; 32]]).expect_err("no base64");
+        assert!(matches!(why, JoinError::NoAuthority), "{why}");
         pinned_roots(&json!({}), &[[0; 32]]).expect_err("nothing");
     }
 
@@ -305,20 +301,18 @@ mod tests {
             key: Secret(key.to_bytes().to_vec()),
         };
         let text = credentials.to_json();
-        assert_eq!(Credentials::from_json(&text), Ok(credentials.clone()));
+        assert_eq!(Credentials::from_json(&text).expect("it is as it was written"), credentials);
         assert!(!format!("{credentials:?}").contains(&format!("{:?}", credentials.key.0)));
         let object: Value = serde_json::from_str(&text).expect("JSON");
         for name in ["server", "node", "certificateAuthority", "clientCertificate", "clientKey"] {
             let mut without = object.clone();
             without[name] = Value::Null;
-            let message = Credentials::from_json(&without.to_string()).expect_err(name);
+            let message = Credentials::from_json(&without.to_string()).expect_err(name).to_string();
             assert!(message.contains(name), "{message}");
         }
         let mut wrong = object;
         wrong["clientKey"] = "c2VjcmV0".into();
-        assert_eq!(
-            Credentials::from_json(&wrong.to_string()),
-            Err("the field clientKey is no key".to_owned())
-        );
+        let why = Credentials::from_json(&wrong.to_string()).expect_err("no key");
+        assert_eq!(why.to_string(), "the field clientKey is no key");
     }
 }

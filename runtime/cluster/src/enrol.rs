@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use nodlet_base64 as base64;
-use nodlet_core::error::causes;
 use nodlet_core::time::Timestamp;
 use nodlet_wire::tls::der::Certificate;
 use nodlet_wire::tls::{ClientKey, Trust};
@@ -15,6 +14,7 @@ use smol::Timer;
 use crate::api::{self, Api, ApiError, EVENT, JSON, Verification};
 use crate::backoff::{Backoff, Rate};
 use crate::credentials::{Credentials, Secret, Server, pinned_roots, valid_from};
+use crate::error::JoinError;
 use crate::pem;
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
@@ -55,43 +55,35 @@ pub struct Join<'a> {
 /// Joins a cluster, for a program without an executor. Blocks until then.
 ///
 /// # Errors
-/// A step failed; the message names it.
-pub fn join_and_wait(request: Join<'_>) -> Result<Credentials, String> {
+/// A step failed.
+pub fn join_and_wait(request: Join<'_>) -> Result<Credentials, JoinError> {
     smol::block_on(join(request))
 }
 
 /// Joins a cluster. Returns the credentials of the node.
 ///
 /// # Errors
-/// A step failed; the message names it.
-pub async fn join(join: Join<'_>) -> Result<Credentials, String> {
+/// A step failed.
+pub async fn join(join: Join<'_>) -> Result<Credentials, JoinError> {
     let Join { server, addresses, token, authority, node, machine_id, now, limit } = join;
-    let step = |what: &'static str| move |error: ApiError| format!("failed to {what}: {}", causes(&error));
     let roots = match authority {
         Authority::Roots(roots) => roots.to_vec(),
         Authority::Hashes(hashes) => {
             let mut unverified = Api::new(&server.host, addresses.clone(), Verification::None, None);
             let info = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
             let info = unverified.call("GET", info, None).await;
-            pinned_roots(&info.map_err(step("read kube-public/cluster-info"))?, hashes)?
+            pinned_roots(&info.map_err(JoinError::at("read kube-public/cluster-info"))?, hashes)?
         }
     };
     check_clock(&roots, now)?;
-    let trust = Trust::new(&roots, None)
-        .map_err(|error| format!("the CA of the cluster is of no use: {}", causes(&error)))?;
+    let trust = Trust::new(&roots, None).map_err(JoinError::Authority)?;
     let mut api = Api::new(&server.host, addresses, Verification::By(trust), Some(token));
     match api.call("GET", &format!("/api/v1/nodes/{node}"), None).await {
         Ok(other) => check_name(&other, node, machine_id)?,
-        Err(ApiError::Status { code: 401, .. }) => {
-            return Err(
-                "the cluster rejects the token: it is wrong or has expired, and `kubeadm token create \
-                        --print-join-command` makes another"
-                    .to_owned(),
-            );
-        }
+        Err(ApiError::Status { code: 401, .. }) => return Err(JoinError::TokenRejected),
         // A token need not have the right to read Nodes. The agent checks the name again.
         Err(ApiError::Status { code: 403 | 404, .. }) => {}
-        Err(error) => return Err(step("look for a Node of the same name")(error)),
+        Err(error) => return Err(JoinError::at("look for a Node of the same name")(error)),
     }
     let (key, certificates) = request_certificate(&mut api, node, limit).await?;
     Ok(Credentials { server: server.clone(), node: node.to_owned(), roots, certificates, key })
@@ -99,12 +91,9 @@ pub async fn join(join: Join<'_>) -> Result<Credentials, String> {
 
 /// Checks that the clock is not behind the certificates of the CA, as that of a board without a battery is: TLS would
 /// fail, with an error of the certificate.
-fn check_clock(roots: &[Vec<u8>], now: Timestamp) -> Result<(), String> {
+fn check_clock(roots: &[Vec<u8>], now: Timestamp) -> Result<(), JoinError> {
     match valid_from(roots).map(|from| Timestamp(from.saturating_mul(1_000_000_000))) {
-        Some(from) if now < from => Err(format!(
-            "the clock of this board is wrong: it shows {now}, and the CA of the cluster is valid from {from}; set the \
-             clock"
-        )),
+        Some(from) if now < from => Err(JoinError::Clock { now, from }),
         Some(_) | None => Ok(()),
     }
 }
@@ -113,16 +102,13 @@ fn check_clock(roots: &[Vec<u8>], now: Timestamp) -> Result<(), String> {
 ///
 /// # Errors
 /// The name is taken.
-pub fn check_name(node: &Value, name: &str, machine_id: &str) -> Result<(), String> {
+pub fn check_name(node: &Value, name: &str, machine_id: &str) -> Result<(), JoinError> {
     let other = api::text(&node["status"]["nodeInfo"]["machineID"]);
     let conditions = node["status"]["conditions"].as_array();
     let is_ready = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
     let is_in_use = conditions.is_some_and(|all| all.iter().any(is_ready));
     if is_in_use && !other.is_empty() && other != machine_id {
-        return Err(format!(
-            "the name {name} is taken: a Node of this name is Ready, and is another machine (machine ID {other}); \
-             choose another name with --node-name of `nodlet agent`, or delete that Node"
-        ));
+        return Err(JoinError::NameTaken { name: name.to_owned(), machine_id: other });
     }
     Ok(())
 }
@@ -135,10 +121,18 @@ pub async fn request_certificate(
     api: &mut Api,
     node: &str,
     limit: Duration,
-) -> Result<(Secret, Vec<Vec<u8>>), String> {
-    let key = ClientKey::generate().map_err(|error| format!("failed to make a key: {error}"))?;
+) -> Result<(Secret, Vec<Vec<u8>>), JoinError> {
+    let key = generate_key()?;
     let certificates = request_signature(api, node, &key, &[], limit, &|_| ()).await?;
     Ok((Secret(key.to_bytes().to_vec()), certificates))
+}
+
+/// Makes a key.
+///
+/// # Errors
+/// The kernel has no random bytes yet.
+pub fn generate_key() -> Result<ClientKey, JoinError> {
+    ClientKey::generate().map_err(|error| JoinError::Key(error.into()))
 }
 
 /// Requests a certificate for a key, which must be signed within `limit`: for the node as a server with these names and
@@ -153,7 +147,7 @@ pub async fn request_signature(
     names: &[String],
     limit: Duration,
     pending: &dyn Fn(&str),
-) -> Result<Vec<Vec<u8>>, String> {
+) -> Result<Vec<Vec<u8>>, JoinError> {
     let (signer, usage) = match names {
         [] => ("kubernetes.io/kube-apiserver-client-kubelet", "client auth"),
         _ => ("kubernetes.io/kubelet-serving", "server auth"),
@@ -171,16 +165,14 @@ pub async fn request_signature(
         },
     });
     let made = api.call("POST", REQUESTS, Some((JSON, &object))).await;
-    let made = made.map_err(|error| format!("failed to request a certificate: {}", causes(&error)))?;
+    let made = made.map_err(JoinError::at("request a certificate"))?;
     let name = &*api::text(&made["metadata"]["name"]);
     let (until, mut backoff) = (Instant::now() + limit, Backoff::default());
     let mut told = false;
     let certificates = loop {
         let left = until.saturating_duration_since(Instant::now());
         if left < Duration::from_secs(1) {
-            return Err(format!(
-                "the certificate request {name} was not approved in time: see `kubectl certificate approve`"
-            ));
+            return Err(JoinError::NotApproved(name.to_owned()));
         }
         let left = if told { left } else { left.min(DECIDED_SOON) };
         let waited = api::within(left, next_certificate(api, name, left)).await;
@@ -192,11 +184,11 @@ pub async fn request_signature(
                 let wait = backoff.failed(api::random());
                 Timer::after(wait.min(until.saturating_duration_since(Instant::now()))).await;
             }
-            Err(error) => return Err(format!("failed to wait for the certificate: {}", causes(&error))),
+            Err(error) => return Err(JoinError::at("wait for the certificate")(error)),
         }
     };
     check_certificate(&certificates, key)
-        .map_err(|what| format!("the cluster signed the request {name} with {what}"))?;
+        .map_err(|what| JoinError::Signed { request: name.to_owned(), what })?;
     Ok(certificates)
 }
 
@@ -214,7 +206,7 @@ async fn next_certificate(
     api: &Api,
     name: &str,
     left: Duration,
-) -> Result<Option<Result<Vec<Vec<u8>>, String>>, ApiError> {
+) -> Result<Option<Result<Vec<Vec<u8>>, JoinError>>, ApiError> {
     let seconds = left.as_secs();
     let target = format!("{REQUESTS}?watch=1&fieldSelector=metadata.name%3D{name}&timeoutSeconds={seconds}");
     let mut events = api.watch(&target).await?;
@@ -234,11 +226,12 @@ async fn next_certificate(
 }
 
 /// The certificate in the status of a request, or why there will be none; `None` if that is not decided yet.
-fn decision(status: &Value) -> Option<Result<Vec<Vec<u8>>, String>> {
+fn decision(status: &Value) -> Option<Result<Vec<Vec<u8>>, JoinError>> {
     for condition in status["conditions"].as_array().into_iter().flatten() {
-        if condition["type"] == "Denied" || condition["type"] == "Failed" {
+        if let Some(refused) = ["Denied", "Failed"].into_iter().find(|refused| condition["type"] == *refused)
+        {
             let message = api::text(&condition["message"]);
-            return Some(Err(format!("the certificate request is {}: {message}", condition["type"])));
+            return Some(Err(JoinError::Refused { condition: refused, message }));
         }
     }
     let data = base64::decode(status["certificate"].as_str()?.as_bytes()).unwrap_or_default();
@@ -255,6 +248,8 @@ mod tests {
         let text = pem::encode(pem::CERTIFICATE, &[1, 2]);
         let signed =
             json!({ "certificate": base64::encode(text.as_bytes()), "conditions": [{ "type": "Approved" }] });
+        let decision =
+            |status: &Value| decision(status).map(|decided| decided.map_err(|why| why.to_string()));
         assert_eq!(decision(&signed), Some(Ok(vec![vec![1, 2]])));
         assert_eq!(decision(&json!({ "conditions": [{ "type": "Approved" }] })), None);
         let denied = json!({ "conditions": [{ "type": "Denied", "message": "no" }] });
@@ -281,12 +276,12 @@ mod tests {
     #[test]
     fn a_clock_that_is_behind_the_ca_is_named() {
         let roots = [certificate(&ClientKey::generate().expect("a key"))];
-        let why = check_clock(&roots, Timestamp(5_000_000_000)).expect_err("1970");
+        let why = check_clock(&roots, Timestamp(5_000_000_000)).expect_err("1970").to_string();
         let expected =
             "it shows 1970-01-01T00:00:05Z, and the CA of the cluster is valid from 2026-01-01T00:00:00Z";
         assert!(why.contains(expected), "{why}");
-        assert_eq!(check_clock(&roots, Timestamp(1_767_225_600 * 1_000_000_000)), Ok(()));
-        assert_eq!(check_clock(&[vec![1]], Timestamp(0)), Ok(()));
+        check_clock(&roots, Timestamp(1_767_225_600 * 1_000_000_000)).expect("the CA is valid");
+        check_clock(&[vec![1]], Timestamp(0)).expect("nothing is known of the CA");
     }
 
     #[test]
@@ -316,6 +311,6 @@ mod tests {
                 "{machine} {ready}"
             );
         }
-        assert_eq!(check_name(&json!({}), "board", "this"), Ok(()));
+        check_name(&json!({}), "board", "this").expect("no machine is ready");
     }
 }

@@ -5,6 +5,7 @@ use nodlet_base64 as base64;
 use serde_json::Value;
 
 use crate::credentials::Server;
+use crate::error::JoinError;
 use crate::pem;
 
 /// The port of an `https` URL without one.
@@ -25,7 +26,7 @@ impl Bootstrap {
     ///
     /// # Errors
     /// A field is missing, wrong or not supported; the message names it, and does not contain the token.
-    pub fn new(config: &Value) -> Result<Bootstrap, String> {
+    pub fn new(config: &Value) -> Result<Bootstrap, JoinError> {
         const TOP: [&str; 8] = [
             "apiVersion",
             "kind",
@@ -38,7 +39,7 @@ impl Bootstrap {
         ];
         known(config, "", &TOP)?;
         if config["kind"] != "Config" || config["apiVersion"] != "v1" {
-            return Err("it is no kubeconfig: `apiVersion: v1` and `kind: Config` are right".to_owned());
+            return Err(JoinError::NotKubeconfig);
         }
         let context = entry(config, "contexts", "context", text(config, "current-context")?)?;
         known(context, "context.", &["cluster", "user", "namespace", "extensions"])?;
@@ -50,40 +51,39 @@ impl Bootstrap {
         let url = text(cluster, "server")?;
         let server = url.strip_prefix("https://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
         let server = server.and_then(|server| Server::with_default_port(server, HTTPS));
-        let server = server
-            .ok_or_else(|| format!("the field cluster.server is {url:?}: https://HOST:PORT is right"))?;
+        let server = server.ok_or_else(|| JoinError::Url(url.to_owned()))?;
         let data = text(cluster, "certificate-authority-data")?;
         let data = base64::decode(data.trim().as_bytes()).unwrap_or_default();
         let roots = pem::decode(pem::CERTIFICATE, &String::from_utf8_lossy(&data));
         let roots = roots.filter(|roots| !roots.is_empty());
-        let roots =
-            roots.ok_or("the field cluster.certificate-authority-data is no certificate in base64")?;
+        let (field, what) = ("cluster.certificate-authority-data", "certificate in base64");
+        let roots = roots.ok_or(JoinError::Wrong { field, what })?;
         let token = text(user, "token")?.trim();
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err("the field user.token is no token".to_owned());
+            return Err(JoinError::Wrong { field: "user.token", what: "token" });
         }
         Ok(Bootstrap { server, roots, token: token.to_owned() })
     }
 }
 
-fn text<'a>(object: &'a Value, field: &str) -> Result<&'a str, String> {
-    object[field].as_str().ok_or_else(|| format!("the field {field} is missing"))
+fn text<'a>(object: &'a Value, field: &'static str) -> Result<&'a str, JoinError> {
+    object[field].as_str().ok_or(JoinError::Missing(field))
 }
 
 /// The value of `field` in the entry of `list` with this name.
-fn entry<'a>(config: &'a Value, list: &str, field: &str, name: &str) -> Result<&'a Value, String> {
+fn entry<'a>(config: &'a Value, list: &'static str, field: &str, name: &str) -> Result<&'a Value, JoinError> {
     let found = config[list].as_array().into_iter().flatten().find(|entry| entry["name"] == name);
-    let found = found.ok_or_else(|| format!("the list {list} has no entry {name:?}"))?;
+    let found = found.ok_or_else(|| JoinError::NoEntry { list, name: name.to_owned() })?;
     known(found, &format!("{list}."), &["name", field])?;
     Ok(&found[field])
 }
 
 /// Rejects fields without effect here: a kubeconfig that verifies or authenticates in another way must not seem to.
-fn known(object: &Value, at: &str, fields: &[&str]) -> Result<(), String> {
+fn known(object: &Value, at: &str, fields: &[&str]) -> Result<(), JoinError> {
     let mut names = object.as_object().into_iter().flatten().map(|(name, _)| &**name);
     match names.find(|name| !fields.contains(name)) {
         Some(name) => {
-            Err(format!("the field {at}{name:?} is not supported: {} are possible", fields.join(", ")))
+            Err(JoinError::NotSupported { field: format!("{at}{name:?}"), possible: fields.join(", ") })
         }
         None => Ok(()),
     }
@@ -120,10 +120,8 @@ mod tests {
         {
             let mut config = config();
             config["clusters"][1]["cluster"]["server"] = url.into();
-            assert_eq!(
-                Bootstrap::new(&config).map(|bootstrap| bootstrap.server.to_string()).as_deref(),
-                Ok(expected)
-            );
+            let bootstrap = Bootstrap::new(&config).unwrap_or_else(|why| panic!("{why}"));
+            assert_eq!(bootstrap.server.to_string(), expected);
         }
     }
 
@@ -149,7 +147,7 @@ mod tests {
         ] {
             let mut config = config();
             *config.pointer_mut(pointer).expect(pointer) = value;
-            let why = Bootstrap::new(&config).err().expect(pointer);
+            let why = Bootstrap::new(&config).err().expect(pointer).to_string();
             assert!(why.contains(expected) && !why.contains("hush"), "{pointer}: {why}");
         }
         assert!(Bootstrap::new(&json!([])).is_err());

@@ -3,7 +3,7 @@
 //!
 //! * [`credentials`]: what a joined board keeps, and the texts of `nodlet join`; [`kubeconfig`]: the file with which a
 //!   board enrols by itself.
-//! * [`api`]: a client of the API server, with which [`enrol`] gets a client certificate.
+//! * [`api`]: a client of the API server, with which [`enrol`] gets a client certificate; [`error`]: why it does not.
 //! * [`watches`]: all watches of a node over one connection.
 //! * [`schedule`], [`sync`] and [`objects`] decide what to do when; [`node`], [`pods`], [`gates`], [`mirrors`], [`services`],
 //!   [`trust`], [`network`] and [`followed`], what to send and what to write down. They are pure, as [`backoff`] is: no
@@ -16,6 +16,7 @@ pub mod api;
 pub mod backoff;
 pub mod credentials;
 pub mod enrol;
+pub mod error;
 pub mod fencing;
 pub mod followed;
 pub mod gates;

@@ -6,6 +6,7 @@
 //! 10.244.2.0/24 192.0.2.7         the range of another node, and that node's address (InternalIP)
 //! ```
 
+use std::fmt;
 use std::net::IpAddr;
 
 use nodlet_core::sorted::SortedMap;
@@ -14,6 +15,20 @@ use serde_json::Value;
 /// The most other nodes that are followed: each has rules and routes in the kernel. More are left out, and named in the
 /// log.
 pub(crate) const MAX_NODES: usize = 250;
+
+/// A node that is ignored, because as many as possible are followed.
+#[derive(Debug)]
+pub struct TooManyNodes {
+    ignored: String,
+}
+
+impl fmt::Display for TooManyNodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}: ignored, since {MAX_NODES} other nodes are known", self.ignored)
+    }
+}
+
+impl std::error::Error for TooManyNodes {}
 
 /// The Nodes of a cluster.
 #[derive(Debug, Default)]
@@ -40,8 +55,8 @@ impl Nodes {
     /// Records a Node object.
     ///
     /// # Errors
-    /// The node is one too many: a message for the log.
-    pub fn see(&mut self, node: &Value) -> Result<(), String> {
+    /// The node is one too many.
+    pub fn see(&mut self, node: &Value) -> Result<(), TooManyNodes> {
         let name = node["metadata"]["name"].as_str().unwrap_or_default();
         let spec = &node["spec"];
         let listed = spec["podCIDRs"].as_array().into_iter().flatten();
@@ -70,7 +85,7 @@ impl Nodes {
         } else if self.others.contains_key(name) || self.others.len() < MAX_NODES {
             self.others.insert(name.to_owned(), found);
         } else {
-            return Err(format!("node {name}: ignored, since {MAX_NODES} other nodes are known"));
+            return Err(TooManyNodes { ignored: name.to_owned() });
         }
         Ok(())
     }
@@ -183,7 +198,7 @@ mod tests {
         }
         nodes.see(&node("n1", &["10.0.1.0/24"], &["192.0.2.1"])).expect("it is known");
         let why = nodes.see(&node("more", &["10.0.2.0/24"], &["192.0.2.2"])).expect_err("too many");
-        assert_eq!(why, "node more: ignored, since 250 other nodes are known");
+        assert_eq!(why.to_string(), "node more: ignored, since 250 other nodes are known");
         assert_eq!(nodes.text().lines().count(), 1 + MAX_NODES);
     }
 }

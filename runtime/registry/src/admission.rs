@@ -150,6 +150,10 @@ impl Policy {
 
 /// The reason why a pod is not admitted, in the words of Kubernetes' admission. An underlying error is displayed in its
 /// own words and is not a source of this error, whose source is the source of the underlying error.
+///
+/// A box and no enum, since no code tells the reasons apart: each is the text of a rejection, an event or the log. Those
+/// of presets, priority, classes and limits are texts that Kubernetes has in the same words, and the other two, JSON and
+/// a manifest that is invalid with what was added to it, are shown as they are.
 #[derive(Debug)]
 pub struct AdmissionError(Box<dyn Error>);
 

@@ -1,13 +1,15 @@
 //! The channels of a process on one connection: messages of a WebSocket, or streams of SPDY/3.1, which API servers
 //! before 1.36 and kubectl before 1.31 use. Read next: `api/streams.rs`, which transfers their bytes.
 
+use std::error::Error;
+use std::fmt;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::upgrade::{Carrier, Client};
-use nodlet_wire::spdy::{self, Frame};
-use nodlet_wire::websocket::{self, CLOSE, ERROR, Opcode, STDERR, STDOUT};
+use nodlet_wire::spdy::{self, Frame, SpdyError};
+use nodlet_wire::websocket::{self, CLOSE, ERROR, FrameError, Opcode, STDERR, STDOUT};
 
 /// The time for a client of SPDY to open its streams, as with a kubelet.
 const OPEN_WITHIN: Duration = Duration::from_secs(30);
@@ -89,6 +91,31 @@ pub(super) struct Channels {
     ended: Option<u8>,
 }
 
+/// The client sent bytes that are no frames, and the connection must be closed.
+#[derive(Debug)]
+pub(super) enum ChannelError {
+    WebSocket(FrameError),
+    Spdy(SpdyError),
+}
+
+impl fmt::Display for ChannelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ChannelError::WebSocket(error) => error.fmt(f),
+            ChannelError::Spdy(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for ChannelError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            ChannelError::WebSocket(error) => error.source(),
+            ChannelError::Spdy(error) => error.source(),
+        }
+    }
+}
+
 impl Channels {
     pub(super) fn new(carrier: Carrier) -> Channels {
         let framing = match carrier {
@@ -143,7 +170,7 @@ impl Channels {
     }
 
     /// The next complete part of what the client sent. An error ends the connection.
-    pub(super) fn next(&mut self) -> Result<Option<Received>, String> {
+    pub(super) fn next(&mut self) -> Result<Option<Received>, ChannelError> {
         if let Some(channel) = self.ended.take() {
             return Ok(Some(Received::End(channel)));
         }
@@ -154,7 +181,7 @@ impl Channels {
                 return self.next_of_spdy();
             }
         };
-        while let Some(message) = messages.message().map_err(|error| error.to_string())? {
+        while let Some(message) = messages.message().map_err(ChannelError::WebSocket)? {
             match (message.opcode, message.payload.split_first()) {
                 (Opcode::Close, _) => return Ok(Some(Received::Close)),
                 (Opcode::Ping, _) => {
@@ -174,9 +201,9 @@ impl Channels {
         Ok(None)
     }
 
-    fn next_of_spdy(&mut self) -> Result<Option<Received>, String> {
+    fn next_of_spdy(&mut self) -> Result<Option<Received>, ChannelError> {
         let Framing::Spdy(streams) = &mut self.framing else { return Ok(None) };
-        while let Some(frame) = self.decoder.frame().map_err(|error| error.to_string())? {
+        while let Some(frame) = self.decoder.frame().map_err(ChannelError::Spdy)? {
             let channel_of =
                 |stream| streams.iter().position(|open| *open == stream).map(|channel| channel as u8);
             match frame {

@@ -22,6 +22,7 @@ mod reports;
 mod status;
 
 use std::cell::Cell;
+use std::error::Error;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -93,7 +94,7 @@ struct Follower {
     logged: String,
 }
 
-/// The reason why a session ends.
+/// The reason why a session ends, as the log and `nodlet sync` show it.
 struct Failure {
     why: String,
     /// The time for which the server accepts no requests.
@@ -103,6 +104,10 @@ struct Failure {
 impl Failure {
     fn new(why: impl Into<String>) -> Failure {
         Failure { why: why.into(), retry_after: Duration::ZERO }
+    }
+
+    fn of(error: &(dyn Error + 'static)) -> Failure {
+        Failure::new(causes(error))
     }
 }
 

@@ -171,8 +171,8 @@ impl Follower {
     }
 
     fn see(&mut self, node: &Value) {
-        if let Err(why) = self.nodes.see(node) {
-            log::warn!("{}", nodlet_cluster::api::text(&why.into()));
+        if let Err(error) = self.nodes.see(node) {
+            log::warn!("{}", nodlet_cluster::api::text(&error.to_string().into()));
         }
     }
 

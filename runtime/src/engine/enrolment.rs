@@ -2,6 +2,8 @@
 //! kubeconfig of the image (`etc/nodlet/bootstrap-kubeconfig`), also after the stored certificate has expired. Waits
 //! for what is missing: a network, with back-off, or a clock, without polling. Pods wait for none of it.
 
+use std::error::Error;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,11 +13,14 @@ use nodlet_cluster::api::random;
 use nodlet_cluster::backoff::Backoff;
 use nodlet_cluster::credentials::{Credentials, Server, Usability, valid_from};
 use nodlet_cluster::enrol::{Authority, Join, join};
+use nodlet_cluster::error::JoinError;
 use nodlet_cluster::kubeconfig::Bootstrap;
+use nodlet_core::error::causes;
 use nodlet_core::time::Timestamp;
 use nodlet_host::clock::timestamp;
-use nodlet_kube::manifest;
+use nodlet_kube::manifest::{self, TextError};
 use nodlet_registry::NodeEvent;
+use nodlet_wire::tls::TlsError;
 
 use super::Shell;
 use super::kernel_news::clock_shows;
@@ -27,6 +32,63 @@ const APPROVAL_WITHIN: Duration = Duration::from_secs(60 * 60);
 
 /// The longest time between two attempts to enrol.
 const ENROL_AGAIN: Duration = Duration::from_secs(300);
+
+/// The reason why the board has no credentials that it can use, or cannot make a connection with them.
+pub(super) enum EnrolmentError {
+    /// A file cannot be read.
+    Read { file: String, source: io::Error },
+    /// The bootstrap kubeconfig is not one object of YAML.
+    Syntax(TextError),
+    /// A file does not contain what it must.
+    Content { file: String, source: JoinError },
+    /// The host of the API server has no address.
+    NoAddress(String),
+    /// The board cannot join the cluster, or get a certificate.
+    Join(JoinError),
+    /// The key of a certificate cannot be used.
+    Key,
+    /// The certificates cannot be used.
+    Tls(TlsError),
+}
+
+impl fmt::Display for EnrolmentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EnrolmentError::Read { file, .. } | EnrolmentError::Content { file, .. } => f.write_str(file),
+            EnrolmentError::Syntax(error) => error.fmt(f),
+            EnrolmentError::NoAddress(host) => write!(f, "no such host: {host}"),
+            EnrolmentError::Join(error) => error.fmt(f),
+            EnrolmentError::Key => f.write_str("its key is of no use"),
+            EnrolmentError::Tls(error) => error.fmt(f),
+        }
+    }
+}
+
+/// The text: the derived code would be linked without being used.
+impl fmt::Debug for EnrolmentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Error for EnrolmentError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            EnrolmentError::Read { source, .. } => Some(source),
+            EnrolmentError::Content { source, .. } => Some(source),
+            // Its text has the words of its source.
+            EnrolmentError::Syntax(_) | EnrolmentError::NoAddress(_) | EnrolmentError::Key => None,
+            EnrolmentError::Join(error) => error.source(),
+            EnrolmentError::Tls(error) => error.source(),
+        }
+    }
+}
+
+impl From<JoinError> for EnrolmentError {
+    fn from(error: JoinError) -> EnrolmentError {
+        EnrolmentError::Join(error)
+    }
+}
 
 /// Waits until there are credentials that can be used. Returns `None` if the board takes part in no cluster; a reason
 /// besides the lack of both files is an event of the node.
@@ -41,15 +103,10 @@ pub(super) async fn credentials(shell: &Shell) -> Option<Credentials> {
     };
     loop {
         let path = shell.paths.cluster_credentials();
-        let stored = read(shell, path.clone()).await;
-        let stored = match stored.and_then(|text| text.map(|text| Credentials::from_json(&text)).transpose())
-        {
+        let stored = match stored(shell, path.clone()).await {
             Ok(stored) => stored,
-            Err(why) => {
-                tell(
-                    "ClusterNotFollowed",
-                    format!("the board takes part in no cluster: its cluster.json: {why}"),
-                );
+            Err(error) => {
+                tell("ClusterNotFollowed", format!("the board takes part in no cluster: {}", causes(&error)));
                 return None;
             }
         };
@@ -81,8 +138,11 @@ pub(super) async fn credentials(shell: &Shell) -> Option<Credentials> {
                 clock_shows(None).await;
                 continue;
             }
-            Err(why) => {
-                tell("ClusterNotFollowed", format!("the board does not enrol in a cluster: {why}"));
+            Err(error) => {
+                tell(
+                    "ClusterNotFollowed",
+                    format!("the board does not enrol in a cluster: {}", causes(&error)),
+                );
                 return None;
             }
         };
@@ -108,16 +168,24 @@ pub(super) async fn credentials(shell: &Shell) -> Option<Credentials> {
                     }
                 }
             }
-            Err(why) => tell(
+            Err(error) => tell(
                 "ClusterEnrolmentFailed",
-                format!("failed to enrol in the cluster at {}: {why}", bootstrap.server),
+                format!("failed to enrol in the cluster at {}: {}", bootstrap.server, causes(&error)),
             ),
         }
         smol::Timer::after(backoff.failed(random())).await;
     }
 }
 
-async fn enrol(shell: &Shell, bootstrap: &Bootstrap) -> Result<Credentials, String> {
+/// The stored credentials, if there are any.
+async fn stored(shell: &Shell, path: PathBuf) -> Result<Option<Credentials>, EnrolmentError> {
+    let file = || "its cluster.json".to_owned();
+    let text = read(shell, path).await.map_err(|source| EnrolmentError::Read { file: file(), source })?;
+    let stored = text.map(|text| Credentials::from_json(&text)).transpose();
+    stored.map_err(|source| EnrolmentError::Content { file: file(), source })
+}
+
+async fn enrol(shell: &Shell, bootstrap: &Bootstrap) -> Result<Credentials, EnrolmentError> {
     let request = Join {
         server: &bootstrap.server,
         addresses: addresses(&bootstrap.server).await?,
@@ -128,40 +196,42 @@ async fn enrol(shell: &Shell, bootstrap: &Bootstrap) -> Result<Credentials, Stri
         now: timestamp(),
         limit: APPROVAL_WITHIN,
     };
-    join(request).await
+    Ok(join(request).await?)
 }
 
 /// The addresses of an API server.
 ///
 /// # Errors
 /// It has none.
-pub(super) async fn addresses(server: &Server) -> Result<Vec<SocketAddr>, String> {
+pub(super) async fn addresses(server: &Server) -> Result<Vec<SocketAddr>, EnrolmentError> {
     let found = match server.host.parse() {
         Ok(ip) => vec![ip],
         Err(_) => lookup::lookup(&server.host).await.unwrap_or_default(),
     };
     match found.is_empty() {
-        true => Err(format!("no such host: {}", server.host)),
+        true => Err(EnrolmentError::NoAddress(server.host.clone())),
         false => Ok(found.into_iter().map(|ip| SocketAddr::new(ip, server.port)).collect()),
     }
 }
 
 /// The bootstrap kubeconfig; `None` if there is none, or the board has left its cluster.
-async fn bootstrap(shell: &Shell) -> Result<Option<Bootstrap>, String> {
+async fn bootstrap(shell: &Shell) -> Result<Option<Bootstrap>, EnrolmentError> {
     let (path, left) = (shell.paths.bootstrap_kubeconfig(), shell.paths.cluster_left());
     if shell.stores.storage.run(move || left.exists()).await {
         return Ok(None);
     }
     let file = path.display().to_string();
-    let Some(text) = read(shell, path).await.map_err(|why| format!("{file}: {why}"))? else {
-        return Ok(None);
+    let text = match read(shell, path).await {
+        Ok(Some(text)) => text,
+        Ok(None) => return Ok(None),
+        Err(source) => return Err(EnrolmentError::Read { file, source }),
     };
-    let config = manifest::object_of(&file, &text).map_err(|error| error.to_string())?;
-    Bootstrap::new(&config).map(Some).map_err(|why| format!("{file}: {why}"))
+    let config = manifest::object_of(&file, &text).map_err(EnrolmentError::Syntax)?;
+    Bootstrap::new(&config).map(Some).map_err(|source| EnrolmentError::Content { file, source })
 }
 
 /// Reads a file, which may be encrypted, on the storage thread; `None` if it is missing.
-pub(super) async fn read(shell: &Shell, path: PathBuf) -> Result<Option<String>, String> {
+pub(super) async fn read(shell: &Shell, path: PathBuf) -> io::Result<Option<String>> {
     let at_rest = shell.stores.at_rest.clone();
     let read = shell.stores.storage.run(move || {
         let text = at_rest.open(&path, read_file(&path)?)?;
@@ -170,7 +240,7 @@ pub(super) async fn read(shell: &Shell, path: PathBuf) -> Result<Option<String>,
     match read.await {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(error),
     }
 }
 

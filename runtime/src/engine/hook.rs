@@ -3,6 +3,8 @@
 //!
 //! A hook ends with its run at the latest: its processes are killed with the run, and no answer is waited for.
 
+use std::error::Error;
+use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
@@ -18,30 +20,92 @@ use super::Shell;
 use super::exec::{ExecError, Output, address};
 use super::pods::Pods;
 
+/// The failure of a hook. It is displayed in the words of a kubelet, which has the text of the cause in the middle.
+pub(super) enum HookError {
+    /// The container has no such hook.
+    Missing,
+    Failed {
+        /// The hook, as a kubelet names it.
+        hook: String,
+        container: String,
+        /// `web_default(uid)`, as a kubelet prints a pod.
+        pod: String,
+        cause: HookCause,
+        /// What a command has written.
+        output: Option<Vec<u8>>,
+    },
+}
+
+/// The cause of the failure of a hook.
+pub(super) enum HookCause {
+    /// The command is longer than the kernel accepts, or a request got no response: the reason is Go's.
+    Words(String),
+    /// The command could not be run, or was not followed to its end.
+    Exec(ExecError),
+    /// The command ended with this code and these errors.
+    Exited { command: String, code: i32, errors: String },
+}
+
+impl fmt::Display for HookError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let HookError::Failed { hook, container, pod, cause, output } = self else {
+            return f.write_str("there is no such hook");
+        };
+        write!(f, "{hook} for Container {container:?} in Pod {pod:?} failed - error: ")?;
+        match cause {
+            HookCause::Words(words) => f.write_str(words)?,
+            HookCause::Exec(error) => f.write_str(&error.message())?,
+            HookCause::Exited { command, code, errors } => {
+                write!(f, "command '{command}' exited with {code}: {errors}")?;
+            }
+        }
+        match output {
+            Some(output) => write!(f, ", message: {:?}", String::from_utf8_lossy(output)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The text: the derived code would be linked without being used.
+impl fmt::Debug for HookError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Error for HookError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            HookError::Failed { cause: HookCause::Exec(source), .. } => Some(source),
+            HookError::Failed { cause: HookCause::Words(_) | HookCause::Exited { .. }, .. }
+            | HookError::Missing => None,
+        }
+    }
+}
+
 /// Runs a hook.
 ///
 /// # Errors
-/// The message that a kubelet reports for this failure.
+/// The hook failed.
 pub(super) async fn run(
     shell: Rc<Shell>,
     pod: PodIndex,
     wanted: Rc<Wanted>,
     attempt: Attempt,
     kind: HookKind,
-) -> Result<(), String> {
+) -> Result<(), HookError> {
     let shell = &shell;
     let container = wanted.pod.spec.container(attempt.container);
-    let hook = container.lifecycle.hook(kind).ok_or("there is no such hook")?;
-    let failed = |what: String, error: &str| {
-        let (name, pod) = (&container.name, full_name(&wanted.pod));
-        format!("{what} for Container {name:?} in Pod {pod:?} failed - error: {error}")
+    let hook = container.lifecycle.hook(kind).ok_or(HookError::Missing)?;
+    let failed = |hook, cause, output| {
+        let (container, pod) = (container.name.clone(), full_name(&wanted.pod));
+        HookError::Failed { hook, container, pod, cause, output }
     };
     match hook {
         Hook::Asks(ProbeAction::Exec(command)) => {
-            let what = || format!("Exec lifecycle hook ([{}])", command.join(" "));
             let ended = exec(shell, pod, attempt.number, container, command).await;
-            ended.map_err(|Unwell { error, output }| {
-                failed(what(), &error) + &format!(", message: {:?}", String::from_utf8_lossy(&output))
+            ended.map_err(|Unwell { cause, output }| {
+                failed(format!("Exec lifecycle hook ([{}])", command.join(" ")), cause, Some(output))
             })
         }
         Hook::Asks(ProbeAction::HttpGet { secure, host, port, path, headers }) => {
@@ -52,7 +116,9 @@ pub(super) async fn run(
                 Err("the container is gone".to_owned())
             };
             let answer = smol::future::or(asked, gone).await;
-            let open = answer.map_err(|error| failed(format!("HTTP lifecycle hook ({path})"), &error))?;
+            let open = answer.map_err(|words| {
+                failed(format!("HTTP lifecycle hook ({path})"), HookCause::Words(words), None)
+            })?;
             if let Some(host) = open {
                 let message = format!(
                     "request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP succeeded"
@@ -71,19 +137,19 @@ pub(super) async fn run(
 
 /// The failure of a command, with its output.
 struct Unwell {
-    error: String,
+    cause: HookCause,
     output: Vec<u8>,
 }
 
-impl From<String> for Unwell {
-    fn from(error: String) -> Self {
-        Unwell { error, output: Vec::new() }
+impl From<HookCause> for Unwell {
+    fn from(cause: HookCause) -> Self {
+        Unwell { cause, output: Vec::new() }
     }
 }
 
 impl From<ExecError> for Unwell {
     fn from(error: ExecError) -> Self {
-        Unwell::from(error.message())
+        Unwell::from(HookCause::Exec(error))
     }
 }
 
@@ -95,7 +161,7 @@ async fn exec(
     container: &Container,
     command: &[String],
 ) -> Result<(), Unwell> {
-    let args = crate::container_config::probe_command(container, command)?;
+    let args = crate::container_config::probe_command(container, command).map_err(HookCause::Words)?;
     let pipe = || nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(ExecError::MakePipe);
     let ((output, to_output), (errors, to_errors)) = (pipe()?, pipe()?);
     // Before there is a process that nobody would end.
@@ -110,16 +176,16 @@ async fn exec(
         smol::future::or(read, ended).await
     };
     let (mut output, mut errors) = (output.all(), errors.all());
-    let error = match ended {
+    let cause = match ended {
         Ok(Some(0) | None) => return Ok(()),
         Ok(Some(code)) => {
-            let errors = String::from_utf8_lossy(&errors);
-            format!("command '{}' exited with {code}: {errors}", args.join(" "))
+            let errors = String::from_utf8_lossy(&errors).into_owned();
+            HookCause::Exited { command: args.join(" "), code, errors }
         }
-        Err(error) => error.message(),
+        Err(error) => HookCause::Exec(error),
     };
     output.append(&mut errors);
-    Err(Unwell { error, output })
+    Err(Unwell { cause, output })
 }
 
 /// Waits until the first process of the run has ended.
@@ -137,4 +203,40 @@ async fn over(pods: &Pods, pod: PodIndex, number: u32, container: &Container) {
 /// `web_default(uid)`, as a kubelet prints a pod.
 fn full_name(pod: &Pod) -> String {
     format!("{}_{}({})", pod.name, pod.namespace, pod.uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(hook: &str, cause: HookCause, output: Option<&[u8]>) -> HookError {
+        let (hook, container) = (hook.to_owned(), "app".to_owned());
+        let (pod, output) = ("web_default(1-2)".to_owned(), output.map(<[u8]>::to_vec));
+        HookError::Failed { hook, container, pod, cause, output }
+    }
+
+    #[test]
+    fn failures_have_the_text_of_a_kubelet_and_their_cause() {
+        let exited =
+            HookCause::Exited { command: "sh -c x".to_owned(), code: 127, errors: "x: not found".to_owned() };
+        let error = failed("Exec lifecycle hook ([sh -c x])", exited, Some(b"x: not found"));
+        assert_eq!(
+            error.to_string(),
+            "Exec lifecycle hook ([sh -c x]) for Container \"app\" in Pod \"web_default(1-2)\" failed - error: \
+             command 'sh -c x' exited with 127: x: not found, message: \"x: not found\""
+        );
+        assert!(error.source().is_none());
+        let error = failed("Exec lifecycle hook ([true])", HookCause::Exec(ExecError::Gone), Some(b""));
+        assert!(
+            error.to_string().ends_with(" failed - error: the container is gone, message: \"\""),
+            "{error}"
+        );
+        assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("the container is gone"));
+        let refused = HookCause::Words("dial tcp 10.0.0.1:80: connect: connection refused".to_owned());
+        assert_eq!(
+            failed("HTTP lifecycle hook (/stop)", refused, None).to_string(),
+            "HTTP lifecycle hook (/stop) for Container \"app\" in Pod \"web_default(1-2)\" failed - error: dial tcp \
+             10.0.0.1:80: connect: connection refused"
+        );
+    }
 }

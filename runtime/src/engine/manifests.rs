@@ -5,6 +5,9 @@
 //!
 //! Read next: `sources.rs`, which reads the files; `engine/reconcile.rs`, which reports to the core.
 
+use std::error::Error;
+use std::fmt;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -17,6 +20,25 @@ use smol::Async;
 use super::Engine;
 use crate::sources::{Found, LOOK_AGAIN, ManifestDirectories, SAVED_WITHIN};
 use crate::store::Recorded;
+
+/// The manifest of a pod could not be removed.
+#[derive(Debug)]
+pub(super) struct RemoveManifestError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl fmt::Display for RemoveManifestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "failed to remove {}", self.path.display())
+    }
+}
+
+impl Error for RemoveManifestError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.source)
+    }
+}
 
 /// Runs in the loop after a read. At most one exists for each request whose file was written or removed.
 type Continuation = Box<dyn FnOnce(&mut Engine)>;
@@ -89,7 +111,7 @@ impl Engine {
         uid: Uid,
         source: PathBuf,
         owner: Owner,
-        go_on: impl FnOnce(&mut Engine, Result<(), String>) + 'static,
+        go_on: impl FnOnce(&mut Engine, Result<(), RemoveManifestError>) + 'static,
     ) {
         self.shell.pods.set_deleted(&uid, true);
         // Clients write a file only after its removal; the cluster's next pod of the name does not wait.
@@ -102,8 +124,7 @@ impl Engine {
                     engine.observe(Observation::Unwanted { uid, grace: None });
                     engine.publish_changed();
                 }
-                let failed = |error| format!("failed to remove {}: {error}", source.display());
-                go_on(engine, removed.map_err(failed));
+                go_on(engine, removed.map_err(|error| RemoveManifestError { path: source, source: error }));
             });
         });
     }

@@ -1,6 +1,7 @@
 //! Performs the actions of the core: one match, with one arm for each action.
 
 use nodlet_core::facts::{Action, Attempt, PodIndex, PodObservation};
+use nodlet_host::error::{causes, chain};
 
 use super::{Engine, exec, hook, pull, run, sandbox, stop, volumes};
 
@@ -65,7 +66,8 @@ impl Engine {
             }
             Action::PullImage { attempt, image } => {
                 let secrets = pull::secrets(&wanted, &self.registry.config_objects(&wanted.pod));
-                shell.tasks.answer(pod, pull::pull(shared(), pod, image, secrets), move |result| {
+                shell.tasks.answer(pod, pull::pull(shared(), pod, image, secrets), move |pulled| {
+                    let result = pulled.map_err(|error| causes(&error).into());
                     Some(Seen::ImagePulled { attempt, result })
                 });
             }
@@ -76,7 +78,9 @@ impl Engine {
             }
             Action::Hook(attempt, kind) => {
                 shell.tasks.answer(pod, hook::run(shared(), pod, wanted, attempt, kind), move |ended| {
-                    Some(Seen::Hooked { attempt, kind, failure: ended.err().map(String::into_boxed_str) })
+                    // Its text contains that of its cause.
+                    let failure = ended.err().map(|error| error.to_string().into());
+                    Some(Seen::Hooked { attempt, kind, failure })
                 });
             }
             Action::Terminate(attempt) => {
@@ -95,12 +99,9 @@ impl Engine {
                 });
             }
             Action::RemoveVolumes => {
-                let removed = shell.stores.remove_tree(shell.paths.pod(&wanted.pod.uid.0));
-                shell.tasks.answer(pod, removed, |removed| match removed {
+                shell.tasks.answer(pod, volumes::remove(shell, &wanted), |removed| match removed {
                     Ok(()) => Some(Seen::VolumesRemoved),
-                    Err(error) => Some(Seen::VolumesRemoveFailed {
-                        message: format!("failed to remove its volumes: {error}").into(),
-                    }),
+                    Err(error) => Some(Seen::VolumesRemoveFailed { message: causes(&error).into() }),
                 });
             }
             Action::Save { record, generation } => {
@@ -116,10 +117,7 @@ impl Engine {
             Action::Forget => {
                 shell.tasks.answer(pod, sandbox::forget(shared(), wanted), |forgotten| match forgotten {
                     Ok(()) => Some(Seen::Forgotten),
-                    Err(error) => {
-                        let message = nodlet_host::error::causes(&error).into();
-                        Some(Seen::ForgetFailed { message })
-                    }
+                    Err(error) => Some(Seen::ForgetFailed { message: causes(&error).into() }),
                 });
             }
             Action::Emit(event) => shell.publication.emit(&wanted, &event),
@@ -138,6 +136,6 @@ impl Engine {
 
 /// The observation if a signal or kill could not be delivered. Its success needs none: the run ends.
 fn stop_failed(attempt: Attempt, asked: Result<(), stop::StopError>) -> Option<PodObservation> {
-    let message = nodlet_host::error::chain(&asked.err()?).into();
+    let message = chain(&asked.err()?).into();
     Some(PodObservation::StopFailed { attempt, message })
 }

@@ -3,6 +3,8 @@
 
 use std::cell::RefCell;
 use std::convert::Infallible;
+use std::error::Error;
+use std::fmt;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -34,6 +36,48 @@ const SECRET_KEYS: [&str; 2] = [".dockerconfigjson", ".dockercfg"];
 
 /// The most bytes of an error.
 const ERROR_MAX: u64 = 4096;
+
+/// The reason why an image was not pulled.
+pub(super) enum PullError {
+    /// The pod is not wanted any more.
+    Unwanted,
+    /// The process that pulls could not be run.
+    Process(io::Error),
+    /// The process that pulls has no standard error.
+    NoOutput,
+    /// The process that pulls ended without a reason.
+    Ended(ExitStatus),
+    /// The reason that the process gives.
+    Reported(String),
+}
+
+impl fmt::Display for PullError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PullError::Unwanted => f.write_str("the pod is not wanted any more"),
+            PullError::Process(_) => f.write_str("the process that pulls"),
+            PullError::NoOutput => f.write_str("the process that pulls has no standard error"),
+            PullError::Ended(status) => write!(f, "the process that pulls ended: {status}"),
+            PullError::Reported(reason) => f.write_str(reason.trim_end()),
+        }
+    }
+}
+
+/// The text: the derived code would be linked without being used.
+impl fmt::Debug for PullError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Error for PullError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            PullError::Process(source) => Some(source),
+            PullError::Unwanted | PullError::NoOutput | PullError::Ended(_) | PullError::Reported(_) => None,
+        }
+    }
+}
 
 /// Whether this board pulls images.
 pub(super) fn has_registries(root: &Path) -> bool {
@@ -82,22 +126,21 @@ impl Pulls {
 /// Pulls an image, after the images that other pods requested earlier. The pull ends with its pod.
 ///
 /// # Errors
-/// Why there is no image.
+/// There is no image.
 pub(super) async fn pull(
     shell: Rc<Shell>,
     pod: PodIndex,
     image: Rc<str>,
     secrets: Vec<u8>,
-) -> Result<Box<str>, Box<str>> {
+) -> Result<Box<str>, PullError> {
     let end = shell.pulls.begin(pod);
-    let pulled = pull_in_turn(&shell, &image, &secrets, &end).await;
-    pulled.map_err(|error| error.trim_end().into())
+    pull_in_turn(&shell, &image, &secrets, &end).await
 }
 
 /// Waits for the end of a pull whose pod is not wanted any more.
-async fn ended<T>(end: &Receiver<Infallible>) -> Result<T, String> {
+async fn ended<T>(end: &Receiver<Infallible>) -> Result<T, PullError> {
     let _ = end.recv().await;
-    Err("the pod is not wanted any more".into())
+    Err(PullError::Unwanted)
 }
 
 async fn pull_in_turn(
@@ -105,7 +148,7 @@ async fn pull_in_turn(
     image: &str,
     secrets: &[u8],
     end: &Receiver<Infallible>,
-) -> Result<Box<str>, String> {
+) -> Result<Box<str>, PullError> {
     let asked = Instant::now();
     let root = shell.paths.root();
     let _turn = match shell.pulls.turn.try_lock() {
@@ -167,7 +210,7 @@ async fn run(
     secrets: &[u8],
     task: Task,
     end: &Receiver<Infallible>,
-) -> Result<(), String> {
+) -> Result<(), PullError> {
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("nodlet")
@@ -185,35 +228,31 @@ async fn run(
             _ => Err(io::Error::last_os_error()),
         });
     }
-    let mut process = command.spawn().map_err(failed)?;
+    let mut process = command.spawn().map_err(PullError::Process)?;
     let talked = smol::future::or(talk(&mut process, secrets), ended(end)).await;
     if talked.is_err() {
         let _ = process.kill();
     }
     // A process that syncs the image store ends only when the card has answered.
-    let status = exited(&mut process).await.map_err(failed)?;
+    let status = exited(&mut process).await.map_err(PullError::Process)?;
     match talked? {
         _ if status.success() => Ok(()),
-        text if text.is_empty() => Err(format!("the process that pulls ended: {status}")),
-        text => Err(String::from_utf8_lossy(&text).into_owned()),
+        text if text.is_empty() => Err(PullError::Ended(status)),
+        text => Err(PullError::Reported(String::from_utf8_lossy(&text).into_owned())),
     }
-}
-
-fn failed(error: io::Error) -> String {
-    format!("the process that pulls: {error}")
 }
 
 /// Sends the credentials to the process. Returns the bytes of its standard error, at most [`ERROR_MAX`] of them.
-async fn talk(process: &mut Child, secrets: &[u8]) -> Result<Vec<u8>, String> {
+async fn talk(process: &mut Child, secrets: &[u8]) -> Result<Vec<u8>, PullError> {
     if let Some(input) = process.stdin.take() {
         // If the process ends early, its error explains why.
-        let _ = Async::new(input).map_err(failed)?.write_all(secrets).await;
+        let _ = Async::new(input).map_err(PullError::Process)?.write_all(secrets).await;
     }
-    let errors = process.stderr.take().ok_or("the process that pulls has no standard error")?;
-    let mut errors = Async::new(errors).map_err(failed)?;
+    let errors = process.stderr.take().ok_or(PullError::NoOutput)?;
+    let mut errors = Async::new(errors).map_err(PullError::Process)?;
     let (mut text, mut piece) = (Vec::new(), [0; 512]);
     loop {
-        match errors.read(&mut piece).await.map_err(failed)? {
+        match errors.read(&mut piece).await.map_err(PullError::Process)? {
             0 => return Ok(text),
             count if text.len() as u64 + count as u64 <= ERROR_MAX => text.extend_from_slice(&piece[..count]),
             _ => {}
@@ -238,7 +277,19 @@ async fn exited(process: &mut Child) -> io::Result<ExitStatus> {
 mod tests {
     use std::os::unix::process::ExitStatusExt;
 
+    use nodlet_core::error::causes;
+
     use super::*;
+
+    #[test]
+    fn the_reason_is_that_of_the_process_or_of_the_kernel() {
+        let reported = PullError::Reported("no registry has it\n".to_owned());
+        assert_eq!(causes(&reported), "no registry has it");
+        let process = PullError::Process(io::Error::from_raw_os_error(libc::EMFILE));
+        assert_eq!(causes(&process), "the process that pulls: No file descriptors available (os error 24)");
+        let ended = PullError::Ended(ExitStatus::from_raw(libc::SIGKILL));
+        assert_eq!(causes(&ended), "the process that pulls ended: signal: 9 (SIGKILL)");
+    }
 
     #[test]
     fn a_pull_ends_when_its_pod_is_not_wanted() {

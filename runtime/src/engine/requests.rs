@@ -6,6 +6,7 @@ use std::rc::Rc;
 use serde_json::Value;
 
 use crate::api::{Accepted, Applied, ExecExit, ExecSession, Preconditions, Reply, Request, Status};
+use nodlet_core::error::causes;
 use nodlet_core::facts::{Observation, PodIndex, PodObservation};
 use nodlet_core::pod::PodState;
 use nodlet_host::launch::ExecConfig;
@@ -293,8 +294,8 @@ impl Engine {
                     desired.source.clone(),
                     Owner::Client,
                     move |engine, removed| {
-                        if let Err(message) = removed {
-                            return drop(reply.try_send(Err(Status::internal(message))));
+                        if let Err(error) = removed {
+                            return drop(reply.try_send(Err(Status::internal(causes(&error)))));
                         }
                         if let Some(uid) = replacement {
                             // Also if the pod that it replaces has ended meanwhile.

@@ -1,6 +1,7 @@
 //! Starts runs of containers, and resizes them. `reports.rs` reports their events to the core, and `stop.rs` stops them.
 
 use std::cell::RefCell;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
@@ -286,7 +287,7 @@ async fn read_env_files(
 ) -> Result<SortedMap<String, String>, StartFailure> {
     let wrong = |message| failure(StartFailureReason::CreateContainerConfigError, message);
     let (mut values, mut bytes) = (SortedMap::new(), 0);
-    let mut last: Option<(&str, &str, Result<String, String>)> = None;
+    let mut last: Option<(&str, &str, io::Result<String>)> = None;
     for variable in &container.env {
         let EnvSource::File { volume, path, key, optional } = &variable.value else { continue };
         let Some(MountSource::Host(directory)) = sandbox.volumes.get(volume).cloned() else {
@@ -296,10 +297,13 @@ async fn read_env_files(
         // Several variables in a row are usually of one file.
         if last.as_ref().is_none_or(|(of, at, _)| (*of, *at) != (volume.as_str(), path.as_str())) {
             let read = stores.storage.run(move || env_file::read(&directory, &file)).await;
-            last = Some((volume, path, read.map_err(|error| error.to_string())));
+            last = Some((volume, path, read));
         }
-        let text = last.as_ref().map_or(Ok(""), |(_, _, text)| text.as_deref().map_err(Clone::clone));
-        let value = text.and_then(|text| env_file::value(text, key));
+        let value = match &last {
+            Some((_, _, Ok(text))) => env_file::value(text, key),
+            Some((_, _, Err(error))) => Err(error.to_string()),
+            None => Ok(""),
+        };
         match value {
             Err(error) => return Err(wrong(format!("couldn't parse env file: {path}: {error}"))),
             Ok("") if *optional => {}

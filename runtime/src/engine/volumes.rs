@@ -1,5 +1,8 @@
 //! Writes the files of volumes that show ConfigMaps, Secrets and fields of the pod, and measures what pods use of the disk.
 
+use std::error::Error;
+use std::fmt;
+use std::io;
 use std::rc::Rc;
 
 use super::{Shell, this_node};
@@ -49,6 +52,34 @@ pub(super) async fn write_files(
         (None, Some(message)) => Err(Failure { reason: SandboxFailure::ObjectNotFound, message }),
         (None, None) => Ok(()),
     }
+}
+
+/// The volumes and writable layers of a pod could not be removed.
+#[derive(Debug)]
+pub(super) struct RemoveError(io::Error);
+
+impl fmt::Display for RemoveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("failed to remove its volumes")
+    }
+}
+
+impl Error for RemoveError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+/// Removes the volumes and writable layers of a pod.
+///
+/// # Errors
+/// A file could not be removed.
+pub(super) fn remove(
+    shell: &Shell,
+    wanted: &Wanted,
+) -> impl Future<Output = Result<(), RemoveError>> + use<> {
+    let removed = shell.stores.remove_tree(shell.paths.pod(&wanted.pod.uid.0));
+    async { removed.await.map_err(RemoveError) }
 }
 
 /// Measures the local storage that a pod uses: the bytes of each container, with its writable layer and its logs, and

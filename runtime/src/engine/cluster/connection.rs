@@ -12,6 +12,7 @@ use nodlet_cluster::{enrol, node};
 use nodlet_core::error::causes;
 use nodlet_registry::objects::Key;
 
+use super::super::enrolment::EnrolmentError;
 use super::super::fencing::Fences;
 use super::super::{Shell, enrolment};
 use super::{Failure, Follower, labels};
@@ -20,9 +21,9 @@ use super::{Failure, Follower, labels};
 const CERTIFICATE_WITHIN: Duration = Duration::from_secs(10);
 
 /// A client of the API server with these credentials.
-pub(in crate::engine) async fn client(credentials: &Credentials) -> Result<Api, String> {
+pub(in crate::engine) async fn client(credentials: &Credentials) -> Result<Api, EnrolmentError> {
     let addresses = enrolment::addresses(&credentials.server).await?;
-    let trust = credentials.trust().map_err(|error| error.to_string())?;
+    let trust = credentials.trust().map_err(EnrolmentError::Tls)?;
     Ok(Api::new(&credentials.server.host, addresses, Verification::By(trust), None))
 }
 
@@ -57,9 +58,9 @@ impl Follower {
             rotate_at = rotation(validity, random());
         }
         let server = &self.credentials.server;
-        let addresses = enrolment::addresses(server).await.map_err(Failure::new)?;
+        let addresses = enrolment::addresses(server).await.map_err(|error| Failure::of(&error))?;
         self.address = addresses.first().copied();
-        let trust = self.credentials.trust().map_err(|error| Failure::new(causes(&error)))?;
+        let trust = self.credentials.trust().map_err(|error| Failure::of(&error))?;
         let client = || Api::new(&server.host, addresses.clone(), Verification::By(trust.clone()), None);
         // A second connection for Nodes would cost a short visit more than all else.
         let follows_nodes = self.shell.config.sync.is_none() || self.node_uid.is_empty();
@@ -91,7 +92,8 @@ impl Follower {
                 // Without a Node, the first error is the reason.
                 let Ok(found) = api.call("GET", &path, None).await else { return Err(error.into()) };
                 let machine_id = local["status"]["nodeInfo"]["machineID"].as_str().unwrap_or_default();
-                enrol::check_name(&found, &self.credentials.node, machine_id).map_err(Failure::new)?;
+                let checked = enrol::check_name(&found, &self.credentials.node, machine_id);
+                checked.map_err(|error| Failure::of(&error))?;
                 self.report_node(api).await?;
                 found
             }
@@ -153,7 +155,8 @@ impl Follower {
         let requested = enrol::request_certificate(api, &self.credentials.node, CERTIFICATE_WITHIN).await;
         let (key, certificates) = match requested {
             Ok(made) => made,
-            Err(why) => {
+            Err(error) => {
+                let why = causes(&error);
                 log::warn!("the client certificate of the cluster could not be replaced: {why}");
                 return false;
             }

@@ -34,6 +34,7 @@ use nodlet_registry::objects::Key;
 use nodlet_wire::tls::ClientKey;
 use nodlet_wire::tls::server::{Identity, Server};
 
+use super::super::enrolment::EnrolmentError;
 use super::super::kernel_news::clock_shows;
 use super::{Engine, Shell, connection, enrolment};
 use crate::api::{Api, Authorization, Place, Status, connection, place_for_one};
@@ -60,7 +61,7 @@ enum Due {
     /// A wait is over; whether the clock was set.
     Clock(bool),
     /// A request has ended.
-    Requested(Result<Serving, String>),
+    Requested(Result<Serving, EnrolmentError>),
 }
 
 /// The state of the server.
@@ -117,10 +118,10 @@ async fn run(shell: Rc<Shell>, api: Api) {
             answers: RefCell::default(),
         });
         smol::future::or(server.clone().serve(), server.certify(serving.names, renewal)).await;
-        Ok::<(), String>(())
+        Ok::<(), EnrolmentError>(())
     };
-    if let Err(why) = server.await {
-        log::error!("the kubelet's server does not run: {why}");
+    if let Err(error) = server.await {
+        log::error!("the kubelet's server does not run: {}", causes(&error));
     }
 }
 
@@ -133,16 +134,16 @@ async fn credentials(shell: &Shell) -> Option<Credentials> {
 }
 
 /// A certificate until there is one of the cluster.
-fn self_signed(shell: &Shell, node: &str) -> Result<Serving, String> {
-    let key = ClientKey::generate().map_err(|error| format!("failed to make a key: {error}"))?;
+fn self_signed(shell: &Shell, node: &str) -> Result<Serving, EnrolmentError> {
+    let key = enrol::generate_key()?;
     let names = serving::names(&connection::local_node(shell, node));
     let certificates = vec![key.self_signed(node, &names)];
     Ok(Serving { names, certificates, key: Secret(key.to_bytes().to_vec()) })
 }
 
-fn identity(serving: &Serving, credentials: &Credentials) -> Result<Identity, String> {
-    let key = ClientKey::from_bytes(&serving.key.0).ok_or("its key is of no use")?;
-    Identity::new(serving.certificates.clone(), key, &credentials.roots).map_err(|error| error.to_string())
+fn identity(serving: &Serving, credentials: &Credentials) -> Result<Identity, EnrolmentError> {
+    let key = ClientKey::from_bytes(&serving.key.0).ok_or(EnrolmentError::Key)?;
+    Identity::new(serving.certificates.clone(), key, &credentials.roots).map_err(EnrolmentError::Tls)
 }
 
 impl KubeletServer {
@@ -205,14 +206,21 @@ impl KubeletServer {
         let _ = setsockopt(&stream, sockopt::TcpKeepInterval, &between);
         let _ = setsockopt(&stream, sockopt::TcpKeepCount, &count);
         let identity = self.identity.borrow().clone();
-        let accepted = async { Server::accept(stream, &identity).await.map_err(|error| error.to_string()) };
+        let accepted = async { Some(Server::accept(stream, &identity).await) };
         let late = async {
             smol::Timer::after(HANDSHAKE_WITHIN).await;
-            Err("it did not complete the handshake in time".to_owned())
+            None
         };
         let tls = match smol::future::or(accepted, late).await {
-            Ok(tls) => tls,
-            Err(why) => return log::debug!("the kubelet's server: a client: {why}"),
+            Some(Ok(tls)) => tls,
+            Some(Err(error)) => {
+                return log::debug!("the kubelet's server: a client: {}", causes(&error));
+            }
+            None => {
+                return log::debug!(
+                    "the kubelet's server: a client: it did not complete the handshake in time"
+                );
+            }
         };
         let Ok((plain, served)) = UnixStream::pair() else { return };
         for end in [&plain, &served] {
@@ -247,10 +255,10 @@ impl KubeletServer {
             *self.credentials.borrow_mut() = new;
         }
         let credentials = self.credentials.borrow().clone();
-        let mut new = connection::client(&credentials).await.map_err(|why| ApiError::Status {
+        let mut new = connection::client(&credentials).await.map_err(|error| ApiError::Status {
             code: 500,
             reason: String::new(),
-            message: why,
+            message: causes(&error),
             retry_after: Duration::ZERO,
         })?;
         let answered = new.call("POST", path, Some((JSON, question))).await;
@@ -326,7 +334,8 @@ impl KubeletServer {
                     renewal.signed(&new, Instant::now(), enrolment::seconds(), random());
                     told.clear();
                 }
-                Some(Due::Requested(Err(why))) => {
+                Some(Due::Requested(Err(error))) => {
+                    let why = causes(&error);
                     renewal.failed(Instant::now(), random());
                     // Each reason once: a board may be without its cluster for weeks.
                     if told != why {
@@ -364,10 +373,10 @@ impl KubeletServer {
     }
 
     /// Gets a certificate for these names, and serves with it.
-    async fn request(&self, names: &[String]) -> Result<Serving, String> {
+    async fn request(&self, names: &[String]) -> Result<Serving, EnrolmentError> {
         let credentials = self.credentials.borrow().clone();
         let mut client = connection::client(&credentials).await?;
-        let key = ClientKey::generate().map_err(|error| format!("failed to make a key: {error}"))?;
+        let key = enrol::generate_key()?;
         let pending = |name: &str| {
             self.warn(&format!(
                 "the certificate request {name} of the kubelet's server waits to be approved: see `kubectl certificate \

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use nodlet_cluster::api::random;
 use nodlet_cluster::backoff::Backoff;
+use nodlet_core::error::causes;
 use nodlet_core::facts::Observation;
 use nodlet_core::spec::Uid;
 use nodlet_registry::Owner;
@@ -29,8 +30,8 @@ impl Engine {
                     engine.observe(Observation::Unwanted { uid, grace });
                     engine.publish_changed();
                 }
-                Err(why) => {
-                    log::error!("{why}");
+                Err(error) => {
+                    log::error!("{}", causes(&error));
                     if engine.registry.desires(&uid) {
                         let wait = backoff.failed(random());
                         let again =

@@ -23,12 +23,11 @@ impl Credentials {
     pub(super) fn read(root: &Path, secrets: &[(String, String)]) -> Result<Credentials, Failure> {
         let mut all = Credentials::default();
         for (name, text) in secrets {
-            let added = serde_json::from_str(text)
-                .map_err(|error| error.to_string())
-                .and_then(|document| all.add(&document));
-            added.map_err(|error| {
+            let wrong = |error: &dyn std::fmt::Display| {
                 Failure::new(format!("the credentials in the Secret {name:?} of imagePullSecrets: {error}"))
-            })?;
+            };
+            let document = serde_json::from_str(text).map_err(|error| wrong(&error))?;
+            all.add(&document).map_err(|error| wrong(&error))?;
         }
         for file in FILES {
             let path = root.join(file);
