@@ -14,10 +14,13 @@ use nodlet_cluster::api::{self, Api, ApiError, EVENT};
 use nodlet_cluster::backoff::{Backoff, Rate};
 use nodlet_cluster::network::Nodes;
 use nodlet_core::error::causes;
+use nodlet_core::spec::Pod;
 use nodlet_host::error::chain;
+use nodlet_registry::{Owner, Wanted};
 use serde_json::Value;
 
 use super::{Shell, firewall};
+use crate::{pod_files, sources};
 
 /// The time in which a cluster that assigns ranges to its nodes does so.
 const RANGE_WITHIN: Duration = Duration::from_secs(5);
@@ -49,6 +52,21 @@ pub(super) async fn restore(shell: &Rc<Shell>) -> String {
     let stored = shell.stores.storage.run(move || std::fs::read_to_string(path)).await.unwrap_or_default();
     apply(shell, Some(&stored));
     stored
+}
+
+/// Reports that a pod of the cluster wants the DNS of the cluster, of which the configuration has no address. A board
+/// alone has no such DNS, and nobody misses it.
+pub(super) fn missing_dns(shell: &Shell, wanted: &Wanted) -> Option<String> {
+    let Pod { name, namespace, uid, spec, .. } = &*wanted.pod;
+    let is_missing = shell.config.dns.servers.is_empty()
+        && pod_files::wants_cluster_dns(spec)
+        && sources::owner_of(&shell.paths, &wanted.source) == Some(Owner::Cluster);
+    is_missing.then(|| {
+        format!(
+            "pod: \"{name}_{namespace}({uid})\". kubelet does not have ClusterDNS IP configured and cannot create Pod \
+             using \"ClusterFirst\" policy. Falling back to \"Default\" policy."
+        )
+    })
 }
 
 /// Starts to follow the Nodes until the result is dropped. Waits for the range of this node, if none is known: pods of

@@ -7,7 +7,6 @@ use nodlet_cluster::api::random;
 use nodlet_cluster::backoff::Backoff;
 use nodlet_core::facts::Observation;
 use nodlet_core::spec::Uid;
-use nodlet_registry::Owner;
 
 use super::Engine;
 
@@ -22,7 +21,7 @@ impl Engine {
         mut backoff: Backoff,
     ) {
         let again = (uid.clone(), path.clone());
-        self.remove_pod_manifest(uid, path, Owner::Cluster, move |engine, removed| {
+        self.remove_pod_manifest(uid, path, move |engine, removed| {
             let (uid, path) = again;
             match removed {
                 Ok(()) => {
