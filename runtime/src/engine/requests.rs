@@ -16,8 +16,9 @@ use nodlet_registry::{
 };
 
 use super::exec::{Exec, ExecNews};
+use super::network::netns;
 use super::pods::EphemeralRequest;
-use super::{Engine, Shell, netns, stats};
+use super::{Engine, Shell, stats};
 
 impl Engine {
     /// Carries out a request of the API. Parts that take time continue in a task.

@@ -25,9 +25,8 @@ use nodlet_supervisor::client::{self, Supervisor, SupervisorError, SupervisorEve
 use super::exec::Execs;
 use super::handles::Sandbox;
 use super::machine::Machine;
-use super::{
-    SUPERVISOR_END, Shell, cleanup, cluster_network, devices, firewall, on_tmpfs, reports, this_node, volumes,
-};
+use super::network::{cluster_network, firewall};
+use super::{SUPERVISOR_END, Shell, cleanup, devices, on_tmpfs, reports, this_node, volumes};
 
 /// Time within which supervisor and namespaces must be ready. Nothing is written to flash for them. One that hangs
 /// must not block the pod's deletion.

@@ -13,8 +13,8 @@ use nodlet_core::error::causes;
 use nodlet_registry::objects::Key;
 
 use super::super::fencing::Fences;
-use super::super::{Shell, enrolment};
 use super::{Failure, Follower};
+use super::{Shell, enrolment};
 
 /// The time for which a new certificate is awaited, during which the Lease is not renewed.
 const CERTIFICATE_WITHIN: Duration = Duration::from_secs(10);

@@ -18,8 +18,8 @@ use nodlet_kube::manifest;
 use nodlet_registry::NodeEvent;
 
 use super::Shell;
-use super::kernel_news::clock_shows;
 use crate::at_rest::read_file;
+use crate::engine::kernel_news::clock_shows;
 use crate::prober::lookup;
 
 /// The time for which a request for a certificate waits to be approved, before another is made.
