@@ -15,40 +15,34 @@
 mod claims;
 mod cleanup;
 mod cluster;
-mod cluster_network;
 mod config;
 mod cores;
 mod descriptors;
 mod devices;
-mod enrolment;
 mod ephemeral;
 mod error;
 mod exec;
 mod fencing;
-mod firewall;
 mod handles;
 mod heartbeat;
 mod held_updates;
 mod hook;
 mod host_paths;
-mod image_collection;
 mod images;
 mod kernel_news;
 mod machine;
 mod manifests;
-mod netns;
+mod network;
 mod on_tmpfs;
 mod perform;
 mod pods;
 mod pressure;
 mod publication;
 mod publish;
-mod pull;
 mod reconcile;
 mod recover;
 mod reports;
 mod requests;
-mod resolver;
 mod root;
 mod run;
 mod sandbox;
@@ -61,7 +55,6 @@ mod terminated;
 #[cfg(test)]
 mod tests;
 mod this_node;
-mod uplink;
 mod volumes;
 
 use std::cell::{Cell, RefCell};
@@ -96,13 +89,15 @@ pub use config::Config;
 pub use error::EngineError;
 use exec::Execs;
 use host_paths::HostPaths;
-pub use image_collection::{ImageCollection, ImageLimitError, image_store_limit};
+use images::collection::ImageUse;
+use images::pull::Pulls;
+pub use images::{ImageCollection, ImageLimitError, LOOK, PULL, image_store_limit};
 pub use machine::Eviction;
 use machine::Machine;
+use network::{firewall, resolver};
 pub use nodlet_registry::EVENTS;
 use pods::Pods;
 use publication::Publication;
-pub use pull::{LOOK, PULL};
 use run::Layers;
 use stores::Stores;
 use tasks::{NEWS, News, Tasks};
@@ -127,7 +122,7 @@ struct Shell {
     beginning: descriptors::Beginning,
     devices: devices::Devices,
     cores: cores::Cores,
-    pulls: pull::Pulls,
+    pulls: Pulls,
     /// With a fencing period.
     fences: Option<fencing::Fences>,
     /// Whether changes of nodlet's nftables table are watched.
@@ -165,7 +160,7 @@ pub struct Engine {
     unserved_api: Option<(api::Api, Async<UnixListener>)>,
     registry: Registry,
     manifest_reads: manifests::ManifestReads,
-    image_use: image_collection::ImageUse,
+    image_use: ImageUse,
     /// The task that follows the cluster, if the board has joined one.
     cluster: Option<cluster::Following>,
     /// The task of the kubelet's server, if the board has joined a cluster.
@@ -253,7 +248,7 @@ impl Engine {
             beginning: descriptors::Beginning::default(),
             devices: devices::Devices::default(),
             cores: cores::Cores::default(),
-            pulls: pull::Pulls::default(),
+            pulls: Pulls::default(),
             watches_table: Cell::new(false),
             config,
         });
@@ -280,7 +275,7 @@ impl Engine {
             unserved_api,
             registry,
             manifest_reads: manifests::ManifestReads::new(directories),
-            image_use: image_collection::ImageUse::default(),
+            image_use: ImageUse::default(),
             cluster: None,
             kubelet_server: None,
             probe_counts: stats::ProbeCounts::default(),

@@ -58,6 +58,12 @@ pub(crate) fn list(paths: &Paths) -> Vec<SourceDirectory> {
     ]
 }
 
+/// The owner of the source that has a file; none if the file is in no source.
+pub(crate) fn owner_of(paths: &Paths, file: &Path) -> Option<Owner> {
+    let mut all = list(paths).into_iter();
+    all.find(|source| file.parent() == Some(&source.path)).map(|source| source.owner)
+}
+
 /// The manifest directories, and the state of their files at the last look.
 pub(crate) struct ManifestDirectories {
     /// `None` while the kernel provides no instance.

@@ -5,7 +5,7 @@
 //! * [`TestPod`]: one pod on a device, as the API shows it
 //! * [`Memory`], [`Share`], [`Holdings`]: the resources that a device uses
 //! * [`manifest`]: the common parts of manifests
-//! * [`Terminal`]: a command on a terminal
+//! * [`Terminal`]: a command on a terminal; [`Background`]: one in the background
 //! * [`steps`]: kills a process of nodlet before its n-th step
 //! * [`upgrade`]: the binaries that supervisors execute, and other binaries
 //! * [`Calls`]: counts the system calls that nodlet makes
@@ -26,6 +26,7 @@
 //! one file per area; they run the built binary and link nothing of it.
 
 mod api;
+mod background;
 mod binary;
 pub mod bus;
 mod calls;
@@ -60,6 +61,7 @@ pub mod upgrade;
 mod view;
 mod witness;
 
+pub use background::Background;
 pub use binary::binary;
 pub use calls::{Calls, Counted};
 pub use cluster_images::{coredns_archive, kube_proxy_archive, with_dynamic_program};

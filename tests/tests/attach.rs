@@ -3,55 +3,17 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use nodlet_tests::{Device, Kubectl, Terminal, manifest};
+use nodlet_tests::{Background, Device, Kubectl, Terminal, manifest};
 
-/// An attached client with pipes, and the lines that it has printed.
-struct Client {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    lines: Arc<Mutex<Vec<String>>>,
-}
-
-impl Client {
-    fn start(mut command: Command) -> Self {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("it can be run");
-        let output = BufReader::new(child.stdout.take().expect("it is piped"));
-        let lines = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&lines);
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                seen.lock().expect("no reader panics").push(line);
-            }
-        });
-        let stdin = child.stdin.take();
-        Self { child, stdin, lines }
-    }
-
-    fn say(&mut self, text: &str) {
-        self.stdin.as_mut().expect("it is open").write_all(text.as_bytes()).expect("the client reads");
-    }
-
-    fn saw(&self, line: &str) -> bool {
-        self.lines.lock().expect("no reader panics").iter().any(|seen| seen == line)
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts an attached client with pipes.
+fn attached(mut command: Command) -> Background {
+    command.stdin(Stdio::piped()).stderr(Stdio::null());
+    Background::start(command)
 }
 
 fn container(steps: &str, more: &str, spec: &str) -> String {
@@ -111,12 +73,12 @@ fn input_that_is_to_be_had_once_ends_with_the_first_client() {
             false => device.command(&["attach", "-i", name]),
             true => kubectl.command(["attach", "-i", name]),
         };
-        let mut client = Client::start(command);
+        let mut client = attached(command);
         client.say("hello\n");
-        device.wait_for("the container to answer", || client.saw("hello"));
+        device.wait_for("the container to answer", || client.saw(|line| line == "hello"));
         client.stdin = None;
         assert!(client.child.wait().expect("it ends").success());
-        device.wait_for("the last line", || client.saw("end"));
+        device.wait_for("the last line", || client.saw(|line| line == "end"));
         device.pod(name).wait_phase("Succeeded");
         assert_eq!(device.pod(name).logs("app"), "hello\nend\n");
         let refused = device.nodlet(["attach", name]).refused();
@@ -133,9 +95,9 @@ fn a_client_that_is_cut_off_ends_input_that_is_to_be_had_once() {
     let pod = container("echo then print end", "stdin: true\nstdinOnce: true", "restartPolicy: Never");
     device.write_manifest("web.yaml", &pod);
     device.pod("web").wait_ready();
-    let mut client = Client::start(device.command(&["attach", "-i", "web"]));
+    let mut client = attached(device.command(&["attach", "-i", "web"]));
     client.say("hello\n");
-    device.wait_for("the container to answer", || client.saw("hello"));
+    device.wait_for("the container to answer", || client.saw(|line| line == "hello"));
     drop(client);
     device.pod("web").wait_phase("Succeeded");
     assert_eq!(device.pod("web").logs("app"), "hello\nend\n");
@@ -146,17 +108,17 @@ fn clients_of_this_agent_attach_to_containers_of_an_earlier_agent() {
     let mut device = Device::start();
     device.write_manifest("web.yaml", &parrot());
     device.pod("web").wait_log("app", "up");
-    let mut before = Client::start(device.command(&["attach", "-i", "web"]));
+    let mut before = attached(device.command(&["attach", "-i", "web"]));
     before.say("before\n");
-    device.wait_for("the container to answer", || before.saw("before"));
+    device.wait_for("the container to answer", || before.saw(|line| line == "before"));
     device.kill_agent();
     assert!(!before.child.wait().expect("it ends").success(), "a lost session is no success");
     device.start_agent();
     device.pod("web").wait_ready();
-    let mut after = Client::start(device.command(&["attach", "-i", "web"]));
+    let mut after = attached(device.command(&["attach", "-i", "web"]));
     after.say("after\n");
-    device.wait_for("the container to answer", || after.saw("after"));
-    assert!(!after.saw("before"), "what was written earlier is in the log");
+    device.wait_for("the container to answer", || after.saw(|line| line == "after"));
+    assert!(!after.saw(|line| line == "before"), "what was written earlier is in the log");
     assert_eq!(device.pod("web").container("app").restart_count(), 0);
     assert_eq!(device.pod("web").logs("app"), "up\nbefore\nafter\n");
 }
@@ -166,16 +128,18 @@ fn all_clients_see_the_output_and_each_may_leave() {
     let device = Device::start();
     device.write_manifest("web.yaml", &parrot());
     device.pod("web").wait_log("app", "up");
-    let mut one = Client::start(device.command(&["attach", "-i", "web"]));
-    let mut two = Client::start(device.command(&["attach", "-i", "web"]));
+    let mut one = attached(device.command(&["attach", "-i", "web"]));
+    let mut two = attached(device.command(&["attach", "-i", "web"]));
     one.say("from one\n");
-    device.wait_for("the first to see it", || one.saw("from one"));
+    device.wait_for("the first to see it", || one.saw(|line| line == "from one"));
     two.say("from two\n");
-    device.wait_for("both to see it", || one.saw("from two") && two.saw("from two"));
+    device.wait_for("both to see it", || {
+        one.saw(|line| line == "from two") && two.saw(|line| line == "from two")
+    });
     one.stdin = None;
     assert!(one.child.wait().expect("it ends").success(), "without stdinOnce it is its session that ends");
     two.say("still here\n");
-    device.wait_for("the other to go on", || two.saw("still here"));
+    device.wait_for("the other to go on", || two.saw(|line| line == "still here"));
 }
 
 #[test]
@@ -184,15 +148,13 @@ fn a_container_without_input_is_watched_alone() {
     let steps = "wait /tmp/go then print out then eprint err then print tick 0.05";
     device.write_manifest("web.yaml", &manifest::pod_with("web", steps, "terminationGracePeriodSeconds: 1"));
     device.pod("web").wait_ready();
-    let mut client = Client::start(device.command(&["attach", "-i", "web"]));
+    let mut client = attached(device.command(&["attach", "-i", "web"]));
     client.say("nobody hears it\n");
     let refused = device.nodlet(["attach", "absent"]).refused();
     assert!(refused.contains("pods \"absent\" not found"), "{refused}");
     device.pod("web").tell("app", "/tmp/go");
     device.pod("web").wait_log("app", "err");
-    device.wait_for("the client to see what comes now", || {
-        client.lines.lock().expect("no reader panics").iter().any(|line| line.starts_with("tick "))
-    });
+    device.wait_for("the client to see what comes now", || client.saw(|line| line.starts_with("tick ")));
     device.remove_manifest("web.yaml");
     assert!(client.child.wait().expect("it ends").success(), "with the container ends the session");
 }

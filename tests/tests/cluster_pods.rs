@@ -1,6 +1,6 @@
 //! Pods between a board and a real Kubernetes control plane: mirror pods, ephemeral containers, deletion, events.
 
-use nodlet_tests::{ClusterNode as Node, ControlPlane};
+use nodlet_tests::{ClusterNode as Node, ControlPlane, TestPod};
 
 /// A pod in a file of a board, with a ConfigMap of the board.
 const STATIC: &str = "
@@ -91,12 +91,9 @@ spec:
     )
 }
 
-#[test]
-fn changes_of_objects_reach_a_running_pod_over_one_connection() {
-    let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+/// A pod with a ConfigMap as a volume, whose `color` is green at first.
+fn pod_with_settings<'a>(plane: &ControlPlane, node: &'a Node) -> TestPod<'a> {
     plane.line("create configmap settings --from-literal=color=green").ok();
-    plane.line("create service clusterip shop --tcp=80:8080").ok();
     plane.apply(&pod(
         "one",
         "    volumeMounts: [{name: settings, mountPath: /settings}]
@@ -105,6 +102,15 @@ fn changes_of_objects_reach_a_running_pod_over_one_connection() {
     ));
     let one = node.device.pod("one");
     one.wait_ready();
+    one
+}
+
+#[test]
+fn changes_of_objects_reach_a_running_pod_over_one_connection() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    plane.line("create service clusterip shop --tcp=80:8080").ok();
+    let one = pod_with_settings(&plane, &node);
     // The Services of the namespace, and that of the API server.
     for variable in
         ["SHOP_SERVICE_PORT=80", "SHOP_PORT_80_TCP_PROTO=tcp", "KUBERNETES_SERVICE_HOST=10.96.0.1"]
@@ -131,15 +137,7 @@ fn changes_of_objects_reach_a_running_pod_over_one_connection() {
 fn a_server_without_http2_has_its_pods_watched_and_its_objects_read_each_minute() {
     let plane = ControlPlane::start_with_flags(&[], &["--disable-http2-serving"]);
     let node = Node::join(&plane, "board-1");
-    plane.line("create configmap settings --from-literal=color=green").ok();
-    plane.apply(&pod(
-        "one",
-        "    volumeMounts: [{name: settings, mountPath: /settings}]
-  volumes: [{name: settings, configMap: {name: settings}}]
-",
-    ));
-    let one = node.device.pod("one");
-    one.wait_ready();
+    let one = pod_with_settings(&plane, &node);
     plane.line("patch configmap settings -p {\"data\":{\"color\":\"blue\"}}").ok();
     node.device.wait_within(std::time::Duration::from_secs(150), "the new color", || {
         one.exec("app", ["/bin/demo", "cat", "/settings/color"]).stdout == "blue"

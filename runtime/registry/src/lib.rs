@@ -211,11 +211,23 @@ impl Registry {
 
     /// Whether the pod comes from the API, of this board or of its cluster, and not from a file of the board.
     pub(crate) fn is_from_api(&self, wanted: &Wanted) -> bool {
-        match self.sources.directory_of(&wanted.source).map(|directory| directory.owner) {
-            None | Some(Owner::File) => false,
+        match self.owner_of(wanted) {
+            None => false,
+            // People may put files of other names beside those of clients.
             Some(Owner::Client) => self.is_applied(wanted),
-            Some(Owner::Cluster) => true,
+            Some(owner) => owner.is_api(),
         }
+    }
+
+    /// The owner of the source of a pod; none if the file is in no source.
+    pub fn owner_of(&self, wanted: &Wanted) -> Option<Owner> {
+        self.sources.owner_of(&wanted.source)
+    }
+
+    /// The desired pods from the sources of one owner, except those that another source overrides.
+    pub fn wanted_of(&self, owner: Owner) -> Vec<Rc<Wanted>> {
+        let (wanted, _) = self.sources.wanted();
+        wanted.into_values().filter(|one| self.owner_of(one) == Some(owner)).collect()
     }
 
     /// The reply to a request whose file was written and read.

@@ -4,6 +4,8 @@
 //! this module opens no file. A file that becomes invalid disturbs no pod, because its last valid contents
 //! remain until it is corrected or removed.
 
+mod owner;
+
 use std::cmp::Ordering;
 use std::ffi::{OsStr, OsString};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,6 +18,7 @@ use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::Uid;
 use nodlet_kube::kinds::{self, Kind};
 use nodlet_kube::manifest::{self, Definition, ManifestError, Validation};
+pub use owner::{Owner, SourceDirectory};
 
 /// The maximum size of a manifest in bytes: the same as for requests to the API, and more than a cluster
 /// stores of an object. A kubelet reads ten times as much, on a machine with memory for it.
@@ -30,28 +33,6 @@ const QUOTA: Size = Size { pods: 1024, bytes: 4 << 20 };
 
 /// Definitions by kind, namespace and name, with the file of each.
 pub(crate) type DefinitionsByName = SortedMap<(Kind, Rc<str>, Rc<str>), (Rc<Definition>, PathBuf)>;
-
-/// A source: a directory of manifests, and who decides about its objects.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SourceDirectory {
-    /// The directory.
-    pub path: PathBuf,
-    /// The owner, which alone creates, changes and removes its files.
-    pub owner: Owner,
-    /// How to change a pod of this source, if not by its file. Continues the sentence "it is defined by FILE; ".
-    pub hint: Option<String>,
-}
-
-/// The owner of a source, which alone creates, changes and removes its files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
-    /// The people and programs of the board: clients of the API cannot change the pods of these files.
-    File,
-    /// Clients of the API: each object has a file of its own, with the name by `Row::file`.
-    Client,
-    /// The cluster that the board has joined.
-    Cluster,
-}
 
 /// All sources, lowest precedence first, and the quota that their objects share.
 #[derive(Debug, Default)]
@@ -140,6 +121,11 @@ impl Sources {
     pub(crate) fn directory_of(&self, file: &Path) -> Option<&SourceDirectory> {
         let mut all = self.list.iter().map(|source| &source.directory);
         all.find(|directory| file.parent() == Some(&directory.path))
+    }
+
+    /// The owner of a file.
+    pub fn owner_of(&self, file: &Path) -> Option<Owner> {
+        self.directory_of(file).map(|directory| directory.owner)
     }
 
     /// The path of the object of a client, whose file has this name.

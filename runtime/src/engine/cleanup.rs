@@ -13,7 +13,7 @@ use nodlet_host::cgroup::{CgroupError, Cgroups, PodCgroup};
 use nodlet_host::error::chain;
 use nodlet_host::paths::Paths;
 use nodlet_host::{log_files, volume};
-use nodlet_registry::{Owner, Wanted};
+use nodlet_registry::Wanted;
 
 use super::{EngineError, Shell};
 
@@ -27,7 +27,7 @@ pub(super) fn sweep(shell: &Rc<Shell>, wanted: &SortedSet<String>) {
         // Half-written files of an agent that died: nobody reads names like these. Among the files of others the agent
         // writes tokens only.
         let sources = crate::sources::list(&paths).into_iter();
-        let written = sources.map(|source| (source.path, source.owner != Owner::File));
+        let written = sources.map(|source| (source.path, source.owner.is_api()));
         for (directory, writes_all) in written.chain([(paths.records(), true)]) {
             let is_left = |name: &&String| {
                 name.starts_with('.')

@@ -12,6 +12,7 @@
 //! ```
 
 pub(super) mod connection;
+mod enrolment;
 mod kubelet_server;
 pub(super) mod labels;
 mod mirrors;
@@ -43,7 +44,8 @@ use nodlet_core::error::causes;
 use nodlet_core::facts::{Observation, PodObservation};
 use nodlet_core::pod::PodState;
 
-use super::{Engine, Shell, cluster_network, enrolment, uplink};
+use super::network::{cluster_network, uplink};
+use super::{Engine, Shell};
 use crate::api::Reply;
 use crate::at_rest::AtRest;
 use nodlet_registry::Status;

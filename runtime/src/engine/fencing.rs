@@ -18,6 +18,7 @@ use nodlet_cluster::fencing::Fencing;
 use nodlet_core::facts::{Fence, Observation, PodIndex, PodObservation};
 use nodlet_core::sorted::SortedSet;
 use nodlet_host::paths::Paths;
+use nodlet_registry::Owner;
 use smol::Async;
 
 use super::{Engine, EngineError, Shell};
@@ -173,8 +174,8 @@ impl Engine {
         let Some(fences) = &self.shell.fences else { return };
         let fence = fences.decision.borrow().fence(now());
         let wanted = self.shell.pods.wanted(pod);
-        let is_of_cluster = wanted
-            .is_some_and(|wanted| wanted.source.parent() == Some(&*self.shell.paths.cluster_manifests()));
+        let is_of_cluster =
+            wanted.is_some_and(|wanted| self.registry.owner_of(&wanted) == Some(Owner::Cluster));
         let is_open = self.node.pod(pod).is_none_or(|state| state.fence() == Fence::Open);
         if is_of_cluster && !(is_open && fence == Fence::Open) {
             self.observe(Observation::Of(pod, PodObservation::Fence(fence)));

@@ -1,5 +1,8 @@
 //! Looks up the images that a change of a pod requires, and warns the client of those that are not on the board.
 
+pub(super) mod collection;
+pub(super) mod pull;
+
 use nodlet_rootfs::{Reference, Store};
 
 use crate::api::{Accepted, Reply};
@@ -7,6 +10,8 @@ use nodlet_registry::AwaitedImage;
 
 use super::Engine;
 use super::stores::Stores;
+pub use collection::{ImageCollection, ImageLimitError, image_store_limit};
+pub use pull::{LOOK, PULL};
 
 impl Engine {
     /// Answers a client that changes a pod, with a warning for each of the images that is not on the board.

@@ -110,12 +110,11 @@ impl Engine {
         &mut self,
         uid: Uid,
         source: PathBuf,
-        owner: Owner,
         go_on: impl FnOnce(&mut Engine, Result<(), RemoveManifestError>) + 'static,
     ) {
         self.shell.pods.set_deleted(&uid, true);
-        // Clients write a file only after its removal; the cluster's next pod of the name does not wait.
-        let of = (owner == Owner::Cluster).then_some(&uid);
+        let owner = self.registry.sources.owner_of(&source);
+        let of = owner.is_some_and(Owner::replaces_in_place).then_some(&uid);
         let removed = self.shell.stores.remove_manifest(source.clone(), of);
         self.shell.tasks.then(removed, move |engine, removed| {
             engine.read_sources_then(move |engine| {

@@ -3,7 +3,8 @@
 use nodlet_core::facts::{Action, Attempt, PodIndex, PodObservation};
 use nodlet_host::error::{causes, chain};
 
-use super::{Engine, exec, hook, pull, run, sandbox, stop, volumes};
+use super::images::pull;
+use super::{Engine, exec, hook, run, sandbox, stop, volumes};
 
 impl Engine {
     /// Carries out an action. Its result has a type of its own, and is converted to an observation only here. What a

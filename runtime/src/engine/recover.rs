@@ -1,36 +1,31 @@
 //! Finds the pods of an earlier agent at the start: those whose supervisors still run, and the files of those whose
 //! supervisors have died.
 
-use std::cell::RefCell;
+mod greet;
+mod runs;
+
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use nodlet_core::facts::{Attempt, Found, FoundAttempt, FoundSandbox, Health, User};
-use nodlet_core::sorted::SortedMap;
-use nodlet_core::spec::ContainerIndex;
+use nodlet_core::facts::{Found, FoundSandbox};
 use nodlet_core::spec::volume::ClaimedVolume;
-use nodlet_core::time::{Instant, Moment};
-use nodlet_host::cgroup::{CgroupError, PodCgroup};
-use nodlet_host::paths::Paths;
+use nodlet_core::time::Moment;
+use nodlet_host::cgroup::CgroupError;
 use nodlet_host::volume;
 use nodlet_kube::manifest;
 use nodlet_registry::Wanted;
 use nodlet_registry::held_updates::Waits;
-use nodlet_supervisor::ExitRecord;
-use nodlet_supervisor::client::{
-    self, StartedProcess, Supervisor, SupervisorError, SupervisorEvent, SupervisorState,
-};
+use nodlet_supervisor::client::{self, SupervisorError};
 
-use super::cleanup::{self, names};
-use super::handles::{Run, Sandbox};
-use super::on_tmpfs::{LeftBehind, OnTmpfs, read_conditions, read_deletion, read_healths};
-use super::reports;
-use super::run::{self, Layers};
+use super::cleanup::{self};
+use super::handles::Sandbox;
+use super::on_tmpfs::{LeftBehind, OnTmpfs, read_conditions, read_deletion};
 use super::{EngineError, Shell};
+use greet::{find_supervisor, finish_starts};
+use runs::{Known, adopt_runs, lost_runs};
 
 /// A pod that was found, for the core and for the engine.
 pub(super) struct FoundPod {
@@ -47,12 +42,6 @@ pub(super) struct FoundPod {
 /// Time within which a supervisor must answer a new agent. It may wait for a slow card; one that takes longer counts
 /// as dead.
 const GREETING: Duration = Duration::from_secs(20);
-
-/// How long the request to execute this agent's binary is repeated while a supervisor is starting something.
-const STARTING: Duration = Duration::from_secs(5);
-
-/// Time between two requests to a supervisor that is busy.
-const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The reason why the state of a pod is unknown.
 enum LookError {
@@ -258,250 +247,4 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         status: left.map_or_else(|| read_conditions(directory), |left| left.status),
     };
     Ok(FoundPod { found, wanted, created, waits, sandbox, claims })
-}
-
-/// Waits for runs that an earlier agent was starting, so that they are not started twice. No pod is managed before
-/// all are found, so a start that takes longer than [`GREETING`] is killed, and repeated later.
-async fn finish_starts(
-    supervisor: &Supervisor,
-    cgroup: &PodCgroup,
-    mut state: SupervisorState,
-) -> SupervisorState {
-    if !await_starts(supervisor, &mut state).await {
-        for (container, number) in &state.starting {
-            log::error!("the start of {container}#{number} takes too long; killing it");
-            // Its helper is in there.
-            if let Err(error) = cgroup.known_leaf(container, *number).kill() {
-                log::error!(
-                    "failed to kill the start of {container}#{number}: {}",
-                    nodlet_host::error::chain(&error)
-                );
-            }
-        }
-        await_starts(supervisor, &mut state).await;
-    }
-    state
-}
-
-/// Waits for the starts that are under way. Returns `false` if some have not ended within [`GREETING`].
-async fn await_starts(supervisor: &Supervisor, state: &mut SupervisorState) -> bool {
-    let ended = async {
-        while !state.starting.is_empty() {
-            // One that dies meanwhile is noticed by whoever listens next.
-            let Ok(event) = supervisor.next().await else { break };
-            if let SupervisorEvent::Started { container, number, .. }
-            | SupervisorEvent::StartFailed { container, number, .. } = &event
-            {
-                state.starting.retain(|(of, started)| of != container || started != number);
-            }
-            state.events.push(event);
-        }
-        true
-    };
-    let late = async {
-        smol::Timer::after(GREETING).await;
-        false
-    };
-    smol::future::or(ended, late).await
-}
-
-/// Connects to the pod's supervisor, and returns it with its state; `None` if it is dead.
-async fn find_supervisor(
-    known: &RefCell<Layers>,
-    directory: &Path,
-    ours: &File,
-) -> Result<Option<(Supervisor, SupervisorState, MountedLayers)>, SupervisorError> {
-    let found = loop {
-        match Supervisor::connect(directory) {
-            // Agents that died since have left their connections to it.
-            Err(SupervisorError::Occupied) => smol::Timer::after(ASK_AGAIN).await,
-            other => break other?,
-        };
-    };
-    let Some(supervisor) = found else { return Ok(None) };
-    let (state, layers) = greet(known, &supervisor, ours).await?;
-    Ok(Some((supervisor, state, layers)))
-}
-
-/// The mounted image layers of a pod's runs.
-type MountedLayers = Vec<Rc<OwnedFd>>;
-
-async fn hello(
-    known: &RefCell<Layers>,
-    supervisor: &Supervisor,
-) -> Result<(SupervisorState, MountedLayers), SupervisorError> {
-    let mut layers = Vec::new();
-    let mut keep = |name: &str, mount: OwnedFd| layers.push(known.borrow_mut().share(name, mount));
-    let state = supervisor.hello_with(&mut keep).await?;
-    Ok((state, layers))
-}
-
-/// Greets a supervisor. If it runs another binary than this agent, it executes this agent's binary first, so that
-/// only this function has to support two versions. If that fails, the supervisor continues with its binary, if this
-/// agent supports its protocol.
-async fn greet(
-    layers: &RefCell<Layers>,
-    supervisor: &Supervisor,
-    ours: &File,
-) -> Result<(SupervisorState, MountedLayers), SupervisorError> {
-    let mut theirs = match hello(layers, supervisor).await {
-        Ok(state) if runs_on(state.0.pid, ours) => return Ok(state),
-        Ok(state) => Some(state),
-        Err(SupervisorError::Version { .. }) => None,
-        Err(error) => return Err(error),
-    };
-    let begun = nodlet_host::clock::instant();
-    loop {
-        theirs = match (supervisor.reexec(ours.as_fd()).await, theirs) {
-            (Ok(()), _) => return hello(layers, supervisor).await,
-            // A start is over soon, or is given up; one that we understand need not wait for it.
-            (Err(SupervisorError::Busy), theirs)
-                if theirs.is_none() || nodlet_host::clock::instant() < begun + STARTING =>
-            {
-                smol::Timer::after(ASK_AGAIN).await;
-                theirs
-            }
-            // The results of starts that ended meanwhile are reported as news.
-            (Err(error @ (SupervisorError::Busy | SupervisorError::Reexec { .. })), Some(state)) => {
-                log::error!(
-                    "failed to {}; the supervisor keeps its binary",
-                    nodlet_host::error::chain(&error)
-                );
-                return Ok(state);
-            }
-            (Err(error), _) => return Err(error),
-        };
-    }
-}
-
-/// Whether a process executes this file.
-fn runs_on(pid: i32, binary: &File) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let same = |a: fs::Metadata, b: fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
-    fs::metadata(format!("/proc/{pid}/exe")).ok().zip(binary.metadata().ok()).is_some_and(|(a, b)| same(a, b))
-}
-
-/// The state that a supervisor has reported, by run.
-#[derive(Default)]
-struct Known {
-    ready_at: Option<Instant>,
-    runs: SortedMap<(String, u32), KnownRun>,
-    /// Starts that failed while no agent ran.
-    failed: Vec<(String, u32)>,
-}
-
-struct KnownRun {
-    process: StartedProcess,
-    /// Set if the run has ended; with its exit record, if there is one.
-    exit: Option<Option<ExitRecord>>,
-}
-
-impl Known {
-    fn of(state: SupervisorState) -> Known {
-        let mut known = Known::default();
-        for event in state.events {
-            match event {
-                SupervisorEvent::SandboxReady { at } => known.ready_at = Some(at),
-                SupervisorEvent::Started { container, number, process } => {
-                    known.runs.insert((container, number), KnownRun { process, exit: None });
-                }
-                SupervisorEvent::Exited { container, number, exit } => {
-                    if let Some(run) = known.runs.get_mut(&(container, number)) {
-                        run.exit = Some(exit);
-                    }
-                }
-                SupervisorEvent::StartFailed { container, number, .. } => {
-                    known.failed.push((container, number))
-                }
-                // Processes that an earlier agent asked for have nobody who waits for them.
-                SupervisorEvent::SandboxFailed { .. }
-                | SupervisorEvent::ExecStarted { .. }
-                | SupervisorEvent::ExecFailed { .. }
-                | SupervisorEvent::ExecExited { .. }
-                | SupervisorEvent::Attached { .. }
-                | SupervisorEvent::AttachFailed { .. } => {}
-            }
-        }
-        known
-    }
-}
-
-/// Adds the runs that are alive to `sandbox`. Returns all runs, for the core.
-fn adopt_runs(
-    paths: &Paths,
-    wanted: &Wanted,
-    sandbox: &Sandbox,
-    runs: SortedMap<(String, u32), KnownRun>,
-) -> Vec<FoundAttempt> {
-    let mut attempts = Vec::new();
-    let healths = read_healths(&paths.run_pod(&wanted.pod.uid.0));
-    for ((name, number), known) in runs {
-        let Some(index) = wanted.pod.spec.index_of(&name) else { continue };
-        let facts = run::read_facts(paths, wanted, &name, number);
-        let at = known.process.at;
-        let container = reports::started_container(&facts, at, known.process.user);
-        let leaf = sandbox.cgroup.known_leaf(&name, number);
-        let exit = known.exit.map(|record| reports::exit_of(record, at, reports::oom_killed(&leaf)));
-        let attempt = Attempt { container: index, number };
-        if exit.is_none()
-            && let Err(error) = leaf.kill_execs()
-        {
-            // Nobody waits for what an earlier agent had executed.
-            log::error!(
-                "failed to kill what was executed in {name}#{number}: {}",
-                nodlet_host::error::chain(&error)
-            );
-        }
-        if exit.is_some() {
-            // Its end is reported to the core here, and never again.
-            if let Err(error) = leaf.remove() {
-                log::error!(
-                    "failed to remove the cgroup of {name}#{number}: {}",
-                    nodlet_host::error::chain(&error)
-                );
-            }
-        } else {
-            let run = Run {
-                leaf,
-                process: known.process.pidfd,
-                started: Some(container.clone()),
-                image: facts,
-                _layers: Vec::new(),
-            };
-            sandbox.runs.borrow_mut().insert((name, number), run);
-        }
-        let health = healths.get(usize::from(index.0)).copied().unwrap_or_default();
-        attempts.push(FoundAttempt { attempt, container, exit, health });
-    }
-    attempts
-}
-
-/// The newest run of each container, after the supervisor died while no agent ran. How a run ended is known only if
-/// there is an exit record.
-fn lost_runs(
-    paths: &Paths,
-    wanted: &Wanted,
-    directory: &Path,
-    created: Instant,
-) -> io::Result<Vec<FoundAttempt>> {
-    let newest = |name: &str| {
-        let numbers = names(&directory.join(run::FACTS));
-        let of =
-            |file: &String| file.strip_suffix(".json")?.strip_prefix(name)?.strip_prefix('_')?.parse().ok();
-        numbers.iter().filter_map(of).max()
-    };
-    let lost = |index: ContainerIndex| {
-        let name = &wanted.pod.spec.container(index).name;
-        let Some(number) = newest(name) else { return Ok(None) };
-        let exit = ExitRecord::read(directory, name, number)?;
-        let at = exit.as_ref().map_or(created, |exit| exit.started_at);
-        let user = User::default();
-        Ok(Some(FoundAttempt {
-            attempt: Attempt { container: index, number },
-            container: reports::started_container(&run::read_facts(paths, wanted, name, number), at, user),
-            exit: exit.map(|record| reports::exit_of(Some(record), at, false)),
-            health: Health::default(),
-        }))
-    };
-    wanted.pod.spec.container_indexes().filter_map(|index| lost(index).transpose()).collect()
 }

@@ -12,13 +12,14 @@ use nodlet_core::pod::PodState;
 use nodlet_host::launch::ExecConfig;
 use nodlet_kube::kinds::Kind;
 use nodlet_registry::{
-    Decision, DefinitionName, Deletion, Identity, Owner, PodName, Registry, ReplacedPod, RequestOptions,
-    Stop, Updating, Write, Written,
+    Decision, DefinitionName, Deletion, Identity, PodName, Registry, ReplacedPod, RequestOptions, Stop,
+    Updating, Write, Written,
 };
 
 use super::exec::{Exec, ExecNews};
+use super::network::netns;
 use super::pods::EphemeralRequest;
-use super::{Engine, Shell, netns, stats};
+use super::{Engine, Shell, stats};
 
 impl Engine {
     /// Carries out a request of the API. Parts that take time continue in a task.
@@ -289,21 +290,16 @@ impl Engine {
         match desired {
             Some(desired) if !dry_run => {
                 let uid = desired.pod.uid.clone();
-                self.remove_pod_manifest(
-                    uid,
-                    desired.source.clone(),
-                    Owner::Client,
-                    move |engine, removed| {
-                        if let Err(error) = removed {
-                            return drop(reply.try_send(Err(Status::internal(causes(&error)))));
-                        }
-                        if let Some(uid) = replacement {
-                            // Also if the pod that it replaces has ended meanwhile.
-                            engine.observe(Observation::Unwanted { uid, grace: None });
-                        }
-                        let _ = reply.try_send(engine.stop(index, &name, stop));
-                    },
-                );
+                self.remove_pod_manifest(uid, desired.source.clone(), move |engine, removed| {
+                    if let Err(error) = removed {
+                        return drop(reply.try_send(Err(Status::internal(causes(&error)))));
+                    }
+                    if let Some(uid) = replacement {
+                        // Also if the pod that it replaces has ended meanwhile.
+                        engine.observe(Observation::Unwanted { uid, grace: None });
+                    }
+                    let _ = reply.try_send(engine.stop(index, &name, stop));
+                });
             }
             Some(_) | None if dry_run => {
                 let _ = reply.try_send(self.object(index).ok_or_else(|| Status::not_found("pods", &name)));

@@ -24,8 +24,9 @@ use nodlet_registry::{ConfigObjects, Wanted};
 
 pub(super) use super::handles::FACTS;
 use super::handles::{ImageFacts, Run, Sandbox, facts_path, write_facts};
+use super::images::pull;
 use super::stores::Stores;
-use super::{Shell, cleanup, cores, devices, pull, root, this_node};
+use super::{Shell, cleanup, cores, devices, root, this_node};
 
 /// The mounted image layers: one mount for each layer on the whole board, so that its pages are cached once. A layer
 /// stays mounted as long as a run uses it.

@@ -25,7 +25,8 @@ use nodlet_supervisor::client::{self, Supervisor, SupervisorError, SupervisorEve
 use super::exec::Execs;
 use super::handles::Sandbox;
 use super::machine::Machine;
-use super::{SUPERVISOR_END, Shell, cleanup, devices, firewall, on_tmpfs, reports, this_node, volumes};
+use super::network::{cluster_network, firewall};
+use super::{SUPERVISOR_END, Shell, cleanup, devices, on_tmpfs, reports, this_node, volumes};
 
 /// Time within which supervisor and namespaces must be ready. Nothing is written to flash for them. One that hangs
 /// must not block the pod's deletion.
@@ -241,19 +242,8 @@ async fn make_on(
     for message in left_out {
         emit("DNSConfigForming", message);
     }
-    // A board alone has no such DNS, and nobody misses it.
-    if wanted.source.parent() == Some(&shell.paths.cluster_manifests())
-        && shell.config.dns.servers.is_empty()
-        && pod_files::wants_cluster_dns(&pod.spec)
-    {
-        let (name, namespace) = (&pod.name, &pod.namespace);
-        emit(
-            "MissingClusterDNS",
-            format!(
-                "pod: \"{name}_{namespace}({uid})\". kubelet does not have ClusterDNS IP configured and cannot create Pod \
-             using \"ClusterFirst\" policy. Falling back to \"Default\" policy."
-            ),
-        );
+    if let Some(message) = cluster_network::missing_dns(shell, wanted) {
+        emit("MissingClusterDNS", message);
     }
     let cgroup = shell.machine.cgroups.pod(pod).map_err(Failure::sandbox)?;
     let mut network = ip.map(|ip| shell.machine.network.borrow().config(&pod.uid, ip));

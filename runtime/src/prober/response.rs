@@ -2,6 +2,7 @@
 //! body is kept.
 
 use super::stream::{Stream, StreamError};
+use nodlet_wire::http::head_end;
 
 /// Maximum size of a head in bytes.
 const HEAD: usize = 64 * 1024;
@@ -191,19 +192,6 @@ fn malformed(bytes: &[u8]) -> ReadError {
     let line = bytes.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
     let line = String::from_utf8_lossy(&line[..line.len().min(100)]);
     ReadError::Malformed(format!("malformed HTTP response {line:?}"))
-}
-
-/// Returns the end of a head, including its empty line. `from` is the start of a line, and advances over
-/// complete lines.
-fn head_end(bytes: &[u8], from: &mut usize) -> Option<usize> {
-    while let Some(at) = bytes[*from..].iter().position(|byte| *byte == b'\n') {
-        let line = &bytes[*from..*from + at];
-        *from += at + 1;
-        if matches!(line, b"" | b"\r") {
-            return Some(*from);
-        }
-    }
-    None
 }
 
 fn parse(head: &[u8]) -> Option<Response> {

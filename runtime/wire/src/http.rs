@@ -401,7 +401,7 @@ fn chunk_size(line: &str) -> Option<u64> {
 }
 
 /// The end of a head, including its empty line. `from` is the start of a line, and advances over complete lines.
-fn head_end(bytes: &[u8], from: &mut usize) -> Option<usize> {
+pub fn head_end(bytes: &[u8], from: &mut usize) -> Option<usize> {
     while let Some(at) = bytes[*from..].iter().position(|byte| *byte == b'\n') {
         let line = &bytes[*from..*from + at];
         *from += at + 1;

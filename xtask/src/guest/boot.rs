@@ -41,7 +41,7 @@ impl Guest<'_> {
         let program = |name: &str| {
             programs.get(name).ok_or_else(|| Failure(format!("there is no test program {name:?}")))
         };
-        let mut orders = format!("load {}\n", self.modules.join(" "));
+        let mut orders = format!("load {}\n", self.modules.concat().join(" "));
         for controllers in self.cgroup_v1 {
             orders.push_str(&format!("{CGROUP_V1} {controllers}\n"));
         }
@@ -120,7 +120,7 @@ impl Guest<'_> {
         }
         // Not below /tests, which has a test program of the name `examples`.
         cpio.file("/examples/replay", 0o755, &fs::read(program("replay")?)?).map_err(failed)?;
-        let modules = kernel.modules(self.modules)?;
+        let modules = kernel.modules(&self.modules.concat())?;
         let mut list = String::new();
         for module in &modules {
             let words: Vec<&str> =

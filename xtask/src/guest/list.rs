@@ -19,7 +19,10 @@ pub(super) const PLAIN: Guest<'_> = Guest {
 pub(super) const UNITS: &[&str] = &["nodlet_host", "nodlet_runtime", "nodlet_supervisor"];
 
 /// The modules of Debian's kernels that nodlet needs.
-pub(super) const NEEDED: &[&str] = &["erofs", "overlay", "veth", "bridge", "loop"];
+const BASE: &[&str] = &["erofs", "overlay", "veth", "bridge", "loop"];
+
+/// The modules of most guests.
+const NEEDED: &[&[&str]] = &[BASE];
 
 /// Suites that use the real kubectl.
 pub(super) const WITH_KUBECTL: &[&str] = &[
@@ -112,21 +115,10 @@ pub(super) const WITH_PACKAGES: &[&str] = &["package"];
 pub(super) const PACKAGES: &[(&str, &str)] = &[("nodlet-1.deb", "1.0-1"), ("nodlet-2.deb", "1.0-2")];
 
 /// The modules of packet filters and network address translation that nodlet uses.
-pub(super) const FILTERS: &[&str] = &[
-    "erofs",
-    "overlay",
-    "veth",
-    "bridge",
-    "loop",
-    "nf_tables",
-    "nft_chain_nat",
-    "nft_nat",
-    "nft_masq",
-    "nft_ct",
-    "nft_fib_inet",
-    // Not for a filter: a kind of link that tests create.
-    "ifb",
-];
+const FILTERS: &[&str] = &["nf_tables", "nft_chain_nat", "nft_nat", "nft_masq", "nft_ct", "nft_fib_inet"];
+
+/// The modules of serial devices on USB, and of the lines between them and the host.
+const SERIAL: &[&str] = &["virtio_pci", "virtio_console", "xhci_pci", "usbserial", "ftdi_sio"];
 
 /// A serial port on USB, which is wired to a port of the guest, and QEMU's monitor at another port: tests
 /// plug devices in and out. CAN cards on one bus.
@@ -211,7 +203,7 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
         what: "several processors, of which containers have some for themselves, swap, and quotas of disks",
         kernel: "",
         runs: &["cores --ignored --test-threads=1"],
-        modules: &["erofs", "overlay", "veth", "bridge", "loop", "ext4", "quota_v2", "xfs"],
+        modules: &[BASE, &["ext4", "quota_v2", "xfs"]],
         when: When::InTurn,
         ..PLAIN
     },
@@ -291,31 +283,15 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
         what: "links of pods and of the board, beside the programs of its owner",
         kernel: "",
         runs: &["devices an_interface", "ports", "examples"],
-        modules: FILTERS,
+        // ifb is no filter, but a kind of link that tests create.
+        modules: &[BASE, FILTERS, &["ifb"]],
         ..PLAIN
     },
     Guest {
         name: "gateway",
         what: "a gateway of real software: a broker, a collector of a serial device and a web server",
         runs: &["gateway"],
-        modules: &[
-            "erofs",
-            "overlay",
-            "veth",
-            "bridge",
-            "loop",
-            "nf_tables",
-            "nft_chain_nat",
-            "nft_nat",
-            "nft_masq",
-            "nft_ct",
-            "nft_fib_inet",
-            "virtio_pci",
-            "virtio_console",
-            "xhci_pci",
-            "usbserial",
-            "ftdi_sio",
-        ],
+        modules: &[BASE, FILTERS, SERIAL],
         when: When::InTurn,
         hardware: HARDWARE,
         ..PLAIN
@@ -324,22 +300,7 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
         name: "hardware",
         what: "devices on USB, which are plugged in and out, and CAN",
         runs: &["hardware --ignored --test-threads=1"],
-        modules: &[
-            "erofs",
-            "overlay",
-            "veth",
-            "bridge",
-            "loop",
-            "virtio_pci",
-            "virtio_console",
-            "xhci_pci",
-            "usbserial",
-            "ftdi_sio",
-            "can_raw",
-            "vcan",
-            "vxcan",
-            "kvaser_pci",
-        ],
+        modules: &[BASE, SERIAL, &["can_raw", "vcan", "vxcan", "kvaser_pci"]],
         when: When::InTurn,
         hardware: HARDWARE,
         ..PLAIN
@@ -357,41 +318,34 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
         what: "ufw, firewalld and Docker of Debian",
         runs: &["firewalls --include-ignored --test-threads=1 --skip beside_ufw --skip beside_firewalld"],
         modules: &[
-            "erofs",
-            "overlay",
-            "veth",
-            "bridge",
-            "loop",
-            "nf_tables",
-            "nft_chain_nat",
-            "nft_nat",
-            "nft_masq",
-            "nft_ct",
-            "nft_fib_inet",
-            // Of the firewalls.
-            "nft_compat",
-            "nft_limit",
-            "nft_log",
-            "nft_redir",
-            "nft_reject_inet",
-            "nft_reject_ipv4",
-            "nft_reject_ipv6",
-            "nf_conntrack_netbios_ns",
-            "nf_conntrack_tftp",
-            "nf_conntrack_ftp",
-            "nf_log_syslog",
-            "ip6t_REJECT",
-            "ip6t_rt",
-            "ipt_REJECT",
-            "xt_LOG",
-            "xt_MASQUERADE",
-            "xt_addrtype",
-            "xt_conntrack",
-            "xt_hl",
-            "xt_limit",
-            "xt_nat",
-            "xt_recent",
-            "xt_tcpudp",
+            BASE,
+            FILTERS,
+            &[
+                // Of the firewalls.
+                "nft_compat",
+                "nft_limit",
+                "nft_log",
+                "nft_redir",
+                "nft_reject_inet",
+                "nft_reject_ipv4",
+                "nft_reject_ipv6",
+                "nf_conntrack_netbios_ns",
+                "nf_conntrack_tftp",
+                "nf_conntrack_ftp",
+                "nf_log_syslog",
+                "ip6t_REJECT",
+                "ip6t_rt",
+                "ipt_REJECT",
+                "xt_LOG",
+                "xt_MASQUERADE",
+                "xt_addrtype",
+                "xt_conntrack",
+                "xt_hl",
+                "xt_limit",
+                "xt_nat",
+                "xt_recent",
+                "xt_tcpudp",
+            ],
         ],
         // The Debian is 300 MB of packages.
         when: When::ByHand,
@@ -413,7 +367,7 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
         kernel: "systemd.show_status=0",
         runs: &["systemd --ignored --test-threads=1 --skip turned_off"],
         // Includes the module that the tests use as a network card.
-        modules: &["erofs", "overlay", "veth", "bridge", "loop", "dummy"],
+        modules: &[BASE, &["dummy"]],
         system: System::Systemd,
         ..PLAIN
     },

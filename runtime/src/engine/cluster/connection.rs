@@ -12,10 +12,9 @@ use nodlet_cluster::{enrol, node};
 use nodlet_core::error::causes;
 use nodlet_registry::objects::Key;
 
-use super::super::enrolment::EnrolmentError;
 use super::super::fencing::Fences;
-use super::super::{Shell, enrolment};
-use super::{Failure, Follower, labels};
+use super::enrolment::EnrolmentError;
+use super::{Failure, Follower, Shell, enrolment, labels};
 
 /// The time for which a new certificate is awaited, during which the Lease is not renewed.
 const CERTIFICATE_WITHIN: Duration = Duration::from_secs(10);

@@ -16,6 +16,7 @@ use nodlet_core::sorted::SortedSet;
 use nodlet_core::spec::Uid;
 use nodlet_kube::kinds;
 use nodlet_kube::manifest::{self, Manifest, Validation};
+use nodlet_registry::Owner;
 use nodlet_wire::http::HttpError;
 
 use super::{Engine, Failure, Follower, labels};
@@ -98,11 +99,9 @@ impl Follower {
     /// Ends pods of the cluster's manifests that the cluster does not list, and removes objects that no pod refers to.
     async fn remove_leftovers(&mut self, listed: SortedSet<String>) {
         let directory = self.shell.paths.cluster_manifests();
-        let in_loop = directory.clone();
         let stale = self
             .in_loop(move |engine| {
-                let (wanted, _) = engine.registry.sources.wanted();
-                let of_cluster = wanted.values().filter(|one| one.source.parent() == Some(&*in_loop));
+                let of_cluster = engine.registry.wanted_of(Owner::Cluster).into_iter();
                 let stale = of_cluster.filter(|one| !listed.contains(&*one.pod.uid.0));
                 stale.map(|one| (one.pod.uid.clone(), one.source.clone())).collect::<Vec<_>>()
             })
@@ -292,11 +291,11 @@ impl Follower {
     /// Which pod with the name of `known`, whose UID is `uid`, the manifests of the board contain.
     async fn named(&self, uid: &str, known: &Known) -> Named {
         let key = (known.namespace.as_str().into(), known.name.as_str().into());
-        let (directory, uid) = (self.shell.paths.cluster_manifests(), Uid::from(uid));
+        let uid = Uid::from(uid);
         let found = self.in_loop(move |engine| {
             let (wanted, _) = engine.registry.sources.wanted();
             let Some(found) = wanted.get(&key) else { return Named::Nothing };
-            match found.source.parent() == Some(&directory) {
+            match engine.registry.owner_of(found) == Some(Owner::Cluster) {
                 true if found.pod.uid == uid => Named::Itself,
                 true => Named::Predecessor(found.pod.uid.clone()),
                 false => Named::OfFile(found.source.clone()),

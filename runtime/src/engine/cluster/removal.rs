@@ -8,7 +8,6 @@ use nodlet_cluster::backoff::Backoff;
 use nodlet_core::error::causes;
 use nodlet_core::facts::Observation;
 use nodlet_core::spec::Uid;
-use nodlet_registry::Owner;
 
 use super::Engine;
 
@@ -23,7 +22,7 @@ impl Engine {
         mut backoff: Backoff,
     ) {
         let again = (uid.clone(), path.clone());
-        self.remove_pod_manifest(uid, path, Owner::Cluster, move |engine, removed| {
+        self.remove_pod_manifest(uid, path, move |engine, removed| {
             let (uid, path) = again;
             match removed {
                 Ok(()) => {

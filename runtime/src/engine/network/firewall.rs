@@ -12,10 +12,10 @@ use nodlet_host::error::chain;
 use nodlet_host::network::{NetworkError, TableNews, Warning, Watch};
 use nodlet_registry::{NodeEvent, Wanted};
 
-use super::Shell;
+use crate::engine::Shell;
 
 /// Restores the table for the pods that an earlier agent left.
-pub(super) fn restore(shell: &Rc<Shell>) {
+pub(in crate::engine) fn restore(shell: &Rc<Shell>) {
     if shell.config.down {
         return;
     }
@@ -24,7 +24,7 @@ pub(super) fn restore(shell: &Rc<Shell>) {
 }
 
 /// Publishes a warning about the table, if there is one, and watches the table from now on, if it is in the kernel.
-pub(super) fn follow(shell: &Rc<Shell>, warning: Option<Warning>) {
+pub(in crate::engine) fn follow(shell: &Rc<Shell>, warning: Option<Warning>) {
     if let Some((reason, warning)) = warning {
         shell.publication.emit_of_node(NodeEvent::Machine(reason, &warning));
     }
@@ -51,7 +51,7 @@ pub(super) fn follow(shell: &Rc<Shell>, warning: Option<Warning>) {
 ///
 /// # Errors
 /// The kernel refused to close the ports; then the pod keeps its address.
-pub(super) fn release(shell: &Shell, wanted: &Wanted) -> Result<(), NetworkError> {
+pub(in crate::engine) fn release(shell: &Shell, wanted: &Wanted) -> Result<(), NetworkError> {
     shell.machine.network.borrow_mut().release(&wanted.pod.uid)
 }
 

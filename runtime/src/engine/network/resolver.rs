@@ -18,8 +18,8 @@ use smol::Async;
 
 use crate::pod_files::{self, NodeFiles};
 
-use super::Shell;
-use super::pods::PodShell;
+use crate::engine::Shell;
+use crate::engine::pods::PodShell;
 
 /// Links that are followed at most; the kernel follows 40.
 const LINKS: usize = 40;
@@ -28,7 +28,7 @@ const LINKS: usize = 40;
 const RETRY: Duration = Duration::from_secs(60);
 
 /// Updates the pods' files, since the machine's may have changed while no agent ran, and again at each change.
-pub(super) fn follow(shell: &Rc<Shell>) {
+pub(in crate::engine) fn follow(shell: &Rc<Shell>) {
     let (shell, executor) = (shell.clone(), shell.clone());
     executor.tasks.spawn(async move {
         loop {

@@ -22,7 +22,7 @@ const HEAD: usize = 32;
 
 /// Returns when a link comes up over which `server` may be reached; never if the kernel refuses to report. `ours` is the
 /// beginning of the names of pods' links.
-pub(super) async fn comes_up(server: Option<SocketAddr>, ours: &str) {
+pub(in crate::engine) async fn comes_up(server: Option<SocketAddr>, ours: &str) {
     if let Err(error) = watch(server, ours).await {
         log::warn!("failed to watch the links of the machine: {error}");
         std::future::pending::<()>().await;

@@ -14,10 +14,14 @@ use nodlet_cluster::api::{self, Api, ApiError, EVENT};
 use nodlet_cluster::backoff::{Backoff, Rate};
 use nodlet_cluster::network::Nodes;
 use nodlet_core::error::causes;
+use nodlet_core::spec::Pod;
 use nodlet_host::error::chain;
+use nodlet_registry::{Owner, Wanted};
 use serde_json::Value;
 
-use super::{Shell, firewall};
+use super::firewall;
+use crate::engine::Shell;
+use crate::{pod_files, sources};
 
 /// The time in which a cluster that assigns ranges to its nodes does so.
 const RANGE_WITHIN: Duration = Duration::from_secs(5);
@@ -32,7 +36,7 @@ const PAGE: usize = 20;
 const MAX_REQUESTS: usize = 512;
 
 /// Uses the network of the cluster from now on, or that of the configuration without a text.
-pub(super) fn apply(shell: &Rc<Shell>, text: Option<&str>) {
+pub(in crate::engine) fn apply(shell: &Rc<Shell>, text: Option<&str>) {
     let followed = {
         let mut network = shell.machine.network.borrow_mut();
         network.follow_cluster(text, &shell.config.cluster_cidrs)
@@ -44,16 +48,31 @@ pub(super) fn apply(shell: &Rc<Shell>, text: Option<&str>) {
 }
 
 /// Uses the network that is stored, which a board has without a connection, too. Returns its text.
-pub(super) async fn restore(shell: &Rc<Shell>) -> String {
+pub(in crate::engine) async fn restore(shell: &Rc<Shell>) -> String {
     let path = shell.paths.cluster_network();
     let stored = shell.stores.storage.run(move || std::fs::read_to_string(path)).await.unwrap_or_default();
     apply(shell, Some(&stored));
     stored
 }
 
+/// Reports that a pod of the cluster wants the DNS of the cluster, of which the configuration has no address. A board
+/// alone has no such DNS, and nobody misses it.
+pub(in crate::engine) fn missing_dns(shell: &Shell, wanted: &Wanted) -> Option<String> {
+    let Pod { name, namespace, uid, spec, .. } = &*wanted.pod;
+    let is_missing = shell.config.dns.servers.is_empty()
+        && pod_files::wants_cluster_dns(spec)
+        && sources::owner_of(&shell.paths, &wanted.source) == Some(Owner::Cluster);
+    is_missing.then(|| {
+        format!(
+            "pod: \"{name}_{namespace}({uid})\". kubelet does not have ClusterDNS IP configured and cannot create Pod \
+             using \"ClusterFirst\" policy. Falling back to \"Default\" policy."
+        )
+    })
+}
+
 /// Starts to follow the Nodes until the result is dropped. Waits for the range of this node, if none is known: pods of
 /// the cluster that start before would get addresses which other nodes do not know. A cluster may assign none.
-pub(super) async fn follow(shell: &Rc<Shell>, node: &str, api: Api) -> smol::Task<()> {
+pub(in crate::engine) async fn follow(shell: &Rc<Shell>, node: &str, api: Api) -> smol::Task<()> {
     let stored = restore(shell).await;
     let has_range = !stored.lines().next().unwrap_or_default().is_empty();
     let (told, is_known) = async_channel::bounded(1);

@@ -23,8 +23,8 @@ use nodlet_registry::NodeEvent;
 use nodlet_wire::tls::TlsError;
 
 use super::Shell;
-use super::kernel_news::clock_shows;
 use crate::at_rest::read_file;
+use crate::engine::kernel_news::clock_shows;
 use crate::prober::lookup;
 
 /// The time for which a request for a certificate waits to be approved, before another is made.
@@ -34,7 +34,7 @@ const APPROVAL_WITHIN: Duration = Duration::from_secs(60 * 60);
 const ENROL_AGAIN: Duration = Duration::from_secs(300);
 
 /// The reason why the board has no credentials that it can use, or cannot make a connection with them.
-pub(super) enum EnrolmentError {
+pub(in crate::engine) enum EnrolmentError {
     /// A file cannot be read.
     Read { file: String, source: io::Error },
     /// The bootstrap kubeconfig is not one object of YAML.

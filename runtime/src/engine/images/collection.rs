@@ -18,7 +18,7 @@ use nodlet_core::spec::Quantity;
 use nodlet_core::time::Instant;
 use nodlet_host::paths::Paths;
 
-use super::Engine;
+use crate::engine::Engine;
 
 /// The thresholds of image removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ type Images = nodlet_core::image_use::ImageUse<Digest>;
 
 /// The use of images, as found by the last check.
 #[derive(Debug, Default)]
-pub(super) struct ImageUse {
+pub(in crate::engine) struct ImageUse {
     images: Images,
     /// A check is under way.
     looking: bool,
@@ -72,7 +72,7 @@ struct Look {
 
 impl Engine {
     /// Publishes the images in the status of the Node, on a board that has joined a cluster: only schedulers use them.
-    pub(super) fn list_images(&self) {
+    pub(in crate::engine) fn list_images(&self) {
         if self.cluster.is_none() {
             return;
         }
@@ -98,13 +98,13 @@ impl Engine {
     }
 
     /// Removes all images that no pod uses, because the disk is under pressure, and then calls `then`.
-    pub(super) fn remove_all_unused_images(&mut self, then: fn(&mut Engine)) {
+    pub(in crate::engine) fn remove_all_unused_images(&mut self, then: fn(&mut Engine)) {
         self.image_use.for_pressure = Some(then);
         self.collect_images();
     }
 
     /// Records which images are in use, and removes some if the thresholds require that.
-    pub(super) fn collect_images(&mut self) {
+    pub(in crate::engine) fn collect_images(&mut self) {
         if self.shell.config.down {
             return;
         }

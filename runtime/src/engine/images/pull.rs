@@ -20,7 +20,7 @@ use nodlet_rootfs::Reference;
 use smol::Async;
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::Shell;
+use crate::engine::Shell;
 
 /// The first argument of the process that pulls an image; the root and the image's name follow.
 pub const PULL: &str = "pull";
@@ -38,7 +38,7 @@ const SECRET_KEYS: [&str; 2] = [".dockerconfigjson", ".dockercfg"];
 const ERROR_MAX: u64 = 4096;
 
 /// The reason why an image was not pulled.
-pub(super) enum PullError {
+pub(in crate::engine) enum PullError {
     /// The pod is not wanted any more.
     Unwanted,
     /// The process that pulls could not be run.
@@ -80,13 +80,13 @@ impl Error for PullError {
 }
 
 /// Whether this board pulls images.
-pub(super) fn has_registries(root: &Path) -> bool {
+pub(in crate::engine) fn has_registries(root: &Path) -> bool {
     root.join(REGISTRIES).exists()
 }
 
 /// The credentials of a pod, as the process that pulls reads them: an array of names of Secrets, each with its text. A
 /// missing Secret is skipped, as by a kubelet.
-pub(super) fn secrets(wanted: &Wanted, objects: &ConfigObjects) -> Vec<u8> {
+pub(in crate::engine) fn secrets(wanted: &Wanted, objects: &ConfigObjects) -> Vec<u8> {
     let mut pairs = Vec::new();
     for secret in &wanted.pod.spec.image_pull_secrets {
         let Some(data) = objects.get(secret) else { continue };
@@ -102,7 +102,7 @@ pub(super) fn secrets(wanted: &Wanted, objects: &ConfigObjects) -> Vec<u8> {
 
 /// The pulls of pods: one takes place, others wait.
 #[derive(Default)]
-pub(super) struct Pulls {
+pub(in crate::engine) struct Pulls {
     turn: smol::lock::Mutex<()>,
     /// The pod of each pull that takes place or waits. The pull ends when its sender is dropped.
     under_way: RefCell<Vec<(PodIndex, Sender<Infallible>)>>,
@@ -117,7 +117,7 @@ impl Pulls {
     }
 
     /// Ends the pulls of pods that are not wanted any more.
-    pub(super) fn end(&self, is_wanted: impl Fn(PodIndex) -> bool) {
+    pub(in crate::engine) fn end(&self, is_wanted: impl Fn(PodIndex) -> bool) {
         // The receiver of a pull that has ended is gone.
         self.under_way.borrow_mut().retain(|(pod, sender)| !sender.is_closed() && is_wanted(*pod));
     }
@@ -127,7 +127,7 @@ impl Pulls {
 ///
 /// # Errors
 /// There is no image.
-pub(super) async fn pull(
+pub(in crate::engine) async fn pull(
     shell: Rc<Shell>,
     pod: PodIndex,
     image: Rc<str>,

@@ -9,7 +9,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use crate::api::{Family, Status};
 use nodlet_core::facts::PodIndex;
 
-use super::pods::Pods;
+use crate::engine::pods::Pods;
 
 /// Stack size of the thread that enters the namespace; it only makes three system calls.
 const STACK: usize = 64 * 1024;
@@ -18,7 +18,7 @@ const STACK: usize = 64 * 1024;
 ///
 /// # Errors
 /// No container of the pod runs, so that its namespace is unknown.
-pub(super) fn pod_socket(pods: &Pods, pod: PodIndex, family: Family) -> Result<OwnedFd, Status> {
+pub(in crate::engine) fn pod_socket(pods: &Pods, pod: PodIndex, family: Family) -> Result<OwnedFd, Status> {
     let sandbox = pods.sandbox(pod).ok_or_else(|| Status::internal("the pod does not run"))?;
     let runs = sandbox.runs.borrow();
     let process = runs.values().find_map(|run| run.process.as_ref());

@@ -1,0 +1,165 @@
+//! What this board reports about a pod of the cluster. Pure.
+
+use serde_json::{Map, Value, json};
+
+use super::is_over;
+use crate::gates;
+
+/// Whether the status of a pod must wait: that of one that is being deleted, until nothing of it is left on the board,
+/// since the scheduler gives its resources to another pod once its phase is final; and that of one that a fence ended.
+pub fn is_held_back(local: &Value) -> bool {
+    let is_deleted = local["metadata"]["deletionTimestamp"].is_string();
+    (is_deleted || runs_again(local)) && is_over(local)
+}
+
+/// Whether a fence ended the pod, which starts again unless the cluster deletes it: a final phase could not be taken
+/// back.
+pub fn runs_again(local: &Value) -> bool {
+    local["status"]["reason"] == "NodeLost" && local["spec"]["restartPolicy"] != "Never"
+}
+
+/// The patch for a pod that has ended without a known status: before it is deleted, its phase must be final, or a Job
+/// would wait for it.
+pub fn ended(uid: &str) -> Value {
+    json!({ "metadata": { "uid": uid }, "status": { "phase": "Failed" } })
+}
+
+/// Fields of a pod's status that this node owns, and that are removed when they have no value any more.
+const OWN_FIELDS: [&str; 13] = [
+    "containerStatuses",
+    "ephemeralContainerStatuses",
+    "hostIP",
+    "hostIPs",
+    "initContainerStatuses",
+    "message",
+    "observedGeneration",
+    "phase",
+    "podIP",
+    "podIPs",
+    "reason",
+    "resources",
+    "startTime",
+];
+
+/// The strategic merge patch that makes the cluster's status of a pod that of the local API; `None` if it is already.
+/// Conditions of others, such as those of the scheduler and those of readiness gates, stay.
+pub fn status_patch(local: &Value, known: &Value) -> Option<Value> {
+    let status = &local["status"];
+    let mut patch = Map::new();
+    for field in OWN_FIELDS {
+        match (status.get(field), known.get(field)) {
+            (Some(new), old) if Some(new) != old => {
+                let mut new = new.clone();
+                // These merge by address: one of an earlier sandbox must go.
+                if let ("podIPs" | "hostIPs", Some(list)) = (field, new.as_array_mut()) {
+                    list.insert(0, json!({ "$patch": "replace" }));
+                }
+                patch.insert(field.to_owned(), new);
+            }
+            (None, Some(old)) if !old.is_null() => drop(patch.insert(field.to_owned(), Value::Null)),
+            (Some(_) | None, _) => {}
+        }
+    }
+    let known_conditions = known["conditions"].as_array();
+    let is_known = |new: &Value| {
+        let old = known_conditions.and_then(|all| all.iter().find(|old| old["type"] == new["type"]));
+        old.is_some_and(|old| {
+            new.as_object().into_iter().flatten().all(|(key, value)| old.get(key) == Some(value))
+        })
+    };
+    let conditions = status["conditions"].as_array().into_iter().flatten();
+    let is_own =
+        |new: &Value| new["type"] != "PodScheduled" && !gates::types(local).any(|of| new["type"] == of);
+    let conditions: Vec<Value> = conditions.filter(|new| is_own(new) && !is_known(new)).cloned().collect();
+    if !conditions.is_empty() {
+        patch.insert("conditions".to_owned(), conditions.into());
+    }
+    if patch.is_empty() {
+        return None;
+    }
+    Some(json!({ "metadata": { "uid": local["metadata"]["uid"] }, "status": patch }))
+}
+
+/// The reason of a pod that this node does not run because of its spec.
+const UNSUPPORTED: &str = "PodSpecNotSupported";
+
+/// The patch that rejects a pod, in a kubelet's form.
+pub fn rejection(uid: &Value, message: &str) -> Value {
+    json!({
+        "metadata": { "uid": uid },
+        "status": { "phase": "Failed", "reason": UNSUPPORTED, "message": format!("Pod was rejected: {message}") },
+    })
+}
+
+/// The options of the final deletion of a pod.
+pub fn final_deletion(uid: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0, "preconditions": { "uid": uid } })
+}
+
+/// The event about a rejected pod.
+pub fn rejection_event(pod: &Value, node: &str, suffix: &str, message: &str, now: &str) -> Value {
+    let metadata = &pod["metadata"];
+    json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": format!("{}.{suffix}", metadata["name"].as_str().unwrap_or_default()),
+            "namespace": metadata["namespace"],
+        },
+        "involvedObject": {
+            "apiVersion": "v1", "kind": "Pod",
+            "namespace": metadata["namespace"], "name": metadata["name"], "uid": metadata["uid"],
+        },
+        "type": "Warning",
+        "reason": UNSUPPORTED,
+        "message": message.chars().take(1024).collect::<String>(),
+        "source": { "component": "kubelet", "host": node },
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+        "reportingComponent": "kubelet",
+        "reportingInstance": node,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_final_phase_of_a_deleted_pod_is_held_back_until_it_is_gone() {
+        let pod = |deleted: Option<&str>, phase: &str| json!({ "metadata": { "deletionTimestamp": deleted }, "status": { "phase": phase } });
+        assert!(is_held_back(&pod(Some("t"), "Succeeded")) && is_held_back(&pod(Some("t"), "Failed")));
+        assert!(!is_held_back(&pod(Some("t"), "Running")) && !is_held_back(&pod(None, "Failed")));
+        let fenced = |policy: &str| json!({ "spec": { "restartPolicy": policy }, "status": { "phase": "Failed", "reason": "NodeLost" } });
+        assert!(is_held_back(&fenced("Always")) && !is_held_back(&fenced("Never")));
+        assert!(runs_again(&fenced("OnFailure")) && !runs_again(&fenced("Never")));
+    }
+
+    #[test]
+    fn a_status_is_sent_as_far_as_it_differs() {
+        let local = json!({ "metadata": { "uid": "u" }, "status": {
+            "phase": "Running", "podIP": "10.0.0.2", "podIPs": [{ "ip": "10.0.0.2" }], "qosClass": "Burstable",
+            "conditions": [
+                { "type": "PodScheduled", "status": "True" },
+                { "type": "Ready", "status": "True", "lastTransitionTime": "t" },
+            ],
+        } });
+        let known = json!({ "phase": "Pending", "message": "old", "conditions": [
+            { "type": "Ready", "status": "False" }, { "type": "DisruptionTarget", "status": "True" },
+        ] });
+        let patch = status_patch(&local, &known).expect("a patch");
+        assert_eq!(
+            patch,
+            json!({ "metadata": { "uid": "u" }, "status": {
+            "phase": "Running", "podIP": "10.0.0.2", "message": null,
+            "podIPs": [{ "$patch": "replace" }, { "ip": "10.0.0.2" }],
+            "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": "t" }],
+        } })
+        );
+        let after = json!({ "phase": "Running", "podIP": "10.0.0.2", "podIPs": [{ "ip": "10.0.0.2" }], "conditions": [
+            { "type": "Ready", "status": "True", "lastTransitionTime": "t", "lastProbeTime": null },
+        ] });
+        assert_eq!(status_patch(&local, &after), None);
+    }
+}

@@ -1,0 +1,203 @@
+//! Watches the devices that pods request, and looks them up when something changes.
+//!
+//! Uevents of the kernel, inotify on /dev and, for interfaces, messages about links report changes; they are watched only
+//! while a pod requests a device.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
+};
+use nodlet_core::facts::{PodIndex, PodObservation};
+use nodlet_core::spec::Pod;
+use nodlet_kube::manifest::DeviceSource;
+use nodlet_registry::{Wanted, requested_devices};
+use smol::Async;
+
+use super::change::follow;
+use super::{DEV, find};
+use crate::engine::Shell;
+
+/// Looks the devices of a pod up once more, after the core knows that its sandbox failed: a change that was reported
+/// before would be lost.
+pub(in crate::engine) fn look_again(shell: &Rc<Shell>, pod: &Pod) {
+    for name in requested_devices(pod) {
+        shell.devices.seen.borrow_mut().record(name, None);
+    }
+    let (later, executor) = (shell.clone(), shell.clone());
+    executor.tasks.spawn(async move { look(&later).await });
+}
+
+fn is_any_requested(shell: &Shell) -> bool {
+    shell.pods.borrow().values().any(|pod| requested_devices(&pod.wanted.pod).next().is_some())
+}
+
+/// The descriptors that report changes of devices.
+pub(super) struct Watch {
+    uevents: Async<OwnedFd>,
+    /// Reports links of the network, once an interface is requested. The uevent of an interface is no substitute: the
+    /// kernel sends it before the interface is found by its name.
+    links: Async<OwnedFd>,
+    watches_links: Cell<bool>,
+    inotify: Async<Inotify>,
+}
+
+impl Watch {
+    fn new() -> io::Result<Watch> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let protocol = SockProtocol::NetlinkKObjectUEvent;
+        let uevents = socket(AddressFamily::Netlink, SockType::Datagram, flags, protocol)?;
+        bind(uevents.as_raw_fd(), &NetlinkAddr::new(0, 1))?;
+        let links = socket(AddressFamily::Netlink, SockType::Datagram, flags, SockProtocol::NetlinkRoute)?;
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        Ok(Watch {
+            uevents: Async::new_nonblocking(uevents)?,
+            links: Async::new_nonblocking(links)?,
+            watches_links: Cell::new(false),
+            inotify: Async::new_nonblocking(inotify)?,
+        })
+    }
+
+    /// Watches the links of the network.
+    pub(super) fn add_links(&self) {
+        if self.watches_links.replace(true) {
+            return;
+        }
+        let group = NetlinkAddr::new(0, libc::RTMGRP_LINK as u32);
+        if let Err(error) = bind(self.links.get_ref().as_raw_fd(), &group) {
+            log::warn!("failed to watch interfaces: {error}");
+        }
+    }
+
+    /// Watches the directories of the paths that definitions name, and links if one names an interface. Directories
+    /// that do not exist are watched when their parent reports them.
+    fn add_directories(&self, shell: &Shell) {
+        let names = shell.devices.seen.borrow();
+        let files = shell.machine.devices.borrow();
+        for definition in names.names().filter_map(|name| files.get(name)) {
+            let path = match &definition.source {
+                DeviceSource::Path(path) => path,
+                DeviceSource::Interface(_) => {
+                    self.add_links();
+                    continue;
+                }
+                DeviceSource::Sysfs { .. } | DeviceSource::Cdi(_) => continue,
+            };
+            let mut directories: Vec<&Path> = Path::new(path).ancestors().skip(1).collect();
+            // From /dev downwards.
+            directories.retain(|directory| directory.starts_with(DEV));
+            for directory in directories.into_iter().rev() {
+                let what = AddWatchFlags::IN_CREATE
+                    | AddWatchFlags::IN_DELETE
+                    | AddWatchFlags::IN_MOVED_TO
+                    | AddWatchFlags::IN_MOVED_FROM
+                    | AddWatchFlags::IN_ONLYDIR;
+                if self.inotify.get_ref().add_watch(directory, what).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Waits for a change, and reads what is known of it.
+    async fn changed(&self) -> io::Result<()> {
+        let sockets = smol::future::or(self.uevents.readable(), self.links.readable());
+        smol::future::or(sockets, self.inotify.readable()).await?;
+        let mut message = [0; 2048];
+        for socket in [&self.uevents, &self.links] {
+            // After ENOBUFS, changes were lost; the devices are looked up in any case.
+            while matches!(
+                recv(socket.get_ref().as_raw_fd(), &mut message, MsgFlags::empty()),
+                Ok(_) | Err(nix::Error::ENOBUFS)
+            ) {}
+        }
+        while self.inotify.get_ref().read_events().is_ok() {}
+        Ok(())
+    }
+}
+
+/// Watches devices, unless they are watched already, until no pod requests one.
+pub(in crate::engine) fn watch(shell: &Rc<Shell>) {
+    if let Some(watch) = &*shell.devices.watch.borrow() {
+        return watch.add_directories(shell);
+    }
+    let watch = match Watch::new() {
+        Ok(watch) => Rc::new(watch),
+        Err(error) => {
+            log::warn!("failed to watch devices: {error}; pods see a change of devices only when they start");
+            return;
+        }
+    };
+    *shell.devices.watch.borrow_mut() = Some(watch.clone());
+    let (shell, executor) = (shell.clone(), shell.clone());
+    // Uevents begin with the socket; the directories of pods whose start is being prepared are added by the task,
+    // which then looks at once.
+    executor.tasks.spawn(async move {
+        loop {
+            watch.add_directories(&shell);
+            look(&shell).await;
+            if !is_any_requested(&shell) {
+                break;
+            }
+            if let Err(error) = watch.changed().await {
+                log::warn!("failed to watch devices: {error}");
+                break;
+            }
+        }
+        *shell.devices.watch.borrow_mut() = None;
+        if !is_any_requested(&shell) {
+            shell.devices.seen.borrow_mut().clear();
+        }
+    });
+}
+
+/// Looks up the requested devices. Lets pods start whose devices have changed, and changes the nodes of running
+/// containers.
+pub(in crate::engine) async fn look(shell: &Rc<Shell>) {
+    let changed = {
+        let files = shell.machine.devices.borrow();
+        let find = |name: &str| find(&*files.get(name)?).ok();
+        shell.devices.seen.borrow_mut().look_again(find)
+    };
+    let pods: Vec<(PodIndex, Rc<Wanted>)> =
+        shell.pods.borrow().iter().map(|(index, pod)| (*index, pod.wanted.clone())).collect();
+    for (pod, wanted) in pods {
+        let is_news = requested_devices(&wanted.pod).any(|name| changed.iter().any(|other| *other == name));
+        if is_news {
+            shell.tasks.report(pod, PodObservation::ObjectsChanged).await;
+        }
+        let runs: Vec<(String, u32)> = match shell.pods.sandbox(pod) {
+            Some(sandbox) => {
+                let runs = sandbox.runs.borrow();
+                let with_devices = runs.iter().filter(|(_, run)| !run.image.devices.is_empty());
+                with_devices.map(|(key, _)| key.clone()).collect()
+            }
+            None => Vec::new(),
+        };
+        for (container, number) in runs {
+            follow(shell, (pod, container, number), is_news);
+        }
+    }
+}
+
+/// Watches devices again that runs have, which an earlier agent has started.
+pub(in crate::engine) fn resume(shell: &Rc<Shell>) {
+    let mut names: Vec<String> = Vec::new();
+    for pod in shell.pods.borrow().values() {
+        if pod.sandbox.is_some() {
+            names.extend(requested_devices(&pod.wanted.pod).map(str::to_owned));
+        }
+    }
+    if names.is_empty() {
+        return;
+    }
+    for name in names {
+        shell.devices.seen.borrow_mut().add(&name);
+    }
+    watch(shell);
+}
