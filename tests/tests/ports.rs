@@ -500,3 +500,23 @@ fn with_an_ipv6_range_pods_have_two_addresses_and_reach_the_world_and_are_reache
     assert_eq!(device.pod("web").status()["podIPs"], serde_json::json!([{"ip": ip}, {"ip": second}]));
     assert_eq!(world.demo(&format!("get {url}")).as_deref(), Ok(PAGE));
 }
+
+#[test]
+fn the_task_of_a_host_port_is_reachable_from_outside_and_on_the_board() {
+    let (device, board, world) = board();
+    let manifest = include_str!("../../examples/tasks/host-port.yaml");
+    let applied = device.nodlet_with_input(["apply", "-f", "-"], manifest).ok();
+    assert_eq!(applied.lines().filter(|line| line.ends_with(" created")).count(), 2, "{applied}");
+    device.pod("host-port").wait_ready();
+    let url = format!("http://{BOARD}:8089/");
+    assert_eq!(world.demo(&format!("get {url}")).as_deref(), Ok(PAGE));
+    for address in [BOARD, "127.0.0.1"] {
+        assert_eq!(board.demo(&format!("get http://{address}:8089/")).as_deref(), Ok(PAGE), "{address}");
+    }
+    let second = device.pod("host-port-2");
+    second.wait_phase("Failed");
+    assert_eq!(second.status()["reason"], "NodePorts");
+    device.nodlet(["delete", "pod", "host-port"]).ok();
+    device.pod("host-port").wait_gone();
+    assert!(world.demo(&format!("get {url}")).is_err());
+}

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use nodlet_tests::docker_registry::{DockerRegistry, PASSWORD, USER, list};
 use nodlet_tests::image::Image;
 use nodlet_tests::ssh::noise;
-use nodlet_tests::{Device, demo_archive, manifest};
+use nodlet_tests::{Device, Kubectl, demo_archive, manifest};
 
 const NAME: &str = "registry.test/team/demo:1";
 
@@ -215,6 +215,31 @@ fn a_pod_pulls_with_its_secret() {
     device.pod("other").wait_ready();
     // The first pod starts with the image that the second one pulled.
     device.pod("web").wait_ready();
+}
+
+#[test]
+fn the_task_of_a_private_registry_needs_its_secret() {
+    let device = bare();
+    let registry = DockerRegistry::with_password(&device);
+    registry.push(demo_archive(), "team/demo:1");
+    registry.list(&device, true);
+    let manifest = include_str!("../../examples/tasks/private-registry.yaml");
+    device.nodlet_with_input(["apply", "-f", "-"], manifest).ok();
+    let private = device.pod("private-registry");
+    device.wait_for("the pull is denied", || private.container("app").reason() == "ErrImagePull");
+    let message = private.container("app").message();
+    assert!(message.contains("pull access denied"), "{message}");
+    let secret = format!(
+        "create secret docker-registry regcred --docker-server=127.0.0.1:{} --docker-username={USER} \
+         --docker-password={PASSWORD}",
+        registry.port()
+    );
+    Kubectl::new(&device).line(&secret).ok();
+    // The next attempt has the Secret.
+    private.wait_ready();
+    let pulled = format!("Pulled: Successfully pulled image \"{NAME}\"");
+    assert!(private.events().iter().any(|event| event.starts_with(&pulled)), "{:?}", private.events());
+    assert!(!private.events().join("\n").contains(PASSWORD));
 }
 
 #[test]
