@@ -203,7 +203,7 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
         what: "several processors, of which containers have some for themselves, swap, and quotas of disks",
         kernel: "",
         runs: &["cores --ignored --test-threads=1"],
-        modules: &[BASE, &["ext4", "quota_v2", "xfs"]],
+        modules: &[BASE, &["ext4", "quota_v2", "xfs", "zram"]],
         when: When::InTurn,
         ..PLAIN
     },
