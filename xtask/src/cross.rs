@@ -106,6 +106,8 @@ pub(crate) fn link(target: &Target, folding: Folding) -> Result<PathBuf, Failure
     linked.push("-Clink-arg=--no-demangle".into());
     // Texts that end with another text share its bytes.
     linked.push("-Clink-arg=-O2".into());
+    // A program runs by its segments: no kernel reads the table of sections.
+    linked.push("-Clink-arg=-znosectionheader".into());
     linked.extend(SMALLER.map(|option| format!("-Cllvm-args={option}")));
     if target.machine == elf::EM_X86_64 {
         linked.push(format!("-Cllvm-args={OUTLINER}"));
