@@ -46,6 +46,10 @@ const SMALLER: [&str; 2] = ["-homogeneous-prolog-epilog", "-machine-outliner-rer
 /// LLVM has the outliner for x86-64, and does not use it by itself, as on aarch64.
 const OUTLINER: &str = "-enable-machine-outliner";
 
+/// On x86-64, an instruction that addresses the stack by the frame pointer is a byte shorter than by the stack
+/// pointer, and only such instructions can be outlined.
+const FRAME_POINTERS: &str = "-Cforce-frame-pointers=yes";
+
 /// The argument of cargo that sets additional flags of a target.
 fn with_flags(target: &Target, flags: &[String]) -> String {
     format!("--config=target.{}.rustflags={flags:?}", target.triple)
@@ -102,6 +106,8 @@ pub(crate) fn link(target: &Target, folding: Folding) -> Result<PathBuf, Failure
     linked.push("-Clink-arg=--no-demangle".into());
     // Texts that end with another text share its bytes.
     linked.push("-Clink-arg=-O2".into());
+    // A program runs by its segments: no kernel reads the table of sections.
+    linked.push("-Clink-arg=-znosectionheader".into());
     linked.extend(SMALLER.map(|option| format!("-Cllvm-args={option}")));
     if target.machine == elf::EM_X86_64 {
         linked.push(format!("-Cllvm-args={OUTLINER}"));
@@ -114,11 +120,15 @@ pub(crate) fn link(target: &Target, folding: Folding) -> Result<PathBuf, Failure
         // The linker finds this before rustup's libunwind.a.
         linked.push(format!("-Lnative={}", musl::no_unwind(target)?.display()));
     }
+    let mut flags = shipped()?;
+    if target.machine == elf::EM_X86_64 {
+        flags.push(FRAME_POINTERS.into());
+    }
     // All options precede the command: cargo drops these if the same option follows the command.
     run_command(
         plain_cargo_for(target)?
             .arg(with_flags(target, &musl.flags()))
-            .arg(with_flags(target, &shipped()?))
+            .arg(with_flags(target, &flags))
             .args(["-Zbuild-std=std,panic_abort", "-Zbuild-std-features=optimize_for_size"])
             .args(["rustc", "--release", "--locked", "--package", "nodlet", "--"])
             .args(linked)

@@ -23,6 +23,9 @@ pub(crate) const LISTS: [(&str, &str); 4] = [
 /// change and processor, and all groups call them, so they lie together, after the agent's functions.
 pub(crate) const OUTLINED: &str = ".text.OUTLINED_FUNCTION_*";
 
+/// Unwind tables of the C library, which nothing reads, and the names of compilers.
+const LEFT_OUT: &str = "SECTIONS { /DISCARD/ : { *(.eh_frame) *(.comment) } }";
+
 /// The functions of each list.
 pub(crate) type Functions = [Vec<String>; LISTS.len()];
 
@@ -74,6 +77,7 @@ pub(crate) fn script(functions: &Functions) -> String {
         let _ = writeln!(script, "}} }} INSERT AFTER {after};");
         after = section;
     }
+    let _ = writeln!(script, "{LEFT_OUT} INSERT AFTER {after};");
     script
 }
 
@@ -102,7 +106,8 @@ mod tests {
              } } INSERT AFTER .text.pods;\n\
              /* What a supervisor runs and an agent does not. */\n\
              SECTIONS { .text.supervisor : {\n\
-             } } INSERT AFTER .text.probes;\n"
+             } } INSERT AFTER .text.probes;\n\
+             SECTIONS { /DISCARD/ : { *(.eh_frame) *(.comment) } } INSERT AFTER .text.supervisor;\n"
         );
     }
 

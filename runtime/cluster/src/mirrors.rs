@@ -41,7 +41,7 @@ pub fn name_of(local: &Value, node: &str) -> Option<Name> {
 
 /// The name of the mirror of the pod `name` (the kubelet's `generatePodName`).
 pub fn mirror_name(name: &str, node: &str) -> String {
-    format!("{name}-{node}").to_lowercase()
+    format!("{name}-{node}").to_ascii_lowercase()
 }
 
 /// A pod of the local API as its mirror pod shows it: with the UID and the generation of the mirror pod, which is never

@@ -67,7 +67,7 @@ pub fn config_map(namespace: &str, of: &str, services: &Value) -> Value {
 fn variables(service: &Value, data: &mut Map<String, Value>) {
     let ip = service["spec"]["clusterIP"].as_str().filter(|ip| !ip.is_empty() && *ip != "None");
     let (Some(ip), Some(name)) = (ip, service["metadata"]["name"].as_str()) else { return };
-    let upper = |name: &str| name.replace('-', "_").to_uppercase();
+    let upper = |name: &str| name.replace('-', "_").to_ascii_uppercase();
     let prefix = upper(name);
     let mut set = |name: String, value: String| drop(data.insert(name, value.into()));
     set(format!("{prefix}_SERVICE_HOST"), ip.to_owned());
@@ -75,7 +75,7 @@ fn variables(service: &Value, data: &mut Map<String, Value>) {
         let number = port["port"].as_u64().unwrap_or_default();
         let protocol = port["protocol"].as_str().unwrap_or("TCP");
         let host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
-        let url = format!("{}://{host}:{number}", protocol.to_lowercase());
+        let url = format!("{}://{host}:{number}", protocol.to_ascii_lowercase());
         if place == 0 {
             set(format!("{prefix}_SERVICE_PORT"), number.to_string());
             set(format!("{prefix}_PORT"), url.clone());
@@ -83,8 +83,8 @@ fn variables(service: &Value, data: &mut Map<String, Value>) {
         if let Some(name) = port["name"].as_str().filter(|name| !name.is_empty()) {
             set(format!("{prefix}_SERVICE_PORT_{}", upper(name)), number.to_string());
         }
-        let port = format!("{prefix}_PORT_{number}_{}", protocol.to_uppercase());
-        set(format!("{port}_PROTO"), protocol.to_lowercase());
+        let port = format!("{prefix}_PORT_{number}_{}", protocol.to_ascii_uppercase());
+        set(format!("{port}_PROTO"), protocol.to_ascii_lowercase());
         set(format!("{port}_PORT"), number.to_string());
         set(format!("{port}_ADDR"), ip.to_owned());
         set(port, url);
