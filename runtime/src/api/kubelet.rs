@@ -116,7 +116,8 @@ fn pod_key(api: &Api, namespace: &str, name: &str, uid: Option<&str>) -> Result<
     if object(&key(name)).is_some_and(|pod| is_it(&pod)) {
         return Ok(key(name));
     }
-    let shown = name.strip_suffix(&*api.node_name.to_ascii_lowercase()).and_then(|name| name.strip_suffix('-'));
+    let shown =
+        name.strip_suffix(&*api.node_name.to_ascii_lowercase()).and_then(|name| name.strip_suffix('-'));
     let shown = shown.map(key).filter(|key| {
         object(key)
             .is_some_and(|pod| mirrors::name_of(&pod, &api.node_name).is_some_and(|(_, of)| of == name))
