@@ -7,6 +7,7 @@
 //! `timelines.rs` compares traces with expected texts, `seeds.rs` generates events at random.
 
 mod admission;
+mod devices;
 mod disaster;
 mod fate;
 mod gates;
@@ -91,6 +92,8 @@ pub(crate) struct WorldPod {
     sandbox: WorldSandbox,
     /// The versions of the objects that the volumes show.
     shown: objects::Shown,
+    /// Whether the interface of the board is in the network of the pod.
+    has_interface: bool,
     /// When the sandbox was made.
     made_at: Instant,
     /// Runs that are alive or about to be.
@@ -170,6 +173,7 @@ pub(crate) struct Sim {
     pub(crate) registry: Option<VecDeque<Result<&'static str, &'static str>>>,
     /// The ConfigMaps that exist.
     objects: objects::WorldObjects,
+    devices: devices::WorldDevices,
     /// Questions and reports about the claims of pods that the world has not handled.
     claim_news: Vec<node_world::ClaimNews>,
     /// Whether a shutdown is under way.
@@ -229,6 +233,7 @@ impl Sim {
             absent: BTreeSet::new(),
             registry: None,
             objects: objects::WorldObjects::default(),
+            devices: devices::WorldDevices::default(),
             claim_news: Vec::new(),
             down: false,
             info: None,
@@ -279,6 +284,7 @@ impl Sim {
                 wanted: true,
                 sandbox: WorldSandbox::None,
                 shown: objects::Shown::new(),
+                has_interface: false,
                 made_at: self.now,
                 alive: BTreeMap::new(),
                 orphans: false,

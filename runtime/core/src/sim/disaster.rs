@@ -78,6 +78,7 @@ impl Sim {
                     pod.sandbox = if gone { WorldSandbox::None } else { WorldSandbox::Remains };
                     pod.order = Order::default();
                     if gone {
+                        pod.has_interface = false;
                         pod.orphans = false;
                         pod.over.clear();
                         pod.shell.remove_directory();
@@ -115,6 +116,7 @@ impl Sim {
         for pod in &mut self.pods {
             pod.alive.clear();
             pod.orphans = false;
+            pod.has_interface = false;
             pod.over.clear();
             pod.sandbox = WorldSandbox::None;
             pod.order = Order::default();
@@ -140,6 +142,7 @@ impl Sim {
         self.observe_node();
         self.down = false;
         self.probes_in_flight.clear();
+        self.forget_device_starts();
         let slack = self.slack();
         for place in 0..self.pods.len() {
             let pod = &mut self.pods[place];

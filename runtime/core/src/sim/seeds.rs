@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nodlet_fuzz::setting;
 
+use super::devices::with_devices;
 use super::objects::with_references;
 use super::resize::some_resize;
 use super::*;
@@ -286,6 +287,18 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
     for _ in 0..of_objects.below(4) {
         sim.change_some_object(&mut of_objects);
     }
+    let mut of_devices = Chance(seed ^ 0xde71);
+    let has_devices = of_devices.percent(50);
+    let pods: Vec<Pod> = match has_devices {
+        true => pods.into_iter().map(|pod| with_devices(pod, &mut of_devices)).collect(),
+        false => pods,
+    };
+    if has_devices {
+        sim.define_devices();
+        for _ in 0..of_devices.below(4) {
+            sim.change_some_device(&mut of_devices);
+        }
+    }
     sim.want(pods[0].clone());
     let mut now = Duration::ZERO;
     for _ in 0..chance.below(steps) {
@@ -293,6 +306,9 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
         sim.run_until(now);
         if of_objects.percent(30) {
             sim.change_some_object(&mut of_objects);
+        }
+        if has_devices && of_devices.percent(50) {
+            sim.change_some_device(&mut of_devices);
         }
         if of_resizes.percent(40) {
             let which = of_resizes.below(uids.len() as u64) as usize;
@@ -365,6 +381,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
     uids.iter().for_each(|uid| sim.ungate(uid));
     sim.run_until(now + secs(100));
     sim.create_all_objects();
+    sim.plug_all_devices();
     sim.run_until(now + secs(700));
     for uid in uids {
         in_the_end(&mut sim, &uid);

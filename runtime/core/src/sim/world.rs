@@ -45,17 +45,28 @@ impl Sim {
             Action::UpdateVolumes => self.update_volumes(&uid, index),
             Action::MeasureStorage(scope) => self.measure_storage(&uid, index, scope),
             Action::Resize { generation } => self.resize(&uid, index, generation),
-            Action::CheckImage(attempt) => self.check_image(&uid, index, attempt),
-            Action::PullImage { attempt, image } => self.pull_image(index, attempt, &image),
+            Action::CheckImage(attempt) => {
+                self.begins_start(&uid, attempt.container);
+                self.check_image(&uid, index, attempt);
+            }
+            Action::PullImage { attempt, image } => {
+                self.begins_start(&uid, attempt.container);
+                self.pull_image(index, attempt, &image);
+            }
             Action::Start { attempt, fallback } => {
                 let what = format!("{}#{} start", self.label(&pod, attempt.container), attempt.number);
                 self.note(&what);
                 self.check_start(&uid, attempt);
+                self.begins_start(&uid, attempt.container);
                 let fate = (self.fate)(&name(attempt.container), attempt.number);
                 let image = self.image_to_start(&pod, attempt.container, fallback);
                 let lacks_object = self.objects.lacks_variables(pod.spec.container(attempt.container));
+                let lacks_device =
+                    !lacks_object && image.is_ok() && self.lacks_device(&uid, attempt.container);
                 let image = match fate {
-                    _ if lacks_object && image.is_ok() => Err(StartFailureReason::ObjectNotFound),
+                    _ if (lacks_object || lacks_device) && image.is_ok() => {
+                        Err(StartFailureReason::ObjectNotFound)
+                    }
                     Fate::FailsToStart(reason) => Err(reason),
                     Fate::Runs | Fate::IgnoresTerm | Fate::Exits(..) | Fate::OutOfMemory(_) => image,
                 };
@@ -113,6 +124,7 @@ impl Sim {
             Action::Terminate(attempt) => {
                 let what = format!("{}#{} Term", self.label(&pod, attempt.container), attempt.number);
                 self.note(&what);
+                self.check_no_end(&uid, attempt);
                 self.check_end(&uid, attempt);
                 self.check_hook(&uid, attempt);
                 self.mark_resized_run(index, attempt);
@@ -135,6 +147,7 @@ impl Sim {
             Action::Kill(attempt) => {
                 let what = format!("{}#{} Kill", self.label(&pod, attempt.container), attempt.number);
                 self.note(&what);
+                self.check_no_end(&uid, attempt);
                 if let Some(asked) =
                     self.of(&uid).alive.get(&attempt).and_then(|process| process.asked_to_end)
                 {
@@ -228,10 +241,17 @@ impl Sim {
 
     /// Makes the sandbox of a pod that has its claims.
     pub(super) fn make_sandbox(&mut self, uid: &Uid, index: PodIndex) {
-        let made = if self.fails() { Err(SandboxFailure::Sandbox) } else { self.write_volumes(uid) };
+        self.forget_device_starts_of(uid);
+        let made = if self.fails() { Err(SandboxFailure::Sandbox) } else { self.find_interface(uid) };
+        let made = made.and_then(|()| self.write_volumes(uid));
         if let Err(reason) = made {
             // As in the engine, the volumes that could be written exist.
-            let remains = reason != SandboxFailure::Sandbox || self.chance.percent(self.weather.remains);
+            let remains = match reason {
+                // Looked up before anything else.
+                SandboxFailure::DeviceNotFound => false,
+                SandboxFailure::Sandbox => self.chance.percent(self.weather.remains),
+                SandboxFailure::Mount | SandboxFailure::ObjectNotFound => true,
+            };
             if remains {
                 self.of(uid).sandbox = WorldSandbox::Remains;
             }
@@ -239,6 +259,7 @@ impl Sim {
             self.answer_of(index, PodObservation::SandboxFailed { reason, remains, message });
         } else {
             let now = self.now;
+            self.take_interface(uid);
             self.of(uid).sandbox = WorldSandbox::Made;
             self.of(uid).shell.make_directory(now);
             self.after_latency(Happening::SandboxMade(uid.clone(), index));
@@ -335,11 +356,25 @@ impl Sim {
                 {
                     world.save_in_flight = false;
                 }
+                let failed_start = match &seen {
+                    PodObservation::StartFailed { attempt, .. } => Some(attempt.container),
+                    _ => None,
+                };
+                let lacks_interface = matches!(
+                    seen,
+                    PodObservation::SandboxFailed { reason: SandboxFailure::DeviceNotFound, .. }
+                );
                 let is_without_sandbox = matches!(
                     seen,
                     PodObservation::SandboxFailed { remains: false, .. } | PodObservation::SandboxRemoved
                 );
                 self.observe(Observation::Of(index, seen));
+                if let Some(container) = failed_start {
+                    self.device_start_failed(index, container);
+                }
+                if lacks_interface {
+                    self.look_again(index);
+                }
                 if is_without_sandbox
                     && let Some(world) = self.pods.iter().find(|world| world.index == Some(index))
                     && world.pod.claims().next().is_some()
@@ -388,6 +423,7 @@ impl Sim {
                 let rule = rule.and_then(|own| own.action(code));
                 let by_itself = process.asked_to_end.is_none() && !process.hooks.is_ending();
                 if by_itself && rule == Some(RestartAction::RestartAllContainers) {
+                    self.forget_device_starts_of(&uid);
                     let world = self.of(&uid);
                     world.order.restarts_all();
                     world.restarts.restart_all();
@@ -428,6 +464,7 @@ impl Sim {
                 world.restarts.sandbox_gone();
                 world.over.clear();
                 world.shell.remove_directory();
+                self.return_interface(&uid);
                 self.observe_of(index, PodObservation::SandboxRemoved);
             }
             Happening::Written(uid, index, generation, record) => {
