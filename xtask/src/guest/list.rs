@@ -283,8 +283,8 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
         what: "links of pods and of the board, beside the programs of its owner",
         kernel: "",
         runs: &["devices an_interface", "ports", "examples"],
-        // ifb is no filter, but a kind of link that tests create.
-        modules: &[BASE, FILTERS, &["ifb"]],
+        // ifb and macvlan are no filters, but kinds of links that tests create.
+        modules: &[BASE, FILTERS, &["ifb", "macvlan"]],
         ..PLAIN
     },
     Guest {
