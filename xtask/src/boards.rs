@@ -11,7 +11,7 @@ use std::time::Instant;
 use nodlet_tests::image::Image;
 use nodlet_tests::manifest;
 
-use crate::check::CLUSTER_PARTS;
+use crate::commit::CLUSTER_PARTS;
 use crate::image::{self, Contents, DeviceImage};
 use crate::profile::{self, Profile, Qemu};
 use crate::task::{Failure, Outcome, line_of, misused, run as run_command, work};

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use crate::commit::CLUSTER_PARTS;
 use crate::task::{Failure, Outcome, project, run as run_command, usage};
 use crate::toolchain::{self, Part, cargo};
 use crate::{boards, commit, conformance, gates, go, guest, images, programs, setup};
@@ -145,9 +146,6 @@ const CLUSTER: &[&str] = &[
     "sync",
     "workloads",
 ];
-
-/// For one in so many commits, every second suite with a control plane is run.
-pub(crate) const CLUSTER_PARTS: usize = 4;
 
 /// One in so many slow suites is run for a commit.
 const SLOW_PARTS: usize = 3;

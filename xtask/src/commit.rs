@@ -4,6 +4,9 @@ use std::process::Command;
 
 use crate::task::project;
 
+/// For one in so many commits, what needs a control plane is run: every second suite, tests of conformance, and a board.
+pub(crate) const CLUSTER_PARTS: usize = 4;
+
 /// A number that chooses one of several cases, if there is only time for one; it differs between commits.
 pub(crate) fn number() -> usize {
     let commit = checked_out().unwrap_or_default();

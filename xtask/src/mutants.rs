@@ -143,12 +143,13 @@ mod tests {
     #[test]
     fn after_the_limit_one_more_mutation_is_tested() {
         let file = std::env::temp_dir().join(format!("nodlet-mutants-{}.json", std::process::id()));
-        std::fs::write(&file, r#"{"caught": 1, "missed": 2}"#).unwrap();
-        let script = r#"sleep 2; echo '{"caught": 2, "missed": 2}' > "$0"; exec sleep 60"#;
+        std::fs::write(&file, r#"{"caught": 1}"#).unwrap();
+        let script = r#"n=1; while :; do n=$((n + 1)); sleep 1; echo "{\"caught\": $n}" > "$0"; done"#;
         let mut child = Command::new("sh").args(["-c", script]).arg(&file).spawn().unwrap();
         let status = end_of(&mut child, &file, Some(Duration::ZERO)).unwrap();
         let outcomes: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
         std::fs::remove_file(&file).unwrap();
-        assert_eq!((status.signal(), tested(&outcomes)), (Some(Signal::SIGINT as i32), 4));
+        assert_eq!(status.signal(), Some(Signal::SIGINT as i32));
+        assert!(tested(&outcomes) > 1, "{outcomes}");
     }
 }
