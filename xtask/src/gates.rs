@@ -7,6 +7,8 @@
 //! gates --write` writes the measurements as the new budgets.
 
 use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
@@ -14,7 +16,7 @@ use std::time::Duration;
 use nodlet_tests::{Calls, Counted, Device, Share, manifest, switches};
 
 use crate::budgets::{Budgets, MEASURED_ON};
-use crate::task::{Failure, Outcome, misused, run as run_command};
+use crate::task::{Failure, Outcome, misused, run as run_command, target_dir};
 use crate::toolchain::cargo;
 use crate::{cross, layout, setup, targets};
 
@@ -77,12 +79,29 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 
 /// Runs the measurements that depend on the machine.
 fn measure(budgets: &mut Budgets, program: &Path) -> Outcome {
+    let copy = target_dir().join("gates-nodlet");
+    copy_by_pages(program, &copy)
+        .map_err(|error| format!("failed to copy {}: {error}", program.display()))?;
     // SAFETY: this program has one thread so far; nobody else reads the environment.
-    unsafe { std::env::set_var("NODLET", program) };
+    unsafe { std::env::set_var("NODLET", copy) };
     let measured = [memory, start, probe, idle].iter().try_for_each(|measure| measure(budgets));
     // SAFETY: the threads that followed processes have ended.
     unsafe { std::env::remove_var("NODLET") };
     measured
+}
+
+/// Writes an executable copy page by page. A kernel from 6.18 on maps a whole folio of the page cache, and a folio is as
+/// large as the write that filled it: the copy has folios of one page, whatever the linker wrote.
+fn copy_by_pages(program: &Path, copy: &Path) -> io::Result<()> {
+    const PAGE: usize = 4096;
+    let content = fs::read(program)?;
+    // A file that exists would keep the folios that it has.
+    match fs::remove_file(copy) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o755).open(copy)?;
+    content.chunks(PAGE).try_for_each(|page| file.write_all(page))
 }
 
 /// Runs the gates for `check`.
