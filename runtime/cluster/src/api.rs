@@ -136,7 +136,7 @@ pub fn object(text: &[u8]) -> Result<Value, ApiError> {
 /// Takes the objects out of a list.
 ///
 /// # Errors
-/// It is no list. An error must not pass for an empty list: all pods would end.
+/// The response is no list. An error must not be taken for an empty list, because all pods would end.
 pub fn items(list: &mut Value) -> Result<Vec<Value>, ApiError> {
     let is_list = list["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
     match list["items"].take() {
