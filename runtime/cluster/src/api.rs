@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_no_empty_list() {
+    fn a_response_without_a_list_is_not_an_empty_list() {
         let of = |mut list: Value| items(&mut list).ok();
         assert_eq!(
             of(serde_json::json!({ "kind": "PodList", "items": [{}] })),
