@@ -1,6 +1,6 @@
-//! What the board stores of its cluster is encrypted with the first key of the file of `--encryption-key-file`: pods,
-//! ConfigMaps, Secrets, and the credentials of the board. Files that are not encrypted are read as they are, so that a
-//! board can begin with it.
+//! Encryption of the files about the cluster (pods, ConfigMaps, Secrets and the credentials of the board) with the first
+//! key of the file of `--encryption-key-file`. Files without encryption are read as they are, so that a board can begin
+//! to use a key at any time.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -17,42 +17,44 @@ pub(crate) enum AtRest {
     /// Nothing is encrypted.
     Plain,
     Encrypted(Keys),
-    /// The reason why the key file cannot be used: then nothing of the cluster is written.
-    Unusable(String),
+    /// The key file cannot be used, so that nothing of the cluster is written: the kind of the error, and its text.
+    Unusable(io::ErrorKind, String),
 }
 
 impl AtRest {
     /// Reads the key file, if there is to be one.
     pub(crate) fn of(file: Option<PathBuf>) -> AtRest {
         let Some(file) = file else { return AtRest::Plain };
-        match read_file(&file).map_err(|error| error.to_string()).and_then(Keys::parse) {
+        let keys = |text| Keys::parse(text).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why));
+        match read_file(&file).and_then(keys) {
             Ok(keys) => AtRest::Encrypted(keys),
             Err(why) => {
+                let kind = why.kind();
                 let why = format!("the key file {}: {why}", file.display());
                 log::error!(
                     "{why}; pods that run are not affected, and nothing of the cluster is read or written"
                 );
-                AtRest::Unusable(why)
+                AtRest::Unusable(kind, why)
             }
         }
     }
 
-    /// What the file at `path` is to contain.
+    /// Encrypts `text` for the file at `path`, if the board has keys.
     ///
     /// # Errors
-    /// There are no keys or no random bytes.
+    /// The keys cannot be used, or the kernel has no random bytes yet.
     pub(crate) fn seal(&self, path: &Path, text: Vec<u8>) -> io::Result<Vec<u8>> {
         match self {
             AtRest::Plain => Ok(text),
             AtRest::Encrypted(keys) => keys.seal(&name(path), &text),
-            AtRest::Unusable(why) => Err(io::Error::other(why.clone())),
+            AtRest::Unusable(kind, why) => Err(io::Error::new(*kind, why.clone())),
         }
     }
 
-    /// What the file at `path` contains.
+    /// Decrypts the content `stored` of the file at `path`, if it is encrypted.
     ///
     /// # Errors
-    /// It is encrypted, and the keys do not decrypt it.
+    /// The keys do not decrypt the content.
     pub(crate) fn open(&self, path: &Path, stored: Vec<u8>) -> io::Result<Vec<u8>> {
         if !is_sealed(&stored) {
             return Ok(stored);
@@ -60,7 +62,7 @@ impl AtRest {
         match self {
             AtRest::Plain => Err(io::Error::other("it is encrypted: the agent needs --encryption-key-file")),
             AtRest::Encrypted(keys) => keys.open(&name(path), &stored).map_err(io::Error::other),
-            AtRest::Unusable(why) => Err(io::Error::other(why.clone())),
+            AtRest::Unusable(kind, why) => Err(io::Error::new(*kind, why.clone())),
         }
     }
 
@@ -69,7 +71,7 @@ impl AtRest {
         let is_newest = match self {
             AtRest::Plain => true,
             AtRest::Encrypted(keys) => keys.is_newest(&stored),
-            AtRest::Unusable(_) => false,
+            AtRest::Unusable(..) => false,
         };
         is_newest && self.open(path, stored).is_ok_and(|stored| stored == text)
     }
@@ -125,7 +127,9 @@ mod tests {
         assert!(why.contains("the key \"one\", which the key file does not have"), "{why}");
         std::fs::remove_dir_all(&directory).expect("removed");
         let missing = AtRest::of(Some(file.clone()));
-        let why = missing.seal(path, b"text".to_vec()).expect_err("the file is missing").to_string();
+        let why = missing.seal(path, b"text".to_vec()).expect_err("the file is missing");
+        assert_eq!(why.kind(), io::ErrorKind::NotFound);
+        let why = why.to_string();
         assert!(why.contains(&file.display().to_string()) && why.contains("No such file"), "{why}");
         assert_eq!(opened(&missing, b"text"), Ok(b"text".to_vec()));
         opened(&missing, &sealed).expect_err("the file is missing");

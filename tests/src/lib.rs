@@ -51,6 +51,7 @@ mod programs;
 mod ring;
 mod seed;
 mod serial;
+pub mod service;
 mod slot;
 pub mod slow;
 pub mod ssh;

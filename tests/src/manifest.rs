@@ -35,6 +35,20 @@ pub fn container(name: &str, steps: &str, more: &str) -> String {
     )
 }
 
+/// A Deployment `web` of pods with the label `app: web`, with more lines of YAML in its spec and in that of its pods.
+pub fn deployment(replicas: usize, containers: &[String], deployment: &str, pod: &str) -> String {
+    let template = format!(
+        "selector: {{matchLabels: {{app: web}}}}\ntemplate:\n  metadata: {{labels: {{app: web}}}}\n  spec:\n{}    containers:\n{}",
+        indented(pod, 4),
+        indented(&containers.concat(), 2),
+    );
+    format!(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: web}}\nspec:\n  replicas: {replicas}\n{}{}",
+        indented(deployment, 2),
+        indented(&template, 2),
+    )
+}
+
 fn indented(lines: &str, by: usize) -> String {
     lines.lines().map(|line| format!("{:by$}{line}\n", "")).collect()
 }

@@ -1,24 +1,11 @@
 //! A real Kubernetes control plane, to which boards are nodes.
 
-use nodlet_tests::{ClusterNode as Node, ControlPlane, Namespace};
-
-/// A Deployment of one pod.
-const DEPLOYMENT: &str = "
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web}
-spec:
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      containers: [{name: web, image: localhost/demo:1}]
-";
+use nodlet_tests::{ClusterNode as Node, ControlPlane, Namespace, manifest};
 
 #[test]
 fn a_pod_stays_pending_in_a_cluster_without_nodes() {
     let plane = ControlPlane::start();
-    plane.apply(DEPLOYMENT);
+    plane.apply(&manifest::deployment(1, &[manifest::container("web", "", "")], "", ""));
     let pods = plane.wait_for("get pods --no-headers", |pods| !pods.is_empty());
     assert!(pods.contains("web-") && pods.contains("Pending"), "{pods}");
     let why = "get pods -o jsonpath={.items[*].status.conditions[*].message}";
@@ -54,27 +41,11 @@ fn a_partition_drops_packets_between_boards_and_the_control_plane() {
     assert!(reaches(&one) && reaches(&other));
 }
 
-/// The deployment of pods that run until they end.
+/// A Deployment of pods that run until they are asked to end.
 fn deployment(replicas: usize) -> String {
-    format!(
-        "
-apiVersion: apps/v1
-kind: Deployment
-metadata: {{name: web}}
-spec:
-  replicas: {replicas}
-  selector: {{matchLabels: {{app: web}}}}
-  template:
-    metadata: {{labels: {{app: web}}}}
-    spec:
-      terminationGracePeriodSeconds: 5
-      containers:
-      - name: app
-        image: localhost/demo:1
-        imagePullPolicy: IfNotPresent
-        args: [print, began, then, wait, /end, then, exit, '0']
-"
-    )
+    let steps = "print began then wait /end then exit 0";
+    let app = manifest::container("app", steps, "imagePullPolicy: IfNotPresent");
+    manifest::deployment(replicas, &[app], "", "terminationGracePeriodSeconds: 5")
 }
 
 const NAMES: &str = "get pods -l app=web -o jsonpath={.items[*].metadata.name}";

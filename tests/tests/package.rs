@@ -6,53 +6,16 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
 
+use nodlet_tests::service::{is_ready, journal, pod, property, run, try_run, wait_for};
 use nodlet_tests::{demo_archive, manifest};
-use serde_json::Value;
 
 const FIRST: &str = "/packages/nodlet-1.deb";
 const SECOND: &str = "/packages/nodlet-2.deb";
 
 const MANIFESTS: &str = "/etc/nodlet/manifests";
-
-/// The timeout of operations that usually take moments.
-const DEADLINE: Duration = Duration::from_secs(180);
-
-/// Runs a command, whose arguments are split at spaces, until it ends. Returns its output.
-#[track_caller]
-fn run(line: &str) -> String {
-    let (ok, said) = try_run(line);
-    assert!(ok, "{line} failed:\n{said}\n{}", journal());
-    said
-}
-
-fn try_run(line: &str) -> (bool, String) {
-    let words: Vec<&str> = line.split(' ').collect();
-    let mut command = Command::new(words[0]);
-    // An administrator's PATH, because dpkg needs programs in sbin.
-    command.args(&words[1..]).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());
-    let output = command.output();
-    let output = output.unwrap_or_else(|error| panic!("{line}: {error}"));
-    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    (output.status.success(), text.concat())
-}
-
-/// The latest journal entries, for the reader of a failure.
-fn journal() -> String {
-    try_run("journalctl --no-pager --lines=60 --output=short-monotonic").1
-}
-
-#[track_caller]
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + DEADLINE;
-    while !is_so() {
-        assert!(Instant::now() < until, "waited in vain for {what}\n{}", journal());
-        thread::sleep(Duration::from_millis(200));
-    }
-}
 
 /// The installed package, which is purged on drop.
 struct Installed;
@@ -74,11 +37,6 @@ impl Drop for Installed {
     }
 }
 
-/// A current property of the service in systemd.
-fn property(name: &str) -> String {
-    run(&format!("systemctl show --property={name} --value nodlet.service")).trim().to_owned()
-}
-
 /// Writes a manifest with this name, and waits until its pod is ready.
 fn start_pod(name: &str, steps: &str) {
     fs::write(format!("{MANIFESTS}/{name}.yaml"), manifest::pod(name, steps)).expect("it can be written to");
@@ -86,16 +44,7 @@ fn start_pod(name: &str, steps: &str) {
 }
 
 fn wait_for_pod(name: &str) {
-    wait_for(&format!("{name} to be ready"), || {
-        let conditions = status(name)["conditions"].as_array().cloned().unwrap_or_default();
-        conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
-    });
-}
-
-fn status(pod: &str) -> Value {
-    let (_, text) = try_run(&format!("nodlet get pod {pod} -o json"));
-    let object: Value = serde_json::from_str(&text).unwrap_or_default();
-    object["status"].clone()
+    wait_for(&format!("{name} to be ready"), || is_ready(name));
 }
 
 /// How far a pod has counted, with one number per line; none may be missing.
@@ -175,10 +124,12 @@ fn a_counter_counts_on_while_the_service_is_restarted_and_the_package_upgraded()
     assert_eq!(counter.len(), 1, "{counter:?}");
     let (mut before, mut agent) = (count("counter"), property("MainPID"));
     let mut counts_on = |what: &str| {
-        wait_for(&format!("the pod to be ready after {what}"), || status("counter")["phase"] == "Running");
+        wait_for(&format!("the pod to be ready after {what}"), || {
+            pod("counter")["status"]["phase"] == "Running"
+        });
         wait_for(&format!("another line after {what}"), || count("counter") > before);
         assert_eq!(processes("/bin/demo print tick"), counter, "{what}");
-        assert_eq!(status("counter")["containerStatuses"][0]["restartCount"], 0, "{what}");
+        assert_eq!(pod("counter")["status"]["containerStatuses"][0]["restartCount"], 0, "{what}");
         before = count("counter");
         assert_ne!(std::mem::replace(&mut agent, property("MainPID")), property("MainPID"), "{what}");
     };

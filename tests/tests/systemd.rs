@@ -6,16 +6,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use nodlet_tests::{demo_archive, manifest};
+use nodlet_tests::service::{is_ready, journal, property, run, try_run, wait_for};
+use nodlet_tests::{demo_archive, manifest, service};
 use serde_json::Value;
-
-const UNIT: &str = "nodlet.service";
 
 /// The directory of the unit's drop-ins, which a test creates.
 const DROP_INS: &str = "/run/systemd/system/nodlet.service.d";
@@ -34,45 +32,6 @@ const EVERYTHING_WIRED: &str = "/run/systemd/network/20-wired.network";
 
 /// The services that manage the network, one at a time.
 const OTHERS: &str = "NetworkManager systemd-networkd.socket systemd-networkd systemd-resolved";
-
-/// The time that an operation may take that usually takes moments.
-const DEADLINE: Duration = Duration::from_secs(180);
-
-/// Runs a command to its end, and returns its output.
-#[track_caller]
-fn run(line: &str) -> String {
-    let (ok, said) = try_run(line);
-    assert!(ok, "{line} failed:\n{said}\n{}", journal());
-    said
-}
-
-/// Runs a command that may fail. The line is split into words at spaces.
-fn try_run(line: &str) -> (bool, String) {
-    let words: Vec<&str> = line.split(' ').collect();
-    let output = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).output();
-    let output = output.unwrap_or_else(|error| panic!("{line}: {error}"));
-    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    (output.status.success(), text.concat())
-}
-
-/// The latest lines of the journal, for a test's failure message.
-fn journal() -> String {
-    try_run("journalctl --no-pager --lines=60 --output=short-monotonic").1
-}
-
-#[track_caller]
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + DEADLINE;
-    while !is_so() {
-        assert!(Instant::now() < until, "waited in vain for {what}\n{}", journal());
-        thread::sleep(Duration::from_millis(200));
-    }
-}
-
-/// The current value of a property of the unit.
-fn property(name: &str) -> String {
-    run(&format!("systemctl show --property={name} --value {UNIT}")).trim().to_owned()
-}
 
 fn agent() -> Pid {
     Pid::from_raw(property("MainPID").parse().expect("it is a number"))
@@ -155,15 +114,11 @@ struct TestPod {
 
 impl TestPod {
     fn status(&self) -> Value {
-        let (_, text) = try_run(&format!("nodlet get pod {} -o json", self.name));
-        let object: Value = serde_json::from_str(&text).unwrap_or_default();
-        object["status"].clone()
+        service::pod(&self.name)["status"].clone()
     }
 
     fn is_ready(&self) -> bool {
-        let status = self.status();
-        let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
-        conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+        is_ready(&self.name)
     }
 
     fn restarts(&self) -> i64 {

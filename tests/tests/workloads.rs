@@ -1,6 +1,6 @@
 //! The workload controllers of a real control plane, whose nodes are two boards.
 
-use nodlet_tests::{ClusterNode, ControlPlane};
+use nodlet_tests::{ClusterNode, ControlPlane, manifest};
 
 /// A container that serves and is Ready at once.
 const APP: &str = "{name: app, image: 'localhost/demo:1', imagePullPolicy: Never, args: [serve, '80', /srv], \
@@ -12,27 +12,14 @@ fn two_boards(plane: &ControlPlane) -> [ClusterNode; 2] {
 
 /// A Deployment whose pods are spread over the nodes.
 fn deployment(replicas: usize, image: &str) -> String {
-    let app = APP.replace("localhost/demo:1", image);
-    format!(
-        "
-apiVersion: apps/v1
-kind: Deployment
-metadata: {{name: web}}
-spec:
-  replicas: {replicas}
-  progressDeadlineSeconds: 600
-  strategy: {{rollingUpdate: {{maxUnavailable: 0, maxSurge: 1}}}}
-  selector: {{matchLabels: {{app: web}}}}
-  template:
-    metadata: {{labels: {{app: web}}}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      topologySpreadConstraints:
-      - {{maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule,
-          nodeTaintsPolicy: Honor, labelSelector: {{matchLabels: {{app: web}}}}, matchLabelKeys: [pod-template-hash]}}
-      containers: [{app}]
-"
-    )
+    let app = format!("  - {}\n", APP.replace("localhost/demo:1", image));
+    let spec = "progressDeadlineSeconds: 600\n\
+                strategy: {rollingUpdate: {maxUnavailable: 0, maxSurge: 1}}";
+    let pod = "terminationGracePeriodSeconds: 1\n\
+               topologySpreadConstraints:\n\
+               - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, \
+               nodeTaintsPolicy: Honor, labelSelector: {matchLabels: {app: web}}, matchLabelKeys: [pod-template-hash]}";
+    manifest::deployment(replicas, &[app], spec, pod)
 }
 
 /// How many pods with a label run on each board, when there are `count` of them that are Ready.

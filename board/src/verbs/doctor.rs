@@ -18,6 +18,7 @@ mod cgroups;
 mod config;
 mod facts;
 mod features;
+mod judge;
 mod kernel;
 mod links;
 mod machine;
@@ -166,7 +167,7 @@ fn of_file(path: &Path) -> Result<Report, Failure> {
     let release = config.release.as_deref().map_or_else(String::new, |release| format!(", Linux {release}"));
     Ok(Report {
         subject: format!("the kernel configuration {shown}{release}"),
-        checks: features::judge_file(&config),
+        checks: judge::judge_file(&config),
     })
 }
 

@@ -136,7 +136,7 @@ pub fn object(text: &[u8]) -> Result<Value, ApiError> {
 /// Takes the objects out of a list.
 ///
 /// # Errors
-/// It is no list. An error must not pass for an empty list: all pods would end.
+/// The response is no list. An error must not be taken for an empty list, because all pods would end.
 pub fn items(list: &mut Value) -> Result<Vec<Value>, ApiError> {
     let is_list = list["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
     match list["items"].take() {
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_no_empty_list() {
+    fn a_response_without_a_list_is_not_an_empty_list() {
         let of = |mut list: Value| items(&mut list).ok();
         assert_eq!(
             of(serde_json::json!({ "kind": "PodList", "items": [{}] })),

@@ -24,7 +24,7 @@ pub enum JoinError {
     Wrong {
         /// The field.
         field: &'static str,
-        /// What it must be.
+        /// The values that would be accepted.
         what: &'static str,
     },
     /// The file is not a kubeconfig.

@@ -64,7 +64,7 @@ impl Serving {
 /// The longest time between two requests for a certificate.
 const LONGEST: Duration = Duration::from_secs(5 * 60);
 
-/// What to do next about the certificate.
+/// The next step of the renewal of the certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Request a certificate.
@@ -125,7 +125,7 @@ impl Renewal {
         (self.backoff, self.not_before) = (Backoff::up_to(LONGEST), None);
     }
 
-    /// What to do at this time.
+    /// Returns the step that is due at this time.
     pub fn next(&self, now: Instant, clock: i64) -> Next {
         match (self.has_names, self.due, self.not_before) {
             (false, _, _) => Next::Name,

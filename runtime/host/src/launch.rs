@@ -203,7 +203,7 @@ pub struct TerminationMessage {
 pub struct ProcessConfig {
     /// Command and arguments, expanded; at least one.
     pub args: Vec<String>,
-    /// What messages show in place of the program in `args`, whose name is that of a Secret.
+    /// The text that messages show in place of the program in `args`, if the program's name is a value of a Secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program_shown: Option<Box<str>>,
     /// `NAME=value`, in order.
@@ -256,7 +256,7 @@ pub struct MountConfig {
     pub source: MountSource,
     /// Relative path below the source, which cannot lead out of it.
     pub sub_path: Option<PathBuf>,
-    /// What messages show in place of `sub_path`, which has a value of a Secret.
+    /// The text that messages show in place of `sub_path`, if that contains a value of a Secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sub_path_shown: Option<Box<str>>,
     /// The path in the container.

@@ -46,7 +46,7 @@ impl Registry {
             && let Some(conditions) = status["conditions"].as_array_mut()
         {
             let since = Moment::ThisBoot(waits.since);
-            // Of the two changes that wait, the one that replaces the pod.
+            // Two changes wait: show the images of the one that replaces the pod.
             conditions.retain(|condition| condition["type"] != IMAGE_UPDATE_PENDING);
             conditions.push(status::image_update_pending(state, anchor, since, &waits.missing));
         }

@@ -24,8 +24,8 @@ pub(super) fn sweep(shell: &Rc<Shell>, wanted: &SortedSet<String>) {
     let records = shell.stores.records.clone();
     let wanted = wanted.clone();
     let swept = shell.stores.storage.run(move || {
-        // Half-written files of an agent that died: nobody reads names like these. Among the files of others the agent
-        // writes tokens only.
+        // Half-written files that an agent left when it died: no reader accepts their names. In directories of other
+        // owners, the agent writes tokens only.
         let sources = crate::sources::list(&paths).into_iter();
         let written = sources.map(|source| (source.path, source.owner.is_api()));
         for (directory, writes_all) in written.chain([(paths.records(), true)]) {
@@ -55,10 +55,10 @@ pub(super) fn sweep(shell: &Rc<Shell>, wanted: &SortedSet<String>) {
                 log::error!("failed to remove the files of pod {uid}: {error}");
             }
         }
-        // What was left behind of a status, whole or half-written, by an agent that died.
+        // Files of statuses, whole or half-written, that an agent left when it died.
         for name in names(&paths.statuses()) {
             let is_known = name.strip_suffix(".json").is_some_and(|uid| wanted.contains(uid));
-            // One that is being written now is of a pod that is known.
+            // A file that is being written now belongs to a known pod.
             let is_new = name.strip_suffix(".new").is_some_and(|uid| wanted.contains(uid));
             if !is_known
                 && !is_new

@@ -31,7 +31,7 @@ pub(super) enum HookError {
         /// `web_default(uid)`, as a kubelet prints a pod.
         pod: String,
         cause: HookCause,
-        /// What a command has written.
+        /// The output of the command.
         output: Option<Vec<u8>>,
     },
 }

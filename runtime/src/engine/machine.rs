@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::shutdown::ShutdownState;
 
-/// When the node is under pressure.
+/// The settings that decide when the node has a condition of pressure.
 #[derive(Clone, Debug)]
 pub struct Eviction {
     /// The thresholds of the signals: the kubelet's `--eviction-hard`.

@@ -101,7 +101,7 @@ impl Engine {
     }
 }
 
-/// What is left of each resource. The disk is read by the thread that waits for flash.
+/// The available amount of each resource. The storage thread reads that of the disk.
 async fn levels(shell: Rc<Shell>) -> Vec<(Signal, Level)> {
     let machine = &shell.machine;
     let mut levels = vec![(
@@ -159,7 +159,7 @@ fn process_ids() -> Level {
     Level { available: used.map_or(capacity, |used: u64| capacity.saturating_sub(used)), capacity }
 }
 
-/// What each pod uses of a resource. Other tasks run between two pods.
+/// The usage of a resource by each pod. Other tasks run between two pods.
 async fn usage(shell: Rc<Shell>, resource: StarvedResource) -> Vec<(PodIndex, PodUsage)> {
     let pods: Vec<_> = {
         let pods = shell.pods.borrow();

@@ -107,7 +107,7 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
                 log::error!("{}: {message}; killing its remaining processes", directory.display());
                 let uid = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 cleanup::end_unreadable(&shell.machine.cgroups, &uid, &directory).await;
-                // It names runs that are not there any more.
+                // The status names runs that no longer exist.
                 if let Err(error) = fs::remove_file(shell.paths.status(&uid))
                     && error.kind() != io::ErrorKind::NotFound
                 {
@@ -156,7 +156,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
     }
     let bytes = fs::read(file).map_err(LookError::of_file)?;
     let mut on_tmpfs: OnTmpfs = serde_json::from_slice(&bytes).map_err(|error| unreadable(&error))?;
-    // It runs here, whatever the node was called when it was admitted.
+    // The pod runs here, whatever the name of the node was when the pod was admitted.
     if let Some(spec) = on_tmpfs.object.get_mut("spec").and_then(serde_json::Value::as_object_mut) {
         spec.insert("nodeName".into(), shell.config.node_name.as_str().into());
     }
@@ -210,7 +210,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
     if let Some((supervisor, state, layers)) = living {
         let known = Known::of(finish_starts(&supervisor, &cgroup, state).await);
         for (container, number) in &known.failed {
-            // It is planned again, with the same number.
+            // The core plans the failed start again, with the same number.
             if let Err(error) = supervisor.forget(container, *number) {
                 log::warn!("{uid}: {}", nodlet_host::error::chain(&error));
             }
@@ -223,8 +223,8 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         sandbox = Some(made);
     }
     if ready.is_none() {
-        // The agent died while it was being made, or the supervisor did: what is
-        // left of it goes, and the core begins again.
+        // The agent or the supervisor died while the sandbox was being made: remove the remains; the core begins
+        // again.
         sandbox = None;
         if let Err(error) = cleanup::remove_remains(&shell.machine.cgroups, &wanted).await {
             let why = nodlet_host::error::chain(&error);
@@ -236,7 +236,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         attempts =
             lost_runs(&shell.paths, &wanted, directory, on_tmpfs.created).map_err(LookError::Shortage)?;
     }
-    // Processes that could not be killed use the volumes as well.
+    // Processes that could not be killed use the volumes, too.
     let claims = if sandbox.is_some() || processes { on_tmpfs.claims } else { Vec::new() };
     let found = Found {
         pod: wanted.pod.clone(),

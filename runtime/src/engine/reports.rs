@@ -47,7 +47,7 @@ pub(super) async fn report_event(
                 started
             };
             log::info!("started {}", log_name(&wanted, attempt));
-            // They may have changed while it started.
+            // The devices may have changed while the container started.
             devices::follow(shell, (pod, container, number), false);
             shell.tasks.report(pod, PodObservation::Started { attempt, container: Box::new(started) }).await;
         }
@@ -57,7 +57,7 @@ pub(super) async fn report_event(
                 let _ = run.leaf.remove();
             }
             forget(sandbox, &container, number);
-            // There was no run to report.
+            // Without a run, nothing needs the facts about its image.
             let _ = std::fs::remove_file(facts_path(&shell.paths, &wanted, &container, number));
             let (reason, message) = match at {
                 StartFailedAt::Create => {

@@ -142,7 +142,7 @@ async fn make(
     mut claims: Vec<ClaimedVolume>,
 ) -> Result<(Sandbox, Instant), Failure> {
     let _begins = shell.beginning.pod().map_err(Failure::early)?;
-    // Of a pod that an earlier agent could not end, and of which this one knows nothing else.
+    // Processes that an earlier agent could not end; this agent knows nothing else of their pod.
     let earlier = shell.machine.cgroups.known_pod(&wanted.pod).and_then(|cgroup| cgroup.populated());
     if earlier.map_err(Failure::sandbox)? {
         let message = "processes of an earlier sandbox of the pod are alive".to_owned();
@@ -189,7 +189,7 @@ async fn set_up_volumes(
         }
         request = volume::Request::new(&wanted.pod, &shell.paths, claims);
     }
-    // No container of it runs: writable layers that are there are of an earlier sandbox.
+    // No container of the pod runs: existing writable layers are of an earlier sandbox.
     let layers = container_config::run_files::runs_directory(&shell.paths, &wanted.pod.uid.0);
     shell.stores.remove_tree(layers.clone()).await.map_err(|error| {
         let message = format!("failed to remove {}: {error}", layers.display());
@@ -413,7 +413,7 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
     killed.map_err(RemoveError::Processes)?;
     let layers = container_config::run_files::runs_directory(&shell.paths, &wanted.pod.uid.0);
     if let Err(error) = shell.stores.remove_tree(layers).await {
-        // They go at the latest with the pod.
+        // The layers are removed with the pod at the latest.
         log::warn!(
             "failed to remove the writable layers of {}/{}: {error}",
             wanted.pod.namespace,
@@ -422,7 +422,7 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
     }
     let directory = shell.paths.run_pod(&wanted.pod.uid.0);
     devices::report_renamed(&shell, &wanted, &directory);
-    // It has volumes, and what containers have put there: no mount is entered.
+    // The directory has volumes with files of containers: the removal enters no mount.
     if let Err(source) = shell.stores.remove_tree(directory.clone()).await {
         return Err(RemoveError::Directory { path: directory, source });
     }

@@ -25,14 +25,12 @@ impl StepError {
     }
 }
 
-/// A step that was refused, with the reason.
 impl From<String> for StepError {
     fn from(reason: String) -> Self {
         StepError { step: reason.into(), source: None }
     }
 }
 
-/// A step that was refused, with the reason.
 impl From<&'static str> for StepError {
     fn from(reason: &'static str) -> Self {
         StepError { step: reason.into(), source: None }

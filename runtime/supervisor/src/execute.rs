@@ -78,7 +78,7 @@ pub(super) struct Execute {
     args: Vec<CString>,
     env: Vec<CString>,
     path: String,
-    /// What messages show in place of the program.
+    /// The text that messages show in place of the program, if its name is a value of a Secret.
     shown: Option<Box<str>>,
 }
 
@@ -188,7 +188,7 @@ pub(super) fn reset_ignored_signals() {
     (1..=64).filter(|number| *number != libc::SIGPIPE && ignored & 1 << (number - 1) != 0).for_each(reset);
 }
 
-/// The signals that this process ignores, as bits. One question to the kernel in place of 64.
+/// The signals that this process ignores, as bits. Reading one file replaces 64 calls of `sigaction`.
 fn ignored_signals() -> Option<u64> {
     let mut status = [0; 4096];
     let length = File::open("/proc/self/status").ok()?.read(&mut status).ok()?;

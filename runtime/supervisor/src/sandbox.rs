@@ -261,7 +261,8 @@ fn receive(mut socket: &File) -> io::Result<Vec<u8>> {
 /// Runs the process of [`Users`]. Everything that must be done as root of the user namespace is done here.
 fn user_process(config: &SandboxConfig, owned: CloneFlags, helper: File) -> io::Result<()> {
     let send = |message: &[u8]| io::Write::write_all(&mut &helper, message);
-    // Only root of the host may open them, and later the helper has made the pod's mounts the root of both processes.
+    // Open the `tasks` files now: only root of the host may open them, and after the helper has made the mounts, the
+    // root of both processes is that of the pod.
     let tasks: &[PathBuf] = if config.share_process_namespace { &config.pause_cgroup.v1_tasks } else { &[] };
     let tasks = open_tasks(tasks)?;
     let failed = unshare(CloneFlags::CLONE_NEWUSER | owned).err();
@@ -272,7 +273,8 @@ fn user_process(config: &SandboxConfig, owned: CloneFlags, helper: File) -> io::
     }
     nix::unistd::setresgid(Gid::from_raw(0), Gid::from_raw(0), Gid::from_raw(0))?;
     nix::unistd::setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0))?;
-    // A sysctl of IPC may be set only by the owner of the namespace, and one with IDs counts in the writer's.
+    // Only the owner of an IPC namespace may set its sysctls, and the kernel reads IDs in a sysctl's value as those of
+    // the writer's user namespace.
     let failed = |(at, one)| Some((at, set_sysctl(one).err()?));
     match config.sysctls.iter().enumerate().find_map(failed) {
         None => send(&[0])?,

@@ -1,7 +1,7 @@
-//! Protocols as bytes in and bytes out, each of which reads what may be hostile. No code here, only the tour.
+//! Protocols that turn bytes into data and back. Any input may be hostile. No code here, only the tour.
 //!
-//! * [`tls`]: the client's side of TLS, of crates without C.
-//! * [`http`]: a client of HTTP/1.1, whose bodies may be streams. [`http2`] and [`hpack`]: as much of HTTP/2 as a gRPC call takes.
+//! * [`tls`]: TLS for clients and for the kubelet's server, built on crates without C code.
+//! * [`http`]: a client of HTTP/1.1, whose bodies may be streams. [`http2`] and [`hpack`]: the part of HTTP/2 that a gRPC call needs.
 //! * [`random`]: bytes from the kernel.
 //! * [`websocket`] and [`spdy`]: sessions of `kubectl exec`, `attach` and `port-forward`.
 

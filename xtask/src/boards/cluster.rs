@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use nodlet_tests::ControlPlane;
+use nodlet_tests::{ControlPlane, manifest};
 
 use super::monitor::{self, Monitor};
 use super::{Board, LINK, build, prepare, text};
@@ -11,23 +11,12 @@ use crate::go;
 use crate::profile::{Profile, Qemu};
 use crate::task::Outcome;
 
-/// A pod that the cluster assigns to the board.
-const DEPLOYMENT: &str = "
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web}
-spec:
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers:
-      - name: app
-        image: localhost/demo:1
-        args: [env, then, sleep]
-        env: [{name: SITE, valueFrom: {configMapKeyRef: {name: site, key: name}}}]
-";
+/// A Deployment of one pod, which prints the value of a ConfigMap.
+fn deployment() -> String {
+    let site = "env: [{name: SITE, valueFrom: {configMapKeyRef: {name: site, key: name}}}]";
+    let app = manifest::container("app", "env then sleep", site);
+    manifest::deployment(1, &[app], "", "terminationGracePeriodSeconds: 1")
+}
 
 /// The phase of the Deployment's pods, and what their containers are.
 const PODS: &str = "get pods -o jsonpath={range.items[*]}{.spec.nodeName}|{.status.phase}|{.status.containerStatuses[0].containerID}{end}";
@@ -58,7 +47,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     }
     board.wait_for("Ready of the Node", |_| Ok(plane.line(READY).ok() == "True"))?;
     plane.line("create configmap site --from-literal=name=harbour").ok();
-    plane.apply(DEPLOYMENT);
+    plane.apply(&deployment());
     board.wait_for("running pod", |_| Ok(plane.line(PODS).ok().starts_with("gate-18|Running|")))?;
     let first = plane.line(PODS).ok();
     let log = text(&board.ssh("nodlet logs $(nodlet get pods -o name)", "")?.stdout);

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use super::config::Setting;
 use super::facts::Machine;
-use super::features::{FEATURES, Feature, judge_version, options};
+use super::features::{FEATURES, Feature};
+use super::judge::{judge_version, options};
 use super::probe::{self, Probe, Tried};
 use super::report::{Area, Check, Verdict};
 use super::{cgroups, mounts};

@@ -1,4 +1,4 @@
-//! What this board reports about a pod of the cluster. Pure.
+//! The status of a pod of the cluster, as this board reports it. Pure.
 
 use serde_json::{Map, Value, json};
 

@@ -1,4 +1,4 @@
-//! What a schedule is told, and what it answers.
+//! The facts that are reported to a schedule, and its decisions.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What a node that cannot renew its Lease does with the pods of the cluster.
+//! The state of pods of the cluster on a node that cannot renew its Lease.
 
 use std::time::Duration;
 

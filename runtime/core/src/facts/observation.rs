@@ -70,7 +70,7 @@ pub struct Starved {
     pub threshold: u64,
     /// The amount that is available.
     pub available: u64,
-    /// What the pods use of it, as far as that is known.
+    /// The known usage of the resource by pods.
     pub usage: Vec<(PodIndex, PodUsage)>,
 }
 

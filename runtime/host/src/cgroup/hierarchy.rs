@@ -122,7 +122,7 @@ impl Hierarchies {
 
     /// Names of the v2 hierarchy's controllers that nodlet uses.
     pub(super) fn v2_controllers(&self) -> impl Iterator<Item = &'static str> {
-        self.v2.iter().map(|controller| controller.name())
+        self.v2.iter().copied().map(Controller::name)
     }
 
     /// Mount points of the v1 hierarchies with a controller that nodlet uses, each once.
@@ -175,8 +175,13 @@ impl fmt::Display for Hierarchies {
 fn offered(directory: &Path) -> Result<Vec<Controller>, CgroupError> {
     let path = directory.join("cgroup.controllers");
     let text = fs::read_to_string(&path).map_err(CgroupError::file("read", &path))?;
-    let is_offered = |controller: &Controller| text.split_whitespace().any(|name| name == controller.name());
-    Ok(Controller::ALL.into_iter().filter(is_offered).collect())
+    let mut found = Vec::new();
+    for controller in Controller::ALL {
+        if text.split_whitespace().any(|name| name == controller.name()) {
+            found.push(controller);
+        }
+    }
+    Ok(found)
 }
 
 /// The first v2 mount, and the first v1 mount of each controller that nodlet uses.

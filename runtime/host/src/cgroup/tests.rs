@@ -12,6 +12,7 @@ use nix::unistd::Pid;
 
 use super::hierarchy::Hierarchies;
 use super::*;
+use crate::launch::DeviceNode;
 use nodlet_core::spec::ContainerIndex;
 use nodlet_kube::manifest::{self, Validation};
 

@@ -129,7 +129,7 @@ impl VolumeLock {
     /// The lock of a pod that an earlier agent has made; `None` if the pod has none.
     ///
     /// # Errors
-    /// It cannot be locked.
+    /// The volume cannot be locked.
     pub fn adopt(paths: &Paths, uid: &str) -> io::Result<Option<VolumeLock>> {
         let path = file_of(paths, uid);
         let file = match OpenOptions::new().write(true).open(&path) {

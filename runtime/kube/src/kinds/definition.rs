@@ -53,13 +53,15 @@ pub(crate) struct Reader {
 
 /// How a definition is read.
 pub(crate) enum Read {
-    /// By the types of its kind and these rules.
+    /// Reads the object by the schema's types of its kind, and then by these rules.
     Rules(Rules),
-    /// By a function of its own: the object, the name of the node, and the name of the file, if it is of one.
+    /// Reads the object by a function: of the object, its validation, the name of the node, and the name of the file, if
+    /// the object is from a file.
     Own(fn(Value, Validation, &str, Option<&str>) -> Result<Definition, ManifestError>),
 }
 
-/// The defaults and the rules of a kind: fields, which are of the right types, metadata, and what is wrong.
+/// Sets the defaults of a kind and checks its rules. The arguments are the fields, whose types are right, the metadata,
+/// and the list to which errors are added.
 pub(crate) type Rules = fn(&mut Map<String, Value>, &Value, &mut Errors);
 
 const STAND_IN: &str =
@@ -93,7 +95,7 @@ pub(crate) fn read(
 
     let name = metadata["name"].as_str().unwrap_or_default().to_owned();
     let created = creation(&metadata, file);
-    // Nothing but its metadata can be wrong with it. The uid of an object of a file comes from all of this.
+    // Only the metadata of this Pod can be wrong. The uid of an object from a file is a hash of the whole Pod.
     let mut stand_in: Value = serde_json::from_str(STAND_IN).expect("it is JSON");
     stand_in["metadata"] = metadata;
     stand_in["spec"]["containers"][0]["image"] = kind.row().uid_text.into();

@@ -202,7 +202,7 @@ async fn enrol(shell: &Shell, bootstrap: &Bootstrap) -> Result<Credentials, Enro
 /// The addresses of an API server.
 ///
 /// # Errors
-/// It has none.
+/// The server has no address.
 pub(super) async fn addresses(server: &Server) -> Result<Vec<SocketAddr>, EnrolmentError> {
     let found = match server.host.parse() {
         Ok(ip) => vec![ip],

@@ -56,7 +56,7 @@ const BUFFER: usize = 32 * 1024;
 /// The time for which a requested certificate is awaited before it is requested again.
 const CERTIFICATE_WITHIN: Duration = Duration::from_secs(60 * 60);
 
-/// What happened about the certificate.
+/// An event in the renewal of the certificate.
 enum Due {
     /// A wait is over; whether the clock was set.
     Clock(bool),

@@ -31,7 +31,7 @@ struct Key {
 /// The reason why something stored cannot be read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum OpenError {
-    /// It was encrypted with a key of this name, which is not among the keys.
+    /// The content was encrypted with a key of this name, which is not among the keys.
     UnknownKey(String),
     /// The key of this name does not decrypt it.
     Wrong(String),
@@ -111,7 +111,7 @@ impl Keys {
     /// Decrypts the content of a file.
     ///
     /// # Errors
-    /// It was encrypted with another key or for another file, or is damaged.
+    /// The content was encrypted with another key or for another file, or is damaged.
     pub fn open(&self, file: &str, sealed: &[u8]) -> Result<Vec<u8>, OpenError> {
         let (name, sealed) = parts(sealed);
         let key = self.0.iter().find(|key| key.name == name);

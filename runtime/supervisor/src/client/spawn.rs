@@ -1,0 +1,142 @@
+//! What a supervisor needs before it exists: its lock, its socket, and a process that executes this same binary.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
+
+use super::SupervisorError;
+use crate::sys::{self, MountAttributes, Parent};
+
+/// The name of the socket in a supervisor's directory.
+const SOCKET: &str = "sock";
+
+/// Makes and locks the file that shows that a pod of this name has a supervisor.
+pub(super) fn lock(dir: &Path, name: &str) -> Result<File, SupervisorError> {
+    let locks = dir.ancestors().nth(2).unwrap_or(dir).join("locks");
+    fs::create_dir_all(&locks).map_err(SupervisorError::Lock)?;
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(locks.join(name))
+        .map_err(SupervisorError::Lock)?;
+    // SAFETY: no pointers. The lock belongs to the open file, which the supervisor inherits.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } < 0 {
+        let error = io::Error::last_os_error();
+        return Err(match error.kind() {
+            io::ErrorKind::WouldBlock => SupervisorError::Locked { name: name.to_owned() },
+            _ => SupervisorError::Lock(error),
+        });
+    }
+    Ok(file)
+}
+
+/// Removes free locks, which no supervisor holds: that of one name, or all. Call it only on the thread that
+/// calls [`Supervisor::spawn`]: if a lock were removed after it was opened and before it is locked, there
+/// could be two supervisors of one name.
+pub fn remove_free_locks(locks: &Path, name: Option<&str>) -> io::Result<()> {
+    let paths = match name {
+        Some(name) => vec![locks.join(name)],
+        None => fs::read_dir(locks)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?,
+    };
+    for path in paths {
+        let file = match OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        match file.try_lock() {
+            Ok(()) => fs::remove_file(&path)?,
+            Err(fs::TryLockError::WouldBlock) => {}
+            Err(fs::TryLockError::Error(error)) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// An address for the socket that is short, whatever the length of the directory's path.
+fn socket_address(dir: &File) -> nix::Result<UnixAddr> {
+    UnixAddr::new(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd()).as_str())
+}
+
+/// The socket of a supervisor, in its directory.
+pub(super) fn listen(dir: &Path) -> io::Result<OwnedFd> {
+    let path = dir.join(SOCKET);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let directory = sys::open_path(dir)?;
+    let listener = socket::socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
+    socket::bind(listener.as_raw_fd(), &socket_address(&directory)?)?;
+    // Before the socket listens, nobody can connect.
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+    socket::listen(&listener, socket::Backlog::new(8)?)?;
+    Ok(listener)
+}
+
+/// A connection to the socket in a supervisor's directory.
+pub(super) fn connect(dir: &Path) -> nix::Result<OwnedFd> {
+    let directory =
+        sys::open_path(dir).map_err(|error| nix::Error::from_raw(error.raw_os_error().unwrap_or(0)))?;
+    // Non-blocking, so as not to wait for a supervisor that accepts no connection.
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+    socket::connect(socket.as_raw_fd(), &socket_address(&directory)?)?;
+    Ok(socket)
+}
+
+/// The binary `file`, on a read-only mount of its own: no container can write to it through `/proc/PID/exe`.
+/// Every copy of the descriptor must be closed when the binary is executed, since through a copy the mount
+/// could be made writable again.
+pub(crate) fn seal(file: &std::ffi::CStr) -> io::Result<OwnedFd> {
+    let mount = sys::clone_mount(None, file, false)?;
+    const RDONLY: u64 = 0x1;
+    const NOSUID: u64 = 0x2;
+    const NODEV: u64 = 0x4;
+    let attributes = MountAttributes { set: RDONLY | NOSUID | NODEV, ..Default::default() };
+    sys::set_mount_attributes(mount.as_fd(), &attributes, false)?;
+    Ok(mount)
+}
+
+/// Executes this same binary as a supervisor.
+pub(super) fn execute(
+    dir: &Path,
+    listener: &OwnedFd,
+    lock: &File,
+    cgroup_dirs: &[PathBuf],
+) -> io::Result<()> {
+    let binary = seal(c"/proc/self/exe")?;
+    let inherited = [listener.as_raw_fd(), lock.as_raw_fd()];
+    let mut command = Command::new(format!("/proc/self/fd/{}", binary.as_raw_fd()));
+    command.arg0("nodlet").arg("supervisor").arg(dir);
+    command.args(inherited.map(|fd| OsString::from(fd.to_string()))).args(cgroup_dirs);
+    command.env_clear().current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // SAFETY: between fork and exec only system calls are made, on descriptors
+    // that are open until then.
+    unsafe {
+        command.pre_exec(move || {
+            for fd in inherited {
+                if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+            libc::setsid();
+            // The first child is reaped below; the supervisor is the second.
+            match sys::fork(Parent::Caller, None)? {
+                Some(_) => sys::exit_now(0),
+                None => Ok(()),
+            }
+        });
+    }
+    command.spawn()?.wait()?;
+    Ok(())
+}
