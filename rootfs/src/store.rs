@@ -60,7 +60,7 @@ pub struct Image {
     pub repo_digests: Vec<String>,
     /// The digest of the image's manifest; `None` for old docker archives.
     pub manifest_digest: Option<Digest>,
-    /// The diff IDs of the layers, lowest first.
+    /// The diff IDs of the layers, lowest first, each once: see [`each_once`].
     pub layers: Vec<Digest>,
     /// The platform that the image is for.
     pub platform: Platform,
@@ -70,6 +70,14 @@ pub struct Image {
     pub created: Option<String>,
     /// The configuration of the image.
     pub config: ImageConfig,
+}
+
+/// Returns the layers without all but the last copy of each. Builders add the same layer repeatedly, above all the empty
+/// one; overlayfs does not mount a layer twice (`ELOOP`), and what the last copy has or hides, it has or hides whatever the
+/// earlier ones did.
+fn each_once(layers: &[Digest]) -> Vec<Digest> {
+    let is_last = |(place, layer): &(usize, &Digest)| !layers[place + 1..].contains(layer);
+    layers.iter().enumerate().filter(is_last).map(|(_, layer)| *layer).collect()
 }
 
 /// The result of a removal.
@@ -183,8 +191,8 @@ impl Store {
     /// missing, to be loaded again.
     fn image(&self, id: &Digest, entry: Entry) -> Result<Option<Image>, StoreError> {
         let Some(record) = self.record(id)? else { return Ok(None) };
-        let sizes = record
-            .layers
+        let layers = each_once(&record.layers);
+        let sizes = layers
             .iter()
             .map(|layer| self.writable.layer_size(layer).or_else(|| self.baked.layer_size(layer)));
         let Some(size) = sizes.sum::<Option<u64>>() else { return Ok(None) };
@@ -197,7 +205,7 @@ impl Store {
             names: entry.names.into_iter().collect(),
             repo_digests: entry.repo_digests.into_iter().collect(),
             manifest_digest: record.manifest,
-            layers: record.layers,
+            layers,
             platform: document.platform,
             size: size + record.config.len() as u64,
             created: document.created,

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use nodlet_core::spec::pod::{DnsConfig, DnsPolicy};
@@ -314,6 +315,12 @@ impl PodFiles {
         put(&directory.join(ETC_HOSTS), &self.hosts)?;
         put(&directory.join(ETC_RESOLV_CONF), &self.resolv_conf)?;
         put(&directory.join(ETC_HOSTNAME), &self.hostname)
+    }
+
+    /// Returns the bytes on disk of the files in `directory`, which containers can write to.
+    pub(crate) fn usage(directory: &Path) -> u64 {
+        let size = |name| fs::symlink_metadata(directory.join(name)).map_or(0, |found| found.blocks() * 512);
+        [ETC_HOSTS, ETC_RESOLV_CONF, ETC_HOSTNAME].map(size).iter().sum()
     }
 
     /// Whether a file is missing, for example because another version of nodlet created the sandbox.

@@ -92,6 +92,22 @@ fn later_layers_lie_over_earlier_ones() {
 }
 
 #[test]
+fn a_layer_that_an_image_has_repeatedly_is_mounted_once_where_it_counts() {
+    let device = Device::start();
+    let program = fs::read(demo_program()).expect("the demo program is built");
+    let data = |image: Image| image.layer().directory("data", 0o755).file("data/again", 0o644, b"again");
+    let image = Image::demo("localhost/repeated:1", &program);
+    let between = data(image).layer().file("data/.wh.again", 0o644, b"").file("data/other", 0o644, b"other");
+    // Docker and BuildKit add the same empty layer for each step that changes no file.
+    device.load(&data(between).layer().layer());
+    let text = manifest::pod("repeated", "ls /data then print end then sleep")
+        .replace("localhost/demo:1", "localhost/repeated:1");
+    device.write_manifest("repeated.yaml", &text);
+    device.pod("repeated").wait_log("app", "end\n");
+    assert_eq!(device.pod("repeated").logs("app"), "again\nother\nend\n");
+}
+
+#[test]
 fn a_broken_archive_is_refused_and_the_store_stays_as_it_was() {
     let device = Device::start();
     let before = device.nodlet(["image", "ls"]).ok();

@@ -341,14 +341,25 @@ fn a_pod_that_writes_more_than_its_local_storage_is_evicted_and_another_is_not()
     };
     device.write_manifest("much.yaml", &pod("much", "128Ki"));
     device.write_manifest("little.yaml", &pod("little", "1Gi"));
+    // `/etc/hosts` is a file of the pod, outside of its containers' layers.
+    let text = "x".repeat(64 << 10);
+    let app = manifest::container(
+        "app",
+        &format!(
+            "append /etc/hosts {text} then append /etc/hostname {text} then append /etc/resolv.conf {text} then print up then sleep"
+        ),
+        "resources: {limits: {ephemeral-storage: 128Ki}}",
+    );
+    device.write_manifest("hosts.yaml", &manifest::pod_of("hosts", &[app], ""));
     device.pod("much").wait_ready();
     device.wait_within(std::time::Duration::from_secs(120), "the pod to be evicted", || {
-        device.pod("much").phase() == "Failed"
+        device.pod("much").phase() == "Failed" && device.pod("hosts").phase() == "Failed"
     });
-    let status = device.pod("much").status();
-    assert_eq!(status["reason"], "Evicted", "{status}");
     let message = "Pod ephemeral local storage usage exceeds the total limit of containers 128Ki. ";
-    assert_eq!(status["message"], message);
+    for name in ["much", "hosts"] {
+        let status = device.pod(name).status();
+        assert_eq!((&status["reason"], &status["message"]), (&"Evicted".into(), &message.into()), "{status}");
+    }
     assert!(device.pod("much").events().iter().any(|event| event.contains("Evicted")));
     assert_eq!(device.pod("little").phase(), "Running");
 }

@@ -245,9 +245,10 @@ impl Paths {
         ]
     }
 
-    /// The directories that `nodlet down` removes: everything but images, manifests and settings.
+    /// The directories that `nodlet down` removes: everything but images, manifests and settings. The one with the
+    /// agent's lock is the last.
     pub fn removed_by_down(&self) -> Vec<PathBuf> {
-        vec![self.run(), self.pods(), self.records()]
+        vec![self.pods(), self.records(), self.run()]
     }
 }
 
@@ -282,6 +283,11 @@ mod tests {
         assert_ne!(paths.hash(), Paths::new(Path::new("/tmp/b")).hash());
         let closed = |path: PathBuf| paths.directories().contains(&(path, 0o700));
         assert!(closed(paths.pods()) && closed(paths.records()) && closed(paths.run().join("leases")));
+        assert_eq!(
+            paths.removed_by_down().last(),
+            Some(&paths.run()),
+            "the lock stays until the rest is removed"
+        );
         assert!(!paths.removed_by_down().iter().any(|path| paths.applied_manifests().starts_with(path)));
     }
 }

@@ -240,22 +240,36 @@ pub(super) async fn clean_up(shell: &Shell) -> Result<(), EngineError> {
         .run(move || {
             remove_logs(&paths, |_| false);
             for path in paths.removed_by_down() {
-                remove_all(&path).map_err(|source| EngineError::Prepare { path, source })?;
+                remove_all(&path, &paths.agent_lock())
+                    .map_err(|source| EngineError::Prepare { path, source })?;
             }
             Ok(())
         })
         .await
 }
 
-/// Removes a directory of nodlet with all files of pods in it, but not the contents of mounts.
-fn remove_all(path: &Path) -> io::Result<()> {
+/// Removes a directory of nodlet with all files of pods in it, but not the contents of mounts. If `last` is in it, it is
+/// removed after everything else, because another agent may begin from then on.
+fn remove_all(path: &Path, last: &Path) -> io::Result<()> {
     let remove = || {
         if !fs::symlink_metadata(path)?.is_dir() {
             return fs::remove_file(path);
         }
         let entries: io::Result<Vec<_>> = fs::read_dir(path)?.collect();
-        entries?.iter().try_for_each(|entry| volume::tear_down(&entry.path()))?;
+        let (entries, has_last) = (entries?, last.starts_with(path));
+        entries
+            .iter()
+            .map(fs::DirEntry::path)
+            .filter(|entry| entry != last)
+            .try_for_each(|entry| volume::tear_down(&entry))?;
+        if has_last
+            && let Err(error) = fs::remove_file(last)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
         match fs::remove_dir(path) {
+            Err(error) if has_last && error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
             // A mount itself: it belongs to whoever made it, and stays, empty.
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(()),
             removed => removed,

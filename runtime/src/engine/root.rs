@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
@@ -29,12 +29,22 @@ fn lives(pid: i32) -> bool {
 
 /// Creates the directories of the root, and locks it for this agent.
 pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
-    for (directory, mode) in paths.directories() {
-        make_directory(&directory, mode)
-            .map_err(|source| EngineError::Prepare { path: directory, source })?;
+    loop {
+        for (directory, mode) in paths.directories() {
+            make_directory(&directory, mode)
+                .map_err(|source| EngineError::Prepare { path: directory, source })?;
+        }
+        nodlet_host::log_files::prepare(paths)
+            .map_err(|source| EngineError::Prepare { path: paths.var_log(), source })?;
+        if let Some(lock) = take_lock(paths)? {
+            return Ok(lock);
+        }
     }
-    nodlet_host::log_files::prepare(paths)
-        .map_err(|source| EngineError::Prepare { path: paths.var_log(), source })?;
+}
+
+/// Locks the root for this agent. Returns `None` if a `nodlet down` removed the lock file meanwhile: that lock keeps no
+/// other agent out.
+fn take_lock(paths: &Paths) -> Result<Option<Flock<File>>, EngineError> {
     let path = paths.agent_lock();
     let failed = |source| EngineError::Prepare { path: path.clone(), source };
     // Not through a link: what that leads to would be emptied.
@@ -46,7 +56,10 @@ pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW)
         .open(&path);
-    let mut file = file.map_err(failed)?;
+    let mut file = match file {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(failed)?,
+    };
     let begun = nodlet_host::clock::instant();
     let mut lock = loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -66,10 +79,13 @@ pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
             Err((_, errno)) => return Err(failed(errno.into())),
         }
     };
+    if lock.metadata().map_err(failed)?.nlink() == 0 {
+        return Ok(None);
+    }
     let written =
         lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
     written.map_err(failed)?;
-    Ok(lock)
+    Ok(Some(lock))
 }
 
 /// Creates a directory with this mode. An existing mode is only set if it differs, since setting it writes to flash.
@@ -150,6 +166,33 @@ mod tests {
         });
         drop(take_root(&paths).unwrap());
         ends.join().unwrap();
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_nodlet_down_removed_meanwhile_is_taken_anew() {
+        let root = std::env::temp_dir().join(format!("nodlet-root-down-{}", std::process::id()));
+        fs::create_dir_all(&root).unwrap();
+        let paths = Paths::new(&root);
+        let first = take_root(&paths).unwrap();
+        let of_next = paths.clone();
+        let next = std::thread::spawn(move || take_root(&of_next).unwrap());
+        let opened = || {
+            let descriptors = fs::read_dir("/proc/self/fd").unwrap().flatten();
+            descriptors
+                .filter(|entry| fs::read_link(entry.path()).is_ok_and(|to| to == paths.agent_lock()))
+                .count()
+        };
+        while opened() < 2 {
+            std::thread::yield_now();
+        }
+        // As `nodlet down` does at its end.
+        fs::remove_dir_all(paths.run()).unwrap();
+        drop(first);
+        let next = next.join().unwrap();
+        assert_eq!(next.metadata().unwrap().ino(), fs::metadata(paths.agent_lock()).unwrap().ino());
+        assert!(matches!(take_root(&paths), Err(EngineError::AlreadyRunning { .. })));
+        drop(next);
         fs::remove_dir_all(root).unwrap();
     }
 }

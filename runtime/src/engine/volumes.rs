@@ -6,6 +6,7 @@ use std::io;
 use std::rc::Rc;
 
 use super::{Shell, this_node};
+use crate::pod_files::PodFiles;
 use crate::{container_config, volume_files};
 use nodlet_core::facts::{SandboxFailure, StorageScope, StorageUsage};
 use nodlet_host::volume;
@@ -83,7 +84,7 @@ pub(super) fn remove(
 }
 
 /// Measures the local storage that a pod uses: the bytes of each container, with its writable layer and its logs, and
-/// those of each volume. What is not in the scope counts as 0.
+/// those of each volume. What is not in the scope counts as 0. Files that all containers can write count after the volumes.
 pub(super) async fn measure(shell: Rc<Shell>, wanted: Rc<Wanted>, scope: StorageScope) -> StorageUsage {
     let pod = &wanted.pod;
     let (paths, uid) = (&shell.paths, &pod.uid.0);
@@ -111,7 +112,16 @@ pub(super) async fn measure(shell: Rc<Shell>, wanted: Rc<Wanted>, scope: Storage
     for (place, directory) in projects {
         measurement.add_project(place, directory);
     }
-    let mut containers = shell.stores.storage.run_in_parts(move || measurement.part()).await;
+    let written = (scope == StorageScope::Pod).then_some(directory);
+    let mut containers = shell
+        .stores
+        .storage
+        .run_in_parts(move || {
+            let mut used = measurement.part()?;
+            used.extend(written.iter().map(|directory| PodFiles::usage(directory)));
+            Some(used)
+        })
+        .await;
     let volumes = containers.split_off(count);
     StorageUsage { containers, volumes }
 }

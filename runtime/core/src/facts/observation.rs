@@ -370,7 +370,8 @@ impl<T> PodObservation<T> {
 pub struct StorageUsage {
     /// The bytes of the writable layer and the logs of each container, in the order of their indexes.
     pub containers: Vec<u64>,
-    /// The bytes of each volume, in the order of the spec; 0 for a volume that was not measured.
+    /// The bytes of each volume, in the order of the spec; 0 for a volume that was not measured. Then those of files
+    /// that belong to the pod as a whole, such as `/etc/hosts`.
     pub volumes: Vec<u64>,
 }
 
