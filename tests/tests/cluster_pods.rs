@@ -434,8 +434,8 @@ fn labels_that_could_not_be_stored_are_stored_later_and_a_damaged_file_of_them_i
     node.device.start_agent();
     let ignored = format!("{} is ignored: not a JSON object", file.display());
     node.device.wait_for("the warning", || node.device.agent_log().contains(&ignored));
-    // Admitted before, the pod needs no label to start again.
-    node.device.pod("one").wait_ready();
+    node.device
+        .wait_for("what the warning says", || node.device.pod("one").status()["reason"] == "NodeAffinity");
     drop(cut);
     node.device.wait_for("the label", || stored().contains("\"site\":\"south\""));
 }

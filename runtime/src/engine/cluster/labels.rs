@@ -61,8 +61,7 @@ pub(in crate::engine) fn stored(paths: &Paths) -> SortedMap<String, String> {
         Err(error) => error.to_string(),
     };
     log::warn!(
-        "{} is ignored: {why}; until the board is connected, new pods that select labels of its Node in the cluster are \
-         rejected",
+        "{} is ignored: {why}; until the board is connected, it rejects pods that select labels of its Node in the cluster",
         path.display()
     );
     SortedMap::default()
