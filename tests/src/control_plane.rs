@@ -54,6 +54,35 @@ impl ControlPlane {
 
     /// Starts a control plane whose controllers and whose API server have further flags.
     pub fn start_with_flags(controllers: &[&str], server: &[&str]) -> Self {
+        Self::begin(controllers, server, "")
+    }
+
+    /// Starts a control plane whose API server reaches nodes only through the agents of a konnectivity server, since
+    /// the link lets through no connection that the servers open, as a router with NAT does.
+    pub fn start_before_nat() -> Self {
+        let mut plane = Self::begin(&[], &[], "--egress-selector-config-file DIR/egress.yaml");
+        nft(
+            &plane.namespace,
+            "table inet nat {\n\
+             chain out { type filter hook output priority -300; oifname boards ct state new drop; }\n}",
+        );
+        let dir = plane.dir().display().to_string();
+        // Several agents: each request goes through the agent on the node that it is for.
+        let flags = "--mode grpc --uds-name DIR/konnectivity.socket --server-port 0 --agent-port 8132 \
+                     --health-port 8134 --proxy-strategies destHost --cluster-cert DIR/apiserver.crt \
+                     --cluster-key DIR/apiserver.key --agent-namespace kube-system \
+                     --agent-service-account konnectivity-agent --kubeconfig DIR/admin.kubeconfig \
+                     --authentication-audience system:konnectivity-server";
+        plane.serve("konnectivity-server", &flags.replace("DIR", &dir), &[]);
+        plane
+    }
+
+    /// Starts the agents of konnectivity, whose image each node needs: [`crate::konnectivity_archive`].
+    pub fn install_konnectivity(&self) {
+        self.apply(&include_str!("konnectivity.yaml").replace("ADDRESS", ADDRESS));
+    }
+
+    fn begin(controllers: &[&str], server: &[&str], egress: &str) -> Self {
         assert!(program().is_file(), "the control plane is not built: run `cargo xtask control-plane`");
         let namespace = Namespace::new();
         // One link for all boards. It is up without any board, since the API server needs its address.
@@ -64,7 +93,16 @@ impl ControlPlane {
         let _ = fs::remove_dir_all(plane.dir());
         fs::create_dir_all(plane.dir()).expect("/tmp can be written to");
         plane.make_certificates();
-        plane.start_servers(controllers, server);
+        let dir = plane.dir().display().to_string();
+        let selection = format!(
+            "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\n\
+             egressSelections: [{{name: cluster, connection: {{proxyProtocol: GRPC, \
+             transport: {{uds: {{udsName: {dir}/konnectivity.socket}}}}}}}}]\n"
+        );
+        fs::write(plane.dir().join("egress.yaml"), selection).expect("written");
+        let egress = egress.replace("DIR", &dir);
+        let server: Vec<&str> = server.iter().copied().chain(egress.split_whitespace()).collect();
+        plane.start_servers(controllers, &server);
         plane.install();
         plane
     }
@@ -384,6 +422,7 @@ impl ControlPlane {
         let (program, role) = match name {
             "misbehave" => (built("misbehave/misbehave-1"), None),
             "metrics-server" => (built("metrics-server/metrics-server-0.9.0"), None),
+            "konnectivity-server" => (built("konnectivity-server/konnectivity-server-0.34.0"), None),
             server => (program(), Some(server)),
         };
         let mut command = Command::new(program);
