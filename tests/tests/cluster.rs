@@ -114,6 +114,11 @@ fn a_board_joins_runs_the_pods_of_a_deployment_and_leaves() {
     let mode =
         std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(file).expect("it joined").permissions());
     assert_eq!(mode & 0o777, 0o600);
+    let shown =
+        plane.line("get node board-1 -o jsonpath={.status.features}{.status.runtimeHandlers[*].name}").ok();
+    assert_eq!(shown, "{\"supplementalGroupsPolicy\":true} nodlet");
+    let users = "get node board-1 -o jsonpath={.status.runtimeHandlers[*].features.userNamespaces}";
+    assert_eq!(plane.line(users).ok(), "true true");
 
     // Another agent finds the pods, and restarts no container.
     let born = pod.born("app");

@@ -72,6 +72,8 @@ fn status(local: &Value, now: &str) -> Value {
         "nodeInfo",
         "daemonEndpoints",
         "declaredFeatures",
+        "features",
+        "runtimeHandlers",
     ] {
         status.insert(field.to_owned(), local[field].clone());
     }
