@@ -144,10 +144,11 @@ impl ControlPlane {
             .to_vec()
     }
 
-    /// Starts an API server with faults in front of the API server. Returns its host and port.
-    pub fn misbehave(&mut self) -> String {
+    /// Starts an API server with faults in front of the API server, which speaks HTTP/1.1, or HTTP/2 as well. Returns its
+    /// host and port.
+    pub fn misbehave(&mut self, version: u8) -> String {
         let server = format!("{ADDRESS}:6444");
-        let flags = format!("{server} {} {}", self.server(), self.dir().display());
+        let flags = format!("{server} {} {} {version}", self.server(), self.dir().display());
         self.serve("misbehave", &flags, &[]);
         server
     }
@@ -420,7 +421,7 @@ impl ControlPlane {
             fs::OpenOptions::new().create(true).append(true).open(self.dir().join(format!("{name}.log")));
         let log = log.expect("/tmp can be written to");
         let (program, role) = match name {
-            "misbehave" => (built("misbehave/misbehave-1"), None),
+            "misbehave" => (built("misbehave/misbehave-2"), None),
             "metrics-server" => (built("metrics-server/metrics-server-0.9.0"), None),
             "konnectivity-server" => (built("konnectivity-server/konnectivity-server-0.34.0"), None),
             server => (program(), Some(server)),

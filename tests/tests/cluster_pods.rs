@@ -177,6 +177,23 @@ fn a_running_pod_gets_ephemeral_containers() {
 }
 
 #[test]
+fn kubectl_debug_of_a_node_shows_the_files_and_the_processes_of_the_board() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    let debug = ["debug", "node/board-1", "--image=localhost/demo:1", "--profile=sysadmin", "--"];
+    let files = ["/bin/demo", "cat", "/host/etc/passwd", "then", "cat", "/proc/1/cmdline"];
+    let output = plane.command(&[&debug[..], &files].concat()).output().expect("kubectl can be run");
+    assert!(output.status.success(), "{output:?}");
+    let name = "get pods -o jsonpath={.items[0].metadata.name}";
+    let name = plane.wait_for(name, |name| name.starts_with("node-debugger-board-1-"));
+    plane.wait_for(&format!("get pod {name} -o jsonpath={{.status.phase}}"), |phase| phase == "Succeeded");
+    let log = node.device.pod(&name).logs("debugger");
+    let expected = ["/etc/passwd", "/proc/1/cmdline"].map(std::fs::read_to_string);
+    let expected: String = expected.into_iter().map(|text| text.expect("it is text")).collect();
+    assert_eq!(log.trim_end(), expected.trim_end());
+}
+
+#[test]
 fn a_pod_that_was_deleted_by_force_ends_before_its_name_starts_again() {
     let plane = ControlPlane::start();
     let node = Node::join(&plane, "board-1");
