@@ -21,6 +21,9 @@ const DEADLINE: Duration = Duration::from_secs(180);
 /// The address of the API server on the link of the boards.
 const ADDRESS: &str = "10.212.0.1";
 
+/// The keys of the cluster's CA and servers, unless a test has others.
+const P256: &str = "ec -pkeyopt ec_paramgen_curve:P-256";
+
 /// The token with which nodes join.
 pub const TOKEN: &str = "abcdef.0123456789abcdef";
 
@@ -54,13 +57,19 @@ impl ControlPlane {
 
     /// Starts a control plane whose controllers and whose API server have further flags.
     pub fn start_with_flags(controllers: &[&str], server: &[&str]) -> Self {
-        Self::begin(controllers, server, "")
+        Self::begin(controllers, server, "", P256)
+    }
+
+    /// Starts a control plane whose CA and servers have such keys, in the form of openssl: `rsa:2048` as with kubeadm, or
+    /// the parameters of `ec`.
+    pub fn start_with_keys(keys: &str) -> Self {
+        Self::begin(&[], &[], "", keys)
     }
 
     /// Starts a control plane whose API server reaches nodes only through the agents of a konnectivity server, since
     /// the link lets through no connection that the servers open, as a router with NAT does.
     pub fn start_before_nat() -> Self {
-        let mut plane = Self::begin(&[], &[], "--egress-selector-config-file DIR/egress.yaml");
+        let mut plane = Self::begin(&[], &[], "--egress-selector-config-file DIR/egress.yaml", P256);
         nft(
             &plane.namespace,
             "table inet nat {\n\
@@ -82,7 +91,7 @@ impl ControlPlane {
         self.apply(&include_str!("konnectivity.yaml").replace("ADDRESS", ADDRESS));
     }
 
-    fn begin(controllers: &[&str], server: &[&str], egress: &str) -> Self {
+    fn begin(controllers: &[&str], server: &[&str], egress: &str, keys: &str) -> Self {
         assert!(program().is_file(), "the control plane is not built: run `cargo xtask control-plane`");
         let namespace = Namespace::new();
         // One link for all boards. It is up without any board, since the API server needs its address.
@@ -92,7 +101,7 @@ impl ControlPlane {
         let mut plane = Self { namespace, slot: Slot::take(), servers: Vec::new(), boards: Cell::new(0) };
         let _ = fs::remove_dir_all(plane.dir());
         fs::create_dir_all(plane.dir()).expect("/tmp can be written to");
-        plane.make_certificates();
+        plane.make_certificates(keys);
         let dir = plane.dir().display().to_string();
         let selection = format!(
             "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\n\
@@ -271,7 +280,7 @@ impl ControlPlane {
         self.dir().join(name)
     }
 
-    fn make_certificates(&self) {
+    fn make_certificates(&self, keys: &str) {
         let config = self.pki("openssl.cnf");
         let text = format!(
             "[req]\ndistinguished_name = name\n[name]\n\
@@ -294,7 +303,8 @@ impl ControlPlane {
         ] {
             let mut command = Command::new("openssl");
             command
-                .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
+                .args(["req", "-x509", "-nodes", "-newkey"])
+                .args(keys.split(' '))
                 .args(["-days", "3650", "-subj", subject, "-extensions", kind])
                 .arg("-config")
                 .arg(&config)

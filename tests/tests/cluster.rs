@@ -318,3 +318,15 @@ fn certificates_are_replaced_before_they_expire_and_a_deleted_node_is_made_again
     plane.apply(&deployment(1));
     running(&plane, "board-1", 1);
 }
+
+#[test]
+fn clusters_with_keys_of_rsa_and_of_p_384_are_joined_and_reach_the_board() {
+    for keys in ["rsa:2048", "ec -pkeyopt ec_paramgen_curve:P-384"] {
+        let plane = ControlPlane::start_with_keys(keys);
+        let node = Node::join(&plane, "board-1");
+        node.approve_server(&plane, "board-1");
+        plane.apply(&deployment(1));
+        let names = running(&plane, "board-1", 1);
+        plane.wait_for(&format!("logs {}", names[0]), |log| !log.is_empty());
+    }
+}
