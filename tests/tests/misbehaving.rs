@@ -90,8 +90,8 @@ fn so_are_faults_of_an_api_server_with_http2() {
         &[
             ("401", "HTTP 401 Test: a fault", 4, 5),
             ("garbage", "the API server sent something else than a JSON object", 1, 0),
-            ("half", "HALF", 1, 0),
-            ("line", "LINE", 1, 0),
+            ("half", "the server closed the connection", 1, 0),
+            ("line", "the response is too large", 1, 0),
         ],
     );
 }
