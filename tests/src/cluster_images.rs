@@ -1,4 +1,4 @@
-//! Images of the real kube-proxy and CoreDNS, which `cargo xtask control-plane` builds, for nodes of a
+//! Images of the real kube-proxy, CoreDNS and konnectivity-agent, which `cargo xtask control-plane` builds, for nodes of a
 //! [`crate::ControlPlane`].
 
 use std::fs;
@@ -33,6 +33,17 @@ pub fn coredns_archive() -> &'static Path {
             .file("coredns", 0o755, &read(&built("coredns-1.14.7")))
             .config("Entrypoint", json!(["/coredns"]));
         write("coredns", &image)
+    })
+}
+
+/// The image `localhost/konnectivity-agent:1`.
+pub fn konnectivity_archive() -> &'static Path {
+    static ARCHIVE: OnceLock<PathBuf> = OnceLock::new();
+    ARCHIVE.get_or_init(|| {
+        let image = Image::new("localhost/konnectivity-agent:1")
+            .file("proxy-agent", 0o755, &read(&built("konnectivity-agent-0.34.0")))
+            .config("Entrypoint", json!(["/proxy-agent"]));
+        write("konnectivity-agent", &image)
     })
 }
 

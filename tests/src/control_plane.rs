@@ -21,6 +21,9 @@ const DEADLINE: Duration = Duration::from_secs(180);
 /// The address of the API server on the link of the boards.
 const ADDRESS: &str = "10.212.0.1";
 
+/// The keys of the cluster's CA and servers, unless a test has others.
+const P256: &str = "ec -pkeyopt ec_paramgen_curve:P-256";
+
 /// The token with which nodes join.
 pub const TOKEN: &str = "abcdef.0123456789abcdef";
 
@@ -54,6 +57,41 @@ impl ControlPlane {
 
     /// Starts a control plane whose controllers and whose API server have further flags.
     pub fn start_with_flags(controllers: &[&str], server: &[&str]) -> Self {
+        Self::begin(controllers, server, "", P256)
+    }
+
+    /// Starts a control plane whose CA and servers have such keys, in the form of openssl: `rsa:2048` as with kubeadm, or
+    /// the parameters of `ec`.
+    pub fn start_with_keys(keys: &str) -> Self {
+        Self::begin(&[], &[], "", keys)
+    }
+
+    /// Starts a control plane whose API server reaches nodes only through the agents of a konnectivity server, since
+    /// the link lets through no connection that the servers open, as a router with NAT does.
+    pub fn start_before_nat() -> Self {
+        let mut plane = Self::begin(&[], &[], "--egress-selector-config-file DIR/egress.yaml", P256);
+        nft(
+            &plane.namespace,
+            "table inet nat {\n\
+             chain out { type filter hook output priority -300; oifname boards ct state new drop; }\n}",
+        );
+        let dir = plane.dir().display().to_string();
+        // Several agents: each request goes through the agent on the node that it is for.
+        let flags = "--mode grpc --uds-name DIR/konnectivity.socket --server-port 0 --agent-port 8132 \
+                     --health-port 8134 --proxy-strategies destHost --cluster-cert DIR/apiserver.crt \
+                     --cluster-key DIR/apiserver.key --agent-namespace kube-system \
+                     --agent-service-account konnectivity-agent --kubeconfig DIR/admin.kubeconfig \
+                     --authentication-audience system:konnectivity-server";
+        plane.serve("konnectivity-server", &flags.replace("DIR", &dir), &[]);
+        plane
+    }
+
+    /// Starts the agents of konnectivity, whose image each node needs: [`crate::konnectivity_archive`].
+    pub fn install_konnectivity(&self) {
+        self.apply(&include_str!("konnectivity.yaml").replace("ADDRESS", ADDRESS));
+    }
+
+    fn begin(controllers: &[&str], server: &[&str], egress: &str, keys: &str) -> Self {
         assert!(program().is_file(), "the control plane is not built: run `cargo xtask control-plane`");
         let namespace = Namespace::new();
         // One link for all boards. It is up without any board, since the API server needs its address.
@@ -63,8 +101,17 @@ impl ControlPlane {
         let mut plane = Self { namespace, slot: Slot::take(), servers: Vec::new(), boards: Cell::new(0) };
         let _ = fs::remove_dir_all(plane.dir());
         fs::create_dir_all(plane.dir()).expect("/tmp can be written to");
-        plane.make_certificates();
-        plane.start_servers(controllers, server);
+        plane.make_certificates(keys);
+        let dir = plane.dir().display().to_string();
+        let selection = format!(
+            "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\n\
+             egressSelections: [{{name: cluster, connection: {{proxyProtocol: GRPC, \
+             transport: {{uds: {{udsName: {dir}/konnectivity.socket}}}}}}}}]\n"
+        );
+        fs::write(plane.dir().join("egress.yaml"), selection).expect("written");
+        let egress = egress.replace("DIR", &dir);
+        let server: Vec<&str> = server.iter().copied().chain(egress.split_whitespace()).collect();
+        plane.start_servers(controllers, &server);
         plane.install();
         plane
     }
@@ -106,10 +153,11 @@ impl ControlPlane {
             .to_vec()
     }
 
-    /// Starts an API server with faults in front of the API server. Returns its host and port.
-    pub fn misbehave(&mut self) -> String {
+    /// Starts an API server with faults in front of the API server, which speaks HTTP/1.1, or HTTP/2 as well. Returns its
+    /// host and port.
+    pub fn misbehave(&mut self, version: u8) -> String {
         let server = format!("{ADDRESS}:6444");
-        let flags = format!("{server} {} {}", self.server(), self.dir().display());
+        let flags = format!("{server} {} {} {version}", self.server(), self.dir().display());
         self.serve("misbehave", &flags, &[]);
         server
     }
@@ -232,7 +280,7 @@ impl ControlPlane {
         self.dir().join(name)
     }
 
-    fn make_certificates(&self) {
+    fn make_certificates(&self, keys: &str) {
         let config = self.pki("openssl.cnf");
         let text = format!(
             "[req]\ndistinguished_name = name\n[name]\n\
@@ -255,7 +303,8 @@ impl ControlPlane {
         ] {
             let mut command = Command::new("openssl");
             command
-                .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
+                .args(["req", "-x509", "-nodes", "-newkey"])
+                .args(keys.split(' '))
                 .args(["-days", "3650", "-subj", subject, "-extensions", kind])
                 .arg("-config")
                 .arg(&config)
@@ -382,8 +431,9 @@ impl ControlPlane {
             fs::OpenOptions::new().create(true).append(true).open(self.dir().join(format!("{name}.log")));
         let log = log.expect("/tmp can be written to");
         let (program, role) = match name {
-            "misbehave" => (built("misbehave/misbehave-1"), None),
+            "misbehave" => (built("misbehave/misbehave-2"), None),
             "metrics-server" => (built("metrics-server/metrics-server-0.9.0"), None),
+            "konnectivity-server" => (built("konnectivity-server/konnectivity-server-0.34.0"), None),
             server => (program(), Some(server)),
         };
         let mut command = Command::new(program);

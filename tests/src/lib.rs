@@ -65,7 +65,7 @@ mod witness;
 pub use background::Background;
 pub use binary::binary;
 pub use calls::{Calls, Counted};
-pub use cluster_images::{coredns_archive, kube_proxy_archive, with_dynamic_program};
+pub use cluster_images::{coredns_archive, konnectivity_archive, kube_proxy_archive, with_dynamic_program};
 pub use cluster_node::ClusterNode;
 pub use control_plane::{ControlPlane, Isolation, Partition, TOKEN};
 pub use device::{Device, Mount, Ran};

@@ -22,7 +22,24 @@ pub struct Witness {
 impl Witness {
     /// The witness of one identity, such as the pod of a StatefulSet.
     pub fn new(plane: &ControlPlane, name: &str) -> Self {
-        Self { dir: plane.shared("witness"), name: name.to_owned() }
+        let witness = Self { dir: plane.shared("witness"), name: name.to_owned() };
+        witness.let_end();
+        witness
+    }
+
+    /// From now on, no process with [`Witness::steps`] ends by a signal that it can handle before
+    /// [`Witness::let_end`].
+    pub fn hold(&self) {
+        fs::remove_file(self.end()).expect("the test owns the directory");
+    }
+
+    /// Lets processes end, also those that wait for that.
+    pub fn let_end(&self) {
+        fs::write(self.end(), "").expect("the test owns the directory");
+    }
+
+    fn end(&self) -> PathBuf {
+        self.dir.join(format!("{}.end", self.name))
     }
 
     /// The directory in the namespaces of the boards.
@@ -36,11 +53,11 @@ impl Witness {
     }
 
     /// The arguments of a container of the demo image that runs until it is stopped, and then takes `end` seconds to
-    /// end. It needs [`Witness::MOUNT`].
+    /// end, or until [`Witness::let_end`]. It needs [`Witness::MOUNT`].
     pub fn steps(&self, end: u64) -> String {
         let name = &self.name;
         format!(
-            "[on-term, '0', '{end}', then, lock, /witness/{name}, then, append, /witness/{name}.journal, started, then, sleep]"
+            "[on-term, '0', '{end}', /witness/{name}.end, then, lock, /witness/{name}, then, append, /witness/{name}.journal, started, then, sleep]"
         )
     }
 

@@ -25,6 +25,12 @@ const LEAVES: &str =
 /// The tolerations of a pod that stays on a lost node.
 const STAYS: &str = "{operator: Exists, effect: NoExecute}";
 
+/// Those of a pod that stays on a lost node, and that the scheduler binds to one: without them, it does so only until it
+/// has noticed the loss.
+const STAYS_AND_COMES: &str = "{operator: Exists, effect: NoExecute}, \
+     {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoSchedule}, \
+     {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoSchedule}";
+
 /// Two boards of a control plane, which notices soon that a node is lost.
 struct Cluster {
     boards: [ClusterNode; 2],
@@ -92,16 +98,28 @@ impl Cluster {
         self.plane.line(&format!("delete pod {pod} --wait=false")).ok();
     }
 
+    /// Deletes a pod of a board, and returns when the board has begun to end it: the pod waits for
+    /// [`Witness::let_end`], however long the next steps of the test take.
+    #[track_caller]
+    fn begin_to_end(&self, pod: &str, board: usize, witness: &Witness) {
+        let device = &self.boards[board].device;
+        let ends = || device.agent_log().matches("Killing Stopping").count();
+        let before = ends();
+        witness.hold();
+        self.delete(pod);
+        device.wait_for("the end to begin", || ends() > before);
+    }
+
     #[track_caller]
     fn delete_by_force(&self, pod: &str) {
         self.plane.line(&format!("delete pod {pod} --force --grace-period=0 --wait=false")).ok();
     }
 }
 
-/// The spec of a pod which takes `end` seconds to end.
+/// The spec of a pod which takes `end` seconds to end, and may take ten minutes.
 fn spec(witness: &Witness, end: u64, tolerations: &str, more: &str) -> String {
     format!(
-        "{{terminationGracePeriodSeconds: 20, volumes: [{}], containers: [{}], tolerations: [{tolerations}]{more}}}",
+        "{{terminationGracePeriodSeconds: 600, volumes: [{}], containers: [{}], tolerations: [{tolerations}]{more}}}",
         witness.volume(),
         witness.container(end)
     )

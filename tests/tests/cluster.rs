@@ -85,6 +85,11 @@ fn a_board_joins_runs_the_pods_of_a_deployment_and_leaves() {
     let mode =
         std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(file).expect("it joined").permissions());
     assert_eq!(mode & 0o777, 0o600);
+    let shown =
+        plane.line("get node board-1 -o jsonpath={.status.features}{.status.runtimeHandlers[*].name}").ok();
+    assert_eq!(shown, "{\"supplementalGroupsPolicy\":true} nodlet");
+    let users = "get node board-1 -o jsonpath={.status.runtimeHandlers[*].features.userNamespaces}";
+    assert_eq!(plane.line(users).ok(), "true true");
 
     // Another agent finds the pods, and restarts no container.
     let born = pod.born("app");
@@ -283,4 +288,16 @@ fn certificates_are_replaced_before_they_expire_and_a_deleted_node_is_made_again
     node.device.wait_for("another certificate", || log().contains(replaced));
     plane.apply(&deployment(1));
     running(&plane, "board-1", 1);
+}
+
+#[test]
+fn clusters_with_keys_of_rsa_and_of_p_384_are_joined_and_reach_the_board() {
+    for keys in ["rsa:2048", "ec -pkeyopt ec_paramgen_curve:P-384"] {
+        let plane = ControlPlane::start_with_keys(keys);
+        let node = Node::join(&plane, "board-1");
+        node.approve_server(&plane, "board-1");
+        plane.apply(&deployment(1));
+        let names = running(&plane, "board-1", 1);
+        plane.wait_for(&format!("logs {}", names[0]), |log| !log.is_empty());
+    }
 }

@@ -1,5 +1,6 @@
 //! Pods between a board and a real Kubernetes control plane: mirror pods, ephemeral containers, deletion, events.
 
+use nodlet_tests::image::Image;
 use nodlet_tests::{ClusterNode as Node, ControlPlane, TestPod};
 
 /// A pod in a file of a board, with a ConfigMap of the board.
@@ -176,12 +177,34 @@ fn a_running_pod_gets_ephemeral_containers() {
 }
 
 #[test]
+fn kubectl_debug_of_a_node_shows_the_files_and_the_processes_of_the_board() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    let debug = ["debug", "node/board-1", "--image=localhost/demo:1", "--profile=sysadmin", "--"];
+    let files = ["/bin/demo", "cat", "/host/etc/passwd", "then", "cat", "/proc/1/cmdline"];
+    let output = plane.command(&[&debug[..], &files].concat()).output().expect("kubectl can be run");
+    assert!(output.status.success(), "{output:?}");
+    let name = "get pods -o jsonpath={.items[0].metadata.name}";
+    let name = plane.wait_for(name, |name| name.starts_with("node-debugger-board-1-"));
+    plane.wait_for(&format!("get pod {name} -o jsonpath={{.status.phase}}"), |phase| phase == "Succeeded");
+    let log = node.device.pod(&name).logs("debugger");
+    let expected = ["/etc/passwd", "/proc/1/cmdline"].map(std::fs::read_to_string);
+    let expected: String = expected.into_iter().map(|text| text.expect("it is text")).collect();
+    assert_eq!(log.trim_end(), expected.trim_end());
+}
+
+#[test]
 fn a_pod_that_was_deleted_by_force_ends_before_its_name_starts_again() {
     let plane = ControlPlane::start();
     let node = Node::join(&plane, "board-1");
     plane.apply(&pod("one", ""));
     let one = node.device.pod("one");
     one.wait_ready();
+    // The cluster gave it two tolerations for a time, and ends it itself then.
+    let tolerated = plane.line("get pod one -o jsonpath={.spec.tolerations[*].tolerationSeconds}").ok();
+    assert_eq!(tolerated, "300 300");
+    let log = node.device.agent_log();
+    assert!(!log.contains("has no effect"), "{log}");
     let (uid, born) = (one.uid(), one.born("app"));
     let cut = plane.partition_from(&node.address);
     plane.line("delete pod one --force --grace-period=0").ok();
@@ -339,4 +362,97 @@ fn a_label_of_the_cluster_places_pods_and_outlasts_a_boot_without_network() {
     // Assigned past the scheduler, a pod that the label does not suit is rejected as by a kubelet.
     plane.apply(&pod("two", "  nodeName: board-1\n  nodeSelector: {site: south}\n"));
     plane.wait_for("get pod two -o jsonpath={.status.reason}", |reason| reason == "NodeAffinity");
+}
+
+#[test]
+fn the_objects_of_a_pod_outlast_its_end() {
+    let plane = ControlPlane::start();
+    let mut node = Node::join(&plane, "board-1");
+    plane.line("create configmap settings --from-literal=color=green").ok();
+    plane.line("create secret generic key --from-literal=word=open").ok();
+    // The hook fails if a file is not there when it may end.
+    plane.apply(
+        &pod(
+            "one",
+            "    envFrom: [{configMapRef: {name: settings}}]
+    lifecycle: {preStop: {exec: {command: [/bin/demo, wait, /go, then, cat, /settings/color, then, cat, /key/word, then, touch, /read]}}}
+    volumeMounts: [{name: settings, mountPath: /settings}, {name: key, mountPath: /key}]
+  volumes: [{name: settings, configMap: {name: settings}}, {name: key, secret: {secretName: key}}]
+",
+        )
+        .replace("terminationGracePeriodSeconds: 2", "terminationGracePeriodSeconds: 600"),
+    );
+    let one = node.device.pod("one");
+    one.wait_ready();
+    plane.line("delete pod one --wait=false").ok();
+    node.device.wait_for("the hook", || {
+        let events = one.events();
+        events.iter().any(|event| event.contains("Killing"))
+    });
+    plane.line("delete configmap settings").ok();
+    plane.line("delete secret key").ok();
+    let texts = |node: &Node| {
+        let pod = node.device.pod("one");
+        ["/settings/color", "/key/word"].map(|file| pod.exec("app", ["/bin/demo", "cat", file]).stdout)
+    };
+    // A change for a pod that runs shows that the board has seen the deletions before.
+    plane.line("create configmap last --from-literal=color=red").ok();
+    plane.apply(&pod("two", "    envFrom: [{configMapRef: {name: last}}]\n"));
+    node.device.pod("two").wait_ready();
+    assert_eq!(texts(&node), ["green", "open"]);
+    // Nor does another agent that knows the pod only as one that ends.
+    node.device.kill_agent();
+    node.device.start_agent();
+    plane.line("delete pod two").ok();
+    assert_eq!(texts(&node), ["green", "open"]);
+    let one = node.device.pod("one");
+    one.tell("app", "/go");
+    one.wait_gone();
+    plane.wait_for("get pods -o name", str::is_empty);
+    let log = node.device.agent_log();
+    assert!(!log.contains("FailedPreStopHook"), "{log}");
+    // Nothing of them is left then.
+    node.device.wait_for("the objects to be gone", || {
+        let left = std::fs::read_dir(node.device.path("var/lib/nodlet/cluster")).expect("it is there");
+        !left.flatten().any(|entry| entry.file_name().to_string_lossy().contains("_settings"))
+    });
+}
+
+#[test]
+fn labels_that_could_not_be_stored_are_stored_later_and_a_damaged_file_of_them_is_reported() {
+    let plane = ControlPlane::start();
+    let mut node = Node::join(&plane, "board-1");
+    plane.line("label node board-1 site=north").ok();
+    let file = node.device.path("var/lib/nodlet/cluster/.labels");
+    let stored = || std::fs::read_to_string(&file).unwrap_or_default();
+    // A Node is reported, and its labels are read, when its status changes.
+    let report = |name: &str| node.device.load(&Image::new(&format!("localhost/{name}:1")));
+    report("a");
+    node.device.wait_for("the label", || stored().contains("\"site\":\"north\""));
+
+    // No file can replace a directory.
+    std::fs::remove_file(&file).expect("it is there");
+    std::fs::create_dir(&file).expect("its directory is there");
+    plane.line("label node board-1 site=south --overwrite").ok();
+    report("b");
+    let failed = format!("failed to write {}", file.display());
+    node.device.wait_for("the failure", || node.device.agent_log().contains(&failed));
+    std::fs::remove_dir(&file).expect("it is empty");
+    // Without another change of the labels.
+    let long = std::time::Duration::from_secs(150);
+    node.device.wait_within(long, "the label", || stored().contains("\"site\":\"south\""));
+    assert_eq!(node.device.agent_log().matches(&failed).count(), 1);
+
+    plane.apply(&pod("one", "  nodeSelector: {site: south}\n"));
+    node.device.pod("one").wait_ready();
+    let cut = plane.partition_from(&node.address);
+    std::fs::write(&file, &stored()[..5]).expect("written");
+    node.device.cut_power();
+    node.device.start_agent();
+    let ignored = format!("{} is ignored: not a JSON object", file.display());
+    node.device.wait_for("the warning", || node.device.agent_log().contains(&ignored));
+    node.device
+        .wait_for("what the warning says", || node.device.pod("one").status()["reason"] == "NodeAffinity");
+    drop(cut);
+    node.device.wait_for("the label", || stored().contains("\"site\":\"south\""));
 }

@@ -187,3 +187,27 @@ fn a_container_is_asked_to_end_by_the_signal_of_its_image() {
     pod.wait_gone();
     assert!(begun.elapsed() < std::time::Duration::from_secs(20), "it was killed when its grace was over");
 }
+
+#[test]
+fn an_unused_image_is_removed_when_it_is_older_than_the_maximum_age() {
+    let mut device = Device::new();
+    device.agent_arguments(["--image-maximum-gc-age", "2s"]);
+    device.start_agent();
+    let program = fs::read(demo_program()).expect("the demo program is built");
+    device.write_manifest(
+        "web.yaml",
+        &manifest::pod("web", "wait /end").replace("localhost/demo:1", "localhost/used:1"),
+    );
+    // The pod is there before: on a slow machine, the image would be too old otherwise.
+    device.load(&Image::demo("localhost/used:1", &program).config("Env", json!(["A=used"])));
+    device.pod("web").wait_ready();
+    device.load(&Image::demo("localhost/unused:1", &program).config("Env", json!(["A=unused"])));
+    let is_there = |name: &str| device.nodlet(["image", "ls"]).ok().contains(name);
+    device.wait_for("the removal of the unused image", || !is_there("localhost/unused"));
+    let why = "image localhost/unused:1: removed, since no pod uses it and it is older than the maximum age";
+    assert!(device.agent_log().contains(why), "{}", device.agent_log());
+    assert!(is_there("localhost/used"));
+    // Its age counts from its last use.
+    device.remove_manifest("web.yaml");
+    device.wait_for("the removal of the other image", || !is_there("localhost/used"));
+}

@@ -544,12 +544,12 @@ fn clients_that_attack_the_server_keep_nobody_out() {
         assert!(text.starts_with(&format!("HTTP/1.1 {code} ")), "{path}: {text}");
     }
 
-    // Hundreds of clients that say nothing, or begin a handshake and do not end it.
+    // A thousand clients that say nothing, or begin a handshake and do not end it.
     let address = format!("{}:10250", node.address);
     let clients = plane.namespace().call(move || {
         let hello = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
         let mut clients = Vec::new();
-        for number in 0..400 {
+        for number in 0..1000 {
             let mut stream = std::net::TcpStream::connect(&address).expect("it listens");
             let sent = if number % 2 == 0 { &hello[..number % 11] } else { &[] };
             // The server may have closed it already.

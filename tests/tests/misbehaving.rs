@@ -9,9 +9,9 @@ use nodlet_tests::{ControlPlane, Device, demo_archive};
 /// The limit of the agent's memory that no file backs, in KiB: that of large manifests in `bounded.rs`.
 const MEMORY: u64 = 28 * 1024;
 
-/// A board that has joined through the API server with faults.
-fn board(plane: &mut ControlPlane) -> Device {
-    let server = plane.misbehave();
+/// A board that has joined through the API server with faults, over this version of HTTP.
+fn board(plane: &mut ControlPlane, version: u8) -> Device {
+    let server = plane.misbehave(version);
     plane.set_fault("");
     let mut device = Device::new();
     // Of a pod of a megabyte, the ring keeps no entry.
@@ -61,25 +61,48 @@ spec:
   containers: [{name: app, image: 'localhost/demo:1', args: [print, began, then, wait, /end]}]
 ";
 
+/// A fault, the reason that the board logs, and the least seconds that so many requests of the board take; the tests of
+/// `Backoff` have all waits.
+type Fault = (&'static str, &'static str, usize, u64);
+
 #[test]
 fn faults_of_the_api_server_cost_neither_pods_nor_memory_and_are_retried_with_back_off() {
+    survives(
+        1,
+        &[
+            ("401", "HTTP 401 Test: a fault", 4, 5),
+            ("403", "HTTP 403 Test: a fault", 1, 0),
+            ("409", "HTTP 409 Test: a fault", 1, 0),
+            ("429", "HTTP 429 Test: a fault", 2, 7),
+            ("500", "HTTP 500 Test: a fault", 1, 0),
+            ("garbage", "the API server sent something else than a JSON object", 1, 0),
+            ("version", "the API server sent something else than a", 1, 0),
+            ("half", "the server closed the connection", 1, 0),
+            ("line", "the response is too large", 1, 0),
+        ],
+    );
+}
+
+#[test]
+fn so_are_faults_of_an_api_server_with_http2() {
+    survives(
+        2,
+        &[
+            ("401", "HTTP 401 Test: a fault", 4, 5),
+            ("garbage", "the API server sent something else than a JSON object", 1, 0),
+            ("half", "the server closed the connection", 1, 0),
+            ("line", "the response is too large", 1, 0),
+        ],
+    );
+}
+
+fn survives(version: u8, faults: &[Fault]) {
     let mut plane = ControlPlane::start();
-    let device = board(&mut plane);
+    let device = board(&mut plane, version);
     plane.apply(POD);
     plane.wait_for("get pod web --no-headers", |pod| pod.contains("1/1"));
     let web = device.pod("web");
-    // The least time of some requests; the tests of `Backoff` have all waits.
-    for (fault, reason, requests, least) in [
-        ("401", "HTTP 401 Test: a fault", 4, 5),
-        ("403", "HTTP 403 Test: a fault", 1, 0),
-        ("409", "HTTP 409 Test: a fault", 1, 0),
-        ("429", "HTTP 429 Test: a fault", 2, 7),
-        ("500", "HTTP 500 Test: a fault", 1, 0),
-        ("garbage", "the API server sent something else than a JSON object", 1, 0),
-        ("version", "the API server sent something else than a", 1, 0),
-        ("half", "the server closed the connection", 1, 0),
-        ("line", "the response is too large", 1, 0),
-    ] {
+    for &(fault, reason, requests, least) in faults {
         let restarts = web.container("app").restart_count();
         let reported = |device: &Device| device.agent_log().matches(reason).count();
         let (before, connected) = (reported(&device), "connected to the cluster at");
@@ -119,7 +142,7 @@ fn faults_of_the_api_server_cost_neither_pods_nor_memory_and_are_retried_with_ba
 #[test]
 fn a_watch_without_end_leaves_time_for_everything_else() {
     let mut plane = ControlPlane::start();
-    let device = board(&mut plane);
+    let device = board(&mut plane, 2);
     end_session(&device, &plane);
     plane.set_fault("endless");
     plane.apply(POD);
@@ -142,7 +165,7 @@ fn a_watch_without_end_leaves_time_for_everything_else() {
 #[test]
 fn a_pod_of_a_megabyte_and_five_hundred_pods_at_once_are_handled() {
     let mut plane = ControlPlane::start();
-    let device = board(&mut plane);
+    let device = board(&mut plane, 2);
     let large: String =
         (0..9).map(|at| format!("\n    - {{name: LARGE_{at}, value: {}}}", "x".repeat(110_000))).collect();
     plane.create(&format!(

@@ -171,6 +171,39 @@ fn a_node_without_memory_evicts_the_pod_above_its_request_and_rejects_best_effor
 }
 
 #[test]
+fn a_node_without_process_ids_evicts_the_pod_with_most_processes_first() {
+    let plane = ControlPlane::start();
+    let mut node = Node::join(&plane, "board-1");
+    plane.apply(&pod("few", "", ""));
+    let leaves = "leave, sleep, '600', then, ".repeat(5);
+    plane.apply(&pod("many", "", "").replace("args: [wait", &format!("args: [{leaves}wait")));
+    for name in ["few", "many"] {
+        plane.wait_for(&format!("get pod {name} --no-headers"), |pod| pod.contains("1/1"));
+    }
+    condition(&plane, "PIDPressure", "False");
+    // No machine has as many, and without a threshold of its own, the signal is not measured.
+    restart(
+        &mut node,
+        &["--eviction-hard", "pid.available<1Ei", "--eviction-pressure-transition-period", "1s"],
+    );
+    condition(&plane, "PIDPressure", "True");
+    let taints = "get node board-1 -o jsonpath={.spec.taints[*].key}";
+    plane.wait_for(taints, |keys| keys.contains("node.kubernetes.io/pid-pressure"));
+    for name in ["many", "few"] {
+        plane.wait_for(&format!("get pod {name} -o jsonpath={{.status.message}}"), |message| {
+            message.starts_with("The node was low on resource: pids. Threshold quantity: 1Ei, available: ")
+        });
+    }
+    let log = node.device.agent_log();
+    let place = |name: &str| log.find(&format!("default/{name}: Evicted")).expect("its event");
+    assert!(place("many") < place("few"), "{log}");
+    plane.apply(&pod("late", "", ""));
+    plane.wait_for("get pod late -o jsonpath={.status.message}", |message| {
+        message == "Pod was rejected: The node had condition: [PIDPressure]. "
+    });
+}
+
+#[test]
 fn a_board_without_a_cluster_evicts_too_and_its_node_shows_why() {
     let mut device = Device::new();
     device.agent_arguments([

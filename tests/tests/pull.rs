@@ -1,5 +1,6 @@
 //! Images that are pulled from a registry, by hand and for pods.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use nodlet_tests::docker_registry::{DockerRegistry, PASSWORD, USER, list};
 use nodlet_tests::image::Image;
 use nodlet_tests::ssh::noise;
-use nodlet_tests::{Device, Kubectl, demo_archive, manifest};
+use nodlet_tests::{Device, Kubectl, demo_archive, manifest, seed};
+use serde_json::{Value, json};
 
 const NAME: &str = "registry.test/team/demo:1";
 
@@ -299,4 +301,139 @@ fn content_that_does_not_fit_its_digest_is_refused() {
     for ran in [pull("1"), pull("2")] {
         assert!(ran.clone().refused().contains("instead of sha256:"), "{ran:?}");
     }
+}
+
+/// A registry of one image, `team/demo:1`, that sends what it is told to.
+#[derive(Clone)]
+struct Liar {
+    manifest: Value,
+    /// By the hexadecimal digits of their digests.
+    blobs: BTreeMap<String, Vec<u8>>,
+    /// How many bytes it sends until it closes a connection, once.
+    until_cut: Arc<Mutex<Option<usize>>>,
+}
+
+impl Liar {
+    fn new(device: &Device) -> Liar {
+        let archive = device.path("/small.tar");
+        let image = Image::new("localhost/small:1").file("noise", 0o644, &noise(200, 3));
+        image.write_oci_archive(&archive).expect("written");
+        let mut files = BTreeMap::new();
+        let mut entries = tar::Archive::new(fs::File::open(archive).expect("written"));
+        for entry in entries.entries().expect("an archive") {
+            let mut entry = entry.expect("an entry");
+            let path = entry.path().expect("a path").to_string_lossy().into_owned();
+            let mut bytes = Vec::new();
+            entry.read_to_end(&mut bytes).expect("it is whole");
+            files.insert(path.rsplit('/').next().unwrap_or_default().to_owned(), bytes);
+        }
+        let index: Value = serde_json::from_slice(&files["index.json"]).expect("JSON");
+        let digest =
+            index["manifests"][0]["digest"].as_str().expect("a digest").trim_start_matches("sha256:");
+        let manifest = serde_json::from_slice(&files[digest]).expect("JSON");
+        Liar { manifest, blobs: files, until_cut: Arc::default() }
+    }
+
+    /// Serves until the test ends.
+    fn serve(&self, device: &Device) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        list(device, listener.local_addr().expect("bound").port(), true);
+        let liar = self.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                liar.answer(client);
+            }
+        });
+    }
+
+    fn answer(&self, mut client: TcpStream) {
+        let (mut request, mut piece) = (Vec::new(), [0; 4096]);
+        while !request.ends_with(b"\r\n\r\n") {
+            let Ok(count @ 1..) = client.read(&mut piece) else { return };
+            request.extend(&piece[..count]);
+        }
+        let request = String::from_utf8_lossy(&request).into_owned();
+        let target = request.split(' ').nth(1).unwrap_or_default();
+        let manifest = self.manifest.to_string().into_bytes();
+        let body = match target.rsplit_once('/') {
+            Some((_, "1")) => Some(&manifest),
+            Some((_, digest)) => self.blobs.get(digest.trim_start_matches("sha256:")),
+            None => None,
+        };
+        let begin =
+            request.split("Range: bytes=").nth(1).and_then(|range| range.split('-').next()?.parse().ok());
+        let (status, range, body) = match (body, begin) {
+            (Some(body), Some(begin)) => {
+                let whole = body.len();
+                let range = format!("Content-Range: bytes {begin}-{}/{whole}\r\n", whole - 1);
+                ("206 Partial Content", range, &body[usize::min(begin, whole)..])
+            }
+            (Some(body), None) => ("200 OK", String::new(), &body[..]),
+            (None, _) => ("404 Not Found", String::new(), &[][..]),
+        };
+        let head = format!(
+            "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n{range}\r\n",
+            body.len()
+        );
+        let mut response = [head.as_bytes(), body].concat();
+        let mut until_cut = self.until_cut.lock().expect("no panic");
+        if let Some(left) = *until_cut {
+            *until_cut = left.checked_sub(response.len());
+            response.truncate(left);
+        }
+        let _ = client.write_all(&response);
+    }
+}
+
+#[test]
+fn a_registry_that_lies_about_sizes_is_refused_and_nothing_is_kept() {
+    let device = Device::new();
+    let honest = Liar::new(&device);
+    let images = || device.nodlet(["image", "ls"]).ok().lines().count();
+    for (lie, why) in [
+        (json!(1), "a blob is longer than its manifest says"),
+        (json!(100_000), "the server closed the connection"),
+        (json!(u64::MAX), "the size of a layer must be at most 8589934591"),
+        (json!(-1), "the size of a layer must be at most 8589934591"),
+        (json!("200"), "the size of a layer must be at most 8589934591"),
+        (Value::Null, "the size of a layer must be at most 8589934591"),
+    ] {
+        let mut liar = honest.clone();
+        liar.manifest["layers"][0]["size"] = lie.clone();
+        liar.serve(&device);
+        let refused = device.nodlet(["image", "pull", NAME]).refused();
+        assert!(refused.contains(why), "{lie}: {refused}");
+        assert_eq!(images(), 0);
+    }
+    honest.serve(&device);
+    device.nodlet(["image", "pull", NAME]).ok();
+    assert_eq!(images(), 2);
+}
+
+#[test]
+fn a_registry_that_is_cut_at_any_byte_delays_a_pull_and_changes_nothing_else() {
+    /// Bytes between two cuts; the first one is another one for each seed.
+    const APART: usize = 61;
+    let device = Device::new();
+    let registry = Liar::new(&device);
+    registry.serve(&device);
+    let digests = || {
+        device.nodlet(["image", "pull", NAME]).ok();
+        let shown = device.nodlet(["image", "ls"]).ok();
+        device.nodlet(["image", "rm", NAME]).ok();
+        shown
+    };
+    let whole = digests();
+    let mut cut = usize::try_from(seed().number() % 61).expect("it is small");
+    let mut cuts = 0;
+    loop {
+        *registry.until_cut.lock().expect("no panic") = Some(cut);
+        assert_eq!(digests(), whole, "cut after {cut} bytes");
+        // The whole image had fewer bytes.
+        if registry.until_cut.lock().expect("no panic").is_some() {
+            break;
+        }
+        (cut, cuts) = (cut + APART, cuts + 1);
+    }
+    assert!(cuts > 10, "{cuts} cuts");
 }

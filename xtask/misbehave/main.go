@@ -20,8 +20,8 @@ import (
 // front proxy of Kubernetes), unless the file `fault` in the directory names a fault for them. Each
 // request is a line of the file `requests` there.
 func main() {
-	if len(os.Args) != 4 {
-		log.Fatal("usage: misbehave LISTEN SERVER DIRECTORY")
+	if len(os.Args) != 5 {
+		log.Fatal("usage: misbehave LISTEN SERVER DIRECTORY 1|2")
 	}
 	listen, to, dir := os.Args[1], os.Args[2], os.Args[3]
 	path := func(name string) string { return filepath.Join(dir, name) }
@@ -70,8 +70,10 @@ func main() {
 		TLSConfig: &tls.Config{ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: roots},
 		ErrorLog:  log.New(os.Stderr, "", 0),
 	}
-	// HTTP/1.1 only, as most boards speak it.
-	server.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}
+	if os.Args[4] == "1" {
+		// HTTP/1.1 only, as API servers with --disable-http2-serving.
+		server.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}
+	}
 	check(server.ListenAndServeTLS(path("apiserver.crt"), path("apiserver.key")))
 }
 

@@ -140,6 +140,7 @@ const CLUSTER: &[&str] = &[
     "cluster_network",
     "cluster_pods",
     "enrolment",
+    "konnectivity",
     "kubelet_server",
     "misbehaving",
     "pressure",

@@ -51,8 +51,14 @@ const METRICS_SERVER: Program = Program {
     ..kubernetes("metrics-server", "sigs.k8s.io/metrics-server/cmd/metrics-server", None)
 };
 
+/// konnectivity: the server beside an API server, and the agent on nodes that it cannot connect to.
+const KONNECTIVITY: [Program; 2] = [
+    konnectivity("konnectivity-server", "sigs.k8s.io/apiserver-network-proxy/cmd/server"),
+    konnectivity("konnectivity-agent", "sigs.k8s.io/apiserver-network-proxy/cmd/agent"),
+];
+
 /// An API server with faults, which comes before the one of the control plane.
-const MISBEHAVE: Program = Program { release: "1", ..kubernetes("misbehave", ".", None) };
+const MISBEHAVE: Program = Program { release: "2", ..kubernetes("misbehave", ".", None) };
 
 /// Kubernetes' own tests of clusters.
 pub(crate) const E2E: Program = Program {
@@ -92,6 +98,10 @@ const fn containerd(name: &'static str, package: &'static str) -> Program {
     Program { module: "containerd", release: "2.4.2", ..kubernetes(name, package, None) }
 }
 
+const fn konnectivity(name: &'static str, package: &'static str) -> Program {
+    Program { module: "konnectivity", release: "0.34.0", ..kubernetes(name, package, None) }
+}
+
 pub(crate) fn kubectl(_: &[String]) -> Outcome {
     println!("{}", KUBECTL.build(None)?.display());
     Ok(())
@@ -103,7 +113,8 @@ pub(crate) fn agnhost(_: &[String]) -> Outcome {
 }
 
 pub(crate) fn control_plane(_: &[String]) -> Outcome {
-    for program in [CONTROL_PLANE, KUBE_PROXY, COREDNS, METRICS_SERVER, MISBEHAVE] {
+    let beside = [KUBE_PROXY, COREDNS, METRICS_SERVER, MISBEHAVE];
+    for program in [CONTROL_PLANE].into_iter().chain(beside).chain(KONNECTIVITY) {
         println!("{}", program.build(None)?.display());
     }
     Ok(())

@@ -34,6 +34,17 @@ pub(crate) fn provide(program: &str, package: &str) -> Outcome {
     Ok(())
 }
 
+/// Requires a program that executes itself by `/proc/self/exe`, so that one that runs with the loader of another release
+/// would not do.
+pub(crate) fn require(program: &str) -> Outcome {
+    match on_path(program) {
+        true => Ok(()),
+        false => {
+            Err(Failure(format!("{program} is not installed: install it by `apt-get install {program}`")))
+        }
+    }
+}
+
 fn on_path(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|directory| directory.join(program).is_file())
@@ -131,6 +142,13 @@ mod tests {
         let before = env::var_os("PATH");
         provide("sh", "no-such-package").expect("there is a shell");
         assert_eq!(env::var_os("PATH"), before);
+    }
+
+    #[test]
+    fn a_program_that_is_required_must_be_installed() {
+        assert!(require("sh").is_ok());
+        let Err(Failure(why)) = require("no-such-program") else { panic!("there is none") };
+        assert!(why.contains("apt-get install no-such-program"), "{why}");
     }
 
     #[test]

@@ -32,6 +32,19 @@ pub fn labels(node: &Value) -> SortedMap<String, String> {
     labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
+/// The text with which the board stores labels of its Node.
+pub fn labels_text(labels: &SortedMap<String, String>) -> Vec<u8> {
+    let labels: Map<String, Value> =
+        labels.iter().map(|(key, value)| (key.clone(), value.as_str().into())).collect();
+    format!("{}\n", Value::Object(labels)).into_bytes()
+}
+
+/// The labels of a stored text; `None` if the text is damaged.
+pub fn stored_labels(text: &[u8]) -> Option<SortedMap<String, String>> {
+    let stored: Value = serde_json::from_slice(text).ok().filter(Value::is_object)?;
+    Some(labels(&json!({ "metadata": { "labels": stored } })))
+}
+
 /// A strategic merge patch of the Node's status.
 pub fn status_patch(local: &Value, now: &str) -> Value {
     let mut status = status(local, now);
@@ -59,6 +72,8 @@ fn status(local: &Value, now: &str) -> Value {
         "nodeInfo",
         "daemonEndpoints",
         "declaredFeatures",
+        "features",
+        "runtimeHandlers",
     ] {
         status.insert(field.to_owned(), local[field].clone());
     }
@@ -134,6 +149,22 @@ mod tests {
                 .iter()
                 .all(|one| one["lastHeartbeatTime"] == "now" && one["lastTransitionTime"] == "then")
         );
+    }
+
+    #[test]
+    fn stored_labels_are_read_again_and_a_damaged_text_is_none() {
+        let labels = labels(&local());
+        let text = labels_text(&labels);
+        assert_eq!(text, b"{\"a\":\"b\",\"kubernetes.io/os\":\"linux\"}\n");
+        assert_eq!(stored_labels(&text), Some(labels));
+        assert_eq!(stored_labels(b"{}"), Some(SortedMap::default()));
+        // A file that was cut has lost its last byte at least; the newline alone is no loss.
+        for end in 0..text.len() - 1 {
+            assert_eq!(stored_labels(&text[..end]), None, "{end}");
+        }
+        for damaged in ["null", "[]", "\0\0\0\0", "{\"a\":\"b\"}}"] {
+            assert_eq!(stored_labels(damaged.as_bytes()), None, "{damaged}");
+        }
     }
 
     #[test]

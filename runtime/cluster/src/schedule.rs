@@ -19,7 +19,7 @@ use crate::reporting::Reporting;
 use crate::sync::{Periodic, Visit};
 pub use facts::{Action, Next, Seen};
 
-/// The interval at which tokens, unbound claims and rejected mirror pods are looked at.
+/// The interval at which tokens, unbound claims, rejected mirror pods and labels that were not stored are looked at.
 pub const REFRESH_EVERY: Duration = Duration::from_secs(60);
 
 /// The time after which a watch without any event is taken for dead: the server ends each after 10 minutes.

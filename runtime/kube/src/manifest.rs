@@ -40,7 +40,7 @@ pub use crate::object::error::{ManifestCause, ManifestError, SIZE_LIMIT, TextErr
 pub use crate::object::field::{FieldError, FieldErrorKind, go_quoted};
 pub use crate::object::json::{self, VALUES};
 pub use crate::object::walk::Validation;
-pub use crate::pod::{Manifest, new_warnings};
+pub use crate::pod::{Manifest, new_warnings, remove_warnings_of_cluster};
 pub use cdi::{CdiEdits, CdiMount, CdiNode, cdi_edits};
 pub use device_file::{DeviceDefinition, DeviceSource, parse_device_file};
 use documents::{duplicates, read, with_place};

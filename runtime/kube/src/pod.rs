@@ -116,6 +116,11 @@ pub fn new_warnings(mut warnings: Vec<String>, before: &Value) -> Vec<String> {
     warnings
 }
 
+/// Removes the warnings about fields on which the control plane acts, from those about a pod of a cluster.
+pub fn remove_warnings_of_cluster(warnings: &mut Vec<String>) {
+    warnings.retain(|warning| !schema::OF_CLUSTER.iter().any(|why| warning.ends_with(why)));
+}
+
 /// Metadata fields that only a server sets. Clients send them back, and files must not have them.
 const SERVER_FIELDS: [&str; 7] = [
     "creationTimestamp",

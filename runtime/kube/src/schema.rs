@@ -15,7 +15,7 @@ mod support;
 #[rustfmt::skip]
 mod table;
 
-pub(crate) use support::{FieldSupport, support};
+pub(crate) use support::{FieldSupport, OF_CLUSTER, support};
 pub use table::KUBERNETES;
 
 /// A type of the API: a name and its fields.

@@ -168,7 +168,12 @@ impl Sources {
         if let Some((_, known)) = written.and_then(|written| written.take_if(|(of, _)| *of == hash(bytes))) {
             return Ok(known);
         }
-        let contents = manifest::contents(&path.to_string_lossy(), bytes, Validation::Strict, node)?;
+        let mut contents = manifest::contents(&path.to_string_lossy(), bytes, Validation::Strict, node)?;
+        if self.list[source].directory.owner == Owner::Cluster {
+            for pod in &mut contents.pods {
+                manifest::remove_warnings_of_cluster(&mut pod.warnings);
+            }
+        }
         let wanted = |manifest| Rc::new(Wanted::new(manifest, &path));
         Ok(SourceFile {
             wanted: contents.pods.into_iter().map(wanted).collect(),

@@ -32,6 +32,7 @@ mod preconditions;
 mod published;
 mod request;
 mod seeds;
+mod warnings;
 
 /// Runs a story for each of `rounds` seeds; `NODLET_SEED` and `NODLET_ROUNDS` choose others.
 fn for_each_seed(rounds: u64, story: fn(u64)) {

@@ -173,6 +173,7 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
     if !shell.stores.storage.run(move || path.exists()).await {
         cluster_network::apply(&shell, None);
         shell.machine.cluster_labels.borrow_mut().clear();
+        shell.machine.unstored_labels.set(false);
         shell.tasks.then_loop(|engine: &mut Engine| engine.observe_node()).await;
     }
     let Some(credentials) = enrolment::credentials(&shell).await else { return };

@@ -47,6 +47,8 @@ pub(super) struct Machine {
     pub(super) pressure: RefCell<Pressure>,
     /// Labels of the Node in the cluster that this board has joined.
     pub(super) cluster_labels: RefCell<SortedMap<String, String>>,
+    /// Whether the last attempt to store these labels failed.
+    pub(super) unstored_labels: Cell<bool>,
     /// `status.images` of the Node.
     pub(super) images: RefCell<Value>,
     anchor: Cell<Anchor>,
@@ -66,6 +68,7 @@ impl Machine {
             shutdown: ShutdownState::new(began),
             pressure: RefCell::new(Pressure::new(eviction.thresholds.clone(), eviction.transition, began)),
             cluster_labels: RefCell::default(),
+            unstored_labels: Cell::default(),
             images: RefCell::new(Value::Array(Vec::new())),
             anchor: Cell::new(nodlet_host::clock::anchor()),
         }

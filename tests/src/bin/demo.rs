@@ -11,6 +11,7 @@
 //! unless `ignore-term` or `on-term` changes that. An error is one line on standard error and exit code 1.
 //! [`STEPS`] lists the steps.
 
+use std::ffi::CString;
 use std::fs;
 use std::io::{self, IsTerminal, Read, Write};
 use std::net::TcpListener;
@@ -19,7 +20,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
-use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
@@ -56,7 +57,7 @@ output   print TEXT [EVERY_SECONDS] · eprint TEXT · ask TEXT (without an end o
 itself   env · id · status · realtime PRIORITY · effective [FILE] · hostname · cwd · args WORD… · tty · resized · sizes COLUMNSxROWS · clock [FILE]
          mounts
 time     sleep [SECONDS] · exit CODE [AFTER_SECONDS] · fail-once FILE · abort · ignore-term
-         on-term CODE [SECONDS] · on-signal SIGNAL (as on SIGTERM) · ignore-signals (all that can be)
+         on-term CODE [SECONDS [FILE]] (and waits for the file) · on-signal SIGNAL (as on SIGTERM) · ignore-signals (all that can be)
 load     hog MIB · hog-once FILE MIB · forks COUNT · spin · child STEP (and waits for it) · leave STEP (and does not)
          daemon STEP (forked twice, in a session of its own)
 attack   bomb COUNT (that many processes, which all use the processor) · exhaust (as many as the kernel lets it)
@@ -195,8 +196,12 @@ fn run(step: &[String]) -> Result<(), Failure> {
         ["ignore-term"] => set_term(SigHandler::SigIgn),
         ["on-term", code, rest @ ..] => {
             TERM_CODE.store(code.parse()?, Ordering::Relaxed);
-            if let [time] = rest {
+            if let [time, ..] = rest {
                 TERM_SECONDS.store(time.parse()?, Ordering::Relaxed);
+            }
+            if let [_, file] = rest {
+                // For the rest of the process, as the handler is.
+                TERM_FILE.store(CString::new(*file)?.into_raw(), Ordering::Relaxed);
             }
         }
         ["on-signal", signal] => on_signal(signal.parse()?, SigHandler::Handler(finish_on_term)),
@@ -470,14 +475,22 @@ fn forks(count: usize) -> Result<(), Failure> {
 
 static TERM_CODE: AtomicI32 = AtomicI32::new(0);
 static TERM_SECONDS: AtomicI64 = AtomicI64::new(0);
+/// The name of the file that a process waits for before it ends.
+static TERM_FILE: AtomicPtr<libc::c_char> = AtomicPtr::new(std::ptr::null_mut());
 
 extern "C" fn finish_on_term(_: libc::c_int) {
     let wait = libc::timespec { tv_sec: TERM_SECONDS.load(Ordering::Relaxed) as _, tv_nsec: 0 };
-    // SAFETY: write, nanosleep and _exit are async-signal-safe; the buffer is static and `wait` lives here.
+    let file = TERM_FILE.load(Ordering::Relaxed);
+    let pause = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+    // SAFETY: write, nanosleep, access and _exit are async-signal-safe; the buffer is static, `wait` and `pause` live
+    // here, and the name of the file is never freed.
     unsafe {
         let said = b"stopping\n";
         libc::write(1, said.as_ptr().cast(), said.len());
         libc::nanosleep(&raw const wait, std::ptr::null_mut());
+        while !file.is_null() && libc::access(file, libc::F_OK) != 0 {
+            libc::nanosleep(&raw const pause, std::ptr::null_mut());
+        }
         libc::_exit(TERM_CODE.load(Ordering::Relaxed));
     }
 }

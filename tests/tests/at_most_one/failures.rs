@@ -82,7 +82,7 @@ fn node_node_partition() {
 
 #[test]
 fn master_etcd_partition() {
-    let (cluster, witness) = with_db(8, STAYS);
+    let (cluster, witness) = with_db(1, STAYS);
     let plane = &cluster.plane;
     // Nothing ends while the control plane can neither read nor write.
     let cut = plane.partition_from_etcd();
@@ -96,11 +96,11 @@ fn master_etcd_partition() {
 
     // A pod ends while its board cannot report that: another one starts only after the report.
     let first = cluster.uid("db-0", |_| true);
-    cluster.delete("db-0");
     let (here, _) = cluster.places("db-0");
+    cluster.begin_to_end("db-0", here, &witness);
     let board = &cluster.boards[here];
-    board.device.wait_for("the end to begin", || board.device.agent_log().contains("Killing Stopping"));
     let cut = plane.partition_from_etcd();
+    witness.let_end();
     witness.wait_ended();
     board.device.wait_for("the API server to miss etcd", is_unready);
     assert_eq!(witness.starts(), 1);
@@ -132,7 +132,7 @@ fn concurrent_controller_execution() {
 
 #[test]
 fn kubelet_failures() {
-    let (mut cluster, witness) = with_db(6, STAYS);
+    let (mut cluster, witness) = with_db(1, STAYS);
     // Killed before it learns of a deletion: the pod runs on, and nobody else removes it.
     let first = cluster.uid("db-0", |_| true);
     let (here, _) = cluster.places("db-0");
@@ -147,10 +147,11 @@ fn kubelet_failures() {
     cluster.wait_ready("db-0");
 
     // Killed while the pod ends.
-    cluster.delete("db-0");
-    let board = &cluster.boards[here].device;
-    board.wait_for("the end to begin", || board.agent_log().matches("Killing Stopping").count() == 2);
+    cluster.begin_to_end("db-0", here, &witness);
+    // The signal follows: nobody would send it after that.
+    cluster.boards[here].device.pod("db-0").wait_log("app", "stopping");
     cluster.boards[here].device.kill_agent();
+    witness.let_end();
     witness.wait_ended();
     assert_eq!(cluster.uid("db-0", |_| true), second);
     cluster.boards[here].device.start_agent();
@@ -187,10 +188,12 @@ fn kubelet_failures() {
 
 #[test]
 fn controller_failures() {
-    let (mut cluster, witness) = with_db(6, STAYS);
+    let (mut cluster, witness) = with_db(1, STAYS);
     // The controllers are away while the pod ends: nobody replaces it until they return.
-    cluster.delete("db-0");
+    let (here, _) = cluster.places("db-0");
+    cluster.begin_to_end("db-0", here, &witness);
     cluster.plane.kill("kube-controller-manager");
+    witness.let_end();
     cluster.wait_gone("db-0");
     assert!(!witness.runs() && witness.starts() == 1);
     cluster.plane.kill("kube-scheduler");
@@ -202,12 +205,11 @@ fn controller_failures() {
     cluster.wait_ready("db-0");
 
     // The API server is away while the pod ends, and with it the scheduler, which may end itself without one.
-    cluster.delete("db-0");
     let (here, _) = cluster.places("db-0");
-    let board = &cluster.boards[here].device;
-    board.wait_for("the end to begin", || board.agent_log().contains("Killing Stopping"));
+    cluster.begin_to_end("db-0", here, &witness);
     cluster.plane.kill("kube-scheduler");
     cluster.plane.kill("kube-apiserver");
+    witness.let_end();
     witness.wait_ended();
     assert_eq!(witness.starts(), 2);
     cluster.plane.restart("kube-apiserver");

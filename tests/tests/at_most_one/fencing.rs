@@ -12,7 +12,11 @@ const PERIOD: Duration = Duration::from_secs(40);
 fn with_db(tolerations: &str) -> (Cluster, Witness) {
     let cluster = Cluster::start_with(&["--fencing-period", "40s"]);
     let witness = Witness::new(&cluster.plane, "db-0");
-    cluster.plane.apply(&stateful_set(&witness, 600, tolerations));
+    // The end of the test does not wait for ten minutes.
+    let set = stateful_set(&witness, 600, tolerations);
+    cluster
+        .plane
+        .apply(&set.replace("terminationGracePeriodSeconds: 600", "terminationGracePeriodSeconds: 20"));
     witness.wait_running(1);
     cluster.wait_ready("db-0");
     (cluster, witness)

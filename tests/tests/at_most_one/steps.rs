@@ -4,7 +4,7 @@ use std::fs;
 
 use nodlet_tests::Witness;
 
-use super::{Cluster, STAYS, spec, stateful_set};
+use super::{Cluster, STAYS, STAYS_AND_COMES, spec, stateful_set};
 
 /// A pod of the first board, which begins only when the test allows it.
 fn pod(witness: &Witness, name: &str) -> String {
@@ -103,7 +103,7 @@ fn deletion_and_rescheduling() {
     let cluster = Cluster::start();
     let plane = &cluster.plane;
     let witness = Witness::new(plane, "db-0");
-    plane.apply(&stateful_set(&witness, 6, STAYS));
+    plane.apply(&stateful_set(&witness, 1, STAYS_AND_COMES));
     witness.wait_running(1);
     cluster.wait_ready("db-0");
 
@@ -126,10 +126,10 @@ fn deletion_and_rescheduling() {
     plane.line(&format!("uncordon board-{}", here + 1)).ok();
     plane.line(&format!("cordon board-{}", there + 1)).ok();
     let (here, there) = (there, here);
-    cluster.delete("db-0");
+    cluster.begin_to_end("db-0", here, &witness);
     let board = &cluster.boards[here];
-    board.device.wait_for("the end to begin", || board.device.agent_log().contains("Killing Stopping"));
     let cut = plane.partition_from(&board.address);
+    witness.let_end();
     witness.wait_ended();
     board.device.wait_for("the pod to be gone", || board.device.pods().is_empty());
     assert_eq!(cluster.uid("db-0", |_| true), uid);

@@ -49,7 +49,7 @@ pub(super) fn run(rounds: Option<usize>, minutes: u64) -> Outcome {
     for program in &go::CONTAINERD {
         program.build(None)?;
     }
-    programs::provide("runc", "runc")?;
+    programs::require("runc")?;
     machine::describe();
     let busy = machine::is_busy();
     let plane = ControlPlane::start();

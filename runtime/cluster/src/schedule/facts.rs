@@ -22,7 +22,7 @@ pub enum Action {
     SendChanges,
     /// Report the state of the node. Outcome: [`Seen::NodeReported`] or [`Seen::NodeGone`].
     ReportNode,
-    /// Renew tokens, and repeat what the cluster rejected. Outcome: [`Seen::Refreshed`].
+    /// Renew tokens, and repeat what the cluster rejected or the board could not store. Outcome: [`Seen::Refreshed`].
     Refresh,
     /// Watch the pods of the node from this version on. Outcome: [`Seen::WatchOpened`] or [`Seen::WatchExpired`].
     Watch {

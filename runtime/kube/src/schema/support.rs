@@ -39,7 +39,12 @@ const NO_TEMPLATE: &str = "sets it itself, as Kubernetes does";
 const NO_CLUSTER: &str = "has no cluster that could issue it: use a secret with the file";
 const NO_SELINUX: &str = "does not confine containers by SELinux: it labels neither processes nor volumes; use appArmorProfile where the kernel has AppArmor";
 const NO_WINDOWS: &str = "runs Linux containers only";
+const NO_EVICTION: &str = "ends no pod for a taint: what was taken stays";
+const NO_LIMITS: &str = "binds claims by their requests alone";
 const NOT_EPHEMERAL: &str = "does not set it for an ephemeral container, as Kubernetes does not";
+
+/// Reasons of warnings that do not apply to pods of a cluster: its scheduler and its controllers act on these fields.
+pub(crate) const OF_CLUSTER: [&str; 3] = [NO_SCHEDULER, NO_EVICTION, NO_LIMITS];
 
 /// Every field that an accepted pod can have, by type.
 #[rustfmt::skip]
@@ -265,7 +270,7 @@ pub(super) const SUPPORT: &[(&str, &[(&str, FieldSupport)])] = &[
         ("effect", Acts),
         ("key", Acts),
         ("operator", Acts),
-        ("tolerationSeconds", Warns("ends no pod for a taint: what was taken stays", &[])),
+        ("tolerationSeconds", Warns(NO_EVICTION, &[])),
         ("value", Acts),
     ]),
     ("PodReadinessGate", &[("conditionType", Acts)]),
@@ -344,7 +349,7 @@ pub(super) const SUPPORT: &[(&str, &[(&str, FieldSupport)])] = &[
         ("volumeName", Acts),
     ]),
     ("VolumeResourceRequirements", &[
-        ("limits", Warns("binds claims by their requests alone", &["{}"])),
+        ("limits", Warns(NO_LIMITS, &["{}"])),
         ("requests", Acts),
     ]),
     ("LabelSelector", &[("matchExpressions", Acts), ("matchLabels", Acts)]),

@@ -31,6 +31,11 @@ pub(in crate::engine) fn local_node(shell: &Shell, name: &str) -> Value {
     let object = shell.publication.objects.get(&Key::new("nodes", "", name));
     let mut node: Value =
         object.and_then(|object| serde_json::from_str(&object.json).ok()).unwrap_or_default();
+    node["status"]["features"] = json!({ "supplementalGroupsPolicy": true });
+    let user_namespaces = std::path::Path::new("/proc/self/ns/user").exists();
+    let features = json!({ "recursiveReadOnlyMounts": true, "userNamespaces": user_namespaces });
+    node["status"]["runtimeHandlers"] =
+        ["", "nodlet"].iter().map(|name| json!({ "name": name, "features": features })).collect();
     let port = shell.config.kubelet_port;
     if port != 0 && node.is_object() {
         node["status"]["daemonEndpoints"] = json!({ "kubeletEndpoint": { "Port": port } });

@@ -1,6 +1,7 @@
 //! Labels of the Node in the cluster (`kubectl label node`), by which pods are placed. They are stored, since pods of
 //! the cluster start again without it.
 
+use std::io;
 use std::rc::Rc;
 
 use nodlet_cluster::node;
@@ -17,20 +18,53 @@ pub(in crate::engine) async fn see(shell: &Rc<Shell>, node: &Value) {
     if *shell.machine.cluster_labels.borrow() == labels {
         return;
     }
-    let text = format!("{}\n", node["metadata"]["labels"]).into_bytes();
-    let path = shell.paths.cluster_labels();
-    if let Err(error) = shell.stores.replace(path.clone(), text).await {
-        log::error!("failed to write {}: {error}", path.display());
-    }
     *shell.machine.cluster_labels.borrow_mut() = labels;
+    store(shell).await;
     shell.tasks.then_loop(|engine: &mut Engine| engine.observe_node()).await;
+}
+
+/// Stores the labels that could not be stored before. The schedule calls for it with [`Action::Refresh`].
+///
+/// [`Action::Refresh`]: nodlet_cluster::schedule::Action::Refresh
+pub(super) async fn store_again(shell: &Rc<Shell>) {
+    if shell.machine.unstored_labels.get() {
+        store(shell).await;
+    }
+}
+
+async fn store(shell: &Rc<Shell>) {
+    let path = shell.paths.cluster_labels();
+    let text = node::labels_text(&shell.machine.cluster_labels.borrow());
+    let result = shell.stores.replace(path.clone(), text).await;
+    let failed_before = shell.machine.unstored_labels.replace(result.is_err());
+    match result {
+        // Once: the card may be full for weeks.
+        Err(error) if !failed_before => log::error!(
+            "failed to write {}: {error}; tried again each minute of a connection, without which a boot knows the earlier \
+             labels of the Node",
+            path.display()
+        ),
+        Ok(()) if failed_before => log::info!("wrote {}", path.display()),
+        Ok(()) | Err(_) => {}
+    }
 }
 
 /// The labels that are stored: none on a board that has joined no cluster. Read before pods are admitted.
 pub(in crate::engine) fn stored(paths: &Paths) -> SortedMap<String, String> {
-    let Ok(text) = std::fs::read(paths.cluster_labels()) else { return SortedMap::default() };
-    let labels: Value = serde_json::from_slice(&text).unwrap_or_default();
-    node::labels(&serde_json::json!({ "metadata": { "labels": labels } }))
+    let path = paths.cluster_labels();
+    let why = match std::fs::read(&path) {
+        Ok(text) => match node::stored_labels(&text) {
+            Some(labels) => return labels,
+            None => "not a JSON object".to_owned(),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return SortedMap::default(),
+        Err(error) => error.to_string(),
+    };
+    log::warn!(
+        "{} is ignored: {why}; until the board is connected, it rejects pods that select labels of its Node in the cluster",
+        path.display()
+    );
+    SortedMap::default()
 }
 
 /// Whether a pod selects nodes by labels that this one is not known to have.

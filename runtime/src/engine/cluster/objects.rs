@@ -18,7 +18,7 @@ use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::{self, Validation};
 use nodlet_wire::http::HttpError;
 
-use super::{Failure, Follower};
+use super::{Failure, Follower, labels};
 
 /// The shortest time limit of the watch of an object in seconds. A watch that ends costs a request, and often a list:
 /// without events, its version is too old by then.
@@ -267,8 +267,10 @@ impl Follower {
         self.renew_tokens(api, known).await
     }
 
-    /// Renews tokens that expire, reads claims that were not bound, and sends rejected mirror pods again.
+    /// Renews tokens that expire, reads claims that were not bound, sends rejected mirror pods again, and stores labels
+    /// that could not be stored.
     pub(super) async fn refresh(&mut self, api: &mut Api) -> Result<Seen, Failure> {
+        labels::store_again(&self.shell).await;
         for uid in self.followed.uids() {
             let Some(mut known) = self.followed.remove(&uid) else { continue };
             let renewed = if known.has_manifest { self.renew(api, &mut known).await } else { Ok(()) };

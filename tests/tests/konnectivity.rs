@@ -1,0 +1,72 @@
+//! Boards behind NAT, which the API server reaches only through konnectivity, whose agents run as pods of the boards.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use nodlet_tests::{ClusterNode as Node, ControlPlane, konnectivity_archive};
+
+/// A pod on a board, which prints the name of the board.
+fn pod(board: &str) -> String {
+    format!(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {{name: on-{board}}}
+spec:
+  nodeName: {board}
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {{name: app, image: 'localhost/demo:1', args: [print, 'this is {board}', then, wait, /end]}}
+"
+    )
+}
+
+/// Sends a text to a pod, and returns what the pod sends back.
+fn echo(plane: &ControlPlane, pod: &str, text: &[u8]) -> Vec<u8> {
+    let mut command = plane.command(&["exec", "-i", pod, "--", "/bin/demo", "echo"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("kubectl can be run");
+    let mut input = child.stdin.take().expect("it is piped");
+    input.write_all(text).expect("kubectl reads it");
+    drop(input);
+    child.wait_with_output().expect("it is a child").stdout
+}
+
+#[test]
+fn boards_behind_nat_are_reached_by_logs_and_exec_through_konnectivity_alone() {
+    let plane = ControlPlane::start_before_nat();
+    let boards = ["board-1", "board-2"];
+    let _nodes = boards.map(|name| {
+        let node = Node::join(&plane, name);
+        node.device.load_image(konnectivity_archive());
+        node.approve_server(&plane, name);
+        node
+    });
+    for board in boards {
+        plane.apply(&pod(board));
+        plane.wait_for(&format!("get pod on-{board} --no-headers"), |pod| pod.contains("1/1"));
+        // The API server has no way to the board.
+        let refused = plane.line(&format!("logs on-{board} --request-timeout=20s"));
+        assert_ne!(refused.code, 0, "{refused:?}");
+    }
+
+    plane.install_konnectivity();
+    let agents = "get pods -n kube-system --no-headers";
+    plane.wait_for(agents, |pods| pods.matches("1/1").count() == 2);
+    for board in boards {
+        let line = format!("logs on-{board} --request-timeout=20s");
+        plane.wait_for(&line, |log| log == format!("this is {board}\n"));
+        let echoed = echo(&plane, &format!("on-{board}"), &vec![b'x'; 300_000]);
+        assert!(echoed == vec![b'x'; 300_000], "{} bytes of 300000", echoed.len());
+    }
+    // Two connections at once: a log that is followed until the other one ends the container.
+    let followed = plane.command(&["logs", "-f", "on-board-1"]).stdout(Stdio::piped()).spawn();
+    plane.line("exec on-board-1 -- /bin/demo touch /end").ok();
+    let followed = followed.expect("kubectl can be run").wait_with_output().expect("it is a child");
+    assert_eq!(followed.stdout, b"this is board-1\n");
+
+    // Without the agents, the board is out of reach again.
+    plane.line("delete daemonset -n kube-system konnectivity-agent").ok();
+    plane.wait_for("get pods -n kube-system -o name", str::is_empty);
+    let refused = plane.line("logs on-board-2 --request-timeout=20s");
+    assert_ne!(refused.code, 0, "{refused:?}");
+}
