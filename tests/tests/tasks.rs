@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use nodlet_tests::image::Image;
 use nodlet_tests::{Device, Kubectl, TestPod};
 
+#[path = "tasks/configuration.rs"]
+mod configuration;
 #[path = "tasks/debugging.rs"]
 mod debugging;
 #[path = "tasks/pages.rs"]
