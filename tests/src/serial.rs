@@ -52,14 +52,18 @@ impl SerialLine {
     pub fn send(&mut self, text: &str) -> io::Result<()> {
         match self {
             SerialLine::Usb(port) => port.write_all(text.as_bytes()),
-            SerialLine::Terminal(terminal, _) => text.bytes().try_for_each(|byte| {
-                let byte = byte as c_char;
-                // SAFETY: this request reads one character.
-                match unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSTI as _, &raw const byte) } {
-                    0 => Ok(()),
-                    _ => Err(io::Error::last_os_error()),
-                }
-            }),
+            SerialLine::Terminal(terminal, path) => {
+                // The end of a session that the terminal controlled has hung up the files that were open.
+                *terminal = OpenOptions::new().read(true).write(true).open(path)?;
+                text.bytes().try_for_each(|byte| {
+                    let byte = byte as c_char;
+                    // SAFETY: this request reads one character.
+                    match unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSTI as _, &raw const byte) } {
+                        0 => Ok(()),
+                        _ => Err(io::Error::last_os_error()),
+                    }
+                })
+            }
         }
     }
 }

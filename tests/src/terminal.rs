@@ -50,7 +50,8 @@ impl Terminal {
         let shown = Arc::clone(&screen);
         let reader = thread::spawn(move || {
             let mut bytes = [0; 4096];
-            while let Ok(count @ 1..) = output.read(&mut bytes) {
+            // The kernel may return EIO once before the last output: see `nodlet_host::terminal`.
+            while let Ok(count @ 1..) = output.read(&mut bytes).or_else(|_| output.read(&mut bytes)) {
                 shown.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&bytes[..count]);
             }
         });

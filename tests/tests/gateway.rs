@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nodlet_tests::{Device, Monitor, SerialLine};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// The board's address on the link to the world.
 const BOARD: &str = "192.0.2.2";
@@ -64,16 +64,16 @@ fn the_gateway_publishes_and_shows_what_its_device_sends() {
     let node = collector.exec("collector", ["python3", "-c", node]).ok();
     assert_eq!(node, "0o20440 65534\n", "the collector may only read, and is no root");
 
-    // A changed ConfigMap arrives in the running container.
-    let changed = json!({"data": {"mosquitto.conf": "listener 1883\nallow_anonymous true\n"}});
-    let path = "/api/v1/namespaces/default/configmaps/broker";
-    let (code, patched) = device.patch(path, "merge", &changed);
-    assert_eq!(code, 200, "{patched}");
     let broker = device.pod("broker");
-    device.wait_for("the changed file", || {
-        broker.exec("mosquitto", ["cat", "/etc/broker/mosquitto.conf"]).stdout.contains("anonymous true")
-    });
+    let read = || broker.exec("mosquitto", ["cat", "/etc/broker/mosquitto.conf"]).ok();
+    let changed = format!("{}max_connections 16\n", read());
+    patch(&device, "configmaps/broker", &json!({"data": {"mosquitto.conf": changed}}));
+    device.wait_for("the changed file", || read() == changed);
     assert_eq!(broker.container("mosquitto").restart_count(), 0);
+    change_credentials_and_topic(&device);
+    collector.wait_log("collector", "reading /dev/meter");
+    meter.send("meter=21.75\n").expect("the line is up");
+    collector.wait_log("collector", "published meter=21.75");
 
     // The collector outlives its meter, if that can be unplugged.
     if !matches!(meter, SerialLine::Usb(_)) {
@@ -83,11 +83,53 @@ fn the_gateway_publishes_and_shows_what_its_device_sends() {
     monitor.unplug("gps");
     device.wait_for("the event", || collector.events().iter().any(|event| event.starts_with("DeviceLost")));
     let page = world.demo(&format!("get http://{BOARD}:8080/"));
-    assert_eq!(page.as_deref().map(str::trim), Ok("meter=21.50"));
+    assert_eq!(page.as_deref().map(str::trim), Ok("meter=21.75"));
     monitor.plug("gps", "A1", "serial");
     let lines = |text: &str| collector.logs("collector").lines().filter(|line| *line == text).count();
     device.wait_for("the meter to be read again", || lines("reading /dev/meter") == 2);
     meter.send("meter=22.00\n").expect("the line is up");
     collector.wait_log("collector", "published meter=22.00");
+    assert_eq!(collector.container("collector").restart_count(), 1);
+}
+
+/// Changes an object of the gateway.
+fn patch(device: &Device, object: &str, change: &Value) {
+    let path = format!("/api/v1/namespaces/default/{object}");
+    let (code, patched) = device.patch(&path, "merge", change);
+    assert_eq!(code, 200, "{patched}");
+}
+
+/// Changes the Secret and the topic. Both arrive in the files of the running collector at once, and in its variables
+/// when its container restarts. The broker accepts them when its init container has written the passwords again.
+fn change_credentials_and_topic(device: &Device) {
+    let collector = device.pod("collector");
+    let read = |file: &str| collector.exec("collector", ["cat", file]).ok();
+    let has_variable = |line: &str| read("/proc/1/environ").split('\0').any(|variable| variable == line);
+    let before = ["MQTT_USER=collector", "TOPIC=meters/1"];
+    let after = ["MQTT_USER=cellar", "TOPIC=meters/2"];
+    let program = read("/program/collect.py");
+    patch(device, "secrets/mqtt", &json!({"stringData": {"user": "cellar", "password": "changed"}}));
+    let changed = program.replace("Publishes each line", "Publishes every line");
+    patch(device, "configmaps/collector", &json!({"data": {"topic": "meters/2", "collect.py": changed}}));
+    device.wait_for("the changed password", || read("/credentials/password") == "changed");
+    device.wait_for("the changed program", || read("/program/collect.py") == changed);
+    assert!(before.into_iter().all(has_variable), "{}", read("/proc/1/environ"));
+    // Nor has a process that is executed now the new values.
+    let executed = collector.exec("collector", ["env"]).ok();
+    assert!(before.iter().all(|line| executed.lines().any(|variable| variable == *line)), "{executed}");
     assert_eq!(collector.container("collector").restart_count(), 0);
+
+    device.nodlet(["delete", "pod", "broker"]).ok();
+    let example = fs::read_to_string(project().join("examples/gateway/gateway.yaml")).expect("it is text");
+    let is_broker = |object: &&str| object.contains("kind: Pod\nmetadata:\n  name: broker\n");
+    let broker = example.split("---\n").find(is_broker).expect("the pod of the broker");
+    device.nodlet_with_input(["apply", "-f", "-"], broker).ok();
+    device.pod("broker").wait_ready();
+    let interrupt = "import os, signal; os.kill(1, signal.SIGINT)";
+    collector.exec("collector", ["python3", "-c", interrupt]).ok();
+    device.wait_for("the restart", || {
+        let container = collector.container("collector");
+        container.restart_count() == 1 && container.is_running()
+    });
+    assert!(after.into_iter().all(has_variable), "{}", read("/proc/1/environ"));
 }

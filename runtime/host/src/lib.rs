@@ -3,7 +3,7 @@
 //! * [`launch`]: the contract between agent and supervisor, as data.
 //! * [`cgroup`], [`network`], [`volume`], [`log_files`]: the resources of the machine that a pod uses; [`usage`]: how
 //!   much it uses of the disk.
-//! * [`paths`]: the location of every file. [`clock`]: the clocks. [`error`]: how an error is printed.
+//! * [`paths`]: the location of every file. [`clock`]: the clocks. [`terminal`]: the output of a terminal. [`error`]: how an error is printed.
 //!
 //! This crate decides nothing about pods, and knows no manifest and no API.
 
@@ -15,5 +15,6 @@ pub mod launch;
 pub mod log_files;
 pub mod network;
 pub mod paths;
+pub mod terminal;
 pub mod usage;
 pub mod volume;

@@ -6,7 +6,7 @@
 //! `api/channels.rs`.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -184,7 +184,7 @@ async fn pump(
     let Some(from) = from else { return };
     let mut piece = vec![0; PIECE];
     loop {
-        match from.get_ref().read(&mut piece) {
+        match nodlet_host::terminal::read(from.get_ref(), &mut piece) {
             // A terminal that no process has open returns EIO.
             Ok(0) => return,
             Ok(read) => {

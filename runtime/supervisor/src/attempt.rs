@@ -24,6 +24,7 @@ use super::sys;
 use super::user::User;
 use nodlet_core::time::Instant;
 use nodlet_host::launch::TerminationMessage;
+use nodlet_host::terminal;
 
 /// The state of an attempt; see the module documentation for the transitions.
 #[derive(Debug)]
@@ -189,7 +190,7 @@ impl Attempt {
     pub(super) fn read(&mut self, stream: Stream, buffer: &mut [u8]) -> usize {
         loop {
             let Some(pipe) = self.output(stream) else { return 0 };
-            match read(pipe.as_fd(), buffer) {
+            match terminal::read(pipe, buffer) {
                 Ok(length @ 1..) => {
                     self.log.write(stream, &buffer[..length]);
                     self.console.show(stream, &buffer[..length]);
@@ -253,10 +254,6 @@ fn named_last(status: BorrowedFd, helper: Option<Pid>, mut reporter: Option<Pid>
         }
     }
     last
-}
-
-fn read(fd: BorrowedFd, buffer: &mut [u8]) -> io::Result<usize> {
-    Ok(nix::unistd::read(fd.as_raw_fd(), buffer)?)
 }
 
 /// The maximum of bytes in a pipe, or on their way through a terminal.

@@ -50,7 +50,7 @@ demo STEP [then STEP]…
 
 files    cat FILE · ls DIR · stat FILE · touch FILE · rm FILE · wait FILE
          spam-file FILE BYTES · write FILE TEXT [EVERY_SECONDS] · append FILE TEXT · lock FILE
-         mkdir DIR · rename FROM TO · link TARGET FILE · fifo FILE · swap FILE FILE [REST] (for ever)
+         mkdir DIR · rename FROM TO · link TARGET FILE · fifo FILE · swap FILE FILE [REST [REST]] (for ever)
          views VOLUME FILE FILE READS CONTENTS (never torn, while the volume is updated)
 output   print TEXT [EVERY_SECONDS] · eprint TEXT · ask TEXT (without an end of line) · spam BYTES · echo (copies its input)
          line BYTES (a long one) · binary BYTES (no text)
@@ -127,8 +127,11 @@ fn run(step: &[String]) -> Result<(), Failure> {
         ["rename", from, to] => fs::rename(from, to)?,
         ["link", target, file] => std::os::unix::fs::symlink(target, file)?,
         ["fifo", file] => nix::unistd::mkfifo(*file, nix::sys::stat::Mode::from_bits_truncate(0o666))?,
-        ["swap", one, other] => swap(one, other, None)?,
-        ["swap", one, other, rest] => swap(one, other, Some(seconds(rest)?))?,
+        ["swap", one, other] => swap(one, other, [None, None])?,
+        ["swap", one, other, rest] => swap(one, other, [Some(seconds(rest)?), None])?,
+        ["swap", one, other, rest, swapped] => {
+            swap(one, other, [Some(seconds(rest)?), Some(seconds(swapped)?)])?;
+        }
         ["views", volume, one, other, reads, contents] => {
             views::views(Path::new(volume), [one, other], reads.parse()?, contents.parse()?)?;
         }
@@ -297,14 +300,14 @@ fn repeat(every: Duration, mut act: impl FnMut(u64) -> io::Result<()>) -> io::Re
     Ok(())
 }
 
-/// Exchanges two files repeatedly, as fast as possible, until one of them is removed. With `rest`, it sleeps that long
-/// whenever both are in their places.
-fn swap(one: &str, other: &str, rest: Option<Duration>) -> Result<(), Failure> {
+/// Exchanges two files repeatedly, as fast as possible, until one of them is removed. It sleeps for the first of `rests`
+/// whenever both are in their places, and for the second whenever they are exchanged.
+fn swap(one: &str, other: &str, rests: [Option<Duration>; 2]) -> Result<(), Failure> {
     let (one, other) = (std::ffi::CString::new(one)?, std::ffi::CString::new(other)?);
     let (here, flags) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
-    for count in 0u64.. {
-        if let Some(rest) = rest.filter(|_| count % 2 == 0) {
-            std::thread::sleep(rest);
+    for rest in rests.iter().cycle() {
+        if let Some(rest) = rest {
+            std::thread::sleep(*rest);
         }
         // SAFETY: two C strings, which outlive the call.
         let done =

@@ -88,10 +88,10 @@ pub(super) const ROWS: &[Row] = &[
     row("Volume.image", Log("app"),
         "containers: [{name: app, [[ls /v]], volumeMounts: [{name: v, mountPath: /v}]}], volumes: [{name: v, @}]",
         &[("emptyDir: {}", ""), ("image: {reference: 'localhost/demo:1'}", "bin\n")]).with(&["Volume.emptyDir"]),
-    row("ImageVolumeSource.reference", Status,
-        "containers: [{name: app, [[exit 0]], volumeMounts: [{name: v, mountPath: /v}]}], \
-         volumes: [{name: v, image: {reference: 'localhost/@'}}]",
-        &[("demo:1", SUCCEEDED), ("absent:1", "localhost/absent:1")]),
+    row("ImageVolumeSource.reference", Log("app"),
+        "containers: [{name: app, [[ls /v]], volumeMounts: [{name: v, mountPath: /v}]}], \
+         volumes: [{name: v, image: {reference: 'localhost/@:1'}}]",
+        &[("demo", "bin\n"), ("other", "only-here\n")]),
     row("ImageVolumeSource.pullPolicy", Status,
         "containers: [{name: app, [[exit 0]], volumeMounts: [{name: v, mountPath: /v}]}], \
          volumes: [{name: v, image: {reference: 'localhost/absent:1', pullPolicy: @}}]",

@@ -157,8 +157,8 @@ pub(super) const ROWS: &[Row] = &[
           ("resources: {limits: {memory: 32Mi, hugepages-2Mi: 1Ti}}", r#""reason":"OutOfhugepages-2Mi""#),
           ("resources: {limits: {nodlet.dev/absent: 1}}", r#""reason":"OutOfnodlet.dev/absent""#)])
         .with(&["ResourceRequirements.requests"]),
-    row("ResourceRequirements.requests", Status, "containers: [{name: app, [[exit 0]], @}]",
-        &[("", SUCCEEDED), ("resources: {requests: {memory: 1000Ti}}", r#""reason":"OutOfmemory""#),
+    row("ResourceRequirements.requests", Limits, "containers: [{name: app, [[sleep]], @}]",
+        &[("", ""), ("resources: {requests: {cpu: 500m}}", "cpu.weight=20\n"), ("resources: {requests: {memory: 1000Ti}}", r#""reason":"OutOfmemory""#),
           ("resources: {requests: {cpu: 1000}}", r#""reason":"OutOfcpu""#),
           ("resources: {requests: {ephemeral-storage: 1000Ti}}", r#""reason":"OutOfephemeral-storage""#)]),
 

@@ -1,6 +1,6 @@
 //! The fields of pods as a whole: admission, names, namespaces, users and DNS.
 
-use crate::Look::{Limits, Log, Spec, Status};
+use crate::Look::{Limits, Log, Status};
 use crate::{Row, elsewhere, row};
 
 const SUCCEEDED: &str = r#""phase":"Succeeded""#;
@@ -34,7 +34,7 @@ pub(super) const ROWS: &[Row] = &[
     row("PodSpec.hostname", Log("app"), "containers: [{name: app, [[hostname]]}], @",
         &[("", "-0"), ("hostname: called", "called\n")]),
     row("PodSpec.initContainers", Status, "containers: [{name: app, [[exit 0]]}], @",
-        &[("", SUCCEEDED), ("initContainers: [{name: first, [[exit 0]]}]", r#""initContainerStatuses""#)]),
+        &[("", SUCCEEDED), ("initContainers: [{name: first, [[exit 3]]}]", r#""exitCode":3"#)]),
     elsewhere("PodSpec.nodeName", "runtime/kube/src/pod/tests.rs::a_pod_for_another_node_is_rejected",
         "the only accepted value is the node's own name, which has the effect of no value"),
     row("PodSpec.nodeSelector", Status, "containers: [{name: app, [[exit 0]]}], @",
@@ -43,18 +43,22 @@ pub(super) const ROWS: &[Row] = &[
         &[("", SUCCEEDED), ("os: {name: windows}", r#""reason":"PodOSNotSupported""#)]),
     elsewhere("PodSpec.priority", "admission::a_critical_pod_takes_the_room_of_another_when_that_has_ended_with_its_grace",
         "a class sets it, and one that differs from the class is refused"),
-    row("PodSpec.priorityClassName", Spec, "containers: [{name: app, [[exit 0]]}], @",
-        &[("", r#""priority":0"#), ("priorityClassName: high", r#""priority":1000"#)])
+    // The kernel kills processes of critical pods last.
+    row("PodSpec.priorityClassName", Log("app"), "containers: [{name: app, [[print score then cat /proc/self/oom_score_adj]]}], @",
+        &[("", "score\n1000\n"), ("priorityClassName: system-node-critical", "score\n$oom\n")])
         .with(&["PodSpec.priority"]),
     row("PodSpec.readinessGates", Status, "containers: [{name: app, [[sleep]]}], @",
         &[("", r#""ready":true"#),
           ("readinessGates: [{conditionType: example.com/a}]", r#""reason":"ReadinessGatesNotReady""#)]),
     row("PodSpec.resources", Limits, "containers: [{name: app, [[sleep]]}], @",
-        &[("", ""), ("resources: {limits: {memory: 64Mi}}", "memory.max=67108864\n"),
+        &[("", ""), ("resources: {requests: {cpu: 500m}}", "cpu.weight=20\n"),
+          ("resources: {limits: {memory: 64Mi}}", "memory.max=67108864\n"),
           ("resources: {limits: {cpu: 500m}}", "cpu.max=50000 100000\n")]),
-    row("PodSpec.restartPolicy", Status, "containers: [{name: app, [[exit 1]]}], @",
-        &[("restartPolicy: Never", r#""phase":"Failed""#), ("restartPolicy: OnFailure", r#""lastState":{"terminated""#),
-          ("restartPolicy: Always", r#""lastState":{"terminated""#)]).policy(""),
+    row("PodSpec.restartPolicy", Status,
+        "containers: [{name: app, [[fail-once /v/failed then exit 0]], volumeMounts: [{name: v, mountPath: /v}]}], \
+         volumes: [{name: v, emptyDir: {}}], @",
+        &[("restartPolicy: Never", r#""phase":"Failed""#), ("restartPolicy: OnFailure", SUCCEEDED),
+          ("restartPolicy: Always", r#""reason":"CrashLoopBackOff""#)]).policy(""),
     row("PodSpec.schedulingGates", Status, "containers: [{name: app, [[exit 0]]}], @",
         &[("", SUCCEEDED), ("schedulingGates: [{name: example.com/a}]", r#""reason":"SchedulingGated""#)])
         .with(&["PodSpec.nodeName"]),

@@ -105,7 +105,7 @@ pub(super) const ROWS: &[Row] = &[
     row("Probe.terminationGracePeriodSeconds", Status,
         "containers: [{name: app, [[ignore-term then touch /tmp/up then sleep]], \
          startupProbe: {((stat /tmp/up)), periodSeconds: 1, failureThreshold: 600}, \
-         livenessProbe: {((exit 1)), periodSeconds: 1, failureThreshold: 1, @}}]",
+         livenessProbe: {((exit 1)), periodSeconds: 1, failureThreshold: 1, @}}], terminationGracePeriodSeconds: 3600",
         &[("", KILLED), ("terminationGracePeriodSeconds: 1", r#""exitCode":137"#)]),
     row("Probe.timeoutSeconds", Status,
         "containers: [{name: app, [[sleep]], readinessProbe: {((sleep 3)), periodSeconds: 1, timeoutSeconds: @}}]",

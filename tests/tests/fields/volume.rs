@@ -12,9 +12,11 @@ pub(super) const ROWS: &[Row] = &[
         "containers: [{name: app, [[mounts]], volumeMounts: [{name: v, mountPath: /@}]}], volumes: [{name: v, emptyDir: {}}]",
         &[("one", " /one "), ("two", " /two ")]),
     row("VolumeMount.mountPropagation", Log("app"),
-        "containers: [{name: app, [[cat /proc/self/mountinfo]], volumeMounts: [{name: v, mountPath: /v, @}]}], \
+        "containers: [{name: app, [[cat /proc/self/mountinfo]], securityContext: {privileged: true}, \
+           volumeMounts: [{name: v, mountPath: /v, @}]}], \
          volumes: [{name: v, hostPath: {path: $DIR}}], tolerations: [{operator: Exists}]",
-        &[("", " /v rw,relatime - "), ("mountPropagation: HostToContainer", " /v rw,relatime master:")]).tainted(),
+        &[("", " /v rw,relatime - "), ("mountPropagation: HostToContainer", " /v rw,relatime master:"),
+          ("mountPropagation: Bidirectional", " /v rw,relatime shared:")]).tainted(),
     row("VolumeMount.name", Log("app"),
         "containers: [{name: app, [[ls /v]], volumeMounts: [{name: @, mountPath: /v}]}], \
          volumes: [{name: map, configMap: {name: fast}}, {name: secret, secret: {secretName: mine}}]",

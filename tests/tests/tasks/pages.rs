@@ -7,9 +7,10 @@ use super::tasks;
 
 /// The manifests, and for each the page whose promises its test checks: the path behind `kubernetes.io/docs/`. The pages
 /// are those about one Pod below `tasks/configure-pod-container`, `tasks/inject-data-application`,
-/// `tasks/manage-hugepages` and `tasks/debug/debug-application`, and some others. Not among them: what only a Windows
-/// node (GMSA, RunAsUserName, HostProcess), a controller (Pod Security Admission, Dynamic Resource Allocation, the
-/// debugging of Services and StatefulSets) or an issuer of tokens (service accounts) does, and what no node sees (Kompose).
+/// `tasks/configmap-secret`, `tasks/manage-hugepages` and `tasks/debug/debug-application`, and some others. Not among
+/// them: what only a Windows node (GMSA, RunAsUserName, HostProcess), a controller (Pod Security Admission, Dynamic
+/// Resource Allocation, the debugging of Services and StatefulSets) or an issuer of tokens (service accounts) does, and
+/// what no node sees (Kompose, Kustomize).
 const PAGES: &[(&str, &str)] = &[
     ("apparmor", "tutorials/security/apparmor"),
     ("assign-cpu", "tasks/configure-pod-container/assign-cpu-resource"),
@@ -19,6 +20,8 @@ const PAGES: &[(&str, &str)] = &[
     ("command-and-arguments", "tasks/inject-data-application/define-environment-variable-container"),
     ("configmap", "tasks/configure-pod-container/configure-pod-configmap"),
     ("crashing-and-waiting", "tasks/debug/debug-application/debug-pods"),
+    ("critical-pod", "tasks/access-application-cluster/list-all-running-container-images"),
+    ("critical-pod", "tasks/administer-cluster/guaranteed-scheduling-critical-addon-pods"),
     ("dependent-variables", "tasks/inject-data-application/define-interdependent-environment-variables"),
     ("environment-from-file", "tasks/inject-data-application/define-environment-variable-via-file"),
     ("ephemeral-container", "tasks/debug/debug-application/debug-running-pod"),
@@ -36,6 +39,8 @@ const PAGES: &[(&str, &str)] = &[
     ("limit-range", "tasks/administer-cluster/manage-resources/memory-constraint-namespace"),
     ("limit-range", "tasks/administer-cluster/manage-resources/memory-default-namespace"),
     ("local-ephemeral-storage", "concepts/storage/ephemeral-storage"),
+    ("managed-secret", "tasks/configmap-secret/managing-secret-using-config-file"),
+    ("managed-secret", "tasks/configmap-secret/managing-secret-using-kubectl"),
     ("node-selection", "tasks/configure-pod-container/assign-pods-nodes"),
     ("node-selection", "tasks/configure-pod-container/assign-pods-nodes-using-node-affinity"),
     ("persistent-volume", "tasks/configure-pod-container/configure-persistent-volume-storage"),
@@ -60,13 +65,15 @@ const PAGES: &[(&str, &str)] = &[
     ("static-pod", "tasks/configure-pod-container/static-pod"),
     ("sysctls", "tasks/administer-cluster/sysctl-cluster"),
     ("termination-message", "tasks/debug/debug-application/determine-reason-pod-failure"),
+    ("updating-configuration", "tutorials/configuration/updating-configuration-via-a-configmap"),
     ("user-namespace", "tasks/configure-pod-container/user-namespaces"),
     ("volume-storage", "tasks/configure-pod-container/configure-volume-storage"),
 ];
 
 /// The sources of the tests. Those of the pages that need a registry or a network of the board are in other suites.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     include_str!("../tasks.rs"),
+    include_str!("configuration.rs"),
     include_str!("debugging.rs"),
     include_str!("pods.rs"),
     include_str!("storage.rs"),
