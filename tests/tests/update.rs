@@ -112,7 +112,11 @@ fn a_user_restarts_the_containers_of_a_pod_with_the_image_that_its_tag_names_now
     let web = device.pod("web");
     web.wait_ready();
     let (uid, ip, other) = (web.uid(), web.ip(), web.born("other"));
-    device.load(&build(b"second\n"));
+    let archive = device.path("/second.tar");
+    build(b"second\n").write_oci_archive(&archive).expect("written");
+    let said = device.nodlet(["image", "load", &archive.display().to_string()]).stderr;
+    let hint = "Pod default/web runs an earlier build of this image; `nodlet restart web` restarts it with this one\n";
+    assert_eq!(said, hint);
     assert_eq!(web.container("app").restart_count(), 0);
 
     assert_eq!(device.nodlet(["restart", "web", "-c", "app"]).ok(), "pod/web restarted\n");
@@ -128,6 +132,7 @@ fn a_user_restarts_the_containers_of_a_pod_with_the_image_that_its_tag_names_now
     device.wait_for("both containers", || web.is_ready() && web.container("app").restart_count() == 2);
     assert_eq!((web.uid(), web.ip()), (uid, ip));
     assert_ne!(web.born("other"), other);
+    assert_eq!(device.nodlet(["image", "load", &archive.display().to_string()]).stderr, "");
 
     for (words, said) in [
         (["restart", "web", "-c", "db"], "container db is not valid for pod web"),
