@@ -23,6 +23,7 @@ mod port_forward;
 mod power;
 pub(crate) mod push;
 mod resources;
+mod restart;
 mod ring;
 mod safe_mode;
 pub(crate) mod version;
@@ -43,6 +44,7 @@ pub(crate) const VERBS: &[Verb] = &[
     debug::VERB,
     port_forward::VERB,
     delete::VERB,
+    restart::VERB,
     image::VERB,
     push::VERB,
     cluster::JOIN,

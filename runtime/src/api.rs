@@ -373,6 +373,8 @@ async fn answer(
                 (Kind::Pod, "status", &(Method::PUT | Method::PATCH)) => {
                     write::update(api, &key, Part::Status, &query, request).await
                 }
+                // Not a subresource of Kubernetes, and therefore in no discovery document.
+                (Kind::Pod, "restart", &Method::POST) => write::restart(api, &key, &query).await,
                 (Kind::Pod, "log", &Method::GET) => log::log(api, &key, &query, None).await,
                 (Kind::Pod, "exec", &(Method::GET | Method::POST)) => {
                     exec::exec(api, &key, &query, request, afterwards, place)

@@ -95,6 +95,56 @@ fn kubectl_sets_an_image_and_only_that_container_begins_anew() {
 }
 
 #[test]
+fn a_user_restarts_the_containers_of_a_pod_with_the_image_that_its_tag_names_now() {
+    let device = Device::start();
+    let program = fs::read(demo_program()).expect("it is built");
+    let build = |text: &[u8]| Image::demo("localhost/app:1", &program).layer().file("/build", 0o644, text);
+    device.load(&build(b"first\n"));
+    let app = |name| {
+        let steps = "on-term 0 1 then cat /build then sleep";
+        manifest::container(name, steps, "").replace("localhost/demo:1", "localhost/app:1")
+    };
+    // The file of a site, which no client may change.
+    device.write_manifest(
+        "web.yaml",
+        &manifest::pod_of("web", &[app("app"), app("other")], "restartPolicy: Never"),
+    );
+    let web = device.pod("web");
+    web.wait_ready();
+    let (uid, ip, other) = (web.uid(), web.ip(), web.born("other"));
+    let archive = device.path("/second.tar");
+    build(b"second\n").write_oci_archive(&archive).expect("written");
+    let said = device.nodlet(["image", "load", &archive.display().to_string()]).stderr;
+    let hint = "Pod default/web runs an earlier build of this image; `nodlet restart web` restarts it with this one\n";
+    assert_eq!(said, hint);
+    assert_eq!(web.container("app").restart_count(), 0);
+
+    assert_eq!(device.nodlet(["restart", "web", "-c", "app"]).ok(), "pod/web restarted\n");
+    web.wait_log("app", "second");
+    device.wait_for("the pod", || web.is_ready());
+    assert_eq!((web.uid(), web.ip(), web.born("other")), (uid.clone(), ip.clone(), other.clone()));
+    assert_eq!((web.container("app").restart_count(), web.container("other").restart_count()), (1, 0));
+    let requested = |event: &String| event.contains("Container app was requested to restart");
+    assert!(web.events().iter().any(requested), "{:?}", web.events());
+
+    assert_eq!(device.nodlet(["restart", "pod/web"]).ok(), "pod/web restarted\n");
+    web.wait_log("other", "second");
+    device.wait_for("both containers", || web.is_ready() && web.container("app").restart_count() == 2);
+    assert_eq!((web.uid(), web.ip()), (uid, ip));
+    assert_ne!(web.born("other"), other);
+    assert_eq!(device.nodlet(["image", "load", &archive.display().to_string()]).stderr, "");
+
+    for (words, said) in [
+        (["restart", "web", "-c", "db"], "container db is not valid for pod web"),
+        (["restart", "db", "-c", "db"], "pods \"db\" not found"),
+        (["restart", "-n", "default", "-c"], "missing"),
+    ] {
+        let refused = device.nodlet(words).refused();
+        assert!(refused.contains(said), "{words:?}: {refused}");
+    }
+}
+
+#[test]
 fn kubectl_edits_replaces_and_applies_what_may_change() {
     let device = device_with_two_images();
     let kubectl = Kubectl::new(&device);

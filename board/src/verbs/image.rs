@@ -14,10 +14,12 @@ use nodlet_host::cgroup::UnpackerCgroup;
 use nodlet_host::paths::Paths;
 use nodlet_rootfs::{Image, LoadError, LoadOptions, Loaded, Platform, Progress, Reference, Store, Unpacker};
 use nodlet_runtime::engine::image_store_limit;
+use serde_json::Value;
 
 pub(crate) mod pull;
 
 use crate::arguments::{Context, Flag};
+use crate::client::Client;
 use crate::failure::Failure;
 use crate::output::Columns;
 use crate::verb::{Outcome, Verb};
@@ -142,8 +144,42 @@ fn load(root: &Path, store: &Store, source: &str, mut options: LoadOptions) -> O
         {
             eprintln!("Warning: --name {name} was not needed: the archive names its image itself");
         }
+        tell_of_earlier_builds(root, &image);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Names the pods that run an earlier build of a loaded image, if there is an agent: they run on.
+fn tell_of_earlier_builds(root: &Path, loaded: &Loaded) {
+    if !loaded.new {
+        return;
+    }
+    let Ok(pods) = Client::local(root).json("GET", "/api/v1/pods", None) else { return };
+    for pod in pods["items"].as_array().into_iter().flatten().filter(|pod| runs_earlier_build(pod, loaded)) {
+        let metadata = &pod["metadata"];
+        let (name, namespace) = (metadata["name"].as_str(), metadata["namespace"].as_str());
+        let (name, namespace) = (name.unwrap_or_default(), namespace.unwrap_or_default());
+        let option = if namespace == "default" { String::new() } else { format!(" -n {namespace}") };
+        eprintln!(
+            "Pod {namespace}/{name} runs an earlier build of this image; `nodlet restart {name}{option}` restarts it \
+             with this one"
+        );
+    }
+}
+
+/// Whether a container of a pod runs another image that had one of the names of a loaded image.
+fn runs_earlier_build(pod: &Value, loaded: &Loaded) -> bool {
+    let Loaded { image, names, .. } = loaded;
+    let id = image.id.to_string();
+    let statuses = ["containerStatuses", "initContainerStatuses"];
+    let mut statuses =
+        statuses.iter().flat_map(|field| pod["status"][field].as_array().into_iter().flatten());
+    statuses.any(|status| {
+        let has_name = names.iter().any(|name| status["image"] == **name);
+        let is_it =
+            status["imageID"] == *id || image.repo_digests.iter().any(|digest| status["imageID"] == **digest);
+        has_name && !is_it && status["state"]["running"].is_object()
+    })
 }
 
 fn pull(root: &Path, store: &Store, name: &str, options: LoadOptions) -> Outcome {

@@ -98,6 +98,11 @@ impl Node {
                     pod.hide();
                 }
             }
+            Observation::Restart { uid, container } => {
+                if let Some(pod) = self.of_uid(&uid) {
+                    pod.restart(container.as_deref());
+                }
+            }
             Observation::SourcesSeen => {
                 self.sources_seen = true;
                 // `nodlet down` gives each pod its whole grace period.

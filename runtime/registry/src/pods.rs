@@ -17,7 +17,7 @@ use super::{
     Wanted, Write, Written, ephemeral,
 };
 use crate::objects::Key;
-use nodlet_core::spec::{Pod, Uid};
+use nodlet_core::spec::{Pod, Role, Uid};
 use nodlet_kube::manifest::update::{self, Update};
 use nodlet_kube::manifest::{self, Manifest};
 
@@ -326,6 +326,48 @@ impl Registry {
         let stop = Stop::within(grace.map(Duration::from_secs).or(own));
         let replacement = desired.map(|desired| &desired.pod.uid).filter(|uid| **uid != pod.uid);
         Ok(Deletion { desired: desired.cloned(), stop, replacement: replacement.cloned() })
+    }
+
+    /// Decides whether the containers of a pod can be restarted, or the one with this name. Returns the UID of the pod.
+    ///
+    /// # Errors
+    /// The pod does not exist, has finished or is being deleted, or has no such container.
+    pub fn restart(
+        &self,
+        name: &str,
+        container: Option<&str>,
+        present: Option<&Present>,
+    ) -> Result<Uid, Status> {
+        let present = present.ok_or_else(|| Status::not_found("pods", name))?;
+        let pod = &present.wanted.pod;
+        if present.is_unwanted {
+            return Err(Status::conflict("pods", name, "the pod is being deleted"));
+        }
+        if present.is_over {
+            return Err(Status::conflict(
+                "pods",
+                name,
+                "the pod has finished, and its containers do not run again",
+            ));
+        }
+        if let Some(container) = container {
+            let indexes = pod.spec.init_indexes().chain(pod.spec.regular_indexes());
+            let mut named = indexes.filter(|index| *pod.spec.container(*index).name == *container);
+            match named.next().map(|index| pod.spec.role(index)) {
+                Some(Role::Regular | Role::Sidecar) => {}
+                Some(Role::Init | Role::Ephemeral) => {
+                    return Err(Status::bad_request(format!(
+                        "container {container} is an init container, and init containers do not run again"
+                    )));
+                }
+                None => {
+                    return Err(Status::bad_request(format!(
+                        "container {container} is not valid for pod {name}"
+                    )));
+                }
+            }
+        }
+        Ok(pod.uid.clone())
     }
 
     /// Whether a finished pod may be removed when there are more than are kept: only a pod that a client applied. A

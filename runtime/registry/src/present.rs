@@ -29,6 +29,8 @@ pub struct Present {
     pub object: Value,
     /// Whether the pod is being deleted, so that none of its containers starts again.
     pub is_unwanted: bool,
+    /// Whether the pod has finished.
+    pub is_over: bool,
     /// Whether a change of the pod is being written, which the next change must include.
     pub is_updating: bool,
     /// Another version of the pod that waits for images.

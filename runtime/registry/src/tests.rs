@@ -245,7 +245,15 @@ impl World {
         let object = serde_json::from_str(wanted.object.get()).expect("it is JSON");
         let is_unwanted = self.ending.contains(&wanted.pod.uid);
         let client_conditions = Rc::new([]);
-        Some(Present { wanted, object, is_unwanted, is_updating: false, waiting: None, client_conditions })
+        Some(Present {
+            wanted,
+            object,
+            is_unwanted,
+            is_over: false,
+            is_updating: false,
+            waiting: None,
+            client_conditions,
+        })
     }
 
     /// Applies a complete object for a client. Returns the reply.

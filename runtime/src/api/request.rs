@@ -105,6 +105,17 @@ pub(crate) enum Request {
         /// The reply: the pod.
         reply: Reply<Accepted>,
     },
+    /// Restart containers of a pod.
+    Restart {
+        /// `metadata.namespace`.
+        namespace: String,
+        /// `metadata.name`.
+        name: String,
+        /// The name of the container; `None` for all that run.
+        container: Option<Box<str>>,
+        /// The reply: the pod.
+        reply: Reply<Value>,
+    },
     /// Run a command in a running container.
     Exec {
         /// `metadata.namespace`.

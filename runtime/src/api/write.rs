@@ -83,6 +83,14 @@ pub(super) async fn update(
     Ok(show(StatusCode::OK, &accepted.await?))
 }
 
+/// Restarts the containers of a pod, or the one that `container` names.
+pub(super) async fn restart(api: &Rc<Api>, key: &Key, query: &Query) -> Result<Response<Body>, Status> {
+    let (namespace, name) = (key.namespace.to_string(), key.name.to_string());
+    let container = query.get("container").map(Into::into);
+    let object = ask(api, |reply| Request::Restart { namespace, name, container, reply }).await?;
+    Ok(body::value(StatusCode::OK, &object))
+}
+
 /// PATCH and PUT of a pod's ephemeral containers.
 pub(super) async fn ephemeral(
     api: &Rc<Api>,

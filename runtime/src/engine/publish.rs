@@ -112,6 +112,7 @@ impl Engine {
             wanted: entry.wanted.clone(),
             object,
             is_unwanted: state.is_unwanted(),
+            is_over: state.is_over(),
             is_updating: entry.manifest.updating,
             waiting,
             client_conditions: state.client_conditions().clone(),

@@ -78,6 +78,9 @@ impl Engine {
                     reply,
                 });
             }
+            Request::Restart { namespace, name, container, reply } => {
+                let _ = reply.try_send(self.restart(&namespace, &name, container));
+            }
             Request::Exec { namespace, pod, container, command, tty, size, stdio, reply } => {
                 let shell = self.shell.clone();
                 match self.running(&namespace, &pod, &container) {
@@ -319,6 +322,16 @@ impl Engine {
         }
         self.publish_changed();
         object
+    }
+
+    /// Restarts the containers of a pod, or the one with this name. Returns the pod as it is then.
+    fn restart(&mut self, namespace: &str, name: &str, container: Option<Box<str>>) -> Result<Value, Status> {
+        let index = self.shown(namespace, name);
+        let present = index.and_then(|index| self.present(index));
+        let uid = self.registry.restart(name, container.as_deref(), present.as_ref())?;
+        self.observe(Observation::Restart { uid, container });
+        self.publish_changed();
+        index.and_then(|index| self.object(index)).ok_or_else(|| Status::not_found("pods", name))
     }
 
     /// The newest run of a container, if it executes now.

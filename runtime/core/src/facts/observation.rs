@@ -43,6 +43,13 @@ pub enum Observation<P = Rc<Pod>, T = Box<str>> {
         /// The UID of the pod.
         uid: Uid,
     },
+    /// A user restarts the containers of a pod, or one of them.
+    Restart {
+        /// The UID of the pod.
+        uid: Uid,
+        /// The name of the container; `None` for all that run.
+        container: Option<Box<str>>,
+    },
     /// Every source has reported once. Until then no found pod is stopped because no source wants it.
     SourcesSeen,
     /// A supervisor, or the remains of one, which the agent found when it started.
@@ -246,6 +253,9 @@ impl<P, T> Observation<P, T> {
             }
             Observation::Unwanted { uid, grace } => Observation::Unwanted { uid: uid.clone(), grace: *grace },
             Observation::Hidden { uid } => Observation::Hidden { uid: uid.clone() },
+            Observation::Restart { uid, container } => {
+                Observation::Restart { uid: uid.clone(), container: container.clone() }
+            }
             Observation::SourcesSeen => Observation::SourcesSeen,
             Observation::Found(found) => Observation::Found(Box::new(Found {
                 pod: pod(&found.pod)?,

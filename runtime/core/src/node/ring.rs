@@ -135,7 +135,9 @@ impl Ring {
             Observation::Wanted { pod, .. } => Some(pod.index),
             Observation::Found(found) => Some(found.pod.index),
             Observation::Of(index, _) => Some(*index),
-            Observation::Unwanted { uid, .. } | Observation::Hidden { uid } => node.index_of(uid),
+            Observation::Unwanted { uid, .. }
+            | Observation::Hidden { uid }
+            | Observation::Restart { uid, .. } => node.index_of(uid),
             Observation::Node(_)
             | Observation::SourcesSeen
             | Observation::ImagesChanged
@@ -258,6 +260,7 @@ impl Entry {
             Observation::Of(_, PodObservation::ClientConditions { conditions }) => bytes_of(conditions),
             Observation::Unwanted { .. }
             | Observation::Hidden { .. }
+            | Observation::Restart { .. }
             | Observation::Node(_)
             | Observation::SourcesSeen
             | Observation::ImagesChanged

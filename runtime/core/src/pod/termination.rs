@@ -145,6 +145,9 @@ impl PodState {
                         (Some(grace_end), _) => (grace_end, format!("Stopping container {}", spec.name)),
                         (None, _) if container.is_redefined() && !container.hooks().is_starting() => {
                             let text = match container.is_outdated(&spec.image) {
+                                _ if container.is_restart_requested() => {
+                                    format!("Container {} was requested to restart", spec.name)
+                                }
                                 true => redefined_text(&spec.name, container.role()),
                                 false => format!("Container {} resize requires restart", spec.name),
                             };

@@ -32,7 +32,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::facts::{Action, Attempt, Draft, Events, MissingImage, StartFailure, StartFailureReason};
-use crate::spec::{ContainerIndex, Pod};
+use crate::spec::{ContainerIndex, Pod, Role};
 use crate::time::Instant;
 
 use super::container::{ContainerState, reason_name};
@@ -63,6 +63,22 @@ impl PodState {
         }
         self.touch();
         self.settle(now);
+    }
+
+    /// Restarts the containers of the pod, or the one with this name, for a user. Init containers that have ended, and
+    /// containers that are complete, stay as they are.
+    pub(crate) fn restart(&mut self, name: Option<&str>) {
+        if !self.may_run() {
+            return;
+        }
+        for (index, container) in self.containers.indexed_mut() {
+            let spec = self.pod.spec.container(index);
+            let is_long_lived = matches!(container.role(), Role::Regular | Role::Sidecar);
+            if is_long_lived && name.is_none_or(|name| *spec.name == *name) {
+                container.restart();
+            }
+        }
+        self.touch();
     }
 
     /// Plans to check whether the images are on the board that running containers wait for.

@@ -277,6 +277,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
     sim.weather = Weather { latency, failures, remains: 50, repeats: 20 };
     let pods: Vec<Pod> = pods.into_iter().map(|pod| with_requests(pod, &mut of_room)).collect();
     let mut of_resizes = Chance(seed ^ 0x9e51);
+    let mut of_restarts = Chance(seed ^ 0x4e57);
     let mut of_objects = Chance(seed ^ 0x0b9e);
     let pods: Vec<Pod> = pods.into_iter().map(|pod| with_references(pod, &mut of_objects)).collect();
     let mut of_registry = Chance(seed ^ 0x4e61);
@@ -317,6 +318,12 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
                 let used = of_resizes.below(2);
                 sim.of(&uids[which]).usage = StorageUsage { containers: vec![used], volumes: vec![used] };
                 sim.run_until(now);
+            }
+        }
+        if of_restarts.percent(10) {
+            let which = of_restarts.below(uids.len() as u64) as usize;
+            if sim.pods.iter().any(|world| world.pod.uid == uids[which]) {
+                sim.restart(&uids[which], of_restarts.percent(30).then_some("app"));
             }
         }
         let which = chance.below(uids.len() as u64) as usize;

@@ -37,6 +37,22 @@ impl Sim {
         self.observe(Observation::Wanted { pod, record: None, status: None });
     }
 
+    /// Restarts a container of the pod for a user, or all that run.
+    pub(crate) fn restart(&mut self, uid: &Uid, container: Option<&str>) {
+        if let Some(state) = self.node.index_of(uid).and_then(|index| self.node.pod(index)) {
+            let indexes: Vec<_> = state.pod().spec.container_indexes().collect();
+            for index in indexes {
+                let world = self.of(uid);
+                let is_named = container.is_none_or(|name| world.pod.spec.container(index).name == name);
+                if is_named && world.alive.keys().any(|attempt| attempt.container == index) {
+                    world.outdated.insert(index);
+                }
+                world.restarts.forget(index);
+            }
+        }
+        self.observe(Observation::Restart { uid: uid.clone(), container: container.map(Into::into) });
+    }
+
     /// Loads an image, like `image load`.
     pub(crate) fn load_image(&mut self, image: &str) {
         self.absent.remove(image);

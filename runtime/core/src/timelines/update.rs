@@ -36,6 +36,53 @@ fn a_container_with_another_image_ends_and_begins_anew_whatever_the_policy_says(
 }
 
 #[test]
+fn a_container_that_a_user_restarts_ends_and_begins_anew_whatever_the_policy_says() {
+    for policy in [RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never] {
+        let mut sim = Sim::new(pod(policy).with([container("app"), container("other")]), |_, _| Fate::Runs);
+        sim.run_until(secs(5));
+        sim.restart(&uid(), Some("app"));
+        sim.run_until(secs(50));
+        sim.restart(&uid(), None);
+        sim.run_until(secs(100));
+        assert_eq!(
+            sim.trace,
+            "   0s app#0 start\n   0s other#0 start\n   5s app#0 Term\n   5s app#0 exits 143\n   5s app#1 start\n  \
+             50s app#1 Term\n  50s other#0 Term\n  50s app#1 exits 143\n  50s other#0 exits 143\n  50s app#2 start\n  \
+             50s other#1 start\n",
+            "{policy:?}"
+        );
+        let killing: Vec<&String> = sim.events.iter().filter(|event| event.starts_with("Killing")).collect();
+        let (app, other) = (
+            "Killing: Container app was requested to restart",
+            "Killing: Container other was requested to restart",
+        );
+        assert_eq!(killing, [app, app, other]);
+        assert_eq!(first(&sim)["restartCount"], 2);
+        sim.replay();
+    }
+}
+
+#[test]
+fn a_user_restarts_a_crashing_container_at_once_and_no_finished_one() {
+    let mut sim = Sim::new(
+        pod(RestartPolicy::OnFailure).with([container("app"), container("done")]),
+        |container, number| match (container, number) {
+            ("done", _) => Fate::Exits(0, secs(1)),
+            (_, 0 | 1) => Fate::Exits(1, secs(1)),
+            _ => Fate::Runs,
+        },
+    );
+    sim.run_until(secs(5));
+    sim.restart(&uid(), None);
+    sim.run_until(secs(60));
+    assert_eq!(
+        sim.trace,
+        "   0s app#0 start\n   0s done#0 start\n   1s app#0 exits 1\n   1s done#0 exits 0\n   1s app#1 start\n   2s app#1 \
+         exits 1\n   5s app#2 start\n"
+    );
+}
+
+#[test]
 fn a_restart_for_a_new_image_honours_the_grace_and_the_pre_stop_hook() {
     let mut app = container("app");
     app.lifecycle.pre_stop = Some(Hook::Sleeps(secs(4)));

@@ -276,6 +276,47 @@ fn clients_may_delete_only_pods_that_clients_applied() {
 }
 
 #[test]
+fn only_containers_that_may_run_again_are_restarted() {
+    let mut world = World::new();
+    let mut web = pod("web", "a:1");
+    web["spec"]["initContainers"] = json!([
+        {"name": "setup", "image": "a:1"}, {"name": "proxy", "image": "a:1", "restartPolicy": "Always"}
+    ]);
+    world.file("/site/web.yaml", &web.to_string());
+    let present = || world.present("web").expect("it is there");
+    let restart = |container, present: Option<Present>| match world.registry.restart(
+        "web",
+        container,
+        present.as_ref(),
+    ) {
+        Ok(uid) => uid.0.to_string(),
+        Err(status) => status.message,
+    };
+    let uid = present().wanted.pod.uid.0.to_string();
+    for container in [None, Some("app"), Some("proxy")] {
+        assert_eq!(restart(container, Some(present())), uid);
+    }
+    let conflict = "Operation cannot be fulfilled on pods \"web\": the pod";
+    for (container, present, message) in [
+        (None, None, "pods \"web\" not found".to_owned()),
+        (Some("db"), Some(present()), "container db is not valid for pod web".into()),
+        (
+            Some("setup"),
+            Some(present()),
+            "container setup is an init container, and init containers do not run again".into(),
+        ),
+        (None, Some(Present { is_unwanted: true, ..present() }), format!("{conflict} is being deleted")),
+        (
+            None,
+            Some(Present { is_over: true, ..present() }),
+            format!("{conflict} has finished, and its containers do not run again"),
+        ),
+    ] {
+        assert_eq!(restart(container, present), message);
+    }
+}
+
+#[test]
 fn a_deleted_pod_gets_the_requested_grace_period_and_none_with_force() {
     for (own, asked, expected) in [
         (30, None, (None, false)),

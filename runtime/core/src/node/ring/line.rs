@@ -99,6 +99,16 @@ impl Line {
                 Some(names) => write!(f, "{} <- Hidden", names.pod),
                 None => write!(f, "<- Hidden {uid}"),
             },
+            Observation::Restart { uid, container } => {
+                match &self.names {
+                    Some(names) => write!(f, "{} <- Restart", names.pod)?,
+                    None => write!(f, "<- Restart {uid}")?,
+                }
+                match container {
+                    Some(container) => write!(f, ", container {container}"),
+                    None => Ok(()),
+                }
+            }
             Observation::Node(info) => write!(f, "<- Node {}", info.name),
             Observation::SourcesSeen => f.write_str("<- SourcesSeen"),
             Observation::ImagesChanged => f.write_str("<- ImagesChanged"),

@@ -16,6 +16,21 @@ impl ContainerState {
         self.restarts.reset_backoff();
     }
 
+    /// Restarts the container for a user: its run is to end, and another one follows whatever the exit code. One that
+    /// waits for its restart starts at once.
+    pub(in crate::pod) fn restart(&mut self) {
+        if matches!(self.run(), Run::Running) {
+            self.redefine();
+            self.restarts.request();
+        }
+        self.restarts.reset_backoff();
+    }
+
+    /// Whether the current run is to end because a user restarts the container.
+    pub(in crate::pod) fn is_restart_requested(&self) -> bool {
+        self.restarts.is_requested()
+    }
+
     /// Records that a shutdown interrupts the container: its current run has not finished, whatever the exit code is.
     pub(in crate::pod) fn interrupt(&mut self) {
         if self.role == Role::Regular && self.is_alive() {

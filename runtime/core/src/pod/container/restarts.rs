@@ -23,6 +23,8 @@ pub(super) struct Restarts {
     /// Whether the image in the spec changed: the current run is to end, and another run follows whatever the
     /// exit code.
     redefined: bool,
+    /// Whether the current run is to end because a user restarts the container.
+    requested: bool,
 }
 
 impl Restarts {
@@ -35,6 +37,7 @@ impl Restarts {
             ran_in_sandbox: false,
             superseded: false,
             redefined: false,
+            requested: false,
         }
     }
 
@@ -92,6 +95,16 @@ impl Restarts {
     /// Records whether the current run is to end, for a change of the spec or a shutdown.
     pub(super) fn set_redefined(&mut self, redefined: bool) {
         self.redefined = redefined;
+        self.requested = false;
+    }
+
+    /// Records that a user restarts the container.
+    pub(super) fn request(&mut self) {
+        self.requested = true;
+    }
+
+    pub(super) fn is_requested(&self) -> bool {
+        self.requested
     }
 
     /// Records that earlier failures do not delay the next run.

@@ -1,0 +1,70 @@
+//! `nodlet restart`: restarts the containers of pods.
+
+use std::process::ExitCode;
+
+use lexopt::{Parser, ValueExt};
+
+use crate::arguments::{Context, Flag};
+use crate::client::{Client, encode};
+use crate::verb::{Outcome, Verb};
+use crate::verbs::containers::pod_name;
+
+pub(crate) const VERB: Verb = Verb {
+    name: "restart",
+    summary: "Restart the containers of pods",
+    help: "\
+Restart the containers of pods, for example after an image with the same tag was loaded.
+
+Each container ends within the grace period of its pod, and another run follows, whatever the restart policy says. The
+pod keeps its address and its volumes. Init containers, and containers that are complete, do not run again.
+
+Usage: nodlet restart POD... [flags]
+
+Examples:
+  # Restart all containers of a pod
+  nodlet restart web
+
+  # Restart one container
+  nodlet restart web -c server
+
+Flags:
+  -c, --container NAME   only this container
+  -n, --namespace NAME   the namespace, instead of default
+      --root DIR         the root of the agent
+",
+    run,
+};
+
+fn run(mut context: Context, mut parser: Parser) -> Outcome {
+    let (mut pods, mut container) = (Vec::new(), None);
+    while let Some(argument) = parser.next()? {
+        if let lexopt::Arg::Value(value) = argument {
+            pods.push(pod_name(&value.string()?)?);
+            continue;
+        }
+        match Flag::from(argument) {
+            Flag::Short('c') => container = Some(parser.value()?.string()?),
+            Flag::Long(name) if name == "container" => container = Some(parser.value()?.string()?),
+            flag => context.namespaced(&flag, &mut parser)?,
+        }
+    }
+    if pods.is_empty() {
+        return Err(context.wrong_use("You must provide one or more pods"));
+    }
+    let client = Client::new(&context)?;
+    let mut code = ExitCode::SUCCESS;
+    for pod in &pods {
+        let (namespace, name) = (encode(&context.namespace), encode(pod));
+        let query = container.as_ref().map(|name| format!("?container={}", encode(name))).unwrap_or_default();
+        let target = format!("/api/v1/namespaces/{namespace}/pods/{name}/restart{query}");
+        match client.json("POST", &target, None) {
+            Ok(_) => println!("pod/{pod} restarted"),
+            Err(failure) if failure.is_disconnected() => return Err(failure),
+            Err(failure) => {
+                eprintln!("{failure}");
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    Ok(code)
+}
