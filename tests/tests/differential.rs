@@ -58,7 +58,7 @@ fn pods() -> Vec<Value> {
 }
 
 fn rounds() -> usize {
-    std::env::var("NODLET_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1500)
+    std::env::var("NODLET_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(500)
 }
 
 #[test]
