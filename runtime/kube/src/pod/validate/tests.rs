@@ -125,7 +125,7 @@ const METADATA: &[(&str, &[&str])] = &[
     ("generateName: web-", &[]),
     (r#"generateName: "-""#, &[r#"metadata.generateName: Invalid value: "-": <subdomain>"#]),
     ("generateName: Web-", &[r#"metadata.generateName: Invalid value: "Web-": <subdomain>"#]),
-    ("ownerReferences: [{apiVersion: a/b/c, kind: K, name: n, uid: u}]",
+    ("ownerReferences: [{apiVersion: a/b/c, kind: K, name: a, uid: u}]",
         &[r#"metadata.ownerReferences.apiVersion: Invalid value: "a/b/c": version must not be empty"#]),
     ("ownerReferences: [{}]", &[
         r#"metadata.ownerReferences.apiVersion: Invalid value: "": version must not be empty"#,
