@@ -5,7 +5,7 @@ mod differential {
     pub(crate) mod mutate;
 }
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use nodlet_kube::schema;
@@ -118,7 +118,7 @@ fn merge_patch(from: &Value, to: &Value) -> Value {
     Value::Object(patch)
 }
 
-fn answer(socket: &PathBuf, method: &str, path: &str, kind: &str, body: &Value) -> Answer {
+fn answer(socket: &Path, method: &str, path: &str, kind: &str, body: &Value) -> Answer {
     let (code, body) = request_as(socket, method, path, kind, &body.to_string()).expect("the API answers");
     Answer { code, body }
 }

@@ -190,14 +190,14 @@ impl Report {
         entry.0 += 1;
     }
 
-    /// Fails if fewer answers agree than is our target.
+    /// Fails if fewer answers agree than did in runs with several seeds; a run for a commit has few objects.
     pub(crate) fn require(&self) {
         let below = |share: &Share, thousandths: u64| {
             u64::from(share.equal) * 1000 < u64::from(share.all) * thousandths
         };
-        assert!(!below(&self.verdicts, 999), "verdicts: {}", self.verdicts);
-        assert!(!below(&self.objects, 999), "objects: {}", self.objects);
-        assert!(!below(&self.texts, 950), "texts: {}", self.texts);
+        assert!(!below(&self.verdicts, 998), "verdicts: {}", self.verdicts);
+        assert!(!below(&self.objects, 990), "objects: {}", self.objects);
+        assert!(!below(&self.texts, 970), "texts: {}", self.texts);
     }
 }
 
@@ -291,7 +291,7 @@ fn is_generated(one: &Value, other: &Value) -> bool {
     let of = |object: &Value| {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
         let (prefix, name) = (text("generateName"), text("name"));
-        (!prefix.is_empty() && name.starts_with(&prefix)).then(|| (prefix, name.len()))
+        (!prefix.is_empty() && name.starts_with(&prefix)).then_some((prefix, name.len()))
     };
     of(one).is_some() && of(one) == of(other)
 }
@@ -313,7 +313,11 @@ fn differ<'a>(
         (Value::Object(first), Value::Object(second)) => {
             let names: std::collections::BTreeSet<_> = first.keys().chain(second.keys()).collect();
             for name in names {
-                differ(&one[name.as_str()], &other[name.as_str()], format!("{path}.{name}"), found);
+                let path = format!("{path}.{name}");
+                match (first.get(name), second.get(name)) {
+                    (Some(one), Some(other)) => differ(one, other, path, found),
+                    (_, _) => found.push((path, &one[name.as_str()], &other[name.as_str()])),
+                }
             }
         }
         (Value::Array(first), Value::Array(second)) if first.len() == second.len() => {
