@@ -27,14 +27,12 @@ pub(crate) fn send(socket: &Path, method: &str, path: &str, body: &str) -> io::R
     send_as(socket, method, path, "application/json", body)
 }
 
-/// Sends a request with a body of another content type.
-pub(crate) fn send_as(
-    socket: &Path,
-    method: &str,
-    path: &str,
-    kind: &str,
-    body: &str,
-) -> io::Result<(u16, Value)> {
+/// Sends a request with a body of another content type to an API on this socket. Returns the status code and the body of
+/// the response, which is `Null` if it is not JSON.
+///
+/// # Errors
+/// Nothing answers, or what answers is no HTTP.
+pub fn send_as(socket: &Path, method: &str, path: &str, kind: &str, body: &str) -> io::Result<(u16, Value)> {
     let (code, body) = exchange(socket, method, path, kind, body)?;
     Ok((code, serde_json::from_slice(&body).unwrap_or(Value::Null)))
 }

@@ -62,6 +62,7 @@ pub mod upgrade;
 mod view;
 mod witness;
 
+pub use api::send_as as request_as;
 pub use background::Background;
 pub use binary::binary;
 pub use calls::{Calls, Counted};

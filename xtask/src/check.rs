@@ -139,6 +139,7 @@ const CLUSTER: &[&str] = &[
     "cluster",
     "cluster_network",
     "cluster_pods",
+    "differential",
     "enrolment",
     "konnectivity",
     "kubelet_server",
@@ -215,7 +216,12 @@ fn containers_of(options: &[String]) -> Outcome {
     run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
     run_command(cargo()?.args(["build", "--package", "nodlet-runtime", "--example", "replay"]))?;
     // All tests run, even if one fails: readers of CI's output cannot try again.
-    run_command(cargo()?.args(["test", "--package", "nodlet-tests", "--no-fail-fast"]).args(options))
+    run_command(
+        cargo()?
+            .args(["test", "--package", "nodlet-tests", "--no-fail-fast"])
+            .args(options)
+            .env("NODLET_SEED", seed()),
+    )
 }
 
 #[cfg(test)]

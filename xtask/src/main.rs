@@ -15,6 +15,7 @@ mod deb;
 mod debian;
 mod demo;
 mod demo_image;
+mod differential;
 mod disk;
 mod distribution;
 mod earlier;
@@ -70,6 +71,7 @@ fn function(name: &str) -> Option<fn(&[String]) -> Outcome> {
         "kubectl" => go::kubectl,
         "control-plane" => go::control_plane,
         "conformance" => conformance::run,
+        "differential" => differential::run,
         "schema" => schema::run,
         _ => return None,
     };

@@ -93,6 +93,11 @@ pub(crate) const TASKS: &[Task] = &[
         "[--focus REGEX]... [--shard PART/OF] [--procs N] [--minutes N]",
         "Kubernetes' own tests of nodes, on a board that is a node of a real cluster",
     ),
+    (
+        "differential",
+        "[--seed N] [--rounds N]",
+        "the API beside a real kube-apiserver: differences in the answers to changed pods, by class and count",
+    ),
     ("schema", "", "write the table of Kubernetes' fields and docs/pods.md anew (Go, network)"),
 ];
 

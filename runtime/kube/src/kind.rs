@@ -91,6 +91,7 @@ kinds! {
         fields: &[
             "metadata.name",
             "metadata.namespace",
+            "spec.hostNetwork",
             "spec.nodeName",
             "spec.restartPolicy",
             "status.phase",
@@ -144,7 +145,7 @@ kinds! {
         namespaced: false,
         verbs: READ_VERBS,
         subresources: &[],
-        fields: &["metadata.name"],
+        fields: &["metadata.name", "spec.unschedulable"],
     }
     ConfigMap in config_map {
         version: "v1",

@@ -20,7 +20,6 @@ mod inject;
 mod locate;
 mod node_name;
 pub mod priority;
-pub mod update;
 mod yaml;
 
 use serde_json::Value;
@@ -31,6 +30,7 @@ use crate::kinds::definition::{self, Read};
 use crate::object::field::Errors;
 use crate::object::value::list;
 use crate::pod::{self, Origin};
+use crate::schema;
 
 pub use crate::kinds::applied::AppliedPreset;
 pub use crate::kinds::config_data::ConfigData;
@@ -39,8 +39,9 @@ pub use crate::object::cdi::{CDI_ANNOTATION, cdi_names};
 pub use crate::object::error::{ManifestCause, ManifestError, SIZE_LIMIT, TextError};
 pub use crate::object::field::{FieldError, FieldErrorKind, go_quoted};
 pub use crate::object::json::{self, VALUES};
+use crate::object::walk;
 pub use crate::object::walk::Validation;
-pub use crate::pod::{Manifest, new_warnings, remove_warnings_of_cluster};
+pub use crate::pod::{Manifest, new_warnings, remove_warnings_of_cluster, update};
 pub use cdi::{CdiEdits, CdiMount, CdiNode, cdi_edits};
 pub use device_file::{DeviceDefinition, DeviceSource, parse_device_file};
 use documents::{duplicates, read, with_place};
@@ -182,6 +183,28 @@ pub fn written(
     Ok((objects, refused))
 }
 
+/// Checks the types of the fields that a server sets, before it sets them: of `metadata`, and of the status of a Pod.
+/// The fields of a Pod are all checked if it is `whole`.
+///
+/// # Errors
+/// Fields have values of a wrong type.
+pub fn check_types(object: &Value, kind: Kind, whole: bool) -> Result<(), ManifestError> {
+    let fields: &[&str] = match (kind, whole) {
+        (Kind::Pod, true) => &["metadata", "spec", "status"],
+        (Kind::Pod, false) => &["metadata", "status"],
+        (_, _) => &["metadata"],
+    };
+    let given = fields.iter().filter_map(|field| Some(((*field).to_owned(), object.get(*field)?.clone())));
+    let mut given = Value::Object(given.collect());
+    let errors = schema::find("Pod").map(|pod| walk::check(&mut given, pod).errors).unwrap_or_default();
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let (errors, more) = errors.into_parts();
+    Err(ManifestError { kind, ..ManifestError::new(ManifestCause::Invalid { name, errors, more }) })
+}
+
 /// Reads a new Pod from the API. The caller has set `metadata.uid`.
 pub fn read_new(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
     pod::read(single_pod(object)?, validation, node, Origin::Api)
@@ -246,9 +269,15 @@ fn single(object: Value) -> Result<find::Found, ManifestError> {
 /// Reads an update of an admitted Pod, as sent by a client.
 ///
 /// # Errors
-/// The Pod is invalid. [`update::compare`] checks whether the update is allowed.
-pub fn read_update(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
-    pod::read(single_pod(object)?, validation, node, Origin::Before)
+/// The Pod is invalid, or changes in `existing` what may not change. [`update::compare`] checks whether the update of
+/// another pod is allowed.
+pub fn read_update(
+    object: Value,
+    validation: Validation,
+    node: &str,
+    existing: Option<update::Existing<'_>>,
+) -> Result<Manifest, ManifestError> {
+    pod::read(single_pod(object)?, validation, node, existing.map_or(Origin::Before, Origin::Update))
 }
 
 /// Reads an admitted Pod again, with the ephemeral containers that were added since.

@@ -9,6 +9,7 @@ pub(crate) mod defaults;
 mod identity;
 mod runtime_annotations;
 mod unsupported;
+pub mod update;
 pub(crate) mod validate;
 
 use std::rc::Rc;
@@ -20,6 +21,7 @@ use crate::object::field::{self, Errors, FieldError};
 use crate::object::walk::{self, Validation};
 use crate::schema;
 use nodlet_core::spec::Pod;
+use update::Existing;
 
 /// A valid Pod.
 #[derive(Clone, Debug)]
@@ -33,7 +35,7 @@ pub struct Manifest {
 }
 
 /// The origin of an object.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) enum Origin<'a> {
     /// A file with this name.
     File(&'a str),
@@ -41,6 +43,8 @@ pub(crate) enum Origin<'a> {
     Api,
     /// An existing pod of this node.
     Before,
+    /// A client that changes an existing pod of this node.
+    Update(Existing<'a>),
 }
 
 /// Reads one object whose `kind` is `Pod`.
@@ -52,7 +56,7 @@ pub(crate) fn read(
 ) -> Result<Manifest, ManifestError> {
     let file = match from {
         Origin::File(name) => Some(name),
-        Origin::Api | Origin::Before => None,
+        Origin::Api | Origin::Before | Origin::Update(_) => None,
     };
     let written_name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let invalid = |errors: Errors| {
@@ -83,8 +87,13 @@ pub(crate) fn read(
     defaults::apply(&mut object);
     let mut errors = validate::pod(&object);
     match from {
-        Origin::File(_) | Origin::Api => validate::no_ephemeral(&object, &mut errors),
+        Origin::File(_) => validate::of_new(&object, &mut errors),
+        Origin::Api => {
+            validate::mirror(&object, &mut errors);
+            validate::of_new(&object, &mut errors);
+        }
         Origin::Before => {}
+        Origin::Update(existing) => errors = existing.check(&object, errors),
     }
     check_node(&object, node, &mut errors);
     let (rejected, more) = unsupported.rejected.into_parts();

@@ -117,6 +117,12 @@ impl Policy {
         Priority::of(pod, &self.classes, before)
     }
 
+    /// The reason why a new pod as written is not admitted, whatever else is wrong with it.
+    pub(crate) fn refusal(&self, pod: &Value) -> Option<String> {
+        let of_class = || self.defaults(pod).err().filter(|why| why.ends_with(" not found"));
+        self.priority(pod, None).err().or_else(of_class)
+    }
+
     /// Additions to a new pod from its RuntimeClass and from LimitRanges.
     ///
     /// # Errors

@@ -2,7 +2,10 @@
 
 use serde_json::Value;
 
+use super::status::refused;
 use super::{PatchKind, Status, patch};
+use nodlet_kube::kinds::Kind;
+use nodlet_kube::manifest;
 
 /// A change of an existing object.
 #[derive(Debug)]
@@ -61,6 +64,11 @@ impl Change {
             Change::Patch(how, patch) => {
                 let mut object = current.clone();
                 patch::apply(&mut object, &patch, how, current["kind"].as_str().unwrap_or("Pod"))?;
+                if object.is_object() && (object["kind"].is_null() || object["kind"] == "") {
+                    object["kind"] = current["kind"].clone();
+                }
+                let kind = current["kind"].as_str().and_then(Kind::named).unwrap_or(Kind::Pod);
+                manifest::check_types(&object, kind, true).map_err(|error| refused(&error))?;
                 check_name(&object, current)?;
                 Ok(object)
             }
@@ -68,19 +76,25 @@ impl Change {
     }
 }
 
-/// `checkName`: checks that a patched object has the name in the URL.
+/// `checkName`: checks that a patched object has the name in the URL, and the UID of the existing object.
 fn check_name(object: &Value, current: &Value) -> Result<(), Status> {
     let of = |object: &Value, field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
     let (name, in_url) = (of(object, "name"), of(current, "name"));
     let (namespace, requested) = (of(object, "namespace"), of(current, "namespace"));
-    let why = if name.is_empty() {
+    let (uid, requested_uid) = (of(current, "uid"), of(object, "uid"));
+    let why = if !namespace.is_empty() && namespace != requested {
+        "the namespace of the provided object does not match the namespace sent on the request".to_owned()
+    } else if name.is_empty() {
         format!("the name of the object ({in_url} based on URL) was undeterminable: name must be provided")
     } else if name != in_url {
         format!("the name of the object ({name}) does not match the name on the URL ({in_url})")
-    } else if !namespace.is_empty() && namespace != requested {
-        format!(
-            "the namespace of the object ({namespace}) does not match the namespace on the request ({requested})"
-        )
+    } else if !requested_uid.is_empty() && requested_uid != uid {
+        let kind = current["kind"].as_str().unwrap_or("Pod");
+        let message = format!(
+            "{kind} \"{name}\" is invalid: metadata.uid: Invalid value: {}: field is immutable",
+            manifest::go_quoted(&requested_uid)
+        );
+        return Err(Status::invalid(kind, &name, message, Vec::new()));
     } else {
         return Ok(());
     };

@@ -68,9 +68,9 @@ pub use ephemeral::{list_of as ephemeral_of, with_list as with_ephemeral, withou
 pub use events::{EVENTS, Events};
 pub use patch::PatchKind;
 pub use pods::{Deletion, Stop, Updating};
-pub use present::{Present, ReplacedPod};
+pub use present::{Present, ReplacedPod, as_published};
 pub use published::{DefinitionName, LiveFields};
-pub use request::{Identity, RequestOptions};
+pub use request::{Identity, RequestOptions, check_types};
 use sources::DefinitionsByName;
 pub use sources::{MAX_BYTES, MAX_FILES, Owner, Size, SourceDirectory, SourceFile, Sources};
 pub use status::Status;

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::admission::{Base, admit, as_update_of, with_identity};
 use super::difference::forbidden;
 use super::preconditions::{self, MODIFIED};
-use super::present::{Present, ReplacedPod};
+use super::present::{Present, ReplacedPod, as_published};
 use super::request::{RequestOptions, refused, same, strip};
 use super::sources::SourceFile;
 use super::{
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::objects::Key;
 use nodlet_core::spec::{Pod, Role, Uid};
-use nodlet_kube::manifest::update::{self, Update};
+use nodlet_kube::manifest::update::{self, Existing, Update};
 use nodlet_kube::manifest::{self, Manifest};
 
 /// A change of a pod.
@@ -85,8 +85,14 @@ impl Registry {
         if let Some(published) = &known.published {
             remove_known_fields(published, &mut object);
         }
+        // Kubernetes admits a pod before it validates it.
+        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let refusal = if options.new { self.policy().refusal(&object) } else { None };
         let manifest = manifest::read_new(object, super::request::validation(options.validation), &self.node)
-            .map_err(|error| refused(&error))?;
+            .map_err(|error| match refusal {
+                Some(why) if error.is_of_rules() => Status::forbidden(forbidden(&name, &why)),
+                Some(_) | None => refused(&error),
+            })?;
         let (mut manifest, applied) = self.outcome_of_pod(manifest, options.new, known)?;
         manifest.warnings.extend(self.overridden(&manifest.pod));
         let mut file = None;
@@ -208,7 +214,12 @@ impl Registry {
         let present = present.ok_or_else(|| Status::not_found("pods", name))?;
         let current = self.current(present);
         let Updating { change, part, validation, dry_run } = updating;
-        let changed = change.apply(&current)?;
+        let replaces = matches!(change, Change::Replace(_));
+        let mut changed = change.apply(&current)?;
+        // A manifest that is sent again names no node.
+        if replaces && changed["spec"].is_object() && changed["spec"]["nodeName"].is_null() {
+            changed["spec"]["nodeName"] = current["spec"]["nodeName"].clone();
+        }
         preconditions::check(&current, &changed, ("pods", name))?;
         match part {
             Part::Status => update_status(&current, changed, validation, dry_run, present),
@@ -238,7 +249,6 @@ impl Registry {
         if resizes {
             update::keep_all_but_resources(current, &mut changed);
         }
-        update::metadata(current, &changed).map_err(|error| refused(&error))?;
         if let Some(waiting) = &present.waiting {
             let why = format!(
                 "another version of the pod, from {}, waits for its images: change that version, or remove it first",
@@ -252,19 +262,25 @@ impl Registry {
         // Ephemeral containers change through their own subresource, and are in no manifest.
         let known = ephemeral_containers(current).to_vec();
         let changes_ephemeral = ephemeral_containers(&changed) != known;
+        let mut old: Value = serde_json::from_str(desired.object.get()).map_err(Status::internal)?;
+        if changes_ephemeral && !known.is_empty() {
+            old["spec"]["ephemeralContainers"] = known.into();
+        }
+        desired.remove_computed_priority(&mut old);
+        let existing =
+            (self.is_applied(&desired) && !resizes).then(|| Existing::new(current, &changed, &old));
+        if existing.is_none() {
+            update::metadata(current, &changed).map_err(|error| refused(&error))?;
+        }
         remove_known_fields(&present.wanted, &mut changed);
         if let Some(metadata) = changed.get_mut("metadata").and_then(Value::as_object_mut) {
             strip(metadata);
             metadata.insert("uid".into(), (*uid.0).into());
         }
-        let mut manifest = manifest::read_update(changed, super::request::validation(validation), &self.node)
-            .map_err(|error| refused(&error))?;
-        let mut old: Value = serde_json::from_str(desired.object.get()).map_err(Status::internal)?;
-        if changes_ephemeral && !known.is_empty() {
-            old["spec"]["ephemeralContainers"] = known.into();
-        }
+        let mut manifest =
+            manifest::read_update(changed, super::request::validation(validation), &self.node, existing)
+                .map_err(|error| refused(&error))?;
         manifest.warnings = manifest::new_warnings(manifest.warnings, &old);
-        desired.remove_computed_priority(&mut old);
         let compared = if resizes {
             let same_class = desired.pod.spec.qos_class() == manifest.pod.spec.qos_class();
             update::resize(&old, &manifest.object, same_class)
@@ -291,7 +307,11 @@ impl Registry {
                     let file = SourceFile::of_pod(Wanted::of_own_file(&manifest, &path), None);
                     return self.reserve_pod(manifest, file, Applied::Configured);
                 }
-                let Manifest { pod, object, warnings } = manifest;
+                let Manifest { pod, mut object, warnings } = manifest;
+                if let Some(priority) = &desired.priority {
+                    priority.show(&mut object);
+                }
+                as_published(current, &mut object);
                 let accepted = Accepted { object, applied: Applied::Configured, warnings };
                 Ok(Decision::Reply(accepted, Some(pod)))
             }

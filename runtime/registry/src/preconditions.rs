@@ -26,10 +26,24 @@ pub(super) fn check(current: &Value, changed: &Value, (resource, name): (&str, &
         return Err(Status::conflict(resource, name, &another_uid(&requested, &uid)));
     }
     let (version, requested) = (of(current, "resourceVersion"), of(changed, "resourceVersion"));
-    if !requested.is_empty() && requested != version {
+    if !requested.is_empty() && number(&requested)? != 0 && requested != version {
         return Err(Status::conflict(resource, name, MODIFIED));
     }
     Ok(())
+}
+
+/// The number of a version (`strconv.ParseUint`).
+///
+/// # Errors
+/// 500, as by Kubernetes: the version is no number.
+fn number(version: &str) -> Result<u64, Status> {
+    let digits = !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit());
+    version.parse().ok().filter(|_| digits).ok_or_else(|| {
+        let why = if digits { "value out of range" } else { "invalid syntax" };
+        let mut status = Status::internal("");
+        status.message = format!("strconv.ParseUint: parsing {version:?}: {why}");
+        status
+    })
 }
 
 impl Registry {
@@ -49,7 +63,12 @@ impl Registry {
         let version = text("resourceVersion").filter(|requested| *requested != "0");
         if new {
             let why = "resourceVersion should not be set on objects to be created";
-            return version.map_or(Ok(()), |_| Err(Status::bad_request(why)));
+            const MAX_VERSION: u64 = i64::MAX.cast_unsigned();
+            // A version that is no number is not set, as far as Kubernetes can tell.
+            let is_set = version.is_some_and(|version| {
+                number(version).is_ok_and(|number| (1..=MAX_VERSION).contains(&number))
+            });
+            return if is_set { Err(Status::bad_request(why)) } else { Ok(()) };
         }
         let uid = text("uid");
         if version.is_none() && uid.is_none() {

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use serde_json::Value;
 
 use super::objects::Key;
+use super::published::{CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE};
 use super::{Registry, Wanted};
 use nodlet_core::facts::ClientCondition;
 use nodlet_core::spec::Pod;
@@ -39,9 +40,26 @@ pub struct Present {
     pub client_conditions: Rc<[ClientCondition]>,
 }
 
+/// Adds to an accepted `object` what the published object of the same pod has: its status, and what the server sets.
+pub fn as_published(published: &Value, object: &mut Value) {
+    for field in ["creationTimestamp", "generation", "resourceVersion"] {
+        if let Some(value) = published["metadata"].get(field)
+            && (field != "generation" || object["metadata"].get(field).is_none())
+        {
+            object["metadata"][field] = value.clone();
+        }
+    }
+    for key in [CONFIG_SEEN, CONFIG_SOURCE, CONFIG_HASH] {
+        if let Some(value) = published["metadata"]["annotations"].get(key) {
+            object["metadata"]["annotations"][key] = value.clone();
+        }
+    }
+    object["status"] = published["status"].clone();
+}
+
 impl Registry {
     /// The published object of a pod, with its `resourceVersion`.
-    pub(super) fn current(&self, present: &Present) -> Value {
+    pub fn current(&self, present: &Present) -> Value {
         let mut current = present.object.clone();
         let Pod { namespace, name, .. } = &*present.wanted.pod;
         if let Some(published) = self.objects.get(&Key::new("pods", namespace, name)) {

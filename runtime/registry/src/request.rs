@@ -3,9 +3,10 @@
 use serde_json::{Map, Value};
 
 use super::published::{CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE};
+pub(super) use super::status::refused;
 use super::{FieldValidation, Registry, Status};
 use nodlet_kube::kinds::Kind;
-use nodlet_kube::manifest::{ManifestError, Validation};
+use nodlet_kube::manifest::{self, Validation};
 
 /// The fields of an object that only the server sets.
 #[derive(Clone, Debug)]
@@ -56,12 +57,15 @@ impl Registry {
         new: bool,
         identity: &Identity,
     ) -> Result<(), Status> {
-        self.check_version(kind.resource(), object, new)?;
+        let checked = self.check_version(kind.resource(), object, new);
+        if !new {
+            checked.clone()?;
+        }
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             strip(metadata);
             let prefix = metadata.get("generateName").and_then(Value::as_str);
             if let Some(prefix) = prefix
-                && metadata.get("name").is_none_or(Value::is_null)
+                && metadata.get("name").is_none_or(|name| name.is_null() || name == "")
             {
                 // `generateName` and five characters (pod-semantics: names.SimpleNameGenerator).
                 let cut: String = prefix.chars().take(58).collect();
@@ -73,7 +77,7 @@ impl Registry {
         if let Some(fields) = object.as_object_mut() {
             fields.remove("status");
         }
-        Ok(())
+        checked
     }
 }
 
@@ -113,18 +117,12 @@ pub(super) fn validation(validation: FieldValidation) -> Validation {
     }
 }
 
-/// The reply to a rejected object.
-pub(super) fn refused(error: &ManifestError) -> Status {
-    let mut status = error.status();
-    let message = status["message"].as_str().unwrap_or_default().to_owned();
-    match status["code"].as_u64() {
-        Some(422) => {
-            let mut invalid = Status::invalid(error.kind_name(), "", message, Vec::new());
-            invalid.details = Some(status["details"].take());
-            invalid
-        }
-        Some(_) | None => Status::bad_request(message),
-    }
+/// Checks the types of the fields that only the server sets, before it sets them.
+///
+/// # Errors
+/// 422: fields of `metadata` or of the status have values of a wrong type.
+pub fn check_types(object: &Value, kind: Kind) -> Result<(), Status> {
+    manifest::check_types(object, kind, false).map_err(|error| refused(&error))
 }
 
 /// Whether two objects differ at most in fields that the server sets.

@@ -1,5 +1,6 @@
 //! `metav1.Status`: the API's reply to a rejected request.
 
+use nodlet_kube::manifest::ManifestError;
 use std::fmt;
 
 use serde_json::{Value, json};
@@ -151,3 +152,17 @@ impl fmt::Display for Status {
 }
 
 impl std::error::Error for Status {}
+
+/// The reply to a rejected object.
+pub(super) fn refused(error: &ManifestError) -> Status {
+    let mut status = error.status();
+    let message = status["message"].as_str().unwrap_or_default().to_owned();
+    match status["code"].as_u64() {
+        Some(422) => {
+            let mut invalid = Status::invalid(error.kind_name(), "", message, Vec::new());
+            invalid.details = Some(status["details"].take());
+            invalid
+        }
+        Some(_) | None => Status::bad_request(message),
+    }
+}

@@ -10,6 +10,7 @@ use super::body::{self, Body};
 use super::select::Selector;
 use super::{Api, Query, Status, table, wants_table};
 use nodlet_kube::kinds::{KINDS, Kind, Row};
+use nodlet_kube::manifest;
 use nodlet_registry::objects::Key;
 
 pub(super) fn get(
@@ -53,9 +54,17 @@ pub(super) fn list(
     if query.get("continue").is_some_and(|token| !token.is_empty()) {
         return Err(Status::expired("The provided continue parameter is too old: list again without it"));
     }
+    check_options(query)?;
     let selector = selector(row, query)?;
     let table = wants_table(headers, query)?;
     let (found, version) = all(api, row, namespace);
+    if let Some(future) = query.get("resourceVersion").and_then(|text| text.parse::<u64>().ok())
+        && future > version
+    {
+        return Err(Status::timeout(format!(
+            "Timeout: Too large resource version: {future}, current: {version}"
+        )));
+    }
     let version = version.to_string();
     if table.is_none() && selector.is_empty() {
         return Ok(body::json(StatusCode::OK, join(row, found.iter().map(|shown| &*shown.json), &version)));
@@ -69,6 +78,34 @@ pub(super) fn list(
         }
     };
     Ok(body::json(StatusCode::OK, listed))
+}
+
+/// `ValidateListOptions`.
+fn check_options(query: &Query) -> Result<(), Status> {
+    const MATCH: &str = "resourceVersionMatch";
+    let text = |name| query.get(name).unwrap_or("");
+    let (version, asked) = (text("resourceVersion"), text(MATCH));
+    let mut errors = Vec::new();
+    if !asked.is_empty() && version.is_empty() {
+        errors.push(format!("{MATCH}: Forbidden: {MATCH} is forbidden unless resourceVersion is provided"));
+    }
+    if !["", "Exact", "NotOlderThan"].contains(&asked) {
+        let supported = r#"supported values: "Exact", "NotOlderThan", """#;
+        errors.push(format!("{MATCH}: Unsupported value: {}: {supported}", manifest::go_quoted(asked)));
+    }
+    if asked == "Exact" && version == "0" {
+        errors.push(format!("{MATCH}: Forbidden: {MATCH} \"exact\" is forbidden for resourceVersion \"0\""));
+    }
+    if query.get("sendInitialEvents").is_some_and(|text| !text.is_empty()) {
+        errors.push("sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list".to_owned());
+    }
+    let all = match &errors[..] {
+        [] => return Ok(()),
+        [one] => one.clone(),
+        all => format!("[{}]", all.join(", ")),
+    };
+    let kind = "ListOptions.meta.k8s.io";
+    Err(Status::invalid(kind, "", format!("{kind} \"\" is invalid: {all}"), Vec::new()))
 }
 
 /// A published object.

@@ -8,6 +8,9 @@ use super::Status;
 /// The maximum number of requirements in one selector, because each object is compared with all of them.
 const MAX_REQUIREMENTS: usize = 64;
 
+/// Fields with a boolean value, as JSON pointers.
+const FLAGS: [&str; 2] = ["/spec/hostNetwork", "/spec/unschedulable"];
+
 /// The selector of a list or watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Selector {
@@ -68,7 +71,13 @@ impl Selector {
                 Operator::DoesNotExist => value.is_none(),
             }
         }) && self.fields.iter().all(|requirement| {
-            let value = object.pointer(&requirement.pointer).and_then(Value::as_str).unwrap_or("");
+            let value = match object.pointer(&requirement.pointer) {
+                Some(Value::String(text)) => text,
+                Some(Value::Bool(true)) => "true",
+                // Of these fields, an absent one is shown as false.
+                _ if FLAGS.contains(&requirement.pointer.as_str()) => "false",
+                _ => "",
+            };
             (value == requirement.value) == requirement.equal
         })
     }
@@ -169,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    const FIELDS: &[&str] = &["metadata.name", "status.phase"];
+    const FIELDS: &[&str] = &["metadata.name", "spec.hostNetwork", "status.phase"];
 
     #[test]
     fn selectors_choose_as_kubernetes_does() {
@@ -197,6 +206,8 @@ mod tests {
             ("", "metadata.name!=web", false),
             ("app=web", "metadata.name=web,status.phase!=Failed", true),
             ("", "status.phase=", false),
+            ("", "spec.hostNetwork=false", true),
+            ("", "spec.hostNetwork=true", false),
         ] {
             let selector = Selector::parse(labels, fields, FIELDS).expect(labels);
             assert_eq!(selector.matches(&object), expected, "{labels} {fields}");
@@ -219,7 +230,7 @@ mod tests {
                 "",
                 "spec.foo=1",
                 "unable to parse field selector: field label not supported: spec.foo \
-                 (supported: metadata.name, status.phase)",
+                 (supported: metadata.name, spec.hostNetwork, status.phase)",
             ),
             (
                 "",

@@ -282,6 +282,48 @@ impl Events {
 }
 
 #[test]
+fn options_of_a_list_are_checked_as_by_kubernetes() {
+    const INVALID: &str = "ListOptions.meta.k8s.io \"\" is invalid: ";
+    let root = Root::new();
+    with_api(&root, Rc::new(Objects::new(10)), no_engine, |socket| {
+        for (query, code, expected) in [
+            ("resourceVersion=0&resourceVersionMatch=NotOlderThan", 200, String::new()),
+            (
+                "resourceVersionMatch=Exact",
+                422,
+                format!(
+                    "{INVALID}resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
+                ),
+            ),
+            (
+                "resourceVersion=0&resourceVersionMatch=Exact",
+                422,
+                format!(
+                    "{INVALID}resourceVersionMatch: Forbidden: resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""
+                ),
+            ),
+            (
+                "resourceVersion=1&resourceVersionMatch=Newest&sendInitialEvents=true",
+                422,
+                format!(
+                    "{INVALID}[resourceVersionMatch: Unsupported value: \"Newest\": supported values: \"Exact\", \"NotOlderThan\", \"\", sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list]"
+                ),
+            ),
+            (
+                "resourceVersion=9000000000000000000",
+                504,
+                "Timeout: Too large resource version: 9000000000000000000, current: ".to_owned(),
+            ),
+        ] {
+            let (answered, body) = get(&socket, &format!("/api/v1/pods?{query}"));
+            let message = body["message"].as_str().unwrap_or_default();
+            assert_eq!(answered, code, "{query}: {body}");
+            assert!(message.starts_with(&expected), "{query}: {message}");
+        }
+    });
+}
+
+#[test]
 fn a_watch_goes_on_where_the_list_ended() {
     let objects = Rc::new(Objects::new(0));
     objects.put(key("web"), pod("web", "Pending"));
@@ -501,7 +543,7 @@ fn hostile_requests_are_refused_and_the_next_is_served() {
             ("POST", pods, "", "", 400),
             ("POST", pods, "content-type: application/vnd.kubernetes.protobuf\r\n", "k8s", 415),
             ("POST", pods, "", r#"{"metadata":{"namespace":"other"}}"#, 400),
-            ("POST", pods, "", r#"{"metadata":{"namespace":7}}"#, 400),
+            ("POST", pods, "", r#"{"metadata":{"namespace":7}}"#, 422),
             ("POST", "/api/v1/pods", "", "{}", 405),
             ("PUT", "/api/v1/namespaces/default/pods/a", "", r#"{"metadata":{"name":"b"}}"#, 400),
             ("PATCH", "/api/v1/namespaces/default/pods/a", "", "{}", 415),

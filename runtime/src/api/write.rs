@@ -228,7 +228,7 @@ fn belongs(object: &mut Value, row: &Row, namespace: &str, name: Option<&str>) -
     }
     // An object without `apiVersion` or `kind` gets those of the URL (`gvkWithDefaults` of the API server).
     for (field, in_url) in [("apiVersion", row.version), ("kind", row.name)] {
-        if object[field].is_null() || object[field] == "" {
+        if object[field].is_null() || object[field] == "" || (field == "apiVersion" && object[field] == "/") {
             object[field] = in_url.into();
         }
     }
@@ -241,7 +241,8 @@ fn belongs(object: &mut Value, row: &Row, namespace: &str, name: Option<&str>) -
             row.name
         )));
     }
-    if !object["metadata"].is_object() {
+    nodlet_registry::check_types(object, row.kind)?;
+    if object["metadata"].is_null() {
         object["metadata"] = json!({});
     }
     let metadata = &mut object["metadata"];

@@ -13,7 +13,7 @@ use nodlet_host::launch::ExecConfig;
 use nodlet_kube::kinds::Kind;
 use nodlet_registry::{
     Decision, DefinitionName, Deletion, Identity, PodName, Registry, ReplacedPod, RequestOptions, Stop,
-    Updating, Write, Written,
+    Updating, Write, Written, as_published,
 };
 
 use super::exec::{Exec, ExecNews};
@@ -131,14 +131,24 @@ impl Engine {
             .identity()
             .and_then(|identity| self.registry.prepare(kind, &mut object, asked.new, &identity));
         let decision = match prepared {
-            Err(status) => Err(status),
-            Ok(()) if kind == Kind::Pod => {
-                let known = self.known(&Registry::name_of(&object));
-                self.registry.apply(object, asked, &known)
+            Err(status) if !asked.new => Err(status),
+            // A new object that has a version is refused for what else is wrong with it first.
+            Err(status) => {
+                let asked = RequestOptions { dry_run: true, ..asked };
+                self.decide(kind, object, asked).and(Err(status))
             }
-            Ok(()) => self.registry.apply_definition(kind, object, asked),
+            Ok(()) => self.decide(kind, object, asked),
         };
         self.carry_out(decision, None, reply);
+    }
+
+    /// The registry's decision on an object that a client creates or replaces.
+    fn decide(&mut self, kind: Kind, object: Value, asked: RequestOptions) -> Result<Decision, Status> {
+        if kind != Kind::Pod {
+            return self.registry.apply_definition(kind, object, asked);
+        }
+        let known = self.known(&Registry::name_of(&object));
+        self.registry.apply(object, asked, &known)
     }
 
     /// Changes a published pod, which stays the same pod.
@@ -199,7 +209,8 @@ impl Engine {
                 }
                 match written {
                     Ok(()) => {
-                        let accepted = engine.registry.written(write);
+                        let mut accepted = engine.registry.written(write);
+                        engine.complete(&mut accepted.object);
                         engine.answer_with_images(accepted, awaited, reply);
                     }
                     Err(error) => {
@@ -211,6 +222,17 @@ impl Engine {
             };
             if is_written { engine.read_sources_then(go_on) } else { go_on(engine) }
         });
+    }
+
+    /// Adds to a written pod what its published object has besides: the status, and the fields of the server.
+    fn complete(&self, object: &mut Value) {
+        let metadata = &object["metadata"];
+        let text = |field: &str| metadata[field].as_str().unwrap_or_default();
+        let index = self.shown(text("namespace"), text("name")).filter(|_| object["kind"] == "Pod");
+        let present = index.and_then(|index| self.present(index));
+        if let Some(present) = present.filter(|present| *present.wanted.pod.uid.0 == *text("uid")) {
+            as_published(&self.registry.current(&present), object);
+        }
     }
 
     /// Generates an identity for an object that a client sends.
@@ -237,9 +259,9 @@ impl Engine {
         applied: Applied,
         warnings: Vec<String>,
     ) -> Result<Accepted, Status> {
-        let object = index.and_then(|index| self.object(index));
-        let object = object.ok_or_else(|| Status::internal("the pod is gone"))?;
-        Ok(Accepted { object, applied, warnings })
+        let present = index.and_then(|index| self.present(index));
+        let present = present.ok_or_else(|| Status::internal("the pod is gone"))?;
+        Ok(Accepted { object: self.registry.current(&present), applied, warnings })
     }
 
     /// Deletes an object that is not a pod.

@@ -145,7 +145,7 @@ pub(super) const ROWS: &[Row] = &[
     row("PodReadinessGate.conditionType", Status,
         "containers: [{name: app, [[sleep]]}], readinessGates: [{conditionType: @}]",
         &[("example.com/a", r#"gate \"example.com/a\""#), ("example.com/b", r#"gate \"example.com/b\""#)]),
-    elsewhere("PodSchedulingGate.name", "runtime/kube/src/manifest/update/tests.rs::gates_can_only_be_removed",
+    elsewhere("PodSchedulingGate.name", "runtime/kube/src/pod/update/tests.rs::gates_can_only_be_removed",
         "any name has the same effect in a status; only an update compares names"),
 
     row("PodSecurityContext.fsGroup", Log("app"),

@@ -57,6 +57,20 @@ impl Quantity {
         Quantity { nano: milli * MILLI, family: Family::Decimal }
     }
 
+    /// The text that Kubernetes shows for an amount that was written as `text`. `rounded` means that the amount is
+    /// rounded up to thousandths, as those of containers are.
+    ///
+    /// # Errors
+    /// The text is not a quantity.
+    pub fn shown(text: &str, rounded: bool) -> Result<String, QuantityError> {
+        let quantity = Quantity::parse(text)?;
+        Ok(match (is_kept(text, rounded), rounded) {
+            (true, _) => text.to_owned(),
+            (false, true) => quantity.rounded_to_milli().to_string(),
+            (false, false) => quantity.to_string(),
+        })
+    }
+
     /// A quantity of whole units, printed with the suffixes `Ki`, `Mi` and so on.
     pub const fn binary(units: u64) -> Self {
         Quantity { nano: units as i128 * NANO, family: Family::Binary }
@@ -146,6 +160,30 @@ enum Scale {
     Ten(i64),
     /// Two to this power.
     Two(u32),
+}
+
+/// Whether Kubernetes keeps a text that it can read, though it may not be canonical, such as `+1`, `5.` or `0644`
+/// (`ParseQuantity`). `rounded` means that the amount is rounded up to thousandths.
+fn is_kept(text: &str, rounded: bool) -> bool {
+    let number = text.trim_start_matches(['+', '-']).trim_start_matches('0');
+    let end = number.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(number.len());
+    let (number, suffix) = number.split_at(end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let (digits, decimals) = (whole.len() + fraction.len(), fraction.len() as i64);
+    match scale(suffix) {
+        _ if whole.is_empty() => false,
+        Some((Scale::Ten(power), _)) => {
+            let least = if rounded { -3 } else { -9 };
+            let scale = power.saturating_sub(decimals);
+            let ends_in_zeros = format!("{whole}{fraction}").ends_with("000");
+            digits <= 18 && scale >= least && scale % 3 == 0 && !ends_in_zeros
+        }
+        Some((Scale::Two(power), _)) => {
+            let is_short = whole.len() + power as usize * 3 / 10 < 15;
+            is_short && fraction.is_empty() && whole.parse::<u64>().is_ok_and(|value| value % 8 != 0)
+        }
+        None => false,
+    }
 }
 
 fn scale(suffix: &str) -> Option<(Scale, Family)> {
@@ -392,5 +430,32 @@ mod tests {
         assert_eq!(Quantity::parse("1e999999999999").unwrap().value(), i64::MAX);
         assert_eq!(Quantity::parse("1e-999999999999").unwrap().to_string(), "1e-9");
         assert_eq!(Quantity::parse("0e999999999999").unwrap().to_string(), "0");
+    }
+
+    /// Expected texts were printed by `ParseQuantity`, `RoundUp(Milli)` and `MarshalJSON` of Kubernetes 1.36.
+    #[test]
+    fn some_texts_are_shown_as_they_were_written() {
+        for (text, plain, rounded) in [
+            ("+1", "+1", "+1"),
+            ("5.", "5.", "5."),
+            ("5.Gi", "5.Gi", "5.Gi"),
+            ("0644", "0644", "0644"),
+            ("1000", "1k", "1k"),
+            ("1000m", "1", "1"),
+            ("0.5", "500m", "500m"),
+            ("1.500", "1.500", "1.500"),
+            ("1.5", "1500m", "1500m"),
+            ("1.000001", "1.000001", "1001m"),
+            ("000", "0", "0"),
+            ("1Ki", "1Ki", "1Ki"),
+            ("1024Mi", "1Gi", "1Gi"),
+            ("1e3", "1e3", "1e3"),
+            ("0.1m", "100u", "1m"),
+            ("1.0000001", "1000000100n", "1001m"),
+        ] {
+            assert_eq!(Quantity::shown(text, false).as_deref(), Ok(plain), "{text}");
+            assert_eq!(Quantity::shown(text, true).as_deref(), Ok(rounded), "{text}");
+        }
+        assert_eq!(Quantity::shown("1K", false), Err(QuantityError::Suffix));
     }
 }

@@ -233,7 +233,7 @@ fn read(
         (other, _) => errors.push(FieldError::type_invalid(&path, other, "must be a map")),
     }
     if errors.is_empty() {
-        label_selector(&selector, &path, &mut errors);
+        check::label_selector(&selector, &path, &mut errors);
     }
     if spec.is_empty() {
         let path = root.child("volumes.env.envFrom.volumeMounts");
@@ -336,39 +336,6 @@ fn error_of_preset(
 
 fn of_preset(text: &str) -> String {
     text.replace("spec.containers[0].", "spec.")
-}
-
-/// Kubernetes: `ValidateLabelSelector`.
-fn label_selector(selector: &Value, path: &Path<'_>, errors: &mut Errors) {
-    check::labels(&selector["matchLabels"], &path.child("matchLabels"), errors);
-    let path = path.child("matchExpressions");
-    for (index, expression) in selector["matchExpressions"].as_array().into_iter().flatten().enumerate() {
-        let path = path.index(index);
-        let values: Vec<&str> =
-            expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let at = path.child("values");
-        match expression["operator"].as_str().unwrap_or_default() {
-            "In" | "NotIn" if values.is_empty() => {
-                errors.push(FieldError::required(&at, "must be specified when `operator` is 'In' or 'NotIn'"))
-            }
-            "In" | "NotIn" => {}
-            "Exists" | "DoesNotExist" if !values.is_empty() => errors.push(FieldError::forbidden(
-                &at,
-                "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
-            )),
-            "Exists" | "DoesNotExist" => {}
-            other => errors.push(FieldError::invalid(
-                &path.child("operator"),
-                other,
-                "not a valid selector operator",
-            )),
-        }
-        let key = expression["key"].as_str().unwrap_or_default();
-        check::invalid(&path.child("key"), key, rules::qualified_name(key), errors);
-        for (index, value) in values.into_iter().enumerate() {
-            check::invalid(&at.index(index), value, rules::label_value(value), errors);
-        }
-    }
 }
 
 #[cfg(test)]

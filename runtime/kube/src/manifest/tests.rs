@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use super::{Manifest, ManifestCause, ManifestError, Validation, parse, written};
+use crate::kind::Kind;
 
 /// The manifest of a pod.
 pub(crate) const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: app, image: 'localhost/demo:1'}]}\n";
@@ -331,4 +332,34 @@ fn the_source_of_a_syntax_error_is_the_error_of_the_parser() {
     assert_eq!(not_text.to_string(), "f, line 1: the text is not UTF-8");
     assert_eq!(source(&not_text).as_deref(), Some("invalid utf-8 sequence of 1 bytes from index 3"));
     assert_eq!(source(&refused(b"kind: Pod")), None);
+}
+
+#[test]
+fn the_types_of_the_fields_of_a_server_are_checked() {
+    let check = |object: serde_json::Value, whole: bool| {
+        super::check_types(&object, Kind::Pod, whole)
+            .map_or_else(|error| error.to_string(), |()| String::new())
+    };
+    for (object, expected) in [
+        (json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z", "generation": 1}}), ""),
+        (
+            json!({"metadata": {"name": "p", "creationTimestamp": "/a"}}),
+            "The Pod \"p\" is invalid: metadata.creationTimestamp: Invalid value: \"/a\": must be a time as in RFC 3339, such as 2006-01-02T15:04:05Z",
+        ),
+        (
+            json!({"metadata": "p"}),
+            "The Pod \"\" is invalid: metadata: Invalid value: \"p\": must be an object with fields of its own",
+        ),
+        (
+            json!({"status": {"phase": 1}}),
+            "The Pod \"\" is invalid: status.phase: Invalid value: 1: must be a string: put it in quotes",
+        ),
+        (json!({"spec": []}), ""),
+    ] {
+        assert_eq!(check(object, false), expected);
+    }
+    assert!(
+        check(json!({"spec": []}), true)
+            .ends_with("spec: Invalid value: []: must be an object with fields of its own")
+    );
 }

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::field::{Errors, FieldError, Path};
 use super::rules;
-use super::value::{map, optional_number, text};
+use super::value::{list, map, optional_number, text};
 
 /// Adds one error for each detail that a rule returned.
 pub(crate) fn invalid(path: &Path<'_>, value: &str, details: Vec<String>, errors: &mut Errors) {
@@ -39,6 +39,50 @@ pub(crate) fn labels(labels: &Value, path: &Path<'_>, errors: &mut Errors) {
         invalid(path, key, rules::qualified_name(key), errors);
         let value = value.as_str().unwrap_or_default();
         invalid(path, value, rules::label_value(value), errors);
+    }
+}
+
+/// Checks a label selector (`ValidateLabelSelector`).
+pub(crate) fn label_selector(selector: &Value, path: &Path<'_>, errors: &mut Errors) {
+    labels(&selector["matchLabels"], &path.child("matchLabels"), errors);
+    let path = path.child("matchExpressions");
+    for (index, expression) in list(selector, "matchExpressions").iter().enumerate() {
+        let path = path.index(index);
+        let (operator, values) = (text(expression, "operator"), list(expression, "values"));
+        let at = path.child("values");
+        operator_has_values(operator, values, &at, errors);
+        if !["In", "NotIn", "Exists", "DoesNotExist"].contains(&operator) {
+            let detail = "not a valid selector operator";
+            errors.push(FieldError::invalid(&path.child("operator"), operator, detail));
+        }
+        label_name(text(expression, "key"), &path.child("key"), errors);
+        label_values(values, &at, errors);
+    }
+}
+
+/// Checks that an operator of labels has values if it needs some, and none if it does not.
+pub(crate) fn operator_has_values(operator: &str, values: &[Value], at: &Path<'_>, errors: &mut Errors) {
+    match operator {
+        "In" | "NotIn" if values.is_empty() => {
+            errors.push(FieldError::required(at, "must be specified when `operator` is 'In' or 'NotIn'"));
+        }
+        "Exists" | "DoesNotExist" if !values.is_empty() => {
+            let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+            errors.push(FieldError::forbidden(at, detail));
+        }
+        _ => {}
+    }
+}
+
+/// Checks the key of a label (`ValidateLabelName`).
+pub(crate) fn label_name(name: &str, path: &Path<'_>, errors: &mut Errors) {
+    invalid(path, name, rules::qualified_name(name), errors);
+}
+
+/// Checks a list of values of labels.
+pub(crate) fn label_values(values: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    for (index, value) in values.iter().filter_map(Value::as_str).enumerate() {
+        invalid(&path.index(index), value, rules::label_value(value), errors);
     }
 }
 

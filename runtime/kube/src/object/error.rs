@@ -94,6 +94,16 @@ impl ManifestError {
         })
     }
 
+    /// Whether the object could be read, and breaks rules.
+    pub fn is_of_rules(&self) -> bool {
+        match &self.cause {
+            ManifestCause::Invalid { errors, .. } => {
+                !errors.iter().any(|error| error.kind == field::FieldErrorKind::TypeInvalid)
+            }
+            _ => false,
+        }
+    }
+
     /// The kind of the rejected object.
     pub fn kind_name(&self) -> &'static str {
         self.kind.as_str()

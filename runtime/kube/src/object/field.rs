@@ -174,6 +174,13 @@ impl<T> First<T> {
         ones.into_iter().for_each(|one| self.push(one));
     }
 
+    /// Adds all items of another list.
+    pub(crate) fn append(&mut self, other: Self) {
+        let (ones, more) = other.into_parts();
+        self.extend(ones);
+        self.more += more;
+    }
+
     /// The number of all items, including the unreported ones.
     pub(crate) fn len(&self) -> usize {
         self.reported.len() + self.more

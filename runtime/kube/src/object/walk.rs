@@ -80,20 +80,26 @@ fn fields(
 
 /// Scalars whose zero Kubernetes cannot distinguish from an absent field, by type. The other scalars are
 /// pointers in its types, so that `false` or `0` is an explicit value.
-const ZERO_IS_ABSENT: [(&str, &[&str]); 11] = [
+const ZERO_IS_ABSENT: [(&str, &[&str]); 17] = [
     ("Container", &["stdin", "stdinOnce", "tty", "workingDir"]),
     ("ContainerPort", &["hostIP", "hostPort", "name"]),
     ("EmptyDirVolumeSource", &["medium"]),
+    ("EnvFromSource", &["prefix"]),
     ("EnvVar", &["value"]),
     ("EphemeralContainer", &["stdin", "stdinOnce", "targetContainerName", "tty", "workingDir"]),
     ("HTTPGetAction", &["host"]),
+    ("LocalObjectReference", &["name"]),
     ("ObjectMeta", &["generateName", "name", "namespace", "resourceVersion", "uid"]),
+    ("PersistentVolumeClaimVolumeSource", &["readOnly"]),
+    ("PodDNSConfigOption", &["name"]),
     (
         "PodSpec",
         &["hostIPC", "hostNetwork", "hostPID", "hostname", "nodeName", "priorityClassName", "subdomain"],
     ),
     ("Probe", &["initialDelaySeconds"]),
+    ("ResourceFieldSelector", &["containerName"]),
     ("TCPSocketAction", &["host"]),
+    ("Toleration", &["effect", "key", "operator", "value"]),
     ("VolumeMount", &["readOnly", "subPath", "subPathExpr"]),
 ];
 

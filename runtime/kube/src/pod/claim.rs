@@ -149,8 +149,8 @@ pub(crate) fn default(spec: &mut Value, field: &str, value: &str) {
 pub(crate) fn canonical(amounts: &mut Value) {
     for amount in amounts.as_object_mut().into_iter().flat_map(Map::values_mut) {
         let given = amount.as_str().map(str::to_owned).unwrap_or_else(|| amount.to_string());
-        if let Ok(parsed) = Quantity::parse(&given) {
-            *amount = parsed.to_string().into();
+        if let Ok(shown) = Quantity::shown(&given, false) {
+            *amount = shown.into();
         }
     }
 }

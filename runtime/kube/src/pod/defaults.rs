@@ -26,6 +26,19 @@ pub(super) fn apply(pod: &mut Value) {
         spec.insert("serviceAccountName".to_owned(), json!(name));
         spec.insert("serviceAccount".to_owned(), json!(name));
     }
+    let node = spec.get_mut("affinity").and_then(|affinity| child(affinity, "nodeAffinity"));
+    for term in
+        node.into_iter().flat_map(|node| children(node, "preferredDuringSchedulingIgnoredDuringExecution"))
+    {
+        absent(term, "preference", || json!({}));
+    }
+    if let Some(Value::Object(context)) = spec.get_mut("securityContext") {
+        for sysctl in children(context, "sysctls") {
+            absent(sysctl, "value", || json!(""));
+        }
+    }
+    // Behind a feature gate that is off by default (`DropDisabledPodFields`).
+    spec.remove("schedulingGroup");
     let host_network = spec.get("hostNetwork").and_then(Value::as_bool).unwrap_or(false);
 
     for volume in children(spec, "volumes") {
@@ -190,6 +203,9 @@ fn container(container: &mut Map<String, Value>, host_network: bool) {
         for hook in lifecycle.values_mut() {
             if let Value::Object(hook) = hook {
                 http_get(hook);
+                if let Some(Value::Object(sleep)) = hook.get_mut("sleep") {
+                    absent(sleep, "seconds", || json!(0));
+                }
             }
         }
     }
@@ -245,9 +261,9 @@ fn canonical_lists(resources: &mut Map<String, Value>) {
 
 fn canonical(quantity: Option<&mut Value>, rounded: bool) {
     if let Some(Value::String(text)) = quantity
-        && let Ok(quantity) = Quantity::parse(text)
+        && let Ok(shown) = Quantity::shown(text, rounded)
     {
-        *text = if rounded { quantity.rounded_to_milli() } else { quantity }.to_string();
+        *text = shown;
     }
 }
 

@@ -18,7 +18,7 @@ mod security;
 mod toleration;
 mod volume;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::object::check::{invalid, labels, one_of};
 use crate::object::field::{Errors, FieldError, Path};
@@ -26,17 +26,19 @@ use crate::object::rules;
 use crate::object::value::{list, optional_number, text};
 
 pub(crate) use ephemeral::only_added;
-pub(crate) use metadata::{APPARMOR, MIRROR, SECCOMP_OF_CONTAINER, SECCOMP_OF_POD};
+pub(crate) use metadata::{APPARMOR, MIRROR, SECCOMP_OF_CONTAINER, SECCOMP_OF_POD, mirror};
 pub(crate) use resources::of_containers;
 pub(crate) use toleration::tolerations;
 pub(crate) use volume::{HUGE_PAGES_MEDIUM, host_path};
 
-/// Rejects ephemeral containers in a new pod: they are added to existing pods, through a subresource.
-pub(super) fn no_ephemeral(pod: &Value, errors: &mut Errors) {
+/// Checks what only a new pod must not have: ephemeral containers, which are added to existing pods through a
+/// subresource, and a node together with scheduling gates.
+pub(super) fn of_new(pod: &Value, errors: &mut Errors) {
     if !list(&pod["spec"], "ephemeralContainers").is_empty() {
         let path = Path::root("spec");
         errors.push(FieldError::forbidden(&path.child("ephemeralContainers"), "cannot be set on create"));
     }
+    gates::of_new(&pod["spec"], &Path::root("spec"), errors);
 }
 
 /// Returns all errors of a Pod.
@@ -88,9 +90,13 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     );
     labels(&spec["nodeSelector"], &path.child("nodeSelector"), errors);
     security::security_context(spec, &path.child("securityContext"), errors);
-    affinity::node(&spec["affinity"]["nodeAffinity"], &path.child("affinity"), errors);
+    affinity::all(&spec["affinity"], &path.child("affinity"), errors);
     network::dns_config(spec, &path.child("dnsConfig"), errors);
+    gates::all(spec, path, errors);
+    let spread = "topologySpreadConstraints";
+    affinity::spread(list(spec, spread), &path.child(spread), errors);
     security::host_users(spec, path, errors);
+    network::hostname_override(spec, path, errors);
     for (field, rule) in [
         ("serviceAccountName", rules::dns_subdomain as fn(&str) -> Vec<String>),
         ("nodeName", rules::dns_subdomain),
@@ -111,8 +117,6 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
             invalid(&path.child(field), value, rules::dns_label(value), errors);
         }
     }
-    network::hostname_override(spec, path, errors);
-    gates::all(spec, path, errors);
     toleration::tolerations(list(spec, "tolerations"), &path.child("tolerations"), errors);
     network::host_aliases(list(spec, "hostAliases"), &path.child("hostAliases"), errors);
     let class = text(spec, "priorityClassName");
@@ -123,7 +127,8 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     if !class.is_empty() {
         invalid(&path.child("runtimeClassName"), class, rules::dns_subdomain(class), errors);
     }
-    resources::overhead(&spec["overhead"], &path.child("overhead"), errors);
+    // Admission compares it with that of its class.
+    resources::requirements(&json!({"limits": spec["overhead"]}), &path.child("overhead"), errors);
     if spec.get("preemptionPolicy").is_some() {
         let policy = text(spec, "preemptionPolicy");
         one_of(&path.child("preemptionPolicy"), policy, &["PreemptLowerPriority", "Never"], errors);
@@ -132,7 +137,8 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         let path = path.child("os");
         match text(os, "name") {
             "" => errors.push(FieldError::required(&path.child("name"), "")),
-            "linux" | "windows" => {}
+            "linux" => security::of_linux(spec, errors),
+            "windows" => security::of_windows(spec, errors),
             other => errors.push(FieldError::not_supported(&path, other, &["linux", "windows"])),
         }
     }

@@ -297,11 +297,17 @@ fn a_patch_cannot_change_the_name_of_an_object() {
         (json!({ "name": null }), refused(undeterminable)),
         (json!({ "name": "" }), refused(undeterminable)),
         (json!(null), refused(undeterminable)),
-        (json!("a"), refused(undeterminable)),
+        (
+            json!("a"),
+            Err((
+                422,
+                "Pod \"\" is invalid: metadata: Invalid value: \"a\": must be an object with fields of its own".to_owned(),
+            )),
+        ),
         (
             json!({ "namespace": "other" }),
             refused(
-                "the namespace of the object (other) does not match the namespace on the request (default)",
+                "the namespace of the provided object does not match the namespace sent on the request",
             ),
         ),
     ] {

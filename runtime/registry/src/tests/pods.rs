@@ -401,3 +401,67 @@ fn a_pod_beyond_the_manifest_quota_is_rejected_and_changes_nothing() {
         "403 Forbidden: pods \"big\" is forbidden: its manifest is larger than 1 MiB"
     );
 }
+
+#[test]
+fn the_answer_to_a_change_without_effect_is_complete() {
+    let mut world = World::new();
+    world.apply(pod("web", "a:1"), CREATE).expect("it is new");
+    let patch = |patch: Value| Change::Patch(PatchKind::Merge, patch);
+    let deadline = patch(json!({"kind": null, "spec": {"activeDeadlineSeconds": 5}}));
+    let mut present = world.present("web").expect("it is there");
+    present.object["status"] = json!({"phase": "Running"});
+    present.object["metadata"]["creationTimestamp"] = NOW.into();
+    let updating =
+        Updating { change: deadline, part: Part::Whole, validation: FieldValidation::Strict, dry_run: true };
+    let decision = world.registry.update("web", updating, Some(&present)).expect("it is right");
+    let accepted = world.carry_out(decision).expect("it is right");
+    let current = &present.object;
+    for pointer in ["/status", "/metadata/creationTimestamp", "/spec/priority", "/spec/preemptionPolicy"] {
+        let value = accepted.object.pointer(pointer);
+        assert!(value.is_some_and(|value| !value.is_null()), "{pointer}: {}", accepted.object);
+        assert_eq!(value, current.pointer(pointer), "{pointer}");
+    }
+    assert!(accepted.object["metadata"]["resourceVersion"].is_string());
+    assert_eq!(accepted.object["metadata"]["generation"], 2);
+    // A patch cannot make it another pod, or one without a node; a manifest that is sent again names no node.
+    for (change, expected) in [
+        (
+            json!({"metadata": {"uid": "v"}}),
+            "422 Invalid: Pod \"web\" is invalid: metadata.uid: Invalid value: \"v\": field is immutable",
+        ),
+        (
+            json!({"spec": {"nodeName": null}}),
+            "422 Invalid: Pod \"web\" is invalid: spec: Forbidden: pod updates may not change",
+        ),
+        (
+            json!({"spec": {"containers": []}}),
+            "422 Invalid: Pod \"web\" is invalid: [spec.containers: Required value, spec.containers: Forbidden: pod updates may not add or remove containers]",
+        ),
+        (
+            json!({"metadata": {"creationTimestamp": 1}}),
+            "422 Invalid: Pod \"web\" is invalid: metadata.creationTimestamp: Invalid value: 1: must be a time",
+        ),
+    ] {
+        let answer = line(world.update("web", patch(change.clone()), false));
+        assert!(answer.starts_with(expected), "{change}: {answer}");
+    }
+}
+
+#[test]
+fn a_new_pod_is_admitted_before_it_is_validated() {
+    let mut world = World::new();
+    let mut object = with("/spec/priority", json!(80));
+    object["spec"]["hostname"] = json!("A");
+    assert_eq!(
+        line(world.apply(object.clone(), CREATE)),
+        "403 Forbidden: pods \"web\" is forbidden: the integer value of priority (80) must not be provided in pod spec; priority admission controller computed 0 from the given PriorityClass name"
+    );
+    object["spec"]["priority"] = json!(0);
+    let answer = line(world.apply(object.clone(), CREATE));
+    assert!(answer.starts_with("422 Invalid: Pod \"web\" is invalid: spec.hostname"), "{answer}");
+    // A type that is wrong is found first.
+    object["spec"]["priority"] = json!(80);
+    object["spec"]["hostPID"] = json!("true");
+    let answer = line(world.apply(object, CREATE));
+    assert!(answer.starts_with("422 Invalid: Pod \"web\" is invalid: spec.hostPID"), "{answer}");
+}

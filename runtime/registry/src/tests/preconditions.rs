@@ -14,6 +14,13 @@ fn preconditions_on_version_and_uid_must_match_the_object() {
         (json!({"uid": "", "resourceVersion": ""}), "holds"),
         (json!({"uid": "u", "resourceVersion": "7"}), "holds"),
         (json!({"resourceVersion": "6"}), MODIFIED),
+        (json!({"resourceVersion": "0"}), "holds"),
+        (json!({"resourceVersion": "a"}), "500 strconv.ParseUint: parsing \"a\": invalid syntax"),
+        (json!({"resourceVersion": "+7"}), "500 strconv.ParseUint: parsing \"+7\": invalid syntax"),
+        (
+            json!({"resourceVersion": "18446744073709551616"}),
+            "500 strconv.ParseUint: parsing \"18446744073709551616\": value out of range",
+        ),
         (
             json!({"uid": "v", "resourceVersion": "6"}),
             "409 Operation cannot be fulfilled on pods \"web\": Precondition failed: UID in precondition: v, UID in object meta: u",
@@ -45,6 +52,7 @@ fn a_full_update_must_match_the_published_resource_version() {
         (json!({"name": "web", "namespace": "other", "resourceVersion": "1"}), false, "holds"),
         (json!({"name": "web"}), true, "holds"),
         (json!({"name": "web", "uid": "v"}), true, "holds"),
+        (json!({"name": "web", "resourceVersion": "a"}), true, "holds"),
         (
             json!({"name": "web", "resourceVersion": "1"}),
             true,

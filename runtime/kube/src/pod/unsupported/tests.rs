@@ -104,7 +104,7 @@ fn fields_without_effect_on_a_single_node_cause_warnings_with_their_path() {
             "spec.affinity.podAffinity",
         ),
         (
-            "affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{}]}}",
+            "affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1}]}}",
             "",
             "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution",
         ),
@@ -113,7 +113,11 @@ fn fields_without_effect_on_a_single_node_cause_warnings_with_their_path() {
             "",
             "spec.tolerations[0].tolerationSeconds",
         ),
-        ("topologySpreadConstraints: [{}]", "", "spec.topologySpreadConstraints"),
+        (
+            "topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule}]",
+            "",
+            "spec.topologySpreadConstraints",
+        ),
         ("schedulerName: mine", "", "spec.schedulerName"),
         ("serviceAccountName: me", "", "spec.serviceAccountName"),
         ("enableServiceLinks: true", "", "spec.enableServiceLinks"),

@@ -410,6 +410,9 @@ const OWN_DEVICES: [&str; 16] = [
 ];
 
 /// `ValidateVolumeDevices`. Whether a volume is one of a claim is checked at the start of the container.
+/// Stands for the error of a name that is not found.
+const NOT_FOUND: &str = "not found";
+
 fn devices(container: &Value, volumes: &SortedSet<&str>, path: &Path<'_>, errors: &mut Errors) {
     let (mut names, mut places) = (SortedSet::new(), SortedSet::new());
     let mounts = list(container, "volumeMounts");
@@ -417,19 +420,25 @@ fn devices(container: &Value, volumes: &SortedSet<&str>, path: &Path<'_>, errors
         let at = path.index(index);
         let (name, place) = (text(device, "name"), text(device, "devicePath"));
         let mut refuse = |field: &str, value: &str, why: &str| {
-            errors.push(FieldError::invalid(&at.child(field), value, why));
+            errors.push(match why {
+                "" => FieldError::required(&at.child(field), ""),
+                NOT_FOUND => FieldError::not_found(&at.child(field), value),
+                why => FieldError::invalid(&at.child(field), value, why),
+            });
         };
-        if !name.is_empty() && !names.insert(name) {
+        if name.is_empty() {
+            refuse("name", name, "");
+        } else if !names.insert(name) {
             refuse("name", name, "must be unique");
+        }
+        if !volumes.contains(name) {
+            refuse("name", name, NOT_FOUND);
+        }
+        if place.is_empty() {
+            refuse("devicePath", place, "");
         }
         if !places.insert(place) {
             refuse("devicePath", place, "must be unique");
-        }
-        if mounts.iter().any(|mount| text(mount, "name") == name) {
-            refuse("name", name, "must not already exist in volumeMounts");
-        }
-        if mounts.iter().any(|mount| text(mount, "mountPath") == place) {
-            refuse("devicePath", place, "must not already exist as a path in volumeMounts");
         }
         if place.split('/').any(|part| part == "..") {
             refuse("devicePath", place, "can not contain backsteps ('..')");
@@ -441,13 +450,11 @@ fn devices(container: &Value, volumes: &SortedSet<&str>, path: &Path<'_>, errors
                 refuse("devicePath", place, why);
             }
         }
-        if place.is_empty() {
-            errors.push(FieldError::required(&at.child("devicePath"), ""));
+        if mounts.iter().any(|mount| text(mount, "name") == name) {
+            refuse("name", name, "must not already exist in volumeMounts");
         }
-        if name.is_empty() {
-            errors.push(FieldError::required(&at.child("name"), ""));
-        } else if !volumes.contains(name) {
-            errors.push(FieldError::not_found(&at.child("name"), name));
+        if mounts.iter().any(|mount| text(mount, "mountPath") == place) {
+            refuse("devicePath", place, "must not already exist as a path in volumeMounts");
         }
     }
 }

@@ -24,7 +24,11 @@ pub(super) fn all(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
             errors.push(FieldError::duplicate(&scheduling.index(index), name));
         }
     }
-    if !seen.is_empty() && !text(spec, "nodeName").is_empty() {
+}
+
+/// Checks that a new pod with scheduling gates has no node.
+pub(super) fn of_new(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    if !list(spec, "schedulingGates").is_empty() && !text(spec, "nodeName").is_empty() {
         let detail = "cannot be set until all schedulingGates have been cleared";
         errors.push(FieldError::forbidden(&path.child("nodeName"), detail));
     }

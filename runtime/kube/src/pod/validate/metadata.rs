@@ -31,6 +31,17 @@ pub(crate) const SECCOMP_OF_CONTAINER: &str = "container.seccomp.security.alpha.
 pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
 
 pub(super) fn metadata(meta: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let prefix = text(meta, "generateName");
+    if !prefix.is_empty() {
+        // `maskTrailingDash`.
+        let masked = match prefix.strip_suffix('-') {
+            Some(rest) if !rest.is_empty() => {
+                format!("{}a", &rest[..rest.floor_char_boundary(rest.len() - 1)])
+            }
+            Some(_) | None => prefix.to_owned(),
+        };
+        invalid(&path.child("generateName"), prefix, rules::dns_subdomain(&masked), errors);
+    }
     let name = text(meta, "name");
     if name.is_empty() {
         errors.push(FieldError::required(&path.child("name"), "name or generateName is required"));
@@ -85,11 +96,13 @@ pub(super) fn metadata(meta: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 fn owner_reference(owner: &Value, path: &Path<'_>, errors: &mut Errors) {
-    for field in ["apiVersion", "kind", "name", "uid"] {
+    let version = text(owner, "apiVersion");
+    if version.is_empty() || version.ends_with('/') || version.matches('/').count() > 1 {
+        errors.push(FieldError::invalid(&path.child("apiVersion"), version, "version must not be empty"));
+    }
+    for field in ["kind", "name", "uid"] {
         if text(owner, field).is_empty() {
-            let detail =
-                if field == "apiVersion" { "version must not be empty" } else { "must not be empty" };
-            errors.push(FieldError::invalid(&path.child(field), "", detail));
+            errors.push(FieldError::invalid(&path.child(field), "", "must not be empty"));
         }
     }
 }
@@ -128,6 +141,18 @@ pub(super) fn annotations(pod: &Value, errors: &mut Errors) {
                 errors.push(FieldError::invalid(&path.key(key), profile, detail));
             }
         }
+    }
+}
+
+/// Checks that a client names the node of a mirror pod.
+pub(crate) fn mirror(pod: &Value, errors: &mut Errors) {
+    let path = Path::root("metadata");
+    let path = path.child("annotations");
+    if let Some(value) = pod["metadata"]["annotations"][MIRROR].as_str()
+        && text(&pod["spec"], "nodeName").is_empty()
+    {
+        let detail = "must set spec.nodeName if mirror pod annotation is set";
+        errors.push(FieldError::invalid(&path.key(MIRROR), value, detail));
     }
 }
 

@@ -40,6 +40,79 @@ pub(super) fn security_context(spec: &Value, path: &Path<'_>, errors: &mut Error
     }
 }
 
+/// Fields of the security context of a container that a Windows pod cannot have.
+const NOT_WINDOWS: [&str; 10] = [
+    "appArmorProfile",
+    "seLinuxOptions",
+    "seccompProfile",
+    "capabilities",
+    "readOnlyRootFilesystem",
+    "privileged",
+    "allowPrivilegeEscalation",
+    "procMount",
+    "runAsUser",
+    "runAsGroup",
+];
+
+/// Fields of a pod and of its security context that a Windows pod cannot have, in Kubernetes' order.
+const NOT_WINDOWS_POD: [&str; 15] = [
+    "appArmorProfile",
+    "seLinuxOptions",
+    "hostUsers",
+    "hostPID",
+    "hostIPC",
+    "seccompProfile",
+    "fsGroup",
+    "fsGroupChangePolicy",
+    "sysctls",
+    "shareProcessNamespace",
+    "runAsUser",
+    "runAsGroup",
+    "supplementalGroups",
+    "supplementalGroupsPolicy",
+    "seLinuxChangePolicy",
+];
+
+/// `validateWindows`.
+pub(super) fn of_windows(spec: &Value, errors: &mut Errors) {
+    const WHY: &str = "cannot be set for a windows pod";
+    let path = Path::root("spec");
+    for field in NOT_WINDOWS_POD {
+        if spec["securityContext"].get(field).is_some() {
+            errors.push(FieldError::forbidden(&path.child("securityContext").child(field), WHY));
+        } else if spec.get(field).is_some() {
+            errors.push(FieldError::forbidden(&path.child(field), WHY));
+        }
+    }
+    forbid_in_containers(spec, &NOT_WINDOWS, WHY, errors);
+}
+
+/// `validateLinux`.
+pub(super) fn of_linux(spec: &Value, errors: &mut Errors) {
+    const WHY: &str = "windows options cannot be set for a linux pod";
+    let field = "windowsOptions";
+    if spec["securityContext"].get(field).is_some() {
+        let path = Path::root("spec");
+        errors.push(FieldError::forbidden(&path.child("securityContext").child(field), WHY));
+    }
+    forbid_in_containers(spec, &[field], WHY, errors);
+}
+
+fn forbid_in_containers(spec: &Value, fields: &[&str], why: &str, errors: &mut Errors) {
+    let path = Path::root("spec");
+    for containers in ["initContainers", "containers", "ephemeralContainers"] {
+        for (index, container) in list(spec, containers).iter().enumerate() {
+            for field in fields {
+                if container["securityContext"].get(*field).is_some() {
+                    let path = path.child(containers);
+                    let path = path.index(index);
+                    errors.push(FieldError::forbidden(&path.child("securityContext").child(field), why));
+                }
+            }
+        }
+    }
+}
+
 /// `validateSysctls`.
 fn sysctls(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     const NAME: &str = "must have at most 253 characters and match regex \
@@ -83,19 +156,18 @@ pub(super) fn seccomp_profile(context: &Value, path: &Path<'_>, errors: &mut Err
             )),
             Some(file) => descending(file, &path.child("localhostProfile"), errors),
         },
+        "RuntimeDefault" | "Unconfined" => {}
         kind => {
-            if !["RuntimeDefault", "Unconfined"].contains(&kind) {
-                let kinds = ["Localhost", "RuntimeDefault", "Unconfined"];
-                errors.push(FieldError::not_supported(&path.child("type"), kind, &kinds));
-            }
-            if profile.get("localhostProfile").is_some() {
-                errors.push(FieldError::invalid_printed(
-                    &path.child("localhostProfile"),
-                    internal(profile, &["Type", "LocalhostProfile"]),
-                    "can only be set when seccomp type is Localhost",
-                ));
-            }
+            let kinds = ["Localhost", "RuntimeDefault", "Unconfined"];
+            errors.push(FieldError::not_supported(&path.child("type"), kind, &kinds));
         }
+    }
+    if text(profile, "type") != "Localhost" && profile.get("localhostProfile").is_some() {
+        errors.push(FieldError::invalid_printed(
+            &path.child("localhostProfile"),
+            internal(profile, &["Type", "LocalhostProfile"]),
+            "can only be set when seccomp type is Localhost",
+        ));
     }
 }
 
@@ -170,6 +242,7 @@ pub(super) fn internal(object: &Value, fields: &[&str]) -> String {
                 internal(profile, &["Type", "LocalhostProfile"])
             }
             Some(value) => value.to_string(),
+            None if *field == "Type" => "\"\"".to_owned(),
             None => "null".to_owned(),
         };
         format!("\"{field}\":{value}")

@@ -6,6 +6,7 @@ mod spec;
 
 use super::pod;
 use crate::manifest::documents::documents;
+use crate::object::field::Path;
 use crate::object::walk;
 use crate::pod::{defaults, set_server_fields};
 use crate::schema;
@@ -121,6 +122,11 @@ const METADATA: &[(&str, &[&str])] = &[
         r#"metadata.finalizers[0]: Invalid value: "a": name is neither a standard finalizer name nor is it fully qualified"#,
         r#"metadata.finalizers[1]: Invalid value: "b c": name is neither a standard finalizer name nor is it fully qualified"#,
     ]),
+    ("generateName: web-", &[]),
+    (r#"generateName: "-""#, &[r#"metadata.generateName: Invalid value: "-": <subdomain>"#]),
+    ("generateName: Web-", &[r#"metadata.generateName: Invalid value: "Web-": <subdomain>"#]),
+    ("ownerReferences: [{apiVersion: a/b/c, kind: K, name: a, uid: u}]",
+        &[r#"metadata.ownerReferences.apiVersion: Invalid value: "a/b/c": version must not be empty"#]),
     ("ownerReferences: [{}]", &[
         r#"metadata.ownerReferences.apiVersion: Invalid value: "": version must not be empty"#,
         r#"metadata.ownerReferences.kind: Invalid value: "": must not be empty"#,
@@ -135,7 +141,9 @@ pub(super) fn check(text: &str, expected: &[&str]) {
     assert!(findings.unknown.is_empty() && findings.errors.is_empty(), "{text}: {findings:?}");
     set_server_fields(&mut object, "board", None);
     defaults::apply(&mut object);
-    let errors: Vec<String> = pod(&object).iter().map(ToString::to_string).collect();
+    let mut errors = pod(&object);
+    super::gates::of_new(&object["spec"], &Path::root("spec"), &mut errors);
+    let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
     let expand =
         |text: &str| TEXTS.iter().fold(text.to_owned(), |text, (name, rule)| text.replace(name, rule));
     let expected: Vec<String> = expected.iter().map(|text| expand(text)).collect();

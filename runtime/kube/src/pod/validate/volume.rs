@@ -18,6 +18,15 @@ const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 /// The `medium` of an emptyDir in huge pages; `-` and the size of the pages may follow.
 pub(crate) const HUGE_PAGES_MEDIUM: &str = "HugePages";
 
+/// The sources of volumes, in the order in which Kubernetes looks at them.
+#[rustfmt::skip]
+const SOURCES: [&str; 30] = [
+    "emptyDir", "hostPath", "gitRepo", "gcePersistentDisk", "awsElasticBlockStore", "secret", "nfs", "iscsi",
+    "glusterfs", "flocker", "persistentVolumeClaim", "rbd", "cinder", "cephfs", "quobyte", "downwardAPI", "fc",
+    "flexVolume", "configMap", "azureFile", "vsphereVolume", "photonPersistentDisk", "portworxVolume", "azureDisk",
+    "storageos", "projected", "scaleIO", "csi", "ephemeral", "image",
+];
+
 /// Validates volumes, and returns the names of the valid ones.
 pub(super) fn volumes<'a>(volumes: &'a [Value], path: &Path<'_>, errors: &mut Errors) -> SortedSet<&'a str> {
     let mut names = SortedSet::new();
@@ -42,23 +51,14 @@ pub(super) fn volumes<'a>(volumes: &'a [Value], path: &Path<'_>, errors: &mut Er
 }
 
 fn volume_source(volume: &Value, path: &Path<'_>, errors: &mut Errors) {
-    // The order in which Kubernetes looks at the sources that nodlet has.
-    let mut sources =
-        map(volume).map(|(source, _)| source.as_str()).filter(|source| *source != "name").collect::<Vec<_>>();
-    sources.sort_by_key(|source| match *source {
-        "emptyDir" => 0,
-        "hostPath" => 1,
-        "secret" => 2,
-        "downwardAPI" => 3,
-        "persistentVolumeClaim" => 4,
-        "configMap" => 5,
-        "projected" => 6,
-        "ephemeral" => 7,
-        "image" => 8,
-        _ => 9,
-    });
-    for (index, source) in sources.iter().enumerate() {
-        let path = path.child(source);
+    let sources = SOURCES.iter().filter(|source| volume.get(**source).is_some());
+    for (index, source) in sources.enumerate() {
+        let path = path.child(match *source {
+            // Kubernetes' own words.
+            "cephfs" if index > 0 => "cephFS",
+            "downwardAPI" if index > 0 => "downwarAPI",
+            source => source,
+        });
         let value = &volume[*source];
         match *source {
             "emptyDir" => size_limit(value, &path.child("sizeLimit"), errors),
@@ -151,11 +151,8 @@ pub(super) fn file_key_volumes(spec: &Value, path: &Path<'_>, errors: &mut Error
     for field in ["initContainers", "containers", "ephemeralContainers"] {
         for (index, container) in list(spec, field).iter().enumerate() {
             for (place, variable) in list(container, "env").iter().enumerate() {
-                let reference = &variable["valueFrom"]["fileKeyRef"];
+                let Some(reference) = variable["valueFrom"].get("fileKeyRef") else { continue };
                 let name = text(reference, "volumeName");
-                if name.is_empty() {
-                    continue;
-                }
                 let path = path.child(field);
                 let path = path.index(index);
                 let path = path.child("env");

@@ -230,6 +230,47 @@ const SPEC: &[(&str, &[&str])] = &[
     (r#"tolerations: [{key: a, value: "a b"}]"#,
         &[r#"spec.tolerations[0].operator: Invalid value: "a b": <value>"#]),
     ("terminationGracePeriodSeconds: -5", &[]),
+    ("volumes: [{name: v, projected: {}, photonPersistentDisk: {}, cephfs: {}, downwardAPI: {}}]", &[
+        "spec.volumes[0].downwarAPI: Forbidden: may not specify more than 1 volume type",
+        "spec.volumes[0].photonPersistentDisk: Forbidden: may not specify more than 1 volume type",
+        "spec.volumes[0].projected: Forbidden: may not specify more than 1 volume type",
+    ]),
+    ("securityContext: {seccompProfile: {localhostProfile: a}}", &[
+        "spec.securityContext.seccompProfile.type: Required value: type is required when seccompProfile is set",
+        r#"spec.securityContext.seccompProfile.localhostProfile: Invalid value: {"Type":"","LocalhostProfile":"a"}: can only be set when seccomp type is Localhost"#,
+    ]),
+    ("affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 101, preference: {matchExpressions: [{key: a, operator: X, values: [a b]}]}}]}}", &[
+        "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight: Invalid value: 101: must be in the range 1-100",
+        r#"spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].preference.matchExpressions[0].operator: Invalid value: "X": not a valid selector operator"#,
+    ]),
+    ("affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{namespaces: [A], matchLabelKeys: [a]}]}}", &[
+        r#"spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].namespace: Invalid value: "A": <label>"#,
+        "spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].matchLabelKeys: Forbidden: must not be specified when labelSelector is not set",
+        "spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey: Required value: can not be empty",
+        r#"spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey: Invalid value: "": name part must be non-empty"#,
+        r#"spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].topologyKey: Invalid value: "": <name>"#,
+    ]),
+    ("affinity: {podAntiAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{podAffinityTerm: {topologyKey: a, labelSelector: {matchExpressions: [{key: b, operator: In}]}, matchLabelKeys: [b], mismatchLabelKeys: [b]}}]}}", &[
+        "spec.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight: Invalid value: 0: must be in the range 1-100",
+        "spec.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].podAffinityTerm.labelSelector.matchExpressions[0].values: Required value: must be specified when `operator` is 'In' or 'NotIn'",
+        r#"spec.affinity.podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].podAffinityTerm.matchLabelKeys[0]: Invalid value: "b": exists in both matchLabelKeys and mismatchLabelKeys"#,
+    ]),
+    ("topologySpreadConstraints: [{}, {minDomains: 0, nodeTaintsPolicy: X, maxSkew: 1, topologyKey: a, whenUnsatisfiable: ScheduleAnyway}, {maxSkew: 1, topologyKey: a, whenUnsatisfiable: ScheduleAnyway}]", &[
+        "spec.topologySpreadConstraints[0].maxSkew: Invalid value: 0: must be greater than zero",
+        "spec.topologySpreadConstraints[0].topologyKey: Required value: can not be empty",
+        r#"spec.topologySpreadConstraints[0].whenUnsatisfiable: Unsupported value: "": supported values: "DoNotSchedule", "ScheduleAnyway""#,
+        r#"spec.topologySpreadConstraints[1].{topologyKey, whenUnsatisfiable}: Duplicate value: "{a, ScheduleAnyway}""#,
+        "spec.topologySpreadConstraints[1].minDomains: Invalid value: 0: must be greater than zero",
+        "spec.topologySpreadConstraints[1].minDomains: Invalid value: 0: can only use minDomains if whenUnsatisfiable=DoNotSchedule, not ScheduleAnyway",
+        r#"spec.topologySpreadConstraints[1].nodeTaintsPolicy: Unsupported value: "X": supported values: "Honor", "Ignore""#,
+    ]),
+    ("os: {name: windows}, hostPID: true, securityContext: {runAsUser: 1}, initContainers: [{name: i, image: i, securityContext: {privileged: false}}]", &[
+        "spec.hostPID: Forbidden: cannot be set for a windows pod",
+        "spec.securityContext.runAsUser: Forbidden: cannot be set for a windows pod",
+        "spec.initContainers[0].securityContext.privileged: Forbidden: cannot be set for a windows pod",
+    ]),
+    ("os: {name: linux}, securityContext: {windowsOptions: {}}",
+        &["spec.securityContext.windowsOptions: Forbidden: windows options cannot be set for a linux pod"]),
 ];
 
 #[test]

@@ -53,12 +53,55 @@ pub fn no_new_gates(old: &Value, new: &Value) -> Result<(), ManifestError> {
 /// Fields of `metadata` that clients may change.
 const MUTABLE_METADATA: [&str; 4] = ["annotations", "generateName", "labels", "ownerReferences"];
 
+/// An admitted pod that a client changes: what `ValidatePodUpdate` compares the changed object with.
+#[derive(Debug)]
+pub struct Existing<'a> {
+    admitted: &'a Value,
+    /// The immutable fields of `metadata` that the client changed.
+    errors: Errors,
+}
+
+impl Existing<'_> {
+    /// Creates the comparison of `changed`, as a client sent it, with the object `shown` to clients and the object
+    /// `admitted`, without a computed priority.
+    pub fn new<'a>(shown: &Value, changed: &Value, admitted: &'a Value) -> Existing<'a> {
+        Existing { admitted, errors: immutable(shown, changed) }
+    }
+
+    /// Adds the errors that concern the changes to `found`, those that `object` has in itself.
+    pub(crate) fn check(self, object: &Value, found: Errors) -> Errors {
+        let (of_object, more) = found.into_parts();
+        let of_metadata = of_object.iter().take_while(|error| is_of_metadata(&error.path)).count();
+        let mut errors = Errors::default();
+        let mut of_object = of_object.into_iter();
+        errors.extend(of_object.by_ref().take(of_metadata));
+        errors.append(self.errors);
+        errors.extend(of_object);
+        errors.add_more(more);
+        annotations(self.admitted, object, &mut errors);
+        not_updatable(self.admitted, object, &mut errors);
+        errors
+    }
+}
+
+/// Whether an error with this path is of `validateCommonFields`, which come first.
+fn is_of_metadata(path: &str) -> bool {
+    path.starts_with("metadata.") && !path.starts_with("metadata.annotations[")
+}
+
 /// Checks the changes of `metadata` in an update (`BeforeUpdate`, `ValidateObjectMetaUpdate`,
 /// `ValidatePodSpecificAnnotationUpdates`).
 ///
 /// # Errors
 /// The update changes an immutable field.
 pub fn metadata(current: &Value, changed: &Value) -> Result<(), ManifestError> {
+    let mut errors = immutable(current, changed);
+    annotations(current, changed, &mut errors);
+    if errors.is_empty() { Ok(()) } else { Err(invalid(current, errors)) }
+}
+
+/// Returns the errors of immutable fields of `metadata`.
+fn immutable(current: &Value, changed: &Value) -> Errors {
     let mut errors = Errors::default();
     let root = Path::root("metadata");
     let (old, new) = (&current["metadata"], &changed["metadata"]);
@@ -69,9 +112,15 @@ pub fn metadata(current: &Value, changed: &Value) -> Result<(), ManifestError> {
             errors.push(FieldError::invalid_value(&root.child(field), &new[field], "field is immutable"));
         }
     }
-    let path = root.child("annotations");
-    let of = |object: &Value| object["annotations"].as_object().cloned().unwrap_or_default();
-    let (old, new) = (of(old), of(new));
+    errors
+}
+
+/// `ValidatePodSpecificAnnotationUpdates`.
+fn annotations(current: &Value, changed: &Value, errors: &mut Errors) {
+    let path = Path::root("metadata");
+    let path = path.child("annotations");
+    let of = |object: &Value| object["metadata"]["annotations"].as_object().cloned().unwrap_or_default();
+    let (old, new) = (of(current), of(changed));
     let guarded = |key: &str| match key {
         MIRROR => Some("mirror pod annotation"),
         _ => key.starts_with(APPARMOR).then_some("AppArmor annotations"),
@@ -86,38 +135,47 @@ pub fn metadata(current: &Value, changed: &Value) -> Result<(), ManifestError> {
             errors.push(FieldError::forbidden(&path.key(key), format!("may not add {what}")));
         }
     }
-    if errors.is_empty() { Ok(()) } else { Err(invalid(current, errors)) }
 }
 
 /// Compares two admitted objects of one pod.
 pub fn compare(old: &Value, new: &Value) -> Update {
+    let mut errors = Errors::default();
+    // A pod comes to a node when its last gate is removed.
+    let mut placed = new.clone();
+    copy_field(&mut placed["spec"], &old["spec"], "nodeName");
+    not_updatable(old, &placed, &mut errors);
+    if !errors.is_empty() {
+        return Update::Other(invalid(new, errors));
+    }
+    let same = |field: &&str| old["metadata"].get(*field) == new["metadata"].get(*field);
+    let spec = old["spec"] != new["spec"];
+    if spec || !MUTABLE_METADATA.iter().all(same) { Update::InPlace { spec } } else { Update::Nothing }
+}
+
+/// Finds the changes of a spec that are not possible in place.
+fn not_updatable(old: &Value, new: &Value, errors: &mut Errors) {
     let (before, after) = (&old["spec"], &new["spec"]);
     let path = Path::root("spec");
-    let mut errors = Errors::default();
     for field in ["containers", "initContainers"] {
         if list(before, field).len() != list(after, field).len() {
             let detail = "pod updates may not add or remove containers";
-            errors.push(FieldError::forbidden(&path.child(field), detail));
-            return Update::Other(invalid(new, errors));
+            return errors.push(FieldError::forbidden(&path.child(field), detail));
         }
     }
-    if let Some(error) = deadline(before, after, &path) {
-        errors.push(error);
-        return Update::Other(invalid(new, errors));
+    if deadline(before, after, &path, errors) {
+        return;
     }
-    tolerations(before, after, &path, &mut errors);
-    gates(before, after, &mut errors);
+    tolerations(before, after, &path, errors);
+    gates(before, after, errors);
     let gated = !list(before, "schedulingGates").is_empty();
     let mut munged = after.clone();
-    let mut keep = |field: &str| copy_field(&mut munged, before, field);
-    // A pod comes to a node when its last gate is removed.
-    for field in ["schedulingGates", "tolerations", "nodeName", "activeDeadlineSeconds"] {
-        keep(field);
+    for field in ["schedulingGates", "tolerations", "activeDeadlineSeconds"] {
+        copy_field(&mut munged, before, field);
     }
     if gated {
-        selector(before, after, &path, &mut errors);
-        affinity(before, after, &path, &mut errors);
-        keep("nodeSelector");
+        selector(before, after, &path, errors);
+        affinity(before, after, &path, errors);
+        copy_field(&mut munged, before, "nodeSelector");
         keep_node_affinity(&mut munged, before);
     }
     for field in ["containers", "initContainers"] {
@@ -135,12 +193,6 @@ pub fn compare(old: &Value, new: &Value) -> Update {
         let detail = format!("pod updates may not change fields other than {UPDATABLE}\n{changes}");
         errors.push(FieldError::forbidden(&path, detail));
     }
-    if !errors.is_empty() {
-        return Update::Other(invalid(new, errors));
-    }
-    let same = |field: &&str| old["metadata"].get(*field) == new["metadata"].get(*field);
-    let spec = before != after;
-    if spec || !MUTABLE_METADATA.iter().all(same) { Update::InPlace { spec } } else { Update::Nothing }
 }
 
 /// Makes `changed` differ from `current` in nothing but the resources and `resizePolicy` of containers, and the
@@ -315,16 +367,23 @@ fn keep_amounts(object: &mut Value, from: &Value) {
     }
 }
 
-/// Checks the deadline, which may be set, and may be made earlier.
-fn deadline(before: &Value, after: &Value, path: &Path<'_>) -> Option<FieldError> {
+/// Checks the deadline, which may be set, and may be made earlier. Returns whether nothing else is checked then.
+fn deadline(before: &Value, after: &Value, path: &Path<'_>, errors: &mut Errors) -> bool {
     let field = "activeDeadlineSeconds";
-    let path = path.child(field);
-    let detail = match (before[field].as_i64(), after[field].as_i64()) {
-        (Some(_), None) => "must not update from a positive integer to nil value",
-        (Some(old), Some(new)) if old < new => "must be less than or equal to previous value",
-        (Some(_), Some(_)) | (None, _) => return None,
+    let (old, new) = (before[field].as_i64(), after[field].as_i64());
+    let detail = match (old, new) {
+        (Some(_), None) => "must not update from a positive integer to nil value".to_owned(),
+        (old, Some(new)) => match rules::range(new, 0, i64::from(i32::MAX)) {
+            Some(detail) => detail,
+            None if old.is_some_and(|old| old < new) => {
+                "must be less than or equal to previous value".to_owned()
+            }
+            None => return false,
+        },
+        (None, None) => return false,
     };
-    Some(FieldError::invalid_value(&path, &after[field], detail))
+    errors.push(FieldError::invalid_value(&path.child(field), &after[field], detail));
+    new.is_some()
 }
 
 /// Sets the field of `object` to its value in `from`, or removes it.

@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
-use super::{Update, compare, keep_all_but_resources, metadata, no_new_gates, resize, status};
+use super::{Existing, Update, compare, keep_all_but_resources, metadata, no_new_gates, resize, status};
+use crate::object::field::{Errors, FieldError, Path};
 
 /// A pod with these fields in addition to its one container.
 fn pod(spec: Value) -> Value {
@@ -465,4 +466,43 @@ fn a_resize_keeps_the_class_of_the_pod() {
         error.to_string(),
         "The Pod \"web\" is invalid: spec: Invalid value: \"\": Pod QOS Class may not change as a result of resizing"
     );
+}
+
+#[test]
+fn an_invalid_object_does_not_hide_changes_that_are_not_possible() {
+    let admitted = pod(json!({"nodeName": "board"}));
+    let texts = |changed: &Value, found: &[&str]| -> Vec<String> {
+        let path = Path::root("spec");
+        let mut errors = Errors::default();
+        errors.extend(found.iter().map(|name| FieldError::required(&path.child(name), "")));
+        let errors = Existing::new(&admitted, changed, &admitted).check(changed, errors);
+        errors.iter().map(|error| error.to_string().chars().take(80).collect()).collect()
+    };
+    let none = pod(json!({"nodeName": "board", "containers": []}));
+    assert_eq!(
+        texts(&none, &["containers"]),
+        [
+            "spec.containers: Required value",
+            "spec.containers: Forbidden: pod updates may not add or remove containers"
+        ]
+    );
+    let mut changed = pod(json!({"nodeName": "", "hostname": "A"}));
+    changed["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    changed["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "a"});
+    assert_eq!(
+        texts(&changed, &["hostname"]),
+        [
+            "metadata.deletionTimestamp: Invalid value: \"2026-01-01T00:00:00Z\": field is immu",
+            "spec.hostname: Required value",
+            "metadata.annotations[kubernetes.io/config.mirror]: Forbidden: may not add mirror",
+            "spec: Forbidden: pod updates may not change fields other than `spec.containers[*",
+        ]
+    );
+    // A deadline that is too late is the last error.
+    let late = pod(json!({"hostname": "b", "activeDeadlineSeconds": 2_147_483_648_i64}));
+    assert_eq!(
+        texts(&late, &[]),
+        ["spec.activeDeadlineSeconds: Invalid value: 2147483648: must be between 0 and 214"]
+    );
+    assert_eq!(texts(&admitted, &[]), Vec::<String>::new());
 }

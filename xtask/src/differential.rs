@@ -1,0 +1,56 @@
+//! Compares nodlet's API with a real kube-apiserver: both get the same randomly changed pods, and the differences are
+//! printed by class and count. The suite is `tests/tests/differential.rs`; `check` runs a short form of it.
+
+use crate::task::{Failure, Outcome, misused, run as run_command};
+use crate::toolchain::cargo;
+use crate::{commit, go};
+
+/// Rounds of creates, and as many of patches, that take a minute.
+const ROUNDS: &str = "3000";
+
+pub(crate) fn run(arguments: &[String]) -> Outcome {
+    let (seed, rounds) = options(arguments)?;
+    go::KUBECTL.build(None)?;
+    go::control_plane(&[])?;
+    run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
+    eprintln!("NODLET_SEED={seed} NODLET_ROUNDS={rounds}");
+    let mut tests = cargo()?;
+    tests.args(["test", "--package", "nodlet-tests", "--test", "differential", "--", "--nocapture"]);
+    run_command(tests.env("NODLET_SEED", seed).env("NODLET_ROUNDS", rounds))
+}
+
+/// The seed, by default of the commit, and the number of rounds.
+fn options(arguments: &[String]) -> Result<(String, String), Failure> {
+    let (mut seed, mut rounds) = (commit::number().to_string(), ROUNDS.to_owned());
+    let (pairs, rest) = arguments.as_chunks::<2>();
+    for [name, value] in pairs {
+        let place = match name.as_str() {
+            "--seed" => &mut seed,
+            "--rounds" => &mut rounds,
+            _ => return Err(misused("differential")),
+        };
+        if value.parse::<u64>().is_err() {
+            return Err(misused("differential"));
+        }
+        place.clone_from(value);
+    }
+    if rest.is_empty() { Ok((seed, rounds)) } else { Err(misused("differential")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_options_are_numbers() {
+        let read = |words: &str| {
+            let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+            options(&words).map_or_else(|Failure(why)| why, |(seed, rounds)| format!("{seed} {rounds}"))
+        };
+        assert_eq!(read("--seed 3 --rounds 20"), "3 20");
+        assert_eq!(read("--seed 3"), format!("3 {ROUNDS}"));
+        for wrong in ["--seed", "--seed x", "--round 3", "3 4"] {
+            assert_eq!(read(wrong), "usage: cargo xtask differential [--seed N] [--rounds N]", "{wrong}");
+        }
+    }
+}
