@@ -112,7 +112,7 @@ impl Quantity {
 
     /// Rounds up to thousandths, as the API does with every resource it stores.
     #[must_use]
-    pub fn rounded_to_milli(mut self) -> Self {
+    fn rounded_to_milli(mut self) -> Self {
         let rest = self.nano % MILLI;
         if rest != 0 {
             self.nano += if self.nano > 0 { MILLI - rest } else { -MILLI - rest };
