@@ -72,6 +72,7 @@ impl Registry {
         // Only the published object has the `claimRef` of a binding: its removal may leave the file as it is.
         let is_claimed = |object: &Value| object["spec"]["claimRef"].is_object();
         if kind == Kind::PersistentVolume
+            && !options.keeps_claim
             && !is_claimed(&object)
             && published.as_ref().is_some_and(is_claimed)
         {

@@ -42,6 +42,17 @@ pub struct RequestOptions {
     pub dry_run: bool,
     /// Whether the object must not exist yet.
     pub new: bool,
+    /// Whether a PersistentVolume without `claimRef` keeps that of its binding; see [`RequestOptions::of`].
+    pub keeps_claim: bool,
+}
+
+impl RequestOptions {
+    /// The options for an object as a client sent it. An object without a UID is a manifest, which says nothing of the
+    /// claim that a volume is bound to. One with a UID was made of the published object, whose `claimRef` was removed.
+    #[must_use]
+    pub fn of(self, object: &Value) -> RequestOptions {
+        RequestOptions { keeps_claim: object["metadata"]["uid"].is_null(), ..self }
+    }
 }
 
 impl Registry {

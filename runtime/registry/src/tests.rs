@@ -49,7 +49,7 @@ const NOW: &str = "2026-01-01T00:00:00Z";
 
 /// Options that create an object, with strict validation.
 pub(super) const CREATE: RequestOptions =
-    RequestOptions { validation: FieldValidation::Strict, dry_run: false, new: true };
+    RequestOptions { validation: FieldValidation::Strict, dry_run: false, new: true, keeps_claim: false };
 /// Options that apply an object.
 pub(super) const APPLY: RequestOptions = RequestOptions { new: false, ..CREATE };
 
@@ -260,6 +260,7 @@ impl World {
     pub(super) fn apply(&mut self, mut object: Value, options: RequestOptions) -> Result<Accepted, Status> {
         self.serial += 1;
         let identity = Identity::new([self.serial; 16], [0, 1, 2, 3, 4], NOW.to_owned());
+        let options = options.of(&object);
         let kind = object["kind"].as_str().and_then(Kind::named).unwrap_or(Kind::Pod);
         self.registry.prepare(kind, &mut object, options.new, &identity)?;
         let decision = if kind == Kind::Pod {

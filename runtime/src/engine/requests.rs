@@ -26,10 +26,18 @@ impl Engine {
     pub(super) fn answer(&mut self, request: Request) {
         match request {
             Request::Create { object, validation, dry_run, reply } => {
-                self.apply(object, RequestOptions { validation, dry_run, new: true }, reply);
+                self.apply(
+                    object,
+                    RequestOptions { validation, dry_run, new: true, keeps_claim: false },
+                    reply,
+                );
             }
             Request::Apply { object, validation, dry_run, reply } => {
-                self.apply(object, RequestOptions { validation, dry_run, new: false }, reply);
+                self.apply(
+                    object,
+                    RequestOptions { validation, dry_run, new: false, keeps_claim: false },
+                    reply,
+                );
             }
             Request::Update { resource, namespace, name, change, part, validation, dry_run, reply } => {
                 let Some(kind) = definition(resource) else {
@@ -38,9 +46,11 @@ impl Engine {
                 };
                 let name = (kind, (*namespace).into(), (*name).into());
                 match self.registry.change_definition(&name, change) {
-                    Ok(changed) => {
-                        self.apply(changed, RequestOptions { validation, dry_run, new: false }, reply)
-                    }
+                    Ok(changed) => self.apply(
+                        changed,
+                        RequestOptions { validation, dry_run, new: false, keeps_claim: false },
+                        reply,
+                    ),
                     Err(status) => drop(reply.try_send(Err(status))),
                 }
             }
@@ -125,6 +135,7 @@ impl Engine {
 
     /// Creates or replaces an object that a client sends.
     fn apply(&mut self, mut object: Value, asked: RequestOptions, reply: Reply<Accepted>) {
+        let asked = asked.of(&object);
         // An object without a known kind is rejected as a Pod.
         let kind = object["kind"].as_str().and_then(Kind::named).unwrap_or(Kind::Pod);
         let prepared = self

@@ -213,6 +213,8 @@ impl Sim {
             // an earlier one and its hook.
             let is_starting =
                 world.alive.values().any(|run| run.started.is_none() || run.hooks.is_starting());
+            // Containers of a pod start one after the other, and a start may take a while.
+            let is_starting = is_starting || state.is_some_and(|state| state.starts_in_flight() > 0);
             let is_busy =
                 world.updating || world.save_in_flight || is_starting || self.devices.starting.contains(uid);
             let is_made = world.sandbox == WorldSandbox::Made && !is_busy;

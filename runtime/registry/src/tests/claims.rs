@@ -222,8 +222,12 @@ fn a_client_makes_a_released_volume_available_by_removing_its_claim_reference() 
     assert_eq!(bind(world), "a Bound, data Bound a");
     let bound = published_volume(world, "a");
     assert!(world.registry.unsaved_bindings().is_some(), "the binding is recorded");
+    // The manifest says nothing of the claim, and what was made of the published object does.
+    assert_eq!(line(world.apply(object.clone(), APPLY)), "Unchanged", "a manifest keeps the claim");
+    let mut unclaimed = object.clone();
+    unclaimed["metadata"]["uid"] = bound["metadata"]["uid"].clone();
     // A volume that is still claimed keeps its claim.
-    assert_eq!(line(world.apply(object.clone(), APPLY)), "Configured");
+    assert_eq!(line(world.apply(unclaimed.clone(), APPLY)), "Configured");
     assert_eq!(world.registry.unsaved_bindings(), None, "nothing has changed");
     assert_eq!(bind(world), "a Bound, data Bound a");
     volume(world, "b", "1Gi", json!({}));
@@ -233,14 +237,16 @@ fn a_client_makes_a_released_volume_available_by_removing_its_claim_reference() 
     world.remove("/site/pvc-other.json");
     assert_eq!(bind(world), "a Released, b Released");
     assert!(world.registry.unsaved_bindings().is_some(), "released volumes are recorded");
-    assert_eq!(line(world.apply(object.clone(), dry_run)), "Configured");
+    assert_eq!(line(world.apply(object.clone(), APPLY)), "Unchanged", "the manifest is the same");
+    assert_eq!(bind(world), "a Released, b Released", "no other claim gets what may have data");
+    assert_eq!(line(world.apply(unclaimed.clone(), dry_run)), "Configured");
     assert_eq!(bind(world), "a Released, b Released", "a dry run changes nothing");
-    let mut claimed = object.clone();
+    let mut claimed = object;
     claimed["spec"]["claimRef"] = bound["spec"]["claimRef"].clone();
     assert_eq!(line(world.apply(claimed, APPLY)), "Configured");
     assert_eq!(bind(world), "a Released, b Released", "the reference stays");
     assert_eq!(world.registry.unsaved_bindings(), None, "nothing has changed");
-    assert_eq!(line(world.apply(object, APPLY)), "Configured");
+    assert_eq!(line(world.apply(unclaimed, APPLY)), "Configured");
     assert!(world.registry.unsaved_bindings().is_some(), "the removed binding is recorded");
     assert_eq!(bind(world), "a Available, b Released", "the other volume stays released");
 }

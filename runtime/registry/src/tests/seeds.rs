@@ -78,7 +78,12 @@ fn step(random: &mut Random, world: &mut World, size: usize) {
             let dry_run = random.one_in(6);
             let name = object["metadata"]["name"].as_str().expect("it has one").to_owned();
             let owner = world.pods.get(&pod_name(&name)).map(|pod| pod.source.clone());
-            let options = RequestOptions { validation: FieldValidation::Strict, dry_run, new: is_new };
+            let options = RequestOptions {
+                validation: FieldValidation::Strict,
+                dry_run,
+                new: is_new,
+                keeps_claim: false,
+            };
             let answer = world.apply(object, options);
             if let (Ok(accepted), Some(owner)) = (&answer, &owner)
                 && owner.starts_with("/run")

@@ -40,7 +40,7 @@ pub(super) fn lock(dir: &Path, name: &str) -> Result<File, SupervisorError> {
 }
 
 /// Removes free locks, which no supervisor holds: that of one name, or all. Call it only on the thread that
-/// calls [`Supervisor::spawn`]: if a lock were removed after it was opened and before it is locked, there
+/// calls `Supervisor::spawn`: if a lock were removed after it was opened and before it is locked, there
 /// could be two supervisors of one name.
 pub fn remove_free_locks(locks: &Path, name: Option<&str>) -> io::Result<()> {
     let paths = match name {
