@@ -136,6 +136,9 @@ fn wait(context: &Context, client: &Client, pod: &str, container: &str) -> Resul
             let state = status.map_or(&Value::Null, |status| &status["state"]);
             if state["running"].is_object() {
                 debug_state = Some(DebugState::Runs);
+            } else if state["terminated"]["reason"] == "StartError" {
+                let why = state["terminated"]["message"].as_str().unwrap_or("no reason is known");
+                return Err(Failure::new(format!("container {container} did not start: {why}")));
             } else if state["terminated"].is_object() {
                 debug_state = Some(DebugState::Ended);
             } else if let Some(why) = state["waiting"]["message"].as_str()
