@@ -98,7 +98,7 @@ fn clients_cannot_set_status_fields_that_the_node_owns() {
         ),
         (
             json!({ "metadata": { "uid": "other" }, "status": {} }),
-            "Precondition failed: UID in precondition: other",
+            "metadata.uid: Invalid value: \"other\": field is immutable",
         ),
     ] {
         let refused = patch(&kubectl, "web", "merge", &change).refused();

@@ -50,6 +50,7 @@ fn commands_and_configuration() {
     apply(&device, "configmap");
     let configured = device.pod("configmap");
     configured.wait_ready();
+    configured.wait_log("app", "$(LOG_LEVEL)");
     assert_eq!(configured.logs("app"), "very charm $(LOG_LEVEL)\n");
     assert_eq!(output(&configured, "app", ["demo", "cat", "/etc/config/app/settings.ini"]), "level=very");
     let names = output(&configured, "app", ["demo", "ls", "/etc/nothing"]);

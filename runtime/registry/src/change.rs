@@ -1,6 +1,6 @@
 //! The data of requests of clients and of their replies, independent of the transport.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::status::refused;
 use super::{PatchKind, Status, patch};
@@ -90,11 +90,10 @@ fn check_name(object: &Value, current: &Value) -> Result<(), Status> {
         format!("the name of the object ({name}) does not match the name on the URL ({in_url})")
     } else if !requested_uid.is_empty() && requested_uid != uid {
         let kind = current["kind"].as_str().unwrap_or("Pod");
-        let message = format!(
-            "{kind} \"{name}\" is invalid: metadata.uid: Invalid value: {}: field is immutable",
-            manifest::go_quoted(&requested_uid)
-        );
-        return Err(Status::invalid(kind, &name, message, Vec::new()));
+        let why = format!("Invalid value: {}: field is immutable", manifest::go_quoted(&requested_uid));
+        let message = format!("{kind} \"{name}\" is invalid: metadata.uid: {why}");
+        let cause = json!({"reason": "FieldValueInvalid", "message": why, "field": "metadata.uid"});
+        return Err(Status::invalid(kind, &name, message, vec![cause]));
     } else {
         return Ok(());
     };
