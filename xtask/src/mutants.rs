@@ -1,12 +1,13 @@
 //! Mutations of single operators in the decisions of the core and of the registry, made by `cargo-mutants`: the
 //! unit tests of the same crate must fail for each.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
 use serde_json::Value;
 
@@ -66,7 +67,7 @@ pub(crate) fn run(rounds: u64, seed: u64, minutes: Option<u64>) -> Outcome {
     let _ = std::fs::remove_file(&file);
     let limit = minutes.map(|minutes| Duration::from_secs(minutes.saturating_mul(60)));
     // Missed mutations are an outcome, which the file reports.
-    let status = end_of(&mut run.spawn()?, &file, limit)?;
+    let status = end_of(&mut interruptible(&mut run).spawn()?, &file, limit)?;
     let outcomes = std::fs::read(&file)
         .map_err(|error| format!("{run:?} ended with {status} and left no outcomes: {error}"))?;
     let outcomes: Value = serde_json::from_slice(&outcomes)?;
@@ -82,6 +83,15 @@ pub(crate) fn run(rounds: u64, seed: u64, minutes: Option<u64>) -> Outcome {
         return Err(Failure(format!("the tests miss {missed} faults of {}: see above", caught + missed)));
     }
     Ok(())
+}
+
+/// Lets SIGINT end a program: a shell ignores it in what it runs in the background, and programs inherit that.
+fn interruptible(run: &mut Command) -> &mut Command {
+    // SAFETY: between fork and exec, this only calls sigaction, which is async-signal-safe.
+    unsafe {
+        run.pre_exec(|| Ok(signal(Signal::SIGINT, SigHandler::SigDfl).map(drop)?));
+    }
+    run
 }
 
 /// Waits until `cargo-mutants` ends. After `limit`, interrupts it as soon as one more mutation is in the file with the
@@ -145,7 +155,8 @@ mod tests {
         let file = std::env::temp_dir().join(format!("nodlet-mutants-{}.json", std::process::id()));
         std::fs::write(&file, r#"{"caught": 1}"#).unwrap();
         let script = r#"n=1; while :; do n=$((n + 1)); sleep 1; echo "{\"caught\": $n}" > "$0"; done"#;
-        let mut child = Command::new("sh").args(["-c", script]).arg(&file).spawn().unwrap();
+        let mut run = Command::new("sh");
+        let mut child = interruptible(run.args(["-c", script]).arg(&file)).spawn().unwrap();
         let status = end_of(&mut child, &file, Some(Duration::ZERO)).unwrap();
         let outcomes: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
         std::fs::remove_file(&file).unwrap();
