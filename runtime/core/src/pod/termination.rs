@@ -134,6 +134,7 @@ impl PodState {
         let pod = &self.pod;
         let stop = self.stage.grace_end();
         let last = self.containers.last_to_wait_for();
+        let is_resizing = self.resize_in_progress().is_some();
         let mut asked = false;
         for (index, container) in self.containers.indexed_mut() {
             let attempt = container.attempt(index);
@@ -144,12 +145,12 @@ impl PodState {
                     let (grace_over, why) = match (stop, container.failed_probe()) {
                         (Some(grace_end), _) => (grace_end, format!("Stopping container {}", spec.name)),
                         (None, _) if container.is_redefined() && !container.hooks().is_starting() => {
-                            let text = match container.is_outdated(&spec.image) {
-                                _ if container.is_restart_requested() => {
-                                    format!("Container {} was requested to restart", spec.name)
-                                }
-                                true => redefined_text(&spec.name, container.role()),
-                                false => format!("Container {} resize requires restart", spec.name),
+                            let text = if container.is_outdated(&spec.image) {
+                                redefined_text(&spec.name, container.role())
+                            } else if is_resizing {
+                                format!("Container {} resize requires restart", spec.name)
+                            } else {
+                                format!("Container {} was requested to restart", spec.name)
                             };
                             (now + whole, text)
                         }

@@ -10,7 +10,7 @@ use crate::time::{Instant, Moment};
 use super::{ContainerState, Ended, Run};
 
 impl ContainerState {
-    /// Marks the current run to be ended, because the spec changed. Earlier failures do not delay the next run.
+    /// Marks the current run to be ended, because the spec changed or a user restarts the container. Earlier failures do not delay the next run.
     pub(in crate::pod) fn redefine(&mut self) {
         self.restarts.set_redefined(true);
         self.restarts.reset_backoff();
@@ -21,14 +21,8 @@ impl ContainerState {
     pub(in crate::pod) fn restart(&mut self) {
         if matches!(self.run(), Run::Running) {
             self.redefine();
-            self.restarts.request();
         }
         self.restarts.reset_backoff();
-    }
-
-    /// Whether the current run is to end because a user restarts the container.
-    pub(in crate::pod) fn is_restart_requested(&self) -> bool {
-        self.restarts.is_requested()
     }
 
     /// Records that a shutdown interrupts the container: its current run has not finished, whatever the exit code is.

@@ -20,11 +20,9 @@ pub(super) struct Restarts {
     ran_in_sandbox: bool,
     /// Whether all containers restart, so that the newest run is to end and does not count.
     superseded: bool,
-    /// Whether the image in the spec changed: the current run is to end, and another run follows whatever the
-    /// exit code.
+    /// Whether the current run is to end, for another image, a resize, a user or a shutdown, and another run follows
+    /// whatever the exit code.
     redefined: bool,
-    /// Whether the current run is to end because a user restarts the container.
-    requested: bool,
 }
 
 impl Restarts {
@@ -37,7 +35,6 @@ impl Restarts {
             ran_in_sandbox: false,
             superseded: false,
             redefined: false,
-            requested: false,
         }
     }
 
@@ -95,16 +92,6 @@ impl Restarts {
     /// Records whether the current run is to end, for a change of the spec or a shutdown.
     pub(super) fn set_redefined(&mut self, redefined: bool) {
         self.redefined = redefined;
-        self.requested = false;
-    }
-
-    /// Records that a user restarts the container.
-    pub(super) fn request(&mut self) {
-        self.requested = true;
-    }
-
-    pub(super) fn is_requested(&self) -> bool {
-        self.requested
     }
 
     /// Records that earlier failures do not delay the next run.
