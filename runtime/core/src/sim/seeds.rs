@@ -324,6 +324,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
             let which = of_restarts.below(uids.len() as u64) as usize;
             if sim.pods.iter().any(|world| world.pod.uid == uids[which]) {
                 sim.restart(&uids[which], of_restarts.percent(30).then_some("app"));
+                sim.run_until(now);
             }
         }
         let which = chance.below(uids.len() as u64) as usize;

@@ -278,7 +278,12 @@ impl Sim {
         let world = self.pods.iter_mut().find(|world| world.pod.uid == *uid).expect("a pod of this world");
         world.check_restart(now, attempt.container, &self.log);
         let pod = world.pod.clone();
-        assert_eq!(world.sandbox, WorldSandbox::Made, "{uid} starts {attempt:?} without a sandbox");
+        assert_eq!(
+            world.sandbox,
+            WorldSandbox::Made,
+            "{uid} starts {attempt:?} without a sandbox\n{}",
+            self.log
+        );
         assert!(!world.orphans, "{uid} starts {attempt:?} while processes of a lost sandbox live");
         assert!(world.shown_terminal.is_none(), "{uid} starts {attempt:?} though it is over");
         for (other, process) in &world.alive {
