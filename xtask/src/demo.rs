@@ -101,7 +101,7 @@ impl Show {
 
         say(
             "The pods of examples/: most serve, one crashes, one completes, one waits at a gate, one asks for too much. Those \
-             that need a device, AppArmor, cgroup v2 or a privilege that this machine lacks are rejected by name",
+             that need a device, AppArmor, cgroup v2 or a privilege that this machine lacks are rejected, or wait",
         );
         let mut watch = self.background(&["get", "pods", "-w"])?;
         let examples = project().join("examples");

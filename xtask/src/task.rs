@@ -18,7 +18,7 @@ pub(crate) const TASKS: &[Task] = &[
     (
         "check",
         "[--install] [fmt] [clippy] [doc] [unit] [containers] [conformance] [gates] [guest] [boards]",
-        "everything that must hold: form, lints, unit tests, real containers, guests",
+        "all tests: formatting, lints, unit tests, real containers, virtual machines",
     ),
     (
         "cross",
@@ -61,7 +61,7 @@ pub(crate) const TASKS: &[Task] = &[
     (
         "guest",
         "[--target TARGET] [--shipped] [--shard PART/OF | --some NUMBER/COUNT] [GUEST [PROGRAM ARGUMENT...]]",
-        "the tests that need a kernel of their own, in QEMU; only one guest, or only this in it, or a part",
+        "the tests that need a kernel of their own, in QEMU: all, those of one virtual machine, or one test",
     ),
     (
         "long",
