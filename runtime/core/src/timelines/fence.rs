@@ -33,6 +33,11 @@ fn a_closed_fence_ends_a_pod_within_its_grace_and_an_open_one_starts_it_again() 
         let status = sim.status(&uid());
         assert_eq!((&status["phase"], &status["reason"]), (&"Failed".into(), &"NodeLost".into()));
         assert_eq!(condition(&status, "DisruptionTarget")["status"], "True");
+        // The fence is reported once, however often it is closed.
+        fence(&mut sim, CLOSED);
+        sim.run_until(secs(101));
+        let lost = sim.events.iter().filter(|event| event.starts_with("NodeLost: ")).count();
+        assert_eq!(lost, 1, "{:?}", sim.events);
         fence(&mut sim, Fence::Open);
         sim.run_until(secs(110));
         assert_eq!((alive(&sim), &sim.status(&uid())["phase"]), (Some(1), &"Running".into()), "{}", sim.log);
