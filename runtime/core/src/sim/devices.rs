@@ -219,14 +219,19 @@ impl Sim {
                 world.updating || world.save_in_flight || is_starting || self.devices.starting.contains(uid);
             let is_made = world.sandbox == WorldSandbox::Made && !is_busy;
             let may_start = is_made && state.is_some_and(|state| !goes(state));
-            // Nor does it start before the sidecars that come first, which may be in back-off.
+            // Nor does it start before the sidecars that come first, which may be in back-off, or have restarted and wait
+            // for their startup probe.
             let spec = &world.pod.spec;
-            let is_sidecar = |index: &ContainerIndex| spec.role(*index) == Role::Sidecar;
-            let sidecars = spec.container_indexes().filter(is_sidecar).filter(|index| index.0 < container.0);
-            let are_alive = sidecars
-                .into_iter()
-                .all(|index| world.alive.keys().any(|attempt| attempt.container == index));
-            let may_start = may_start && are_alive;
+            let is_regular = spec.role(*container) == Role::Regular;
+            let comes_first = |index: &ContainerIndex| {
+                spec.role(*index) == Role::Sidecar && (is_regular || *index < *container)
+            };
+            let mut sidecars = spec.init_indexes().filter(comes_first);
+            let is_up = |index: ContainerIndex| {
+                world.alive.keys().any(|attempt| attempt.container == index)
+                    && state.is_some_and(|state| state.health(index).started)
+            };
+            let may_start = may_start && sidecars.all(is_up);
             let waits = self.devices.waiting.contains_key(&(uid.clone(), *container));
             let is_there = !self.lacks_device_now(world.pod.spec.container(*container));
             assert!(

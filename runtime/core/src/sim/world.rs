@@ -90,6 +90,9 @@ impl Sim {
                         world.begun[usize::from(attempt.container.0)].push(attempt.number);
                         if *image == *pod.spec.container(attempt.container).image {
                             world.outdated.remove(&attempt.container);
+                        } else {
+                            // The spec changed before this run, which ends as soon as the new image is there.
+                            world.outdated.insert(attempt.container);
                         }
                         world.set_limits(&pod, attempt.container);
                         let hooks = hooks::Seen::default();
