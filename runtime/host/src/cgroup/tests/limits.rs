@@ -282,8 +282,8 @@ fn a_running_pod_is_resized_up_and_down_but_not_below_its_usage() {
         (cgroup.leaf("c0", 0, &limits(0)).unwrap(), ContainerIndex(0)),
         (cgroup.leaf("c1", 0, &limits(1)).unwrap(), ContainerIndex(1)),
     ];
-    // Sixteen MiB that are not given back.
-    let mut child = spawn(&leaves[0].0, "x=$(head -c 16777216 /dev/zero | tr '\\0' x); echo up; sleep 1000");
+    // Sixteen MiB that are not given back: the reader does not read.
+    let mut child = spawn(&leaves[0].0, "dd if=/dev/zero bs=16M count=1 | sleep 1000");
     let usage = |_: ()| {
         read(
             &leaves[0].0.relative,
