@@ -127,6 +127,8 @@ pub(crate) struct WorldPod {
     outdated: BTreeSet<ContainerIndex>,
     /// The amounts that the cgroup of each container has.
     limits: BTreeMap<ContainerIndex, [String; 4]>,
+    /// Whether other amounts were wanted than at first.
+    is_resized: bool,
     /// The bytes that each container and each volume use on disk.
     pub(crate) usage: StorageUsage,
     order: order::Order,
@@ -302,6 +304,7 @@ impl Sim {
                 save_in_flight: false,
                 outdated: BTreeSet::new(),
                 limits: BTreeMap::new(),
+                is_resized: false,
                 usage: StorageUsage::default(),
             }),
         }

@@ -209,6 +209,12 @@ impl PodState {
         self.containers.starts_in_flight() + usize::from(self.sandbox.is_creating())
     }
 
+    /// Whether the start of a container is under way, for which the starts of the others wait.
+    #[cfg(test)]
+    pub(crate) fn is_starting_container(&self) -> bool {
+        self.sandbox.is_creating() || self.containers.iter().any(ContainerState::is_starting)
+    }
+
     /// Whether something of the pod is being written or removed.
     pub(crate) fn is_being_written(&self) -> bool {
         self.journal.is_in_flight() || matches!(self.stage, Stage::Forgetting { .. })

@@ -209,12 +209,9 @@ impl Sim {
             let world = self.pods.iter().find(|world| world.pod.uid == *uid).expect("a pod of this world");
             let state = self.node.index_of(uid).and_then(|index| self.node.pod(index));
             let goes = |state: &PodState| state.is_over() || state.termination_grace().is_some();
-            // Files of volumes, and in a pod that runs once a record, are written before a start, which also waits for
-            // an earlier one and its hook.
-            let is_starting =
-                world.alive.values().any(|run| run.started.is_none() || run.hooks.is_starting());
-            // Containers of a pod start one after the other, and a start may take a while.
-            let is_starting = is_starting || state.is_some_and(|state| state.starts_in_flight() > 0);
+            // Files of volumes are written before a start, and containers of a pod start one after the other: a start
+            // may take a while, its record is written first if it is the only one, and its hook belongs to it.
+            let is_starting = state.is_some_and(PodState::is_starting_container);
             let is_busy =
                 world.updating || world.save_in_flight || is_starting || self.devices.starting.contains(uid);
             let is_made = world.sandbox == WorldSandbox::Made && !is_busy;

@@ -130,6 +130,10 @@ impl Sim {
                 .record
                 .as_ref()
                 .map(|_| crate::record_file::parse(&pod.flash, &self.boot_id).expect("a record"));
+            // Nobody knows the amounts that such a pod had before it was resized: it is admitted as a new one.
+            if pod.record.is_none() && pod.is_resized {
+                pod.begun.iter_mut().for_each(Vec::clear);
+            }
         }
         self.begin_agent(None);
     }

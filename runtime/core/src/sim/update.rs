@@ -32,6 +32,7 @@ impl Sim {
                 world.restarts.forget(index);
             }
         }
+        world.is_resized |= !pod.has_amounts_of(&world.pod);
         world.pod = pod.into();
         let pod = world.pod.clone();
         self.observe(Observation::Wanted { pod, record: None, status: None });
