@@ -92,9 +92,6 @@ fn is_device(object: &Value) -> bool {
 const WORKLOADS: [&str; 7] =
     ["CronJob", "DaemonSet", "Deployment", "Job", "ReplicaSet", "ReplicationController", "StatefulSet"];
 
-/// Kinds that later versions will support.
-const PLANNED_KINDS: [&str; 2] = ["PodDisruptionBudget", "Service"];
-
 /// The kinds that are read: Pods, PodPresets and so on.
 fn readable_kinds() -> String {
     let kinds: Vec<String> = kind::readable()
@@ -118,8 +115,8 @@ fn other(kind: &str, version: &str) -> String {
     if WORKLOADS.contains(&kind) {
         return format!("{kind} {version}: nodlet runs Pods; put spec.template into a Pod manifest");
     }
-    if PLANNED_KINDS.contains(&kind) {
-        return format!("{kind} {version}: not yet; {}", readable_kinds());
+    if kind == "Service" {
+        return format!("{kind} {version}: a board has no Services; give a port of the Pod a hostPort");
     }
     format!("{kind} {version}: {}", readable_kinds())
 }

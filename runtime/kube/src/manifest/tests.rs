@@ -146,7 +146,7 @@ fn other_kinds_are_rejected_by_name_with_an_alternative() {
         ),
         (
             "apiVersion: v1\nkind: Service\n",
-            "Service v1: not yet; nodlet accepts Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses, LimitRanges, RuntimeClasses, PersistentVolumes, PersistentVolumeClaims and Lists of them",
+            "Service v1: a board has no Services; give a port of the Pod a hostPort",
         ),
         (
             "apiVersion: example.com/v1\nkind: Widget\n",
@@ -176,7 +176,7 @@ fn other_kinds_are_rejected_by_name_with_an_alternative() {
         ),
         (
             "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Service}]\n",
-            "items[0]: Service v1: not yet; nodlet accepts Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses, LimitRanges, RuntimeClasses, PersistentVolumes, PersistentVolumeClaims and Lists of them",
+            "items[0]: Service v1: a board has no Services; give a port of the Pod a hostPort",
         ),
     ] {
         assert_eq!(refused(head).to_string(), format!("web.yaml: {expected}"));
