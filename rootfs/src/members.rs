@@ -23,6 +23,8 @@ const BLOCK: u64 = 512;
 /// The most bytes of long names, long links and PAX records of one member. Linux caps a file's extended
 /// attributes at 64 KiB, and base64 and names add to that.
 const EXTENSION_MAX: u64 = 256 * 1024;
+/// The most empty bytes after the end of an archive. Tools pad it to the length of a record, at most 1 MiB.
+const PADDING_MAX: u64 = 16 * 1024 * 1024;
 
 // The ranges of numbers in a header.
 const MODE: Range<usize> = 100..108;
@@ -162,7 +164,12 @@ impl<R: Read> Members<R> {
         loop {
             match self.reader.read(&mut block) {
                 Ok(0) => return Ok(()),
-                Ok(n) if is_empty(&block[..n]) => self.position += n as u64,
+                Ok(n) if is_empty(&block[..n]) && self.position - self.at < PADDING_MAX => {
+                    self.position += n as u64;
+                }
+                Ok(n) if is_empty(&block[..n]) => {
+                    return Err(self.wrong("more than 16 MiB of zeros after its end: not a tar archive"));
+                }
                 Ok(_) => {
                     return Err(self.wrong("data after its end: it is damaged, or more than one archive"));
                 }

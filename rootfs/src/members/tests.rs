@@ -149,3 +149,16 @@ fn numbers_in_headers_are_read_as_go_reads_them() {
         assert_eq!(number(field), expected, "{}", shown(field));
     }
 }
+
+#[test]
+fn an_archive_with_endless_zeros_after_its_end_is_refused() {
+    let archive = TarBuilder::new().file("a", "1").finish();
+    let padded = |zeros: u64| {
+        let mut members = Members::new((&archive[..]).chain(io::repeat(0).take(zeros)));
+        while members.next().expect("a member").is_some() {}
+        members.finish().map_err(|error| error.to_string())
+    };
+    assert_eq!(padded(1 << 20), Ok(()));
+    let error = padded(u64::MAX).unwrap_err();
+    assert!(error.ends_with("more than 16 MiB of zeros after its end: not a tar archive"), "{error}");
+}
