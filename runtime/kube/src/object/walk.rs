@@ -159,6 +159,10 @@ fn zero_for_null(json: &mut Json, field: &Field) {
 
 fn value(json: &mut Json, field: &Field, path: &Path<'_>, findings: &mut Findings) {
     let wrong = match field.value {
+        Value::String if json.is_boolean() => Some(
+            "must be a string: put it in quotes (YAML takes y, n, yes, no, on and off for true or false)"
+                .to_owned(),
+        ),
         Value::String => (!json.is_string()).then(|| "must be a string: put it in quotes".to_owned()),
         // A client that parses the object would fail.
         Value::Time => (!json.as_str().is_some_and(Timestamp::is_time))
@@ -323,7 +327,8 @@ mod tests {
             ),
             (
                 json!({"metadata": {"labels": {"a": true}}}),
-                "metadata.labels[a]: Invalid value: true: must be a string: put it in quotes",
+                "metadata.labels[a]: Invalid value: true: must be a string: put it in quotes (YAML takes y, n, yes, no, on \
+                 and off for true or false)",
             ),
             (json!({"metadata": {"labels": "x"}}), "metadata.labels: Invalid value: \"x\": must be a map"),
             (
