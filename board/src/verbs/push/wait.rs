@@ -13,7 +13,8 @@ pub(super) fn until_ready(client: &Client, pods: &[Value], patience: Duration) -
     let mut all = true;
     for pod in pods {
         let text = |field: &str| pod[field].as_str().unwrap_or_default();
-        let mut last = None;
+        let place = format!("pod/{}", text("name"));
+        let (mut last, mut shown) = (None, Vec::new());
         let ended = loop {
             let left = end.saturating_duration_since(Instant::now()).as_secs();
             let target = format!(
@@ -30,6 +31,12 @@ pub(super) fn until_ready(client: &Client, pods: &[Value], patience: Duration) -
                         "DELETED" => Some(false),
                         _ => outcome(object),
                     };
+                    if let Some((reason, waits)) = waiting(object).filter(|_| ended.is_none())
+                        && !shown.contains(&reason)
+                    {
+                        eprintln!("{place} waits: {waits}");
+                        shown.push(reason);
+                    }
                 }
                 Ok(if ended.is_some() { WatchFlow::Stop } else { WatchFlow::Continue })
             });
@@ -44,7 +51,6 @@ pub(super) fn until_ready(client: &Client, pods: &[Value], patience: Duration) -
                 _ => {}
             }
         };
-        let place = format!("pod/{}", text("name"));
         match ended {
             Some(true) => println!("{place} ready"),
             Some(false) => eprintln!("error: {place} failed{}", why(last.as_ref())),
@@ -69,22 +75,33 @@ fn outcome(pod: &Value) -> Option<bool> {
     ready.any(|condition| condition["status"] == "True").then_some(true)
 }
 
-/// The reason and message of the first container that has any: `: app: ErrImageNeverPull: …`.
+/// Why a pod failed or is not ready: `: app: ErrImageNeverPull: …`.
 fn why(pod: Option<&Value>) -> String {
-    let Some(status) = pod.map(|pod| &pod["status"]) else {
+    let Some(pod) = pod else {
         return String::new();
     };
-    let lists = ["initContainerStatuses", "containerStatuses"];
-    let mut containers = lists.iter().filter_map(|list| status[*list].as_array()).flatten();
-    let waits = containers.find_map(|container| {
-        let waiting = &container["state"]["waiting"];
-        let reason = waiting["reason"].as_str()?;
-        let message = waiting["message"].as_str().unwrap_or_default();
-        Some(format!(": {}: {reason} {message}", container["name"].as_str().unwrap_or_default()))
-    });
-    waits.unwrap_or_else(|| match (status["reason"].as_str(), status["message"].as_str()) {
+    if let Some((_, waits)) = waiting(pod) {
+        return format!(": {waits}");
+    }
+    match (pod["status"]["reason"].as_str(), pod["status"]["message"].as_str()) {
         (None, None) => String::new(),
         (reason, message) => format!(": {} {}", reason.unwrap_or_default(), message.unwrap_or_default()),
+    }
+}
+
+/// The reason for which the first container waits that does not just start, and this with its name and message.
+fn waiting(pod: &Value) -> Option<(String, String)> {
+    let lists = ["initContainerStatuses", "containerStatuses"];
+    let mut containers = lists.iter().filter_map(|list| pod["status"][*list].as_array()).flatten();
+    containers.find_map(|container| {
+        let waiting = &container["state"]["waiting"];
+        let reason = waiting["reason"].as_str()?;
+        if matches!(reason, "ContainerCreating" | "PodInitializing") {
+            return None;
+        }
+        let name = container["name"].as_str().unwrap_or_default();
+        let message = waiting["message"].as_str().unwrap_or_default();
+        Some((reason.to_owned(), format!("{name}: {reason} {message}")))
     })
 }
 
@@ -108,6 +125,7 @@ mod tests {
         }
         let waiting =
             json!({"state": {"waiting": {"reason": "ErrImageNeverPull", "message": "x"}}, "name": "app"});
-        assert_eq!(why(Some(&pod(json!({"containerStatuses": [waiting]})))), ": app: ErrImageNeverPull x");
+        let pod = pod(json!({"containerStatuses": [waiting]}));
+        assert_eq!(why(Some(&pod)), ": app: ErrImageNeverPull x");
     }
 }
