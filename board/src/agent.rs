@@ -28,8 +28,8 @@ pub(crate) const VERB: Verb = Verb {
     name: "agent",
     summary: "Run the pods of this machine",
     help: "\
-Run the pods of this machine: those of the manifest directories and those that are
-applied. Ends on SIGTERM and leaves the pods running; the next agent finds them.
+Run the pods of this machine: from the manifest directories, and applied pods.
+Ends on SIGTERM and leaves the pods running; the next agent finds them.
 
 Manifests are read from usr/lib/nodlet/manifests, etc/nodlet/manifests,
 var/lib/nodlet/manifests and run/nodlet/manifests below the root, later ones
@@ -63,6 +63,10 @@ Flags:
                          current one: 5 by default, at least 2
       --container-log-max-size SIZE
                          size at which a log file is rotated, 10Mi by default
+      --encryption-key-file FILE
+                         encrypt what the board stores of its cluster with the
+                         first key of this file below the root; each line is a
+                         name and 32 bytes in base64
       --eviction-hard SIGNAL<QUANTITY,...
                          amounts of memory.available, nodefs.available,
                          nodefs.inodesFree, imagefs.available, imagefs.inodesFree and
@@ -71,12 +75,8 @@ Flags:
                          the memory but at most 100Mi, 10% and 15% of the disks but at
                          most 1Gi, and 5% of the inodes; empty for none
       --eviction-pressure-transition-period DURATION
-                         time for which the Node shows pressure that is over, 5m by
-                         default
-      --encryption-key-file FILE
-                         encrypt what the board stores of its cluster with the
-                         first key of this file below the root; each line is a
-                         name and 32 bytes in base64
+                         time for which a condition of pressure stays true after
+                         the pressure has ended, 5m by default
       --fencing-period DURATION
                          on a board that has joined a cluster: no pod of the cluster
                          runs when the Lease of the Node was not renewed for this
@@ -125,28 +125,32 @@ Flags:
       --node-routes=false
                          in a cluster, make no routes to the pods of other nodes, and
                          do not watch their Nodes
-      --pod-pids-limit N
-                         maximum number of processes and threads of each pod; -1
-                         means no limit. The default is 15 % of the machine's
-                         maximum. All pods together can have 90 % of it
       --pod-cidr CIDR[,CIDR]
                          address range of the pods, and an IPv6 range after a comma
                          (10.85.0.0/24,fd00:10:85::/64); by default the content of
                          etc/nodlet/pod-cidr below the root, else 10.85.0.0/24. In
                          a cluster, spec.podCIDRs of the Node replaces it
-      --terminated-pod-gc-threshold N
-                         number of applied finished pods that are kept, 110 by
-                         default; beyond that, the oldest are removed. 0 keeps all
+      --pod-pids-limit N
+                         maximum number of processes and threads of each pod; -1
+                         means no limit. The default is 15 % of the machine's
+                         maximum. All pods together can have 90 % of it
+      --quiet            log only warnings and errors
+      --register-with-taints KEY=VALUE:EFFECT,...
+                         taints of the node: with the effect NoExecute, only pods
+                         that tolerate them are admitted
+      --root DIR         directory that contains all files of the agent
       --shutdown-grace-period DURATION
                          maximum time for which a shutdown of the machine is delayed
                          through logind (such as 1m30s), while pods end, the lowest
                          priority first; by default, the machine ends the pods
-      --shutdown-grace-period-critical-pods DURATION
-                         part of that time for pods with a priority of 2000000000
-                         or more, which end last
       --shutdown-grace-period-by-pod-priority PRIORITY=DURATION,...
                          instead of both: maximum time to end for the pods from
                          each priority on
+      --shutdown-grace-period-critical-pods DURATION
+                         part of that time for pods with a priority of 2000000000
+                         or more, which end last
+      --stop-after N     for tests: exit as if by SIGKILL after N actions were
+                         started
       --sync-every DURATION
                          on a board that has joined a cluster: connect to it only once
                          in this time (such as 6h; at least 1m), when a link comes up
@@ -154,12 +158,9 @@ Flags:
                          not ready. By default, the board stays connected
       --sync-jitter DURATION
                          random time that is added to --sync-every, 0 by default
-      --quiet            log only warnings and errors
-      --register-with-taints KEY=VALUE:EFFECT,...
-                         taints of the node: with the effect NoExecute, only pods
-                         that tolerate them are admitted
-      --root DIR         directory that contains all files of the agent
-      --stop-after N     for tests: end as by SIGKILL after beginning N actions
+      --terminated-pod-gc-threshold N
+                         number of applied finished pods that are kept, 110 by
+                         default; beyond that, the oldest are removed. 0 keeps all
 ",
     run,
 };

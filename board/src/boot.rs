@@ -74,7 +74,7 @@ pub(crate) fn read_short(file: impl AsRef<Path>) -> io::Result<Option<String>> {
     if bytes.len() > MOST_BYTES {
         return Err(io::Error::other("it has more than 16 KiB"));
     }
-    String::from_utf8(bytes).map(Some).map_err(|_| io::Error::other("it is no text in UTF-8"))
+    String::from_utf8(bytes).map(Some).map_err(|_| io::Error::other("not valid UTF-8"))
 }
 
 #[cfg(test)]

@@ -146,7 +146,7 @@ fn help(mut parser: lexopt::Parser) -> Outcome {
         "nodlet runs Kubernetes Pods on small boards.\n\nUsage: nodlet [--board [USER@]BOARD[:PORT]] [--root DIR] VERB\n\nVerbs:"
     );
     for verb in VERBS.iter().filter(|verb| !verb.summary.is_empty()) {
-        println!("  {:<12} {}", verb.name, verb.summary);
+        println!("  {:<13} {}", verb.name, verb.summary);
     }
     println!(
         "\nOptions:\n  --board [USER@]BOARD[:PORT]   run the verb on this board, over ssh (or $NODLET_BOARD)\n  \

@@ -99,7 +99,7 @@ Examples:
 Flags:
       --pods            also require that every pod is ready or has succeeded
       --root DIR        the root of the agent
-      --wait DURATION   keep trying for this time, such as 30s or 2m
+      --wait DURATION   retry for at most this time, such as 30s or 2m
 ",
     run: healthcheck,
 };
@@ -318,7 +318,7 @@ fn wait(store: &Store, version: &str) -> Outcome {
                     Ok(ExitCode::SUCCESS)
                 }
                 Some(why) => Err(Failure::new(format!(
-                    "nodlet {version} was given up, and the nodlet before runs again: {why}"
+                    "nodlet {version} was rolled back, and the version before it runs again: {why}"
                 ))),
             };
         }

@@ -23,6 +23,22 @@ pub(crate) struct Verb {
 impl Verb {
     /// The text of `--help`.
     pub(crate) fn help(&self) -> String {
-        self.help.trim_end().replace("{types}", &kinds::types())
+        self.help.trim_end().replace("{types}", &wrapped(&kinds::types()))
     }
+}
+
+/// A list as lines of at most 80 characters, indented.
+fn wrapped(list: &str) -> String {
+    let mut lines = vec!["  ".to_owned()];
+    for entry in list.split_inclusive(", ") {
+        let line = match lines.last_mut() {
+            Some(line) if line.len() + entry.len() <= 80 => line,
+            _ => {
+                lines.push("  ".to_owned());
+                lines.last_mut().expect("a line")
+            }
+        };
+        line.push_str(entry);
+    }
+    lines.iter().map(|line| line.trim_end()).collect::<Vec<_>>().join("\n")
 }

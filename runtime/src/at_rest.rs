@@ -32,7 +32,7 @@ impl AtRest {
                 let kind = why.kind();
                 let why = format!("the key file {}: {why}", file.display());
                 log::error!(
-                    "{why}; pods that run are not affected, and nothing of the cluster is read or written"
+                    "{why}; running pods go on, and data of the cluster can be neither read nor written"
                 );
                 AtRest::Unusable(kind, why)
             }
@@ -82,7 +82,7 @@ pub(crate) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("not a regular file"));
     }
     let mut bytes = Vec::new();
     if file.take(MAX_FILE + 1).read_to_end(&mut bytes)? as u64 > MAX_FILE {
@@ -149,7 +149,7 @@ mod tests {
         read().expect_err("a link");
         std::fs::remove_file(&path).expect("removed");
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
-        assert_eq!(read(), Err("it is no regular file".to_owned()));
+        assert_eq!(read(), Err("not a regular file".to_owned()));
         std::fs::remove_file(&path).expect("removed");
         std::fs::File::create(&path).and_then(|file| file.set_len(3 << 30)).expect("a large file");
         assert_eq!(read(), Err("it is larger than 1 MiB".to_owned()));

@@ -33,7 +33,7 @@ pub(crate) fn read(volume: &Path, path: &Path) -> io::Result<String> {
     };
     let found = open(look)?;
     if !found.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("not a regular file"));
     }
     // The same file: a container may have put another one there.
     let file = options.custom_flags(flags.bits()).open(format!("/proc/self/fd/{}", found.as_raw_fd()))?;

@@ -271,7 +271,7 @@ status:
 ",
     );
     let why = node.verb(&[&["join"], &right[..]].concat()).refused();
-    assert!(why.contains("the name board-1 is taken"), "{why}");
+    assert!(why.contains("uses the Node name board-1"), "{why}");
 }
 
 #[test]

@@ -141,7 +141,7 @@ fn a_wrong_device_file_is_reported_with_its_line_and_the_others_stay() {
         (
             "bad.yaml",
             "path: /dev/x\nname: No_Label\n",
-            "bad.yaml:2: name: \"No_Label\" is no name of a device",
+            "bad.yaml:2: name: \"No_Label\" is not a name of a device",
         ),
         (
             "mem.yaml",
@@ -181,7 +181,7 @@ fn a_pod_waits_for_its_device_and_follows_it_while_it_runs() {
         "modem.yaml",
         &asking("modem", "open /dev/usb then print open then sleep", "nodlet.dev/usb: 1"),
     );
-    let missing = format!("device nodlet.dev/usb is not there ({0}): {0} does not exist", node.path());
+    let missing = format!("device nodlet.dev/usb was not found ({0}): {0} does not exist", node.path());
     wait_event(&device, "modem", &missing);
     let app = || device.pod("modem").container("app");
     device.wait_for("the reason and the message", || {
@@ -247,7 +247,7 @@ fn a_device_is_found_by_its_attributes_as_soon_as_the_kernel_has_it() {
         "late.yaml",
         &asking("late", "open /dev/loop then print open then sleep", "nodlet.dev/loop: 1"),
     );
-    wait_event(&device, "late", "device nodlet.dev/loop is not there");
+    wait_event(&device, "late", "device nodlet.dev/loop was not found");
     let control = fs::File::open("/dev/loop-control").expect("the kernel has loop devices");
     let change = |request: libc::c_ulong| {
         use std::os::fd::AsRawFd;
@@ -397,7 +397,7 @@ fn an_interface_moves_into_the_pod_and_comes_back_under_its_name() {
     let text =
         asking_with("bus", steps, "nodlet.dev/can: 1", "securityContext: {capabilities: {add: [NET_ADMIN]}}");
     device.write_manifest("bus.yaml", &text);
-    let missing = format!("device nodlet.dev/can is not there: there is no interface {}", link.0);
+    let missing = format!("device nodlet.dev/can was not found: there is no interface {}", link.0);
     wait_event(&device, "bus", &format!("FailedCreatePodSandBox: Failed to create pod sandbox: {missing}"));
 
     let peer = format!("{}p", link.0);

@@ -59,7 +59,7 @@ fn the_examples_do_what_they_say() {
         let events = device.pod("serial").events();
         events
             .iter()
-            .any(|event| event.contains("device nodlet.dev/gps is not there (a device of the subsystem tty"))
+            .any(|event| event.contains("device nodlet.dev/gps was not found (a device of the subsystem tty"))
     });
     // Not every machine has what these need; then they say so.
     let fails = |name: &str, expected: &str| {

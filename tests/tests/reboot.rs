@@ -322,7 +322,7 @@ fn unknown_entries_of_the_run_directory_are_removed_at_the_next_start() {
     device.wait_for("only the pod to be left", || names() == [uid.as_str()]);
     assert!(device.manifests().join("web.yaml").exists(), "a link is removed, not what it leads to");
     assert_eq!(device.pod("web").born("app"), born);
-    assert!(device.agent_log().contains("notes.txt is no directory of a pod; removing it"));
+    assert!(device.agent_log().contains("notes.txt is not a directory of a pod; removing it"));
 }
 
 /// Watches writes to `/var` and `/etc` of a device, except to logs, which continue to grow.

@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     }
     if let Some(wrong) = only.iter().find(|only| !MEASURES.iter().any(|(name, _)| name == only)) {
         let names: Vec<&str> = MEASURES.iter().map(|(name, _)| *name).collect();
-        return Err(Failure(format!("there is no measure {wrong:?}; there are {}", names.join(", "))));
+        return Err(Failure(format!("unknown measure {wrong:?}; there are {}", names.join(", "))));
     }
     setup::require_root()?;
     run_command(cargo()?.args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;

@@ -96,7 +96,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 fn step(name: &str) -> Result<Step, Failure> {
     STEPS.iter().find(|(step, _)| *step == name).copied().ok_or_else(|| {
         let known: Vec<&str> = STEPS.iter().map(|(step, _)| *step).collect();
-        Failure(format!("there is no step {name:?}; there are {}", known.join(", ")))
+        Failure(format!("unknown step {name:?}; there are {}", known.join(", ")))
     })
 }
 

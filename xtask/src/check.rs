@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         arguments.iter().partition(|argument| *argument == "--install");
     for wanted in &arguments {
         if !STEPS.iter().any(|(name, _, _)| name == wanted) {
-            return Err(Failure(format!("there is no step {wanted:?}; {}", usage("check"))));
+            return Err(Failure(format!("unknown step {wanted:?}; {}", usage("check"))));
         }
     }
     let chosen = |name: &str| arguments.is_empty() || arguments.iter().any(|wanted| *wanted == name);

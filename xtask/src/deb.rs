@@ -55,7 +55,7 @@ fn require_version(version: &str) -> Outcome {
         return Ok(());
     }
     Err(Failure(format!(
-        "{version:?} is no version of a Debian package: it begins with a digit, and has letters, digits and . + - ~"
+        "{version:?} is not a version of a Debian package: it begins with a digit, and has letters, digits and . + - ~"
     )))
 }
 
@@ -277,8 +277,9 @@ impl Time {
                 .map_err(|_| "there is no commit whose time the package could have: set SOURCE_DATE_EPOCH")?,
         };
         let seconds = seconds.trim();
-        let number =
-            seconds.parse().map_err(|_| format!("SOURCE_DATE_EPOCH={seconds:?} is no number of seconds"))?;
+        let number = seconds
+            .parse()
+            .map_err(|_| format!("SOURCE_DATE_EPOCH={seconds:?} is not a number of seconds"))?;
         let date = |format: &str| -> Result<String, Failure> {
             let at = format!("@{seconds}");
             let text = output(Command::new("date").env("LC_ALL", "C").args(["-u", "-d", &at, format]))?;

@@ -20,7 +20,7 @@ pub(crate) fn run(_: &[String]) -> Outcome {
 fn build() -> Result<std::path::PathBuf, Failure> {
     let (version, host) = compiler()?;
     if version.contains("nightly") || version.contains("beta") {
-        return Err(Failure(format!("rustc {version} is no stable Rust")));
+        return Err(Failure(format!("rustc {version} is not a stable Rust")));
     }
     let dir = work("distribution")?;
     let (source, home) = (dir.join("source"), dir.join("cargo-home"));

@@ -43,7 +43,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Elf, Failure> {
     let layout = match bytes.get(..6) {
         Some(b"\x7fELF\x01\x01") => LAYOUT_32,
         Some(b"\x7fELF\x02\x01") => LAYOUT_64,
-        _ => return Err("the binary is no little-endian ELF file".into()),
+        _ => return Err("the binary is not a little-endian ELF file".into()),
     };
     let number = |at: usize, length: usize| -> Option<u64> {
         let field = bytes.get(at..at.checked_add(length)?)?;

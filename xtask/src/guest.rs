@@ -180,7 +180,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     let guest = GUESTS.iter().find(|guest| guest.name == name).ok_or_else(|| {
         let names: Vec<&str> = GUESTS.iter().map(|guest| guest.name).collect();
         let names = names.join(", ");
-        Failure(format!("there is no guest {name:?}, only {names}; {}", usage("guest")))
+        Failure(format!("unknown guest {name:?}, only {names}; {}", usage("guest")))
     })?;
     if words.is_empty() {
         return boot_all(processor, &[guest], choice, nodlet);

@@ -166,7 +166,7 @@ fn flags(lines: &[&str]) -> Result<Vec<Flag>, Failure> {
             let is_last = !name.ends_with(',');
             let name = name.trim_end_matches(',').split(['=', '[']).next().unwrap_or(name);
             if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
-                return Err(Failure(format!("{name:?} is no name of a flag")));
+                return Err(Failure(format!("{name:?} is not a name of a flag")));
             }
             flag.names.push(name.to_owned());
             if is_last || !head.starts_with('-') {

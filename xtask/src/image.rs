@@ -554,7 +554,7 @@ fn authorized_keys(files: &[PathBuf]) -> Result<String, Failure> {
             });
             if !kind || !words.next().is_some_and(|key| key.starts_with("AAAA")) {
                 return Err(Failure(format!(
-                    "{} is no public key of SSH: it must begin with its kind, as `ssh-ed25519 AAAA...`",
+                    "{} is not a public key of SSH: it must begin with its kind, as `ssh-ed25519 AAAA...`",
                     file.display()
                 )));
             }
@@ -612,7 +612,7 @@ mod tests {
             b"ssh-is my key",
             b"ssh-ed25519 AAAAC3Nz me\nnonsense",
         ] {
-            assert!(keys(wrong).unwrap_err().contains("is no public key of SSH"), "{wrong:?}");
+            assert!(keys(wrong).unwrap_err().contains("is not a public key of SSH"), "{wrong:?}");
         }
         assert!(keys(b"ssh-ed25519 AAAA\xff").unwrap_err().contains("failed to read"));
         fs::remove_file(file).unwrap();

@@ -87,7 +87,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             "--seed" => seed = Some(value("a number", is_number)?),
             "--shard" => shard = Some(value("a part and of how many, as 2/5", is_shard)?),
             name if SUBJECTS.iter().any(|(subject, _)| *subject == name) => wanted.push(name),
-            other => return Err(Failure(format!("there is no subject {other:?}; {}", usage("long")))),
+            other => return Err(Failure(format!("unknown subject {other:?}; {}", usage("long")))),
         }
     }
     let chosen = || SUBJECTS.iter().filter(|(name, _)| wanted.is_empty() || wanted.contains(name));

@@ -94,7 +94,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let Some(task @ (_, _, what)) = TASKS.iter().find(|(task, ..)| task == name) else {
-        eprint!("xtask: there is no task {name:?}\n{}", overview());
+        eprint!("xtask: unknown task {name:?}\n{}", overview());
         return ExitCode::from(2);
     };
     if rest.iter().any(|argument| is_help(argument)) {

@@ -169,7 +169,7 @@ pub(crate) fn get(name: &str) -> Result<Profile, Failure> {
     let known = known()?;
     if !known.iter().any(|known| known == name) {
         let known = known.join(", ");
-        return Err(Failure(format!("there is no profile {name:?} in board/profiles, only {known}")));
+        return Err(Failure(format!("unknown profile {name:?} in board/profiles, only {known}")));
     }
     parse(
         name,

@@ -111,7 +111,7 @@ pub(crate) struct Package {
 pub(crate) fn get(triple: &str) -> Result<&'static Target, Failure> {
     TARGETS.iter().find(|target| target.triple == triple).ok_or_else(|| {
         let known: Vec<&str> = TARGETS.iter().map(|target| target.triple).collect();
-        Failure(format!("there is no target {triple:?}; there are {}", known.join(", ")))
+        Failure(format!("unknown target {triple:?}; there are {}", known.join(", ")))
     })
 }
 

@@ -89,7 +89,7 @@ pub(super) fn set_up() -> u8 {
         }
     };
     let mut board = config::read().unwrap_or_else(|error| {
-        note("know this board", Err(error));
+        note("read the identity of this board", Err(error));
         config::Board::default()
     });
     load_modules(&mut note);

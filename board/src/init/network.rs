@@ -223,7 +223,8 @@ impl Service<'_> {
                     .and_then(|length| sntp::read(&bytes[..length], sent, arrived, self.board.built));
                 match answer {
                     Ok(answer) => self.correct(server, &answer),
-                    Err(why) => self.ask_later(format!("the time server {server} is of no use: {why}")),
+                    Err(why) => self
+                        .ask_later(format!("the response of the time server {server} was rejected: {why}")),
                 }
             }
             None => {}

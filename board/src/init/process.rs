@@ -16,7 +16,7 @@ pub(super) const ABSENT: u8 = 113;
 pub(super) fn halt(mode: RebootMode) -> ! {
     loop {
         let Err(error) = reboot(mode);
-        say(format_args!("the kernel does not go down: {error}"));
+        say(format_args!("failed to reboot or power off: {error}"));
         std::thread::sleep(Duration::from_secs(60));
     }
 }

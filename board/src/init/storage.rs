@@ -88,7 +88,7 @@ fn make_directory(path: &Path) -> io::Result<()> {
     }
     if fs::symlink_metadata(path).is_ok() {
         let aside = path.with_extension("damaged");
-        say(format_args!("{} is no directory: renaming it to {}", path.display(), aside.display()));
+        say(format_args!("{} is not a directory: renaming it to {}", path.display(), aside.display()));
         fs::rename(path, aside)?;
     }
     fs::create_dir(path)
@@ -471,7 +471,7 @@ impl Disk {
 }
 
 fn outcome(done: &io::Result<()>) -> String {
-    done.as_ref().err().map_or_else(|| "which it takes".to_owned(), |error| format!("which fails: {error}"))
+    done.as_ref().err().map_or_else(|| "which succeeded".to_owned(), |error| format!("which failed: {error}"))
 }
 
 const BLKPG_ADD: libc::c_int = 1;

@@ -213,7 +213,9 @@ pub(super) fn program(
         }
     }
     if end_of_headers.is_none_or(|end| length < end) {
-        return Err(format!("it is cut off: it has {length} bytes, and its headers speak of more").into());
+        return Err(
+            format!("the file is incomplete: it has {length} bytes, fewer than its headers require").into()
+        );
     }
     if let Some(mut verifier) = verifier {
         verifier.finalize().map_err(|_| "the signature is of other content")?;

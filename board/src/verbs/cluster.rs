@@ -125,8 +125,7 @@ fn join(mut context: Context, mut parser: Parser) -> Outcome {
     check_token(&token).map_err(Failure::new)?;
     if hashes.is_empty() {
         return Err(context.wrong_use(
-            "--discovery-token-ca-cert-hash is missing: without it, the board could not tell the cluster from an \
-             attacker"
+            "--discovery-token-ca-cert-hash is missing: without it, the board cannot authenticate the cluster"
                 .to_owned(),
         ));
     }

@@ -39,7 +39,8 @@ Flags:
       --attach            attach to the container, as -i does
   -c, --container NAME    name of the new container
       --image IMAGE       image of the new container
-      --image-pull-policy POLICY  pull policy: Always, IfNotPresent or Never
+      --image-pull-policy POLICY
+                          pull policy: Always, IfNotPresent or Never
   -n, --namespace NAME    the namespace, instead of default
       --profile PROFILE   privileges: general, baseline, restricted, netadmin or sysadmin
   -i, --stdin             send standard input; without -t, the end of the input is sent, too

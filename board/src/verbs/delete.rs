@@ -21,7 +21,8 @@ pub(crate) const VERB: Verb = Verb {
     help: "\
 Stop pods and delete them, with their manifests; delete other objects.
 
-Usage: nodlet delete (pod NAME... | pod -l LABELS | pod --all | TYPE NAME... | -f FILE|DIR|-) [flags]
+Usage: nodlet delete (pod NAME... | pod -l LABELS | pod --all) [flags]
+       nodlet delete (TYPE NAME... | -f FILE|DIR|-) [flags]
 
 Examples:
   # Stop a pod, and wait until it is gone

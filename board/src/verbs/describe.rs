@@ -21,7 +21,8 @@ Show the details of pods, of the node or of other objects, and their events.
 
 Usage: nodlet describe (TYPE [NAME_PREFIX...] | TYPE/NAME...) [flags]
 
-TYPE is one of {types}.
+TYPE is one of the following:
+{types}
 
 Examples:
   # Find out why a pod does not run

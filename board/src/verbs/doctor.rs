@@ -40,11 +40,12 @@ Check whether this machine has what pods need, and report a remedy for each prob
 
 Usage: nodlet doctor [--kernel-config FILE | --identity FILE] [-o json]
 
-Needs no agent and no root directory. As root, it tests the kernel's features, in processes with their
-own namespaces, and in a directory beside the data directory, which it removes. As another user, it
-reports what only root can test as unknown.
+Needs no agent and no root directory. As root, it tests the kernel's features, in processes
+with their own namespaces, and in a directory beside the data directory, which it removes.
+As another user, it reports what only root can test as unknown.
 
-Exit codes: 0 if nothing that pods need is missing, 1 if something is, 2 if nothing could be checked.
+Exit codes: 0 if nothing that pods need is missing, 1 if something is, 2 if nothing could
+be checked.
 
 Examples:
   # Before nodlet is installed, or when a pod does not start

@@ -26,8 +26,8 @@ List objects.
 
 Usage: nodlet get (TYPE [NAME...] | -f FILE|DIR|-) [flags]
 
-TYPE is one of {types};
-TYPE/NAME works too.
+TYPE is one of the following, or TYPE/NAME:
+{types}
 
 Examples:
   # The pods of the namespace default, and their changes

@@ -15,8 +15,9 @@ pub(crate) const VERB: Verb = Verb {
     help: "\
 Restart the containers of pods, for example after an image with the same tag was loaded.
 
-Each container ends within the grace period of its pod, and another run follows, whatever the restart policy says. The
-pod keeps its address and its volumes. Init containers, and containers that are complete, do not run again.
+Each container ends within the grace period of its pod, and another run follows, whatever
+the restart policy is. The pod keeps its address and its volumes. Init containers, and
+containers that are complete, do not run again.
 
 Usage: nodlet restart POD... [flags]
 

@@ -195,7 +195,7 @@ pub async fn request_signature(
 /// Checks that the first certificate is for this key: with another one, the board could no longer connect.
 fn check_certificate(certificates: &[Vec<u8>], key: &ClientKey) -> Result<(), &'static str> {
     let first = certificates.first().and_then(|first| Certificate::parse(first));
-    match first.ok_or("something that is no certificate")?.public_key_info == key.public_key_info() {
+    match first.ok_or("something that is not a certificate")?.public_key_info == key.public_key_info() {
         true => Ok(()),
         false => Err("a certificate for another key"),
     }
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(check_certificate(&[certificate.clone(), vec![1]], &key), Ok(()));
         assert_eq!(check_certificate(&[certificate], &other), Err("a certificate for another key"));
         for nothing in [vec![], vec![vec![0x30, 0]]] {
-            assert_eq!(check_certificate(&nothing, &key), Err("something that is no certificate"));
+            assert_eq!(check_certificate(&nothing, &key), Err("something that is not a certificate"));
         }
     }
 

@@ -105,24 +105,24 @@ impl fmt::Display for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             JoinError::Server(text) => {
-                write!(f, "{text:?} is no API server: HOST:PORT is right, such as 192.0.2.1:6443")
+                write!(f, "the API server {text:?} is invalid: must be HOST:PORT, such as 192.0.2.1:6443")
             }
             JoinError::Token => f.write_str("the token must have the form abcdef.0123456789abcdef"),
             JoinError::Hash(text) => {
-                write!(f, "{text:?} is no hash of a CA: sha256: and 64 hexadecimal digits are right")
+                write!(f, "the CA hash {text:?} is invalid: must be sha256: followed by 64 hexadecimal digits")
             }
             JoinError::NotJson => f.write_str("it is not JSON"),
             JoinError::Missing(field) => write!(f, "the field {field} is missing"),
-            JoinError::Wrong { field, what } => write!(f, "the field {field} is no {what}"),
+            JoinError::Wrong { field, what } => write!(f, "the field {field} is not a {what}"),
             JoinError::NotKubeconfig => {
-                f.write_str("it is no kubeconfig: `apiVersion: v1` and `kind: Config` are right")
+                f.write_str("not a kubeconfig: must have `apiVersion: v1` and `kind: Config`")
             }
             JoinError::NoEntry { list, name } => write!(f, "the list {list} has no entry {name:?}"),
             JoinError::NotSupported { field, possible } => {
                 write!(f, "the field {field} is not supported: {possible} are possible")
             }
             JoinError::Url(url) => {
-                write!(f, "the field cluster.server is {url:?}: https://HOST:PORT is right")
+                write!(f, "the field cluster.server is {url:?}: must be https://HOST:PORT")
             }
             JoinError::NoAuthority => {
                 f.write_str("the ConfigMap kube-public/cluster-info has no certificate-authority-data")
@@ -131,7 +131,7 @@ impl fmt::Display for JoinError {
                 "no CA certificate of the cluster has the hash of --discovery-token-ca-cert-hash: this is another \
                  cluster, or somebody between it and this board",
             ),
-            JoinError::Authority(_) => f.write_str("the CA of the cluster is of no use"),
+            JoinError::Authority(_) => f.write_str("the CA certificate of the cluster is invalid"),
             JoinError::Clock { now, from } => write!(
                 f,
                 "the clock of this board is wrong: it shows {now}, and the CA of the cluster is valid from {from}; \
@@ -143,8 +143,8 @@ impl fmt::Display for JoinError {
             ),
             JoinError::NameTaken { name, machine_id } => write!(
                 f,
-                "the name {name} is taken: a Node of this name is Ready, and is another machine (machine ID \
-                 {machine_id}); choose another name with --node-name of `nodlet agent`, or delete that Node"
+                "another machine (machine ID {machine_id}) uses the Node name {name}, and is Ready; \
+                 choose another name with --node-name of `nodlet agent`, or delete that Node"
             ),
             JoinError::Call { step, .. } => write!(f, "failed to {step}"),
             JoinError::Key(_) => f.write_str("failed to make a key"),
@@ -216,6 +216,9 @@ mod tests {
         let error = JoinError::Key(Box::new(ApiError::Timeout));
         assert_eq!(causes(&error), "failed to make a key: no response within 15 s");
         let error = JoinError::Authority(TlsError::Ended);
-        assert_eq!(causes(&error), "the CA of the cluster is of no use: the server closed the connection");
+        assert_eq!(
+            causes(&error),
+            "the CA certificate of the cluster is invalid: the server closed the connection"
+        );
     }
 }

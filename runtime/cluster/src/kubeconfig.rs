@@ -137,12 +137,12 @@ mod tests {
             (
                 "/clusters/1/cluster/certificate-authority-data",
                 json!("KioqKg=="),
-                "certificate-authority-data is no certificate",
+                "certificate-authority-data is not a certificate",
             ),
             ("/clusters/1/cluster", json!({ "insecure-skip-tls-verify": true }), "insecure-skip-tls-verify"),
             ("/users/0/user", json!({ "client-key-data": "" }), "client-key-data"),
-            ("/users/0/user/token", json!("hush\r\nX: y"), "user.token is no token"),
-            ("/users/0/user/token", json!(""), "user.token is no token"),
+            ("/users/0/user/token", json!("hush\r\nX: y"), "user.token is not a token"),
+            ("/users/0/user/token", json!(""), "user.token is not a token"),
             ("/users/0", json!({ "name": "u", "exec": {} }), "exec"),
         ] {
             let mut config = config();

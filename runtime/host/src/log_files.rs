@@ -119,7 +119,7 @@ impl Directory {
         };
         let metadata = found.metadata()?;
         let problem = if !metadata.is_file() {
-            "it is no regular file"
+            "not a regular file"
         } else if metadata.nlink() > 1 {
             "it has another name, as a hard link"
         } else if metadata.uid() != nix::unistd::geteuid().as_raw() {

@@ -261,8 +261,9 @@ fn single_of_kind(object: Value, kind: Kind) -> Result<Value, ManifestError> {
 
 fn single(object: Value) -> Result<find::Found, ManifestError> {
     let found = find::objects(object).map_err(ManifestError::of_kind)?;
-    let [found] = <[find::Found; 1]>::try_from(found)
-        .map_err(|_| ManifestError::of_kind("one object is created at a time, not a List".to_owned()))?;
+    let [found] = <[find::Found; 1]>::try_from(found).map_err(|_| {
+        ManifestError::of_kind("a List cannot be created: send each object separately".to_owned())
+    })?;
     Ok(found)
 }
 

@@ -90,7 +90,7 @@ impl Registry {
                 serde_json::from_slice(bytes).map_err(|error| TextError::new(error.to_string(), error))?;
             match saved {
                 Value::Array(saved) => Ok(saved),
-                _ => Err("it is no list".to_owned().into()),
+                _ => Err("it is not a list".to_owned().into()),
             }
         });
         let saved = saved.and_then(|saved| check_bindings(&saved).map(|()| saved).map_err(TextError::from));

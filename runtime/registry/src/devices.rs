@@ -79,7 +79,7 @@ where
         let found = found.map_err(|why| {
             let place = place_of(&definition.source);
             missing(format!(
-                "device {DEVICE_DOMAIN}{name} is not there ({place}): {why} ({})",
+                "device {DEVICE_DOMAIN}{name} was not found ({place}): {why} ({})",
                 definition.place
             ))
         })?;
@@ -127,7 +127,7 @@ pub fn grant_interfaces(
         }
         if let Err(why) = look_up(&definition) {
             let message =
-                format!("device {DEVICE_DOMAIN}{device} is not there: {why} ({})", definition.place);
+                format!("device {DEVICE_DOMAIN}{device} was not found: {why} ({})", definition.place);
             return Err((SandboxFailure::DeviceNotFound, message));
         }
         if !interfaces.contains(name) {

@@ -137,7 +137,7 @@ impl Places {
     pub(super) fn hold_object(&self, bytes: usize) -> Result<Held, Status> {
         Held::among(&self.objects, bytes, OBJECTS).ok_or_else(|| {
             Status::too_many_requests(
-                "objects of other clients have to be looked at first: try again in a moment",
+                "the agent is still reading the requests of other clients: try again in a moment",
             )
         })
     }

@@ -435,7 +435,7 @@ fn a_missing_object_or_key_of_a_variable_is_reported_with_the_kubelets_text() {
         assert_eq!((failure.reason, &*failure.message), (StartFailureReason::ObjectNotFound, expected));
     }
     let container = "env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: bin}}}]";
-    let failure = config_with(container, "", &image(), &objects(OBJECTS)).expect_err("it is no text");
+    let failure = config_with(container, "", &image(), &objects(OBJECTS)).expect_err("not valid UTF-8");
     assert_eq!(failure.reason, StartFailureReason::CreateContainerError);
     let expected = "the value of the environment variable \"A\" from secret \"s\" is not text: mount the object as a volume";
     assert_eq!(&*failure.message, expected);

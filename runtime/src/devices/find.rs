@@ -60,7 +60,7 @@ fn at_path(path: &str, dev: &Path) -> Result<FoundDevice, String> {
     let block = match about.st_mode & libc::S_IFMT {
         libc::S_IFCHR => false,
         libc::S_IFBLK => true,
-        _ => return Err(format!("{path} is no device")),
+        _ => return Err(format!("{path} is not a device")),
     };
     Ok(FoundDevice { block, major: libc::major(about.st_rdev), minor: libc::minor(about.st_rdev) })
 }
@@ -197,7 +197,7 @@ mod tests {
             ("/dev/absolute", "/dev/absolute is a link that leads out of /dev"),
             ("/dev/by-id/out", "/dev/by-id/out is a link that leads out of /dev"),
             ("/dev/loop", "/dev/loop is a link that leads out of /dev"),
-            ("/dev/file", "/dev/file is no device"),
+            ("/dev/file", "/dev/file is not a device"),
             ("/dev/memory", "it gives access to the whole machine: no container gets it"),
         ] {
             assert_eq!(found(path).expect_err(path), expected);

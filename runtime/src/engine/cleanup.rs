@@ -142,7 +142,9 @@ impl fmt::Display for CleanupError {
         match self {
             CleanupError::Find { uid, .. } => write!(f, "failed to look for processes of {uid}"),
             CleanupError::Kill { cgroup, .. } => write!(f, "failed to kill the processes of {cgroup}"),
-            CleanupError::Alive { cgroup } => write!(f, "processes of {cgroup} do not die"),
+            CleanupError::Alive { cgroup } => {
+                write!(f, "processes in the cgroup {cgroup} did not end after SIGKILL")
+            }
             CleanupError::Remove(error) => error.fmt(f),
         }
     }

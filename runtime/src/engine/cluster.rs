@@ -139,7 +139,7 @@ impl Engine {
                 Ok(()) => return,
                 Err(TrySendError::Full(reply)) => (reply, "the board is synchronising"),
                 Err(TrySendError::Closed(reply)) => {
-                    (reply, "the board takes part in no cluster; see `nodlet events`")
+                    (reply, "the board is not connected to a cluster; see `nodlet events`")
                 }
             },
             None => (reply, "the board has joined no cluster"),
@@ -179,7 +179,7 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
     let Some(credentials) = enrolment::credentials(&shell).await else { return };
     if credentials.node != shell.config.node_name {
         return log::error!(
-            "the board takes part in no cluster: it joined as {}, and its node is {}; run `nodlet leave` and `nodlet join`, or use --node-name",
+            "the board is not connected to its cluster: it joined as {}, and its node is {}; run `nodlet leave` and `nodlet join`, or use --node-name",
             credentials.node,
             shell.config.node_name
         );

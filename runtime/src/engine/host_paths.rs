@@ -32,7 +32,7 @@ impl fmt::Display for HostPathError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             HostPathError::NoAnswer => {
-                "MountVolume.SetUp failed: a hostPath does not answer: is its server gone?"
+                "MountVolume.SetUp failed: a hostPath did not respond: its file server may be unreachable"
             }
             HostPathError::Thread(_) => "MountVolume.SetUp failed: no thread to look at a hostPath",
             HostPathError::Volume(error) => return error.fmt(f),

@@ -80,7 +80,7 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
     let (directories, strays): (Vec<_>, Vec<_>) =
         entries.into_iter().partition(|path| path.is_dir() && !path.is_symlink());
     for stray in strays {
-        log::warn!("{} is no directory of a pod; removing it", stray.display());
+        log::warn!("{} is not a directory of a pod; removing it", stray.display());
         if let Err(error) = fs::remove_file(&stray) {
             log::error!("failed to remove {}: {error}", stray.display());
         }

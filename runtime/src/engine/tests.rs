@@ -201,6 +201,6 @@ fn failed_actions_keep_their_causes_and_give_no_advice_about_disks_for_files_on_
     assert_eq!(no_pipe.message(), "failed to make a pipe: EMFILE: Too many open files");
     let signal = StopError::Signal(std::io::Error::from_raw_os_error(libc::ESRCH));
     assert_eq!(chain(&signal), "signal the container: No such process (os error 3)");
-    let late = "MountVolume.SetUp failed: a hostPath does not answer: is its server gone?";
+    let late = "MountVolume.SetUp failed: a hostPath did not respond: its file server may be unreachable";
     assert_eq!(chain(&HostPathError::NoAnswer), late);
 }

@@ -100,7 +100,7 @@ fn tail_of_file(path: &Path) -> io::Result<String> {
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("not a regular file"));
     }
     let length = metadata.len();
     file.seek(SeekFrom::Start(length.saturating_sub(MAX_MESSAGE)))?;

@@ -165,8 +165,8 @@ impl Client {
     /// or not valid now, or the server rejects the client's certificate.
     pub async fn verified(stream: Async<TcpStream>, host: &str, trust: &Trust) -> Result<Client, TlsError> {
         let name = ServerName::try_from(host.trim_end_matches('.').to_owned());
-        let name =
-            name.map_err(|_| TlsError::Failed(Error::General(format!("{host:?} is no name of a server"))))?;
+        let name = name
+            .map_err(|_| TlsError::Failed(Error::General(format!("{host:?} is not a name of a server"))))?;
         Client::shake_hands(stream, trust.0.clone(), name).await
     }
 

@@ -38,9 +38,8 @@ impl Guest<'_> {
         choice: Option<Choice>,
     ) -> Outcome {
         let failed = |error: io::Error| Failure(format!("failed to write {}: {error}", path.display()));
-        let program = |name: &str| {
-            programs.get(name).ok_or_else(|| Failure(format!("there is no test program {name:?}")))
-        };
+        let program =
+            |name: &str| programs.get(name).ok_or_else(|| Failure(format!("unknown test program {name:?}")));
         let mut orders = format!("load {}\n", self.modules.concat().join(" "));
         for controllers in self.cgroup_v1 {
             orders.push_str(&format!("{CGROUP_V1} {controllers}\n"));

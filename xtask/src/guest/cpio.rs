@@ -58,7 +58,8 @@ impl<W: Write> Cpio<W> {
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
             let name = entry.file_name();
-            let name = name.to_str().ok_or_else(|| io::Error::other(format!("{name:?} is no text")))?;
+            let name =
+                name.to_str().ok_or_else(|| io::Error::other(format!("{name:?} is not valid UTF-8")))?;
             let (name, path) = (format!("{prefix}{name}"), entry.path());
             let metadata = entry.metadata()?;
             let owner = [metadata.uid(), metadata.gid()];

@@ -38,7 +38,7 @@ pub(super) fn check(links: &[Link], ntp: Option<&[String]>) -> Result<(), String
             || name.len() > 15
             || name.contains(|sign: char| sign == '/' || sign.is_whitespace())
         {
-            return Err(format!("network: link {name:?} is no name of a link, as `eth0` or `eth*`"));
+            return Err(format!("network: link {name:?} is not a name of a link, as `eth0` or `eth*`"));
         }
         if name.trim_end_matches('*').contains('*') || name.matches('*').count() > 1 {
             return Err(format!("network: link {name:?} has a `*` elsewhere than at its end"));
@@ -69,7 +69,7 @@ pub(super) fn check(links: &[Link], ntp: Option<&[String]>) -> Result<(), String
             |sign: char| sign.is_ascii_alphanumeric() || matches!(sign, '.' | '-' | ':' | '[' | ']');
         if server.is_empty() || !server.chars().all(is_name) {
             return Err(format!(
-                "ntp: {server:?} is no time server: an address, an address with a port, or a name would be right"
+                "ntp: {server:?} is not a time server: must be an address, an address with a port, or a name"
             ));
         }
     }
@@ -100,9 +100,12 @@ mod tests {
                 None,
             ),
             ("network = [{ link = 'eth0', accept-ra = true }]\nntp = []", None),
-            ("network = [{ link = '', dhcp = true }]", Some("is no name of a link")),
+            ("network = [{ link = '', dhcp = true }]", Some("is not a name of a link")),
             ("network = [{ link = 'e*h0', dhcp = true }]", Some("elsewhere than at its end")),
-            ("network = [{ link = 'a-name-that-is-too-long', dhcp = true }]", Some("is no name of a link")),
+            (
+                "network = [{ link = 'a-name-that-is-too-long', dhcp = true }]",
+                Some("is not a name of a link"),
+            ),
             ("network = [{ link = 'eth0' }]", Some("has neither `address` and `prefix` nor `dhcp = true`")),
             ("network = [{ link = 'eth0', address = '10.0.0.2' }]", Some("`address` without `prefix`")),
             ("network = [{ link = 'eth0', prefix = 24 }]", Some("`prefix` without `address`")),
@@ -116,7 +119,7 @@ mod tests {
                 Some("has both `dhcp = true` and `address`"),
             ),
             ("network = [{ link = 'eth0', dhcp = true, gateway = '10.0.0.1' }]", Some("has `gateway`")),
-            ("ntp = ['a b']", Some("ntp: \"a b\" is no time server")),
+            ("ntp = ['a b']", Some("ntp: \"a b\" is not a time server")),
         ] {
             let keys: Keys = toml::from_str(text).expect("its keys are known");
             let found = check(&keys.network, keys.ntp.as_deref()).err();

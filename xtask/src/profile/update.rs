@@ -49,7 +49,7 @@ impl Update {
         };
         if let Some(key) = self.keys.iter().find(|key| !is_key(key)) {
             return Err(format!(
-                "keys has {key:?}, which is no public key of minisign: it must be the second line of the file \
+                "keys has {key:?}, which is not a public key of minisign: it must be the second line of the file \
                  that `minisign -G` writes, as \"RW...\" with 56 characters"
             ));
         }

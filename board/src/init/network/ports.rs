@@ -225,7 +225,7 @@ impl Port {
                 wanted.is_some()
             }
             Err(error) => {
-                self.failed("give it its address", &error);
+                self.failed("set the address of the link", &error);
                 self.retry = Some(now + RETRY);
                 false
             }

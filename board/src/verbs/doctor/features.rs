@@ -175,7 +175,7 @@ pub(super) const FEATURES: &[Feature] = &[
         need: Need::Needed,
         ways: &[all(&["SHMEM", "TMPFS"])],
         module: "",
-        without: "No container starts: its /dev and its secrets lie on a tmpfs.",
+        without: "No container starts: its /dev and its secrets are on a tmpfs.",
         probe: Probe::Mount("tmpfs"),
     },
     Feature {

@@ -133,7 +133,7 @@ pub(super) fn judge_file(config: &Config) -> Vec<Check> {
         Check::new(Area::Kernel, "configuration", Verdict::Warning, "without the first lines that the kernel's build writes")
             .because(
                 "A defconfig or a fragment omits options that are set by default: options that are missing below may be set.",
-                "Give the .config in the kernel's build directory.",
+                "Specify the .config in the kernel's build directory.",
             )
     });
     checks.extend(FEATURES.iter().map(|feature| feature.judge(config, version)));

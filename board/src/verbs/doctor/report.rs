@@ -131,7 +131,11 @@ impl Report {
         let _ = write!(
             text,
             "\n{}: {missing} missing, {warnings} {}, {unknown} unknown\n",
-            if missing == 0 { "nothing that pods need is missing" } else { "not all that pods need is here" },
+            if missing == 0 {
+                "nothing that pods need is missing"
+            } else {
+                "requirements of pods are missing"
+            },
             if warnings == 1 { "warning" } else { "warnings" },
         );
         text
@@ -187,7 +191,7 @@ mod tests {
              missing  veth       CONFIG_VETH is not set\n\
              \u{20}        Pods do not start. Enable CONFIG_VETH.\n\
              unknown  a\u{1b}         line?break\n\
-             \nnot all that pods need is here: 1 missing, 0 warnings, 1 unknown\n"
+             \nrequirements of pods are missing: 1 missing, 0 warnings, 1 unknown\n"
         );
     }
 

@@ -230,7 +230,7 @@ fn images(machine: &Machine) -> Check {
             }
             Check::new(Area::Storage, NAME, Verdict::Warning, format!("damaged: {}", damaged.join(", ")))
                 .because(
-                    "Pods of these images wait; files of them are gone or cannot be read.",
+                    "Pods of these images wait; files of these images are missing or cannot be read.",
                     "Load them again with nodlet image load.",
                 )
         }

@@ -67,7 +67,7 @@ impl<R: Read, W: Write> Wire<R, W> {
         let most = match kind {
             MESSAGE => MESSAGE_MAX,
             PIECE => PIECE_MAX,
-            _ => return Err(invalid("this is no push: a frame must begin with the byte m or p")),
+            _ => return Err(invalid("not a push: a frame must begin with the byte m or p")),
         };
         if length > most {
             return Err(invalid("a frame is longer than the maximum"));

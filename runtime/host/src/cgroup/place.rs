@@ -91,7 +91,7 @@ fn delegated_to(own: &Path, unified: &Path) -> PathBuf {
                 return parent.to_owned();
             }
             log::info!(
-                "/{} is delegated, but another user may change it: the cgroups of pods lie at the top",
+                "/{} is delegated, but another user may change it: the cgroups of pods are created at the top of the hierarchy",
                 parent.display()
             );
             PathBuf::new()
@@ -100,7 +100,7 @@ fn delegated_to(own: &Path, unified: &Path) -> PathBuf {
             if is_delegated(&unified.join(own)) {
                 log::info!(
                     "/{} is delegated, but this agent is in it and not in one below (DelegateSubgroup=): \
-                     the cgroups of pods lie at the top",
+                     the cgroups of pods are created at the top of the hierarchy",
                     own.display()
                 );
             }

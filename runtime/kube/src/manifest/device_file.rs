@@ -79,7 +79,7 @@ pub fn parse_device_file(file: &str, bytes: &[u8]) -> Result<Vec<DeviceDefinitio
         }
         let Some(map) = document.value.as_object() else {
             return Err(format!(
-                "{file}:{}: is no device: expected fields such as `name: gps`",
+                "{file}:{}: not a device: expected fields such as `name: gps`",
                 document.line
             )
             .into());
@@ -151,7 +151,7 @@ impl Reader<'_> {
         self.known(map, &FIELDS)?;
         let name = self.text(map, "name")?.ok_or_else(|| self.at("name", "is missing"))?;
         if let Some(why) = rules::dns_label(name).into_iter().next() {
-            return Err(self.at("name", format!("{name:?} is no name of a device: {why}")));
+            return Err(self.at("name", format!("{name:?} is not a name of a device: {why}")));
         }
         let path = self.text(map, "path")?;
         let given = [
@@ -268,7 +268,7 @@ impl Reader<'_> {
         if let Some(matches) = self.map(sysfs, "match")? {
             for key in matches.keys() {
                 if key.is_empty() || key.split('/').any(|part| ["", ".", ".."].contains(&part)) {
-                    return Err(self.at("match", format!("{key:?} is no attribute of a device")));
+                    return Err(self.at("match", format!("{key:?} is not an attribute of a device")));
                 }
                 let value = self.text(matches, key)?.unwrap_or_default();
                 attributes.push((key.clone(), value.to_owned()));

@@ -32,8 +32,8 @@ fn flatten(mut object: Value, at: String, depth: usize, found: &mut Vec<Found>) 
     let known = Kind::named(single);
     match (kind.as_str(), version.as_str()) {
         ("", _) if is_device(&object) => {
-            Err("a file of a device is no object: it belongs into etc/nodlet/devices/ below the \
-             agent's root directory, and is not applied (docs/devices.md)"
+            Err("a device file is not a Kubernetes object: put it into etc/nodlet/devices/ \
+             below the agent's root directory, it is not applied (docs/devices.md)"
                 .to_owned())
         }
         ("", _) => Err("Object 'Kind' is missing: write kind: Pod".to_owned()),

@@ -160,7 +160,7 @@ fn other_kinds_are_rejected_by_name_with_an_alternative() {
         ("apiVersion: v1\n", "Object 'Kind' is missing: write kind: Pod"),
         (
             "name: gps\nusb: {vendor: \"0403\"}\n",
-            "a file of a device is no object: it belongs into etc/nodlet/devices/ below the agent's root directory, and is \
+            "a device file is not a Kubernetes object: put it into etc/nodlet/devices/ below the agent's root directory, it is \
              not applied (docs/devices.md)",
         ),
         ("name: gps\n", "Object 'Kind' is missing: write kind: Pod"),

@@ -40,11 +40,8 @@ pub(super) fn without_effect(key: &str) -> Option<String> {
     let domain = key.split_once('/').map_or(key, |(domain, _)| domain);
     let is_ours = domain.ends_with(".nodlet.dev") || key.starts_with("nodlet.dev/");
     let is_known = KNOWN.iter().any(|(prefix, _)| key.starts_with(prefix));
-    (is_ours && !is_known).then(|| {
-        format!(
-            "has no effect: nodlet knows {EXCLUSIVE_CPUS}<container> and {RTPRIO}<container> in its domain"
-        )
-    })
+    (is_ours && !is_known)
+        .then(|| format!("has no effect: nodlet acts on {EXCLUSIVE_CPUS}<container> and {RTPRIO}<container>"))
 }
 
 /// Puts the values of nodlet's annotations into the containers that they name.

@@ -19,8 +19,8 @@ const VOLUME_MODES: [&str; 2] = ["Block", "Filesystem"];
 const REFUSED: [(&str, &str); 4] = [
     ("mountOptions", "may not specify mount options for this volume type"),
     ("volumeAttributesClassName", "nodlet has no classes of volume attributes"),
-    ("dataSource", "nodlet fills no volume from another object"),
-    ("dataSourceRef", "nodlet fills no volume from another object"),
+    ("dataSource", "nodlet does not fill volumes from other objects"),
+    ("dataSourceRef", "nodlet does not fill volumes from other objects"),
 ];
 
 /// Sets the defaults of a claim's `spec`.

@@ -35,11 +35,11 @@ const IGNORED_ANNOTATIONS: [(&str, &str); 15] = [
     ("kubernetes.io/ingress-bandwidth", "has no effect: nodlet does not limit bandwidth"),
     (
         "pod.alpha.kubernetes.io/init-containers",
-        "has had no effect since Kubernetes 1.8: its init containers will not run; they belong into spec.initContainers",
+        "has had no effect since Kubernetes 1.8: its init containers will not run: use spec.initContainers",
     ),
     (
         "pod.beta.kubernetes.io/init-containers",
-        "has had no effect since Kubernetes 1.8: its init containers will not run; they belong into spec.initContainers",
+        "has had no effect since Kubernetes 1.8: its init containers will not run: use spec.initContainers",
     ),
     ("pod.beta.kubernetes.io/hostname", "has had no effect since Kubernetes 1.7: use spec.hostname"),
     ("pod.beta.kubernetes.io/subdomain", "has had no effect since Kubernetes 1.7: use spec.subdomain"),

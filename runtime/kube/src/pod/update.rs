@@ -27,8 +27,7 @@ pub enum Update {
 }
 
 /// The error for a status field that only the node may change.
-const OWNED_BY_NODE: &str =
-    "is what the node says of the pod: only conditions that are not the node's may be set";
+const OWNED_BY_NODE: &str = "is set by the node: clients can set only conditions that the node does not set";
 
 const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,\
     `spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\

@@ -68,7 +68,7 @@ have `accept_ra=2`: nodlet leaves it to the owner of the machine, and an event o
 
 A LimitRange (`v1`) gives the containers of new pods of its namespace defaults (`default`, `defaultRequest`), and rejects
 pods beyond `min`, `max` or `maxLimitRequestRatio`. A pod keeps the defaults that it was admitted with. Limits of the type
-`PersistentVolumeClaim` are rejected.
+`PersistentVolumeClaim` apply to new claims.
 
 A RuntimeClass (`node.k8s.io/v1`) has `handler`, which must be `nodlet`, `overhead` and `scheduling`. A new pod whose
 `runtimeClassName` names the class gets its overhead, node selector and tolerations, and keeps them; a pod whose class
@@ -80,8 +80,8 @@ A ConfigMap (`v1`) has `data`, `binaryData` and `immutable`; a Secret (`v1`) has
 volumes; clients create and change them as in a cluster (see [cli.md](cli.md)).
 
 A PersistentVolume (`v1`) has `capacity`, `accessModes`, `claimRef`, `nodeAffinity`, `storageClassName`, `volumeMode`,
-`persistentVolumeReclaimPolicy: Retain` and one of the sources `hostPath` and `local`; other sources and policies are
-rejected by name. A PersistentVolumeClaim (`v1`) has `accessModes`, `resources`, `selector`, `storageClassName`,
+`persistentVolumeReclaimPolicy` (`Retain` or `Delete`) and one of the sources `hostPath` and `local`; other sources, and
+the policy `Recycle`, are rejected by name. A PersistentVolumeClaim (`v1`) has `accessModes`, `resources`, `selector`, `storageClassName`,
 `volumeMode` and `volumeName` (see [cli.md](cli.md)).
 ";
 

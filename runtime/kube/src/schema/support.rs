@@ -31,17 +31,17 @@ use FieldSupport::{Acts, Refuses, Resources, Warns};
 
 const NO_SCHEDULER: &str = "schedules nothing: the pod runs on the node that has its manifest";
 const NO_TOKENS: &str = "has no service accounts: no token is mounted";
-const NO_SERVICES: &str = "has no Services of its own: variables are made for those of a cluster alone";
-const NO_VOLUME: &str = "has no drivers of storage, which are programs and services of their own: mount it on the node, and use hostPath or a PersistentVolume with local";
+const NO_SERVICES: &str = "creates variables of Services only on a board in a cluster";
+const NO_VOLUME: &str = "has no storage drivers: mount the storage on the node, and use hostPath or a PersistentVolume with local";
 const NO_GIT: &str = "clones no repositories, and neither does a kubelet by default: let an init container clone it into an emptyDir";
-const NO_DATA_SOURCE: &str = "fills no volume from another object";
+const NO_DATA_SOURCE: &str = "does not fill volumes from other objects";
 const NO_TEMPLATE: &str = "sets it itself, as Kubernetes does";
 const NO_CLUSTER: &str = "has no cluster that could issue it: use a secret with the file";
 const NO_SELINUX: &str = "does not confine containers by SELinux: it labels neither processes nor volumes; use appArmorProfile where the kernel has AppArmor";
 const NO_WINDOWS: &str = "runs Linux containers only";
-const NO_EVICTION: &str = "ends no pod for a taint: what was taken stays";
+const NO_EVICTION: &str = "does not evict running pods because of taints";
 const NO_LIMITS: &str = "binds claims by their requests alone";
-const NOT_EPHEMERAL: &str = "does not set it for an ephemeral container, as Kubernetes does not";
+const NOT_EPHEMERAL: &str = "does not allow it in ephemeral containers, as Kubernetes does not";
 
 /// Reasons of warnings that do not apply to pods of a cluster: its scheduler and its controllers act on these fields.
 pub(crate) const OF_CLUSTER: [&str; 3] = [NO_SCHEDULER, NO_EVICTION, NO_LIMITS];

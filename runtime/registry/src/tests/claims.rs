@@ -259,7 +259,7 @@ fn damaged_bindings_bind_nothing() {
         (json!([{"volume": "a", "namespace": "default", "claim": ""}]), "binding 0 has no claim"),
         (json!([binding("a", "x"), binding("a", "y")]), "the volume a is bound twice"),
         (json!([binding("a", "x"), binding("b", "x")]), "the claim default/x is bound twice"),
-        (json!({}), "it is no list"),
+        (json!({}), "it is not a list"),
     ] {
         let mut world = World::new();
         let bytes = saved.to_string();

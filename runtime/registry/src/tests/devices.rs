@@ -74,11 +74,11 @@ fn a_container_gets_the_devices_that_are_there_and_waits_for_others() {
     );
     assert_eq!(
         waits(&["gps"], &[], &[]),
-        "device nodlet.dev/gps is not there (/dev/ttyUSB0): it is unplugged (/etc/devices/a.yaml:1)"
+        "device nodlet.dev/gps was not found (/dev/ttyUSB0): it is unplugged (/etc/devices/a.yaml:1)"
     );
     assert_eq!(
         waits(&["meter"], &[], &[]),
-        "device nodlet.dev/meter is not there (a device of the subsystem tty with idVendor=0403, idProduct=6001, \
+        "device nodlet.dev/meter was not found (a device of the subsystem tty with idVendor=0403, idProduct=6001, \
          serial=A1): it is unplugged (/etc/devices/a.yaml:5)"
     );
     // The device of one name may be the same as that of another name, and has its users counted twice then.
@@ -108,7 +108,7 @@ fn interfaces_move_into_the_network_of_the_pod_if_it_has_one() {
     assert_eq!(interfaces(&own, true), Ok(vec!["can0".to_owned()]));
     assert_eq!(
         interfaces(&own, false),
-        Err("DeviceNotFound: device nodlet.dev/can is not there: no can0 (/etc/devices/a.yaml:7)".into())
+        Err("DeviceNotFound: device nodlet.dev/can was not found: no can0 (/etc/devices/a.yaml:7)".into())
     );
     let limits = json!({"limits": {"nodlet.dev/can": 1}});
     let second = json!({"containers": [

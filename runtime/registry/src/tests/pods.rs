@@ -209,7 +209,7 @@ fn clients_may_set_conditions_that_the_node_does_not_own() {
         (
             json!({"phase": "Running"}),
             FieldValidation::Strict,
-            "422 Pod \"web\" is invalid: status.phase: Forbidden: is what the node says of the pod: only conditions that are not the node's may be set",
+            "422 Pod \"web\" is invalid: status.phase: Forbidden: is set by the node: clients can set only conditions that the node does not set",
         ),
     ] {
         let mut object = pod("web", "a:1");

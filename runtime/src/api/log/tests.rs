@@ -130,7 +130,7 @@ fn a_log_request_neither_blocks_on_a_fifo_nor_shows_the_target_of_a_link() {
             let log = || call(&socket, "GET", "/api/v1/namespaces/default/pods/web/log", "", "");
             nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
             let (code, text) = log();
-            assert!(code == 500 && text.contains("0.log: it is no regular file"), "{code} {text}");
+            assert!(code == 500 && text.contains("0.log: not a regular file"), "{code} {text}");
             std::fs::remove_file(&path).expect("it is there");
             std::os::unix::fs::symlink(&secret, &path).expect("a link");
             let (code, text) = log();

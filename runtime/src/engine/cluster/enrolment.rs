@@ -58,7 +58,7 @@ impl fmt::Display for EnrolmentError {
             EnrolmentError::Syntax(error) => error.fmt(f),
             EnrolmentError::NoAddress(host) => write!(f, "no such host: {host}"),
             EnrolmentError::Join(error) => error.fmt(f),
-            EnrolmentError::Key => f.write_str("its key is of no use"),
+            EnrolmentError::Key => f.write_str("the stored client key is invalid"),
             EnrolmentError::Tls(error) => error.fmt(f),
         }
     }
@@ -90,7 +90,7 @@ impl From<JoinError> for EnrolmentError {
     }
 }
 
-/// Waits until there are credentials that can be used. Returns `None` if the board takes part in no cluster; a reason
+/// Waits until there are credentials that can be used. Returns `None` if the board has joined no cluster; a reason
 /// besides the lack of both files is an event of the node.
 pub(super) async fn credentials(shell: &Shell) -> Option<Credentials> {
     let (mut backoff, mut told) = (Backoff::up_to(ENROL_AGAIN), String::new());
@@ -106,7 +106,10 @@ pub(super) async fn credentials(shell: &Shell) -> Option<Credentials> {
         let stored = match stored(shell, path.clone()).await {
             Ok(stored) => stored,
             Err(error) => {
-                tell("ClusterNotFollowed", format!("the board takes part in no cluster: {}", causes(&error)));
+                tell(
+                    "ClusterNotFollowed",
+                    format!("the board is not connected to its cluster: {}", causes(&error)),
+                );
                 return None;
             }
         };
@@ -235,7 +238,7 @@ pub(super) async fn read(shell: &Shell, path: PathBuf) -> io::Result<Option<Stri
     let at_rest = shell.stores.at_rest.clone();
     let read = shell.stores.storage.run(move || {
         let text = at_rest.open(&path, read_file(&path)?)?;
-        String::from_utf8(text).map_err(|_| io::Error::other("it is no text"))
+        String::from_utf8(text).map_err(|_| io::Error::other("not valid UTF-8"))
     });
     match read.await {
         Ok(text) => Ok(Some(text)),

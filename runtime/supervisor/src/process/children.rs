@@ -250,7 +250,10 @@ impl Process {
                 Status::Created { pid } if from_helper || from_reporter => {
                     let pid = Pid::from_raw(pid);
                     if !sys::is_child(pid) {
-                        return attempt.fail(false, cut("create the container: its process is no child"));
+                        return attempt.fail(
+                            false,
+                            cut("create the container: its process is not a child of the supervisor"),
+                        );
                     }
                     *init = Some(pid);
                     *reporter = from_helper.then_some(pid);

@@ -65,7 +65,7 @@ pub(super) fn explain(text: &str, working_directory: &Path) -> String {
     match known {
         Some((_, Cause::Text(ours))) => (*ours).to_owned(),
         Some((_, Cause::WorkingDirectory)) => format!(
-            "the working directory {} is missing, is no directory, or cannot be entered",
+            "the working directory {} is missing, is not a directory, or cannot be entered",
             working_directory.display()
         ),
         None if BROKEN_CHANNEL_ERRORS.iter().any(|gone| text.contains(gone)) => {
@@ -91,7 +91,7 @@ mod tests {
         let explain = |text: &str| explain(text, Path::new("/srv"));
         assert_eq!(
             explain(&whole("failed to unix syscall")),
-            "the working directory /srv is missing, is no directory, or cannot be entered"
+            "the working directory /srv is missing, is not a directory, or cannot be entered"
         );
         assert!(explain(&whole("failed to prepare rootfs")).contains("CONFIG_POSIX_MQUEUE"));
         for (theirs, _) in LIBCONTAINER_ERRORS {

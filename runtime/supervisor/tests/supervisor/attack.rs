@@ -530,13 +530,13 @@ fn a_rejection_by_libcontainer_is_reported_with_its_cause() {
         (
             "/data/missing",
             true,
-            "create the container: the working directory /data/missing is missing, is no directory, or cannot \
+            "create the container: the working directory /data/missing is missing, is not a directory, or cannot \
              be entered",
         ),
         (
             "/data/link",
             false,
-            "create the container: the working directory /data/link is missing, is no directory, or cannot be \
+            "create the container: the working directory /data/link is missing, is not a directory, or cannot be \
              entered",
         ),
         ("/data/file", false, "make the working directory /data/file: Not a directory (os error 20)"),

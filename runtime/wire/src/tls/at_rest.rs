@@ -60,16 +60,14 @@ impl Keys {
     /// A line is something else, or there is none. The message shows no key.
     pub fn parse(text: Vec<u8>) -> Result<Keys, String> {
         let text = Zeroizing::new(text);
-        let text = std::str::from_utf8(&text).map_err(|_| "it is no text".to_owned())?;
+        let text = std::str::from_utf8(&text).map_err(|_| "not valid UTF-8".to_owned())?;
         let mut keys: Vec<Key> = Vec::new();
         for (number, line) in text.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let wrong = || {
-                format!("line {}: a name and 32 bytes in base64 are right, separated by a space", number + 1)
-            };
+            let wrong = || format!("line {}: must be a name, a space, and 32 bytes in base64", number + 1);
             let (name, key) = line.split_once(' ').ok_or_else(wrong)?;
             let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
             let key = Zeroizing::new(base64::decode(key.trim().as_bytes()).unwrap_or_default());
@@ -77,12 +75,12 @@ impl Keys {
                 return Err(wrong());
             }
             if keys.iter().any(|other| other.name == name) {
-                return Err(format!("line {}: the name {name:?} is there twice", number + 1));
+                return Err(format!("line {}: the name {name:?} occurs twice", number + 1));
             }
             keys.push(Key { name: name.to_owned(), cipher: Aead::Aes256Gcm.keyed(&key) });
         }
         match keys.len() {
-            0 => Err("it has no key: a line with a name and 32 bytes in base64 is right".to_owned()),
+            0 => Err("it has no key: write a line with a name, a space, and 32 bytes in base64".to_owned()),
             1..=MAX_KEYS => Ok(Keys(keys)),
             _ => Err(format!("it has more than {MAX_KEYS} keys")),
         }
@@ -201,7 +199,7 @@ mod tests {
             (format!("{}one {short}", line("two", 1)), "line 2: a name and 32 bytes"),
             (line("o:e", 1), "line 1: a name and 32 bytes"),
             (base64::encode(&[7; 32]), "line 1: a name and 32 bytes"),
-            (line("one", 1) + &line("one", 2), "line 2: the name \"one\" is there twice"),
+            (line("one", 1) + &line("one", 2), "line 2: the name \"one\" occurs twice"),
             ((0..9).map(|number| line(&format!("k{number}"), 1)).collect(), "more than 8 keys"),
         ] {
             let Err(why) = Keys::parse(text.clone().into_bytes()) else { panic!("{text} was accepted") };

@@ -42,7 +42,7 @@ impl Place {
         };
         match is_safe(host) && is_safe(path) {
             true => Ok(Place { host: host.to_owned(), path: path.to_owned(), is_plain }),
-            false => Err(format!("{location:?} is no location of a repository")),
+            false => Err(format!("{location:?} is not a location of a repository")),
         }
     }
 }

@@ -35,10 +35,10 @@ fn each_source_of_a_device_is_read() {
 #[test]
 fn an_invalid_device_file_is_rejected_with_the_line_and_a_valid_alternative() {
     for (text, expected) in [
-        ("- 1", "d.yaml:1: is no device: expected fields such as `name: gps`"),
+        ("- 1", "d.yaml:1: not a device: expected fields such as `name: gps`"),
         ("path: /dev/x", "d.yaml:1: name: is missing"),
-        ("path: /dev/x\nname: Big_Name", "d.yaml:2: name: \"Big_Name\" is no name of a device: "),
-        ("name: a.b\npath: /dev/x", "d.yaml:1: name: \"a.b\" is no name of a device: "),
+        ("path: /dev/x\nname: Big_Name", "d.yaml:2: name: \"Big_Name\" is not a name of a device: "),
+        ("name: a.b\npath: /dev/x", "d.yaml:1: name: \"a.b\" is not a name of a device: "),
         ("name: a\nname: b\npath: /dev/x", "d.yaml:2: field "),
         ("name: a", "d.yaml:1: name: the device needs exactly one of path, usb, sysfs, interface and cdi"),
         ("name: a\npath: /dev/x\ninterface: can0", "d.yaml:1: name: the device needs exactly one"),
@@ -73,7 +73,10 @@ fn an_invalid_device_file_is_rejected_with_the_line_and_a_valid_alternative() {
             "name: a\nsysfs: {subsystem: ../x, path: \"*\"}",
             "d.yaml:2: subsystem: \"../x\": must be a name below",
         ),
-        ("name: a\nsysfs: {subsystem: tty, match: {../x: y}}", "d.yaml:2: match: \"../x\" is no attribute"),
+        (
+            "name: a\nsysfs: {subsystem: tty, match: {../x: y}}",
+            "d.yaml:2: match: \"../x\" is not an attribute",
+        ),
         ("name: a\ninterface: lo", "d.yaml:2: interface: \"lo\": must be the name of an interface"),
         ("name: a\ncdi: cam", "d.yaml:2: cdi: \"cam\" is no CDI device: must be vendor.com/class=device"),
         ("name: a\ncdi: 'v.com/c=a,v.com/c=b'", "d.yaml:2: cdi: must be one device: write a file for each"),

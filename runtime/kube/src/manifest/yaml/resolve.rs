@@ -54,7 +54,7 @@ fn untagged(text: Cow<'_, str>) -> Result<Value, String> {
             Value::Bool(false)
         }
         ".nan" | ".NaN" | ".NAN" | ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" | "-.inf"
-        | "-.Inf" | "-.INF" => return Err(format!("`{text}` is no number that JSON has")),
+        | "-.Inf" | "-.INF" => return Err(format!("`{text}` is not a number that JSON has")),
         other => match number(other) {
             Some(number) => Value::Number(number),
             None => Value::String(text.into_owned()),
@@ -152,5 +152,5 @@ fn binary(text: &str) -> Result<Value, String> {
     let compact: String = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();
     let bytes = base64::decode(compact.as_bytes())
         .map_err(|_| "!!binary value contains invalid base64 data".to_owned())?;
-    String::from_utf8(bytes).map(Value::String).map_err(|_| "!!binary value is no text in UTF-8".to_owned())
+    String::from_utf8(bytes).map(Value::String).map_err(|_| "!!binary value is not valid UTF-8".to_owned())
 }

@@ -255,7 +255,7 @@ fn check_status(after: Value, expected: &str) {
 
 #[test]
 fn a_status_update_may_set_only_conditions_that_the_node_does_not_own() {
-    const OWN: &str = "is what the node says of the pod: only conditions that are not the node's may be set";
+    const OWN: &str = "is set by the node: clients can set only conditions that the node does not set";
     let ready = json!({ "type": "Ready", "status": "True", "lastProbeTime": null, "lastTransitionTime": "2026-01-31T12:00:00Z" });
     let one = |kind: &str, status: &str| json!({ "type": kind, "status": status });
     check_status(json!({ "conditions": [one("example.com/b", "False"), ready] }), "example.com/b=False");
