@@ -24,16 +24,16 @@ mod error;
 mod exec;
 mod fencing;
 mod handles;
+mod handover_files;
 mod heartbeat;
 mod held_updates;
 mod hook;
 mod host_paths;
 mod images;
-mod kernel_news;
+mod kernel_events;
 mod machine;
 mod manifests;
 mod network;
-mod on_tmpfs;
 mod perform;
 mod pods;
 mod pressure;
@@ -82,7 +82,7 @@ use nodlet_host::cgroup::Cgroups;
 use nodlet_host::network::Network;
 use nodlet_host::paths::Paths;
 use nodlet_registry::objects::Objects;
-use nodlet_registry::{Events, NodeEvent, Registry, Wanted, reserved_in_vain};
+use nodlet_registry::{Events, NodeEvent, Registry, Wanted, excessive_reservations};
 
 pub use crate::pod_files::ClusterDns;
 pub use config::Config;
@@ -100,7 +100,7 @@ use pods::Pods;
 use publication::Publication;
 use run::Layers;
 use stores::Stores;
-use tasks::{NEWS, News, Tasks};
+use tasks::{MESSAGES, Message, Tasks};
 
 /// Requests of the API that may wait for the loop.
 const REQUESTS: usize = 64;
@@ -119,7 +119,7 @@ struct Shell {
     host_paths: HostPaths,
     /// The locks of the PersistentVolumes of pods with a sandbox.
     volume_locks: RefCell<SortedMap<PodIndex, nodlet_host::volume::VolumeLock>>,
-    beginning: descriptors::Beginning,
+    beginning: descriptors::StartReservations,
     devices: devices::Devices,
     cores: cores::Cores,
     pulls: Pulls,
@@ -154,7 +154,7 @@ pub struct Engine {
     node: Node,
     ring: Rc<SharedRing>,
     shell: Rc<Shell>,
-    inbox: Receiver<News>,
+    inbox: Receiver<Message>,
     requests: Receiver<Request>,
     /// The API and its socket, until it is served. Clients that connect earlier wait.
     unserved_api: Option<(api::Api, Async<UnixListener>)>,
@@ -182,7 +182,7 @@ impl Engine {
     /// Another agent uses the root, or the machine lacks something that pods need.
     pub fn start(config: Config) -> Result<Engine, EngineError> {
         let paths = Paths::new(&config.root);
-        kernel_news::block_ends()?;
+        kernel_events::block_ends()?;
         let lock = root::take_root(&paths)?;
         let storage = Storage::start().map_err(|source| EngineError::Kernel { what: "a thread", source })?;
         let images = Arc::new(Images::open(&config.root).map_err(EngineError::Images)?);
@@ -213,7 +213,7 @@ impl Engine {
         let at_rest = Arc::new(AtRest::of(config.encryption_key_file.clone()));
         let directories = ManifestDirectories::new(directories, &config.node_name, at_rest.clone());
         let directories = directories.with_device_files(devices);
-        let (news, inbox) = async_channel::bounded(NEWS);
+        let (news, inbox) = async_channel::bounded(MESSAGES);
         let (request_sender, requests) = async_channel::bounded(REQUESTS);
         // Versions never go back while the boot lasts: the clock ticks faster than objects change.
         let ring = SharedRing::begin();
@@ -245,7 +245,7 @@ impl Engine {
             execs: Execs::default(),
             host_paths: HostPaths::default(),
             volume_locks: RefCell::default(),
-            beginning: descriptors::Beginning::default(),
+            beginning: descriptors::StartReservations::default(),
             devices: devices::Devices::default(),
             cores: cores::Cores::default(),
             pulls: Pulls::default(),
@@ -253,7 +253,7 @@ impl Engine {
             config,
         });
         this_node::keep_memory(&shell.config, &shell.machine);
-        for warning in reserved_in_vain(&this_node::facts(&shell.config, &shell.machine)) {
+        for warning in excessive_reservations(&this_node::facts(&shell.config, &shell.machine)) {
             log::warn!(
                 "--kube-reserved and --system-reserved: {warning} Pods that request this resource will not start"
             );
@@ -295,7 +295,7 @@ impl Engine {
         // Boxed, so that the loop is no part of this function: its stack would stay in memory below that of
         // `start`.
         let run: Pin<Box<dyn Future<Output = Result<(), EngineError>>>> = Box::pin(async move {
-            kernel_news::watch(&self.shell)?;
+            kernel_events::watch(&self.shell)?;
             fencing::watch(&self.shell)?;
             self.publish_node();
             self.observe_node();
@@ -409,14 +409,14 @@ impl Engine {
     /// Waits for something to observe. Returns `false` if the agent is to end.
     async fn wait(&mut self, wake_at: Option<Instant>) -> bool {
         enum Woken {
-            News(News),
+            Message(Message),
             Request(Request),
             Due,
         }
         // A channel that is closed has no news for ever: `down` opens no API.
         let news = async {
             match self.inbox.recv().await {
-                Ok(news) => Woken::News(news),
+                Ok(news) => Woken::Message(news),
                 Err(_) => smol::future::pending().await,
             }
         };
@@ -436,21 +436,21 @@ impl Engine {
         let mut woken = smol::future::or(news, smol::future::or(request, due)).await;
         loop {
             match woken {
-                Woken::News(News::Terminate) => return false,
-                Woken::News(News::Seen(pod, seen)) => self.observe(Observation::Of(pod, seen)),
-                Woken::News(News::ImagesChanged) => {
+                Woken::Message(Message::Terminate) => return false,
+                Woken::Message(Message::Seen(pod, seen)) => self.observe(Observation::Of(pod, seen)),
+                Woken::Message(Message::ImagesChanged) => {
                     self.observe(Observation::ImagesChanged);
                     self.images_changed();
                     self.collect_images();
                     self.list_images();
                 }
-                Woken::News(News::ClockSet) => self.clock_was_set(),
-                Woken::News(News::Then(go_on)) => go_on(self),
+                Woken::Message(Message::ClockSet) => self.clock_was_set(),
+                Woken::Message(Message::Then(go_on)) => go_on(self),
                 Woken::Request(request) => self.answer(request),
                 Woken::Due => {}
             }
             woken = match (self.inbox.try_recv(), self.requests.is_empty()) {
-                (Ok(news), _) => Woken::News(news),
+                (Ok(news), _) => Woken::Message(news),
                 (Err(_), false) => match self.requests.try_recv() {
                     Ok(request) => Woken::Request(request),
                     Err(_) => return true,

@@ -94,7 +94,7 @@ impl Logind {
     pub(crate) async fn prepares_for_shutdown(&mut self) -> io::Result<bool> {
         loop {
             let signal = self.bus.next().await?;
-            let Some(begins) = begins(&signal) else { continue };
+            let Some(begins) = parse_prepare_for_shutdown(&signal) else { continue };
             // Any client of the bus may send this signal.
             let owner = self.bus.call(BUS, BUS_PATH, BUS, "GetNameOwner", &[LOGIND]).await?;
             if owner.body == Body::Text(signal.sender) {
@@ -104,7 +104,7 @@ impl Logind {
     }
 }
 
-fn begins(message: &Message) -> Option<bool> {
+fn parse_prepare_for_shutdown(message: &Message) -> Option<bool> {
     match (message.kind, &message.body) {
         (Kind::Signal, Body::Bool(begins)) if message.member == "PrepareForShutdown" => Some(*begins),
         _ => None,
@@ -156,7 +156,7 @@ impl Bus {
                 }
                 // Only the latest signal of logind counts, whatever others send.
                 Kind::Signal
-                    if begins(&answer).is_some()
+                    if parse_prepare_for_shutdown(&answer).is_some()
                         && (self.signal.is_none() || answer.sender == self.logind) =>
                 {
                     self.signal = Some(answer);

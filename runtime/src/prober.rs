@@ -76,7 +76,7 @@ pub(crate) async fn http(
         Ok(port) => port,
         Err(message) => return ProbeResult::Error(message.into()),
     };
-    let asking = Asking::new(get, ip, port, USER_AGENT);
+    let asking = HttpRequest::new(get, ip, port, USER_AGENT);
     let late = async {
         Timer::after(timeout).await;
         asking.timed_out()
@@ -99,7 +99,8 @@ pub(crate) async fn hook(
     get: &HttpGet<'_>,
 ) -> Result<Option<String>, String> {
     let port = resolve_port(get.port, ports)?;
-    let ask = async |get: &HttpGet<'_>| match Asking::new(get, ip, port, LIFECYCLE_AGENT).follow().await {
+    let ask = async |get: &HttpGet<'_>| match HttpRequest::new(get, ip, port, LIFECYCLE_AGENT).follow().await
+    {
         // A response that breaks off counts as a response.
         Ok(_) | Err(ProbeResult::Success | ProbeResult::Warning(_) | ProbeResult::Error(_)) => Ok(()),
         Err(ProbeResult::Failure(message)) => Err(String::from(message)),
@@ -197,7 +198,7 @@ enum Stage {
 }
 
 /// One `httpGet` probe or hook.
-struct Asking<'a> {
+struct HttpRequest<'a> {
     now: Cell<Stage>,
     /// The URL of the current request.
     url: RefCell<Url>,
@@ -214,15 +215,15 @@ enum RequestError {
     Body(String),
 }
 
-impl<'a> Asking<'a> {
+impl<'a> HttpRequest<'a> {
     fn new(get: &HttpGet<'a>, ip: IpAddr, port: u16, agent: &'static str) -> Self {
         let host = get.host.filter(|host| !host.is_empty()).map_or_else(|| ip.to_string(), str::to_owned);
         let url = RefCell::new(Url::new(get.secure, &host, port, get.path));
-        Asking { now: Cell::new(Stage::Waiting), url, headers: get.headers, agent }
+        HttpRequest { now: Cell::new(Stage::Waiting), url, headers: get.headers, agent }
     }
 }
 
-impl Asking<'_> {
+impl HttpRequest<'_> {
     /// Sends the request and follows redirects to the same host.
     ///
     /// # Errors

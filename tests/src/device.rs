@@ -601,7 +601,7 @@ impl Device {
     #[track_caller]
     pub fn actions_begun(&self) -> u64 {
         let ring = self.nodlet(["ring", "-o", "json"]).stdout;
-        let asked = ring.lines().filter(|line| line.contains(r#""entry":{"Asked":"#)).count();
+        let asked = ring.lines().filter(|line| line.contains(r#""entry":{"Action":"#)).count();
         u64::try_from(asked).expect("a ring is no larger than memory")
     }
 

@@ -84,7 +84,7 @@ impl Known {
     }
 
     /// Records the pod in the response to a change of its status.
-    pub fn sent(&mut self, mut changed: Value) {
+    pub fn record_status_response(&mut self, mut changed: Value) {
         self.status_version = version(&changed);
         self.object["status"] = changed["status"].take();
     }
@@ -275,7 +275,7 @@ mod tests {
     fn a_late_event_does_not_undo_the_status_that_was_sent_since() {
         let pod = |version: &str, phase: &str| json!({ "metadata": { "resourceVersion": version, "x": phase }, "status": { "phase": phase } });
         let mut known = Known::new(pod("5", "Pending"), true);
-        known.sent(pod("7", "Running"));
+        known.record_status_response(pod("7", "Running"));
         known.see(pod("6", "Pending"));
         assert_eq!(
             (&known.object["status"]["phase"], &known.object["metadata"]["x"]),

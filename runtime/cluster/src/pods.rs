@@ -32,7 +32,7 @@ pub enum Step {
 /// whether anything of it may still run here.
 pub fn step(pod: &Value, has_manifest: bool, is_present: bool) -> Step {
     let metadata = &pod["metadata"];
-    let is_over = is_over(pod);
+    let has_terminal_phase = has_terminal_phase(pod);
     match (metadata["deletionTimestamp"].is_string(), has_manifest, is_present) {
         (true, true, _) => {
             let grace = metadata["deletionGracePeriodSeconds"].as_u64();
@@ -50,13 +50,13 @@ pub fn step(pod: &Value, has_manifest: bool, is_present: bool) -> Step {
         (true, false, false) => Step::Delete,
         (false, true, _) => Step::Run,
         // Neither finished nor rejected pods run again.
-        (false, false, _) if is_over => Step::Nothing,
+        (false, false, _) if has_terminal_phase => Step::Nothing,
         (false, false, _) => Step::Run,
     }
 }
 
 /// Whether the phase of a pod is final.
-pub fn is_over(pod: &Value) -> bool {
+pub fn has_terminal_phase(pod: &Value) -> bool {
     matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
 }
 

@@ -15,9 +15,9 @@ pub type Target = Option<Reference>;
 /// Bytes of bodies after which the server may send more.
 const WINDOW: u32 = 16 * 1024;
 
-/// News of a watch.
+/// What a watch has received.
 #[derive(Debug)]
-pub enum News {
+pub enum WatchMessage {
     /// An event.
     Event(Vec<u8>),
     /// The watch has ended.
@@ -111,27 +111,27 @@ impl Watches {
     ///
     /// # Errors
     /// The connection failed.
-    pub async fn next(&mut self) -> Result<(Target, News), ApiError> {
+    pub async fn next(&mut self) -> Result<(Target, WatchMessage), ApiError> {
         loop {
             let (connection, consumed) = match &mut self.transport {
                 None => match self.open.pop() {
-                    Some(watch) => return Ok((watch.target, News::Ended)),
+                    Some(watch) => return Ok((watch.target, WatchMessage::Ended)),
                     None => std::future::pending().await,
                 },
                 Some(Transport::Http1(connection)) => {
                     let Some(watch) = self.open.first() else { std::future::pending().await };
                     if let Some(code) = watch.code {
                         let body = connection.body(BODY).await.map_err(ApiError::Http)?;
-                        let news = News::Rejected(rejection(code, &body));
+                        let news = WatchMessage::Rejected(rejection(code, &body));
                         (self.transport, self.open) = (None, Vec::new());
                         return Ok((None, news));
                     }
                     let line = connection.line(EVENT).await.map_err(ApiError::Http)?;
                     if let Some(line) = line {
-                        return Ok((None, News::Event(line)));
+                        return Ok((None, WatchMessage::Event(line)));
                     }
                     (self.transport, self.open) = (None, Vec::new());
-                    return Ok((None, News::Ended));
+                    return Ok((None, WatchMessage::Ended));
                 }
                 Some(Transport::Http2 { connection, consumed }) => (connection, consumed),
             };
@@ -141,7 +141,7 @@ impl Watches {
                 {
                     let rest = watch.line.split_off(end + 1);
                     let line = std::mem::replace(&mut watch.line, rest);
-                    return Ok((watch.target.clone(), News::Event(line)));
+                    return Ok((watch.target.clone(), WatchMessage::Event(line)));
                 }
             }
             let used: usize = self.open.iter().map(|watch| watch.line.len()).sum();
@@ -186,8 +186,8 @@ impl Watches {
             if let (true, Some(place)) = (is_over, place) {
                 let watch = self.open.remove(place);
                 let news = match watch.code {
-                    Some(code) => News::Rejected(rejection(code, &watch.line)),
-                    None => News::Ended,
+                    Some(code) => WatchMessage::Rejected(rejection(code, &watch.line)),
+                    None => WatchMessage::Ended,
                 };
                 return Ok((watch.target, news));
             }

@@ -19,8 +19,10 @@ use std::rc::Rc;
 
 use admission::Outcome;
 use resources::ExistingPod;
-pub(crate) use ring::asked;
-pub use ring::{Asked, EmittedEvent, Entry, Line, Omitted, RING_ENTRIES, RecordDigest, ReportedPod, Ring};
+pub(crate) use ring::recorded;
+pub use ring::{
+    EmittedEvent, Entry, Line, Omitted, RING_ENTRIES, RecordDigest, RecordedAction, ReportedPod, Ring,
+};
 
 use crate::facts::*;
 use crate::pod::{Demand, NodeContext, PodState};
@@ -346,7 +348,7 @@ impl Node {
         for mut pod in dropped {
             let record = pod.take_record_to_resume();
             let resized = pod.take_wanted_amounts();
-            let again = pod.take_again().and_then(|again| {
+            let again = pod.take_successor().and_then(|again| {
                 let resumes = Rc::ptr_eq(&again, pod.pod());
                 self.want(now, again, record, None);
                 if let Some(successor) = self.of_uid(&pod.pod().uid) {

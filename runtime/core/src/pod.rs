@@ -15,7 +15,7 @@
 //! when this one is forgotten.
 //!
 //! Each part of a pod's state has one owner, with private fields and its own rules: `acceptance.rs`,
-//! `removal.rs`, `sandbox.rs`, `volume_files.rs`, `finished_volumes.rs`, `containers.rs`, `restart.rs`, `phase.rs`,
+//! `removal.rs`, `sandbox.rs`, `volume_files.rs`, `finished_volumes.rs`, `containers.rs`, `restart_all.rs`, `phase.rs`,
 //! `conditions.rs`, `journal.rs`, and for one container `container.rs`. Rules that concern single parts have only these as
 //! arguments: `init.rs`, the order of the starts; `hook.rs`, the hooks at both ends of a run; `probe.rs`, when
 //! containers are probed; `shutdown.rs`, which pods run again. Rules that need the whole pod extend [`PodState`]:
@@ -44,7 +44,7 @@ mod pull;
 mod record;
 mod removal;
 pub(crate) mod resize;
-mod restart;
+mod restart_all;
 mod sandbox;
 mod shutdown;
 mod stage;
@@ -79,7 +79,7 @@ use probes::ProbeEffect;
 pub(crate) use removal::Demand;
 use removal::Removal;
 use resize::Resize;
-use restart::RestartAll;
+use restart_all::RestartAll;
 use sandbox::Sandbox;
 pub(crate) use stage::{NodeContext, Stage};
 use volume_files::VolumeFiles;
@@ -232,8 +232,8 @@ impl PodState {
         std::mem::take(&mut self.changed)
     }
 
-    pub(crate) fn take_again(&mut self) -> Option<Rc<Pod>> {
-        self.removal.take_again()
+    pub(crate) fn take_successor(&mut self) -> Option<Rc<Pod>> {
+        self.removal.take_successor()
     }
 
     /// Adds an exec probe to the plan.
@@ -248,7 +248,7 @@ impl PodState {
     /// the same uid.
     pub(crate) fn want(&mut self, now: Instant, pod: Rc<Pod>) {
         if self.is_unwanted() {
-            self.removal.want_again(&pod);
+            self.removal.restore_demand(&pod);
         } else if pod.is_update_of(&self.pod) {
             self.removal.want();
             let pod = self.want_amounts(now, pod);
@@ -258,7 +258,7 @@ impl PodState {
             }
         } else {
             self.unwant(now, None);
-            self.removal.want_again(&pod);
+            self.removal.restore_demand(&pod);
         }
     }
 
@@ -480,7 +480,8 @@ impl PodState {
     fn settle(&mut self, now: Instant) {
         self.mark_redefined_runs();
         let before = self.phase();
-        let is_recorded = self.journal.has_terminal() || self.is_unwanted() && self.journal.gave_up();
+        let is_recorded =
+            self.journal.has_terminal() || self.is_unwanted() && self.journal.has_failed_write();
         self.outcome.settle(self.stage, is_recorded, &self.containers);
         let is_over = self.phase().is_terminal();
         let spec = &self.pod.spec;

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::facts::{Plan, PodIndex};
-use crate::node::{self, Asked, Entry, Node, ReportedPod};
+use crate::node::{self, Entry, Node, RecordedAction, ReportedPod};
 use crate::spec::Pod;
 use crate::time::Instant;
 
@@ -116,7 +116,7 @@ pub(crate) struct Replayer {
     node: Node,
     replayed: Replayed,
     /// The actions of the latest plan that were not compared yet.
-    planned: std::vec::IntoIter<(PodIndex, Asked)>,
+    planned: std::vec::IntoIter<(PodIndex, RecordedAction)>,
 }
 
 impl Replayer {
@@ -134,7 +134,7 @@ impl Replayer {
             Entry::Planned { actions, more, wake_at } => {
                 let plan = self.node.plan(at);
                 let asked: Vec<_> =
-                    plan.actions.iter().map(|(pod, action)| (*pod, node::asked(action))).collect();
+                    plan.actions.iter().map(|(pod, action)| (*pod, node::recorded(action))).collect();
                 let left = asked.get(usize::from(actions));
                 if asked.len() != usize::from(actions) {
                     let replayed = left.or(asked.last()).map_or("nothing".to_owned(), print);
@@ -148,7 +148,7 @@ impl Replayer {
                 }
                 self.planned = asked.into_iter();
             }
-            Entry::Asked(pod, recorded) => {
+            Entry::Action(pod, recorded) => {
                 let (recorded, now) = ((pod, recorded), self.planned.next());
                 if now.as_ref() != Some(&recorded) {
                     let replayed = now.as_ref().map_or("nothing".to_owned(), print);
@@ -167,7 +167,7 @@ impl Replayer {
 }
 
 /// The action in a form such as `RemoveSandbox of pod 1`, with the parts that lines for people omit.
-fn print((pod, asked): &(PodIndex, Asked)) -> String {
+fn print((pod, asked): &(PodIndex, RecordedAction)) -> String {
     format!("{asked:?} of pod {}", pod.0)
 }
 

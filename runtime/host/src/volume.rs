@@ -38,7 +38,7 @@ pub type BlockDevices = Vec<(String, (u32, u32))>;
 pub struct Request {
     directory: PathBuf,
     /// The pod's directory on tmpfs.
-    on_tmpfs: PathBuf,
+    pod_files: PathBuf,
     fs_group: Option<u32>,
     fs_group_always: bool,
     volumes: Vec<(String, Kind)>,
@@ -209,7 +209,7 @@ impl Request {
         });
         Request {
             directory: paths.pod(&pod.uid.0),
-            on_tmpfs: paths.run_pod(&pod.uid.0),
+            pod_files: paths.run_pod(&pod.uid.0),
             fs_group: pod.spec.security_context.fs_group,
             fs_group_always: pod.spec.security_context.fs_group_always,
             volumes: volumes.collect(),
@@ -254,7 +254,7 @@ impl Request {
     }
 
     fn projected(&self, plugin: &str, name: &str) -> PathBuf {
-        self.on_tmpfs.join(projected_place(plugin, name))
+        self.pod_files.join(projected_place(plugin, name))
     }
 }
 
@@ -302,8 +302,8 @@ pub fn write_projected(request: &Request, volume: &str, files: &ProjectedFiles) 
         time.trim_end_matches('Z').replace(['-', ':', 'T'], "_"),
         COUNT.fetch_add(1, Ordering::Relaxed)
     );
-    std::fs::create_dir_all(&request.on_tmpfs)
-        .and_then(|()| projected::write(&request.on_tmpfs, &place, files, &name, request.fs_group))
+    std::fs::create_dir_all(&request.pod_files)
+        .and_then(|()| projected::write(&request.pod_files, &place, files, &name, request.fs_group))
         .map_err(|source| SetUpError::Write { volume: volume.to_owned(), source })
 }
 

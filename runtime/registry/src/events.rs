@@ -73,7 +73,7 @@ impl Events {
 
     /// Records that the cluster has all events up to this version of the objects; `u64::MAX` without a cluster. Returns
     /// how many events were removed unsent since the last call.
-    pub fn sent(&mut self, version: u64) -> u32 {
+    pub fn acknowledge(&mut self, version: u64) -> u32 {
         self.sent = version;
         std::mem::take(&mut self.dropped)
     }
@@ -267,17 +267,17 @@ mod tests {
         let mut events = Events::new(objects.clone(), "board", 3);
         let at = |hours: u64| Instant(0) + Duration::from_secs(hours * 3601);
         let count = || objects.list("events", None).0.len();
-        events.sent(0);
+        events.acknowledge(0);
         for pod in 0..3 {
             record_at(&mut events, pod, "Failed", "no", at(pod as u64));
         }
         assert_eq!(count(), 3);
         record_at(&mut events, 3, "Failed", "no", at(3));
         record_at(&mut events, 4, "Failed", "no", at(4));
-        assert_eq!((count(), events.sent(objects.version())), (3, 2));
+        assert_eq!((count(), events.acknowledge(objects.version())), (3, 2));
         // The cluster has them.
         record_at(&mut events, 5, "Failed", "no", at(9));
-        assert_eq!((count(), events.sent(0)), (1, 0));
+        assert_eq!((count(), events.acknowledge(0)), (1, 0));
     }
 
     #[test]

@@ -75,8 +75,8 @@ use sources::DefinitionsByName;
 pub use sources::{MAX_BYTES, MAX_FILES, Owner, Size, SourceDirectory, SourceFile, Sources};
 pub use status::Status;
 pub use this_node::{
-    NodeEvent, NodeFacts, NodeImage, NodeState, memory_of_all_pods, node_images, node_info, node_object,
-    reserved_in_vain,
+    NodeEvent, NodeFacts, NodeImage, NodeState, excessive_reservations, memory_of_all_pods, node_images,
+    node_info, node_object,
 };
 pub use wanted::{Admitted, PodName, Problem, Wanted, WantedByName};
 

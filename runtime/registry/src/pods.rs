@@ -170,7 +170,7 @@ impl Registry {
         }
         let updated = as_update_of(old, self.is_applied(old), manifest.clone())?;
         // Another image for a finished pod makes it a new pod, which runs.
-        match known.is_over && updated.pod.generation != old.pod.generation {
+        match known.has_terminal_phase && updated.pod.generation != old.pod.generation {
             true => Ok((manifest, Applied::Configured)),
             false => Ok((updated, Applied::Configured)),
         }
@@ -363,7 +363,7 @@ impl Registry {
         if present.is_unwanted {
             return Err(Status::conflict("pods", name, "the pod is being deleted"));
         }
-        if present.is_over {
+        if present.has_terminal_phase {
             return Err(Status::conflict(
                 "pods",
                 name,

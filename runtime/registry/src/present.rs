@@ -18,7 +18,7 @@ pub struct ReplacedPod {
     /// The newest version of the pod, if it waits for images.
     pub waiting: Option<Rc<Wanted>>,
     /// Whether the desired or waiting pod has finished.
-    pub is_over: bool,
+    pub has_terminal_phase: bool,
 }
 
 /// A published pod, for requests that change it.
@@ -31,7 +31,7 @@ pub struct Present {
     /// Whether the pod is being deleted, so that none of its containers starts again.
     pub is_unwanted: bool,
     /// Whether the pod has finished.
-    pub is_over: bool,
+    pub has_terminal_phase: bool,
     /// Whether a change of the pod is being written, which the next change must include.
     pub is_updating: bool,
     /// Another version of the pod that waits for images.

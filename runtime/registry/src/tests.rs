@@ -249,7 +249,7 @@ impl World {
             wanted,
             object,
             is_unwanted,
-            is_over: false,
+            has_terminal_phase: false,
             is_updating: false,
             waiting: None,
             client_conditions,
@@ -266,9 +266,14 @@ impl World {
         let decision = if kind == Kind::Pod {
             let published = self.pods.get(&Registry::name_of(&object)).cloned();
             let node = self.node.as_ref();
-            let is_over =
-                published.as_ref().is_some_and(|pod| node.is_some_and(|node| node.is_over(&pod.pod.uid)));
-            self.registry.apply(object, options, &ReplacedPod { published, waiting: None, is_over })
+            let has_terminal_phase = published
+                .as_ref()
+                .is_some_and(|pod| node.is_some_and(|node| node.has_terminal_phase(&pod.pod.uid)));
+            self.registry.apply(
+                object,
+                options,
+                &ReplacedPod { published, waiting: None, has_terminal_phase },
+            )
         } else {
             self.registry.apply_definition(kind, object, options)
         };

@@ -148,7 +148,7 @@ pub fn memory_of_all_pods(facts: &NodeFacts<'_>) -> Option<u64> {
 
 /// Messages about resources of which more is reserved than there is (`validateNodeAllocatable`). A kubelet ends then;
 /// this node runs pods that request none of these resources.
-pub fn reserved_in_vain(facts: &NodeFacts<'_>) -> Vec<String> {
+pub fn excessive_reservations(facts: &NodeFacts<'_>) -> Vec<String> {
     let (all, reserved) = (&facts.capacity, &facts.reserved);
     let resources = [
         ("cpu", all.cpu, reserved.cpu, "m"),
@@ -379,9 +379,9 @@ mod tests {
 
     #[test]
     fn a_reservation_above_the_capacity_is_named_in_the_words_of_the_kubelet() {
-        assert_eq!(with_facts([MIB, MIB, 0], reserved_in_vain), [""; 0]);
+        assert_eq!(with_facts([MIB, MIB, 0], excessive_reservations), [""; 0]);
         assert_eq!(
-            with_facts([MIB, MIB + 1, 0], reserved_in_vain),
+            with_facts([MIB, MIB + 1, 0], excessive_reservations),
             [
                 "Resource \"memory\" has a reservation of 1048577 but capacity of 1048576. Expected capacity >= \
               reservation."

@@ -157,7 +157,7 @@ fn choose_run(pod: &Value, container: &str, previous: bool) -> Result<u64, Statu
 }
 
 /// Whether the run `run` has ended, so that its log is complete.
-fn is_over(objects: &Objects, key: &Key, uid: &str, container: &str, run: u64) -> bool {
+fn run_has_ended(objects: &Objects, key: &Key, uid: &str, container: &str, run: u64) -> bool {
     let Some(object) = objects.get(key) else { return true };
     let pod = parse(&object.json);
     if pod["metadata"]["uid"].as_str() != Some(uid) {
@@ -272,7 +272,7 @@ impl Reader {
                     } else if over {
                         self.ended = true;
                         self.printer.end(&mut printed);
-                    } else if self.is_over() {
+                    } else if self.has_ended() {
                         // When the end is known, the file has all output from before the end.
                         (over, self.look) = (true, true);
                     } else if has_news {
@@ -301,9 +301,9 @@ impl Reader {
         None
     }
 
-    fn is_over(&self) -> bool {
+    fn has_ended(&self) -> bool {
         self.follow.as_ref().is_none_or(|follow| {
-            is_over(&follow.objects, &follow.key, &follow.uid, &follow.container, follow.run)
+            run_has_ended(&follow.objects, &follow.key, &follow.uid, &follow.container, follow.run)
         })
     }
 

@@ -80,7 +80,7 @@ struct Pod {
 
 impl Pod {
     /// Waits until the pod is no longer running.
-    async fn is_over(&self) {
+    async fn ended(&self) {
         let mut seen = None;
         loop {
             let version = self.api.objects.version();
@@ -159,7 +159,7 @@ impl Session {
             }
         };
         let run = async {
-            smol::future::or(receive, pod.is_over()).await;
+            smol::future::or(receive, pod.ended()).await;
             let closed = async {
                 if is_wrapped {
                     let normal = websocket::encode(Opcode::Close, &[&1000u16.to_be_bytes()], None);
@@ -388,7 +388,7 @@ impl Forward {
     }
 }
 
-/// Begins to connect a non-blocking socket.
+/// Reservation to connect a non-blocking socket.
 fn begin(socket: i32, address: &dyn SockaddrLike) -> io::Result<()> {
     match nix::sys::socket::connect(socket, address) {
         Ok(()) | Err(nix::Error::EINPROGRESS) => Ok(()),

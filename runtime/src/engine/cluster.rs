@@ -39,7 +39,7 @@ use nodlet_cluster::gates;
 use nodlet_cluster::mirrors::Mirrors;
 use nodlet_cluster::objects::Objects;
 use nodlet_cluster::schedule::{Action, Next, Schedule, Seen};
-use nodlet_cluster::watches::{News, Target, Watches};
+use nodlet_cluster::watches::{Target, WatchMessage, Watches};
 use nodlet_core::error::causes;
 use nodlet_core::facts::{Observation, PodObservation};
 use nodlet_core::pod::PodState;
@@ -319,7 +319,7 @@ impl Follower {
         (reads, changes): (bool, bool),
     ) -> Result<Option<Seen>, Failure> {
         enum Woken {
-            News((Target, News)),
+            News((Target, WatchMessage)),
             Asked(Option<Reply<&'static str>>),
             Due,
         }
@@ -358,10 +358,12 @@ impl Follower {
             return self.object_news(watches, &reference, news).await;
         }
         let line = match news {
-            News::Event(line) => line,
-            News::Ended => return Ok(Some(Seen::WatchEnded)),
-            News::Rejected(error) if error.code() == Some(410) => return Ok(Some(Seen::WatchExpired)),
-            News::Rejected(error) => return Err(error.into()),
+            WatchMessage::Event(line) => line,
+            WatchMessage::Ended => return Ok(Some(Seen::WatchEnded)),
+            WatchMessage::Rejected(error) if error.code() == Some(410) => {
+                return Ok(Some(Seen::WatchExpired));
+            }
+            WatchMessage::Rejected(error) => return Err(error.into()),
         };
         let event = api::object(&line)?;
         if event["type"] == "ERROR" {

@@ -21,17 +21,17 @@ const OF_A_RUN: u64 = 1;
 
 /// The number of descriptors that starting pods and runs will take.
 #[derive(Default)]
-pub(super) struct Beginning(Cell<u64>);
+pub(super) struct StartReservations(Cell<u64>);
 
 /// Counts the descriptors of a starting pod or run until it is dropped.
-pub(super) struct Begins<'a>(&'a Cell<u64>, u64);
+pub(super) struct Reservation<'a>(&'a Cell<u64>, u64);
 
-impl Beginning {
+impl StartReservations {
     /// Counts a pod that starts.
     ///
     /// # Errors
     /// With this pod, and the pods and runs that are starting, too few descriptors would be left.
-    pub(super) fn pod(&self) -> io::Result<Begins<'_>> {
+    pub(super) fn pod(&self) -> io::Result<Reservation<'_>> {
         self.take(FOR_A_POD, OF_A_POD, 0)
     }
 
@@ -39,25 +39,25 @@ impl Beginning {
     ///
     /// # Errors
     /// With this run, and the pods and runs that are starting, too few descriptors would be left.
-    pub(super) fn run(&self, unconfirmed: usize) -> io::Result<Begins<'_>> {
+    pub(super) fn run(&self, unconfirmed: usize) -> io::Result<Reservation<'_>> {
         self.take(FOR_A_RUN, OF_A_RUN, OF_A_RUN * unconfirmed as u64)
     }
 
-    fn take(&self, left: u64, takes: u64, unconfirmed: u64) -> io::Result<Begins<'_>> {
-        are_left(left, self.0.get() + unconfirmed)?;
+    fn take(&self, left: u64, takes: u64, unconfirmed: u64) -> io::Result<Reservation<'_>> {
+        check_left(left, self.0.get() + unconfirmed)?;
         self.0.update(|promised| promised + takes);
-        Ok(Begins(&self.0, takes))
+        Ok(Reservation(&self.0, takes))
     }
 }
 
-impl Drop for Begins<'_> {
+impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         self.0.update(|promised| promised - self.1);
     }
 }
 
 /// Checks that `count` descriptors are left when `promised` more are taken.
-fn are_left(count: u64, promised: u64) -> io::Result<()> {
+fn check_left(count: u64, promised: u64) -> io::Result<()> {
     let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if taken()? + promised + count <= limit {
         return Ok(());
@@ -85,10 +85,10 @@ mod tests {
     #[test]
     fn a_start_that_leaves_too_few_file_descriptors_is_rejected() {
         let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).expect("it is known");
-        assert!(are_left(1, 0).is_ok());
-        let refused = are_left(1, limit).expect_err("all are promised").to_string();
+        assert!(check_left(1, 0).is_ok());
+        let refused = check_left(1, limit).expect_err("all are promised").to_string();
         assert!(refused.starts_with(&format!("of the {limit} files")), "{refused}");
-        let refused = are_left(limit, 0).expect_err("some are taken").to_string();
+        let refused = check_left(limit, 0).expect_err("some are taken").to_string();
         assert!(refused.starts_with(&format!("of the {limit} files")), "{refused}");
     }
 
@@ -107,9 +107,9 @@ mod tests {
     #[test]
     fn pods_that_begin_together_are_counted_together() {
         let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).expect("it is known");
-        let beginning = Beginning(Cell::new(limit - FOR_A_POD));
+        let beginning = StartReservations(Cell::new(limit - FOR_A_POD));
         assert!(beginning.pod().is_err());
-        let beginning = Beginning::default();
+        let beginning = StartReservations::default();
         let begins = [beginning.pod().expect("few are taken"), beginning.run(2).expect("few are taken")];
         assert_eq!(beginning.0.get(), OF_A_POD + OF_A_RUN);
         assert!(beginning.run(limit as usize).is_err());

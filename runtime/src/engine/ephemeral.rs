@@ -14,7 +14,7 @@ use nodlet_core::pod::PodState;
 use nodlet_registry::{Wanted, ephemeral_of, with_ephemeral, without_ephemeral};
 
 use super::pods::EphemeralRequest;
-use super::{Engine, on_tmpfs};
+use super::{Engine, handover_files};
 
 /// Requests for one pod that may wait for an earlier one.
 const WAITING: usize = 64;
@@ -118,7 +118,7 @@ impl Engine {
             false => self.add_ephemeral_again(&without_ephemeral(&known), ephemeral_of(wanted)),
         };
         let directory = self.shell.paths.run_pod(&wanted.pod.uid.0);
-        if let Err(error) = on_tmpfs::rewrite_object(&directory, wanted) {
+        if let Err(error) = handover_files::rewrite_object(&directory, wanted) {
             // What a later agent finds on flash it adds again.
             log::warn!("failed to write down the ephemeral containers of {}: {error}", wanted.pod.uid);
         }

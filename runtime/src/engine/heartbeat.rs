@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::Engine;
-use super::tasks::News;
+use super::tasks::Message;
 use crate::progress::Progress;
 use crate::service::Service;
 
@@ -19,7 +19,7 @@ impl Engine {
                     smol::Timer::after(every).await;
                     let service = service.clone();
                     // Sent by the loop itself: a timer also fires in a loop that hangs.
-                    let lives = News::Then(Box::new(move |_| service.lives()));
+                    let lives = Message::Then(Box::new(move |_| service.lives()));
                     if news.send(lives).await.is_err() {
                         return;
                     }
@@ -43,7 +43,7 @@ impl Engine {
                 smol::Timer::after(progress.until_next(nodlet_host::clock::instant())).await;
                 let progress = progress.clone();
                 // Stored by the loop itself: a timer also fires in a loop that hangs.
-                let turns = News::Then(Box::new(move |_| progress.store(nodlet_host::clock::instant())));
+                let turns = Message::Then(Box::new(move |_| progress.store(nodlet_host::clock::instant())));
                 if news.send(turns).await.is_err() {
                     return;
                 }

@@ -104,7 +104,7 @@ pub(super) async fn run(
     match hook {
         Hook::Asks(ProbeAction::Exec(command)) => {
             let ended = exec(shell, pod, attempt.number, container, command).await;
-            ended.map_err(|Unwell { cause, output }| {
+            ended.map_err(|CommandFailure { cause, output }| {
                 failed(format!("Exec lifecycle hook ([{}])", command.join(" ")), cause, Some(output))
             })
         }
@@ -136,20 +136,20 @@ pub(super) async fn run(
 }
 
 /// The failure of a command, with its output.
-struct Unwell {
+struct CommandFailure {
     cause: HookCause,
     output: Vec<u8>,
 }
 
-impl From<HookCause> for Unwell {
+impl From<HookCause> for CommandFailure {
     fn from(cause: HookCause) -> Self {
-        Unwell { cause, output: Vec::new() }
+        CommandFailure { cause, output: Vec::new() }
     }
 }
 
-impl From<ExecError> for Unwell {
+impl From<ExecError> for CommandFailure {
     fn from(error: ExecError) -> Self {
-        Unwell::from(HookCause::Exec(error))
+        CommandFailure::from(HookCause::Exec(error))
     }
 }
 
@@ -160,7 +160,7 @@ async fn exec(
     number: u32,
     container: &Container,
     command: &[String],
-) -> Result<(), Unwell> {
+) -> Result<(), CommandFailure> {
     let args = crate::container_config::probe_command(container, command).map_err(HookCause::Words)?;
     let pipe = || nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(ExecError::MakePipe);
     let ((output, to_output), (errors, to_errors)) = (pipe()?, pipe()?);
@@ -185,7 +185,7 @@ async fn exec(
         Err(error) => HookCause::Exec(error),
     };
     output.append(&mut errors);
-    Err(Unwell { cause, output })
+    Err(CommandFailure { cause, output })
 }
 
 /// Waits until the first process of the run has ended.

@@ -8,7 +8,9 @@ use super::{Engine, exec, hook, run, sandbox, stop, volumes};
 
 impl Engine {
     /// Carries out an action. Its result has a type of its own, and is converted to an observation only here. What a
-    /// supervisor reports by itself becomes an observation where it is received, in `run` and `sandbox`.
+    /// supervisor reports by itself becomes an observation where it is received, in `run` and `sandbox`. Three actions
+    /// are no futures, because they wait for nothing: `Terminate` and `Kill` queue a request for the supervisor, and
+    /// `Resize` writes cgroups. `Discard` has no result: later actions remove the same files.
     pub(super) fn perform(&mut self, pod: PodIndex, action: Action) {
         use PodObservation as Seen;
         self.count();
@@ -44,7 +46,7 @@ impl Engine {
             }
             Action::Resize { generation } => {
                 // Which amounts are in effect is stored before that changes.
-                let saved = self.leave_behind(pod, &wanted).map_err(run::ResizeError::Save);
+                let saved = self.write_status(pod, &wanted).map_err(run::ResizeError::Save);
                 let resized = saved.and_then(|()| run::resize(shell, pod, &wanted));
                 let failure = resized.err().map(|error| error.message().into());
                 shell.tasks.answer(pod, async move { failure }, move |failure| {

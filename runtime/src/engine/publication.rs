@@ -58,7 +58,7 @@ impl Publication {
     /// Records that the cluster has all events up to this version of the objects. Returns how many events were dropped
     /// unsent since the last call.
     pub(super) fn events_sent(&self, version: u64) -> u32 {
-        self.events.borrow_mut().sent(version)
+        self.events.borrow_mut().acknowledge(version)
     }
 
     /// Publishes the events again with times by the clock that was set.

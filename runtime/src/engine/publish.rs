@@ -14,14 +14,14 @@ use nodlet_registry::objects::Key;
 use nodlet_registry::{LiveFields, Present, Wanted, names};
 
 use super::Engine;
-use super::on_tmpfs::{self, LeftBehind};
+use super::handover_files::{self, StatusFile};
 use super::pods::PodShell;
 
 impl Engine {
     /// Publishes a pod as it is now, if its name shows it.
     pub(super) fn publish(&mut self, pod: PodIndex) {
         let (Some(object), Some(wanted)) = (self.object(pod), self.shell.pods.wanted(pod)) else { return };
-        self.leave_behind_or_warn(pod, &wanted);
+        self.write_status_or_warn(pod, &wanted);
         if self.shown(&wanted.pod.namespace, &wanted.pod.name) == Some(pod) {
             self.shell.publication.objects.put(key(&wanted), object);
         }
@@ -32,7 +32,7 @@ impl Engine {
         let Some(gone) = self.shell.pods.borrow_mut().remove(&pod) else { return };
         self.release_claims(pod);
         self.probe_counts.remove(pod);
-        on_tmpfs::remove_status(&self.shell.paths, &gone.wanted.pod.uid.0);
+        handover_files::remove_status(&self.shell.paths, &gone.wanted.pod.uid.0);
         if !was_hidden {
             self.shell.publication.objects.delete(&key(&gone.wanted));
         }
@@ -51,7 +51,7 @@ impl Engine {
         let Some(wanted) = self.shell.pods.wanted(pod) else { return };
         self.observe(Observation::Hidden { uid: wanted.pod.uid.clone() });
         // Before it is shown no more: the next agent does not show it either.
-        self.leave_behind_or_warn(pod, &wanted);
+        self.write_status_or_warn(pod, &wanted);
         self.shell.publication.objects.delete(&key(&wanted));
         self.publish_successor(&wanted);
     }
@@ -62,8 +62,8 @@ impl Engine {
         }
     }
 
-    fn leave_behind_or_warn(&self, pod: PodIndex, wanted: &Wanted) {
-        if let Err(error) = self.leave_behind(pod, wanted) {
+    fn write_status_or_warn(&self, pod: PodIndex, wanted: &Wanted) {
+        if let Err(error) = self.write_status(pod, wanted) {
             log::warn!("failed to save the status of {}: {error}", wanted.pod.uid);
         }
     }
@@ -72,12 +72,12 @@ impl Engine {
     ///
     /// # Errors
     /// The file cannot be written: the next agent would continue with an earlier status.
-    pub(super) fn leave_behind(&self, pod: PodIndex, wanted: &Wanted) -> std::io::Result<()> {
+    pub(super) fn write_status(&self, pod: PodIndex, wanted: &Wanted) -> std::io::Result<()> {
         let Some(state) = self.node.pod(pod) else { return Ok(()) };
         let mut pods = self.shell.pods.borrow_mut();
         let Some(entry) = pods.get_mut(&pod) else { return Ok(()) };
         let waits = self.registry.held_updates.waits_of(&wanted.pod.uid).cloned();
-        let left = LeftBehind::new(
+        let left = StatusFile::new(
             self.shell.stores.records.boot_id(),
             entry.published.created,
             state.handover(),
@@ -88,7 +88,7 @@ impl Engine {
         hasher.write(&bytes);
         let digest = hasher.finish();
         if entry.published.digest != digest {
-            on_tmpfs::write_status(&self.shell.paths, &wanted.pod.uid.0, &bytes)?;
+            handover_files::write_status(&self.shell.paths, &wanted.pod.uid.0, &bytes)?;
             entry.published.digest = digest;
         }
         Ok(())
@@ -112,7 +112,7 @@ impl Engine {
             wanted: entry.wanted.clone(),
             object,
             is_unwanted: state.is_unwanted(),
-            is_over: state.is_over(),
+            has_terminal_phase: state.has_terminal_phase(),
             is_updating: entry.manifest.updating,
             waiting,
             client_conditions: state.client_conditions().clone(),

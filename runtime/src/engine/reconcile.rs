@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use super::on_tmpfs::{self, LeftBehind};
+use super::handover_files::{self, StatusFile};
 use super::pods::PodShell;
 use super::publish::created;
 use super::{Engine, cleanup, images, recover, sandbox};
@@ -139,12 +139,12 @@ impl Engine {
     }
 
     /// The status that the previous agent wrote of a pod; `None` if the core knows the pod already.
-    fn left_behind_of(&self, pod: &Pod) -> Option<LeftBehind> {
+    fn left_behind_of(&self, pod: &Pod) -> Option<StatusFile> {
         let is_known = self.node.index_of(&pod.uid).is_some();
         if is_known {
             None
         } else {
-            LeftBehind::read(&self.shell.paths, &self.shell.stores.records, &pod.uid.0)
+            StatusFile::read(&self.shell.paths, &self.shell.stores.records, &pod.uid.0)
         }
     }
 
@@ -168,7 +168,7 @@ impl Engine {
         })
     }
 
-    pub(super) fn want(&mut self, anew: &Rc<Wanted>, record: Option<Box<Record>>, left: Option<LeftBehind>) {
+    pub(super) fn want(&mut self, anew: &Rc<Wanted>, record: Option<Box<Record>>, left: Option<StatusFile>) {
         let created = left.as_ref().map_or_else(|| created(record.as_deref()), |left| left.created);
         let status = left.map(|left| Box::new(left.status));
         let wanted = self.with_ephemeral(anew);
@@ -187,7 +187,7 @@ impl Engine {
                 // because of the change.
                 self.publish(index);
                 let directory = self.shell.paths.run_pod(&wanted.pod.uid.0);
-                if let Err(error) = on_tmpfs::rewrite_object(&directory, &wanted) {
+                if let Err(error) = handover_files::rewrite_object(&directory, &wanted) {
                     // A later agent reads the change in the manifest again.
                     log::warn!("failed to save the change of {}: {error}", wanted.pod.uid);
                 }

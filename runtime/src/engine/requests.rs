@@ -260,8 +260,9 @@ impl Engine {
         let waiting = self.registry.held_updates.newest(name).cloned();
         let newest = waiting.as_ref().or_else(|| self.registry.desired(name));
         let index = newest.and_then(|newest| self.node.index_of(&newest.pod.uid));
-        let is_over = index.and_then(|index| self.node.pod(index)).is_some_and(PodState::is_over);
-        ReplacedPod { published, waiting, is_over }
+        let has_terminal_phase =
+            index.and_then(|index| self.node.pod(index)).is_some_and(PodState::has_terminal_phase);
+        ReplacedPod { published, waiting, has_terminal_phase }
     }
 
     fn accepted(

@@ -26,7 +26,7 @@ use super::exec::Execs;
 use super::handles::Sandbox;
 use super::machine::Machine;
 use super::network::{cluster_network, firewall};
-use super::{SUPERVISOR_END, Shell, cleanup, devices, on_tmpfs, reports, this_node, volumes};
+use super::{SUPERVISOR_END, Shell, cleanup, devices, handover_files, reports, this_node, volumes};
 
 /// Time within which supervisor and namespaces must be ready. Nothing is written to flash for them. One that hangs
 /// must not block the pod's deletion.
@@ -225,7 +225,7 @@ async fn make_on(
     let interfaces =
         devices::interfaces(shell, pod).map_err(|(reason, message)| Failure::new(reason, message))?;
     let ipv6 = shell.machine.network.borrow().ipv6_of(&pod.uid);
-    on_tmpfs::write_pod(&shell.paths, wanted, ip, ipv6, claims).map_err(Failure::sandbox)?;
+    handover_files::write_pod(&shell.paths, wanted, ip, ipv6, claims).map_err(Failure::sandbox)?;
     if let Some(ip) = ip {
         let connected = shell.machine.network.borrow_mut().connect(pod, ip);
         firewall::follow(shell, connected.map_err(Failure::sandbox)?);

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::path::Path;
 use std::rc::Rc;
 
 use serde_json::{Map, Value, json};
@@ -58,7 +59,8 @@ pub(super) async fn summary(shell: &Rc<Shell>) -> Value {
     let mut node = of_usage(of_node());
     node["nodeName"] = (*shell.config.node_name).into();
     node["startTime"] = shell.machine.timestamp(nodlet_core::time::Instant(0)).into();
-    node["fs"] = filesystem(shell);
+    let records = shell.paths.records();
+    node["fs"] = shell.stores.storage.run(move || filesystem(&records)).await;
     node["runtime"] = json!({ "imageFs": node["fs"] });
     node["network"] = network();
     json!({ "node": node, "pods": found })
@@ -104,9 +106,8 @@ fn of_node() -> Usage {
     }
 }
 
-/// The file system with the files of the agent.
-fn filesystem(shell: &Shell) -> Value {
-    let records = shell.paths.records();
+/// The file system with the files of the agent, of which `records` is one. Waits for the disk.
+fn filesystem(records: &Path) -> Value {
     let found = records.ancestors().find_map(|directory| nix::sys::statvfs::statvfs(directory).ok());
     let Some(disk) = found else { return Value::Null };
     // On 32-bit boards these have 32 bits.

@@ -12,10 +12,10 @@ use nodlet_core::facts::{PodIndex, PodObservation};
 use super::Engine;
 
 /// The number of news that may wait for the loop. A task that sends more waits.
-pub(super) const NEWS: usize = 256;
+pub(super) const MESSAGES: usize = 256;
 
 /// A report of a task to the loop.
-pub(super) enum News {
+pub(super) enum Message {
     /// A fact about a pod.
     Seen(PodIndex, PodObservation),
     /// Images were added to the store, or removed.
@@ -32,11 +32,11 @@ pub(super) enum News {
 /// process does, so that failed sends need no handling.
 pub(super) struct Tasks {
     pub(super) executor: LocalExecutor<'static>,
-    pub(super) news: Sender<News>,
+    pub(super) news: Sender<Message>,
 }
 
 impl Tasks {
-    pub(super) fn new(news: Sender<News>) -> Tasks {
+    pub(super) fn new(news: Sender<Message>) -> Tasks {
         Tasks { executor: LocalExecutor::new(), news }
     }
 
@@ -56,7 +56,7 @@ impl Tasks {
         let news = self.news.clone();
         self.spawn(async move {
             if let Some(seen) = seen(action.await) {
-                let _ = news.send(News::Seen(pod, seen)).await;
+                let _ = news.send(Message::Seen(pod, seen)).await;
             }
         });
     }
@@ -66,7 +66,7 @@ impl Tasks {
         let news = self.news.clone();
         self.spawn(async move {
             smol::Timer::after(after).await;
-            let _ = news.send(News::Then(Box::new(go_on))).await;
+            let _ = news.send(Message::Then(Box::new(go_on))).await;
         });
     }
 
@@ -79,17 +79,17 @@ impl Tasks {
         let news = self.news.clone();
         self.spawn(async move {
             let value = value.await;
-            let _ = news.send(News::Then(Box::new(move |engine| go_on(engine, value)))).await;
+            let _ = news.send(Message::Then(Box::new(move |engine| go_on(engine, value)))).await;
         });
     }
 
     /// Reports a fact about a pod; waits if the loop is behind.
     pub(super) async fn report(&self, pod: PodIndex, seen: PodObservation) {
-        let _ = self.news.send(News::Seen(pod, seen)).await;
+        let _ = self.news.send(Message::Seen(pod, seen)).await;
     }
 
     /// Calls `go_on` in the loop; waits if the loop is behind.
     pub(super) async fn then_loop(&self, go_on: impl FnOnce(&mut Engine) + 'static) {
-        let _ = self.news.send(News::Then(Box::new(go_on))).await;
+        let _ = self.news.send(Message::Then(Box::new(go_on))).await;
     }
 }

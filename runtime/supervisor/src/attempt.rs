@@ -99,7 +99,7 @@ impl Attempt {
     }
 
     /// Whether no process of the attempt is left.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         match &self.state {
             State::Over { .. } | State::Failed { .. } => true,
             State::Starting { .. } | State::Running { .. } | State::Exited { .. } | State::Failing { .. } => {

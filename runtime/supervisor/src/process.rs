@@ -221,7 +221,7 @@ impl Process {
             self.settle();
             // A sandbox helper that undoes its steps reports that, so the supervisor waits for it.
             let making = matches!(self.sandbox, Sandbox::Making { .. });
-            if self.ending && !making && self.attempts.iter().all(Attempt::is_over) {
+            if self.ending && !making && self.attempts.iter().all(Attempt::has_ended) {
                 self.take_down();
                 return Ok(());
             }

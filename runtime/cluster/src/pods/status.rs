@@ -2,14 +2,14 @@
 
 use serde_json::{Map, Value, json};
 
-use super::is_over;
+use super::has_terminal_phase;
 use crate::gates;
 
 /// Whether the status of a pod must wait: that of one that is being deleted, until nothing of it is left on the board,
 /// since the scheduler gives its resources to another pod once its phase is final; and that of one that a fence ended.
 pub fn is_held_back(local: &Value) -> bool {
     let is_deleted = local["metadata"]["deletionTimestamp"].is_string();
-    (is_deleted || runs_again(local)) && is_over(local)
+    (is_deleted || runs_again(local)) && has_terminal_phase(local)
 }
 
 /// Whether a fence ended the pod, which starts again unless the cluster deletes it: a final phase could not be taken

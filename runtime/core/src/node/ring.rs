@@ -57,7 +57,7 @@ pub enum Entry {
     Observed(Observation<Box<ReportedPod>, Omitted>),
     /// The core was asked for a plan.
     Planned {
-        /// The number of entries [`Entry::Asked`] that follow.
+        /// The number of entries [`Entry::Action`] that follow.
         actions: u8,
         /// The core is to be asked for the next plan at once.
         more: bool,
@@ -65,11 +65,11 @@ pub enum Entry {
         wake_at: Option<Instant>,
     },
     /// An action of the plan, for this pod.
-    Asked(PodIndex, Asked),
+    Action(PodIndex, RecordedAction),
 }
 
 /// An action without the record's contents, the text of events and the names of images.
-pub type Asked = Action<RecordDigest, EmittedEvent, Omitted>;
+pub type RecordedAction = Action<RecordDigest, EmittedEvent, Omitted>;
 
 /// The place of a text or of an image name. `()` would be `null` in JSON, which is read as none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -171,7 +171,7 @@ impl Ring {
         self.add(Line { at: now, entry: planned, names: None });
         for (index, action) in &plan.actions {
             let names = self.name(node, *index);
-            self.add(Line { at: now, entry: Entry::Asked(*index, asked(action)), names });
+            self.add(Line { at: now, entry: Entry::Action(*index, recorded(action)), names });
         }
     }
 
@@ -220,7 +220,7 @@ impl fmt::Display for Ring {
 }
 
 /// The recorded part of an action.
-pub(crate) fn asked(action: &Action) -> Asked {
+pub(crate) fn recorded(action: &Action) -> RecordedAction {
     action.map(
         |record| RecordDigest { phase: record.phase, digest: digest(record) },
         |event| EmittedEvent {
@@ -379,9 +379,13 @@ mod tests {
     fn a_start_with_another_image_to_fall_back_on_is_read_as_such() {
         let attempt = Attempt { container: ContainerIndex(0), number: 1 };
         for fallback in [None, Some(Omitted::Omitted)] {
-            let asked: Asked = Action::Start { attempt, fallback };
+            let asked: RecordedAction = Action::Start { attempt, fallback };
             let text = serde_json::to_string(&asked).expect("JSON");
-            assert_eq!(serde_json::from_str::<Asked>(&text).expect("it is read again"), asked, "{text}");
+            assert_eq!(
+                serde_json::from_str::<RecordedAction>(&text).expect("it is read again"),
+                asked,
+                "{text}"
+            );
         }
     }
 

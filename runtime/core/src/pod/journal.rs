@@ -167,7 +167,7 @@ impl Journal {
     }
 
     /// Whether the latest write failed, and no other is in flight.
-    pub(super) fn gave_up(&self) -> bool {
+    pub(super) fn has_failed_write(&self) -> bool {
         self.failed.is_some() && self.in_flight.is_none()
     }
 
@@ -179,7 +179,7 @@ impl Journal {
     /// Whether nothing is left to write, or the latest write failed: what is on flash may be all that will
     /// be.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.is_clean() || self.gave_up()
+        self.is_clean() || self.has_failed_write()
     }
 
     /// Whether the start of run `number` is on flash, with this `decided` time, and no write in flight
@@ -258,12 +258,12 @@ mod tests {
         journal.plan_write(Record::default(), PodIndex(0), &mut draft);
         journal.plan_write(Record::default(), PodIndex(0), &mut draft);
         assert!(draft.actions.len() == 1 && journal.failed(at(0)) && !journal.failed(at(0)));
-        assert!(journal.gave_up() && !journal.is_clean());
+        assert!(journal.has_failed_write() && !journal.is_clean());
         assert_eq!(
             (journal.differs_since(at(9), true), journal.differs_since(at(10), false)),
             (None, Some(at(10)))
         );
         save(&mut journal, at(10));
-        assert!(!journal.gave_up() && journal.on_flash().is_some());
+        assert!(!journal.has_failed_write() && journal.on_flash().is_some());
     }
 }

@@ -175,7 +175,7 @@ impl Outcome {
     }
 
     /// Whether the phase is terminal for good.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn has_terminal_phase(&self) -> bool {
         self.phase.is_terminal() && !self.is_interrupted()
     }
 
@@ -274,10 +274,10 @@ mod tests {
         outcome.decide(TerminalPhase::failed("Why", "because"));
         for (stage, is_recorded) in [(Stage::Active, true), (Stage::Stopped, false)] {
             outcome.settle(stage, is_recorded, &containers);
-            assert!(outcome.shown_terminal_phase().is_none() && !outcome.is_over());
+            assert!(outcome.shown_terminal_phase().is_none() && !outcome.has_terminal_phase());
         }
         outcome.settle(Stage::Stopped, true, &containers);
-        assert!(outcome.shown_terminal_phase().is_some() && outcome.is_over());
+        assert!(outcome.shown_terminal_phase().is_some() && outcome.has_terminal_phase());
         outcome.settle(Stage::Active, false, &containers);
         assert_eq!(outcome.phase(), PodPhase::Failed);
         outcome.reopen(&containers);
@@ -293,8 +293,8 @@ mod tests {
         outcome.settle(Stage::Stopped, false, &containers);
         assert_eq!((outcome.phase(), outcome.uninterrupted_phase()), (PodPhase::Failed, PodPhase::Pending));
         assert!(outcome.is_disrupted() && !outcome.is_preempted());
-        assert!(!outcome.is_over() && outcome.final_phase().is_none() && outcome.resume());
+        assert!(!outcome.has_terminal_phase() && outcome.final_phase().is_none() && outcome.resume());
         outcome.clear_interruption();
-        assert!(outcome.is_over() && outcome.final_phase().is_some());
+        assert!(outcome.has_terminal_phase() && outcome.final_phase().is_some());
     }
 }

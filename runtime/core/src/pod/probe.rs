@@ -46,7 +46,7 @@ pub(super) fn plan_exec_probe(
 ) {
     let (index, container) = container;
     if draft.push(pod, Action::Probe(container.attempt(index), kind)) {
-        container.probes_mut().asked(kind);
+        container.probes_mut().mark_running(kind);
     }
 }
 
@@ -62,7 +62,7 @@ pub(super) fn plan_probes(pod: PodIndex, containers: &mut Containers, now: Insta
             if !draft.push(pod, Action::Probe(container.attempt(index), kind)) {
                 return;
             }
-            container.probes_mut().asked(kind);
+            container.probes_mut().mark_running(kind);
         }
     }
 }
@@ -88,7 +88,7 @@ pub(super) fn report(
         ProbeResult::Success => return,
         ProbeResult::Warning(text) => ("ProbeWarning", format!("{word} probe warning: {text}")),
         ProbeResult::Failure(text) => ("Unhealthy", format!("{word} probe failed: {text}")),
-        ProbeResult::Error(text) if container.probes().gave_up(kind) => {
+        ProbeResult::Error(text) if container.probes().has_exhausted_retries(kind) => {
             let state = container.probes().state_name(kind);
             ("Unhealthy", format!("{word} probe errored and resulted in {state} state: {text}"))
         }

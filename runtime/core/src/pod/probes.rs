@@ -28,7 +28,7 @@ pub(super) struct Worker {
     /// The probe does not run before this time, whatever changes.
     not_before: Instant,
     due: Instant,
-    state: Asking,
+    state: ProbeState,
     /// Whether to probe again as soon as the result is there.
     again: bool,
     /// The result that has reached its threshold.
@@ -39,7 +39,7 @@ pub(super) struct Worker {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asking {
+enum ProbeState {
     /// The probe runs when it is due.
     Between,
     /// The probe is running.
@@ -79,7 +79,7 @@ impl Probes {
                     },
                     not_before: started + probe.initial_delay,
                     due: started + probe.initial_delay,
-                    state: Asking::Between,
+                    state: ProbeState::Between,
                     again: false,
                     found: None,
                     last: None,
@@ -107,7 +107,7 @@ impl Probes {
     pub(crate) fn over(&mut self) {
         (self.was_started, self.was_ready) = (false, false);
         for worker in &mut self.workers {
-            worker.state = Asking::Held;
+            worker.state = ProbeState::Held;
             worker.found = None;
         }
     }
@@ -120,9 +120,9 @@ impl Probes {
             return;
         }
         match worker.state {
-            Asking::Between => worker.due = worker.due.min(now),
-            Asking::InFlight => worker.again = true,
-            Asking::GivenUp | Asking::Held => {}
+            ProbeState::Between => worker.due = worker.due.min(now),
+            ProbeState::InFlight => worker.again = true,
+            ProbeState::GivenUp | ProbeState::Held => {}
         }
     }
 
@@ -173,8 +173,8 @@ impl Probes {
                     worker.found = Some(true);
                     worker.state = match worker.state {
                         // The process of an exec probe keeps running, and keeps its place.
-                        Asking::InFlight | Asking::GivenUp => Asking::GivenUp,
-                        Asking::Between | Asking::Held => Asking::Held,
+                        ProbeState::InFlight | ProbeState::GivenUp => ProbeState::GivenUp,
+                        ProbeState::Between | ProbeState::Held => ProbeState::Held,
                     };
                 }
             }
@@ -189,23 +189,27 @@ impl Probes {
                 ProbeKind::Startup => !started,
                 ProbeKind::Liveness | ProbeKind::Readiness => started,
             };
-            (gate_open && worker.state == Asking::Between).then_some((worker.kind, worker.exec, worker.due))
+            (gate_open && worker.state == ProbeState::Between).then_some((
+                worker.kind,
+                worker.exec,
+                worker.due,
+            ))
         })
     }
 
     /// The number of exec probes that are running.
     pub(crate) fn exec_in_flight(&self) -> usize {
         let in_flight = |worker: &&Worker| match worker.state {
-            Asking::InFlight | Asking::GivenUp => worker.exec,
-            Asking::Between | Asking::Held => false,
+            ProbeState::InFlight | ProbeState::GivenUp => worker.exec,
+            ProbeState::Between | ProbeState::Held => false,
         };
         self.workers.iter().filter(in_flight).count()
     }
 
     /// Records that the probe is running.
-    pub(crate) fn asked(&mut self, kind: ProbeKind) {
+    pub(crate) fn mark_running(&mut self, kind: ProbeKind) {
         if let Some(worker) = self.workers.iter_mut().find(|worker| worker.kind == kind) {
-            worker.state = Asking::InFlight;
+            worker.state = ProbeState::InFlight;
         }
     }
 
@@ -223,12 +227,12 @@ impl Probes {
             return ProbeEffect::NotAsked;
         };
         match worker.state {
-            Asking::InFlight => worker.state = Asking::Between,
-            Asking::GivenUp => {
-                worker.state = Asking::Held;
+            ProbeState::InFlight => worker.state = ProbeState::Between,
+            ProbeState::GivenUp => {
+                worker.state = ProbeState::Held;
                 return ProbeEffect::NotAsked;
             }
-            Asking::Between | Asking::Held => return ProbeEffect::NotAsked,
+            ProbeState::Between | ProbeState::Held => return ProbeEffect::NotAsked,
         }
         let success = match result {
             ProbeResult::Success | ProbeResult::Warning(_) => true,
@@ -262,7 +266,7 @@ impl Probes {
             ProbeKind::Liveness | ProbeKind::Startup => !success,
         };
         if fatal || kind == ProbeKind::Startup {
-            worker.state = Asking::Held;
+            worker.state = ProbeState::Held;
             worker.in_a_row = 0;
         }
         if kind == ProbeKind::Startup && success {
@@ -285,7 +289,7 @@ impl Probes {
     }
 
     /// Whether the latest error used up the tries, and so is worth an event.
-    pub(crate) fn gave_up(&self, kind: ProbeKind) -> bool {
+    pub(crate) fn has_exhausted_retries(&self, kind: ProbeKind) -> bool {
         self.workers.iter().any(|worker| worker.kind == kind && worker.errors == 0)
     }
 

@@ -74,13 +74,13 @@ impl Removal {
     /// Resumes the removal that a previous agent had begun. If the pod is wanted, it starts again afterwards.
     pub(super) fn resume(&mut self, pod: &Pod) {
         if self.is_wanted() {
-            self.want_again(pod);
+            self.restore_demand(pod);
         }
         self.demand = Demand::Unwanted;
     }
 
     /// Records that `pod` is wanted when this one is forgotten.
-    pub(super) fn want_again(&mut self, pod: &Pod) {
+    pub(super) fn restore_demand(&mut self, pod: &Pod) {
         self.again = Some(Rc::new(Pod::clone(pod).without_ephemeral()));
     }
 
@@ -142,7 +142,7 @@ impl Removal {
     }
 
     /// Removes and returns the pod that follows.
-    pub(super) fn take_again(&mut self) -> Option<Rc<Pod>> {
+    pub(super) fn take_successor(&mut self) -> Option<Rc<Pod>> {
         self.again.take()
     }
 }
@@ -179,7 +179,7 @@ mod tests {
         removal.want();
         removal.resume(&pod(RestartPolicy::Always));
         removal.want();
-        assert!(removal.is_unwanted() && removal.take_again().is_some());
+        assert!(removal.is_unwanted() && removal.take_successor().is_some());
         assert!(removal.hide() && removal.is_hidden());
     }
 }

@@ -261,7 +261,7 @@ impl PodState {
         }
         if matches!(self.stage, Stage::Stopped) && self.is_gone() {
             // A full disk must not keep a pod that is to be forgotten anyway.
-            let gave_up = self.is_unwanted() && self.journal.gave_up();
+            let gave_up = self.is_unwanted() && self.journal.has_failed_write();
             // A pod that never ran has nothing to record.
             let withdrawn = self.was_withdrawn() && !self.journal.is_in_flight();
             if self.journal.has_terminal() || gave_up || withdrawn {
@@ -285,7 +285,7 @@ impl PodState {
             Stage::Finished => {
                 if kept && with_agent {
                     self.removal.drop_pod();
-                } else if self.is_over() {
+                } else if self.has_terminal_phase() {
                     self.finished_volumes.plan(self.index, now, draft);
                 }
                 None

@@ -148,14 +148,14 @@ impl PodState {
     }
 
     /// Whether the phase is terminal for good.
-    pub fn is_over(&self) -> bool {
-        self.outcome.is_over()
+    pub fn has_terminal_phase(&self) -> bool {
+        self.outcome.has_terminal_phase()
     }
 
     /// Whether the phase is terminal and the sandbox is gone, so that the pod is only shown.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn has_finished(&self) -> bool {
-        matches!(self.stage, Stage::Finished) && self.is_over()
+        matches!(self.stage, Stage::Finished) && self.has_terminal_phase()
     }
 
     /// Whether no process of the pod is left, and none will start.
@@ -210,7 +210,7 @@ impl PodState {
     }
 
     /// Whether the start of a container is under way, for which the starts of the others wait.
-    #[cfg(test)]
+    #[cfg_attr(not(test), allow(dead_code, unused_imports, reason = "the tests of this crate use all of it"))]
     pub(crate) fn is_starting_container(&self) -> bool {
         self.sandbox.is_creating() || self.containers.iter().any(ContainerState::is_starting)
     }

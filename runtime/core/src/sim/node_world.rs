@@ -122,8 +122,12 @@ impl NodeWorld {
     }
 
     /// Whether the core has the pod, and it has finished.
-    pub fn is_over(&self, uid: &Uid) -> bool {
-        self.0.node.index_of(uid).and_then(|index| self.0.node.pod(index)).is_some_and(PodState::is_over)
+    pub fn has_terminal_phase(&self, uid: &Uid) -> bool {
+        self.0
+            .node
+            .index_of(uid)
+            .and_then(|index| self.0.node.pod(index))
+            .is_some_and(PodState::has_terminal_phase)
     }
 
     /// Whether no process, sandbox or record of the pod is left.
@@ -152,8 +156,8 @@ impl NodeWorld {
             let status = self.0.status(uid);
             let phase = status["phase"].as_str().unwrap_or_default().to_owned();
             let runs = self.0.alive(uid, 0).is_some();
-            let is_over = phase == "Succeeded" || phase == "Failed";
-            assert!(runs != is_over, "{uid} is {phase}\n{}", self.0.log);
+            let has_terminal_phase = phase == "Succeeded" || phase == "Failed";
+            assert!(runs != has_terminal_phase, "{uid} is {phase}\n{}", self.0.log);
             self.0.check_volumes(&world);
         }
         self.0.replay();

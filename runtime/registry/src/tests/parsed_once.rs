@@ -7,7 +7,7 @@ fn write_of(world: &mut World, mut object: Value, options: RequestOptions) -> Bo
     let identity = Identity::new([7; 16], [0; 5], NOW.to_owned());
     world.registry.prepare(Kind::Pod, &mut object, options.new, &identity).expect("it is right");
     let published = world.pods.get(&Registry::name_of(&object)).cloned();
-    let known = ReplacedPod { published, waiting: None, is_over: false };
+    let known = ReplacedPod { published, waiting: None, has_terminal_phase: false };
     match world.registry.apply(object, options, &known) {
         Ok(Decision::Write(write)) => write,
         other => panic!("{other:?}"),
@@ -118,7 +118,11 @@ fn a_pod_with_more_values_than_a_file_may_have_by_its_defaults_is_rejected() {
     let mut apply = |mut object: Value| {
         let identity = Identity::new([7; 16], [0; 5], NOW.to_owned());
         world.registry.prepare(Kind::Pod, &mut object, CREATE.new, &identity).expect("it is right");
-        world.registry.apply(object, CREATE, &ReplacedPod { published: None, waiting: None, is_over: false })
+        world.registry.apply(
+            object,
+            CREATE,
+            &ReplacedPod { published: None, waiting: None, has_terminal_phase: false },
+        )
     };
     let Err(refused) = apply(too_large) else { panic!("it was accepted") };
     assert!(refused.message.contains("25000 values, those of defaults included"), "{}", refused.message);

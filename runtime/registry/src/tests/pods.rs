@@ -308,7 +308,7 @@ fn only_containers_that_may_run_again_are_restarted() {
         (None, Some(Present { is_unwanted: true, ..present() }), format!("{conflict} is being deleted")),
         (
             None,
-            Some(Present { is_over: true, ..present() }),
+            Some(Present { has_terminal_phase: true, ..present() }),
             format!("{conflict} has finished, and its containers do not run again"),
         ),
     ] {

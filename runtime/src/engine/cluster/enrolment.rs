@@ -24,7 +24,7 @@ use nodlet_wire::tls::TlsError;
 
 use super::Shell;
 use crate::at_rest::read_file;
-use crate::engine::kernel_news::clock_shows;
+use crate::engine::kernel_events::clock_shows;
 use crate::prober::lookup;
 
 /// The time for which a request for a certificate waits to be approved, before another is made.

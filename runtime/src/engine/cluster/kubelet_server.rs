@@ -34,7 +34,7 @@ use nodlet_registry::objects::Key;
 use nodlet_wire::tls::ClientKey;
 use nodlet_wire::tls::server::{Identity, Server};
 
-use super::super::kernel_news::clock_shows;
+use super::super::kernel_events::clock_shows;
 use super::enrolment::EnrolmentError;
 use super::{Engine, Shell, connection, enrolment};
 use crate::api::{Api, Authorization, Place, Status, connection, place_for_one};

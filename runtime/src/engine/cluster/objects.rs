@@ -12,7 +12,7 @@ use nodlet_cluster::pods;
 use nodlet_cluster::schedule::{REFRESH_EVERY, Seen};
 use nodlet_cluster::services::{self, SERVICES};
 use nodlet_cluster::trust::{self, BUNDLES};
-use nodlet_cluster::watches::{News, Watches};
+use nodlet_cluster::watches::{WatchMessage, Watches};
 use nodlet_core::error::causes;
 use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::{self, Validation};
@@ -57,15 +57,15 @@ impl Follower {
         &mut self,
         watches: &mut Watches,
         reference: &Reference,
-        news: News,
+        news: WatchMessage,
     ) -> Result<Option<Seen>, Failure> {
         let line = match news {
-            News::Event(line) => line,
-            News::Ended => {
+            WatchMessage::Event(line) => line,
+            WatchMessage::Ended => {
                 self.objects.ended(reference, Instant::now(), random());
                 return Ok(None);
             }
-            News::Rejected(_) => {
+            WatchMessage::Rejected(_) => {
                 self.objects.rejected(reference, Instant::now(), random());
                 return Ok(None);
             }

@@ -199,7 +199,7 @@ impl Follower {
 
     /// Deletes a pod that has ended here from the cluster, after its last status was sent.
     pub(super) async fn finish(&self, api: &mut Api, uid: &str, known: &mut Known) -> Result<(), Failure> {
-        if !pods::is_over(&known.object) {
+        if !pods::has_terminal_phase(&known.object) {
             let changes = self.shell.publication.objects.changes_since(self.version, usize::MAX);
             let mut changes = changes.unwrap_or_default().into_iter().rev();
             let last = changes.find_map(|change| {
@@ -211,7 +211,7 @@ impl Follower {
                 Self::send(api, &self.has_news, known, &last).await?;
             }
         }
-        if !pods::is_over(&known.object) {
+        if !pods::has_terminal_phase(&known.object) {
             Self::patch_status(api, &self.has_news, known, &pods::ended(uid)).await?;
         }
         let options = pods::final_deletion(uid);

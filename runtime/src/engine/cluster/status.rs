@@ -33,7 +33,7 @@ impl Follower {
     ) -> Result<(), Failure> {
         match api.call("PATCH", &format!("{}/status", known.path()), Some((STRATEGIC, patch))).await {
             Ok(changed) => {
-                known.sent(changed);
+                known.record_status_response(changed);
                 has_news.set(true);
                 Ok(())
             }

@@ -14,7 +14,7 @@ use nodlet_supervisor::client::{StartedProcess, SupervisorEvent, SupervisorState
 
 use crate::engine::cleanup::names;
 use crate::engine::handles::{Run, Sandbox};
-use crate::engine::on_tmpfs::read_healths;
+use crate::engine::handover_files::read_healths;
 use crate::engine::reports;
 use crate::engine::run::{self};
 

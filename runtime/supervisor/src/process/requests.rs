@@ -67,7 +67,7 @@ impl Process {
             }
             Request::Forget { container, number } => {
                 if let Some(at) = self.attempts.iter().position(|attempt| attempt.is(&container, number))
-                    && self.attempts[at].is_over()
+                    && self.attempts[at].has_ended()
                 {
                     self.attempts.remove(at);
                     exit::remove(&self.dir, &container, number);
@@ -137,7 +137,8 @@ impl Process {
             return Some("start it: too many attempts are not yet forgotten");
         }
         // There are never two attempts of one container, whatever an agent requests.
-        let alive = self.attempts.iter().any(|attempt| attempt.container == *container && !attempt.is_over());
+        let alive =
+            self.attempts.iter().any(|attempt| attempt.container == *container && !attempt.has_ended());
         if alive {
             return Some("start it: the previous attempt still runs");
         }

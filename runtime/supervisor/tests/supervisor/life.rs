@@ -584,10 +584,10 @@ fn the_next_agent_reads_the_terminal_output_of_an_exec_that_has_ended() {
     let words = ["/bin/program", "program", "out=last words", "write=/said:it"];
     ask_and_die(&pod, || pod.ask_to_exec(4, &config, &words, true, [None; 3]));
     let cgroup = nodlet_supervisor::client::exec_cgroup(&config.cgroup.unified, 4);
-    let is_over = || fs::read_to_string(cgroup.join("cgroup.procs")).map_or(true, |procs| procs.is_empty());
+    let has_ended = || fs::read_to_string(cgroup.join("cgroup.procs")).map_or(true, |procs| procs.is_empty());
     let mark = std::path::PathBuf::from(format!("/proc/{}/root/said", process.pid));
     wait_until("the process to have spoken", || mark.exists());
-    wait_until("the process to be over", is_over);
+    wait_until("the process to be over", has_ended);
     pod.connect();
     let mut events = pod.events();
     let terminal = events.find_map(|event| match event {

@@ -395,12 +395,12 @@ fn a_state_change_during_a_readiness_probe_schedules_another_probe() {
     app.readiness_probe = Some(exec_probe());
     let mut probes = crate::pod::probes::Probes::of(&app, at(0));
     let due = |probes: &crate::pod::probes::Probes| probes.due().map(|(_, _, due)| due).collect::<Vec<_>>();
-    probes.asked(ProbeKind::Readiness);
+    probes.mark_running(ProbeKind::Readiness);
     probes.ask_readiness_again(at(3));
     assert_eq!(due(&probes), []);
     probes.answered(&app, at(4), ProbeKind::Readiness, &failure());
     assert_eq!(due(&probes), [at(4)]);
-    probes.asked(ProbeKind::Readiness);
+    probes.mark_running(ProbeKind::Readiness);
     probes.answered(&app, at(5), ProbeKind::Readiness, &ProbeResult::Success);
     assert_eq!(due(&probes), [at(14)]);
     probes.ask_readiness_again(at(6));

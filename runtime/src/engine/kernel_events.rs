@@ -15,7 +15,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use nodlet_rootfs::Store as Images;
 use smol::Async;
 
-use super::tasks::{News, Tasks};
+use super::tasks::{Message, Tasks};
 use super::{EngineError, Shell};
 
 /// Time until a watch that the kernel refused is tried again.
@@ -40,7 +40,7 @@ pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
     let signals = SignalFd::with_flags(&ends(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         .map_err(|errno| failed("a signalfd")(errno.into()))?;
     watch_one(&shell.tasks, duplicate(&signals).map_err(failed("a signalfd"))?, "signalfd", move || {
-        matches!(signals.read_signal(), Ok(Some(_))).then_some(News::Terminate)
+        matches!(signals.read_signal(), Ok(Some(_))).then_some(Message::Terminate)
     })?;
 
     if !shell.config.down {
@@ -61,7 +61,7 @@ pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
         if clock.wait().is_err() {
             let _ = arm(&clock, None);
         }
-        Some(News::ClockSet)
+        Some(Message::ClockSet)
     })
 }
 
@@ -85,13 +85,13 @@ fn report_images(shell: &Rc<Shell>) {
                     let again = shell.stores.storage.run(move || watch_images(&images)).await;
                     watched = again.and_then(Async::new_nonblocking);
                     // Images that were loaded meanwhile were not reported.
-                    let _ = shell.tasks.news.send(News::ImagesChanged).await;
+                    let _ = shell.tasks.news.send(Message::ImagesChanged).await;
                 }
             }
         };
         while images.readable().await.is_ok() {
             if images.get_ref().read_events().is_ok()
-                && shell.tasks.news.send(News::ImagesChanged).await.is_err()
+                && shell.tasks.news.send(Message::ImagesChanged).await.is_err()
             {
                 return;
             }
@@ -145,7 +145,7 @@ fn watch_one(
     tasks: &Tasks,
     descriptor: OwnedFd,
     what: &'static str,
-    mut take: impl FnMut() -> Option<News> + 'static,
+    mut take: impl FnMut() -> Option<Message> + 'static,
 ) -> Result<(), EngineError> {
     let descriptor = readable(descriptor).map_err(|source| EngineError::Kernel { what, source })?;
     let sender = tasks.news.clone();

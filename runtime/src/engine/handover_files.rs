@@ -21,7 +21,7 @@ use crate::store::Records;
 
 /// The content of `pod.json`: all that an agent needs that finds the pod and no manifest of it.
 #[derive(Serialize, Deserialize)]
-pub(super) struct OnTmpfs {
+pub(super) struct PodFile {
     pub(super) source: PathBuf,
     pub(super) created: Instant,
     pub(super) ip: Option<Ipv4Addr>,
@@ -52,7 +52,7 @@ pub(super) fn write_pod(
 ) -> io::Result<()> {
     let directory = paths.run_pod(&wanted.pod.uid.0);
     fs::create_dir_all(&directory)?;
-    let pod = OnTmpfs {
+    let pod = PodFile {
         source: wanted.source.clone(),
         created: nodlet_host::clock::instant(),
         ip,
@@ -75,7 +75,7 @@ pub(super) fn rewrite_object(directory: &Path, wanted: &Wanted) -> io::Result<()
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         bytes => bytes?,
     };
-    let mut pod: OnTmpfs = serde_json::from_slice(&bytes)?;
+    let mut pod: PodFile = serde_json::from_slice(&bytes)?;
     pod.object = serde_json::from_str(wanted.object.get())?;
     pod.written = wanted.written.as_deref().map(RawValue::to_owned);
     let new = directory.join("pod.json.new");
@@ -86,7 +86,7 @@ pub(super) fn rewrite_object(directory: &Path, wanted: &Wanted) -> io::Result<()
 /// The status of a pod, written for the next agent of this boot. The files are in a directory of their own, since
 /// pods without a sandbox have a status, too.
 #[derive(Serialize, Deserialize)]
-pub(super) struct LeftBehind {
+pub(super) struct StatusFile {
     /// The boot that wrote the file: a machine may not empty its run-time directory at boot.
     boot_id: String,
     /// `metadata.creationTimestamp` of a pod from a file.
@@ -101,20 +101,20 @@ pub(super) struct LeftBehind {
     pub(super) waits: Option<Waits>,
 }
 
-impl LeftBehind {
+impl StatusFile {
     pub(super) fn new(
         boot_id: &str,
         created: Moment,
         status: StatusHandover,
         waits: Option<Waits>,
-    ) -> LeftBehind {
-        LeftBehind { boot_id: boot_id.to_owned(), created, deletion: None, status, waits }
+    ) -> StatusFile {
+        StatusFile { boot_id: boot_id.to_owned(), created, deletion: None, status, waits }
     }
 
     /// Reads what the previous agent of this boot wrote; `None` if there is nothing, or it cannot be read.
-    pub(super) fn read(paths: &Paths, records: &Records, uid: &str) -> Option<LeftBehind> {
+    pub(super) fn read(paths: &Paths, records: &Records, uid: &str) -> Option<StatusFile> {
         let bytes = fs::read(paths.status(uid)).ok()?;
-        let mut left: LeftBehind = match serde_json::from_slice(&bytes) {
+        let mut left: StatusFile = match serde_json::from_slice(&bytes) {
             Ok(left) => left,
             Err(error) => {
                 log::error!("{uid}: the status of the previous agent is damaged: {error}");
@@ -195,7 +195,7 @@ mod tests {
             "status": { "conditions": [], "state": state },
         });
         write_status(&paths, "uid", left.to_string().as_bytes()).expect("there is room");
-        let read = LeftBehind::read(&paths, &records, "uid").expect("it is read");
+        let read = StatusFile::read(&paths, &records, "uid").expect("it is read");
         let deletion = Some(Deletion { at: Instant(7), grace: Duration::from_secs(30) });
         assert_eq!(read.status.state.as_ref().expect("it is there").deletion, deletion);
         let written: serde_json::Value = serde_json::from_slice(&read.bytes().expect("JSON")).expect("JSON");
