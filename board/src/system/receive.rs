@@ -422,8 +422,8 @@ mod tests {
         check(b"#!/bin/sh\n", "it is not a program");
         let own = made(200_000, "1.0.0", 500);
         check(&own[..40], "it is cut off");
-        check(&own[..own.len() - 1], "it is cut off: it has");
-        check(&own[..own.len() / 2], "it is cut off: it has");
+        check(&own[..own.len() - 1], "the file is incomplete: it has");
+        check(&own[..own.len() / 2], "the file is incomplete: it has");
         let mut other = own.clone();
         other[18] = if own[18] == 183 { 62 } else { 183 };
         check(&other, "it is for ");

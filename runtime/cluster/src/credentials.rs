@@ -313,6 +313,6 @@ mod tests {
         let mut wrong = object;
         wrong["clientKey"] = "c2VjcmV0".into();
         let why = Credentials::from_json(&wrong.to_string()).expect_err("no key");
-        assert_eq!(why.to_string(), "the field clientKey is no key");
+        assert_eq!(why.to_string(), "the field clientKey is not a key");
     }
 }

@@ -364,7 +364,7 @@ fn the_api_gives_uids_and_generated_names() {
         read_new(list, Validation::Strict, "board")
             .unwrap_err()
             .to_string()
-            .contains("one object is created at a time")
+            .contains("a List cannot be created")
     );
     let class = json!({"kind": "PriorityClass", "apiVersion": "scheduling.k8s.io/v1", "value": 1});
     let refused_class = read_new(class, Validation::Strict, "board").unwrap_err().to_string();

@@ -156,7 +156,7 @@ impl Checker<'_> {
         let is_one_of = |values: &[&str]| values.contains(&value.to_string().as_str());
         match support {
             FieldSupport::Acts => self.check_below(value, field, path),
-            FieldSupport::Refuses(why, values) => {
+            FieldSupport::Rejects(why, values) => {
                 if !is_one_of(values) {
                     self.refuse(path, why);
                 }

@@ -14,9 +14,9 @@ What nodlet does with each field of a Pod's `spec` in Kubernetes VERSION:
 
 * **acts**: behaves as Kubernetes does.
 * **warns**: stores the field and returns it, without any effect; `apply` prints a warning.
-* **refuses**: rejects the pod, because the pod would run differently from its manifest.
+* **rejects**: rejects the pod, because the pod would run differently from its manifest.
 
-Values after *but not* are accepted: they request nothing, or what nodlet does anyway. Of two fields that act, only one
+Values after *except* are accepted: they request nothing, or what nodlet does anyway. Of two fields that act, only one
 value is accepted, and every other one is rejected by name: `nodeName` (the node's own name) and the `apiVersion` of a
 `fieldRef` (`v1`).
 
@@ -148,15 +148,15 @@ fn type_of(field: &Field) -> String {
 fn describe_support(support: FieldSupport) -> String {
     let values =
         |values: &[&str]| values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ");
-    let but_not =
-        |list: &[&str]| if list.is_empty() { String::new() } else { format!("; but not {}", values(list)) };
+    let except =
+        |list: &[&str]| if list.is_empty() { String::new() } else { format!(", except {}", values(list)) };
     match support {
         FieldSupport::Acts => "acts".to_owned(),
-        FieldSupport::Warns(why, list) => format!("**warns**: {why}{}", but_not(list)),
-        FieldSupport::Refuses(why, list) => format!("**refuses**: {why}{}", but_not(list)),
+        FieldSupport::Warns(why, list) => format!("**warns**: {why}{}", except(list)),
+        FieldSupport::Rejects(why, list) => format!("**rejects**: {why}{}", except(list)),
         FieldSupport::Resources => {
             let acts = "acts on `cpu`, `memory`, `ephemeral-storage`, `hugepages-<size>` and `nodlet.dev/<device>` ([devices.md](devices.md))";
-            format!("{acts}; **refuses** others, but not `0` of them")
+            format!("{acts}; **rejects** others, except `0` of them")
         }
     }
 }

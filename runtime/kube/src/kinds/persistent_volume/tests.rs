@@ -112,7 +112,7 @@ fn invalid_volumes_and_claims_are_rejected_with_the_errors_of_kubernetes() {
         (
             CLAIM,
             of_claim("accessModes: [ReadWriteOnce], dataSource: {kind: PersistentVolumeClaim, name: b}"),
-            "spec.dataSource: Forbidden: nodlet fills no volume",
+            "spec.dataSource: Forbidden: nodlet does not fill volumes",
         ),
         (
             CLAIM,

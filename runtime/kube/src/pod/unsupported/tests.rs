@@ -152,8 +152,8 @@ fn fields_without_effect_on_a_single_node_cause_warnings_with_their_path() {
         ),
         (
             "annotations: {exclusive-cpu.nodlet.dev/c: '1'}",
-            "metadata.annotations[exclusive-cpu.nodlet.dev/c]: has no effect: nodlet knows \
-             exclusive-cpus.nodlet.dev/<container> and rtprio.nodlet.dev/<container> in its domain",
+            "metadata.annotations[exclusive-cpu.nodlet.dev/c]: has no effect: nodlet acts on \
+             exclusive-cpus.nodlet.dev/<container> and rtprio.nodlet.dev/<container>",
         ),
         (
             "annotations: {cpu-load-balancing.crio.io: disable}",
