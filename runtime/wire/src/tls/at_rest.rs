@@ -196,9 +196,9 @@ mod tests {
         for (text, expected) in [
             (String::new(), "it has no key"),
             ("# only a comment\n".to_owned(), "it has no key"),
-            (format!("{}one {short}", line("two", 1)), "line 2: a name and 32 bytes"),
-            (line("o:e", 1), "line 1: a name and 32 bytes"),
-            (base64::encode(&[7; 32]), "line 1: a name and 32 bytes"),
+            (format!("{}one {short}", line("two", 1)), "line 2: must be a name, a space, and 32 bytes"),
+            (line("o:e", 1), "line 1: must be a name, a space, and 32 bytes"),
+            (base64::encode(&[7; 32]), "line 1: must be a name, a space, and 32 bytes"),
             (line("one", 1) + &line("one", 2), "line 2: the name \"one\" occurs twice"),
             ((0..9).map(|number| line(&format!("k{number}"), 1)).collect(), "more than 8 keys"),
         ] {
