@@ -39,6 +39,7 @@ pub use crate::object::cdi::{CDI_ANNOTATION, cdi_names};
 pub use crate::object::error::{ManifestCause, ManifestError, SIZE_LIMIT, TextError};
 pub use crate::object::field::{FieldError, FieldErrorKind, go_quoted};
 pub use crate::object::json::{self, VALUES};
+pub use crate::object::rules::{label_value, qualified_name};
 use crate::object::walk;
 pub use crate::object::walk::Validation;
 pub use crate::pod::{Manifest, new_warnings, remove_warnings_of_cluster, update};

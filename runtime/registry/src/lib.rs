@@ -68,6 +68,7 @@ pub use ephemeral::{list_of as ephemeral_of, with_list as with_ephemeral, withou
 pub use events::{EVENTS, Events};
 pub use patch::PatchKind;
 pub use pods::{Deletion, Stop, Updating};
+pub use preconditions::parse_version;
 pub use present::{Present, ReplacedPod, as_published};
 pub use published::{DefinitionName, LiveFields};
 pub use request::{Identity, RequestOptions, check_types};

@@ -35,13 +35,23 @@ pub(super) fn check(current: &Value, changed: &Value, (resource, name): (&str, &
 /// The number of a version (`strconv.ParseUint`).
 ///
 /// # Errors
-/// 500, as by Kubernetes: the version is no number.
-fn number(version: &str) -> Result<u64, Status> {
+/// Go's text: the version is no number.
+pub fn parse_version(version: &str) -> Result<u64, String> {
     let digits = !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit());
     version.parse().ok().filter(|_| digits).ok_or_else(|| {
         let why = if digits { "value out of range" } else { "invalid syntax" };
+        format!("strconv.ParseUint: parsing {}: {why}", nodlet_kube::manifest::go_quoted(version))
+    })
+}
+
+/// The number of a version.
+///
+/// # Errors
+/// 500, as by Kubernetes: the version is no number.
+fn number(version: &str) -> Result<u64, Status> {
+    parse_version(version).map_err(|why| {
         let mut status = Status::internal("");
-        status.message = format!("strconv.ParseUint: parsing {version:?}: {why}");
+        (status.message, status.reason) = (why, "");
         status
     })
 }
