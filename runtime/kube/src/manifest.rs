@@ -208,7 +208,7 @@ pub fn check_types(object: &Value, kind: Kind, whole: bool) -> Result<(), Manife
 
 /// Reads a new Pod from the API. The caller has set `metadata.uid`.
 pub fn read_new(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
-    pod::read(single_pod(object)?, validation, node, Origin::Api)
+    pod::read_new(single_pod(object)?, validation, node)
 }
 
 /// Reads an object from the API that is not a Pod. The caller has set `metadata.uid`.

@@ -76,8 +76,8 @@ use sources::DefinitionsByName;
 pub use sources::{MAX_BYTES, MAX_FILES, Owner, Size, SourceDirectory, SourceFile, Sources};
 pub use status::Status;
 pub use this_node::{
-    NodeEvent, NodeFacts, NodeImage, NodeState, memory_of_all_pods, node_images, node_info, node_object,
-    reserved_in_vain,
+    NodeEvent, NodeFacts, NodeImage, NodeState, architecture, memory_of_all_pods, node_images, node_info,
+    node_object, reserved_in_vain,
 };
 pub use wanted::{Admitted, PodName, Problem, Wanted, WantedByName};
 

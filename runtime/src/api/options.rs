@@ -55,6 +55,10 @@ impl WriteOptions {
             let text = format!("Invalid value: {value}: invalid character U+{code:04X} (at position {at})");
             wrong.push((MANAGER, "FieldValueInvalid", text));
         }
+        if kind == "PatchOptions" {
+            let is_given = query.get("force").is_some();
+            forbid(&mut wrong, "force", is_given, "may not be specified for non-apply patch");
+        }
         let given: Vec<&str> = query.all("dryRun").collect();
         let dry_run = dry_run(&given, &mut wrong);
         let validation = match query.get("fieldValidation") {
@@ -184,7 +188,9 @@ pub(super) fn check_version_match(query: &Query, watches: bool) -> Result<(), St
     let initial = query.get("sendInitialEvents").is_some_and(|text| !text.is_empty());
     let mut wrong = Wrong::new();
     let given = !asked.is_empty();
-    let continues = given && !text("continue").is_empty();
+    // A watch from no version asks for the initial state, which has a match of its own.
+    let is_matched = given || watches && ["", "0"].contains(&version);
+    let continues = is_matched && !text("continue").is_empty();
     let with_continue = "resourceVersionMatch is forbidden when continue is provided";
     let supported = if watches {
         let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";

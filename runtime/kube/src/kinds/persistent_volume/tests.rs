@@ -21,7 +21,7 @@ fn volumes_and_claims_have_the_defaults_of_kubernetes() {
     assert_eq!(
         volume.expect("it is right")["spec"],
         json!({
-            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/a"},
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/a", "type": ""},
             "persistentVolumeReclaimPolicy": "Retain", "volumeMode": "Filesystem",
         })
     );
