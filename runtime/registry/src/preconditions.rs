@@ -74,8 +74,8 @@ impl Registry {
         if new {
             let why = "resourceVersion should not be set on objects to be created";
             const MAX_VERSION: u64 = i64::MAX.cast_unsigned();
-            // A version that is no number is not set, as far as Kubernetes can tell.
-            let is_set = version.is_some_and(|version| {
+            // A version that is no number, or is written with zeros before it, is not set, as far as Kubernetes can tell.
+            let is_set = version.filter(|version| !version.starts_with('0')).is_some_and(|version| {
                 number(version).is_ok_and(|number| (1..=MAX_VERSION).contains(&number))
             });
             return if is_set { Err(Status::bad_request(why)) } else { Ok(()) };

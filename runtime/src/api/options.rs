@@ -158,9 +158,6 @@ impl ListOptions {
         let invalid = |why: &str| Status::bad_request(why.to_owned());
         let mut after = None;
         if !token.is_empty() {
-            if !["", "0"].contains(&given) {
-                return Err(invalid("specifying resource version is not allowed when using continue"));
-            }
             let parts: Vec<&str> = token.splitn(3, '/').collect();
             let parsed = match parts[..] {
                 [version, namespace, name] => version.parse().ok().map(|version| (version, namespace, name)),
@@ -168,6 +165,9 @@ impl ListOptions {
             };
             let (version, namespace, name) =
                 parsed.ok_or_else(|| invalid("invalid continue token: continue key is not valid"))?;
+            if !["", "0"].contains(&given) {
+                return Err(invalid("specifying resource version is not allowed when using continue"));
+            }
             after = Some((version, namespace.to_owned(), name.to_owned()));
         }
         let version =
