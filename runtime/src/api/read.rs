@@ -165,11 +165,7 @@ pub(super) fn parse(json: &str) -> Value {
     serde_json::from_str(json).expect("the store holds what it wrote itself")
 }
 
-fn join<'a>(
-    (kind, version): (&str, &str),
-    objects: &mut dyn Iterator<Item = &'a str>,
-    metadata: &Value,
-) -> String {
+fn join((kind, version): (&str, &str), objects: &mut dyn Iterator<Item = &str>, metadata: &Value) -> String {
     let mut list =
         format!(r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#);
     for (index, object) in objects.enumerate() {

@@ -99,6 +99,7 @@ fn send(socket: &Path, case: &Case) -> Value {
         "more": [metadata["remainingItemCount"], metadata["continue"].is_string()],
         "set": [metadata["generation"], metadata["uid"].is_string(), metadata["resourceVersion"].is_string()],
         "causes": causes, "of": [body["details"]["kind"], body["details"]["group"]],
+        "amounts": ["limits", "capacity", "resources"].map(|field| body["spec"][field].clone()),
         "phase": body["status"]["phase"], "data": body["data"],
     })
 }
@@ -357,7 +358,7 @@ fn objects() -> Vec<Case> {
             {"ip": "2001:DB8::1", "hostnames": ["b"]}], "dnsConfig": {"nameservers": ["::0:1"]},
             "imagePullSecrets": [{"name": "a"}, {"name": "a"}, {}]}),
         ),
-        ("bytes", container(json!({"resources": {"limits": {"memory": "1100m"}}}))),
+        ("bytes", container(json!({"resources": {"limits": {"memory": ".5"}}}))),
     ];
     let mut cases: Vec<Case> = warned
         .iter()
@@ -370,6 +371,15 @@ fn objects() -> Vec<Case> {
         let query = format!("dryRun=All&fieldValidation={validation}");
         cases.push(Case::with("POST", format!("{PODS}?{query}"), twice));
         cases.push(Case::with("POST", format!("/api/v1/namespaces/default/configmaps?{query}"), map));
+    }
+    for amount in ["+1", "5.", "0644", "1.0", ".5", "1e3", "0.1m", "1Ki", "1000m", "1024Mi"] {
+        let range = json!({"kind": "LimitRange", "apiVersion": "v1", "metadata": {"name": "r"},
+            "spec": {"limits": [{"type": "Container", "max": {"cpu": amount}}]}});
+        let path = "/api/v1/namespaces/default/limitranges?dryRun=All";
+        cases.push(Case::with("POST", path, range.to_string()));
+        let volume = json!({"kind": "PersistentVolume", "apiVersion": "v1", "metadata": {"name": "v"}, "spec": {
+            "accessModes": ["ReadWriteOnce"], "capacity": {"storage": amount}, "hostPath": {"path": "/tmp"}}});
+        cases.push(Case::with("POST", "/api/v1/persistentvolumes?dryRun=All", volume.to_string()));
     }
     let map = "/api/v1/namespaces/default/configmaps/map?dryRun=All";
     cases.push(Case::with("PATCH", map, r#"{"data":{"a":"c"}}"#));
@@ -396,6 +406,7 @@ fn objects() -> Vec<Case> {
         json!({"uid": "z"}),
         json!({"resourceVersion": "x"}),
         json!({"creationTimestamp": null}),
+        json!({"annotations": {"controller.kubernetes.io/pod-deletion-cost": "+5"}}),
         json!({"annotations": {"controller.kubernetes.io/pod-deletion-cost": "x"}}),
     ] {
         let patch = json!({"metadata": metadata}).to_string();

@@ -236,7 +236,9 @@ fn fractions(container: &Value, path: &Path<'_>, unsupported: &mut Unsupported) 
             // Limits are requests, too, unless there are others.
             let of = |list: &str| container["resources"][list][name].as_str();
             let Some(text) = of(field).or_else(|| of("limits")) else { continue };
-            if Quantity::parse(text).is_ok_and(|amount| !amount.is_whole()) {
+            if let (Ok(amount), Ok(text)) = (Quantity::parse(text), Quantity::shown(text, true))
+                && !amount.is_whole()
+            {
                 let path = path.key(name);
                 unsupported
                     .warnings
