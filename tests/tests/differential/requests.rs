@@ -99,7 +99,7 @@ fn send(socket: &Path, case: &Case) -> Value {
         "more": [metadata["remainingItemCount"], metadata["continue"].is_string()],
         "set": [metadata["generation"], metadata["uid"].is_string(), metadata["resourceVersion"].is_string()],
         "causes": causes, "of": [body["details"]["kind"], body["details"]["group"]],
-        "amounts": ["limits", "capacity", "resources"].map(|field| body["spec"][field].clone()),
+        "amounts": [body["spec"]["limits"], body["spec"]["capacity"]],
         "phase": body["status"]["phase"], "data": body["data"],
     })
 }
