@@ -84,7 +84,7 @@ impl Form {
     pub(super) fn show(self, row: &Row, object: Value) -> String {
         match self {
             Form::Whole => object.to_string(),
-            Form::Metadata { .. } => metadata_of(object).to_string(),
+            Form::Metadata { .. } => table::metadata_of(object).to_string(),
             Form::Table(include) => {
                 let list = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
                 let now = nodlet_host::clock::timestamp();
@@ -106,12 +106,6 @@ impl Form {
         }
         response
     }
-}
-
-/// The `PartialObjectMetadata` of an object.
-pub(super) fn metadata_of(mut object: Value) -> Value {
-    let metadata = object["metadata"].take();
-    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
 }
 
 /// The part of each object in a row of a table.

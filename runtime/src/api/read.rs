@@ -6,7 +6,7 @@ use hyper::{Response, StatusCode};
 use nodlet_core::sorted::SortedMap;
 use serde_json::{Value, json};
 
-use super::accept::{Form, metadata_of};
+use super::accept::Form;
 use super::body::{self, Body};
 use super::options::{self, ListOptions};
 use super::select::Selector;
@@ -81,7 +81,8 @@ pub(super) fn list(
         match form {
             Form::Whole => join((row.name, row.version), &mut objects, &list),
             Form::Metadata { .. } => {
-                let found: Vec<String> = objects.map(|json| metadata_of(parse(json)).to_string()).collect();
+                let found: Vec<String> =
+                    objects.map(|json| table::metadata_of(parse(json)).to_string()).collect();
                 let of = ("PartialObjectMetadata", "meta.k8s.io/v1");
                 join(of, &mut found.iter().map(String::as_str), &list)
             }

@@ -3,7 +3,6 @@
 
 use serde_json::{Map, Value, json};
 
-use super::accept::metadata_of;
 use nodlet_core::time::Timestamp;
 use nodlet_kube::kinds::{self, Row, Strategy};
 
@@ -62,6 +61,12 @@ fn row_of(strategy: &Strategy, object: Value, include: Include, now: Timestamp) 
         }
     }
     Value::Object(shown)
+}
+
+/// The `PartialObjectMetadata` of an object.
+pub(super) fn metadata_of(mut object: Value) -> Value {
+    let metadata = object["metadata"].take();
+    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
 }
 
 #[cfg(test)]

@@ -7,12 +7,12 @@ use hyper::body::Bytes;
 use hyper::{Response, header};
 use serde_json::{Value, json};
 
-use super::accept::{Form, metadata_of};
+use super::accept::Form;
 use super::body::Body;
 use super::place::Held;
 use super::read::{self, parse};
 use super::select::Selector;
-use super::{Api, Query, Status, options};
+use super::{Api, Query, Status, options, table};
 use nodlet_kube::kinds::Row;
 use nodlet_registry::objects::{ChangeKind, Expired, ObjectChange, Objects};
 
@@ -201,7 +201,7 @@ impl Watch {
             Form::Whole => {
                 json!({"kind": self.row.name, "apiVersion": self.row.version, "metadata": metadata})
             }
-            Form::Metadata { .. } => metadata_of(json!({"metadata": metadata})),
+            Form::Metadata { .. } => table::metadata_of(json!({"metadata": metadata})),
             Form::Table(_) => json!({
                 "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
                 "columnDefinitions": [],
