@@ -38,6 +38,7 @@ pub(crate) use nodlet_registry::{
     Accepted, Applied, Change, FieldValidation, Part, PatchKind, Preconditions, Status,
 };
 
+mod accept;
 mod answer;
 mod attach;
 mod body;
@@ -47,6 +48,7 @@ mod discovery;
 mod exec;
 mod kubelet;
 mod log;
+mod options;
 mod place;
 mod portforward;
 pub mod push;
@@ -62,6 +64,7 @@ mod upgrade;
 mod watch;
 mod write;
 
+use accept::Form;
 use answer::Answer;
 use body::Body;
 pub(crate) use place::{Place, Places};
@@ -329,12 +332,20 @@ async fn answer(
     };
     let route::Objects { row, namespace, name, subresource } = target;
     let of_none = (!row.namespaced).then(String::new);
-    match (name, subresource.as_deref()) {
+    // The other subresources are no objects.
+    let form = match subresource.as_deref() {
+        None | Some("status" | "resize" | "ephemeralcontainers") => Form::of(request.headers(), &query)?,
+        Some(_) => Form::Whole,
+    };
+    if !query.flag("watch") {
+        form.require(name.is_none() && method != Method::POST, row)?;
+    }
+    let response = match (name, subresource.as_deref()) {
         (None, _) => match method {
             Method::GET if query.flag("watch") => {
-                watch::watch(api, row, namespace.as_deref(), &query, request.headers())
+                return watch::watch(api, row, namespace.as_deref(), &query, form);
             }
-            Method::GET => read::list(api, row, namespace.as_deref(), &query, request.headers()),
+            Method::GET => return read::list(api, row, namespace.as_deref(), &query, form),
             Method::POST if row.allows("create") => {
                 let namespace = namespace.or(of_none).ok_or_else(|| not_allowed(&method))?;
                 write::create(api, row, &namespace, &query, request).await
@@ -348,9 +359,11 @@ async fn answer(
         (Some(name), None) => {
             let key = route::key(row, namespace.as_deref(), &name)?;
             match method {
-                Method::GET => read::get(api, row, &key, &query, request.headers()),
+                Method::GET => read::get(api, row, &key, &query),
                 Method::PUT if row.allows("update") => write::apply(api, row, &key, &query, request).await,
-                Method::DELETE if row.allows("delete") => write::delete(api, &key, &query, request).await,
+                Method::DELETE if row.allows("delete") => {
+                    write::delete(api, row, &key, &query, request).await
+                }
                 Method::PATCH if row.allows("patch") => {
                     write::update(api, &key, Part::Whole, &query, request).await
                 }
@@ -364,9 +377,7 @@ async fn answer(
         (Some(name), Some(subresource)) => {
             let key = route::key(row, namespace.as_deref(), &name)?;
             match (row.kind, subresource, &method) {
-                (Kind::Pod, "status" | "resize", &Method::GET) => {
-                    read::get(api, row, &key, &query, request.headers())
-                }
+                (Kind::Pod, "status" | "resize", &Method::GET) => read::get(api, row, &key, &query),
                 (Kind::Pod, "resize", &(Method::PUT | Method::PATCH)) => {
                     write::update(api, &key, Part::Resize, &query, request).await
                 }
@@ -385,9 +396,7 @@ async fn answer(
                 (Kind::Pod, "portforward", &(Method::GET | Method::POST)) => {
                     portforward::portforward(api, &key, request, afterwards, place)
                 }
-                (Kind::Pod, "ephemeralcontainers", &Method::GET) => {
-                    read::get(api, row, &key, &query, request.headers())
-                }
+                (Kind::Pod, "ephemeralcontainers", &Method::GET) => read::get(api, row, &key, &query),
                 (Kind::Pod, "ephemeralcontainers", &(Method::PUT | Method::PATCH)) => {
                     write::ephemeral(api, &key, &query, request).await
                 }
@@ -395,7 +404,8 @@ async fn answer(
                 _ => Err(Status::no_such_path()),
             }
         }
-    }
+    };
+    Ok(form.apply(row, response?))
 }
 
 fn not_allowed(method: &Method) -> Status {
@@ -404,22 +414,6 @@ fn not_allowed(method: &Method) -> Status {
             Status::method_not_allowed("the server does not allow this method on the requested resource")
         }
         _ => Status::method_not_allowed(format!("method {method} is not supported")),
-    }
-}
-
-/// Whether the client requests a Table, and the part of each object in its rows.
-fn wants_table(headers: &hyper::HeaderMap, query: &Query) -> Result<Option<table::Include>, Status> {
-    let accept = headers.get(hyper::header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("");
-    if !accept.split(',').any(|kind| kind.split(';').any(|parameter| parameter.trim() == "as=Table")) {
-        return Ok(None);
-    }
-    match query.get("includeObject") {
-        None | Some("" | "Metadata") => Ok(Some(table::Include::Metadata)),
-        Some("None") => Ok(Some(table::Include::None)),
-        Some("Object") => Ok(Some(table::Include::Object)),
-        Some(other) => Err(Status::bad_request(format!(
-            "includeObject: Unsupported value: {other:?}: supported values: \"Metadata\", \"None\", \"Object\""
-        ))),
     }
 }
 

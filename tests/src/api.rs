@@ -37,6 +37,24 @@ pub fn send_as(socket: &Path, method: &str, path: &str, kind: &str, body: &str) 
     Ok((code, serde_json::from_slice(&body).unwrap_or(Value::Null)))
 }
 
+/// Sends a request with a body of a content type, for an answer in another. Returns the status code, the headers in lower
+/// case, and the body of the response, of which only the first line if it has several.
+///
+/// # Errors
+/// Nothing answers, or what answers is no HTTP.
+pub fn send_for_headers(
+    socket: &Path,
+    method: &str,
+    path: &str,
+    (kind, accept): (&str, &str),
+    body: &str,
+) -> io::Result<(u16, String, Value)> {
+    let (code, head, body) = whole_exchange(socket, method, path, (kind, accept), body)?;
+    let line = body.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let value = serde_json::from_slice(&body).or_else(|_| serde_json::from_slice(line));
+    Ok((code, head, value.unwrap_or(Value::Null)))
+}
+
 /// Sends a request. Returns the status code and the body of the response as they are.
 pub(crate) fn exchange(
     socket: &Path,
@@ -45,17 +63,39 @@ pub(crate) fn exchange(
     kind: &str,
     body: &str,
 ) -> io::Result<(u16, Vec<u8>)> {
+    let (code, _, body) = whole_exchange(socket, method, path, (kind, "application/json"), body)?;
+    Ok((code, body))
+}
+
+fn whole_exchange(
+    socket: &Path,
+    method: &str,
+    path: &str,
+    (kind, accept): (&str, &str),
+    body: &str,
+) -> io::Result<(u16, String, Vec<u8>)> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
     write!(
         stream,
-        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\n\
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\
          Content-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
     )?;
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    split(&answer).ok_or_else(|| io::Error::other("that is no HTTP answer"))
+    match stream.read_to_end(&mut answer) {
+        // A proxy that has answered closes the connection, though it has not read the body.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !answer.is_empty() => {}
+        ended => drop(ended?),
+    }
+    let (code, body) = split(&answer).ok_or_else(|| io::Error::other("that is no HTTP answer"))?;
+    let head = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or_default();
+    // Names of headers are compared in lower case, their values as they are.
+    let lower = |line: &str| {
+        let (name, value) = line.split_once(':').unwrap_or((line, ""));
+        format!("{}:{value}\n", name.to_ascii_lowercase())
+    };
+    Ok((code, String::from_utf8_lossy(&answer[..head]).lines().map(lower).collect(), body))
 }
 
 fn split(answer: &[u8]) -> Option<(u16, Vec<u8>)> {

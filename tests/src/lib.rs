@@ -63,6 +63,7 @@ mod view;
 mod witness;
 
 pub use api::send_as as request_as;
+pub use api::send_for_headers as request_for_headers;
 pub use background::Background;
 pub use binary::binary;
 pub use calls::{Calls, Counted};

@@ -405,7 +405,8 @@ fn clients_cannot_change_objects_of_files_and_an_invalid_file_reveals_no_secret(
     device.wait_for("both objects", || {
         device.get(&format!("{MAPS}/web")).is_ok() && device.get(&format!("{SECRETS}/web")).is_ok()
     });
-    for (method, body) in [("DELETE", None), ("PUT", Some(json!({"data": {"a": "2"}})))] {
+    let changed = json!({"metadata": {"name": "web"}, "data": {"a": "2"}});
+    for (method, body) in [("DELETE", None), ("PUT", Some(changed))] {
         let (code, answer) = device.request(method, &format!("{MAPS}/web"), body.as_ref());
         let message = answer["message"].as_str().unwrap_or_default();
         assert_eq!(code, 403, "{answer}");

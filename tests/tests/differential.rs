@@ -3,6 +3,7 @@
 mod differential {
     pub(crate) mod compare;
     pub(crate) mod mutate;
+    pub(crate) mod requests;
 }
 
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 
 use differential::compare::{Answer, Report};
 use differential::mutate::mutate;
+use differential::requests;
 
 /// Plugins that change pods for what a board does not have: accounts, nodes that are lost, storage classes.
 const PLUGINS: &str = "--disable-admission-plugins=ServiceAccount,DefaultTolerationSeconds";
@@ -77,6 +79,13 @@ fn changed_pods_are_answered_as_by_a_kube_apiserver() {
     updates(&real, &device, &mut seed, &mut report);
     println!("{report}");
     report.require();
+}
+
+#[test]
+fn options_lists_and_warnings_are_those_of_a_kube_apiserver() {
+    let (real, device) = (Real::start(), Device::start());
+    let differing = requests::differing(&real.socket(), &device.socket());
+    assert!(differing.is_empty(), "{}", differing.join("\n"));
 }
 
 /// Changes a pod that exists on both sides, without keeping the change.

@@ -39,6 +39,7 @@ pub use crate::object::cdi::{CDI_ANNOTATION, cdi_names};
 pub use crate::object::error::{ManifestCause, ManifestError, SIZE_LIMIT, TextError};
 pub use crate::object::field::{FieldError, FieldErrorKind, go_quoted};
 pub use crate::object::json::{self, VALUES};
+pub use crate::object::rules::{label_value, qualified_name};
 use crate::object::walk;
 pub use crate::object::walk::Validation;
 pub use crate::pod::{Manifest, new_warnings, remove_warnings_of_cluster, update};
@@ -207,7 +208,7 @@ pub fn check_types(object: &Value, kind: Kind, whole: bool) -> Result<(), Manife
 
 /// Reads a new Pod from the API. The caller has set `metadata.uid`.
 pub fn read_new(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
-    pod::read(single_pod(object)?, validation, node, Origin::Api)
+    pod::read_new(single_pod(object)?, validation, node)
 }
 
 /// Reads an object from the API that is not a Pod. The caller has set `metadata.uid`.

@@ -11,6 +11,7 @@ mod runtime_annotations;
 mod unsupported;
 pub mod update;
 pub(crate) mod validate;
+mod warnings;
 
 use std::rc::Rc;
 
@@ -113,6 +114,13 @@ pub(crate) fn read(
         spec.insert("nodeName".to_owned(), json!(node));
     }
     Ok(Manifest { pod: Rc::new(pod), object, warnings })
+}
+
+/// Reads a new Pod of a client, with Kubernetes' warnings.
+pub(crate) fn read_new(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
+    let mut manifest = read(object, validation, node, Origin::Api)?;
+    manifest.warnings.extend(warnings::of_new(&manifest.object).texts(String::clone));
+    Ok(manifest)
 }
 
 /// Removes the warnings that apply to the object `before` the update as well: a client that changes a pod

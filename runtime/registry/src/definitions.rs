@@ -8,6 +8,7 @@ use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 
 use super::preconditions::MODIFIED;
+use super::present::as_published;
 use super::published::{DefinitionName, key};
 use super::request::{RequestOptions, refused, same};
 use super::sources::SourceFile;
@@ -95,6 +96,13 @@ impl Registry {
         let called = (&*qualified, &*name.2);
         if options.dry_run {
             self.check_room(&path, called, &object)?;
+            match &published {
+                Some(published) => as_published(published, &mut object),
+                None if matches!(kind, Kind::PersistentVolume | Kind::PersistentVolumeClaim) => {
+                    object["status"] = json!({"phase": "Pending"});
+                }
+                None => {}
+            }
             return Ok(Decision::Reply(Accepted { object, applied, warnings }, None));
         }
         let json = to_raw_value(&object).map_err(Status::internal)?;
@@ -241,7 +249,9 @@ impl Registry {
             let object = json!({
                 "apiVersion": Kind::PriorityClass.version(),
                 "kind": Kind::PriorityClass.as_str(),
-                "metadata": { "name": &*name.2, "uid": &*name.2, "creationTimestamp": created },
+                "metadata": {
+                    "name": &*name.2, "uid": &*name.2, "creationTimestamp": created, "generation": 1,
+                },
                 "value": value,
                 "description": description,
                 "preemptionPolicy": "PreemptLowerPriority",

@@ -68,6 +68,7 @@ pub use ephemeral::{list_of as ephemeral_of, with_list as with_ephemeral, withou
 pub use events::{EVENTS, Events};
 pub use patch::PatchKind;
 pub use pods::{Deletion, Stop, Updating};
+pub use preconditions::parse_version;
 pub use present::{Present, ReplacedPod, as_published};
 pub use published::{DefinitionName, LiveFields};
 pub use request::{Identity, RequestOptions, check_types};
@@ -75,8 +76,8 @@ use sources::DefinitionsByName;
 pub use sources::{MAX_BYTES, MAX_FILES, Owner, Size, SourceDirectory, SourceFile, Sources};
 pub use status::Status;
 pub use this_node::{
-    NodeEvent, NodeFacts, NodeImage, NodeState, excessive_reservations, memory_of_all_pods, node_images,
-    node_info, node_object,
+    NodeEvent, NodeFacts, NodeImage, NodeState, architecture, excessive_reservations, memory_of_all_pods,
+    node_images, node_info, node_object,
 };
 pub use wanted::{Admitted, PodName, Problem, Wanted, WantedByName};
 

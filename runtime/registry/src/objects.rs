@@ -182,6 +182,29 @@ impl Objects {
         (found, state.version)
     }
 
+    /// Returns all objects of a resource as they were at an earlier version.
+    ///
+    /// # Errors
+    /// The ring no longer has all changes since.
+    pub fn list_at(
+        &self,
+        resource: &'static str,
+        namespace: Option<&str>,
+        version: u64,
+    ) -> Result<Vec<(Key, Object)>, Expired> {
+        let changes = self.changes_since(version, usize::MAX)?;
+        let mut then: SortedMap<Key, Object> = self.list(resource, namespace).0.into_iter().collect();
+        for ObjectChange { key, before, .. } in changes.into_iter().rev() {
+            if key.resource == resource && namespace.is_none_or(|wanted| *key.namespace == *wanted) {
+                match before {
+                    Some(before) => drop(then.insert(key, before)),
+                    None => drop(then.remove(&key)),
+                }
+            }
+        }
+        Ok(then.into_iter().collect())
+    }
+
     /// Returns at most `at_most` changes after `version`, oldest first.
     pub fn changes_since(&self, version: u64, at_most: usize) -> Result<Vec<ObjectChange>, Expired> {
         let state = self.state.borrow();
@@ -238,6 +261,29 @@ mod tests {
     fn seen(objects: &Objects, since: u64) -> Vec<String> {
         let changes = objects.changes_since(since, usize::MAX).expect("in the ring");
         changes.iter().map(|change| format!("{:?} {}", change.kind, change.key.name)).collect()
+    }
+
+    #[test]
+    fn a_list_can_be_of_an_earlier_version() {
+        let objects = Objects::new(1000);
+        objects.put(pod("a"), object("a", "Pending"));
+        objects.put(pod("b"), object("b", "Pending"));
+        objects.put(pod("a"), object("a", "Running"));
+        objects.delete(&pod("b"));
+        objects.put(Key::new("pods", "other", "c"), object("c", "Pending"));
+        let names = |version| {
+            let found = objects.list_at("pods", Some("default"), version).expect("in the ring");
+            let phase = |object: &Object| object.json.split('"').rev().nth(1).map(str::to_owned);
+            found.iter().map(|(key, object)| format!("{} {:?}", key.name, phase(object))).collect::<Vec<_>>()
+        };
+        let show = |list: &[(&str, &str)]| {
+            list.iter().map(|(name, phase)| format!("{name} {:?}", Some(phase))).collect::<Vec<_>>()
+        };
+        assert_eq!(names(1000), show(&[]));
+        assert_eq!(names(1002), show(&[("a", "Pending"), ("b", "Pending")]));
+        assert_eq!(names(1003), show(&[("a", "Running"), ("b", "Pending")]));
+        assert_eq!(names(1005), show(&[("a", "Running")]));
+        assert!(objects.list_at("pods", None, 999).is_err());
     }
 
     #[test]

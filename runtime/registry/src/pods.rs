@@ -4,7 +4,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::admission::{Base, admit, as_update_of, with_identity};
 use super::difference::forbidden;
@@ -122,7 +122,12 @@ impl Registry {
         match file {
             Some(file) => self.reserve_pod(manifest, file, applied),
             None => {
-                let Manifest { pod, object, warnings } = manifest;
+                let Manifest { pod, mut object, warnings } = manifest;
+                if applied == Applied::Created {
+                    object["metadata"]["generation"] = 1.into();
+                    object["status"] =
+                        json!({"phase": "Pending", "qosClass": format!("{:?}", pod.spec.qos_class())});
+                }
                 Ok(Decision::Reply(Accepted { object, applied, warnings }, Some(pod)))
             }
         }

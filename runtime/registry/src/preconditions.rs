@@ -35,13 +35,23 @@ pub(super) fn check(current: &Value, changed: &Value, (resource, name): (&str, &
 /// The number of a version (`strconv.ParseUint`).
 ///
 /// # Errors
-/// 500, as by Kubernetes: the version is no number.
-fn number(version: &str) -> Result<u64, Status> {
+/// Go's text: the version is no number.
+pub fn parse_version(version: &str) -> Result<u64, String> {
     let digits = !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit());
     version.parse().ok().filter(|_| digits).ok_or_else(|| {
         let why = if digits { "value out of range" } else { "invalid syntax" };
+        format!("strconv.ParseUint: parsing {}: {why}", nodlet_kube::manifest::go_quoted(version))
+    })
+}
+
+/// The number of a version.
+///
+/// # Errors
+/// 500, as by Kubernetes: the version is no number.
+fn number(version: &str) -> Result<u64, Status> {
+    parse_version(version).map_err(|why| {
         let mut status = Status::internal("");
-        status.message = format!("strconv.ParseUint: parsing {version:?}: {why}");
+        (status.message, status.reason) = (why, "");
         status
     })
 }
@@ -64,8 +74,8 @@ impl Registry {
         if new {
             let why = "resourceVersion should not be set on objects to be created";
             const MAX_VERSION: u64 = i64::MAX.cast_unsigned();
-            // A version that is no number is not set, as far as Kubernetes can tell.
-            let is_set = version.is_some_and(|version| {
+            // A version that is no number, or is written with zeros before it, is not set, as far as Kubernetes can tell.
+            let is_set = version.filter(|version| !version.starts_with('0')).is_some_and(|version| {
                 number(version).is_ok_and(|number| (1..=MAX_VERSION).contains(&number))
             });
             return if is_set { Err(Status::bad_request(why)) } else { Ok(()) };

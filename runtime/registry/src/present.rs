@@ -54,7 +54,9 @@ pub fn as_published(published: &Value, object: &mut Value) {
             object["metadata"]["annotations"][key] = value.clone();
         }
     }
-    object["status"] = published["status"].clone();
+    if let Some(status) = published.get("status") {
+        object["status"] = status.clone();
+    }
 }
 
 impl Registry {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 pub struct Status {
     /// The HTTP status.
     pub code: u16,
-    /// `NotFound`, `Invalid`, …
+    /// `NotFound`, `Invalid`, …; empty for an error that Kubernetes does not expect.
     pub reason: &'static str,
     /// A sentence for people.
     pub message: String,
@@ -52,6 +52,11 @@ impl Status {
     /// 405: the resource does not support the method.
     pub fn method_not_allowed(message: impl Into<String>) -> Self {
         Status::new(405, "MethodNotAllowed", message)
+    }
+
+    /// 406: the object cannot be shown in any form that the client accepts.
+    pub fn not_acceptable(message: &str) -> Self {
+        Status::new(406, "NotAcceptable", message)
     }
 
     /// 409: an object of this name exists.
@@ -127,8 +132,11 @@ impl Status {
     pub fn to_json(&self) -> Value {
         let mut object = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "message": self.message, "reason": self.reason, "code": self.code,
+            "message": self.message, "code": self.code,
         });
+        if !self.reason.is_empty() {
+            object["reason"] = self.reason.into();
+        }
         if let Some(details) = &self.details {
             object["details"] = details.clone();
         }

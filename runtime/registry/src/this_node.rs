@@ -198,6 +198,7 @@ pub fn node_object(facts: &NodeFacts<'_>, state: NodeState) -> Value {
         "kind": "Node",
         "metadata": {
             "name": facts.name,
+            "uid": uid(&state.machine_id),
             "creationTimestamp": state.began,
             "labels": info.labels,
         },
@@ -280,12 +281,21 @@ fn kept_memory(all: i64) -> i64 {
     (all / 8).clamp(8 * MIB, 64 * MIB).min(all / 2)
 }
 
-fn architecture(processor: &str) -> &str {
+/// The architecture of a processor, as Go names it.
+pub fn architecture(processor: &str) -> &str {
     match processor {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
         other => other,
     }
+}
+
+/// The UID of the Node: the identity of the machine, in the form of a UUID.
+fn uid(machine: &str) -> String {
+    let digits = machine.char_indices().flat_map(|(index, digit)| {
+        matches!(index, 8 | 12 | 16 | 20).then_some('-').into_iter().chain([digit])
+    });
+    digits.collect()
 }
 
 /// Renders amounts as in a Node's status.
@@ -399,7 +409,7 @@ mod tests {
             ip: ip.map(str::to_owned),
             kernel: "6.6".into(),
             boot_id: "1".into(),
-            machine_id: "2".into(),
+            machine_id: "0123456789abcdef0123456789abcdef".into(),
             os_image: "Linux".into(),
             version: "0.1.0",
             conditions: vec![
@@ -421,6 +431,7 @@ mod tests {
         let capacity = &object["status"]["capacity"];
         assert_eq!((&capacity["cpu"], &capacity["ephemeral-storage"]), (&"4".into(), &"1025".into()));
         assert_eq!(object["spec"], json!({}));
+        assert_eq!(object["metadata"]["uid"], "01234567-89ab-cdef-0123-456789abcdef");
         assert_eq!(
             object["status"]["addresses"],
             json!([{"type": "InternalIP", "address": "10.0.0.2"}, {"type": "Hostname", "address": "board"}])

@@ -84,11 +84,12 @@ pub(super) fn warn(response: &mut Response<Body>, warnings: &[String]) {
 
 /// All of a request's body as JSON, null if there is none, and its room among `places`, for as long
 /// as the object is there: sixty clients who send a little less than is taken are not to fill the
-/// memory, neither with text nor with what comes of it.
+/// memory, neither with text nor with what comes of it. The rest are the texts about fields
+/// that occur twice.
 pub(super) async fn read(
     places: &Places,
     request: hyper::Request<Incoming>,
-) -> Result<(Value, Held), Status> {
+) -> Result<(Value, Held, Vec<String>), Status> {
     if let Some(kind) = request.headers().get(header::CONTENT_TYPE)
         && !kind.as_bytes().starts_with(b"application/json")
         && !is_protobuf(request.headers())
@@ -115,7 +116,7 @@ fn unknown_format(kind: &str) -> Status {
 pub(super) async fn read_any(
     places: &Places,
     request: hyper::Request<Incoming>,
-) -> Result<(Value, Held), Status> {
+) -> Result<(Value, Held, Vec<String>), Status> {
     let is_protobuf = is_protobuf(request.headers());
     let collected = smol::future::or(async { Some(collect(places, request.into_body()).await) }, async {
         smol::Timer::after(BODY_WITHIN).await;
@@ -126,19 +127,21 @@ pub(super) async fn read_any(
     let (bytes, text) = collected?;
     let held = places.hold_object(if is_protobuf { cost_of_protobuf(&bytes) } else { cost(&bytes) })?;
     drop(text);
-    Ok((parsed(&bytes, is_protobuf)?, held))
+    let (object, repeated) = parsed(&bytes, is_protobuf)?;
+    Ok((object, held, repeated))
 }
 
-/// The object of a body, null if there is none.
-fn parsed(bytes: &[u8], is_protobuf: bool) -> Result<Value, Status> {
+/// The object of a body, null if there is none, and a text for each field that occurs twice.
+fn parsed(bytes: &[u8], is_protobuf: bool) -> Result<(Value, Vec<String>), Status> {
     if bytes.is_empty() {
-        return Ok(Value::Null);
+        return Ok((Value::Null, Vec::new()));
     }
     if is_protobuf {
         let fields = |kind: &str| {
             Some(kinds::strategy(Kind::named(kind)?).protobuf).filter(|fields| !fields.is_empty())
         };
-        return protobuf::object(bytes, manifest::VALUES, fields).map_err(|error| match error {
+        let object = protobuf::object(bytes, manifest::VALUES, fields);
+        return object.map(|object| (object, Vec::new())).map_err(|error| match error {
             ProtobufError::Unsupported => unknown_format(PROTOBUF),
             ProtobufError::Malformed => Status::bad_request(
                 "the object provided is unrecognized: it is not a valid protobuf message of its kind",

@@ -52,7 +52,7 @@ fn version() -> Value {
         "major": numbers.next(), "minor": numbers.next(),
         "gitVersion": format!("{KUBERNETES}+nodlet-{}", env!("CARGO_PKG_VERSION")),
         "gitCommit": "", "gitTreeState": "", "buildDate": "1970-01-01T00:00:00Z", "goVersion": "",
-        "compiler": "rustc", "platform": format!("linux/{}", std::env::consts::ARCH),
+        "compiler": "rustc", "platform": format!("linux/{}", nodlet_registry::architecture(std::env::consts::ARCH)),
     })
 }
 

@@ -38,7 +38,13 @@ fn answer(path: &str) -> String {
     if let Some(resource) = path.strip_prefix("table ") {
         let row = KINDS.iter().find(|row| row.plural == resource).expect(resource);
         let now = Timestamp::parse("2026-01-31T12:00:00Z").expect("a time");
-        return table::table(row, &mut std::iter::once(object()), "7", table::Include::None, now);
+        return table::table(
+            row,
+            &mut std::iter::once(object()),
+            json!({"resourceVersion": "7"}),
+            table::Include::None,
+            now,
+        );
     }
     let target = route::parse(path).unwrap_or_else(|status| panic!("{path}: {status}"));
     match discovery::show(&target).unwrap_or_else(|status| panic!("{path}: {status}")).into_body() {

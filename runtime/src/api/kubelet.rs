@@ -8,12 +8,13 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use hyper::body::{Bytes, Incoming};
-use hyper::{HeaderMap, Method, Response, StatusCode};
+use hyper::{Method, Response, StatusCode};
 use nodlet_cluster::mirrors;
 use nodlet_kube::kinds::Kind;
 use nodlet_registry::objects::Key;
 use serde_json::Value;
 
+use super::accept::Form;
 use super::body::{self, Body};
 use super::place::Place;
 use super::read::{self, parse};
@@ -43,10 +44,10 @@ pub(super) async fn answer(
     }
     match segments[..] {
         ["healthz", ..] => Ok(text("ok")),
-        ["pods"] => read::list(api, Kind::Pod.row(), None, &Query::default(), &HeaderMap::new()),
+        ["pods"] => read::list(api, Kind::Pod.row(), None, &Query::default(), Form::Whole),
         ["runningpods"] => {
             let query = Query::parse("fieldSelector=status.phase=Running")?;
-            read::list(api, Kind::Pod.row(), None, &query, &HeaderMap::new())
+            read::list(api, Kind::Pod.row(), None, &query, Form::Whole)
         }
         ["stats", "summary"] => Ok(body::value(StatusCode::OK, &stats::summary(api).await?)),
         ["metrics"] => Ok(text(stats::metrics(&stats::summary(api).await?))),

@@ -2,44 +2,29 @@
 
 use std::rc::Rc;
 
-use hyper::{HeaderMap, Response, StatusCode};
+use hyper::{Response, StatusCode};
 use nodlet_core::sorted::SortedMap;
 use serde_json::{Value, json};
 
+use super::accept::Form;
 use super::body::{self, Body};
+use super::options::{self, ListOptions};
 use super::select::Selector;
-use super::{Api, Query, Status, table, wants_table};
+use super::{Api, Query, Status, table};
 use nodlet_kube::kinds::{KINDS, Kind, Row};
-use nodlet_kube::manifest;
-use nodlet_registry::objects::Key;
+use nodlet_registry::objects::{Key, Object};
 
-pub(super) fn get(
-    api: &Api,
-    row: &Row,
-    key: &Key,
-    query: &Query,
-    headers: &HeaderMap,
-) -> Result<Response<Body>, Status> {
-    let table = wants_table(headers, query)?;
+pub(super) fn get(api: &Api, row: &Row, key: &Key, query: &Query) -> Result<Response<Body>, Status> {
+    let asked = options::version_of_one(query)?;
+    options::require_reached(asked, api.objects.version())?;
     let missing = || Status::not_found(&row.qualified(), &key.name);
-    let (json, version) = if row.kind == Kind::Namespace {
-        let (found, version) = all(api, row, None);
-        let found = found.into_iter().find(|shown| *shown.name == *key.name).ok_or_else(missing)?;
-        (found.json, version)
+    let json = if row.kind == Kind::Namespace {
+        let (found, _) = all(api, row, None);
+        found.into_iter().find(|shown| *shown.name == *key.name).ok_or_else(missing)?.json
     } else {
-        let object = api.objects.get(key).ok_or_else(missing)?;
-        (object.json, object.version)
+        api.objects.get(key).ok_or_else(missing)?.json
     };
-    Ok(match table {
-        None => body::json(StatusCode::OK, json.as_bytes().to_vec()),
-        Some(include) => {
-            let objects = &mut std::iter::once(parse(&json));
-            body::json(
-                StatusCode::OK,
-                table::table(row, objects, &version.to_string(), include, nodlet_host::clock::timestamp()),
-            )
-        }
-    })
+    Ok(body::json(StatusCode::OK, json.as_bytes().to_vec()))
 }
 
 pub(super) fn list(
@@ -47,69 +32,71 @@ pub(super) fn list(
     row: &Row,
     namespace: Option<&str>,
     query: &Query,
-    headers: &HeaderMap,
+    form: Form,
 ) -> Result<Response<Body>, Status> {
-    // `limit` is ignored: all objects of a board fit in one response, so that the server never returns a
-    // `continue` token.
-    if query.get("continue").is_some_and(|token| !token.is_empty()) {
-        return Err(Status::expired("The provided continue parameter is too old: list again without it"));
-    }
-    check_options(query)?;
-    let selector = selector(row, query)?;
-    let table = wants_table(headers, query)?;
-    let (found, version) = all(api, row, namespace);
-    if let Some(future) = query.get("resourceVersion").and_then(|text| text.parse::<u64>().ok())
-        && future > version
-    {
-        return Err(Status::timeout(format!(
-            "Timeout: Too large resource version: {future}, current: {version}"
-        )));
-    }
-    let version = version.to_string();
-    if table.is_none() && selector.is_empty() {
-        return Ok(body::json(StatusCode::OK, join(row, found.iter().map(|shown| &*shown.json), &version)));
-    }
-    let mut found = found.iter().map(|shown| parse(&shown.json)).filter(|object| selector.matches(object));
-    let listed = match table {
-        Some(include) => table::table(row, &mut found, &version, include, nodlet_host::clock::timestamp()),
-        None => {
-            let found: Vec<String> = found.map(|object| object.to_string()).collect();
-            join(row, found.iter().map(String::as_str), &version)
+    let selector = parsed_selector(query)?;
+    let options = ListOptions::of(query)?;
+    selector.require(row.fields)?;
+    let (mut found, mut version) = all(api, row, namespace);
+    options::require_reached(options.version, version)?;
+    // The parts of a list are all of the state that the first one was of.
+    let earlier = options.after.as_ref().map(|(version, ..)| *version).or(options.exactly);
+    if let Some(asked) = earlier.filter(|asked| *asked != version) {
+        if row.kind != Kind::Namespace {
+            found = api.objects.list_at(row.plural, namespace, asked).map(shown).map_err(|_| {
+                Status::expired(match options.exactly {
+                    Some(_) => "The resourceVersion for the provided list is too old.",
+                    None => {
+                        "The provided continue parameter is too old to display a consistent list result. \
+                         You must start a new list without the continue parameter."
+                    }
+                })
+            })?;
         }
-    };
-    Ok(body::json(StatusCode::OK, listed))
-}
-
-/// `ValidateListOptions`.
-fn check_options(query: &Query) -> Result<(), Status> {
-    const MATCH: &str = "resourceVersionMatch";
-    let text = |name| query.get(name).unwrap_or("");
-    let (version, asked) = (text("resourceVersion"), text(MATCH));
-    let mut errors = Vec::new();
-    if !asked.is_empty() && version.is_empty() {
-        errors.push(format!("{MATCH}: Forbidden: {MATCH} is forbidden unless resourceVersion is provided"));
+        version = asked;
     }
-    if !["", "Exact", "NotOlderThan"].contains(&asked) {
-        let supported = r#"supported values: "Exact", "NotOlderThan", """#;
-        errors.push(format!("{MATCH}: Unsupported value: {}: {supported}", manifest::go_quoted(asked)));
+    if let Some((_, namespace, name)) = &options.after {
+        let after = (&**namespace, &**name);
+        let first = found.partition_point(|shown| (&*shown.namespace, &*shown.name) <= after);
+        found.drain(..first);
     }
-    if asked == "Exact" && version == "0" {
-        errors.push(format!("{MATCH}: Forbidden: {MATCH} \"exact\" is forbidden for resourceVersion \"0\""));
+    let mut list = json!({"resourceVersion": version.to_string()});
+    if !selector.is_empty() {
+        found.retain(|shown| selector.matches(&parse(&shown.json)));
     }
-    if query.get("sendInitialEvents").is_some_and(|text| !text.is_empty()) {
-        errors.push("sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list".to_owned());
+    let more = found.len().saturating_sub(options.limit);
+    if options.limit > 0 && more > 0 {
+        found.truncate(options.limit);
+        if let Some(Shown { namespace, name, .. }) = found.last() {
+            list["continue"] = format!("{version}/{namespace}/{name}").into();
+        }
+        // As in Kubernetes, whose store does not count by selectors.
+        if selector.is_empty() {
+            list["remainingItemCount"] = more.into();
+        }
     }
-    let all = match &errors[..] {
-        [] => return Ok(()),
-        [one] => one.clone(),
-        all => format!("[{}]", all.join(", ")),
-    };
-    let kind = "ListOptions.meta.k8s.io";
-    Err(Status::invalid(kind, "", format!("{kind} \"\" is invalid: {all}"), Vec::new()))
+    let mut objects = found.iter().map(|shown| &*shown.json);
+    Ok(body::json(
+        StatusCode::OK,
+        match form {
+            Form::Whole => join((row.name, row.version), &mut objects, &list),
+            Form::Metadata { .. } => {
+                let found: Vec<String> =
+                    objects.map(|json| table::metadata_of(parse(json)).to_string()).collect();
+                let of = ("PartialObjectMetadata", "meta.k8s.io/v1");
+                join(of, &mut found.iter().map(String::as_str), &list)
+            }
+            Form::Table(include) => {
+                let now = nodlet_host::clock::timestamp();
+                table::table(row, &mut objects.map(parse), list, include, now)
+            }
+        },
+    ))
 }
 
 /// A published object.
 pub(super) struct Shown {
+    pub(super) namespace: Rc<str>,
     pub(super) name: Rc<str>,
     pub(super) json: Rc<str>,
 }
@@ -120,7 +107,16 @@ pub(super) fn all(api: &Api, row: &Row, namespace: Option<&str>) -> (Vec<Shown>,
         return namespaces(api);
     }
     let (found, version) = api.objects.list(row.plural, namespace);
-    (found.into_iter().map(|(key, object)| Shown { name: key.name, json: object.json }).collect(), version)
+    (shown(found), version)
+}
+
+fn shown(found: Vec<(Key, Object)>) -> Vec<Shown> {
+    let shown = found.into_iter().map(|(Key { namespace, name, .. }, Object { json, .. })| Shown {
+        namespace,
+        name,
+        json,
+    });
+    shown.collect()
 }
 
 /// The namespaces, for which a board stores no objects: `default`, which is as old as the node, and each
@@ -148,14 +144,21 @@ fn namespaces(api: &Api) -> (Vec<Shown>, u64) {
                          "creationTimestamp": since, "resourceVersion": version.to_string()},
             "spec": {"finalizers": []}, "status": {"phase": "Active"},
         });
-        Shown { name, json: object.to_string().into() }
+        Shown { namespace: "".into(), name, json: object.to_string().into() }
     });
     (objects.collect(), version)
 }
 
+/// The selector of a request, whose fields are those of the kind.
 pub(super) fn selector(row: &Row, query: &Query) -> Result<Selector, Status> {
+    let selector = parsed_selector(query)?;
+    selector.require(row.fields)?;
+    Ok(selector)
+}
+
+fn parsed_selector(query: &Query) -> Result<Selector, Status> {
     let text = |name| query.get(name).unwrap_or("");
-    Selector::parse(text("labelSelector"), text("fieldSelector"), row.fields)
+    Selector::parse(text("labelSelector"), text("fieldSelector"))
 }
 
 /// Parses an object of the store.
@@ -163,11 +166,9 @@ pub(super) fn parse(json: &str) -> Value {
     serde_json::from_str(json).expect("the store holds what it wrote itself")
 }
 
-fn join<'a>(row: &Row, objects: impl Iterator<Item = &'a str>, version: &str) -> String {
-    let mut list = format!(
-        r#"{{"kind":"{}List","apiVersion":"{}","metadata":{{"resourceVersion":"{version}"}},"items":["#,
-        row.name, row.version
-    );
+fn join((kind, version): (&str, &str), objects: &mut dyn Iterator<Item = &str>, metadata: &Value) -> String {
+    let mut list =
+        format!(r#"{{"kind":"{kind}List","apiVersion":"{version}","metadata":{metadata},"items":["#);
     for (index, object) in objects.enumerate() {
         if index > 0 {
             list.push(',');

@@ -15,12 +15,12 @@ pub(super) enum Include {
     Object,
 }
 
-/// Returns the table of `objects`, all of one kind, as JSON. Only one parsed object is in memory at a time,
+/// Returns the table of `objects`, all of one kind, with the metadata of a list, as JSON. Only one parsed object is in memory at a time,
 /// because a parsed object takes ten times the memory of its text.
 pub(super) fn table(
     row: &Row,
     objects: &mut dyn Iterator<Item = Value>,
-    version: &str,
+    metadata: Value,
     include: Include,
     now: Timestamp,
 ) -> String {
@@ -33,7 +33,7 @@ pub(super) fn table(
         })
         .collect();
     let table = json!({
-        "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": version},
+        "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
         "columnDefinitions": columns,
     });
     let rows: Vec<String> =
@@ -44,7 +44,7 @@ pub(super) fn table(
     format!("{head},\"rows\":[{}]}}", rows.join(","))
 }
 
-fn row_of(strategy: &Strategy, mut object: Value, include: Include, now: Timestamp) -> Value {
+fn row_of(strategy: &Strategy, object: Value, include: Include, now: Timestamp) -> Value {
     let mut shown = Map::new();
     let conditions = (strategy.row_conditions)(&object);
     if !conditions.is_null() {
@@ -54,17 +54,19 @@ fn row_of(strategy: &Strategy, mut object: Value, include: Include, now: Timesta
     match include {
         Include::None => {}
         Include::Metadata => {
-            let partial = json!({
-                "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
-                "metadata": object["metadata"].take(),
-            });
-            shown.insert("object".into(), partial);
+            shown.insert("object".into(), metadata_of(object));
         }
         Include::Object => {
             shown.insert("object".into(), object);
         }
     }
     Value::Object(shown)
+}
+
+/// The `PartialObjectMetadata` of an object.
+pub(super) fn metadata_of(mut object: Value) -> Value {
+    let metadata = object["metadata"].take();
+    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
 }
 
 #[cfg(test)]
@@ -77,7 +79,7 @@ mod tests {
         let object = json!({"metadata": {"name": "web"}, "spec": {"x": 1}});
         let row = |include| {
             let objects = &mut std::iter::once(object.clone());
-            let table = table(Kind::Pod.row(), objects, "7", include, Timestamp(0));
+            let table = table(Kind::Pod.row(), objects, json!({}), include, Timestamp(0));
             serde_json::from_str::<Value>(&table).expect("JSON")["rows"][0].take()
         };
         assert!(row(Include::None).get("object").is_none());

@@ -282,48 +282,6 @@ impl Events {
 }
 
 #[test]
-fn options_of_a_list_are_checked_as_by_kubernetes() {
-    const INVALID: &str = "ListOptions.meta.k8s.io \"\" is invalid: ";
-    let root = Root::new();
-    with_api(&root, Rc::new(Objects::new(10)), no_engine, |socket| {
-        for (query, code, expected) in [
-            ("resourceVersion=0&resourceVersionMatch=NotOlderThan", 200, String::new()),
-            (
-                "resourceVersionMatch=Exact",
-                422,
-                format!(
-                    "{INVALID}resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
-                ),
-            ),
-            (
-                "resourceVersion=0&resourceVersionMatch=Exact",
-                422,
-                format!(
-                    "{INVALID}resourceVersionMatch: Forbidden: resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""
-                ),
-            ),
-            (
-                "resourceVersion=1&resourceVersionMatch=Newest&sendInitialEvents=true",
-                422,
-                format!(
-                    "{INVALID}[resourceVersionMatch: Unsupported value: \"Newest\": supported values: \"Exact\", \"NotOlderThan\", \"\", sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list]"
-                ),
-            ),
-            (
-                "resourceVersion=9000000000000000000",
-                504,
-                "Timeout: Too large resource version: 9000000000000000000, current: ".to_owned(),
-            ),
-        ] {
-            let (answered, body) = get(&socket, &format!("/api/v1/pods?{query}"));
-            let message = body["message"].as_str().unwrap_or_default();
-            assert_eq!(answered, code, "{query}: {body}");
-            assert!(message.starts_with(&expected), "{query}: {message}");
-        }
-    });
-}
-
-#[test]
 fn a_watch_goes_on_where_the_list_ended() {
     let objects = Rc::new(Objects::new(0));
     objects.put(key("web"), pod("web", "Pending"));
@@ -346,8 +304,10 @@ fn a_watch_goes_on_where_the_list_ended() {
         let mut all = Events::of(&socket, &format!("/api/v1/pods?watch=true&resourceVersion={version}"));
         all.shows("ADDED", "db");
         let mut running = Events::of(&socket, "/api/v1/pods?watch=1&fieldSelector=status.phase%3DRunning");
-        let mut from_the_start =
-            Events::of(&socket, "/api/v1/pods?watch=1&sendInitialEvents=true&allowWatchBookmarks=true");
+        let mut from_the_start = Events::of(
+            &socket,
+            "/api/v1/pods?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true",
+        );
         from_the_start.shows("ADDED", "db");
         from_the_start.shows("ADDED", "web");
         let end = from_the_start.next().expect("a bookmark");
@@ -548,13 +508,13 @@ fn hostile_requests_are_refused_and_the_next_is_served() {
             ("PUT", "/api/v1/namespaces/default/pods/a", "", r#"{"metadata":{"name":"b"}}"#, 400),
             ("PATCH", "/api/v1/namespaces/default/pods/a", "", "{}", 415),
             ("DELETE", "/api/v1/namespaces/default/pods/a", "", r#"{"gracePeriodSeconds":"soon"}"#, 400),
-            ("DELETE", "/api/v1/namespaces/default/pods/a?dryRun=Some", "", "", 400),
-            ("POST", "/api/v1/namespaces/default/pods?fieldValidation=Lax", "", "{}", 400),
+            ("DELETE", "/api/v1/namespaces/default/pods/a?dryRun=Some", "", "", 422),
+            ("POST", "/api/v1/namespaces/default/pods?fieldValidation=Lax", "", "{}", 422),
             ("DELETE", "/api/v1/nodes/board", "", "", 405),
             ("BREW", "/version", "", "", 405),
             ("GET", "/api/v1/pods?labelSelector=%3Dx", "", "", 400),
-            ("GET", "/api/v1/pods?watch=1&resourceVersion=new", "", "", 400),
-            ("GET", "/api/v1/pods?continue=abc", "", "", 410),
+            ("GET", "/api/v1/pods?watch=1&resourceVersion=new", "", "", 500),
+            ("GET", "/api/v1/pods?continue=abc", "", "", 400),
             ("GET", "/nothing", "", "", 404),
         ] {
             let (answered, text) = call(&socket, method, target, headers, body);
@@ -653,7 +613,7 @@ fn ephemeral_containers_are_accepted_by_patch_and_put_only() {
                 "{}",
                 json!([["Merge", {}], "Strict", true]),
             ),
-            ("PUT", "", "", r#"{"kind":"Pod"}"#, json!([["put", "web"], "Warn", false])),
+            ("PUT", "", "", r#"{"metadata":{"name":"web"}}"#, json!([["put", "web"], "Warn", false])),
         ] {
             let (code, answer) = call(&socket, method, &format!("{target}{query}"), headers, body);
             let answer: Value = serde_json::from_str(&answer).expect("JSON");
@@ -667,6 +627,13 @@ fn ephemeral_containers_are_accepted_by_patch_and_put_only() {
                 r#"{"kind":"EphemeralContainers","apiVersion":"v1","ephemeralContainers":[]}"#,
                 400,
                 "EphemeralContainers in version \"v1\" cannot be handled as a Pod: since Kubernetes 1.22 a Pod is sent here; use `kubectl debug` or `nodlet debug`",
+            ),
+            (
+                "PUT",
+                "",
+                r#"{"kind":"Pod"}"#,
+                400,
+                "the name of the object (web based on URL) was undeterminable: name must be provided",
             ),
             ("PUT", "", r#"{"kind":"Node"}"#, 400, "\"Node\" cannot be handled as a Pod"),
             (
@@ -685,3 +652,5 @@ fn ephemeral_containers_are_accepted_by_patch_and_put_only() {
         }
     });
 }
+
+mod options;

@@ -4,14 +4,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use hyper::body::Bytes;
-use hyper::{HeaderMap, Response, header};
+use hyper::{Response, header};
 use serde_json::{Value, json};
 
+use super::accept::Form;
 use super::body::Body;
 use super::place::Held;
 use super::read::{self, parse};
 use super::select::Selector;
-use super::{Api, Query, Status, table, wants_table};
+use super::{Api, Query, Status, options, table};
 use nodlet_kube::kinds::Row;
 use nodlet_registry::objects::{ChangeKind, Expired, ObjectChange, Objects};
 
@@ -23,7 +24,7 @@ struct Watch {
     row: &'static Row,
     namespace: Option<Box<str>>,
     selector: Selector,
-    table: Option<table::Include>,
+    form: Form,
     since: u64,
     /// The existing objects, which are sent before any change, and their share of memory.
     first: Option<First>,
@@ -45,26 +46,24 @@ pub(super) fn watch(
     row: &'static Row,
     namespace: Option<&str>,
     query: &Query,
-    headers: &HeaderMap,
+    form: Form,
 ) -> Result<Response<Body>, Status> {
-    let given = match query.get("resourceVersion") {
-        None | Some("" | "0") => None,
-        Some(text) => Some(text.parse::<u64>().map_err(|_| {
-            Status::bad_request(format!("resourceVersion: Invalid value: {text:?}: must be a number"))
-        })?),
-    };
+    let selector = read::selector(row, query)?;
+    let timeout = options::integer(query, "timeoutSeconds")?;
+    options::check_version_match(query, true)?;
+    let given = options::version_of_one(query)?.filter(|version| *version != 0);
     // The client requests all existing objects first, and a bookmark after them.
     let initial = query.flag("sendInitialEvents");
     let mut watch = Watch {
         objects: api.objects.clone(),
         row,
         namespace: namespace.map(Into::into),
-        selector: read::selector(row, query)?,
-        table: wants_table(headers, query)?,
+        selector,
+        form,
         since: given.unwrap_or(0),
         first: None,
-        deadline: query
-            .number("timeoutSeconds", 0)?
+        deadline: timeout
+            .and_then(|seconds| u64::try_from(seconds).ok())
             .map(|seconds| smol::Timer::after(Duration::from_secs(seconds))),
         ended: false,
     };
@@ -184,18 +183,12 @@ impl Watch {
     }
 
     fn event(&self, kind: &str, json: &str, version: u64) -> String {
-        match self.table {
-            None => line(kind, json),
-            Some(include) => {
-                let objects = &mut std::iter::once(parse(json));
-                let table = table::table(
-                    self.row,
-                    objects,
-                    &version.to_string(),
-                    include,
-                    nodlet_host::clock::timestamp(),
-                );
-                line(kind, &table)
+        match self.form {
+            Form::Whole => line(kind, json),
+            form @ (Form::Table(_) | Form::Metadata { .. }) => {
+                let mut object = parse(json);
+                object["metadata"]["resourceVersion"] = version.to_string().into();
+                line(kind, &form.show(self.row, object))
             }
         }
     }
@@ -204,11 +197,12 @@ impl Watch {
         let metadata = json!({
             "resourceVersion": version.to_string(), "annotations": {"k8s.io/initial-events-end": "true"},
         });
-        let object: Value = match self.table {
-            None => {
+        let object: Value = match self.form {
+            Form::Whole => {
                 json!({"kind": self.row.name, "apiVersion": self.row.version, "metadata": metadata})
             }
-            Some(_) => json!({
+            Form::Metadata { .. } => table::metadata_of(json!({"metadata": metadata})),
+            Form::Table(_) => json!({
                 "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
                 "columnDefinitions": [],
                 "rows": [{"cells": [], "object": {

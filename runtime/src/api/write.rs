@@ -7,11 +7,11 @@ use hyper::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 
 use super::body::{self, Body};
+use super::options::{self, Repeated, WriteOptions, Wrong};
 use super::place::Held;
 use super::request::ANSWER_WITHIN;
 use super::{
-    Accepted, Api, Applied, Change, FieldValidation, Part, PatchKind, Preconditions, Query, Reply, Request,
-    Status, read,
+    Accepted, Api, Applied, Change, Part, PatchKind, Preconditions, Query, Reply, Request, Status, read,
 };
 use nodlet_kube::kinds::{KINDS, Kind, Row};
 use nodlet_registry::objects::Key;
@@ -26,11 +26,13 @@ pub(super) async fn create(
     query: &Query,
     request: hyper::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
-    let (validation, dry_run) = (field_validation(query)?, dry_run(query.all("dryRun"))?);
-    let (mut object, _held) = body::read(&api.places, request).await?;
+    let options = WriteOptions::of("CreateOptions", query)?;
+    let (mut object, _held, texts) = body::read(&api.places, request).await?;
     belongs(&mut object, row, namespace, None)?;
-    let accepted = ask(api, |reply| Request::Create { object, validation, dry_run, reply }).await?;
-    Ok(show(StatusCode::CREATED, &accepted))
+    let repeated = Repeated { texts, options };
+    let (validation, dry_run) = (options.validation, repeated.dry_run());
+    let reply = ask(api, |reply| Request::Create { object, validation, dry_run, reply }).await;
+    Ok(show(StatusCode::CREATED, &repeated.finish(row, reply)?))
 }
 
 pub(super) async fn apply(
@@ -45,10 +47,13 @@ pub(super) async fn apply(
     if row.kind == Kind::Pod && query.get("force") != Some("true") {
         return update(api, key, Part::Whole, query, request).await;
     }
-    let (validation, dry_run) = (field_validation(query)?, dry_run(query.all("dryRun"))?);
-    let (mut object, _held) = body::read(&api.places, request).await?;
+    let options = WriteOptions::of("UpdateOptions", query)?;
+    let (mut object, _held, texts) = body::read(&api.places, request).await?;
     belongs(&mut object, row, &key.namespace, Some(&key.name))?;
-    let accepted = ask(api, |reply| Request::Apply { object, validation, dry_run, reply }).await?;
+    let repeated = Repeated { texts, options };
+    let (validation, dry_run) = (options.validation, repeated.dry_run());
+    let reply = ask(api, |reply| Request::Apply { object, validation, dry_run, reply }).await;
+    let accepted = repeated.finish(row, reply)?;
     let (code, applied) = match accepted.applied {
         Applied::Created => (StatusCode::CREATED, "created"),
         Applied::Configured => (StatusCode::OK, "configured"),
@@ -67,8 +72,8 @@ pub(super) async fn update(
     query: &Query,
     request: hyper::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
-    let (validation, dry_run) = (field_validation(query)?, dry_run(query.all("dryRun"))?);
-    let (change, _held) = change(api, key, request).await?;
+    let (change, _held, row, repeated) = change(api, key, query, request).await?;
+    let (validation, dry_run) = (repeated.options.validation, repeated.dry_run());
     let (resource, namespace, name) = (key.resource, key.namespace.to_string(), key.name.to_string());
     let accepted = ask(api, |reply| Request::Update {
         resource,
@@ -80,7 +85,7 @@ pub(super) async fn update(
         dry_run,
         reply,
     });
-    Ok(show(StatusCode::OK, &accepted.await?))
+    Ok(show(StatusCode::OK, &repeated.finish(row, accepted.await)?))
 }
 
 /// Restarts the containers of a pod, or the one that `container` names.
@@ -98,8 +103,8 @@ pub(super) async fn ephemeral(
     query: &Query,
     request: hyper::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
-    let (validation, dry_run) = (field_validation(query)?, dry_run(query.all("dryRun"))?);
-    let (change, _held) = change(api, key, request).await?;
+    let (change, _held, row, repeated) = change(api, key, query, request).await?;
+    let (validation, dry_run) = (repeated.options.validation, repeated.dry_run());
     if let Change::Replace(body) = &change {
         // The format before Kubernetes 1.22, which old examples use.
         if body["kind"] == "EphemeralContainers" {
@@ -115,39 +120,56 @@ pub(super) async fn ephemeral(
     let (namespace, name) = (key.namespace.to_string(), key.name.to_string());
     let accepted =
         ask(api, |reply| Request::Ephemeral { namespace, name, change, validation, dry_run, reply });
-    Ok(show(StatusCode::OK, &accepted.await?))
+    Ok(show(StatusCode::OK, &repeated.finish(row, accepted.await)?))
 }
 
-/// Returns the change of an existing object that a request contains.
+/// Returns the change of an existing object that a request contains, with the kind of the object.
 async fn change(
     api: &Rc<Api>,
     key: &Key,
+    query: &Query,
     request: hyper::Request<Incoming>,
-) -> Result<(Change, Held), Status> {
-    if request.method() == hyper::Method::PATCH {
+) -> Result<(Change, Held, &'static Row, Repeated), Status> {
+    let is_patch = request.method() == hyper::Method::PATCH;
+    let options = WriteOptions::of(if is_patch { "PatchOptions" } else { "UpdateOptions" }, query)?;
+    let row = KINDS.iter().find(|row| row.plural == key.resource).ok_or_else(Status::no_such_path)?;
+    if is_patch {
         let kind = patch_kind(request.headers())?;
-        let (patch, held) = body::read_any(&api.places, request).await?;
+        let (patch, held, mut texts) = body::read_any(&api.places, request).await?;
+        if kind == PatchKind::Json {
+            texts.iter_mut().for_each(|text| text.insert_str(0, "json patch "));
+        }
         // Even for a short patch, the whole object is parsed, changed and rendered.
         let object = api.objects.get(key).map_or(0, |shown| body::cost(shown.json.as_bytes()));
         let held = api.places.hold_more(held, object)?;
-        return Ok((Change::Patch(kind, patch), held));
+        return Ok((Change::Patch(kind, patch), held, row, Repeated { texts, options }));
     }
-    let (mut object, held) = body::read(&api.places, request).await?;
-    let row = KINDS.iter().find(|row| row.plural == key.resource).ok_or_else(Status::no_such_path)?;
+    let (mut object, held, texts) = body::read(&api.places, request).await?;
     belongs(&mut object, row, &key.namespace, Some(&key.name))?;
-    Ok((Change::Replace(object), held))
+    Ok((Change::Replace(object), held, row, Repeated { texts, options }))
 }
 
 pub(super) async fn delete(
     api: &Rc<Api>,
+    row: &Row,
     key: &Key,
     query: &Query,
     request: hyper::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
     let options = DeleteOptions::read(api, query, request).await?;
-    let pod = options.delete(api, key).await?;
-    // An object without a `deletionTimestamp` is already gone, so that clients need not wait.
-    Ok(body::value(StatusCode::OK, &pod))
+    let object = options.delete(api, key).await?;
+    // A pod without a `deletionTimestamp` is already gone, so that clients need not wait, like all other objects.
+    let shown = if row.kind == Kind::Pod { object } else { deleted(row, key, &object) };
+    Ok(body::value(StatusCode::OK, &shown))
+}
+
+/// The `Status` of an object that is gone at once.
+fn deleted(row: &Row, key: &Key, object: &Value) -> Value {
+    let mut details = json!({"name": &*key.name, "kind": row.plural, "uid": object["metadata"]["uid"]});
+    if let Some((group, _)) = row.version.split_once('/') {
+        details["group"] = group.into();
+    }
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
 }
 
 /// Deletes all matching objects, and returns them.
@@ -159,6 +181,7 @@ pub(super) async fn delete_collection(
     request: hyper::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
     let selector = read::selector(row, query)?;
+    options::check_version_match(query, false)?;
     let options = DeleteOptions::read(api, query, request).await?;
     let (found, version) = api.objects.list(row.plural, Some(namespace).filter(|_| row.namespaced));
     let mut deleted = Vec::new();
@@ -245,7 +268,16 @@ fn belongs(object: &mut Value, row: &Row, namespace: &str, name: Option<&str>) -
     if object["metadata"].is_null() {
         object["metadata"] = json!({});
     }
+    let is_of_row = object["kind"] == row.name;
     let metadata = &mut object["metadata"];
+    // An object of a kind that there is not is refused for its kind.
+    if let Some(name) = name.filter(|_| is_of_row)
+        && metadata["name"].as_str().unwrap_or_default().is_empty()
+    {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        )));
+    }
     let namespace = Some(namespace).filter(|_| row.namespaced);
     for (field, in_url) in [("namespace", namespace), ("name", name)] {
         let Some(in_url) = in_url else { continue };
@@ -269,33 +301,6 @@ fn show(code: StatusCode, accepted: &Accepted) -> Response<Body> {
     response
 }
 
-fn field_validation(query: &Query) -> Result<FieldValidation, Status> {
-    match query.get("fieldValidation") {
-        Some("Strict") => Ok(FieldValidation::Strict),
-        None | Some("" | "Warn") => Ok(FieldValidation::Warn),
-        Some("Ignore") => Ok(FieldValidation::Ignore),
-        Some(other) => Err(Status::bad_request(format!(
-            "fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\""
-        ))),
-    }
-}
-
-fn dry_run<'a>(values: impl Iterator<Item = &'a str>) -> Result<bool, Status> {
-    let mut dry_run = false;
-    for value in values {
-        match value {
-            "All" => dry_run = true,
-            "" => {}
-            other => {
-                return Err(Status::bad_request(format!(
-                    "dryRun: Unsupported value: {other:?}: supported values: \"All\""
-                )));
-            }
-        }
-    }
-    Ok(dry_run)
-}
-
 /// `metav1.DeleteOptions`, from the body or the query.
 struct DeleteOptions {
     grace: Option<u64>,
@@ -309,7 +314,7 @@ impl DeleteOptions {
         query: &Query,
         request: hyper::Request<Incoming>,
     ) -> Result<DeleteOptions, Status> {
-        let (body, _held) = body::read(&api.places, request).await?;
+        let (body, _held, _) = body::read(&api.places, request).await?;
         DeleteOptions::of(&body, query)
     }
 
@@ -325,10 +330,7 @@ impl DeleteOptions {
             return Err(Status::bad_request("decoded object cannot be converted to DeleteOptions"));
         }
         let given = match &body["gracePeriodSeconds"] {
-            Value::Null => match query.get("gracePeriodSeconds") {
-                None | Some("") => None,
-                Some(text) => Some(text.parse::<i64>().ok()),
-            },
+            Value::Null => options::integer(query, "gracePeriodSeconds")?.map(Some),
             value => Some(value.as_i64()),
         };
         let grace = match given {
@@ -342,8 +344,7 @@ impl DeleteOptions {
             }
         };
         let policy = match (&body[POLICY], query.get(POLICY)) {
-            (Value::Null, None | Some("")) => None,
-            (Value::Null, Some(given)) => Some(given),
+            (Value::Null, given) => given,
             (Value::String(given), _) => Some(given.as_str()),
             (_, _) => return Err(not_a(POLICY, "string")),
         };
@@ -357,9 +358,9 @@ impl DeleteOptions {
         };
         let in_body: Option<Vec<&str>> = in_body.iter().map(Value::as_str).collect();
         let in_body = in_body.ok_or_else(|| not_a("dryRun", "list of strings"))?;
-        let dry_run = dry_run(query.all("dryRun").chain(in_body))?;
-
-        let mut wrong = Vec::new();
+        let mut wrong = Wrong::new();
+        let given: Vec<&str> = query.all("dryRun").chain(in_body).collect();
+        let dry_run = options::dry_run(&given, &mut wrong);
         if let (Some(_), Some(policy)) = (orphan, policy) {
             wrong.push((
                 POLICY,
@@ -371,8 +372,9 @@ impl DeleteOptions {
         }
         if let Some(policy) = policy.filter(|policy| !POLICIES.contains(policy)) {
             let supported = POLICIES.map(|policy| format!("{policy:?}")).join(", ");
-            let text = format!("Unsupported value: {policy:?}: supported values: {supported}, \"nil\"");
-            wrong.push((POLICY, "FieldValueNotSupported", text));
+            let (reason, text) =
+                options::unsupported(&format!("{policy:?}"), &format!("{supported}, \"nil\""));
+            wrong.push((POLICY, reason, text));
         }
         if ignores_read_error == Some(true) {
             let others = [
@@ -392,11 +394,8 @@ impl DeleteOptions {
                 wrong.push((IGNORE_READ_ERROR, "FieldValueForbidden", text));
             }
         }
-        if wrong.is_empty() {
-            Ok(DeleteOptions { grace, preconditions, dry_run })
-        } else {
-            Err(refuse(&wrong))
-        }
+        options::refuse("DeleteOptions", &wrong)?;
+        Ok(DeleteOptions { grace, preconditions, dry_run })
     }
 
     async fn delete(&self, api: &Api, key: &Key) -> Result<Value, Status> {
@@ -424,28 +423,11 @@ fn not_a(field: &str, kind: &str) -> Status {
 /// Returns a boolean option.
 fn flag(body: &Value, query: &Query, name: &str) -> Result<Option<bool>, Status> {
     match (&body[name], query.get(name)) {
-        (Value::Null, None | Some("")) => Ok(None),
+        (Value::Null, None) => Ok(None),
         (Value::Bool(given), _) => Ok(Some(*given)),
-        (Value::Null, Some("true" | "1")) => Ok(Some(true)),
-        (Value::Null, Some("false" | "0")) => Ok(Some(false)),
+        (Value::Null, Some(_)) => Ok(Some(query.flag(name))),
         (_, _) => Err(not_a(name, "boolean")),
     }
-}
-
-/// 422: contradictory options.
-fn refuse(wrong: &[(&str, &str, String)]) -> Status {
-    let texts: Vec<String> = wrong.iter().map(|(field, _, text)| format!("{field}: {text}")).collect();
-    let all = if let [one] = &texts[..] { one.clone() } else { format!("[{}]", texts.join(", ")) };
-    let causes = wrong
-        .iter()
-        .map(|(field, reason, text)| json!({"reason": reason, "message": text, "field": field}))
-        .collect();
-    let message = format!("DeleteOptions.meta.k8s.io \"\" is invalid: {all}");
-    let mut status = Status::invalid("DeleteOptions", "", message, causes);
-    if let Some(details) = &mut status.details {
-        details["group"] = "meta.k8s.io".into();
-    }
-    status
 }
 
 /// Returns the `preconditions` of the body, or those of the query of a `DELETE` if the body has none.

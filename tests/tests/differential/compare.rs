@@ -192,12 +192,13 @@ impl Report {
 
     /// Fails if fewer answers agree than did in runs with several seeds; a run for a commit has few objects.
     pub(crate) fn require(&self) {
+        // One answer more may differ, since it is more than a thousandth of a short run.
         let below = |share: &Share, thousandths: u64| {
-            u64::from(share.equal) * 1000 < u64::from(share.all) * thousandths
+            u64::from(share.equal + 1) * 1000 < u64::from(share.all) * thousandths
         };
-        assert!(!below(&self.verdicts, 998), "verdicts: {}", self.verdicts);
-        assert!(!below(&self.objects, 990), "objects: {}", self.objects);
-        assert!(!below(&self.texts, 970), "texts: {}", self.texts);
+        assert!(!below(&self.verdicts, 999), "verdicts: {}", self.verdicts);
+        assert!(!below(&self.objects, 999), "objects: {}", self.objects);
+        assert!(!below(&self.texts, 985), "texts: {}", self.texts);
     }
 }
 

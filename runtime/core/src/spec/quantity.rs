@@ -147,9 +147,10 @@ impl Quantity {
         self.nano == 0
     }
 
-    /// Whether the amount in thousandths is a whole number of units.
+    /// Whether the amount in thousandths is a whole number of units, or too large to be told.
     pub fn is_whole(&self) -> bool {
-        self.milli_value() % 1000 == 0
+        let milli = self.milli_value();
+        milli % 1000 == 0 || milli == i64::MAX
     }
 }
 

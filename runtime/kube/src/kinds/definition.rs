@@ -116,6 +116,10 @@ pub(crate) fn read(
     if let Some(created) = created {
         metadata["creationTimestamp"] = created;
     }
+    // The one kind that Kubernetes counts changes of, and it never changes.
+    if kind == Kind::PriorityClass {
+        metadata["generation"] = 1.into();
+    }
     let mut namespace = manifest.pod.namespace.clone();
     if !kind.row().namespaced {
         namespace = "".into();

@@ -16,6 +16,7 @@ use super::describe::text::{list, of, quantity};
 use super::generic;
 use super::strategy::{Describe, Strategy};
 use crate::object::field::{Errors, FieldError, Path};
+use crate::pod::claim::canonical;
 use crate::pod::validate::of_containers;
 use nodlet_core::spec::Quantity;
 use nodlet_core::spec::pod::LIMIT_RANGER;
@@ -55,6 +56,9 @@ fn rules(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
     let mut known: Vec<String> = Vec::new();
     for (index, limit) in limits.and_then(Value::as_array_mut).into_iter().flatten().enumerate() {
         let path = root.index(index);
+        for amounts in limit.as_object_mut().into_iter().flat_map(Map::values_mut) {
+            canonical(amounts);
+        }
         let kind = text(limit, "type").to_owned();
         if ![CONTAINER, POD, CLAIM].contains(&&*kind) {
             let types = [CONTAINER, CLAIM, POD];

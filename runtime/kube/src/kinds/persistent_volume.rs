@@ -101,6 +101,9 @@ fn rules(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
     let spec = fields.entry("spec").or_insert_with(|| json!({}));
     default(spec, "persistentVolumeReclaimPolicy", "Retain");
     default(spec, "volumeMode", "Filesystem");
+    if spec["hostPath"].is_object() {
+        default(&mut spec["hostPath"], "type", "");
+    }
     if let Some(capacity) = spec.get_mut("capacity") {
         canonical(capacity);
     }

@@ -179,7 +179,7 @@ mod tests {
             class.object(),
             json!({
                 "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
-                "metadata": {"name": "high", "uid": "a"},
+                "metadata": {"name": "high", "uid": "a", "generation": 1},
                 "value": 1000, "description": "much", "preemptionPolicy": "PreemptLowerPriority",
             })
         );

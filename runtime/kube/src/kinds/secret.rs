@@ -138,7 +138,8 @@ fn rules(fields: &mut Map<String, Value>, metadata: &Value, errors: &mut Errors)
         Some(Rule::Json(key)) => {
             match value(key).map(|value| base64::decode(value.as_bytes()).unwrap_or_default()) {
                 None => required(key),
-                Some(text) if json::value(&text).is_ok_and(|value| value.is_object() || value.is_null()) => {}
+                Some(text)
+                    if json::value(&text).is_ok_and(|(value, _)| value.is_object() || value.is_null()) => {}
                 Some(_) => errors.push(FieldError::invalid_printed(
                     &root.key(key),
                     REDACTED.to_owned(),

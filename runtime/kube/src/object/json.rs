@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::field::{First, cut};
+use super::field::{First, cut, go_quoted};
 
 /// Maximum number of values in one file or request; values that aliases repeat count each time. This is enough for
 /// more Pods than a node accepts. Each value needs some hundred bytes while it is read.
@@ -39,13 +39,16 @@ pub(crate) fn read(text: &str) -> Result<Vec<Document>, serde_json::Error> {
     Ok(documents)
 }
 
-/// Reads one value. An error of the category `Data` means that it contains too many values.
-pub fn value(text: &[u8]) -> Result<Value, serde_json::Error> {
+/// Reads one value, with a text for each field that occurs twice. An error of the category `Data` means that it contains
+/// too many values.
+pub fn value(text: &[u8]) -> Result<(Value, Vec<String>), serde_json::Error> {
     let state = RefCell::new(State::default());
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     let value = Seed { state: &state }.deserialize(&mut deserializer)?;
     deserializer.end()?;
-    Ok(value)
+    let duplicates =
+        state.into_inner().duplicates.texts(|path| format!("duplicate field {}", go_quoted(path)));
+    Ok((value, duplicates))
 }
 
 /// The state of the reader of one file, besides the current value.

@@ -61,7 +61,7 @@ pub(crate) fn dns_subdomain_with_underscore(value: &str) -> Vec<String> {
 }
 
 /// A name with an optional DNS prefix: keys of labels and annotations, resources.
-pub(crate) fn qualified_name(value: &str) -> Vec<String> {
+pub fn qualified_name(value: &str) -> Vec<String> {
     const MESSAGE: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
                            alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is ";
     let mut errors = Vec::new();
@@ -96,7 +96,7 @@ pub(crate) fn qualified_name(value: &str) -> Vec<String> {
 }
 
 /// The value of a label.
-pub(crate) fn label_value(value: &str) -> Vec<String> {
+pub fn label_value(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if value.len() > 63 {
         errors.push("must be no more than 63 bytes".to_owned());

@@ -145,11 +145,11 @@ pub(crate) fn default(spec: &mut Value, field: &str, value: &str) {
     }
 }
 
-/// Writes amounts as Kubernetes does: `1024Mi` as `1Gi`.
+/// Writes amounts as Kubernetes does: `1024Mi` as `1Gi`, in whole thousandths.
 pub(crate) fn canonical(amounts: &mut Value) {
     for amount in amounts.as_object_mut().into_iter().flat_map(Map::values_mut) {
         let given = amount.as_str().map(str::to_owned).unwrap_or_else(|| amount.to_string());
-        if let Ok(shown) = Quantity::shown(&given, false) {
+        if let Ok(shown) = Quantity::shown(&given, true) {
             *amount = shown.into();
         }
     }

@@ -144,8 +144,9 @@ fn volume(volume: &mut Map<String, Value>) {
     for file in volume.get_mut("downwardAPI").into_iter().flat_map(items) {
         field_selectors(file);
     }
-    if let Some(template) = volume.get_mut("ephemeral").and_then(|claim| claim.get_mut("volumeClaimTemplate"))
-        && let Some(spec @ Value::Object(_)) = template.get_mut("spec")
+    if let Some(Value::Object(template)) =
+        volume.get_mut("ephemeral").and_then(|claim| claim.get_mut("volumeClaimTemplate"))
+        && let spec @ Value::Object(_) = template.entry("spec").or_insert_with(|| json!({}))
     {
         super::claim::default_claim(spec);
     }

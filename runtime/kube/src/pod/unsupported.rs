@@ -233,8 +233,12 @@ fn fractions(container: &Value, path: &Path<'_>, unsupported: &mut Unsupported) 
     for field in ["limits", "requests"] {
         let path = path.child(field);
         for name in ["memory", "ephemeral-storage"] {
-            let Some(text) = container["resources"][field][name].as_str() else { continue };
-            if Quantity::parse(text).is_ok_and(|amount| !amount.is_whole()) {
+            // Limits are requests, too, unless there are others.
+            let of = |list: &str| container["resources"][list][name].as_str();
+            let Some(text) = of(field).or_else(|| of("limits")) else { continue };
+            if let (Ok(amount), Ok(text)) = (Quantity::parse(text), Quantity::shown(text, true))
+                && !amount.is_whole()
+            {
                 let path = path.key(name);
                 unsupported
                     .warnings

@@ -13,6 +13,14 @@ fn clients_may_apply_only_definitions_that_no_file_defines() {
     let mut world = World::new();
     world.file("/site/site.yaml", &class("site", json!({})).to_string());
     let dry = RequestOptions { dry_run: true, ..CREATE };
+    let tried = world.apply(class("tried", json!({})), dry).expect("it is new").object;
+    assert_eq!((&tried["metadata"]["generation"], tried.get("status")), (&json!(1), None));
+    world.apply(class("tried", json!({})), CREATE).expect("it is new");
+    let changed =
+        world.apply(class("tried", json!({"description": "x"})), RequestOptions { new: false, ..dry });
+    let changed = changed.expect("it is there").object;
+    assert!(changed["metadata"]["resourceVersion"].is_string(), "{changed}");
+    assert_eq!((&changed["description"], changed.get("status")), (&json!("x"), None));
     for (object, how, expected) in [
         (class("high", json!({})), dry, "Created"),
         (class("high", json!({})), CREATE, "Created"),

@@ -11,6 +11,9 @@ fn with(pointer: &str, value: Value) -> Value {
 fn applying_a_pod_reports_created_configured_or_unchanged() {
     let mut world = World::new();
     let dry = |how: RequestOptions| RequestOptions { dry_run: true, ..how };
+    let tried = world.apply(pod("web", "a:1"), dry(CREATE)).expect("it is new").object;
+    assert_eq!(tried["status"], json!({"phase": "Pending", "qosClass": "BestEffort"}));
+    assert_eq!(tried["metadata"]["generation"], 1);
     for (object, how, expected, image) in [
         (pod("web", "a:1"), dry(CREATE), "Created", "none"),
         (pod("web", "a:1"), CREATE, "Created", "a:1"),

@@ -53,6 +53,7 @@ fn a_full_update_must_match_the_published_resource_version() {
         (json!({"name": "web"}), true, "holds"),
         (json!({"name": "web", "uid": "v"}), true, "holds"),
         (json!({"name": "web", "resourceVersion": "a"}), true, "holds"),
+        (json!({"name": "web", "resourceVersion": "0644"}), true, "holds"),
         (
             json!({"name": "web", "resourceVersion": "1"}),
             true,

@@ -21,7 +21,7 @@ fn volumes_and_claims_have_the_defaults_of_kubernetes() {
     assert_eq!(
         volume.expect("it is right")["spec"],
         json!({
-            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/a"},
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/a", "type": ""},
             "persistentVolumeReclaimPolicy": "Retain", "volumeMode": "Filesystem",
         })
     );
@@ -37,6 +37,8 @@ fn volumes_and_claims_have_the_defaults_of_kubernetes() {
         (&json!("Filesystem"), &json!("default"))
     );
     assert_eq!(claim["spec"]["resources"]["requests"]["storage"], "1k");
+    let tiny = read(CLAIM, "{accessModes: [ReadWriteOnce], resources: {requests: {storage: 0.1m}}}");
+    assert_eq!(tiny.expect("it is right")["spec"]["resources"]["requests"]["storage"], "1m");
 }
 
 #[test]

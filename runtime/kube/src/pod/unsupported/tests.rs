@@ -92,6 +92,11 @@ fn fractional_bytes_cause_the_warning_of_kubernetes() {
             "spec.containers[0].resources.requests[memory]: fractional byte value \"1500m\" is invalid, must be an integer"
         ]
     );
+    let limits = one(&pod("", "resources: {limits: {memory: .5}}")).warnings;
+    assert!(
+        limits.len() == 2 && limits[1].contains("requests[memory]: fractional byte value \"500m\""),
+        "{limits:?}"
+    );
     assert_eq!(one(&pod("", "resources: {limits: {memory: 1.5Ki, cpu: 1m}}")).warnings, Vec::<String>::new());
 }
 

@@ -114,7 +114,7 @@ pub(super) fn annotations(pod: &Value, errors: &mut Errors) {
     let path = path.child("annotations");
     let annotations = &pod["metadata"]["annotations"];
     if let Some(cost) = annotations[COST].as_str()
-        && cost.parse::<i32>().is_err()
+        && (cost.parse::<i32>().is_err() || cost.starts_with('+') || cost.starts_with('0') && cost != "0")
     {
         errors.push(FieldError::invalid(&path.key(COST), cost, "must be a 32bit integer"));
     }

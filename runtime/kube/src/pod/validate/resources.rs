@@ -129,6 +129,7 @@ fn lists(resources: &Value, name: fn(&str, &Path<'_>, &mut Errors), path: &Path<
         let path = limits_path.key(resource);
         name(resource, &path, errors);
         amount(resource, value, &path, errors);
+        pages(resource, value, &path, errors);
     }
     for (resource, value) in map(&resources["requests"]) {
         let path = requests_path.key(resource);
@@ -150,6 +151,7 @@ fn lists(resources: &Value, name: fn(&str, &Path<'_>, &mut Errors), path: &Path<
             }
             _ => {}
         }
+        pages(resource, value, &path, errors);
     }
     let names = || {
         ["limits", "requests"]
@@ -215,6 +217,11 @@ fn amount(resource: &str, value: &Value, path: &Path<'_>, errors: &mut Errors) {
     if is_extended(resource) && !quantity.is_whole() {
         errors.push(FieldError::invalid(path, &quantity.to_string(), "must be an integer"));
     }
+}
+
+/// Checks that an amount of memory in huge pages is that of whole pages.
+fn pages(resource: &str, value: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let Some(quantity) = quantity(value) else { return };
     if let Some(size) = resource.strip_prefix("hugepages-") {
         let pages = Quantity::parse(size).ok().filter(|size| size.is_whole()).map(|size| size.value());
         if pages.is_none_or(|size| size <= 0 || quantity.value() % size != 0) {

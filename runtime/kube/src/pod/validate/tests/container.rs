@@ -156,6 +156,12 @@ const CONTAINER: &[(&str, &[&str])] = &[
         r#"spec.containers[0].resources.limits[hugepages-2Mi]: Invalid value: "3Mi": 3Mi is not positive integer multiple of hugepages-2Mi"#,
         r#"spec.containers[0].resources.requests[hugepages-2Mi]: Invalid value: "3Mi": 3Mi is not positive integer multiple of hugepages-2Mi"#,
     ]),
+    ("resources: {requests: {hugepages-2Mi: 3Mi, cpu: 1}}", &[
+        "spec.containers[0].resources.limits: Required value: Limit must be set for non overcommitable resources",
+        r#"spec.containers[0].resources.requests[hugepages-2Mi]: Invalid value: "3Mi": 3Mi is not positive integer multiple of hugepages-2Mi"#,
+    ]),
+    // Kubernetes cannot tell of so large an amount whether it is whole.
+    ("resources: {limits: {example.com/device: 9223372036854775807}}", &[]),
     ("resources: {limits: {hugepages-2Mi: 2Mi}}",
         &["spec.containers[0].resources: Forbidden: HugePages require cpu or memory"]),
     ("resources: {limits: {requests.cpu: 1}}", &[
