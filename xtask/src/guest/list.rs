@@ -37,6 +37,7 @@ pub(super) const WITH_KUBECTL: &[&str] = &[
     "resources",
     "configured",
     "config",
+    "objects",
     "describe",
     "tasks",
 ];
@@ -269,6 +270,7 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
             "confined",
             "configured",
             "config",
+            "objects",
             "describe",
             "users",
             "tasks",
