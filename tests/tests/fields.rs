@@ -19,6 +19,7 @@
 //! * `((cat /tmp/x))`: `exec`, with the command that executes these steps
 //! * `$DIR`: a directory of the host, a shared mount with the files `one` and `two` and the directory `sub`, in which
 //!   another file system is mounted at `deep`; beside that are the block devices `disk-0` (7,0) and `disk-1` (7,1)
+//! * `$POD`: the name of the pod, in which the specs of two pods may differ
 //! * `$oom`: the `oom_score_adj` of critical pods, as far as this machine lets root lower it
 //! * `$net`, `$pid`, `$ipc`: a namespace of the host, as `demo stat /proc/self/ns/net` prints it
 //!
@@ -349,6 +350,7 @@ fn observe(device: &Device, prefix: char, batch: &[(&'static Row, &'static Pair)
             let spec = expanded(device, &format!("{policy}{}{comma} {spec}", row.policy));
             let next = format!("{prefix}-{:03}", pods.len());
             let pod = pods.entry((spec.clone(), expanded(device, &debug))).or_insert_with(|| {
+                let spec = spec.replace("$POD", &next);
                 manifests +=
                     &format!("---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {next}, labels: {{of: table}}}}\nspec: {{{spec}}}\n");
                 next
@@ -581,7 +583,12 @@ fn compare(device: &Device, row: &[Variant], objects: &BTreeMap<String, (Value, 
             wrong.push(format!("{field} `{text}`: the base shows {:?} as well", variant.expected));
         }
         let mut paths = Vec::new();
-        differences(&before["spec"], &object["spec"], &mut Vec::new(), &mut paths);
+        let unnamed = |object: &Value, pod: &str| -> Value {
+            serde_json::from_str(&object["spec"].to_string().replace(&format!("/{pod}\""), "/$POD\""))
+                .expect("JSON")
+        };
+        let (before, after) = (unnamed(&before, &base.pod), unnamed(&object, &variant.pod));
+        differences(&before, &after, &mut Vec::new(), &mut paths);
         let leads = |path: &[String], to: &str| fields_of(path).iter().any(|one| one == to);
         if !paths.iter().any(|path| leads(path, field)) {
             wrong.push(format!("{field} `{text}`: the specs do not differ in it: {paths:?}"));

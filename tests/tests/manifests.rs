@@ -230,16 +230,20 @@ fn applying_an_overridden_pod_warns_with_the_name_of_the_file() {
 fn a_missing_image_is_named_and_the_pod_starts_the_moment_it_is_loaded() {
     let mut device = Device::new();
     device.start_agent();
-    device.write_manifest(
-        "never.yaml",
-        &manifest::pod("never", "sleep").replace("    args", "    imagePullPolicy: Never\n    args"),
-    );
-    device.write_manifest("absent.yaml", &manifest::pod("absent", "sleep"));
+    for (name, policy) in [("never", "Never"), ("absent", "IfNotPresent"), ("always", "Always")] {
+        let policy = format!("    imagePullPolicy: {policy}\n    args");
+        device.write_manifest(
+            &format!("{name}.yaml"),
+            &manifest::pod(name, "sleep").replace("    args", &policy),
+        );
+    }
     device.wait_for("the reason", || device.pod("never").container("app").reason() == "ErrImageNeverPull");
-    device.wait_for("the reason", || {
-        ["ErrImagePull", "ImagePullBackOff"]
-            .contains(&device.pod("absent").container("app").reason().as_str())
-    });
+    for name in ["absent", "always"] {
+        device.wait_for("the reason", || {
+            ["ErrImagePull", "ImagePullBackOff"]
+                .contains(&device.pod(name).container("app").reason().as_str())
+        });
+    }
     let never = device.pod("never").events();
     assert!(
         never.iter().any(|event| event
@@ -247,6 +251,15 @@ fn a_missing_image_is_named_and_the_pod_starts_the_moment_it_is_loaded() {
         "{never:?}"
     );
     device.load_image(nodlet_tests::demo_archive());
-    device.pod("never").wait_ready();
-    device.pod("absent").wait_ready();
+    for name in ["never", "absent", "always"] {
+        device.pod(name).wait_ready();
+    }
+    // `Always` asks no registry for an image that is there.
+    device.remove_manifest("always.yaml");
+    device.pod("always").wait_gone();
+    device.write_manifest(
+        "again.yaml",
+        &manifest::pod("again", "sleep").replace("    args", "    imagePullPolicy: Always\n    args"),
+    );
+    device.pod("again").wait_ready();
 }

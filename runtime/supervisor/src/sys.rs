@@ -144,8 +144,12 @@ fn lacking_right(error: io::Error, why: &str) -> io::Error {
 }
 
 /// `seccomp(2)`: filters the system calls of the calling process from now on. It needs `no_new_privs` or CAP_SYS_ADMIN.
+/// From now on a fault ends the process, as [`exit_now`] needs it: the filter may forbid the calls of the standard library's
+/// handler of faults, which would run for ever.
 pub(super) fn install_filter(filter: &SeccompConfig) -> io::Result<()> {
     const SECCOMP_SET_MODE_FILTER: libc::c_uint = 1;
+    // SAFETY: the default action runs no code.
+    unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
     let program = libc::sock_fprog {
         len: u16::try_from(filter.program.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
         filter: filter.program.as_ptr().cast_mut().cast(),

@@ -174,8 +174,10 @@ pub(super) const ROWS: &[Row] = &[
         selecting!("key", "matchExpressions: [{key: @, operator: Exists}]"),
         &[("small", "/key-a /v "), ("large", "/key-c /v ")]),
     row("LabelSelectorRequirement.operator", Log("app"),
-        selecting!("operator", "matchExpressions: [{key: kind, operator: @, values: [a]}]"),
-        &[("In", "/operator-a /v "), ("NotIn", "/operator-c /v ")]),
+        selecting!("operator", "matchExpressions: [{key: kind, @}]"),
+        &[("operator: In, values: [c]", "/operator-c /v "), ("operator: Exists", "/operator-a /v "),
+          ("operator: NotIn, values: [a]", "/operator-without-"), ("operator: DoesNotExist", "/operator-without-")])
+        .with(&["LabelSelectorRequirement.values"]),
     row("LabelSelectorRequirement.values", Log("app"),
         selecting!("values", "matchExpressions: [{key: kind, operator: In, values: [@]}]"),
         &[("a", "/values-a /v "), ("c", "/values-c /v ")]),
@@ -207,16 +209,20 @@ const CLASSES: &[&str] = &[
 ];
 
 /// For each class, a small volume, one that is read by many, and a large one: `<class>-a`, `-b` and `-c`, at the paths
-/// of their names below the shared directory. Besides, the claims `first` and `second`, and block volumes: one for the
+/// of their names below the shared directory; for `operator` also two of medium size without the label `kind`. Besides, the claims `first` and `second`, and block volumes: one for the
 /// class `mode`, and those of the claims `disk-0` and `disk-1`.
 pub(super) fn volumes() -> String {
     let mut text = String::new();
+    const OF_EACH: &[[&str; 4]] = &[
+        ["a", "1Gi", "ReadWriteOnce", "kind: a, small: '1'"],
+        ["b", "1Gi", "ReadOnlyMany", "kind: b"],
+        ["c", "4Gi", "ReadWriteOnce", "kind: c, large: '1'"],
+    ];
+    const UNLABELLED: &[[&str; 4]] =
+        &[["without-1", "2Gi", "ReadWriteOnce", ""], ["without-2", "2Gi", "ReadWriteOnce", ""]];
     for class in CLASSES {
-        for (name, capacity, mode, labels) in [
-            ("a", "1Gi", "ReadWriteOnce", "kind: a, small: '1'"),
-            ("b", "1Gi", "ReadOnlyMany", "kind: b"),
-            ("c", "4Gi", "ReadWriteOnce", "kind: c, large: '1'"),
-        ] {
+        let further = if *class == "operator" { UNLABELLED } else { &[] };
+        for [name, capacity, mode, labels] in OF_EACH.iter().chain(further) {
             text += &format!(
                 "---\napiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {class}-{name}, labels: {{{labels}}}}}\n\
                  spec: {{storageClassName: {class}, capacity: {{storage: {capacity}}}, accessModes: [{mode}], \

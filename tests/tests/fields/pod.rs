@@ -22,7 +22,9 @@ pub(super) const ROWS: &[Row] = &[
         &[("", "nameserver 192.0.2.9"), ("dnsConfig: {nameservers: [192.0.2.1]}", "nameserver 192.0.2.1")]),
     row("PodSpec.dnsPolicy", Log("app"),
         "containers: [{name: app, [[cat /etc/resolv.conf]]}], dnsConfig: {nameservers: [192.0.2.1]}, @",
-        &[("dnsPolicy: None", "nameserver 192.0.2.1"), ("dnsPolicy: Default", "nameserver 192.0.2.9")]),
+        &[("dnsPolicy: None", "nameserver 192.0.2.1"), ("dnsPolicy: Default", "nameserver 192.0.2.9"),
+          ("dnsPolicy: ClusterFirst", "nameserver 192.0.2.9"),
+          ("dnsPolicy: ClusterFirstWithHostNet", "nameserver 192.0.2.9")]),
     row("PodSpec.hostAliases", Log("app"), "containers: [{name: app, [[cat /etc/hosts]]}], @",
         &[("", "localhost"), ("hostAliases: [{ip: 192.0.2.1, hostnames: [far]}]", "192.0.2.1\tfar\n")]),
     row("PodSpec.hostIPC", Log("app"), "containers: [{name: app, [[stat /proc/self/ns/ipc]]}], @",
@@ -109,9 +111,9 @@ pub(super) const ROWS: &[Row] = &[
     row("NodeSelectorRequirement.operator", Status,
         "containers: [{name: app, [[exit 0]]}], affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: \
          {nodeSelectorTerms: [{matchExpressions: [{key: rank, @}]}]}}}",
-        &[("operator: In, values: ['6']", NOT_THIS_NODE), ("operator: NotIn, values: ['6']", SUCCEEDED),
-          ("operator: Gt, values: ['6']", SUCCEEDED), ("operator: Lt, values: ['8']", SUCCEEDED),
-          ("operator: Exists", SUCCEEDED)])
+        &[("operator: DoesNotExist", NOT_THIS_NODE), ("operator: In, values: ['7']", SUCCEEDED),
+          ("operator: NotIn, values: ['6']", SUCCEEDED), ("operator: Gt, values: ['6']", SUCCEEDED),
+          ("operator: Lt, values: ['8']", SUCCEEDED), ("operator: Exists", SUCCEEDED)])
         .with(&["NodeSelectorRequirement.values"]),
     row("NodeSelectorRequirement.values", Status,
         "containers: [{name: app, [[exit 0]]}], affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: \

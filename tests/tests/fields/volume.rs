@@ -27,7 +27,8 @@ pub(super) const ROWS: &[Row] = &[
     row("VolumeMount.recursiveReadOnly", Log("app"),
         "containers: [{name: app, [[cat /proc/self/mountinfo]], volumeMounts: [{name: v, mountPath: /v, readOnly: true, @}]}], \
          volumes: [{name: v, hostPath: {path: $DIR}}]",
-        &[("", " /v/sub/deep rw,"), ("recursiveReadOnly: Enabled", " /v/sub/deep ro,")]),
+        &[("", " /v/sub/deep rw,"), ("recursiveReadOnly: Enabled", " /v/sub/deep ro,"),
+          ("recursiveReadOnly: IfPossible", " /v/sub/deep ro,")]),
     row("VolumeMount.subPath", Log("app"),
         "containers: [{name: app, [[ls /v]], volumeMounts: [{name: v, mountPath: /v, @}]}], volumes: [{name: v, hostPath: {path: $DIR}}]",
         &[("", "one\nsub\ntwo\n"), ("subPath: sub", "inner\n")]),
@@ -124,12 +125,14 @@ pub(super) const ROWS: &[Row] = &[
     row("HostPathVolumeSource.path", Log("app"),
         "containers: [{name: app, [[cat /v]], volumeMounts: [{name: v, mountPath: /v}]}], volumes: [{name: v, hostPath: {path: $DIR/@}}]",
         &[("one", "one of the host\n"), ("two", "two of the host\n")]),
+    // The path does not exist, and is of this pod alone, because some types create it.
     row("HostPathVolumeSource.type", Status,
-        "containers: [{name: app, [[stat /v]], volumeMounts: [{name: v, mountPath: /v}]}], \
-         volumes: [{name: v, hostPath: {path: $DIR/one, type: @}}]",
-        &[("File", SUCCEEDED), ("Directory", "is not a directory"), ("DirectoryOrCreate", "is not a directory"),
-          ("Socket", "is not a socket file"), ("CharDevice", "is not a character device"),
-          ("BlockDevice", "is not a block device")]),
+        "containers: [{name: app, [[stat /v then exit 1]], terminationMessagePolicy: FallbackToLogsOnError, \
+         volumeMounts: [{name: v, mountPath: /v}]}], volumes: [{name: v, hostPath: {path: $DIR/$POD, type: @}}]",
+        &[("File", "is not a file"), ("FileOrCreate", r#""message":"file 0644 0:0 0"#),
+          ("Directory", "is not a directory"), ("DirectoryOrCreate", r#""message":"dir 0755 "#),
+          ("''", r#""message":"dir 0755 "#), ("Socket", "is not a socket file"),
+          ("CharDevice", "is not a character device"), ("BlockDevice", "is not a block device")]),
 
     row("ProjectedVolumeSource.defaultMode", Log("app"),
         "containers: [{name: app, [[stat /v/..data/mode]], volumeMounts: [{name: v, mountPath: /v}]}], \

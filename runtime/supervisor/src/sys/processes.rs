@@ -261,4 +261,36 @@ mod tests {
             );
         }
     }
+    /// In this process as in nodlet, the standard library handles faults.
+    #[test]
+    fn a_process_whose_filter_forbids_every_call_ends_by_a_fault() {
+        // SAFETY: the child makes system calls only.
+        let child = unsafe { fork(Parent::Caller, None) }.unwrap();
+        let Some(child) = child else {
+            let core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: no pointers, and the kernel's own structure.
+            unsafe {
+                libc::setrlimit(libc::RLIMIT_CORE, &raw const core);
+                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+            }
+            // Each call fails with EPERM.
+            let program = vec![0x06 | (0x0005_0000 | libc::EPERM as u64) << 32];
+            let installed =
+                crate::sys::install_filter(&nodlet_host::launch::SeccompConfig { flags: 0, program });
+            exit_now(if installed.is_ok() { 0 } else { 99 })
+        };
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let ended_as = loop {
+            if let Some(ended) = ended(child) {
+                break Some(ended);
+            }
+            if std::time::Instant::now() > until {
+                break None;
+            }
+            std::thread::yield_now();
+        };
+        let _ = nix::sys::signal::kill(child, Some(nix::sys::signal::Signal::SIGKILL));
+        wait_for(child);
+        assert_eq!(ended_as, Some(Ended::Signaled(libc::SIGSEGV)));
+    }
 }
