@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::Status;
 use super::body::{self, Body};
 use super::route::Target;
-use nodlet_kube::kinds::{self, KINDS};
+use nodlet_kube::kinds::{self, KINDS, Kind};
 
 pub(super) fn show(target: &Target) -> Result<Response<Body>, Status> {
     let shown = match target {
@@ -67,9 +67,20 @@ fn resources(version: &str) -> Value {
     let rows = || KINDS.iter().filter(|row| row.version == version);
     let mut list = Vec::new();
     for row in rows() {
-        list.push(json!({
+        let mut shown = json!({
             "name": row.plural, "singularName": row.singular, "namespaced": row.namespaced,
             "kind": row.name, "verbs": row.verbs, "shortNames": row.short_names,
+        });
+        if row.kind == Kind::Pod {
+            shown["categories"] = json!(["all"]);
+        }
+        list.push(shown);
+    }
+    if version == "v1" {
+        // There are none: `api/fixed.rs`.
+        list.push(json!({
+            "name": "services", "singularName": "service", "namespaced": true, "kind": "Service", "verbs": ["get", "list"],
+            "shortNames": ["svc"],
         }));
     }
     for (row, part) in rows().flat_map(|row| row.subresources.iter().map(move |part| (row, part))) {
@@ -86,16 +97,21 @@ fn resources(version: &str) -> Value {
 fn openapi(version: &str) -> Value {
     let parameter = |name: &str| json!({"name": name, "in": "query", "schema": {"type": "string"}});
     let mut paths = json!({});
-    for row in KINDS.iter().filter(|row| row.version == version && row.allows("create")) {
-        let (scope, namespaced) =
-            if row.namespaced { ("/namespaces/{namespace}", "Namespaced") } else { ("", "") };
-        let number = version.rsplit('/').next();
-        paths[format!("/{}{scope}/{}/{{name}}", row.root(), row.plural)] = json!({"patch": {
-            "operationId": format!("patch{namespaced}{}", row.name), "responses": {},
+    let mut add = |root: &str, group: &str, namespaced: bool, plural: &str, kind: &str| {
+        let (scope, word) = if namespaced { ("/namespaces/{namespace}", "Namespaced") } else { ("", "") };
+        paths[format!("/{root}{scope}/{plural}/{{name}}")] = json!({"patch": {
+            "operationId": format!("patch{word}{kind}"), "responses": {},
             "parameters": [parameter("dryRun"), parameter("fieldValidation")],
             "x-kubernetes-action": "patch",
-            "x-kubernetes-group-version-kind": {"group": row.group(), "version": number, "kind": row.name},
+            "x-kubernetes-group-version-kind": {"group": group, "version": version.rsplit('/').next(), "kind": kind},
         }});
+    };
+    for row in KINDS.iter().filter(|row| row.version == version && row.allows("create")) {
+        add(&row.root(), row.group(), row.namespaced, row.plural, row.name);
+    }
+    if version == "v1" {
+        // The server has the last word about them, too.
+        add("api/v1", "", true, "services", "Service");
     }
     json!({
         "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": KUBERNETES}, "paths": paths,
