@@ -2,7 +2,8 @@
 
 use hyper::{Response, StatusCode};
 use nodlet_kube::schema::KUBERNETES;
-use serde_json::{Value, json};
+use nodlet_kube::schema::openapi::{self, Descriptions};
+use serde_json::{Map, Value, json};
 
 use super::Status;
 use super::body::{self, Body};
@@ -93,27 +94,32 @@ fn resources(version: &str) -> Value {
 }
 
 /// The part of OpenAPI that makes kubectl leave validation to the server: for each kind that can be created,
-/// objects can be sent with `fieldValidation`.
+/// objects can be sent with `fieldValidation`. And the fields of each kind, which `kubectl explain` shows.
 fn openapi(version: &str) -> Value {
     let parameter = |name: &str| json!({"name": name, "in": "query", "schema": {"type": "string"}});
-    let mut paths = json!({});
-    let mut add = |root: &str, group: &str, namespaced: bool, plural: &str, kind: &str| {
+    let (mut paths, mut schemas, texts) = (json!({}), Map::new(), Descriptions::unpack());
+    let mut add = |root: &str, namespaced: bool, plural: &str, kind: &str, verb: &str| {
+        let group = version.split_once('/').map_or("", |(group, _)| group);
+        let gvk = json!({"group": group, "version": version.rsplit('/').next(), "kind": kind});
         let (scope, word) = if namespaced { ("/namespaces/{namespace}", "Namespaced") } else { ("", "") };
-        paths[format!("/{root}{scope}/{plural}/{{name}}")] = json!({"patch": {
-            "operationId": format!("patch{word}{kind}"), "responses": {},
-            "parameters": [parameter("dryRun"), parameter("fieldValidation")],
-            "x-kubernetes-action": "patch",
-            "x-kubernetes-group-version-kind": {"group": group, "version": version.rsplit('/').next(), "kind": kind},
+        let parameters: &[&str] = if verb == "patch" { &["dryRun", "fieldValidation"] } else { &[] };
+        paths[format!("/{root}{scope}/{plural}/{{name}}")] = json!({verb: {
+            "operationId": format!("{verb}{word}{kind}"), "responses": {},
+            "parameters": parameters.iter().map(|name| parameter(name)).collect::<Vec<_>>(),
+            "x-kubernetes-action": verb, "x-kubernetes-group-version-kind": gvk,
         }});
+        openapi::add_kind(kind, gvk, &texts, &mut schemas);
     };
-    for row in KINDS.iter().filter(|row| row.version == version && row.allows("create")) {
-        add(&row.root(), row.group(), row.namespaced, row.plural, row.name);
+    for row in KINDS.iter().filter(|row| row.version == version) {
+        let verb = if row.allows("create") { "patch" } else { "get" };
+        add(&row.root(), row.namespaced, row.plural, row.name, verb);
     }
     if version == "v1" {
-        // The server has the last word about them, too.
-        add("api/v1", "", true, "services", "Service");
+        // The server rejects them itself.
+        add("api/v1", true, "services", "Service", "patch");
     }
     json!({
         "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": KUBERNETES}, "paths": paths,
+        "components": {"schemas": schemas},
     })
 }
