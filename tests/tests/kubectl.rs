@@ -160,3 +160,23 @@ fn objects_in_protobuf_are_read_or_declined_with_what_works_instead() {
     let refused = kubectl.line(&format!("apply -f {}", file.display())).refused();
     assert!(refused.contains("has no Services"), "{refused}");
 }
+
+#[test]
+fn kubectl_explains_what_nodlet_acts_on_or_warns_about() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let container = kubectl.line("explain pod.spec.containers").ok();
+    assert!(
+        container.contains("image\t<string>") && container.contains("name\t<string> -required-"),
+        "{container}"
+    );
+    assert!(container.contains("List of ports to expose from the container"), "{container}");
+    let ignored = kubectl.line("explain pod.spec.preemptionPolicy").ok();
+    assert!(ignored.contains("nodlet schedules nothing"), "{ignored}");
+    kubectl.line("explain pod.spec.resourceClaims").refused();
+    assert!(kubectl.line("explain pod --recursive").ok().contains("livenessProbe\t<Probe>"));
+    for kind in ["configmap", "secret", "priorityclass", "runtimeclass", "limitrange", "pv", "pvc", "event"] {
+        let explained = kubectl.line(&format!("explain {kind}")).ok();
+        assert!(explained.contains("metadata\t<ObjectMeta>"), "{explained}");
+    }
+}

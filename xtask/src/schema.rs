@@ -128,9 +128,13 @@ fn descriptions(definitions: &BTreeMap<String, Value>) -> Result<String, Failure
         .map_err(|error| format!("failed to read {}: {error}", path.display()))?;
     let accepted = accepted(&support);
     let is_accepted = |owner: &str, field: &str| {
-        // Nobody asks for an explanation of lists and answers.
-        !matches!(short(owner), "PodList" | "Status")
-            && accepted.get(short(owner)).is_none_or(|fields| fields.contains(&field))
+        let of = reference(&definitions[owner]["properties"][field]).map_or("", short);
+        match short(owner) {
+            // Nobody asks for an explanation of lists and answers.
+            "PodList" | "Status" => false,
+            "PersistentVolumeSpec" => !of.ends_with("VolumeSource") || ["hostPath", "local"].contains(&field),
+            owner => accepted.get(owner).is_none_or(|fields| fields.contains(&field)),
+        }
     };
     let (all, shown) = (reach(definitions, |_, _| true)?, reach(definitions, is_accepted)?);
     let types: BTreeMap<&str, &String> =

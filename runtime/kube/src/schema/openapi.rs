@@ -72,6 +72,10 @@ fn add(of: &'static Type, texts: &Descriptions, schemas: &mut Map<String, Json>)
 
 /// Whether an accepted object can have the field.
 fn is_accepted(of: &Type, field: &Field) -> bool {
+    if of.name == "PersistentVolumeSpec" {
+        let is_source = field.object().is_some_and(|object| object.name.ends_with("VolumeSource"));
+        return !is_source || ["hostPath", "local"].contains(&field.name);
+    }
     match support(of.name, field.name) {
         Some(FieldSupport::Refuses(..)) => false,
         Some(_) => true,
