@@ -6,7 +6,7 @@
 //! may block: reads of files are bounded, and data is read only as fast as the client receives it. The
 //! socket's mode is the only access control, and members of its group have the rights of root. Read next:
 //! `api/route.rs` (the meaning of a URL), `api/read.rs` (get, list), `api/watch.rs`, `api/write.rs`,
-//! `api/log.rs`, `api/ring.rs`; for the kubelet's server, `api/kubelet.rs`; for connections that leave HTTP, `api/upgrade.rs` (`exec`, `attach`,
+//! `api/log.rs`, `api/ring.rs`, `api/fixed.rs` (what depends on no object); for the kubelet's server, `api/kubelet.rs`; for connections that leave HTTP, `api/upgrade.rs` (`exec`, `attach`,
 //! `portforward`); `api/place.rs` (limits of clients and memory).
 
 use std::cell::RefCell;

@@ -352,7 +352,7 @@ impl Engine {
             let pods = self.shell.pods.borrow().len();
             if !self.shell.config.down {
                 log::info!(
-                    "the agent ends; {pods} pods stay as they are, and the next agent continues with them"
+                    "the agent ends; its pods ({pods}) stay as they are, and the next agent continues with them"
                 );
                 return Ok(());
             }

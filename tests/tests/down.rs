@@ -56,7 +56,7 @@ fn a_term_ends_the_agent_and_leaves_the_pods() {
     let born = device.pod("web").born("app");
     assert_eq!(device.stop_agent(), 0);
     let log = device.agent_log();
-    assert!(log.contains("the agent ends; 1 pods stay as they are"), "{log}");
+    assert!(log.contains("the agent ends; its pods (1) stay as they are"), "{log}");
     assert_eq!(device.container_processes().len(), 1);
     device.start_agent();
     device.pod("web").wait_ready();
