@@ -214,7 +214,7 @@ fn down(mut context: Context, mut parser: Parser) -> Outcome {
             flag => context.global(&flag, &mut parser)?,
         }
     }
-    begin(true)?;
+    begin(false)?;
     let config = config(&context.root, options, true)?;
     end_agent(&Paths::new(&config.root))?;
     let done = start(config)?;

@@ -159,11 +159,35 @@ fn help(mut parser: lexopt::Parser) -> Outcome {
 /// Verbs of kubectl that nodlet lacks, and that work with any server.
 const KUBECTLS: &[&str] = &["annotate", "cp", "create", "edit", "label", "patch", "replace", "run", "wait"];
 
+/// Commands of other tools, and what does the same here.
+const OURS: &[(&str, &str)] = &[
+    ("images", "image ls"),
+    ("inspect", "describe pod POD"),
+    ("kill", "delete pod POD --now"),
+    ("load", "image load FILE"),
+    ("ps", "get pods"),
+    ("pull", "image pull NAME"),
+    ("rm", "delete pod POD"),
+    ("rmi", "image rm NAME"),
+    ("rollout", "restart POD' after 'nodlet image load FILE', or 'nodlet apply -f FILE"),
+    ("start", "apply -f FILE"),
+    ("stop", "delete pod POD"),
+    (
+        "top",
+        "describe node' for what pods request; 'kubectl top' needs a cluster with metrics-server, and 'systemd-cgtop",
+    ),
+];
+
 /// Verbs of kubectl for features that a board does not have.
-const OF_CLUSTERS: &[&str] =
-    &["autoscale", "cordon", "drain", "expose", "rollout", "scale", "taint", "top", "uncordon"];
+const OF_CLUSTERS: &[&str] = &["autoscale", "cordon", "drain", "expose", "scale", "taint", "uncordon"];
 
 fn unknown(name: &str) -> Failure {
+    let see = "See 'nodlet --help' for usage.";
+    if let Some((_, ours)) = OURS.iter().find(|(theirs, _)| *theirs == name) {
+        return Failure::new(format!(
+            "unknown command {name:?} for \"nodlet\"\n\nUse 'nodlet {ours}'.\n\n{see}"
+        ));
+    }
     let near = VERBS
         .iter()
         .filter(|verb| !verb.summary.is_empty())
@@ -180,5 +204,5 @@ fn unknown(name: &str) -> Failure {
         }
         None => String::new(),
     };
-    Failure::new(format!("unknown command {name:?} for \"nodlet\"{hint}\n\nSee 'nodlet --help' for usage."))
+    Failure::new(format!("unknown command {name:?} for \"nodlet\"{hint}\n\n{see}"))
 }

@@ -47,6 +47,7 @@ pub use erofs_image::write_erofs_image;
 pub use layer::LayerError;
 pub use load::{
     BASES_MAX, LoadError, LoadOptions, Loaded, Progress, Refusal, Source, Unpacker, run_unpacker,
+    stop_unpacker,
 };
 pub use platform::{Platform, PlatformError};
 pub use reference::{Digest, DigestError, Reference, ReferenceError};

@@ -28,7 +28,7 @@ mod progress;
 mod source;
 mod unpack;
 
-pub use child::{Unpacker, run_unpacker};
+pub use child::{Unpacker, run_unpacker, stop_unpacker};
 pub use error::{LoadError, Refusal};
 pub use progress::Progress;
 pub use source::{BASES_MAX, Source};

@@ -6,7 +6,7 @@
 //! may block: reads of files are bounded, and data is read only as fast as the client receives it. The
 //! socket's mode is the only access control, and members of its group have the rights of root. Read next:
 //! `api/route.rs` (the meaning of a URL), `api/read.rs` (get, list), `api/watch.rs`, `api/write.rs`,
-//! `api/log.rs`, `api/ring.rs`; for the kubelet's server, `api/kubelet.rs`; for connections that leave HTTP, `api/upgrade.rs` (`exec`, `attach`,
+//! `api/log.rs`, `api/ring.rs`, `api/fixed.rs` (what depends on no object); for the kubelet's server, `api/kubelet.rs`; for connections that leave HTTP, `api/upgrade.rs` (`exec`, `attach`,
 //! `portforward`); `api/place.rs` (limits of clients and memory).
 
 use std::cell::RefCell;
@@ -46,6 +46,7 @@ mod channels;
 mod container;
 mod discovery;
 mod exec;
+mod fixed;
 mod kubelet;
 mod log;
 mod options;
@@ -82,6 +83,9 @@ const BODY_BYTES: usize = 1024 * 1024;
 
 /// The time limit for the headers of a request, and between two requests on one connection.
 const HEADERS_WITHIN: Duration = Duration::from_secs(30);
+
+/// The time for which a request for the Node waits until the node is measured.
+const MEASURED_WITHIN: Duration = Duration::from_millis(500);
 
 /// The time for which the rest of a client's request is received after the last response.
 const REST_WITHIN: Duration = Duration::from_secs(2);
@@ -314,6 +318,9 @@ async fn answer(
     afterwards: &Afterwards,
     place: &Rc<Place>,
 ) -> Result<Response<Body>, Status> {
+    if let Some(fixed) = fixed::find(request.method(), request.uri().path(), &api.node_name) {
+        return fixed;
+    }
     let target = route::parse(request.uri().path())?;
     let query = Query::parse(request.uri().query().unwrap_or(""))?;
     let method = request.method().clone();
@@ -332,6 +339,14 @@ async fn answer(
     };
     let route::Objects { row, namespace, name, subresource } = target;
     let of_none = (!row.namespaced).then(String::new);
+    if row.kind == Kind::Node && method == Method::GET {
+        // As far as the card responds: a client must not wait for it.
+        let measured = async { drop(write::ask(api, |reply| Request::Measure { reply }).await) };
+        let late = async {
+            smol::Timer::after(MEASURED_WITHIN).await;
+        };
+        smol::future::or(measured, late).await;
+    }
     // The other subresources are no objects.
     let form = match subresource.as_deref() {
         None | Some("status" | "resize" | "ephemeralcontainers") => Form::of(request.headers(), &query)?,

@@ -349,7 +349,17 @@ impl Engine {
             if let Some(service) = service {
                 service.ends();
             }
-            if self.shell.config.down { cleanup::clean_up(&self.shell).await } else { Ok(()) }
+            let pods = self.shell.pods.borrow().len();
+            if !self.shell.config.down {
+                log::info!(
+                    "the agent ends; its pods ({pods}) stay as they are, and the next agent continues with them"
+                );
+                return Ok(());
+            }
+            if pods > 0 {
+                return Err(EngineError::Interrupted { pods });
+            }
+            cleanup::clean_up(&self.shell).await
         });
         smol::block_on(shell.tasks.executor.run(run))
     }

@@ -44,6 +44,9 @@ const PART_BYTES: usize = 64 << 10;
 /// Time after which one part of a look ends, so that writes do not wait for a whole look on a slow card.
 const PART_TIME: Duration = Duration::from_millis(50);
 
+/// The number of links that the kernel follows in a path.
+const LINKS: usize = 40;
+
 /// The sources of desired objects, later ones overriding earlier ones.
 pub(crate) fn list(paths: &Paths) -> Vec<SourceDirectory> {
     let row = |path, owner, hint| SourceDirectory { path, owner, hint };
@@ -84,6 +87,8 @@ pub(crate) struct ManifestDirectories {
     warned: Option<PathBuf>,
     /// The index of the directory of device files.
     devices: Option<usize>,
+    /// The links through which manifests were reached.
+    links: SortedSet<PathBuf>,
 }
 
 /// The state of an unfinished look.
@@ -115,6 +120,7 @@ impl ManifestDirectories {
             at_rest,
             warned: warned.map(|source| source.path.clone()),
             devices: None,
+            links: SortedSet::new(),
         }
     }
 
@@ -168,6 +174,9 @@ impl ManifestDirectories {
         // A removed watch sends a last event (IN_IGNORED).
         let Some(directory) = self.watches.get(&watch) else { return false };
         let Some(name) = name else { return true };
+        if self.links.contains(&directory.join(name)) {
+            return true;
+        }
         let below = |path: &Path| path != directory && path.starts_with(directory);
         if self.directories.iter().any(|ours| below(&ours.path)) {
             let path = directory.join(name);
@@ -195,6 +204,7 @@ impl ManifestDirectories {
         let (begun, mut bytes) = (nodlet_host::clock::instant(), 0);
         let mut look = self.look.take().unwrap_or_else(|| {
             self.blind = false;
+            self.links = SortedSet::new();
             self.open();
             Look::default()
         });
@@ -370,6 +380,25 @@ impl ManifestDirectories {
         }
     }
 
+    /// Watches all that a link in a manifest directory leads through: each further link on its way, and the file at its
+    /// end, may change without an event for the manifest directory.
+    fn watch_links(&mut self, mut path: PathBuf, kept: &mut SortedSet<WatchDescriptor>) {
+        for _ in 0..LINKS {
+            let mut ways: Vec<&Path> = path.ancestors().collect();
+            ways.reverse();
+            let link = ways.into_iter().find_map(|way| Some((way, fs::read_link(way).ok()?)));
+            let at = link.as_ref().map_or(&*path, |(link, _)| link);
+            // By this path the directory is known, however the link names it.
+            let Some(parent) = at.parent().and_then(|parent| fs::canonicalize(parent).ok()) else { return };
+            self.watch(&parent, kept);
+            let Some((link, target)) = link else { return };
+            self.links.extend(link.file_name().map(|name| parent.join(name)));
+            let mut next = parent.join(target);
+            next.extend(path.strip_prefix(link).into_iter().flatten());
+            path = next;
+        }
+    }
+
     /// Records that something cannot be watched, and logs it unless the previous look did.
     fn cannot_watch(&mut self, why: &str) {
         if !self.said_blind {
@@ -391,15 +420,8 @@ impl ManifestDirectories {
     ) -> Option<FoundFile> {
         let directory = self.directories[index].path.clone();
         let path = directory.join(name);
-        if let Ok(target) = fs::read_link(&path) {
-            // The target of the link may change without an event for this directory.
-            let target = directory.join(target);
-            if let Some(parent) = target.parent() {
-                self.watch(parent, kept);
-            }
-            if let Some(parent) = fs::canonicalize(&path).ok().as_deref().and_then(Path::parent) {
-                self.watch(parent, kept);
-            }
+        if path.is_symlink() {
+            self.watch_links(path.clone(), kept);
         }
         let metadata = fs::metadata(&path);
         match &metadata {

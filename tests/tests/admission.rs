@@ -56,8 +56,8 @@ fn a_pod_that_does_not_fit_is_rejected_for_good_and_disturbs_nobody() {
     let message = "Node didn't have enough resource: cpu, requested: 300, used: 800, capacity: 1000";
     let rejected = ("Failed".into(), "OutOfcpu".into(), format!("Pod was rejected: {message}"));
     device.wait_for("the rejection", || outcome(&device, "large") == rejected);
-    let why =
-        "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
+    let why = "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector: \
+               nodeSelector requires zone=b, and the node has zone=a";
     device.wait_for("the other", || {
         outcome(&device, "elsewhere") == ("Failed".into(), "NodeAffinity".into(), why.into())
     });
@@ -103,7 +103,7 @@ fn two_pods_of_the_host_do_not_have_one_port() {
     device.write_manifest("a.yaml", &web("first"));
     device.pod("first").wait_ready();
     device.write_manifest("b.yaml", &web("second"));
-    let why = "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
+    let why = "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports: 18080/TCP is taken by pod default/first";
     device.wait_for("the rejection", || {
         outcome(&device, "second") == ("Failed".into(), "NodePorts".into(), why.into())
     });

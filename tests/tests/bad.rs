@@ -77,3 +77,97 @@ fn a_pod_that_forks_without_end_has_as_many_processes_as_it_may() {
     let log = device.nodlet(["logs", "forks"]).ok();
     assert!(log.contains("Resource temporarily unavailable"), "{log}");
 }
+
+/// The status of a condition of the node, as a client sees it that asks once; empty if the node lacks it.
+fn condition(device: &Device, kind: &str) -> String {
+    let node = device.get("/api/v1/nodes").expect("nodes")["items"][0].clone();
+    let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let found = conditions.iter().find(|one| one["type"] == kind);
+    found.and_then(|one| one["status"].as_str()).unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_full_card_is_a_condition_of_the_node_as_soon_as_somebody_asks() {
+    let mut device = Device::new();
+    let card = device.mount_tmpfs("/var/lib/nodlet/records", "size=4m");
+    device.agent_arguments(["--eviction-pressure-transition-period", "1s"]);
+    device.start_agent();
+    assert_eq!(condition(&device, "DiskPressure"), "False");
+    let full = device.path("/var/lib/nodlet/records/.full");
+    std::fs::write(&full, vec![0; 5 << 20]).expect_err("it is larger than the card");
+    // An idle agent measures nothing, and nothing else wakes it.
+    assert_eq!(condition(&device, "DiskPressure"), "True");
+    std::fs::remove_file(&full).expect("it is there");
+    device.wait_for("the pressure to end", || condition(&device, "DiskPressure") == "False");
+    device.nodlet(["down"]).ok();
+    drop(card);
+}
+
+#[test]
+fn a_card_that_accepts_no_writes_is_a_condition_of_the_node() {
+    let mut device = Device::new();
+    let card = device.mount_tmpfs("/var/lib/nodlet/records", "size=4m");
+    device.start_agent();
+    device.load_image(demo_archive());
+    assert_eq!(condition(&device, "ReadonlyFilesystem"), "");
+    card.remount(MsFlags::MS_RDONLY, "");
+    assert_eq!(condition(&device, "ReadonlyFilesystem"), "True");
+    let events = device.nodlet(["get", "events"]).ok();
+    assert!(events.contains("FilesystemIsReadOnly"), "{events}");
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.wait_for("the error of the pod", || {
+        device.pod("web").events().iter().any(|event| event.contains("Read-only file system"))
+    });
+    assert_eq!(condition(&device, "ReadonlyFilesystem"), "True");
+    card.remount(MsFlags::empty(), "");
+    device.pod("web").wait_ready();
+    assert_eq!(condition(&device, "ReadonlyFilesystem"), "");
+    device.nodlet(["down"]).ok();
+}
+
+#[test]
+fn a_container_out_of_memory_is_in_an_event_and_in_the_log_of_the_agent() {
+    let device = Device::start();
+    let app = manifest::container("app", "hog 100", "resources: {limits: {memory: 20Mi}}");
+    device.write_manifest("hog.yaml", &manifest::pod_of("hog", &[app], "restartPolicy: Never"));
+    device.pod("hog").wait_phase("Failed");
+    let event = "OOMKilled: The kernel killed a process of the container, which has a memory limit of 20Mi, for lack of \
+                 memory";
+    device.wait_for("the event", || device.pod("hog").events().iter().any(|reported| reported == event));
+    let log = device.agent_log();
+    assert!(log.contains("default/hog/app#0 exited with 137 (OOMKilled)"), "{log}");
+    assert!(log.contains("default/hog/app: Created Container created"), "the container is named: {log}");
+}
+
+#[test]
+fn a_load_that_a_signal_interrupts_leaves_nothing_behind() {
+    let device = Device::new();
+    let mut load = Command::new(nodlet_program())
+        .arg("--root")
+        .arg(device.root())
+        .args(["image", "load", "-"])
+        .stdin(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("nodlet can be run");
+    let archive = std::fs::read(demo_archive()).expect("it was written");
+    let mut input = load.stdin.take().expect("a pipe");
+    std::io::Write::write_all(&mut input, &archive[..archive.len() / 2]).expect("sent");
+    let staged = || {
+        let files = std::fs::read_dir(device.path("/var/lib/nodlet/images/staging"));
+        files.map_or(0, |files| {
+            files
+                .filter_map(Result::ok)
+                .filter(|file| file.metadata().is_ok_and(|file| file.len() > 0))
+                .count()
+        })
+    };
+    device.wait_for("a layer to be staged", || staged() > 0);
+    let pid = nix::unistd::Pid::from_raw(load.id().cast_signed());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("it runs");
+    let output = load.wait_with_output().expect("it ends");
+    drop(input);
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("interrupted"), "{output:?}");
+    assert_eq!(staged(), 0);
+}

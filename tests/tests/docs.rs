@@ -145,6 +145,20 @@ fn every_path_in_the_pages_exists() {
 }
 
 #[test]
+fn each_manifest_of_the_how_to_page_is_accepted() {
+    let page = project().join("docs/howto.md");
+    let text = fs::read_to_string(&page).expect("the page exists");
+    let blocks = text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let manifests: Vec<&str> = blocks.filter(|block| block.contains("kind: ")).collect();
+    assert!(manifests.len() >= 5, "{manifests:?}");
+    for manifest in manifests {
+        let device = nodlet_tests::Device::new();
+        let ran = device.nodlet_with_input(["apply", "--dry-run=client", "-f", "-"], manifest);
+        assert!(ran.code == 0 && ran.stderr.is_empty(), "{manifest}{ran:?}");
+    }
+}
+
+#[test]
 fn every_verb_has_help_with_an_example() {
     let help = |words: &[&str]| {
         let output = std::process::Command::new(nodlet_program()).args(words).arg("--help").output();

@@ -55,6 +55,8 @@ fn a_term_ends_the_agent_and_leaves_the_pods() {
     device.pod("web").wait_log("app", "up");
     let born = device.pod("web").born("app");
     assert_eq!(device.stop_agent(), 0);
+    let log = device.agent_log();
+    assert!(log.contains("the agent ends; its pods (1) stay as they are"), "{log}");
     assert_eq!(device.container_processes().len(), 1);
     device.start_agent();
     device.pod("web").wait_ready();
@@ -112,5 +114,39 @@ fn down_removes_what_unknown_pods_left_however_deep_and_nothing_that_is_mounted_
     drop(tmpfs);
     assert_eq!(fs::read_to_string(foreign.join("file")).expect("it stays"), "x");
     assert!(!pods.exists(), "{:?} is left", fs::read_dir(&pods).map(Iterator::count));
+    assert_eq!(device.agent_ended(), 0);
+}
+
+#[test]
+fn an_interrupted_down_reports_which_pods_it_waited_for_and_can_be_repeated() {
+    let mut device = Device::start();
+    device.write_manifest(
+        "deaf.yaml",
+        &manifest::pod_with(
+            "deaf",
+            "ignore-term then print up then sleep",
+            "terminationGracePeriodSeconds: 60",
+        ),
+    );
+    device.pod("deaf").wait_log("app", "up");
+    device.remove_manifest("deaf.yaml");
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.pod("web").wait_log("app", "up");
+    let log = device.path("/down.log");
+    let mut down = std::process::Command::new(nodlet_tests::nodlet_program())
+        .args(["--root", &device.root().display().to_string(), "down"])
+        .stderr(File::create(&log).expect("the root can be written to"))
+        .spawn()
+        .expect("nodlet can be run");
+    let said = || fs::read_to_string(&log).unwrap_or_default();
+    device.wait_for("what it waits for", || said().contains("default/web/app#0 exited with 0"));
+    let pid = nix::unistd::Pid::from_raw(down.id().cast_signed());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("it runs");
+    assert_eq!(down.wait().expect("it ends").code(), Some(1));
+    assert!(said().contains("interrupted while ") && said().contains(" had not ended"), "{}", said());
+    assert!(!said().contains("cgroups of this machine: remove"), "{}", said());
+    assert_eq!(device.container_processes().len(), 1);
+    device.nodlet(["down", "--shutdown-grace-period", "1s"]).ok();
+    assert!(device.container_processes().is_empty());
     assert_eq!(device.agent_ended(), 0);
 }

@@ -111,3 +111,72 @@ fn describe_and_api_resources_find_what_they_look_for() {
     let resources = kubectl.run(["api-resources"]).ok();
     assert!(resources.lines().any(|line| line.starts_with("pods ")), "{resources}");
 }
+
+#[test]
+fn kubectl_gets_all_and_learns_who_it_is_and_what_the_cluster_is() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.pod("web").wait_ready();
+    assert!(
+        kubectl
+            .line("get all")
+            .ok()
+            .lines()
+            .any(|line| line.starts_with("web ") || line.starts_with("pod/web "))
+    );
+    assert_eq!(kubectl.line("auth can-i delete pods").ok(), "yes\n");
+    assert!(kubectl.line("auth can-i --list").ok().contains("*.*"));
+    let who = kubectl.line("auth whoami").ok();
+    assert!(who.contains("root") && who.contains("system:masters"), "{who}");
+    assert!(kubectl.line("cluster-info").ok().contains("control plane"));
+    let described = kubectl.line("describe node").ok();
+    assert!(
+        described.contains("HolderIdentity:") && !described.contains("Failed to get lease"),
+        "{described}"
+    );
+}
+
+#[test]
+fn objects_in_protobuf_are_read_or_declined_with_what_works_instead() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    kubectl.line("create priorityclass low --value=-10 --description=late --preemption-policy=Never").ok();
+    let class = device.get("/apis/scheduling.k8s.io/v1/priorityclasses/low").expect("it was made");
+    let shown = (&class["value"], &class["description"], &class["preemptionPolicy"]);
+    assert_eq!(shown, (&(-10).into(), &"late".into(), &"Never".into()));
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.pod("web").wait_ready();
+    let refused = kubectl.line("debug web --copy-to=copy --image=localhost/demo:1").refused();
+    assert!(refused.contains("kubectl debug POD --image IMAGE"), "{refused}");
+    let refused = kubectl.line("create service clusterip web --tcp=80").refused();
+    assert!(refused.contains("has no Services"), "{refused}");
+    let file = device.path("/service.yaml");
+    std::fs::write(
+        &file,
+        "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ports: [{port: 80}]}\n",
+    )
+    .expect("written");
+    let refused = kubectl.line(&format!("apply -f {}", file.display())).refused();
+    assert!(refused.contains("has no Services"), "{refused}");
+}
+
+#[test]
+fn kubectl_explains_what_nodlet_acts_on_or_warns_about() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let container = kubectl.line("explain pod.spec.containers").ok();
+    assert!(
+        container.contains("image\t<string>") && container.contains("name\t<string> -required-"),
+        "{container}"
+    );
+    assert!(container.contains("List of ports to expose from the container"), "{container}");
+    let ignored = kubectl.line("explain pod.spec.preemptionPolicy").ok();
+    assert!(ignored.contains("nodlet schedules nothing"), "{ignored}");
+    kubectl.line("explain pod.spec.resourceClaims").refused();
+    assert!(kubectl.line("explain pod --recursive").ok().contains("livenessProbe\t<Probe>"));
+    for kind in ["configmap", "secret", "priorityclass", "runtimeclass", "limitrange", "pv", "pvc", "event"] {
+        let explained = kubectl.line(&format!("explain {kind}")).ok();
+        assert!(explained.contains("metadata\t<ObjectMeta>"), "{explained}");
+    }
+}

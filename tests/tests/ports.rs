@@ -185,7 +185,8 @@ fn a_second_pod_with_the_same_host_port_is_rejected() {
     assert_eq!(status["reason"], "NodePorts");
     assert_eq!(
         status["message"],
-        "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"
+        "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports: 80/TCP is taken by \
+         pod default/a"
     );
     device.pod("a").wait_log("app", "serving");
     assert_eq!(world.demo(&format!("get http://{BOARD}/")).as_deref(), Ok(PAGE));

@@ -217,6 +217,13 @@ fn an_agent_prints_that_it_is_ready_unless_quiet() {
     device.agent_arguments(["--node-name", "board-7", "--quiet"]);
     device.start_agent();
     assert_eq!(device.agent_log(), "");
+    let absent = manifest::pod("web", "sleep").replace("localhost/demo:1", "localhost/absent:1");
+    device.write_manifest("web.yaml", &absent);
+    device.wait_for("a warning", || {
+        device.agent_log().contains("WARN  default/web/app: Failed Error: ErrImagePull")
+    });
+    device.remove_manifest("web.yaml");
+    device.pod("web").wait_gone();
     device.stop_agent();
     device.agent_arguments(["--node-name", "board-7"]);
     device.start_agent();
@@ -227,6 +234,21 @@ fn an_agent_prints_that_it_is_ready_unless_quiet() {
         socket.display()
     );
     assert!(device.agent_log().ends_with(&expected), "{}", device.agent_log());
+}
+
+#[test]
+fn commands_of_other_tools_are_answered_with_what_does_the_same() {
+    let device = Device::new();
+    for (words, ours) in [
+        (["ps", "-a"], "nodlet get pods"),
+        (["stop", "web"], "nodlet delete pod POD"),
+        (["rollout", "restart"], "nodlet restart POD"),
+        (["top", "pods"], "systemd-cgtop"),
+        (["images", "-a"], "nodlet image ls"),
+    ] {
+        let refused = device.nodlet(words).refused();
+        assert!(refused.contains(ours), "{words:?}: {refused}");
+    }
 }
 
 #[test]

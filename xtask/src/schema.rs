@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::process::Command;
 
 use serde_json::Value;
@@ -26,6 +27,11 @@ pub(super) fn run(_: &[String]) -> Outcome {
     let table = table(&definitions)?;
     let path = project().join("runtime/kube/src/schema/table.rs");
     std::fs::write(&path, table).map_err(|error| format!("failed to write {}: {error}", path.display()))?;
+    let path = project().join("runtime/kube/src/schema/descriptions.deflate");
+    let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(descriptions(&definitions)?.as_bytes())?;
+    std::fs::write(&path, encoder.finish()?)
+        .map_err(|error| format!("failed to write {}: {error}", path.display()))?;
     // The test that checks the page also prints it, because the support of fields is code of that crate.
     run_command(
         cargo()?
@@ -58,7 +64,7 @@ fn definitions() -> Result<BTreeMap<String, Value>, Failure> {
 
 /// The Rust source of the table.
 fn table(definitions: &BTreeMap<String, Value>) -> Result<String, Failure> {
-    let reached = reach(definitions)?;
+    let reached = reach(definitions, |_, _| true)?;
     let mut types = BTreeMap::new();
     for name in &reached {
         if scalar(name).is_none()
@@ -114,8 +120,74 @@ fn table(definitions: &BTreeMap<String, Value>) -> Result<String, Failure> {
     Ok(out)
 }
 
-/// Every definition that the root types reach.
-fn reach(definitions: &BTreeMap<String, Value>) -> Result<BTreeSet<String>, Failure> {
+/// The first sentence about each type and each of its fields, a line for each, in the order of the table; `*` precedes that
+/// of a required field. The line is empty for what no accepted object has.
+fn descriptions(definitions: &BTreeMap<String, Value>) -> Result<String, Failure> {
+    let path = project().join("runtime/kube/src/schema/support.rs");
+    let support = std::fs::read_to_string(&path)
+        .map_err(|error| format!("failed to read {}: {error}", path.display()))?;
+    let accepted = accepted(&support);
+    let is_accepted = |owner: &str, field: &str| {
+        let of = reference(&definitions[owner]["properties"][field]).map_or("", short);
+        match short(owner) {
+            // Nobody asks for an explanation of lists and answers.
+            "PodList" | "Status" => false,
+            "PersistentVolumeSpec" => !of.ends_with("VolumeSource") || ["hostPath", "local"].contains(&field),
+            owner => accepted.get(owner).is_none_or(|fields| fields.contains(&field)),
+        }
+    };
+    let (all, shown) = (reach(definitions, |_, _| true)?, reach(definitions, is_accepted)?);
+    let types: BTreeMap<&str, &String> =
+        all.iter().filter(|name| scalar(name).is_none()).map(|name| (short(name), name)).collect();
+    let mut lines = Vec::new();
+    for full in types.values() {
+        let definition = &definitions[full.as_str()];
+        let is_shown = shown.contains(*full);
+        lines.push(if is_shown { sentence(definition).to_owned() } else { String::new() });
+        let required = |field: &str| {
+            definition["required"].as_array().is_some_and(|all| all.iter().any(|one| one == field))
+        };
+        let properties = definition["properties"].as_object();
+        let sorted: BTreeMap<&String, &Value> = properties.into_iter().flatten().collect();
+        lines.extend(sorted.into_iter().map(|(field, schema)| match is_shown && is_accepted(full, field) {
+            true => format!("{}{}", if required(field) { "*" } else { "" }, sentence(schema)),
+            false => String::new(),
+        }));
+    }
+    Ok(lines.join("\n"))
+}
+
+/// The fields that accepted objects can have, of each type in the column of the behaviour.
+fn accepted(support: &str) -> BTreeMap<&str, BTreeSet<&str>> {
+    let mut types: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut owner = "";
+    // After a letter, the text is an argument of `Refuses`.
+    for (at, _) in support.match_indices("(\"") {
+        if support[..at].ends_with(|before: char| before.is_alphanumeric()) {
+            continue;
+        }
+        let Some((name, rest)) = support[at + 2..].split_once("\", ") else { continue };
+        if rest.starts_with("&[") {
+            owner = name;
+            types.entry(owner).or_default();
+        } else if !rest.starts_with("Refuses") {
+            types.entry(owner).or_default().insert(name);
+        }
+    }
+    types
+}
+
+fn sentence(schema: &Value) -> &str {
+    let text = schema["description"].as_str().unwrap_or_default();
+    let line = text.lines().next().unwrap_or_default();
+    line.split_once(". ").map_or(line, |(first, _)| first).trim_end_matches('.')
+}
+
+/// Every definition that the root types reach by fields for which `follows` is true.
+fn reach(
+    definitions: &BTreeMap<String, Value>,
+    follows: impl Fn(&str, &str) -> bool,
+) -> Result<BTreeSet<String>, Failure> {
     let mut reached = BTreeSet::new();
     let mut open: Vec<String> = ROOTS.iter().map(|root| (*root).to_owned()).collect();
     let kinds = project().join("runtime/kube/src/kind.rs");
@@ -131,7 +203,10 @@ fn reach(definitions: &BTreeMap<String, Value>) -> Result<BTreeSet<String>, Fail
         let definition =
             definitions.get(&name).ok_or_else(|| format!("the OpenAPI document has no {name}"))?;
         let properties = definition["properties"].as_object();
-        for schema in properties.into_iter().flat_map(|properties| properties.values()) {
+        for (field, schema) in properties.into_iter().flatten() {
+            if !follows(&name, field) {
+                continue;
+            }
             for place in [schema, &schema["items"], &schema["additionalProperties"]] {
                 open.extend(reference(place).map(str::to_owned));
             }
@@ -147,10 +222,12 @@ fn roots(text: &str) -> Vec<String> {
         let (_, rest) = row.split_once(&format!("        {field}: \""))?;
         Some(rest.split_once('"')?.0.to_owned())
     };
-    let rows = text.split("\n    Row {\n").skip(1);
+    let rows = text.split("\n    }\n");
     let writable = rows.filter(|row| row.contains("verbs: ALL_VERBS") || row.contains("verbs: &[\"create\""));
     let root = |row: &str| {
-        let (name, version) = (value(row, "name")?, value(row, "version")?);
+        let (head, _) = row.split_once(" {\n        version: \"")?;
+        let (name, _) = head.lines().last()?.trim_start().split_once(" in ")?;
+        let version = value(row, "version")?;
         let (group, version) = version.split_once('/').unwrap_or(("core", &version));
         let group = group.split_once('.').map_or(group, |(first, _)| first);
         Some(format!("io.k8s.api.{group}.{version}.{name}"))

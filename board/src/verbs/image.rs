@@ -6,9 +6,11 @@ use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use lexopt::{Parser, ValueExt};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::stat::{Mode, umask};
 use nodlet_host::cgroup::UnpackerCgroup;
 use nodlet_host::paths::Paths;
@@ -93,8 +95,8 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let values: Vec<&str> = values.iter().map(String::as_str).collect();
     let open = || Store::open(&context.root).map_err(|error| Failure::chain(&error));
     match values[..] {
-        ["load", source] => load(&context.root, &open()?, source, options),
-        ["pull", name] => pull(&context.root, &open()?, name, options),
+        ["load", source] => interruptible(|| load(&context.root, &open()?, source, options)),
+        ["pull", name] => interruptible(|| pull(&context.root, &open()?, name, options)),
         ["pull", ..] => Err(context.wrong_use("pull requires one NAME")),
         ["load", ..] => Err(context.wrong_use("load requires one FILE, DIR or -")),
         ["ls" | "list"] => list(&open()?),
@@ -102,6 +104,38 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         ["rm" | "remove"] => Err(context.wrong_use("rm requires the NAME or ID of an image")),
         [] => Err(context.wrong_use("one of load, pull, ls and rm is needed")),
         _ => Err(context.wrong_use(format!("unexpected argument {:?}", values[0]))),
+    }
+}
+
+/// The signal that interrupted a load; 0 for none.
+static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
+
+/// Stops a load, which removes what it has written so far; otherwise ends this process, as without a handler.
+extern "C" fn interrupt(signal: i32) {
+    INTERRUPTED.store(signal, Ordering::Relaxed);
+    if !nodlet_rootfs::stop_unpacker() {
+        // SAFETY: both functions may be called by a signal handler, and take numbers only.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
+        }
+    }
+}
+
+/// Runs a load that leaves nothing behind when Ctrl-C or SIGTERM interrupts it.
+fn interruptible(load: impl FnOnce() -> Outcome) -> Outcome {
+    let action = SigAction::new(SigHandler::Handler(interrupt), SaFlags::SA_RESTART, SigSet::empty());
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        // SAFETY: the handler calls only functions that are safe there.
+        unsafe { sigaction(signal, &action) }.map_err(std::io::Error::from)?;
+    }
+    let outcome = load();
+    match (INTERRUPTED.load(Ordering::Relaxed), outcome) {
+        (signal @ 1.., Err(_)) => {
+            eprintln!("error: interrupted: the images on this board are unchanged");
+            Ok(ExitCode::from(128 + u8::try_from(signal).unwrap_or(0)))
+        }
+        (_, outcome) => outcome,
     }
 }
 

@@ -23,8 +23,11 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicI32, Ordering};
 
+use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::error::{LoadError, Refusal, printable};
@@ -98,6 +101,7 @@ impl Unpacker {
             .spawn()
             .map_err(failed("start the process that unpacks"))?;
         // Kills the process at the end of this function, whatever the result.
+        UNPACKING.store(child.id().cast_signed(), Ordering::Relaxed);
         let mut child = Ended(child);
         for path in &self.cgroups {
             std::fs::write(path, child.0.id().to_string())
@@ -161,9 +165,20 @@ struct Ended(Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
+        UNPACKING.store(0, Ordering::Relaxed);
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// The process that unpacks for this process; 0 for none.
+static UNPACKING: AtomicI32 = AtomicI32::new(0);
+
+/// Kills the process that unpacks for this process, so that the load fails and removes its files. Returns whether there
+/// was one. A signal handler may call this function.
+pub fn stop_unpacker() -> bool {
+    let process = UNPACKING.load(Ordering::Relaxed);
+    process > 0 && kill(Pid::from_raw(process), Signal::SIGKILL).is_ok()
 }
 
 /// The main function of the child process. Standard input is the parent's socket, and layers are written to

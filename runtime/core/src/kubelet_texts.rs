@@ -116,13 +116,16 @@ fn a_rejected_pod_has_the_texts_of_a_kubelet() {
             node(1000),
             vec![elsewhere],
             "NodeAffinity",
-            "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+            // What follows the words of the kubelet is nodlet's.
+            "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector: nodeSelector requires \
+             zone=a, and the node has no such label",
         ),
         (
             node(1000),
             vec![on_port("first"), on_port("late")],
             "NodePorts",
-            "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports",
+            "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports: 8080/TCP is taken \
+             by pod default/first",
         ),
         (
             tainted,

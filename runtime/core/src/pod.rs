@@ -61,6 +61,7 @@ use crate::facts::{
     Attempt, Draft, Events, Exit, Fence, Found, PodIndex, PodObservation, ProbeResult, Record,
     SandboxFailure, StatusHandover, Wake,
 };
+use crate::spec::Quantity;
 use crate::spec::{ContainerIndex, HookKind, Pod, ProbeKind};
 use crate::time::Instant;
 
@@ -351,7 +352,7 @@ impl PodState {
             PodObservation::ImagePulled { attempt, result } => {
                 self.image_pulled(now, attempt, result, events)
             }
-            PodObservation::Exited { attempt, exit } => self.exited(now, attempt, &exit),
+            PodObservation::Exited { attempt, exit } => self.exited(now, attempt, &exit, events),
             PodObservation::Probed { attempt, kind, result } => {
                 self.probed(now, attempt, kind, &result, events);
             }
@@ -457,10 +458,14 @@ impl PodState {
         self.journal.wake(wake);
     }
 
-    fn exited(&mut self, now: Instant, attempt: Attempt, exit: &Exit) {
+    fn exited(&mut self, now: Instant, attempt: Attempt, exit: &Exit, events: &mut Events) {
         let policy = self.restart_policy_if_active();
         let Some(container) = self.containers.of_attempt(attempt) else { return };
         if container.is_alive() {
+            if exit.oom_killed {
+                let limit = &self.pod.spec.container(attempt.container).resources.memory_limit;
+                events.warn(self.index, Some(attempt.container), "OOMKilled", out_of_memory(limit.as_ref()));
+            }
             let ended = container.ended_as(exit);
             let by_itself = container.ended_by_itself();
             let failure = container.hooks_mut().take_failure();
@@ -559,4 +564,9 @@ impl PodState {
         self.changed = true;
         self.journal.mark_stale();
     }
+}
+/// The message of the event about a container of which the kernel killed a process for lack of memory.
+fn out_of_memory(limit: Option<&Quantity>) -> Box<str> {
+    let limit = limit.map_or("no memory limit".into(), |limit| format!("a memory limit of {limit}"));
+    format!("The kernel killed a process of the container, which has {limit}, for lack of memory").into()
 }

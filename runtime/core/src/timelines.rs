@@ -129,6 +129,8 @@ fn on_failure_restarts_until_it_succeeds_and_then_the_pod_is_over() {
     let app = first(&sim);
     assert_eq!(app["state"]["terminated"]["reason"], "Completed");
     assert_eq!(app["lastState"]["terminated"]["reason"], "OOMKilled");
+    let event = "OOMKilled: The kernel killed a process of the container, which has no memory limit, for lack of memory";
+    assert!(sim.events.contains(&event.to_owned()), "{:?}", sim.events);
     assert_eq!(app["restartCount"], 1);
     assert_eq!(condition(&status, "Ready")["reason"], "PodCompleted");
     assert_eq!(condition(&status, "PodReadyToStartContainers")["status"], "False");

@@ -15,6 +15,8 @@ pub enum Type {
     Text,
     /// A boolean.
     Bool,
+    /// A number with a sign.
+    Integer,
     /// A list of strings.
     Texts,
     /// A map of strings.
@@ -96,10 +98,10 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
 }
 
 /// The error of a request's body without a valid object in protobuf.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProtobufError {
-    /// The body is not protobuf, or its kind is not read in protobuf.
-    Unsupported,
+    /// The body is not protobuf, or its kind, which is this one, is not read in protobuf.
+    Unsupported(String),
     /// The body is not a valid message of its kind.
     Malformed,
     /// The object is encoded once more, by `contentEncoding`.
@@ -121,7 +123,7 @@ pub fn object(
         |left: usize| if left == 0 { ProtobufError::TooManyValues } else { ProtobufError::Malformed };
     let (mut of, mut raw) = (Map::new(), &[][..]);
     let mut left = values;
-    let mut rest = body.strip_prefix(MAGIC).ok_or(ProtobufError::Unsupported)?;
+    let mut rest = body.strip_prefix(MAGIC).ok_or_else(|| ProtobufError::Unsupported(String::new()))?;
     while !rest.is_empty() {
         match field(&mut rest).ok_or(ProtobufError::Malformed)? {
             (1, Field::Bytes(bytes)) => read(bytes, TYPE, &mut of, &mut left).ok_or_else(|| failed(left))?,
@@ -130,8 +132,8 @@ pub fn object(
             _ => {}
         }
     }
-    let message = of.get("kind").and_then(Value::as_str).and_then(message);
-    let message = message.ok_or(ProtobufError::Unsupported)?;
+    let kind = of.get("kind").and_then(Value::as_str).unwrap_or_default();
+    let message = message(kind).ok_or_else(|| ProtobufError::Unsupported(kind.to_owned()))?;
     let mut object = Map::new();
     read(raw, message, &mut object, &mut left).ok_or_else(|| failed(left))?;
     object.append(&mut of);
@@ -148,6 +150,7 @@ fn read(mut bytes: &[u8], message: Message, object: &mut Map<String, Value>, lef
         let place = object.entry(*name).or_insert(Value::Null);
         match (kind, value) {
             (Type::Bool, Field::Number(value)) => *place = (value != 0).into(),
+            (Type::Integer, Field::Number(value)) => *place = value.cast_signed().into(),
             (Type::Text, Field::Bytes(value)) => *place = text(value)?,
             (Type::One(of), Field::Bytes(value)) => read(value, of, map(place), left)?,
             (Type::Texts, Field::Bytes(value)) => add(place, text(value)?),
@@ -281,12 +284,13 @@ mod tests {
             // A cut between two fields leaves a shorter object, and nothing fails worse.
             let _ = read(&right[..end]);
         }
-        use ProtobufError::{Malformed, Unsupported};
+        use ProtobufError::Malformed;
+        let unsupported = |kind: &str| ProtobufError::Unsupported(kind.to_owned());
         for (body, expected) in [
-            (b"k8s".to_vec(), Unsupported),
-            (b"{}".to_vec(), Unsupported),
-            (request("Pod", b""), Unsupported),
-            (request("Widget", b""), Unsupported),
+            (b"k8s".to_vec(), unsupported("")),
+            (b"{}".to_vec(), unsupported("")),
+            (request("Pod", b""), unsupported("Pod")),
+            (request("Widget", b""), unsupported("Widget")),
             (request("ConfigMap", &[2 << 3, 1]), Malformed),
             (request("ConfigMap", &[0, 1]), Malformed),
             (request("ConfigMap", &field_of(2, &field_of(1, &[0xff]))), Malformed),

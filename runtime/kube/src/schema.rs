@@ -11,6 +11,7 @@
 
 #[cfg(test)]
 mod docs;
+pub mod openapi;
 mod support;
 #[rustfmt::skip]
 mod table;

@@ -67,6 +67,8 @@ pub struct NodeState {
     pub version: &'static str,
     /// The conditions about pressure: the status of each, and since when.
     pub conditions: Vec<(NodeCondition, bool, String)>,
+    /// Why the node cannot write to its file system, and since when. The condition is that of the node problem detector.
+    pub broken_disk: Option<(String, String)>,
     /// `status.images`, as [`node_images`] returns them.
     pub images: Value,
 }
@@ -192,7 +194,11 @@ pub fn node_object(facts: &NodeFacts<'_>, state: NodeState) -> Value {
         condition(kind.name(), if *is_true { "True" } else { "False" }, reason, message, since)
     });
     let ready = [condition("Ready", ready, reason, message, &state.since)];
-    let conditions: Vec<Value> = pressure.chain(ready).collect();
+    let broken = state
+        .broken_disk
+        .iter()
+        .map(|(why, since)| condition("ReadonlyFilesystem", "True", "FilesystemIsReadOnly", why, since));
+    let conditions: Vec<Value> = pressure.chain(broken).chain(ready).collect();
     json!({
         "apiVersion": "v1",
         "kind": "Node",
@@ -416,6 +422,7 @@ mod tests {
                 (NodeCondition::MemoryPressure, false, "m".into()),
                 (NodeCondition::DiskPressure, true, "d".into()),
             ],
+            broken_disk: None,
             images: node_images(Vec::new()),
         };
         let of = |goes_down, ip| {

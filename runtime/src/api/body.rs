@@ -112,6 +112,19 @@ fn unknown_format(kind: &str) -> Status {
     ))
 }
 
+/// The rejection of an object that is read in JSON only, with what a user of kubectl can do instead.
+fn unsupported(kind: &str) -> Status {
+    let how = match kind {
+        "Pod" => {
+            "kubectl debug --copy-to does not work; `kubectl debug POD --image IMAGE` adds a container to the pod"
+        }
+        _ => "let kubectl write it: `kubectl create … --dry-run=client -o yaml | kubectl create -f -`",
+    };
+    Status::unsupported_media_type(format!(
+        "nodlet reads objects of the kind {kind:?} in JSON only, not in protobuf: {how}"
+    ))
+}
+
 /// Reads the object in the body of a request, whatever the content type of its JSON is, or from protobuf.
 pub(super) async fn read_any(
     places: &Places,
@@ -142,7 +155,7 @@ fn parsed(bytes: &[u8], is_protobuf: bool) -> Result<(Value, Vec<String>), Statu
         };
         let object = protobuf::object(bytes, manifest::VALUES, fields);
         return object.map(|object| (object, Vec::new())).map_err(|error| match error {
-            ProtobufError::Unsupported => unknown_format(PROTOBUF),
+            ProtobufError::Unsupported(kind) => unsupported(&kind),
             ProtobufError::Malformed => Status::bad_request(
                 "the object provided is unrecognized: it is not a valid protobuf message of its kind",
             ),

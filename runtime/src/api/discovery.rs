@@ -2,12 +2,13 @@
 
 use hyper::{Response, StatusCode};
 use nodlet_kube::schema::KUBERNETES;
-use serde_json::{Value, json};
+use nodlet_kube::schema::openapi::{self, Descriptions};
+use serde_json::{Map, Value, json};
 
 use super::Status;
 use super::body::{self, Body};
 use super::route::Target;
-use nodlet_kube::kinds::{self, KINDS};
+use nodlet_kube::kinds::{self, KINDS, Kind};
 
 pub(super) fn show(target: &Target) -> Result<Response<Body>, Status> {
     let shown = match target {
@@ -67,9 +68,20 @@ fn resources(version: &str) -> Value {
     let rows = || KINDS.iter().filter(|row| row.version == version);
     let mut list = Vec::new();
     for row in rows() {
-        list.push(json!({
+        let mut shown = json!({
             "name": row.plural, "singularName": row.singular, "namespaced": row.namespaced,
             "kind": row.name, "verbs": row.verbs, "shortNames": row.short_names,
+        });
+        if row.kind == Kind::Pod {
+            shown["categories"] = json!(["all"]);
+        }
+        list.push(shown);
+    }
+    if version == "v1" {
+        // There are none: `api/fixed.rs`.
+        list.push(json!({
+            "name": "services", "singularName": "service", "namespaced": true, "kind": "Service", "verbs": ["get", "list"],
+            "shortNames": ["svc"],
         }));
     }
     for (row, part) in rows().flat_map(|row| row.subresources.iter().map(move |part| (row, part))) {
@@ -82,22 +94,32 @@ fn resources(version: &str) -> Value {
 }
 
 /// The part of OpenAPI that makes kubectl leave validation to the server: for each kind that can be created,
-/// objects can be sent with `fieldValidation`.
+/// objects can be sent with `fieldValidation`. And the fields of each kind, which `kubectl explain` shows.
 fn openapi(version: &str) -> Value {
     let parameter = |name: &str| json!({"name": name, "in": "query", "schema": {"type": "string"}});
-    let mut paths = json!({});
-    for row in KINDS.iter().filter(|row| row.version == version && row.allows("create")) {
-        let (scope, namespaced) =
-            if row.namespaced { ("/namespaces/{namespace}", "Namespaced") } else { ("", "") };
-        let number = version.rsplit('/').next();
-        paths[format!("/{}{scope}/{}/{{name}}", row.root(), row.plural)] = json!({"patch": {
-            "operationId": format!("patch{namespaced}{}", row.name), "responses": {},
-            "parameters": [parameter("dryRun"), parameter("fieldValidation")],
-            "x-kubernetes-action": "patch",
-            "x-kubernetes-group-version-kind": {"group": row.group(), "version": number, "kind": row.name},
+    let (mut paths, mut schemas, texts) = (json!({}), Map::new(), Descriptions::unpack());
+    let mut add = |root: &str, namespaced: bool, plural: &str, kind: &str, verb: &str| {
+        let group = version.split_once('/').map_or("", |(group, _)| group);
+        let gvk = json!({"group": group, "version": version.rsplit('/').next(), "kind": kind});
+        let (scope, word) = if namespaced { ("/namespaces/{namespace}", "Namespaced") } else { ("", "") };
+        let parameters: &[&str] = if verb == "patch" { &["dryRun", "fieldValidation"] } else { &[] };
+        paths[format!("/{root}{scope}/{plural}/{{name}}")] = json!({verb: {
+            "operationId": format!("{verb}{word}{kind}"), "responses": {},
+            "parameters": parameters.iter().map(|name| parameter(name)).collect::<Vec<_>>(),
+            "x-kubernetes-action": verb, "x-kubernetes-group-version-kind": gvk,
         }});
+        openapi::add_kind(kind, gvk, &texts, &mut schemas);
+    };
+    for row in KINDS.iter().filter(|row| row.version == version) {
+        let verb = if row.allows("create") { "patch" } else { "get" };
+        add(&row.root(), row.namespaced, row.plural, row.name, verb);
+    }
+    if version == "v1" {
+        // The server rejects them itself.
+        add("api/v1", true, "services", "Service", "patch");
     }
     json!({
         "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": KUBERNETES}, "paths": paths,
+        "components": {"schemas": schemas},
     })
 }

@@ -236,7 +236,7 @@ impl Reader {
             None => None,
         };
         let printer = Printer::new(options.since, options.timestamps, options.streams, options.limit);
-        let (file, storage) = (LogFile::new(file, api.storage.clone()), api.storage.clone());
+        let (file, storage) = (LogFile::new(file, api.storage.clone(), options.follow), api.storage.clone());
         let (block, tail) = (vec![0; BLOCK], options.tail);
         Ok(Reader {
             path,
@@ -335,7 +335,7 @@ impl Reader {
         if self.file.has_more() {
             self.look = true;
         } else {
-            self.file = LogFile::new(new, self.storage.clone());
+            self.file = LogFile::new(new, self.storage.clone(), true);
         }
         true
     }

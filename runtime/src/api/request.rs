@@ -22,6 +22,11 @@ pub(crate) enum Request {
         /// The reply, with a text for the user who joins, or an empty one.
         reply: Reply<&'static str>,
     },
+    /// Measure the node, so that the conditions of its object are true now.
+    Measure {
+        /// The reply, when that is done.
+        reply: Reply<()>,
+    },
     /// How often probes succeeded and failed, in the form of the kubelet's metrics.
     ProbeMetrics {
         /// The reply: the metrics.

@@ -219,7 +219,9 @@ fn discovery_leads_a_client_to_the_pods() {
         let (_, openapi) = get(&socket, "/openapi/v3");
         let (code, openapi) =
             get(&socket, openapi["paths"]["api/v1"]["serverRelativeURL"].as_str().unwrap_or(""));
-        assert_eq!((code, openapi["paths"].as_object().map(serde_json::Map::len)), (200, Some(6)));
+        assert_eq!((code, openapi["paths"].as_object().map(serde_json::Map::len)), (200, Some(10)));
+        let schema = &openapi["components"]["schemas"]["PodSpec"];
+        assert_eq!(schema["required"], json!(["containers"]));
         let (_, namespaces) = get(&socket, "/api/v1/namespaces");
         assert_eq!(namespaces["items"][0]["metadata"]["name"], "default");
         assert_eq!(get(&socket, "/api/v1/namespaces/default").1["status"]["phase"], "Active");

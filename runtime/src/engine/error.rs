@@ -33,6 +33,11 @@ pub enum EngineError {
         /// The cause.
         source: io::Error,
     },
+    /// A signal ended an agent that was to stop all pods.
+    Interrupted {
+        /// The number of pods that had not ended.
+        pods: usize,
+    },
 }
 
 impl std::fmt::Display for EngineError {
@@ -56,6 +61,11 @@ impl std::fmt::Display for EngineError {
             EngineError::Cgroups(_) => f.write_str("use the cgroups of this machine"),
             EngineError::Network(_) => f.write_str("set up the pods' network"),
             EngineError::Images(_) => f.write_str("open the image store"),
+            EngineError::Interrupted { pods } => write!(
+                f,
+                "stop all pods: interrupted while {pods} had not ended, which no agent runs now; run nodlet down \
+                 again, or start the agent"
+            ),
             EngineError::Kernel { what, .. } => write!(f, "get {what} from the kernel"),
         }
     }
@@ -65,7 +75,7 @@ impl std::error::Error for EngineError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             EngineError::Prepare { source, .. } | EngineError::Kernel { source, .. } => Some(source),
-            EngineError::AlreadyRunning { .. } => None,
+            EngineError::AlreadyRunning { .. } | EngineError::Interrupted { .. } => None,
             EngineError::Cgroups(source) => Some(source),
             EngineError::Network(source) => Some(source),
             EngineError::Images(source) => Some(source),

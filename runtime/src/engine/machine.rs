@@ -51,6 +51,8 @@ pub(super) struct Machine {
     pub(super) unstored_labels: Cell<bool>,
     /// `status.images` of the Node.
     pub(super) images: RefCell<Value>,
+    /// Why records cannot be written, and since when.
+    pub(super) broken_disk: RefCell<Option<(String, Instant)>>,
     anchor: Cell<Anchor>,
 }
 
@@ -70,6 +72,7 @@ impl Machine {
             cluster_labels: RefCell::default(),
             unstored_labels: Cell::default(),
             images: RefCell::new(Value::Array(Vec::new())),
+            broken_disk: RefCell::default(),
             anchor: Cell::new(nodlet_host::clock::anchor()),
         }
     }

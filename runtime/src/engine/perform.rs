@@ -1,5 +1,7 @@
 //! Performs the actions of the core: one match, with one arm for each action.
 
+use std::io::ErrorKind;
+
 use nodlet_core::facts::{Action, Attempt, PodIndex, PodObservation};
 use nodlet_host::error::{causes, chain};
 
@@ -108,14 +110,17 @@ impl Engine {
                 });
             }
             Action::Save { record, generation } => {
-                shell.tasks.answer(
-                    pod,
-                    shell.stores.save(&wanted, &record, shell.machine.anchor()),
-                    move |saved| match saved {
+                let saved = shell.stores.save(&wanted, &record, shell.machine.anchor());
+                let shell = shell.clone();
+                shell.clone().tasks.answer(pod, saved, move |saved| {
+                    // A full file system has the condition DiskPressure.
+                    let broken = saved.as_ref().err().filter(|error| error.kind() != ErrorKind::StorageFull);
+                    shell.show_broken_disk(broken.map(|error| format!("failed to write a record: {error}")));
+                    match saved {
                         Ok(()) => Some(Seen::Saved { generation }),
                         Err(error) => Some(Seen::SaveFailed { message: error.to_string().into() }),
-                    },
-                );
+                    }
+                });
             }
             Action::Forget => {
                 shell.tasks.answer(pod, sandbox::forget(shared(), wanted), |forgotten| match forgotten {

@@ -23,6 +23,7 @@ use smol::Async;
 
 use super::root::of_meminfo;
 use super::{Engine, Shell, this_node, volumes};
+use crate::api::Reply;
 
 /// A trigger of the kernel's pressure stall information: a tenth of a second, in microseconds, in which all processes that
 /// have something to do wait for memory, within a second.
@@ -45,7 +46,35 @@ impl Engine {
         pressure.wake_at()
     }
 
+    /// Measures the node for a client, and shows the conditions. If a threshold is met, the loop measures again soon, and
+    /// has the resource reclaimed.
+    pub(super) fn measure(&mut self, reply: Reply<()>) {
+        let levels = levels(self.shell.clone());
+        self.shell.tasks.then(levels, move |engine, levels| {
+            if engine.show_pressure(&levels).is_some() {
+                engine.shell.machine.pressure.borrow_mut().stalled();
+            }
+            let _ = reply.try_send(Ok(()));
+        });
+    }
+
     fn measured(&mut self, levels: &[(Signal, Level)]) {
+        let machine = self.shell.machine.clone();
+        let Some(met) = self.show_pressure(levels) else {
+            return machine.pressure.borrow_mut().relieved(nodlet_host::clock::instant());
+        };
+        let resource = met.signal.resource();
+        self.shell.publication.emit_of_node(NodeEvent::ThresholdMet(resource));
+        match resource {
+            StarvedResource::EphemeralStorage | StarvedResource::Inodes => {
+                self.remove_all_unused_images(Engine::images_reclaimed)
+            }
+            StarvedResource::Memory | StarvedResource::Pids => self.relieve(met),
+        }
+    }
+
+    /// Shows the conditions that follow from what was measured. Returns the threshold whose resource is to be reclaimed.
+    fn show_pressure(&mut self, levels: &[(Signal, Level)]) -> Option<Met> {
         let machine = self.shell.machine.clone();
         let now = nodlet_host::clock::instant();
         let before = machine.pressure.borrow().present();
@@ -62,15 +91,7 @@ impl Engine {
                 }
             }
         }
-        let Some(met) = met else { return machine.pressure.borrow_mut().relieved(now) };
-        let resource = met.signal.resource();
-        self.shell.publication.emit_of_node(NodeEvent::ThresholdMet(resource));
-        match resource {
-            StarvedResource::EphemeralStorage | StarvedResource::Inodes => {
-                self.remove_all_unused_images(Engine::images_reclaimed)
-            }
-            StarvedResource::Memory | StarvedResource::Pids => self.relieve(met),
-        }
+        met
     }
 
     /// Continues when unused images were removed: evicts a pod if the disk is still too full.
@@ -117,24 +138,56 @@ async fn levels(shell: Rc<Shell>) -> Vec<(Signal, Level)> {
         levels.push((Signal::Pid, process_ids()));
     }
     let (records, images) = (shell.paths.records(), shell.stores.images.watch_paths());
+    let records_path = records.clone();
     let disks = shell.stores.storage.run(move || {
-        let [of_nodes, of_images] =
-            [Some(&records), images.first()].map(|path| path.and_then(|path| disk(path)));
-        [
+        let disks = [Some(&records), images.first()].map(|path| path.and_then(|path| disk(path)));
+        let broken = disks[0].as_ref().is_some_and(is_read_only);
+        // A read-only file system cannot fill up.
+        let [of_nodes, of_images] = disks.map(|disk| disk.filter(|disk| !is_read_only(disk)));
+        let levels = [
             (Signal::NodeFs, of_nodes.as_ref().map(bytes)),
             (Signal::NodeFsInodes, of_nodes.as_ref().map(inodes)),
             (Signal::ImageFs, of_images.as_ref().map(bytes)),
             (Signal::ImageFsInodes, of_images.as_ref().map(inodes)),
-        ]
+        ];
+        (levels, broken)
     });
-    levels.extend(disks.await.into_iter().filter_map(|(signal, level)| Some((signal, level?))));
+    let (disks, is_read_only) = disks.await;
+    let why = format!("{} is on a file system that is read-only", records_path.display());
+    let is_shown = machine.broken_disk.borrow().as_ref().is_some_and(|(shown, _)| *shown == why);
+    if is_read_only != is_shown {
+        // Another error stays until a record is written.
+        let other = machine.broken_disk.borrow().is_some() && !is_shown;
+        if is_read_only || !other {
+            shell.show_broken_disk(is_read_only.then_some(why));
+        }
+    }
+    levels.extend(disks.into_iter().filter_map(|(signal, level)| Some((signal, level?))));
     levels
 }
 
-/// The file system of a directory, which may not exist yet. One that is read-only cannot fill up.
+impl Shell {
+    /// Shows whether the node can write its records, on which each start of a pod depends.
+    pub(super) fn show_broken_disk(&self, why: Option<String>) {
+        let machine = &self.machine;
+        if machine.broken_disk.borrow().as_ref().map(|(why, _)| why) == why.as_ref() {
+            return;
+        }
+        if let Some(why) = &why {
+            self.publication.emit_of_node(NodeEvent::Machine("FilesystemIsReadOnly", why));
+        }
+        *machine.broken_disk.borrow_mut() = why.map(|why| (why, nodlet_host::clock::instant()));
+        this_node::publish(&self.config, machine, &self.publication.objects);
+    }
+}
+
+/// The file system of a directory, which may not exist yet.
 fn disk(path: &Path) -> Option<Statvfs> {
-    let disk = path.ancestors().find_map(|directory| statvfs(directory).ok())?;
-    (!disk.flags().contains(FsFlags::ST_RDONLY)).then_some(disk)
+    path.ancestors().find_map(|directory| statvfs(directory).ok())
+}
+
+fn is_read_only(disk: &Statvfs) -> bool {
+    disk.flags().contains(FsFlags::ST_RDONLY)
 }
 
 #[allow(clippy::unnecessary_cast, reason = "the types differ between architectures")]

@@ -27,7 +27,10 @@ impl Publication {
     pub(super) fn emit(&self, wanted: &Wanted, event: &Event) {
         let level = if event.warning { log::Level::Warn } else { log::Level::Info };
         let pod = &wanted.pod;
-        log::log!(level, "{}/{}: {} {}", pod.namespace, pod.name, event.reason, one_line(&event.message));
+        let container = event.container.map_or("", |index| &*pod.spec.container(index).name);
+        let slash = if container.is_empty() { "" } else { "/" };
+        let (reason, message) = (&event.reason, one_line(&event.message));
+        log::log!(level, "{}/{}{slash}{container}: {reason} {message}", pod.namespace, pod.name);
         self.events.borrow_mut().emit(wanted, event, instant(), self.machine.anchor());
     }
 

@@ -77,7 +77,8 @@ pub(super) async fn report_event(
             let oom_killed = sandbox.runs.borrow().get(&key).is_some_and(|run| oom_killed(&run.leaf));
             let started_at = sandbox.runs.borrow().get(&key).and_then(|run| Some(run.started.as_ref()?.at));
             let exit = exit_of(exit, started_at.unwrap_or_else(nodlet_host::clock::instant), oom_killed);
-            log::info!("{} exited with {}", log_name(&wanted, attempt), exit.code);
+            let why = if oom_killed { " (OOMKilled)" } else { "" };
+            log::info!("{} exited with {}{why}", log_name(&wanted, attempt), exit.code);
             shell.tasks.report(pod, PodObservation::Exited { attempt, exit: Box::new(exit) }).await;
         }
         SupervisorEvent::SandboxReady { .. } | SupervisorEvent::SandboxFailed { .. } => {}

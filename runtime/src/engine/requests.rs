@@ -69,6 +69,7 @@ impl Engine {
                 let meaning = self.shell.config.sync.map_or("", |_| nodlet_cluster::sync::MEANING);
                 let _ = reply.try_send(Ok(meaning));
             }
+            Request::Measure { reply } => self.measure(reply),
             Request::Stats { reply } => {
                 let shell = self.shell.clone();
                 self.shell.tasks.spawn(async move {

@@ -174,5 +174,18 @@ impl Stamp {
 /// files of editors are not.
 pub(super) fn is_manifest_name(name: &OsStr) -> bool {
     let name = name.as_bytes();
-    !(name.starts_with(b".") || name.ends_with(b"~") || (name.starts_with(b"#") && name.ends_with(b"#")))
+    !(name.starts_with(b".")
+        || name.ends_with(b"~")
+        || (name.starts_with(b"#") && name.ends_with(b"#"))
+        || is_of_sed(name))
+}
+
+/// Whether `sed -i` has such a file beside the one that it edits: `sedXXXXXX`, and with busybox `web.yamlXXXXXX`.
+fn is_of_sed(name: &[u8]) -> bool {
+    name.split_last_chunk::<6>().is_some_and(|(stem, random)| {
+        let is_edited = [&b".yaml"[..], b".yml", b".json"].iter().any(|end| stem.ends_with(end));
+        let is_random =
+            random.iter().all(u8::is_ascii_alphanumeric) && !random.iter().all(u8::is_ascii_lowercase);
+        (stem == b"sed" || is_edited) && is_random
+    })
 }

@@ -226,6 +226,35 @@ fn a_link_is_followed_and_its_target_watched() {
 }
 
 #[test]
+fn every_link_on_the_way_to_a_manifest_is_watched() {
+    let scratch = Scratch::new("way");
+    // The links are beside the manifest directory, in a directory of which else only the way to that one counts.
+    let directory = scratch.0.join("manifests");
+    fs::create_dir(&directory).expect("made");
+    for version in ["one", "two", "three"] {
+        fs::create_dir(scratch.0.join(version)).expect("made");
+        fs::write(scratch.0.join(version).join("a.yaml"), manifest("a", version)).expect("written");
+    }
+    let switch_to = |version: &str| {
+        symlink(version, scratch.0.join("next")).expect("linked");
+        fs::rename(scratch.0.join("next"), scratch.0.join("current")).expect("renamed");
+    };
+    switch_to("one");
+    symlink("../current/a.yaml", directory.join("a.yaml")).expect("linked");
+    let mut sources = Sources::new(vec![directory.clone()], "node");
+    sources.read(nodlet_host::clock::instant());
+    assert_eq!(images(&sources), ["a=one"]);
+    for version in ["two", "three"] {
+        switch_to(version);
+        news(&mut sources);
+        assert_eq!(images(&sources), [format!("a={version}")]);
+    }
+    assert!(quiet(&mut sources), "nothing has changed");
+    fs::write(scratch.0.join("other"), "not ours").expect("written");
+    assert!(quiet(&mut sources), "a file beside the links woke the loop");
+}
+
+#[test]
 fn a_later_directory_overrides_an_earlier_one_and_a_second_file_of_one_does_not() {
     let scratch = Scratch::new("order");
     let (vendor, site) = (scratch.0.join("vendor"), scratch.0.join("site"));
@@ -540,4 +569,22 @@ fn a_refusal_names_the_object_of_a_file_by_its_last_contents_or_its_name() {
     assert_eq!(object(&mut sources, "web.yaml", "?"), Some(None));
     assert_eq!(object(&mut sources, "low.yaml", class), None, "it is right");
     assert_eq!(object(&mut sources, "low.yaml", "?"), of(Kind::PriorityClass, "", "low"));
+}
+
+#[test]
+fn the_temporary_file_of_sed_is_no_manifest() {
+    for (name, is_read) in [
+        ("web.yaml", true),
+        ("web", true),
+        ("web.yaml.bak", true),
+        ("sedative", true),
+        ("sedentary", true),
+        ("sedAb3dEf", false),
+        ("web.yamlAb3dEf", false),
+        ("web.jsonAb3dEf", false),
+        ("web.yaml~", false),
+        (".web.yaml", false),
+    ] {
+        assert_eq!(is_manifest_name(OsStr::new(name)), is_read, "{name}");
+    }
 }

@@ -282,15 +282,7 @@ impl Log {
     /// Renames the file and begins a new one. A file that cannot be renamed keeps growing, so that nothing is
     /// lost.
     fn rotate(&mut self) {
-        // The order of the names must be that of the files, even if the clock is set back or several files
-        // are rotated within a second.
-        let mut second = nodlet_host::clock::timestamp();
-        let mut time = stamp(second);
-        while self.rotated.back().is_some_and(|newest| *newest >= time) {
-            let newest = self.rotated.back().and_then(|newest| parse_stamp(newest)).unwrap_or(second);
-            second = Timestamp(newest.0 + 1_000_000_000);
-            time = stamp(second);
-        }
+        let time = next_stamp(nodlet_host::clock::timestamp(), self.rotated.back());
         let Ok((directory, name)) =
             Place::of_log(&self.config.path).and_then(|place| Ok((place.open()?, place.name)))
         else {
@@ -333,12 +325,18 @@ impl Prefix {
     }
 }
 
-/// A timestamp `20060102-150405`, as in the kubelet's names of rotated files.
-fn stamp(time: Timestamp) -> String {
-    time.to_string()
-        .chars()
-        .filter_map(|c| if c == 'T' { Some('-') } else { c.is_ascii_digit().then_some(c) })
-        .collect()
+/// The timestamp in the name of a file that is rotated `now`: `20060102-150405`, as in the kubelet's names. The order
+/// of the names is that of the files, so the nanoseconds follow if several files are rotated within a second, and if
+/// the clock was set back, the time is that of the newest rotated file and one more nanosecond.
+fn next_stamp(now: Timestamp, newest: Option<&String>) -> String {
+    let stamp = |time: String| -> String {
+        let kept = |c: char| c.is_ascii_digit() || c == '.';
+        time.chars().filter_map(|c| if c == 'T' { Some('-') } else { kept(c).then_some(c) }).collect()
+    };
+    let time = stamp(now.to_string());
+    let Some(newest) = newest.filter(|newest| **newest >= time) else { return time };
+    let after = parse_stamp(newest).map_or(now, |newest| Timestamp(newest.0 + 1));
+    stamp(now.max(after).nanos().to_string())
 }
 
 fn parse_stamp(stamp: &str) -> Option<Timestamp> {
@@ -350,7 +348,7 @@ fn parse_stamp(stamp: &str) -> Option<Timestamp> {
         part(6..8)?,
         part(9..11)?,
         part(11..13)?,
-        part(13..15)?
+        stamp.get(13..)?
     ))
 }
 

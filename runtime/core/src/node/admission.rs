@@ -285,17 +285,21 @@ fn unfit<'a>(
     node: &NodeInfo,
     pod: &Pod,
     mut others: impl Iterator<Item = &'a ExistingPod<'a>>,
-) -> Option<(&'static str, &'static str)> {
+) -> Option<(&'static str, String)> {
     let placement = &pod.spec.placement;
     let is_borne = |taint: &Taint| taint.effect != "NoExecute" || placement.tolerates(taint);
     if !placement.matches(&node.name, &node.labels) {
-        Some(("NodeAffinity", "node(s) didn't match Pod's node affinity/selector"))
-    } else if others.any(|other| {
-        pod.host_ports().any(|(_, port)| other.pod.host_ports().any(|(_, taken)| clash(port, taken)))
+        let why = placement.unmatched(&node.labels);
+        Some(("NodeAffinity", format!("node(s) didn't match Pod's node affinity/selector: {why}")))
+    } else if let Some((port, other)) = others.find_map(|other| {
+        let clashes = |port: &&ContainerPort| other.pod.host_ports().any(|(_, taken)| clash(port, taken));
+        Some((pod.host_ports().map(|(_, port)| port).find(clashes)?, other.pod))
     }) {
-        Some(("NodePorts", "node(s) didn't have free ports for the requested pod ports"))
+        let ContainerPort { host_port, protocol, .. } = port;
+        let owner = format!("{host_port}/{protocol} is taken by pod {}/{}", other.namespace, other.name);
+        Some(("NodePorts", format!("node(s) didn't have free ports for the requested pod ports: {owner}")))
     } else if !node.taints.iter().all(is_borne) {
-        Some(("TaintToleration", "node(s) had taints that the pod didn't tolerate"))
+        Some(("TaintToleration", "node(s) had taints that the pod didn't tolerate".to_owned()))
     } else {
         None
     }

@@ -225,6 +225,7 @@ pub(super) fn is_warning(event: &Event) -> bool {
         | "Preempting"
         | "NodeLost"
         | "NodeShutdown"
+        | "OOMKilled"
         | "FailedCreatePodSandBox"
         | "UnexpectedAdmissionError"
         | "NodeAffinity"

@@ -94,6 +94,16 @@ impl Placement {
                 .is_none_or(|terms| terms.iter().any(|term| !is_empty(term) && matches(term)))
     }
 
+    /// What a node with these labels lacks, which the placement does not select.
+    pub(crate) fn unmatched(&self, labels: &SortedMap<String, String>) -> String {
+        let mut selected = self.node_selector.iter();
+        let Some((key, value)) = selected.find(|&(key, value)| labels.get(key) != Some(value)) else {
+            return "the node has other labels or another name than nodeAffinity requires".to_owned();
+        };
+        let has = labels.get(key).map_or("no such label".to_owned(), |has| format!("{key}={has}"));
+        format!("nodeSelector requires {key}={value}, and the node has {has}")
+    }
+
     /// Whether the placement tolerates a taint.
     pub(crate) fn tolerates(&self, taint: &Taint) -> bool {
         self.tolerations.iter().any(|toleration| {

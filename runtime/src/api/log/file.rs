@@ -19,17 +19,25 @@ const TAIL: u64 = 64 << 20;
 pub(super) struct LogFile {
     file: Arc<File>,
     position: u64,
+    /// Where reading ends, whatever is appended later.
+    end: u64,
     storage: Storage,
 }
 
 impl LogFile {
-    pub(super) fn new(file: File, storage: Storage) -> LogFile {
-        LogFile { file: Arc::new(file), position: 0, storage }
+    /// A file that is read as far as it is written now, or with `follow` as far as it is ever written.
+    pub(super) fn new(file: File, storage: Storage, follow: bool) -> LogFile {
+        let end = if follow { u64::MAX } else { file.metadata().map_or(u64::MAX, |metadata| metadata.len()) };
+        LogFile { file: Arc::new(file), position: 0, end, storage }
     }
 
     /// Reads the next bytes into `block`. Returns their number, which is 0 at the end of the file.
     pub(super) async fn read(&mut self, block: &mut Vec<u8>) -> io::Result<usize> {
-        let read = self.read_at(block, self.position).await?;
+        let left = usize::try_from(self.end.saturating_sub(self.position)).unwrap_or(usize::MAX);
+        if left == 0 {
+            return Ok(0);
+        }
+        let read = self.read_at(block, self.position).await?.min(left);
         self.position += read as u64;
         Ok(read)
     }
@@ -48,7 +56,7 @@ impl LogFile {
     /// Moves to the beginning of the last `lines` lines, reading backwards block by block. Other clients are
     /// served between two blocks.
     pub(super) async fn seek_to_tail(&mut self, block: &mut Vec<u8>, lines: u64) -> io::Result<()> {
-        let end = self.file.metadata()?.len();
+        let end = self.file.metadata()?.len().min(self.end);
         self.position = end;
         if lines == 0 {
             return Ok(());

@@ -263,6 +263,38 @@ fn the_last_line_of_a_file_without_ends_of_lines_is_not_looked_for_without_end()
 }
 
 #[test]
+fn a_log_that_is_not_followed_ends_where_it_was_when_it_was_requested() {
+    let root = Root::new();
+    let log = directory(&root).join("0.log");
+    // More than a client and the socket take without reading.
+    (0..20_000).for_each(|number| append(&log, &format!("line {number} {:200}", "")));
+    let objects = Rc::new(Objects::new(0));
+    objects.put(key("web"), running(0));
+    let path = log.clone();
+    let lines = with_api(
+        &root,
+        objects,
+        |_| {},
+        move |socket| {
+            let mut stream = UnixStream::connect(socket).expect("the API listens");
+            let request = "GET /api/v1/namespaces/default/pods/web/log?tailLines=10000 HTTP/1.0\r\n\r\n";
+            stream.write_all(request.as_bytes()).expect("sent");
+            let mut first = [0; 1];
+            stream.read_exact(&mut first).expect("an answer");
+            append(&path, "late");
+            let mut rest = String::new();
+            stream.read_to_string(&mut rest).expect("the rest");
+            rest.lines()
+                .filter(|line| line.starts_with("line") || *line == "late")
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        },
+    );
+    assert_eq!(lines.len(), 10_000, "{:?}", lines.last());
+    assert!(lines.last().is_some_and(|line| line.starts_with("line 19999")), "{:?}", lines.last());
+}
+
+#[test]
 fn log_requests_do_not_follow_symbolic_links() {
     let root = Root::new();
     let directory = directory(&root);

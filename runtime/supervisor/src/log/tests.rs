@@ -121,7 +121,28 @@ fn rotation_keeps_the_newest_lines_in_order_and_tears_none() {
         assert_eq!(*line, format!("stdout F line {}", first + n));
     }
     let stamp = names[0].file_name().unwrap().to_str().unwrap().strip_prefix("0.log.").unwrap();
-    assert!(parse_stamp(stamp).is_some() && stamp.len() == 15, "{stamp}");
+    // Two files of one second: the name of the later one has the nanoseconds, and none is in the future.
+    let time = parse_stamp(stamp).unwrap();
+    assert!(time <= nodlet_host::clock::timestamp() && [15, 25].contains(&stamp.len()), "{stamp}");
+}
+
+#[test]
+fn the_names_of_rotated_files_have_their_order_and_are_not_in_the_future() {
+    let at = |text: &str| Timestamp::parse(text).unwrap();
+    for (now, newest, expected) in [
+        ("2026-11-27T12:31:39.7Z", None, "20261127-123139"),
+        ("2026-11-27T12:31:39.7Z", Some("20261127-123138"), "20261127-123139"),
+        ("2026-11-27T12:31:39.7Z", Some("20261127-123139"), "20261127-123139.700000000"),
+        ("2026-11-27T12:31:39.8Z", Some("20261127-123139.700000000"), "20261127-123139.800000000"),
+        ("2026-11-27T12:31:40.1Z", Some("20261127-123139.700000000"), "20261127-123140"),
+        // The clock was set back.
+        ("1970-01-01T00:00:05Z", Some("20261127-123139"), "20261127-123139.000000001"),
+        ("1970-01-01T00:00:05Z", Some("20261127-123139.999999999"), "20261127-123140.000000000"),
+    ] {
+        let stamp = next_stamp(at(now), newest.map(str::to_owned).as_ref());
+        assert_eq!(stamp, expected, "{now} after {newest:?}");
+        assert!(parse_stamp(&stamp).is_some() && newest.is_none_or(|newest| *newest < *stamp));
+    }
 }
 
 #[test]

@@ -124,8 +124,8 @@ fn expressions(list: &[NodeSelectorRequirement]) -> NodeSelectorTerm {
 #[test]
 fn a_pod_assigned_to_another_node_is_rejected() {
     use NodeSelectorOperator::{DoesNotExist, Exists, Gt, In, Lt, NotIn};
-    const NO: &str =
-        "NodeAffinity: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
+    const NO: &str = "NodeAffinity: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector: the node has \
+         other labels or another name than nodeAffinity requires";
     let fields = |operator, name: &str| NodeSelectorTerm {
         match_expressions: Vec::new(),
         match_fields: vec![requirement("metadata.name", operator, &[name])],
@@ -164,13 +164,20 @@ fn a_pod_assigned_to_another_node_is_rejected() {
         pod.spec.placement.node_affinity = Some(terms.clone());
         assert_eq!(outcome_of(&node(), &pod, &[]), if matches { "admitted" } else { NO }, "{terms:?}");
     }
-    for (key, value, expected) in [("zone", "a", "admitted"), ("zone", "b", NO), ("other", "", NO)] {
+    for (key, value, lacks) in [
+        ("zone", "a", None),
+        ("zone", "b", Some("nodeSelector requires zone=b, and the node has zone=a")),
+        ("other", "", Some("nodeSelector requires other=, and the node has no such label")),
+    ] {
+        let words = NO.rsplit_once(": ").expect("the kubelet's words, and what is lacking").0;
+        let rejected = lacks.map(|lacks| format!("{words}: {lacks}"));
         let mut pod = asking(0, 0, 0);
         pod.spec.placement.node_selector.insert(key.into(), value.into());
+        let expected = rejected.clone().unwrap_or("admitted".into());
         assert_eq!(outcome_of(&node(), &pod, &[]), expected, "{key}: {value}");
         // Both have to match.
         pod.spec.placement.node_affinity = Some(one("zone", In, &["b"]));
-        assert_eq!(outcome_of(&node(), &pod, &[]), NO);
+        assert_eq!(outcome_of(&node(), &pod, &[]), rejected.unwrap_or(NO.into()));
     }
 }
 
@@ -220,8 +227,8 @@ fn on_port(ip: &str, port: u16, protocol: &str, mut container: Container) -> Con
 
 #[test]
 fn two_pods_do_not_have_one_port_of_the_host() {
-    const NO: &str =
-        "NodePorts: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
+    const NO: &str = "NodePorts: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod \
+                      ports: 80/TCP is taken by pod default/web";
     let web = |ip: &str, port, protocol: &str| {
         asking(0, 0, 0).with([on_port(ip, port, protocol, container("app"))])
     };

@@ -316,6 +316,7 @@ mod tests {
             "     12.080 default/web/app#0 <- Probed Liveness: Failure",
             "     12.110 default/web/app#0 <- Exited with 137, out of memory",
             "     12.110 default/web/app#1 -> Start",
+            "     12.110 default/web -> Emit OOMKilled",
             "     12.900 default/web <- Unwanted, grace 3s",
             "     12.900 default/web/app#0 -> Discard",
             "     12.901 pod 9 <- SandboxLost",

@@ -28,8 +28,11 @@ pub(super) fn describe(node: &Value, pods: &[Value], events: Option<Vec<Value>>)
     });
     several(out, "Taints", taints);
     out.line(0, &format!("Unschedulable:\t{}", spec["unschedulable"] == true));
+    out.line(0, "Lease:");
+    out.line(1, &format!("HolderIdentity:\t{}", of(&metadata["name"])));
     // Nothing is leased: an agent that answers is the proof that it is there.
-    out.line(0, "Lease:\tFailed to get lease: the server could not find the requested resource");
+    out.line(1, "AcquireTime:\t<unset>");
+    out.line(1, "RenewTime:\t<unset>");
     conditions(out, &status["conditions"]);
     out.line(0, "Addresses:");
     for address in list(&status["addresses"]) {

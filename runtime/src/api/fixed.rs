@@ -1,0 +1,111 @@
+//! Answers that depend on no object: what clients of a cluster request that a board does not have, or that is the same
+//! for each client.
+
+use hyper::{Method, Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::Status;
+use super::body::{self, Body};
+
+/// Why requests about Services are rejected.
+const NO_SERVICES: &str = "a board has no Services: pods reach each other by their addresses, and other machines reach \
+                           a pod by a hostPort";
+
+/// The answer to a request with this method and path, if it is one of these. `node` is the name of the node.
+pub(super) fn find(method: &Method, path: &str, node: &str) -> Option<Result<Response<Body>, Status>> {
+    let path = path.strip_prefix('/')?;
+    if let Some(path) = path.strip_prefix("apis/") {
+        let (version, rest) = path.split_at_checked(path.match_indices('/').nth(1)?.0)?;
+        let shown = match (method, version, rest.strip_prefix('/')?) {
+            (&Method::POST, "authorization.k8s.io/v1" | "authentication.k8s.io/v1", review) => {
+                review_of(review)?
+            }
+            (&Method::GET, "coordination.k8s.io/v1", lease) => {
+                // Nothing renews it: that the agent answers shows that the node is there.
+                let name =
+                    lease.strip_prefix("namespaces/kube-node-lease/leases/").filter(|name| *name == node)?;
+                let metadata = json!({"name": name, "namespace": "kube-node-lease"});
+                json!({"kind": "Lease", "metadata": metadata, "spec": {"holderIdentity": node}})
+            }
+            _ => return None,
+        };
+        return Some(Ok(answer(version, shown)));
+    }
+    let path = path.strip_prefix("api/v1/")?;
+    let rest =
+        path.strip_prefix("namespaces/").and_then(|path| Some(path.split_once('/')?.1)).unwrap_or(path);
+    let name = rest.strip_prefix("services")?;
+    Some(match name {
+        "" | "/" if method == Method::GET => Ok(answer(
+            "v1",
+            json!({"kind": "ServiceList", "metadata": {"resourceVersion": "0"}, "items": []}),
+        )),
+        name if method == Method::GET => Err(Status::not_found("services", name.strip_prefix('/')?)),
+        "" => Err(Status::method_not_allowed(NO_SERVICES)),
+        _ => return None,
+    })
+}
+
+/// A review of the client's own rights: who can open the socket may do everything.
+fn review_of(resource: &str) -> Option<Value> {
+    let (kind, status) = match resource {
+        "selfsubjectaccessreviews" => ("SelfSubjectAccessReview", json!({"allowed": true})),
+        "selfsubjectrulesreviews" => (
+            "SelfSubjectRulesReview",
+            json!({
+                "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
+                "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+                "incomplete": false,
+            }),
+        ),
+        "selfsubjectreviews" => (
+            "SelfSubjectReview",
+            json!({"userInfo": {"username": "root", "groups": ["system:masters", "system:authenticated"]}}),
+        ),
+        _ => return None,
+    };
+    Some(json!({"kind": kind, "metadata": {}, "spec": {}, "status": status}))
+}
+
+fn answer(version: &str, mut shown: Value) -> Response<Body> {
+    shown["apiVersion"] = version.into();
+    body::value(StatusCode::OK, &shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_board_has_one_answer_to_is_found_by_method_and_path() {
+        let found = |method: Method, path: &str| match find(&method, path, "board") {
+            None => "-".to_owned(),
+            Some(Err(status)) => status.code.to_string(),
+            Some(Ok(_)) => "answered".to_owned(),
+        };
+        let reviews = "/apis/authorization.k8s.io/v1/selfsubject";
+        for (method, path, expected) in [
+            (Method::POST, format!("{reviews}accessreviews"), "answered"),
+            (Method::POST, format!("{reviews}rulesreviews"), "answered"),
+            (Method::GET, format!("{reviews}rulesreviews"), "-"),
+            (Method::POST, "/apis/authentication.k8s.io/v1/selfsubjectreviews".into(), "answered"),
+            (Method::POST, "/apis/authentication.k8s.io/v1/tokenreviews".into(), "-"),
+            (Method::POST, "/apis/authentication.k8s.io".into(), "-"),
+            (
+                Method::GET,
+                "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/board".into(),
+                "answered",
+            ),
+            (Method::GET, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/other".into(), "-"),
+            (Method::GET, "/api/v1/services".into(), "answered"),
+            (Method::GET, "/api/v1/namespaces/default/services".into(), "answered"),
+            (Method::GET, "/api/v1/namespaces/default/services/web".into(), "404"),
+            (Method::POST, "/api/v1/namespaces/default/services".into(), "405"),
+            (Method::GET, "/api/v1/namespaces/services".into(), "-"),
+            (Method::GET, "/api/v1/pods".into(), "-"),
+            (Method::GET, "/version".into(), "-"),
+        ] {
+            assert_eq!(found(method.clone(), &path), expected, "{method} {path}");
+        }
+    }
+}
