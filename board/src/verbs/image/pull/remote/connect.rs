@@ -5,44 +5,82 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 
 use nodlet_base64 as base64;
-use nodlet_wire::http::{Connection, HttpError, Stream};
+use nodlet_wire::http::{Connection, HttpError, Request, Stream};
 use nodlet_wire::tls::{Client, TlsError, Trust};
 use smol::Async;
 
+use super::proxy::{self, AUTHORIZATION, Proxy};
 use super::{Origin, RemoteError};
 
 /// The certificates of all authorities that the machine trusts, below the root.
 const AUTHORITIES: &str = "etc/ssl/certs/ca-certificates.crt";
 
-pub(super) async fn connect(root: &Path, origin: &Origin) -> Result<Connection, RemoteError> {
-    let failed =
-        |error: &dyn fmt::Display| RemoteError::Connect(format!("dial tcp {}: {error}", origin.host));
-    let has_port = origin.host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    let port = if origin.is_plain { 80 } else { 443 };
-    let address = if has_port { origin.host.clone() } else { format!("{}:{port}", origin.host) };
+/// Connects to a server, through a proxy if there is one for it.
+pub(super) async fn connect(
+    root: &Path,
+    origin: &Origin,
+    proxy: Option<&Proxy>,
+) -> Result<Connection, RemoteError> {
+    let (name, port) = proxy::parts(origin);
+    let address = match origin.host.ends_with(&format!(":{port}")) {
+        true => origin.host.clone(),
+        false => format!("{}:{port}", origin.host),
+    };
+    let socket = match proxy {
+        None => dial(&address, "tcp", &origin.host).await?,
+        Some(proxy) => {
+            let socket = dial(&proxy.address, "proxy", &proxy.address).await?;
+            match origin.is_plain {
+                true => socket,
+                false => tunnel(socket, proxy, &address).await?,
+            }
+        }
+    };
+    if origin.is_plain {
+        return Ok(Connection::new(Stream::Plain(socket)));
+    }
+    let client = Client::verified(socket, name, &trust(root, &origin.host)?).await;
+    let client = client.map_err(|error| match error {
+        TlsError::Io(_) | TlsError::Ended => RemoteError::Http(HttpError::Tls(error)),
+        error => RemoteError::Tls(error),
+    })?;
+    Ok(Connection::new(Stream::Tls(Box::new(client))))
+}
+
+/// Connects to the first address of a server that accepts the connection.
+async fn dial(address: &str, kind: &str, shown: &str) -> Result<Async<TcpStream>, RemoteError> {
+    let failed = |error: &dyn fmt::Display| RemoteError::Connect(format!("dial {kind} {shown}: {error}"));
     // This process has nothing else to do.
     let addresses = address.to_socket_addrs().map_err(|error| failed(&error))?;
     let mut last = None;
     for address in addresses {
         match Async::<TcpStream>::connect(address).await {
-            Ok(socket) if origin.is_plain => return Ok(Connection::new(Stream::Plain(socket))),
-            Ok(socket) => {
-                let name = match has_port {
-                    true => origin.host.rsplit_once(':').map_or("", |(name, _)| name),
-                    false => &origin.host,
-                };
-                let name = name.trim_start_matches('[').trim_end_matches(']');
-                let client = Client::verified(socket, name, &trust(root, &origin.host)?).await;
-                let client = client.map_err(|error| match error {
-                    TlsError::Io(_) | TlsError::Ended => RemoteError::Http(HttpError::Tls(error)),
-                    error => RemoteError::Tls(error),
-                })?;
-                return Ok(Connection::new(Stream::Tls(Box::new(client))));
-            }
+            Ok(socket) => return Ok(socket),
             Err(error) => last = Some(error),
         }
     }
     Err(last.map_or_else(|| failed(&"no address"), |error| failed(&error)))
+}
+
+/// Lets a proxy forward a connection to `address`.
+async fn tunnel(
+    socket: Async<TcpStream>,
+    proxy: &Proxy,
+    address: &str,
+) -> Result<Async<TcpStream>, RemoteError> {
+    let authorization = proxy.authorization();
+    let headers: Vec<(&str, &str)> =
+        authorization.iter().map(|value| (AUTHORIZATION, value.as_str())).collect();
+    let request = Request { method: "CONNECT", target: address, host: address, headers: &headers, body: &[] };
+    let mut connection = Connection::new(Stream::Plain(socket));
+    let head = connection.send(&request).await?;
+    let refused =
+        |why: &dyn fmt::Display| RemoteError::Connect(format!("dial proxy {}: {why}", proxy.address));
+    if !(200..300).contains(&head.status) {
+        return Err(refused(&format_args!("it responded with status {}", head.status)));
+    }
+    // No server of TLS is the first to speak.
+    connection.into_socket().ok_or_else(|| refused(&"it sent more than a head"))
 }
 
 /// The authorities that certify a host: those of the machine, and those of the directory in which podman keeps an
