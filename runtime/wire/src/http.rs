@@ -181,14 +181,6 @@ impl Connection {
         self.stream.socket()
     }
 
-    /// The socket of a connection without TLS, after a response to `CONNECT`. `None` if the server sent more than that.
-    pub fn into_socket(self) -> Option<Async<TcpStream>> {
-        match self.stream {
-            Stream::Plain(stream) if self.buffer.is_empty() => Some(stream),
-            Stream::Plain(_) | Stream::Tls(_) => None,
-        }
-    }
-
     /// Sends a request, and reads the head of the response.
     ///
     /// # Errors
@@ -205,7 +197,7 @@ impl Connection {
         for (name, value) in *headers {
             add(name, value);
         }
-        if !body.is_empty() || !matches!(*method, "GET" | "HEAD" | "DELETE" | "CONNECT") {
+        if !body.is_empty() || !matches!(*method, "GET" | "HEAD" | "DELETE") {
             add("Content-Length", &body.len().to_string());
         }
         bytes.extend_from_slice(b"\r\n");
@@ -223,8 +215,7 @@ impl Connection {
             let is =
                 |name: &str, value: &str| head.header(name).is_some_and(|is| is.eq_ignore_ascii_case(value));
             self.keeps = !is("Connection", "close");
-            // What follows a tunnel's head is no body; an error of a proxy is not read.
-            self.body = if matches!(*method, "HEAD" | "CONNECT") || matches!(head.status, 204 | 304) {
+            self.body = if *method == "HEAD" || matches!(head.status, 204 | 304) {
                 Body::Read
             } else if is("Transfer-Encoding", "chunked") {
                 Body::ChunkHead

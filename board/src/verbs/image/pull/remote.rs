@@ -241,16 +241,7 @@ impl<'a> Registry<'a> {
         target: &str,
         headers: &[(&str, &str)],
     ) -> Result<(Head, (Origin, Connection)), RemoteError> {
-        let proxy = proxy::of(origin, |name| std::env::var(name).ok())?;
-        let (mut target, mut headers) = (target.to_owned(), headers.to_vec());
-        // Through a proxy, requests without TLS are the proxy's to read.
-        let authorization = proxy.as_ref().filter(|_| origin.is_plain).map(|proxy| {
-            target.insert_str(0, &format!("http://{}", origin.host));
-            proxy.authorization()
-        });
-        headers.extend(authorization.iter().flatten().map(|value| (proxy::AUTHORIZATION, value.as_str())));
-        let request =
-            Request { method: "GET", target: &target, host: &origin.host, headers: &headers, body: &[] };
+        let request = Request { method: "GET", target, host: &origin.host, headers, body: &[] };
         if let Some((of, mut connection)) = self.connection.take()
             && of == *origin
             && connection.is_reusable()
@@ -259,7 +250,7 @@ impl<'a> Registry<'a> {
         {
             return Ok((head, (of, connection)));
         }
-        let mut connection = in_time(CONNECT_WITHIN, connect(self.root, origin, proxy.as_ref())).await?;
+        let mut connection = in_time(CONNECT_WITHIN, connect(self.root, origin)).await?;
         let head = in_time(IDLE_MAX, connection.send(&request)).await?;
         Ok((head, (origin.clone(), connection)))
     }
