@@ -195,7 +195,8 @@ fn a_watch_resumes_from_a_bookmark_and_after_410_gone_the_pods_are_listed_again(
     // The API server sends a bookmark before a watch ends. A pod of another node makes its version a new one.
     end_session(&device, &plane);
     let first = plane.set_fault("short");
-    let watched = |since| plane.requests_since(since).iter().filter_map(|one| watched_version(one)).last();
+    let watched =
+        |since| plane.requests_since(since).iter().filter_map(|one| watched_version(one)).next_back();
     device.wait_within(WITHIN, "a short watch", || watched(first).is_some());
     let begun = plane.faulty_requests();
     plane.apply(&POD.replace("{name: web}", "{name: other}").replace("board-1", "board-2"));
