@@ -31,10 +31,12 @@ fn board(plane: &mut ControlPlane, version: u8) -> Device {
     device
 }
 
-/// Ends the session of the board, which then retries.
+/// Ends the session of the board, which then retries. Not every failed request ends it.
 fn end_session(device: &Device, plane: &ControlPlane) {
-    let first = plane.set_fault("500");
-    device.wait_within(Duration::from_secs(150), "the session to end", || plane.faulty_requests() > first);
+    let ended = || device.agent_log().matches("no connection to the cluster").count();
+    let before = ended();
+    plane.set_fault("500");
+    device.wait_within(Duration::from_secs(150), "the session to end", || ended() > before);
 }
 
 /// The agent's memory that no file backs, in KiB.
