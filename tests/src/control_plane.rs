@@ -171,7 +171,13 @@ impl ControlPlane {
 
     /// The number of requests to the API server of [`ControlPlane::misbehave`].
     pub fn faulty_requests(&self) -> usize {
-        fs::read_to_string(self.dir().join("requests")).unwrap_or_default().lines().count()
+        self.requests_since(0).len()
+    }
+
+    /// The requests to the API server of [`ControlPlane::misbehave`] after so many, each with the fault of that time.
+    pub fn requests_since(&self, count: usize) -> Vec<String> {
+        let all = fs::read_to_string(self.dir().join("requests")).unwrap_or_default();
+        all.lines().skip(count).map(str::to_owned).collect()
     }
 
     /// The certificate of the cluster's authority.
@@ -431,7 +437,7 @@ impl ControlPlane {
             fs::OpenOptions::new().create(true).append(true).open(self.dir().join(format!("{name}.log")));
         let log = log.expect("/tmp can be written to");
         let (program, role) = match name {
-            "misbehave" => (built("misbehave/misbehave-2"), None),
+            "misbehave" => (built("misbehave/misbehave-3"), None),
             "metrics-server" => (built("metrics-server/metrics-server-0.9.0"), None),
             "konnectivity-server" => (built("konnectivity-server/konnectivity-server-0.34.0"), None),
             server => (program(), Some(server)),

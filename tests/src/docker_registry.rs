@@ -60,8 +60,12 @@ impl DockerRegistry {
         make(&authority_key, &authority, "/CN=authority", &[]);
         let of_authority = [&authority, &authority_key].map(|path| path.display().to_string());
         let of_server = ["-CA", &of_authority[0], "-CAkey", &of_authority[1]];
-        let extensions =
-            ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"];
+        let extensions = [
+            "-addext",
+            "subjectAltName=IP:127.0.0.1,IP:192.0.2.1",
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
+        ];
         make(&key, &certificate, "/CN=registry", &[&of_server[..], &extensions[..]].concat());
         let tls = format!("  tls: {{certificate: {}, key: {}}}\n", certificate.display(), key.display());
         (Self::start_with(device, &tls, vec![]), authority)

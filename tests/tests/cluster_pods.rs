@@ -251,6 +251,33 @@ fn events_and_the_end_of_a_pod_wait_for_the_connection_and_finalizers_are_kept()
 }
 
 #[test]
+fn of_too_many_events_of_a_time_offline_the_newest_are_sent_and_the_others_counted() {
+    let plane = ControlPlane::start();
+    let node = Node::join_with(&plane, "board-1", &["--max-events", "12"]);
+    let cut = plane.partition_from(&node.address);
+    // Each has three events at least: its image is there, and its container is created and started.
+    for number in 0..8 {
+        let name = format!("fixed{number}");
+        node.device.write_manifest(&format!("{name}.yaml"), &nodlet_tests::manifest::pod(&name, "wait /end"));
+        node.device.pod(&name).wait_ready();
+    }
+    let kept = node.device.nodlet(["events", "--all-namespaces"]).ok();
+    assert!(kept.lines().count() <= 13 && !kept.contains("fixed0"), "{kept}");
+    drop(cut);
+    let events = "get events -o jsonpath={.items[*].involvedObject.name}";
+    let sent = plane.wait_for(events, |names| names.matches("fixed7-board-1").count() >= 3);
+    assert!(!sent.contains("fixed0"), "{sent}");
+    let dropped = "events of a time without the cluster were dropped";
+    node.device.wait_for("the number of dropped events", || node.device.agent_log().contains(dropped));
+    let log = node.device.agent_log();
+    let line = log.lines().find(|line| line.contains(dropped)).expect("it was there");
+    let count = line.split_whitespace().find_map(|word| word.parse::<u32>().ok());
+    assert!(count >= Some(10), "{line}");
+    // The statuses are all there.
+    plane.wait_for("get pods --no-headers", |pods| pods.matches("1/1").count() == 8);
+}
+
+#[test]
 fn evicted_pods_end_with_their_grace_period_and_are_deleted() {
     let plane = ControlPlane::start();
     let node = Node::join(&plane, "board-1");

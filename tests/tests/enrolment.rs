@@ -95,6 +95,58 @@ fn a_board_whose_clock_is_behind_waits_for_it_says_so_once_and_runs_its_pods() {
     assert!(device.pod("web").container("app").is_running());
 }
 
+/// A server of a `cluster-info` with this CA, until it is dropped: openssl, which serves files.
+struct ClusterInfo(std::process::Child, u16);
+
+impl ClusterInfo {
+    fn serve(device: &Device, authority: &Path) -> Self {
+        let directory = authority.parent().expect("it has a directory");
+        let info = directory.join("api/v1/namespaces/kube-public/configmaps");
+        fs::create_dir_all(&info).expect("created");
+        let config = kubeconfig("127.0.0.1:1", authority).replace("user: board", "user: ''");
+        let body = serde_json::json!({"kind": "ConfigMap", "data": {"kubeconfig": config}}).to_string();
+        let head = format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+        fs::write(info.join("cluster-info"), head + &body).expect("written");
+        let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+        let port = port.expect("a port").port();
+        let mut command = Command::new("openssl");
+        command.args(["s_server", "-quiet", "-HTTP", "-cert", "ca.crt", "-key", "ca.key", "-accept"]);
+        let server = command.arg(port.to_string()).current_dir(directory).stdin(std::process::Stdio::null());
+        let server = ClusterInfo(server.spawn().expect("openssl can be run"), port);
+        device.wait_for("the server", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+        server
+    }
+}
+
+impl Drop for ClusterInfo {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_join_with_a_clock_that_is_behind_fails_and_names_both_times() {
+    let device = Device::new();
+    let authority = authority_from(&device, "3 hours");
+    let server = ClusterInfo::serve(&device, &authority);
+    let script = "openssl x509 -in ca.crt -pubkey -noout | openssl pkey -pubin -outform der | sha256sum";
+    let directory = authority.parent().expect("it has a directory");
+    let hash = Command::new("sh").args(["-c", script]).current_dir(directory).output().expect("sh runs");
+    let hash = format!("sha256:{}", String::from_utf8_lossy(&hash.stdout[..64]));
+    let address = format!("127.0.0.1:{}", server.1);
+    let words = ["join", &address, "--token", "abcdef.0123456789abcdef", "--discovery-token-ca-cert-hash"];
+    let output = device.command(&[&words[..], &[&hash]].concat()).output().expect("nodlet can be run");
+    let why = String::from_utf8_lossy(&output.stderr);
+    println!("{why}");
+    assert!(!output.status.success());
+    assert!(
+        why.contains("the clock of this board is wrong: it shows 20") && why.contains("is valid from 20"),
+        "{why}"
+    );
+    assert!(!device.path("/var/lib/nodlet/cluster.json").exists());
+}
+
 #[test]
 fn a_bootstrap_kubeconfig_with_an_error_is_named_with_its_field_and_disturbs_no_pod() {
     let mut device = Device::new();

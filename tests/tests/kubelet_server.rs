@@ -284,6 +284,35 @@ fn tls(plane: &ControlPlane, node: &Node, arguments: &[&str], request: &str) -> 
     Ran::new(format!("{command:?}"), child.wait_with_output().expect("it is a child"))
 }
 
+/// A client with this certificate that has sent a part of a request, and more of it now and then.
+struct Slow(Child);
+
+impl Slow {
+    fn start(plane: &ControlPlane, node: &Node, certificate: &[&str], begin: &str) -> Slow {
+        let mut command = Command::new("openssl");
+        command
+            .args(["s_client", "-quiet", "-connect", &format!("{}:10250", node.address)])
+            .args(certificate);
+        plane.namespace().give_to(&mut command);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("openssl can be run");
+        let _ = child.stdin.as_mut().expect("it is piped").write_all(begin.as_bytes());
+        Slow(child)
+    }
+
+    /// Sends another byte. The server may have ended the connection.
+    fn send(&mut self) {
+        let _ = self.0.stdin.as_mut().expect("it is piped").write_all(b"x");
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// The answer to GET of a path.
 fn get(plane: &ControlPlane, node: &Node, arguments: &[&str], path: &str, headers: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nHost: board\r\nConnection: close\r\n{headers}\r\n");
@@ -543,6 +572,27 @@ fn clients_that_attack_the_server_keep_nobody_out() {
         let text = get(&plane, &node, &admin, path, "");
         assert!(text.starts_with(&format!("HTTP/1.1 {code} ")), "{path}: {text}");
     }
+
+    // More clients than there are places for that send a request slowly: a byte now and then, of the head or of a body.
+    let memory = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", node.device.agent_pid()));
+        let status = status.expect("the agent runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a size");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
+    };
+    let before = memory();
+    let body = "POST /exec/default/web/app?command=x&output=1 HTTP/1.1\r\nHost: board\r\nContent-Length: 1000000\r\n\r\n";
+    let head = "GET /healthz HTTP/1.1\r\nHost: board\r\nX-Slow: ";
+    let mut slow: Vec<Slow> = (0..80)
+        .map(|number| Slow::start(&plane, &node, &admin, if number % 2 == 0 { body } else { head }))
+        .collect();
+    for _ in 0..3 {
+        assert_eq!(plane.wait_for("logs web", |_| true), "began\n");
+        slow.iter_mut().for_each(Slow::send);
+    }
+    println!("{} KiB before, {} KiB beside slow clients", before, memory());
+    assert!(memory() < before + 4096, "{} KiB", memory());
+    drop(slow);
 
     // A thousand clients that say nothing, or begin a handshake and do not end it.
     let address = format!("{}:10250", node.address);

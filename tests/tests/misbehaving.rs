@@ -31,10 +31,12 @@ fn board(plane: &mut ControlPlane, version: u8) -> Device {
     device
 }
 
-/// Ends the session of the board, which then retries.
+/// Ends the session of the board, which then retries. Not every failed request ends it.
 fn end_session(device: &Device, plane: &ControlPlane) {
-    let first = plane.set_fault("500");
-    device.wait_within(Duration::from_secs(150), "the session to end", || plane.faulty_requests() > first);
+    let ended = || device.agent_log().matches("no connection to the cluster").count();
+    let before = ended();
+    plane.set_fault("500");
+    device.wait_within(Duration::from_secs(150), "the session to end", || ended() > before);
 }
 
 /// The agent's memory that no file backs, in KiB.
@@ -89,6 +91,11 @@ fn so_are_faults_of_an_api_server_with_http2() {
         2,
         &[
             ("401", "HTTP 401 Test: a fault", 4, 5),
+            ("403", "HTTP 403 Test: a fault", 1, 0),
+            ("409", "HTTP 409 Test: a fault", 1, 0),
+            ("429", "HTTP 429 Test: a fault", 1, 0),
+            ("500", "HTTP 500 Test: a fault", 1, 0),
+            ("version", "the API server sent something else than a", 1, 0),
             ("garbage", "the API server sent something else than a JSON object", 1, 0),
             ("half", "the server closed the connection", 1, 0),
             ("line", "the response is too large", 1, 0),
@@ -160,6 +167,70 @@ fn a_watch_without_end_leaves_time_for_everything_else() {
     assert!(u128::from(ticks) * 10 < took.as_millis() / 2, "{ticks} ticks in {took:?}");
     assert!(memory(&device) < MEMORY);
     plane.set_fault("");
+}
+
+/// The version from which a request on the list watches the pods of the node; `None` for other requests.
+fn watched_version(request: &str) -> Option<u64> {
+    let query = request.split_once("/api/v1/pods?")?.1;
+    let version = query.split('&').find_map(|part| part.strip_prefix("resourceVersion="))?;
+    query.contains("watch=1").then(|| version.parse().expect("a number"))
+}
+
+/// Whether a request lists the pods of the node.
+fn lists(request: &str) -> bool {
+    request.contains("/api/v1/pods?") && request.contains("&limit=")
+}
+
+#[test]
+fn a_watch_resumes_from_a_bookmark_and_after_410_gone_the_pods_are_listed_again() {
+    const WITHIN: Duration = Duration::from_secs(150);
+    let mut plane = ControlPlane::start();
+    let device = board(&mut plane, 2);
+    plane.line("create configmap settings --from-literal=color=green").ok();
+    let mount = "/end], volumeMounts: [{name: settings, mountPath: /settings}]}]
+  volumes: [{name: settings, configMap: {name: settings}}]";
+    plane.apply(&POD.replace("/end]}]", mount));
+    let web = device.pod("web");
+    web.wait_ready();
+    let born = web.born("app");
+
+    // The API server sends a bookmark before a watch ends. A pod of another node makes its version a new one.
+    end_session(&device, &plane);
+    let first = plane.set_fault("short");
+    let watched =
+        |since| plane.requests_since(since).iter().filter_map(|one| watched_version(one)).next_back();
+    device.wait_within(WITHIN, "a short watch", || watched(first).is_some());
+    let begun = plane.faulty_requests();
+    plane.apply(&POD.replace("{name: web}", "{name: other}").replace("board-1", "board-2"));
+    let version = plane.line("get pod other -o jsonpath={.metadata.resourceVersion}").ok();
+    let version: u64 = version.parse().expect("a number");
+    device.wait_within(WITHIN, "a watch from a later version", || watched(begun) >= Some(version));
+    assert!(!plane.requests_since(begun).iter().any(|one| lists(one)), "{:?}", plane.requests_since(begun));
+
+    // The next watches begin with a version that an API server does not have any more after a restart: it answers
+    // 410 Gone.
+    plane.kill("kube-apiserver");
+    plane.restart("kube-apiserver");
+    plane.wait_for("get --raw /readyz", |ready| ready == "ok");
+    let first = plane.set_fault("old");
+    plane.line("patch configmap settings -p {\"data\":{\"color\":\"blue\"}}").ok();
+    let lists_since = || plane.requests_since(first).iter().filter(|one| lists(one)).count();
+    device.wait_within(WITHIN, "three lists", || lists_since() >= 3);
+    plane.apply(&POD.replace("{name: web}", "{name: new}"));
+    plane.wait_for("get pod new --no-headers", |pod| pod.contains("1/1"));
+    device.wait_within(WITHIN, "the new color", || {
+        web.exec("app", ["/bin/demo", "cat", "/settings/color"]).stdout == "blue"
+    });
+    let requests = plane.requests_since(first);
+    println!("{} lists, {} requests, {} KiB", lists_since(), requests.len(), memory(&device));
+    assert!(requests.len() < 100, "{requests:#?}");
+    // No session ended: the next one would register the Node.
+    assert!(!requests.iter().any(|one| one.ends_with(" POST /api/v1/nodes")), "{requests:#?}");
+    assert!(!device.agent_log().contains("Gone"), "{}", device.agent_log());
+    plane.set_fault("");
+    plane.line("delete pod new --wait=false").ok();
+    device.pod("new").wait_gone();
+    assert_eq!(web.born("app"), born);
 }
 
 #[test]

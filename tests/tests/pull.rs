@@ -303,6 +303,118 @@ fn content_that_does_not_fit_its_digest_is_refused() {
     }
 }
 
+/// A proxy on this machine, which connects whatever it is asked for with a port. Returns its port, and the heads of the
+/// requests, whose first line has what was asked for.
+fn forward_proxy(to: u16) -> (u16, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let requests: Arc<Mutex<Vec<String>>> = Arc::default();
+    let seen = requests.clone();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, seen) = (client.expect("accepted"), seen.clone());
+            std::thread::spawn(move || {
+                let mut server = TcpStream::connect(("127.0.0.1", to)).expect("the registry listens");
+                loop {
+                    let mut head = Vec::new();
+                    while !head.ends_with(b"\r\n\r\n") {
+                        let mut byte = [0];
+                        match client.read(&mut byte) {
+                            Ok(1) => head.push(byte[0]),
+                            _ => return,
+                        }
+                    }
+                    let head = String::from_utf8_lossy(&head).into_owned();
+                    seen.lock().expect("no panic").push(head.clone());
+                    if !head.contains("Proxy-Authorization: Basic Ym9hcmQ6c2VjcmV0\r\n") {
+                        let _ = client.write_all(b"HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n");
+                        continue;
+                    }
+                    let (mut from, mut back) =
+                        (server.try_clone().expect("clone"), client.try_clone().expect("clone"));
+                    let _ = client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n");
+                    std::thread::spawn(move || std::io::copy(&mut from, &mut back));
+                    let _ = std::io::copy(&mut client, &mut server);
+                    return;
+                }
+            });
+        }
+    });
+    (port, requests)
+}
+
+/// Lists a registry on another host, which only the proxy reaches, as the place of images of `registry.test`.
+fn list_elsewhere(device: &Device, host: &str, is_plain: bool) {
+    list(device, 1, is_plain);
+    let path = device.path("/etc/containers/registries.conf");
+    let text = fs::read_to_string(&path).expect("it was written").replace("127.0.0.1:1", host);
+    fs::write(path, text).expect("written");
+}
+
+#[test]
+fn a_pod_pulls_through_a_proxy() {
+    let mut device = Device::new();
+    let (registry, certificate) = DockerRegistry::with_tls(&device);
+    registry.push(demo_archive(), "team/demo:1");
+    let (port, requests) = forward_proxy(registry.port());
+    // The certificate is for this address, which nothing but the proxy's answer leads to.
+    let host = "192.0.2.1:5000";
+    list_elsewhere(&device, host, false);
+    let directory = device.path(&format!("/etc/containers/certs.d/{host}"));
+    fs::create_dir_all(&directory).expect("created");
+    fs::copy(certificate, directory.join("ca.crt")).expect("copied");
+    device.agent_variable("HTTPS_PROXY", format!("http://board:wrong@127.0.0.1:{port}"));
+    device.start_agent();
+    device.write_manifest("web.yaml", &pod("web"));
+    let reason = || device.pod("web").container("app").reason();
+    device.wait_for("the proxy's refusal", || reason() == "ErrImagePull");
+    let message = device.pod("web").container("app").message();
+    assert!(
+        message.contains(&format!("the proxy 127.0.0.1:{port}: it responded with status 407")),
+        "{message}"
+    );
+    assert!(!message.contains("wrong"), "{message}");
+
+    device.stop_agent();
+    device.agent_variable("HTTPS_PROXY", format!("http://board:secret@127.0.0.1:{port}"));
+    device.start_agent();
+    device.pod("web").wait_ready();
+    let seen = requests.lock().expect("no panic").clone();
+    assert!(seen.iter().all(|head| head.starts_with(&format!("CONNECT {host} HTTP/1.1\r\n"))), "{seen:#?}");
+
+    // An exception: the address is asked for directly, and nobody is there.
+    let before = seen.len();
+    let pull = |variables: &[(&str, &str)]| {
+        let name = "registry.test/team/other:1";
+        let mut command = device.command(&["image", "pull", name]);
+        let output = command.envs(variables.iter().copied()).output().expect("nodlet can be run");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let proxy = format!("127.0.0.1:{port}");
+    let why = pull(&[("https_proxy", &proxy), ("no_proxy", "192.0.2.0/24")]);
+    assert!(!why.contains("proxy"), "{why}");
+    assert_eq!(requests.lock().expect("no panic").len(), before, "{why}");
+    let why = pull(&[("https_proxy", "socks5://127.0.0.1:1")]);
+    assert!(why.contains("HTTPS_PROXY: the proxy must be http://HOST:PORT"), "{why}");
+    let why = pull(&[("https_proxy", "127.0.0.1:1")]);
+    assert!(why.contains("dial tcp 127.0.0.1:1: Connection refused"), "{why}");
+}
+
+#[test]
+fn a_registry_without_tls_is_reached_through_a_proxy() {
+    let device = Device::new();
+    let registry = DockerRegistry::start(&device);
+    registry.push(demo_archive(), "team/demo:1");
+    let (port, requests) = forward_proxy(registry.port());
+    list_elsewhere(&device, "registry.example", true);
+    let mut command = device.command(&["image", "pull", NAME]);
+    command.env("http_proxy", format!("http://board:secret@127.0.0.1:{port}"));
+    let output = command.output().expect("nodlet can be run");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let seen = requests.lock().expect("no panic").clone();
+    assert!(seen[0].starts_with("CONNECT registry.example:80 HTTP/1.1\r\n"), "{seen:#?}");
+}
+
 /// A registry of one image, `team/demo:1`, that sends what it is told to.
 #[derive(Clone)]
 struct Liar {

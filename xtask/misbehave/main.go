@@ -77,7 +77,8 @@ func main() {
 	check(server.ListenAndServeTLS(path("apiserver.crt"), path("apiserver.key")))
 }
 
-// fails responds with a fault. It returns false if there is none for this request.
+// fails responds with a fault. It returns false if the API server responds, perhaps to another request:
+// with the fault "old", a watch begins with the first version of all, and with "short", it lasts 8 s.
 func fails(fault string, w http.ResponseWriter, r *http.Request) bool {
 	watches := r.URL.Query().Get("watch") != ""
 	if code, err := strconv.Atoi(fault); err == nil {
@@ -105,6 +106,12 @@ func fails(fault string, w http.ResponseWriter, r *http.Request) bool {
 				return true
 			}
 		}
+	case fault == "old" && watches:
+		set(r, "resourceVersion", "1")
+		return false
+	case fault == "short" && watches:
+		set(r, "timeoutSeconds", "8")
+		return false
 	case fault == "line" && watches:
 		for {
 			if _, err := fmt.Fprint(w, strings.Repeat("x", 100_000)); err != nil {
@@ -115,6 +122,13 @@ func fails(fault string, w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	return true
+}
+
+// set replaces a parameter of a request.
+func set(r *http.Request, name, value string) {
+	query := r.URL.Query()
+	query.Set(name, value)
+	r.URL.RawQuery = query.Encode()
 }
 
 func check(err error) {

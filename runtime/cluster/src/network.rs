@@ -127,7 +127,8 @@ pub fn parse_range(range: &str) -> Option<(IpAddr, u8)> {
     (prefix <= if base.is_ipv4() { 32 } else { 128 }).then_some((base, prefix))
 }
 
-fn contains((base, prefix): (IpAddr, u8), address: IpAddr) -> bool {
+/// Whether a range, an address and the number of its first bits that count, contains an address.
+pub fn contains((base, prefix): (IpAddr, u8), address: IpAddr) -> bool {
     // The bits of an address from the first one on, whatever its family.
     let bits = |address: IpAddr| match address {
         IpAddr::V4(address) => u128::from(address.to_bits()) << 96,

@@ -11,7 +11,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 pub use copy::{
-    LocalPod, TOKEN_PREFIX, Token, digest, local, local_object, local_volume, token_request, token_secret,
+    LocalPod, TOKEN_PREFIX, Token, digest, local, local_object, local_volume, token_renewal, token_request,
+    token_secret,
 };
 pub use status::{ended, final_deletion, is_held_back, rejection, rejection_event, runs_again, status_patch};
 

@@ -280,6 +280,14 @@ pub fn token_request(pod: &Value, token: &Token) -> Value {
     request
 }
 
+/// The seconds after which a token is renewed that the cluster granted: 80 % of its life, which may be shorter than
+/// requested (`--service-account-max-token-expiration`), and at most a day, as by a kubelet.
+pub fn token_renewal(token: &Token, granted: &Value) -> u64 {
+    const DAY: u64 = 24 * 60 * 60;
+    let life = granted["spec"]["expirationSeconds"].as_u64().unwrap_or(token.seconds);
+    (life / 5 * 4).min(DAY)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::ephemeral;
@@ -338,6 +346,10 @@ mod tests {
         assert_eq!(local.manifest["spec"]["volumes"][1], pod["spec"]["volumes"][1]);
         assert_eq!(local.manifest["spec"].get("serviceAccountName"), None);
         let request = token_request(&pod, &local.tokens[0]);
+        for (granted, expected) in [(json!(3607), 2884), (json!(600), 480), (json!(172_800), 86_400)] {
+            let granted = json!({ "spec": { "expirationSeconds": granted } });
+            assert_eq!(token_renewal(&local.tokens[0], &granted), expected);
+        }
         assert_eq!(request["spec"]["boundObjectRef"]["uid"], "u");
         assert_eq!(request["spec"].get("audiences"), None);
     }

@@ -135,7 +135,9 @@ impl Follower {
         let renewal = node::renewal(name, seconds, &now);
         let renewed = api.call("PATCH", &node::lease_path(name), Some((MERGE, &renewal))).await;
         match renewed {
-            Ok(_) => {}
+            Ok(lease) if lease["kind"] == "Lease" => {}
+            // Whatever this is, it shows no renewal.
+            Ok(_) => return Err(ApiError::Unexpected("a Lease").into()),
             Err(error) if error.code() != Some(404) => return Err(error.into()),
             // The cluster removes a Lease with its Node: a running machine registers again.
             Err(_) if !create => return Ok(Seen::NodeGone),

@@ -239,8 +239,7 @@ impl Follower {
                     let file = Kind::Secret.row().file(namespace, &token.secret);
                     self.write(self.shell.paths.run_manifests().join(file), secret.to_string().into_bytes())
                         .await;
-                    // A kubelet renews at 80 % of the life, and a token that lives longer after a day.
-                    shortest = shortest.min(token.seconds / 5 * 4).min(24 * 60 * 60);
+                    shortest = shortest.min(pods::token_renewal(token, &made));
                 }
                 Err(error) if error.code().is_some() => {
                     log::warn!(

@@ -34,6 +34,9 @@ const REGISTRIES: &str = "etc/containers/registries.conf";
 /// The keys of credentials in Secrets of the types `kubernetes.io/dockerconfigjson` and `kubernetes.io/dockercfg`.
 const SECRET_KEYS: [&str; 2] = [".dockerconfigjson", ".dockercfg"];
 
+/// The variables of the agent that name proxies.
+const PROXIES: [&str; 6] = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy"];
+
 /// The most bytes of an error.
 const ERROR_MAX: u64 = 4096;
 
@@ -219,6 +222,7 @@ async fn run(
         .arg(image)
         .args((task == Task::Look).then_some(LOOK))
         .env_clear()
+        .envs(PROXIES.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
         .current_dir("/");
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     // SAFETY: between fork and exec only a system call is made.

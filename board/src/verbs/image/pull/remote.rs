@@ -4,6 +4,7 @@
 mod challenge;
 mod connect;
 mod error;
+mod proxy;
 
 use std::io;
 use std::path::Path;

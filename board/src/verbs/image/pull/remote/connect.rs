@@ -9,29 +9,34 @@ use nodlet_wire::http::{Connection, HttpError, Stream};
 use nodlet_wire::tls::{Client, TlsError, Trust};
 use smol::Async;
 
-use super::{Origin, RemoteError};
+use super::{Origin, RemoteError, proxy};
 
 /// The certificates of all authorities that the machine trusts, below the root.
 const AUTHORITIES: &str = "etc/ssl/certs/ca-certificates.crt";
 
+/// Connects to a server, through a proxy if the environment names one for it.
 pub(super) async fn connect(root: &Path, origin: &Origin) -> Result<Connection, RemoteError> {
-    let failed =
-        |error: &dyn fmt::Display| RemoteError::Connect(format!("dial tcp {}: {error}", origin.host));
-    let has_port = origin.host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    let (name, has_port) = parts(&origin.host);
     let port = if origin.is_plain { 80 } else { 443 };
     let address = if has_port { origin.host.clone() } else { format!("{}:{port}", origin.host) };
+    let proxy = proxy::of(&origin.host, name, origin.is_plain, &|name| std::env::var(name).ok())?;
+    let (to, shown) = match &proxy {
+        Some(proxy) => (&proxy.address, &proxy.address),
+        None => (&address, &origin.host),
+    };
+    let failed = |error: &dyn fmt::Display| RemoteError::Connect(format!("dial tcp {shown}: {error}"));
     // This process has nothing else to do.
-    let addresses = address.to_socket_addrs().map_err(|error| failed(&error))?;
+    let addresses = to.to_socket_addrs().map_err(|error| failed(&error))?;
     let mut last = None;
-    for address in addresses {
-        match Async::<TcpStream>::connect(address).await {
-            Ok(socket) if origin.is_plain => return Ok(Connection::new(Stream::Plain(socket))),
+    for one in addresses {
+        match Async::<TcpStream>::connect(one).await {
             Ok(socket) => {
-                let name = match has_port {
-                    true => origin.host.rsplit_once(':').map_or("", |(name, _)| name),
-                    false => &origin.host,
-                };
-                let name = name.trim_start_matches('[').trim_end_matches(']');
+                if let Some(proxy) = &proxy {
+                    proxy.tunnel(socket.get_ref(), &address)?;
+                }
+                if origin.is_plain {
+                    return Ok(Connection::new(Stream::Plain(socket)));
+                }
                 let client = Client::verified(socket, name, &trust(root, &origin.host)?).await;
                 let client = client.map_err(|error| match error {
                     TlsError::Io(_) | TlsError::Ended => RemoteError::Http(HttpError::Tls(error)),
@@ -43,6 +48,13 @@ pub(super) async fn connect(root: &Path, origin: &Origin) -> Result<Connection, 
         }
     }
     Err(last.map_or_else(|| failed(&"no address"), |error| failed(&error)))
+}
+
+/// The name or the address of a host, and whether a port follows it.
+pub(super) fn parts(host: &str) -> (&str, bool) {
+    let split = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
+    let name = split.map_or(host, |(name, _)| name);
+    (name.trim_start_matches('[').trim_end_matches(']'), split.is_some())
 }
 
 /// The authorities that certify a host: those of the machine, and those of the directory in which podman keeps an
