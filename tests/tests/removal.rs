@@ -317,6 +317,73 @@ fn logs_of_earlier_runs_that_cannot_be_removed_go_with_the_next_ones() {
 }
 
 #[test]
+fn a_file_about_a_run_that_cannot_be_removed_goes_with_the_pod() {
+    let device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then wait /tmp/go"));
+    let web = device.pod("web");
+    web.wait_ready();
+    let directory = device.path("/run/nodlet/pods").join(web.uid());
+    let file = directory_with(&directory, "app_0.json").join("app_0.json");
+    let stuck = Stuck::new(file.clone());
+    for count in [1, 2] {
+        web.tell("app", "/tmp/go");
+        device.wait_for("the next run", || web.container("app").restart_count() == count && web.is_ready());
+    }
+    let text = format!("failed to remove {}", file.display());
+    device.wait_for("the file to be kept", || device.agent_log().contains(&text));
+    device.remove_manifest("web.yaml");
+    // The removal of the whole directory takes the flag away.
+    device.wait_for("the pod to go", || web.object().is_none() && !directory.exists());
+    std::mem::forget(stuck);
+}
+
+#[test]
+fn a_lock_of_volumes_that_cannot_be_removed_holds_no_volume() {
+    let device = Device::start();
+    let disk = device.path("/disk");
+    fs::create_dir(&disk).expect("it can be made");
+    let volume = format!(
+        "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: disk}}\n\
+         spec: {{capacity: {{storage: 1Gi}}, accessModes: [ReadWriteOncePod], hostPath: {{path: {}}}}}\n---\n\
+         apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: data}}\n\
+         spec: {{accessModes: [ReadWriteOncePod], resources: {{requests: {{storage: 10Mi}}}}}}\n",
+        disk.display()
+    );
+    device.write_manifest("disk.yaml", &volume);
+    let user = |name: &str| {
+        let app = manifest::container(
+            "app",
+            "print up then wait /tmp/never",
+            "volumeMounts: [{name: data, mountPath: /data}]",
+        );
+        manifest::pod_of(
+            name,
+            &[app],
+            "terminationGracePeriodSeconds: 1\nvolumes: [{name: data, persistentVolumeClaim: {claimName: data}}]",
+        )
+    };
+    device.write_manifest("one.yaml", &user("one"));
+    device.pod("one").wait_ready();
+    let uid = device.pod("one").uid();
+    let locks =
+        fs::read_dir("/run/nodlet-volumes").expect("it is there").map(|entry| entry.expect("read").path());
+    let lock = locks.into_iter().find(|path| path.display().to_string().ends_with(&uid)).expect("its lock");
+    let stuck = Stuck::new(lock.clone());
+    device.remove_manifest("one.yaml");
+    device.wait_for("the pod to go", || device.pod("one").object().is_none());
+    device
+        .wait_for("the failure", || device.agent_log().contains("failed to remove the lock of the volumes"));
+    device.write_manifest("two.yaml", &user("two"));
+    device.pod("two").wait_ready();
+    assert!(lock.exists());
+    drop(stuck);
+    device.remove_manifest("two.yaml");
+    device.write_manifest("three.yaml", &user("three"));
+    device.pod("three").wait_ready();
+    assert!(!lock.exists(), "a later pod removes it");
+}
+
+#[test]
 fn a_kept_manifest_that_cannot_be_removed_changes_nothing_and_goes_with_a_later_agent() {
     let mut device = Device::start();
     run(&device, "held");

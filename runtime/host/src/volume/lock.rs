@@ -98,7 +98,12 @@ impl LockRequest {
             let has_processes = || cgroups.iter().any(|cgroup| may_have_processes(cgroup));
             let is_free = !is_locked(&path).map_err(failed)? && !has_processes();
             match conflict {
-                _ if is_free => fs::remove_file(&path).map_err(failed)?,
+                // A file that stays locks nothing.
+                _ if is_free => {
+                    if let Err(error) = fs::remove_file(&path) {
+                        log::warn!("failed to remove {}: {error}", path.display());
+                    }
+                }
                 Some(at) => return Err(LockError::InUse(name_of(at))),
                 None => {}
             }
