@@ -16,7 +16,8 @@ pub(crate) const VERB: Verb = Verb {
     help: "\
 Reboot the board, and recreate its data partition at the boot: all applied objects,
 loaded images and logs are lost. The content of the boot partition, such as the board's
-name, and the pods and images of the device image stay. A file `factory-reset` on the boot partition has the same effect.
+name, and the pods and images of the device image stay. A file `factory-reset` on the boot
+partition has the same effect.
 
 For boards that boot from a disk image and whose init is nodlet.
 
