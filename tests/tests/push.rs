@@ -545,7 +545,7 @@ fn a_board_rejects_an_update_while_it_is_being_sent() {
     let own = fs::read(nodlet_program()).expect("built");
     fs::write(&program, &own[..1_000_000.min(own.len())]).expect("written");
     let refused = line.refused(&device, push);
-    assert!(refused.contains("it is cut off"), "{refused}");
+    assert!(refused.contains("the file is incomplete"), "{refused}");
     fs::write(&board, inner("{}")).expect("written");
     fs::remove_file(&signature).expect("there");
     let refused = line.refused(&device, push);

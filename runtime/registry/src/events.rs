@@ -105,8 +105,9 @@ impl Events {
         anchor: Anchor,
     ) -> Option<(&'a str, Cow<'a, str>)> {
         let (warning, reason, message) = event.text();
+        // A kubelet has the name in place of the uid, too (`nodeRef`).
         let name = &*self.node.clone();
-        let about = About { kind: "Node", namespace: "", name, uid: "", field_path: None };
+        let about = About { kind: "Node", namespace: "", name, uid: name, field_path: None };
         self.record(&Occurrence { about, warning, reason, message: &message }, now, anchor);
         warning.then_some((reason, message))
     }
