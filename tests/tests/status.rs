@@ -83,14 +83,8 @@ fn clients_cannot_set_status_fields_that_the_node_owns() {
     device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
     device.pod("web").wait_ready();
     for (change, named) in [
-        (
-            gate("Ready", "False"),
-            "status.conditions[0]: Forbidden: \"Ready\" is what the node says of the pod",
-        ),
-        (
-            json!({ "status": { "phase": "Failed" } }),
-            "status.phase: Forbidden: is what the node says of the pod",
-        ),
+        (gate("Ready", "False"), "status.conditions[0]: Forbidden: \"Ready\" is set by the node"),
+        (json!({ "status": { "phase": "Failed" } }), "status.phase: Forbidden: is set by the node"),
         (gate("no name", "True"), "Invalid value: \"no name\": name part must consist of"),
         (
             gate("a", "Maybe"),

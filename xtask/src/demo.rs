@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     let mut show = Show::new()?;
     let outcome = if gateway { show.gateway(&images) } else { show.play(&images) };
     if keep && outcome.is_ok() {
-        show.leave();
+        show.leave(gateway);
         return Ok(());
     }
     say("Taking everything down again");
@@ -278,15 +278,20 @@ impl Show {
         }
     }
 
-    fn leave(&self) {
+    fn leave(&self, gateway: bool) {
         say("It goes on running. To play with it:");
         let nodlet = self.nodlet.display();
         println!("export NODLET_ROOT={}", self.root.display());
         println!("alias nodlet={nodlet}");
         println!("nodlet get pods -w                       # all of them");
-        println!("nodlet exec -it web -- demo tty          # a terminal in a container");
+        if gateway {
+            println!("nodlet logs -f collector -c collector    # what it reads from the meter");
+        } else {
+            println!("nodlet exec -it web -- demo tty          # a terminal in a container");
+        }
         println!("ls $NODLET_ROOT/var/lib/nodlet/manifests # what `apply` wrote; edit, add, remove");
-        println!("nodlet delete pod crash                  # enough of it");
+        let pod = if gateway { "collector" } else { "crash" };
+        println!("nodlet delete pod {pod:<23} # enough of it");
         println!("nodlet down                              # all pods end; manifests and images stay");
     }
 }
