@@ -125,8 +125,7 @@ mod tests {
         ] {
             assert_eq!(outcome(&pod(status.clone())), expected, "{status}");
         }
-        let waiting =
-            json!({"state": {"waiting": {"reason": "ErrImageNeverPull", "message": "\u{1b}[2J"}}, "name": "app"});
+        let waiting = json!({"state": {"waiting": {"reason": "ErrImageNeverPull", "message": "\u{1b}[2J"}}, "name": "app"});
         let pod = pod(json!({"containerStatuses": [waiting]}));
         assert_eq!(why(Some(&pod)), ": app: ErrImageNeverPull ^[[2J");
     }
