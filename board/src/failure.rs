@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::output::escaped;
+
 /// An error text for stderr. The process exits with code 1.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -75,9 +77,10 @@ impl Failure {
     }
 }
 
+/// The text contains what others wrote, such as names of an image, and must not steer a terminal.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(&escaped(&self.text))
     }
 }
 
@@ -90,5 +93,16 @@ impl From<lexopt::Error> for Failure {
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         Failure::new(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_wrote_in_an_error_cannot_steer_a_terminal() {
+        let failure = Failure::refused(400, "unknown field \"\u{1b}[2J\r\"\nand more");
+        assert_eq!(failure.to_string(), "unknown field \"^[[2J\\r\"\nand more");
     }
 }

@@ -363,11 +363,11 @@ async fn answer(
             Method::GET => return read::list(api, row, namespace.as_deref(), &query, form),
             Method::POST if row.allows("create") => {
                 let namespace = namespace.or(of_none).ok_or_else(|| not_allowed(&method))?;
-                write::create(api, row, &namespace, &query, request).await
+                write::create(api, row, &namespace, &query, (request, place)).await
             }
             Method::DELETE if row.allows("deletecollection") => {
                 let namespace = namespace.or(of_none).ok_or_else(|| not_allowed(&method))?;
-                write::delete_collection(api, row, &namespace, &query, request).await
+                write::delete_collection(api, row, &namespace, &query, (request, place)).await
             }
             _ => Err(not_allowed(&method)),
         },
@@ -375,12 +375,14 @@ async fn answer(
             let key = route::key(row, namespace.as_deref(), &name)?;
             match method {
                 Method::GET => read::get(api, row, &key, &query),
-                Method::PUT if row.allows("update") => write::apply(api, row, &key, &query, request).await,
+                Method::PUT if row.allows("update") => {
+                    write::apply(api, row, &key, &query, (request, place)).await
+                }
                 Method::DELETE if row.allows("delete") => {
-                    write::delete(api, row, &key, &query, request).await
+                    write::delete(api, row, &key, &query, (request, place)).await
                 }
                 Method::PATCH if row.allows("patch") => {
-                    write::update(api, &key, Part::Whole, &query, request).await
+                    write::update(api, &key, Part::Whole, &query, (request, place)).await
                 }
                 Method::PATCH if row.allows("update") => Err(Status::unsupported_media_type(format!(
                     "nodlet does not support patches of {}: replace the object with `nodlet apply -f` or `kubectl replace -f`",
@@ -394,10 +396,10 @@ async fn answer(
             match (row.kind, subresource, &method) {
                 (Kind::Pod, "status" | "resize", &Method::GET) => read::get(api, row, &key, &query),
                 (Kind::Pod, "resize", &(Method::PUT | Method::PATCH)) => {
-                    write::update(api, &key, Part::Resize, &query, request).await
+                    write::update(api, &key, Part::Resize, &query, (request, place)).await
                 }
                 (Kind::Pod, "status", &(Method::PUT | Method::PATCH)) => {
-                    write::update(api, &key, Part::Status, &query, request).await
+                    write::update(api, &key, Part::Status, &query, (request, place)).await
                 }
                 // Not a subresource of Kubernetes, and therefore in no discovery document.
                 (Kind::Pod, "restart", &Method::POST) => write::restart(api, &key, &query).await,
@@ -413,7 +415,7 @@ async fn answer(
                 }
                 (Kind::Pod, "ephemeralcontainers", &Method::GET) => read::get(api, row, &key, &query),
                 (Kind::Pod, "ephemeralcontainers", &(Method::PUT | Method::PATCH)) => {
-                    write::ephemeral(api, &key, &query, request).await
+                    write::ephemeral(api, &key, &query, (request, place)).await
                 }
                 _ if row.subresource(subresource).is_some() => Err(not_allowed(&method)),
                 _ => Err(Status::no_such_path()),

@@ -262,6 +262,18 @@ fn the_worst_bodies_there_are_cost_little() {
         }
     });
     watched.stayed_below(SERVING, "60 bodies at a time");
+    let map =
+        |data: &Value| json!({"kind": "ConfigMap", "metadata": {"name": "a"}, "data": data}).to_string();
+    let keys: serde_json::Map<String, Value> = (0..24_900).map(|n| (n.to_string(), "".into())).collect();
+    for body in [map(&json!({"a": "x".repeat(900_000)})), map(&keys.into())] {
+        thread::scope(|scope| {
+            for _ in 0..60 {
+                let post = || watched.device.post("/api/v1/namespaces/default/configmaps?dryRun=All", &body);
+                scope.spawn(move || (0..5).for_each(|_| drop(post())));
+            }
+        });
+        watched.stayed_below(SERVING, "60 clients with large objects");
+    }
     watched.is_undisturbed();
     watched.fell_again();
 }

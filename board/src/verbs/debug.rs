@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, WatchFlow, encode, session};
 use crate::failure::Failure;
+use crate::output::escaped;
 use crate::verb::{Outcome, Verb};
 use crate::verbs::attach::{self, Attach, DETACH_KEYS};
 use crate::verbs::containers;
@@ -145,7 +146,7 @@ fn wait(context: &Context, client: &Client, pod: &str, container: &str) -> Resul
             } else if let Some(why) = state["waiting"]["message"].as_str()
                 && why != warned_of
             {
-                eprintln!("Warning: container {container}: {why}");
+                eprintln!("Warning: container {container}: {}", escaped(why));
                 warned_of = why.to_owned();
             }
             Ok(if debug_state.is_some() { WatchFlow::Stop } else { WatchFlow::Continue })

@@ -9,7 +9,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::{Response, StatusCode, header};
 use serde_json::Value;
 
-use super::place::{Held, Places};
+use super::place::{Held, Place, Places};
 use super::{BODY_BYTES, Status};
 use nodlet_kube::kinds::{self, Kind};
 use nodlet_kube::manifest;
@@ -17,6 +17,9 @@ use nodlet_kube::protobuf::{self, ProtobufError};
 
 /// Time within which the whole body of a request must arrive.
 const BODY_WITHIN: Duration = Duration::from_secs(30);
+
+/// A request whose body is not read yet, and the place of its client.
+pub(super) type Sent<'a> = (hyper::Request<Incoming>, &'a Place);
 
 /// The body of a response: bytes, or a stream that is polled for the next piece only after the client has read the
 /// last one ([`super::answer::Answer`]).
@@ -86,13 +89,10 @@ pub(super) fn warn(response: &mut Response<Body>, warnings: &[String]) {
 /// as the object is there: sixty clients who send a little less than is taken are not to fill the
 /// memory, neither with text nor with what comes of it. The rest are the texts about fields
 /// that occur twice.
-pub(super) async fn read(
-    places: &Places,
-    request: hyper::Request<Incoming>,
-) -> Result<(Value, Held, Vec<String>), Status> {
-    if let Some(kind) = request.headers().get(header::CONTENT_TYPE)
+pub(super) async fn read(places: &Places, request: Sent<'_>) -> Result<(Value, Held, Vec<String>), Status> {
+    if let Some(kind) = request.0.headers().get(header::CONTENT_TYPE)
         && !kind.as_bytes().starts_with(b"application/json")
-        && !is_protobuf(request.headers())
+        && !is_protobuf(request.0.headers())
     {
         return Err(unknown_format(&String::from_utf8_lossy(kind.as_bytes())));
     }
@@ -128,8 +128,9 @@ fn unsupported(kind: &str) -> Status {
 /// Reads the object in the body of a request, whatever the content type of its JSON is, or from protobuf.
 pub(super) async fn read_any(
     places: &Places,
-    request: hyper::Request<Incoming>,
+    request: Sent<'_>,
 ) -> Result<(Value, Held, Vec<String>), Status> {
+    let (request, place) = request;
     let is_protobuf = is_protobuf(request.headers());
     let collected = smol::future::or(async { Some(collect(places, request.into_body()).await) }, async {
         smol::Timer::after(BODY_WITHIN).await;
@@ -138,6 +139,8 @@ pub(super) async fn read_any(
     .await
     .ok_or_else(|| Status::timeout("the body of the request did not arrive in time"))?;
     let (bytes, text) = collected?;
+    // From now on, the client waits for the agent.
+    place.mark_served();
     let held = places.hold_object(if is_protobuf { cost_of_protobuf(&bytes) } else { cost(&bytes) })?;
     drop(text);
     let (object, repeated) = parsed(&bytes, is_protobuf)?;
@@ -176,7 +179,7 @@ fn too_many_values() -> Status {
 }
 
 /// Returns an upper bound of the memory for a text and its parsed value. A list or an object starts with space for
-/// several values, and each further value follows a comma.
+/// several values, and each further value follows a comma. Strings are in the text and in the value.
 pub(super) fn cost(text: &[u8]) -> usize {
     let values = text.iter().map(|byte| match byte {
         b'{' => 800,
@@ -184,7 +187,7 @@ pub(super) fn cost(text: &[u8]) -> usize {
         b',' => 100,
         _ => 0,
     });
-    text.len() + values.sum::<usize>()
+    text.len() * 2 + values.sum::<usize>()
 }
 
 /// Text and bytes in base64 beside the request, and 200 bytes for each value, of which the shortest has two.

@@ -584,6 +584,35 @@ fn bodies_that_do_not_end_are_held_up_to_a_bound_for_all_clients_together() {
 }
 
 #[test]
+fn a_client_whose_change_is_being_made_is_not_disconnected_for_another_one() {
+    let waiting = std::cell::RefCell::new(None);
+    let engine = move |request| match request {
+        Request::Create { object, reply, .. } => *waiting.borrow_mut() = Some((object, reply)),
+        Request::Delete { reply, .. } => {
+            let (object, create) = waiting.take().expect("it was sent before");
+            let accepted = Accepted { object, applied: Applied::Created, warnings: Vec::new() };
+            drop((create.try_send(Ok(accepted)), reply.try_send(Ok(Value::Null))));
+        }
+        other => panic!("{other:?}"),
+    };
+    with_api(&Root::new(), Rc::new(Objects::new(0)), engine, |socket| {
+        let target = "/api/v1/namespaces/default/pods";
+        let mut first = UnixStream::connect(&socket).expect("it listens");
+        let request = format!("POST {target} HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{{}}");
+        first.write_all(request.as_bytes()).expect("it is read");
+        // They take all other places, and the next client one of theirs.
+        let idle: Vec<_> =
+            (1..CONNECTIONS).map(|_| UnixStream::connect(&socket).expect("it waits")).collect();
+        let (code, _) = call(&socket, "DELETE", &format!("{target}/web"), "", "");
+        assert_eq!(code, 200);
+        let mut answer = [0; 12];
+        first.read_exact(&mut answer).expect("it is answered");
+        assert_eq!(&answer, b"HTTP/1.1 201");
+        drop(idle);
+    });
+}
+
+#[test]
 fn ephemeral_containers_are_accepted_by_patch_and_put_only() {
     let root = Root::new();
     let engine = |request| match request {

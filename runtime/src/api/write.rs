@@ -2,11 +2,10 @@
 
 use std::rc::Rc;
 
-use hyper::body::Incoming;
 use hyper::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 
-use super::body::{self, Body};
+use super::body::{self, Body, Sent};
 use super::options::{self, Repeated, WriteOptions, Wrong};
 use super::place::Held;
 use super::request::ANSWER_WITHIN;
@@ -24,7 +23,7 @@ pub(super) async fn create(
     row: &'static Row,
     namespace: &str,
     query: &Query,
-    request: hyper::Request<Incoming>,
+    request: Sent<'_>,
 ) -> Result<Response<Body>, Status> {
     let options = WriteOptions::of("CreateOptions", query)?;
     let (mut object, _held, texts) = body::read(&api.places, request).await?;
@@ -40,7 +39,7 @@ pub(super) async fn apply(
     row: &'static Row,
     key: &Key,
     query: &Query,
-    request: hyper::Request<Incoming>,
+    request: Sent<'_>,
 ) -> Result<Response<Body>, Status> {
     // `nodlet apply` (`force`) may replace the pod by another one; for other clients, changes of fields that
     // cannot change are rejected.
@@ -70,7 +69,7 @@ pub(super) async fn update(
     key: &Key,
     part: Part,
     query: &Query,
-    request: hyper::Request<Incoming>,
+    request: Sent<'_>,
 ) -> Result<Response<Body>, Status> {
     let (change, _held, row, repeated) = change(api, key, query, request).await?;
     let (validation, dry_run) = (repeated.options.validation, repeated.dry_run());
@@ -101,7 +100,7 @@ pub(super) async fn ephemeral(
     api: &Rc<Api>,
     key: &Key,
     query: &Query,
-    request: hyper::Request<Incoming>,
+    request: Sent<'_>,
 ) -> Result<Response<Body>, Status> {
     let (change, _held, row, repeated) = change(api, key, query, request).await?;
     let (validation, dry_run) = (repeated.options.validation, repeated.dry_run());
@@ -128,13 +127,13 @@ async fn change(
     api: &Rc<Api>,
     key: &Key,
     query: &Query,
-    request: hyper::Request<Incoming>,
+    request: Sent<'_>,
 ) -> Result<(Change, Held, &'static Row, Repeated), Status> {
-    let is_patch = request.method() == hyper::Method::PATCH;
+    let is_patch = request.0.method() == hyper::Method::PATCH;
     let options = WriteOptions::of(if is_patch { "PatchOptions" } else { "UpdateOptions" }, query)?;
     let row = KINDS.iter().find(|row| row.plural == key.resource).ok_or_else(Status::no_such_path)?;
     if is_patch {
-        let kind = patch_kind(request.headers())?;
+        let kind = patch_kind(request.0.headers())?;
         let (patch, held, mut texts) = body::read_any(&api.places, request).await?;
         if kind == PatchKind::Json {
             texts.iter_mut().for_each(|text| text.insert_str(0, "json patch "));
@@ -154,7 +153,7 @@ pub(super) async fn delete(
     row: &Row,
     key: &Key,
     query: &Query,
-    request: hyper::Request<Incoming>,
+    request: Sent<'_>,
 ) -> Result<Response<Body>, Status> {
     let options = DeleteOptions::read(api, query, request).await?;
     let object = options.delete(api, key).await?;
@@ -178,7 +177,7 @@ pub(super) async fn delete_collection(
     row: &'static Row,
     namespace: &str,
     query: &Query,
-    request: hyper::Request<Incoming>,
+    request: Sent<'_>,
 ) -> Result<Response<Body>, Status> {
     let selector = read::selector(row, query)?;
     options::check_version_match(query, false)?;
@@ -309,11 +308,7 @@ struct DeleteOptions {
 }
 
 impl DeleteOptions {
-    async fn read(
-        api: &Api,
-        query: &Query,
-        request: hyper::Request<Incoming>,
-    ) -> Result<DeleteOptions, Status> {
+    async fn read(api: &Api, query: &Query, request: Sent<'_>) -> Result<DeleteOptions, Status> {
         let (body, _held, _) = body::read(&api.places, request).await?;
         DeleteOptions::of(&body, query)
     }

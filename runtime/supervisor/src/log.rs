@@ -335,7 +335,7 @@ fn next_stamp(now: Timestamp, newest: Option<&String>) -> String {
     };
     let time = stamp(now.to_string());
     let Some(newest) = newest.filter(|newest| **newest >= time) else { return time };
-    let after = parse_stamp(newest).map_or(now, |newest| Timestamp(newest.0 + 1));
+    let after = parse_stamp(newest).and_then(|newest| newest.0.checked_add(1)).map_or(now, Timestamp);
     stamp(now.max(after).nanos().to_string())
 }
 

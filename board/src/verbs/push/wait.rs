@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::client::{Client, WatchFlow, encode};
 use crate::failure::Failure;
+use crate::output::escaped;
 
 /// Waits for all pods to become ready. Reports the state of each that did not. Returns whether all did.
 pub(super) fn until_ready(client: &Client, pods: &[Value], patience: Duration) -> Result<bool, Failure> {
@@ -101,7 +102,8 @@ fn waiting(pod: &Value) -> Option<(String, String)> {
         }
         let name = container["name"].as_str().unwrap_or_default();
         let message = waiting["message"].as_str().unwrap_or_default();
-        Some((reason.to_owned(), format!("{name}: {reason} {message}")))
+        // The message names what the pushed image contains.
+        Some((reason.to_owned(), escaped(&format!("{name}: {reason} {message}")).into_owned()))
     })
 }
 
@@ -123,9 +125,8 @@ mod tests {
         ] {
             assert_eq!(outcome(&pod(status.clone())), expected, "{status}");
         }
-        let waiting =
-            json!({"state": {"waiting": {"reason": "ErrImageNeverPull", "message": "x"}}, "name": "app"});
+        let waiting = json!({"state": {"waiting": {"reason": "ErrImageNeverPull", "message": "\u{1b}[2J"}}, "name": "app"});
         let pod = pod(json!({"containerStatuses": [waiting]}));
-        assert_eq!(why(Some(&pod)), ": app: ErrImageNeverPull x");
+        assert_eq!(why(Some(&pod)), ": app: ErrImageNeverPull ^[[2J");
     }
 }

@@ -143,6 +143,10 @@ fn the_names_of_rotated_files_have_their_order_and_are_not_in_the_future() {
         assert_eq!(stamp, expected, "{now} after {newest:?}");
         assert!(parse_stamp(&stamp).is_some() && newest.is_none_or(|newest| *newest < *stamp));
     }
+    // A file of that name was not rotated: there is no later time.
+    let last = Timestamp(i64::MAX).nanos().to_string().replace(['-', ':', 'Z'], "").replace('T', "-");
+    let stamp = next_stamp(at("2026-11-27T12:31:39.7Z"), Some(&last));
+    assert_eq!(stamp, "20261127-123139.700000000");
 }
 
 #[test]

@@ -111,7 +111,11 @@ impl Proxy {
             socket.set_nonblocking(true)?;
             Ok(head)
         };
-        let head = exchange().map_err(|error| failed(&error))?;
+        let head = exchange().map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => failed(&"it does not respond"),
+            io::ErrorKind::UnexpectedEof => failed(&"it closed the connection"),
+            _ => failed(&error),
+        })?;
         match head.split(' ').nth(1).and_then(|status| status.get(..3)?.parse().ok()) {
             Some(200..=299_u16) => Ok(()),
             Some(status) => Err(failed(&format_args!("it responded with status {status}"))),
