@@ -436,7 +436,7 @@ mod tests {
         }
         let why = run(&["--version".into(), "v1".into()]).unwrap_err().0;
         assert!(why.contains("begins with a digit"), "{why}");
-        assert!(run(&["z80-unknown-linux-musl".into()]).unwrap_err().0.contains("there is no target"));
+        assert!(run(&["z80-unknown-linux-musl".into()]).unwrap_err().0.contains("unknown target"));
     }
 
     #[test]

@@ -119,7 +119,7 @@ mod tests {
     #[cfg(target_env = "musl")]
     fn a_position_independent_truncated_or_non_elf_program_is_rejected() {
         let refusal = |bytes: &[u8]| require_static(bytes, ours()).unwrap_err().0;
-        assert!(refusal(b"#!/bin/sh").contains("no little-endian ELF"));
+        assert!(refusal(b"#!/bin/sh").contains("not a little-endian ELF"));
         let mut elf = ourselves();
         elf[16] = 3;
         assert!(refusal(&elf).contains("position independent"));

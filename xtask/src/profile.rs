@@ -370,7 +370,8 @@ mod tests {
         }
         let Err(Failure(why)) = get("no-board") else { panic!("there is none") };
         assert!(
-            why.contains("no profile \"no-board\" in board/profiles, only ") && why.contains("qemu-arm64"),
+            why.contains("unknown profile \"no-board\" in board/profiles, only ")
+                && why.contains("qemu-arm64"),
             "{why}"
         );
     }

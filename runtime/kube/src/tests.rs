@@ -24,13 +24,14 @@ fn no_files_of_a_module_import_from_each_other() {
 }
 
 /// The modules of the standard library that the crate uses. No part of it touches the machine.
-const ALLOWED: [&str; 16] = [
+const ALLOWED: [&str; 17] = [
     "borrow::Cow",
     "cell",
     "cmp",
     "collections",
     "error::Error",
     "fmt",
+    "io::Read",
     "iter",
     "mem",
     "net::IpAddr",

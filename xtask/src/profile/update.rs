@@ -87,9 +87,9 @@ mod tests {
     fn invalid_update_keys_of_a_profile_are_rejected_with_accepted_values() {
         for (text, words) in [
             ("key = []".to_owned(), "expected one of `keys`, `allow-unsigned`, `healthy-after`"),
-            ("keys = [\"RWabc\"]".to_owned(), "no public key of minisign"),
-            (format!("keys = [\"{}\"]", KEY.replace("RW", "RX")), "no public key of minisign"),
-            (format!("keys = [\"{}\"]", KEY.replace('O', "!")), "no public key of minisign"),
+            ("keys = [\"RWabc\"]".to_owned(), "not a public key of minisign"),
+            (format!("keys = [\"{}\"]", KEY.replace("RW", "RX")), "not a public key of minisign"),
+            (format!("keys = [\"{}\"]", KEY.replace('O', "!")), "not a public key of minisign"),
             ("healthy-after = \"5s\"".to_owned(), "from \"10s\" to \"60m\""),
             ("healthy-after = \"long\"".to_owned(), "from \"10s\" to \"60m\""),
             ("healthy-after = 60".to_owned(), "invalid type"),
