@@ -161,21 +161,18 @@ const KUBECTLS: &[&str] = &["annotate", "cp", "create", "edit", "label", "patch"
 
 /// Commands of other tools, and what does the same here.
 const OURS: &[(&str, &str)] = &[
-    ("images", "image ls"),
-    ("inspect", "describe pod POD"),
-    ("kill", "delete pod POD --now"),
-    ("load", "image load FILE"),
-    ("ps", "get pods"),
-    ("pull", "image pull NAME"),
-    ("rm", "delete pod POD"),
-    ("rmi", "image rm NAME"),
-    ("rollout", "restart POD' after 'nodlet image load FILE', or 'nodlet apply -f FILE"),
-    ("start", "apply -f FILE"),
-    ("stop", "delete pod POD"),
-    (
-        "top",
-        "describe node' for what pods request; 'kubectl top' needs a cluster with metrics-server, and 'systemd-cgtop",
-    ),
+    ("images", "'nodlet image ls'"),
+    ("inspect", "'nodlet describe pod POD'"),
+    ("kill", "'nodlet delete pod POD --now'"),
+    ("load", "'nodlet image load FILE'"),
+    ("ps", "'nodlet get pods'"),
+    ("pull", "'nodlet image pull NAME'"),
+    ("rm", "'nodlet delete pod POD'"),
+    ("rmi", "'nodlet image rm NAME'"),
+    ("rollout", "'nodlet restart POD' after 'nodlet image load FILE', or 'nodlet apply -f FILE'"),
+    ("start", "'nodlet apply -f FILE'"),
+    ("stop", "'nodlet delete pod POD'"),
+    ("top", "'nodlet describe node' for what pods request, and 'systemd-cgtop' for what they use"),
 ];
 
 /// Verbs of kubectl for features that a board does not have.
@@ -184,9 +181,7 @@ const OF_CLUSTERS: &[&str] = &["autoscale", "cordon", "drain", "expose", "scale"
 fn unknown(name: &str) -> Failure {
     let see = "See 'nodlet --help' for usage.";
     if let Some((_, ours)) = OURS.iter().find(|(theirs, _)| *theirs == name) {
-        return Failure::new(format!(
-            "unknown command {name:?} for \"nodlet\"\n\nUse 'nodlet {ours}'.\n\n{see}"
-        ));
+        return Failure::new(format!("unknown command {name:?} for \"nodlet\"\n\nUse {ours}.\n\n{see}"));
     }
     let near = VERBS
         .iter()
