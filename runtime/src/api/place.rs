@@ -50,7 +50,7 @@ pub(crate) struct Places {
 /// The place of one client.
 #[derive(Debug)]
 pub(crate) struct Place {
-    standing: Cell<ClientState>,
+    state: Cell<ClientState>,
     /// Whether the response has no end of its own, such as a watch.
     stays: Cell<bool>,
     /// Closed when the client must be disconnected.
@@ -79,7 +79,7 @@ impl Places {
     /// Returns a place for a new client.
     pub(crate) fn take(&self) -> Rc<Place> {
         let place = Rc::new(Place {
-            standing: Cell::new(ClientState::Silent(Instant::now())),
+            state: Cell::new(ClientState::Silent(Instant::now())),
             stays: Cell::new(false),
             disconnect: async_channel::bounded(1),
         });
@@ -168,26 +168,26 @@ impl Place {
     /// silent.
     pub(super) fn mark_request(&self, whole: bool) {
         self.stays.set(false);
-        self.standing.set(if whole { ClientState::Served } else { ClientState::Silent(Instant::now()) });
+        self.state.set(if whole { ClientState::Served } else { ClientState::Silent(Instant::now()) });
     }
 
     /// Records that the client has read everything that it was sent, or that its connection has been upgraded.
     pub(super) fn mark_served(&self) {
-        self.standing.set(ClientState::Served);
+        self.state.set(ClientState::Served);
     }
 
     /// Records that data for the client is pending, which it has not read yet.
     pub(super) fn mark_unread(&self) {
-        self.standing.set(ClientState::Unread(Instant::now()));
+        self.state.set(ClientState::Unread(Instant::now()));
     }
 
     /// Records the end of a response. The client counts as silent, even if the last piece is not sent yet.
     pub(super) fn mark_silent(&self) {
-        self.standing.set(ClientState::Silent(Instant::now()));
+        self.state.set(ClientState::Silent(Instant::now()));
     }
 
     fn hung_since(&self) -> Option<Instant> {
-        match self.standing.get() {
+        match self.state.get() {
             ClientState::Silent(since) | ClientState::Unread(since) => Some(since),
             ClientState::Served => None,
         }
@@ -232,8 +232,8 @@ mod tests {
         let places = Places::new(64);
         let start = Instant::now();
         let (silent, slow, served) = (places.take(), places.take(), places.take());
-        slow.standing.set(ClientState::Unread(start));
-        silent.standing.set(ClientState::Silent(start + Duration::from_secs(1)));
+        slow.state.set(ClientState::Unread(start));
+        silent.state.set(ClientState::Silent(start + Duration::from_secs(1)));
         served.mark_request(true);
         assert!(!places.disconnect_hanging(start + PATIENCE / 2), "nobody has hung for long");
         let late = start + PATIENCE + Duration::from_secs(1);
@@ -257,7 +257,7 @@ mod tests {
         let late = start + PATIENCE + Duration::from_secs(60);
         // This client hangs, too, but its response is not endless.
         let silent = places.take();
-        silent.standing.set(ClientState::Silent(start));
+        silent.state.set(ClientState::Silent(start));
         let next = places.take();
         next.mark_request(true);
         assert_eq!(places.stay(&next, late).map_err(|status| status.code), Err(429));

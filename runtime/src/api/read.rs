@@ -42,7 +42,8 @@ pub(super) fn list(
     // The parts of a list are all of the state that the first one was of.
     let earlier = options.after.as_ref().map(|(version, ..)| *version).or(options.exactly);
     if let Some(asked) = earlier.filter(|asked| *asked != version) {
-        if row.kind != Kind::Namespace {
+        // Namespaces have no earlier states, and nothing has one of the future.
+        if row.kind != Kind::Namespace || asked > version {
             found = api.objects.list_at(row.plural, namespace, asked).map(shown).map_err(|_| {
                 Status::expired(match options.exactly {
                     Some(_) => "The resourceVersion for the provided list is too old.",

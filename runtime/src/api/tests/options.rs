@@ -110,6 +110,11 @@ fn a_list_comes_in_parts_of_one_state() {
         let exact = format!("/api/v1/pods?resourceVersion={version}&resourceVersionMatch=Exact");
         assert_eq!(names(&get(&socket, &exact).1), "abc");
         assert_eq!(names(&get(&socket, "/api/v1/pods?limit=1&resourceVersion=0").1), "acd");
+        for resource in ["pods", "namespaces"] {
+            let (code, forged) =
+                get(&socket, &format!("/api/v1/{resource}?continue=18446744073709551615/a/b"));
+            assert_eq!((code, &forged["reason"]), (410, &json!("Expired")), "{resource}");
+        }
     });
 }
 
