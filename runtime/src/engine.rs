@@ -119,7 +119,7 @@ struct Shell {
     host_paths: HostPaths,
     /// The locks of the PersistentVolumes of pods with a sandbox.
     volume_locks: RefCell<SortedMap<PodIndex, nodlet_host::volume::VolumeLock>>,
-    beginning: descriptors::StartReservations,
+    start_reservations: descriptors::StartReservations,
     devices: devices::Devices,
     cores: cores::Cores,
     pulls: Pulls,
@@ -213,7 +213,7 @@ impl Engine {
         let at_rest = Arc::new(AtRest::of(config.encryption_key_file.clone()));
         let directories = ManifestDirectories::new(directories, &config.node_name, at_rest.clone());
         let directories = directories.with_device_files(devices);
-        let (news, inbox) = async_channel::bounded(MESSAGES);
+        let (messages, inbox) = async_channel::bounded(MESSAGES);
         let (request_sender, requests) = async_channel::bounded(REQUESTS);
         // Versions never go back while the boot lasts: the clock ticks faster than objects change.
         let ring = SharedRing::begin();
@@ -237,7 +237,7 @@ impl Engine {
             fences,
             stores: Stores::new(storage, images, Records::new(paths.records()), at_rest),
             paths,
-            tasks: Tasks::new(news),
+            tasks: Tasks::new(messages),
             publication: Publication::new(objects.clone(), events, machine.clone()),
             machine,
             pods: Pods::default(),
@@ -245,7 +245,7 @@ impl Engine {
             execs: Execs::default(),
             host_paths: HostPaths::default(),
             volume_locks: RefCell::default(),
-            beginning: descriptors::StartReservations::default(),
+            start_reservations: descriptors::StartReservations::default(),
             devices: devices::Devices::default(),
             cores: cores::Cores::default(),
             pulls: Pulls::default(),
@@ -423,10 +423,10 @@ impl Engine {
             Request(Request),
             Due,
         }
-        // A channel that is closed has no news for ever: `down` opens no API.
-        let news = async {
+        // A channel that is closed has no message for ever: `down` opens no API.
+        let message = async {
             match self.inbox.recv().await {
-                Ok(news) => Woken::Message(news),
+                Ok(message) => Woken::Message(message),
                 Err(_) => smol::future::pending().await,
             }
         };
@@ -443,7 +443,7 @@ impl Engine {
             };
             Woken::Due
         };
-        let mut woken = smol::future::or(news, smol::future::or(request, due)).await;
+        let mut woken = smol::future::or(message, smol::future::or(request, due)).await;
         loop {
             match woken {
                 Woken::Message(Message::Terminate) => return false,
@@ -460,7 +460,7 @@ impl Engine {
                 Woken::Due => {}
             }
             woken = match (self.inbox.try_recv(), self.requests.is_empty()) {
-                (Ok(news), _) => Woken::Message(news),
+                (Ok(message), _) => Woken::Message(message),
                 (Err(_), false) => match self.requests.try_recv() {
                     Ok(request) => Woken::Request(request),
                     Err(_) => return true,

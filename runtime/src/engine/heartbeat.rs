@@ -13,14 +13,14 @@ impl Engine {
         let service = Rc::new(Service::of_this_process().filter(|_| !self.shell.config.down)?);
         service.is_ready();
         if let Some(every) = service.every() {
-            let (service, news) = (service.clone(), self.shell.tasks.news.clone());
+            let (service, messages) = (service.clone(), self.shell.tasks.messages.clone());
             self.shell.tasks.spawn(async move {
                 loop {
                     smol::Timer::after(every).await;
                     let service = service.clone();
                     // Sent by the loop itself: a timer also fires in a loop that hangs.
                     let lives = Message::Then(Box::new(move |_| service.lives()));
-                    if news.send(lives).await.is_err() {
+                    if messages.send(lives).await.is_err() {
                         return;
                     }
                 }
@@ -37,14 +37,14 @@ impl Engine {
             Err(error) => return log::error!("failed to report progress to process 1: {error}"),
         };
         progress.store(nodlet_host::clock::instant());
-        let (progress, news) = (Rc::new(progress), self.shell.tasks.news.clone());
+        let (progress, messages) = (Rc::new(progress), self.shell.tasks.messages.clone());
         self.shell.tasks.spawn(async move {
             loop {
                 smol::Timer::after(progress.until_next(nodlet_host::clock::instant())).await;
                 let progress = progress.clone();
                 // Stored by the loop itself: a timer also fires in a loop that hangs.
                 let turns = Message::Then(Box::new(move |_| progress.store(nodlet_host::clock::instant())));
-                if news.send(turns).await.is_err() {
+                if messages.send(turns).await.is_err() {
                     return;
                 }
             }

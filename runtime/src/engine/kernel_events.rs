@@ -85,13 +85,13 @@ fn report_images(shell: &Rc<Shell>) {
                     let again = shell.stores.storage.run(move || watch_images(&images)).await;
                     watched = again.and_then(Async::new_nonblocking);
                     // Images that were loaded meanwhile were not reported.
-                    let _ = shell.tasks.news.send(Message::ImagesChanged).await;
+                    let _ = shell.tasks.messages.send(Message::ImagesChanged).await;
                 }
             }
         };
         while images.readable().await.is_ok() {
             if images.get_ref().read_events().is_ok()
-                && shell.tasks.news.send(Message::ImagesChanged).await.is_err()
+                && shell.tasks.messages.send(Message::ImagesChanged).await.is_err()
             {
                 return;
             }
@@ -148,11 +148,11 @@ fn watch_one(
     mut take: impl FnMut() -> Option<Message> + 'static,
 ) -> Result<(), EngineError> {
     let descriptor = readable(descriptor).map_err(|source| EngineError::Kernel { what, source })?;
-    let sender = tasks.news.clone();
+    let sender = tasks.messages.clone();
     tasks.spawn(async move {
         while descriptor.readable().await.is_ok() {
-            if let Some(news) = take()
-                && sender.send(news).await.is_err()
+            if let Some(message) = take()
+                && sender.send(message).await.is_err()
             {
                 return;
             }

@@ -45,7 +45,7 @@ impl Engine {
         for (_, new) in difference.wanted {
             match self.record_of(&new.pod) {
                 Ok(record) => {
-                    let left = self.left_behind_of(&new.pod);
+                    let left = self.status_file_of(&new.pod);
                     news.push((new, record, left));
                 }
                 Err(short) => {
@@ -139,7 +139,7 @@ impl Engine {
     }
 
     /// The status that the previous agent wrote of a pod; `None` if the core knows the pod already.
-    fn left_behind_of(&self, pod: &Pod) -> Option<StatusFile> {
+    fn status_file_of(&self, pod: &Pod) -> Option<StatusFile> {
         let is_known = self.node.index_of(&pod.uid).is_some();
         if is_known {
             None

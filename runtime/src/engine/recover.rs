@@ -155,18 +155,18 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         return Err(unreadable(&"it is not a file"));
     }
     let bytes = fs::read(file).map_err(LookError::of_file)?;
-    let mut handover_files: PodFile = serde_json::from_slice(&bytes).map_err(|error| unreadable(&error))?;
+    let mut file: PodFile = serde_json::from_slice(&bytes).map_err(|error| unreadable(&error))?;
     // The pod runs here, whatever the name of the node was when the pod was admitted.
-    if let Some(spec) = handover_files.object.get_mut("spec").and_then(serde_json::Value::as_object_mut) {
+    if let Some(spec) = file.object.get_mut("spec").and_then(serde_json::Value::as_object_mut) {
         spec.insert("nodeName".into(), shell.config.node_name.as_str().into());
     }
-    let manifest = manifest::read_again(handover_files.object, &shell.config.node_name)
-        .map_err(|error| unreadable(&error))?;
+    let manifest =
+        manifest::read_again(file.object, &shell.config.node_name).map_err(|error| unreadable(&error))?;
     let wanted = Rc::new(Wanted {
-        presets: handover_files.presets.into(),
-        priority: handover_files.priority.map(Rc::new),
-        written: handover_files.written.map(Rc::from),
-        ..Wanted::new(manifest, &handover_files.source)
+        presets: file.presets.into(),
+        priority: file.priority.map(Rc::new),
+        written: file.written.map(Rc::from),
+        ..Wanted::new(manifest, &file.source)
     });
     let uid = wanted.pod.uid.0.clone();
     let mut record = shell.stores.load(&uid).unwrap_or_else(|error| {
@@ -180,13 +180,13 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
     {
         record.get_or_insert_default().deletion_grace_period_seconds = Some(grace);
     }
-    let created = Moment::ThisBoot(handover_files.created);
+    let created = Moment::ThisBoot(file.created);
     let created = record.as_ref().and_then(|record| record.start_time).unwrap_or(created);
     let created = left.as_ref().map_or(created, |left| left.created);
     let waits = left.as_ref().and_then(|left| left.waits.clone());
     let cgroup = shell.machine.cgroups.pod(&wanted.pod).map_err(LookError::of_cgroup)?;
-    if let Some(ip) = handover_files.ip {
-        shell.machine.network.borrow_mut().adopt(&wanted.pod, ip, handover_files.ipv6);
+    if let Some(ip) = file.ip {
+        shell.machine.network.borrow_mut().adopt(&wanted.pod, ip, file.ipv6);
     }
     let late = async {
         smol::Timer::after(GREETING).await;
@@ -216,8 +216,8 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
             }
         }
         ready = known.ready_at;
-        let volumes = volume::known(&volume::Request::new(&wanted.pod, &shell.paths, &handover_files.claims));
-        let mut made = Sandbox::new(supervisor, cgroup, handover_files.ip, volumes);
+        let volumes = volume::known(&volume::Request::new(&wanted.pod, &shell.paths, &file.claims));
+        let mut made = Sandbox::new(supervisor, cgroup, file.ip, volumes);
         attempts = adopt_runs(&shell.paths, &wanted, &made, known.runs);
         made.layers = layers;
         sandbox = Some(made);
@@ -233,11 +233,10 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
             );
             processes = true;
         }
-        attempts = lost_runs(&shell.paths, &wanted, directory, handover_files.created)
-            .map_err(LookError::Shortage)?;
+        attempts = lost_runs(&shell.paths, &wanted, directory, file.created).map_err(LookError::Shortage)?;
     }
     // Processes that could not be killed use the volumes, too.
-    let claims = if sandbox.is_some() || processes { handover_files.claims } else { Vec::new() };
+    let claims = if sandbox.is_some() || processes { file.claims } else { Vec::new() };
     let found = Found {
         pod: wanted.pod.clone(),
         record,

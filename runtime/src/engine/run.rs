@@ -89,7 +89,8 @@ pub(super) async fn start(
     let create = |error: &(dyn std::error::Error + 'static)| {
         failure(StartFailureReason::CreateContainerError, nodlet_host::error::chain(error))
     };
-    let _begins = shell.beginning.run(shell.pods.unconfirmed_runs()).map_err(|error| create(&error))?;
+    let _reservation =
+        shell.start_reservations.run(shell.pods.unconfirmed_runs()).map_err(|error| create(&error))?;
     let policy = container.image_pull_policy;
     let found = find_image(shell, &wanted, policy, &container.image).await;
     let (spec_image, (reference, image)) = match (found, fallback) {

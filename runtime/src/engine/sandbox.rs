@@ -141,7 +141,7 @@ async fn make(
     objects: ConfigObjects,
     mut claims: Vec<ClaimedVolume>,
 ) -> Result<(Sandbox, Instant), Failure> {
-    let _begins = shell.beginning.pod().map_err(Failure::early)?;
+    let _reservation = shell.start_reservations.pod().map_err(Failure::early)?;
     // Processes that an earlier agent could not end; this agent knows nothing else of their pod.
     let earlier = shell.machine.cgroups.known_pod(&wanted.pod).and_then(|cgroup| cgroup.populated());
     if earlier.map_err(Failure::sandbox)? {

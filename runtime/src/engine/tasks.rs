@@ -11,7 +11,7 @@ use nodlet_core::facts::{PodIndex, PodObservation};
 
 use super::Engine;
 
-/// The number of news that may wait for the loop. A task that sends more waits.
+/// The number of messages that may wait for the loop. A task that sends more waits.
 pub(super) const MESSAGES: usize = 256;
 
 /// A report of a task to the loop.
@@ -32,12 +32,12 @@ pub(super) enum Message {
 /// process does, so that failed sends need no handling.
 pub(super) struct Tasks {
     pub(super) executor: LocalExecutor<'static>,
-    pub(super) news: Sender<Message>,
+    pub(super) messages: Sender<Message>,
 }
 
 impl Tasks {
-    pub(super) fn new(news: Sender<Message>) -> Tasks {
-        Tasks { executor: LocalExecutor::new(), news }
+    pub(super) fn new(messages: Sender<Message>) -> Tasks {
+        Tasks { executor: LocalExecutor::new(), messages }
     }
 
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
@@ -53,20 +53,20 @@ impl Tasks {
         action: impl Future<Output = T> + 'static,
         seen: impl FnOnce(T) -> Option<PodObservation> + 'static,
     ) {
-        let news = self.news.clone();
+        let messages = self.messages.clone();
         self.spawn(async move {
             if let Some(seen) = seen(action.await) {
-                let _ = news.send(Message::Seen(pod, seen)).await;
+                let _ = messages.send(Message::Seen(pod, seen)).await;
             }
         });
     }
 
     /// Calls `go_on` in the loop after a while.
     pub(super) fn later(&self, after: Duration, go_on: impl FnOnce(&mut Engine) + 'static) {
-        let news = self.news.clone();
+        let messages = self.messages.clone();
         self.spawn(async move {
             smol::Timer::after(after).await;
-            let _ = news.send(Message::Then(Box::new(go_on))).await;
+            let _ = messages.send(Message::Then(Box::new(go_on))).await;
         });
     }
 
@@ -76,20 +76,20 @@ impl Tasks {
         value: impl Future<Output = T> + 'static,
         go_on: impl FnOnce(&mut Engine, T) + 'static,
     ) {
-        let news = self.news.clone();
+        let messages = self.messages.clone();
         self.spawn(async move {
             let value = value.await;
-            let _ = news.send(Message::Then(Box::new(move |engine| go_on(engine, value)))).await;
+            let _ = messages.send(Message::Then(Box::new(move |engine| go_on(engine, value)))).await;
         });
     }
 
     /// Reports a fact about a pod; waits if the loop is behind.
     pub(super) async fn report(&self, pod: PodIndex, seen: PodObservation) {
-        let _ = self.news.send(Message::Seen(pod, seen)).await;
+        let _ = self.messages.send(Message::Seen(pod, seen)).await;
     }
 
     /// Calls `go_on` in the loop; waits if the loop is behind.
     pub(super) async fn then_loop(&self, go_on: impl FnOnce(&mut Engine) + 'static) {
-        let _ = self.news.send(Message::Then(Box::new(go_on))).await;
+        let _ = self.messages.send(Message::Then(Box::new(go_on))).await;
     }
 }

@@ -379,11 +379,11 @@ mod tests {
     fn a_start_with_another_image_to_fall_back_on_is_read_as_such() {
         let attempt = Attempt { container: ContainerIndex(0), number: 1 };
         for fallback in [None, Some(Omitted::Omitted)] {
-            let asked: RecordedAction = Action::Start { attempt, fallback };
-            let text = serde_json::to_string(&asked).expect("JSON");
+            let recorded: RecordedAction = Action::Start { attempt, fallback };
+            let text = serde_json::to_string(&recorded).expect("JSON");
             assert_eq!(
                 serde_json::from_str::<RecordedAction>(&text).expect("it is read again"),
-                asked,
+                recorded,
                 "{text}"
             );
         }

@@ -9,9 +9,8 @@ impl Node {
     /// The finished pods that exceed the `kept` newest, of those that `may_go` allows to remove: evicted pods
     /// first, then the oldest.
     pub fn terminated_beyond(&self, kept: usize, may_go: impl Fn(&PodState) -> bool) -> Vec<PodIndex> {
-        let has_terminal_phase = |pod: &&PodState| pod.has_terminal_phase() && !pod.is_unwanted();
-        let mut over: Vec<&PodState> =
-            self.pods().filter(has_terminal_phase).filter(|pod| may_go(pod)).collect();
+        let is_finished = |pod: &&PodState| pod.has_terminal_phase() && !pod.is_unwanted();
+        let mut over: Vec<&PodState> = self.pods().filter(is_finished).filter(|pod| may_go(pod)).collect();
         let beyond = over.len().saturating_sub(kept);
         if beyond == 0 {
             return Vec::new();

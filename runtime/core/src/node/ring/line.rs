@@ -21,9 +21,9 @@ impl fmt::Display for Line {
         write!(f, "{:>7}.{:03} ", self.at.0 / 1_000_000_000, millis(self.at))?;
         match &self.entry {
             Entry::Observed(seen) => self.write_observed(f, seen),
-            Entry::Action(index, asked) => match asked.attempt() {
-                Some(attempt) => write!(f, "{} -> {}", self.run(*index, attempt), RecordedAction(asked)),
-                None => write!(f, "{} -> {}", self.pod(*index), RecordedAction(asked)),
+            Entry::Action(index, action) => match action.attempt() {
+                Some(attempt) => write!(f, "{} -> {}", self.run(*index, attempt), Shown(action)),
+                None => write!(f, "{} -> {}", self.pod(*index), Shown(action)),
             },
             Entry::Planned { actions, more, wake_at } => {
                 match actions {
@@ -217,9 +217,9 @@ impl fmt::Display for ObservationText<'_> {
 }
 
 /// An action, without the run that it is about.
-struct RecordedAction<'a>(&'a super::RecordedAction);
+struct Shown<'a>(&'a super::RecordedAction);
 
-impl fmt::Display for RecordedAction<'_> {
+impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Action::CreateSandbox => f.write_str("CreateSandbox"),
