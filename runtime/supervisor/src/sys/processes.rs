@@ -264,6 +264,9 @@ mod tests {
     /// In this process as in nodlet, the standard library handles faults.
     #[test]
     fn a_process_whose_filter_forbids_every_call_ends_by_a_fault() {
+        // Each call fails with EPERM. The child cannot allocate: another thread may hold the allocator's lock.
+        let program = vec![0x06 | (0x0005_0000 | libc::EPERM as u64) << 32];
+        let filter = nodlet_host::launch::SeccompConfig { flags: 0, program };
         // SAFETY: the child makes system calls only.
         let child = unsafe { fork(Parent::Caller, None) }.unwrap();
         let Some(child) = child else {
@@ -273,10 +276,7 @@ mod tests {
                 libc::setrlimit(libc::RLIMIT_CORE, &raw const core);
                 libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
             }
-            // Each call fails with EPERM.
-            let program = vec![0x06 | (0x0005_0000 | libc::EPERM as u64) << 32];
-            let installed =
-                crate::sys::install_filter(&nodlet_host::launch::SeccompConfig { flags: 0, program });
+            let installed = crate::sys::install_filter(&filter);
             exit_now(if installed.is_ok() { 0 } else { 99 })
         };
         let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
