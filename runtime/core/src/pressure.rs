@@ -5,10 +5,13 @@
 
 use std::time::Duration;
 
+pub use records_disk::RecordsDisk;
 use serde::{Deserialize, Serialize};
 
 use crate::spec::Quantity;
 use crate::time::Instant;
+
+mod records_disk;
 
 /// The time between two measurements under pressure (the kubelet's `evictionMonitoringPeriod`).
 const EVERY: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::devices::DeviceFiles;
 use nodlet_core::facts::Amounts;
-use nodlet_core::pressure::{Pressure, Thresholds};
+use nodlet_core::pressure::{Pressure, RecordsDisk, Thresholds};
 use nodlet_core::sorted::SortedMap;
 use nodlet_core::time::{Anchor, Instant};
 use nodlet_host::cgroup::Cgroups;
@@ -51,8 +51,8 @@ pub(super) struct Machine {
     pub(super) unstored_labels: Cell<bool>,
     /// `status.images` of the Node.
     pub(super) images: RefCell<Value>,
-    /// Why records cannot be written, and since when.
-    pub(super) broken_disk: RefCell<Option<(String, Instant)>>,
+    /// Whether records can be written.
+    pub(super) records_disk: RefCell<RecordsDisk>,
     anchor: Cell<Anchor>,
 }
 
@@ -72,7 +72,7 @@ impl Machine {
             cluster_labels: RefCell::default(),
             unstored_labels: Cell::default(),
             images: RefCell::new(Value::Array(Vec::new())),
-            broken_disk: RefCell::default(),
+            records_disk: RefCell::default(),
             anchor: Cell::new(nodlet_host::clock::anchor()),
         }
     }

@@ -115,7 +115,8 @@ impl Engine {
                 shell.clone().tasks.answer(pod, saved, move |saved| {
                     // A full file system has the condition DiskPressure.
                     let broken = saved.as_ref().err().filter(|error| error.kind() != ErrorKind::StorageFull);
-                    shell.show_broken_disk(broken.map(|error| format!("failed to write a record: {error}")));
+                    let broken = broken.map(|error| format!("failed to write a record: {error}"));
+                    shell.show_records_disk(|disk, now| disk.written(now, broken));
                     match saved {
                         Ok(()) => Some(Seen::Saved { generation }),
                         Err(error) => Some(Seen::SaveFailed { message: error.to_string().into() }),

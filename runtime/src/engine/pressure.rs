@@ -15,7 +15,7 @@ use std::time::Duration;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::statvfs::{FsFlags, Statvfs, statvfs};
 use nodlet_core::facts::{Observation, PodIndex, PodUsage, Starved, StorageScope};
-use nodlet_core::pressure::{Level, Met, Signal, StarvedResource};
+use nodlet_core::pressure::{Level, Met, RecordsDisk, Signal, StarvedResource};
 use nodlet_core::time::Instant;
 use nodlet_host::cgroup::Usage;
 use nodlet_registry::NodeEvent;
@@ -153,31 +153,24 @@ async fn levels(shell: Rc<Shell>) -> Vec<(Signal, Level)> {
         (levels, broken)
     });
     let (disks, is_read_only) = disks.await;
-    let why = format!("{} is on a file system that is read-only", records_path.display());
-    let is_shown = machine.broken_disk.borrow().as_ref().is_some_and(|(shown, _)| *shown == why);
-    if is_read_only != is_shown {
-        // Another error stays until a record is written.
-        let other = machine.broken_disk.borrow().is_some() && !is_shown;
-        if is_read_only || !other {
-            shell.show_broken_disk(is_read_only.then_some(why));
-        }
-    }
+    let why =
+        is_read_only.then(|| format!("{} is on a file system that is read-only", records_path.display()));
+    shell.show_records_disk(|disk, now| disk.measured(now, why));
     levels.extend(disks.into_iter().filter_map(|(signal, level)| Some((signal, level?))));
     levels
 }
 
 impl Shell {
-    /// Shows whether the node can write its records, on which each start of a pod depends.
-    pub(super) fn show_broken_disk(&self, why: Option<String>) {
-        let machine = &self.machine;
-        if machine.broken_disk.borrow().as_ref().map(|(why, _)| why) == why.as_ref() {
+    /// Shows what was found about the file system of the records, if it is new.
+    pub(super) fn show_records_disk(&self, found: impl FnOnce(&mut RecordsDisk, Instant) -> bool) {
+        let disk = &self.machine.records_disk;
+        if !found(&mut disk.borrow_mut(), nodlet_host::clock::instant()) {
             return;
         }
-        if let Some(why) = &why {
+        if let Some((why, _)) = disk.borrow().broken() {
             self.publication.emit_of_node(NodeEvent::Machine("FilesystemIsReadOnly", why));
         }
-        *machine.broken_disk.borrow_mut() = why.map(|why| (why, nodlet_host::clock::instant()));
-        this_node::publish(&self.config, machine, &self.publication.objects);
+        this_node::publish(&self.config, &self.machine, &self.publication.objects);
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) fn publish(config: &Config, machine: &Machine, objects: &Objects) {
                 .map(|(condition, is_true, since)| (condition, is_true, time(since)))
                 .collect()
         },
-        broken_disk: machine.broken_disk.borrow().as_ref().map(|(why, since)| (why.clone(), time(*since))),
+        broken_disk: machine.records_disk.borrow().broken().map(|(why, since)| (why.into(), time(since))),
         images: machine.images.borrow().clone(),
     };
     let object = node_object(&facts(config, machine), state);
