@@ -203,6 +203,11 @@ impl Device {
         namespace
     }
 
+    /// Gives every later agent the network namespace of another device: two agents run on one machine.
+    pub fn share_network(&mut self, namespace: &Namespace) {
+        self.namespace = Some(namespace.clone());
+    }
+
     /// Makes every later agent run as on a kernel without nf_tables, or with it again.
     pub fn lack_nftables(&mut self, lacks: bool) {
         self.lacks_nftables = lacks;

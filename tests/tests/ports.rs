@@ -6,6 +6,9 @@ use std::net::{TcpListener, UdpSocket};
 
 use nodlet_tests::{Device, Namespace, manifest};
 
+#[path = "ports/agents.rs"]
+mod agents;
+
 /// The board's address on the link to the world.
 const BOARD: &str = "192.0.2.2";
 /// A machine on the board's link.

@@ -40,6 +40,9 @@ use crate::launch::{Ipv6Config, NetworkConfig};
 use crate::paths::Paths;
 use nodlet_core::spec::{Pod, Uid};
 
+/// The beginning of the names of bridges and pods' links, of all agents of the machine.
+const BRIDGES: &str = "nl";
+
 /// The addresses of this node's pods.
 #[derive(Debug)]
 pub struct Network {
@@ -129,7 +132,7 @@ impl Network {
     }
 
     fn of(paths: &Paths, range: Range, ipv6: Option<Ipv6Range>, masquerade: bool) -> Network {
-        let bridge = format!("nl{}", paths.hash());
+        let bridge = format!("{BRIDGES}{}", paths.hash());
         Network {
             range,
             ipv6,
@@ -297,7 +300,7 @@ impl Network {
     fn install(&mut self) -> Result<(), NetworkError> {
         let failed = |source| NetworkError::Firewall { source };
         let mut netlink = Netlink::open().map_err(failed)?;
-        self.forwarding.choose(&mut netlink, &self.bridge).map_err(failed)?;
+        self.forwarding.choose(&mut netlink).map_err(failed)?;
         self.firewall.table.uplinks = self.forwarding.links().to_vec();
         let serves_loopback = self.firewall.table.serves_loopback();
         let applied = self.firewall.apply().map_err(firewall::explain);
@@ -341,7 +344,7 @@ impl Network {
     pub fn follow_links(&mut self) -> Result<bool, NetworkError> {
         let failed = |source| NetworkError::Firewall { source };
         let mut netlink = Netlink::open().map_err(failed)?;
-        let changed = self.forwarding.choose(&mut netlink, &self.bridge).map_err(failed)?;
+        let changed = self.forwarding.choose(&mut netlink).map_err(failed)?;
         if changed {
             self.install()?;
         } else {
@@ -591,6 +594,12 @@ impl Network {
         }
         Ok(())
     }
+}
+
+/// Whether a link is the bridge of an agent of the machine, or the link of one of its pods.
+fn is_of_an_agent(name: &str) -> bool {
+    let hash = name.strip_prefix(BRIDGES).and_then(|rest| rest.as_bytes().get(..8));
+    hash.is_some_and(|hash| hash.iter().all(u8::is_ascii_hexdigit))
 }
 
 fn link_name(index: u32) -> String {

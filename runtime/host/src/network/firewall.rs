@@ -9,6 +9,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::BRIDGES;
 use super::cluster::{Cluster, Peer};
 use super::netlink::Netlink;
 use super::nft::{self, Batch, Nft, Side};
@@ -152,7 +153,11 @@ impl Table {
                     batch.add_rule("forward", &[from.clone(), to_pods, nft::jump("from-cluster")]);
                 }
                 // In a cluster, kube-proxy may send what comes to a port of this node to a pod of another one.
-                None => batch.add_rule("forward", &[from.clone(), elsewhere.clone(), nft::drop_packet()]),
+                // The pods of other agents of the machine get their replies by the same links.
+                None => {
+                    let to_no_pods = nft::links(nft::OIFNAME, false, BRIDGES.as_bytes());
+                    batch.add_rule("forward", &[from.clone(), to_no_pods, nft::drop_packet()]);
+                }
             }
             let foreign = nft::connection(nft::CT_STATUS, false, nft::DNAT);
             let unexpected = nft::connection(nft::CT_STATE, false, nft::ESTABLISHED_OR_RELATED);

@@ -3,15 +3,16 @@
 //! Linux forwards an IPv4 packet if the link by which it *came in* has `forwarding`, whatever the link by which it
 //! leaves has. So the bridge needs it for what pods send, and each other link of the machine with an address for the
 //! replies, and for connections to a `hostPort`. The global switch `net.ipv4.ip_forward` is never changed: if it is on,
-//! the owner of the machine forwards, and nodlet changes no link but the bridge. The links on which nodlet has switched
-//! forwarding on are kept in a file, so that a later agent and `nodlet down` know them.
+//! the owner of the machine forwards, and nodlet changes no link but the bridge. Nor does it change the bridges of other
+//! agents of the machine, which do that themselves. The links on which nodlet has switched forwarding on are kept in a
+//! file, so that a later agent and `nodlet down` know them.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::link_name;
 use super::netlink::Netlink;
+use super::{is_of_an_agent, link_name};
 
 /// The links that forward only because of nodlet.
 #[derive(Debug)]
@@ -49,16 +50,15 @@ impl Forwarding {
         self.file.exists()
     }
 
-    /// Chooses the links that must forward, and records them. Returns whether they are others than before. `ours` is
-    /// the name of the bridge, with which the names of pods' links begin.
-    pub(super) fn choose(&mut self, netlink: &mut Netlink, ours: &str) -> io::Result<bool> {
+    /// Chooses the links that must forward, and records them. Returns whether they are others than before.
+    pub(super) fn choose(&mut self, netlink: &mut Netlink) -> io::Result<bool> {
         let mut chosen: Vec<String> = Vec::new();
         if !is_on(Path::new("/proc/sys/net/ipv4/ip_forward")) {
             for (index, address, _) in netlink.addresses()? {
                 let name = link_name(index);
                 let known = self.links.contains(&name);
                 if !address.is_loopback()
-                    && !name.starts_with(ours)
+                    && !is_of_an_agent(&name)
                     && !chosen.contains(&name)
                     && (known || !is_on(&setting(&name)))
                 {

@@ -118,8 +118,13 @@ fn octets(address: IpAddr) -> Vec<u8> {
 pub(super) fn link(key: u32, is: bool, name: &str) -> Vec<u8> {
     let mut value = name.as_bytes().to_vec();
     value.resize(16, 0);
+    links(key, is, &value)
+}
+
+/// Matches packets by the beginning of the name of a link: `key` is [`IIFNAME`] or [`OIFNAME`].
+pub(super) fn links(key: u32, is: bool, beginning: &[u8]) -> Vec<u8> {
     let operation = if is { EQUAL } else { NOT_EQUAL };
-    [expression("meta", &[word(2, key), word(1, REGISTER)]), compare(REGISTER, operation, &value)].concat()
+    [expression("meta", &[word(2, key), word(1, REGISTER)]), compare(REGISTER, operation, beginning)].concat()
 }
 
 /// Matches packets of the IP version of `address`.

@@ -94,7 +94,7 @@ fn pods_of_a_cluster_reach_each_other_without_translation() {
     assert_eq!(count("chain"), 4);
     // from-cluster 5, to-cluster 3, forward 2, postrouting 2 + 1 + 2.
     assert_eq!(count("rule"), 15);
-    let drops_all = [nft::link(nft::OIFNAME, false, &table.bridge), nft::drop_packet()].concat();
+    let drops_all = [nft::links(nft::OIFNAME, false, BRIDGES.as_bytes()), nft::drop_packet()].concat();
     let bytes = nft::encoded(&table.name, |batch| table.add_chains(batch));
     let has = |found: &[u8]| bytes.windows(found.len()).any(|window| window == found);
     assert!(!has(&drops_all), "kube-proxy sends packets of a node port to other nodes");
