@@ -238,6 +238,59 @@ spec:
 }
 
 #[test]
+fn names_that_no_object_can_have_keep_no_other_pod_from_running() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    plane.line("create secret generic x --from-literal=key=value").ok();
+    // Kubernetes' API accepts any text as a name in these fields. Sent in a request as they are, these would be errors, other
+    // requests, or watches without an end.
+    let odd = |name: &str, volumes: &str| {
+        plane.create(&format!(
+            "
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  nodeName: board-1
+  terminationGracePeriodSeconds: 1
+  containers: [{{name: app, image: 'localhost/demo:1', args: [wait, /end]}}]
+{volumes}"
+        ));
+    };
+    odd("percent", "  volumes: [{name: a, secret: {secretName: '100%'}}]");
+    odd(
+        "query",
+        "  volumes: [{name: a, secret: {secretName: x}}, {name: b, secret: {secretName: 'x&watch=1'}}, \
+                     {name: c, projected: {sources: [{configMap: {name: 'x#y'}}]}}]",
+    );
+    odd("path", "  volumes: [{name: a, persistentVolumeClaim: {claimName: '../../../nodes/board-1'}}]");
+    plane.create(
+        "{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: odd}, spec: {accessModes: [ReadWriteOnce], \
+         volumeName: '../../../api/v1/nodes', resources: {requests: {storage: 1Mi}}}}",
+    );
+    odd("volume", "  volumes: [{name: a, persistentVolumeClaim: {claimName: odd}}]");
+    odd("pull", "  imagePullSecrets: [{name: '../x?watch=1&y=%'}]");
+    plane.create(&manifest::pod("after", "print began then wait /end"));
+    node.device.pod("after").wait_log("app", "began");
+    plane.wait_for("get pod after --no-headers", |pod| pod.contains("1/1"));
+    // Secrets for pulls that do not exist are ignored.
+    plane.wait_for("get pod pull --no-headers", |pod| pod.contains("1/1"));
+    for (waiting, reason) in [
+        ("percent", "100%"),
+        ("query", "x&watch=1"),
+        ("path", "../../../nodes/board-1"),
+        ("volume", "persistentvolumeclaim"),
+    ] {
+        let line = format!("describe pod {waiting}");
+        plane.wait_for(&line, |described| described.contains(reason) && described.contains("FailedMount"));
+    }
+    let log = node.device.agent_log();
+    assert!(!log.contains("no connection to the cluster"), "{log}");
+    plane.line("delete pods --all --wait=false").ok();
+    plane.wait_for("get pods -o name", str::is_empty);
+}
+
+#[test]
 fn joining_fails_with_another_ca_and_another_token() {
     let plane = ControlPlane::start();
     let node = Node::connected(&plane, "board-1");

@@ -48,7 +48,7 @@ pub use device_file::{DeviceDefinition, DeviceSource, parse_device_file};
 use documents::{duplicates, read, with_place};
 pub use emit::to_yaml;
 pub use inject::inject;
-pub use node_name::{check_label, is_node_name, node_name_of};
+pub use node_name::{check_label, is_node_name, is_object_name, node_name_of};
 pub use priority::{Classes, Priority};
 
 /// The objects of a file.

@@ -1,6 +1,7 @@
 //! The copy of a pod of the cluster for this board, and of the objects that the pod needs. Pure.
 
 use nodlet_kube::kinds::Kind;
+use nodlet_kube::manifest::is_object_name;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -149,12 +150,13 @@ fn elements(list: Option<&mut Value>) -> impl Iterator<Item = &mut Value> {
     list.and_then(Value::as_array_mut).into_iter().flatten()
 }
 
-/// The ConfigMaps and Secrets that a spec refers to, each once.
+/// The ConfigMaps and Secrets that a spec refers to, each once. The API accepts any text as the name of an object in a
+/// volume: one that no object can have is not requested, since it could be a part of another request.
 fn references(spec: &Value) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     let mut add = |resource: &'static str, name: &Value| {
         if let Some(name) = name.as_str().filter(|name| {
-            !name.is_empty() && ![TOKEN_PREFIX, trust::PREFIX].iter().any(|own| name.starts_with(own))
+            is_object_name(name) && ![TOKEN_PREFIX, trust::PREFIX].iter().any(|own| name.starts_with(own))
         }) {
             let one = (resource, name.to_owned());
             if !found.contains(&one) {
@@ -188,7 +190,8 @@ fn references(spec: &Value) -> Vec<(&'static str, String)> {
     found
 }
 
-/// The PersistentVolumeClaims of a pod, those that are made for its `ephemeral` volumes included.
+/// The PersistentVolumeClaims of a pod, those that are made for its `ephemeral` volumes included, without names that no
+/// claim can have.
 pub(super) fn claims(pod: &Value) -> Vec<String> {
     let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
     let claim = |volume: &Value| match volume["persistentVolumeClaim"]["claimName"].as_str() {
@@ -198,7 +201,7 @@ pub(super) fn claims(pod: &Value) -> Vec<String> {
         }
         None => None,
     };
-    volumes.filter_map(claim).collect()
+    volumes.filter_map(claim).filter(|name| is_object_name(name)).collect()
 }
 
 /// The manifest of a PersistentVolumeClaim or PersistentVolume that the cluster has bound.
@@ -376,6 +379,26 @@ mod tests {
         let local = local_object(&class, "runtimeclasses");
         assert_eq!((&local["kind"], &local["handler"]), (&json!("RuntimeClass"), &json!("runc")));
         assert_eq!(local["metadata"], json!({ "name": "fast" }));
+    }
+
+    #[test]
+    fn names_that_no_object_can_have_are_not_requested() {
+        let mut volumes = vec![json!({ "name": "right", "secret": { "secretName": "s.1" } })];
+        for odd in
+            ["100%", "x&watch=1", "x?y", "x#y", "../x", "x/y", "X", "x,metadata.name=y", "", "a b", "\u{e9}"]
+        {
+            volumes.push(json!({ "name": "a", "secret": { "secretName": odd } }));
+            volumes.push(json!({ "name": "b", "configMap": { "name": odd } }));
+            volumes.push(json!({ "name": "c", "projected": { "sources": [{ "secret": { "name": odd } }] } }));
+            volumes.push(json!({ "name": "d", "persistentVolumeClaim": { "claimName": odd } }));
+            volumes.push(json!({ "name": odd, "ephemeral": {} }));
+        }
+        let pod = json!({ "metadata": { "name": "web" },
+            "spec": { "volumes": volumes, "imagePullSecrets": [{ "name": "a%" }], "containers": [] } });
+        let local = local(&pod);
+        let objects: Vec<_> = local.objects.iter().filter(|(resource, _)| *resource != SERVICES).collect();
+        assert_eq!(objects, [&("secrets", "s.1".to_owned())]);
+        assert!(local.claims.is_empty(), "{:?}", local.claims);
     }
 
     #[test]

@@ -4,6 +4,11 @@ use crate::object::rules;
 
 /// Whether a Node may have this name. The name also appears in files of the node's pods.
 pub fn is_node_name(name: &str) -> bool {
+    is_object_name(name)
+}
+
+/// Whether an object may have this name, such as a Secret or a PersistentVolumeClaim. Pods may refer to others, too.
+pub fn is_object_name(name: &str) -> bool {
     rules::dns_subdomain(name).is_empty()
 }
 

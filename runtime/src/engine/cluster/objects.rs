@@ -15,7 +15,7 @@ use nodlet_cluster::trust::{self, BUNDLES};
 use nodlet_cluster::watches::{WatchMessage, Watches};
 use nodlet_core::error::causes;
 use nodlet_kube::kinds::Kind;
-use nodlet_kube::manifest::{self, Validation};
+use nodlet_kube::manifest::{self, Validation, is_object_name};
 use nodlet_wire::http::HttpError;
 
 use super::{Failure, Follower, labels};
@@ -176,7 +176,9 @@ impl Follower {
             let Some(claim) = self.read_volume(api, Kind::PersistentVolumeClaim, &path).await? else {
                 continue;
             };
-            let Some(volume) = claim["spec"]["volumeName"].as_str() else { continue };
+            // Whoever makes a claim may write any text there.
+            let volume = claim["spec"]["volumeName"].as_str().filter(|name| is_object_name(name));
+            let Some(volume) = volume else { continue };
             let path = format!("/api/v1/persistentvolumes/{volume}");
             let Some(volume) = self.read_volume(api, Kind::PersistentVolume, &path).await? else { continue };
             for (object, kind) in [(claim, Kind::PersistentVolumeClaim), (volume, Kind::PersistentVolume)] {
