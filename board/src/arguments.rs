@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use lexopt::{Arg, Parser, ValueExt};
 
 use crate::failure::Failure;
+use crate::help;
 
 pub(crate) mod duration;
 
@@ -18,7 +19,6 @@ pub(crate) struct Context {
     pub(crate) namespace: String,
     namespace_given: bool,
     pub(crate) verb: &'static str,
-    pub(crate) help: &'static str,
 }
 
 impl Context {
@@ -31,7 +31,6 @@ impl Context {
             namespace: "default".into(),
             namespace_given: false,
             verb: "",
-            help: "",
         }
     }
 
@@ -88,7 +87,8 @@ impl Context {
 
     /// A failure for a missing or superfluous argument, with the verb's usage line.
     pub(crate) fn wrong_use(&self, why: impl std::fmt::Display) -> Failure {
-        let usage = self.help.lines().find(|line| line.starts_with("Usage:")).unwrap_or("");
+        let help = help::of(self.verb);
+        let usage = help.lines().find(|line| line.starts_with("Usage:")).unwrap_or("");
         Failure::new(format!("{why}\n{usage}\nSee 'nodlet {} --help' for more.", self.verb))
     }
 }

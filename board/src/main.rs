@@ -11,6 +11,7 @@ mod board_json;
 mod boot;
 mod client;
 mod failure;
+mod help;
 mod init;
 #[cfg(target_env = "musl")]
 mod musl;
@@ -73,11 +74,10 @@ fn run() -> Outcome {
             lexopt::Arg::Value(name) => {
                 let name = name.to_string_lossy();
                 if name == "help" {
-                    return help(parser);
+                    return print_help(parser);
                 }
                 let verb = VERBS.iter().find(|verb| verb.name == name).ok_or_else(|| unknown(&name))?;
                 context.verb = verb.name;
-                context.help = verb.help;
                 if verb.name != agent::VERB.name {
                     reset_sigpipe();
                 }
@@ -87,13 +87,13 @@ fn run() -> Outcome {
                 return match (verb.run)(context, parser) {
                     Err(failure) if failure.is_help() => {
                         reset_sigpipe();
-                        println!("{}", verb.help());
+                        println!("{}", help::of(verb.name));
                         Ok(ExitCode::SUCCESS)
                     }
                     outcome => outcome,
                 };
             }
-            lexopt::Arg::Short('h') | lexopt::Arg::Long("help") => return help(parser),
+            lexopt::Arg::Short('h') | lexopt::Arg::Long("help") => return print_help(parser),
             lexopt::Arg::Long("version") => {
                 reset_sigpipe();
                 return (version::VERB.run)(context, parser);
@@ -104,7 +104,7 @@ fn run() -> Outcome {
             }
         }
     }
-    help(parser)
+    print_help(parser)
 }
 
 /// Sets a umask such that only the owner can write to new files, whatever umask the caller has. Permissions
@@ -134,12 +134,12 @@ fn reset_sigpipe() {
     };
 }
 
-fn help(mut parser: lexopt::Parser) -> Outcome {
+fn print_help(mut parser: lexopt::Parser) -> Outcome {
     reset_sigpipe();
     if let Ok(Some(lexopt::Arg::Value(name))) = parser.next() {
         let name = name.to_string_lossy();
         let verb = VERBS.iter().find(|verb| verb.name == name).ok_or_else(|| unknown(&name))?;
-        println!("{}", verb.help());
+        println!("{}", help::of(verb.name));
         return Ok(ExitCode::SUCCESS);
     }
     println!(

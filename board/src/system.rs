@@ -42,67 +42,12 @@ pub(crate) use trial::{agent_program, give_up_trial};
 const IMAGE: &str = "/usr/bin/nodlet";
 
 /// The verb `nodlet system`.
-pub(crate) const VERB: Verb = Verb {
-    name: "system",
-    summary: "Show or update the nodlet that runs this board",
-    help: "\
-Show or update the nodlet that runs this board. The image's own nodlet stays as the
-fallback; an update is on the data partition. An update is tested first: if its agent
-ends or hangs, or pods that were ready do not become ready again, the previous nodlet
-returns automatically. Neither a container nor the board restarts.
-
-Usage: nodlet system [status]
-       nodlet system install FILE [flags]
-       nodlet system rollback
-
-Examples:
-  # The running nodlet, and the result of the last update
-  nodlet system
-
-  # Install an update: FILE.minisig beside it has the signature
-  nodlet system install nodlet-0.2.0
-
-  # The same over SSH; the signature precedes the program
-  cat nodlet-0.2.0.minisig nodlet-0.2.0 | ssh root@board nodlet system install - --wait
-
-  # Return to the previous nodlet
-  nodlet system rollback
-
-Flags:
-      --allow-downgrade   install: accept an older version than the running one
-  -o, --output json       status: as JSON
-      --root DIR          the root of the agent
-      --signature FILE    install: the signature, FILE.minisig by default
-      --wait              install: wait for the end of the trial; exit code 1 if the
-                          update is given up
-",
-    run,
-};
+pub(crate) const VERB: Verb =
+    Verb { name: "system", summary: "Show or update the nodlet that runs this board", run };
 
 /// The verb `nodlet healthcheck`.
-pub(crate) const HEALTHCHECK: Verb = Verb {
-    name: "healthcheck",
-    summary: "Exit with code 0 if the agent is healthy",
-    help: "\
-Exit with code 0 if the agent is healthy: it responds, and its loop runs. Otherwise
-report the problem and exit with code 1. For the hooks of RAUC, SWUpdate and Mender.
-
-Usage: nodlet healthcheck [flags]
-
-Examples:
-  # Check once
-  nodlet healthcheck
-
-  # Wait until all pods are ready, at most two minutes
-  nodlet healthcheck --pods --wait 2m
-
-Flags:
-      --pods            also require that every pod is ready or has succeeded
-      --root DIR        the root of the agent
-      --wait DURATION   retry for at most this time, such as 30s or 2m
-",
-    run: healthcheck,
-};
+pub(crate) const HEALTHCHECK: Verb =
+    Verb { name: "healthcheck", summary: "Exit with code 0 if the agent is healthy", run: healthcheck };
 
 fn healthcheck(mut context: Context, mut parser: Parser) -> Outcome {
     let (mut pods, mut within) = (Pods::Any, Duration::ZERO);

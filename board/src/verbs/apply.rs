@@ -17,37 +17,8 @@ use crate::failure::Failure;
 use crate::verb::{Outcome, Verb};
 use crate::verbs::files::{self, Object};
 
-pub(crate) const VERB: Verb = Verb {
-    name: "apply",
-    summary: "Create or update the objects of manifests",
-    help: "\
-Create or update the objects of manifests. An unchanged pod is left alone. A change
-that is possible in place, such as another image, is made in place; any other change
-replaces the pod after it has ended.
-
-Usage: nodlet apply -f FILE|DIR|- [flags]
-
-Examples:
-  # The objects of a file
-  nodlet apply -f web.yaml
-
-  # Validate the manifests of a directory, without changing anything
-  nodlet apply -f manifests/ --dry-run
-
-  # From a pipe
-  cat web.yaml | nodlet apply -f -
-
-Flags:
-  -f, --filename FILE|DIR|-   manifests in YAML or JSON; can be repeated
-  -n, --namespace NAME        namespace for manifests without one, instead of default
-      --dry-run               validate everything, change nothing
-      --dry-run=client        validate without an agent, for example manifests of a device
-                              image, and warn of images that are not on this machine
-      --validate HOW          handling of unknown fields: strict (rejected), warn or ignore
-      --root DIR              the root of the agent
-",
-    run,
-};
+pub(crate) const VERB: Verb =
+    Verb { name: "apply", summary: "Create or update the objects of manifests", run };
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let apply = Apply::parse(&mut context, &mut parser)?;
@@ -300,7 +271,7 @@ mod tests {
     fn arguments_of_apply() {
         let parse = |line: &str| {
             let mut context = Context::new();
-            context.help = VERB.help;
+            context.verb = VERB.name;
             let mut parser = Parser::from_args(line.split_whitespace());
             Apply::parse(&mut context, &mut parser).map_err(|failure| failure.to_string())
         };

@@ -18,39 +18,7 @@ use crate::verbs::containers;
 /// The default detach keys of Docker and kubectl.
 pub(crate) const DETACH_KEYS: &str = "ctrl-p,ctrl-q";
 
-pub(crate) const VERB: Verb = Verb {
-    name: "attach",
-    summary: "Attach to a running container",
-    help: "\
-Show the further output of a running container, and with -i send input to it
-(`stdin: true`). The first client that attaches to a container with input also gets the
-earlier output, or the number of its bytes if it is more than 64 KiB. The session ends
-with the container's output. At the end of your input, the container's input ends with
-`stdinOnce: true`; otherwise your session ends. A client that reads too slowly misses
-output, and gets the number of missed bytes; the log has the whole output.
-
-Usage: nodlet attach POD [-c CONTAINER] [flags]
-
-Examples:
-  # Watch the output
-  nodlet attach web
-
-  # Use the terminal; Ctrl-P Ctrl-Q detaches, and the container continues
-  nodlet attach -it console
-
-  # Input from a file
-  nodlet attach -i loader < data.csv
-
-Flags:
-  -c, --container NAME    the container
-      --detach-keys KEYS  keys that detach (with -t), instead of ctrl-p,ctrl-q
-  -i, --stdin             send standard input
-  -n, --namespace NAME    the namespace, instead of default
-  -t, --tty               connect this terminal to the container's (`tty: true`)
-      --root DIR          the root of the agent
-",
-    run,
-};
+pub(crate) const VERB: Verb = Verb { name: "attach", summary: "Attach to a running container", run };
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Attach {
@@ -164,7 +132,7 @@ mod tests {
 
     fn parse(line: &str) -> Result<Attach, String> {
         let mut context = Context::new();
-        context.help = VERB.help;
+        context.verb = VERB.name;
         let mut parser = Parser::from_args(line.split_whitespace());
         Attach::parse(&mut context, &mut parser).map_err(|failure| failure.to_string())
     }

@@ -31,74 +31,12 @@ use crate::verb::{Outcome, Verb};
 /// The time for which `nodlet join` waits for the certificate.
 const CERTIFICATE_WITHIN: Duration = Duration::from_secs(120);
 
-pub(crate) const JOIN: Verb = Verb {
-    name: "join",
-    summary: "Make this board a Node of a Kubernetes cluster",
-    help: "\
-Make this board a Node of a Kubernetes cluster. The arguments are those that
-`kubeadm token create --print-join-command` prints. The board makes a key, which never
-leaves it, and the cluster signs a certificate for it. A running agent then registers
-the Node and runs the pods that the cluster assigns to it; without the cluster, they
-continue to run. See docs/cluster.md. If the certificate of an earlier join has expired,
-another join replaces it, and the pods of the cluster stay.
+pub(crate) const JOIN: Verb =
+    Verb { name: "join", summary: "Make this board a Node of a Kubernetes cluster", run: join };
 
-Usage: nodlet join HOST:PORT --token TOKEN --discovery-token-ca-cert-hash HASH [flags]
+pub(crate) const LEAVE: Verb = Verb { name: "leave", summary: "Leave the cluster", run: leave };
 
-Examples:
-  nodlet join 192.0.2.1:6443 --token abcdef.0123456789abcdef \\
-    --discovery-token-ca-cert-hash sha256:1234...
-
-Flags:
-      --discovery-token-ca-cert-hash sha256:HEX
-                         hash of the public key of the cluster's CA; may be repeated
-      --node-name NAME   name of the Node: by default the one of the running agent,
-                         else the host's name
-      --root DIR         the root of the agent
-      --token TOKEN      bootstrap token of the cluster
-",
-    run: join,
-};
-
-pub(crate) const LEAVE: Verb = Verb {
-    name: "leave",
-    summary: "Leave the cluster",
-    help: "\
-Leave the cluster that this board has joined: the credentials are removed, and the pods
-of the cluster end. Pods from files of the board stay. The Node object remains in the
-cluster, since a node may not delete itself: `kubectl delete node NAME`. The board does
-not enrol with its etc/nodlet/bootstrap-kubeconfig again before another `nodlet join`.
-
-Usage: nodlet leave [flags]
-
-Examples:
-  kubectl drain board-7 --ignore-daemonsets
-  ssh root@board-7 nodlet leave
-
-Flags:
-      --root DIR         the root of the agent
-",
-    run: leave,
-};
-
-pub(crate) const SYNC: Verb = Verb {
-    name: "sync",
-    summary: "Connect to the cluster now",
-    help: "\
-Connect to the cluster that this board has joined now, and not only when --sync-every of
-the agent or the back-off of a failed attempt is over: the states of node and pods are
-reported, and changes are taken. Ends when that is done, with exit code 1 if it failed.
-
-Usage: nodlet sync [flags]
-
-Examples:
-  # After a modem has connected
-  nodlet sync
-
-Flags:
-      --root DIR         the root of the agent
-",
-    run: sync,
-};
+pub(crate) const SYNC: Verb = Verb { name: "sync", summary: "Connect to the cluster now", run: sync };
 
 fn join(mut context: Context, mut parser: Parser) -> Outcome {
     let (mut server, mut token, mut name, mut hashes) = (None, None, None, Vec::new());

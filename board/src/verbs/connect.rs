@@ -16,24 +16,7 @@ use crate::failure::Failure;
 use crate::verb::{Outcome, Verb};
 
 /// The verb that is the board's end of a connection.
-pub(crate) const VERB: Verb = Verb {
-    name: remote::CONNECT,
-    summary: "",
-    help: "\
-Join standard input and output to the agent's socket. `nodlet --board` runs this verb
-on the board, over ssh; it is not for people.
-
-Usage: nodlet connect [--root DIR]
-
-Examples:
-  # The reply that kubectl would get
-  printf 'GET /version HTTP/1.0\\r\\n\\r\\n' | ssh root@board nodlet connect
-
-Flags:
-      --root DIR   the root of the agent
-",
-    run: connect,
-};
+pub(crate) const VERB: Verb = Verb { name: remote::CONNECT, summary: "", run: connect };
 
 /// The most bytes of a connection that are copied at once.
 const PIECE: usize = 32 * 1024;

@@ -14,43 +14,8 @@ use crate::verb::{Outcome, Verb};
 use crate::verbs::attach::{self, Attach, DETACH_KEYS};
 use crate::verbs::containers;
 
-pub(crate) const VERB: Verb = Verb {
-    name: "debug",
-    summary: "Add a container with tools to a running pod",
-    help: "\
-Add an ephemeral container to an existing pod, and attach to it with -i. Its image has the
-tools that the pod's own images lack. The container runs once, at most until the pod ends,
-does not affect the pod's phase or conditions, and stays in the pod's list of containers.
-
-With --target, the new container sees the processes of the target container, and the
-target's files below /proc/1/root.
-
-Usage: nodlet debug POD --image IMAGE [flags] [-- COMMAND [ARGUMENTS...]]
-
-Examples:
-  # A shell among the processes of the container app
-  nodlet debug web -it --image busybox --target app
-
-  # A single command, and its output
-  nodlet debug web --image busybox -c look -- ip addr
-  nodlet logs web -c look
-
-Flags:
-      --arguments-only    the words after -- are arguments of the image's command
-      --attach            attach to the container, as -i does
-  -c, --container NAME    name of the new container
-      --image IMAGE       image of the new container
-      --image-pull-policy POLICY
-                          pull policy: Always, IfNotPresent or Never
-  -n, --namespace NAME    the namespace, instead of default
-      --profile PROFILE   privileges: general, baseline, restricted, netadmin or sysadmin
-  -i, --stdin             send standard input; without -t, the end of the input is sent, too
-      --target NAME       container whose processes the new one sees
-  -t, --tty               use a terminal
-      --root DIR          the root of the agent
-",
-    run,
-};
+pub(crate) const VERB: Verb =
+    Verb { name: "debug", summary: "Add a container with tools to a running pod", run };
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Debug {
@@ -260,7 +225,7 @@ mod tests {
 
     fn parse(line: &str) -> Result<Debug, String> {
         let mut context = Context::new();
-        context.help = VERB.help;
+        context.verb = VERB.name;
         let mut parser = Parser::from_args(line.split_whitespace());
         Debug::parse(&mut context, &mut parser).map_err(|failure| failure.to_string())
     }

@@ -15,36 +15,7 @@ use crate::verb::{Outcome, Verb};
 use crate::verbs::files;
 use crate::verbs::resources;
 
-pub(crate) const VERB: Verb = Verb {
-    name: "delete",
-    summary: "Delete pods and other objects",
-    help: "\
-Stop pods and delete them, with their manifests; delete other objects.
-
-Usage: nodlet delete (pod NAME... | pod -l LABELS | pod --all) [flags]
-       nodlet delete (TYPE NAME... | -f FILE|DIR|-) [flags]
-
-Examples:
-  # Stop a pod, and wait until it is gone
-  nodlet delete pod web
-
-  # Delete the objects of a manifest, with a grace period of five seconds
-  nodlet delete -f web.yaml --grace-period=5
-
-Flags:
-  -f, --filename FILE|DIR|-   the objects of these manifests
-  -n, --namespace NAME        the namespace, instead of default
-  -l, --selector LABELS       all pods with these labels
-      --all                   all pods of the namespace
-      --grace-period SECONDS  grace period, instead of the pod's own; 0 means 1 without --force
-      --now                   the same as --grace-period=1
-      --force                 do not wait for the containers to end
-      --ignore-not-found      a missing object is no error
-      --wait=false            do not wait until the pods are gone
-      --root DIR              the root of the agent
-",
-    run,
-};
+pub(crate) const VERB: Verb = Verb { name: "delete", summary: "Delete pods and other objects", run };
 
 const WARNING: &str = "Warning: Immediate deletion does not wait for confirmation that the running resource has been \
                        terminated. The resource may continue to run on the cluster indefinitely.";
@@ -320,7 +291,7 @@ mod tests {
 
     fn parse(line: &str) -> Result<Delete, String> {
         let mut context = Context::new();
-        context.help = VERB.help;
+        context.verb = VERB.name;
         let mut parser = Parser::from_args(line.split_whitespace());
         Delete::parse(&mut context, &mut parser).map_err(|failure| failure.to_string())
     }

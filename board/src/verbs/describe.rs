@@ -13,33 +13,8 @@ use crate::failure::Failure;
 use crate::verb::{Outcome, Verb};
 use crate::verbs::resources::{collection, kind};
 
-pub(crate) const VERB: Verb = Verb {
-    name: "describe",
-    summary: "Show details of pods, the node and other objects",
-    help: "\
-Show the details of pods, of the node or of other objects, and their events.
-
-Usage: nodlet describe (TYPE [NAME_PREFIX...] | TYPE/NAME...) [flags]
-
-TYPE is one of the following:
-{types}
-
-Examples:
-  # Find out why a pod does not run
-  nodlet describe pod web
-
-  # The resources of the node, and their usage
-  nodlet describe node
-
-Flags:
-  -n, --namespace NAME    the namespace, instead of default
-  -A, --all-namespaces    all namespaces
-  -l, --selector LABELS   only objects with these labels: app=web,tier!=back
-      --show-events       show events, too; by default for a single object
-      --root DIR          the root of the agent
-",
-    run,
-};
+pub(crate) const VERB: Verb =
+    Verb { name: "describe", summary: "Show details of pods, the node and other objects", run };
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Describe {
@@ -232,7 +207,6 @@ mod tests {
 
     fn parse(line: &str) -> Result<Describe, String> {
         let mut context = Context::new();
-        context.help = VERB.help;
         context.verb = "describe";
         let mut parser = Parser::from_args(line.split_whitespace());
         Describe::parse(&mut context, &mut parser).map_err(|error| error.to_string())

@@ -35,35 +35,6 @@ use self::report::{Area, Check, Report, Verdict};
 pub(crate) const VERB: Verb = Verb {
     name: "doctor",
     summary: "Check whether this machine, or a kernel's configuration, has what pods need",
-    help: "\
-Check whether this machine has what pods need, and report a remedy for each problem.
-
-Usage: nodlet doctor [--kernel-config FILE | --identity FILE] [-o json]
-
-Needs no agent and no root directory. As root, it tests the kernel's features, in processes
-with their own namespaces, and in a directory beside the data directory, which it removes.
-As another user, it reports what only root can test as unknown.
-
-Exit codes: 0 if nothing that pods need is missing, 1 if something is, 2 if nothing could
-be checked.
-
-Examples:
-  # Before nodlet is installed, or when a pod does not start
-  nodlet doctor
-
-  # A kernel that is not running: from a Buildroot or Yocto build, or copied from a board
-  nodlet doctor --kernel-config output/build/linux-6.12.34/.config
-  nodlet doctor --kernel-config config.gz
-
-  # The nodlet.conf of a board, before it is written to its card
-  nodlet doctor --identity nodlet.conf
-
-Flags:
-      --identity FILE        check only the identity of a board in this nodlet.conf
-      --kernel-config FILE   check only this kernel configuration, compressed with gzip or not
-  -o, --output json          output for programs
-      --root DIR             root whose data directory is checked
-",
     run,
 };
 
@@ -191,7 +162,7 @@ mod tests {
 
     fn parse(line: &str) -> Result<Arguments, String> {
         let mut context = Context::new();
-        (context.help, context.verb) = (VERB.help, VERB.name);
+        context.verb = VERB.name;
         let mut parser = Parser::from_args(line.split_whitespace());
         Arguments::parse(&mut context, &mut parser).map_err(|error| error.to_string())
     }

@@ -14,35 +14,7 @@ use crate::output::{self, Columns, escaped};
 use crate::verb::{Outcome, Verb};
 use crate::verbs::resources;
 
-pub(crate) const VERB: Verb = Verb {
-    name: "events",
-    summary: "Show events in chronological order",
-    help: "\
-Show the events of pods and of the node, in chronological order.
-
-Usage: nodlet events [--for TYPE/NAME] [flags]
-
-Examples:
-  # The past and future events of one pod
-  nodlet events --for pod/web -w
-
-  # All warnings
-  nodlet events -A --types Warning
-
-Flags:
-      --for TYPE/NAME     only events of this object
-      --types TYPES       only events of these types: Normal,Warning
-  -n, --namespace NAME    the namespace, instead of default
-  -A, --all-namespaces    all namespaces
-  -o, --output FORMAT     yaml or json
-      --no-headers        no header line
-  -w, --watch             continue, and show new events
-      --root DIR          the root of the agent
-
-Events are kept in memory for an hour, and are not written to flash.
-",
-    run,
-};
+pub(crate) const VERB: Verb = Verb { name: "events", summary: "Show events in chronological order", run };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Format {
@@ -217,7 +189,6 @@ mod tests {
 
     fn parse(line: &str) -> Result<Events, String> {
         let mut context = Context::new();
-        context.help = VERB.help;
         context.verb = "events";
         let mut parser = Parser::from_args(line.split_whitespace());
         Events::parse(&mut context, &mut parser).map_err(|error| error.to_string())

@@ -16,30 +16,7 @@ use crate::failure::Failure;
 use crate::verb::{Outcome, Verb};
 use crate::verbs::containers;
 
-pub(crate) const VERB: Verb = Verb {
-    name: "exec",
-    summary: "Run a command in a container",
-    help: "\
-Run a command in a running container. The exit code is that of the command.
-
-Usage: nodlet exec POD [-c CONTAINER] [flags] -- COMMAND [ARGUMENTS...]
-
-Examples:
-  # One command
-  nodlet exec web -- cat /etc/hosts
-
-  # A shell
-  nodlet exec -it web -c app -- sh
-
-Flags:
-  -c, --container NAME    the container
-  -i, --stdin             send standard input
-  -n, --namespace NAME    the namespace, instead of default
-  -t, --tty               use a terminal
-      --root DIR          the root of the agent
-",
-    run,
-};
+pub(crate) const VERB: Verb = Verb { name: "exec", summary: "Run a command in a container", run };
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Exec {
@@ -160,7 +137,7 @@ mod tests {
 
     fn parse(line: &str) -> Result<Exec, String> {
         let mut context = Context::new();
-        context.help = VERB.help;
+        context.verb = VERB.name;
         let mut parser = Parser::from_args(line.split_whitespace());
         Exec::parse(&mut context, &mut parser).map_err(|failure| failure.to_string())
     }

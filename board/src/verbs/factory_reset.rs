@@ -10,24 +10,8 @@ use crate::init::storage::{self, RESET_MARKER};
 use crate::verb::{Outcome, Verb};
 use crate::verbs::power;
 
-pub(crate) const VERB: Verb = Verb {
-    name: "factory-reset",
-    summary: "Recreate the data partition of the board, and reboot",
-    help: "\
-Reboot the board, and recreate its data partition at the boot: all applied objects,
-loaded images and logs are lost. The content of the boot partition, such as the board's
-name, and the pods and images of the device image stay. A file `factory-reset` on the boot
-partition has the same effect.
-
-For boards that boot from a disk image and whose init is nodlet.
-
-Usage: nodlet factory-reset
-
-Examples:
-  ssh root@board nodlet factory-reset
-",
-    run,
-};
+pub(crate) const VERB: Verb =
+    Verb { name: "factory-reset", summary: "Recreate the data partition of the board, and reboot", run };
 
 /// The error on a machine with another init, whose data partition nodlet must not empty.
 const ONLY_A_BOARD: &str = "only a board that nodlet's init booted has a data partition of nodlet to reset";

@@ -18,41 +18,7 @@ use crate::verbs::files;
 use crate::verbs::resources;
 use crate::verbs::resources::collection;
 
-pub(crate) const VERB: Verb = Verb {
-    name: "get",
-    summary: "List pods, events and other objects",
-    help: "\
-List objects.
-
-Usage: nodlet get (TYPE [NAME...] | -f FILE|DIR|-) [flags]
-
-TYPE is one of the following, or TYPE/NAME:
-{types}
-
-Examples:
-  # The pods of the namespace default, and their changes
-  nodlet get pods -w
-
-  # The address of every pod of a namespace
-  nodlet get pods -n kitchen -o wide
-
-  # One pod, as the API returns it
-  nodlet get pod web -o yaml
-
-Flags:
-  -f, --filename FILE|DIR|-   the objects of these manifests
-  -n, --namespace NAME        the namespace, instead of default
-  -A, --all-namespaces        all namespaces
-  -l, --selector LABELS       only objects with these labels: app=web,tier!=back
-      --field-selector FIELDS only objects with these fields: status.phase=Running
-  -o, --output FORMAT         wide, yaml, json or name
-      --no-headers            no header line
-      --show-labels           the labels of each object, as the last column
-  -w, --watch                 continue, and show changes
-      --root DIR              the root of the agent
-",
-    run,
-};
+pub(crate) const VERB: Verb = Verb { name: "get", summary: "List pods, events and other objects", run };
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Format {
@@ -323,7 +289,6 @@ mod tests {
 
     fn parse(line: &str) -> Result<(Get, String), String> {
         let mut context = Context::new();
-        context.help = VERB.help;
         context.verb = "get";
         let mut parser = Parser::from_args(line.split_whitespace());
         Get::parse(&mut context, &mut parser)
@@ -381,7 +346,11 @@ mod tests {
         for row in kinds::KINDS {
             let short = row.short_names.first().map(|name| format!(" ({name})")).unwrap_or_default();
             for verb in [&VERB, &crate::verbs::describe::VERB] {
-                assert!(verb.help().contains(&format!("{}{short}", row.plural)), "{}", row.plural);
+                assert!(
+                    crate::help::of(verb.name).contains(&format!("{}{short}", row.plural)),
+                    "{}",
+                    row.plural
+                );
             }
         }
     }

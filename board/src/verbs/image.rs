@@ -33,44 +33,7 @@ pub(crate) const UNPACK: &str = "unpack";
 /// in memory until all are known, and the most that `LayerBounds` accepts fit.
 const UNPACK_MEMORY: u64 = 160 * 1024 * 1024;
 
-pub(crate) const VERB: Verb = Verb {
-    name: "image",
-    summary: "Load, pull, list and remove images",
-    help: "\
-Manage the images on this board.
-
-Usage: nodlet image load FILE|DIR|- [--platform OS/ARCH] [--name NAME]
-       nodlet image pull NAME [--platform OS/ARCH]
-       nodlet image ls
-       nodlet image rm NAME|ID...
-
-load accepts OCI image layouts (archives or directories) and docker archives, as
-saved by podman, buildah, skopeo and docker, compressed or not.
-
-pull gets an image from its registry, or from a mirror that
-/etc/containers/registries.conf names. Credentials are those of root's podman.
-
-Examples:
-  # From a laptop, without a registry
-  podman save docker.io/library/nginx:latest | ssh board nodlet image load -
-
-  # One of several platforms, with a name
-  nodlet image load app.tar --platform linux/arm64 --name example.com/app:1
-
-  # From a registry, with the mirrors and credentials of podman's files
-  nodlet image pull docker.io/library/nginx:latest
-
-  # List images, and remove one
-  nodlet image ls
-  nodlet image rm example.com/app:1
-
-Flags:
-      --platform OS/ARCH[/VARIANT]  platform of the image to load, instead of this machine's
-      --name NAME                   name for an image without a name in its archive
-      --root DIR                    the root of the agent
-",
-    run,
-};
+pub(crate) const VERB: Verb = Verb { name: "image", summary: "Load, pull, list and remove images", run };
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let mut values = Vec::new();

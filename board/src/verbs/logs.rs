@@ -11,35 +11,7 @@ use crate::failure::Failure;
 use crate::verb::{Outcome, Verb};
 use crate::verbs::containers;
 
-pub(crate) const VERB: Verb = Verb {
-    name: "logs",
-    summary: "Print the logs of a container",
-    help: "\
-Print the logs of a container.
-
-Usage: nodlet logs POD [CONTAINER] [flags]
-
-Examples:
-  # Follow the log, beginning with the last ten lines
-  nodlet logs -f --tail=10 web
-
-  # The log of the previous run
-  nodlet logs -p web -c app
-
-Flags:
-  -c, --container NAME    the container
-  -f, --follow            continue until the container ends
-  -n, --namespace NAME    the namespace, instead of default
-  -p, --previous          the log of the previous run
-      --since DURATION    only lines newer than this: 5s, 2m, 3h
-      --since-time TIME   only lines since this time: 2026-01-31T12:00:00Z
-      --tail LINES        the last lines; -1 for all
-      --limit-bytes N     maximum number of bytes
-      --timestamps        print the time before each line
-      --root DIR          the root of the agent
-",
-    run,
-};
+pub(crate) const VERB: Verb = Verb { name: "logs", summary: "Print the logs of a container", run };
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let logs = Logs::parse(&mut context, &mut parser)?;
@@ -156,7 +128,7 @@ mod tests {
 
     fn parse(line: &str) -> Result<Logs, String> {
         let mut context = Context::new();
-        context.help = VERB.help;
+        context.verb = VERB.name;
         let mut parser = Parser::from_args(line.split_whitespace());
         Logs::parse(&mut context, &mut parser).map_err(|failure| failure.to_string())
     }

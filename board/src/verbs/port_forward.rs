@@ -20,29 +20,8 @@ use crate::failure::Failure;
 use crate::verb::{Outcome, Verb};
 use crate::verbs::containers;
 
-pub(crate) const VERB: Verb = Verb {
-    name: "port-forward",
-    summary: "Forward ports of this machine to a pod",
-    help: "\
-Listen on ports of this machine and forward connections to a pod, also to programs that
-listen on its 127.0.0.1 or ::1. Continues until it is interrupted.
-
-Usage: nodlet port-forward POD [LOCAL:]REMOTE... [flags]
-
-Examples:
-  # Forward port 8080 of this machine to port 80 of the pod
-  nodlet port-forward web 8080:80
-
-  # The same number on both sides, a port by its name, and a free local port
-  nodlet port-forward web 5000 6000:metrics :80
-
-Flags:
-      --address ADDRESS   listen on this address instead of 127.0.0.1
-  -n, --namespace NAME    the namespace, instead of default
-      --root DIR          the root of the agent
-",
-    run,
-};
+pub(crate) const VERB: Verb =
+    Verb { name: "port-forward", summary: "Forward ports of this machine to a pod", run };
 
 /// The stream numbers of the one connection that a WebSocket carries.
 const ERROR: u32 = 1;
@@ -259,7 +238,7 @@ mod tests {
 
     fn parse(line: &str) -> Result<PortForward, String> {
         let mut context = Context::new();
-        context.help = VERB.help;
+        context.verb = VERB.name;
         let mut parser = Parser::from_args(line.split_whitespace());
         PortForward::parse(&mut context, &mut parser).map_err(|failure| failure.to_string())
     }

@@ -15,15 +15,6 @@ use crate::verb::{Outcome, Verb};
 pub(crate) const REBOOT: Verb = Verb {
     name: "reboot",
     summary: "End all pods and reboot the board",
-    help: "\
-End all pods, each within its own grace period, and reboot the board. For boards
-whose init is nodlet; elsewhere use the init's own command.
-
-Usage: nodlet reboot
-
-Examples:
-  ssh root@board nodlet reboot
-",
     run: |context, parser| go_down(context, parser, Signal::SIGTERM),
 };
 
@@ -31,15 +22,6 @@ Examples:
 pub(crate) const POWEROFF: Verb = Verb {
     name: "poweroff",
     summary: "End all pods and turn the board off",
-    help: "\
-End all pods, each within its own grace period, and turn the board off. For boards
-whose init is nodlet; elsewhere use the init's own command.
-
-Usage: nodlet poweroff
-
-Examples:
-  ssh root@board nodlet poweroff
-",
     run: |context, parser| go_down(context, parser, Signal::SIGUSR2),
 };
 

@@ -33,51 +33,8 @@ use archive::Archive;
 use options::Push;
 pub(crate) use receive::run as receive;
 
-pub(crate) const VERB: Verb = Verb {
-    name: "push",
-    summary: "Send images and manifests to a board, all or nothing",
-    help: "\
-Send images and manifests to a board over ssh. Either all images are loaded and all
-manifests applied, or nothing changes. Layers that the board has are not sent, and of a layer
-that changed little, only the changed blocks are sent. After a dropped connection, the push
-resumes automatically; a repeated push resumes, too.
-
-Usage: nodlet push [USER@]BOARD[:PORT] FILE|DIR... [flags]
-       nodlet push [USER@]BOARD[:PORT] --system FILE [--signature FILE] [--allow-downgrade]
-
-A FILE is a manifest, or an image archive that `nodlet image load` accepts; a DIR is an
-OCI image layout, or contains manifests (.yaml, .yml, .json) and archives (.tar, .tar.gz,
-.tgz, .tar.zst). Of an archive for several platforms, only the board's image is sent.
-
-With --system, FILE is a newer nodlet for a board whose init is nodlet. The board tests
-it, and either keeps it or returns to the previous one; the push waits for the result, and
-its exit code is 0 if the update was kept.
-
-Examples:
-  # A pod and its image; succeeds when the pod is ready
-  podman save -o web.tar localhost/web && nodlet push root@board web.tar web.yaml --wait
-
-  # Validate a push of everything in a directory
-  nodlet push root@board site/ --dry-run
-
-  # A newer nodlet, with its signature in nodlet-0.2.0.minisig
-  nodlet push root@board --system nodlet-0.2.0
-
-Flags:
-      --wait[=DURATION]       wait until all pods are ready, at most DURATION (2m by default)
-      --dry-run               validate everything, send no layer, change nothing
-  -n, --namespace NAME        namespace for manifests without one, instead of default
-      --validate HOW          handling of unknown fields: strict (rejected), warn or ignore
-      --retries N             attempts without progress after a dropped connection, 6 by
-                              default, within a minute
-      --board BOARD           the board, instead of the first argument (or $NODLET_BOARD)
-      --system FILE           a newer nodlet, instead of images and manifests
-      --signature FILE        with --system: the signature, FILE.minisig by default
-      --allow-downgrade       with --system: accept an older version than the running one
-      --root DIR              the root of the agent, on the board
-",
-    run,
-};
+pub(crate) const VERB: Verb =
+    Verb { name: "push", summary: "Send images and manifests to a board, all or nothing", run };
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let push = Push::parse(&mut context, &mut parser)?;

@@ -9,32 +9,7 @@ use crate::client::{Client, encode};
 use crate::verb::{Outcome, Verb};
 use crate::verbs::containers::pod_name;
 
-pub(crate) const VERB: Verb = Verb {
-    name: "restart",
-    summary: "Restart the containers of pods",
-    help: "\
-Restart the containers of pods, for example after an image with the same tag was loaded.
-
-Each container ends within the grace period of its pod, and another run follows, whatever
-the restart policy is. The pod keeps its address and its volumes. Init containers, and
-containers that are complete, do not run again.
-
-Usage: nodlet restart POD... [flags]
-
-Examples:
-  # Restart all containers of a pod
-  nodlet restart web
-
-  # Restart one container
-  nodlet restart web -c server
-
-Flags:
-  -c, --container NAME   only this container
-  -n, --namespace NAME   the namespace, instead of default
-      --root DIR         the root of the agent
-",
-    run,
-};
+pub(crate) const VERB: Verb = Verb { name: "restart", summary: "Restart the containers of pods", run };
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let (mut pods, mut container) = (Vec::new(), None);

@@ -7,31 +7,8 @@ use crate::client::{Client, encode};
 use crate::failure::Failure;
 use crate::verb::{Outcome, Verb};
 
-pub(crate) const VERB: Verb = Verb {
-    name: "ring",
-    summary: "Show the latest observations and actions of the agent",
-    help: "\
-Show the latest observations and actions of the agent: a line for each observation
-(<-) and for each action (->), with the seconds since the boot. The last 512 are kept
-in memory; text that is only for people is left out. The output of -o json can be
-replayed to the same version of nodlet, which then makes the same decisions.
-
-Usage: nodlet ring [flags]
-
-Examples:
-  # Find out why a pod was restarted
-  nodlet ring | less
-
-  # Record future entries for a bug report
-  nodlet ring -f -o json > ring.json
-
-Flags:
-  -f, --follow          continue until the agent ends
-  -o, --output FORMAT   json: one object per line
-      --root DIR        the root of the agent
-",
-    run,
-};
+pub(crate) const VERB: Verb =
+    Verb { name: "ring", summary: "Show the latest observations and actions of the agent", run };
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let (mut follow, mut format) = (false, String::new());

@@ -10,28 +10,8 @@ use crate::failure::Failure;
 use crate::verb::{Outcome, Verb};
 use crate::verbs::power;
 
-pub(crate) const VERB: Verb = Verb {
-    name: "safe-mode",
-    summary: "Show whether the board is in safe mode, or leave it",
-    help: "\
-Show whether the board is in safe mode, and why. In safe mode, network and SSH
-are up, and neither agent nor pods run. A board whose init is nodlet enters it when the
-agent kept failing in several boots in a row, and for one boot with the kernel
-argument nodlet.safe. It stays in safe mode over reboots until somebody leaves it.
-
-Usage: nodlet safe-mode [flags]
-
-Examples:
-  ssh root@board nodlet safe-mode
-
-  # After the cause was removed
-  ssh root@board nodlet safe-mode --leave
-
-Flags:
-      --leave   clear the failures, and reboot into normal mode
-",
-    run,
-};
+pub(crate) const VERB: Verb =
+    Verb { name: "safe-mode", summary: "Show whether the board is in safe mode, or leave it", run };
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let mut leave = false;

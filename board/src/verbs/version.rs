@@ -11,28 +11,8 @@ use crate::failure::Failure;
 use crate::output;
 use crate::verb::{Outcome, Verb};
 
-pub(crate) const VERB: Verb = Verb {
-    name: "version",
-    summary: "Print the versions of this program and of the agent",
-    help: "\
-Print the versions of this program and of the agent.
-
-Usage: nodlet version [flags]
-
-Examples:
-  # Both versions
-  nodlet version
-
-  # Without an agent
-  nodlet version --client
-
-Flags:
-      --client          only the version of this program
-  -o, --output FORMAT   json or yaml
-      --root DIR        the root of the agent
-",
-    run,
-};
+pub(crate) const VERB: Verb =
+    Verb { name: "version", summary: "Print the versions of this program and of the agent", run };
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let (mut client_only, mut format) = (false, None);

@@ -147,7 +147,7 @@ mod tests {
 
     fn parse(line: &str) -> Result<Push, String> {
         let mut context = Context::new();
-        (context.help, context.board) = (VERB.help, None);
+        (context.verb, context.board) = (VERB.name, None);
         let mut parser = Parser::from_args(line.split_whitespace());
         Push::parse(&mut context, &mut parser).map_err(|failure| failure.to_string())
     }
