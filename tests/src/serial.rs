@@ -4,7 +4,8 @@ use std::ffi::c_char;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 
 use crate::guest::{has_port, port};
 
@@ -27,7 +28,7 @@ impl SerialLine {
         if has_port("wire") {
             return Ok(SerialLine::Usb(port("wire")));
         }
-        let console = File::open("/dev/tty0")?;
+        let console = open_terminal(Path::new("/dev/tty0"))?;
         let mut number: libc::c_int = 0;
         // SAFETY: this request writes the number of a free terminal.
         if unsafe { libc::ioctl(console.as_raw_fd(), VT_OPENQRY as _, &raw mut number) } < 0 {
@@ -37,7 +38,7 @@ impl SerialLine {
             return Err(io::Error::other("all virtual terminals are open"));
         }
         let path = PathBuf::from(format!("/dev/tty{number}"));
-        Ok(SerialLine::Terminal(OpenOptions::new().read(true).write(true).open(&path)?, path))
+        Ok(SerialLine::Terminal(open_terminal(&path)?, path))
     }
 
     /// The line of a device file that names the device.
@@ -54,7 +55,7 @@ impl SerialLine {
             SerialLine::Usb(port) => port.write_all(text.as_bytes()),
             SerialLine::Terminal(terminal, path) => {
                 // The end of a session that the terminal controlled has hung up the files that were open.
-                *terminal = OpenOptions::new().read(true).write(true).open(path)?;
+                *terminal = open_terminal(path)?;
                 text.bytes().try_for_each(|byte| {
                     let byte = byte as c_char;
                     // SAFETY: this request reads one character.
@@ -66,4 +67,10 @@ impl SerialLine {
             }
         }
     }
+}
+
+/// Opens a terminal. It does not become the one that controls this session: the kernel would hang up all of the session,
+/// including the agent of `cargo xtask demo --keep`, when its first process ends.
+fn open_terminal(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOCTTY).open(path)
 }

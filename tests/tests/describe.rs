@@ -121,6 +121,18 @@ fn a_pod_and_its_node_are_described_as_kubectl_describes_them() {
     );
 }
 
+/// kubectl searches events by the UID of the Node, and again by its name.
+#[test]
+fn a_machine_without_an_identity_is_described_with_each_event_once() {
+    let mut device = Device::new();
+    device.own_etc();
+    device.start_agent();
+    let kubectl = Kubectl::new(&device);
+    let text = same(&device, &kubectl, ["describe", "node"]);
+    assert_eq!(text.matches("Starting kubelet.").count(), 1, "{text}");
+    assert!(text.lines().any(|line| line.trim_end() == "  Machine ID:"), "{text}");
+}
+
 #[test]
 fn a_pod_that_does_not_run_has_a_reason_in_its_status() {
     let device = Device::start();

@@ -64,6 +64,9 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         show.leave(gateway);
         return Ok(());
     }
+    if outcome.is_err() {
+        show.print_logs();
+    }
     say("Taking everything down again");
     let down = show.nodlet(&["down"]);
     show.forget();
@@ -271,6 +274,22 @@ impl Show {
         Ok(())
     }
 
+    /// Prints what is known about a failure: the pods, the last lines of each container, and those of the agent.
+    fn print_logs(&self) {
+        const LINES: usize = 20;
+        say("It failed. The pods, what their containers wrote last, and what the agent wrote last");
+        let _ = self.nodlet(&["get", "pods", "-o", "wide"]);
+        let pods = self.quietly(&["get", "pods", "-o", "json"]).unwrap_or_default();
+        let pods: serde_json::Value = serde_json::from_str(&pods).unwrap_or_default();
+        for (pod, container) in containers(&pods) {
+            let _ = self.nodlet(&["logs", &pod, "-c", &container, &format!("--tail={LINES}")]);
+        }
+        let log = fs::read_to_string(self.root.join("agent.log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        println!("$ tail -n {LINES} $NODLET_ROOT/agent.log");
+        lines[lines.len().saturating_sub(LINES)..].iter().for_each(|line| println!("{line}"));
+    }
+
     /// Waits for the agent, which ends with its pods after `down`.
     fn forget(&mut self) {
         if let Some(agent) = &mut self.agent {
@@ -294,6 +313,19 @@ impl Show {
         println!("nodlet delete pod {pod:<23} # enough of it");
         println!("nodlet down                              # all pods end; manifests and images stay");
     }
+}
+
+/// The names of all containers in a list of pods, each with the name of its pod.
+fn containers(pods: &serde_json::Value) -> Vec<(String, String)> {
+    let items = pods["items"].as_array().into_iter().flatten();
+    let of_pod = |pod: &serde_json::Value| {
+        let name = pod["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let kinds = ["initContainers", "containers"].map(|kind| pod["spec"][kind].as_array().cloned());
+        let containers = kinds.into_iter().flatten().flatten();
+        let names = containers.filter_map(|container| Some(container["name"].as_str()?.to_owned()));
+        names.map(|container| (name.clone(), container)).collect::<Vec<_>>()
+    };
+    items.flat_map(of_pod).collect()
 }
 
 /// The page of a web server on port 8080.
@@ -324,4 +356,19 @@ fn end(child: &mut Child) {
 /// The start time in `/proc/1/stat`; the preceding name may contain anything.
 fn start_of(stat: &str) -> Option<&str> {
     stat.rsplit(')').next()?.split_whitespace().nth(19)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_logs_of_every_container_are_shown_after_a_failure() {
+        let spec =
+            serde_json::json!({"initContainers": [{"name": "first"}], "containers": [{"name": "app"}]});
+        let pods = serde_json::json!({"items": [{"metadata": {"name": "web"}, "spec": spec}]});
+        let named = |container: &str| ("web".to_owned(), container.to_owned());
+        assert_eq!(containers(&pods), [named("first"), named("app")]);
+        assert_eq!(containers(&serde_json::Value::Null), []);
+    }
 }

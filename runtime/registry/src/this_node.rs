@@ -204,7 +204,7 @@ pub fn node_object(facts: &NodeFacts<'_>, state: NodeState) -> Value {
         "kind": "Node",
         "metadata": {
             "name": facts.name,
-            "uid": uid(&state.machine_id),
+            "uid": if state.machine_id.is_empty() { state.boot_id.clone() } else { uid(&state.machine_id) },
             "creationTimestamp": state.began,
             "labels": info.labels,
         },
@@ -296,7 +296,8 @@ pub fn architecture(processor: &str) -> &str {
     }
 }
 
-/// The UID of the Node: the identity of the machine, in the form of a UUID.
+/// The UID of the Node: the identity of the machine, in the form of a UUID. A machine without one has that of its boot:
+/// kubectl shows events of a Node without UID twice.
 fn uid(machine: &str) -> String {
     let digits = machine.char_indices().flat_map(|(index, digit)| {
         matches!(index, 8 | 12 | 16 | 20).then_some('-').into_iter().chain([digit])
@@ -425,6 +426,9 @@ mod tests {
             broken_disk: None,
             images: node_images(Vec::new()),
         };
+        let anonymous = NodeState { machine_id: String::new(), ..state(false, None) };
+        let object = with_facts([1024 * MIB, 0, 2 * MIB], |facts| node_object(facts, anonymous));
+        assert_eq!(object["metadata"]["uid"], "1", "the boot is what identifies it");
         let of = |goes_down, ip| {
             with_facts([1024 * MIB, 0, 2 * MIB], |facts| node_object(facts, state(goes_down, ip)))
         };
