@@ -3,9 +3,12 @@
 package main
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"fmt"
+	"io"
 	"log"
 	"net/http"
 	"net/http/httputil"
@@ -14,6 +17,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 )
 
 // Forwards requests to another API server, with the user of the client's certificate in headers (the
@@ -44,6 +48,16 @@ func main() {
 	}
 	// Requests without a user must not have that of the proxy.
 	anonymous, authenticated := proxy(), proxy(client)
+	authenticated.ModifyResponse = func(response *http.Response) error {
+		fault, _ := os.ReadFile(path("fault"))
+		if strings.TrimSpace(string(fault)) != "lies" || response.Request.URL.Path != "/api/v1/pods" {
+			return nil
+		}
+		if response.Request.URL.Query().Get("watch") != "" {
+			return nil
+		}
+		return lie(response)
+	}
 	handle := func(w http.ResponseWriter, r *http.Request) {
 		fault, _ := os.ReadFile(path("fault"))
 		fmt.Fprintf(requests, "%s %s %s\n", strings.TrimSpace(string(fault)), r.Method, r.URL)
@@ -77,8 +91,13 @@ func main() {
 	check(server.ListenAndServeTLS(path("apiserver.crt"), path("apiserver.key")))
 }
 
+// late is the number of requests for Secrets.
+var late atomic.Int32
+
 // fails responds with a fault. It returns false if the API server responds, perhaps to another request:
-// with the fault "old", a watch begins with the first version of all, and with "short", it lasts 8 s.
+// with the fault "old", a watch begins with the first version of all, and with "short", it lasts 8 s. With "lies",
+// lists of pods have more items (see lie); with "secret", only Secrets fail, and with "late", only the first two requests
+// for them do.
 func fails(fault string, w http.ResponseWriter, r *http.Request) bool {
 	watches := r.URL.Query().Get("watch") != ""
 	if code, err := strconv.Atoi(fault); err == nil {
@@ -99,6 +118,30 @@ func fails(fault string, w http.ResponseWriter, r *http.Request) bool {
 		panic(http.ErrAbortHandler)
 	case fault == "version":
 		fmt.Fprint(w, `{"kind":"Unknown","apiVersion":"example.com/v9","metadata":[],"items":{"a":1},"status":7}`)
+	case fault == "secret" && strings.Contains(r.URL.Path, "/secrets"):
+		return fails("500", w, r)
+	case fault == "late" && strings.Contains(r.URL.Path, "/secrets") && late.Add(1) <= 2:
+		return fails("403", w, r)
+	case fault == "redirect":
+		// To itself: whoever follows it asks without end, and elsewhere with the credentials.
+		http.Redirect(w, r, "https://"+r.Host+r.URL.RequestURI(), http.StatusTemporaryRedirect)
+	case fault == "upgrade":
+		// To a protocol that nobody asked for.
+		if hijacker, ok := w.(http.Hijacker); ok {
+			connection, _, err := hijacker.Hijack()
+			check(err)
+			fmt.Fprint(connection, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+			fmt.Fprint(connection, strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 1000))
+			connection.Close()
+		} else {
+			w.Header().Set("Upgrade", "x")
+			w.WriteHeader(http.StatusMisdirectedRequest)
+		}
+	case fault == "headers":
+		for at := range 200 {
+			w.Header().Set(fmt.Sprintf("X-Header-%d", at), strings.Repeat("x", 4000))
+		}
+		fmt.Fprint(w, "{}")
 	case fault == "endless" && watches:
 		event := fmt.Sprintf(`{"type":"BOOKMARK","object":{"kind":"Pod","metadata":{"resourceVersion":"1"},"x":"%s"}}`, strings.Repeat("x", 1000))
 		for {
@@ -122,6 +165,51 @@ func fails(fault string, w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	return true
+}
+
+// lie adds pods to a list that no API server could have: names, namespaces and UIDs that lead out of the directory of
+// whoever makes paths of them, one pod twice under two UIDs, none at all, and fields of other types.
+func lie(response *http.Response) error {
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err
+	}
+	var list map[string]any
+	if err := json.Unmarshal(body, &list); err != nil {
+		return err
+	}
+	pod := func(namespace, name, uid string) map[string]any {
+		return map[string]any{
+			"metadata": map[string]any{"namespace": namespace, "name": name, "uid": uid},
+			"spec": map[string]any{
+				"nodeName": "board-1", "serviceAccountName": "../default",
+				"containers": []any{map[string]any{"name": "app", "image": "localhost/demo:1", "args": []any{"wait", "/end"}}},
+				"volumes": []any{map[string]any{"name": "t", "projected": map[string]any{"sources": []any{
+					map[string]any{"serviceAccountToken": map[string]any{"path": "token"}}}}}},
+			},
+		}
+	}
+	items, _ := list["items"].([]any)
+	list["items"] = append(items,
+		pod("../../../../tmp", "evil", "../../../../tmp/evil"),
+		pod("default", "../../../etc/evil", "u1"),
+		pod("default", "evil", "../../../../etc/evil"),
+		pod("", "", ""),
+		pod("default", "twin", "u2"),
+		pod("default", "twin", "u3"),
+		pod("default", strings.Repeat("a", 5000), "u4"),
+		map[string]any{"metadata": 7, "spec": []any{}},
+		map[string]any{"metadata": map[string]any{"uid": "u5", "deletionTimestamp": 5, "deletionGracePeriodSeconds": "x"}},
+		map[string]any{},
+	)
+	body, err = json.Marshal(list)
+	if err != nil {
+		return err
+	}
+	response.Body = io.NopCloser(bytes.NewReader(body))
+	response.ContentLength = int64(len(body))
+	response.Header.Set("Content-Length", strconv.Itoa(len(body)))
+	return nil
 }
 
 // set replaces a parameter of a request.

@@ -254,10 +254,16 @@ impl Follower {
             let why = format!("{} of this board defines a pod of the same name", file.display());
             return self.reject(api, known, &why).await;
         }
+        let mut attempts = 4;
         for (resource, name) in &needs.objects {
             let reference = known.reference(resource, name);
-            if !self.objects.is_current(&reference) {
-                self.fetch(api, true, &reference).await?;
+            // Without an optional object that it may not read yet, the pod would start for good.
+            while !self.objects.is_current(&reference)
+                && !self.fetch(api, true, &reference).await?
+                && attempts > 0
+            {
+                attempts -= 1;
+                smol::Timer::after(Duration::from_millis(500)).await;
             }
         }
         if let Err(why) = self.fetch_volumes(api, known, &needs.claims).await? {
