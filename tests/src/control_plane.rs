@@ -174,6 +174,11 @@ impl ControlPlane {
         self.requests_since(0).len()
     }
 
+    /// The request that was kept or cut last, after its fault, such as `cut 3 after web`.
+    pub fn ended_request(&self) -> String {
+        fs::read_to_string(self.dir().join("ended")).unwrap_or_default()
+    }
+
     /// The requests to the API server of [`ControlPlane::misbehave`] after so many, each with the fault of that time.
     pub fn requests_since(&self, count: usize) -> Vec<String> {
         let all = fs::read_to_string(self.dir().join("requests")).unwrap_or_default();

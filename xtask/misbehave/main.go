@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 )
 
@@ -64,6 +65,10 @@ func main() {
 		if fails(strings.TrimSpace(string(fault)), w, r) {
 			return
 		}
+		ends := ends(strings.TrimSpace(string(fault)))
+		if ends != nil && (ends.isBefore || r.URL.Query().Get("watch") != "") {
+			ends.end(path("ended"), r)
+		}
 		for _, name := range []string{"X-Remote-User", "X-Remote-Group"} {
 			r.Header.Del(name)
 		}
@@ -75,6 +80,10 @@ func main() {
 				r.Header.Add("X-Remote-Group", group)
 			}
 			r.Header.Add("X-Remote-Group", "system:authenticated")
+		}
+		if ends != nil {
+			proxy.ServeHTTP(nowhere{}, r)
+			ends.end(path("ended"), r)
 		}
 		proxy.ServeHTTP(w, r)
 	}
@@ -90,6 +99,51 @@ func main() {
 	}
 	check(server.ListenAndServeTLS(path("apiserver.crt"), path("apiserver.key")))
 }
+
+// ending is a request that gets no response: it is kept, or its connection is closed, before or after the API server has
+// performed it.
+type ending struct {
+	fault           string
+	keeps, isBefore bool
+}
+
+var (
+	counting sync.Mutex
+	// counted has the number of requests with each fault.
+	counted = map[string]int{}
+)
+
+// ends returns how this request ends with a fault such as "hold 3 before web", for the third request, or "cut 3 after web";
+// nil for all others.
+func ends(fault string) *ending {
+	words := strings.Fields(fault)
+	if len(words) != 4 || words[0] != "hold" && words[0] != "cut" {
+		return nil
+	}
+	counting.Lock()
+	defer counting.Unlock()
+	counted[fault]++
+	if strconv.Itoa(counted[fault]) != words[1] {
+		return nil
+	}
+	return &ending{fault, words[0] == "hold", words[2] == "before"}
+}
+
+// end ends a request, and notes its fault in a file.
+func (e *ending) end(file string, r *http.Request) {
+	check(os.WriteFile(file, []byte(fmt.Sprintf("%s: %s %s", e.fault, r.Method, r.URL)), 0o600))
+	if e.keeps {
+		<-r.Context().Done()
+	}
+	panic(http.ErrAbortHandler)
+}
+
+// nowhere is where a response goes that nobody gets.
+type nowhere struct{}
+
+func (nowhere) Header() http.Header             { return http.Header{} }
+func (nowhere) Write(bytes []byte) (int, error) { return len(bytes), nil }
+func (nowhere) WriteHeader(int)                 {}
 
 // late is the number of requests for Secrets.
 var late atomic.Int32
