@@ -501,7 +501,8 @@ impl ControlPlane {
         command
     }
 
-    fn kubectl_with(&self, words: &[&str], input: &str) -> Ran {
+    /// Runs kubectl with these arguments and this input.
+    pub fn kubectl_with(&self, words: &[&str], input: &str) -> Ran {
         let mut command = self.command(words);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("kubectl can be run: `cargo xtask kubectl` builds it");
