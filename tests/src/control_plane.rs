@@ -174,6 +174,11 @@ impl ControlPlane {
         self.requests_since(0).len()
     }
 
+    /// The request that was kept or cut last, after its fault, such as `cut 3 after web`.
+    pub fn ended_request(&self) -> String {
+        fs::read_to_string(self.dir().join("ended")).unwrap_or_default()
+    }
+
     /// The requests to the API server of [`ControlPlane::misbehave`] after so many, each with the fault of that time.
     pub fn requests_since(&self, count: usize) -> Vec<String> {
         let all = fs::read_to_string(self.dir().join("requests")).unwrap_or_default();
@@ -437,7 +442,7 @@ impl ControlPlane {
             fs::OpenOptions::new().create(true).append(true).open(self.dir().join(format!("{name}.log")));
         let log = log.expect("/tmp can be written to");
         let (program, role) = match name {
-            "misbehave" => (built("misbehave/misbehave-3"), None),
+            "misbehave" => (built("misbehave/misbehave-4"), None),
             "metrics-server" => (built("metrics-server/metrics-server-0.9.0"), None),
             "konnectivity-server" => (built("konnectivity-server/konnectivity-server-0.34.0"), None),
             server => (program(), Some(server)),
@@ -496,7 +501,8 @@ impl ControlPlane {
         command
     }
 
-    fn kubectl_with(&self, words: &[&str], input: &str) -> Ran {
+    /// Runs kubectl with these arguments and this input.
+    pub fn kubectl_with(&self, words: &[&str], input: &str) -> Ran {
         let mut command = self.command(words);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("kubectl can be run: `cargo xtask kubectl` builds it");

@@ -77,6 +77,18 @@ fn a_board_joins_runs_the_pods_of_a_deployment_and_leaves() {
     let directory = "/var/run/secrets/kubernetes.io/serviceaccount";
     let listed = pod.exec("app", ["/bin/demo", "ls", directory]).ok();
     assert!(["ca.crt", "namespace", "token"].iter().all(|file| listed.contains(file)), "{listed}");
+    // The cluster knows by the token which pod has it, and on which node.
+    let token = pod.exec("app", ["/bin/demo", "cat", &format!("{directory}/token")]).ok();
+    let review = format!(
+        "{{apiVersion: authentication.k8s.io/v1, kind: TokenReview, spec: {{token: '{}'}}}}",
+        token.trim()
+    );
+    let reviewed = plane.kubectl_with(&["create", "-o", "json", "-f", "-"], &review).ok();
+    let reviewed: serde_json::Value = serde_json::from_str(&reviewed).expect("JSON");
+    let user = &reviewed["status"]["user"];
+    assert_eq!(user["username"], "system:serviceaccount:default:default", "{reviewed}");
+    let extra = |name: &str| &user["extra"][format!("authentication.kubernetes.io/{name}")][0];
+    assert_eq!((extra("pod-name"), extra("node-name")), (&names[0].as_str().into(), &"board-1".into()));
     let ips = plane.line("get pods -l app=web -o jsonpath={.items[*].status.podIP}").ok();
     assert!(ips.split_whitespace().any(|ip| ip == pod.ip()), "{ips} {}", pod.ip());
     let events = plane.wait_for("get events -o jsonpath={.items[*].reason}", |all| all.contains("Started"));
@@ -288,6 +300,25 @@ spec:
     assert!(!log.contains("no connection to the cluster"), "{log}");
     plane.line("delete pods --all --wait=false").ok();
     plane.wait_for("get pods -o name", str::is_empty);
+}
+
+#[test]
+fn labels_and_taints_of_the_registration_place_pods() {
+    let plane = ControlPlane::start();
+    let flags = ["--node-labels", "site=harbour", "--register-with-taints", "dedicated=edge:NoSchedule"];
+    let node = Node::join_with(&plane, "board-1", &flags);
+    let taints = "get node board-1 -o jsonpath={.metadata.labels.site}|{.spec.taints[*].key}={.spec.taints[*].value}:{.spec.taints[*].effect}";
+    assert_eq!(plane.line(taints).ok(), "harbour|dedicated=edge:NoSchedule");
+    plane.create(&manifest::pod("elsewhere", "wait /end"));
+    let spec = "nodeSelector: {site: harbour}\ntolerations: [{key: dedicated, operator: Exists}]\n";
+    plane.create(&manifest::pod_with("here", "wait /end", spec));
+    plane.wait_for("get pod here --no-headers", |pod| pod.contains("1/1"));
+    let why = "get pod elsewhere -o jsonpath={.status.conditions[*].message}";
+    plane.wait_for(why, |why| why.contains("untolerated taint"));
+    // Whoever removes a taint decides: the board does not set it again.
+    plane.line("taint node board-1 dedicated-").ok();
+    plane.wait_for("get pod elsewhere --no-headers", |pod| pod.contains("1/1"));
+    assert_eq!(node.device.pods().len(), 2);
 }
 
 #[test]

@@ -103,6 +103,18 @@ fn so_are_faults_of_an_api_server_with_http2() {
     );
 }
 
+#[test]
+fn redirects_upgrades_and_large_heads_are_neither_followed_nor_kept() {
+    survives(
+        2,
+        &[
+            ("redirect", "HTTP 307", 4, 5),
+            ("upgrade", "the response has an invalid number of informational responses", 1, 0),
+            ("headers", "the response is too large", 1, 0),
+        ],
+    );
+}
+
 fn survives(version: u8, faults: &[Fault]) {
     let mut plane = ControlPlane::start();
     let device = board(&mut plane, version);
@@ -282,4 +294,76 @@ spec:
     println!("500 pods: {memory} KiB");
     assert!(memory < MEMORY, "{memory} KiB");
     assert!(device.pod("web").container("app").is_running());
+}
+
+#[test]
+fn pods_that_no_api_server_has_touch_neither_files_nor_pods() {
+    const WITHIN: Duration = Duration::from_secs(150);
+    let mut plane = ControlPlane::start();
+    let device = board(&mut plane, 2);
+    plane.apply(POD);
+    let web = device.pod("web");
+    web.wait_ready();
+    let born = web.born("app");
+    end_session(&device, &plane);
+    let first = plane.set_fault("lies");
+    let lists = || plane.requests_since(first).iter().filter(|one| lists(one)).count();
+    device.wait_within(WITHIN, "a list with lies", || lists() > 0);
+    device.pod("twin").wait_phase("Running");
+    let memory = memory(&device);
+    println!("lies: {memory} KiB, {} lists", lists());
+    assert!(memory < MEMORY, "{memory} KiB");
+    // Everything that was made of a pod with such a name would have it.
+    let mut found = vec![device.root().to_owned()];
+    while let Some(directory) = found.pop() {
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            let path = entry.path();
+            assert!(!path.to_string_lossy().contains("evil"), "{}", path.display());
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) && !path.ends_with("merged") {
+                found.push(path);
+            }
+        }
+    }
+    assert!(
+        !fs::exists("/tmp/evil").expect("readable") && !fs::exists("/etc/evil-0.json").expect("readable")
+    );
+    plane.set_fault("");
+    device.wait_within(WITHIN, "a connection", || device.nodlet(["sync"]).code == 0);
+    end_session(&device, &plane);
+    plane.set_fault("");
+    device.pod("twin").wait_gone();
+    plane.wait_for("get pods --no-headers", |pods| pods.lines().count() == 1 && pods.contains("1/1"));
+    assert_eq!(web.born("app"), born);
+}
+
+#[test]
+fn secrets_that_the_api_server_cannot_read_keep_only_their_pods_from_running() {
+    let mut plane = ControlPlane::start();
+    let device = board(&mut plane, 2);
+    plane.line("create secret generic login --from-literal=password=hunter2").ok();
+    let pod = |name: &str, variable: &str| {
+        POD.replace("{name: web}", &format!("{{name: {name}}}")).replace(
+            "args: [print, began, then, wait, /end]",
+            &format!(
+                "args: [env, then, wait, /end], env: [{{name: PASSWORD, valueFrom: {{secretKeyRef: \
+                 {{name: login, key: password{variable}}}}}}}]"
+            ),
+        )
+    };
+    // The node authorizer learns of a new pod a moment later. Without the Secret, the pod would start for good.
+    plane.set_fault("late");
+    plane.apply(&pod("optional", ", optional: true"));
+    device.pod("optional").wait_log("app", "PASSWORD=hunter2");
+    plane.line("delete pod optional").ok();
+    device.pod("optional").wait_gone();
+
+    // It may be unable to decrypt one.
+    plane.set_fault("secret");
+    plane.apply(&pod("waits", ""));
+    plane.apply(&POD.replace("{name: web}", "{name: next}"));
+    plane.wait_for("get pod next --no-headers", |pod| pod.contains("1/1"));
+    plane.wait_for("get pod waits --no-headers", |pod| pod.contains("CreateContainerConfigError"));
+    assert!(!device.agent_log().contains("no connection to the cluster"), "{}", device.agent_log());
+    plane.set_fault("");
+    device.pod("waits").wait_log("app", "PASSWORD=hunter2");
 }

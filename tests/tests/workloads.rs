@@ -157,6 +157,46 @@ spec:
 }
 
 #[test]
+fn of_many_finished_pods_the_board_keeps_some_and_the_cluster_all() {
+    let plane = ControlPlane::start();
+    let mut board = ClusterNode::join_with(&plane, "board-1", &["--terminated-pod-gc-threshold", "2"]);
+    let job = |name: &str| {
+        plane.apply(&format!(
+            "
+apiVersion: batch/v1
+kind: Job
+metadata: {{name: {name}}}
+spec:
+  completions: 5
+  parallelism: 1
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{{name: app, image: 'localhost/demo:1', imagePullPolicy: Never, args: [print, done]}}]
+"
+        ));
+        let completed = format!("get job {name} -o jsonpath={{.status.succeeded}}");
+        plane.wait_for(&completed, |succeeded| succeeded == "5");
+    };
+    job("many");
+    // One more than are kept, until the next pod comes.
+    board.device.wait_for("finished pods to go", || board.device.pods().len() <= 3);
+    let all = "get pods -l job-name=many \
+               -o jsonpath={.items[*].status.containerStatuses[*].state.terminated.finishedAt}";
+    let finished = plane.line(all).ok();
+    assert_eq!(finished.split_whitespace().count(), 5, "{finished}");
+    // The next agent lists them all.
+    board.device.kill_agent();
+    board.device.start_agent();
+    job("more");
+    board.device.wait_for("finished pods to go", || board.device.pods().len() <= 3);
+    assert_eq!(plane.line(all).ok(), finished, "none has run again");
+    plane.line("delete job many more").ok();
+    plane.wait_for("get pods -o name", str::is_empty);
+    board.device.wait_for("the pods to be gone", || board.device.pods().is_empty());
+}
+
+#[test]
 fn a_pod_of_a_higher_priority_takes_the_place_of_others() {
     let plane = ControlPlane::start();
     let _board = ClusterNode::join(&plane, "board-1");

@@ -145,6 +145,7 @@ const CLUSTER: &[&str] = &[
     "kubelet_server",
     "misbehaving",
     "pressure",
+    "requests",
     "sync",
     "workloads",
 ];

@@ -301,8 +301,14 @@ impl Api {
     /// No address accepts connections, or the server is not the right one.
     pub async fn dial(&self, http2: bool) -> Result<Client, ApiError> {
         let mut last = ApiError::Connect(None, io::ErrorKind::NotFound.into());
+        // Behind an address that does not answer, the next ones get a share of the time, and so does the request.
+        let share = WITHIN / u32::try_from(self.addresses.len() + 1).unwrap_or(u32::MAX);
         for address in &self.addresses {
-            match Async::<TcpStream>::connect(*address).await {
+            let late = async {
+                Timer::after(share).await;
+                Err(io::ErrorKind::TimedOut.into())
+            };
+            match smol::future::or(Async::<TcpStream>::connect(*address), late).await {
                 Ok(stream) => {
                     // Small requests should not wait for the acknowledgement of the one before.
                     let _ = stream.get_ref().set_nodelay(true);
@@ -345,6 +351,26 @@ mod tests {
         let status = serde_json::json!({ "reason": "\u{1b}[2JNo", "message": "a\r\nerror: b\u{9b}31m" });
         assert_eq!(ApiError::of_status(403, &status).to_string(), "HTTP 403 [2JNo: aerror: b31m");
         assert_eq!(text(&"x".repeat(100_000).into()).len(), 300);
+    }
+
+    #[test]
+    fn a_server_behind_an_address_that_does_not_answer_is_reached_at_its_next_one() {
+        use std::net::TcpListener;
+
+        let listen = || TcpListener::bind("127.0.0.1:0").expect("a port");
+        let (silent, other) = (listen(), listen());
+        let address = silent.local_addr().expect("bound");
+        // Nobody accepts them: when the queue of the socket is full, the kernel answers no more.
+        let waits = || TcpStream::connect_timeout(&address, Duration::from_millis(300)).ok();
+        let connections: Vec<_> = std::iter::from_fn(waits).collect();
+        assert!(!connections.is_empty());
+        let addresses = vec![address, other.local_addr().expect("bound")];
+        let api = Api::new("localhost", addresses, Verification::None, None);
+        let accepted = std::thread::spawn(move || drop(other.accept().expect("a connection")));
+        // Who accepts it closes it at once.
+        let dialled = smol::block_on(within(WITHIN, api.dial(false)));
+        assert!(matches!(dialled, Err(ApiError::Tls(_))), "{:?}", dialled.err());
+        accepted.join().expect("accepted");
     }
 
     #[test]

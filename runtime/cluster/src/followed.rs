@@ -6,7 +6,7 @@ use nodlet_core::sorted::{SortedMap, SortedSet};
 use nodlet_kube::kinds::Kind;
 use serde_json::Value;
 
-use crate::pods::LocalPod;
+use crate::pods::{self, LocalPod};
 use crate::services;
 use crate::trust::{self, BUNDLES};
 
@@ -174,6 +174,18 @@ impl Followed {
         self.pods.len() < MAX_PODS
     }
 
+    /// Of more than `kept` finished pods with a manifest on this board, the one that was reported first. A cluster keeps
+    /// thousands of finished pods.
+    pub fn surplus(&self, kept: usize) -> Option<String> {
+        let is_finished =
+            |(_, known): &(&String, &Known)| known.has_manifest && pods::has_terminal_phase(&known.object);
+        if self.pods.iter().filter(is_finished).count() <= kept {
+            return None;
+        }
+        let first = self.pods.iter().filter(is_finished).min_by_key(|(_, known)| known.status_version);
+        first.map(|(uid, _)| uid.clone())
+    }
+
     /// The UID of a pod with this name other than `uid`: it is to end before its name starts again, since a pod that
     /// was deleted by force may still run here (at most one pod has a name).
     pub fn predecessor(&self, uid: &str, namespace: &str, name: &str) -> Option<String> {
@@ -226,7 +238,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::pods;
 
     fn known(name: &str, uid: &str) -> Known {
         let object = json!({
@@ -269,6 +280,27 @@ mod tests {
             followed.remove(uid);
         }
         assert!(followed.references().is_empty() && followed.files().0.is_empty());
+    }
+
+    #[test]
+    fn of_too_many_finished_pods_the_one_that_was_reported_first_goes() {
+        let mut followed = Followed::default();
+        for (uid, version, phase, has_manifest) in [
+            ("a", "9", "Succeeded", true),
+            ("b", "7", "Failed", true),
+            ("c", "1", "Running", true),
+            ("d", "2", "Failed", false),
+        ] {
+            let metadata = json!({ "resourceVersion": version });
+            let object = json!({ "metadata": metadata, "status": { "phase": phase } });
+            followed.insert(uid.into(), Known::new(object, has_manifest));
+        }
+        assert_eq!(followed.surplus(2), None);
+        assert_eq!(followed.surplus(1).as_deref(), Some("b"));
+        followed.remove("b");
+        assert_eq!(followed.surplus(0).as_deref(), Some("a"));
+        followed.remove("a");
+        assert_eq!(followed.surplus(0), None);
     }
 
     #[test]

@@ -33,7 +33,9 @@ impl Follower {
         need: Need,
     ) -> Result<(), Failure> {
         match need {
-            Need::Read(reference) => self.fetch(api, watches.has_many(), &reference).await?,
+            Need::Read(reference) => {
+                self.fetch(api, watches.has_many(), &reference).await?;
+            }
             Need::Watch(reference, version) => {
                 let target = format!(
                     "{}&watch=1&resourceVersion={version}&timeoutSeconds={}",
@@ -92,13 +94,14 @@ impl Follower {
         Ok(Some(Seen::Event { length: line.len(), version: None }))
     }
 
-    /// Reads an object, and writes it down. `can_watch` is whether it can be watched.
+    /// Reads an object, and writes it down. `can_watch` is whether it can be watched. Returns whether it is known now, or
+    /// that there is none.
     pub(super) async fn fetch(
         &mut self,
         api: &mut Api,
         can_watch: bool,
         reference: &Reference,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         // A visit watches none, and would read it without end.
         let can_watch = can_watch && self.shell.config.sync.is_none();
         let target = self.path_of(reference);
@@ -113,7 +116,7 @@ impl Follower {
                 self.keep(reference, Some(map)).await;
                 self.has_beta_bundles = false;
                 self.objects.rejected(reference, Instant::now(), random());
-                Ok(())
+                Ok(true)
             }
             Ok(mut list) => {
                 let items = api::items(&mut list)?;
@@ -126,17 +129,18 @@ impl Follower {
                 self.keep(reference, local).await;
                 let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
                 self.objects.read(reference, version, can_watch, Instant::now());
-                Ok(())
+                Ok(true)
             }
             Err(ApiError::Http(HttpError::TooLarge)) => {
                 log::error!("{} of the namespace {} are too large", reference.0, reference.1);
                 self.objects.rejected(reference, Instant::now(), random());
-                Ok(())
+                Ok(true)
             }
-            // The node authorizer learns of a new pod a moment later.
-            Err(error) if error.code() == Some(403) => {
+            // Of this object alone: the node authorizer learns of a new pod a moment later, and the server may be unable
+            // to decrypt it.
+            Err(error) if matches!(error.code(), Some(400 | 403 | 404 | 500)) => {
                 self.objects.rejected(reference, Instant::now(), random());
-                Ok(())
+                Ok(false)
             }
             Err(error) => Err(error.into()),
         }
@@ -215,7 +219,7 @@ impl Follower {
                     smol::Timer::after(Duration::from_millis(500)).await;
                     continue;
                 }
-                Err(error) if matches!(error.code(), Some(403 | 404)) => Ok(None),
+                Err(error) if matches!(error.code(), Some(403 | 404 | 500)) => Ok(None),
                 Err(error) => Err(error.into()),
             };
         }

@@ -168,6 +168,7 @@ impl Follower {
                 known
             }
             None => {
+                self.forget_finished().await;
                 if let Some(other) = self.followed.predecessor(&uid, &namespace, &name) {
                     self.forget(&other).await;
                 }
@@ -185,6 +186,7 @@ impl Follower {
             |known: &Known| (known.has_manifest, known.needs.as_ref().map(|needs| needs.manifest.clone()));
         let before = needed(&known);
         let step = pods::step(&known.object, known.has_manifest, local.is_some());
+        let is_past = step == Step::Nothing && local.is_none() && pods::has_terminal_phase(&known.object);
         match step {
             Step::Nothing => {}
             Step::Run => self.run(api, &uid, &mut known).await?,
@@ -200,11 +202,22 @@ impl Follower {
         }
         known.trim();
         let is_same = needed(&known) == before;
-        self.followed.insert(uid, known);
+        // Of a finished pod that is not on this board, only the deletion matters, which needs nothing of the past.
+        if known.has_manifest || !is_past {
+            self.followed.insert(uid, known);
+        }
         if !is_same {
             self.objects.want(&self.followed.references(), Instant::now());
         }
         Ok(())
+    }
+
+    /// Removes finished pods that are too many from this board. The cluster keeps them.
+    async fn forget_finished(&mut self) {
+        let Some(kept) = self.shell.config.terminated_pod_gc_threshold else { return };
+        while let Some(uid) = self.followed.surplus(kept) {
+            self.forget(&uid).await;
+        }
     }
 
     /// The cluster has a pod no more.
@@ -254,10 +267,16 @@ impl Follower {
             let why = format!("{} of this board defines a pod of the same name", file.display());
             return self.reject(api, known, &why).await;
         }
+        let mut attempts = 4;
         for (resource, name) in &needs.objects {
             let reference = known.reference(resource, name);
-            if !self.objects.is_current(&reference) {
-                self.fetch(api, true, &reference).await?;
+            // Without an optional object that it may not read yet, the pod would start for good.
+            while !self.objects.is_current(&reference)
+                && !self.fetch(api, true, &reference).await?
+                && attempts > 0
+            {
+                attempts -= 1;
+                smol::Timer::after(Duration::from_millis(500)).await;
             }
         }
         if let Err(why) = self.fetch_volumes(api, known, &needs.claims).await? {
