@@ -21,6 +21,10 @@ pub(crate) struct Context {
     pub(crate) verb: &'static str,
 }
 
+/// Flags of kubectl that the verb of the same name lacks: kubectl works with the agent, too.
+const KUBECTLS: &[&str] =
+    &["all-containers", "prefix", "prune", "recursive", "selector", "sort-by", "template"];
+
 impl Context {
     pub(crate) fn new() -> Self {
         let root = std::env::var_os("NODLET_ROOT").filter(|root| !root.is_empty());
@@ -49,7 +53,12 @@ impl Context {
                     "" => "nodlet --help".into(),
                     verb => format!("nodlet {verb} --help"),
                 };
-                return Err(Failure::new(format!("unknown flag: {flag}\nSee '{see}' for usage.")));
+                let kubectls = match flag {
+                    Flag::Long(name) if KUBECTLS.contains(&name.as_str()) => ", which kubectl has",
+                    Flag::Short('l') => ", which kubectl has",
+                    _ => "",
+                };
+                return Err(Failure::new(format!("unknown flag: {flag}{kubectls}\nSee '{see}' for usage.")));
             }
         }
         Ok(())

@@ -74,9 +74,10 @@ fn run() -> Outcome {
             lexopt::Arg::Value(name) => {
                 let name = name.to_string_lossy();
                 if name == "help" {
-                    return print_help(parser);
+                    return print_help(&context, parser);
                 }
-                let verb = VERBS.iter().find(|verb| verb.name == name).ok_or_else(|| unknown(&name))?;
+                let verb =
+                    VERBS.iter().find(|verb| verb.name == name).ok_or_else(|| unknown(&context, &name))?;
                 context.verb = verb.name;
                 if verb.name != agent::VERB.name {
                     reset_sigpipe();
@@ -93,7 +94,7 @@ fn run() -> Outcome {
                     outcome => outcome,
                 };
             }
-            lexopt::Arg::Short('h') | lexopt::Arg::Long("help") => return print_help(parser),
+            lexopt::Arg::Short('h') | lexopt::Arg::Long("help") => return print_help(&context, parser),
             lexopt::Arg::Long("version") => {
                 reset_sigpipe();
                 return (version::VERB.run)(context, parser);
@@ -104,7 +105,7 @@ fn run() -> Outcome {
             }
         }
     }
-    print_help(parser)
+    print_help(&context, parser)
 }
 
 /// Sets a umask such that only the owner can write to new files, whatever umask the caller has. Permissions
@@ -134,11 +135,11 @@ fn reset_sigpipe() {
     };
 }
 
-fn print_help(mut parser: lexopt::Parser) -> Outcome {
+fn print_help(context: &Context, mut parser: lexopt::Parser) -> Outcome {
     reset_sigpipe();
     if let Ok(Some(lexopt::Arg::Value(name))) = parser.next() {
         let name = name.to_string_lossy();
-        let verb = VERBS.iter().find(|verb| verb.name == name).ok_or_else(|| unknown(&name))?;
+        let verb = VERBS.iter().find(|verb| verb.name == name).ok_or_else(|| unknown(context, &name))?;
         println!("{}", help::of(verb.name));
         return Ok(ExitCode::SUCCESS);
     }
@@ -157,28 +158,53 @@ fn print_help(mut parser: lexopt::Parser) -> Outcome {
 }
 
 /// Verbs of kubectl that nodlet lacks, and that work with any server.
-const KUBECTLS: &[&str] = &["annotate", "cp", "create", "edit", "label", "patch", "replace", "run", "wait"];
+const KUBECTLS: &[&str] = &[
+    "annotate",
+    "api-resources",
+    "api-versions",
+    "auth",
+    "cluster-info",
+    "cp",
+    "create",
+    "diff",
+    "edit",
+    "explain",
+    "label",
+    "patch",
+    "proxy",
+    "replace",
+    "run",
+    "set",
+    "wait",
+];
 
 /// Commands of other tools, and what does the same here.
 const OURS: &[(&str, &str)] = &[
+    ("build", "'podman build' or 'docker build' on another machine, and 'nodlet image load FILE'"),
     ("images", "'nodlet image ls'"),
     ("inspect", "'nodlet describe pod POD'"),
     ("kill", "'nodlet delete pod POD --now'"),
+    ("list", "'nodlet get pods'"),
     ("load", "'nodlet image load FILE'"),
+    ("pods", "'nodlet get pods'"),
     ("ps", "'nodlet get pods'"),
     ("pull", "'nodlet image pull NAME'"),
     ("rm", "'nodlet delete pod POD'"),
     ("rmi", "'nodlet image rm NAME'"),
     ("rollout", "'nodlet restart POD' after 'nodlet image load FILE', or 'nodlet apply -f FILE'"),
+    ("shutdown", "'nodlet poweroff', or 'nodlet down' to end only the pods and the agent"),
     ("start", "'nodlet apply -f FILE'"),
+    ("status", "'nodlet get pods', 'nodlet events' and 'nodlet describe node'"),
     ("stop", "'nodlet delete pod POD'"),
     ("top", "'nodlet describe node' for what pods request, and 'systemd-cgtop' for what they use"),
+    ("update", "'nodlet system install FILE', or 'nodlet image load FILE' for the image of a pod"),
+    ("upgrade", "'nodlet system install FILE', or 'nodlet image load FILE' for the image of a pod"),
 ];
 
 /// Verbs of kubectl for features that a board does not have.
 const OF_CLUSTERS: &[&str] = &["autoscale", "cordon", "drain", "expose", "scale", "taint", "uncordon"];
 
-fn unknown(name: &str) -> Failure {
+fn unknown(context: &Context, name: &str) -> Failure {
     let see = "See 'nodlet --help' for usage.";
     if let Some((_, ours)) = OURS.iter().find(|(theirs, _)| *theirs == name) {
         return Failure::new(format!("unknown command {name:?} for \"nodlet\"\n\nUse {ours}.\n\n{see}"));
@@ -192,7 +218,8 @@ fn unknown(name: &str) -> Failure {
     let hint = match near {
         Some((_, near)) => format!("\n\nDid you mean this?\n\t{near}"),
         None if KUBECTLS.contains(&name) => format!(
-            "\n\n'kubectl {name}' works with this agent, which serves the Kubernetes API on run/nodlet/api.sock"
+            "\n\n'kubectl {name}' works with this agent, which serves the Kubernetes API on {}",
+            context.root.join("run/nodlet/api.sock").display()
         ),
         None if OF_CLUSTERS.contains(&name) => {
             format!("\n\n'kubectl {name}' is for clusters: a board has only pods")

@@ -16,6 +16,7 @@ mod exec;
 mod factory_reset;
 mod files;
 mod get;
+mod hint;
 pub(crate) mod image;
 mod logs;
 pub(crate) mod machine_verbs;

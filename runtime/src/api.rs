@@ -362,14 +362,14 @@ async fn answer(
             }
             Method::GET => return read::list(api, row, namespace.as_deref(), &query, form),
             Method::POST if row.allows("create") => {
-                let namespace = namespace.or(of_none).ok_or_else(|| not_allowed(&method))?;
+                let namespace = namespace.or(of_none).ok_or_else(|| not_allowed_of(row.kind, &method))?;
                 write::create(api, row, &namespace, &query, (request, place)).await
             }
             Method::DELETE if row.allows("deletecollection") => {
-                let namespace = namespace.or(of_none).ok_or_else(|| not_allowed(&method))?;
+                let namespace = namespace.or(of_none).ok_or_else(|| not_allowed_of(row.kind, &method))?;
                 write::delete_collection(api, row, &namespace, &query, (request, place)).await
             }
-            _ => Err(not_allowed(&method)),
+            _ => Err(not_allowed_of(row.kind, &method)),
         },
         (Some(name), None) => {
             let key = route::key(row, namespace.as_deref(), &name)?;
@@ -388,7 +388,7 @@ async fn answer(
                     "nodlet does not support patches of {}: replace the object with `nodlet apply -f` or `kubectl replace -f`",
                     row.plural
                 ))),
-                _ => Err(not_allowed(&method)),
+                _ => Err(not_allowed_of(row.kind, &method)),
             }
         }
         (Some(name), Some(subresource)) => {
@@ -417,12 +417,28 @@ async fn answer(
                 (Kind::Pod, "ephemeralcontainers", &(Method::PUT | Method::PATCH)) => {
                     write::ephemeral(api, &key, &query, (request, place)).await
                 }
-                _ if row.subresource(subresource).is_some() => Err(not_allowed(&method)),
+                _ if row.subresource(subresource).is_some() => Err(not_allowed_of(row.kind, &method)),
                 _ => Err(Status::no_such_path()),
             }
         }
     };
     Ok(form.apply(row, response?))
+}
+
+/// The rejection of a method that objects of a kind do not support.
+fn not_allowed_of(kind: Kind, method: &Method) -> Status {
+    let status = not_allowed(method);
+    let is_write = [Method::POST, Method::PUT, Method::DELETE, Method::PATCH].contains(method);
+    let why = match kind {
+        Kind::Namespace if is_write => {
+            "namespaces need no object: one exists as long as it has objects, which name it in metadata.namespace"
+        }
+        Kind::Node if is_write => {
+            "only its agent writes a Node: `nodlet agent --node-labels` sets labels, and a board has no cordon, drain or taint"
+        }
+        _ => return status,
+    };
+    Status { message: why.to_owned(), ..status }
 }
 
 fn not_allowed(method: &Method) -> Status {

@@ -76,17 +76,21 @@ fn whole_exchange(
 ) -> io::Result<(u16, String, Vec<u8>)> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-    write!(
+    let written = write!(
         stream,
         "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\
          Content-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
-    )?;
+    );
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer) {
         // A proxy that has answered closes the connection, though it has not read the body.
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !answer.is_empty() => {}
         ended => drop(ended?),
+    }
+    // So does a server that answers by the head of the request alone.
+    if answer.is_empty() {
+        written?;
     }
     let (code, body) = split(&answer).ok_or_else(|| io::Error::other("that is no HTTP answer"))?;
     let head = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or_default();

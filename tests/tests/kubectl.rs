@@ -161,6 +161,41 @@ fn objects_in_protobuf_are_read_or_declined_with_what_works_instead() {
     assert!(refused.contains("has no Services"), "{refused}");
 }
 
+/// kubectl itself has nothing to say about what the server lacks: the server's text is what a user sees.
+#[test]
+fn what_a_board_has_no_kind_or_method_for_is_rejected_with_the_reason() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let nodes = kubectl.line("get nodes -o name").ok();
+    let node = nodes.trim().trim_start_matches("node/");
+    let deployment = device.path("/deployment.yaml");
+    let text = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {selector: {}}\n";
+    std::fs::write(&deployment, text).expect("written");
+    let pod = device.path("/pod.yaml");
+    std::fs::write(&pod, manifest::pod("web", "sleep")).expect("written");
+    for (line, why) in [
+        (
+            format!("apply -f {}", deployment.display()),
+            "nodlet has no such kind: it runs Pods; put the Pod template",
+        ),
+        (
+            "create deployment web --image=localhost/demo:1".to_owned(),
+            "nodlet has no such kind: it runs Pods",
+        ),
+        ("create job web --image=localhost/demo:1".to_owned(), "nodlet has no such kind: it runs Pods"),
+        ("create namespace team".to_owned(), "namespaces need no object"),
+        ("delete namespace default".to_owned(), "namespaces need no object"),
+        (format!("cordon {node}"), "a board has no cordon, drain or taint"),
+        (format!("taint node {node} a=b:NoSchedule"), "a board has no cordon, drain or taint"),
+        (format!("label node {node} a=b"), "`nodlet agent --node-labels` sets labels"),
+        (format!("apply --server-side -f {}", pod.display()), "nodlet does not support server-side apply"),
+    ] {
+        // kubectl exits with 0 after a cordon that failed.
+        let refused = kubectl.line(&line);
+        assert!(refused.stderr.contains(why), "{line}: {refused:?}");
+    }
+}
+
 #[test]
 fn kubectl_explains_what_nodlet_acts_on_or_warns_about() {
     let device = Device::start();

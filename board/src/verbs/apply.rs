@@ -16,6 +16,7 @@ use crate::client::{Client, encode};
 use crate::failure::Failure;
 use crate::verb::{Outcome, Verb};
 use crate::verbs::files::{self, Object};
+use crate::verbs::hint;
 
 pub(crate) const VERB: Verb =
     Verb { name: "apply", summary: "Create or update the objects of manifests", run };
@@ -41,7 +42,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
             // Without an agent the remaining objects would fail, too.
             Err(failure) if failure.is_disconnected() => return Err(failure),
             Err(failure) => {
-                eprintln!("{}: {failure}", object.place);
+                eprintln!("{}: {failure}{}", object.place, hint::of(&failure.to_string()));
                 code = ExitCode::FAILURE;
             }
         }

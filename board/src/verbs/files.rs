@@ -87,6 +87,13 @@ fn expand(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
+/// Whether a file is a tar archive, as images are saved, or compressed with gzip or Zstandard.
+fn is_archive(bytes: &[u8]) -> bool {
+    bytes.get(257..).is_some_and(|rest| rest.starts_with(b"ustar"))
+        || bytes.starts_with(&[0x1f, 0x8b])
+        || bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
+}
+
 fn read_file(path: &Path, validation: Validation) -> Result<(Vec<Object>, Vec<Failure>), Failure> {
     let name = if path.as_os_str() == "-" { "STDIN".into() } else { path.display().to_string() };
     let limit = SIZE_LIMIT as u64 + 1;
@@ -100,6 +107,10 @@ fn read_file(path: &Path, validation: Validation) -> Result<(Vec<Object>, Vec<Fa
         std::io::ErrorKind::NotFound => Failure::new(format!("the path \"{name}\" does not exist")),
         _ => Failure::new(format!("failed to read {name}: {error}")),
     })?;
+    if is_archive(&bytes) {
+        let text = format!("{name}: this is an archive; load the images in it with 'nodlet image load FILE'");
+        return Err(Failure::new(text));
+    }
     let (written, others) = manifest::written(&name, &bytes, validation).map_err(Failure::new)?;
     let object = |written: manifest::Written| Object {
         value: written.object,
@@ -115,6 +126,21 @@ fn read_file(path: &Path, validation: Validation) -> Result<(Vec<Object>, Vec<Fa
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_archive_is_no_manifest_but_may_have_images() {
+        let mut tar = vec![b'a'; 257];
+        tar.extend_from_slice(b"ustar");
+        for bytes in [&tar[..], &[0x1f, 0x8b, 8], &[0x28, 0xb5, 0x2f, 0xfd, 0]] {
+            let file = std::env::temp_dir().join(format!("nodlet-archive-{}", std::process::id()));
+            std::fs::write(&file, bytes).expect("written");
+            let (_, failures) = read(std::slice::from_ref(&file), Validation::Strict)
+                .unwrap_or_else(|failure| (Vec::new(), vec![failure]));
+            std::fs::remove_file(&file).expect("removed");
+            let text = failures[0].to_string();
+            assert!(text.ends_with("load the images in it with 'nodlet image load FILE'"), "{text}");
+        }
+    }
 
     #[test]
     fn a_directory_means_its_manifests_and_an_invalid_file_affects_no_other() {

@@ -66,7 +66,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         ["rm" | "remove", ref names @ ..] if !names.is_empty() => remove(&open()?, names),
         ["rm" | "remove"] => Err(context.wrong_use("rm requires the NAME or ID of an image")),
         [] => Err(context.wrong_use("one of load, pull, ls and rm is needed")),
-        _ => Err(context.wrong_use(format!("unexpected argument {:?}", values[0]))),
+        [other, ..] => Err(context.wrong_use(format!("{other:?} is none of load, pull, ls and rm"))),
     }
 }
 

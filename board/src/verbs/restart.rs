@@ -24,6 +24,10 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
             flag => context.namespaced(&flag, &mut parser)?,
         }
     }
+    // As in `kubectl delete pod web`.
+    if pods.len() > 1 && ["pod", "pods", "po"].contains(&&*pods[0]) {
+        pods.remove(0);
+    }
     if pods.is_empty() {
         return Err(context.wrong_use("You must provide one or more pods"));
     }

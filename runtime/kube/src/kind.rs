@@ -267,6 +267,10 @@ pub fn types() -> String {
     KINDS.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
+/// Why Services are rejected, and what a board has instead.
+pub const NO_SERVICES: &str = "a board has no Services: pods reach each other by their addresses, and other machines reach \
+                               a pod by a hostPort";
+
 /// The kind that somebody names on the command line.
 pub fn on_command_line(name: &str) -> Option<&'static Row> {
     let name = name.to_ascii_lowercase();

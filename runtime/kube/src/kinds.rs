@@ -28,7 +28,7 @@ mod secret;
 mod strategy;
 
 pub use crate::kind::{
-    KINDS, Kind, Row, Subresource, definition_of_file, groups, on_command_line, readable, types,
+    KINDS, Kind, NO_SERVICES, Row, Subresource, definition_of_file, groups, on_command_line, readable, types,
 };
 pub use describe::escaped;
 pub use describe::events::interval;

@@ -372,7 +372,7 @@ impl Registry {
             return Err(Status::conflict(
                 "pods",
                 name,
-                "the pod has finished, and its containers do not run again",
+                "the pod has finished, and its containers do not run again: delete it, and apply its manifest",
             ));
         }
         if let Some(container) = container {

@@ -2,18 +2,32 @@
 //! for each client.
 
 use hyper::{Method, Response, StatusCode};
+use nodlet_kube::kinds;
 use serde_json::{Value, json};
 
 use super::Status;
 use super::body::{self, Body};
 
-/// Why requests about Services are rejected.
-const NO_SERVICES: &str = "a board has no Services: pods reach each other by their addresses, and other machines reach \
-                           a pod by a hostPort";
+/// Why a kind is rejected that has a template of Pods, or that nodlet does not know.
+const ONLY_PODS: &str = "nodlet has no such kind: it runs Pods; put the Pod template of a Deployment, DaemonSet, \
+                         StatefulSet or Job into a Pod manifest";
+
+/// Where kubectl looks for the second version of OpenAPI.
+const OPENAPI_V2: [&str; 2] = ["openapi/v2", "swagger-2.0.0.pb-v1"];
 
 /// The answer to a request with this method and path, if it is one of these. `node` is the name of the node.
 pub(super) fn find(method: &Method, path: &str, node: &str) -> Option<Result<Response<Body>, Status>> {
     let path = path.strip_prefix('/')?;
+    // kubectl requests the second version of OpenAPI only for a kind that the third one lacks, and shows the body of a
+    // rejection only if the code is 406.
+    if OPENAPI_V2.contains(&path) {
+        let mut answer = body::text(Body::Whole(Some(ONLY_PODS.into())));
+        *answer.status_mut() = StatusCode::NOT_ACCEPTABLE;
+        return Some(Ok(answer));
+    }
+    if path.starts_with("apis/apps/") || path.starts_with("apis/batch/") {
+        return Some(Err(Status { message: ONLY_PODS.to_owned(), ..Status::no_such_path() }));
+    }
     if let Some(path) = path.strip_prefix("apis/") {
         let (version, rest) = path.split_at_checked(path.match_indices('/').nth(1)?.0)?;
         let shown = match (method, version, rest.strip_prefix('/')?) {
@@ -41,7 +55,7 @@ pub(super) fn find(method: &Method, path: &str, node: &str) -> Option<Result<Res
             json!({"kind": "ServiceList", "metadata": {"resourceVersion": "0"}, "items": []}),
         )),
         name if method == Method::GET => Err(Status::not_found("services", name.strip_prefix('/')?)),
-        "" => Err(Status::method_not_allowed(NO_SERVICES)),
+        "" => Err(Status::method_not_allowed(kinds::NO_SERVICES)),
         _ => return None,
     })
 }
@@ -81,7 +95,8 @@ mod tests {
         let found = |method: Method, path: &str| match find(&method, path, "board") {
             None => "-".to_owned(),
             Some(Err(status)) => status.code.to_string(),
-            Some(Ok(_)) => "answered".to_owned(),
+            Some(Ok(answer)) if answer.status() == StatusCode::OK => "answered".to_owned(),
+            Some(Ok(answer)) => answer.status().as_u16().to_string(),
         };
         let reviews = "/apis/authorization.k8s.io/v1/selfsubject";
         for (method, path, expected) in [
@@ -103,6 +118,11 @@ mod tests {
             (Method::POST, "/api/v1/namespaces/default/services".into(), "405"),
             (Method::GET, "/api/v1/namespaces/services".into(), "-"),
             (Method::GET, "/api/v1/pods".into(), "-"),
+            (Method::POST, "/apis/apps/v1/namespaces/default/deployments".into(), "404"),
+            (Method::GET, "/apis/batch/v1/jobs".into(), "404"),
+            (Method::GET, "/openapi/v2".into(), "406"),
+            (Method::GET, "/openapi/v3".into(), "-"),
+            (Method::GET, "/apis/policy/v1/poddisruptionbudgets".into(), "-"),
             (Method::GET, "/version".into(), "-"),
         ] {
             assert_eq!(found(method.clone(), &path), expected, "{method} {path}");

@@ -130,6 +130,10 @@ async fn change(
     request: Sent<'_>,
 ) -> Result<(Change, Held, &'static Row, Repeated), Status> {
     let is_patch = request.0.method() == hyper::Method::PATCH;
+    if is_patch && content_type(request.0.headers()).starts_with("application/apply-patch") {
+        let text = "nodlet does not support server-side apply: leave --server-side out";
+        return Err(Status::unsupported_media_type(text));
+    }
     let options = WriteOptions::of(if is_patch { "PatchOptions" } else { "UpdateOptions" }, query)?;
     let row = KINDS.iter().find(|row| row.plural == key.resource).ok_or_else(Status::no_such_path)?;
     if is_patch {
@@ -443,6 +447,12 @@ fn preconditions(given: &Value, query: &Query) -> Result<Preconditions, Status> 
     }
 }
 
+/// The content type of a request, without parameters; empty if it has none.
+fn content_type(headers: &hyper::HeaderMap) -> &str {
+    let given = headers.get(hyper::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    given.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim()
+}
+
 /// Returns the kind of a patch, by the content type of its request.
 fn patch_kind(headers: &hyper::HeaderMap) -> Result<PatchKind, Status> {
     const KINDS: [(&str, PatchKind); 3] = [
@@ -450,8 +460,7 @@ fn patch_kind(headers: &hyper::HeaderMap) -> Result<PatchKind, Status> {
         ("application/merge-patch+json", PatchKind::Merge),
         ("application/strategic-merge-patch+json", PatchKind::Strategic),
     ];
-    let given = headers.get(hyper::header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    let given = given.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+    let given = content_type(headers);
     let found = KINDS.iter().find(|(name, _)| *name == given);
     found.map(|(_, kind)| *kind).ok_or_else(|| {
         let names = KINDS.map(|(name, _)| name).join(", ");

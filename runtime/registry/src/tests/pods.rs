@@ -312,7 +312,9 @@ fn only_containers_that_may_run_again_are_restarted() {
         (
             None,
             Some(Present { has_terminal_phase: true, ..present() }),
-            format!("{conflict} has finished, and its containers do not run again"),
+            format!(
+                "{conflict} has finished, and its containers do not run again: delete it, and apply its manifest"
+            ),
         ),
     ] {
         assert_eq!(restart(container, present), message);
