@@ -176,7 +176,7 @@ fn pods_run_on_without_the_cluster_and_their_status_follows() {
 #[test]
 fn a_pod_that_the_board_cannot_run_is_rejected_with_an_event() {
     let plane = ControlPlane::start();
-    let _node = Node::join(&plane, "board-1");
+    let node = Node::join(&plane, "board-1");
     plane.apply(
         "
 apiVersion: v1
@@ -197,6 +197,18 @@ spec:
     let events = "get events -o jsonpath={.items[*].message}";
     plane.wait_for(events, |events| events.contains("nfs"));
     plane.line("delete pod share").ok();
+
+    // What the pod refers to is rejected: a kubelet would find no handler of this name, and the pod waits.
+    plane.create("{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: odd}, handler: odd}");
+    plane.create(
+        "{apiVersion: v1, kind: Pod, metadata: {name: odd}, spec: {nodeName: board-1, runtimeClassName: odd, \
+         containers: [{name: app, image: 'localhost/demo:1', args: [wait, /end]}]}}",
+    );
+    node.device.wait_for("the pod to be rejected", || {
+        node.device.agent_log().contains("RuntimeClass \"odd\" not found")
+    });
+    plane.line("delete pod odd --wait=false").ok();
+    plane.wait_for("get pods -o name", str::is_empty);
 }
 
 #[test]

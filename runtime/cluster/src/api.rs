@@ -301,11 +301,13 @@ impl Api {
     /// No address accepts connections, or the server is not the right one.
     pub async fn dial(&self, http2: bool) -> Result<Client, ApiError> {
         let mut last = ApiError::Connect(None, io::ErrorKind::NotFound.into());
-        // Behind an address that does not answer, the next ones get a share of the time, and so does the request.
+        // Behind an address that does not answer, the next ones get a share of the time, and so does the request. The last
+        // one may take all of it.
         let share = WITHIN / u32::try_from(self.addresses.len() + 1).unwrap_or(u32::MAX);
         for address in &self.addresses {
+            let is_last = self.addresses.last() == Some(address);
             let late = async {
-                Timer::after(share).await;
+                Timer::after(if is_last { WITHIN * 2 } else { share }).await;
                 Err(io::ErrorKind::TimedOut.into())
             };
             match smol::future::or(Async::<TcpStream>::connect(*address), late).await {

@@ -272,13 +272,16 @@ impl Follower {
         self.renew_tokens(api, known).await
     }
 
-    /// Renews tokens that expire, reads claims that were not bound, sends rejected mirror pods again, and stores labels
-    /// that could not be stored.
+    /// Renews tokens that expire, reads claims that were not bound, deletes rejected pods that are to end, sends rejected
+    /// mirror pods again, and stores labels that could not be stored.
     pub(super) async fn refresh(&mut self, api: &mut Api) -> Result<Seen, Failure> {
         labels::store_again(&self.shell).await;
         for uid in self.followed.uids() {
             let Some(mut known) = self.followed.remove(&uid) else { continue };
-            let renewed = if known.has_manifest { self.renew(api, &mut known).await } else { Ok(()) };
+            let renewed = match known.has_manifest {
+                true => self.renew(api, &mut known).await,
+                false => self.finish_rejected(api, &uid, &mut known).await,
+            };
             self.followed.insert(uid, known);
             renewed?;
         }

@@ -7,6 +7,7 @@ use nodlet_cluster::followed::Known;
 use nodlet_cluster::pods::{self, Step};
 use nodlet_cluster::schedule::Seen;
 use nodlet_cluster::{gates, mirrors, node};
+use nodlet_core::spec::Uid;
 use nodlet_registry::objects::{ChangeKind, Key};
 
 use super::super::pods::EphemeralRequest;
@@ -216,6 +217,22 @@ impl Follower {
         }
         let options = pods::final_deletion(uid);
         tolerate(api.call("DELETE", &known.path(), Some((JSON, &options))).await)
+    }
+
+    /// Deletes a pod from the cluster that is to end, and whose manifest this board has rejected: no end is observed.
+    pub(super) async fn finish_rejected(
+        &self,
+        api: &mut Api,
+        uid: &str,
+        known: &mut Known,
+    ) -> Result<(), Failure> {
+        let wanted = Uid::from(uid);
+        let is_wanted = self.in_loop(move |engine| engine.registry.desires(&wanted)).await != Some(false);
+        let is_present = is_wanted || self.local_pod(uid, &known.namespace, &known.name).is_some();
+        match pods::step(&known.object, false, is_present) {
+            Step::Delete => self.finish(api, uid, known).await,
+            Step::Nothing | Step::Run | Step::End(_) => Ok(()),
+        }
     }
 
     /// The object of a pod in the local API.
