@@ -176,7 +176,7 @@ fn what_a_board_has_no_kind_or_method_for_is_rejected_with_the_reason() {
     for (line, why) in [
         (
             format!("apply -f {}", deployment.display()),
-            "nodlet has no such kind: it runs Pods; put the Pod template",
+            "no matches for kind \"Deployment\" in version \"apps/v1\"",
         ),
         (
             "create deployment web --image=localhost/demo:1".to_owned(),
@@ -194,6 +194,22 @@ fn what_a_board_has_no_kind_or_method_for_is_rejected_with_the_reason() {
         let refused = kubectl.line(&line);
         assert!(refused.stderr.contains(why), "{line}: {refused:?}");
     }
+}
+
+/// As `kubectl get -o yaml` prints several objects.
+#[test]
+fn a_list_of_objects_is_applied_and_listed_again() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let list = device.path("/list.yaml");
+    let item = |name: &str| format!("- {{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}}}}}\n");
+    let text = format!("apiVersion: v1\nkind: List\nitems:\n{}{}", item("one"), item("two"));
+    std::fs::write(&list, text).expect("written");
+    let applied = kubectl.line(&format!("apply -f {}", list.display())).ok();
+    assert_eq!(applied, "configmap/one created\nconfigmap/two created\n");
+    std::fs::write(&list, kubectl.line("get configmaps -o yaml").ok()).expect("written");
+    let applied = kubectl.line(&format!("apply -f {}", list.display())).ok();
+    assert_eq!(applied, "configmap/one configured\nconfigmap/two configured\n");
 }
 
 #[test]

@@ -119,7 +119,8 @@ fn a_user_restarts_the_containers_of_a_pod_with_the_image_that_its_tag_names_now
     assert_eq!(said, hint);
     assert_eq!(web.container("app").restart_count(), 0);
 
-    assert_eq!(device.nodlet(["restart", "web", "-c", "app"]).ok(), "pod/web restarted\n");
+    // As in `kubectl delete pod web`.
+    assert_eq!(device.nodlet(["restart", "pod", "web", "-c", "app"]).ok(), "pod/web restarted\n");
     web.wait_log("app", "second");
     device.wait_for("the pod", || web.is_ready());
     assert_eq!((web.uid(), web.ip(), web.born("other")), (uid.clone(), ip.clone(), other.clone()));

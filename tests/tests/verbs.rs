@@ -245,6 +245,12 @@ fn commands_of_other_tools_are_answered_with_what_does_the_same() {
         (["rollout", "restart"], "nodlet restart POD"),
         (["top", "pods"], "systemd-cgtop"),
         (["images", "-a"], "nodlet image ls"),
+        (["status", "web"], "nodlet describe node"),
+        (["diff", "-f"], &*format!("on {}", device.path("/run/nodlet/api.sock").display())),
+        (["get", "deploy"], "nodlet runs Pods, which 'nodlet get pods' shows"),
+        (["describe", "web"], "write 'pod/web'"),
+        (["logs", "--all-containers"], "unknown flag: --all-containers, which kubectl has"),
+        (["image", "prune"], "none of load, pull, ls and rm"),
     ] {
         let refused = device.nodlet(words).refused();
         assert!(refused.contains(ours), "{words:?}: {refused}");

@@ -1,29 +1,22 @@
 //! Answers that depend on no object: what clients of a cluster request that a board does not have, or that is the same
 //! for each client.
 
-use hyper::{Method, Response, StatusCode};
+use hyper::{Method, Response, StatusCode, header};
 use nodlet_kube::kinds;
 use serde_json::{Value, json};
 
 use super::Status;
 use super::body::{self, Body};
 
-/// Why a kind is rejected that has a template of Pods, or that nodlet does not know.
+/// Why a kind is rejected that has a template of Pods.
 const ONLY_PODS: &str = "nodlet has no such kind: it runs Pods; put the Pod template of a Deployment, DaemonSet, \
                          StatefulSet or Job into a Pod manifest";
-
-/// Where kubectl looks for the second version of OpenAPI.
-const OPENAPI_V2: [&str; 2] = ["openapi/v2", "swagger-2.0.0.pb-v1"];
 
 /// The answer to a request with this method and path, if it is one of these. `node` is the name of the node.
 pub(super) fn find(method: &Method, path: &str, node: &str) -> Option<Result<Response<Body>, Status>> {
     let path = path.strip_prefix('/')?;
-    // kubectl requests the second version of OpenAPI only for a kind that the third one lacks, and shows the body of a
-    // rejection only if the code is 406.
-    if OPENAPI_V2.contains(&path) {
-        let mut answer = body::text(Body::Whole(Some(ONLY_PODS.into())));
-        *answer.status_mut() = StatusCode::NOT_ACCEPTABLE;
-        return Some(Ok(answer));
+    if path == "openapi/v2" {
+        return Some(Ok(openapi_v2()));
     }
     if path.starts_with("apis/apps/") || path.starts_with("apis/batch/") {
         return Some(Err(Status { message: ONLY_PODS.to_owned(), ..Status::no_such_path() }));
@@ -81,6 +74,17 @@ fn review_of(resource: &str) -> Option<Value> {
     Some(json!({"kind": kind, "metadata": {}, "spec": {}, "status": status}))
 }
 
+/// The second version of OpenAPI, without a schema. kubectl requests it, in protobuf, to validate a `List` and kinds that
+/// the third version lacks; it leaves what has no schema to the agent.
+fn openapi_v2() -> Response<Body> {
+    /// The field `swagger` of the message `Document`.
+    const DOCUMENT: &[u8] = b"\x0a\x032.0";
+    let kind = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+    let mut response = body::json(StatusCode::OK, DOCUMENT);
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    response
+}
+
 fn answer(version: &str, mut shown: Value) -> Response<Body> {
     shown["apiVersion"] = version.into();
     body::value(StatusCode::OK, &shown)
@@ -95,8 +99,7 @@ mod tests {
         let found = |method: Method, path: &str| match find(&method, path, "board") {
             None => "-".to_owned(),
             Some(Err(status)) => status.code.to_string(),
-            Some(Ok(answer)) if answer.status() == StatusCode::OK => "answered".to_owned(),
-            Some(Ok(answer)) => answer.status().as_u16().to_string(),
+            Some(Ok(_)) => "answered".to_owned(),
         };
         let reviews = "/apis/authorization.k8s.io/v1/selfsubject";
         for (method, path, expected) in [
@@ -120,7 +123,7 @@ mod tests {
             (Method::GET, "/api/v1/pods".into(), "-"),
             (Method::POST, "/apis/apps/v1/namespaces/default/deployments".into(), "404"),
             (Method::GET, "/apis/batch/v1/jobs".into(), "404"),
-            (Method::GET, "/openapi/v2".into(), "406"),
+            (Method::GET, "/openapi/v2".into(), "answered"),
             (Method::GET, "/openapi/v3".into(), "-"),
             (Method::GET, "/apis/policy/v1/poddisruptionbudgets".into(), "-"),
             (Method::GET, "/version".into(), "-"),
