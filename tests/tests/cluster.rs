@@ -207,6 +207,8 @@ spec:
     node.device.wait_for("the pod to be rejected", || {
         node.device.agent_log().contains("RuntimeClass \"odd\" not found")
     });
+    let of_odd = "get events --field-selector involvedObject.name=odd -o jsonpath={.items[*].message}";
+    plane.wait_for(of_odd, |events| events.contains("RuntimeClass \"odd\" not found"));
     plane.line("delete pod odd --wait=false").ok();
     plane.wait_for("get pods -o name", str::is_empty);
 }

@@ -151,6 +151,8 @@ fn volume(volume: &mut Map<String, Value>) {
         super::claim::default_claim(spec);
     }
     if let Some(Value::Object(projected)) = volume.get_mut("projected") {
+        // The only list without `omitempty`.
+        projected.entry("sources").or_insert(Value::Null);
         for source in children(projected, "sources") {
             for file in source.get_mut("downwardAPI").into_iter().flat_map(items) {
                 field_selectors(file);

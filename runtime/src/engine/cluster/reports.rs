@@ -176,6 +176,7 @@ impl Follower {
         if !self.shell.config.reporting.sends(&event) {
             return Ok(());
         }
+        self.name_the_rejected(&mut event["involvedObject"]);
         let involved = &event["involvedObject"];
         let uid = involved["uid"].as_str().unwrap_or_default();
         if !(self.followed.get(uid).is_some() || involved["kind"] == "Node") {
@@ -196,6 +197,20 @@ impl Follower {
             }
         }
         tolerate(api.call("POST", &path, Some((JSON, &event))).await)
+    }
+
+    /// Adds the UID of the pod of the cluster to what an event is about whose manifest this board rejects.
+    fn name_the_rejected(&self, involved: &mut Value) {
+        let text = |field: &str| involved[field].as_str().unwrap_or_default();
+        if text("kind") != "Pod" || !text("uid").is_empty() {
+            return;
+        }
+        let (namespace, name) = (text("namespace"), text("name"));
+        if let Some(uid) = self.followed.predecessor("", namespace, name)
+            && self.local_pod(&uid, namespace, name).is_none()
+        {
+            involved["uid"] = uid.into();
+        }
     }
 
     /// Deletes a pod that has ended here from the cluster, after its last status was sent.
