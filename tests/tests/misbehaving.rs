@@ -337,6 +337,30 @@ fn pods_that_no_api_server_has_touch_neither_files_nor_pods() {
 }
 
 #[test]
+fn a_pod_whose_status_the_api_server_cannot_take_keeps_no_other_from_being_reported() {
+    let mut plane = ControlPlane::start();
+    let device = board(&mut plane, 2);
+    plane.set_fault("webhook");
+    plane.apply(POD);
+    device
+        .wait_for("a failed report", || device.agent_log().contains("default/web: the cluster cannot take"));
+    plane.apply(&POD.replace("{name: web}", "{name: xenon}"));
+    plane.wait_for("get pod xenon --no-headers", |pod| pod.contains("1/1"));
+    assert!(plane.line("get pod web --no-headers").ok().contains("0/1"));
+    assert!(!device.agent_log().contains("no connection to the cluster"), "{}", device.agent_log());
+
+    // It is reported as soon as it can be, and its end, too.
+    plane.set_fault("");
+    plane.wait_for("get pod web --no-headers", |pod| pod.contains("1/1"));
+    plane.set_fault("webhook");
+    plane.line("delete pod web --wait=false").ok();
+    device.pod("web").wait_gone();
+    assert!(plane.line("get pod web --no-headers").ok().contains("Terminating"));
+    plane.set_fault("");
+    plane.wait_for("get pods -o name", |pods| !pods.contains("web"));
+}
+
+#[test]
 fn secrets_that_the_api_server_cannot_read_keep_only_their_pods_from_running() {
     let mut plane = ControlPlane::start();
     let device = board(&mut plane, 2);

@@ -32,6 +32,8 @@ pub struct Known {
     pub volumes: Vec<String>,
     /// The number of its ephemeral containers that were added to the pod on this board, or rejected.
     pub ephemeral: usize,
+    /// The API server failed at a report about it, which is to be sent again.
+    pub is_unreported: bool,
     /// The version of its status.
     status_version: u64,
 }
@@ -51,6 +53,7 @@ impl Known {
             tokens_until,
             volumes,
             ephemeral: 0,
+            is_unreported: false,
             status_version,
         }
     }

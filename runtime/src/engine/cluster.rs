@@ -101,11 +101,13 @@ struct Failure {
     why: String,
     /// The time for which the server accepts no requests.
     retry_after: Duration,
+    /// The server failed at this request (500), and others may succeed: a webhook fails, for example.
+    is_of_one_request: bool,
 }
 
 impl Failure {
     fn new(why: impl Into<String>) -> Failure {
-        Failure { why: why.into(), retry_after: Duration::ZERO }
+        Failure { why: why.into(), retry_after: Duration::ZERO, is_of_one_request: false }
     }
 
     fn of(error: &(dyn Error + 'static)) -> Failure {
@@ -115,7 +117,11 @@ impl Failure {
 
 impl From<ApiError> for Failure {
     fn from(error: ApiError) -> Failure {
-        Failure { why: causes(&error), retry_after: error.retry_after() }
+        Failure {
+            why: causes(&error),
+            retry_after: error.retry_after(),
+            is_of_one_request: error.code() == Some(500),
+        }
     }
 }
 
@@ -224,7 +230,7 @@ impl Follower {
         loop {
             let seen = match self.turn(&mut api, &mut watches).await {
                 Ok(seen) => seen,
-                Err(Failure { why, retry_after }) => {
+                Err(Failure { why, retry_after, .. }) => {
                     self.answer(Err(&why));
                     // Each reason once: a board may be without its cluster for weeks.
                     if self.logged != why {

@@ -272,8 +272,8 @@ impl Follower {
         self.renew_tokens(api, known).await
     }
 
-    /// Renews tokens that expire, reads claims that were not bound, deletes rejected pods that are to end, sends rejected
-    /// mirror pods again, and stores labels that could not be stored.
+    /// Renews tokens that expire, reads claims that were not bound, deletes rejected pods that are to end, sends reports
+    /// and mirror pods again that were not accepted, and stores labels that could not be stored.
     pub(super) async fn refresh(&mut self, api: &mut Api) -> Result<Seen, Failure> {
         labels::store_again(&self.shell).await;
         for uid in self.followed.uids() {
@@ -281,6 +281,10 @@ impl Follower {
             let renewed = match known.has_manifest {
                 true => self.renew(api, &mut known).await,
                 false => self.finish_rejected(api, &uid, &mut known).await,
+            };
+            let renewed = match (renewed, known.is_unreported) {
+                (Ok(()), true) => self.report_again(api, &uid, &mut known).await,
+                (renewed, _) => renewed,
             };
             self.followed.insert(uid, known);
             renewed?;

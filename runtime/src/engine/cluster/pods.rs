@@ -19,6 +19,7 @@ use nodlet_kube::manifest::{self, Manifest, Validation};
 use nodlet_registry::Owner;
 use nodlet_wire::http::HttpError;
 
+use super::reports::postpone;
 use super::{Engine, Failure, Follower, labels};
 
 /// Pods in one page of a list.
@@ -194,11 +195,15 @@ impl Follower {
                 known.has_manifest = false;
                 self.end(Uid::from(&*uid), &known, grace).await;
             }
-            Step::Delete => self.finish(api, &uid, &mut known).await?,
+            Step::Delete => {
+                let finished = self.finish(api, &uid, &mut known).await;
+                postpone(&mut known, finished)?;
+            }
         }
         if let Some(local) = local {
             // The cluster may have changed the status, and the pod may have another ephemeral container.
-            self.report(api, &mut known, &local).await?;
+            let reported = self.report(api, &mut known, &local).await;
+            postpone(&mut known, reported)?;
         }
         known.trim();
         let is_same = needed(&known) == before;

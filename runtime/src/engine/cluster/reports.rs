@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use nodlet_cluster::api::{Api, JSON, STRATEGIC};
+use nodlet_cluster::api::{Api, ApiError, JSON, STRATEGIC};
 use nodlet_cluster::followed::Known;
 use nodlet_cluster::pods::{self, Step};
 use nodlet_cluster::schedule::Seen;
@@ -14,6 +14,32 @@ use super::super::pods::EphemeralRequest;
 use super::{Failure, Follower, tolerate};
 use crate::api::{Change, FieldValidation, PatchKind};
 
+/// What a report about a pod came to. An error of the API server about it alone keeps no other pod from being reported:
+/// the report is sent again by [`Follower::refresh`].
+pub(super) fn postpone(known: &mut Known, reported: Result<(), Failure>) -> Result<(), Failure> {
+    known.is_unreported = false;
+    match reported {
+        Err(failure) if failure.is_of_one_request => {
+            known.is_unreported = true;
+            let Known { namespace, name, .. } = &*known;
+            log::warn!("{namespace}/{name}: the cluster cannot take a report: {}", failure.why);
+            Ok(())
+        }
+        reported => reported,
+    }
+}
+
+/// What sending an event came to. An event that the API server fails at is dropped, as by client-go's recorder.
+fn accept_event(sent: Result<Value, ApiError>) -> Result<(), Failure> {
+    match tolerate(sent) {
+        Err(failure) if failure.is_of_one_request => {
+            log::warn!("the cluster cannot take an event: {}", failure.why);
+            Ok(())
+        }
+        sent => sent,
+    }
+}
+
 /// Changes of the local API that are looked at together.
 const CHANGES: usize = 64;
 
@@ -23,17 +49,28 @@ impl Follower {
         self.look_at_node();
         for uid in self.followed.uids() {
             let Some(mut known) = self.followed.remove(&uid) else { continue };
-            let sent = match self.local_pod(&uid, &known.namespace, &known.name) {
-                Some(local) => self.report(api, &mut known, &local).await,
-                None => match pods::step(&known.object, known.has_manifest, false) {
-                    Step::Delete => self.finish(api, &uid, &mut known).await,
-                    Step::Nothing | Step::Run | Step::End(_) => Ok(()),
-                },
-            };
+            let sent = self.report_again(api, &uid, &mut known).await;
             self.followed.insert(uid, known);
             sent?;
         }
         self.mirror_all(api).await
+    }
+
+    /// Sends the status of a pod if it differs, or deletes the pod if it ended meanwhile.
+    pub(super) async fn report_again(
+        &mut self,
+        api: &mut Api,
+        uid: &str,
+        known: &mut Known,
+    ) -> Result<(), Failure> {
+        let reported = match self.local_pod(uid, &known.namespace, &known.name) {
+            Some(local) => self.report(api, known, &local).await,
+            None => match pods::step(&known.object, known.has_manifest, false) {
+                Step::Delete => self.finish(api, uid, known).await,
+                Step::Nothing | Step::Run | Step::End(_) => Ok(()),
+            },
+        };
+        postpone(known, reported)
     }
 
     /// Sends what changed in the local API.
@@ -101,6 +138,7 @@ impl Follower {
         if sent.is_ok() && is_deleted && !is_wanted {
             sent = self.finish(api, &uid, &mut known).await;
         }
+        sent = postpone(&mut known, sent);
         self.followed.insert(uid, known);
         sent
     }
@@ -168,7 +206,7 @@ impl Follower {
         let (suffix, now) = (format!("{:x}", self.now().0), self.now().to_string());
         let event = pods::rejection_event(&known.object, &self.credentials.node, &suffix, why, &now);
         let events = format!("/api/v1/namespaces/{}/events", known.namespace);
-        tolerate(api.call("POST", &events, Some((JSON, &event))).await)
+        accept_event(api.call("POST", &events, Some((JSON, &event))).await)
     }
 
     /// Sends an event of a pod of the cluster, or of the node.
@@ -193,10 +231,10 @@ impl Follower {
             let changed = json!({ "count": event["count"], "lastTimestamp": event["lastTimestamp"], "message": event["message"] });
             match api.call("PATCH", &format!("{path}/{name}"), Some((STRATEGIC, &changed))).await {
                 Err(error) if error.code() == Some(404) => {}
-                sent => return tolerate(sent),
+                sent => return accept_event(sent),
             }
         }
-        tolerate(api.call("POST", &path, Some((JSON, &event))).await)
+        accept_event(api.call("POST", &path, Some((JSON, &event))).await)
     }
 
     /// Adds the UID of the pod of the cluster to what an event is about whose manifest this board rejects.
