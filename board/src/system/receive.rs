@@ -197,7 +197,7 @@ pub(super) fn program(
         let piece = &buffer[..read];
         if length == 0 {
             check_header(piece, own)?;
-            end_of_headers = Some(sections_end(piece).ok_or("it is cut off")?);
+            end_of_headers = Some(end_by_headers(piece).ok_or("it is cut off")?);
         }
         length += read as u64;
         if length > most {
@@ -264,17 +264,27 @@ fn check_header(bytes: &[u8], own: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// The end of the section headers, which the linker puts at the end of a program.
-fn sections_end(header: &[u8]) -> Option<u64> {
+/// The end of a program by its headers: that of its segments, or of its table of sections, which a linker may leave out.
+/// `None` if the first bytes do not contain the headers.
+fn end_by_headers(start: &[u8]) -> Option<u64> {
     let number = |at: usize, bytes: usize| {
-        let field = header.get(at..at + bytes)?;
+        let field = start.get(at..at.checked_add(bytes)?)?;
         Some(field.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte)))
     };
-    let (start, size, count) = match header.get(4)? {
-        1 => (number(32, 4)?, number(46, 2)?, number(48, 2)?),
-        _ => (number(40, 8)?, number(58, 2)?, number(60, 2)?),
+    // The bytes of an offset, and the places of both tables, of their entries' sizes and numbers, and of a segment's offset
+    // and size: of 32 bits and of 64.
+    let (word, tables, sizes, [offset, size]) = match start.get(4)? {
+        1 => (4, 28, 42, [4_usize, 16]),
+        _ => (8, 32, 54, [8, 32]),
     };
-    start.checked_add(size * count)
+    let (segments, sections) = (number(tables, word)?, number(tables + word, word)?);
+    let mut end = sections.checked_add(number(sizes + 4, 2)? * number(sizes + 6, 2)?)?;
+    for index in 0..number(sizes + 2, 2)? {
+        let at = usize::try_from(segments.checked_add(index * number(sizes, 2)?)?).ok()?;
+        let (offset, size) = (at.checked_add(offset)?, at.checked_add(size)?);
+        end = end.max(number(offset, word)?.checked_add(number(size, word)?)?);
+    }
+    Some(end)
 }
 
 /// Searches a program, piece by piece, for its version.
@@ -381,10 +391,10 @@ mod tests {
         let start = (length - 64).to_le_bytes();
         if bytes[4] == 1 {
             bytes[32..36].copy_from_slice(&start[..4]);
-            bytes[46..50].copy_from_slice(&[64, 0, 1, 0]);
+            bytes[44..50].copy_from_slice(&[0, 0, 64, 0, 1, 0]);
         } else {
             bytes[40..48].copy_from_slice(&start);
-            bytes[58..62].copy_from_slice(&[64, 0, 1, 0]);
+            bytes[56..62].copy_from_slice(&[0, 0, 64, 0, 1, 0]);
         }
         bytes.resize(length, 0);
         let mark = [mark_begin(), version.as_bytes(), b"\n"].concat();
@@ -424,6 +434,20 @@ mod tests {
         check(&own[..40], "it is cut off");
         check(&own[..own.len() - 1], "the file is incomplete: it has");
         check(&own[..own.len() / 2], "the file is incomplete: it has");
+        // A linker may leave out the table of sections.
+        let mut stripped = own.clone();
+        let end = (own.len() as u64).to_le_bytes();
+        let (tables, sizes, segment, word) =
+            if own[4] == 1 { (28, 42, 200 + 16, 4) } else { (32, 54, 200 + 32, 8) };
+        stripped[tables..tables + 2 * word].fill(0);
+        stripped[tables] = 200;
+        stripped[sizes..sizes + 8].copy_from_slice(&[56, 0, 1, 0, 0, 0, 0, 0]);
+        stripped[segment..segment + word].copy_from_slice(&end[..word]);
+        assert!(receive(&stripped).is_ok());
+        check(&stripped[..stripped.len() - 1], "the file is incomplete: it has");
+        // A table of segments outside of the file's beginning.
+        stripped[tables..tables + word].fill(0xff);
+        check(&stripped, "it is cut off");
         let mut other = own.clone();
         other[18] = if own[18] == 183 { 62 } else { 183 };
         check(&other, "it is for ");

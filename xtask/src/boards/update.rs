@@ -106,7 +106,7 @@ fn reject(
         (newer.unsigned(), "it is not signed"),
         (stranger.sign(newer)?, "a key that the board's profile does not name"),
         (of_other, "the signature is of other content"),
-        (cut, "it is cut off"),
+        (cut, "the file is incomplete"),
         (owner.sign(&newer.for_another_processor())?, "and this board is"),
         (
             owner.sign(&nodlet.with_version_text(&VERSION.replace(|c: char| c.is_ascii_digit(), "0"))?)?,
