@@ -64,6 +64,29 @@ impl ClusterNode {
         Self { device, network, address }
     }
 
+    /// A board that has joined through the API server with faults, over this version of HTTP.
+    pub fn join_through_faults(plane: &mut ControlPlane, version: u8) -> Device {
+        let server = plane.misbehave(version);
+        plane.set_fault("");
+        let mut device = Device::new();
+        // Agents are killed at any moment, and of a pod of a megabyte, the ring keeps no entry.
+        device.replay_nothing();
+        let network = device.own_network();
+        plane.connect(&network);
+        // The kubelet's port has a client of its own, whose requests would count.
+        device.agent_arguments(["--node-name", "board-1", "--kubelet-port", "0"]);
+        device.start_agent();
+        device.load_image(demo_archive());
+        let mut arguments = plane.join_arguments();
+        arguments[0] = server;
+        let words: Vec<&str> = ["join"].into_iter().chain(arguments.iter().map(String::as_str)).collect();
+        device.wait_for("the board to join", || {
+            device.command(&words).output().expect("it runs").status.success()
+        });
+        plane.wait_for("get node board-1 --no-headers", |node| node.contains(" Ready "));
+        device
+    }
+
     /// Starts an agent with other further arguments, in place of one that was killed.
     pub fn restart_with(&mut self, name: &str, arguments: &[&str]) {
         self.device.set_agent_arguments(&[&["--node-name", name], arguments].concat());

@@ -4,32 +4,10 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use nodlet_tests::{ControlPlane, Device, demo_archive};
+use nodlet_tests::{ClusterNode, ControlPlane, Device};
 
 /// The limit of the agent's memory that no file backs, in KiB: that of large manifests in `bounded.rs`.
 const MEMORY: u64 = 28 * 1024;
-
-/// A board that has joined through the API server with faults, over this version of HTTP.
-fn board(plane: &mut ControlPlane, version: u8) -> Device {
-    let server = plane.misbehave(version);
-    plane.set_fault("");
-    let mut device = Device::new();
-    // Of a pod of a megabyte, the ring keeps no entry.
-    device.replay_nothing();
-    let network = device.own_network();
-    plane.connect(&network);
-    // The kubelet's port has a client of its own, whose requests would count.
-    device.agent_arguments(["--node-name", "board-1", "--kubelet-port", "0"]);
-    device.start_agent();
-    device.load_image(demo_archive());
-    let mut arguments = plane.join_arguments();
-    arguments[0] = server;
-    let words: Vec<&str> = ["join"].into_iter().chain(arguments.iter().map(String::as_str)).collect();
-    device
-        .wait_for("the board to join", || device.command(&words).output().expect("it runs").status.success());
-    plane.wait_for("get node board-1 --no-headers", |node| node.contains(" Ready "));
-    device
-}
 
 /// Ends the session of the board, which then retries. Not every failed request ends it.
 fn end_session(device: &Device, plane: &ControlPlane) {
@@ -117,7 +95,7 @@ fn redirects_upgrades_and_large_heads_are_neither_followed_nor_kept() {
 
 fn survives(version: u8, faults: &[Fault]) {
     let mut plane = ControlPlane::start();
-    let device = board(&mut plane, version);
+    let device = ClusterNode::join_through_faults(&mut plane, version);
     plane.apply(POD);
     plane.wait_for("get pod web --no-headers", |pod| pod.contains("1/1"));
     let web = device.pod("web");
@@ -161,7 +139,7 @@ fn survives(version: u8, faults: &[Fault]) {
 #[test]
 fn a_watch_without_end_leaves_time_for_everything_else() {
     let mut plane = ControlPlane::start();
-    let device = board(&mut plane, 2);
+    let device = ClusterNode::join_through_faults(&mut plane, 2);
     end_session(&device, &plane);
     plane.set_fault("endless");
     plane.apply(POD);
@@ -197,7 +175,7 @@ fn lists(request: &str) -> bool {
 fn a_watch_resumes_from_a_bookmark_and_after_410_gone_the_pods_are_listed_again() {
     const WITHIN: Duration = Duration::from_secs(150);
     let mut plane = ControlPlane::start();
-    let device = board(&mut plane, 2);
+    let device = ClusterNode::join_through_faults(&mut plane, 2);
     plane.line("create configmap settings --from-literal=color=green").ok();
     let mount = "/end], volumeMounts: [{name: settings, mountPath: /settings}]}]
   volumes: [{name: settings, configMap: {name: settings}}]";
@@ -248,7 +226,7 @@ fn a_watch_resumes_from_a_bookmark_and_after_410_gone_the_pods_are_listed_again(
 #[test]
 fn a_pod_of_a_megabyte_and_five_hundred_pods_at_once_are_handled() {
     let mut plane = ControlPlane::start();
-    let device = board(&mut plane, 2);
+    let device = ClusterNode::join_through_faults(&mut plane, 2);
     let large: String =
         (0..9).map(|at| format!("\n    - {{name: LARGE_{at}, value: {}}}", "x".repeat(110_000))).collect();
     plane.create(&format!(
@@ -300,7 +278,7 @@ spec:
 fn pods_that_no_api_server_has_touch_neither_files_nor_pods() {
     const WITHIN: Duration = Duration::from_secs(150);
     let mut plane = ControlPlane::start();
-    let device = board(&mut plane, 2);
+    let device = ClusterNode::join_through_faults(&mut plane, 2);
     plane.apply(POD);
     let web = device.pod("web");
     web.wait_ready();
@@ -339,7 +317,7 @@ fn pods_that_no_api_server_has_touch_neither_files_nor_pods() {
 #[test]
 fn a_pod_whose_status_the_api_server_cannot_take_keeps_no_other_from_being_reported() {
     let mut plane = ControlPlane::start();
-    let device = board(&mut plane, 2);
+    let device = ClusterNode::join_through_faults(&mut plane, 2);
     plane.set_fault("webhook");
     plane.apply(POD);
     device
@@ -363,7 +341,7 @@ fn a_pod_whose_status_the_api_server_cannot_take_keeps_no_other_from_being_repor
 #[test]
 fn secrets_that_the_api_server_cannot_read_keep_only_their_pods_from_running() {
     let mut plane = ControlPlane::start();
-    let device = board(&mut plane, 2);
+    let device = ClusterNode::join_through_faults(&mut plane, 2);
     plane.line("create secret generic login --from-literal=password=hunter2").ok();
     let pod = |name: &str, variable: &str| {
         POD.replace("{name: web}", &format!("{{name: {name}}}")).replace(

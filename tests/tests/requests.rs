@@ -3,7 +3,7 @@
 //!
 //! For a commit, one request of several is tested, by `NODLET_SEED`; with `NODLET_SHARD=1/1`, all are.
 
-use nodlet_tests::{ControlPlane, Device, Witness, demo_archive, seed, shard};
+use nodlet_tests::{ClusterNode, ControlPlane, Device, Witness, seed, shard};
 
 /// One request of so many is tested.
 const PARTS: usize = 7;
@@ -19,23 +19,7 @@ struct Board {
 impl Board {
     fn start() -> Self {
         let mut plane = ControlPlane::start();
-        let server = plane.misbehave(1);
-        plane.set_fault("");
-        let mut device = Device::new();
-        // Agents are killed at any moment.
-        device.replay_nothing();
-        let network = device.own_network();
-        plane.connect(&network);
-        device.agent_arguments(["--node-name", "board-1", "--kubelet-port", "0"]);
-        device.start_agent();
-        device.load_image(demo_archive());
-        let mut arguments = plane.join_arguments();
-        arguments[0] = server;
-        let words: Vec<&str> = ["join"].into_iter().chain(arguments.iter().map(String::as_str)).collect();
-        device.wait_for("the board to join", || {
-            device.command(&words).output().expect("it runs").status.success()
-        });
-        plane.wait_for("get node board-1 --no-headers", |node| node.contains(" Ready "));
+        let device = ClusterNode::join_through_faults(&mut plane, 1);
         Self { device, plane }
     }
 
