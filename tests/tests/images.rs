@@ -38,7 +38,7 @@ fn the_removal_of_a_name_of_an_image_warns_of_the_pods_that_use_the_name() {
     let unused = device.nodlet(["image", "rm", "localhost/two:2"]);
     assert_eq!((unused.stderr.as_str(), unused.code), ("", 0), "{unused:?}");
     let used = device.nodlet(["image", "rm", "localhost/two:1"]);
-    assert!(used.stderr.starts_with("Warning: pod default/web names this image so: "), "{used:?}");
+    assert!(used.stderr.starts_with("Warning: pod default/web uses this name: "), "{used:?}");
     assert_eq!(used.ok(), "image \"localhost/two:1\" untagged\n");
 }
 

@@ -317,8 +317,8 @@ fn remove(root: &Path, store: &Store, names: &[&str]) -> Outcome {
                 let has_name = |status: &Value| removed.names.iter().any(|name| status["image"] == **name);
                 for (namespace, pod) in pods_with(root, has_name) {
                     eprintln!(
-                        "Warning: pod {namespace}/{pod} names this image so: load it again under this name before the \
-                         pod is created anew"
+                        "Warning: pod {namespace}/{pod} uses this name: its containers do not start again until an \
+                         image is loaded under it"
                     );
                 }
                 if let Some(path) = &removed.remains {
