@@ -1,7 +1,7 @@
 //! Routes: the meaning of a URL.
 
 use super::Status;
-use nodlet_kube::kinds::{self, KINDS, Row};
+use nodlet_kube::kinds::{KINDS, Row};
 use nodlet_registry::objects::Key;
 
 /// The maximum number of parameters in one query.
