@@ -151,6 +151,11 @@ impl<R: Read> Members<R> {
         self.segments.len() == 1 && matches!(self.segments[0], Segment::Data(_))
     }
 
+    /// Whether the stream has ended, or its end is marked, before any member.
+    pub(crate) fn ended_at_once(&self) -> bool {
+        self.at == 0
+    }
+
     /// Ends the walk and returns the stream, for reading what follows the archive.
     pub(crate) fn into_inner(self) -> R {
         self.reader

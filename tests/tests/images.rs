@@ -24,6 +24,25 @@ fn an_image_loads_lists_and_goes_but_not_while_it_is_used() {
 }
 
 #[test]
+fn the_removal_of_a_name_of_an_image_warns_of_the_pods_that_use_the_name() {
+    let device = Device::start();
+    let program = fs::read(demo_program()).expect("the demo program is built");
+    for name in ["localhost/two:1", "localhost/two:2", "localhost/two:3"] {
+        device.load(&Image::demo(name, &program));
+    }
+    device.write_manifest(
+        "web.yaml",
+        &manifest::pod("web", "sleep").replace("localhost/demo:1", "localhost/two:1"),
+    );
+    device.pod("web").wait_ready();
+    let unused = device.nodlet(["image", "rm", "localhost/two:2"]);
+    assert_eq!((unused.stderr.as_str(), unused.code), ("", 0), "{unused:?}");
+    let used = device.nodlet(["image", "rm", "localhost/two:1"]);
+    assert!(used.stderr.starts_with("Warning: pod default/web uses this name: "), "{used:?}");
+    assert_eq!(used.ok(), "image \"localhost/two:1\" untagged\n");
+}
+
+#[test]
 fn image_load_warns_of_a_name_that_it_does_not_need() {
     let device = Device::new();
     let archive = nodlet_tests::demo_archive().display().to_string();

@@ -172,10 +172,10 @@ fn what_a_board_has_no_kind_or_method_for_is_rejected_with_the_reason() {
     let pod = device.path("/pod.yaml");
     std::fs::write(&pod, manifest::pod("web", "sleep")).expect("written");
     for (line, why) in [
-        (
-            format!("apply -f {}", deployment.display()),
-            "no matches for kind \"Deployment\" in version \"apps/v1\"",
-        ),
+        (format!("apply -f {}", deployment.display()), "nodlet has no such kind: it runs Pods"),
+        (format!("diff -f {}", deployment.display()), "nodlet has no such kind: it runs Pods"),
+        ("get deploy".to_owned(), "nodlet has no such kind: it runs Pods"),
+        ("rollout restart ds/web".to_owned(), "nodlet has no such kind: it runs Pods"),
         (
             "create deployment web --image=localhost/demo:1".to_owned(),
             "nodlet has no such kind: it runs Pods",

@@ -63,7 +63,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         ["pull", ..] => Err(context.wrong_use("pull requires one NAME")),
         ["load", ..] => Err(context.wrong_use("load requires one FILE, DIR or -")),
         ["ls" | "list"] => list(&open()?),
-        ["rm" | "remove", ref names @ ..] if !names.is_empty() => remove(&open()?, names),
+        ["rm" | "remove", ref names @ ..] if !names.is_empty() => remove(&context.root, &open()?, names),
         ["rm" | "remove"] => Err(context.wrong_use("rm requires the NAME or ID of an image")),
         [] => Err(context.wrong_use("one of load, pull, ls and rm is needed")),
         [other, ..] => Err(context.wrong_use(format!("{other:?} is none of load, pull, ls and rm"))),
@@ -151,11 +151,7 @@ fn tell_of_earlier_builds(root: &Path, loaded: &Loaded) {
     if !loaded.new {
         return;
     }
-    let Ok(pods) = Client::local(root).json("GET", "/api/v1/pods", None) else { return };
-    for pod in pods["items"].as_array().into_iter().flatten().filter(|pod| runs_earlier_build(pod, loaded)) {
-        let metadata = &pod["metadata"];
-        let (name, namespace) = (metadata["name"].as_str(), metadata["namespace"].as_str());
-        let (name, namespace) = (name.unwrap_or_default(), namespace.unwrap_or_default());
+    for (namespace, name) in pods_with(root, |status| runs_earlier_build(status, loaded)) {
         let option = if namespace == "default" { String::new() } else { format!(" -n {namespace}") };
         eprintln!(
             "Pod {namespace}/{name} runs an earlier build of this image; `nodlet restart {name}{option}` restarts it \
@@ -164,19 +160,24 @@ fn tell_of_earlier_builds(root: &Path, loaded: &Loaded) {
     }
 }
 
-/// Whether a container of a pod runs another image that had one of the names of a loaded image.
-fn runs_earlier_build(pod: &Value, loaded: &Loaded) -> bool {
-    let Loaded { image, names, .. } = loaded;
-    let id = image.id.to_string();
+/// The namespaces and names of the pods that have a container whose status is as required; none without an agent.
+fn pods_with(root: &Path, is_so: impl Fn(&Value) -> bool) -> Vec<(String, String)> {
+    let Ok(pods) = Client::local(root).json("GET", "/api/v1/pods", None) else { return Vec::new() };
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let of = |pod: &Value, field: &str| pod["metadata"][field].as_str().unwrap_or_default().to_owned();
     let statuses = ["containerStatuses", "initContainerStatuses"];
-    let mut statuses =
-        statuses.iter().flat_map(|field| pod["status"][field].as_array().into_iter().flatten());
-    statuses.any(|status| {
-        let has_name = names.iter().any(|name| status["image"] == **name);
-        let is_it =
-            status["imageID"] == *id || image.repo_digests.iter().any(|digest| status["imageID"] == **digest);
-        has_name && !is_it && status["state"]["running"].is_object()
-    })
+    let has = |pod: &Value| statuses.iter().any(|field| list(&pod["status"][*field]).iter().any(&is_so));
+    let pods = list(&pods["items"]).into_iter().filter(has);
+    pods.map(|pod| (of(&pod, "namespace"), of(&pod, "name"))).collect()
+}
+
+/// Whether a container runs another image that had one of the names of a loaded image.
+fn runs_earlier_build(status: &Value, loaded: &Loaded) -> bool {
+    let Loaded { image, names, .. } = loaded;
+    let has_name = names.iter().any(|name| status["image"] == **name);
+    let is_it = status["imageID"] == *image.id.to_string()
+        || image.repo_digests.iter().any(|digest| status["imageID"] == **digest);
+    has_name && !is_it && status["state"]["running"].is_object()
 }
 
 fn pull(root: &Path, store: &Store, name: &str, options: LoadOptions) -> Outcome {
@@ -300,7 +301,7 @@ fn image_rows(image: &Image) -> Vec<Vec<String>> {
         .collect()
 }
 
-fn remove(store: &Store, names: &[&str]) -> Outcome {
+fn remove(root: &Path, store: &Store, names: &[&str]) -> Outcome {
     same_modes();
     tell_of_wait(store);
     let mut code = ExitCode::SUCCESS;
@@ -312,6 +313,13 @@ fn remove(store: &Store, names: &[&str]) -> Outcome {
                 }
                 if let Some(image) = &removed.image {
                     println!("image \"{image}\" deleted");
+                }
+                let has_name = |status: &Value| removed.names.iter().any(|name| status["image"] == **name);
+                for (namespace, pod) in pods_with(root, has_name) {
+                    eprintln!(
+                        "Warning: pod {namespace}/{pod} uses this name: its containers do not start again until an \
+                         image is loaded under it"
+                    );
                 }
                 if let Some(path) = &removed.remains {
                     let baked = path.display();

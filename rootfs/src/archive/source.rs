@@ -103,7 +103,7 @@ impl TarFile {
             members.insert(name, location);
             bounded(members.len())?;
         }
-        walk.finish().map_err(ArchiveError::Tar)?;
+        finished(walk)?;
         Ok(TarFile { file, members })
     }
 }
@@ -180,6 +180,16 @@ impl Documents for StreamedMembers {
     fn document(&mut self, member: &str) -> Result<Option<Vec<u8>>, ArchiveError> {
         Ok(self.resolve(member).and_then(|name| self.documents.get(&name).cloned()))
     }
+}
+
+/// Ends the walk through an archive, which must have had members.
+pub(crate) fn finished<R: Read>(walk: Members<R>) -> Result<(), ArchiveError> {
+    if walk.ended_at_once() {
+        return Err(ArchiveError::Foreign {
+            problem: "it is empty; copy it, or save the image, again".to_owned(),
+        });
+    }
+    walk.finish().map_err(ArchiveError::Tar)
 }
 
 /// Rejects an archive with too many members: their names are kept in memory.

@@ -492,6 +492,17 @@ fn a_truncated_archive_is_reported_as_truncated() {
 }
 
 #[test]
+fn an_empty_file_and_an_archive_without_members_are_reported_as_empty() {
+    let compressed = b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x03\0\0\0\0\0\0\0\0\0";
+    for archive in [&b""[..], &[0; 10240], compressed] {
+        for outcome in load_both(archive, &amd64()) {
+            let expected = "read the archive: it is empty; copy it, or save the image, again";
+            assert_eq!(outcome, Err(expected.to_owned()), "{} bytes", archive.len());
+        }
+    }
+}
+
+#[test]
 fn a_baked_image_is_used_and_never_copied() {
     let scratch = Scratch::new();
     let root = scratch.path();

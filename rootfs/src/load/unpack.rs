@@ -16,7 +16,9 @@ use serde::{Deserialize, Serialize};
 use super::error::{LoadError, Refusal};
 use super::progress::Progress;
 use super::source::Source;
-use crate::archive::source::{Directory, Seekable, StreamedMembers, TarFile, bounded, cleaned, label};
+use crate::archive::source::{
+    Directory, Seekable, StreamedMembers, TarFile, bounded, cleaned, finished, label,
+};
 use crate::archive::{ArchiveError, DOCUMENT_MAX, Planned, PlannedLayer, Wanted, plan};
 use crate::changes::Rebuilt;
 use crate::compression::{Digesting, Format, peek};
@@ -272,7 +274,7 @@ impl Unpacking<'_> {
                 Format::Other => {}
             }
         }
-        members.finish().map_err(ArchiveError::Tar)?;
+        finished(members)?;
         let planned = plan(&mut passed, &self.request.wanted)?;
         for layer in planned.iter().flat_map(|image| &image.layers) {
             match passed.resolve(&layer.member).and_then(|name| met.get_mut(&name)) {

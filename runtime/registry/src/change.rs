@@ -89,11 +89,11 @@ fn check_name(object: &Value, current: &Value) -> Result<(), Status> {
     } else if name != in_url {
         format!("the name of the object ({name}) does not match the name on the URL ({in_url})")
     } else if !requested_uid.is_empty() && requested_uid != uid {
-        let kind = current["kind"].as_str().unwrap_or("Pod");
+        let kind = current["kind"].as_str().and_then(Kind::named).unwrap_or(Kind::Pod).row().qualified_kind();
         let why = format!("Invalid value: {}: field is immutable", manifest::go_quoted(&requested_uid));
         let message = format!("{kind} \"{name}\" is invalid: metadata.uid: {why}");
         let cause = json!({"reason": "FieldValueInvalid", "message": why, "field": "metadata.uid"});
-        return Err(Status::invalid(kind, &name, message, vec![cause]));
+        return Err(Status::invalid(&kind, &name, message, vec![cause]));
     } else {
         return Ok(());
     };

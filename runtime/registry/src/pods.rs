@@ -287,8 +287,9 @@ impl Registry {
                 .map_err(|error| refused(&error))?;
         manifest.warnings = manifest::new_warnings(manifest.warnings, &old);
         let compared = if resizes {
-            let same_class = desired.pod.spec.qos_class() == manifest.pod.spec.qos_class();
-            update::resize(&old, &manifest.object, same_class)
+            let class = desired.pod.spec.qos_class();
+            let left = (class != manifest.pod.spec.qos_class()).then(|| format!("{class:?}"));
+            update::resize(&old, &manifest.object, left.as_deref())
         } else {
             update::compare(&old, &manifest.object)
         };

@@ -94,12 +94,11 @@ impl Status {
         Status::new(415, "UnsupportedMediaType", message)
     }
 
-    /// 422: the object is invalid. `causes` are those of `details`.
+    /// 422: the object is invalid. `kind` has its group, if it has one; `causes` are those of `details`.
     pub fn invalid(kind: &str, name: &str, message: impl Into<String>, causes: Vec<Value>) -> Self {
-        Status {
-            details: Some(json!({"name": name, "kind": kind, "causes": causes})),
-            ..Status::new(422, "Invalid", message)
-        }
+        let mut details = details(kind, name);
+        details["causes"] = causes.into();
+        Status { details: Some(details), ..Status::new(422, "Invalid", message) }
     }
 
     /// 422: the request cannot be performed, independent of the kind of its object. kubectl shows the message
@@ -144,7 +143,7 @@ impl Status {
     }
 }
 
-/// The `details` of an object. `resource` is the plural of its kind, followed by a dot and its group if it
+/// The `details` of an object. `resource` is the plural of its kind or the kind itself, followed by a dot and its group if it
 /// has one.
 fn details(resource: &str, name: &str) -> Value {
     match resource.split_once('.') {

@@ -12,11 +12,43 @@ use super::body::{self, Body};
 const ONLY_PODS: &str = "nodlet has no such kind: it runs Pods; put the Pod template of a Deployment, DaemonSet, \
                          StatefulSet or Job into a Pod manifest";
 
+/// The groups of the kinds that are rejected for [`ONLY_PODS`], and these kinds with their short names. Discovery has them
+/// without verbs, which `kubectl api-resources` leaves out: so kubectl sends their objects, and shows the reason.
+static REJECTED: [(&str, &[(&str, &str)]); 2] = [
+    (
+        "apps/v1",
+        &[("DaemonSet", "ds"), ("Deployment", "deploy"), ("ReplicaSet", "rs"), ("StatefulSet", "sts")],
+    ),
+    ("batch/v1", &[("CronJob", "cj"), ("Job", "job")]),
+];
+
+/// All groups besides the core group, with their versions.
+pub(super) fn groups() -> impl Iterator<Item = &'static str> {
+    kinds::groups().chain(REJECTED.iter().map(|(version, _)| *version))
+}
+
+/// The resources of a group of rejected kinds.
+fn rejected(version: &str) -> Option<Value> {
+    let (_, kinds) = REJECTED.iter().find(|(group, _)| *group == version)?;
+    let resource = |(kind, short): &(&str, &str)| {
+        let name = kind.to_ascii_lowercase();
+        json!({
+            "name": format!("{name}s"), "singularName": name, "namespaced": true, "kind": kind, "verbs": [],
+            "shortNames": [short],
+        })
+    };
+    let resources: Vec<Value> = kinds.iter().map(resource).collect();
+    Some(json!({"kind": "APIResourceList", "groupVersion": version, "resources": resources}))
+}
+
 /// The answer to a request with this method and path, if it is one of these. `node` is the name of the node.
 pub(super) fn find(method: &Method, path: &str, node: &str) -> Option<Result<Response<Body>, Status>> {
     let path = path.strip_prefix('/')?;
     if path == "openapi/v2" {
         return Some(Ok(openapi_v2()));
+    }
+    if let (&Method::GET, Some(shown)) = (method, path.strip_prefix("apis/").and_then(rejected)) {
+        return Some(Ok(answer("v1", shown)));
     }
     if path.starts_with("apis/apps/") || path.starts_with("apis/batch/") {
         return Some(Err(Status { message: ONLY_PODS.to_owned(), ..Status::no_such_path() }));
@@ -123,6 +155,8 @@ mod tests {
             (Method::GET, "/api/v1/pods".into(), "-"),
             (Method::POST, "/apis/apps/v1/namespaces/default/deployments".into(), "404"),
             (Method::GET, "/apis/batch/v1/jobs".into(), "404"),
+            (Method::GET, "/apis/batch/v1".into(), "answered"),
+            (Method::GET, "/apis/batch/v2".into(), "404"),
             (Method::GET, "/openapi/v2".into(), "answered"),
             (Method::GET, "/openapi/v3".into(), "-"),
             (Method::GET, "/apis/policy/v1/poddisruptionbudgets".into(), "-"),

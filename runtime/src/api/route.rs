@@ -1,7 +1,7 @@
 //! Routes: the meaning of a URL.
 
 use super::Status;
-use nodlet_kube::kinds::{self, KINDS, Row};
+use nodlet_kube::kinds::{KINDS, Row};
 use nodlet_registry::objects::Key;
 
 /// The maximum number of parameters in one query.
@@ -133,7 +133,7 @@ fn version(group: &str, number: Option<&str>) -> Result<&'static str, Status> {
             .split_once('/')
             .is_some_and(|(of, its)| of == group && number.is_none_or(|number| number == its))
     };
-    kinds::groups().find(is_it).ok_or_else(Status::no_such_path)
+    super::fixed::groups().find(is_it).ok_or_else(Status::no_such_path)
 }
 
 fn find(version: &str, resource: &str) -> Option<&'static Row> {

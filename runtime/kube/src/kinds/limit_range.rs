@@ -17,7 +17,7 @@ use super::generic;
 use super::strategy::{Describe, Strategy};
 use crate::object::field::{Errors, FieldError, Path};
 use crate::pod::claim::canonical;
-use crate::pod::validate::of_containers;
+use crate::pod::validate::{of_containers, resources};
 use nodlet_core::spec::Quantity;
 use nodlet_core::spec::pod::LIMIT_RANGER;
 
@@ -38,6 +38,9 @@ pub(super) static STRATEGY: Strategy = Strategy {
 
 /// Reads LimitRanges.
 const READER: Reader = Reader { read: Read::Rules(rules), check_update: definition::any_update };
+
+/// The lists of amounts of a limit, in the order in which Kubernetes checks them.
+const LISTS: [&str; 5] = ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"];
 
 fn limits_of(range: &Value) -> &[Value] {
     value::list(&range["spec"], "limits")
@@ -63,10 +66,6 @@ fn rules(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
             let types = [CONTAINER, CLAIM, POD];
             errors.push(FieldError::not_supported(&path.child("type"), &kind, &types));
         }
-        if kind == CLAIM && ["min", "max"].iter().all(|list| limit[*list].get("storage").is_none()) {
-            let detail = "either minimum or maximum storage value is required, but neither was provided";
-            errors.push(FieldError::required(&path.child("limits"), detail));
-        }
         if known.contains(&kind) {
             errors.push(FieldError::duplicate(&path.child("type"), &kind));
         }
@@ -83,48 +82,74 @@ fn rules(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
                 }
             }
         }
-        if kind == POD {
-            for list in ["default", "defaultRequest"] {
+        for list in LISTS {
+            let amounts = path.child(list);
+            if kind == POD && list.starts_with("default") {
                 if map(&limit[list]).next().is_some() {
-                    let detail = "may not be specified when `type` is 'Pod'";
-                    errors.push(FieldError::forbidden(&path.child(list), detail));
+                    errors.push(FieldError::forbidden(&amounts, "may not be specified when `type` is 'Pod'"));
                 }
+                continue;
             }
+            for (resource, _) in map(&limit[list]) {
+                let check = if kind == CLAIM { resources::qualified } else { resources::name };
+                check(resource, &amounts.key(resource), errors);
+            }
+        }
+        if kind == CLAIM && ["min", "max"].iter().all(|list| limit[*list].get("storage").is_none()) {
+            let detail = "either minimum or maximum storage value is required, but neither was provided";
+            errors.push(FieldError::required(&path.child("limits"), detail));
         }
         bounds(limit, &path, errors);
         known.push(kind);
     }
 }
 
-/// Checks that the amounts of one entry do not contradict each other.
+/// Checks that the amounts of one entry do not contradict each other, resource by resource.
 fn bounds(limit: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let amount = |list: &str, resource: &str| limit[list].get(resource).and_then(amount_of);
-    for (list, lower, lower_name, upper, upper_name) in [
-        ("min", "min", "min", "max", "max"),
-        ("defaultRequest", "min", "min", "defaultRequest", "default request"),
-        ("defaultRequest", "defaultRequest", "default request", "max", "max"),
-        ("defaultRequest", "defaultRequest", "default request", "default", "default limit"),
-        ("default", "min", "min", "default", "default"),
-        ("default", "default", "default", "max", "max"),
-    ] {
-        for (resource, _) in map(&limit[lower]) {
-            let (Some(low), Some(high)) = (amount(lower, resource), amount(upper, resource)) else {
-                continue;
-            };
+    let lists = LISTS.iter().filter(|list| text(limit, "type") != POD || !list.starts_with("default"));
+    let known: SortedSet<&String> =
+        lists.flat_map(|list| map(&limit[*list]).map(|(resource, _)| resource)).collect();
+    for resource in known.iter() {
+        let amount = |list: &str| limit[list].get(*resource).and_then(amount_of);
+        let mut refuse = |list: &str, value: &Quantity, detail: String| {
+            let path = path.child(list);
+            errors.push(FieldError::invalid(&path.key(resource), &value.to_string(), detail));
+        };
+        for (list, lower, lower_name, upper, upper_name) in [
+            ("min", "min", "min", "max", "max"),
+            ("defaultRequest", "min", "min", "defaultRequest", "default request"),
+            ("defaultRequest", "defaultRequest", "default request", "max", "max"),
+            ("defaultRequest", "defaultRequest", "default request", "default", "default limit"),
+            ("default", "min", "min", "default", "default"),
+            ("default", "default", "default", "max", "max"),
+        ] {
+            let (Some(low), Some(high)) = (amount(lower), amount(upper)) else { continue };
             if low > high {
-                let own = amount(list, resource).unwrap_or_else(|| low.clone());
+                // Kubernetes shows the bound, and not the value of `default`.
+                let shown = if (list == upper) != (list == "default") { &high } else { &low };
                 let detail = format!("{lower_name} value {low} is greater than {upper_name} value {high}");
-                let path = path.child(list);
-                errors.push(FieldError::invalid(&path.key(resource), &own.to_string(), detail));
+                refuse(list, shown, detail);
             }
         }
-    }
-    for (resource, _) in map(&limit["maxLimitRequestRatio"]) {
-        let Some(ratio) = amount("maxLimitRequestRatio", resource) else { continue };
-        if ratio < Quantity::from_milli(1000) {
-            let path = path.child("maxLimitRequestRatio");
-            let detail = format!("ratio {ratio} is less than 1");
-            errors.push(FieldError::invalid(&path.key(resource), &ratio.to_string(), detail));
+        if let Some(ratio) = amount("maxLimitRequestRatio") {
+            let list = "maxLimitRequestRatio";
+            if ratio < Quantity::from_milli(1000) {
+                refuse(list, &ratio, format!("ratio {ratio} is less than 1"));
+            }
+            if let (Some(least), Some(most)) = (amount("min"), amount("max")) {
+                let found = most.milli_value() as f64 / least.milli_value() as f64;
+                if ratio.milli_value() as f64 > found * 1000.0 {
+                    refuse(list, &ratio, format!("ratio {ratio} is greater than max/min = {found:.6}"));
+                }
+            }
+        }
+        if let (Some(limit), Some(request)) = (amount("default"), amount("defaultRequest"))
+            && limit != request
+            && !resources::may_be_overcommitted(resource)
+        {
+            let detail =
+                format!("default value {limit} must equal to defaultRequest value {request} in {resource}");
+            refuse("defaultRequest", &request, detail);
         }
     }
 }
@@ -468,9 +493,10 @@ mod tests {
 
     #[test]
     fn a_claim_out_of_bounds_is_rejected_with_the_texts_of_kubernetes() {
-        let range =
-            range("{type: PersistentVolumeClaim, min: {storage: 1Gi}, max: {storage: 2Gi}}, {type: Pod, max: {storage: 1}}")
-                .expect("valid");
+        let mut range =
+            range("{type: PersistentVolumeClaim, min: {storage: 1Gi}, max: {storage: 2Gi}}").expect("valid");
+        let limits = range["spec"]["limits"].as_array_mut().expect("it is a list");
+        limits.push(json!({"type": "Pod", "max": {"storage": "1"}}));
         for (storage, expected) in [
             ("1Gi", Ok(())),
             ("2Gi", Ok(())),
@@ -494,6 +520,26 @@ mod tests {
             (
                 "{type: Container, min: {cpu: 2}, max: {cpu: 1}}",
                 "spec.limits[0].min[cpu]: Invalid value: \"2\": min value 2 is greater than max value 1",
+            ),
+            (
+                "{type: Container, default: {cpu: 2}, max: {cpu: 1}}",
+                "spec.limits[0].default[cpu]: Invalid value: \"1\": default value 2 is greater than max value 1",
+            ),
+            (
+                "{type: Container, default: {cpu: 1}, defaultRequest: {cpu: 1}, min: {cpu: 2}}",
+                "spec.limits[0].default[cpu]: Invalid value: \"2\": min value 2 is greater than default value 1",
+            ),
+            (
+                "{type: Container, min: {cpu: 1}, max: {cpu: 2}, maxLimitRequestRatio: {cpu: 3}}",
+                "spec.limits[0].maxLimitRequestRatio[cpu]: Invalid value: \"3\": ratio 3 is greater than max/min = 2.000000",
+            ),
+            (
+                "{type: Container, default: {a.b/c: 2}, defaultRequest: {a.b/c: 1}}",
+                "spec.limits[0].defaultRequest[a.b/c]: Invalid value: \"1\": default value 2 must equal to defaultRequest value 1 in a.b/c",
+            ),
+            (
+                "{type: Container, max: {gpu: 1}}",
+                "spec.limits[0].max[gpu]: Invalid value: \"gpu\": must be a standard resource for containers",
             ),
             (
                 "{type: Pod, default: {cpu: 2}}",

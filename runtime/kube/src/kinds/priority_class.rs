@@ -244,6 +244,16 @@ mod tests {
             refused,
             "The PriorityClass \"a\" is invalid: value: Forbidden: may not be changed in an update."
         );
+        let status = check_update(&old, &class("value: 6")).expect_err("another value").status();
+        assert_eq!(
+            status["message"],
+            "PriorityClass.scheduling.k8s.io \"a\" is invalid: value: Forbidden: may not be changed in an update."
+        );
+        let details = &status["details"];
+        assert_eq!(
+            (&details["group"], &details["kind"]),
+            (&"scheduling.k8s.io".into(), &"PriorityClass".into())
+        );
         let refused =
             check_update(&old, &class("value: 5\npreemptionPolicy: Never")).expect_err("another policy");
         assert!(

@@ -74,7 +74,7 @@ impl ManifestError {
     pub fn status(&self) -> Value {
         let (code, reason) = match &self.cause {
             ManifestCause::Invalid { name, errors, more } => {
-                return field::invalid_status(self.kind_name(), name, errors, *more);
+                return field::invalid_status(self.kind.row(), name, errors, *more);
             }
             ManifestCause::TooLong => (413, "RequestEntityTooLarge"),
             ManifestCause::Syntax(_)

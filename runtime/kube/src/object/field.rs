@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
+use crate::kind::Row;
+
 /// The path of a field in an object: `spec.containers[0].resources.limits[cpu]`. It lives on the stack of the
 /// walk, and becomes text only for an error.
 #[derive(Clone, Copy, Debug)]
@@ -304,9 +306,9 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// The API server's answer (HTTP 422) if it rejects an object. `more` is the count of errors that are not
-/// among `errors`.
-pub(crate) fn invalid_status(kind: &str, name: &str, errors: &[FieldError], more: usize) -> Value {
+/// The API server's answer (HTTP 422) if it rejects an object of the kind of `row`. `more` is the count of errors that
+/// are not among `errors`.
+pub(crate) fn invalid_status(row: &Row, name: &str, errors: &[FieldError], more: usize) -> Value {
     let mut texts: Vec<String> = Vec::new();
     for error in errors {
         let text = error.to_string();
@@ -320,16 +322,20 @@ pub(crate) fn invalid_status(kind: &str, name: &str, errors: &[FieldError], more
         .iter()
         .map(|error| json!({ "reason": error.kind.reason(), "field": error.path, "message": error.body() }))
         .collect();
-    json!({
+    let mut status = json!({
         "apiVersion": "v1",
         "kind": "Status",
         "metadata": {},
         "status": "Failure",
         "reason": "Invalid",
         "code": 422,
-        "message": format!("{kind} {} is invalid: {all}", quoted(name)),
-        "details": { "name": name, "kind": kind, "causes": causes },
-    })
+        "message": format!("{} {} is invalid: {all}", row.qualified_kind(), quoted(name)),
+        "details": { "name": name, "kind": row.name, "causes": causes },
+    });
+    if !row.group().is_empty() {
+        status["details"]["group"] = row.group().into();
+    }
+    status
 }
 
 /// The errors as a text for people, as kubectl prints it.

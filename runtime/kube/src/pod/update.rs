@@ -218,14 +218,14 @@ pub fn keep_all_but_resources(current: &Value, changed: &mut Value) {
 }
 
 /// Compares two admitted objects of one pod that may differ in amounts of cpu and memory (`ValidatePodResize`).
-/// `same_class` means that both have the same QoS class.
-pub fn resize(old: &Value, new: &Value, same_class: bool) -> Update {
+/// `left_class` is the QoS class of `old`, if `new` has another one.
+pub fn resize(old: &Value, new: &Value, left_class: Option<&str>) -> Update {
     let (before, after) = (&old["spec"], &new["spec"]);
     let path = Path::root("spec");
     let mut errors = Errors::default();
-    if !same_class {
+    if let Some(class) = left_class {
         let detail = "Pod QOS Class may not change as a result of resizing";
-        errors.push(FieldError::invalid(&path, "", detail));
+        errors.push(FieldError::invalid(&path, class, detail));
     }
     let mut munged = after.clone();
     pod_resources(before, after, &mut munged, &path, &mut errors);

@@ -461,10 +461,10 @@ fn a_resize_of_the_pod_as_a_whole_removes_nothing() {
 #[test]
 fn a_resize_keeps_the_class_of_the_pod() {
     let before = pod(json!({ "containers": [container("app", json!({ "limits": { "cpu": "1" } }))] }));
-    let Update::Other(error) = resize(&before, &before, false) else { panic!("it was accepted") };
+    let Update::Other(error) = resize(&before, &before, Some("Burstable")) else { panic!("it was accepted") };
     assert_eq!(
         error.to_string(),
-        "The Pod \"web\" is invalid: spec: Invalid value: \"\": Pod QOS Class may not change as a result of resizing"
+        "The Pod \"web\" is invalid: spec: Invalid value: \"Burstable\": Pod QOS Class may not change as a result of resizing"
     );
 }
 

@@ -174,7 +174,7 @@ fn name_of_pods(resource: &str, path: &Path<'_>, errors: &mut Errors) {
 }
 
 /// The name of a resource of a container (`validateContainerResourceName`).
-fn name(resource: &str, path: &Path<'_>, errors: &mut Errors) {
+pub(crate) fn name(resource: &str, path: &Path<'_>, errors: &mut Errors) {
     qualified(resource, path, errors);
     if resource.contains('/') {
         if !is_native(resource) && !is_extended(resource) {
@@ -190,7 +190,7 @@ fn name(resource: &str, path: &Path<'_>, errors: &mut Errors) {
 }
 
 /// `validateResourceName`.
-fn qualified(resource: &str, path: &Path<'_>, errors: &mut Errors) {
+pub(crate) fn qualified(resource: &str, path: &Path<'_>, errors: &mut Errors) {
     let details = rules::qualified_name(resource);
     let qualified = details.is_empty();
     invalid(path, resource, details, errors);
@@ -244,6 +244,11 @@ fn is_extended(resource: &str) -> bool {
     !is_native(resource)
         && !resource.starts_with("requests.")
         && rules::qualified_name(&format!("requests.{resource}")).is_empty()
+}
+
+/// `IsOvercommitAllowed`.
+pub(crate) fn may_be_overcommitted(resource: &str) -> bool {
+    is_native(resource) && !is_huge_pages(resource)
 }
 
 fn is_huge_pages(resource: &str) -> bool {
