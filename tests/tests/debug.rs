@@ -441,19 +441,87 @@ fn a_debug_container_gets_the_capabilities_of_its_profile() {
     device.wait_for("a container that is not root", || web.container("r").message().contains("runAsNonRoot"));
 }
 
+/// A pod with fields of every form that protobuf has: numbers, amounts, names of ports, lists, maps, and messages within
+/// messages.
+const FULL: &str = r#"
+nodeSelector: {kubernetes.io/os: linux}
+terminationGracePeriodSeconds: 1
+hostAliases: [{ip: 192.0.2.9, hostnames: [db, cache]}]
+dnsPolicy: None
+dnsConfig: {nameservers: [192.0.2.53], options: [{name: ndots, value: "2"}, {name: edns0}]}
+tolerations: [{key: lamp, operator: Exists, effect: NoExecute, tolerationSeconds: 60}]
+securityContext: {supplementalGroups: [7, 2147483647], fsGroup: 2000, sysctls: [{name: net.ipv4.ip_unprivileged_port_start, value: "0"}]}
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/os, operator: In, values: [linux]}]}]
+initContainers:
+- name: first
+  image: localhost/demo:1
+  imagePullPolicy: Never
+  command: [/bin/demo, exit, '0']
+volumes:
+- name: scratch
+  emptyDir: {medium: Memory, sizeLimit: 1Mi}
+- name: all
+  projected:
+    defaultMode: 288
+    sources:
+    - downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}]}
+    - configMap: {name: absent, optional: true, items: [{key: a, path: b, mode: 256}]}
+"#;
+
+/// Of the container of [`FULL`].
+const FULL_CONTAINER: &str = r#"
+env:
+- {name: EMPTY, value: ""}
+- {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+- {name: LIMIT, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: 1Mi}}}
+- {name: OPTIONAL, valueFrom: {secretKeyRef: {name: absent, key: a, optional: true}}}
+envFrom: [{prefix: P_, configMapRef: {name: absent, optional: true}}]
+ports: [{name: web, containerPort: 8080}]
+resources: {requests: {cpu: 10m, memory: 8Mi}, limits: {memory: 64Mi}}
+readinessProbe: {httpGet: {path: /bin/demo, port: web, httpHeaders: [{name: A, value: b}]}, periodSeconds: 1}
+livenessProbe: {tcpSocket: {port: 8080}, initialDelaySeconds: 1, failureThreshold: 4, terminationGracePeriodSeconds: 2}
+startupProbe: {exec: {command: [/bin/demo, exit, '0']}, periodSeconds: 1}
+lifecycle: {preStop: {sleep: {seconds: 1}}}
+securityContext: {runAsUser: 1000, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
+volumeMounts: [{name: scratch, mountPath: /scratch}, {name: all, mountPath: /all, readOnly: true}]
+"#;
+
+/// kubectl sends the new pod as protobuf.
 #[test]
-fn a_copy_of_a_pod_to_look_into_is_refused_because_kubectl_says_it_in_protobuf() {
+fn kubectl_debugs_a_copy_of_a_pod_that_has_all_fields_of_the_first() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    device.write_manifest("web.yaml", &web("sleep", ""));
+    let container = manifest::container("web", "serve 8080 /", FULL_CONTAINER.trim());
+    device.write_manifest("web.yaml", &manifest::pod_of("web", &[container], FULL.trim()));
     device.pod("web").wait_ready();
-    let words = "debug web --image localhost/demo:1 --copy-to copy -c look -- /bin/demo sleep";
-    let refused = kubectl.line(words).refused();
-    assert!(
-        refused.contains("kubectl debug --copy-to does not work; `kubectl debug POD --image IMAGE` adds"),
-        "{refused}"
-    );
-    assert_eq!(device.pods(), ["web"]);
+    let object = |name: &str| -> Value {
+        serde_json::from_str(&kubectl.line(&format!("get pod {name} -o json")).ok()).expect("JSON")
+    };
+    let keep = "--keep-labels --keep-annotations --keep-liveness --keep-readiness --keep-startup";
+    let words =
+        format!("debug web --image localhost/demo:1 --copy-to copy {keep} -c look -- /bin/demo sleep");
+    kubectl.line(&words).ok();
+    device.pod("copy").wait_ready();
+    let (first, mut copy) = (object("web")["spec"].take(), object("copy")["spec"].take());
+    let look = copy["containers"].as_array_mut().expect("containers").pop().expect("the added one");
+    assert_eq!((&look["name"], &look["command"]), (&json!("look"), &json!(["/bin/demo", "sleep"])));
+    assert_eq!(copy["shareProcessNamespace"].take(), true);
+    copy.as_object_mut().expect("a map").remove("shareProcessNamespace");
+    assert_eq!(copy, first);
+
+    // The command of the copy's container is another one, and the first pod goes.
+    let words = "debug copy --copy-to second --container web --replace -- /bin/demo sleep";
+    kubectl.line(words).ok();
+    device.pod("second").wait_ready();
+    assert_eq!(object("second")["spec"]["containers"][0]["command"], json!(["/bin/demo", "sleep"]));
+    device.wait_for("the copy to be replaced", || device.pods() == ["second", "web"]);
+    // Again under a name that is there.
+    let refused =
+        kubectl.line("debug web --copy-to second --image localhost/demo:1 -- /bin/demo sleep").refused();
+    assert!(refused.contains("pods \"second\" already exists"), "{refused}");
 }
 
 /// The example "Contoh: Kontainer Sementara" of the documents, in its form since Kubernetes 1.22.

@@ -147,8 +147,6 @@ fn objects_in_protobuf_are_read_or_declined_with_what_works_instead() {
     assert_eq!(shown, (&(-10).into(), &"late".into(), &"Never".into()));
     device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
     device.pod("web").wait_ready();
-    let refused = kubectl.line("debug web --copy-to=copy --image=localhost/demo:1").refused();
-    assert!(refused.contains("kubectl debug POD --image IMAGE"), "{refused}");
     let refused = kubectl.line("create service clusterip web --tcp=80").refused();
     assert!(refused.contains("has no Services"), "{refused}");
     let file = device.path("/service.yaml");

@@ -1,30 +1,38 @@
 //! Writes `runtime/kube/src/schema/table.rs` from the OpenAPI document that Kubernetes publishes in its Go
-//! module, then `docs/pods.md` from that table and `runtime/kube/src/schema/support.rs`. Uses
+//! module and the protobuf definitions in the modules of its types, then `docs/pods.md` from that table and `runtime/kube/src/schema/support.rs`. Uses
 //! the network, through `go mod download`. For a new Kubernetes version, change the constant below, run this
 //! task, and read the diff.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 
+use self::messages::Messages;
 use crate::task::{Failure, Outcome, project, run as run_command};
 use crate::toolchain::cargo;
+
+mod messages;
 
 /// The Kubernetes version whose API nodlet implements.
 const VERSION: &str = "v1.36.3";
 
 /// The root types of the table besides those of the kinds that clients may create. The table also has every type
 /// that a root reaches.
-const ROOTS: [&str; 3] =
-    ["io.k8s.api.core.v1.Event", "io.k8s.api.core.v1.PodList", "io.k8s.apimachinery.pkg.apis.meta.v1.Status"];
+const ROOTS: [&str; 4] = [
+    "io.k8s.api.core.v1.Event",
+    "io.k8s.api.core.v1.PodList",
+    "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions",
+    "io.k8s.apimachinery.pkg.apis.meta.v1.Status",
+];
 
 /// Runs `cargo xtask schema`.
 pub(super) fn run(_: &[String]) -> Outcome {
     let definitions = definitions()?;
-    let table = table(&definitions)?;
+    let table = table(&definitions, &messages()?)?;
     let path = project().join("runtime/kube/src/schema/table.rs");
     std::fs::write(&path, table).map_err(|error| format!("failed to write {}: {error}", path.display()))?;
     let path = project().join("runtime/kube/src/schema/descriptions.deflate");
@@ -42,9 +50,32 @@ pub(super) fn run(_: &[String]) -> Outcome {
 
 /// Reads `definitions` of `api/openapi-spec/swagger.json`.
 fn definitions() -> Result<BTreeMap<String, Value>, Failure> {
-    let module = format!("k8s.io/kubernetes@{VERSION}");
+    let path = module(&format!("k8s.io/kubernetes@{VERSION}"))?.join("api/openapi-spec/swagger.json");
+    let document: Value = serde_json::from_str(&read(&path)?)?;
+    let definitions = document["definitions"].as_object().ok_or("the OpenAPI document has no definitions")?;
+    Ok(definitions.iter().map(|(name, value)| (name.clone(), value.clone())).collect())
+}
+
+/// Reads the protobuf messages of the groups that have types in the table. The modules of the types have version 0 of the
+/// same minor version.
+fn messages() -> Result<Messages, Failure> {
+    let version = VERSION.replacen("v1.", "v0.", 1);
+    let api = module(&format!("k8s.io/api@{version}"))?;
+    let groups = ["core", "node", "scheduling"].map(|group| api.join(group).join("v1/generated.proto"));
+    let meta = module(&format!("k8s.io/apimachinery@{version}"))?.join("pkg/apis/meta/v1/generated.proto");
+    let texts: Result<Vec<String>, Failure> = groups.iter().chain([&meta]).map(|path| read(path)).collect();
+    Messages::read(&texts?.concat())
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path)
+        .map_err(|error| Failure(format!("failed to read {}: {error}", path.display())))
+}
+
+/// The folder with the sources of a Go module, fetched if it is not there yet.
+fn module(module: &str) -> Result<PathBuf, Failure> {
     let output = Command::new("go")
-        .args(["mod", "download", "-json", &module])
+        .args(["mod", "download", "-json", module])
         .current_dir(std::env::temp_dir())
         .output()
         .map_err(|error| format!("failed to run go: {error}; install Go to fetch {module}"))?;
@@ -55,15 +86,11 @@ fn definitions() -> Result<BTreeMap<String, Value>, Failure> {
             String::from_utf8_lossy(&output.stderr).trim()
         )));
     };
-    let path = std::path::Path::new(dir).join("api/openapi-spec/swagger.json");
-    let text = std::fs::read(&path).map_err(|error| format!("failed to read {}: {error}", path.display()))?;
-    let document: Value = serde_json::from_slice(&text)?;
-    let definitions = document["definitions"].as_object().ok_or("the OpenAPI document has no definitions")?;
-    Ok(definitions.iter().map(|(name, value)| (name.clone(), value.clone())).collect())
+    Ok(PathBuf::from(dir))
 }
 
 /// The Rust source of the table.
-fn table(definitions: &BTreeMap<String, Value>) -> Result<String, Failure> {
+fn table(definitions: &BTreeMap<String, Value>, messages: &Messages) -> Result<String, Failure> {
     let reached = reach(definitions, |_, _| true)?;
     let mut types = BTreeMap::new();
     for name in &reached {
@@ -97,7 +124,8 @@ fn table(definitions: &BTreeMap<String, Value>) -> Result<String, Failure> {
             };
             let value = value(element, &index)
                 .ok_or_else(|| format!("{name}.{field}: no value type for {element}"))?;
-            writeln!(body, "        field(\"{field}\", {shape}, {value}),")?;
+            let (within, number) = messages.number(name, field)?;
+            writeln!(body, "        field(\"{field}\", {within}, {number}, {shape}, {value}),")?;
         }
         writeln!(body, "    ] }},")?;
     }
@@ -130,8 +158,8 @@ fn descriptions(definitions: &BTreeMap<String, Value>) -> Result<String, Failure
     let is_accepted = |owner: &str, field: &str| {
         let of = reference(&definitions[owner]["properties"][field]).map_or("", short);
         match short(owner) {
-            // Nobody asks for an explanation of lists and answers.
-            "PodList" | "Status" => false,
+            // Nobody asks for an explanation of lists, options and answers.
+            "DeleteOptions" | "PodList" | "Preconditions" | "Status" => false,
             "PersistentVolumeSpec" => !of.ends_with("VolumeSource") || ["hostPath", "local"].contains(&field),
             owner => accepted.get(owner).is_none_or(|fields| fields.contains(&field)),
         }

@@ -33,6 +33,11 @@ pub struct Type {
 pub struct Field {
     /// The field's name in JSON.
     pub name: &'static str,
+    /// The number, in the message of the type, of the message within it that has the field in protobuf; 0 if that is the
+    /// message of the type itself.
+    pub within: u8,
+    /// The field's number in protobuf; 0 for `apiVersion` and `kind` of an object, which stand beside its message.
+    pub number: u8,
     /// Whether the field has one value, a list or a map.
     pub shape: Shape,
     /// The type of the value, or of each element.
@@ -137,6 +142,6 @@ impl Field {
 }
 
 /// One line of the table.
-const fn field(name: &'static str, shape: Shape, value: Value) -> Field {
-    Field { name, shape, value }
+const fn field(name: &'static str, within: u8, number: u8, shape: Shape, value: Value) -> Field {
+    Field { name, within, number, shape, value }
 }

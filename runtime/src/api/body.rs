@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::place::{Held, Place, Places};
 use super::{BODY_BYTES, Status};
-use nodlet_kube::kinds::{self, Kind};
+use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest;
 use nodlet_kube::protobuf::{self, ProtobufError};
 
@@ -99,7 +99,7 @@ pub(super) async fn read(places: &Places, request: Sent<'_>) -> Result<(Value, H
     read_any(places, request).await
 }
 
-/// Content type of requests from typed clients, for kinds with protobuf in their row.
+/// Content type of requests from typed clients.
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 fn is_protobuf(headers: &header::HeaderMap) -> bool {
@@ -114,14 +114,9 @@ fn unknown_format(kind: &str) -> Status {
 
 /// The rejection of an object that is read in JSON only, with what a user of kubectl can do instead.
 fn unsupported(kind: &str) -> Status {
-    let how = match kind {
-        "Pod" => {
-            "kubectl debug --copy-to does not work; `kubectl debug POD --image IMAGE` adds a container to the pod"
-        }
-        _ => "let kubectl write it: `kubectl create … --dry-run=client -o yaml | kubectl create -f -`",
-    };
     Status::unsupported_media_type(format!(
-        "nodlet reads objects of the kind {kind:?} in JSON only, not in protobuf: {how}"
+        "nodlet reads objects of the kind {kind:?} in JSON only, not in protobuf: let kubectl write it: \
+         `kubectl create … --dry-run=client -o yaml | kubectl create -f -`"
     ))
 }
 
@@ -153,10 +148,9 @@ fn parsed(bytes: &[u8], is_protobuf: bool) -> Result<(Value, Vec<String>), Statu
         return Ok((Value::Null, Vec::new()));
     }
     if is_protobuf {
-        let fields = |kind: &str| {
-            Some(kinds::strategy(Kind::named(kind)?).protobuf).filter(|fields| !fields.is_empty())
-        };
-        let object = protobuf::object(bytes, manifest::VALUES, fields);
+        let object = protobuf::object(bytes, manifest::VALUES, |kind| {
+            kind == "DeleteOptions" || Kind::named(kind).is_some()
+        });
         return object.map(|object| (object, Vec::new())).map_err(|error| match error {
             ProtobufError::Unsupported(kind) => unsupported(&kind),
             ProtobufError::Malformed => Status::bad_request(
@@ -190,9 +184,10 @@ pub(super) fn cost(text: &[u8]) -> usize {
     text.len() * 2 + values.sum::<usize>()
 }
 
-/// Text and bytes in base64 beside the request, and 200 bytes for each value, of which the shortest has two.
+/// Text and bytes in base64 beside the request, and 400 bytes for each value, of which the shortest has two: a message with
+/// one field, which starts with space for several, has two values.
 fn cost_of_protobuf(body: &[u8]) -> usize {
-    body.len() * 2 + (body.len() / 2).min(manifest::VALUES) * 200
+    body.len() * 2 + (body.len() / 2).min(manifest::VALUES) * 400
 }
 
 /// The bytes of a body, and the room that they take.

@@ -10,7 +10,6 @@ use super::describe::{Tabs, events};
 use super::generic;
 use super::strategy::{Column, Describe, Strategy};
 use crate::object::field::{Errors, FieldError, Path};
-use crate::protobuf::{METADATA, Message, Type};
 use nodlet_core::time::Timestamp;
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -19,18 +18,10 @@ pub(super) static STRATEGY: Strategy = Strategy {
     row_conditions: generic::no_conditions,
     describe: Describe::WithEvents(describe),
     reader: Some(Reader { read: Read::Rules(rules), check_update }),
-    protobuf: FIELDS,
 };
 
 const COLUMNS: &[Column] =
     &[("Name", "string", "name", 0), ("Data", "string", "", 0), ("Age", "string", "", 0)];
-
-const FIELDS: Message = &[
-    (1, "metadata", Type::One(METADATA)),
-    (2, "data", Type::TextMap),
-    (3, "binaryData", Type::BytesMap),
-    (4, "immutable", Type::Bool),
-];
 
 fn cells(map: &Value, now: Timestamp) -> Vec<Value> {
     vec![

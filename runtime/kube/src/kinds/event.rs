@@ -13,7 +13,6 @@ pub(super) static STRATEGY: Strategy = Strategy {
     row_conditions: generic::no_conditions,
     describe: Describe::WithEvents(generic::describe),
     reader: None,
-    protobuf: &[],
 };
 
 const COLUMNS: &[Column] = &[

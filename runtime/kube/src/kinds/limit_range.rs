@@ -34,7 +34,6 @@ pub(super) static STRATEGY: Strategy = Strategy {
     row_conditions: generic::no_conditions,
     describe: Describe::Alone(describe),
     reader: Some(READER),
-    protobuf: &[],
 };
 
 /// Reads LimitRanges.

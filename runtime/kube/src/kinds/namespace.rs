@@ -16,7 +16,6 @@ pub(super) static STRATEGY: Strategy = Strategy {
     row_conditions: generic::no_conditions,
     describe: Describe::Namespace(describe),
     reader: None,
-    protobuf: &[],
 };
 
 const COLUMNS: &[Column] =

@@ -15,7 +15,6 @@ pub(super) static STRATEGY: Strategy = Strategy {
     row_conditions: generic::no_conditions,
     describe: Describe::Node(describe::describe),
     reader: None,
-    protobuf: &[],
 };
 
 const COLUMNS: &[Column] = &[

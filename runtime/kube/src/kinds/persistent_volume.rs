@@ -41,7 +41,6 @@ pub(super) static STRATEGY: Strategy = Strategy {
     row_conditions: generic::no_conditions,
     describe: Describe::WithEvents(describe::describe),
     reader: Some(Reader { read: Read::Rules(rules), check_update }),
-    protobuf: &[],
 };
 
 const COLUMNS: &[Column] = &[

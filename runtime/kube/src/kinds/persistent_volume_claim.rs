@@ -24,7 +24,6 @@ pub(super) static STRATEGY: Strategy = Strategy {
     row_conditions: generic::no_conditions,
     describe: Describe::Claim(describe::describe_claim),
     reader: Some(Reader { read: Read::Rules(rules), check_update }),
-    protobuf: &[],
 };
 
 const COLUMNS: &[Column] = &[

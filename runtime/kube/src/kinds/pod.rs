@@ -15,7 +15,6 @@ pub(super) static STRATEGY: Strategy = Strategy {
     row_conditions,
     describe: Describe::WithEvents(describe::describe),
     reader: None,
-    protobuf: &[],
 };
 
 const COLUMNS: &[Column] = &[

@@ -179,7 +179,6 @@ pub(super) static STRATEGY: Strategy = Strategy {
     row_conditions: generic::no_conditions,
     describe: Describe::WithEvents(generic::describe),
     reader: Some(Reader { read: Read::Own(read), check_update: definition::any_update }),
-    protobuf: &[],
 };
 
 /// Reads a PodPreset. `file` is `None` for objects from the API.

@@ -11,7 +11,6 @@ use super::generic;
 use super::strategy::{Column, Describe, Strategy};
 use crate::object::error::ManifestError;
 use crate::object::field::{Errors, FieldError, Path};
-use crate::protobuf::{METADATA, Type};
 use nodlet_core::spec::pod::{CRITICAL, NODE_CRITICAL};
 use nodlet_core::time::Timestamp;
 
@@ -52,13 +51,6 @@ pub(super) static STRATEGY: Strategy = Strategy {
     row_conditions: generic::no_conditions,
     describe: Describe::WithEvents(describe),
     reader: Some(Reader { read: Read::Rules(rules), check_update }),
-    protobuf: &[
-        (1, "metadata", Type::One(METADATA)),
-        (2, "value", Type::Integer),
-        (3, "globalDefault", Type::Bool),
-        (4, "description", Type::Text),
-        (5, "preemptionPolicy", Type::Text),
-    ],
 };
 
 const COLUMNS: &[Column] = &[

@@ -17,7 +17,6 @@ use crate::object::error::{ManifestCause, ManifestError};
 use crate::object::field::{Errors, FieldError, FieldErrorKind, Path};
 use crate::object::json;
 use crate::object::walk::Validation;
-use crate::protobuf::{METADATA, Message, Type};
 use nodlet_base64 as base64;
 use nodlet_core::time::Timestamp;
 
@@ -27,7 +26,6 @@ pub(super) static STRATEGY: Strategy = Strategy {
     row_conditions: generic::no_conditions,
     describe: Describe::Alone(describe),
     reader: Some(Reader { read: Read::Own(read), check_update }),
-    protobuf: FIELDS,
 };
 
 const COLUMNS: &[Column] = &[
@@ -35,14 +33,6 @@ const COLUMNS: &[Column] = &[
     ("Type", "string", "", 0),
     ("Data", "string", "", 0),
     ("Age", "string", "", 0),
-];
-
-const FIELDS: Message = &[
-    (1, "metadata", Type::One(METADATA)),
-    (2, "data", Type::BytesMap),
-    (3, "type", Type::Text),
-    (4, "stringData", Type::TextMap),
-    (5, "immutable", Type::Bool),
 ];
 
 fn cells(secret: &Value, now: Timestamp) -> Vec<Value> {

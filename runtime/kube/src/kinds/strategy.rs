@@ -3,7 +3,6 @@
 use serde_json::Value;
 
 use super::definition::Reader;
-use crate::protobuf::Message;
 use nodlet_core::time::Timestamp;
 
 /// How objects of one kind are read, printed and described.
@@ -18,8 +17,6 @@ pub struct Strategy {
     pub describe: Describe,
     /// How manifests of the kind are read; `None` for Pods, and for kinds that only the agent creates.
     pub(crate) reader: Option<Reader>,
-    /// The fields of an object in protobuf. Empty for a kind whose objects are read as JSON only.
-    pub protobuf: Message,
 }
 
 /// A column of a table: name, type, format, and 1 for those of `-o wide`.
