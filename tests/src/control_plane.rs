@@ -442,7 +442,7 @@ impl ControlPlane {
             fs::OpenOptions::new().create(true).append(true).open(self.dir().join(format!("{name}.log")));
         let log = log.expect("/tmp can be written to");
         let (program, role) = match name {
-            "misbehave" => (built("misbehave/misbehave-5"), None),
+            "misbehave" => (built("misbehave/misbehave-6"), None),
             "metrics-server" => (built("metrics-server/metrics-server-0.9.0"), None),
             "konnectivity-server" => (built("konnectivity-server/konnectivity-server-0.34.0"), None),
             server => (program(), Some(server)),

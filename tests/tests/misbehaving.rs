@@ -339,6 +339,27 @@ fn a_pod_whose_status_the_api_server_cannot_take_keeps_no_other_from_being_repor
 }
 
 #[test]
+fn rejected_pods_and_pods_of_files_that_the_api_server_cannot_take_keep_no_other_from_being_reported() {
+    let mut plane = ControlPlane::start();
+    let device = ClusterNode::join_through_faults(&mut plane, 2);
+    plane.set_fault("webhook");
+    let fixed = POD.replace("{name: web}", "{name: fixed}").replace("  nodeName: board-1\n", "");
+    device.write_manifest("fixed.yaml", &fixed);
+    plane.apply(&format!("{POD}  volumes: [{{name: v, nfs: {{server: a, path: /b}}}}]\n"));
+    for name in ["default/fixed-board-1: the cluster cannot take", "default/web: the cluster cannot take"] {
+        device.wait_for(name, || device.agent_log().contains(name));
+    }
+    plane.apply(&POD.replace("{name: web}", "{name: xenon}"));
+    plane.wait_for("get pod xenon --no-headers", |pod| pod.contains("1/1"));
+    assert!(!device.agent_log().contains("no connection to the cluster"), "{}", device.agent_log());
+
+    plane.set_fault("");
+    plane.wait_for("get pod web -o jsonpath={.status.message}", |why| why.contains("nfs"));
+    plane.wait_for("get pod fixed-board-1 --no-headers", |pod| pod.contains("1/1"));
+    assert!(!device.agent_log().contains("no connection to the cluster"), "{}", device.agent_log());
+}
+
+#[test]
 fn secrets_that_the_api_server_cannot_read_keep_only_their_pods_from_running() {
     let mut plane = ControlPlane::start();
     let device = ClusterNode::join_through_faults(&mut plane, 2);

@@ -150,7 +150,8 @@ var late atomic.Int32
 
 // fails responds with a fault. It returns false if the API server responds, perhaps to another request:
 // with the fault "old", a watch begins with the first version of all, and with "short", it lasts 8 s. With "lies",
-// lists of pods have more items (see lie); with "secret", only Secrets fail, with "webhook", only the status of the pod web, and with "late", only the first two requests
+// lists of pods have more items (see lie); with "secret", only Secrets fail, with "webhook", only the status of the pod web and
+// mirror pods, and with "late", only the first two requests
 // for them do.
 func fails(fault string, w http.ResponseWriter, r *http.Request) bool {
 	watches := r.URL.Query().Get("watch") != ""
@@ -174,7 +175,8 @@ func fails(fault string, w http.ResponseWriter, r *http.Request) bool {
 		fmt.Fprint(w, `{"kind":"Unknown","apiVersion":"example.com/v9","metadata":[],"items":{"a":1},"status":7}`)
 	case fault == "secret" && strings.Contains(r.URL.Path, "/secrets"):
 		return fails("500", w, r)
-	case fault == "webhook" && strings.HasSuffix(r.URL.Path, "/pods/web/status"):
+	case fault == "webhook" && (strings.HasSuffix(r.URL.Path, "/pods/web/status") ||
+		r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/pods")):
 		return fails("500", w, r)
 	case fault == "late" && strings.Contains(r.URL.Path, "/secrets") && late.Add(1) <= 2:
 		return fails("403", w, r)
@@ -250,6 +252,8 @@ func lie(response *http.Response) error {
 		pod("../../../../tmp", "evil", "../../../../tmp/evil"),
 		pod("default", "../../../etc/evil", "u1"),
 		pod("default", "evil", "../../../../etc/evil"),
+		pod("../../../../tmp", "evil", "u6"),
+		pod("default", "moved", "u6"),
 		pod("", "", ""),
 		pod("default", "twin", "u2"),
 		pod("default", "twin", "u3"),

@@ -58,7 +58,7 @@ const KONNECTIVITY: [Program; 2] = [
 ];
 
 /// An API server with faults, which comes before the one of the control plane.
-const MISBEHAVE: Program = Program { release: "5", ..kubernetes("misbehave", ".", None) };
+const MISBEHAVE: Program = Program { release: "6", ..kubernetes("misbehave", ".", None) };
 
 /// Kubernetes' own tests of clusters.
 pub(crate) const E2E: Program = Program {

@@ -34,6 +34,8 @@ pub struct Known {
     pub ephemeral: usize,
     /// The API server failed at a report about it, which is to be sent again.
     pub is_unreported: bool,
+    /// Why this board does not run it, until the cluster knows.
+    pub rejection: Option<String>,
     /// The version of its status.
     status_version: u64,
 }
@@ -54,6 +56,7 @@ impl Known {
             volumes,
             ephemeral: 0,
             is_unreported: false,
+            rejection: None,
             status_version,
         }
     }

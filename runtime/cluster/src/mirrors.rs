@@ -202,7 +202,21 @@ impl Mirrors {
         old.is_none_or(|(old, _)| old != hash)
     }
 
-    /// The names of rejected mirror pods that are to be sent again.
+    /// Records that the API server failed at a request about a mirror pod, which is to be repeated.
+    pub fn postpone(&mut self, name: Name, now: Instant) {
+        self.rejected.insert(name, (Value::Null, now));
+    }
+
+    /// Records that such a request is repeated now. Returns whether there is one.
+    pub fn resume(&mut self, name: &Name) -> bool {
+        let is_postponed = self.rejected.get(name).is_some_and(|(hash, _)| hash.is_null());
+        if is_postponed {
+            self.rejected.remove(name);
+        }
+        is_postponed
+    }
+
+    /// The names of mirror pods that are to be sent again, since they were rejected, or the API server failed.
     pub fn due(&self, now: Instant) -> Vec<Name> {
         let due = self.rejected.iter().filter(|(_, (_, again))| now >= *again);
         due.map(|(name, _)| name.clone()).collect()

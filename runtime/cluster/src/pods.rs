@@ -4,6 +4,8 @@
 //! acts on, and gets its service account's token from a Secret of the board.
 
 mod copy;
+#[cfg(test)]
+mod damaged;
 mod status;
 
 use std::time::Duration;

@@ -40,13 +40,15 @@ pub fn link(spec: &mut Value) -> Vec<String> {
     let names: Vec<String> =
         if links { vec![KUBERNETES.to_owned(), String::new()] } else { vec![KUBERNETES.to_owned()] };
     for list in ["initContainers", "containers"] {
-        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+        for container in containers.filter_map(Value::as_object_mut) {
             let mut from: Vec<Value> = names
                 .iter()
                 .map(|of| json!({ "configMapRef": { "name": config_map_name(of), "optional": true } }))
                 .collect();
-            from.extend(container["envFrom"].as_array().into_iter().flatten().cloned());
-            container["envFrom"] = from.into();
+            let others = container.get("envFrom").and_then(Value::as_array);
+            from.extend(others.into_iter().flatten().cloned());
+            container.insert("envFrom".to_owned(), from.into());
         }
     }
     names

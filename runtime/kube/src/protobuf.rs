@@ -238,6 +238,8 @@ fn add(list: &mut Json, value: Json) {
 }
 
 #[cfg(test)]
+mod fuzz_tests;
+#[cfg(test)]
 mod tests {
     use serde_json::json;
 

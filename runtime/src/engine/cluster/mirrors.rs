@@ -39,13 +39,33 @@ impl Follower {
         self.mirror(api, name, local.as_ref()).await
     }
 
-    /// Makes a mirror pod that of `local`, a pod of the local API.
+    /// Makes a mirror pod that of `local`, a pod of the local API. An error of the API server about it alone, such as one of
+    /// a webhook, keeps nothing else from being reported: it is repeated by [`Follower::refresh`].
     pub(super) async fn mirror(
         &mut self,
         api: &mut Api,
         name: &Name,
         local: Option<&Value>,
     ) -> Result<(), Failure> {
+        let is_known = self.mirrors.resume(name);
+        match self.adapt(api, name, local).await {
+            Err(failure) if failure.is_of_one_request => {
+                self.mirrors.postpone(name.clone(), Instant::now());
+                if !is_known {
+                    log::warn!(
+                        "{}/{}: the cluster cannot take the mirror pod: {}",
+                        name.0,
+                        name.1,
+                        failure.why
+                    );
+                }
+                Ok(())
+            }
+            adapted => adapted,
+        }
+    }
+
+    async fn adapt(&mut self, api: &mut Api, name: &Name, local: Option<&Value>) -> Result<(), Failure> {
         let node = &self.credentials.node;
         let mirror = local.map(|local| mirrors::mirror(local, name, node, &self.node_uid));
         let path = format!("/api/v1/namespaces/{}/pods", name.0);

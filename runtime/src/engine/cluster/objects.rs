@@ -18,6 +18,7 @@ use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::{self, Validation, is_object_name};
 use nodlet_wire::http::HttpError;
 
+use super::reports::postpone;
 use super::{Failure, Follower, labels};
 
 /// The shortest time limit of the watch of an object in seconds. A watch that ends costs a request, and often a list:
@@ -278,11 +279,15 @@ impl Follower {
         labels::store_again(&self.shell).await;
         for uid in self.followed.uids() {
             let Some(mut known) = self.followed.remove(&uid) else { continue };
+            let is_unreported = known.is_unreported;
             let renewed = match known.has_manifest {
                 true => self.renew(api, &mut known).await,
-                false => self.finish_rejected(api, &uid, &mut known).await,
+                false => {
+                    let finished = self.finish_rejected(api, &uid, &mut known).await;
+                    postpone(&mut known, finished)
+                }
             };
-            let renewed = match (renewed, known.is_unreported) {
+            let renewed = match (renewed, is_unreported) {
                 (Ok(()), true) => self.report_again(api, &uid, &mut known).await,
                 (renewed, _) => renewed,
             };

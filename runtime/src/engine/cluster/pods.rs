@@ -163,6 +163,11 @@ impl Follower {
             log::error!("{namespace}/{name}: ignored: this node follows {MAX_PODS} pods of the cluster");
             return Ok(());
         }
+        // No API server renames a pod; whatever was made of the old name would stay.
+        let is_other = |known: &Known| known.namespace != namespace || known.name != name;
+        if self.followed.get(&uid).is_some_and(is_other) {
+            self.forget(&uid).await;
+        }
         let mut known = match self.followed.remove(&uid) {
             Some(mut known) => {
                 known.see(pod);
@@ -190,7 +195,11 @@ impl Follower {
         let is_past = step == Step::Nothing && local.is_none() && pods::has_terminal_phase(&known.object);
         match step {
             Step::Nothing => {}
-            Step::Run => self.run(api, &uid, &mut known).await?,
+            Step::Run => {
+                let ran = self.run(api, &uid, &mut known).await;
+                // The others must not wait until the cluster takes its rejection.
+                if known.rejection.is_some() { postpone(&mut known, ran)? } else { ran? }
+            }
             Step::End(grace) => {
                 known.has_manifest = false;
                 self.end(Uid::from(&*uid), &known, grace).await;
@@ -242,6 +251,7 @@ impl Follower {
 
     /// Writes the manifest of a pod, and before it what the pod needs.
     async fn run(&mut self, api: &mut Api, uid: &str, known: &mut Known) -> Result<(), Failure> {
+        known.rejection = None;
         let mut needs = pods::local(&known.object);
         let manifest = needs.take_manifest();
         if known.has_manifest && known.needs.as_ref() == Some(&needs) {
@@ -329,9 +339,11 @@ impl Follower {
     }
 
     /// Tells the cluster that this node does not run a pod, and why.
-    async fn reject(&mut self, api: &mut Api, known: &mut Known, why: &str) -> Result<(), Failure> {
+    pub(super) async fn reject(&self, api: &mut Api, known: &mut Known, why: &str) -> Result<(), Failure> {
+        known.rejection = Some(why.to_owned());
         let patch = pods::rejection(&known.object["metadata"]["uid"], why);
         Self::patch_status(api, &self.has_news, known, &patch).await?;
+        known.rejection = None;
         self.send_warning(api, known, why).await
     }
 

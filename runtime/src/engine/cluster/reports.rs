@@ -65,9 +65,10 @@ impl Follower {
     ) -> Result<(), Failure> {
         let reported = match self.local_pod(uid, &known.namespace, &known.name) {
             Some(local) => self.report(api, known, &local).await,
-            None => match pods::step(&known.object, known.has_manifest, false) {
-                Step::Delete => self.finish(api, uid, known).await,
-                Step::Nothing | Step::Run | Step::End(_) => Ok(()),
+            None => match (pods::step(&known.object, known.has_manifest, false), known.rejection.take()) {
+                (Step::Delete, _) => self.finish(api, uid, known).await,
+                (Step::Run, Some(why)) => self.reject(api, known, &why).await,
+                (Step::Nothing | Step::Run | Step::End(_), _) => Ok(()),
             },
         };
         postpone(known, reported)
