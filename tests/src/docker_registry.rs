@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::device::Device;
+use crate::token_server::TokenServer;
 
 /// A registry on this machine, which ends with the value.
 pub struct DockerRegistry {
@@ -37,6 +38,13 @@ impl DockerRegistry {
         let file = device.shared("registry").1.join("htpasswd");
         fs::write(&file, format!("{USER}:{HASH}\n")).expect("written");
         let auth = format!("auth: {{htpasswd: {{realm: test, path: {}}}}}\n", file.display());
+        Self::start_with(device, &auth, vec![format!("--dest-creds={USER}:{PASSWORD}")])
+    }
+
+    /// A registry whose clients need a token. All get one to pull from `public/`; for all else, they need the password
+    /// of [`USER`].
+    pub fn with_tokens(device: &Device) -> Self {
+        let auth = TokenServer::start(&device.shared("registry").1, USER, PASSWORD);
         Self::start_with(device, &auth, vec![format!("--dest-creds={USER}:{PASSWORD}")])
     }
 

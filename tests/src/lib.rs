@@ -57,6 +57,7 @@ pub mod slow;
 pub mod ssh;
 pub mod steps;
 mod terminal;
+mod token_server;
 mod trace;
 pub mod upgrade;
 mod view;

@@ -126,7 +126,9 @@ fn a_board_joins_runs_the_pods_of_a_deployment_and_leaves() {
     running(&plane, "board-1", 1);
     node.verb(&["leave"]).ok();
     node.device.wait_for("the pods to be gone", || node.device.pods().is_empty());
-    assert!(node.verb(&["leave"]).refused().contains("has joined no cluster"));
+    for verb in ["leave", "sync"] {
+        assert!(node.verb(&[verb]).refused().contains("has joined no cluster"), "{verb}");
+    }
     // An attempt that stopped after the credentials were removed is repeated.
     let left = node.device.path("var/lib/nodlet/cluster/configmap_default_left.json");
     std::fs::write(&left, "{}").expect("a manifest");

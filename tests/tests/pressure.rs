@@ -205,7 +205,12 @@ fn a_node_without_process_ids_evicts_the_pod_with_most_processes_first() {
 
 #[test]
 fn a_board_without_a_cluster_evicts_too_and_its_node_shows_why() {
-    let mut device = Device::new();
+    let mut device = Device::start();
+    let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers:\n  - {name: app, image: 'localhost/demo:1', args: [wait, /end]}\n";
+    device.write_manifest("web.yaml", text);
+    device.pod("web").wait_ready();
+    // A pod that comes under pressure is rejected instead.
+    device.kill_agent();
     device.agent_arguments([
         "--eviction-hard",
         "nodefs.inodesFree<1Ei",
@@ -213,9 +218,6 @@ fn a_board_without_a_cluster_evicts_too_and_its_node_shows_why() {
         "1s",
     ]);
     device.start_agent();
-    device.load_image(nodlet_tests::demo_archive());
-    let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers:\n  - {name: app, image: 'localhost/demo:1', args: [print, x, '1']}\n";
-    device.write_manifest("web.yaml", text);
     let phase =
         || device.get("/api/v1/namespaces/default/pods/web").map_or(Value::Null, |pod| pod["status"].clone());
     // Work of the agent, which is when it measures: an idle one does nothing.

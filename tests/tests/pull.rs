@@ -115,6 +115,70 @@ fn passwords_are_those_of_root_s_podman() {
 }
 
 #[test]
+fn a_registry_gets_tokens_of_the_server_that_it_names() {
+    let device = bare();
+    let registry = DockerRegistry::with_tokens(&device);
+    registry.push(demo_archive(), "public/demo:1");
+    registry.push(demo_archive(), "team/demo:1");
+    registry.list(&device, true);
+    // As from Docker's registry: a token for clients without a password.
+    device.nodlet(["image", "pull", "registry.test/public/demo:1"]).ok();
+    let error = device.nodlet(["image", "pull", NAME]).refused();
+    assert!(error.contains("pull access denied"), "{error}");
+
+    let auth = |password: &str| {
+        let place = format!("127.0.0.1:{}", registry.port());
+        format!("{{\"auths\":{{\"{place}\":{{\"username\":\"{USER}\",\"password\":\"{password}\"}}}}}}")
+    };
+    let directory = device.path("/run/containers/0");
+    fs::create_dir_all(&directory).expect("created");
+    fs::write(directory.join("auth.json"), auth("not-the-password")).expect("written");
+    let error = device.nodlet(["image", "pull", NAME]).refused();
+    assert!(error.contains("pull access denied"), "{error}");
+    fs::write(directory.join("auth.json"), auth(PASSWORD)).expect("written");
+    device.nodlet(["image", "pull", NAME]).ok();
+    // What a pod pulls with its Secret, it gets for a token, too.
+    fs::remove_file(directory.join("auth.json")).expect("removed");
+    device.nodlet(["image", "rm", NAME]).ok();
+    let secret = format!(
+        "apiVersion: v1\nkind: Secret\nmetadata: {{name: pull}}\ntype: kubernetes.io/dockerconfigjson\n\
+         stringData:\n  .dockerconfigjson: '{}'\n",
+        auth(PASSWORD)
+    );
+    let pod = pod("web").replace("spec:\n", "spec:\n  imagePullSecrets: [{name: pull}]\n");
+    device.write_manifest("web.yaml", &format!("{secret}---\n{pod}"));
+    device.pod("web").wait_ready();
+}
+
+#[test]
+fn mirrors_are_asked_first_and_the_next_place_has_what_they_lack() {
+    let device = bare();
+    // Its files are those of another device.
+    let elsewhere = Device::new();
+    let (registry, mirror) = (DockerRegistry::start(&device), DockerRegistry::start(&elsewhere));
+    registry.push(demo_archive(), "team/demo:1");
+    registry.push(demo_archive(), "team/other:1");
+    mirror.push(demo_archive(), "copies/team/demo:1");
+    registry.list(&device, true);
+    let file = device.path("/etc/containers/registries.conf");
+    let mut text = fs::read_to_string(&file).expect("it was written");
+    // Nothing listens on port 1.
+    for location in ["127.0.0.1:1".to_owned(), format!("127.0.0.1:{}/copies", mirror.port())] {
+        text += &format!("[[registry.mirror]]\nlocation = \"{location}\"\ninsecure = true\n");
+    }
+    fs::write(&file, text).expect("written");
+    device.write_manifest("web.yaml", &pod("web"));
+    device.pod("web").wait_ready();
+    assert!(mirror.log().contains("GET /v2/copies/team/demo/manifests/1"), "{}", mirror.log());
+    assert!(!registry.log().contains("GET /v2/team/demo/manifests/1"), "{}", registry.log());
+    let other = pod("other").replace(NAME, "registry.test/team/other:1");
+    device.write_manifest("other.yaml", &other);
+    device.pod("other").wait_ready();
+    assert!(mirror.log().contains("GET /v2/copies/team/other/manifests/1"), "{}", mirror.log());
+    assert!(registry.log().contains("GET /v2/team/other/manifests/1"), "{}", registry.log());
+}
+
+#[test]
 fn a_registry_with_tls_is_verified() {
     let device = Device::new();
     let (registry, certificate) = DockerRegistry::with_tls(&device);

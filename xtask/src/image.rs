@@ -81,6 +81,8 @@ pub(crate) struct Contents {
     pub(crate) push_keys: Vec<PathBuf>,
     /// The identity of one board: `/boot/nodlet.conf`.
     pub(crate) config: Option<PathBuf>,
+    /// The kubeconfig with which boards join a cluster by themselves.
+    pub(crate) bootstrap_kubeconfig: Option<PathBuf>,
     /// The directory with the firmware files that the profile names.
     pub(crate) firmware: Option<PathBuf>,
 }
@@ -97,6 +99,11 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             }
             "--config" => {
                 contents.config = Some(words.next().ok_or("--config needs a file")?.into());
+                continue;
+            }
+            "--bootstrap-kubeconfig" => {
+                let file = words.next().ok_or("--bootstrap-kubeconfig needs a file")?;
+                contents.bootstrap_kubeconfig = Some(file.into());
                 continue;
             }
             "--pod" => &mut contents.pods,
@@ -117,7 +124,8 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     };
     // Checked first, so that a missing file is not reported only after minutes.
     let keys = contents.ssh_keys.iter().chain(&contents.push_keys);
-    for file in contents.pods.iter().chain(&contents.archives).chain(keys).chain(&contents.config) {
+    let single = contents.config.iter().chain(&contents.bootstrap_kubeconfig);
+    for file in contents.pods.iter().chain(&contents.archives).chain(keys).chain(single) {
         File::open(file).map_err(|error| format!("failed to open {}: {error}", file.display()))?;
     }
     if profile.services.contains(&Program::Ssh)
@@ -531,9 +539,12 @@ fn add_contents<W: Write>(cpio: &mut Cpio<W>, contents: &Contents, baked: &Path)
     if baked.is_dir() {
         add_tree(cpio, baked, "usr/lib/nodlet/images")?;
     }
-    if let Some(file) = &contents.config {
+    let config = ("/boot/nodlet.conf", &contents.config);
+    let kubeconfig = ("/etc/nodlet/bootstrap-kubeconfig", &contents.bootstrap_kubeconfig);
+    for (place, file) in [config, kubeconfig] {
+        let Some(file) = file else { continue };
         let text = fs::read(file).map_err(|error| format!("failed to read {}: {error}", file.display()))?;
-        cpio.file("/boot/nodlet.conf", 0o600, &text)?;
+        cpio.file(place, 0o600, &text)?;
     }
     for (name, files) in [("authorized_keys", &contents.ssh_keys), ("push_keys", &contents.push_keys)] {
         cpio.file(&format!("/etc/nodlet/ssh/{name}"), 0o600, authorized_keys(files)?.as_bytes())?;
@@ -595,6 +606,22 @@ mod tests {
         assert!(file(&profile));
         profile.images.max_size = None;
         assert!(!file(&profile));
+    }
+
+    #[test]
+    fn files_with_secrets_are_in_the_image_for_root_alone() {
+        let file = std::env::temp_dir().join(format!("nodlet-image-kubeconfig-{}", std::process::id()));
+        fs::write(&file, "kind: Config\n").unwrap();
+        let mut cpio = Cpio::new(Vec::new());
+        let contents = Contents { bootstrap_kubeconfig: Some(file.clone()), ..Contents::default() };
+        add_contents(&mut cpio, &contents, Path::new("/nonexistent")).unwrap();
+        let archive = String::from_utf8(cpio.end().unwrap()).unwrap();
+        fs::remove_file(file).unwrap();
+        // In a header, the mode comes after the magic (6 digits) and the inode (8).
+        let name = archive.find("etc/nodlet/bootstrap-kubeconfig\0").unwrap();
+        let header = &archive[archive[..name].rfind("070701").unwrap()..name];
+        assert_eq!(u32::from_str_radix(&header[14..22], 16), Ok(0o100_600));
+        assert!(archive[name..].contains("kind: Config\n"));
     }
 
     #[test]

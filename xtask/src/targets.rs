@@ -46,11 +46,15 @@ const RUSTLS_WEBPKI: Patched = Patched { name: "rustls-webpki", version: "0.103.
 /// Patched to compile for 32-bit ARM, and to omit hooks and the time of creation, which no container of nodlet has.
 const LIBCONTAINER: Patched = Patched { name: "libcontainer", version: "0.7.0" };
 
+/// Patched to wake up less often after an event.
+const ASYNC_IO: Patched = Patched { name: "async-io", version: "2.6.0" };
+
 /// Patched to wait with one system call instead of five.
 const POLLING: Patched = Patched { name: "polling", version: "3.11.0" };
 
 /// The patched crates of all targets.
 const PATCHED: &[Patched] = &[
+    ASYNC_IO,
     CRYPTO_BIGINT,
     HTTP,
     LIBCONTAINER,

@@ -81,7 +81,7 @@ pub(crate) const TASKS: &[Task] = &[
     ),
     (
         "image",
-        "PROFILE [--pod FILE]... [--oci FILE]... [--ssh-key FILE]... [--push-key FILE]... [--config FILE] [--firmware DIR]",
+        "PROFILE [--pod FILE]... [--oci FILE]... [--ssh-key FILE]... [--push-key FILE]... [--config FILE] [--bootstrap-kubeconfig FILE] [--firmware DIR]",
         "what a board of board/profiles boots, with pods and images in it, into .work/boards/PROFILE",
     ),
     ("images", "", "build images of redis, nginx and python3 with buildah, podman and skopeo"),

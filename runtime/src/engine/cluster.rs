@@ -60,6 +60,9 @@ pub(super) struct Following {
     requests: Sender<Reply<&'static str>>,
 }
 
+/// Why a board that has joined no cluster cannot synchronise.
+const NOT_JOINED: &str = "the board has joined no cluster";
+
 /// Requests to synchronise that wait for a result.
 const SYNC_REQUESTS: usize = 8;
 
@@ -144,11 +147,13 @@ impl Engine {
             Some(following) => match following.requests.try_send(reply) {
                 Ok(()) => return,
                 Err(TrySendError::Full(reply)) => (reply, "the board is synchronising"),
-                Err(TrySendError::Closed(reply)) => {
+                Err(TrySendError::Closed(reply)) if self.shell.paths.cluster_credentials().exists() => {
                     (reply, "the board is not connected to a cluster; see `nodlet events`")
                 }
+                // It has left.
+                Err(TrySendError::Closed(reply)) => (reply, NOT_JOINED),
             },
-            None => (reply, "the board has joined no cluster"),
+            None => (reply, NOT_JOINED),
         };
         let _ = refused.0.try_send(Err(Status::bad_request(refused.1)));
     }
