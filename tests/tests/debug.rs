@@ -450,9 +450,15 @@ fn a_copy_of_a_pod_to_look_into_is_refused_because_kubectl_says_it_in_protobuf()
     let words = "debug web --image localhost/demo:1 --copy-to copy -c look -- /bin/demo sleep";
     let refused = kubectl.line(words).refused();
     assert!(
-        refused.contains("kubectl debug --copy-to does not work; `kubectl debug POD --image IMAGE` adds"),
+        refused.contains(
+            "kubectl debug of a node and --copy-to do not work; `kubectl debug POD --image IMAGE` adds"
+        ),
         "{refused}"
     );
+    let node = kubectl.line("get nodes -o name").ok();
+    let words = format!("debug {} --image localhost/demo:1 -- /bin/demo sleep", node.trim());
+    let refused = kubectl.line(&words).refused();
+    assert!(refused.contains("kubectl debug of a node"), "{refused}");
     assert_eq!(device.pods(), ["web"]);
 }
 

@@ -116,7 +116,7 @@ fn unknown_format(kind: &str) -> Status {
 fn unsupported(kind: &str) -> Status {
     let how = match kind {
         "Pod" => {
-            "kubectl debug --copy-to does not work; `kubectl debug POD --image IMAGE` adds a container to the pod"
+            "kubectl debug of a node and --copy-to do not work; `kubectl debug POD --image IMAGE` adds a container to the pod"
         }
         _ => "let kubectl write it: `kubectl create … --dry-run=client -o yaml | kubectl create -f -`",
     };
