@@ -148,7 +148,7 @@ impl Engine {
                     (reply, "the board is not connected to a cluster; see `nodlet events`")
                 }
             },
-            None => (reply, "the board has joined no cluster"),
+            None => (reply, "the board has joined no cluster: see `nodlet join --help`"),
         };
         let _ = refused.0.try_send(Err(Status::bad_request(refused.1)));
     }
