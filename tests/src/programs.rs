@@ -35,7 +35,10 @@ fn beside_us(program: &str) -> PathBuf {
     let us = || std::env::current_exe().expect("the kernel knows which program this is");
     let dir = PROGRAMS.get().cloned().or_else(|| us().parent().map(Path::to_owned)).unwrap_or_default();
     dir.ancestors().map(|dir| dir.join(program)).find(|path| path.is_file()).unwrap_or_else(|| {
-        panic!("{program} is not built; `cargo xtask check` builds what the tests need and runs them")
+        panic!(
+            "{program} is not built: `cargo build --workspace --bins --examples` builds it, and `cargo xtask check \
+             containers` all that the tests need"
+        )
     })
 }
 

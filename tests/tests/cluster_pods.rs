@@ -177,6 +177,19 @@ fn a_running_pod_gets_ephemeral_containers() {
 }
 
 #[test]
+fn kubectl_debug_adds_to_the_containers_of_nodlet_debug() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    plane.apply(&pod("one", ""));
+    node.device.pod("one").wait_ready();
+    let words = ["--image", "localhost/demo:1", "-c", "local", "--", "/bin/demo", "exit", "3"];
+    node.verb(&[&["debug", "one"], &words[..]].concat()).ok();
+    plane.line("debug one --image=localhost/demo:1 -c look --profile=general -- /bin/demo exit 4").ok();
+    let ended = "get pod one -o jsonpath={range.status.ephemeralContainerStatuses[*]}{.name}={.state.terminated.exitCode};{end}";
+    plane.wait_for(ended, |ended| ended.contains("local=3;") && ended.contains("look=4;"));
+}
+
+#[test]
 fn kubectl_debug_of_a_node_shows_the_files_and_the_processes_of_the_board() {
     let plane = ControlPlane::start();
     let node = Node::join(&plane, "board-1");

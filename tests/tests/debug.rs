@@ -524,6 +524,21 @@ fn kubectl_debugs_a_copy_of_a_pod_that_has_all_fields_of_the_first() {
     assert!(refused.contains("pods \"second\" already exists"), "{refused}");
 }
 
+#[test]
+fn kubectl_debugs_the_node() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let node = kubectl.line("get nodes -o name").ok();
+    let words = format!("debug {} --image localhost/demo:1 -- /bin/demo sleep", node.trim());
+    kubectl.line(&words).ok();
+    device.wait_for("the pod of the debugger", || device.pods().len() == 1);
+    let name = device.pods().remove(0);
+    assert!(name.starts_with("node-debugger-"), "{name}");
+    device.pod(&name).wait_ready();
+    let mounts = device.pod(&name).exec("debugger", ["/bin/demo", "cat", "/proc/mounts"]);
+    assert!(mounts.stdout.contains(" /host "), "{mounts:?}");
+}
+
 /// The example "Contoh: Kontainer Sementara" of the documents, in its form since Kubernetes 1.22.
 #[test]
 fn the_example_of_the_documents() {

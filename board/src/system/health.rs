@@ -50,7 +50,7 @@ pub(super) fn check(root: &Path, pods: &Pods<'_>) -> Result<(), Failure> {
     let Some(first) = failing.next() else { return Ok(()) };
     Err(Failure::new(match failing.count() {
         0 => format!("pod {first} is not ready"),
-        others => format!("pod {first} is not ready, and {others} others"),
+        others => format!("pod {first} is not ready, and {others} more"),
     }))
 }
 

@@ -229,7 +229,10 @@ fn memory_cgroup(root: &Path) -> Option<UnpackerCgroup> {
     match UnpackerCgroup::make(&Paths::new(&root), UNPACK_MEMORY) {
         Ok(cgroup) => Some(cgroup),
         Err(error) => {
-            eprintln!("Warning: the archive is unpacked without a cgroup: {}", Failure::chain(&error));
+            eprintln!(
+                "Warning: the archive is unpacked without a cgroup: {}",
+                nodlet_host::error::chain(&error)
+            );
             None
         }
     }

@@ -68,11 +68,37 @@ pub fn ephemeral(pod: &Value) -> &[Value] {
     pod["spec"]["ephemeralContainers"].as_array().map_or(&[], Vec::as_slice)
 }
 
+/// The ephemeral containers of a pod that the board's own pod lacks. That one may have others besides (`nodlet debug`).
+pub fn new_ephemeral<'a>(pod: &'a Value, local: &Value) -> Vec<&'a Value> {
+    let is_new = |new: &&Value| !ephemeral(local).iter().any(|known| known["name"] == new["name"]);
+    ephemeral(pod).iter().filter(is_new).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn new_ephemeral_containers_are_those_whose_names_the_board_does_not_know() {
+        let pod = |names: &[&str]| {
+            let all: Vec<Value> = names.iter().map(|name| json!({ "name": name })).collect();
+            json!({ "spec": { "ephemeralContainers": all } })
+        };
+        for (cluster, board, new) in [
+            (&["a"][..], &[][..], &["a"][..]),
+            (&["a"], &["local"], &["a"]),
+            (&["a", "b"], &["a", "local"], &["b"]),
+            (&["a"], &["a", "local"], &[]),
+            (&[], &["local"], &[]),
+        ] {
+            let (cluster, board) = (pod(cluster), pod(board));
+            let found: Vec<&str> =
+                new_ephemeral(&cluster, &board).iter().filter_map(|new| new["name"].as_str()).collect();
+            assert_eq!(found, new, "{cluster} {board}");
+        }
+    }
 
     #[test]
     fn a_pod_runs_ends_and_is_deleted_once() {

@@ -61,7 +61,7 @@ pub(super) struct Following {
 }
 
 /// Why a board that has joined no cluster cannot synchronise.
-const NOT_JOINED: &str = "the board has joined no cluster";
+const NOT_JOINED: &str = "the board has joined no cluster: see `nodlet join --help`";
 
 /// Requests to synchronise that wait for a result.
 const SYNC_REQUESTS: usize = 8;

@@ -169,8 +169,9 @@ impl Follower {
         let ephemeral = pods::ephemeral(&known.object).len();
         if ephemeral > known.ephemeral && known.has_manifest {
             known.ephemeral = ephemeral;
-            if ephemeral > pods::ephemeral(local).len() {
-                self.add_ephemeral(api, known).await?;
+            let new = pods::new_ephemeral(&known.object, local);
+            if !new.is_empty() {
+                self.add_ephemeral(api, known, &new).await?;
             }
         }
         if gates::types(local).next().is_some() {
@@ -183,14 +184,15 @@ impl Follower {
         Self::send(api, &self.has_news, known, local).await
     }
 
-    /// Adds ephemeral containers to a pod on this board. A rejection becomes an event, and the pod runs on.
-    async fn add_ephemeral(&mut self, api: &mut Api, known: &Known) -> Result<(), Failure> {
+    /// Adds ephemeral containers to a pod on this board, beside those that it has. A rejection becomes an event, and
+    /// the pod runs on.
+    async fn add_ephemeral(&mut self, api: &mut Api, known: &Known, new: &[&Value]) -> Result<(), Failure> {
         let (reply, answer) = async_channel::bounded(1);
-        let list = json!({ "spec": { "ephemeralContainers": pods::ephemeral(&known.object) } });
+        let list = json!({ "spec": { "ephemeralContainers": new } });
         let request = EphemeralRequest {
             namespace: known.namespace.clone(),
             name: known.name.clone(),
-            change: Change::Patch(PatchKind::Merge, list),
+            change: Change::Patch(PatchKind::Strategic, list),
             validation: FieldValidation::Strict,
             dry_run: false,
             reply,
