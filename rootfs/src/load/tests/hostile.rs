@@ -392,7 +392,7 @@ fn archives() -> Vec<Case> {
             &[("manifest.json", &docker(257, 0))],
             "read manifest.json in the archive: 257 images: at most 256 are accepted",
         ),
-        with_documents("nothing", &[], "make one with podman save, docker save, buildah push or skopeo copy"),
+        with_documents("nothing", &[], "it is empty; copy it, or save the image, again"),
         Case {
             what: "a descriptor that lies of its size",
             archive: lies.finish(),

@@ -45,7 +45,7 @@ fn clients_may_apply_only_definitions_that_no_file_defines() {
         (
             class("high", json!({"value": 11})),
             APPLY,
-            "422 Invalid: PriorityClass \"high\" is invalid: value: Forbidden: may not be changed in an update.",
+            "422 Invalid: PriorityClass.scheduling.k8s.io \"high\" is invalid: value: Forbidden: may not be changed in an update.",
         ),
     ] {
         assert_eq!(line(world.apply(object.clone(), how)), expected, "{object} {how:?}");

@@ -326,7 +326,7 @@ fn a_condition_with_an_undecodable_time_is_rejected_as_a_bad_request() {
 fn check_resize(before: Value, after: Value, expected: &str) {
     let (before, mut after) = (pod(before), pod(after));
     keep_all_but_resources(&before, &mut after);
-    let said = match resize(&before, &after, true) {
+    let said = match resize(&before, &after, None) {
         Update::Nothing => "nothing".to_owned(),
         Update::InPlace { spec } => format!("in place, {spec}"),
         Update::Other(error) => error.to_string().replace("The Pod \"web\" is invalid: ", ""),
