@@ -5,7 +5,7 @@
 
 mod copy;
 #[cfg(test)]
-mod damaged;
+mod fuzz_tests;
 mod status;
 
 use std::time::Duration;

@@ -15,7 +15,6 @@ use nodlet_wire::http::{Connection, Head, HttpError, Request};
 
 use super::credentials::Credentials;
 use super::registries::Place;
-use super::stream::parsed;
 use challenge::Challenge;
 use connect::connect;
 pub(super) use error::RemoteError;
@@ -326,7 +325,8 @@ impl<'a> Registry<'a> {
             401 | 403 => return Ok(None),
             status => return Err(RemoteError::Status(status, message(&body))),
         }
-        let document = parsed(&body, "response with the token")?;
+        let parsed = nodlet_kube::manifest::json::value(&body);
+        let (document, _) = parsed.map_err(|_| RemoteError::Broken("the token is not in JSON"))?;
         let token = ["token", "access_token"].iter().find_map(|key| document.get(*key)?.as_str());
         let token =
             token.filter(|token| !token.is_empty() && token.bytes().all(|byte| (0x21..0x7f).contains(&byte)));

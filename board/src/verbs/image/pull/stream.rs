@@ -43,7 +43,7 @@ fn invalid(text: impl Into<String>) -> RemoteError {
 
 /// The value of a document. A registry must not fill the memory: a document of 4 MiB can have a million values, each of
 /// which takes hundreds of bytes.
-pub(super) fn parsed(bytes: &[u8], what: &str) -> Result<Value, RemoteError> {
+fn parsed(bytes: &[u8], what: &str) -> Result<Value, RemoteError> {
     let parsed = nodlet_kube::manifest::json::value(bytes);
     parsed.map(|(value, _)| value).map_err(|error| invalid(format!("the {what} is invalid: {error}")))
 }
