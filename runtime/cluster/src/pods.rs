@@ -4,8 +4,6 @@
 //! acts on, and gets its service account's token from a Secret of the board.
 
 mod copy;
-#[cfg(test)]
-mod fuzz_tests;
 mod status;
 
 use std::time::Duration;
@@ -70,6 +68,8 @@ pub fn ephemeral(pod: &Value) -> &[Value] {
 
 #[cfg(test)]
 mod tests {
+    mod damaged;
+
     use serde_json::json;
 
     use super::*;
