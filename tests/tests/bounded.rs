@@ -254,6 +254,11 @@ fn the_worst_bodies_there_are_cost_little() {
         assert_eq!(code, 422, "{value}: {}", answer["message"]);
         watched.stayed_below(READING, value);
     }
+    // Each of them would get a dozen fields.
+    let body = format!("{{\"kind\":\"Pod\",\"spec\":{{\"containers\":[{}{{}}]}}}}", "{},".repeat(24_000));
+    let (code, answer) = watched.device.post("/api/v1/namespaces/default/pods", &body);
+    assert_eq!(code, 422, "{}", answer["message"]);
+    watched.stayed_below(READING, "containers without fields");
     // The most clients that are served at a time.
     let body = format!("{{\"kind\":\"Pod\",\"spec\":{{\"x\":[{}0]}}}}", "{\"a\":0},".repeat(12_000));
     thread::scope(|scope| {

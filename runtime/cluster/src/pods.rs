@@ -4,8 +4,6 @@
 //! acts on, and gets its service account's token from a Secret of the board.
 
 mod copy;
-#[cfg(test)]
-mod damaged;
 mod status;
 
 use std::time::Duration;
@@ -76,6 +74,8 @@ pub fn new_ephemeral<'a>(pod: &'a Value, local: &Value) -> Vec<&'a Value> {
 
 #[cfg(test)]
 mod tests {
+    mod damaged;
+
     use serde_json::json;
 
     use super::*;

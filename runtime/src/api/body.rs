@@ -184,10 +184,10 @@ pub(super) fn cost(text: &[u8]) -> usize {
     text.len() * 2 + values.sum::<usize>()
 }
 
-/// Text and bytes in base64 beside the request, and 400 bytes for each value, of which the shortest has two: a message with
-/// one field, which starts with space for several, has two values.
+/// Text and bytes in base64 beside the request, and 400 bytes for each value. A map, which begins with space for several,
+/// counts as one more value, and a message of two bytes may begin one.
 fn cost_of_protobuf(body: &[u8]) -> usize {
-    body.len() * 2 + (body.len() / 2).min(manifest::VALUES) * 400
+    body.len() * 2 + body.len().min(manifest::VALUES) * 400
 }
 
 /// The bytes of a body, and the room that they take.

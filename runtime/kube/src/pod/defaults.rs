@@ -5,7 +5,7 @@ use nodlet_rootfs::Reference;
 use serde_json::{Map, Value, json};
 
 use super::validate::{APPARMOR, of_containers};
-use nodlet_core::spec::Quantity;
+use nodlet_core::spec::{MAX_CONTAINERS, Quantity};
 
 /// Applies all defaults. The object must already match the schema.
 pub(super) fn apply(pod: &mut Value) {
@@ -45,7 +45,8 @@ pub(super) fn apply(pod: &mut Value) {
         self::volume(volume);
     }
     for list in CONTAINERS {
-        for container in children(spec, list) {
+        // No pod has more, and each gets a dozen fields.
+        for container in children(spec, list).take(MAX_CONTAINERS + 1) {
             self::container(container, host_network);
         }
     }
@@ -103,12 +104,10 @@ fn pod_requests(spec: &mut Map<String, Value>) {
     if let Some(Value::Object(of_pod)) = spec.get_mut("resources") {
         canonical_lists(of_pod);
     }
+    let limits = spec.get("resources").and_then(|of_pod| of_pod.get("limits"));
+    let Some(Value::Object(limits)) = limits.filter(|limits| *limits != &json!({})).cloned() else { return };
     let containers = Value::Object(spec.clone());
     let Some(Value::Object(of_pod)) = spec.get_mut("resources") else { return };
-    let Some(Value::Object(limits)) = of_pod.get("limits").filter(|limits| *limits != &json!({})).cloned()
-    else {
-        return;
-    };
     let requests = of_pod.entry("requests").or_insert_with(|| json!({}));
     let Some(requests) = requests.as_object_mut() else { return };
     for name in ["cpu", "memory"] {

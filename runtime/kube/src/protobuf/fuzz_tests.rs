@@ -98,9 +98,7 @@ fn body(kind: &str, raw: &[u8]) -> Vec<u8> {
 /// The values of an object, the bytes of its texts, and its depth.
 fn size(value: &Json) -> (usize, usize, usize) {
     let sum = |all: &mut dyn Iterator<Item = (usize, usize, usize)>| {
-        all.fold((1, 0, 0), |(values, text, depth), one| {
-            (values + one.0, text + one.1, depth.max(one.2 + 1))
-        })
+        all.fold((1, 0, 0), |(values, text, depth), one| (values + one.0, text + one.1, depth.max(one.2 + 1)))
     };
     match value {
         Json::Object(fields) => sum(&mut fields.values().map(size)),
@@ -122,7 +120,12 @@ fn check(input: &[u8]) {
         // Times are up to 30 bytes long, bytes are in base64.
         assert!(text <= input.len() * 16 + 64, "{text} bytes of text of {} bytes", input.len());
         assert!(depth <= DEPTH, "{depth} levels");
-        let _ = crate::manifest::parse("f", object.to_string().as_bytes(), crate::manifest::Validation::Ignore, "b");
+        let _ = crate::manifest::parse(
+            "f",
+            object.to_string().as_bytes(),
+            crate::manifest::Validation::Ignore,
+            "b",
+        );
     }
 }
 

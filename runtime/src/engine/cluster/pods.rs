@@ -338,15 +338,6 @@ impl Follower {
         found.await.unwrap_or(Named::Nothing)
     }
 
-    /// Tells the cluster that this node does not run a pod, and why.
-    pub(super) async fn reject(&self, api: &mut Api, known: &mut Known, why: &str) -> Result<(), Failure> {
-        known.rejection = Some(why.to_owned());
-        let patch = pods::rejection(&known.object["metadata"]["uid"], why);
-        Self::patch_status(api, &self.has_news, known, &patch).await?;
-        known.rejection = None;
-        self.send_warning(api, known, why).await
-    }
-
     fn pod_path(&self, known: &Known) -> PathBuf {
         self.shell.paths.cluster_manifests().join(known.file())
     }

@@ -204,6 +204,15 @@ impl Follower {
         }
     }
 
+    /// Tells the cluster that this node does not run a pod, and why.
+    pub(super) async fn reject(&self, api: &mut Api, known: &mut Known, why: &str) -> Result<(), Failure> {
+        known.rejection = Some(why.to_owned());
+        let patch = pods::rejection(&known.object["metadata"]["uid"], why);
+        Self::patch_status(api, &self.has_news, known, &patch).await?;
+        known.rejection = None;
+        self.send_warning(api, known, why).await
+    }
+
     /// Sends an event about a pod whose spec this node does not support.
     pub(super) async fn send_warning(&self, api: &mut Api, known: &Known, why: &str) -> Result<(), Failure> {
         let (suffix, now) = (format!("{:x}", self.now().0), self.now().to_string());

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use nodlet_rootfs::Digest;
 use nodlet_wire::http::{Connection, Head, HttpError, Request};
-use serde_json::Value;
 
 use super::credentials::Credentials;
 use super::registries::Place;
@@ -326,8 +325,8 @@ impl<'a> Registry<'a> {
             401 | 403 => return Ok(None),
             status => return Err(RemoteError::Status(status, message(&body))),
         }
-        let document: Value =
-            serde_json::from_slice(&body).map_err(|_| RemoteError::Broken("the token is not in JSON"))?;
+        let parsed = nodlet_kube::manifest::json::value(&body);
+        let (document, _) = parsed.map_err(|_| RemoteError::Broken("the token is not in JSON"))?;
         let token = ["token", "access_token"].iter().find_map(|key| document.get(*key)?.as_str());
         let token =
             token.filter(|token| !token.is_empty() && token.bytes().all(|byte| (0x21..0x7f).contains(&byte)));

@@ -41,8 +41,11 @@ fn invalid(text: impl Into<String>) -> RemoteError {
     RemoteError::Invalid(text.into())
 }
 
+/// The value of a document. A registry must not fill the memory: a document of 4 MiB can have a million values, each of
+/// which takes hundreds of bytes.
 fn parsed(bytes: &[u8], what: &str) -> Result<Value, RemoteError> {
-    serde_json::from_slice(bytes).map_err(|error| invalid(format!("the {what} is invalid: {error}")))
+    let parsed = nodlet_kube::manifest::json::value(bytes);
+    parsed.map(|(value, _)| value).map_err(|error| invalid(format!("the {what} is invalid: {error}")))
 }
 
 fn digest_of(descriptor: &Value) -> Result<Digest, RemoteError> {
@@ -208,4 +211,20 @@ fn header(name: &str, size: u64) -> [u8; BLOCK] {
 /// The padding of a file's last block.
 fn padding(size: u64) -> &'static [u8] {
     &[0; BLOCK][..(size.next_multiple_of(BLOCK as u64) - size) as usize]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_with_a_million_values_is_refused() {
+        assert_eq!(parsed(b"{\"a\":[1]}", "manifest").ok(), Some(json!({ "a": [1] })));
+        for value in ["{\"a\":0},", "[],", "0,"] {
+            let document = format!("{{\"layers\":[{}0]}}", value.repeat(1_000_000));
+            let refused = parsed(document.as_bytes(), "manifest").map_err(|error| error.to_string());
+            assert!(refused.as_ref().is_err_and(|why| why.contains("25000 values")), "{value} {refused:?}");
+        }
+        assert!(parsed(b"{} {}", "manifest").is_err() && parsed(b"", "manifest").is_err());
+    }
 }

@@ -3,7 +3,7 @@
 use nodlet_kube::manifest::{self, Validation};
 use serde_json::{Value, json};
 
-use super::*;
+use super::super::*;
 use crate::followed::{Followed, Known};
 use crate::mirrors::{self, Mirrors};
 use crate::network::Nodes;
