@@ -1,6 +1,7 @@
 //! A real Kubernetes control plane, to which boards are nodes.
 
 use nodlet_tests::{ClusterNode as Node, ControlPlane, Namespace, manifest};
+use serde_json::{Map, Value, json};
 
 #[test]
 fn a_pod_stays_pending_in_a_cluster_without_nodes() {
@@ -314,6 +315,53 @@ spec:
     }
     let log = node.device.agent_log();
     assert!(!log.contains("no connection to the cluster"), "{log}");
+    plane.line("delete pods --all --wait=false").ok();
+    plane.wait_for("get pods -o name", str::is_empty);
+}
+
+/// Whoever may create a pod can make it as large as the API server stores it.
+#[test]
+fn pods_as_large_as_a_cluster_stores_them_keep_no_other_pod_from_running() {
+    let plane = ControlPlane::start();
+    // The ring does not hold such a pod.
+    let mut node = Node::join_unwatched(&plane, "board-1", &[]);
+    let create = |name: &str, metadata: Value, container: Value| {
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+            "spec": { "nodeName": "board-1", "terminationGracePeriodSeconds": 1, "containers": [container] },
+        });
+        pod["metadata"]["name"] = name.into();
+        let container = &mut pod["spec"]["containers"][0];
+        (container["name"], container["image"]) = ("app".into(), "localhost/demo:1".into());
+        let path = "/api/v1/namespaces/default/pods";
+        plane.kubectl_with(&["create", "--raw", path, "-f", "-"], &pod.to_string()).ok();
+    };
+    // The server sends six bytes for each of these.
+    let value = "<".repeat(900_000);
+    create("escaped", json!({}), json!({ "env": [{ "name": "A", "value": value }] }));
+    let port = |port: u32| json!({ "containerPort": port });
+    create("ports", json!({}), json!({ "ports": (1..=40_000).map(port).collect::<Value>() }));
+    let labels: Map<String, Value> = (0..60_000).map(|number| (format!("l{number}"), "".into())).collect();
+    create("labels", json!({ "labels": labels }), json!({}));
+    let owner =
+        |number: u32| json!({ "apiVersion": "v1", "kind": "A", "name": "a", "uid": number.to_string() });
+    create("owners", json!({ "ownerReferences": (0..15_000).map(owner).collect::<Value>() }), json!({}));
+    plane.create(&manifest::pod("after", "print began then wait /end"));
+    node.device.pod("after").wait_log("app", "began");
+    for name in ["ports", "labels", "owners"] {
+        let why = "the pod has more than 50000 values";
+        plane.wait_for(&format!("get events --field-selector involvedObject.name={name}"), |events| {
+            events.contains(why)
+        });
+        plane.wait_for(&format!("get pod {name} -o jsonpath={{.status.phase}}"), |phase| phase == "Failed");
+    }
+    // From the list, too.
+    node.device.stop_agent();
+    node.device.start_agent();
+    plane.create(&manifest::pod("later", "print began then wait /end"));
+    node.device.pod("later").wait_log("app", "began");
+    let log = node.device.agent_log();
+    assert!(!log.contains("no connection to the cluster") && !log.contains("too large"), "{log}");
     plane.line("delete pods --all --wait=false").ok();
     plane.wait_for("get pods -o name", str::is_empty);
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use nodlet_kube::manifest::json;
 use nodlet_wire::http::{Connection, Head, HttpError, Request, Stream};
 use nodlet_wire::tls::{Client, TlsError, Trust};
 use serde_json::Value;
@@ -13,11 +14,19 @@ use smol::{Async, Timer};
 /// The time limit of a request, with the connection.
 pub(crate) const WITHIN: Duration = Duration::from_secs(15);
 
-/// Maximum size of a response in bytes: one page of a list of pods.
-pub(crate) const BODY: usize = 4 * 1024 * 1024;
+/// Maximum size of a response in bytes: one page of a list of pods, or one pod. The largest object of a cluster has 1.5
+/// MiB, of which each byte may need six in JSON, such as `\u003c`.
+pub(crate) const BODY: usize = 10 * 1024 * 1024;
 
-/// Maximum size of one event of a watch in bytes. The largest object of a cluster has 1.5 MiB.
-pub const EVENT: usize = 2 * 1024 * 1024;
+/// Maximum size of one event of a watch in bytes.
+pub const EVENT: usize = BODY;
+
+/// Maximum number of values in a response or an event. Each needs some hundred bytes while it is read.
+pub const VALUES: usize = 50_000;
+
+/// Fields of a pod that may have any number of values, whoever creates it.
+const LARGE_FIELDS: &[&str] =
+    &["annotations", "finalizers", "labels", "managedFields", "ownerReferences", "spec"];
 
 /// The longest `Retry-After` that is obeyed: a server must not silence a board for days.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
@@ -124,13 +133,31 @@ impl std::error::Error for ApiError {
 }
 
 /// Reads an object, as a response or an event of a watch. Whatever the server sends instead is an error: an index of
-/// another value may panic.
+/// another value may panic. A pod of more than [`VALUES`] values, alone in its response, is without its spec, so that it
+/// does not keep this node from the other pods.
 ///
 /// # Errors
-/// The text is not JSON, or not an object.
+/// The text is not JSON, or not an object, or has too many values.
 pub fn object(text: &[u8]) -> Result<Value, ApiError> {
-    let object = serde_json::from_slice(text).ok();
-    object.filter(Value::is_object).ok_or(ApiError::Unexpected("a JSON object"))
+    let unexpected = || ApiError::Unexpected("a JSON object");
+    let object = match json::value_without(&[], text, VALUES) {
+        Ok(object) => object,
+        Err(error) if error.is_data() => {
+            let too_large = || ApiError::Http(HttpError::TooLarge);
+            let short = json::value_without(LARGE_FIELDS, text, VALUES).map_err(|_| too_large())?;
+            let is_pod = |object: &Value| object.get("kind").is_some_and(|kind| kind == "Pod");
+            let is_alone = || {
+                let items = short.get("items").and_then(Value::as_array).map_or(0, Vec::len);
+                short.get("kind").is_some_and(|kind| kind == "PodList") && items == 1
+            };
+            if !is_pod(&short) && !short.get("object").is_some_and(is_pod) && !is_alone() {
+                return Err(too_large());
+            }
+            short
+        }
+        Err(_) => return Err(unexpected()),
+    };
+    Some(object).filter(Value::is_object).ok_or_else(unexpected)
 }
 
 /// Takes the objects out of a list.
@@ -353,6 +380,27 @@ mod tests {
         let status = serde_json::json!({ "reason": "\u{1b}[2JNo", "message": "a\r\nerror: b\u{9b}31m" });
         assert_eq!(ApiError::of_status(403, &status).to_string(), "HTTP 403 [2JNo: aerror: b31m");
         assert_eq!(text(&"x".repeat(100_000).into()).len(), 300);
+    }
+
+    #[test]
+    fn a_pod_of_too_many_values_is_read_without_its_spec_and_nothing_else_is() {
+        use serde_json::json;
+
+        let many = json!(vec![0; VALUES]);
+        let pod =
+            |kind: &str| json!({ "kind": kind, "metadata": { "uid": "1", "labels": &many }, "spec": &many });
+        let read = |sent: Value| object(sent.to_string().as_bytes());
+        let short = json!({ "kind": "Pod", "metadata": { "uid": "1" } });
+        assert_eq!(read(pod("Pod")).expect("readable"), short);
+        let event = read(json!({ "type": "ADDED", "object": pod("Pod") })).expect("readable");
+        assert_eq!(event, json!({ "type": "ADDED", "object": &short }));
+        let list = |items: &[Value]| json!({ "kind": "PodList", "items": items });
+        assert_eq!(read(list(&[pod("Pod")])).expect("readable")["items"], json!([short]));
+        let data = json!({ "kind": "Pod", "status": &many });
+        for large in [list(&[pod("Pod"), pod("Pod")]), pod("ConfigMap"), data, many] {
+            assert!(matches!(read(large), Err(ApiError::Http(HttpError::TooLarge))));
+        }
+        assert!(matches!(read(json!([1])), Err(ApiError::Unexpected(_))));
     }
 
     #[test]

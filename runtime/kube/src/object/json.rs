@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::field::{First, cut, go_quoted};
@@ -51,13 +51,36 @@ pub fn value(text: &[u8]) -> Result<(Value, Vec<String>), serde_json::Error> {
     Ok((value, duplicates))
 }
 
+/// Reads one value without the fields of these names, whatever object they are in. An error of the category `Data` means
+/// that the rest contains more than `most` values.
+pub fn value_without(
+    fields: &'static [&'static str],
+    text: &[u8],
+    most: usize,
+) -> Result<Value, serde_json::Error> {
+    let state = RefCell::new(State { most, skipped: fields, ..State::default() });
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let value = Seed { state: &state }.deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(value)
+}
+
 /// The state of the reader of one file, besides the current value.
-#[derive(Default)]
 struct State {
     /// The path of the current value: `.name` and `[index]`.
     path: Vec<String>,
     duplicates: First<String>,
     values: usize,
+    most: usize,
+    /// Fields that are left out.
+    skipped: &'static [&'static str],
+}
+
+impl Default for State {
+    fn default() -> State {
+        let duplicates = First::default();
+        State { path: Vec::new(), duplicates, values: 0, most: VALUES, skipped: &[] }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -71,8 +94,8 @@ impl<'de> DeserializeSeed<'de> for Seed<'_> {
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
         let mut state = self.state.borrow_mut();
         state.values += 1;
-        if state.values > VALUES {
-            return Err(D::Error::custom(format!("more than {VALUES} values")));
+        if state.values > state.most {
+            return Err(D::Error::custom(format!("more than {} values", state.most)));
         }
         drop(state);
         deserializer.deserialize_any(self)
@@ -130,6 +153,10 @@ impl<'de> Visitor<'de> for Seed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         while let Some(key) = access.next_key::<String>()? {
+            if self.state.borrow().skipped.contains(&&*key) {
+                access.next_value::<IgnoredAny>()?;
+                continue;
+            }
             self.state.borrow_mut().path.push(format!(".{key}"));
             let value = access.next_value_seed(self)?;
             let state = &mut *self.state.borrow_mut();
@@ -148,7 +175,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
 mod tests {
     use serde_json::json;
 
-    use super::read;
+    use super::{read, value_without};
 
     #[test]
     fn objects_may_follow_each_other() {
@@ -167,6 +194,15 @@ mod tests {
         let texts = |document: &super::Document| document.duplicates.texts(String::clone);
         assert_eq!(texts(&documents[0]), ["s.c[1].n", "s"]);
         assert_eq!(texts(&documents[1]), ["x"]);
+    }
+
+    #[test]
+    fn fields_can_be_left_out_and_do_not_count() {
+        let text = format!("{{\"a\":{{\"spec\":[{}1],\"b\":2}},\"spec\":{{}}}}", "1,".repeat(100));
+        assert_eq!(value_without(&["spec"], text.as_bytes(), 3).unwrap(), json!({"a": {"b": 2}}));
+        assert!(value_without(&["spec"], text.as_bytes(), 2).unwrap_err().is_data());
+        assert!(value_without(&[], text.as_bytes(), 100).unwrap_err().is_data());
+        assert!(value_without(&["spec"], &text.as_bytes()[1..], 3).unwrap_err().is_syntax());
     }
 
     #[test]

@@ -252,6 +252,11 @@ impl Follower {
     /// Writes the manifest of a pod, and before it what the pod needs.
     async fn run(&mut self, api: &mut Api, uid: &str, known: &mut Known) -> Result<(), Failure> {
         known.rejection = None;
+        if known.object["spec"].is_null() {
+            let why = format!("the pod has more than {} values", api::VALUES);
+            log::error!("{}/{}: {why}", known.namespace, known.name);
+            return if known.has_manifest { Ok(()) } else { self.reject(api, known, &why).await };
+        }
         let mut needs = pods::local(&known.object);
         let manifest = needs.take_manifest();
         if known.has_manifest && known.needs.as_ref() == Some(&needs) {
