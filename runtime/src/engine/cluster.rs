@@ -187,7 +187,13 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
         shell.machine.unstored_labels.set(false);
         shell.tasks.then_loop(|engine: &mut Engine| engine.observe_node()).await;
     }
-    let Some(credentials) = enrolment::credentials(&shell).await else { return };
+    let Some(credentials) = enrolment::credentials(&shell).await else {
+        // It has just left.
+        while let Ok(reply) = requests.try_recv() {
+            let _ = reply.try_send(Err(Status::bad_request(NOT_JOINED)));
+        }
+        return;
+    };
     if credentials.node != shell.config.node_name {
         return log::error!(
             "the board is not connected to its cluster: it joined as {}, and its node is {}; run `nodlet leave` and `nodlet join`, or use --node-name",
