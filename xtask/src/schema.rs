@@ -189,7 +189,7 @@ fn descriptions(definitions: &BTreeMap<String, Value>) -> Result<String, Failure
 fn accepted(support: &str) -> BTreeMap<&str, BTreeSet<&str>> {
     let mut types: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut owner = "";
-    // After a letter, the text is an argument of `Refuses`.
+    // After a letter, the text is an argument of `Rejects`.
     for (at, _) in support.match_indices("(\"") {
         if support[..at].ends_with(|before: char| before.is_alphanumeric()) {
             continue;
@@ -198,7 +198,7 @@ fn accepted(support: &str) -> BTreeMap<&str, BTreeSet<&str>> {
         if rest.starts_with("&[") {
             owner = name;
             types.entry(owner).or_default();
-        } else if !rest.starts_with("Refuses") {
+        } else if !rest.starts_with("Rejects") {
             types.entry(owner).or_default().insert(name);
         }
     }
