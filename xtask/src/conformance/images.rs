@@ -48,8 +48,11 @@ exit 0
 ";
 
 /// The shell: busybox's, whose messages the tests expect, or bash, since Debian's busybox does not pass on variables such as
-/// `data-1`, other than busybox itself.
+/// `data-1`, other than busybox itself, and runs its own `nc`.
 const SH: &[u8] = b"#!/bin/bash
+case $* in
+    *'| nc '*) exec -a /bin/sh /bin/bash \"$@\" ;;
+esac
 while IFS= read -r -d '' variable; do
     case ${variable%%=*} in
         *[!A-Za-z0-9_]*) exec -a /bin/sh /bin/bash \"$@\" ;;
