@@ -218,7 +218,8 @@ impl Engine {
         // Versions never go back while the boot lasts: the clock ticks faster than objects change.
         let ring = SharedRing::begin();
         let objects = Rc::new(Objects::new(nodlet_host::clock::instant().0 / 1000));
-        let registry = Registry::new(sources, &config.node_name, objects.clone());
+        let mut registry = Registry::new(sources, &config.node_name, objects.clone());
+        registry.allowed_annotations = config.allowed_annotations.clone();
         let capacity = root::capacity_of_the_machine(&paths, config.max_pods);
         let has_swap = root::swap_of_the_machine() > 0;
         let why = match has_swap {

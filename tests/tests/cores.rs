@@ -17,6 +17,15 @@ fn annotated(name: &str, annotation: &str, steps: &str, spec: &str) -> String {
     )
 }
 
+/// A device whose operator allows the annotations of these tests.
+fn allowing() -> Device {
+    let mut device = Device::new();
+    device.agent_arguments(["--allowed-annotations=exclusive-cpus.nodlet.dev,rtprio.nodlet.dev"]);
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    device
+}
+
 fn exclusive(name: &str, count: u32) -> String {
     annotated(name, &format!("exclusive-cpus.nodlet.dev/app: \"{count}\""), "sleep", "")
 }
@@ -44,7 +53,7 @@ fn cpus(device: &Device, pod: &str) -> String {
 
 #[test]
 fn a_pod_with_exclusive_cpus_is_rejected_where_there_is_no_cpuset_of_version_2() {
-    let device = Device::start();
+    let device = allowing();
     let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
     let is_alone = std::thread::available_parallelism().is_ok_and(|count| count.get() < 2);
     device.write_manifest("fast.yaml", &exclusive("fast", 1));
@@ -90,7 +99,7 @@ fn annotations_of_nodlet_are_checked_by_name() {
 
 #[test]
 fn a_container_that_cannot_have_a_real_time_priority_does_not_start_and_says_why() {
-    let device = Device::start();
+    let device = allowing();
     device.write_manifest("real.yaml", &annotated("real", "rtprio.nodlet.dev/app: \"7\"", "sleep", ""));
     let message = || device.pod("real").container("app").message();
     device.wait_for("the start or its failure", || device.pod("real").is_ready() || !message().is_empty());
@@ -104,9 +113,34 @@ fn a_container_that_cannot_have_a_real_time_priority_does_not_start_and_says_why
 }
 
 #[test]
+fn a_pod_gets_no_real_time_priority_that_the_operator_does_not_allow() {
+    let mut device = Device::start();
+    let text = annotated("real", "rtprio.nodlet.dev/app: \"7\"", "sleep", "");
+    let applied = device.nodlet_with_input(["apply", "-f", "-"], &text);
+    let why = "annotation rtprio.nodlet.dev/app: the operator of this board does not allow annotations to request \
+               rtprio.nodlet.dev; start nodlet agent with --allowed-annotations=rtprio.nodlet.dev";
+    assert!(applied.stderr.contains(why), "{applied:?}");
+    applied.ok();
+    device.wait_for("the container to wait", || device.pod("real").container("app").message() == why);
+    assert_eq!(device.pod("real").container("app").reason(), "CreateContainerConfigError");
+    // Another annotation is not this one.
+    device.stop_agent();
+    device.agent_arguments(["--allowed-annotations=exclusive-cpus.nodlet.dev"]);
+    device.start_agent();
+    device.wait_for("the container to wait", || device.pod("real").container("app").message() == why);
+    device.stop_agent();
+    device.agent_arguments(["--allowed-annotations=rtprio.nodlet.dev"]);
+    device.start_agent();
+    let message = || device.pod("real").container("app").message();
+    device.wait_for("the start, or what the kernel lacks", || {
+        device.pod("real").is_ready() || message().contains("allow real-time priorities")
+    });
+}
+
+#[test]
 #[ignore = "needs cgroup v2 and four cpus: cargo xtask guest"]
 fn a_container_has_cpus_for_itself_that_no_other_container_uses() {
-    let mut device = Device::start();
+    let mut device = allowing();
     device.write_manifest("first.yaml", &manifest::pod("first", "sleep"));
     device.pod("first").wait_ready();
     assert_eq!(cpus(&device, "first"), "0-3");
@@ -162,7 +196,7 @@ fn a_container_has_cpus_for_itself_that_no_other_container_uses() {
 #[test]
 #[ignore = "needs CAP_SYS_RESOURCE: cargo xtask guest"]
 fn a_container_has_the_real_time_priorities_that_its_annotation_allows_and_no_others() {
-    let device = Device::start();
+    let device = allowing();
     let steps = "realtime 7 then realtime 8 then sleep";
     let user = "securityContext: {runAsUser: 1000, runAsGroup: 1000}";
     device.write_manifest("real.yaml", &annotated("real", "rtprio.nodlet.dev/app: \"7\"", steps, user));

@@ -287,8 +287,56 @@ fn a_volume_does_not_get_the_node_of_a_device() {
 }
 
 #[test]
+fn a_pod_gets_no_cdi_device_by_an_annotation_that_the_operator_does_not_allow() {
+    let mut device = Device::new();
+    device.agent_arguments(["--allowed-annotations=vendor.com/cam=front"]);
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    let (library, here) = device.shared("usr/lib/cam");
+    fs::write(here.join("key"), "secret\n").expect("the root can be written to");
+    fs::create_dir_all(device.path("/etc/cdi")).expect("the root can be written to");
+    let edits = format!(
+        "{{\"containerEdits\": {{\"mounts\": [{{\"hostPath\": \"{library}\", \"containerPath\": \"/opt/cam\"}}]}}, \"name\": "
+    );
+    let text = format!(
+        "{{\"cdiVersion\": \"0.6.0\", \"kind\": \"vendor.com/cam\", \"devices\": [{edits}\"front\"}}, {edits}\"rear\"}}]}}"
+    );
+    fs::write(device.path("/etc/cdi/cam.json"), text).expect("it can be written");
+    let restricted = "securityContext: {runAsUser: 1000, runAsNonRoot: true}";
+    let pod = |name: &str, devices: &str| {
+        let pod = manifest::pod_with(name, "cat /opt/cam/key then sleep", restricted);
+        let meta = format!("  name: {name}\n");
+        pod.replacen(&meta, &format!("{meta}  annotations: {{cdi.k8s.io/cams: {devices:?}}}\n"), 1)
+    };
+    let why = "annotation cdi.k8s.io/cams: the operator of this board does not allow annotations to request \
+               vendor.com/cam=rear; start nodlet agent with --allowed-annotations=vendor.com/cam=rear, or name it in a \
+               device file (cdi: vendor.com/cam=rear)";
+    device.write_manifest("file.yaml", &pod("file", "vendor.com/cam=rear"));
+    let applied = device
+        .nodlet_with_input(["apply", "-f", "-"], &pod("thief", "vendor.com/cam=front,vendor.com/cam=rear"));
+    assert!(applied.stderr.contains(why), "{applied:?}");
+    applied.ok();
+    for name in ["file", "thief"] {
+        device.wait_for("the container to wait", || device.pod(name).container("app").message() == why);
+        wait_event(&device, name, why);
+    }
+    // What is allowed stays possible, and an annotation that changes takes effect.
+    let patch = |value: &str| {
+        let body = serde_json::json!({"metadata": {"annotations": {"cdi.k8s.io/cams": value}}});
+        device.patch("/api/v1/namespaces/default/pods/thief", "merge", &body)
+    };
+    let (status, patched) = patch("vendor.com/cam=front");
+    assert_eq!(status, 200, "{patched}");
+    device.pod("thief").wait_log("app", "secret");
+    assert_eq!(device.pod("file").container("app").message(), why);
+}
+
+#[test]
 fn a_pod_gets_cdi_devices_by_an_annotation() {
-    let device = Device::start();
+    let mut device = Device::new();
+    device.agent_arguments(["--allowed-annotations=vendor.com/cam=*"]);
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
     let node = Node::named("cdi");
     node.plug(0);
     let (library, here) = device.shared("usr/lib/cam");

@@ -9,6 +9,7 @@ fn the_examples_do_what_they_say() {
     let mut device = Device::new();
     // One of them opens a port of the board.
     let board = device.own_network();
+    device.agent_arguments(["--allowed-annotations=exclusive-cpus.nodlet.dev,rtprio.nodlet.dev"]);
     device.start_agent();
     device.load_image(nodlet_tests::demo_archive());
     let examples =

@@ -14,7 +14,7 @@ use nodlet_core::facts::{Amounts, MAX_PODS};
 use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::{Quantity, Taint, sysctl};
 use nodlet_host::cgroup::PodPidsLimit;
-use nodlet_kube::manifest::{check_label, is_node_name, node_name_of};
+use nodlet_kube::manifest::{AllowedAnnotations, check_label, is_node_name, node_name_of};
 use nodlet_runtime::api::CONNECTIONS;
 use nodlet_runtime::container_config::LogLimits;
 use nodlet_runtime::engine::{ClusterDns, Config, EVENTS};
@@ -34,6 +34,7 @@ pub(super) struct Options {
     no_node_routes: bool,
     dns: ClusterDns,
     pod_pids_limit: PodPidsLimit,
+    allowed_annotations: AllowedAnnotations,
     allowed_sysctls: Vec<String>,
     limited_swap: bool,
     terminated_pod_gc_threshold: Option<u64>,
@@ -96,6 +97,16 @@ impl Options {
                 }
                 Flag::Long(name) if name == "pod-pids-limit" => {
                     options.pod_pids_limit = pod_pids_limit(&mut parser)?;
+                }
+                Flag::Long(name) if name == "allowed-annotations" => {
+                    let value = parser.value()?.string()?;
+                    for allowed in value.split(',').filter(|allowed| !allowed.is_empty()) {
+                        if !options.allowed_annotations.allow(allowed) {
+                            let why = "exclusive-cpus.nodlet.dev, rtprio.nodlet.dev, or CDI devices such as \
+                                       vendor.com/camera=front or vendor.com/camera=*";
+                            return Err(refused(&name, allowed, why));
+                        }
+                    }
                 }
                 Flag::Long(name) if name == "allowed-unsafe-sysctls" => {
                     let value = parser.value()?.string()?;
@@ -292,6 +303,7 @@ pub(super) fn config(root: &Path, options: Options, down: bool) -> Result<Config
         node_routes: !options.no_node_routes,
         dns: options.dns,
         pod_pids_limit: options.pod_pids_limit,
+        allowed_annotations: options.allowed_annotations,
         allowed_sysctls: options.allowed_sysctls,
         limited_swap: options.limited_swap,
         terminated_pod_gc_threshold: match options.terminated_pod_gc_threshold {
@@ -381,6 +393,8 @@ mod tests {
             ("--node-name=", "--node-name"),
             ("--pod-pids-limit=-2", "--pod-pids-limit"),
             ("--pod-pids-limit 0", "--pod-pids-limit"),
+            ("--allowed-annotations rtprio.nodlet.dev,cdi.k8s.io/cams", "--allowed-annotations"),
+            ("--allowed-annotations vendor.com/*", "--allowed-annotations"),
             ("--allowed-unsafe-sysctls net.core.*,vm.swappiness", "--allowed-unsafe-sysctls"),
             ("--allowed-unsafe-sysctls kernel.*", "--allowed-unsafe-sysctls"),
             ("--memory-swap-behavior UnlimitedSwap", "--memory-swap-behavior"),

@@ -2,6 +2,7 @@
 //!
 //! Read next: [`nodlet_core::node`], which gets the parsed pods.
 
+mod allowed_annotations;
 pub(crate) mod board_annotations;
 pub(crate) mod claim;
 pub(crate) mod convert;
@@ -21,6 +22,7 @@ use crate::object::error::{ManifestCause, ManifestError};
 use crate::object::field::{self, Errors, FieldError};
 use crate::object::walk::{self, Validation};
 use crate::schema;
+pub use allowed_annotations::AllowedAnnotations;
 use nodlet_core::spec::Pod;
 use update::Existing;
 

@@ -54,6 +54,7 @@ use nodlet_core::facts::ClientCondition;
 use nodlet_core::spec::Pod;
 use nodlet_core::time::Instant;
 use nodlet_kube::kinds::Kind;
+use nodlet_kube::manifest::AllowedAnnotations;
 
 pub use admission::{AdmissionError, Base, Policy, admit};
 pub use awaited_images::AwaitedImage;
@@ -88,6 +89,8 @@ pub struct Registry {
     pub sources: Sources,
     /// Changes of pods that wait for images.
     pub held_updates: HeldUpdates,
+    /// Annotations of pods that may request something of the board.
+    pub allowed_annotations: AllowedAnnotations,
     node: String,
     /// The store in which objects are published.
     objects: Rc<Objects>,
@@ -157,6 +160,7 @@ impl Registry {
         Registry {
             sources: Sources::new(sources),
             held_updates: HeldUpdates::default(),
+            allowed_annotations: AllowedAnnotations::default(),
             node: node.to_owned(),
             objects,
             desired: WantedByName::new(),

@@ -95,6 +95,7 @@ impl Registry {
             })?;
         let (mut manifest, applied) = self.outcome_of_pod(manifest, options.new, known)?;
         manifest.warnings.extend(self.overridden(&manifest.pod));
+        manifest.warnings.extend(self.allowed_annotations.refusal(&manifest.pod));
         let mut file = None;
         if applied != Applied::Unchanged {
             let desired = self.desired.get(&(manifest.pod.namespace.clone(), manifest.pod.name.clone()));
@@ -286,6 +287,9 @@ impl Registry {
             manifest::read_update(changed, super::request::validation(validation), &self.node, existing)
                 .map_err(|error| refused(&error))?;
         manifest.warnings = manifest::new_warnings(manifest.warnings, &old);
+        let refusal = |pod: &Pod| self.allowed_annotations.refusal(pod);
+        let before = refusal(&desired.pod);
+        manifest.warnings.extend(refusal(&manifest.pod).filter(|why| before.as_ref() != Some(why)));
         let compared = if resizes {
             let class = desired.pod.spec.qos_class();
             let left = (class != manifest.pod.spec.qos_class()).then(|| format!("{class:?}"));

@@ -12,6 +12,7 @@ use nodlet_core::facts::{Amounts, ShutdownGroup};
 use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::Taint;
 use nodlet_host::cgroup::PodPidsLimit;
+use nodlet_kube::manifest::AllowedAnnotations;
 
 /// The configuration of an agent.
 #[derive(Clone, Debug)]
@@ -32,6 +33,8 @@ pub struct Config {
     pub masquerade: bool,
     /// Processes that each pod may have.
     pub pod_pids_limit: PodPidsLimit,
+    /// Annotations of pods that may request something of the board.
+    pub allowed_annotations: AllowedAnnotations,
     /// Kernel parameters, and patterns of them, that pods may set besides the safe ones.
     pub allowed_sysctls: Vec<String>,
     /// Whether containers of burstable pods may swap: the kubelet's `memorySwap.swapBehavior: LimitedSwap`.

@@ -91,6 +91,10 @@ pub(super) async fn start(
     };
     let _reservation =
         shell.start_reservations.run(shell.pods.unconfirmed_runs()).map_err(|error| create(&error))?;
+    if let Some(why) = shell.config.allowed_annotations.refusal(&wanted.pod) {
+        // Only another agent, or other annotations, change that.
+        return Err(failure(StartFailureReason::ObjectNotFound, why));
+    }
     let policy = container.image_pull_policy;
     let found = find_image(shell, &wanted, policy, &container.image).await;
     let (spec_image, (reference, image)) = match (found, fallback) {

@@ -52,6 +52,8 @@ impl PodState {
         let before = std::mem::replace(&mut self.pod, pod);
         if (&before.labels, &before.annotations) != (&self.pod.labels, &self.pod.annotations) {
             self.volume_files.mark_outdated(&self.pod.spec);
+            // A container may wait because of what an annotation requests.
+            self.containers.objects_changed(now);
         }
         let image = |pod: &Pod, index: ContainerIndex| pod.spec.container(index).image.clone();
         let indexes = before.spec.init_indexes().chain(before.spec.regular_indexes());

@@ -1,6 +1,6 @@
 //! ConfigMaps and Secrets that pods refer to: starts that wait for them, and volumes that follow them.
 
-use super::{first, phase, uid};
+use super::{Observation, first, phase, uid};
 use crate::sim::*;
 use crate::spec::*;
 
@@ -33,6 +33,17 @@ fn a_container_that_needs_a_missing_object_starts_the_moment_it_appears_and_no_t
     sim.run_until(secs(1002));
     assert_eq!(sim.trace, "   0s app#0 start\n1001s app#0 start\n");
     assert_eq!(phase(&sim), "Running");
+}
+
+#[test]
+fn a_container_that_waits_for_what_an_annotation_requests_tries_again_when_the_annotations_change() {
+    let mut sim = Sim::new(with_variable(false), |_, _| Fate::Runs);
+    sim.run_until(secs(1000));
+    let mut annotated = with_variable(false);
+    annotated.annotations.insert("note".into(), "new".into());
+    sim.later(secs(0), Observation::Wanted { pod: annotated.into(), record: None, status: None });
+    sim.run_until(secs(2000));
+    assert_eq!(sim.trace, "   0s app#0 start\n1000s app#0 start\n");
 }
 
 #[test]

@@ -8,9 +8,9 @@ use crate::object::value::{list, map, text};
 use nodlet_core::spec::{Container, Pod};
 
 /// How many exclusive cpus a container gets.
-const EXCLUSIVE_CPUS: &str = "exclusive-cpus.nodlet.dev/";
+pub(super) const EXCLUSIVE_CPUS: &str = "exclusive-cpus.nodlet.dev/";
 /// The highest real-time priority that a container may use.
-const RTPRIO: &str = "rtprio.nodlet.dev/";
+pub(super) const RTPRIO: &str = "rtprio.nodlet.dev/";
 
 /// The annotations with their highest values.
 const KNOWN: [(&str, i64); 2] = [(EXCLUSIVE_CPUS, 1024), (RTPRIO, 99)];

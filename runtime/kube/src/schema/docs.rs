@@ -36,6 +36,8 @@ crun, Kata Containers, containerd, Multus, NRI, and the classes of RDT and block
 | `exclusive-cpus.nodlet.dev/CONTAINER: \"2\"` | the container runs on this number of cpus, and no other container runs on them. nodlet chooses the cpus, never the first one, when the container starts; a later run may get others. They are counted at admission: a pod that does not fit is `Failed` (`OutOfexclusive-cpus`). Needs cgroup v2 with `CONFIG_CPUSETS` and two cpus; on other nodes the pod is `Failed` (`UnexpectedAdmissionError`) |
 | `rtprio.nodlet.dev/CONTAINER: \"10\"` | processes of the container may choose real-time priorities up to this one (`RLIMIT_RTPRIO`), from 1 to 99. The container does not start if nodlet lacks `CAP_SYS_RESOURCE`, or if the kernel has `CONFIG_RT_GROUP_SCHED` and lets no cgroup of a pod run such processes |
 
+The operator of the board allows each of them with `--allowed-annotations` ([cli.md](cli.md#admission-and-preemption));
+otherwise `apply` warns, and the containers of the pod wait (`CreateContainerConfigError`).
 The container is one of `containers` or `initContainers`. Neither annotation can change in place. A process with a
 real-time priority can keep all others off its cpu; `exclusive-cpus.nodlet.dev` keeps it off the cpus of others.
 
