@@ -8,6 +8,8 @@ use nodlet_tests::{Device, Namespace, manifest};
 
 #[path = "ports/agents.rs"]
 mod agents;
+#[path = "ports/senders.rs"]
+mod senders;
 
 /// The board's address on the link to the world.
 const BOARD: &str = "192.0.2.2";

@@ -10,6 +10,7 @@
 //! Nodlet's links are recognised by their names, which begin with `nl<hash of the root>`.
 
 mod cluster;
+mod conntrack;
 mod error;
 pub mod filter;
 mod firewall;
@@ -17,6 +18,7 @@ pub mod foreign;
 mod forwarding;
 pub mod guard;
 pub mod netlink;
+mod nfnetlink;
 mod nft;
 mod range;
 
@@ -62,6 +64,9 @@ pub struct Network {
     table: TableState,
     /// Pods whose `hostPort`s may be open: the table that the kernel took last has them.
     opened: SortedSet<Uid>,
+    /// The ports of UDP in the table that the kernel took last, of which no outdated connection is left.
+    udp_ports: Vec<Forward>,
+    told_connections: bool,
     /// The kernel does not forward IPv6 packets, which is to be reported.
     lacks_ipv6_forwarding: bool,
     told_ipv6_forwarding: bool,
@@ -145,6 +150,8 @@ impl Network {
             routes: paths.routes(),
             table: TableState::Unneeded,
             opened: SortedSet::new(),
+            udp_ports: Vec::new(),
+            told_connections: false,
             lacks_ipv6_forwarding: false,
             told_ipv6_forwarding: false,
             inspected_foreign: false,
@@ -307,6 +314,7 @@ impl Network {
         self.table = if applied.is_ok() { TableState::Installed } else { TableState::Refused };
         applied.map_err(failed)?;
         self.opened = self.firewall.table.ports.keys().cloned().collect();
+        self.forget_connections();
         // The table comes first: it restricts what these allow.
         if let Ok(bridge) = link_index(&self.bridge) {
             netlink.set_ipv4(bridge, &guard::bridge_ipv4(serves_loopback)).map_err(failed)?;
@@ -319,6 +327,20 @@ impl Network {
         }
         self.apply_routes();
         Ok(())
+    }
+
+    /// Deletes the kernel's entries of UDP connections that contradict the table, after it has changed.
+    fn forget_connections(&mut self) {
+        let ports: Vec<Forward> = self.firewall.table.udp_ports().cloned().collect();
+        let Some(change) = conntrack::Change::between(&self.udp_ports, &ports) else { return };
+        match change.delete_outdated() {
+            Ok(_) => self.udp_ports = ports,
+            Err(error) if !std::mem::replace(&mut self.told_connections, true) => log::warn!(
+                "UDP senders that began before a pod with their hostPort do not reach it while they go on: failed to \
+                 delete their entries in the kernel (CONFIG_NF_CT_NETLINK): {error}"
+            ),
+            Err(_) => {}
+        }
     }
 
     /// A watch of the table, if it is in the kernel.

@@ -106,6 +106,11 @@ impl Table {
         self.ports.values().flatten()
     }
 
+    /// The ports of UDP.
+    pub(super) fn udp_ports(&self) -> impl Iterator<Item = &Forward> {
+        self.forwards().filter(|forward| i32::from(forward.protocol) == libc::IPPROTO_UDP)
+    }
+
     /// Whether packets from 127.0.0.1 must get to pods.
     pub(super) fn serves_loopback(&self) -> bool {
         self.forwards().any(|forward| match forward.host {

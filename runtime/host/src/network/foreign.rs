@@ -7,7 +7,9 @@
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use super::nfnetlink::{self, attributes, half, owned, word};
 
 /// A chain that every forwarded packet passes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,8 +151,6 @@ pub fn dropping_chains(ipv6: bool) -> io::Result<Vec<Chain>> {
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
 const NFT_MSG_GETCHAIN: u16 = 4;
 const NFT_MSG_GETRULE: u16 = 7;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
 const NFTA_CHAIN_TABLE: u16 = 1;
 const NFTA_CHAIN_NAME: u16 = 3;
 const NFTA_CHAIN_HOOK: u16 = 4;
@@ -166,74 +166,18 @@ const NFTA_DATA_VALUE: u16 = 1;
 /// Passes the payload of each object to `each`, which returns whether it needs another one: all chains or rules of all
 /// families.
 fn dump(kind: u16, each: &mut dyn FnMut(&[u8]) -> bool) -> io::Result<()> {
-    // SAFETY: takes numbers only.
-    let socket = unsafe {
-        libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_NETFILTER)
-    };
-    let socket = match owned(socket) {
-        Ok(socket) => socket,
-        // The kernel has no netfilter.
-        Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    send_request(&socket, kind)?;
-    let mut buffer = vec![0_u8; 64 * 1024];
-    loop {
-        // SAFETY: an open descriptor; the kernel writes no more than the buffer's length.
-        let length = unsafe { libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
-        let Ok(length) = usize::try_from(length) else { return Err(io::Error::last_os_error()) };
-        match read_messages(&buffer[..length], kind - 1, each) {
-            Ok(true) => return Ok(()),
-            Ok(false) => {}
-            // The kernel has netfilter but no nftables.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
-                return Ok(());
-            }
-            Err(error) => return Err(error),
+    match nfnetlink::dump(NFNL_SUBSYS_NFTABLES << 8 | kind, each) {
+        // The kernel has no netfilter, or netfilter but no nftables.
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::EPROTONOSUPPORT | libc::EINVAL | libc::EOPNOTSUPP)
+            ) =>
+        {
+            Ok(())
         }
+        dumped => dumped,
     }
-}
-
-fn owned(descriptor: libc::c_int) -> io::Result<OwnedFd> {
-    if descriptor < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call succeeded, so the descriptor is open and nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
-}
-
-/// Requests all objects of all families.
-fn send_request(socket: &OwnedFd, kind: u16) -> io::Result<()> {
-    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
-    let mut request = 20_u32.to_ne_bytes().to_vec();
-    request.extend((NFNL_SUBSYS_NFTABLES << 8 | kind).to_ne_bytes());
-    request.extend(flags.to_ne_bytes());
-    // The sequence number and the port; then family, version and resource.
-    request.extend([0; 12]);
-    // SAFETY: an open descriptor and a buffer of this length.
-    let sent = unsafe { libc::send(socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Parses the messages of one receive call, and passes the payload of those of a kind to `each`. Returns whether they
-/// end the list, or `each` needs no more.
-fn read_messages(mut bytes: &[u8], wanted: u16, each: &mut dyn FnMut(&[u8]) -> bool) -> io::Result<bool> {
-    const HEAD: usize = 16;
-    while let (Some(length), Some(kind)) = (word(bytes, 0, u32::from_ne_bytes), half(bytes, 4)) {
-        let length = length as usize;
-        let (Some(message), true) = (bytes.get(..length), length >= HEAD) else { break };
-        match kind {
-            NLMSG_DONE => return Ok(true),
-            NLMSG_ERROR => {
-                let errno = word(message, HEAD, i32::from_ne_bytes).unwrap_or(-libc::EBADMSG);
-                return Err(io::Error::from_raw_os_error(-errno));
-            }
-            kind if kind == NFNL_SUBSYS_NFTABLES << 8 | wanted && !each(&message[HEAD..]) => return Ok(true),
-            _ => {}
-        }
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-    }
-    Ok(false)
 }
 
 /// The chain in this message, if it drops forwarded packets.
@@ -246,9 +190,9 @@ fn dropping(message: &[u8]) -> Option<Chain> {
         // No packet of a pod passes a table of ARP or of a device.
         _ => return None,
     };
-    let attributes = attributes(message.get(4..)?);
-    let find = |kind: u16| attributes.iter().find(|(own, _)| *own == kind).map(|(_, value)| *value);
-    let hook = self::attributes(find(NFTA_CHAIN_HOOK)?);
+    let found = attributes(message.get(4..)?);
+    let find = |kind: u16| found.iter().find(|(own, _)| *own == kind).map(|(_, value)| *value);
+    let hook = attributes(find(NFTA_CHAIN_HOOK)?);
     let (_, hook) = hook.iter().find(|(kind, _)| *kind == NFTA_HOOK_HOOKNUM)?;
     let table = find(NFTA_CHAIN_TABLE)?;
     let is_dropping = word(hook, 0, u32::from_be_bytes) == Some(FORWARD)
@@ -256,27 +200,6 @@ fn dropping(message: &[u8]) -> Option<Chain> {
     let text = |value: &[u8]| String::from_utf8_lossy(value).trim_end_matches('\0').to_owned();
     is_dropping
         .then_some(Chain { table: format!("{family} {}", text(table)), name: text(find(NFTA_CHAIN_NAME)?) })
-}
-
-/// Splits netlink attributes into kinds and values.
-fn attributes(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
-    const FLAGS: u16 = 0xc000;
-    let mut found = Vec::new();
-    while let (Some(length), Some(kind)) = (half(bytes, 0), half(bytes, 2)) {
-        let length = usize::from(length);
-        let Some(value) = bytes.get(4..length) else { break };
-        found.push((kind & !FLAGS, value));
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-    }
-    found
-}
-
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
-}
-
-fn word<T>(bytes: &[u8], at: usize, read: impl Fn([u8; 4]) -> T) -> Option<T> {
-    Some(read(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
 /// The kernel's `struct ipt_getinfo`.
@@ -380,6 +303,7 @@ impl Legacy {
 
 #[cfg(test)]
 mod tests {
+    use super::super::nfnetlink::{NLMSG_DONE, NLMSG_ERROR, read_messages};
     use super::*;
 
     fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
@@ -411,10 +335,11 @@ mod tests {
     /// The chains in these messages, and whether the list ends.
     fn read(bytes: &[u8]) -> io::Result<(Vec<Chain>, bool)> {
         let mut chains = Vec::new();
-        let ends = read_messages(bytes, NFT_MSG_GETCHAIN - 1, &mut |message| {
-            chains.extend(dropping(message));
-            true
-        })?;
+        let ends =
+            read_messages(bytes, NFNL_SUBSYS_NFTABLES << 8 | (NFT_MSG_GETCHAIN - 1), &mut |message| {
+                chains.extend(dropping(message));
+                true
+            })?;
         Ok((chains, ends))
     }
 
@@ -500,7 +425,7 @@ mod tests {
         let mut bytes = [chain(2, "filter", 2, 0), chain(2, "more", 2, 0)].concat();
         bytes.extend(message(NLMSG_DONE, &[0; 4]));
         let mut seen = 0;
-        let ends = read_messages(&bytes, NFT_MSG_GETCHAIN - 1, &mut |_| {
+        let ends = read_messages(&bytes, NFNL_SUBSYS_NFTABLES << 8 | (NFT_MSG_GETCHAIN - 1), &mut |_| {
             seen += 1;
             false
         });

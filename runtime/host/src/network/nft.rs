@@ -11,6 +11,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use netlink_sys::{Socket, SocketAddr};
 
 use super::netlink::attribute;
+use super::nfnetlink::NLMSG_ERROR;
 
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
@@ -21,7 +22,6 @@ const NEWCHAIN: u16 = NEWTABLE | 3;
 const NEWRULE: u16 = NEWTABLE | 6;
 const NFNLGRP_NFTABLES: u32 = 7;
 const NFPROTO_INET: u8 = 1;
-const NLMSG_ERROR: u16 = 2;
 const NESTED: u16 = 0x8000;
 
 /// The register of all values but the port of a new destination.

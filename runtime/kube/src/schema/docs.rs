@@ -54,7 +54,9 @@ A pod's network reaches other machines under the address of the board, which rea
 [`examples/ports.yaml`](../examples/ports.yaml). `hostIP` restricts the port to one address of the board; without it,
 the port is open at all of them, at 127.0.0.1 and for other pods, too, and shows the client's address to the pod. Two
 pods cannot have the same `hostPort`, protocol and address. As in a cluster, a `hostPort` takes a port from a program of the
-machine that listens on it. UDP works as TCP does; SCTP needs `CONFIG_NF_CT_PROTO_SCTP`.
+machine that listens on it. UDP works as TCP does: a
+sender that began before the pod, or goes on while the pod is replaced, reaches the new pod (`CONFIG_NF_CT_NETLINK`).
+SCTP needs `CONFIG_NF_CT_PROTO_SCTP`.
 The kernel needs nf_tables with NAT: `CONFIG_NF_TABLES_INET`, `CONFIG_NFT_NAT`, `CONFIG_NFT_MASQ`, `CONFIG_NFT_CT` and
 `CONFIG_NFT_FIB_INET`.
 

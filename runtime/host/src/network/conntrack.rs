@@ -1,0 +1,232 @@
+//! The kernel's entries of tracked connections (`linux/netfilter/nfnetlink_conntrack.h`), as far as ports of UDP need
+//! them. A rule translates only the first packet of a connection, and what the entry of that packet has applies to all
+//! later ones. A UDP sender that goes on keeps its entry for ever: without the pod, if it began before the pod, or with the
+//! address of a pod that is gone. So entries are deleted that contradict the rules; the next packet makes a new one.
+//! TCP and SCTP need nothing of the kind: each of their connections begins with a packet that makes a new entry.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+
+use super::firewall::Forward;
+use super::netlink::attribute;
+use super::nfnetlink::{self, attributes};
+
+const NFNL_SUBSYS_CTNETLINK: u16 = 1;
+const IPCTNL_MSG_CT_GET: u16 = 1;
+const IPCTNL_MSG_CT_DELETE: u16 = 2;
+const CTA_TUPLE_ORIG: u16 = 1;
+const CTA_TUPLE_REPLY: u16 = 2;
+const CTA_ID: u16 = 12;
+const CTA_ZONE: u16 = 18;
+const CTA_TUPLE_IP: u16 = 1;
+const CTA_TUPLE_PROTO: u16 = 2;
+const CTA_IP_V4_SRC: u16 = 1;
+const CTA_IP_V4_DST: u16 = 2;
+const CTA_IP_V6_SRC: u16 = 3;
+const CTA_IP_V6_DST: u16 = 4;
+const CTA_PROTO_NUM: u16 = 1;
+const CTA_PROTO_SRC_PORT: u16 = 2;
+const CTA_PROTO_DST_PORT: u16 = 3;
+const NESTED: u16 = 0x8000;
+
+/// A connection of UDP: where its first packet was sent, and from where replies come, which is where packets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Connection {
+    sent_to: (IpAddr, u16),
+    leads_to: (IpAddr, u16),
+}
+
+/// The ports of UDP among the rules before a change and after it, of which the entries of some may contradict the rules.
+pub(super) struct Change {
+    before: Vec<Forward>,
+    after: Vec<Forward>,
+}
+
+impl Change {
+    /// Compares the rules. `None` if no port of UDP has appeared, changed or gone.
+    pub(super) fn between(before: &[Forward], after: &[Forward]) -> Option<Change> {
+        let differs = |one: &[Forward], other: &[Forward]| -> Vec<Forward> {
+            one.iter().filter(|forward| !other.contains(forward)).cloned().collect()
+        };
+        (!differs(before, after).is_empty() || !differs(after, before).is_empty())
+            .then(|| Change { before: before.to_vec(), after: after.to_vec() })
+    }
+
+    /// Whether a connection goes elsewhere than the rules send it now. `is_here` says whether an address is one of this
+    /// machine.
+    fn contradicts(&self, connection: &Connection, is_here: impl FnOnce(IpAddr) -> bool) -> bool {
+        let Connection { sent_to: (address, port), leads_to } = *connection;
+        let is_of = |forward: &&Forward| {
+            forward.port == port
+                && forward.to.0.is_ipv4() == address.is_ipv4()
+                && (forward.host.is_unspecified() || forward.host == address)
+        };
+        match self.after.iter().find(is_of) {
+            Some(forward) => leads_to != forward.to && is_here(address),
+            // The port is closed: what led to its pod.
+            None => self.before.iter().filter(is_of).any(|forward| leads_to == forward.to),
+        }
+    }
+
+    /// Deletes the entries that contradict the rules. Returns how many. An entry of any other connection stays.
+    pub(super) fn delete_outdated(&self) -> io::Result<usize> {
+        let deletes = nfnetlink::open()?;
+        let (mut count, mut failed) = (0, None);
+        // The address of the latest entry that was looked up: most have the same one.
+        let mut latest: Option<(IpAddr, bool)> = None;
+        let is_here = &mut |address: IpAddr| match latest {
+            Some((known, is_here)) if known == address => is_here,
+            Some(_) | None => latest.insert((address, is_of_this_machine(address))).1,
+        };
+        nfnetlink::dump(NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET, &mut |entry| {
+            if parse(entry).is_some_and(|connection| self.contradicts(&connection, &mut *is_here)) {
+                match delete(&deletes, entry) {
+                    Ok(()) => count += 1,
+                    // Its time was over.
+                    Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+                    Err(error) => failed = Some(error),
+                }
+            }
+            failed.is_none()
+        })?;
+        failed.map_or(Ok(count), Err)
+    }
+}
+
+/// Whether an address is one of this machine: only such a one can be bound.
+fn is_of_this_machine(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
+}
+
+/// The connection of an entry; `None` if it is not of UDP.
+fn parse(entry: &[u8]) -> Option<Connection> {
+    let entry = attributes(entry.get(4..)?);
+    let (sent, replies) = (find(&entry, CTA_TUPLE_ORIG)?, find(&entry, CTA_TUPLE_REPLY)?);
+    Some(Connection {
+        sent_to: end(sent, CTA_IP_V4_DST, CTA_IP_V6_DST, CTA_PROTO_DST_PORT)?,
+        leads_to: end(replies, CTA_IP_V4_SRC, CTA_IP_V6_SRC, CTA_PROTO_SRC_PORT)?,
+    })
+}
+
+fn find<'a>(list: &[(u16, &'a [u8])], wanted: u16) -> Option<&'a [u8]> {
+    list.iter().find(|(kind, _)| *kind == wanted).map(|(_, value)| *value)
+}
+
+/// One end of a tuple of UDP.
+fn end(tuple: &[u8], v4: u16, v6: u16, port: u16) -> Option<(IpAddr, u16)> {
+    let tuple = attributes(tuple);
+    let (addresses, protocol) =
+        (attributes(find(&tuple, CTA_TUPLE_IP)?), attributes(find(&tuple, CTA_TUPLE_PROTO)?));
+    if find(&protocol, CTA_PROTO_NUM)? != [libc::IPPROTO_UDP as u8] {
+        return None;
+    }
+    let address = match (find(&addresses, v4), find(&addresses, v6)) {
+        (Some(v4), _) => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(v4).ok()?)),
+        (None, v6) => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(v6?).ok()?)),
+    };
+    Some((address, u16::from_be_bytes(find(&protocol, port)?.try_into().ok()?)))
+}
+
+/// Deletes an entry as it was listed, and no later one of the same connection.
+fn delete(socket: &std::os::fd::OwnedFd, entry: &[u8]) -> io::Result<()> {
+    let family = entry.first().copied().unwrap_or_default();
+    let listed = attributes(entry.get(4..).unwrap_or_default());
+    let mut request = Vec::new();
+    for (kind, flags) in [(CTA_TUPLE_ORIG, NESTED), (CTA_ZONE, 0), (CTA_ID, 0)] {
+        if let Some(value) = find(&listed, kind) {
+            request.extend(attribute(kind | flags, value));
+        }
+    }
+    nfnetlink::change(socket, NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_DELETE, family, &request)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn forward(host: &str, port: u16, to: (&str, u16)) -> Forward {
+        Forward {
+            host: host.parse().expect("an address"),
+            port,
+            protocol: libc::IPPROTO_UDP as u8,
+            to: (to.0.parse().expect("an address"), to.1),
+        }
+    }
+
+    #[test]
+    fn entries_that_lead_elsewhere_than_the_rules_are_deleted_and_no_others() {
+        let here = |address: IpAddr| ["192.0.2.2", "192.0.2.3", "fd00::2"].contains(&&*address.to_string());
+        let (old, new) =
+            (forward("0.0.0.0", 53, ("10.85.0.2", 5353)), forward("0.0.0.0", 53, ("10.85.0.9", 5353)));
+        let one = forward("192.0.2.3", 53, ("10.85.0.4", 5353));
+        let six = forward("::", 53, ("fd00:10::2", 5353));
+        for (before, after, sent_to, leads_to, is_deleted) in [
+            // The port opens: a sender began before the pod, or has an entry of an earlier pod.
+            (&[][..], &[&old][..], ("192.0.2.2", 53), ("192.0.2.2", 53), true),
+            (&[], &[&old], ("192.0.2.2", 53), ("10.85.0.7", 5353), true),
+            (&[], &[&old], ("192.0.2.2", 53), ("10.85.0.2", 5353), false),
+            // Other ports, and other machines, which a pod of this one asks.
+            (&[], &[&old], ("192.0.2.2", 54), ("192.0.2.2", 54), false),
+            (&[], &[&old], ("198.51.100.1", 53), ("198.51.100.1", 53), false),
+            // The pod is replaced.
+            (&[&old], &[&new], ("192.0.2.2", 53), ("10.85.0.2", 5353), true),
+            (&[&old], &[&new], ("192.0.2.2", 53), ("10.85.0.9", 5353), false),
+            // The port closes.
+            (&[&old], &[], ("192.0.2.2", 53), ("10.85.0.2", 5353), true),
+            (&[&old], &[], ("192.0.2.2", 53), ("192.0.2.2", 53), false),
+            (&[&old], &[], ("10.96.0.10", 53), ("10.85.0.7", 5353), false),
+            // A port at one address.
+            (&[], &[&one], ("192.0.2.3", 53), ("192.0.2.3", 53), true),
+            (&[], &[&one], ("192.0.2.2", 53), ("192.0.2.2", 53), false),
+            // The versions of IP are apart.
+            (&[], &[&six], ("fd00::2", 53), ("fd00::2", 53), true),
+            (&[], &[&six], ("192.0.2.2", 53), ("192.0.2.2", 53), false),
+            (&[], &[&old], ("fd00::2", 53), ("fd00::2", 53), false),
+        ] {
+            let rules = |list: &[&Forward]| list.iter().map(|forward| (*forward).clone()).collect::<Vec<_>>();
+            let change = Change::between(&rules(before), &rules(after)).expect("they differ");
+            let end = |(address, port): (&str, u16)| (address.parse().expect("an address"), port);
+            let connection = Connection { sent_to: end(sent_to), leads_to: end(leads_to) };
+            assert_eq!(
+                change.contradicts(&connection, here),
+                is_deleted,
+                "{before:?} {after:?} {connection:?}"
+            );
+        }
+        assert!(Change::between(&[old.clone(), one.clone()], &[one, old]).is_none());
+        assert!(Change::between(&[], &[]).is_none());
+    }
+
+    #[test]
+    fn an_entry_is_read_as_the_kernel_writes_it() {
+        let nested = |kind: u16, parts: &[Vec<u8>]| attribute(kind | NESTED, &parts.concat());
+        let tuple = |kind: u16, protocol: u8, from: ([u8; 4], u16), to: ([u8; 4], u16)| {
+            let addresses =
+                nested(CTA_TUPLE_IP, &[attribute(CTA_IP_V4_SRC, &from.0), attribute(CTA_IP_V4_DST, &to.0)]);
+            let ports = nested(
+                CTA_TUPLE_PROTO,
+                &[
+                    attribute(CTA_PROTO_NUM, &[protocol]),
+                    attribute(CTA_PROTO_SRC_PORT, &from.1.to_be_bytes()),
+                    attribute(CTA_PROTO_DST_PORT, &to.1.to_be_bytes()),
+                ],
+            );
+            nested(kind, &[addresses, ports])
+        };
+        let entry = |protocol: u8| {
+            let sent = tuple(CTA_TUPLE_ORIG, protocol, ([192, 0, 2, 1], 4000), ([192, 0, 2, 2], 53));
+            let replies = tuple(CTA_TUPLE_REPLY, protocol, ([10, 85, 0, 2], 5353), ([192, 0, 2, 1], 4000));
+            [vec![2, 0, 0, 0], sent, attribute(3, &[0; 4]), replies].concat()
+        };
+        let expected = Connection {
+            sent_to: (Ipv4Addr::new(192, 0, 2, 2).into(), 53),
+            leads_to: (Ipv4Addr::new(10, 85, 0, 2).into(), 5353),
+        };
+        assert_eq!(parse(&entry(17)), Some(expected));
+        assert_eq!(parse(&entry(6)), None);
+        let whole = entry(17);
+        for length in 0..whole.len() {
+            let _ = parse(&whole[..length]);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Senders of UDP that go on with one port, as those of sensors and of syslog do: the kernel keeps an entry of each.
+
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nodlet_tests::{Device, Namespace, manifest};
+
+use super::{BOARD, NEIGHBOUR, board};
+
+/// Sends a word again and again, always from the same port, until it is dropped.
+struct Sender {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sender {
+    /// Begins to send from a namespace to an address at which nobody listens. Returns when the board has refused a packet,
+    /// which shows that its kernel has an entry of the sender.
+    fn begin(from: &Namespace, to: &'static str, word: &'static str) -> Sender {
+        let socket = from.call(move || {
+            let socket = UdpSocket::bind("0.0.0.0:0").expect("a port is free");
+            socket.connect(to).expect("there is a route");
+            socket
+        });
+        socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a time");
+        let mut refused = false;
+        for _ in 0..1500 {
+            let _ = socket.send(word.as_bytes());
+            if socket.recv(&mut [0; 1]).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+                refused = true;
+                break;
+            }
+        }
+        assert!(refused, "{to} refuses nothing");
+        let ends = Arc::new(AtomicBool::new(false));
+        let has_ended = ends.clone();
+        let thread = std::thread::spawn(move || {
+            while !has_ended.load(Ordering::Relaxed) {
+                let _ = socket.send(word.as_bytes());
+                // Waits for 20 ms, or for a refusal.
+                let _ = socket.recv(&mut [0; 1]);
+            }
+        });
+        Sender { ends, thread: Some(thread) }
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// A pod that prints what comes to two ports of the board. It listens on `port`.
+fn listener(port: u16) -> String {
+    let of = |host: u16| format!("{{containerPort: {port}, hostPort: {host}, protocol: UDP}}");
+    let ports = format!("ports: [{}, {}]", of(53), of(54));
+    manifest::pod_of("udp", &[manifest::container("app", &format!("datagrams {port}"), &ports)], "")
+}
+
+/// Waits until all senders reach a pod.
+fn wait_for_all(device: &Device, pod: &str) {
+    for word in ["world", "board", "loop", "other"] {
+        let pod = device.pod(pod);
+        device.wait_for(&format!("the sender of {word}"), || {
+            pod.logs("app").lines().any(|line| line.ends_with(&format!(" says {word}")))
+        });
+    }
+}
+
+#[test]
+fn udp_senders_that_go_on_reach_a_pod_that_comes_later_and_those_that_replace_it() {
+    let (mut device, board, world) = board();
+    // The kernel tracks connections as soon as there is a pod.
+    device.write_manifest("first.yaml", &manifest::pod("first", "sleep"));
+    device.pod("first").wait_ready();
+    let _senders = [
+        Sender::begin(&world, "192.0.2.2:53", "world"),
+        Sender::begin(&board, "192.0.2.2:53", "board"),
+        Sender::begin(&board, "127.0.0.1:53", "loop"),
+        Sender::begin(&world, "192.0.2.2:54", "other"),
+    ];
+    device.write_manifest("udp.yaml", &listener(5353));
+    wait_for_all(&device, "udp");
+    assert!(device.pod("udp").logs("app").contains(&format!("{NEIGHBOUR} says world")));
+    let first_address = device.pod("udp").ip();
+
+    // Another pod has the address of the first one when the second one comes.
+    device.remove_manifest("udp.yaml");
+    device.pod("udp").wait_gone();
+    device.write_manifest("heir.yaml", &manifest::pod("heir", "datagrams 5353"));
+    device.pod("heir").wait_log("app", "bound");
+    assert_eq!(device.pod("heir").ip(), first_address);
+    device.write_manifest("udp.yaml", &listener(5353));
+    wait_for_all(&device, "udp");
+    assert_ne!(device.pod("udp").ip(), first_address);
+    assert_eq!(device.pod("heir").logs("app"), "bound\n");
+
+    // While no agent runs, a file changes; the next agent replaces the pod.
+    let before = device.pod("udp").uid();
+    device.kill_agent();
+    device.write_manifest("udp.yaml", &listener(5354));
+    device.start_agent();
+    device.wait_for("the replacement", || device.pod("udp").uid() != before);
+    wait_for_all(&device, "udp");
+
+    // A port that is closed leads to nobody, and a program of the board can have it.
+    device.remove_manifest("udp.yaml");
+    device.pod("udp").wait_gone();
+    let program = board.call(|| UdpSocket::bind((BOARD, 53)).expect("nobody has it"));
+    program.set_read_timeout(Some(Duration::from_secs(30))).expect("a time");
+    let mut words = Vec::new();
+    while !(words.contains(&"world".to_owned()) && words.contains(&"board".to_owned())) {
+        let mut buffer = [0; 16];
+        let (length, _) = program.recv_from(&mut buffer).expect("both senders reach it");
+        words.push(String::from_utf8_lossy(&buffer[..length]).into_owned());
+    }
+    assert_eq!(device.pod("heir").logs("app"), "bound\n");
+}
