@@ -248,17 +248,28 @@ impl Device {
 
     /// Mounts a tmpfs at a path of the device, until the mount is dropped.
     pub fn mount_tmpfs(&self, inside: &str, options: &str) -> Mount {
+        self.mount_tmpfs_with(inside, nix::mount::MsFlags::empty(), options)
+    }
+
+    fn mount_tmpfs_with(&self, inside: &str, flags: nix::mount::MsFlags, options: &str) -> Mount {
         let path = self.path(inside);
         fs::create_dir_all(&path).expect("the root can be written to");
         let tmpfs = Some("tmpfs");
-        nix::mount::mount(tmpfs, &path, tmpfs, nix::mount::MsFlags::empty(), Some(options))
-            .expect("root can mount a tmpfs");
+        nix::mount::mount(tmpfs, &path, tmpfs, flags, Some(options)).expect("root can mount a tmpfs");
         Mount { path }
     }
 
     /// Mounts a tmpfs at `/run`, as on every board. Leftover files in it are not checked then.
     pub fn run_in_memory(&mut self) {
         self.run = Some(self.mount_tmpfs("/run", "mode=0755"));
+    }
+
+    /// Mounts a tmpfs at `/run` with `noexec`, `nosuid`, `nodev` and `noatime`, as an initramfs of Debian does for the
+    /// first three. Leftover files in it are not checked then.
+    pub fn run_in_memory_without_programs(&mut self) {
+        use nix::mount::MsFlags;
+        let flags = MsFlags::MS_NOEXEC | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOATIME;
+        self.run = Some(self.mount_tmpfs_with("/run", flags, "mode=0755"));
     }
 
     /// Mounts a new ext4 file system at `/var`, which must still be empty. As on a board that boots, nothing

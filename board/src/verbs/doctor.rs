@@ -27,6 +27,7 @@ mod network;
 mod probe;
 mod report;
 mod storage;
+mod volumes;
 
 use self::config::Config;
 use self::facts::Machine;
@@ -148,6 +149,7 @@ fn of_machine(root: &Path) -> Report {
     let mut checks = kernel::checks(&machine);
     checks.extend(cgroups::checks(&machine));
     checks.extend(storage::checks(&machine));
+    checks.extend(volumes::checks(&machine));
     checks.extend(network::checks(&machine));
     checks.extend(machine::checks(&machine));
     let user = if machine.is_root { "" } else { ", without root" };

@@ -275,6 +275,8 @@ pub struct MountConfig {
 pub enum MountSource {
     /// A path of the host.
     Host(PathBuf),
+    /// A directory whose files the agent writes, such as those of a ConfigMap.
+    Projected(PathBuf),
     /// A [`MemoryVolume`] of the sandbox, by its name.
     Memory(String),
     /// A block device, which is not mounted: see [`ContainerConfig::devices`].

@@ -396,7 +396,7 @@ pub fn known(request: &Request) -> Volumes {
                 let (major, minor) = device.unwrap_or_default();
                 MountSource::Device { major, minor }
             }
-            Kind::Projected { plugin } => MountSource::Host(request.projected(plugin, name)),
+            Kind::Projected { plugin } => MountSource::Projected(request.projected(plugin, name)),
         };
         (name.clone(), source)
     };

@@ -296,7 +296,9 @@ async fn read_env_files(
     let mut last: Option<(&str, &str, io::Result<String>)> = None;
     for variable in &container.env {
         let EnvSource::File { volume, path, key, optional } = &variable.value else { continue };
-        let Some(MountSource::Host(directory)) = sandbox.volumes.get(volume).cloned() else {
+        let Some(MountSource::Host(directory) | MountSource::Projected(directory)) =
+            sandbox.volumes.get(volume).cloned()
+        else {
             return Err(wrong(format!("cannot find the volume {volume:?} referenced by FileKeyRef")));
         };
         let (place, file) = (directory.join(path), PathBuf::from(path));

@@ -28,6 +28,7 @@ mod user;
 
 pub use exit::ExitRecord;
 pub use process::run;
+pub use start::try_to_execute_files_of_the_agent;
 
 /// The file in a supervisor's directory with the reason of its end, if the supervisor could write it.
 pub const END_REASON_FILE: &str = "last-words";

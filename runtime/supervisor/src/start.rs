@@ -42,6 +42,7 @@ mod spec;
 mod volume;
 
 use executor::ReportingExecutor;
+pub use volume::try_to_execute_files_of_the_agent;
 use volume::{LateVolume, Volume};
 
 /// The path under which a container with a terminal may find it.

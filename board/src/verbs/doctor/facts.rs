@@ -48,7 +48,7 @@ impl Machine {
 }
 
 /// The nearest existing directory at or above a path.
-fn nearest(path: &Path) -> PathBuf {
+pub(super) fn nearest(path: &Path) -> PathBuf {
     path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_owned()
 }
 

@@ -15,6 +15,8 @@ pub(super) struct Mount {
     pub(super) device: String,
     pub(super) point: PathBuf,
     pub(super) kind: String,
+    /// Whether mounts in it reach other mount namespaces.
+    pub(super) is_shared: bool,
     /// Options of the mount and of the file system.
     options: Vec<String>,
 }
@@ -43,12 +45,14 @@ fn line(line: &str) -> Option<Mount> {
     let left: Vec<&str> = left.split(' ').collect();
     let right: Vec<&str> = right.split(' ').collect();
     let options = [left.get(5)?, right.get(2)?];
+    let is_shared = left.iter().skip(6).any(|field| field.starts_with("shared:"));
     Some(Mount {
         id: left.first()?.parse().ok()?,
         parent: left.get(1)?.parse().ok()?,
         device: (*left.get(2)?).to_owned(),
         point: unescape(left.get(4)?).into(),
         kind: (*right.first()?).to_owned(),
+        is_shared,
         options: options.iter().flat_map(|options| options.split(',')).map(str::to_owned).collect(),
     })
 }
@@ -95,6 +99,7 @@ mod tests {
             assert_eq!((mount.kind.as_str(), mount.device.as_str()), (kind, device), "{path}");
         }
         assert!(mounts[1].has("noatime") && mounts[1].has("sync") && !mounts[0].has("sync"));
+        assert!(mounts[0].is_shared && !mounts[1].is_shared);
         assert_eq!(of(&[], Path::new("/")), None);
     }
 

@@ -131,7 +131,11 @@ pub(super) fn mount_point(base: BorrowedFd, path: &Path, is_directory: bool) -> 
     let c_name = sys::c_path(name)?;
     // SAFETY: a C string that outlives the call. A link there is EEXIST, not followed.
     if unsafe { libc::mknodat(above.as_raw_fd(), c_name.as_ptr(), libc::S_IFREG | 0o644, 0) } < 0 {
-        return Err(io::Error::last_os_error());
+        let error = io::Error::last_os_error();
+        // Another container of the pod starts at the same time.
+        if error.kind() != io::ErrorKind::AlreadyExists {
+            return Err(error);
+        }
     }
     open(above.as_fd(), name)
 }

@@ -55,8 +55,22 @@ pub(super) struct Volume {
     recursive: bool,
     /// Whether nothing in it can be executed or opened as a device: an image.
     restricted: bool,
+    /// Whether the agent writes its files.
+    projected: bool,
+    /// Whether mount points of other volumes are made in it although it is read-only: a volume of the agent's files, whose
+    /// directory no file of the machine is in.
+    makes_points: bool,
     shared: bool,
 }
+
+/// Attributes of a mount, from linux/mount.h.
+const RDONLY: u64 = 0x1;
+const NOSUID: u64 = 0x2;
+const NODEV: u64 = 0x4;
+const NOEXEC: u64 = 0x8;
+/// All bits of the policy about access times; without any of them, it is `relatime`.
+const ACCESS_TIMES: u64 = 0x70;
+const NOSYMFOLLOW: u64 = 0x0020_0000;
 
 /// A volume that the container's process attaches before it executes its program.
 pub(super) struct LateVolume {
@@ -76,11 +90,10 @@ impl Volume {
 
     /// Sets the restrictions of the mount in the container.
     fn set_attributes(&self) -> io::Result<()> {
-        const RDONLY: u64 = 0x1;
-        const NOSUID: u64 = 0x2;
-        const NODEV: u64 = 0x4;
-        const NOEXEC: u64 = 0x8;
         let mut set = if self.read_only { RDONLY } else { 0 };
+        if self.projected {
+            return set_own_attributes(self.mount.as_fd(), set);
+        }
         if self.restricted || self.place == Path::new("/dev/shm") {
             set |= NOSUID | NODEV | NOEXEC;
         }
@@ -131,7 +144,7 @@ pub(super) fn resolve(config: &ContainerConfig, namespaces: &Namespaces) -> Resu
         }
         let memory = match &mount.source {
             MountSource::Image(_) | MountSource::Device { .. } => continue,
-            MountSource::Host(_) => None,
+            MountSource::Host(_) | MountSource::Projected(_) => None,
             MountSource::Memory(name) => Some(Path::new(MEMORY_VOLUMES).join(name)),
         };
         volumes.push(volume(mount, memory.as_deref(), namespaces, config)?);
@@ -170,7 +183,9 @@ fn volume(
             copied
         }
         (None, _) => match &mount.source {
-            MountSource::Host(path) => copy(mount, path, pod.user.as_ref().map(|user| user.as_fd())),
+            MountSource::Host(path) | MountSource::Projected(path) => {
+                copy(mount, path, pod.user.as_ref().map(|user| user.as_fd()))
+            }
             MountSource::Memory(_) | MountSource::Image(_) | MountSource::Device { .. } => {
                 unreachable!("a volume in memory or of an image has a path of its own")
             }
@@ -241,8 +256,37 @@ fn copy(mount: &MountConfig, path: &Path, users: Option<BorrowedFd>) -> Result<V
         read_only: mount.read_only,
         recursive: mount.recursive_read_only,
         restricted: matches!(mount.source, MountSource::Image(_)),
+        projected: matches!(mount.source, MountSource::Projected(_)),
+        // A directory of its files is replaced with them.
+        makes_points: matches!(mount.source, MountSource::Projected(_)) && mount.sub_path.is_none(),
         shared: mount.propagation == Propagation::Shared,
     })
+}
+
+/// Sets the attributes of a mount of the agent's files: its own ones, and none of the file system that holds them, which
+/// systems mount `noexec`. `set` are further ones.
+fn set_own_attributes(mount: BorrowedFd, set: u64) -> io::Result<()> {
+    let set = set | NOSUID | NODEV;
+    let own = MountAttributes { set, clear: NOEXEC | NOSYMFOLLOW | ACCESS_TIMES, ..Default::default() };
+    match sys::set_mount_attributes(mount, &own, false) {
+        // nodlet runs in a user namespace whose mounts are locked: nothing of the volume can be executed then.
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            sys::set_mount_attributes(mount, &MountAttributes { set, ..Default::default() }, false)
+        }
+        set => set,
+    }
+}
+
+/// Tries whether files in `directory` could be executed in a volume of the agent's files, whatever attributes the mount of
+/// the directory has. Nothing is attached, and nothing changes.
+///
+/// # Errors
+/// The kernel refuses it.
+pub fn try_to_execute_files_of_the_agent(directory: &Path) -> io::Result<()> {
+    let opened = sys::open_path(directory)?;
+    let copy = sys::clone_mount(Some(opened.as_fd()), c"", false)?;
+    let attributes = MountAttributes { clear: NOEXEC, ..Default::default() };
+    sys::set_mount_attributes(copy.as_fd(), &attributes, false)
 }
 
 /// Checks the propagation: mounts reach host and container only if the host shares them (containerd:
@@ -329,7 +373,17 @@ pub(super) fn attach(
             Err(volume.failed(io::Error::other(format!("{what}, and {whose} has a {there} there"))))
         };
         let open = |base: BorrowedFd, path: &Path| -> Result<File, StartError> {
-            let point = mount_point(base, path, volume.is_directory).map_err(|error| volume.failed(error))?;
+            let point = mount_point(base, path, volume.is_directory).map_err(|error| match below {
+                Some(below) if error.raw_os_error() == Some(libc::EROFS) => {
+                    let above = volumes[below].destination.display();
+                    let what = if volume.is_directory { "directory" } else { "file" };
+                    volume.failed(io::Error::other(format!(
+                        "the volume at {above}, in which it is mounted, is read-only for the container and has no such \
+                         {what}; make the {what} in that volume, or mount this volume elsewhere"
+                    )))
+                }
+                _ => volume.failed(error),
+            })?;
             let metadata = point.metadata().map_err(|error| volume.failed(error))?;
             match (metadata.is_dir(), volume.is_directory) {
                 (true, false) => refused("it is a file", "directory"),
@@ -351,12 +405,15 @@ pub(super) fn attach(
         };
         if !late[at] {
             let point = point.as_ref().expect("a volume that is not late has its mount point now");
-            volume
-                .set_attributes()
-                .and_then(|()| sys::attach_mount_at(volume.mount.as_fd(), point.as_fd()))
+            let set = if volume.makes_points { Ok(()) } else { volume.set_attributes() };
+            set.and_then(|()| sys::attach_mount_at(volume.mount.as_fd(), point.as_fd()))
                 .map_err(|error| volume.failed(error))?;
         }
         points.push(point);
+    }
+    // Only now: mount points of other volumes were made in them.
+    for (volume, _) in volumes.iter().zip(&late).filter(|(volume, late)| volume.makes_points && !**late) {
+        volume.set_attributes().map_err(|error| volume.failed(error))?;
     }
     let volumes = volumes.into_iter().zip(points).zip(late);
     let late = volumes.filter(|(_, late)| *late).map(|((volume, point), _)| {
