@@ -69,12 +69,17 @@ pub(crate) fn read_short(file: impl AsRef<Path>) -> io::Result<Option<String>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
     };
+    short_text(file).map(Some)
+}
+
+/// Reads all of a short text.
+pub(crate) fn short_text(from: impl Read) -> io::Result<String> {
     let mut bytes = Vec::new();
-    file.take((MOST_BYTES as u64).saturating_add(1)).read_to_end(&mut bytes)?;
+    from.take((MOST_BYTES as u64).saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() > MOST_BYTES {
         return Err(io::Error::other("it has more than 16 KiB"));
     }
-    String::from_utf8(bytes).map(Some).map_err(|_| io::Error::other("not valid UTF-8"))
+    String::from_utf8(bytes).map_err(|_| io::Error::other("not valid UTF-8"))
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod factory_reset;
 mod files;
 mod get;
 mod hint;
+mod identity;
 pub(crate) mod image;
 mod logs;
 pub(crate) mod machine_verbs;
@@ -55,6 +56,7 @@ pub(crate) const VERBS: &[Verb] = &[
     power::REBOOT,
     power::POWEROFF,
     safe_mode::VERB,
+    identity::VERB,
     factory_reset::VERB,
     system::VERB,
     system::HEALTHCHECK,

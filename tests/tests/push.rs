@@ -412,6 +412,7 @@ fn verbs_of_the_machine_act_on_the_board() {
         &["healthcheck", "--pods", "--wait", "2m"],
         &["safe-mode", "--leave"],
         &["factory-reset"],
+        &["identity", "-"],
         &["image", "ls"],
         &["doctor"],
         &["reboot"],

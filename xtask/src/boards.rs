@@ -215,7 +215,8 @@ fn try_ssh(profile: &Profile, qemu: &Qemu) -> Outcome {
     let member = push::member_key(&directory);
     make_key(&member)?;
     let member = fs::read_to_string(member.with_extension("pub"))?;
-    let text = format!("# Made for this test.\nname = gate-17\nlabel = site=hall-3\npush-key = {member}");
+    let text =
+        format!("# Made for this test.\nname = gate-17\nlabel = site=hall-3\npush-key = {member}end\n");
     fs::write(&config, text)?;
     contents.config = Some(config);
     let image = build(profile, &contents, &directory)?;

@@ -2,8 +2,10 @@
 //!
 //! The manufacturer of a board puts the fragment `/boot/nodlet.conf` on its boot partition. A valid fragment
 //! is copied to the data partition, so that it stays in force without the boot partition. An invalid fragment
-//! is rejected as a whole, with the line at fault, and the copy stays in force. A board without a fragment is
-//! named after its serial number or the address of its network card. See `docs/boards.md`.
+//! is rejected as a whole, with the line at fault, and the copy stays in force. A fragment that was not written
+//! completely is invalid: it lacks its end mark or contains NUL bytes. `nodlet identity` replaces the fragment
+//! durably. A board without a fragment is named after its serial number or the address of its network card. See
+//! `docs/boards.md`.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -14,12 +16,17 @@ use std::path::Path;
 use nodlet_base64 as base64;
 use nodlet_kube::manifest::{check_label, is_node_name, node_name_of};
 
+use super::storage::change_boot;
 use crate::board_json::{Board, Link};
 use crate::boot::console::say;
 use crate::boot::read_short;
 
 /// The fragment that the manufacturer wrote.
-const FRAGMENT: &str = "/boot/nodlet.conf";
+pub(crate) const FRAGMENT: &str = "/boot/nodlet.conf";
+
+/// The end mark: the last line of a fragment. A FAT file that was cut off, or whose last sectors were not
+/// written, lacks it.
+const END: &str = "end";
 
 /// The last valid fragment, on the data partition.
 const KEPT: &str = "/var/lib/nodlet/identity";
@@ -55,6 +62,8 @@ pub(super) struct Identity {
     /// SSH keys that may log in as [`PUSHER`].
     push_keys: Vec<String>,
     network: Vec<Link>,
+    /// Whether the text has the end mark.
+    is_complete: bool,
 }
 
 /// Determines the identity, applies it to the board, and keeps a copy. The board's name is set in any case.
@@ -117,7 +126,7 @@ pub(super) fn links(of_image: Vec<Link>) -> Vec<Link> {
 }
 
 /// Returns the text in force: the fragment if it is valid, else the kept copy. Also returns why the fragment
-/// is rejected, if it is.
+/// is rejected, if it is. The copy needs no end mark: it was written durably, perhaps by an earlier version.
 fn choose(
     fragment: io::Result<Option<String>>,
     kept: impl FnOnce() -> io::Result<Option<String>>,
@@ -127,7 +136,7 @@ fn choose(
         Ok(Some(text)) if text.trim_matches(['\0', '\u{feff}']).trim().is_empty() => {
             Some("it is empty".to_owned())
         }
-        Ok(Some(text)) => match parse(&text) {
+        Ok(Some(text)) => match parse_fragment(&text) {
             Ok(_) => return (Some(text), None),
             Err(why) => Some(why),
         },
@@ -145,11 +154,24 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
         fs::create_dir_all(directory)?;
     }
     let _ = fs::remove_file(&new);
-    let mut out = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-    out.write_all(text.as_bytes())?;
-    out.sync_all()?;
-    fs::rename(&new, file)?;
+    let written = (|| {
+        let mut out = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        out.write_all(text.as_bytes())?;
+        out.sync_all()?;
+        fs::rename(&new, file)
+    })();
+    if let Err(error) = written {
+        // Best effort: a full partition gets its space back.
+        let _ = fs::remove_file(&new);
+        return Err(error);
+    }
     file.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+}
+
+/// Replaces the fragment durably, for `nodlet identity`; the board applies it at the next boot. The text must
+/// be valid: see [`judge`].
+pub(crate) fn replace_fragment(text: &str) -> io::Result<()> {
+    change_boot(|| replace(Path::new(FRAGMENT), text))
 }
 
 /// Summarises the identity that a board would take from the text of a fragment.
@@ -158,7 +180,7 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
 /// The line at fault, and what is expected there.
 pub(crate) fn judge(text: &str) -> Result<String, String> {
     let identity = match choose(Ok(Some(text.to_owned())), || Ok(None)) {
-        (Some(text), None) => parse(&text)?,
+        (Some(text), None) => parse_fragment(&text)?,
         (_, why) => return Err(why.unwrap_or_default()),
     };
     let mut found =
@@ -171,6 +193,15 @@ pub(crate) fn judge(text: &str) -> Result<String, String> {
     Ok(found.join(", "))
 }
 
+/// Parses a fragment, whose last line must be the end mark.
+fn parse_fragment(text: &str) -> Result<Identity, String> {
+    let identity = parse(text)?;
+    match identity.is_complete {
+        true => Ok(identity),
+        false => Err(format!("its last line must be `{END}`, which shows that the file is complete")),
+    }
+}
+
 /// Parses `KEY = VALUE` lines. Skips empty lines and lines that begin with `#`.
 fn parse(text: &str) -> Result<Identity, String> {
     let mut identity = Identity::default();
@@ -179,10 +210,14 @@ fn parse(text: &str) -> Result<Identity, String> {
     let mut wrong = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
-        if !line.is_empty()
-            && !line.starts_with('#')
-            && let Err(why) = identity.add(line)
-        {
+        let added = match line {
+            // A power cut may leave sectors of zeros, also within a comment.
+            _ if line.contains('\0') => Err("it has a NUL byte: the file is damaged".to_owned()),
+            "" => Ok(()),
+            _ if line.starts_with('#') => Ok(()),
+            _ => identity.add(line),
+        };
+        if let Err(why) = added {
             wrong.push(format!("line {}: {why}", number + 1));
             if wrong.len() == MOST_FINDINGS {
                 break;
@@ -194,6 +229,13 @@ fn parse(text: &str) -> Result<Identity, String> {
 
 impl Identity {
     fn add(&mut self, line: &str) -> Result<(), String> {
+        if self.is_complete {
+            return Err(format!("no line may follow `{END}`"));
+        }
+        if line == END {
+            self.is_complete = true;
+            return Ok(());
+        }
         let (key, value) = line.split_once('=').ok_or("it must be KEY = VALUE")?;
         let (key, value) = (key.trim(), value.trim());
         if value.chars().any(char::is_control) {
@@ -437,9 +479,9 @@ mod tests {
     fn an_invalid_fragment_changes_nothing() {
         let text = |text: &str| Ok(Some(text.to_owned()));
         let kept = || text("name = old");
-        assert_eq!(choose(text("name = new"), kept), (Some("name = new".into()), None));
+        assert_eq!(choose(text("name = new\nend"), kept), (Some("name = new\nend".into()), None));
         assert_eq!(choose(Ok(None), kept), (Some("name = old".into()), None));
-        let (in_force, rejected) = choose(text("name = new\nx = 1"), kept);
+        let (in_force, rejected) = choose(text("name = new\nx = 1\nend"), kept);
         assert_eq!(in_force.as_deref(), Some("name = old"));
         assert!(rejected.unwrap().starts_with("line 2: unknown key \"x\""));
         let (in_force, rejected) = choose(Err(io::Error::other("not valid UTF-8")), kept);
@@ -449,8 +491,38 @@ mod tests {
             assert_eq!(choose(text(empty), kept), (Some("name = old".into()), Some("it is empty".into())));
         }
         // A fragment may be valid and configure nothing.
-        assert_eq!(choose(text("# nothing"), kept), (Some("# nothing".into()), None));
+        assert_eq!(choose(text("# nothing\nend"), kept), (Some("# nothing\nend".into()), None));
         assert_eq!(choose(Ok(None), || text("\0\0")), (None, None));
+    }
+
+    #[test]
+    fn a_fragment_that_was_not_written_completely_is_rejected_and_the_good_copy_stays() {
+        let kept = || Ok(Some("name = old".to_owned()));
+        let whole = "# Board 17\nname = gate-17\n# Line 2\nlabel = site=hall-3\n\nend\n";
+        let of = |text: String| choose(Ok(Some(text)), kept);
+        assert_eq!(of(whole.to_owned()), (Some(whole.to_owned()), None));
+        // Cut off anywhere, but for the final line break.
+        for length in 0..whole.len() - 1 {
+            let (in_force, rejected) = of(whole[..length].to_owned());
+            assert_eq!(in_force.as_deref(), Some("name = old"), "{length} bytes: {rejected:?}");
+            assert!(rejected.is_some(), "{length} bytes");
+        }
+        // Zeros from any byte to any other, within a comment, an empty line or a value, and after the end.
+        for begin in 0..whole.len() {
+            for end in begin + 1..=whole.len() {
+                let torn = format!("{}{}{}", &whole[..begin], "\0".repeat(end - begin), &whole[end..]);
+                let (in_force, rejected) = of(torn);
+                assert_eq!(in_force.as_deref(), Some("name = old"), "{begin} to {end}: {rejected:?}");
+            }
+        }
+        let (_, rejected) = of(format!("# Board 17{}\nend\n", "\0".repeat(512)));
+        assert_eq!(rejected.as_deref(), Some("line 1: it has a NUL byte: the file is damaged"));
+        let (_, rejected) = of("name = new\n".to_owned());
+        assert!(rejected.is_some_and(|why| why.starts_with("its last line must be `end`")));
+        let (_, rejected) = of("name = new\nend\nlabel = a=b\n".to_owned());
+        assert_eq!(rejected.as_deref(), Some("line 3: no line may follow `end`"));
+        // A copy with zeros is not applied either.
+        assert_eq!(choose(Ok(None), || Ok(Some("# A\0\0\nname = a\n".into()))), (None, None));
     }
 
     #[test]
@@ -461,6 +533,10 @@ mod tests {
             replace(&file, text).unwrap();
             assert_eq!(read_short(&file).unwrap().as_deref(), Some(text));
         }
+        // A failed replacement leaves the old file, and no other.
+        fs::create_dir(directory.join("deep/taken")).unwrap();
+        assert!(replace(&directory.join("deep/taken"), "name = c\n").is_err());
+        assert!(!directory.join("deep/taken.new").exists());
         fs::remove_dir_all(directory).unwrap();
     }
 

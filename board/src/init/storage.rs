@@ -241,13 +241,9 @@ fn may_reset() -> bool {
     let touch = || {
         let marker = File::options().write(true).open(RESET_MARKER)?;
         marker.set_modified(std::time::SystemTime::now())?;
-        marker.sync_all()?;
-        sync_boot()
+        marker.sync_all()
     };
-    let writable = remount_boot(true).and_then(|()| {
-        let touched = touch();
-        remount_boot(false).and(touched)
-    });
+    let writable = change_boot(touch);
     if let Err(error) = &writable {
         say(format_args!("no factory reset: the boot partition cannot be written: {error}"));
     }
@@ -257,18 +253,19 @@ fn may_reset() -> bool {
 fn remove_marker() -> io::Result<()> {
     // Changes that precede the removal of the marker must be on the medium first.
     nix::unistd::sync();
-    remount_boot(true)?;
-    let removed = fs::remove_file(RESET_MARKER).and_then(|()| sync_boot());
-    remount_boot(false)?;
-    removed
+    change_boot(|| fs::remove_file(RESET_MARKER))
 }
 
 /// Creates the marker, for `nodlet factory-reset`: the next boot resets the board.
 pub(crate) fn leave_marker() -> io::Result<()> {
+    change_boot(|| File::create(RESET_MARKER)?.sync_all())
+}
+
+/// Makes the boot partition writable for one change, which is durable afterwards.
+pub(super) fn change_boot(change: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     remount_boot(true)?;
-    let made = File::create(RESET_MARKER).and_then(|file| file.sync_all()).and_then(|()| sync_boot());
-    remount_boot(false)?;
-    made
+    let changed = change().and_then(|()| sync_boot());
+    remount_boot(false).and(changed)
 }
 
 fn sync_boot() -> io::Result<()> {

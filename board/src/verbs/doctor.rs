@@ -196,13 +196,15 @@ mod tests {
             fs::write(&file, text).expect("written");
             judge_identity(&file).map_err(|failure| failure.to_string()).expect("it can be read")
         };
-        let right = judge("name = gate-17\nlabel = site=hall-3\nnetwork = eth0 dhcp\n");
+        let right = judge("name = gate-17\nlabel = site=hall-3\nnetwork = eth0 dhcp\nend\n");
         assert!(right.is_sufficient());
         assert!(right.text().contains("name gate-17, labels: 1, keys: 0, link eth0"), "{}", right.text());
         let wrong = judge("name = gate-17\nnmae = x\n");
         assert!(!wrong.is_sufficient());
         assert!(wrong.text().contains("line 2: unknown key \"nmae\""), "{}", wrong.text());
         assert!(!judge("").is_sufficient());
+        let torn = judge("name = gate-17\n");
+        assert!(torn.text().contains("its last line must be `end`"), "{}", torn.text());
         let long = judge(&"# nothing\n".repeat(2000));
         assert!(!long.is_sufficient() && long.text().contains("more than 16 KiB"), "{}", long.text());
         fs::remove_file(file).expect("removed");

@@ -23,6 +23,7 @@ const MACHINE_VERBS: &[&str] = &[
     "join",
     "leave",
     "safe-mode",
+    "identity",
     "factory-reset",
     "system",
     "healthcheck",
@@ -100,13 +101,15 @@ fn update(arguments: &[OsString]) -> Option<Result<Update, Failure>> {
     }
 }
 
-/// Opens the local FILE of `image load FILE` as the verb's standard input.
+/// Opens the local FILE of `image load FILE` or `identity FILE` as the verb's standard input.
 fn stdin(arguments: &mut [OsString]) -> Result<Stdio, Failure> {
-    if arguments.get(..2).is_none_or(|verb| verb != ["image", "load"]) {
-        return Ok(Stdio::inherit());
-    }
+    let words = match arguments {
+        [verb, ..] if verb == "identity" => 1,
+        [verb, load, ..] if verb == "image" && load == "load" => 2,
+        _ => return Ok(Stdio::inherit()),
+    };
     let mut of_option = false;
-    for argument in &mut arguments[2..] {
+    for argument in &mut arguments[words..] {
         let text = argument.to_string_lossy();
         match text.starts_with('-') && text != "-" {
             _ if of_option => of_option = false,
@@ -116,7 +119,8 @@ fn stdin(arguments: &mut [OsString]) -> Result<Stdio, Failure> {
                 let failed = |error| Failure::new(format!("failed to open {text}: {error}"));
                 let file = File::open(&*text).map_err(failed)?;
                 if file.metadata().map_err(failed)?.is_dir() {
-                    return Err(Failure::new(format!("{text} is a directory: `nodlet push` sends one")));
+                    let instead = if words == 2 { ": `nodlet push` sends one" } else { "" };
+                    return Err(Failure::new(format!("{text} is a directory{instead}")));
                 }
                 *argument = "-".into();
                 return Ok(file.into());
@@ -129,6 +133,26 @@ fn stdin(arguments: &mut [OsString]) -> Result<Stdio, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_a_verb_of_a_board_reads_is_opened_on_this_machine() {
+        let file = std::env::temp_dir().join(format!("nodlet-sent-{}", std::process::id()));
+        std::fs::write(&file, "name = a\nend\n").expect("written");
+        let shown = file.display().to_string();
+        for (line, sent) in [
+            (format!("identity {shown}"), "identity -"),
+            (format!("image load --name a {shown}"), "image load --name a -"),
+            (format!("doctor --identity {shown}"), &format!("doctor --identity {shown}")),
+            ("identity -".to_owned(), "identity -"),
+        ] {
+            let mut arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            assert!(stdin(&mut arguments).is_ok(), "{line}");
+            assert_eq!(arguments.join(" ".as_ref()), sent, "{line}");
+        }
+        std::fs::remove_file(&file).expect("removed");
+        let missing = stdin(&mut ["identity".into(), file.into()]).expect_err("it does not exist");
+        assert!(missing.to_string().contains("failed to open "), "{missing}");
+    }
 
     #[test]
     fn the_file_of_an_update_for_a_board_is_read_on_this_machine() {

@@ -29,7 +29,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     go::CONTROL_PLANE.build(None)?;
     let (directory, key, mut contents) = prepare(profile, "cluster")?;
     let config = directory.join("nodlet.conf");
-    fs::write(&config, "name = gate-18")?;
+    fs::write(&config, "name = gate-18\nend\n")?;
     contents.config = Some(config);
     let image = build(profile, &contents, &directory)?;
     // A node is lost after 50 s by default.

@@ -44,7 +44,7 @@ pub(super) fn update_rules() -> Update {
 
 /// The first identity of the board, which has no name.
 pub(super) fn first_identity(key: &Path) -> Result<String, Failure> {
-    Ok(format!("{FIXED}{}", login(key)?))
+    Ok(format!("{FIXED}{}end\n", login(key)?))
 }
 
 /// The identity's line that allows this key to log in.
@@ -88,7 +88,7 @@ pub(super) fn try_out(
     // Copy a manifest as `scp` does; the power is cut later.
     let copied = manifest::pod("copied", "print copied then sleep");
     board.expect("cat >/etc/nodlet/manifests/copied.yaml && sync", &copied, "")?;
-    write_identity(&board, &format!("name = gate-17\n{FIXED}{login}"))?;
+    write_identity(&board, &format!("name = gate-17\n{FIXED}{login}end\n"))?;
     let mut user = User::new(board.port, key, directory)?;
     let board = apply(board)?;
     let was_pushed = pushed.cut(board, &mut monitor, &user, &mut moments)?;
@@ -107,7 +107,12 @@ pub(super) fn try_out(
     let mut board = tried.boot("Ready", false)?;
     user.reach(board.port);
     power_cuts::require_either_and_install(&mut board, &user, &newer)?;
-    write_identity(&board, &format!("name = gate-18\nnmae = x\n{login}"))?;
+    let wrong = format!("name = gate-18\nnmae = x\n{login}end\n");
+    let refused = board.ssh("nodlet identity -", &wrong)?;
+    if refused.status.success() || !text(&refused.stderr).contains("line 2: unknown key \"nmae\"") {
+        return Err(board.failed(&format!("a wrong identity was not refused: {refused:?}")));
+    }
+    overwrite_identity(&board, &wrong)?;
     let before = board.date()?;
     go_down_with_grace(board)?;
 
@@ -128,7 +133,7 @@ pub(super) fn try_out(
     require_fixed_address(&board)?;
     require_host_key(&board, &host_key, true, "a reboot")?;
     update::runs(&board, &newer.version, "kept")?;
-    write_identity(&board, &format!("name = gate-19\n{login}"))?;
+    write_identity(&board, &format!("name = gate-19\n{login}end\n"))?;
     wait_for_applied(&mut board)?;
     // Fill all space but root's reserve, damage files, and cut the power.
     fill_and_damage(board)?;
@@ -153,6 +158,8 @@ pub(super) fn try_out(
     update::runs(&board, update::VERSION, "image")?;
     board.expect("nodlet get pods -o name", "", "pod/baked\n")?;
     board.expect("ls /boot/factory-reset 2>/dev/null; true", "", "")?;
+    // A file of which a power cut left a part of a comment, and zeros.
+    overwrite_identity(&board, &format!("# Gate 20{}\nend\n", "\0".repeat(512)))?;
     drop(apply(board)?);
 
     // The disk is copied to a larger medium, and its first superblock is lost.
@@ -160,6 +167,8 @@ pub(super) fn try_out(
     medium.resize(storage.medium_mib * 2 * MIB)?;
     overwrite(&medium.file, data, 4096)?;
     let mut board = tried.boot("Repaired", false)?;
+    board.require_said("/boot/nodlet.conf is rejected: line 1: it has a NUL byte: the file is damaged")?;
+    board.expect("cat /proc/sys/kernel/hostname", "", "gate-19\n")?;
     wait_for_applied(&mut board)?;
     let free = text(&board.ssh("df -k /var | tail -n 1", "")?.stdout);
     let kib = free.split_whitespace().nth(1).and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
@@ -215,11 +224,20 @@ fn require_host_key(board: &Board, before: &str, same: bool, what: &str) -> Outc
     Err(board.failed(&format!("the board's SSH key was {before} before {what}, and is {now}")))
 }
 
-/// Writes the board's identity file to its boot partition, as docs/boards.md does.
+/// Replaces the board's identity file, as docs/boards.md does.
 fn write_identity(board: &Board, text: &str) -> Outcome {
+    let replaced = board.ssh("nodlet identity -", text)?;
+    let said = self::text(&replaced.stdout);
+    if replaced.status.success() && said.starts_with("/boot/nodlet.conf is replaced: ") {
+        return board.expect("grep -c ' /boot vfat ro,' /proc/mounts; ls /boot | grep new; true", "", "1\n");
+    }
+    Err(board.failed(&format!("the identity was not replaced: {replaced:?}")))
+}
+
+/// Overwrites the board's identity file in place, without a check.
+fn overwrite_identity(board: &Board, text: &str) -> Outcome {
     board.expect(
-        "mount -o remount,rw /boot && cat > /boot/nodlet.new && mv /boot/nodlet.new /boot/nodlet.conf && \
-         mount -o remount,ro /boot",
+        "mount -o remount,rw /boot && cat > /boot/nodlet.conf && mount -o remount,ro /boot",
         text,
         "",
     )
