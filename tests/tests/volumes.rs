@@ -133,6 +133,44 @@ fn mounts_pass_only_where_the_host_shares_them() {
 }
 
 #[test]
+fn containers_share_mounts_in_an_empty_dir_also_where_the_root_is_not_shared() {
+    let device = Device::start();
+    let container = |name: &str, steps: &str, propagation: &str, more: &str| {
+        let mount = format!("volumeMounts: [{{name: v, mountPath: /v{propagation}}}]\n{more}");
+        manifest::container(name, steps, &mount)
+    };
+    let containers = [
+        container(
+            "mounts",
+            "mkdir /v/inner then print up then wait /v/go then mount tmpfs none /v/inner then write /v/inner/file seen then sleep",
+            ", mountPropagation: Bidirectional",
+            "securityContext: {privileged: true}",
+        ),
+        container("sees", "sleep", ", mountPropagation: HostToContainer", ""),
+        container("apart", "sleep", "", ""),
+    ];
+    device.write_manifest(
+        "web.yaml",
+        &manifest::pod_of("web", &containers, "volumes: [{name: v, emptyDir: {}}]"),
+    );
+    let web = device.pod("web");
+    web.wait_log("mounts", "up");
+    web.wait_ready();
+    web.exec("apart", ["/bin/demo", "write", "/v/go", "x"]).ok();
+    let seen = |name: &str| web.exec(name, ["/bin/demo", "cat", "/v/inner/file"]);
+    device.wait_for("the mount to reach the other container", || seen("sees").stdout == "seen\n");
+    assert!(seen("apart").stderr.contains("No such file"), "{:?}", seen("apart"));
+    // All of it goes with the pod.
+    let uid = web.uid();
+    device.remove_manifest("web.yaml");
+    web.wait_gone();
+    device
+        .wait_for("the files to be removed", || !device.path(&format!("var/lib/nodlet/pods/{uid}")).exists());
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("it can be read");
+    assert!(!mounts.contains(&uid), "{mounts}");
+}
+
+#[test]
 fn a_host_path_of_another_type_is_rejected() {
     let device = Device::start();
     let (shared, here) = device.shared("host");

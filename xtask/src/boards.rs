@@ -261,6 +261,32 @@ fn try_ten_pods(profile: &Profile, qemu: &Qemu) -> Outcome {
     run_ten_pods(&small, Board::boot(qemu, memory_mib, &image, &directory, &key)?)
 }
 
+/// Runs a pod as the stock manifest of node-exporter has it, which reads the board's root and all of its mounts, and
+/// checks that a later mount of the board reaches it.
+fn watch_mounts(board: &mut Board) -> Outcome {
+    let container = manifest::container(
+        "node-exporter",
+        "print watching then wait /host/root/tmp/later/seen then print seen then sleep",
+        "securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, runAsUser: 65534, \
+           capabilities: {drop: [ALL], add: [SYS_TIME]}}\n\
+         volumeMounts:\n\
+         - {name: sys, mountPath: /host/sys, mountPropagation: HostToContainer, readOnly: true}\n\
+         - {name: root, mountPath: /host/root, mountPropagation: HostToContainer, readOnly: true}",
+    );
+    let spec = "hostNetwork: true\nhostPID: true\n\
+                volumes: [{name: sys, hostPath: {path: /sys}}, {name: root, hostPath: {path: /}}]";
+    let pod = manifest::pod_of("node-exporter", &[container], spec);
+    board.expect("nodlet apply -f -", &pod, "pod/node-exporter created\n")?;
+    let has_log = |expected: &'static str| {
+        move |board: &mut Board| Ok(text(&board.ssh("nodlet logs node-exporter", "")?.stdout) == expected)
+    };
+    board.wait_for("the pod that watches mounts to run", has_log("watching\n"))?;
+    let mount = "mkdir /tmp/later && mount -t tmpfs later /tmp/later && touch /tmp/later/seen";
+    board.expect(mount, "", "")?;
+    board.wait_for("the later mount to reach the pod", has_log("watching\nseen\n"))?;
+    board.expect("nodlet delete pod node-exporter >/dev/null && umount /tmp/later", "", "")
+}
+
 /// Reads the log of the image's pod, applies another pod, and turns the board off.
 fn use_over_ssh(profile: &Profile, mut board: Board, directory: &Path) -> Outcome {
     board.wait_for("the pod of the image to run", |board| {
@@ -283,6 +309,7 @@ fn use_over_ssh(profile: &Profile, mut board: Board, directory: &Path) -> Outcom
         Ok(text(&board.ssh("nodlet logs pushed", "")?.stdout) == "pushed\n")
     })?;
     board.expect("nodlet exec pushed -- /bin/demo cat /srv/index.html", "", "hello from the image\n")?;
+    watch_mounts(&mut board)?;
     push::try_out(profile, board.port, &board.key, directory)?;
     ssh::refuse_others(&board, directory)?;
     ssh::kill_services(&mut board)?;

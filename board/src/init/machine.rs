@@ -33,6 +33,7 @@ const MOUNTS: &[(&str, &str, &str)] = &[
 #[derive(Debug)]
 pub(super) enum PrepareError {
     LeaveInitialRoot(io::Error),
+    Share(io::Error),
     Mount { kind: &'static str, place: &'static str, source: io::Error },
 }
 
@@ -40,6 +41,7 @@ impl fmt::Display for PrepareError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PrepareError::LeaveInitialRoot(_) => f.write_str("leave the initial root"),
+            PrepareError::Share(_) => f.write_str("make the root a shared mount"),
             PrepareError::Mount { kind, place, .. } => write!(f, "mount {kind} at {place}"),
         }
     }
@@ -47,7 +49,9 @@ impl fmt::Display for PrepareError {
 
 impl std::error::Error for PrepareError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        let (PrepareError::LeaveInitialRoot(source) | PrepareError::Mount { source, .. }) = self;
+        let (PrepareError::LeaveInitialRoot(source)
+        | PrepareError::Share(source)
+        | PrepareError::Mount { source, .. }) = self;
         Some(source)
     }
 }
@@ -55,6 +59,11 @@ impl std::error::Error for PrepareError {
 /// The steps that process 1 must do itself. Returns the last one that failed.
 pub(super) fn prepare() -> Result<(), PrepareError> {
     let mut failed = leave_initial_root().err().map(PrepareError::LeaveInitialRoot);
+    // As systemd does: later mounts of the board reach containers whose volumes have `mountPropagation`. Mounts in a shared
+    // mount are shared, too.
+    if let Err(error) = share_root() {
+        failed = Some(PrepareError::Share(error));
+    }
     for (kind, place, options) in MOUNTS {
         let made = fs::create_dir_all(place).and_then(|()| {
             let flags =
@@ -74,6 +83,12 @@ pub(super) fn prepare() -> Result<(), PrepareError> {
     let _ = std::env::set_current_dir("/");
     services::set_environment();
     failed.map_or(Ok(()), Err)
+}
+
+/// Makes the root and all mounts in it shared.
+fn share_root() -> io::Result<()> {
+    let none = None::<&str>;
+    Ok(mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SHARED, none)?)
 }
 
 /// The limit of namespaces of each kind: more than memory allows.
@@ -148,5 +163,30 @@ pub(super) fn unmount() {
             let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | MsFlags::MS_BIND;
             let _ = mount(none, place, none, flags, none);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodlet_host::mounts::mount_of;
+
+    #[test]
+    fn the_root_is_shared_and_so_is_what_is_mounted_later() {
+        let thread = std::thread::spawn(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).expect("these tests need root");
+            let none = None::<&str>;
+            mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).expect("it is the own root");
+            let is_shared = |path: &str| {
+                let mount = mount_of(&fs::File::open(path).expect("it is there")).expect("it can be read");
+                mount.expect("it is in the namespace").is_shared
+            };
+            assert!(!is_shared("/"));
+            share_root().expect("root may");
+            assert!(is_shared("/"));
+            mount(Some("test"), "/tmp", Some("tmpfs"), MsFlags::empty(), none).expect("root may");
+            assert!(is_shared("/tmp"));
+        });
+        thread.join().expect("the test failed");
     }
 }

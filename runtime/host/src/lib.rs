@@ -2,7 +2,7 @@
 //!
 //! * [`launch`]: the contract between agent and supervisor, as data.
 //! * [`cgroup`], [`network`], [`volume`], [`log_files`]: the resources of the machine that a pod uses; [`usage`]: how
-//!   much it uses of the disk.
+//!   much it uses of the disk. [`mounts`]: how its mounts propagate.
 //! * [`paths`]: the location of every file. [`clock`]: the clocks. [`terminal`]: the output of a terminal. [`error`]: how an error is printed.
 //!
 //! This crate decides nothing about pods, and knows no manifest and no API.
@@ -13,6 +13,7 @@ pub mod clock;
 pub mod error;
 pub mod launch;
 pub mod log_files;
+pub mod mounts;
 pub mod network;
 pub mod paths;
 pub mod terminal;

@@ -20,7 +20,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::launch::MountSource;
 use crate::paths::Paths;
 use nodlet_core::sorted::SortedMap;
-use nodlet_core::spec::volume::{ClaimedVolume, HostPathType, ProjectionKind, VOLUME_IN_USE};
+use nodlet_core::spec::volume::{
+    ClaimedVolume, HostPathType, MountPropagation, ProjectionKind, VOLUME_IN_USE,
+};
 use nodlet_core::spec::{Pod, VolumeSource};
 
 pub use empty_dir::{memory_volumes, path as empty_dir_path};
@@ -53,6 +55,8 @@ enum Kind {
     EmptyDir {
         /// Whether a project quota measures it, where the file system has quotas.
         is_accounted: bool,
+        /// Whether mounts in it reach other containers, or theirs reach it (`mountPropagation`).
+        is_shared: bool,
     },
     Memory,
     HostPath {
@@ -198,9 +202,10 @@ impl Request {
                 VolumeSource::Claim { read_only, .. } => {
                     of_claim(claimed.iter().find(|claimed| claimed.volume == volume.name)?, *read_only)
                 }
-                VolumeSource::EmptyDir { memory: false, size_limit } => {
-                    Kind::EmptyDir { is_accounted: size_limit.is_some() && !pod.spec.host_users }
-                }
+                VolumeSource::EmptyDir { memory: false, size_limit } => Kind::EmptyDir {
+                    is_accounted: size_limit.is_some() && !pod.spec.host_users,
+                    is_shared: propagates(pod, &volume.name),
+                },
                 VolumeSource::EmptyDir { memory: true, .. } | VolumeSource::HugePages { .. } => Kind::Memory,
                 VolumeSource::HostPath { path, kind } => Kind::HostPath { path: path.into(), kind: *kind },
                 VolumeSource::Projected(projection) => Kind::Projected { plugin: plugin(projection.kind) },
@@ -256,6 +261,12 @@ impl Request {
     fn projected(&self, plugin: &str, name: &str) -> PathBuf {
         self.pod_files.join(projected_place(plugin, name))
     }
+}
+
+/// Whether a container mounts the volume with `mountPropagation`.
+fn propagates(pod: &Pod, volume: &str) -> bool {
+    let mut mounts = pod.spec.all_containers().flat_map(|container| &container.volume_mounts);
+    mounts.any(|mount| mount.name == volume && mount.propagation != MountPropagation::None)
 }
 
 fn of_claim(claimed: &ClaimedVolume, is_read_only: bool) -> Kind {
@@ -324,9 +335,9 @@ fn set_up_of(volume: &str) -> String {
 pub fn set_up(request: &Request) -> Result<Volumes, SetUpError> {
     for (name, kind) in &request.volumes {
         let made = match kind {
-            Kind::EmptyDir { is_accounted } => {
+            Kind::EmptyDir { is_accounted, is_shared } => {
                 let directory = request.empty_dir(name);
-                let made = empty_dir::set_up(&directory, request.fs_group);
+                let made = empty_dir::set_up(&directory, request.fs_group, *is_shared);
                 if *is_accounted {
                     quota::account(&directory);
                 }

@@ -116,7 +116,8 @@ pub(super) const WITH_PACKAGES: &[&str] = &["package"];
 pub(super) const PACKAGES: &[(&str, &str)] = &[("nodlet-1.deb", "1.0-1"), ("nodlet-2.deb", "1.0-2")];
 
 /// The modules of packet filters and network address translation that nodlet uses.
-const FILTERS: &[&str] = &["nf_tables", "nft_chain_nat", "nft_nat", "nft_masq", "nft_ct", "nft_fib_inet", "nf_conntrack_netlink"];
+const FILTERS: &[&str] =
+    &["nf_tables", "nft_chain_nat", "nft_nat", "nft_masq", "nft_ct", "nft_fib_inet", "nf_conntrack_netlink"];
 
 /// The modules of serial devices on USB, and of the lines between them and the host.
 const SERIAL: &[&str] = &["virtio_pci", "virtio_console", "xhci_pci", "usbserial", "ftdi_sio"];

@@ -86,8 +86,8 @@ fn judge_propagation(root: Option<&Mount>) -> Check {
         None => Check::unknown(Area::Storage, NAME, "/proc/self/mountinfo does not list the root"),
         Some(root) if root.is_shared => Check::ok(Area::Storage, NAME, "/ is shared"),
         Some(_) => Check::new(Area::Storage, NAME, Verdict::Warning, "/ is not shared").because(
-            "A container whose volume has mountPropagation: HostToContainer sees the present mounts and no later ones; \
-             with Bidirectional, it does not start.",
+            "A container does not start if it mounts a hostPath with mountPropagation, as node-exporter does; an emptyDir \
+             can have it.",
             "Run mount --make-rshared / when the machine boots, before nodlet starts.",
         ),
     }

@@ -1,10 +1,14 @@
 //! `emptyDir`: a directory on disk, or a tmpfs or hugetlbfs that the supervisor holds.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::mount::{MsFlags, mount};
+
 use crate::launch::MemoryVolume;
+use crate::mounts::mount_of;
 use nodlet_core::spec::{Pod, Quantity, VolumeSource};
 
 use super::VolumeError;
@@ -14,8 +18,29 @@ pub fn path(pod: &Path, name: &str) -> PathBuf {
     pod.join("volumes/kubernetes.io~empty-dir").join(name)
 }
 
-/// Makes the directory, world-writable as in Kubernetes, and owned by the pod's `fsGroup` if there is one.
-pub(super) fn set_up(path: &Path, fs_group: Option<u32>) -> Result<(), VolumeError> {
+/// Makes the directory, world-writable as in Kubernetes, and owned by the pod's `fsGroup` if there is one. If it
+/// `is_shared`, mounts in it reach all containers that mount it with `mountPropagation`.
+pub(super) fn set_up(path: &Path, fs_group: Option<u32>, is_shared: bool) -> Result<(), VolumeError> {
+    make(path, fs_group)?;
+    match is_shared {
+        true => share(path).map_err(|source| VolumeError::Create { path: path.to_owned(), source }),
+        false => Ok(()),
+    }
+}
+
+/// Mounts the directory upon itself as a shared mount, unless it is in one. A kubelet does the same with the directory of
+/// all pods, at each start. The mount is removed with the directory.
+fn share(path: &Path) -> io::Result<()> {
+    let directory = fs::File::open(path)?;
+    if mount_of(&directory)?.is_none_or(|mount| mount.is_shared) {
+        return Ok(());
+    }
+    let none = None::<&str>;
+    mount(Some(path), path, none, MsFlags::MS_BIND, none)?;
+    Ok(mount(none, path, none, MsFlags::MS_SHARED, none)?)
+}
+
+fn make(path: &Path, fs_group: Option<u32>) -> Result<(), VolumeError> {
     let failed = |source| VolumeError::Create { path: path.to_owned(), source };
     if path.is_dir() {
         return Ok(());

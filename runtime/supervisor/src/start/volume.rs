@@ -12,7 +12,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nodlet_rootfs::assemble;
@@ -22,6 +22,7 @@ use super::{StartError, within};
 use crate::sandbox::{MEMORY_VOLUMES, Namespaces, SHM};
 use crate::sys::{self, MountAttributes, Resolve};
 use nodlet_host::launch::{ContainerConfig, MountConfig, MountSource, Propagation};
+use nodlet_host::mounts::mount_of;
 
 /// The directory of a container's devices.
 pub(super) const DEV: &str = "/dev";
@@ -292,22 +293,16 @@ pub fn try_to_execute_files_of_the_agent(directory: &Path) -> io::Result<()> {
 /// Checks the propagation: mounts reach host and container only if the host shares them (containerd:
 /// `ensureShared`).
 fn check_propagation(wanted: Propagation, path: &Path, opened: BorrowedFd) -> io::Result<()> {
-    let (kind, enough): (&str, &[&str]) = match wanted {
+    let kind = match wanted {
         Propagation::Private => return Ok(()),
-        Propagation::Slave => ("shared or slave", &["shared:", "master:"]),
-        Propagation::Shared => ("shared", &["shared:"]),
+        Propagation::Slave => "shared or slave",
+        Propagation::Shared => "shared",
     };
-    let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", opened.as_raw_fd()))?;
-    let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(str::trim);
-    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-    // ID, parent, device, root, mount point, options, optional fields up to a dash.
-    let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    let Some(mount) = mounts.find(|fields| fields.first().copied() == id) else { return Ok(()) };
-    let mut optional = mount.iter().skip(6).take_while(|field| **field != "-");
-    if optional.any(|field| enough.iter().any(|prefix| field.starts_with(prefix))) {
+    let Some(mount) = mount_of(&opened)? else { return Ok(()) };
+    if mount.is_shared || mount.is_slave && wanted == Propagation::Slave {
         return Ok(());
     }
-    let on = mount.get(4).unwrap_or(&"/");
+    let on = mount.point;
     Err(io::Error::other(format!(
         "path \"{}\" is mounted on \"{on}\" but it is not a {kind} mount; \
          `mount --make-rshared {on}` on the node makes it one",
