@@ -8,9 +8,8 @@ use crate::platform::Platform;
 use crate::reference::Digest;
 use crate::signal::signal_of;
 
-/// The defaults of an image, which a Pod can override. Other parts of the configuration (labels, ports,
-/// volumes, history) are not kept in memory: a Pod has its own fields for them, or none, and they may have
-/// megabytes.
+/// The defaults of an image, which a Pod can override, and its volumes. Other parts of the configuration (labels, ports,
+/// history) are not kept in memory: a Pod has its own fields for them, or none, and they may have megabytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageConfig {
     /// The command, which a container's `command` replaces.
@@ -25,6 +24,8 @@ pub struct ImageConfig {
     pub working_dir: String,
     /// The signal that requests the process to end, if not SIGTERM.
     pub stop_signal: Option<String>,
+    /// Directories that stay writable in a read-only root (`VOLUME`), in the order of the document.
+    pub volumes: Vec<String>,
 }
 
 /// An image's configuration document.
@@ -67,6 +68,7 @@ struct RawConfig {
     user: Option<String>,
     working_dir: Option<String>,
     stop_signal: Option<String>,
+    volumes: Option<Names>,
 }
 
 /// A list that is no longer than the arguments of a process can be, however long the document is: an agent
@@ -106,11 +108,47 @@ impl<'de> Deserialize<'de> for Texts {
     }
 }
 
+/// The names of an object, whose values mean nothing, within the bounds of [`Texts`].
+#[derive(Default)]
+struct Names(Vec<String>);
+
+impl<'de> Deserialize<'de> for Names {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Names;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut object: A) -> Result<Names, A::Error> {
+                let (mut names, mut bytes) = (Vec::new(), 0);
+                while let Some((name, _)) = object.next_entry::<String, serde::de::IgnoredAny>()? {
+                    bytes += name.len();
+                    if names.len() == TEXTS || bytes > TEXT_BYTES {
+                        let problem = format!("an object of more than {TEXTS} names, or 128 KiB of them");
+                        return Err(serde::de::Error::custom(problem));
+                    }
+                    names.push(name);
+                }
+                Ok(Names(names))
+            }
+        }
+        deserializer.deserialize_map(Visitor)
+    }
+}
+
 impl ImageConfig {
     /// Rejects values that no process can be started with, or that would silently change. The error names the
     /// field.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let lists = [("Entrypoint", &self.entrypoint), ("Cmd", &self.cmd), ("Env", &self.env)];
+        let lists = [
+            ("Entrypoint", &self.entrypoint),
+            ("Cmd", &self.cmd),
+            ("Env", &self.env),
+            ("Volumes", &self.volumes),
+        ];
         let signal = self.stop_signal.as_deref().unwrap_or_default();
         let texts = [("User", &*self.user), ("WorkingDir", &*self.working_dir), ("StopSignal", signal)];
         let lists = lists.into_iter().flat_map(|(field, list)| list.iter().map(move |text| (field, &**text)));
@@ -163,6 +201,7 @@ impl Document {
                 user: config.user.unwrap_or_default(),
                 working_dir: config.working_dir.unwrap_or_default(),
                 stop_signal: config.stop_signal.filter(|signal| !signal.is_empty()),
+                volumes: config.volumes.unwrap_or_default().0,
             },
             diff_ids: raw.rootfs.diff_ids.unwrap_or_default(),
         })
@@ -198,5 +237,6 @@ mod tests {
         assert_eq!((config.entrypoint, config.cmd), (vec!["/e".to_owned()], vec!["c".to_owned()]));
         assert_eq!((config.env, config.user.as_str()), (vec!["A=b".to_owned()], "www:80"));
         assert_eq!((config.working_dir.as_str(), config.stop_signal.as_deref()), ("/w", Some("SIGQUIT")));
+        assert_eq!(config.volumes, ["/data"]);
     }
 }

@@ -212,6 +212,7 @@ pub(crate) fn container_config(
         upper_dir: run.join("upper"),
         work_dir: run.join("work"),
         read_only_root: container.security_context.read_only_root_filesystem,
+        writable_paths: writable_paths(container, image)?,
         mounts,
         privileged,
         unmasked: container.security_context.unmasked,
@@ -229,6 +230,25 @@ pub(crate) fn container_config(
         termination_message: termination_message(pod, container, attempt.number, paths),
         id,
     })
+}
+
+/// The most volumes of an image that stay writable in a read-only root: each is a mount.
+const MAX_IMAGE_VOLUMES: usize = 64;
+
+/// Returns the volumes of the image. In a writable root they need nothing: what a container writes there goes to its
+/// writable layer, which lives as long as the volume that containerd makes.
+fn writable_paths(container: &Container, image: &ImageConfig) -> Result<Vec<PathBuf>, StartFailure> {
+    if !container.security_context.read_only_root_filesystem {
+        return Ok(Vec::new());
+    }
+    if image.volumes.len() > MAX_IMAGE_VOLUMES {
+        let count = image.volumes.len();
+        let message = format!(
+            "readOnlyRootFilesystem: the image declares {count} volumes, of which at most {MAX_IMAGE_VOLUMES} can stay writable"
+        );
+        return Err(not_created(message));
+    }
+    Ok(image.volumes.iter().map(|path| mounts::absolute(path)).collect())
 }
 
 /// Returns a unique id of a run, with 64 hexadecimal digits.

@@ -542,3 +542,36 @@ fn strict_groups_leave_out_those_of_the_image() {
         assert_eq!(user["supplementalGroups"], serde_json::json!(expected), "{policy}");
     }
 }
+
+/// As runc's default device rules: OpenVPN and WireGuard in user space need no `privileged`.
+#[test]
+fn a_container_with_net_admin_opens_the_tun_device_without_being_privileged() {
+    let device = Device::start();
+    if !std::path::Path::new("/dev/net/tun").exists() {
+        println!("this kernel has no TUN: what the filter says is tested in nodlet-host");
+        return;
+    }
+    let pod = |name: &str, more: &str, volumes: &str| {
+        let container = manifest::container("app", "open /dev/net/tun then print opened", more);
+        let text = manifest::pod_of(name, &[container], &format!("restartPolicy: Never\n{volumes}"));
+        device.write_manifest(&format!("{name}.yaml"), &text);
+    };
+    let host = "volumes: [{name: tun, hostPath: {path: /dev/net/tun, type: CharDevice}}]";
+    let mount = "volumeMounts: [{name: tun, mountPath: /dev/net/tun}]";
+    pod("tun", &format!("{mount}\nsecurityContext: {{capabilities: {{add: [NET_ADMIN]}}}}"), host);
+    device.pod("tun").wait_phase("Succeeded");
+    assert_eq!(device.pod("tun").logs("app"), "opened\n");
+    // Another device of the board stays closed.
+    let container = manifest::container(
+        "app",
+        "mknod /dev/kvm 10 232 then open /dev/kvm",
+        "securityContext: {capabilities: {add: [NET_ADMIN]}}",
+    );
+    device.write_manifest("kvm.yaml", &manifest::pod_of("kvm", &[container], "restartPolicy: Never"));
+    device.pod("kvm").wait_phase("Failed");
+    assert!(
+        device.pod("kvm").logs("app").contains("Operation not permitted"),
+        "{}",
+        device.pod("kvm").logs("app")
+    );
+}

@@ -230,3 +230,80 @@ fn an_unused_image_is_removed_when_it_is_older_than_the_maximum_age() {
     device.remove_manifest("web.yaml");
     device.wait_for("the removal of the other image", || !is_there("localhost/used"));
 }
+
+#[test]
+fn volumes_of_an_image_stay_writable_in_a_read_only_root() {
+    let device = Device::start();
+    let program = std::fs::read(nodlet_tests::demo_program()).expect("it was built");
+    let volumes = json!({"/data": {}, "/var/made/for/it": {}, "/link": {}, "/proc/own": {}, "/mine/below": {}, "/": {}});
+    let image = Image::demo("localhost/volumes:1", &program)
+        .directory("data", 0o700)
+        .owned_by(1000, 1000)
+        .file("data/seed", 0o600, b"of the image\n")
+        .owned_by(1000, 1000)
+        .directory("elsewhere", 0o755)
+        .owned_by(1000, 1000)
+        .symlink("link", "/elsewhere")
+        .directory("mine/below", 0o755)
+        .file("mine/below/hidden", 0o644, b"hidden\n")
+        .config("Volumes", volumes);
+    device.load(&image);
+    let steps = "cat /data/seed then write /data/new x then append /data/seed more then write /elsewhere/new x \
+                 then ls /mine then print up then sleep";
+    let start = |name: &str, user: u32, spec: &str| {
+        let container = manifest::container(
+            "app",
+            steps,
+            &format!(
+                "securityContext: {{readOnlyRootFilesystem: true, runAsUser: {user}}}\n\
+                 volumeMounts: [{{name: mine, mountPath: /mine}}]"
+            ),
+        );
+        let container = container.replace("localhost/demo:1", "localhost/volumes:1");
+        let spec = format!("volumes: [{{name: mine, emptyDir: {{}}}}]\n{spec}");
+        device.write_manifest(&format!("{name}.yaml"), &manifest::pod_of(name, &[container], &spec));
+        let app = || device.pod(name).container("app");
+        device.wait_for("the end of its steps", || app().restart_count() > 0 || app().is_ready());
+        assert_eq!(app().restart_count(), 0, "{}", device.nodlet(["logs", "-p", name]).stdout);
+        device.pod(name).wait_log("app", "up");
+    };
+    for (name, user, spec) in [("own", 1000, ""), ("users", 1000, "hostUsers: false"), ("root", 0, "")] {
+        start(name, user, spec);
+        let pod = device.pod(name);
+        assert_eq!(
+            pod.logs("app"),
+            "of the image\nup\n",
+            "{name}: an emptyDir above hides the directory of the image"
+        );
+        let run = |words: &[&str]| match words {
+            [one, file] => pod.exec("app", ["/bin/demo", one, file]),
+            [one, file, text] => pod.exec("app", ["/bin/demo", one, file, text]),
+            _ => unreachable!("{words:?}"),
+        };
+        let holds = || [run(&["cat", "/data/seed"]).ok(), run(&["cat", "/data/new"]).ok()];
+        assert_eq!(holds(), ["of the image\nmore\n", "x\n"], "{name}");
+        for path in ["/new", "/var/new", "/mine-not"] {
+            let refused = run(&["write", path, "x"]);
+            assert!(refused.stderr.contains("Read-only file system"), "{name} {path}: {refused:?}");
+        }
+        if user == 0 {
+            run(&["write", "/var/made/for/it/new", "x"]).ok();
+        }
+        // It belongs to the run, as its writable layer does.
+        let before = pod.container("app").id();
+        device.nodlet(["restart", name]).ok();
+        device.wait_for("another run", || pod.container("app").id() != before && pod.is_ready());
+        pod.wait_log("app", "up");
+        assert_eq!(holds(), ["of the image\nmore\n", "x\n"], "{name}");
+    }
+    // What is written there counts as local storage of the container.
+    let container = manifest::container(
+        "app",
+        "spam-file /data/big 6000000 then sleep",
+        "securityContext: {readOnlyRootFilesystem: true}\nresources: {limits: {ephemeral-storage: 4Mi}}",
+    );
+    let container = container.replace("localhost/demo:1", "localhost/volumes:1");
+    device.write_manifest("big.yaml", &manifest::pod_of("big", &[container], "restartPolicy: Never"));
+    device.pod("big").wait_phase("Failed");
+    assert_eq!(device.pod("big").status()["reason"], "Evicted");
+}

@@ -113,6 +113,9 @@ pub struct ContainerConfig {
     pub work_dir: PathBuf,
     /// `readOnlyRootFilesystem`.
     pub read_only_root: bool,
+    /// Directories of the image that stay writable in a read-only root: its volumes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub writable_paths: Vec<PathBuf>,
     /// Volumes and files of the agent, sorted by destination.
     pub mounts: Vec<MountConfig>,
     /// `privileged`: all devices, nothing masked, /sys writable.

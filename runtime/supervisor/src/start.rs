@@ -289,6 +289,7 @@ impl Start<'_> {
         }
 
         volume::find_places(&mut volumes, root_fd.as_fd())?;
+        volume::add_writable_paths(&config, root_fd.as_fd(), &mut volumes)?;
         volume::make_working_directory(&config, root_fd.as_fd(), &volumes)
             .map_err(|source| StartError::WorkingDirectory { path: config.process.cwd.clone(), source })?;
         let dev = root::prepare_root(root_fd.as_fd(), first)?;

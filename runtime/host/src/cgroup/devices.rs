@@ -78,15 +78,16 @@ const fn mknod(kind: Kind) -> Rule {
 /// runc and containerd also have 5:1, the console of the node: on a board that is a serial line or a screen,
 /// whose input a container could read. The `/dev/console` of a container with a terminal has major number
 /// 136.
-const RULES: [Rule; 10] = [
-    open(1, Some(3)), // null
-    open(1, Some(5)), // zero
-    open(1, Some(7)), // full
-    open(1, Some(8)), // random
-    open(1, Some(9)), // urandom
-    open(5, Some(0)), // tty
-    open(5, Some(2)), // ptmx
-    open(136, None),  // pts/*
+const RULES: [Rule; 11] = [
+    open(1, Some(3)),    // null
+    open(1, Some(5)),    // zero
+    open(1, Some(7)),    // full
+    open(1, Some(8)),    // random
+    open(1, Some(9)),    // urandom
+    open(5, Some(0)),    // tty
+    open(5, Some(2)),    // ptmx
+    open(136, None),     // pts/*
+    open(10, Some(200)), // net/tun, which only a process with CAP_NET_ADMIN can use
     mknod(Kind::Char),
     mknod(Kind::Block),
 ];
@@ -265,7 +266,7 @@ mod tests {
     fn rules_are_written_as_the_kernel_reads_them() {
         let lines: Vec<String> = RULES.iter().map(|rule| rule.line()).collect();
         assert_eq!(lines[0], "c 1:3 rwm");
-        assert_eq!(lines[7..], ["c 136:* rwm", "c *:* m", "b *:* m"]);
+        assert_eq!(lines[7..], ["c 136:* rwm", "c 10:200 rwm", "c *:* m", "b *:* m"]);
         let disk = Rule { kind: Kind::Block, major: Some(8), minor: Some(0), access: READ | MKNOD_ACCESS };
         assert_eq!(disk.line(), "b 8:0 rm");
     }

@@ -337,8 +337,56 @@ pub(super) fn find_places(volumes: &mut [Volume], root: BorrowedFd) -> Result<()
             return refused("a container has a link of its own there; mount the volume elsewhere");
         }
     }
-    volumes.sort_by_key(|volume| volume.place.components().count());
+    sort(volumes);
     Ok(())
+}
+
+/// Adds the volumes of the image that stay writable in a read-only root. Each is a further mount of its directory in the
+/// container's own root, which libcontainer does not make read-only: it has the content of the image, what is written there
+/// goes to the container's writable layer, and both live and are counted together. A directory that is in a volume of the
+/// pod, or in a file system of the kernel, is not among them.
+pub(super) fn add_writable_paths(
+    config: &ContainerConfig,
+    root: BorrowedFd,
+    volumes: &mut Vec<Volume>,
+) -> Result<(), StartError> {
+    for destination in &config.writable_paths {
+        let failed = |source| StartError::Volume { destination: destination.clone(), source };
+        let place = place(root, destination).map_err(failed)?;
+        let is_covered = ["/proc", "/sys", DEV].iter().any(|own| place.starts_with(own))
+            || volumes.iter().any(|volume| place.starts_with(&volume.place));
+        if is_covered || place == Path::new("/") {
+            continue;
+        }
+        let directory =
+            make_directories(root, place.strip_prefix("/").unwrap_or(&place)).map_err(|error| {
+                failed(match error.raw_os_error() {
+                    Some(libc::ENOTDIR) => {
+                        io::Error::other("the image declares a volume there, and has a file at this path")
+                    }
+                    _ => error,
+                })
+            })?;
+        volumes.push(Volume {
+            mount: sys::clone_mount(Some(directory.as_fd()), c"", false).map_err(failed)?,
+            is_directory: true,
+            destination: destination.clone(),
+            place,
+            read_only: false,
+            recursive: false,
+            restricted: false,
+            projected: false,
+            makes_points: false,
+            shared: false,
+        });
+    }
+    sort(volumes);
+    Ok(())
+}
+
+/// Sorts outer volumes before inner ones.
+fn sort(volumes: &mut [Volume]) {
+    volumes.sort_by_key(|volume| volume.place.components().count());
 }
 
 /// Attaches the volumes in the root, except for the late ones, which it returns. `devices` are the paths of

@@ -182,6 +182,7 @@ impl Pod {
             upper_dir,
             work_dir,
             read_only_root: false,
+            writable_paths: Vec::new(),
             mounts: Vec::new(),
             unmasked: false,
             first_id: None,

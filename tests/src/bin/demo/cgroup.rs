@@ -14,7 +14,7 @@ use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 const ACCESS: [i32; 4] = [libc::O_RDONLY, libc::O_WRONLY, libc::O_RDWR, 3];
 
 /// Minor numbers that are tried for each major number.
-const MINORS: [u64; 16] = [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 63, 130, 255, 256, 1_048_575];
+const MINORS: [u64; 17] = [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 63, 130, 200, 255, 256, 1_048_575];
 
 /// Creates a node of each device and opens it. Prints those that the device filter allows, whether the device
 /// exists or not.
