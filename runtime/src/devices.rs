@@ -36,8 +36,9 @@ impl DeviceFiles {
         matches!(extension, Some("yaml" | "yml" | "json"))
     }
 
-    /// Replaces the definitions of one file. Those of a file with a mistake stay.
-    pub(crate) fn put(&mut self, path: &Path, name: &OsStr, contents: Result<&[u8], String>) {
+    /// Replaces the definitions of one file. Those of a file with a mistake stay. Returns whether the file was
+    /// accepted.
+    pub(crate) fn put(&mut self, path: &Path, name: &OsStr, contents: Result<&[u8], String>) -> bool {
         let parsed = contents.and_then(|bytes| {
             parse_device_file(&path.to_string_lossy(), bytes).map_err(|error| error.to_string())
         });
@@ -45,8 +46,12 @@ impl DeviceFiles {
             Ok(devices) => {
                 self.files.insert(name.to_owned(), devices.into_iter().map(Rc::new).collect());
                 self.index();
+                true
             }
-            Err(message) => self.refused.push(message),
+            Err(message) => {
+                self.refused.push(message);
+                false
+            }
         }
     }
 

@@ -96,6 +96,24 @@ pub(crate) fn remove(path: &Path, fault: &dyn Fault) -> io::Result<()> {
     }
 }
 
+/// Makes a file or directory durable that another program has written, unless it is gone.
+///
+/// # Errors
+/// The file cannot be opened, or its sync failed.
+pub(crate) fn sync(path: &Path, fault: &dyn Fault) -> io::Result<()> {
+    fault.step(Step::Sync, path)?;
+    // Another program may have put a pipe there, which must not block.
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let synced =
+        OpenOptions::new().read(true).custom_flags(flags).open(path).and_then(|file| file.sync_all());
+    match synced {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        // Read-only file systems and special files have nothing to sync.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EROFS)) => Ok(()),
+        other => other,
+    }
+}
+
 fn sync_directory(directory: &Path, fault: &dyn Fault) -> io::Result<()> {
     fault.step(Step::SyncDirectory, directory)?;
     File::open(directory)?.sync_all()

@@ -89,6 +89,11 @@ pub(crate) struct ManifestDirectories {
     devices: Option<usize>,
     /// The links through which manifests were reached.
     links: SortedSet<PathBuf>,
+    /// The directories whose files the agent writes itself, durably.
+    durable: Vec<bool>,
+    /// Accepted files, and directories in which files appeared or vanished, since the last
+    /// [`ManifestDirectories::take_unsynced`]: no more files than the registry has of all directories.
+    unsynced: SortedSet<PathBuf>,
 }
 
 /// The state of an unfinished look.
@@ -121,6 +126,23 @@ impl ManifestDirectories {
             warned: warned.map(|source| source.path.clone()),
             devices: None,
             links: SortedSet::new(),
+            durable: sources.iter().map(|source| source.owner.is_api()).collect(),
+            unsynced: SortedSet::new(),
+        }
+    }
+
+    /// Returns the files and directories that the caller must sync: `scp` and `cp` do not make durable what they
+    /// write, nor does `rm`, and the pods must run as after a reboot.
+    pub(crate) fn take_unsynced(&mut self) -> SortedSet<PathBuf> {
+        std::mem::take(&mut self.unsynced)
+    }
+
+    /// Records that a file of this directory was accepted, or removed (`None`).
+    fn add_unsynced(&mut self, index: usize, accepted: Option<&OsStr>) {
+        if self.durable.get(index) != Some(&true) {
+            let directory = &self.directories[index].path;
+            self.unsynced.extend(accepted.map(|name| directory.join(name)));
+            self.unsynced.insert(directory.clone());
         }
     }
 
@@ -277,10 +299,17 @@ impl ManifestDirectories {
                     let path = self.directories[index].path.join(&name);
                     match file {
                         _ if !DeviceFiles::is_device_file(&name) => {}
-                        FoundFile::Gone => devices.remove(&name),
+                        FoundFile::Gone => {
+                            devices.remove(&name);
+                            self.add_unsynced(index, None);
+                        }
                         FoundFile::Aside | FoundFile::Present => {}
-                        FoundFile::Unread(message) => devices.put(&path, &name, Err(message)),
-                        FoundFile::Contents(bytes) => devices.put(&path, &name, Ok(&bytes)),
+                        FoundFile::Unread(message) => drop(devices.put(&path, &name, Err(message))),
+                        FoundFile::Contents(bytes) => {
+                            if devices.put(&path, &name, Ok(&bytes)) {
+                                self.add_unsynced(index, Some(&name));
+                            }
+                        }
                     }
                 }
                 Found::Directory(index, message) => {
@@ -289,7 +318,10 @@ impl ManifestDirectories {
                         log::error!("{}; its pods stay unchanged", refusal.message);
                     }
                 }
-                Found::File(index, name, FoundFile::Gone) => sources.remove(index, &name),
+                Found::File(index, name, FoundFile::Gone) => {
+                    sources.remove(index, &name);
+                    self.add_unsynced(index, None);
+                }
                 Found::File(index, name, FoundFile::Aside) => sources.set_aside(index, &name, true),
                 Found::File(index, name, FoundFile::Present) => sources.set_aside(index, &name, false),
                 Found::File(index, name, FoundFile::Unread(message)) => {
@@ -329,6 +361,7 @@ impl ManifestDirectories {
         });
         match put {
             Ok(()) => {
+                self.add_unsynced(index, Some(name));
                 let warned = self.warned.as_ref().is_some_and(|directory| path.starts_with(directory));
                 for warning in sources.warnings(index, name).filter(|_| !warned) {
                     log::warn!("{}: {warning}", path.display());

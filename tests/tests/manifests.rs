@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use nodlet_tests::{Device, manifest};
+use nodlet_tests::{Calls, Device, manifest};
 
 #[test]
 fn a_bad_file_disturbs_no_other_and_says_where_it_is_wrong() {
@@ -24,6 +24,26 @@ fn a_bad_file_disturbs_no_other_and_says_where_it_is_wrong() {
 
     device.write_manifest("unknown.yaml", &manifest::pod("unknown", "sleep"));
     device.pod("unknown").wait_ready();
+}
+
+#[test]
+fn a_copied_manifest_is_synced_once_with_its_directory() {
+    let device = Device::start();
+    device.write_manifest("seen.yaml", &manifest::pod("seen", "sleep"));
+    device.pod("seen").wait_ready();
+    let calls = Calls::count(&device);
+    let syncs = || calls.so_far().calls.get(&libc::SYS_fsync).copied().unwrap_or(0);
+    let before = syncs();
+    // A refused file is synced by nobody. The agent does not write anything for a ConfigMap of a file.
+    device.write_manifest("bad.yaml", "kind: ConfigMap\nmetadata: {");
+    device.wait_for("the refusal", || device.agent_log().contains("bad.yaml"));
+    assert_eq!(syncs(), before);
+    let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: site}\n";
+    device.write_manifest("site.yaml", map);
+    device.wait_for("the file and its directory to be synced", || syncs() == before + 2);
+    device.write_manifest("other.yaml", &map.replace("site", "other"));
+    device.wait_for("the second file to be synced, and not the first again", || syncs() >= before + 4);
+    assert_eq!(syncs(), before + 4);
 }
 
 #[test]

@@ -13,11 +13,13 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use nodlet_core::facts::Observation;
+use nodlet_core::sorted::SortedSet;
 use nodlet_core::spec::Uid;
 use nodlet_registry::Owner;
 use smol::Async;
 
 use super::Engine;
+use crate::durable;
 use crate::sources::{Found, LOOK_AGAIN, ManifestDirectories, SAVED_WITHIN};
 use crate::store::Recorded;
 
@@ -212,6 +214,7 @@ impl Engine {
         if more {
             return (Some(directories), is_news);
         }
+        self.sync_files(directories.take_unsynced());
         if directories.is_any_aside() {
             self.shell.tasks.later(SAVED_WITHIN, Engine::read_sources);
         }
@@ -224,6 +227,23 @@ impl Engine {
         }
         self.manifest_reads.directories = Some(directories);
         (None, is_news)
+    }
+
+    /// Makes files durable that other programs have written, one after another between the other jobs of the
+    /// storage thread. Nobody waits for that: a pod starts before its file is durable.
+    fn sync_files(&self, mut paths: SortedSet<PathBuf>) {
+        if paths.is_empty() {
+            return;
+        }
+        // The job runs although nobody waits for its value.
+        drop(self.shell.stores.storage.run_in_parts(move || {
+            // In descending order, a directory comes after its files.
+            let path = paths.pop_last()?;
+            if let Err(error) = durable::sync(&path, &durable::NoFault) {
+                log::warn!("failed to sync {}: {error}; a power cut may undo its change", path.display());
+            }
+            paths.is_empty().then_some(())
+        }));
     }
 
     /// Starts a read at the next inotify event. Not called during a read, in which the storage thread takes the

@@ -79,6 +79,32 @@ fn images(sources: &Sources) -> Vec<String> {
         .collect()
 }
 
+#[test]
+fn accepted_files_and_removals_are_synced_once_and_other_files_never() {
+    let scratch = Scratch::new("unsynced");
+    let (site, ours) = (scratch.0.join("site"), scratch.0.join("applied"));
+    for directory in [&site, &ours] {
+        fs::create_dir(directory).expect("created");
+    }
+    let mut sources = Sources::new(vec![site.clone(), ours.clone()], "node");
+    sources.directories.durable[1] = true;
+    let read = |sources: &mut Sources, second: u64| {
+        sources.read(Instant(second * 1_000_000_000));
+        sources.directories.take_unsynced().into_iter().collect::<Vec<_>>()
+    };
+    assert!(read(&mut sources, 1).is_empty());
+    fs::write(site.join("web.yaml"), manifest("web", "a")).expect("written");
+    fs::write(site.join("bad.yaml"), "kind: Pod\nmetadata: {").expect("written");
+    fs::write(ours.join("db.yaml"), manifest("db", "a")).expect("written");
+    assert_eq!(read(&mut sources, 2), [site.clone(), site.join("web.yaml")]);
+    assert!(read(&mut sources, 3).is_empty(), "once");
+    fs::write(site.join("bad.yaml"), manifest("bad", "a")).expect("written");
+    assert_eq!(read(&mut sources, 4), [site.clone(), site.join("bad.yaml")]);
+    fs::remove_file(site.join("bad.yaml")).expect("removed");
+    fs::remove_file(ours.join("db.yaml")).expect("removed");
+    assert_eq!(read(&mut sources, 5), [site]);
+}
+
 /// Waits for the kernel to say that something changed, and reads it.
 fn news(sources: &mut Sources) {
     let deadline = std::time::Instant::now() + Duration::from_secs(5);
