@@ -51,7 +51,10 @@ fn down(mut context: Context, mut parser: Parser) -> Outcome {
     let config = config(&context.root, options, true)?;
     end_agent(&Paths::new(&config.root))?;
     let done = start(config)?;
-    println!("all pods have ended; images and manifests stay, and the next agent starts the pods again");
+    println!(
+        "all pods have ended; images, manifests and records stay: the next agent starts the pods again, except \
+         those that have finished"
+    );
     Ok(done)
 }
 

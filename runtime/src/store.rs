@@ -265,6 +265,10 @@ mod tests {
                 attempts: 3,
                 last_exit: Some(exit.clone()),
                 previous_exit: Some(RecordedExit { number: 1, id: Some("ab".repeat(32)), ..exit }),
+                process: Some(RunProcess {
+                    user: User { uid: 7, gid: 8, supplemental_groups: vec![9] },
+                    stop_signal: 2,
+                }),
                 decided: Some(Moment::ThisBoot(Instant(6))),
                 ..ContainerRecord::default()
             }],

@@ -32,6 +32,35 @@ fn down_stops_the_pods_in_order_and_gives_them_their_grace() {
 }
 
 #[test]
+fn after_down_what_has_finished_stays_finished_and_the_rest_continues_its_counts() {
+    let mut device = Device::start();
+    for (name, steps, policy) in [
+        ("job", "print done", "Never"),
+        ("once", "print up then sleep", "Never"),
+        ("web", "print up then sleep", "Always"),
+    ] {
+        let pod = manifest::pod_with(name, steps, &format!("restartPolicy: {policy}"));
+        device.write_manifest(&format!("{name}.yaml"), &pod);
+    }
+    device.pod("job").wait_phase("Succeeded");
+    device.pod("once").wait_log("app", "up");
+    device.pod("web").wait_log("app", "up");
+    let of = |device: &Device, name: &str| device.pod(name).status();
+    let (job, web) = (of(&device, "job"), of(&device, "web"));
+    device.nodlet(["down"]).ok();
+    assert_eq!(device.agent_ended(), 0);
+    device.start_agent();
+    device.pod("web").wait_ready();
+    let now = of(&device, "web");
+    assert_eq!(now["startTime"], web["startTime"]);
+    assert_eq!(now["containerStatuses"][0]["restartCount"], 1, "{now}");
+    assert!(now["containerStatuses"][0]["lastState"]["terminated"].is_object(), "{now}");
+    assert_eq!(of(&device, "job")["containerStatuses"], job["containerStatuses"]);
+    assert_eq!(device.pod("once").phase(), "Failed");
+    device.nodlet(["down"]).ok();
+}
+
+#[test]
 fn a_container_that_ignores_term_is_killed_when_its_grace_is_over() {
     let device = Device::start();
     device.write_manifest(

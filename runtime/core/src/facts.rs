@@ -37,7 +37,7 @@ pub use observation::{
     SandboxFailure, StartFailure, StartFailureReason, Starved, StorageUsage,
 };
 pub use record::{ContainerRecord, FoundCondition, LastShown, PodPhase, Record, RecordedExit};
-pub use run::{Health, StartedContainer, User};
+pub use run::{Health, RunProcess, StartedContainer, User};
 pub(crate) use shutdown::{EndCause, EndRequest};
 pub use shutdown::{Shutdown, ShutdownGroup, ShutdownScope};
 

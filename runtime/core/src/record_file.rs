@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::facts::{
     ClientCondition, ConditionType, ContainerRecord, FoundCondition, LastShown, PodPhase, Record,
-    RecordedExit,
+    RecordedExit, RunProcess,
 };
 use crate::time::{Anchor, Instant, Moment, Timestamp};
 
@@ -97,6 +97,9 @@ struct ContainerOnFlash {
     image_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     container_id: Option<String>,
+    /// Absent in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    process: Option<RunProcess>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     decided: Option<TimeOnFlash>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -172,6 +175,7 @@ impl OnFlash<'_> {
             image: container.image.clone(),
             image_id: container.image_id.clone(),
             container_id: container.container_id.clone(),
+            process: container.process.clone(),
             decided: container.decided.map(|moment| TimeOnFlash::new(moment, anchor)),
             redefined: container.redefined,
             superseded: container.superseded,
@@ -221,6 +225,7 @@ impl OnFlash<'_> {
             image: container.image,
             image_id: container.image_id,
             container_id: container.container_id,
+            process: container.process,
             decided: container.decided.map(|when| when.into_moment(same_boot)),
             redefined: container.redefined,
             superseded: container.superseded,

@@ -190,12 +190,12 @@ fn container_status(
             status["allocatedResources"] = allocated;
         }
     }
-    if let Some(started) = container.started() {
-        status["stopSignal"] = signal::name(started.stop_signal).into();
+    if let Some(process) = identity.and_then(|identity| identity.process) {
+        status["stopSignal"] = signal::name(process.stop_signal).into();
         status["user"] = json!({ "linux": {
-            "uid": started.user.uid,
-            "gid": started.user.gid,
-            "supplementalGroups": started.user.supplemental_groups,
+            "uid": process.user.uid,
+            "gid": process.user.gid,
+            "supplementalGroups": process.user.supplemental_groups,
         }});
     }
     if !spec.volume_mounts.is_empty() {

@@ -245,10 +245,10 @@ impl Paths {
         ]
     }
 
-    /// The directories that `nodlet down` removes: everything but images, manifests and settings. The one with the
-    /// agent's lock is the last.
+    /// The directories that `nodlet down` removes: everything but images, manifests, records and settings. The one with
+    /// the agent's lock is the last.
     pub fn removed_by_down(&self) -> Vec<PathBuf> {
-        vec![self.pods(), self.records(), self.run()]
+        vec![self.pods(), self.run()]
     }
 }
 
@@ -288,6 +288,8 @@ mod tests {
             Some(&paths.run()),
             "the lock stays until the rest is removed"
         );
-        assert!(!paths.removed_by_down().iter().any(|path| paths.applied_manifests().starts_with(path)));
+        for kept in [paths.applied_manifests(), paths.records()] {
+            assert!(!paths.removed_by_down().iter().any(|path| kept.starts_with(path)), "{kept:?}");
+        }
     }
 }

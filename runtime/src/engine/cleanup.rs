@@ -230,7 +230,7 @@ pub(super) async fn end_unreadable(known: &Cgroups, uid: &str, directory: &Path)
     }
 }
 
-/// Ends `nodlet down`: removes everything of nodlet but images, manifests and settings.
+/// Ends `nodlet down`: removes everything of nodlet but images, manifests, records and settings.
 pub(super) async fn clean_up(shell: &Shell) -> Result<(), EngineError> {
     shell.machine.network.borrow_mut().remove().map_err(EngineError::Network)?;
     shell.machine.cgroups.remove_all().map_err(EngineError::Cgroups)?;

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ClientCondition, Deletion, FoundCondition, Health, PodPhase, StartedContainer};
+use super::{ClientCondition, Deletion, FoundCondition, Health, PodPhase, RunProcess, StartedContainer};
 use crate::spec::ProbeKind;
 use crate::time::{Instant, Moment};
 
@@ -192,6 +192,8 @@ pub struct HandedOverIdentity {
     pub id: Rc<str>,
     pub image: Rc<str>,
     pub image_id: Rc<str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<RunProcess>,
 }
 
 /// A run that had ended.

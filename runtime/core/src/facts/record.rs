@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ClientCondition, ConditionType};
+use super::{ClientCondition, ConditionType, RunProcess};
 use crate::spec::{PodSpec, RestartPolicy};
 use crate::time::Moment;
 
@@ -174,6 +174,9 @@ pub struct ContainerRecord {
     pub image_id: Option<String>,
     /// `containerID` of the newest run without its scheme, 64 hex digits.
     pub container_id: Option<String>,
+    /// `user` and `stopSignal` of the newest run, of a finished pod, which continues to show them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<RunProcess>,
     /// When the run of an ephemeral container was decided, which shows whether that was in the present
     /// sandbox.
     #[serde(default)]

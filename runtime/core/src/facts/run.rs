@@ -45,6 +45,22 @@ pub struct StartedContainer {
     pub stop_signal: i32,
 }
 
+impl StartedContainer {
+    /// What the status of a finished pod continues to show of the run's process.
+    pub(crate) fn process(&self) -> RunProcess {
+        RunProcess { user: self.user.clone(), stop_signal: self.stop_signal }
+    }
+}
+
+/// `user` and `stopSignal` of a container status.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunProcess {
+    /// The user and groups of the first process.
+    pub user: User,
+    /// The number of the signal that asks the container to end.
+    pub stop_signal: i32,
+}
+
 /// `user.linux` of a container status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {

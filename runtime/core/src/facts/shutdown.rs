@@ -19,7 +19,7 @@ pub struct Shutdown {
 /// The scope of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ShutdownScope {
-    /// This agent, which is to leave nothing behind (`nodlet down`).
+    /// This agent, which is to leave only records behind (`nodlet down`): its pods run again under the next agent.
     Agent,
     /// The machine: its pods are shown as ended by the shutdown, and run again after the reboot.
     Machine,

@@ -83,13 +83,13 @@ impl PodState {
     pub(super) fn end(&mut self, now: Instant, end: EndRequest) {
         let is_undecided = self.is_active() && self.outcome.terminal().is_none();
         let decided = match end.cause {
-            EndCause::Shutdown(ShutdownScope::Agent) => None,
-            EndCause::Shutdown(ShutdownScope::Machine) => {
-                Some((shutdown::terminal_phase(), shutdown::may_run_again(self.policy(), &self.containers)))
+            EndCause::Shutdown(ShutdownScope::Agent | ShutdownScope::Machine) => {
+                (shutdown::terminal_phase(), shutdown::may_run_again(self.policy(), &self.containers))
             }
-            EndCause::Fence => Some((fence::terminal_phase(), fence::may_run_again(self.policy()))),
+            EndCause::Fence => (fence::terminal_phase(), fence::may_run_again(self.policy())),
         };
-        if let Some((terminal, may_run_again)) = decided.filter(|_| is_undecided) {
+        if is_undecided {
+            let (terminal, may_run_again) = decided;
             self.outcome.decide(terminal);
             if may_run_again {
                 self.interrupt();
@@ -250,7 +250,7 @@ impl PodState {
         let is_saved = self.journal.is_at_rest();
         // The supervisor keeps the exits until the record has them.
         let is_over = matches!(self.stage, Stage::Stopped)
-            && (kept && (with_agent || is_saved) || self.is_unwanted() || self.journal.has_terminal());
+            && (kept && is_saved || self.is_unwanted() || self.journal.has_terminal());
         // An update of the volumes would make their directories again.
         if !self.volume_files.is_updating()
             && let Some(earlier) = self.sandbox.due_removal(now, !is_over)
@@ -271,7 +271,7 @@ impl PodState {
                 self.settle(now);
             } else if self.outcome.resumes() && is_saved {
                 self.removal.drop_for(self.pod.clone());
-            } else if kept && self.outcome.terminal().is_none() && is_saved {
+            } else if kept && with_agent && self.outcome.final_phase().is_none() && is_saved {
                 self.removal.drop_pod();
             }
         }

@@ -186,6 +186,40 @@ fn finished_pods_and_never_pods_do_not_run_again_after_a_shutdown() {
 }
 
 #[test]
+fn the_end_of_an_agent_that_takes_its_pods_down_is_like_that_of_its_machine() {
+    let finished = pod(RestartPolicy::OnFailure).uid("finished").named("finished");
+    let once = pod(RestartPolicy::Never).uid("once").named("once").with([container("runs")]);
+    // Exits with 0 when it is asked to end, and has not finished by that.
+    let asked = pod(RestartPolicy::OnFailure).uid("asked").named("asked").with([container("asked")]);
+    let mut sim = Sim::empty(|name, number| match (name, number) {
+        ("app", _) => Fate::Exits(0, secs(1)),
+        ("asked", 0) => Fate::Exits(0, secs(6)),
+        _ => Fate::Runs,
+    });
+    for pod in [finished, once, asked] {
+        sim.want(pod);
+    }
+    sim.run_until(secs(5));
+    let started = of(&sim, "asked")["startTime"].clone();
+    sim.weather.failures = 100;
+    sim.later(secs(0), down());
+    sim.run_until(secs(7));
+    sim.weather.failures = 0;
+    sim.run_until(secs(60));
+    assert!(sim.node.is_empty(), "{}", sim.log);
+    sim.reboot();
+    sim.run_until(secs(90));
+    assert_eq!(of(&sim, "finished")["phase"], "Succeeded");
+    let once = of(&sim, "once");
+    assert_eq!((&once["phase"], &once["reason"]), (&"Failed".into(), &"Terminated".into()));
+    let asked = of(&sim, "asked");
+    assert_eq!((&asked["phase"], &asked["startTime"]), (&"Running".into(), &started), "{asked}");
+    assert_eq!(asked["containerStatuses"][0]["restartCount"], 1);
+    assert_eq!(asked["containerStatuses"][0]["lastState"]["terminated"]["exitCode"], 0);
+    assert_eq!(sim.alive(&"once".into(), 0), None);
+}
+
+#[test]
 fn a_start_that_is_under_way_then_runs_again_whatever_it_ends_with() {
     let mut sim = Sim::new(pod(RestartPolicy::OnFailure), |_, number| match number {
         0 => Fate::Exits(0, secs(0)),

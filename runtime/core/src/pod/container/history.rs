@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
-use crate::facts::{Exit, HandedOverExit, RecordedExit, StartFailure, StartedContainer};
+use crate::facts::{Exit, HandedOverExit, RecordedExit, RunProcess, StartFailure, StartedContainer};
 use crate::time::{Instant, Moment};
 
 /// Reason of a container that ended, or waits, because all containers restart.
@@ -42,12 +42,14 @@ pub(crate) struct Ended {
     pub(crate) id: Option<Rc<str>>,
 }
 
-/// The image and container ID of the newest run.
+/// The image, the container ID and the process of the newest run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) id: Rc<str>,
     pub(crate) image: Rc<str>,
     pub(crate) image_id: Rc<str>,
+    /// `None` in records of pods that had not finished.
+    pub(crate) process: Option<RunProcess>,
 }
 
 impl Ended {
@@ -175,6 +177,7 @@ impl RunHistory {
                 id: started.id.clone(),
                 image: started.image.clone(),
                 image_id: started.image_id.clone(),
+                process: Some(started.process()),
             }),
             (None, Some(recorded)) => Some((**recorded).clone()),
             (None, None) => None,

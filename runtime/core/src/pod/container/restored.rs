@@ -33,6 +33,7 @@ impl ContainerState {
             image: identity.as_ref().map(|identity| identity.image.to_string()),
             image_id: identity.as_ref().map(|identity| identity.image_id.to_string()),
             container_id: identity.as_ref().map(|identity| identity.id.to_string()),
+            process: identity.filter(|_| is_over).and_then(|identity| identity.process),
             decided: self.decided().filter(|_| attempts > 0),
             redefined: self.restarts.is_redefined(),
             superseded: self.was_superseded(),
@@ -48,7 +49,8 @@ impl ContainerState {
         self.restarts.restore(record.superseded, record.redefined, false);
         if let Some(id) = &id {
             let (image, image_id) = (text(&record.image), text(&record.image_id));
-            self.history.restore_identity(Identity { id: Rc::clone(id), image, image_id });
+            let process = record.process.clone();
+            self.history.restore_identity(Identity { id: Rc::clone(id), image, image_id, process });
         }
         if record.superseded {
             return self.history.restore_ends(Some(Ended::superseded(newest)), None);
@@ -87,6 +89,7 @@ impl ContainerState {
                 id: identity.id.clone(),
                 image: identity.image.clone(),
                 image_id: identity.image_id.clone(),
+                process: identity.process.clone(),
             }),
             ended: history.ended().map(Ended::to_handed_over),
             previous: history.previous().map(Ended::to_handed_over),
@@ -114,8 +117,8 @@ impl ContainerState {
         };
         self.current = CurrentRun::restored(run, number, newest, left.decided);
         self.history.restore_started(&left.started);
-        if let Some(HandedOverIdentity { id, image, image_id }) = left.recorded.clone() {
-            self.history.restore_identity(Identity { id, image, image_id });
+        if let Some(HandedOverIdentity { id, image, image_id, process }) = left.recorded.clone() {
+            self.history.restore_identity(Identity { id, image, image_id, process });
         }
         self.history
             .restore_ends(left.ended.as_ref().map(Ended::from), left.previous.as_ref().map(Ended::from));
