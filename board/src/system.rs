@@ -34,7 +34,7 @@ mod trial;
 use health::Pods;
 use receive::VERSION;
 pub(crate) use receive::{COMMENT, SIGNATURE_BYTES};
-use state::{Choice, Program, STARTS, State};
+use state::{Before, Choice, Program, STARTS, State};
 use store::Store;
 pub(crate) use trial::{agent_program, give_up_trial};
 
@@ -152,14 +152,15 @@ fn install(context: &Context, store: &Store, file: &str, options: &Options) -> R
             trial.program.version
         )));
     }
-    let ready = match health::ready(&context.root) {
-        Ok(ready) => ready,
+    let boot = trial::boot_id();
+    let before = match health::before(&context.root, boot.clone()) {
+        Ok(before) => before,
         // The board may need an update to get a working agent.
         Err(failure) if failure.is_disconnected() => {
             eprintln!(
                 "warning: the health of the pods before the update is unknown, because no agent is running"
             );
-            Vec::new()
+            Before { boot, ..Before::default() }
         }
         Err(failure) => return Err(failure),
     };
@@ -210,7 +211,7 @@ fn install(context: &Context, store: &Store, file: &str, options: &Options) -> R
     // An executable that is open for writing cannot be executed.
     drop(new);
     let version = received.version.clone();
-    state.install(image, Program { digest: received.digest, version: received.version }, ready);
+    state.install(image, Program { digest: received.digest, version: received.version }, before);
     store.write(&state).map_err(failed("save the record of updates"))?;
     store.clean(&state);
     drop(lock);

@@ -4,8 +4,10 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use nodlet_core::time::Timestamp;
 use serde_json::Value;
 
+use super::state::Before;
 use crate::client::{Client, Response, WatchFlow};
 use crate::failure::Failure;
 
@@ -30,14 +32,28 @@ pub(super) enum Pods<'a> {
 /// # Errors
 /// The first check that failed.
 pub(super) fn check(root: &Path, pods: &Pods<'_>) -> Result<(), Failure> {
+    check_agent(root)?;
+    check_pods(root, pods)
+}
+
+/// Checks that the agent responds, and that its loop makes progress.
+///
+/// # Errors
+/// It does not.
+pub(super) fn check_agent(root: &Path) -> Result<(), Failure> {
     // The agent's loop itself has to look for this pod, which no board has; a dry run deletes nothing.
     let pod = "/api/v1/namespaces/default/pods/nodlet.healthcheck.none?dryRun=All";
     match ask(root, "DELETE", pod)? {
-        response if response.code == 404 => {}
-        response => {
-            return Err(Failure::new(format!("the agent responds with HTTP status {}", response.code)));
-        }
+        response if response.code == 404 => Ok(()),
+        response => Err(Failure::new(format!("the agent responds with HTTP status {}", response.code))),
     }
+}
+
+/// Checks that these pods are ready.
+///
+/// # Errors
+/// Some are not, or the agent does not respond.
+pub(super) fn check_pods(root: &Path, pods: &Pods<'_>) -> Result<(), Failure> {
     if matches!(pods, Pods::Any) {
         return Ok(());
     }
@@ -72,9 +88,27 @@ pub(super) fn wait_for_pods(client: &Client, end: Instant) {
     }
 }
 
-/// The names of the pods that are ready now.
-pub(super) fn ready(root: &Path) -> Result<Vec<String>, Failure> {
-    Ok(list(root)?.iter().filter(|pod| is_ready(pod)).map(name).collect())
+/// The pods that are ready now, and how long the slowest of them needed for that.
+pub(super) fn before(root: &Path, boot: String) -> Result<Before, Failure> {
+    let list = list(root)?;
+    let ready = || list.iter().filter(|pod| is_ready(pod));
+    let slowest_start = ready().filter_map(seconds_to_ready).max().unwrap_or(0);
+    Ok(Before { ready: ready().map(name).collect(), slowest_start, boot })
+}
+
+/// The seconds from the first start of a pod's existing runs until the pod was ready, which include its init
+/// containers and restarts.
+fn seconds_to_ready(pod: &Value) -> Option<u64> {
+    let time = |text: &Value| Timestamp::parse(text.as_str()?).map(|time| time.0 / 1_000_000_000);
+    let lists = ["initContainerStatuses", "containerStatuses"].map(|key| pod["status"][key].as_array());
+    let states = lists.into_iter().flatten().flatten().map(|container| &container["state"]);
+    let begun = states
+        .filter_map(|state| {
+            time(&state["running"]["startedAt"]).or_else(|| time(&state["terminated"]["startedAt"]))
+        })
+        .min()?;
+    let ready = condition_ready(pod).and_then(|ready| time(&ready["lastTransitionTime"]))?;
+    u64::try_from(ready.saturating_sub(begun)).ok()
 }
 
 fn list(root: &Path) -> Result<Vec<Value>, Failure> {
@@ -107,9 +141,12 @@ fn name(pod: &Value) -> String {
     format!("{}/{}", part("namespace"), part("name"))
 }
 
+fn condition_ready(pod: &Value) -> Option<&Value> {
+    pod["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == "Ready")
+}
+
 fn is_ready(pod: &Value) -> bool {
-    let conditions = pod["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
-    conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+    condition_ready(pod).is_some_and(|condition| condition["status"] == "True")
 }
 
 /// Whether a pod should run and is not ready.
@@ -178,6 +215,27 @@ mod tests {
             let why = check(&agent("bad", pods(&some)), &these).expect_err("it is not ready").to_string();
             assert!(why.contains("pod default/bad is not ready"), "{why}");
         }
-        assert_eq!(ready(&agent("ready", pods(&some).split_off(1))).expect("it answers"), ["default/web"]);
+        let before = before(&agent("ready", pods(&some).split_off(1)), "boot".into()).expect("it answers");
+        assert_eq!((before.ready, before.slowest_start), (vec!["default/web".to_owned()], 0));
+    }
+
+    #[test]
+    fn the_slowest_pod_defines_how_long_pods_may_start() {
+        let ready = |name: &str, started: &str, ready: &str| {
+            format!(
+                r#"{{"metadata": {{"namespace": "default", "name": "{name}"}}, "status": {{"phase": "Running",
+                    "initContainerStatuses": [{{"state": {{"terminated": {{"startedAt": "{started}"}}}}}}],
+                    "containerStatuses": [{{"state": {{"running": {{"startedAt": "2026-11-25T10:02:00Z"}}}}}}],
+                    "conditions": [{{"type": "Ready", "status": "True", "lastTransitionTime": "{ready}"}}]}}}}"#
+            )
+        };
+        let some = [
+            ready("quick", "2026-11-25T10:01:58Z", "2026-11-25T10:02:01Z"),
+            ready("slow", "2026-11-25T10:01:00Z", "2026-11-25T10:02:30Z"),
+            pod("other", "Running", "False"),
+        ];
+        let root = agent("slowest", pods(&some.join(",")).split_off(1));
+        let before = before(&root, "boot".into()).expect("it answers");
+        assert_eq!((before.ready.len(), before.slowest_start), (2, 90));
     }
 }

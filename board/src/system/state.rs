@@ -32,8 +32,19 @@ pub(crate) struct Trial {
     pub(crate) program: Program,
     /// How often the update was started.
     pub(crate) starts: u32,
-    /// Pods that were ready when the update was installed: `NAMESPACE/NAME`.
+    /// The health before the update, with which that during the trial is compared.
+    pub(crate) before: Before,
+}
+
+/// The health of a board when an update was installed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Before {
+    /// Pods that were ready: `NAMESPACE/NAME`.
     pub(crate) ready: Vec<String>,
+    /// The seconds that the slowest of these pods needed from its start until it was ready.
+    pub(crate) slowest_start: u64,
+    /// The boot; in a later one, the pods start anew.
+    pub(crate) boot: String,
 }
 
 /// The result of the last update.
@@ -64,9 +75,9 @@ pub(crate) enum Choice {
 
 impl State {
     /// Puts a received and verified update on trial.
-    pub(crate) fn install(&mut self, image: String, program: Program, ready: Vec<String>) {
+    pub(crate) fn install(&mut self, image: String, program: Program, before: Before) {
         self.image = image;
-        self.trial = Some(Trial { program, starts: 0, ready });
+        self.trial = Some(Trial { program, starts: 0, before });
     }
 
     /// Chooses the program at a start of the agent. `image` is the digest of the image's own nodlet. If it
@@ -142,7 +153,11 @@ mod tests {
 
     fn with_trial(name: &str) -> State {
         let mut state = State::default();
-        state.install("image".into(), program(name), vec!["default/web".into()]);
+        state.install(
+            "image".into(),
+            program(name),
+            Before { ready: vec!["default/web".into()], ..Before::default() },
+        );
         state
     }
 
@@ -150,7 +165,7 @@ mod tests {
     fn an_update_is_tried_and_kept() {
         let mut state = State::default();
         assert_eq!(state.begin("image"), Choice::Image);
-        state.install("image".into(), program("a"), Vec::new());
+        state.install("image".into(), program("a"), Before::default());
         assert_eq!(state.begin("image"), Choice::Trial(program("a")));
         state.keep();
         assert_eq!(state.last, Some(Last { version: "1.a".into(), returned: None }));
@@ -175,7 +190,7 @@ mod tests {
         let mut state = with_trial("a");
         state.begin("image");
         state.keep();
-        state.install("image".into(), program("b"), Vec::new());
+        state.install("image".into(), program("b"), Before::default());
         assert_eq!(state.begin("image"), Choice::Trial(program("b")));
         assert!(state.needs("a") && state.needs("b") && !state.needs("c"));
         state.go_back("it hung");
@@ -189,7 +204,7 @@ mod tests {
         let mut state = with_trial("a");
         state.begin("image");
         state.keep();
-        state.install("image".into(), program("b"), Vec::new());
+        state.install("image".into(), program("b"), Before::default());
         assert_eq!(state.begin("another"), Choice::Image);
         assert!(!state.needs("a") && !state.needs("b"));
         let last = state.last.expect("it is known");
@@ -201,7 +216,7 @@ mod tests {
         let mut state = with_trial("a");
         let choice = state.begin("image");
         state.keep();
-        state.install("image".into(), program("b"), Vec::new());
+        state.install("image".into(), program("b"), Before::default());
         let tried = state.begin("image");
         state.reject(&tried, "its file is damaged");
         assert_eq!(state.begin("image"), Choice::Kept(program("a")));

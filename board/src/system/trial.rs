@@ -15,7 +15,7 @@ use nix::sys::wait::WaitStatus;
 use nix::unistd::{ForkResult, fork};
 
 use super::health::{self, Pods};
-use super::state::{Choice, STARTS, State};
+use super::state::{Before, Choice, STARTS, State};
 use super::store::{self, Lock, Store};
 use crate::board_json::Rules;
 use crate::boot::crash_count;
@@ -49,7 +49,7 @@ pub(crate) fn agent_program(root: &Path, image: &Path, rules: &Rules) -> PathBuf
             None
         }
     };
-    let (choice, ready) = choose(&store, image, lock.is_some());
+    let (choice, before) = choose(&store, image, lock.is_some());
     match choice {
         Choice::Image => image.to_owned(),
         Choice::Kept(program) => {
@@ -70,7 +70,7 @@ pub(crate) fn agent_program(root: &Path, image: &Path, rules: &Rules) -> PathBuf
         Choice::Trial(program) => {
             note(format_args!("testing nodlet {} for {} s", program.version, rules.healthy_after));
             // Without a watching process the trial would never end.
-            match lock.map(|lock| watch_this_process(root, &store, rules, &ready, lock)) {
+            match lock.map(|lock| watch_this_process(root, &store, rules, &before, lock)) {
                 Some(Ok(())) => store.program(&program.digest),
                 Some(Err(error)) => {
                     note(format_args!("failed to watch the update on trial: {error}"));
@@ -110,26 +110,26 @@ fn count_start(text: &str, now: u64) -> (String, bool) {
     (starts.iter().map(|start| format!("{start}\n")).collect(), too_often)
 }
 
-/// Chooses the next program by the state, and saves the changed state first. Also returns the pods that were
-/// ready before.
-fn choose(store: &Store, image: &Path, may_try: bool) -> (Choice, Vec<String>) {
+/// Chooses the next program by the state, and saves the changed state first. Also returns the health before the
+/// update.
+fn choose(store: &Store, image: &Path, may_try: bool) -> (Choice, Before) {
     // A failure to lock is ignored: on a read-only medium nobody changes the state.
     let _lock = store.changing();
     let mut state = match store.read() {
         Ok(state) => state,
         Err(error) => {
             note(format_args!("the record of updates is damaged, the image's nodlet runs: {error}"));
-            return (Choice::Image, Vec::new());
+            return (Choice::Image, Before::default());
         }
     };
     if state.kept.is_none() && state.trial.is_none() {
-        return (Choice::Image, Vec::new());
+        return (Choice::Image, Before::default());
     }
     let digest = match store::digest_of(image) {
         Ok(digest) => digest,
         Err(error) => {
             note(format_args!("failed to read {}: {error}", image.display()));
-            return (Choice::Image, Vec::new());
+            return (Choice::Image, Before::default());
         }
     };
     loop {
@@ -141,17 +141,16 @@ fn choose(store: &Store, image: &Path, may_try: bool) -> (Choice, Vec<String>) {
                 note(format_args!("failed to save the record of updates: {error}"));
                 // An uncounted start could be repeated for ever.
                 if matches!(choice, Choice::Trial(_)) {
-                    return (saved.settled(), Vec::new());
+                    return (saved.settled(), Before::default());
                 }
             }
         }
         let (Choice::Kept(program) | Choice::Trial(program)) = &choice else {
-            return (choice, Vec::new());
+            return (choice, Before::default());
         };
         match store.verify(&program.digest) {
             Ok(()) => {
-                let ready = state.trial.map(|trial| trial.ready).unwrap_or_default();
-                return (choice, ready);
+                return (choice, state.trial.map(|trial| trial.before).unwrap_or_default());
             }
             Err(error) => {
                 let saved = state.clone();
@@ -188,7 +187,7 @@ fn watch_this_process(
     root: &Path,
     store: &Store,
     rules: &Rules,
-    ready: &[String],
+    before: &Before,
     lock: Lock,
 ) -> io::Result<()> {
     // SAFETY: two integers; the result is a new descriptor or -1.
@@ -222,7 +221,7 @@ fn watch_this_process(
             let _ = nix::unistd::setsid();
             // SAFETY: a C string that outlives the call.
             unsafe { libc::prctl(libc::PR_SET_NAME, c"nodlet:trial".as_ptr()) };
-            watch(root, store, rules, ready, &agent);
+            watch(root, store, rules, before, &agent);
             drop(lock);
             std::process::exit(0)
         }
@@ -230,13 +229,22 @@ fn watch_this_process(
 }
 
 /// Watches the agent until the trial is decided, or the agent has ended.
-fn watch(root: &Path, store: &Store, rules: &Rules, ready: &[String], agent: &OwnedFd) {
-    let mut watch = Watch::new(Instant::now(), Duration::from_secs(rules.healthy_after));
+fn watch(root: &Path, store: &Store, rules: &Rules, before: &Before, agent: &OwnedFd) {
+    let starting = starting(before, &boot_id());
+    let mut watch = Watch::new(Instant::now(), Duration::from_secs(rules.healthy_after), starting);
+    let check = || match health::check_agent(root) {
+        Err(failure) => Health::AgentFailed(failure.to_string()),
+        Ok(()) => match health::check_pods(root, &Pods::These(&before.ready)) {
+            Err(failure) if failure.is_disconnected() => Health::AgentFailed(failure.to_string()),
+            Err(failure) => Health::PodsNotReady(failure.to_string()),
+            Ok(()) => Health::Good,
+        },
+    };
     loop {
         if has_ended(agent, BETWEEN) {
             return;
         }
-        let health = health::check(root, &Pods::These(ready)).map_err(|failure| failure.to_string());
+        let health = check();
         // An agent that has ended is no reason to give up the update at once: the board may be going down.
         if has_ended(agent, Duration::ZERO) {
             return;
@@ -320,15 +328,50 @@ fn has_ended(process: &OwnedFd, within: Duration) -> bool {
 /// The least time for which an agent must be unhealthy to count as hung.
 const HUNG: Duration = Duration::from_secs(45);
 
-/// How long all starts of a trial may take, without reboots.
+/// The longest time for which the pods may start after a reboot, however long they needed before.
+const LONGEST_START: Duration = Duration::from_secs(15 * 60);
+
+/// The identifier of this boot.
+pub(super) fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// For how long unready pods are no reason to give up the update: no time in the boot in which it was installed,
+/// since the pods ran on; else twice what the slowest pod needed before the update.
+fn starting(before: &Before, boot: &str) -> Duration {
+    match before.boot == boot {
+        true => Duration::ZERO,
+        false => Duration::from_secs(before.slowest_start.saturating_mul(2)).min(LONGEST_START),
+    }
+}
+
+/// The longest time of one start of a trial in which an update is neither kept nor given up.
+fn longest_of_start(healthy_after: Duration, starting: Duration) -> Duration {
+    (HUNG + healthy_after) * 4 + starting
+}
+
+/// How long all starts of a trial may take, without the reboots between them.
 pub(super) fn longest(rules: &Rules) -> Duration {
-    (HUNG + Duration::from_secs(rules.healthy_after)) * 5 * STARTS
+    let healthy_after = Duration::from_secs(rules.healthy_after);
+    (longest_of_start(healthy_after, LONGEST_START) + healthy_after) * STARTS
+}
+
+/// The result of one check.
+#[derive(Debug)]
+enum Health {
+    Good,
+    /// The agent does not respond, or its loop does not turn.
+    AgentFailed(String),
+    /// The agent is well, and a pod that was ready before is not.
+    PodsNotReady(String),
 }
 
 /// The state of the checks of an agent on trial.
 struct Watch {
     begun: Instant,
     healthy_after: Duration,
+    /// For how long after the start pods may become ready.
+    starting: Duration,
     /// Since when every check has succeeded.
     good_since: Option<Instant>,
     last_good: Instant,
@@ -342,20 +385,24 @@ enum Decision {
 }
 
 impl Watch {
-    fn new(now: Instant, healthy_after: Duration) -> Watch {
-        Watch { begun: now, healthy_after, good_since: None, last_good: now }
+    fn new(now: Instant, healthy_after: Duration, starting: Duration) -> Watch {
+        Watch { begun: now, healthy_after, starting, good_since: None, last_good: now }
     }
 
-    fn observe(&mut self, now: Instant, health: Result<(), String>) -> Decision {
+    fn observe(&mut self, now: Instant, health: Health) -> Decision {
         match health {
-            Ok(()) => {
+            Health::Good => {
                 let since = *self.good_since.get_or_insert(now);
                 self.last_good = now;
                 if now - since >= self.healthy_after {
                     return Decision::Keep;
                 }
             }
-            Err(why) => {
+            Health::PodsNotReady(_) if now - self.begun < self.starting => {
+                self.good_since = None;
+                self.last_good = now;
+            }
+            Health::AgentFailed(why) | Health::PodsNotReady(why) => {
                 self.good_since = None;
                 if now - self.last_good >= HUNG.max(self.healthy_after) {
                     let why = why.trim_start_matches("error: ");
@@ -364,7 +411,9 @@ impl Watch {
             }
         }
         // An agent that is healthy only now and then is given up.
-        if self.good_since.is_none() && now - self.begun >= (HUNG + self.healthy_after) * 4 {
+        if self.good_since.is_none()
+            && now - self.begun >= longest_of_start(self.healthy_after, self.starting)
+        {
             return Decision::GoBack("it was never healthy for long enough".into());
         }
         Decision::Wait
@@ -407,7 +456,7 @@ mod tests {
             let digest = written.digest();
             self.store.add_program(&file, &digest)?;
             let program = Program { digest, version: content.into() };
-            state.install(store::digest_of(&self.image())?, program, Vec::new());
+            state.install(store::digest_of(&self.image())?, program, Before::default());
             self.store.write(&state)?;
             self.store.clean(&state);
             Ok(())
@@ -596,15 +645,54 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     /// The second at which the decision is reached, with one check a second, and the decision.
-    fn judge(healthy_after: u32, health: impl Fn(u32) -> bool) -> (u32, Decision) {
+    fn judge_starting(
+        healthy_after: u32,
+        starting: u32,
+        health: impl Fn(u32) -> Result<(), Health>,
+    ) -> (u32, Decision) {
         let begun = Instant::now();
-        let mut watch = Watch::new(begun, SECOND * healthy_after);
+        let mut watch = Watch::new(begun, SECOND * healthy_after, SECOND * starting);
         let judged = (1..10_000).find_map(|second| {
-            let health = if health(second) { Ok(()) } else { Err("error: it hangs".to_owned()) };
+            let health = health(second).err().unwrap_or(Health::Good);
             let decision = watch.observe(begun + SECOND * second, health);
             (decision != Decision::Wait).then_some((second, decision))
         });
         judged.expect("each trial ends")
+    }
+
+    fn judge(healthy_after: u32, health: impl Fn(u32) -> bool) -> (u32, Decision) {
+        let hangs = || Health::AgentFailed("error: it hangs".to_owned());
+        judge_starting(healthy_after, 0, |second| health(second).then_some(()).ok_or_else(hangs))
+    }
+
+    #[test]
+    fn after_a_reboot_pods_have_twice_the_time_that_they_needed_before() {
+        let before = Before { boot: "first".into(), slowest_start: 90, ..Before::default() };
+        assert_eq!(starting(&before, "first"), Duration::ZERO);
+        assert_eq!(starting(&before, "second"), SECOND * 180);
+        let endless = Before { slowest_start: u64::MAX, ..before };
+        assert_eq!(starting(&endless, "second"), LONGEST_START);
+
+        let ready_after = |ready: u32| {
+            move |second: u32| match second > ready {
+                true => Ok(()),
+                false => Err(Health::PodsNotReady("error: pod default/web is not ready".to_owned())),
+            }
+        };
+        let unready = || Decision::GoBack("its agent was not healthy: pod default/web is not ready".into());
+        // The pod needs longer than `healthy-after`.
+        assert_eq!(judge_starting(60, 180, ready_after(100)), (161, Decision::Keep));
+        assert_eq!(judge_starting(60, 0, ready_after(100)), (60, unready()));
+        // The pod never becomes ready.
+        assert_eq!(judge_starting(60, 180, ready_after(9999)), (239, unready()));
+        // An agent that hangs is given up as soon as ever.
+        let hangs = judge_starting(10, 180, |_| Err(Health::AgentFailed("it hangs".to_owned())));
+        assert_eq!(hangs, (45, Decision::GoBack("its agent was not healthy: it hangs".into())));
+        let flaps = judge_starting(60, 180, |second| match second % 30 < 20 {
+            true => Ok(()),
+            false => Err(Health::PodsNotReady("it is not ready".to_owned())),
+        });
+        assert!(SECOND * flaps.0 <= longest_of_start(SECOND * 60, SECOND * 180) + SECOND * 30, "{flaps:?}");
     }
 
     #[test]
