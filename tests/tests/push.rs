@@ -427,6 +427,17 @@ fn verbs_of_the_machine_act_on_the_board() {
 }
 
 #[test]
+fn what_a_power_cut_left_of_the_record_of_a_push_is_removed_at_the_start() {
+    let mut device = Device::start();
+    device.stop_agent();
+    let left = device.path("/var/lib/nodlet/push/redo.new");
+    fs::create_dir_all(left.parent().expect("it has one")).expect("the root can be written to");
+    fs::write(&left, "{").expect("the root can be written to");
+    device.start_agent();
+    device.wait_for("the rest of the record to be removed", || !left.exists());
+}
+
+#[test]
 fn images_are_listed_by_whoever_may_open_the_socket() {
     use std::os::unix::process::CommandExt;
     let device = Device::start();

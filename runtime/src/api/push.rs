@@ -31,6 +31,9 @@ pub const FINISH: &str = "finish";
 /// The name of the record of a push in progress, in the directory of pushes.
 pub const REDO: &str = "redo.json";
 
+/// The name of the record while it is written. A power cut may leave it.
+pub const REDO_NEW: &str = "redo.new";
+
 /// The protocol of the upgraded connection. The process that receives the push reports its protocol versions.
 pub const PROTOCOL: &str = "nodlet-push";
 
@@ -68,9 +71,10 @@ pub(super) fn push(
     Ok(response)
 }
 
-/// Starts a process that finishes a push that a power cut interrupted, if there is one.
+/// Starts a process that finishes a push that a power cut interrupted, or removes what it left, if there is one.
 pub(crate) fn finish(root: &Path) {
-    if !Paths::new(root).push().join(REDO).exists() {
+    let spool = Paths::new(root).push();
+    if ![REDO, REDO_NEW].iter().any(|name| spool.join(name).exists()) {
         return;
     }
     let mut command = Command::new("/proc/self/exe");

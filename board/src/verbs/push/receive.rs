@@ -310,6 +310,7 @@ impl Receiver {
 /// Finishes the push whose record is in the spool, which was interrupted by a power cut or the end of its
 /// process.
 fn finish(root: &Path, spool: &Spool) -> Result<(), End> {
+    Redo::clean(&spool.directory).map_err(refused("remove the rest of an earlier push"))?;
     let Some(redo) = Redo::read(&spool.directory).map_err(refused("read the record of an earlier push"))?
     else {
         return Ok(());

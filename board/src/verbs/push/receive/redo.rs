@@ -29,7 +29,7 @@ use crate::verbs::files::Object;
 pub(super) use nodlet_runtime::api::push::REDO;
 
 /// The temporary name of a record or restored file while it is written.
-const NEW: &str = "redo.new";
+use nodlet_runtime::api::push::REDO_NEW as NEW;
 
 const FORMAT: u32 = 1;
 
@@ -145,6 +145,15 @@ impl Redo {
             removed => removed?,
         }
         sync_directory(spool)
+    }
+
+    /// Removes the part of a record or restored file that a power cut left. The spool's lock must be held.
+    pub(super) fn clean(spool: &Path) -> io::Result<()> {
+        step()?;
+        match fs::remove_file(spool.join(NEW)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the spool has a record.

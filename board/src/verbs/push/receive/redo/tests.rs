@@ -93,6 +93,7 @@ impl Board {
 
     /// Finishes a push as the next receiver does.
     fn finish(&self) -> io::Result<Option<Ended>> {
+        Redo::clean(&self.spool())?;
         let Some(redo) = Redo::read(&self.spool())? else { return Ok(None) };
         match redo.is_back() || self.image().exists() {
             true => self.carry_out(redo).map(Some),
@@ -135,7 +136,9 @@ fn cut_everywhere(name: &str, rejected: Option<&'static str>) -> SortedMap<(Stri
             let finished = board.finish();
             power::lasts(None);
             assert!(board.finish().is_ok(), "cut at {cut} and {second}");
-            assert!(!board.spool().join(REDO).exists(), "cut at {cut} and {second}");
+            for name in [REDO, NEW] {
+                assert!(!board.spool().join(name).exists(), "{name}: cut at {cut} and {second}");
+            }
             *seen.entry(board.state()).or_default() += 1;
             if matches!(finished, Ok(None | Some(Ended::Done(_) | Ended::Back(_)))) {
                 break;
