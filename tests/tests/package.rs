@@ -4,7 +4,7 @@
 //! `cargo xtask guest package` builds two packages and runs these tests, in a virtual machine.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::thread;
@@ -178,9 +178,26 @@ fn remove_ends_pods_and_keeps_data_which_purge_removes() {
     wait_for_pod("web");
     wait_for_pod("applied");
 
+    // Another program has logs beside those of pods, whose agent dies without removing them.
+    let (foreign, link) = ("/var/log/pods/default_other_0000", "/var/log/containers/other.log");
+    fs::create_dir_all(foreign).expect("/var/log can be written to");
+    symlink(Path::new(foreign).join("app/0.log"), link).expect("/var/log can be written to");
+    let logs =
+        format!("/var/log/pods/default_web_{}", pod("web")["metadata"]["uid"].as_str().expect("a UID"));
+    run("dpkg --remove nodlet");
+    fs::create_dir_all(format!("{logs}/app")).expect("/var/log can be written to");
+    symlink(Path::new(&logs).join("app/0.log"), "/var/log/containers/web.log").expect("it can be made");
     run("dpkg --purge nodlet");
     assert_eq!(processes("demo sleep"), [0; 0]);
-    for path in ["/etc/nodlet", "/var/lib/nodlet", "/var/log/pods", "/var/log/containers", "/run/nodlet"] {
+    assert!(Path::new(foreign).is_dir() && fs::read_link(link).is_ok(), "what is not nodlet's stays");
+    assert!(!Path::new(&logs).exists() && fs::read_link("/var/log/containers/web.log").is_err());
+    fs::remove_dir(foreign).and_then(|()| fs::remove_file(link)).expect("they are there");
+    for path in ["/etc/nodlet", "/var/lib/nodlet", "/run/nodlet"] {
+        assert!(!Path::new(path).exists(), "{path} is left");
+    }
+    run(&format!("dpkg --install {FIRST}"));
+    run("dpkg --purge nodlet");
+    for path in ["/var/log/pods", "/var/log/containers"] {
         assert!(!Path::new(path).exists(), "{path} is left");
     }
     assert!(run("getent group nodlet").starts_with("nodlet:"), "files may belong to it");
