@@ -5,6 +5,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
@@ -18,6 +19,12 @@ const CODENAME: &str = "trixie";
 /// the other may.
 const SUITES: &[&str] = &[CODENAME, "stable"];
 
+/// The file beside the lists of packages whose time is that of their update.
+const UPDATED: &str = "updated";
+
+/// The age at which lists of packages are updated again. A mirror keeps the packages of a list for much longer.
+const FRESH: Duration = Duration::from_secs(3600);
+
 /// The unpacked files of a package for a processor, by Debian's names of both. Fetches the package if
 /// necessary.
 pub(crate) fn package(name: &str, processor: &str) -> Result<PathBuf, Failure> {
@@ -30,7 +37,7 @@ pub(crate) fn fetch(names: &[&str], processor: &str) -> Outcome {
     if missing(names, processor)?.is_empty() {
         return Ok(());
     }
-    let dir = work("kernel")?.join("apt");
+    let dir = Apt::directory(processor)?;
     let _lock = lock(&dir)?;
     // The previous owner of the lock may have fetched the same packages.
     let missing = missing(names, processor)?;
@@ -46,7 +53,7 @@ pub(crate) fn fetch(names: &[&str], processor: &str) -> Outcome {
         let record = apt.unpack(package, &dir)?;
         fs::write(record_of(name, processor)?, record)?;
     }
-    Ok(fs::remove_dir_all(&apt.dir)?)
+    Ok(())
 }
 
 /// The packages that are missing, and the directories for their files.
@@ -156,14 +163,27 @@ pub(crate) struct Apt {
 }
 
 impl Apt {
+    /// The directory with the lists of a processor's packages, which all tasks share.
+    pub(crate) fn directory(processor: &str) -> Result<PathBuf, Failure> {
+        Ok(work("apt")?.join(processor))
+    }
+
     /// An apt with updated lists of packages for a processor, from the first suite whose lists apt can
-    /// verify.
+    /// verify. Lists that were updated less than [`FRESH`] ago are used again.
     pub(crate) fn updated(dir: &Path, processor: &str) -> Result<Apt, Failure> {
+        let updated = dir.join(UPDATED);
+        let age = fs::metadata(&updated).and_then(|file| file.modified()).map(|time| time.elapsed());
+        if age.is_ok_and(|age| age.is_ok_and(|age| age < FRESH)) {
+            return Ok(Apt { dir: dir.to_owned() });
+        }
         let mut failures = Vec::new();
         for suite in SUITES {
             let apt = Apt::new(dir, processor, suite)?;
             match run_command(apt.command("apt-get").arg("update")).and_then(|()| apt.require_codename()) {
-                Ok(()) => return Ok(apt),
+                Ok(()) => {
+                    fs::write(&updated, "")?;
+                    return Ok(apt);
+                }
                 Err(Failure(why)) => failures.push(format!("suite {suite}: {why}")),
             }
         }

@@ -155,7 +155,16 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         println!("{}: {} bytes", file.display(), fs::metadata(file)?.len());
     }
     println!("{}: the packages of Debian in it", directory.join("packages").display());
-    print!("{}", boot_commands::of(&profile, &image));
+    let firmware =
+        profile.qemu.as_ref().and_then(|qemu| qemu.firmware.as_ref()).filter(|_| image.disk.is_some());
+    let unpacked = firmware.and_then(|firmware| {
+        let unpacked = debian::package(&firmware.package, &profile.debian);
+        if let Err(Failure(why)) = &unpacked {
+            eprintln!("Warning: the firmware for QEMU was not unpacked, install {}: {why}", firmware.package);
+        }
+        unpacked.ok()
+    });
+    print!("{}", boot_commands::of(&profile, &image, unpacked.as_deref()));
     Ok(())
 }
 

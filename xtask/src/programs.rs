@@ -62,13 +62,16 @@ fn host() -> Result<(&'static str, &'static str, &'static str), Failure> {
 /// Fetches a package with all its dependencies, and unpacks them to `root`.
 fn unpack(package: &str, root: &Path) -> Outcome {
     let (processor, _, _) = host()?;
-    let dir = work("programs")?.join("apt");
+    let dir = Apt::directory(processor)?;
     let _lock = lock(&dir)?;
     // The previous owner of the lock may have fetched the same package.
     if root.is_dir() {
         return Ok(());
     }
     let apt = Apt::updated(&dir, processor)?;
+    // An interrupted task may have left packages of another program.
+    let archives = apt.dir().join("archives");
+    let _ = fs::remove_dir_all(&archives);
     run_command(apt.command("apt-get").args([
         "--option",
         "Debug::NoLocking=1",
@@ -82,17 +85,16 @@ fn unpack(package: &str, root: &Path) -> Outcome {
     let aside = root.with_extension("new");
     let _ = fs::remove_dir_all(&aside);
     fs::create_dir_all(&aside)?;
-    let archives = apt.dir().join("archives");
     // Fails with the package's name if apt has stored it elsewhere.
     only(&archives, package)?;
-    for entry in fs::read_dir(archives)? {
+    for entry in fs::read_dir(&archives)? {
         let archive = entry?.path();
         if archive.extension().is_some_and(|extension| extension == "deb") {
             run_quietly(Command::new("dpkg-deb").arg("--extract").arg(&archive).arg(&aside))?;
         }
     }
     fs::rename(&aside, root)?;
-    Ok(fs::remove_dir_all(apt.dir())?)
+    Ok(fs::remove_dir_all(archives)?)
 }
 
 /// Runs a command without showing it: there is one for each of a hundred packages.

@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 /// A task: its name, its arguments, and its description in a line.
 pub(crate) type Task = (&'static str, &'static str, &'static str);
@@ -146,8 +148,43 @@ pub(crate) fn plain_cargo() -> Command {
 pub(crate) fn run(command: &mut Command) -> Outcome {
     let line = line_of(command);
     eprintln!("$ {line}");
-    let status = command.status().map_err(|error| format!("failed to run {line}: {error}"))?;
+    // cargo shows its own progress.
+    let is_cargo = Path::new(command.get_program()).file_name().is_some_and(|name| name == "cargo");
+    let status = if is_cargo { command.status() } else { with_progress(&line, || command.status()) };
+    let status = status.map_err(|error| format!("failed to run {line}: {error}"))?;
     if status.success() { Ok(()) } else { Err(Failure(format!("{line}: {status}"))) }
+}
+
+/// Delay between two lines about a step that writes nothing itself.
+const PROGRESS: Duration = Duration::from_secs(15);
+
+/// The most characters of a step's name in such a line.
+const NAME: usize = 60;
+
+/// Runs a step that writes nothing for minutes; reports now and then that it still runs.
+pub(crate) fn with_progress<T>(name: &str, step: impl FnOnce() -> T) -> T {
+    with_progress_every(PROGRESS, name, step, &|line| eprintln!("{line}"))
+}
+
+fn with_progress_every<T>(
+    delay: Duration,
+    name: &str,
+    step: impl FnOnce() -> T,
+    say: &(dyn Fn(&str) + Sync),
+) -> T {
+    let shown: String = name.chars().take(NAME).collect();
+    let (end, is_over) = mpsc::channel::<()>();
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while is_over.recv_timeout(delay) == Err(mpsc::RecvTimeoutError::Timeout) {
+                say(&format!("  ... {} s: {shown}", begun.elapsed().as_secs()));
+            }
+        });
+        let value = step();
+        drop(end);
+        value
+    })
 }
 
 pub(crate) fn line_of(command: &Command) -> String {
@@ -157,4 +194,27 @@ pub(crate) fn line_of(command: &Command) -> String {
 
 pub(crate) fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| project().join("target"), PathBuf::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn a_silent_step_is_reported_until_it_ends_and_not_after_it() {
+        let lines = Mutex::new(Vec::new());
+        let said = || lines.lock().expect("nobody panics with it").len();
+        let say = |line: &str| lines.lock().expect("nobody panics with it").push(line.to_owned());
+        let step = || {
+            while said() < 3 {
+                std::thread::yield_now();
+            }
+            7
+        };
+        assert_eq!(with_progress_every(Duration::from_millis(1), &"x".repeat(100), step, &say), 7);
+        let lines = lines.into_inner().expect("nobody panics with it");
+        assert!(lines.iter().all(|line| line.starts_with("  ... 0 s: xxx") && line.len() < 80), "{lines:?}");
+    }
 }

@@ -17,9 +17,15 @@ use crate::image::{self, DeviceImage};
 use crate::profile::{Profile, Qemu};
 use crate::task::{Failure, Outcome};
 
-/// The timeout of conditions: an emulated board is some twenty times slower than a real one, and this machine
-/// may be busy.
+/// How long a condition is waited for while the board's console shows nothing new: an emulated board is some
+/// twenty times slower than a real one, and this machine may be busy.
 pub(super) const PATIENCE: Duration = Duration::from_secs(300);
+
+/// How long a condition is waited for in all: an agent that fails again and again writes to the console for ever.
+const LONGEST: Duration = Duration::from_secs(40 * 60);
+
+/// The lines of a console that an error shows; the file has all.
+const CONSOLE_LINES: usize = 40;
 
 /// A medium with the image of a board, and the firmware that boots from it.
 pub(super) struct Medium {
@@ -272,10 +278,11 @@ impl Board {
         what: &str,
         mut condition: impl FnMut(&mut Board) -> Result<bool, Failure>,
     ) -> Outcome {
-        let end = Instant::now() + PATIENCE;
+        let mut wait = Wait::new(Instant::now());
         while !condition(self)? {
-            if Instant::now() > end {
-                return Err(self.failed(&format!("no {what} in {PATIENCE:?}")));
+            let length = fs::metadata(&self.console).map_or(0, |console| console.len());
+            if let Some(why) = wait.is_over(Instant::now(), length) {
+                return Err(self.failed(&format!("no {what}: {why}")));
             }
             if let Some(status) = self.emulator.try_wait()? {
                 return Err(self.failed(&format!("no {what}: the emulator ended, {status}")));
@@ -334,9 +341,38 @@ impl Board {
         if said { Ok(()) } else { Err(self.failed(&format!("process 1 did not report `{words}`"))) }
     }
 
+    /// An error with the end of the console. The reason comes last, where a terminal shows it.
     pub(super) fn failed(&self, why: &str) -> Failure {
-        let said = fs::read(&self.console).unwrap_or_default();
-        Failure(format!("{why}; the console said:\n{}", text(&said)))
+        let said = text(&fs::read(&self.console).unwrap_or_default());
+        let lines: Vec<&str> = said.lines().collect();
+        let end = lines[lines.len().saturating_sub(CONSOLE_LINES)..].join("\n");
+        let all = self.console.display();
+        Failure(format!("the end of the board's console ({all} has all of it):\n{end}\n\n{why}"))
+    }
+}
+
+/// The wait for a condition, which ends when the board makes no progress any more.
+struct Wait {
+    begun: Instant,
+    /// The length of the console's output, and when it was seen first.
+    console: (u64, Instant),
+}
+
+impl Wait {
+    fn new(now: Instant) -> Wait {
+        Wait { begun: now, console: (0, now) }
+    }
+
+    /// Why the wait is over, if it is, given the length of the console's output.
+    fn is_over(&mut self, now: Instant, console: u64) -> Option<String> {
+        if self.console.0 != console {
+            self.console = (console, now);
+        }
+        if now - self.console.1 > PATIENCE {
+            return Some(format!("the console has shown nothing new for {PATIENCE:?}"));
+        }
+        (now - self.begun > LONGEST)
+            .then(|| format!("not in {LONGEST:?}, and the console still shows new lines"))
     }
 }
 
@@ -344,5 +380,25 @@ impl Drop for Board {
     fn drop(&mut self) {
         let _ = self.emulator.kill();
         let _ = self.emulator.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_lasts_as_long_as_the_console_shows_new_lines_but_not_for_ever() {
+        let begun = Instant::now();
+        let at = |seconds| begun + Duration::from_secs(seconds);
+        let mut wait = Wait::new(begun);
+        // A slow board, which writes a line every four minutes.
+        assert!((1..6).all(|line| wait.is_over(at(line * 240), line).is_none()));
+        assert_eq!(wait.is_over(at(5 * 240 + 300), 5), None);
+        let why = wait.is_over(at(5 * 240 + 301), 5).expect("it is over");
+        assert_eq!(why, "the console has shown nothing new for 300s");
+        let mut wait = Wait::new(begun);
+        let over = (1..10_000).find(|second| wait.is_over(at(*second), *second).is_some());
+        assert_eq!(over, Some(LONGEST.as_secs() + 1));
     }
 }

@@ -15,8 +15,12 @@ use nodlet_tests::manifest;
 use super::{Board, Medium, alone, build, demo_for, flash, prepare, text};
 use crate::profile::{self, Profile, Qemu};
 use crate::programs;
-use crate::task::{Failure, Outcome, run as run_command};
+use crate::task::{Failure, Outcome, run as run_command, with_progress};
 use crate::toolchain::{built, cargo};
+
+/// The flag with the longest time in which the pushed pod must become ready, on a board that is emulated by a busy
+/// machine.
+const PUSH_WAIT: &str = "--wait=30m";
 
 /// Runs the demo as a reader would, on a board that supports it.
 pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
@@ -25,6 +29,17 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
 
 /// Runs the demo; `keep` leaves the board running.
 pub(crate) fn run(name: &str, keep: bool) -> Outcome {
+    play(name, keep).map_err(|Failure(why)| {
+        Failure(format!(
+            "{why}\n\nThe demo of the board {name} has failed, for the reason above. What to do:\n\
+             * run it again: what was built and fetched is kept, so that it begins sooner;\n\
+             * if it waited in vain, end what else keeps this machine busy: the board is emulated;\n\
+             * if a download failed, check the network, or set http_proxy and https_proxy."
+        ))
+    })
+}
+
+fn play(name: &str, keep: bool) -> Outcome {
     let profile = profile::get(name)?;
     let Some(qemu) =
         profile.qemu.as_ref().filter(|qemu| qemu.firmware.is_some() && profile.storage.is_some())
@@ -41,7 +56,7 @@ pub(crate) fn run(name: &str, keep: bool) -> Outcome {
     let (directory, key, mut contents) = prepare(&profile, "demo")?;
     // The image has no pod yet: pods are pushed over SSH.
     let archive = contents.archives.pop().ok_or("there is a demo image")?;
-    let image = build(&profile, &contents, &directory)?;
+    let image = with_progress("making the board's disk", || build(&profile, &contents, &directory))?;
     let medium = flash(&profile, qemu, &image, &directory)?.ok_or("a profile with [storage] has a disk")?;
     let pod = directory.join("hello.yaml");
     fs::write(&pod, manifest::pod("hello", "print hello then sleep"))?;
@@ -53,7 +68,7 @@ pub(crate) fn run(name: &str, keep: bool) -> Outcome {
     say("A pod with its image is pushed to it over SSH");
     show.nodlet(
         &board,
-        &["push", &archive.display().to_string(), &pod.display().to_string(), "--wait=5m"],
+        &["push", &archive.display().to_string(), &pod.display().to_string(), PUSH_WAIT],
         true,
     )?;
     show.nodlet(&board, &["get", "pods"], false)?;

@@ -1,5 +1,7 @@
 //! Command lines that boot an image in QEMU, for the user who built it.
 
+use std::path::Path;
+
 use super::DeviceImage;
 use crate::profile::{Profile, Qemu};
 
@@ -10,7 +12,9 @@ pub(crate) const LEAST_DISK_MEMORY_MIB: u32 = 256;
 const PORT: u16 = 2222;
 
 /// How to boot an image in QEMU; empty for a board that QEMU cannot emulate.
-pub(super) fn of(profile: &Profile, image: &DeviceImage) -> String {
+///
+/// `unpacked` is the directory with the files of the firmware's package.
+pub(super) fn of(profile: &Profile, image: &DeviceImage, unpacked: Option<&Path>) -> String {
     let Some(qemu) = &profile.qemu else { return String::new() };
     let mut text = format!(
         "\nTo boot it in QEMU (Debian's package {}), with port {PORT} of this machine as its SSH port:\n",
@@ -30,13 +34,13 @@ pub(super) fn of(profile: &Profile, image: &DeviceImage) -> String {
         let medium = medium.display();
         text.push_str(&format!(
             "\nFrom its disk, with firmware of Debian's package {}:\n\n$ cp {} {medium} && truncate -s {}M {medium}\n$ \
-             {} \\\n    {} /{} \\\n    -drive if=virtio,format=raw,cache=writethrough,file={medium}\n",
+             {} \\\n    {} {} \\\n    -drive if=virtio,format=raw,cache=writethrough,file={medium}\n",
             firmware.package,
             disk.display(),
             storage.medium_mib,
             emulator(qemu, profile.memory_mib.max(LEAST_DISK_MEMORY_MIB)),
             firmware.option,
-            firmware.file,
+            unpacked.unwrap_or(Path::new("/")).join(&firmware.file).display(),
         ));
     }
     text
@@ -53,8 +57,6 @@ fn emulator(qemu: &Qemu, memory_mib: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::super::RamForm;
     use super::*;
     use crate::profile;
@@ -68,7 +70,8 @@ mod tests {
                 ram: Some(RamForm::in_directory(directory)),
                 disk: profile.storage.as_ref().map(|_| directory.join("disk")),
             };
-            let text = of(&profile, &image);
+            let unpacked = Path::new("/unpacked");
+            let text = of(&profile, &image, Some(unpacked));
             let Some(qemu) = &profile.qemu else {
                 assert_eq!(text, "", "{name}");
                 continue;
@@ -78,9 +81,11 @@ mod tests {
                 text.contains("-initrd /boards/initramfs") && text.contains("file=/boards/medium"),
                 "{text}"
             );
-            assert!(text.contains(&qemu.firmware.as_ref().unwrap().file), "{text}");
+            let firmware = &qemu.firmware.as_ref().unwrap().file;
+            assert!(text.contains(&unpacked.join(firmware).display().to_string()), "{text}");
             image.ram = None;
-            let text = of(&profile, &image);
+            let text = of(&profile, &image, None);
+            assert!(text.contains(&format!(" /{firmware} ")), "{text}");
             assert!(!text.contains("initramfs") && text.contains("file=/boards/medium"), "{text}");
         }
     }
