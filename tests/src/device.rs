@@ -302,6 +302,39 @@ impl Device {
         self.disk = Some(Mount { path: var });
     }
 
+    /// Mounts the ext4 file system of a block device at `/var`, which must be empty.
+    pub fn run_on(&mut self, device: &str, options: &str) {
+        self.mount_disk(&["-o", options, device]);
+    }
+
+    /// Mounts a copy of a disk at `/var` as process 1 does at a boot: it is checked first.
+    pub fn run_on_a_copy(&mut self, image: &Path) {
+        let check = |how: &[&str]| {
+            let checked = Command::new("e2fsck").args(how).arg(image).output().expect("e2fsck is installed");
+            // The bits 1 and 2 report repairs.
+            (checked.status.code().is_some_and(|code| code & !3 == 0), checked)
+        };
+        if !check(&["-p"]).0 {
+            let (is_whole, checked) = check(&["-y"]);
+            assert!(is_whole, "the file system is damaged: {checked:?}");
+        }
+        self.mount_disk(&["-o", "loop,noatime", &image.display().to_string()]);
+    }
+
+    /// Unmounts the disk of `/var`.
+    pub fn run_on_nothing(&mut self) {
+        self.disk = None;
+    }
+
+    fn mount_disk(&mut self, arguments: &[&str]) {
+        let var = self.path("/var");
+        fs::create_dir_all(&var).expect("the root can be written to");
+        let mounted = Command::new("mount").args(["-t", "ext4"]).args(arguments).arg(&var).output();
+        let mounted = mounted.expect("mount is installed");
+        assert!(mounted.status.success(), "{arguments:?}: {mounted:?}");
+        self.disk = Some(Mount { path: var });
+    }
+
     // The agent:
 
     /// Starts the agent and waits until its API responds.

@@ -19,6 +19,7 @@
 //!   [`KubeletNode`]: a real kubelet
 //! * [`Witness`]: what containers themselves show of how many of them run
 //! * [`docker_registry`]: a registry of images
+//! * [`honest`]: a medium that records what a power cut may lose, and the states after one
 //! * [`slow`]: a directory on a card that answers only when the test lets it
 //! * [`guest`]: a virtual machine with its own kernel, and kernels that lack a feature
 //!
@@ -37,7 +38,9 @@ mod device;
 pub mod docker_registry;
 mod figures;
 pub mod forward;
+mod fuse;
 pub mod guest;
+pub mod honest;
 pub mod image;
 mod kubectl;
 mod kubelet_node;

@@ -63,6 +63,14 @@ const SUBJECTS: &[(&str, Test)] = &[
     ("memory", Test::Rounds(500, &["--package", "nodlet-rootfs", "tests::memory::"])),
     // This many restarts of containers, and at least twice as many exec probes.
     ("soak", Test::Rounds(10_000, &["--package", "nodlet-tests", "--test", "soak"])),
+    // This many states of a data partition after a power cut, for each kind of operation.
+    (
+        "power-cuts",
+        Test::Random(
+            100,
+            &["--package", "nodlet-tests", "--test", "power_cuts", "--", "--ignored", "--test-threads=1"],
+        ),
+    ),
     // Agent, supervisors and helpers, each killed at each of its steps.
     ("kills", Test::Parts(kills)),
     // Pods that are run by the binary of an earlier commit.
@@ -128,14 +136,12 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
                 if let Test::Guided(..) = test {
                     counting(&mut cargo);
                 }
-                run_command(
-                    cargo
-                        .arg("test")
-                        .args(*words)
-                        .args(["--", "--nocapture"])
-                        .env("NODLET_ROUNDS", rounds)
-                        .env("NODLET_SEED", &seed),
-                )?;
+                cargo.arg("test").args(*words);
+                // The subject's own arguments of the tests come after these dashes.
+                if !words.contains(&"--") {
+                    cargo.arg("--");
+                }
+                run_command(cargo.arg("--nocapture").env("NODLET_ROUNDS", rounds).env("NODLET_SEED", &seed))?;
             }
             Test::Sample(default, test) => {
                 let rounds = rounds.as_ref().and_then(|text| text.parse().ok()).unwrap_or(*default);

@@ -34,7 +34,7 @@ pub(super) fn of(profile: &Profile, image: &DeviceImage, unpacked: Option<&Path>
         let medium = medium.display();
         text.push_str(&format!(
             "\nFrom its disk, with firmware of Debian's package {}:\n\n$ cp {} {medium} && truncate -s {}M {medium}\n$ \
-             {} \\\n    {} {} \\\n    -drive if=virtio,format=raw,cache=writethrough,file={medium}\n",
+             {} \\\n    {} {} \\\n    -drive if=virtio,format=raw,cache=writeback,file={medium}\n",
             firmware.package,
             disk.display(),
             storage.medium_mib,

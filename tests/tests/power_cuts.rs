@@ -1,0 +1,246 @@
+//! Power cuts on a medium that loses what was not flushed: for hundreds of states that the medium may be in after a
+//! cut, the next boot finds everything that was acknowledged, and each thing old or new.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use nodlet_tests::honest::{ABSENT, Disk, Medium};
+use nodlet_tests::image::Image;
+use nodlet_tests::ssh::{BOARD, Line, noise, path};
+use nodlet_tests::{Device, demo_archive, demo_program, manifest, seed};
+
+/// The size of the data partition.
+const MIB: u64 = 96;
+
+/// States after a power cut that each test checks, unless `$NODLET_ROUNDS` says otherwise.
+const STATES: usize = 20;
+
+/// Bytes of incompressible data in an image.
+const NOISE: usize = 200_000;
+
+/// The images of pushes.
+const IMAGES: [&str; 2] = ["four", "seven"];
+
+/// A device whose `/var` is recorded.
+struct Recorded {
+    device: Device,
+    medium: Arc<Medium>,
+    disk: Disk,
+    directory: PathBuf,
+}
+
+impl Recorded {
+    /// Starts an agent on a new data partition, made as process 1 makes it, with the demo image.
+    fn start(name: &str) -> Recorded {
+        let directory = std::env::temp_dir().join(format!("nodlet-power-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).expect("/tmp can be written to");
+        let initial = directory.join("initial");
+        fs::File::create(&initial).and_then(|file| file.set_len(MIB << 20)).expect("/tmp can be written to");
+        let made = Command::new("mke2fs")
+            .args(["-q", "-F", "-t", "ext4", "-m", "0", "-e", "remount-ro", "-L", "data"])
+            .args(["-E", "lazy_itable_init=0,lazy_journal_init=0"])
+            .arg(&initial)
+            .status();
+        assert!(made.expect("mke2fs is installed").success());
+        let medium = Medium::new(&initial, &directory.join("current")).expect("/tmp can be written to");
+        let disk = Disk::attach(medium.clone(), &directory.join("fuse"));
+        let mut device = Device::new();
+        device.replay_nothing();
+        // ext4 writes the bytes of a file that is renamed over another one even if nobody has synced them. Other file
+        // systems do not.
+        device.run_on(disk.path(), "noatime,noauto_da_alloc");
+        device.start_agent();
+        device.load_image(demo_archive());
+        Recorded { device, medium, disk, directory }
+    }
+
+    /// Cuts the power at random moments, and checks what the next boot finds.
+    fn check(self) {
+        let Recorded { mut device, medium, disk, directory } = self;
+        let record = medium.record(&directory.join("initial"));
+        println!("{} writes, {} flushes", record.writes(), record.flushes());
+        device.cut_power();
+        device.run_on_nothing();
+        drop(disk);
+        let image = directory.join("state");
+        let mut seed = seed();
+        for round in 0..rounds() {
+            let cut = record.cut(&mut seed);
+            println!("{round}: {}", record.describe(&cut));
+            record.write(&cut, &image).expect("/tmp can be written to");
+            device.run_on_a_copy(&image);
+            device.start_agent();
+            for (thing, allowed) in record.allowed(&cut) {
+                let found = observe(&device, thing);
+                assert!(
+                    allowed.contains(&*found),
+                    "after the {}, {thing} is {found}, not one of {allowed:?}",
+                    record.describe(&cut)
+                );
+            }
+            device.cut_power();
+            device.run_on_nothing();
+        }
+        drop(device);
+        let _ = fs::remove_dir_all(&directory);
+    }
+
+    fn apply(&self, name: &str, value: &str, text: &str) {
+        self.medium.during(&format!("pod/{name}"), value, || {
+            self.device.nodlet_with_input(["apply", "-f", "-"], text).ok();
+        });
+    }
+}
+
+fn rounds() -> usize {
+    std::env::var("NODLET_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(STATES)
+}
+
+/// The present value of a thing; a text that no operation has as its value, if it is damaged.
+fn observe(device: &Device, thing: &str) -> String {
+    let (kind, name) = thing.split_once('/').expect("a thing has a kind and a name");
+    match kind {
+        // Its log begins with its value.
+        "pod" => {
+            if !device.pods().iter().any(|pod| pod == name) {
+                return ABSENT.to_owned();
+            }
+            device.pod(name).wait_ready();
+            device.wait_for("the pod's first line", || device.pod(name).logs("app").contains('\n'));
+            device.pod(name).logs("app").lines().next().unwrap_or_default().to_owned()
+        }
+        "finished" => match device.pods().iter().any(|pod| pod == name) {
+            true => device.pod(name).phase(),
+            false => ABSENT.to_owned(),
+        },
+        "configmap" => match device.get(&format!("/api/v1/namespaces/default/configmaps/{name}")) {
+            Ok(found) => found["data"]["value"].as_str().unwrap_or("damaged").to_owned(),
+            Err(why) if why.starts_with("404") => ABSENT.to_owned(),
+            Err(why) => why,
+        },
+        "image" => observe_image(device, name),
+        // A process completes an interrupted push after the start of the agent.
+        "push" => {
+            let record = device.path("/var/lib/nodlet/push/redo.json");
+            device.wait_for("the record of an interrupted push to go", || !record.exists());
+            let pod = observe(device, &format!("pod/{name}"));
+            IMAGES.map(|name| observe_image(device, name)).join(",") + "," + &pod
+        }
+        _ => panic!("no thing is a {kind}"),
+    }
+}
+
+/// `present` if an image is in the store, runs, and has all of its bytes.
+fn observe_image(device: &Device, name: &str) -> String {
+    let images = device.nodlet(["image", "ls"]).ok();
+    if !images.contains(&format!("localhost/{name}")) {
+        return ABSENT.to_owned();
+    }
+    let pod = image_pod(&format!("of-{name}"), name, "v1");
+    device.nodlet_with_input(["apply", "-f", "-"], &pod).ok();
+    device.pod(&format!("of-{name}")).wait_ready();
+    let words = ["exec", &format!("of-{name}"), "--", "/bin/demo", "cat", "/noise"];
+    let read = device.command(&words).output().expect("nodlet runs");
+    let is_whole = read.stdout == noise(NOISE, name.len() as u64);
+    (if is_whole { "present" } else { "damaged" }).to_owned()
+}
+
+/// An image of this name with some noise.
+fn image(name: &str, archive: &Path) {
+    let program = fs::read(demo_program()).expect("built");
+    Image::demo(&format!("localhost/{name}:1"), &program)
+        .layer()
+        .file("noise", 0o644, &noise(NOISE, name.len() as u64))
+        .write_oci_archive(archive)
+        .expect("written");
+}
+
+/// A pod of such an image.
+fn image_pod(pod: &str, name: &str, value: &str) -> String {
+    manifest::pod(pod, &format!("print {value} then sleep"))
+        .replace("localhost/demo:1", &format!("localhost/{name}:1"))
+}
+
+#[test]
+#[ignore = "by cargo xtask long power-cuts"]
+fn applied_replaced_and_deleted_objects_survive_as_acknowledged() {
+    let recorded = Recorded::start("objects");
+    let (device, medium) = (&recorded.device, &recorded.medium);
+    for value in ["v1", "v2", "v3"] {
+        // Another command makes another pod.
+        recorded.apply("web", value, &manifest::pod("web", &format!("print {value} then sleep")));
+        medium.during("configmap/settings", value, || {
+            let text = format!(
+                "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: settings}}\ndata: {{value: {value}}}\n"
+            );
+            device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+        });
+        device.pod("web").wait_log("app", value);
+        device.pod("web").wait_ready();
+    }
+    medium.during("configmap/settings", ABSENT, || device.nodlet(["delete", "configmap", "settings"]).ok());
+    medium.during("pod/web", ABSENT, || device.nodlet(["delete", "pod", "web"]).ok());
+    recorded.apply("web", "v4", &manifest::pod("web", "print v4 then sleep"));
+    device.pod("web").wait_log("app", "v4");
+    recorded.check();
+}
+
+#[test]
+#[ignore = "by cargo xtask long power-cuts"]
+fn a_pod_that_was_shown_as_finished_stays_finished() {
+    let recorded = Recorded::start("finished");
+    let (device, medium) = (&recorded.device, &recorded.medium);
+    for number in 0..4 {
+        let name = format!("job-{number}");
+        let text = manifest::pod_with(&name, "print v1", "restartPolicy: Never");
+        // Until the end is acknowledged, the pod may be in any phase of its life. It has failed
+        // if it was interrupted, because it must not run twice.
+        for phase in ["Pending", "Running", "Failed"] {
+            medium.expect(&format!("finished/{name}"), phase);
+        }
+        medium.during(&format!("finished/{name}"), "Succeeded", || {
+            device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+            device.pod(&name).wait_phase("Succeeded");
+        });
+    }
+    recorded.check();
+}
+
+#[test]
+#[ignore = "by cargo xtask long power-cuts"]
+fn loaded_and_removed_images_survive_as_acknowledged() {
+    let recorded = Recorded::start("images");
+    let (device, medium) = (&recorded.device, &recorded.medium);
+    for name in ["one", "three"] {
+        let archive = recorded.directory.join(name);
+        image(name, &archive);
+        medium.during(&format!("image/{name}"), "present", || device.load_image(&archive));
+    }
+    medium.during("image/one", ABSENT, || device.nodlet(["image", "rm", "localhost/one:1"]).ok());
+    let archive = recorded.directory.join("one");
+    medium.during("image/one", "present", || device.load_image(&archive));
+    recorded.check();
+}
+
+#[test]
+#[ignore = "by cargo xtask long power-cuts"]
+fn a_push_survives_as_acknowledged_and_is_whole_or_nothing() {
+    let recorded = Recorded::start("push");
+    let (device, medium) = (&recorded.device, &recorded.medium);
+    let line = Line::new(device, "plain", "cat");
+    medium.expect("push/pushed", "absent,absent,absent");
+    for (name, value, whole) in
+        [(IMAGES[0], "v1", "present,absent,v1"), (IMAGES[1], "v2", "present,present,v2")]
+    {
+        let (archive, pod) = (recorded.directory.join(name), recorded.directory.join("pod.yaml"));
+        image(name, &archive);
+        fs::write(&pod, image_pod("pushed", name, value)).expect("/tmp can be written to");
+        medium.during("push/pushed", whole, || line.ok(device, &["push", BOARD, path(&archive), path(&pod)]));
+        device.pod("pushed").wait_log("app", value);
+        device.pod("pushed").wait_ready();
+    }
+    recorded.check();
+}
