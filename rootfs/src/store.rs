@@ -145,10 +145,14 @@ impl Store {
         let id = reference.as_image_id();
         let name = reference.to_string();
         let by_digest = reference.digest().map(|digest| format!("{}@{digest}", reference.name()));
-        let (entries, damage) = self.undamaged_entries()?;
-        let found = entries.into_iter().find(|(image, entry)| match &by_digest {
-            Some(by_digest) => entry.repo_digests.contains(by_digest),
-            None => entry.names.contains(&name) || Some(*image) == id,
+        let (mut entries, damage) = self.undamaged_entries()?;
+        // An archive may name its image like the ID of another one: the ID takes precedence.
+        let by_id = id.and_then(|id| entries.remove_entry(&id));
+        let found = by_id.or_else(|| {
+            entries.into_iter().find(|(_, entry)| match &by_digest {
+                Some(by_digest) => entry.repo_digests.contains(by_digest),
+                None => entry.names.contains(&name),
+            })
         });
         match found {
             Some((id, entry)) => self.image(&id, entry),

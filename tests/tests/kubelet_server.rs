@@ -620,6 +620,56 @@ fn clients_that_attack_the_server_keep_nobody_out() {
 }
 
 #[test]
+fn tokens_never_become_answers_about_access() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    run(&plane, "web", "print, began, then, wait, /end");
+    let arguments = |user: &str| certificate(&plane, user, &format!("/O=system:masters/CN={user}"), true);
+    let get_log = |certificate: &[String]| {
+        let certificate: Vec<&str> = certificate.iter().map(String::as_str).collect();
+        get(&plane, &node, &certificate, "/containerLogs/default/web/app", "")
+    };
+    // The text of the review that the board makes of a client, as the token of a client without a credential.
+    let review = |user: &str| {
+        serde_json::json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {
+                "user": user,
+                "groups": ["system:masters", "system:authenticated"],
+                "resourceAttributes":
+                    { "verb": "get", "version": "v1", "resource": "nodes", "subresource": "proxy", "name": "board-1" },
+            },
+        })
+    };
+    let attack = |user: &str| {
+        let header = format!("Authorization: Bearer {}\r\n", review(user));
+        let text = get(&plane, &node, &[], "/containerLogs/default/web/app", &header);
+        assert!(text.starts_with("HTTP/1.1 401 "), "{text}");
+    };
+    for user in ["kube-apiserver-kubelet-client", "root"] {
+        attack(user);
+    }
+    assert_eq!(plane.line("logs web").ok(), "began\n");
+    let root = arguments("root");
+    let text = get_log(&root);
+    assert!(text.starts_with("HTTP/1.1 200 ") && text.contains("began"), "{text}");
+
+    // The approval outlasts the same attack, and more tokens than there are places for answers.
+    attack("root");
+    let requests: String = (0..300)
+        .map(|number| {
+            let end = if number == 299 { "Connection: close\r\n" } else { "" };
+            format!("GET /pods HTTP/1.1\r\nHost: board\r\nAuthorization: Bearer t{number}\r\n{end}\r\n")
+        })
+        .collect();
+    let answers = tls(&plane, &node, &[], &requests).stdout;
+    assert_eq!(answers.matches("HTTP/1.1 401 ").count(), 300, "{answers}");
+    let text = get_log(&root);
+    assert!(text.starts_with("HTTP/1.1 200 ") && text.contains("began"), "{text}");
+}
+
+#[test]
 fn kubectl_top_shows_what_metrics_server_reads_of_the_node() {
     let mut plane = ControlPlane::start_with_flags(&[], &["--enable-aggregator-routing"]);
     let node = Node::join(&plane, "board-1");

@@ -65,6 +65,21 @@ fn an_image_is_removed_by_its_id_or_the_beginning_of_it() {
 }
 
 #[test]
+fn an_image_that_is_named_like_the_id_of_another_one_does_not_take_its_place() {
+    let scratch = Scratch::new();
+    let store = store_of(scratch.path(), &["app:1"]);
+    let app = find(&store, "app:1").unwrap().id;
+    // The images are sorted by their IDs: one of these is before the other, whatever both are.
+    for layer_of in ["a", "b", "c", "d"] {
+        let name: &'static str = app.to_string().leak();
+        let other = TestImage::new(name, vec![layer(layer_of)]);
+        let options = LoadOptions { platform: Platform::parse("linux/amd64").ok(), ..LoadOptions::default() };
+        store.load(&mut &oci_archive(&[other]).finish()[..], &options, &mut |_| {}).unwrap();
+        assert_eq!(find(&store, name).unwrap().id, app);
+    }
+}
+
+#[test]
 fn an_image_in_use_is_not_removed_until_its_pods_are_gone() {
     let scratch = Scratch::new();
     let store = store_of(scratch.path(), &["app:1"]);

@@ -24,7 +24,7 @@ const ALLOWED_FOR: Duration = Duration::from_secs(300);
 /// How long an answer counts that denies a request (`authorization.webhook.cacheUnauthorizedTTL`).
 const DENIED_FOR: Duration = Duration::from_secs(30);
 
-/// Answers of the API server that are kept.
+/// Answers of the API server of each kind that are kept.
 const ANSWERS: usize = 256;
 
 /// The user with this client certificate (DER), which was verified: `user` and `groups` of a SubjectAccessReview.
@@ -45,15 +45,15 @@ pub fn token_review(token: &str) -> Value {
     })
 }
 
-/// The user of a reviewed token; null if the token is not valid.
-pub fn user_of_token(review: &Value) -> Value {
+/// The user of a reviewed token; `None` if the token is not valid.
+pub fn user_of_token(review: &Value) -> Option<Value> {
     let status = &review["status"];
     let user = &status["user"];
     match (&status["authenticated"], &user["username"]) {
-        (Value::Bool(true), Value::String(name)) if !name.is_empty() => json!({
+        (Value::Bool(true), Value::String(name)) if !name.is_empty() => Some(json!({
             "user": name, "uid": user["uid"], "groups": user["groups"], "extra": user["extra"],
-        }),
-        _ => Value::Null,
+        })),
+        _ => None,
     }
 }
 
@@ -98,28 +98,75 @@ pub fn is_allowed(review: &Value) -> (bool, Duration) {
     }
 }
 
-/// The latest answers of the API server. Questions are kept as hashes: they contain tokens.
-#[derive(Debug, Default)]
-pub struct Answers {
-    answers: SortedMap<[u8; 32], (Instant, Value)>,
+/// The latest answers of the API server to questions of one kind: a question is a text that a client may have chosen, so
+/// that the text of a token may be that of a question about access. Denials have places of their own: clients whose
+/// tokens are not valid, or that may do nothing, displace only each other's answers.
+#[derive(Debug)]
+pub struct Answers<T> {
+    granted: Latest<T>,
+    denied: Latest<()>,
 }
 
-impl Answers {
-    /// The answer to a question, if it still counts.
-    pub fn get(&self, question: &str, now: Instant) -> Option<Value> {
-        let (until, answer) = self.answers.get(&hash(question))?;
-        (now < *until).then(|| answer.clone())
+/// Answers about tokens: the user of a valid one.
+pub type TokenAnswers = Answers<Value>;
+
+/// Answers about access.
+pub type AccessAnswers = Answers<()>;
+
+impl<T> Default for Answers<T> {
+    fn default() -> Self {
+        Answers { granted: Latest::default(), denied: Latest::default() }
+    }
+}
+
+impl<T: Clone> Answers<T> {
+    /// The answer to a question, if it still counts: `Some(None)` is a denial.
+    pub fn get(&self, question: &str, now: Instant) -> Option<Option<T>> {
+        let question = hash(question);
+        match self.granted.get(&question, now) {
+            Some(answer) => Some(Some(answer.clone())),
+            None => self.denied.get(&question, now).map(|()| None),
+        }
     }
 
-    /// Keeps an answer until then. The answer that counts for the shortest time makes room for it.
-    pub fn put(&mut self, question: &str, answer: Value, until: Instant) {
+    /// Keeps an answer until then, instead of an earlier one to the question.
+    pub fn put(&mut self, question: &str, answer: Option<T>, until: Instant) {
+        let question = hash(question);
+        self.granted.answers.remove(&question);
+        self.denied.answers.remove(&question);
+        match answer {
+            Some(answer) => self.granted.put(question, answer, until),
+            None => self.denied.put(question, (), until),
+        }
+    }
+}
+
+/// [`ANSWERS`] answers by the hashes of their questions, which contain tokens.
+#[derive(Debug)]
+struct Latest<T> {
+    answers: SortedMap<[u8; 32], (Instant, T)>,
+}
+
+impl<T> Default for Latest<T> {
+    fn default() -> Self {
+        Latest { answers: SortedMap::new() }
+    }
+}
+
+impl<T> Latest<T> {
+    fn get(&self, question: &[u8; 32], now: Instant) -> Option<&T> {
+        self.answers.get(question).filter(|(until, _)| now < *until).map(|(_, answer)| answer)
+    }
+
+    /// The answer that counts for the shortest time makes room for the new one.
+    fn put(&mut self, question: [u8; 32], answer: T, until: Instant) {
         while self.answers.len() >= ANSWERS
             && let Some(first) = self.answers.iter().min_by_key(|(_, (until, _))| *until)
         {
             let first = *first.0;
             self.answers.remove(&first);
         }
-        self.answers.insert(hash(question), (until, answer));
+        self.answers.insert(question, (until, answer));
     }
 }
 
@@ -158,14 +205,14 @@ mod tests {
     fn users_come_from_verified_tokens_and_certificates_only() {
         let review =
             json!({ "status": { "authenticated": true, "user": { "username": "a", "groups": ["b"] } } });
-        assert_eq!(user_of_token(&review)["groups"], json!(["b"]));
+        assert_eq!(user_of_token(&review).expect("a user")["groups"], json!(["b"]));
         for other in [
             json!({}),
             json!({ "status": { "authenticated": false, "user": { "username": "a" } } }),
             json!({ "status": { "authenticated": true, "user": { "username": "" } } }),
             json!({ "status": { "user": { "username": "a" } } }),
         ] {
-            assert_eq!(user_of_token(&other), Value::Null, "{other}");
+            assert_eq!(user_of_token(&other), None, "{other}");
         }
         let key = nodlet_wire::tls::ClientKey::generate().expect("a key");
         let user = user_of_certificate(&key.self_signed("system:node:a", &[])).expect("a name");
@@ -181,16 +228,39 @@ mod tests {
 
     #[test]
     fn answers_count_for_a_time_and_are_bounded() {
-        let (mut answers, now) = (Answers::default(), Instant::now());
-        answers.put("a", json!(1), now + TOKEN_FOR);
-        assert_eq!(answers.get("a", now), Some(json!(1)));
+        let (mut answers, now) = (TokenAnswers::default(), Instant::now());
+        answers.put("a", Some(json!(1)), now + TOKEN_FOR);
+        assert_eq!(answers.get("a", now), Some(Some(json!(1))));
         assert_eq!(answers.get("a", now + TOKEN_FOR), None);
         assert_eq!(answers.get("b", now), None);
         for number in 0..2 * ANSWERS {
-            answers.put(&number.to_string(), json!(number), now + DENIED_FOR);
+            answers.put(&number.to_string(), Some(json!(number)), now + DENIED_FOR);
         }
-        assert_eq!(answers.answers.len(), ANSWERS);
+        assert_eq!(answers.granted.answers.len(), ANSWERS);
         // Those that count longer stay.
-        assert_eq!(answers.get("a", now), Some(json!(1)));
+        assert_eq!(answers.get("a", now), Some(Some(json!(1))));
+    }
+
+    #[test]
+    fn denials_displace_only_denials() {
+        let (mut answers, now) = (AccessAnswers::default(), Instant::now());
+        answers.put("the API server", Some(()), now + DENIED_FOR);
+        for number in 0..2 * ANSWERS {
+            answers.put(&number.to_string(), None, now + ALLOWED_FOR);
+        }
+        assert_eq!(answers.denied.answers.len(), ANSWERS);
+        assert_eq!(answers.get("the API server", now), Some(Some(())));
+        assert_eq!(answers.get(&(2 * ANSWERS - 1).to_string(), now), Some(None));
+    }
+
+    #[test]
+    fn the_latest_answer_to_a_question_counts() {
+        let (mut answers, now) = (AccessAnswers::default(), Instant::now());
+        answers.put("a", Some(()), now + ALLOWED_FOR);
+        answers.put("a", None, now + DENIED_FOR);
+        assert_eq!(answers.get("a", now), Some(None));
+        assert_eq!(answers.get("a", now + DENIED_FOR), None);
+        answers.put("a", Some(()), now + ALLOWED_FOR);
+        assert_eq!(answers.get("a", now + DENIED_FOR), Some(Some(())));
     }
 }

@@ -26,7 +26,7 @@ use nodlet_cluster::api::{Api as ClusterApi, ApiError, JSON, random};
 use nodlet_cluster::backoff::{Backoff, Rate};
 use nodlet_cluster::credentials::{Credentials, Secret};
 use nodlet_cluster::enrol;
-use nodlet_cluster::review::{self, Answers};
+use nodlet_cluster::review::{self, AccessAnswers, TokenAnswers};
 use nodlet_cluster::serving::{self, Next, Renewal, Serving};
 use nodlet_core::error::causes;
 use nodlet_registry::NodeEvent;
@@ -70,10 +70,16 @@ struct KubeletServer {
     api: Rc<Api>,
     credentials: RefCell<Credentials>,
     identity: RefCell<Identity>,
-    /// The client of the API server, which is made when it is needed.
-    client: Mutex<Option<ClusterApi>>,
-    answers: RefCell<Answers>,
+    /// The connection for questions about tokens, which clients without a credential cause.
+    tokens: Reviewer,
+    token_answers: RefCell<TokenAnswers>,
+    /// The connection for questions about access, which never wait for those about tokens.
+    access: Reviewer,
+    access_answers: RefCell<AccessAnswers>,
 }
+
+/// A connection to the API server, which is made when it is needed. Questions are sent one after the other.
+type Reviewer = Mutex<Option<ClusterApi>>;
 
 impl Engine {
     /// Starts the server with the credentials that the board has now, and no longer with others.
@@ -114,8 +120,10 @@ async fn run(shell: Rc<Shell>, api: Api) {
             api: Rc::new(api),
             credentials: RefCell::new(credentials),
             identity: RefCell::new(identity),
-            client: Mutex::new(None),
-            answers: RefCell::default(),
+            tokens: Mutex::new(None),
+            token_answers: RefCell::default(),
+            access: Mutex::new(None),
+            access_answers: RefCell::default(),
         });
         smol::future::or(server.clone().serve(), server.certify(serving.names, renewal)).await;
         Ok::<(), EnrolmentError>(())
@@ -241,8 +249,8 @@ impl KubeletServer {
     }
 
     /// Asks the API server. The connection is kept.
-    async fn ask(&self, path: &str, question: &Value) -> Result<Value, ApiError> {
-        let mut client = self.client.lock().await;
+    async fn ask(&self, reviewer: &Reviewer, path: &str, question: &Value) -> Result<Value, ApiError> {
+        let mut client = reviewer.lock().await;
         let is_new = client.is_none();
         if let Some(kept) = &mut *client {
             match kept.call("POST", path, Some((JSON, question))).await {
@@ -266,15 +274,16 @@ impl KubeletServer {
         answered
     }
 
-    /// The user with this token, or null.
-    async fn user_of_token(&self, token: &str) -> Result<Value, ApiError> {
-        let kept = self.answers.borrow().get(token, Instant::now());
+    /// The user with this token; `None` if it is not valid.
+    async fn user_of_token(&self, token: &str) -> Result<Option<Value>, ApiError> {
+        let kept = self.token_answers.borrow().get(token, Instant::now());
         if let Some(user) = kept {
             return Ok(user);
         }
-        let user =
-            review::user_of_token(&self.ask(review::TOKEN_REVIEWS, &review::token_review(token)).await?);
-        self.answers.borrow_mut().put(token, user.clone(), Instant::now() + review::TOKEN_FOR);
+        let question = review::token_review(token);
+        let answer = self.ask(&self.tokens, review::TOKEN_REVIEWS, &question).await?;
+        let user = review::user_of_token(&answer);
+        self.token_answers.borrow_mut().put(token, user.clone(), Instant::now() + review::TOKEN_FOR);
         Ok(user)
     }
 
@@ -282,12 +291,13 @@ impl KubeletServer {
     async fn is_allowed(&self, user: &Value, verb: &str, subresource: &str) -> Result<bool, ApiError> {
         let question = review::access_review(user, &self.api.node_name, verb, subresource);
         let text = question.to_string();
-        let kept = self.answers.borrow().get(&text, Instant::now());
-        if let Some(allowed) = kept {
-            return Ok(allowed == true);
+        let kept = self.access_answers.borrow().get(&text, Instant::now());
+        if let Some(answer) = kept {
+            return Ok(answer.is_some());
         }
-        let (allowed, lasts) = review::is_allowed(&self.ask(review::ACCESS_REVIEWS, &question).await?);
-        self.answers.borrow_mut().put(&text, allowed.into(), Instant::now() + lasts);
+        let answer = self.ask(&self.access, review::ACCESS_REVIEWS, &question).await?;
+        let (allowed, lasts) = review::is_allowed(&answer);
+        self.access_answers.borrow_mut().put(&text, allowed.then_some(()), Instant::now() + lasts);
         Ok(allowed)
     }
 
@@ -429,7 +439,7 @@ impl Authorization for RemoteClient {
                         log::debug!("the kubelet's server: the API server does not review tokens: {error}");
                         unauthorized()
                     })?;
-                    Some(user).filter(Value::is_object).ok_or_else(unauthorized)?
+                    user.ok_or_else(unauthorized)?
                 }
             };
             let (verb, subresources) = review::attributes(method.as_str(), path);
