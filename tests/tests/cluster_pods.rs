@@ -496,3 +496,128 @@ fn labels_that_could_not_be_stored_are_stored_later_and_a_damaged_file_of_them_i
     drop(cut);
     node.device.wait_for("the label", || stored().contains("\"site\":\"south\""));
 }
+
+/// The part of a status that the board reports: without what the API server adds, and without an order of conditions.
+fn reported(status: &serde_json::Value) -> serde_json::Value {
+    let mut status = status.clone();
+    let conditions = status["conditions"].as_array_mut().expect("conditions");
+    conditions.sort_by_key(|one| one["type"].as_str().unwrap_or_default().to_owned());
+    for condition in conditions {
+        let condition = condition.as_object_mut().expect("a condition");
+        condition.retain(|_, value| !value.is_null());
+        if condition["type"] == "PodScheduled" {
+            // The scheduler assigned the pod before the board received it.
+            condition.remove("lastTransitionTime");
+        }
+    }
+    status
+}
+
+/// Waits until the cluster and the board show a pod with the same status, which `is_it` accepts.
+fn wait_for_equal_status(
+    plane: &ControlPlane,
+    node: &Node,
+    name: &str,
+    is_it: impl Fn(&serde_json::Value) -> bool,
+) -> serde_json::Value {
+    let mut found = serde_json::Value::Null;
+    plane.wait_for(&format!("get pod {name} -o json"), |pod| {
+        let pod: serde_json::Value = serde_json::from_str(pod).unwrap_or_default();
+        let local = node.device.pod(name).object().unwrap_or_default();
+        if !pod["status"]["conditions"].is_array() || !local["status"]["conditions"].is_array() {
+            return false;
+        }
+        found = reported(&pod["status"]);
+        let is_equal = found == reported(&local["status"]);
+        if !is_equal && is_it(&found) {
+            eprintln!("the cluster: {found:#}\nthe board: {:#}", reported(&local["status"]));
+        }
+        is_equal && is_it(&found)
+    });
+    found
+}
+
+#[test]
+fn the_cluster_has_the_status_of_the_board_after_each_change() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    plane.apply(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: app
+    image: localhost/demo:1
+    imagePullPolicy: Never
+    args: [wait, /end]
+    resources: {requests: {cpu: 10m, memory: 16Mi}}
+    readinessProbe: {periodSeconds: 1, failureThreshold: 1, exec: {command: [/bin/demo, stat, /ready]}}
+",
+    );
+    let condition = |status: &serde_json::Value, kind: &str| {
+        let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.into_iter().find(|one| one["type"] == kind).unwrap_or_default()
+    };
+    let is_ready =
+        |status: &serde_json::Value, is_ready: &str| condition(status, "Ready")["status"] == is_ready;
+    let status = wait_for_equal_status(&plane, &node, "web", |status| {
+        is_ready(status, "False") && status["containerStatuses"][0]["state"]["running"].is_object()
+    });
+    assert_eq!(condition(&status, "Ready")["reason"], "ContainersNotReady");
+    let file = node.device.pod("web");
+    for _ in 0..2 {
+        file.tell("app", "/ready");
+        let status = wait_for_equal_status(&plane, &node, "web", |status| is_ready(status, "True"));
+        assert_eq!(condition(&status, "Ready").get("reason"), None);
+        assert_eq!(condition(&status, "ContainersReady").get("message"), None);
+        assert_eq!(condition(&status, "PodScheduled")["observedGeneration"], 1);
+        file.exec("app", ["/bin/demo", "rm", "/ready"]).ok();
+        wait_for_equal_status(&plane, &node, "web", |status| is_ready(status, "False"));
+    }
+
+    // A resize waits for room, and another one is carried out.
+    let resize = |cpu: &str| {
+        let patch = format!(
+            r#"{{"spec":{{"containers":[{{"name":"app","resources":{{"requests":{{"cpu":"{cpu}"}}}}}}]}}}}"#
+        );
+        plane.kubectl(["patch", "pod", "web", "--subresource", "resize", "-p", &patch]).ok();
+    };
+    let cpus: usize =
+        plane.line("get node board-1 -o jsonpath={.status.allocatable.cpu}").ok().parse().expect("cpus");
+    let big = format!("    resources: {{requests: {{cpu: {}m}}}}\n", 1000 * cpus - 100);
+    plane.apply(&(pod("big", "") + &big));
+    plane.wait_for("get pod big --no-headers", |pod| pod.contains("1/1"));
+    resize("500m");
+    wait_for_equal_status(&plane, &node, "web", |status| condition(status, "PodResizePending").is_object());
+    resize("20m");
+    wait_for_equal_status(&plane, &node, "web", |status| {
+        let requested = &status["containerStatuses"][0]["resources"]["requests"]["cpu"];
+        let is_gone = |kind: &str| condition(status, kind).is_null();
+        requested == "20m" && is_gone("PodResizePending") && is_gone("PodResizeInProgress")
+    });
+    file.tell("app", "/end");
+    wait_for_equal_status(&plane, &node, "web", |status| status["containerStatuses"][0]["restartCount"] == 1);
+}
+
+#[test]
+fn a_device_whose_file_is_removed_is_no_longer_a_resource_of_the_node() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    let file = node.device.path("etc/nodlet/devices/null.yaml");
+    std::fs::create_dir_all(file.parent().expect("a directory")).expect("created");
+    std::fs::write(&file, "name: empty\npath: /dev/null\ncontainerPath: /dev/empty\n").expect("written");
+    let capacity = "get node board-1 -o jsonpath={.status.capacity}|{.status.allocatable}";
+    let both = |text: &str| text.matches("nodlet.dev/empty").count();
+    plane.wait_for(capacity, |all| both(all) == 2);
+
+    // Resources that somebody else advertises stay, whatever the board reports.
+    let patch =
+        r#"{"status":{"capacity":{"example.com/dongle":"4"},"allocatable":{"example.com/dongle":"4"}}}"#;
+    plane.kubectl(["patch", "node", "board-1", "--subresource", "status", "-p", patch]).ok();
+    std::fs::remove_file(&file).expect("removed");
+    let all = plane.wait_for(capacity, |all| both(all) == 0);
+    assert_eq!(all.matches("example.com/dongle").count(), 2, "{all}");
+}

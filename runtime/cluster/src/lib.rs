@@ -5,8 +5,8 @@
 //!   board enrols by itself.
 //! * [`api`]: a client of the API server, with which [`enrol`] gets a client certificate; [`error`]: why it does not.
 //! * [`watches`]: all watches of a node over one connection.
-//! * [`schedule`], [`sync`] and [`objects`] decide what to do when; [`node`], [`pods`], [`gates`], [`mirrors`], [`services`],
-//!   [`trust`], [`network`] and [`followed`], what to send and what to write down. They are pure, as [`backoff`] is: no
+//! * [`schedule`], [`sync`] and [`objects`] decide what to do when; [`node`], [`pods`], `difference`, [`gates`], [`mirrors`],
+//!   [`services`], [`trust`], [`network`] and [`followed`], what to send and what to write down. They are pure, as [`backoff`] is: no
 //!   socket, no file, no clock.
 //! * [`serving`] and [`review`]: the certificate of the kubelet's server, and who may use that server. Pure, too.
 //!
@@ -15,6 +15,7 @@
 pub mod api;
 pub mod backoff;
 pub mod credentials;
+mod difference;
 pub mod enrol;
 pub mod error;
 pub mod fencing;
@@ -42,6 +43,7 @@ mod tests {
     fn the_files_that_decide_touch_nothing_of_the_machine() {
         for (file, text) in [
             ("backoff.rs", include_str!("backoff.rs")),
+            ("difference.rs", include_str!("difference.rs")),
             ("fencing.rs", include_str!("fencing.rs")),
             ("followed.rs", include_str!("followed.rs")),
             ("gates.rs", include_str!("gates.rs")),

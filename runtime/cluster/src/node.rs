@@ -1,7 +1,10 @@
 //! Reports of this node to a cluster: the Node object, its status, and its Lease. Pure.
 
 use nodlet_core::sorted::SortedMap;
+use nodlet_core::spec::container::DEVICE_DOMAIN;
 use serde_json::{Map, Value, json};
+
+use crate::difference;
 
 /// The Node object with which the node registers. `local` is the Node of the local API.
 pub fn registration(local: &Value, now: &str) -> Value {
@@ -45,14 +48,56 @@ pub fn stored_labels(text: &[u8]) -> Option<SortedMap<String, String>> {
     Some(labels(&json!({ "metadata": { "labels": stored } })))
 }
 
-/// A strategic merge patch of the Node's status.
-pub fn status_patch(local: &Value, now: &str) -> Value {
-    let mut status = status(local, now);
+/// Fields of the Node's status that this node owns, except for conditions, addresses and images.
+const OWN_FIELDS: [&str; 7] = [
+    "allocatable",
+    "capacity",
+    "daemonEndpoints",
+    "declaredFeatures",
+    "features",
+    "nodeInfo",
+    "runtimeHandlers",
+];
+
+/// The strategic merge patch that makes the Node's status that of the board. It has all of that, since the control plane
+/// changes conditions of a Node without reports. `known` is what the cluster had after the last report, from [`known`].
+/// Resources that other clients advertise and conditions of others stay.
+pub fn status_patch(local: &Value, known: &Value, now: &str) -> Value {
+    let mut patch = status(local, now);
+    for field in OWN_FIELDS {
+        let is_own = |name: &str| !matches!(field, "capacity" | "allocatable") || is_own_resource(name);
+        patch[field] = difference::whole(&known[field], &patch[field], &is_own);
+    }
     // Addresses merge by type; those of another network must go.
-    if let Some(addresses) = status["addresses"].as_array_mut() {
+    if let Some(addresses) = patch["addresses"].as_array_mut() {
         addresses.insert(0, json!({ "$patch": "replace" }));
     }
-    json!({ "status": status })
+    let conditions = patch["conditions"].as_array().cloned().unwrap_or_default();
+    let whole = |old: &Value, new: &Value| Some(difference::whole(old, new, &|_| true));
+    patch["conditions"] =
+        difference::conditions(&known["conditions"], &conditions, whole, is_own_trouble).unwrap_or_default();
+    json!({ "status": patch })
+}
+
+/// Whether only the board advertises a resource of the Node: one of Kubernetes, or a device of the board. Others belong to
+/// whoever patches the Node's status.
+fn is_own_resource(name: &str) -> bool {
+    !name.contains('/') || name.starts_with(DEVICE_DOMAIN)
+}
+
+/// Whether a condition is one that the board reports only while there is a reason for it. A node problem detector reports
+/// it with `False`, too.
+fn is_own_trouble(condition: &Value) -> bool {
+    condition["type"] == "ReadonlyFilesystem" && condition["status"] == "True"
+}
+
+/// What [`status_patch`] needs of the Node's status in the cluster.
+pub fn known(node: &mut Value) -> Value {
+    let mut status = node["status"].take();
+    if let Some(status) = status.as_object_mut() {
+        status.retain(|field, _| OWN_FIELDS.contains(&field.as_str()) || field == "conditions");
+    }
+    status
 }
 
 /// The status without times that change with each report, to recognise changes.
@@ -177,8 +222,36 @@ mod tests {
         new = old.clone();
         new["status"]["images"] = json!([]);
         assert_ne!(comparable(&old), comparable(&new));
-        let patch = status_patch(&old, "now");
+        let patch = status_patch(&old, &Value::Null, "now");
         assert_eq!(patch["status"]["addresses"][0], json!({ "$patch": "replace" }));
         assert_eq!(patch["status"]["addresses"][1]["address"], "board");
+    }
+
+    #[test]
+    fn a_report_removes_what_is_gone_and_leaves_what_others_report() {
+        let mut node = local();
+        let first = status_patch(&local(), &Value::Null, "now");
+        node["status"] = first["status"].clone();
+        node["status"]["capacity"] =
+            json!({ "cpu": "4", "nodlet.dev/gps": "1", "hugepages-2Mi": "2Mi", "example.com/dongle": "4" });
+        node["status"]["allocatable"] =
+            json!({ "cpu": "3", "nodlet.dev/gps": "1", "example.com/dongle": "4" });
+        node["status"]["features"] = json!({ "supplementalGroupsPolicy": true });
+        node["status"]["nodeInfo"] = json!({ "machineID": "m", "swap": { "capacity": 1 } });
+        node["status"]["conditions"] = json!([
+            { "type": "ReadonlyFilesystem", "status": "True", "reason": "FilesystemIsReadOnly" },
+            { "type": "NetworkUnavailable", "status": "False", "reason": "RouteCreated" },
+        ]);
+        let known = known(&mut node);
+        assert_eq!(known.get("images"), None);
+        let patch = &status_patch(&local(), &known, "now")["status"];
+        assert_eq!(patch["capacity"], json!({ "cpu": "4", "nodlet.dev/gps": null, "hugepages-2Mi": null }));
+        assert_eq!(patch["allocatable"], json!({ "cpu": "3", "nodlet.dev/gps": null }));
+        assert_eq!(patch.get("features"), Some(&Value::Null));
+        assert_eq!(patch["nodeInfo"], json!({ "machineID": "m", "swap": null }));
+        let conditions = patch["conditions"].as_array().expect("conditions");
+        let shown = |one: &Value| format!("{} {}", one["type"], one["$patch"]);
+        let shown: Vec<String> = conditions.iter().map(shown).collect();
+        assert_eq!(shown, ["\"DiskPressure\" null", "\"Ready\" null", "\"ReadonlyFilesystem\" \"delete\""]);
     }
 }

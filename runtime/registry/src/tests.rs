@@ -19,6 +19,7 @@ use nodlet_kube::manifest::{self, AppliedPreset, Validation};
 mod admission;
 mod awaited_images;
 mod claims;
+mod cluster_status;
 mod definitions;
 mod devices;
 mod difference;

@@ -95,6 +95,8 @@ struct Follower {
     node_uid: String,
     /// The state of the node that was last reported.
     reported: Value,
+    /// The status of the Node in the cluster after the last report.
+    known_node: Value,
     /// The reason of the last failure, until there is a connection.
     logged: String,
 }
@@ -225,6 +227,7 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
         version: 0,
         node_uid: String::new(),
         reported: Value::Null,
+        known_node: Value::Null,
         logged: String::new(),
     };
     if matches!(*follower.shell.stores.at_rest, AtRest::Encrypted(_)) {

@@ -1,9 +1,10 @@
 //! The status of a pod of the cluster, as this board reports it. Pure.
 
+use nodlet_core::facts::is_node_owned;
 use serde_json::{Map, Value, json};
 
 use super::has_terminal_phase;
-use crate::gates;
+use crate::{difference, gates};
 
 /// Whether the status of a pod must wait: that of one that is being deleted, until nothing of it is left on the board,
 /// since the scheduler gives its resources to another pod once its phase is final; and that of one that a fence ended.
@@ -25,59 +26,68 @@ pub fn ended(uid: &str) -> Value {
 }
 
 /// Fields of a pod's status that this node owns, and that are removed when they have no value any more.
-const OWN_FIELDS: [&str; 13] = [
+const OWN_FIELDS: [&str; 12] = [
+    "allocatedResources",
     "containerStatuses",
     "ephemeralContainerStatuses",
     "hostIP",
-    "hostIPs",
     "initContainerStatuses",
     "message",
     "observedGeneration",
     "phase",
     "podIP",
-    "podIPs",
     "reason",
     "resources",
     "startTime",
 ];
 
+/// Such fields that would merge by their addresses: one of an earlier sandbox must go.
+const ADDRESSES: [&str; 2] = ["hostIPs", "podIPs"];
+
 /// The strategic merge patch that makes the cluster's status of a pod that of the local API; `None` if it is already.
-/// Conditions of others, such as those of the scheduler and those of readiness gates, stay.
+/// Conditions of others, such as those of readiness gates, stay.
 pub fn status_patch(local: &Value, known: &Value) -> Option<Value> {
     let status = &local["status"];
     let mut patch = Map::new();
     for field in OWN_FIELDS {
-        match (status.get(field), known.get(field)) {
-            (Some(new), old) if Some(new) != old => {
-                let mut new = new.clone();
-                // These merge by address: one of an earlier sandbox must go.
-                if let ("podIPs" | "hostIPs", Some(list)) = (field, new.as_array_mut()) {
-                    list.insert(0, json!({ "$patch": "replace" }));
-                }
-                patch.insert(field.to_owned(), new);
-            }
-            (None, Some(old)) if !old.is_null() => drop(patch.insert(field.to_owned(), Value::Null)),
-            (Some(_) | None, _) => {}
+        if let Some(changed) = difference::value(&known[field], &status[field], &|_| true) {
+            patch.insert(field.to_owned(), changed);
         }
     }
-    let known_conditions = known["conditions"].as_array();
-    let is_known = |new: &Value| {
-        let old = known_conditions.and_then(|all| all.iter().find(|old| old["type"] == new["type"]));
-        old.is_some_and(|old| {
-            new.as_object().into_iter().flatten().all(|(key, value)| old.get(key) == Some(value))
-        })
-    };
+    for field in ADDRESSES {
+        let new = status[field].as_array().map_or(&[][..], Vec::as_slice);
+        if let Some(changed) = difference::replaced(&known[field], new) {
+            patch.insert(field.to_owned(), changed);
+        }
+    }
+    let is_gate = |kind: &Value| gates::types(local).any(|gate| kind == gate);
     let conditions = status["conditions"].as_array().into_iter().flatten();
-    let is_own =
-        |new: &Value| new["type"] != "PodScheduled" && !gates::types(local).any(|of| new["type"] == of);
-    let conditions: Vec<Value> = conditions.filter(|new| is_own(new) && !is_known(new)).cloned().collect();
-    if !conditions.is_empty() {
-        patch.insert("conditions".to_owned(), conditions.into());
+    let conditions: Vec<Value> = conditions
+        .filter(|new| !is_gate(&new["type"]))
+        .map(|new| scheduled_at(new.clone(), &known["conditions"]))
+        .collect();
+    let is_own = |old: &Value| old["type"].as_str().is_some_and(is_node_owned) && !is_gate(&old["type"]);
+    let differs = |old: &Value, new: &Value| difference::value(old, new, &|_| true);
+    if let Some(changed) = difference::conditions(&known["conditions"], &conditions, differs, is_own) {
+        patch.insert("conditions".to_owned(), changed);
     }
     if patch.is_empty() {
         return None;
     }
     Some(json!({ "metadata": { "uid": local["metadata"]["uid"] }, "status": patch }))
+}
+
+/// A condition of the board with the time at which the scheduler assigned the pod, if the cluster knows it: the board
+/// knows when it received the pod.
+fn scheduled_at(mut new: Value, known: &Value) -> Value {
+    let is_it = |old: &&Value| old["type"] == new["type"] && old["status"] == new["status"];
+    let known = known.as_array().into_iter().flatten().find(is_it);
+    if new["type"] == "PodScheduled"
+        && let Some(since) = known.and_then(|old| old["lastTransitionTime"].as_str())
+    {
+        new["lastTransitionTime"] = since.into();
+    }
+    new
 }
 
 /// The reason of a pod that this node does not run because of its spec.
@@ -141,12 +151,15 @@ mod tests {
         let local = json!({ "metadata": { "uid": "u" }, "status": {
             "phase": "Running", "podIP": "10.0.0.2", "podIPs": [{ "ip": "10.0.0.2" }], "qosClass": "Burstable",
             "conditions": [
-                { "type": "PodScheduled", "status": "True" },
+                { "type": "PodScheduled", "status": "True", "observedGeneration": 1, "lastTransitionTime": "t" },
                 { "type": "Ready", "status": "True", "lastTransitionTime": "t" },
             ],
         } });
         let known = json!({ "phase": "Pending", "message": "old", "conditions": [
-            { "type": "Ready", "status": "False" }, { "type": "DisruptionTarget", "status": "True" },
+            { "type": "PodScheduled", "status": "True", "lastTransitionTime": "earlier" },
+            { "type": "Ready", "status": "False", "reason": "ContainersNotReady", "message": "m" },
+            { "type": "PodResizeInProgress", "status": "True" },
+            { "type": "DisruptionTarget", "status": "True" },
         ] });
         let patch = status_patch(&local, &known).expect("a patch");
         assert_eq!(
@@ -154,11 +167,17 @@ mod tests {
             json!({ "metadata": { "uid": "u" }, "status": {
             "phase": "Running", "podIP": "10.0.0.2", "message": null,
             "podIPs": [{ "$patch": "replace" }, { "ip": "10.0.0.2" }],
-            "conditions": [{ "type": "Ready", "status": "True", "lastTransitionTime": "t" }],
+            "conditions": [
+                { "type": "PodScheduled", "observedGeneration": 1 },
+                { "type": "Ready", "status": "True", "lastTransitionTime": "t", "reason": null, "message": null },
+                { "type": "PodResizeInProgress", "$patch": "delete" },
+            ],
         } })
         );
         let after = json!({ "phase": "Running", "podIP": "10.0.0.2", "podIPs": [{ "ip": "10.0.0.2" }], "conditions": [
+            { "type": "PodScheduled", "status": "True", "observedGeneration": 1, "lastTransitionTime": "earlier" },
             { "type": "Ready", "status": "True", "lastTransitionTime": "t", "lastProbeTime": null },
+            { "type": "DisruptionTarget", "status": "True" },
         ] });
         assert_eq!(status_patch(&local, &after), None);
     }

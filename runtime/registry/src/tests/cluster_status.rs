@@ -79,8 +79,12 @@ impl Random {
                 status[field] = json!([{ "name": "a", "state": state, "lastState": {} }]);
             }
         }
-        let conditions: Vec<Value> =
-            OWN.into_iter().filter_map(|kind| (self.below(3) > 0).then(|| self.condition(kind))).collect();
+        let mut conditions = Vec::new();
+        for kind in OWN {
+            if self.below(3) > 0 {
+                conditions.push(self.condition(kind));
+            }
+        }
         status["conditions"] = conditions.into();
         status
     }

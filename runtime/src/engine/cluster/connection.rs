@@ -86,18 +86,20 @@ impl Follower {
         let now = self.now().to_string();
         let made = api.call("POST", "/api/v1/nodes", Some((JSON, &node::registration(&local, &now)))).await;
         let object = match made {
-            Ok(made) => {
+            Ok(mut made) => {
                 log::info!("registered node {} in the cluster", self.credentials.node);
                 self.reported = node::comparable(&local);
+                self.known_node = node::known(&mut made);
                 made
             }
             Err(error) if matches!(error.code(), Some(403 | 409)) => {
                 let path = format!("/api/v1/nodes/{}", self.credentials.node);
                 // Without a Node, the first error is the reason.
-                let Ok(found) = api.call("GET", &path, None).await else { return Err(error.into()) };
+                let Ok(mut found) = api.call("GET", &path, None).await else { return Err(error.into()) };
                 let machine_id = local["status"]["nodeInfo"]["machineID"].as_str().unwrap_or_default();
                 let checked = enrol::check_name(&found, &self.credentials.node, machine_id);
                 checked.map_err(|error| Failure::of(&error))?;
+                self.known_node = node::known(&mut found);
                 self.report_node(api).await?;
                 found
             }
@@ -111,12 +113,13 @@ impl Follower {
     /// Reports the state of the node.
     pub(super) async fn report_node(&mut self, api: &mut Api) -> Result<Seen, Failure> {
         let local = self.local_node();
-        let patch = node::status_patch(&local, &self.now().to_string());
+        let patch = node::status_patch(&local, &self.known_node, &self.now().to_string());
         let path = format!("/api/v1/nodes/{}/status", self.credentials.node);
         match api.call("PATCH", &path, Some((STRATEGIC, &patch))).await {
-            Ok(object) => {
+            Ok(mut object) => {
                 labels::see(&self.shell, &object).await;
                 self.reported = node::comparable(&local);
+                self.known_node = node::known(&mut object);
                 Ok(Seen::NodeReported)
             }
             Err(error) if error.code() == Some(404) => Ok(Seen::NodeGone),
