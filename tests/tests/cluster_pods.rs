@@ -621,3 +621,32 @@ fn a_device_whose_file_is_removed_is_no_longer_a_resource_of_the_node() {
     let all = plane.wait_for(capacity, |all| both(all) == 0);
     assert_eq!(all.matches("example.com/dongle").count(), 2, "{all}");
 }
+
+#[test]
+fn resources_that_somebody_else_advertises_are_counted_by_the_scheduler_alone() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    let patch =
+        r#"{"status":{"capacity":{"example.com/dongle":"4"},"allocatable":{"example.com/dongle":"4"}}}"#;
+    plane.kubectl(["patch", "node", "board-1", "--subresource", "status", "-p", patch]).ok();
+    let dongles = "    resources: {requests: {example.com/dongle: 3}, limits: {example.com/dongle: 3}}\n";
+    let deployment = |name: &str| {
+        let pod = pod(name, dongles);
+        let spec = pod.split_once("spec:\n").expect("a spec").1;
+        let spec: String = spec.lines().map(|line| format!("    {line}\n")).collect();
+        format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  replicas: 1\n  \
+             selector: {{matchLabels: {{app: {name}}}}}\n  template:\n    metadata: {{labels: {{app: {name}}}}}\n    \
+             spec:\n{spec}"
+        )
+    };
+    plane.apply(&deployment("first"));
+    plane.wait_for("get pods -l app=first --no-headers", |pods| pods.contains("1/1"));
+    // The scheduler counts them, and no controller makes one pod after the other.
+    plane.apply(&deployment("second"));
+    plane.wait_for("get events -o jsonpath={.items[*].message}", |all| {
+        all.contains("Insufficient example.com/dongle")
+    });
+    assert_eq!(plane.line("get pods -o name").ok().lines().count(), 2);
+    assert_eq!(node.device.pods().len(), 1);
+}

@@ -1,5 +1,6 @@
 //! The copy of a pod of the cluster for this board, and of the objects that the pod needs. Pure.
 
+use nodlet_core::spec::container::DEVICE_DOMAIN;
 use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::is_object_name;
 use serde_json::{Map, Value, json};
@@ -89,6 +90,7 @@ pub fn local(pod: &Value) -> LocalPod {
         }
     }
     let ignored = remove_ignored(&mut spec);
+    remove_foreign_resources(&mut spec);
     let mut objects = references(&spec);
     objects.extend(services::link(&mut spec).into_iter().map(|of| (SERVICES, of)));
     objects.extend(bundles);
@@ -143,6 +145,23 @@ fn remove_ignored(spec: &mut Value) -> Vec<&'static str> {
         elements(spec.get_mut(list)).for_each(&mut remove);
     }
     removed
+}
+
+/// Removes the extended resources that are no devices of the board: somebody else advertises them, and only the scheduler
+/// counts them (`removeMissingExtendedResources`). In a manifest of the board they are errors.
+fn remove_foreign_resources(spec: &mut Value) {
+    let is_foreign = |name: &str| {
+        name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with(DEVICE_DOMAIN)
+    };
+    for list in ["initContainers", "containers"] {
+        for container in elements(spec.get_mut(list)) {
+            for amounts in ["/resources/limits", "/resources/requests"] {
+                if let Some(amounts) = container.pointer_mut(amounts).and_then(Value::as_object_mut) {
+                    amounts.retain(|name, _| !is_foreign(name));
+                }
+            }
+        }
+    }
 }
 
 /// The elements of a list, if it is one.
@@ -295,6 +314,22 @@ pub fn token_renewal(token: &Token, granted: &Value) -> u64 {
 mod tests {
     use super::super::ephemeral;
     use super::*;
+
+    #[test]
+    fn the_copy_has_no_resources_that_somebody_else_advertises() {
+        let amounts =
+            json!({ "example.com/dongle": "3", "nodlet.dev/gps": "1", "hugepages-2Mi": "2Mi", "cpu": "1" });
+        let container = json!({ "name": "a", "resources": { "limits": amounts, "requests": amounts } });
+        let pod = json!({ "spec": { "containers": [container], "initContainers": [container] } });
+        let copy = local(&pod).manifest;
+        for list in ["containers", "initContainers"] {
+            for kind in ["limits", "requests"] {
+                let left = copy["spec"][list][0]["resources"][kind].as_object().expect("amounts");
+                let left: Vec<&str> = left.keys().map(String::as_str).collect();
+                assert_eq!(left, ["cpu", "hugepages-2Mi", "nodlet.dev/gps"], "{list} {kind}");
+            }
+        }
+    }
 
     #[test]
     fn the_copy_of_a_pod_has_its_tokens_in_secrets_and_names_what_it_needs() {
