@@ -34,7 +34,8 @@ impl ClusterNode {
         Self::start(plane, device, name, arguments).enter(plane, name)
     }
 
-    fn enter(self, plane: &ControlPlane, name: &str) -> Self {
+    /// Joins the cluster with a board that reaches the API server.
+    pub fn enter(self, plane: &ControlPlane, name: &str) -> Self {
         let words = plane.join_arguments();
         let words: Vec<&str> = ["join"].into_iter().chain(words.iter().map(String::as_str)).collect();
         let joined = self.verb(&words);
@@ -51,7 +52,8 @@ impl ClusterNode {
         Self::connected_with(plane, name, &[])
     }
 
-    fn connected_with(plane: &ControlPlane, name: &str, arguments: &[&str]) -> Self {
+    /// The same, whose agents have further arguments.
+    pub fn connected_with(plane: &ControlPlane, name: &str, arguments: &[&str]) -> Self {
         Self::start(plane, Device::new(), name, arguments)
     }
 

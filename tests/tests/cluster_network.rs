@@ -107,6 +107,114 @@ fn pods_of_two_boards_reach_each_other_under_their_own_addresses() {
     assert!(!is_in(&own.ip(), &of_one), "the range of the configuration is used again: {}", own.ip());
 }
 
+/// A pod reaches its own gateway, the API server by its address and as a Service, and the pod of another node; and its
+/// own node reaches it.
+#[track_caller]
+fn reaches_all(plane: &ControlPlane, node: &ClusterNode, pod: &TestPod<'_>, far: &str) {
+    let ip = pod.ip();
+    let gateway = format!("{}.1", ip.rsplit_once('.').expect("an address has dots").0);
+    // A closed port of the gateway answers at once, an unknown neighbour never.
+    let ran = pod.exec("app", ["/bin/demo", "connect", &format!("{gateway}:9")]);
+    assert!(ran.stderr.contains("refused") || ran.stdout.contains("refused"), "{}: {ran:?}", gateway);
+    for to in [plane.server(), "10.96.0.1:443".to_owned(), format!("{far}:80")] {
+        node.device.wait_for(&format!("{ip} to reach {to}"), || {
+            pod.exec("app", ["/bin/demo", "connect", &to]).code == 0
+        });
+    }
+    node.network.demo(&format!("connect {ip}:80")).expect("the node reaches its pods");
+}
+
+#[test]
+fn pods_before_and_after_a_change_of_the_range_reach_and_are_reached() {
+    let plane = ControlPlane::start();
+    let_nodes_read_nodes(&plane);
+    let two = ClusterNode::join(&plane, "board-2");
+    plane.apply(&server("far", "board-2"));
+    let far = two.device.pod("far");
+    far.wait_ready();
+
+    // A board runs a pod from a file, and joins.
+    let one = ClusterNode::connected(&plane, "board-1");
+    let local = nodlet_tests::manifest::pod("before", "serve 80 /srv");
+    one.device.write_manifest("before.yaml", &local);
+    one.device.pod("before").wait_ready();
+    let mut one = one.enter(&plane, "board-1");
+    for node in [&one, &two] {
+        node.device.load_image(kube_proxy_archive());
+        node.device.load_image(coredns_archive());
+    }
+    plane.install_services();
+    plane.apply(&server("after", "board-1"));
+    let first = range(&plane, "board-1");
+    let after = one.device.pod("after");
+    after.wait_ready();
+    let before = one.device.pod("before");
+    assert!(is_in(&after.ip(), &first) && !is_in(&before.ip(), &first), "{} {}", after.ip(), before.ip());
+    reaches_all(&plane, &one, &before, &far.ip());
+    reaches_all(&plane, &one, &after, &far.ip());
+    let both = |from: &TestPod<'_>, to: &TestPod<'_>| {
+        assert_eq!(fetch(&one, from, &format!("http://{}/peer", to.ip())).trim(), from.ip());
+    };
+    both(&before, &after);
+    both(&after, &before);
+    assert_eq!(fetch(&two, &far, &format!("http://{}/peer", after.ip())).trim(), far.ip());
+
+    // Another agent finds pods of both ranges.
+    one.device.kill_agent();
+    one.device.start_agent();
+    let (before, after) = (one.device.pod("before"), one.device.pod("after"));
+    reaches_all(&plane, &one, &before, &far.ip());
+    reaches_all(&plane, &one, &after, &far.ip());
+}
+
+#[test]
+fn pods_before_and_after_another_pod_cidr_of_an_agent_reach_each_other_and_are_reached() {
+    let mut device = nodlet_tests::Device::new();
+    let network = device.own_network();
+    device.agent_arguments(["--pod-cidr", "10.77.0.0/24"]);
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    let served = |name: &str, port: u16| {
+        nodlet_tests::manifest::pod_of(
+            name,
+            &[nodlet_tests::manifest::container(
+                "app",
+                "serve 80 /srv",
+                &format!("ports: [{{containerPort: 80, hostPort: {port}}}]"),
+            )],
+            "",
+        )
+    };
+    device.write_manifest("before.yaml", &served("before", 8081));
+    device.pod("before").wait_ready();
+    device.kill_agent();
+    device.agent_arguments(["--pod-cidr", "10.78.0.0/24"]);
+    device.start_agent();
+    device.write_manifest("after.yaml", &served("after", 8082));
+    let (before, after) = (device.pod("before"), device.pod("after"));
+    after.wait_ready();
+    assert!(before.ip().starts_with("10.77.0.") && after.ip().starts_with("10.78.0."));
+    // Each pod reaches itself and the other one, by their addresses and by the host's ports.
+    for (pod, gateway) in [(&before, "10.77.0.1"), (&after, "10.78.0.1")] {
+        for to in [
+            format!("http://{}/hostname", before.ip()),
+            format!("http://{}/hostname", after.ip()),
+            format!("http://{gateway}:8081/hostname"),
+            format!("http://{gateway}:8082/hostname"),
+        ] {
+            pod.exec("app", ["/bin/demo", "get", &to]).ok();
+        }
+        network.demo(&format!("connect {}:80", pod.ip())).expect("the node reaches its pods");
+    }
+    // The bridge has the earlier range as long as a pod has an address of it.
+    let addresses = || network.ip("-4 addr show");
+    assert!(addresses().contains("10.77.0.1/24"), "{}", addresses());
+    device.remove_manifest("before.yaml");
+    before.wait_gone();
+    device.wait_for("the earlier range to go", || !addresses().contains("10.77.0.1/24"));
+    network.demo(&format!("connect {}:80", after.ip())).expect("the node reaches its pods");
+}
+
 #[test]
 fn a_service_is_reached_by_its_address_and_by_its_name_through_kube_proxy_and_coredns() {
     let plane = ControlPlane::start();

@@ -207,8 +207,12 @@ impl Network {
             self.firewall.table.ports.insert(uid.clone(), ports);
             return Err(error);
         }
-        self.addresses.remove(uid);
+        let address = self.addresses.remove(uid);
         self.ipv6_addresses.remove(uid);
+        // The last pod of an earlier range may be gone.
+        if address.is_some_and(|address| !self.range.overlaps(address, 32)) {
+            self.follow_ranges();
+        }
         Ok(())
     }
 
@@ -291,6 +295,7 @@ impl Network {
 
     /// Puts the table into the kernel again for the pods that an earlier agent left. Returns a warning if that fails.
     pub fn restore(&mut self) -> Option<Warning> {
+        self.follow_ranges();
         if self.addresses.is_empty() || link_index(&self.bridge).is_err() {
             return None;
         }
@@ -399,16 +404,16 @@ impl Network {
             // A no-op if the bridge is up already, and cheaper than asking.
             return netlink.set_up(bridge.unwrap_or_default()).map_err(failed("set the bridge up"));
         }
-        let earlier = self.earlier_ranges(bridge, &addresses);
+        let earlier = self.drop_unused_ranges(&mut netlink, bridge, &addresses);
         self.refuse_overlap(&mut netlink, bridge, addresses)?;
         let index = match bridge {
             Some(index) => {
                 if !earlier.is_empty() {
                     log::warn!(
                         "pods have addresses of {} now; those that began with {} keep theirs until they are \
-                         replaced, and the bridge {} has both until nodlet down",
+                         replaced, and the bridge {} has the addresses of both until then",
                         self.range,
-                        earlier.join(", "),
+                        earlier.iter().map(|range| range.to_string()).collect::<Vec<_>>().join(", "),
                         self.bridge
                     );
                 }
@@ -492,10 +497,50 @@ impl Network {
         self.refuse_overlap(&mut netlink, link_index(&self.bridge).ok(), addresses)
     }
 
-    /// Other ranges of which the bridge is the gateway: an earlier agent had another `--pod-cidr`.
-    fn earlier_ranges(&self, bridge: Option<u32>, addresses: &[(u32, Ipv4Addr, u8)]) -> Vec<String> {
+    /// The ranges of which the bridge is the gateway, besides the present one: earlier pods began with another
+    /// `--pod-cidr`, or in another cluster.
+    fn earlier_ranges(&self, bridge: Option<u32>, addresses: &[(u32, Ipv4Addr, u8)]) -> Vec<Range> {
         let ours = addresses.iter().filter(|(index, ..)| Some(*index) == bridge);
-        ours.map(|(_, gateway, prefix)| format!("{gateway}/{prefix}")).collect()
+        let ranges = ours.filter_map(|(_, gateway, prefix)| Range::of_gateway(*gateway, *prefix));
+        ranges.filter(|range| *range != self.range).collect()
+    }
+
+    /// Takes the addresses of earlier ranges from the bridge in which no pod has an address: a cluster may give such a
+    /// range to another node, whose pods are then elsewhere. Returns the earlier ranges that pods still need.
+    fn drop_unused_ranges(
+        &self,
+        netlink: &mut Netlink,
+        bridge: Option<u32>,
+        addresses: &[(u32, Ipv4Addr, u8)],
+    ) -> Vec<Range> {
+        let mut earlier = self.earlier_ranges(bridge, addresses);
+        earlier.retain(|range| {
+            let is_used = self.addresses.values().any(|address| range.overlaps(*address, 32));
+            if !is_used && let Some(bridge) = bridge {
+                match netlink.remove_address(bridge, range.gateway(), range.prefix) {
+                    Ok(()) => log::info!("no pod has an address of {range} any more"),
+                    Err(error) => {
+                        log::warn!("failed to remove {} from {}: {error}", range.gateway(), self.bridge)
+                    }
+                }
+            }
+            is_used
+        });
+        earlier
+    }
+
+    /// Follows the addresses of the bridge after those of pods have changed: those that no pod needs are removed, and
+    /// the table knows the ranges of all pods.
+    fn follow_ranges(&mut self) {
+        let Ok(bridge) = link_index(&self.bridge) else { return };
+        let addresses = Netlink::open().and_then(|mut netlink| Ok((netlink.addresses()?, netlink)));
+        let Ok((addresses, mut netlink)) = addresses else { return };
+        for earlier in self.drop_unused_ranges(&mut netlink, Some(bridge), &addresses) {
+            let range = (earlier.base.into(), earlier.prefix);
+            if !self.firewall.table.ranges.contains(&range) {
+                self.firewall.table.ranges.push(range);
+            }
+        }
     }
 
     fn refuse_overlap(

@@ -85,6 +85,13 @@ impl Range {
         Ok(range)
     }
 
+    /// The range whose gateway has this address; `None` if no range has it.
+    pub(super) fn of_gateway(gateway: Ipv4Addr, prefix: u8) -> Option<Range> {
+        let mask = u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0);
+        let range = Range { base: Ipv4Addr::from_bits(gateway.to_bits() & mask), prefix };
+        ((8..=29).contains(&prefix) && range.gateway() == gateway).then_some(range)
+    }
+
     pub(super) fn mask(self) -> u32 {
         u32::MAX << (32 - u32::from(self.prefix))
     }

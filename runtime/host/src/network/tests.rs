@@ -167,13 +167,27 @@ fn the_bridge_is_made_once_and_goes_with_our_links_alone() {
         netlink.add_veth(&link, bridge, theirs, here).unwrap();
         netlink.add_bridge("nlother").unwrap();
 
-        // An agent with another pod range shares the bridge with the pods of the first range.
+        // An agent with another pod range shares the bridge with the pods of the first range, as long as there are any.
         let mut other = self::network("10.9.2.0/24");
         let addresses = netlink.addresses().unwrap();
-        assert_eq!(other.earlier_ranges(Some(bridge), &addresses), ["10.1.2.1/24"]);
-        assert_eq!(other.earlier_ranges(None, &addresses), [""; 0]);
+        assert_eq!(other.earlier_ranges(Some(bridge), &addresses), [network.range]);
+        assert_eq!(other.earlier_ranges(None, &addresses), []);
+        other.adopt(&pod("old", ""), Ipv4Addr::new(10, 1, 2, 2), None);
+        let made_with = netlink.hardware_address(bridge).unwrap();
         other.ensure_bridge().unwrap();
         assert_eq!(netlink.addresses().unwrap().len(), 2);
+        assert_eq!(
+            netlink.hardware_address(bridge).unwrap(),
+            made_with,
+            "the first pods have it in their entries"
+        );
+        // The next agent finds the earlier range at the bridge.
+        let mut next = self::network("10.9.2.0/24");
+        next.adopt(&pod("old", ""), Ipv4Addr::new(10, 1, 2, 2), None);
+        let _ = next.restore();
+        assert!(next.firewall.table.ranges.contains(&(Ipv4Addr::new(10, 1, 2, 0).into(), 24)));
+        next.release(&"old".into()).unwrap();
+        assert_eq!(netlink.addresses().unwrap(), [(bridge, Ipv4Addr::new(10, 9, 2, 1), 24)]);
 
         network.remove().unwrap();
         assert!([&*network.bridge, &link, "theirs"].iter().all(|name| link_index(name).is_err()));

@@ -26,6 +26,9 @@ pub(super) fn connect(
     let link = |source: io::Error| SandboxError::Link { name: network.host_link.clone(), source };
     let namespace = File::open("/proc/self/ns/net").map_err(SandboxError::Namespace)?;
     let hardware = hardware_address(network.address);
+    // The bridge was made with the gateway of the range of that time, and keeps its hardware address when the range
+    // changes: pods that began before have it in their neighbour entries.
+    let of_bridge = host.hardware_address(bridge).map_err(link)?;
     let mut add = || host.add_veth(&network.host_link, bridge, (POD_LINK, hardware), namespace.as_raw_fd());
     match add() {
         // The name belongs to this pod: the kernel has not removed the link of an earlier sandbox yet.
@@ -55,12 +58,12 @@ pub(super) fn connect(
         guard::refuse_ipv6_routers(POD_LINK)?;
         pod.add_address(link, network.address, network.prefix)?;
         pod.set_up(link)?;
-        pod.add_neighbour(link, network.gateway, hardware_address(network.gateway))?;
+        pod.add_neighbour(link, network.gateway, of_bridge)?;
         pod.add_default_route(link, network.gateway)?;
         let Some(ipv6) = network.ipv6 else { return Ok(()) };
         guard::enable_ipv6(POD_LINK)?;
         pod.add_ipv6_address(link, ipv6.address, ipv6.prefix)?;
-        pod.add_ipv6_neighbour(link, ipv6.gateway, hardware_address(network.gateway))?;
+        pod.add_ipv6_neighbour(link, ipv6.gateway, of_bridge)?;
         pod.add_ipv6_default_route(link, ipv6.gateway)
     };
     set().map_err(SandboxError::Address)?;

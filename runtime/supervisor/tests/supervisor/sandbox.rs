@@ -45,13 +45,15 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
 ];
 
 /// Makes a bridge on the host, which is a network namespace in these tests.
+///
+/// Its hardware address is that of an earlier range, which it keeps when the range of the pods changes.
 fn bridge(name: &str) -> Netlink {
     let mut netlink = Netlink::open().unwrap();
     let _ = netlink.remove_link(name);
     netlink.add_bridge(name).unwrap();
     let index = link_index(name).unwrap();
     let gateway = Ipv4Addr::new(10, 211, 7, 1);
-    netlink.set_hardware_address(index, hardware_address(gateway)).unwrap();
+    netlink.set_hardware_address(index, hardware_address(Ipv4Addr::new(10, 85, 0, 1))).unwrap();
     netlink.add_address(index, gateway, 24).unwrap();
     netlink.set_up(index).unwrap();
     netlink

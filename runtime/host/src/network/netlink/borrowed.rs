@@ -156,6 +156,14 @@ impl Netlink {
         Ok(found)
     }
 
+    /// The hardware address of the link with `index`, which must have one as Ethernet has.
+    pub fn hardware_address(&mut self, index: u32) -> io::Result<[u8; 6]> {
+        let hardware = self.settings(index)?.hardware;
+        hardware
+            .try_into()
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the link is not Ethernet"))
+    }
+
     /// Sets a link down and restores its settings; without `before` only removes its alternative names and its XDP
     /// program. Returns the names of the settings that the kernel did not restore, joined by commas.
     pub fn restore(&mut self, index: u32, before: Option<&LinkSettings>) -> io::Result<String> {
