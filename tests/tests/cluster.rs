@@ -438,6 +438,56 @@ fn certificates_are_replaced_before_they_expire_and_a_deleted_node_is_made_again
     running(&plane, "board-1", 1);
 }
 
+/// The UIDs of the pods of the Deployment.
+const UIDS: &str = "get pods -l app=web -o jsonpath={.items[*].metadata.uid}";
+
+#[test]
+fn pods_of_a_deleted_node_end_before_the_board_registers_again() {
+    let plane = ControlPlane::start();
+    let mut node = Node::join_with(&plane, "board-1", &["--node-labels", "site=harbour"]);
+    node.device.write_manifest("own.yaml", &manifest::pod("own", "wait /end"));
+    node.device.pod("own").wait_ready();
+    let born = node.device.pod("own").born("app");
+    plane.apply(&deployment(2));
+    running(&plane, "board-1", 2);
+    plane.line("label node board-1 of=admin").ok();
+    let uid = || plane.line("get node -o jsonpath={.items[*].metadata.uid}").ok();
+    let again = |before: &str| {
+        plane.wait_for("get node -o jsonpath={.items[*].metadata.uid}", |new| {
+            !new.is_empty() && new != before
+        });
+        running(&plane, "board-1", 2);
+        let ranges = plane.line("get node board-1 -o jsonpath={.spec.podCIDR}").ok();
+        let ips = plane.line("get pods -l app=web -o jsonpath={.items[*].status.podIP}").ok();
+        let base = ranges.strip_suffix("0/24").expect("a range of the usual size").to_owned();
+        assert!(ips.split_whitespace().all(|ip| ip.starts_with(&base)), "{ranges} {ips}");
+    };
+    let are_new = |before: &str| {
+        let now = plane.line(UIDS).ok();
+        assert!(now.split_whitespace().all(|uid| !before.contains(uid)), "{before} {now}");
+    };
+
+    // The board is connected.
+    let (first, pods) = (uid(), plane.line(UIDS).ok());
+    plane.line("delete node board-1").ok();
+    again(&first);
+    are_new(&pods);
+    let labels =
+        plane.line("get node board-1 -o jsonpath={.metadata.labels.site}|{.metadata.labels.of}").ok();
+    assert_eq!(labels, "harbour|");
+
+    // The board is offline, and its agent begins anew meanwhile.
+    let (second, pods) = (uid(), plane.line(UIDS).ok());
+    let cut = plane.partition_from(&node.address);
+    plane.line("delete node board-1").ok();
+    node.device.kill_agent();
+    node.device.start_agent();
+    drop(cut);
+    again(&second);
+    are_new(&pods);
+    assert_eq!(node.device.pod("own").born("app"), born, "pods from files run on");
+}
+
 #[test]
 fn clusters_with_keys_of_rsa_and_of_p_384_are_joined_and_reach_the_board() {
     for keys in ["rsa:2048", "ec -pkeyopt ec_paramgen_curve:P-384"] {

@@ -14,7 +14,10 @@ pub use copy::{
     LocalPod, TOKEN_PREFIX, Token, digest, local, local_object, local_volume, token_renewal, token_request,
     token_secret,
 };
-pub use status::{ended, final_deletion, is_held_back, rejection, rejection_event, runs_again, status_patch};
+pub use status::{
+    Retirement, ended, final_deletion, first_deletion, is_held_back, rejection, rejection_event, retirement,
+    runs_again, status_patch,
+};
 
 /// The next step for a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +82,25 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_pod_of_a_deleted_node_is_deleted_ends_here_and_is_then_gone() {
+        let pod = |metadata: Value| json!({ "metadata": metadata });
+        let deleted =
+            |grace: u64| pod(json!({ "deletionTimestamp": "now", "deletionGracePeriodSeconds": grace }));
+        let mirror = pod(json!({ "annotations": { "kubernetes.io/config.mirror": "hash" } }));
+        for (object, is_present, expected) in [
+            (pod(json!({})), true, Retirement::Begin),
+            (pod(json!({})), false, Retirement::Begin),
+            (deleted(30), true, Retirement::Await),
+            (deleted(30), false, Retirement::Finish),
+            (deleted(0), true, Retirement::Await),
+            (deleted(0), false, Retirement::Done),
+            (mirror, true, Retirement::Done),
+        ] {
+            assert_eq!(retirement(&object, is_present), expected, "{object} {is_present}");
+        }
+    }
 
     #[test]
     fn new_ephemeral_containers_are_those_whose_names_the_board_does_not_know() {

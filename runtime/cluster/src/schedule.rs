@@ -28,6 +28,13 @@ const SILENCE: Duration = Duration::from_secs(660);
 /// A renewal of the Lease that is later than this is followed by a report of the node.
 const LATE: Duration = Duration::from_secs(5);
 
+/// The time between two looks at the pods of a Node that was deleted.
+const RETIRE_EVERY: Duration = Duration::from_secs(1);
+
+/// The least time from noticing that the Node was deleted to making another one. The controllers of the cluster take the
+/// range and the pods of the first one away meanwhile.
+pub const REGISTER_AFTER: Duration = Duration::from_secs(10);
+
 /// The interval of attempts to get a new certificate.
 const ROTATE_AGAIN: Duration = Duration::from_secs(300);
 
@@ -68,6 +75,8 @@ pub struct Schedule {
     link: Link,
     backoff: Backoff,
     node: Node,
+    /// When the Node is made, at the earliest.
+    register_at: Instant,
     lease_at: Instant,
     report_at: Instant,
     node_changed: bool,
@@ -102,6 +111,7 @@ impl Schedule {
             link: Link::Down { until: now },
             backoff: first(periodic),
             node: Node::Unregistered,
+            register_at: now,
             lease_at: now,
             report_at: now,
             node_changed: false,
@@ -149,6 +159,11 @@ impl Schedule {
         let leaves_at = self.periodic.map(|_| self.visit.ends_at());
         let leaves = leaves_at.is_some_and(|at| now >= at);
         let action = match (self.node, self.pods) {
+            (Node::Unregistered, _) if now < self.register_at && !leaves => {
+                let until = leaves_at.map_or(self.register_at, |at| at.min(self.register_at));
+                return Next::Wait { until, reads: false, changes: false };
+            }
+            (Node::Unregistered, _) if leaves && now < self.register_at => Action::Leave,
             (Node::Unregistered, _) => Action::Register,
             (Node::WithoutLease, _) => Action::RenewLease { create: true },
             (Node::Leased, _) if now >= self.lease_at => Action::RenewLease { create: false },
@@ -188,6 +203,7 @@ impl Schedule {
             Seen::Connected { rotate_at } => {
                 self.link = Link::Up { since: now };
                 self.node = Node::Unregistered;
+                self.register_at = now;
                 self.pods = Pods::Unlisted;
                 (self.is_watching, self.board_changed, self.node_changed) = (false, false, false);
                 (self.watches, self.rate, self.read_at) = (Backoff::default(), Rate::new(now), now);
@@ -210,6 +226,7 @@ impl Schedule {
                 let every = self.reporting.renew_every();
                 self.lease_at = now + every + jitter(every / 25, random);
             }
+            Seen::Retiring => self.register_at = now + RETIRE_EVERY,
             Seen::NodeGone => self.node = Node::Unregistered,
             Seen::Listed { version } => {
                 self.pods = Pods::Listed;

@@ -65,6 +65,11 @@ impl Paths {
         self.cluster_manifests().join(".labels")
     }
 
+    /// The UID of the Node with which the board has registered. Among the manifests of the cluster, with which it goes.
+    pub fn cluster_node(&self) -> PathBuf {
+        self.cluster_manifests().join(".node")
+    }
+
     /// The file with the credentials of a board that has joined a cluster.
     pub fn cluster_credentials(&self) -> PathBuf {
         self.below("var/lib/nodlet/cluster.json")

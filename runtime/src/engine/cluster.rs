@@ -20,6 +20,7 @@ mod objects;
 mod pods;
 mod removal;
 mod reports;
+mod retirement;
 mod status;
 
 use std::cell::Cell;
@@ -49,6 +50,7 @@ use super::{Engine, Shell};
 use crate::api::Reply;
 use crate::at_rest::AtRest;
 use nodlet_registry::Status;
+use nodlet_registry::objects::Key;
 
 /// The longest life of a watch in seconds (client-go: 5 to 10 minutes).
 const WATCH_SECONDS: u32 = 480;
@@ -91,8 +93,10 @@ struct Follower {
     has_beta_bundles: bool,
     /// The version of the local API up to which changes were sent.
     version: u64,
-    /// The UID of the Node.
+    /// The UID of the Node, which is stored.
     node_uid: String,
+    /// When it was noticed that the Node was deleted.
+    gone_since: Option<Instant>,
     /// The state of the node that was last reported.
     reported: Value,
     /// The status of the Node in the cluster after the last report.
@@ -208,6 +212,7 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
     cluster_network::restore(&shell).await;
     // Events wait for a connection from now on.
     shell.publication.events_sent(0);
+    let node_uid = retirement::stored(&shell).await;
     let schedule = Schedule::new(Instant::now(), shell.config.sync, shell.config.reporting);
     let follower = Follower {
         shell,
@@ -225,7 +230,8 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
         objects: Objects::default(),
         has_beta_bundles: false,
         version: 0,
-        node_uid: String::new(),
+        node_uid,
+        gone_since: None,
         reported: Value::Null,
         known_node: Value::Null,
         logged: String::new(),
@@ -440,6 +446,18 @@ impl Follower {
             Action::GiveUp => Err(Failure::new("the watch of pods is silent")),
             Action::Rotate => Ok(Seen::Rotated(self.rotate(api).await)),
         }
+    }
+
+    /// The path of the list of this node's pods.
+    fn selector(&self) -> String {
+        format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", self.credentials.node)
+    }
+
+    /// The object of a pod in the local API.
+    fn local_pod(&self, uid: &str, namespace: &str, name: &str) -> Option<Value> {
+        let object = self.shell.publication.objects.get(&Key::new("pods", namespace, name))?;
+        let object: Value = serde_json::from_str(&object.json).ok()?;
+        (object["metadata"]["uid"] == uid).then_some(object)
     }
 
     /// The wall time in seconds since 1970.

@@ -106,6 +106,39 @@ pub fn final_deletion(uid: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0, "preconditions": { "uid": uid } })
 }
 
+/// What is left to do in the cluster with a pod of a Node that was deleted. `is_present`: something of it may still run
+/// here. The pod is no longer Ready from its first deletion on, and its controller makes another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retirement {
+    /// Delete it with its own grace period, and end it here.
+    Begin,
+    /// Wait until it has ended here.
+    Await,
+    /// Delete it for good.
+    Finish,
+    /// Nothing: it is a mirror pod, or its finalizers are others' work.
+    Done,
+}
+
+/// Decides about a pod of a Node that was deleted.
+pub fn retirement(pod: &Value, is_present: bool) -> Retirement {
+    let metadata = &pod["metadata"];
+    if crate::mirrors::is_mirror(pod) {
+        return Retirement::Done;
+    }
+    match (metadata["deletionTimestamp"].is_string(), is_present) {
+        (false, _) => Retirement::Begin,
+        (true, true) => Retirement::Await,
+        (true, false) if metadata["deletionGracePeriodSeconds"] == 0 => Retirement::Done,
+        (true, false) => Retirement::Finish,
+    }
+}
+
+/// The options with which a pod of a Node that was deleted is deleted, with its own grace period.
+pub fn first_deletion(uid: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": { "uid": uid } })
+}
+
 /// The event about a rejected pod.
 pub fn rejection_event(pod: &Value, node: &str, suffix: &str, message: &str, now: &str) -> Value {
     let metadata = &pod["metadata"];

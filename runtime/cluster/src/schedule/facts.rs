@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 pub enum Action {
     /// Prepare requests to the API server. Outcome: [`Seen::Connected`].
     Connect,
-    /// Make the Node, or update the existing one. Outcome: [`Seen::Registered`].
+    /// Make the Node, or update the existing one. Outcome: [`Seen::Registered`], or [`Seen::Retiring`] while pods of a
+    /// Node that was deleted remain.
     Register,
     /// Renew the Lease; if `create`, make a missing one. Outcome: [`Seen::LeaseRenewed`] or [`Seen::NodeGone`].
     RenewLease {
@@ -47,6 +48,8 @@ pub enum Seen {
     },
     /// The cluster has the Node, and its state is current.
     Registered,
+    /// The Node was deleted: its pods end before there is another one, which is looked at again then.
+    Retiring,
     /// The Lease was renewed.
     LeaseRenewed,
     /// The cluster has no Node or no Lease. It removes a Lease with its Node.

@@ -176,6 +176,19 @@ fn a_node_that_is_gone_is_registered_again_and_the_pods_are_not_listed_again() {
 }
 
 #[test]
+fn a_node_that_was_deleted_is_made_again_when_its_pods_are_gone() {
+    let mut sim = Sim::new();
+    let mut looks = 0;
+    sim.run_until(3, |action| {
+        looks += usize::from(*action == Action::Register);
+        (*action == Action::Register && looks < 3).then_some(Seen::Retiring)
+    });
+    let expected = "   0s Connect\n   0s Register: Retiring\n   1s Register: Retiring\n   2s Register\n   2s RenewLease { create: true }\n   2s List\n";
+    let trace = sim.take();
+    assert!(trace.starts_with(expected), "{trace}");
+}
+
+#[test]
 fn a_watch_that_expires_lists_again_at_once_and_watches_after_a_pause() {
     let mut sim = Sim::new();
     sim.run_until(5, |_| None);

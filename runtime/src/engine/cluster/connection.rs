@@ -80,10 +80,21 @@ impl Follower {
         local_node(&self.shell, &self.credentials.node)
     }
 
-    /// Makes the Node, or updates an existing one.
+    /// Makes the Node, or updates an existing one. If the one of before was deleted, its pods end first.
     pub(super) async fn register(&mut self, api: &mut Api) -> Result<Seen, Failure> {
         let local = self.local_node();
         let now = self.now().to_string();
+        let path = format!("/api/v1/nodes/{}", self.credentials.node);
+        if !self.node_uid.is_empty() {
+            let is_gone = match api.call("GET", &path, None).await {
+                Ok(found) => found["metadata"]["uid"] != *self.node_uid,
+                Err(error) if error.code() == Some(404) => true,
+                Err(error) => return Err(error.into()),
+            };
+            if is_gone && !self.retire(api).await? {
+                return Ok(Seen::Retiring);
+            }
+        }
         let made = api.call("POST", "/api/v1/nodes", Some((JSON, &node::registration(&local, &now)))).await;
         let object = match made {
             Ok(mut made) => {
@@ -93,7 +104,6 @@ impl Follower {
                 made
             }
             Err(error) if matches!(error.code(), Some(403 | 409)) => {
-                let path = format!("/api/v1/nodes/{}", self.credentials.node);
                 // Without a Node, the first error is the reason.
                 let Ok(mut found) = api.call("GET", &path, None).await else { return Err(error.into()) };
                 let machine_id = local["status"]["nodeInfo"]["machineID"].as_str().unwrap_or_default();
@@ -106,7 +116,8 @@ impl Follower {
             Err(error) => return Err(error.into()),
         };
         labels::see(&self.shell, &object).await;
-        self.node_uid = object["metadata"]["uid"].as_str().ok_or(ApiError::Unexpected("a Node"))?.to_owned();
+        let uid = object["metadata"]["uid"].as_str().ok_or(ApiError::Unexpected("a Node"))?.to_owned();
+        self.store_node(uid).await?;
         Ok(Seen::Registered)
     }
 

@@ -41,10 +41,6 @@ enum Named {
 }
 
 impl Follower {
-    pub(super) fn selector(&self) -> String {
-        format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", self.credentials.node)
-    }
-
     /// Lists all pods of this node, and acts on the difference to what is here.
     pub(super) async fn list(&mut self, api: &mut Api) -> Result<Seen, Failure> {
         let (mut seen, mut confirmed) = (SortedSet::new(), SortedSet::new());

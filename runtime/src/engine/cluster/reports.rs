@@ -8,7 +8,7 @@ use nodlet_cluster::pods::{self, Step};
 use nodlet_cluster::schedule::Seen;
 use nodlet_cluster::{gates, mirrors, node};
 use nodlet_core::spec::Uid;
-use nodlet_registry::objects::{ChangeKind, Key};
+use nodlet_registry::objects::ChangeKind;
 
 use super::super::pods::EphemeralRequest;
 use super::{Failure, Follower, tolerate};
@@ -298,12 +298,5 @@ impl Follower {
             Step::Delete => self.finish(api, uid, known).await,
             Step::Nothing | Step::Run | Step::End(_) => Ok(()),
         }
-    }
-
-    /// The object of a pod in the local API.
-    pub(super) fn local_pod(&self, uid: &str, namespace: &str, name: &str) -> Option<Value> {
-        let object = self.shell.publication.objects.get(&Key::new("pods", namespace, name))?;
-        let object: Value = serde_json::from_str(&object.json).ok()?;
-        (object["metadata"]["uid"] == uid).then_some(object)
     }
 }

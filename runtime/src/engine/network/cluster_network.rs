@@ -55,6 +55,17 @@ pub(in crate::engine) async fn restore(shell: &Rc<Shell>) -> String {
     stored
 }
 
+/// Forgets the stored range of this node, which a Node that was deleted had: pods wait for that of the next one.
+pub(in crate::engine) async fn forget_range(shell: &Rc<Shell>) {
+    let path = shell.paths.cluster_network();
+    let of_path = path.clone();
+    let stored = shell.stores.storage.run(move || std::fs::read_to_string(of_path)).await.unwrap_or_default();
+    let peers = stored.split_once('\n').map_or("", |(_, peers)| peers);
+    if let Err(error) = shell.stores.replace(path.clone(), format!("\n{peers}").into_bytes()).await {
+        log::error!("failed to write {}: {error}", path.display());
+    }
+}
+
 /// Reports that a pod of the cluster wants the DNS of the cluster, of which the configuration has no address. A board
 /// alone has no such DNS, and nobody misses it.
 pub(in crate::engine) fn missing_dns(shell: &Shell, wanted: &Wanted) -> Option<String> {

@@ -1,0 +1,102 @@
+//! The end of the pods of a Node that was deleted in the cluster, before the board registers another one.
+//!
+//! A kubelet registers only when it starts, so that the pods of a deleted Node are collected, and their controllers make
+//! others. A board must not be lost for ever, so it does both itself: it deletes the pods in the cluster, which are not
+//! Ready from then on, ends them, and registers after a pause. The UID of the Node is stored, so that this is completed
+//! after a restart of the agent, and begins when a board was offline while its Node was deleted.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use nodlet_cluster::api::{self, Api, JSON};
+use nodlet_cluster::backoff::Backoff;
+use nodlet_cluster::pods::{self, Retirement};
+use nodlet_cluster::schedule::REGISTER_AFTER;
+use nodlet_core::sorted::SortedSet;
+use nodlet_registry::Owner;
+
+use super::super::Shell;
+use super::{Engine, Failure, Follower, cluster_network, tolerate};
+
+/// Pods in one look. The next one has others, since these are gone then.
+const PAGE: usize = 10;
+
+/// The UID of the Node with which the board registered; empty if there is none.
+pub(super) async fn stored(shell: &Rc<Shell>) -> String {
+    let path = shell.paths.cluster_node();
+    let read = shell.stores.storage.run(move || std::fs::read_to_string(path)).await;
+    read.unwrap_or_default().trim().to_owned()
+}
+
+impl Follower {
+    /// Records the UID of the Node with which the board has registered.
+    pub(super) async fn store_node(&mut self, uid: String) -> Result<(), Failure> {
+        if uid != self.node_uid {
+            let path = self.shell.paths.cluster_node();
+            let stored = self.shell.stores.replace(path.clone(), format!("{uid}\n").into_bytes()).await;
+            if let Err(error) = stored {
+                log::error!("failed to write {}: {error}", path.display());
+            }
+        }
+        (self.node_uid, self.gone_since) = (uid, None);
+        Ok(())
+    }
+
+    /// Takes a step at ending the pods of a Node that was deleted. Returns whether all have ended, and the pause is over.
+    pub(super) async fn retire(&mut self, api: &mut Api) -> Result<bool, Failure> {
+        // What the watch still has to say is about these pods.
+        if self.schedule.has_listed() {
+            return Err(Failure::new("the Node of this board was deleted in the cluster"));
+        }
+        let now = Instant::now();
+        let since = match self.gone_since {
+            Some(since) => since,
+            None => {
+                log::warn!(
+                    "node {} was deleted in the cluster: its pods end here, and then the board registers again",
+                    self.credentials.node
+                );
+                *self.gone_since.insert(now)
+            }
+        };
+        let target = format!("{}&limit={PAGE}", self.selector());
+        let mut page = api.call("GET", &target, None).await?;
+        let mut deleted = SortedSet::new();
+        for pod in api::items(&mut page)? {
+            let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default().to_owned();
+            let (namespace, name, uid) = (text("namespace"), text("name"), text("uid"));
+            let is_present = self.local_pod(&uid, &namespace, &name).is_some();
+            let options = match pods::retirement(&pod, is_present) {
+                Retirement::Done => continue,
+                Retirement::Begin => Some(pods::first_deletion(&uid)),
+                Retirement::Await => None,
+                Retirement::Finish => Some(pods::final_deletion(&uid)),
+            };
+            if let Some(options) = options {
+                let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+                tolerate(api.call("DELETE", &path, Some((JSON, &options))).await)?;
+            }
+            deleted.insert(uid);
+        }
+        let has_ended = deleted.is_empty();
+        self.end_deleted(deleted).await;
+        let is_over = has_ended && now.duration_since(since) >= REGISTER_AFTER;
+        if is_over {
+            cluster_network::forget_range(&self.shell).await;
+        }
+        Ok(is_over)
+    }
+
+    /// Ends these pods of the cluster on this board; all of them, if the cluster has none any more. Others are Ready in the
+    /// cluster until they are deleted there.
+    async fn end_deleted(&self, deleted: SortedSet<String>) {
+        let ends = move |engine: &mut Engine| {
+            let mut wanted = engine.registry.wanted_of(Owner::Cluster);
+            wanted.retain(|one| deleted.is_empty() || deleted.contains(&*one.pod.uid.0));
+            wanted.into_iter().map(|one| (one.pod.uid.clone(), one.source.clone())).collect::<Vec<_>>()
+        };
+        for (uid, path) in self.in_loop(ends).await.unwrap_or_default() {
+            self.in_loop(move |engine| engine.end_cluster_pod(uid, path, None, Backoff::default())).await;
+        }
+    }
+}
