@@ -61,6 +61,8 @@ pub struct NodeState {
     pub boot_id: String,
     /// The ID of the machine.
     pub machine_id: String,
+    /// The UUID of the hardware, or the ID of the machine if it has none.
+    pub system_uuid: String,
     /// The name of the operating system.
     pub os_image: String,
     /// The version of nodlet.
@@ -221,7 +223,7 @@ pub fn node_object(facts: &NodeFacts<'_>, state: NodeState) -> Value {
                 "kernelVersion": state.kernel,
                 "bootID": state.boot_id,
                 "machineID": state.machine_id,
-                "systemUUID": "",
+                "systemUUID": state.system_uuid,
                 "osImage": state.os_image,
                 "containerRuntimeVersion": format!("nodlet://{version}"),
                 "kubeletVersion": format!("{}+nodlet-{version}", nodlet_kube::schema::KUBERNETES),
@@ -417,6 +419,7 @@ mod tests {
             kernel: "6.6".into(),
             boot_id: "1".into(),
             machine_id: "0123456789abcdef0123456789abcdef".into(),
+            system_uuid: "uuid".into(),
             os_image: "Linux".into(),
             version: "0.1.0",
             conditions: vec![
@@ -442,6 +445,7 @@ mod tests {
         let capacity = &object["status"]["capacity"];
         assert_eq!((&capacity["cpu"], &capacity["ephemeral-storage"]), (&"4".into(), &"1025".into()));
         assert_eq!(object["spec"], json!({}));
+        assert_eq!(object["status"]["nodeInfo"]["systemUUID"], "uuid");
         assert_eq!(object["metadata"]["uid"], "01234567-89ab-cdef-0123-456789abcdef");
         assert_eq!(
             object["status"]["addresses"],

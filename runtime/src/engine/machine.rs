@@ -93,16 +93,40 @@ impl Machine {
     }
 }
 
+/// The identity of the installed system.
+const MACHINE_ID: &str = "/etc/machine-id";
+
+/// The files whose first readable one has the UUID of the machine, in the order of the kubelet (`GetSystemUUID` of
+/// cAdvisor): firmware, the device tree of a machine or of a virtual machine, and the installed system.
+const SYSTEM_UUIDS: [&str; 4] = [
+    "/sys/class/dmi/id/product_uuid",
+    "/proc/device-tree/system-id",
+    "/proc/device-tree/vm,uuid",
+    MACHINE_ID,
+];
+
 /// Contents of files of the machine, read when the agent starts.
 pub(super) struct Installed {
     pub(super) machine_id: String,
+    pub(super) system_uuid: String,
     pub(super) os_image: String,
 }
 
 impl Installed {
     pub(super) fn read() -> Installed {
-        Installed { machine_id: first_line("/etc/machine-id"), os_image: os_image() }
+        Installed {
+            machine_id: first_line(MACHINE_ID),
+            system_uuid: first_identity(&SYSTEM_UUIDS),
+            os_image: os_image(),
+        }
     }
+}
+
+/// The content of the first of these files that can be read, without the NUL that ends a property of a device tree;
+/// empty if none can be read.
+fn first_identity(paths: &[&str]) -> String {
+    let text = paths.iter().find_map(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
+    text.trim_end_matches('\0').trim().to_owned()
 }
 
 /// The first line of a file; empty if it cannot be read.
@@ -116,4 +140,23 @@ fn os_image() -> String {
     let text = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
     name.unwrap_or("Linux").trim_matches('"').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_readable_file_identifies_the_system_without_its_nul() {
+        let dir = std::env::temp_dir().join(format!("nodlet-identity-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let path = |name: &str| dir.join(name).to_str().expect("a text").to_owned();
+        let (missing, tree, file) = (path("missing"), path("tree"), path("file"));
+        std::fs::write(&tree, b"0a1b-2c\0").expect("a file");
+        std::fs::write(&file, "0123abcd\n").expect("a file");
+        assert_eq!(first_identity(&[&missing, &tree, &file]), "0a1b-2c");
+        assert_eq!(first_identity(&[&missing, &file, &tree]), "0123abcd");
+        assert_eq!(first_identity(&[&missing]), "");
+        std::fs::remove_dir_all(&dir).expect("it is removed");
+    }
 }

@@ -21,6 +21,7 @@ pub(super) fn publish(config: &Config, machine: &Machine, objects: &Objects) {
         kernel: first_line("/proc/sys/kernel/osrelease"),
         boot_id: first_line("/proc/sys/kernel/random/boot_id"),
         machine_id: machine.installed.machine_id.clone(),
+        system_uuid: machine.installed.system_uuid.clone(),
         os_image: machine.installed.os_image.clone(),
         version: env!("CARGO_PKG_VERSION"),
         conditions: {
