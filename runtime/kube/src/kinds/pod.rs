@@ -252,6 +252,16 @@ mod tests {
         let mut ready = running("Running", json!([ended("Completed", 0), ok()]));
         ready["status"]["conditions"] = json!([{"type": "Ready", "status": "True"}]);
         check(ready, "1/2", "Running", "0");
+        // The containers of an evicted or fenced pod have the last word, here and in `printPod` of Kubernetes.
+        for (first, shown) in [(0, "Completed"), (137, "Error")] {
+            let statuses = json!([ended(shown, first), ended("Completed", 0)]);
+            let mut lost = running("Failed", statuses);
+            lost["status"]["reason"] = "NodeLost".into();
+            check(lost, "0/2", shown, "0");
+        }
+        let mut lost = running("Failed", json!([]));
+        lost["status"]["reason"] = "NodeLost".into();
+        check(lost, "0/2", "NodeLost", "0");
         check(
             running("Running", json!([ended("Completed", 0), ended("OOMKilled", 137)])),
             "0/2",
