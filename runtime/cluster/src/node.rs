@@ -72,11 +72,25 @@ pub fn status_patch(local: &Value, known: &Value, now: &str) -> Value {
     if let Some(addresses) = patch["addresses"].as_array_mut() {
         addresses.insert(0, json!({ "$patch": "replace" }));
     }
-    let conditions = patch["conditions"].as_array().cloned().unwrap_or_default();
+    let mut conditions = patch["conditions"].as_array().cloned().unwrap_or_default();
+    continue_conditions(&mut conditions, &known["conditions"], now);
     let whole = |old: &Value, new: &Value| Some(difference::whole(old, new, &|_| true));
     patch["conditions"] =
         difference::conditions(&known["conditions"], &conditions, whole, is_own_trouble).unwrap_or_default();
     json!({ "status": patch })
+}
+
+/// Gives conditions whose status is that in the cluster the time of their transition in the cluster, as a kubelet does:
+/// another agent, or another boot, changes no condition. A condition whose status differs changes with this report.
+fn continue_conditions(conditions: &mut [Value], known: &Value, now: &str) {
+    for condition in conditions {
+        let before = known.as_array().into_iter().flatten().find(|known| known["type"] == condition["type"]);
+        if let Some(before) = before {
+            let is_same = before["status"] == condition["status"] && before["lastTransitionTime"].is_string();
+            condition["lastTransitionTime"] =
+                if is_same { before["lastTransitionTime"].clone() } else { now.into() };
+        }
+    }
 }
 
 /// Whether only the board advertises a resource of the Node: one of Kubernetes, or a device of the board. Others belong to
@@ -225,6 +239,21 @@ mod tests {
         let patch = status_patch(&old, &Value::Null, "now");
         assert_eq!(patch["status"]["addresses"][0], json!({ "$patch": "replace" }));
         assert_eq!(patch["status"]["addresses"][1]["address"], "board");
+    }
+
+    #[test]
+    fn a_condition_keeps_the_time_of_its_transition_in_the_cluster_until_its_status_changes() {
+        let known = json!({ "conditions": [
+            { "type": "DiskPressure", "status": "False", "lastTransitionTime": "long ago" },
+            { "type": "Ready", "status": "Unknown", "lastTransitionTime": "long ago" },
+        ] });
+        let times = |known: &Value| {
+            let patch = status_patch(&local(), known, "now");
+            let conditions = patch["status"]["conditions"].as_array().expect("conditions").iter();
+            conditions.map(|one| one["lastTransitionTime"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(times(&known), ["long ago", "now"], "the control plane has set Ready to Unknown");
+        assert_eq!(times(&Value::Null), ["then", "then"]);
     }
 
     #[test]
