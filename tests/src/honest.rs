@@ -2,10 +2,10 @@
 //! of the later writes.
 //!
 //! A [`Medium`] records writes, trims, flushes and the test's own [`Mark`]s in one order. The kernel of this machine
-//! uses it as a disk through [`Disk`]. [`Record::cut`] chooses by a seed
+//! uses it as a disk through [`Disk`]. [`Record::cuts`] chooses by a seed
 //! when the power is cut and what is lost; [`Record::write`] makes the disk that the next boot finds.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
@@ -147,6 +147,9 @@ pub struct Cut {
     kept: Vec<(usize, Vec<Range<usize>>)>,
 }
 
+/// The number of changes that are durable as a whole, the sectors of later ones, and the allowed values.
+type State<'a> = (usize, Vec<(usize, Vec<Range<usize>>)>, BTreeMap<&'a str, BTreeSet<&'a str>>);
+
 impl Record {
     /// The number of writes.
     pub fn writes(&self) -> usize {
@@ -158,9 +161,53 @@ impl Record {
         self.events.iter().filter(|event| matches!(event, Event::Flush)).count()
     }
 
+    /// Cuts the power at this many moments, fewer if the record has fewer different states. Half of the moments, if
+    /// there are so many, directly follow a flush after which nothing else is kept: whatever the last flush does not
+    /// cover is lost. The others are random. No two cuts leave the same disk and allow the same values.
+    pub fn cuts(&self, seed: &mut Seed, count: usize) -> Vec<Cut> {
+        /// The random cuts for each one that is wanted, because many are equal.
+        const TRIES: usize = 20;
+        let begin = self.events.iter().position(|event| matches!(event, Event::Mark(_))).unwrap_or(0);
+        let mut flushes: Vec<usize> = (begin..self.events.len())
+            .filter(|at| matches!(self.events[*at], Event::Flush) && self.flushed(*at) < *at)
+            .collect();
+        let mut cuts = Vec::new();
+        let mut seen = HashSet::new();
+        while cuts.len() < count.div_ceil(2) && !flushes.is_empty() {
+            let at = flushes.swap_remove(below(seed, flushes.len())) + 1;
+            let cut = Cut { at, left: Left::Nothing, kept: Vec::new() };
+            if seen.insert(self.state(&cut)) {
+                cuts.push(cut);
+            }
+        }
+        for _ in 0..count * TRIES {
+            if cuts.len() >= count {
+                break;
+            }
+            let cut = self.cut(seed);
+            if seen.insert(self.state(&cut)) {
+                cuts.push(cut);
+            }
+        }
+        cuts
+    }
+
+    /// What is different between two power cuts whose results are checked: the disk, and the values that are allowed.
+    fn state(&self, cut: &Cut) -> State<'_> {
+        let is_change = |event: &Event| matches!(event, Event::Write { .. } | Event::Trim { .. });
+        let mut durable = self.events[..self.flushed(cut.at)].iter().filter(|event| is_change(event)).count();
+        let whole = |(event, kept): &&(usize, Vec<Range<usize>>)| {
+            kept.iter().map(Range::len).sum::<usize>() == self.events[*event].sectors()
+        };
+        let prefix = cut.kept.iter().take_while(whole).count();
+        durable += prefix;
+        let others = cut.kept[prefix..].iter().filter(|(_, kept)| !kept.is_empty()).cloned().collect();
+        (durable, others, self.allowed(cut))
+    }
+
     /// Cuts the power at a random moment. A third of the moments are acknowledgements, when nothing that was promised
     /// may still be lost; another third are just before a flush, when most is not durable yet.
-    pub fn cut(&self, seed: &mut Seed) -> Cut {
+    fn cut(&self, seed: &mut Seed) -> Cut {
         let choice = seed.number() % 3;
         let moments: Vec<usize> = (0..=self.events.len())
             .filter(|at| match choice {
