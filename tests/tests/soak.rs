@@ -88,6 +88,47 @@ fn nothing_grows_by_restarts_and_exec_probes() {
     }
 }
 
+/// The number of pods that are applied and deleted at a time.
+const SHORT: usize = 25;
+
+/// The number of pods after which the ring of events is full: each has at least four events of 512.
+const FILLED: usize = 175;
+
+#[test]
+fn nothing_grows_by_pods_that_come_and_go() {
+    let rounds = std::env::var("NODLET_ROUNDS").ok();
+    let pods: usize = rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(200);
+    let mut device = Device::start();
+    device.replay_nothing();
+    let wave = |first: usize| {
+        let names: Vec<String> = (first..first + SHORT).map(|number| format!("short-{number}")).collect();
+        for name in &names {
+            device.write_manifest(&format!("{name}.yaml"), &manifest::pod(name, "sleep"));
+        }
+        for name in &names {
+            device.wait_within(Duration::from_secs(240), "the pod", || device.pod(name).is_ready());
+            device.remove_manifest(&format!("{name}.yaml"));
+        }
+        for name in &names {
+            device.pod(name).wait_gone();
+        }
+    };
+    let mut done = 0;
+    let mut until = |count: usize| {
+        while done < count {
+            wave(done);
+            done += SHORT;
+            println!("{done} pods: {} KiB", Memory::of(device.agent_pid()).now);
+        }
+        quiet(&device, None)
+    };
+    let (before, memory) = until(FILLED);
+    let (after, memory_after) = until(FILLED + pods);
+    println!("{before:?}\n{after:?}\nKiB of agent and of supervisors: {memory:?}, then {memory_after:?}");
+    assert_eq!(after, before);
+    assert!(memory_after.0 < memory.0 + NOISE, "the agent has {} KiB, {} before", memory_after.0, memory.0);
+}
+
 /// Creates pods whose containers all fail and are restarted at once, since it is the first restart of each,
 /// and deletes the pods. Returns the number of restarts.
 fn round(device: &Device, pods: usize) -> usize {
