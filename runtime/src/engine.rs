@@ -70,6 +70,7 @@ use smol::Async;
 
 use crate::api::{self, Request};
 use crate::at_rest::AtRest;
+use crate::handling::Handling;
 use crate::ring::SharedRing;
 use crate::sources::ManifestDirectories;
 use crate::storage::Storage;
@@ -112,6 +113,7 @@ struct Shell {
     tasks: Tasks,
     stores: Stores,
     machine: Rc<Machine>,
+    handling: Handling,
     publication: Publication,
     pods: Pods,
     layers: RefCell<Layers>,
@@ -234,9 +236,11 @@ impl Engine {
         let events = Events::new(objects.clone(), &config.node_name, config.max_events);
         let fencing_period = config.fencing_period.filter(|_| !config.down);
         let fences = fencing_period.map(|period| fencing::Fences::begin(period, &paths));
+        let records = Records::new(paths.records());
         let shell = Rc::new(Shell {
             fences,
-            stores: Stores::new(storage, images, Records::new(paths.records()), at_rest),
+            handling: Handling::begin(&paths, records.boot_id()),
+            stores: Stores::new(storage, images, records, at_rest),
             paths,
             tasks: Tasks::new(messages),
             publication: Publication::new(objects.clone(), events, machine.clone()),

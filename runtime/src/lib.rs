@@ -47,6 +47,7 @@ mod downward_api;
 mod durable;
 pub mod engine;
 mod env_file;
+mod handling;
 mod logind;
 mod pod_files;
 mod prober;

@@ -25,11 +25,12 @@ use nodlet_core::sorted::{SortedMap, SortedSet};
 
 use crate::at_rest::AtRest;
 use crate::devices::DeviceFiles;
+use crate::handling::Handling;
 pub(crate) use directory::Found;
 use directory::{Directory, FoundFile, Stamp, is_manifest_name, read};
 use nodlet_core::time::Instant;
 use nodlet_host::paths::Paths;
-use nodlet_registry::{MAX_BYTES, Owner, Size, SourceDirectory, Sources};
+use nodlet_registry::{Handled, MAX_BYTES, Owner, Size, SourceDirectory, Sources};
 
 /// Interval between reads of directories that cannot be watched.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -286,7 +287,13 @@ impl ManifestDirectories {
     }
 
     /// Parses the files that one part of a look has read, and reports the results to the registry.
-    pub(crate) fn report(&mut self, found: Vec<Found>, sources: &mut Sources, devices: &mut DeviceFiles) {
+    pub(crate) fn report(
+        &mut self,
+        found: Vec<Found>,
+        sources: &mut Sources,
+        devices: &mut DeviceFiles,
+        handling: &Handling,
+    ) {
         let mut used: Option<(usize, Size)> = None;
         for found in found {
             match found {
@@ -300,13 +307,16 @@ impl ManifestDirectories {
                     match file {
                         _ if !DeviceFiles::is_device_file(&name) => {}
                         FoundFile::Gone => {
+                            handling.release(Handled::object_of(&path));
                             devices.remove(&name);
                             self.add_unsynced(index, None);
                         }
                         FoundFile::Aside | FoundFile::Present => {}
                         FoundFile::Unread(message) => drop(devices.put(&path, &name, Err(message))),
                         FoundFile::Contents(bytes) => {
-                            if devices.put(&path, &name, Ok(&bytes)) {
+                            let mark = handling.read(Handled::file(&path, &bytes));
+                            let why = mark.as_ref().err().map(|why| format!("{} {why}", path.display()));
+                            if devices.put(&path, &name, why.map_or(Ok(&bytes), Err)) {
                                 self.add_unsynced(index, Some(&name));
                             }
                         }
@@ -319,6 +329,7 @@ impl ManifestDirectories {
                     }
                 }
                 Found::File(index, name, FoundFile::Gone) => {
+                    handling.release(Handled::object_of(&self.directories[index].path.join(&name)));
                     sources.remove(index, &name);
                     self.add_unsynced(index, None);
                 }
@@ -335,7 +346,7 @@ impl ManifestDirectories {
                         other => &mut other.insert((index, sources.used(index))).1,
                     };
                     sources.set_aside(index, &name, false);
-                    self.report_contents((index, &name), &bytes, sources, used);
+                    self.report_contents((index, &name), &bytes, sources, used, handling);
                 }
             }
         }
@@ -347,9 +358,15 @@ impl ManifestDirectories {
         bytes: &[u8],
         sources: &mut Sources,
         used: &mut Size,
+        handling: &Handling,
     ) {
         let path = self.directories[index].path.join(name);
+        let mark = match handling.read(Handled::file(&path, bytes)) {
+            Ok(mark) => mark,
+            Err(why) => return refuse(sources, (index, name), format!("{} {why}", path.display())),
+        };
         let contents = sources.parse(index, name, bytes, &self.node);
+        drop(mark);
         let put = contents.map_err(|error| error.to_string()).and_then(|contents| {
             sources.put(index, name, contents, used).map_err(|why| {
                 // Read the file again after any change, since other files may have been removed.

@@ -289,14 +289,16 @@ impl PodState {
             PodObservation::SandboxFailed { reason, remains, message } => {
                 let (event, message) = match reason {
                     SandboxFailure::Mount | SandboxFailure::ObjectNotFound => ("FailedMount", message),
-                    SandboxFailure::Sandbox | SandboxFailure::DeviceNotFound => {
+                    SandboxFailure::Sandbox | SandboxFailure::DeviceNotFound | SandboxFailure::SetAside => {
                         ("FailedCreatePodSandBox", format!("Failed to create pod sandbox: {message}").into())
                     }
                 };
                 let retry_at = match reason {
                     // The object may have appeared since it was looked for.
                     SandboxFailure::ObjectNotFound if self.volume_files.is_outdated() => Some(now),
-                    SandboxFailure::ObjectNotFound | SandboxFailure::DeviceNotFound => None,
+                    SandboxFailure::ObjectNotFound
+                    | SandboxFailure::DeviceNotFound
+                    | SandboxFailure::SetAside => None,
                     SandboxFailure::Mount | SandboxFailure::Sandbox => Some(now + SYNC_RETRY),
                 };
                 if self.sandbox.creation_failed(&message, remains, retry_at) {
@@ -311,7 +313,8 @@ impl PodState {
             }
             PodObservation::VolumesUpdated => self.volume_files.updated(),
             PodObservation::VolumesUpdateFailed { reason, message } => {
-                let waits_for_object = reason == SandboxFailure::ObjectNotFound;
+                let waits_for_object =
+                    matches!(reason, SandboxFailure::ObjectNotFound | SandboxFailure::SetAside);
                 if self.volume_files.update_failed(now, waits_for_object) {
                     events.warn(self.index, None, "FailedMount", message);
                 }

@@ -221,6 +221,16 @@ impl Paths {
         self.run().join("routes")
     }
 
+    /// The page in which the agent marks what it handles.
+    pub fn marks(&self) -> PathBuf {
+        self.run().join("handling")
+    }
+
+    /// The file with the objects in whose handling agents died.
+    pub fn suspects(&self) -> PathBuf {
+        self.run().join("suspects.json")
+    }
+
     /// The socket of the local API.
     pub fn api_socket(&self) -> PathBuf {
         self.run().join("api.sock")

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::admission::{Base, admit};
+use super::set_aside::Handled;
 use super::wanted::{Admitted, Problem};
 use super::{PodName, Refusal, Registry, Wanted, WantedByName};
 use nodlet_core::facts::{Record, StatusHandover};
@@ -39,13 +40,20 @@ impl Registry {
         new.map(|(name, new)| (name.clone(), new)).collect()
     }
 
-    /// Admits these pods in `wanted`, and removes pods without a priority from it.
-    pub fn admit_all(&mut self, wanted: &mut WantedByName, bases: Vec<(PodName, Base)>) -> Admissions {
+    /// Admits these pods in `wanted`, and removes pods without a priority from it. Calls `begin` before each pod, and
+    /// keeps the result until the pod is admitted.
+    pub fn admit_all<T>(
+        &mut self,
+        wanted: &mut WantedByName,
+        bases: Vec<(PodName, Base)>,
+        begin: impl Fn(Option<Handled>) -> T,
+    ) -> Admissions {
         let policy = self.policy();
         let before = std::mem::take(&mut self.without_class);
         let mut admissions = Admissions::default();
         for (name, base) in bases {
             let Some(new) = wanted.get_mut(&name) else { continue };
+            let _begun = begin(self.sources.handled(&new.source));
             // Without a change since its request, the same decision is not made again.
             let known = self.sources.take_admitted(new, self.definitions_version);
             let admitted = match (base, known) {

@@ -33,6 +33,7 @@ mod present;
 mod published;
 mod quota;
 mod request;
+mod set_aside;
 mod sources;
 mod status;
 #[cfg(test)]
@@ -73,6 +74,7 @@ pub use preconditions::parse_version;
 pub use present::{Present, ReplacedPod, as_published};
 pub use published::{DefinitionName, LiveFields};
 pub use request::{Identity, RequestOptions, check_types};
+pub use set_aside::{DEATHS, Handled, Suspects, Verdict};
 use sources::DefinitionsByName;
 pub use sources::{MAX_BYTES, MAX_FILES, Owner, Size, SourceDirectory, SourceFile, Sources};
 pub use status::Status;

@@ -8,10 +8,10 @@ mod owner;
 
 use std::cmp::Ordering;
 use std::ffi::{OsStr, OsString};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use super::set_aside::{Handled, hash};
 use super::wanted::{Admitted, shorten};
 use super::{Refusal, Wanted, WantedByName};
 use nodlet_core::sorted::SortedMap;
@@ -70,6 +70,8 @@ pub struct SourceFile {
     pub(crate) wanted: Vec<Rc<Wanted>>,
     pub(crate) definitions: Vec<Rc<Definition>>,
     refusal: Option<Refusal>,
+    /// The number of its last valid text.
+    content: u64,
     /// The admission of its new pod during the request, with the version of the definitions at that time.
     pub(crate) admitted: Option<(u64, Admitted)>,
     /// The file was moved to its `NAME~`, and may come back.
@@ -165,8 +167,9 @@ impl Sources {
     ) -> Result<SourceFile, ManifestError> {
         let path = self.list[source].directory.path.join(name);
         let written = self.reserved.get_mut(&path).map(|reserved| &mut reserved.written);
-        if let Some((_, known)) = written.and_then(|written| written.take_if(|(of, _)| *of == hash(bytes))) {
-            return Ok(known);
+        let content = hash(bytes);
+        if let Some((_, known)) = written.and_then(|written| written.take_if(|(of, _)| *of == content)) {
+            return Ok(SourceFile { content, ..known });
         }
         let mut contents = manifest::contents(&path.to_string_lossy(), bytes, Validation::Strict, node)?;
         if self.list[source].directory.owner == Owner::Cluster {
@@ -178,6 +181,7 @@ impl Sources {
         Ok(SourceFile {
             wanted: contents.pods.into_iter().map(wanted).collect(),
             definitions: contents.definitions.into_iter().map(Rc::new).collect(),
+            content,
             ..SourceFile::default()
         })
     }
@@ -391,6 +395,13 @@ impl Sources {
         }
     }
 
+    /// A file with its last valid text, as the agent marks it while it handles the file's objects.
+    pub fn handled(&self, file: &Path) -> Option<Handled> {
+        let source = self.list.iter().find(|source| file.parent() == Some(&source.directory.path))?;
+        let content = source.file(file.file_name()?)?.content;
+        Some(Handled { object: Handled::object_of(file), content })
+    }
+
     /// Records that a file is being removed, until [`Sources::release`].
     pub(crate) fn begin_removal(&mut self, path: &Path) {
         self.reserved.entry(path.to_owned()).or_default().writers += 1;
@@ -489,13 +500,6 @@ impl std::iter::Sum for Size {
             bytes: all.bytes + one.bytes,
         })
     }
-}
-
-/// Identifies the text of a file that the agent itself writes.
-fn hash(text: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
-    hasher.finish()
 }
 
 fn no_room() -> String {

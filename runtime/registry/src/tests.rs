@@ -192,7 +192,7 @@ impl World {
             None => Base::New,
         };
         let bases = new.into_iter().map(|(name, new)| (name, base(new))).collect();
-        let admissions = self.registry.admit_all(&mut wanted, bases);
+        let admissions = self.registry.admit_all(&mut wanted, bases, drop);
         refusals.extend(admissions.refusals);
         let difference = self.registry.difference(wanted, &SortedSet::new());
         for uid in difference.unwanted {

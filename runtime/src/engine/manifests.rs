@@ -208,7 +208,12 @@ impl Engine {
         }
         let is_news = found.is_some();
         let devices = &self.shell.machine.devices;
-        directories.report(found.unwrap_or_default(), &mut self.registry.sources, &mut devices.borrow_mut());
+        directories.report(
+            found.unwrap_or_default(),
+            &mut self.registry.sources,
+            &mut devices.borrow_mut(),
+            &self.shell.handling,
+        );
         self.device_files_changed();
         self.registry.sources.is_partial = more;
         if more {

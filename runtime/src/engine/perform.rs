@@ -2,8 +2,9 @@
 
 use std::io::ErrorKind;
 
-use nodlet_core::facts::{Action, Attempt, PodIndex, PodObservation};
+use nodlet_core::facts::{Action, Attempt, PodIndex, PodObservation, StartFailureReason};
 use nodlet_host::error::{causes, chain};
+use nodlet_registry::Handled;
 
 use super::images::pull;
 use super::{Engine, exec, hook, run, sandbox, stop, volumes};
@@ -24,7 +25,10 @@ impl Engine {
             Action::CreateSandbox => {
                 let (shell, objects) = (shared(), self.registry.config_objects(&wanted.pod));
                 let claims = self.take_claims(pod, &wanted);
-                let made = sandbox::create(shell, pod, wanted, objects, claims);
+                let handled = Handled::pod(&wanted);
+                let made = sandbox::create(shell.clone(), pod, wanted, objects, claims);
+                let made =
+                    async move { shell.handling.handle(handled, made, sandbox::Failure::set_aside).await };
                 self.shell.tasks.answer(pod, made, |made| match made {
                     Ok(sandbox::Made { ip, at }) => Some(Seen::SandboxReady { ip, at }),
                     Err(sandbox::Failure { reason, remains, message }) => {
@@ -34,7 +38,11 @@ impl Engine {
             }
             Action::UpdateVolumes => {
                 let objects = self.registry.config_objects(&wanted.pod);
+                let (handled, shared_shell) = (Handled::pod(&wanted), shared());
                 let updated = volumes::write_files(shared(), wanted, objects);
+                let updated = async move {
+                    shared_shell.handling.handle(handled, updated, volumes::Failure::set_aside).await
+                };
                 shell.tasks.answer(pod, updated, |updated| match updated {
                     Ok(()) => Some(Seen::VolumesUpdated),
                     Err(volumes::Failure { reason, message }) => {
@@ -57,12 +65,14 @@ impl Engine {
             }
             Action::Start { attempt, fallback } => {
                 let objects = self.registry.config_objects(&wanted.pod);
+                let (handled, shared_shell) = (Handled::pod(&wanted), shared());
+                let started = run::start(shared(), pod, wanted, attempt, fallback, objects);
+                let refuse = |why| run::failure(StartFailureReason::ObjectNotFound, why);
+                let started = async move { shared_shell.handling.handle(handled, started, refuse).await };
                 // The supervisor reports the start.
-                shell.tasks.answer(
-                    pod,
-                    run::start(shared(), pod, wanted, attempt, fallback, objects),
-                    move |asked| asked.err().map(|failure| Seen::StartFailed { attempt, failure }),
-                );
+                shell.tasks.answer(pod, started, move |asked| {
+                    asked.err().map(|failure| Seen::StartFailed { attempt, failure })
+                });
             }
             Action::CheckImage(attempt) => {
                 shell.tasks.answer(pod, run::check_image(shared(), wanted, attempt), move |checked| {

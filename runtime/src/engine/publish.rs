@@ -20,7 +20,10 @@ use super::pods::PodShell;
 impl Engine {
     /// Publishes a pod as it is now, if its name shows it.
     pub(super) fn publish(&mut self, pod: PodIndex) {
-        let (Some(object), Some(wanted)) = (self.object(pod), self.shell.pods.wanted(pod)) else { return };
+        let Some(wanted) = self.shell.pods.wanted(pod) else { return };
+        let file = self.registry.sources.handled(&wanted.source);
+        let _mark = file.map(|file| self.shell.handling.in_loop(file));
+        let Some(object) = self.object(pod) else { return };
         self.write_status_or_warn(pod, &wanted);
         if self.shown(&wanted.pod.namespace, &wanted.pod.name) == Some(pod) {
             self.shell.publication.objects.put(key(&wanted), object);

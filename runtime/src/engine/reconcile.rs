@@ -28,7 +28,9 @@ impl Engine {
         refusals.extend(rejected);
         let new = self.registry.unadmitted(&wanted);
         let bases = new.into_iter().map(|(name, new)| (name, self.base_of(new))).collect();
-        let admissions = self.registry.admit_all(&mut wanted, bases);
+        let admissions = self
+            .registry
+            .admit_all(&mut wanted, bases, |file| file.map(|file| self.shell.handling.in_loop(file)));
         for message in &admissions.new_refusals {
             log::error!("{message}");
         }
@@ -169,6 +171,8 @@ impl Engine {
     }
 
     pub(super) fn want(&mut self, anew: &Rc<Wanted>, record: Option<Box<Record>>, left: Option<StatusFile>) {
+        let file = self.registry.sources.handled(&anew.source);
+        let _mark = file.map(|file| self.shell.handling.in_loop(file));
         let created = left.as_ref().map_or_else(|| created(record.as_deref()), |left| left.created);
         let status = left.map(|left| Box::new(left.status));
         let wanted = self.with_ephemeral(anew);

@@ -12,8 +12,8 @@ use nodlet_core::pod::PodState;
 use nodlet_host::launch::ExecConfig;
 use nodlet_kube::kinds::Kind;
 use nodlet_registry::{
-    Decision, DefinitionName, Deletion, Identity, PodName, Registry, ReplacedPod, RequestOptions, Stop,
-    Updating, Write, Written, as_published,
+    Decision, DefinitionName, Deletion, Handled, Identity, PodName, Registry, ReplacedPod, RequestOptions,
+    Stop, Updating, Write, Written, as_published,
 };
 
 use super::exec::{Exec, ExecNews};
@@ -139,6 +139,9 @@ impl Engine {
         let asked = asked.of(&object);
         // An object without a known kind is rejected as a Pod.
         let kind = object["kind"].as_str().and_then(Kind::named).unwrap_or(Kind::Pod);
+        if kind == Kind::Pod && !asked.dry_run {
+            self.release_pod(&Registry::name_of(&object));
+        }
         let prepared = self
             .identity()
             .and_then(|identity| self.registry.prepare(kind, &mut object, asked.new, &identity));
@@ -201,6 +204,7 @@ impl Engine {
 
     /// Writes a manifest file, looks at the manifest directories, and then answers the client.
     fn write(&mut self, mut write: Write, reply: Reply<Accepted>) {
+        self.shell.handling.release(Handled::object_of(&write.path));
         let awaited = match &write.of {
             Written::Pod(pod) => {
                 self.shell.pods.set_updating(&pod.uid, true);
@@ -361,12 +365,22 @@ impl Engine {
 
     /// Restarts the containers of a pod, or the one with this name. Returns the pod as it is then.
     fn restart(&mut self, namespace: &str, name: &str, container: Option<Box<str>>) -> Result<Value, Status> {
+        self.release_pod(&(namespace.into(), name.into()));
         let index = self.shown(namespace, name);
         let present = index.and_then(|index| self.present(index));
         let uid = self.registry.restart(name, container.as_deref(), present.as_ref())?;
         self.observe(Observation::Restart { uid, container });
         self.publish_changed();
         index.and_then(|index| self.object(index)).ok_or_else(|| Status::not_found("pods", name))
+    }
+
+    /// Tries a pod again that is set aside, because a client asks for the pod.
+    fn release_pod(&mut self, (namespace, name): &PodName) {
+        let Some(index) = self.shown(namespace, name) else { return };
+        let Some(uid) = self.shell.pods.uid(index) else { return };
+        if self.shell.handling.release(Handled::object_of_pod(&uid.0)) {
+            self.observe(Observation::Of(index, PodObservation::ObjectsChanged));
+        }
     }
 
     /// The newest run of a container, if it executes now.

@@ -61,6 +61,11 @@ impl Failure {
         Failure { reason, message, remains: true }
     }
 
+    /// The pod is not tried, for this reason.
+    pub(super) fn set_aside(why: String) -> Failure {
+        Failure { remains: false, ..Failure::new(SandboxFailure::SetAside, why) }
+    }
+
     /// A failure before anything was begun.
     fn early(error: impl std::error::Error + 'static) -> Failure {
         Failure { remains: false, ..Failure::sandbox(error) }

@@ -19,6 +19,13 @@ pub(super) struct Failure {
     pub(super) message: String,
 }
 
+impl Failure {
+    /// The pod is not tried, for this reason.
+    pub(super) fn set_aside(message: String) -> Failure {
+        Failure { reason: SandboxFailure::SetAside, message }
+    }
+}
+
 /// Writes the files of all volumes of a pod, where they have changed. A volume that cannot be written keeps no other one
 /// back.
 ///

@@ -4,12 +4,13 @@ use std::time::Duration;
 use super::directory::ReadFile;
 use super::*;
 use nodlet_kube::kinds::Kind;
-use nodlet_registry::MAX_FILES;
+use nodlet_registry::{MAX_FILES, Suspects};
 
 /// The directories with the sources that they are read into.
 struct Sources {
     directories: ManifestDirectories,
     list: nodlet_registry::Sources,
+    handling: Handling,
 }
 
 impl Sources {
@@ -19,6 +20,7 @@ impl Sources {
         Sources {
             directories: ManifestDirectories::new(&list, node, Arc::new(AtRest::Plain)),
             list: nodlet_registry::Sources::new(list),
+            handling: Handling::after(Suspects::default()),
         }
     }
 
@@ -26,7 +28,7 @@ impl Sources {
         loop {
             let mut found = Vec::new();
             let more = self.directories.look(now, &mut found);
-            self.directories.report(found, &mut self.list, &mut DeviceFiles::default());
+            self.directories.report(found, &mut self.list, &mut DeviceFiles::default(), &self.handling);
             if !more {
                 return self.directories.is_any_aside();
             }
@@ -77,6 +79,41 @@ fn images(sources: &Sources) -> Vec<String> {
         .values()
         .map(|wanted| format!("{}={}", wanted.pod.name, wanted.pod.spec.containers[0].image))
         .collect()
+}
+
+#[test]
+fn a_file_that_agents_died_of_is_refused_until_its_content_changes_or_it_is_removed() {
+    let scratch = Scratch::new("set-aside");
+    let bad = scratch.0.join("bad.yaml");
+    let pod = |name: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{containers: [{{name: a, image: a}}]}}}}"
+        )
+    };
+    fs::write(&bad, pod("bad")).unwrap();
+    fs::write(scratch.0.join("good.yaml"), pod("good")).unwrap();
+    let mut suspects = Suspects::default();
+    let handled = Handled::file(&bad, pod("bad").as_bytes());
+    (0..2).for_each(|_| suspects.died(Some(handled), &[]));
+    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
+    sources.handling = Handling::after(suspects);
+    let mut now = 0;
+    let mut names = |sources: &mut Sources| {
+        now += 1_000_000_000;
+        sources.read(Instant(now));
+        let (wanted, refusals) = sources.wanted();
+        let names: Vec<String> = wanted.keys().map(|(_, name)| name.to_string()).collect();
+        (names.join(" "), refusals.iter().filter(|refusal| refusal.message.contains("set aside")).count())
+    };
+    assert_eq!(names(&mut sources), ("good".into(), 1));
+    fs::write(&bad, pod("better")).unwrap();
+    assert_eq!(names(&mut sources), ("better good".into(), 0));
+    fs::write(&bad, format!("{} ", pod("bad"))).unwrap();
+    assert_eq!(names(&mut sources), ("bad good".into(), 0), "the text is another");
+    fs::remove_file(&bad).unwrap();
+    assert_eq!(names(&mut sources), ("good".into(), 0));
+    fs::write(&bad, pod("bad")).unwrap();
+    assert_eq!(names(&mut sources), ("bad good".into(), 0), "somebody put it back");
 }
 
 #[test]
@@ -540,7 +577,12 @@ fn a_long_scan_is_done_in_parts_and_misses_no_change_between_them() {
         while images(&sources).len() < known {
             let mut found = Vec::new();
             assert!(sources.directories.look(nodlet_host::clock::instant(), &mut found));
-            sources.directories.report(found, &mut sources.list, &mut DeviceFiles::default());
+            sources.directories.report(
+                found,
+                &mut sources.list,
+                &mut DeviceFiles::default(),
+                &sources.handling,
+            );
         }
         assert!(images(&sources).len() == known && sources.directories.is_looking());
     }

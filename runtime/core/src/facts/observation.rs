@@ -469,6 +469,9 @@ pub enum SandboxFailure {
     /// An interface of the board that the pod requests is missing: `FailedCreatePodSandBox`. A change is reported as
     /// one of objects.
     DeviceNotFound,
+    /// Agents died in the handling of the pod, which is not tried any more: `FailedCreatePodSandBox`. Its release is
+    /// reported as a change of objects.
+    SetAside,
     /// Anything else: `FailedCreatePodSandBox`.
     Sandbox,
 }

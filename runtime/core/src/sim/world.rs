@@ -251,7 +251,7 @@ impl Sim {
             // As in the engine, the volumes that could be written exist.
             let remains = match reason {
                 // Looked up before anything else.
-                SandboxFailure::DeviceNotFound => false,
+                SandboxFailure::DeviceNotFound | SandboxFailure::SetAside => false,
                 SandboxFailure::Sandbox => self.chance.percent(self.weather.remains),
                 SandboxFailure::Mount | SandboxFailure::ObjectNotFound => true,
             };

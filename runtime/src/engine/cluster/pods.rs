@@ -16,7 +16,7 @@ use nodlet_core::sorted::SortedSet;
 use nodlet_core::spec::Uid;
 use nodlet_kube::kinds;
 use nodlet_kube::manifest::{self, Manifest, Validation};
-use nodlet_registry::Owner;
+use nodlet_registry::{Handled, Owner};
 use nodlet_wire::http::HttpError;
 
 use super::reports::postpone;
@@ -261,7 +261,17 @@ impl Follower {
         let path = self.pod_path(known);
         let text = format!("{manifest:#}\n").into_bytes();
         let name = path.to_string_lossy();
+        // The file will have the same text.
+        let mark = match self.shell.handling.read(Handled::file(&path, &text)) {
+            Ok(mark) => mark,
+            Err(why) => {
+                // Not rejected: its controller would make the next one at once.
+                log::error!("{}/{}: its manifest {why}", known.namespace, known.name);
+                return Ok(());
+            }
+        };
         let parsed = manifest::parse(&name, &text, Validation::Strict, &self.credentials.node);
+        drop(mark);
         let selects_others = |parsed: &Vec<Manifest>| {
             parsed.iter().any(|manifest| labels::are_missing(&self.shell, &manifest.pod))
         };

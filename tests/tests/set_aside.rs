@@ -1,0 +1,218 @@
+//! Objects that agents die of are set aside, and the rest of the board runs. The deaths are real ones: the kernel's OOM
+//! killer, and faults.
+
+use std::cell::Cell;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use nodlet_tests::{Device, manifest};
+
+/// Memory that the agent may use beyond that of an idle one.
+const ROOM: u64 = 6 << 20;
+
+/// A cgroup with a limit of memory, which processes are started in.
+struct Limited {
+    directory: PathBuf,
+    is_v1: bool,
+}
+
+impl Limited {
+    fn new() -> Limited {
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
+        let v1 = groups.lines().find_map(|line| line.split_once(":memory:").map(|(_, path)| path.to_owned()));
+        let is_v1 = v1.is_some();
+        let parent = match &v1 {
+            Some(path) => format!("/sys/fs/cgroup/memory{path}"),
+            None => "/sys/fs/cgroup".to_owned(),
+        };
+        let directory = PathBuf::from(parent).join(format!("nodlet-set-aside-{}", std::process::id()));
+        fs::create_dir(&directory).expect("a cgroup");
+        Limited { directory, is_v1 }
+    }
+
+    fn file(&self, v1: &str, v2: &str) -> PathBuf {
+        self.directory.join(if self.is_v1 { v1 } else { v2 })
+    }
+
+    /// Starts the agent in the cgroup.
+    fn launch(&self, device: &mut Device) {
+        // A thread of its own under v1; with v2, the process.
+        let own = |directory: &PathBuf| directory.join(if self.is_v1 { "tasks" } else { "cgroup.procs" });
+        fs::write(own(&self.directory), "0").expect("the cgroup takes this thread");
+        device.launch_agent();
+        fs::write(own(&self.directory.parent().unwrap().to_owned()), "0").expect("this thread goes back");
+    }
+
+    fn limit(&self) {
+        let usage = self.file("memory.usage_in_bytes", "memory.current");
+        let usage: u64 = fs::read_to_string(usage).unwrap().trim().parse().unwrap();
+        fs::write(self.file("memory.limit_in_bytes", "memory.max"), (usage + ROOM).to_string()).unwrap();
+        let swap = self.file("memory.memsw.limit_in_bytes", "memory.swap.max");
+        let most = if self.is_v1 { usage + ROOM } else { 0 };
+        let _ = fs::write(swap, most.to_string());
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.directory);
+    }
+}
+
+/// A pod whose manifest of less than 1 MiB takes many times as much to parse.
+fn hostile() -> String {
+    let names: Vec<String> = (0..40_000).map(|number| format!("{{name: v{number}}}")).collect();
+    let container = manifest::container("app", "sleep", &format!("env: [{}]", names.join(", ")));
+    manifest::pod_of("hostile", &[container], "")
+}
+
+fn set_aside_events(device: &Device, name: &str) -> usize {
+    let Ok(events) = device.get("/api/v1/events") else { return 0 };
+    let of_pod = |event: &&serde_json::Value| {
+        event["involvedObject"]["name"] == name
+            && event["message"].as_str().is_some_and(|message| message.contains("set aside"))
+    };
+    events["items"].as_array().unwrap().iter().filter(of_pod).count()
+}
+
+#[test]
+fn a_manifest_that_exhausts_the_agents_memory_twice_is_set_aside_and_the_other_pods_run() {
+    let limited = Limited::new();
+    let mut device = Device::new();
+    device.replay_nothing();
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    device.stop_agent();
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    limited.launch(&mut device);
+    device.wait_for("the pod", || device.get("/api/v1/pods").is_ok() && device.pod("web").is_ready());
+    let before = device.container_processes();
+    limited.limit();
+    device.write_manifest("hostile.yaml", &hostile());
+    let deaths = Cell::new(0);
+    let revive = |device: &mut Device| {
+        if device.agent_is_dead() {
+            deaths.set(deaths.get() + 1);
+            assert!(deaths.get() < 5, "{}", device.agent_log());
+            limited.launch(device);
+        }
+    };
+    device.wait_reviving("the event", &revive, |device| set_aside_events(device, "hostile") > 0);
+    assert_eq!(deaths.get(), 2, "{}", device.agent_log());
+    assert_eq!(device.container_processes(), before, "the other pod runs on");
+    device.write_manifest("hostile.yaml", &manifest::pod("hostile", "sleep"));
+    device.wait_for("the changed pod", || device.pod("hostile").is_ready());
+    assert_eq!(device.container_processes().len(), before.len() + 1);
+}
+
+/// Waits until the agent's marks name an object that a task handles, and then makes the agent die.
+fn die_while_a_task_handles(device: &mut Device, kill: fn(Pid)) {
+    let marks = device.path("run/nodlet/handling");
+    let pid = device.agent_pid().to_ne_bytes();
+    // The head has the agent's process. Behind it and the mark of the loop are the marks of tasks, each of which is free
+    // if its first half is zero.
+    let is_marked = || {
+        let page = fs::read(&marks).unwrap_or_default();
+        page.len() > 32 && page[8..12] == pid && page[32..].chunks(16).any(|mark| mark[..8] != [0; 8])
+    };
+    let until = Instant::now() + Duration::from_secs(30);
+    let agent = Pid::from_raw(device.agent_pid().cast_signed());
+    loop {
+        assert!(Instant::now() < until, "nothing is handled\n{}", device.agent_log());
+        if is_marked() {
+            // It may have finished meanwhile.
+            send(agent, Signal::SIGSTOP);
+            device.wait_for("the stop", || {
+                let stat = fs::read_to_string(format!("/proc/{agent}/stat")).unwrap_or_default();
+                stat.contains(") T ") || stat.contains(") t ")
+            });
+            if is_marked() {
+                break;
+            }
+            send(agent, Signal::SIGCONT);
+        }
+    }
+    kill(agent);
+    send(agent, Signal::SIGCONT);
+    assert_ne!(device.agent_ended(), 0);
+}
+
+/// Lets the process execute an address at which it has no memory.
+fn fault(process: Pid) {
+    let pid = process.as_raw();
+    const REGISTERS: usize = 128;
+    let mut registers = [0_u64; REGISTERS];
+    let vector = |registers: &mut [u64; REGISTERS]| libc::iovec {
+        iov_base: registers.as_mut_ptr().cast(),
+        iov_len: REGISTERS * 8,
+    };
+    let trace = |request: i32, address: usize, data: *mut libc::c_void| {
+        // SAFETY: the addresses are of `registers`, or none.
+        let done = unsafe { libc::ptrace(request as _, pid, address, data) };
+        assert_eq!(done, 0, "ptrace: {}", std::io::Error::last_os_error());
+    };
+    trace(libc::PTRACE_ATTACH, 0, std::ptr::null_mut());
+    // SAFETY: no address is passed.
+    assert_eq!(unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) }, pid);
+    let mut read = vector(&mut registers);
+    trace(libc::PTRACE_GETREGSET, 1, (&raw mut read).cast());
+    let program_counter = if cfg!(target_arch = "x86_64") { 16 } else { 32 };
+    registers[program_counter] = 0x1000;
+    // As many as the kernel has.
+    let mut written = libc::iovec { iov_len: read.iov_len, ..vector(&mut registers) };
+    trace(libc::PTRACE_SETREGSET, 1, (&raw mut written).cast());
+    trace(libc::PTRACE_DETACH, 0, std::ptr::null_mut());
+}
+
+fn send(process: Pid, signal: Signal) {
+    nix::sys::signal::kill(process, signal).expect("a child can be signalled");
+}
+
+/// A device with an image, a pod that runs, and another one of which the agent dies three times.
+fn device_after_deaths(deaths: &[fn(Pid)]) -> Device {
+    let mut device = Device::new();
+    device.replay_nothing();
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.wait_for("the pod", || device.pod("web").is_ready());
+    device.write_manifest("bad.yaml", &manifest::pod("bad", "sleep"));
+    for (count, kill) in deaths.iter().enumerate() {
+        if count > 0 {
+            device.launch_agent();
+        }
+        die_while_a_task_handles(&mut device, *kill);
+    }
+    device.start_agent();
+    device
+}
+
+#[test]
+fn a_pod_in_whose_preparation_the_agent_died_twice_is_set_aside_until_somebody_asks_for_it() {
+    let device = device_after_deaths(&[fault, fault]);
+    device.wait_for("the event", || set_aside_events(&device, "bad") > 0);
+    assert_eq!(device.pod("bad").phase(), "Pending");
+    assert!(device.pod("web").is_ready());
+    assert_eq!(device.container_processes().len(), 1);
+    assert!(device.nodlet(["describe", "pod", "bad"]).ok().contains("the agent died 2 times"));
+    device.write_manifest("other.yaml", &manifest::pod("other", "sleep"));
+    device.wait_for("another pod", || device.pod("other").is_ready());
+    assert_eq!(device.pod("bad").phase(), "Pending");
+    device.nodlet(["restart", "bad"]).ok();
+    device.wait_for("the pod", || device.pod("bad").is_ready());
+}
+
+#[test]
+fn kills_from_outside_set_nothing_aside() {
+    let device = device_after_deaths(&[
+        |agent| send(agent, Signal::SIGKILL),
+        |agent| send(agent, Signal::SIGKILL),
+        |agent| send(agent, Signal::SIGSEGV),
+    ]);
+    device.wait_for("the pod", || device.pod("bad").is_ready());
+    assert_eq!(set_aside_events(&device, "bad"), 0);
+    assert!(!device.path("run/nodlet/suspects.json").exists());
+}
