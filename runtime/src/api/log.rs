@@ -24,7 +24,7 @@ use super::read::parse;
 use super::{Api, Query, Status};
 use crate::storage::Storage;
 use nodlet_core::time::Timestamp;
-use nodlet_host::log_files::Place;
+use nodlet_host::log_files::{Directory, Place};
 use nodlet_registry::objects::{Key, Objects};
 
 mod file;
@@ -35,6 +35,9 @@ use line::{Printer, Streams};
 
 /// The number of bytes that are read from a file at a time, and kept in memory for a slow client.
 const BLOCK: usize = 32 * 1024;
+
+/// Time between two reads of a followed log that the kernel does not let nodlet watch.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// `apart`: the time between the last output and the end of the response.
 pub(super) async fn log(
@@ -189,7 +192,8 @@ struct Reader {
 
 /// The sources of notifications about new log output.
 struct Follow {
-    inotify: Async<Inotify>,
+    /// `None` if the kernel refused a watch: then the file is read every [`LOOK_AGAIN`].
+    inotify: Option<Async<Inotify>>,
     objects: Rc<Objects>,
     key: Key,
     uid: String,
@@ -213,7 +217,9 @@ impl Reader {
         let (place, follows) = (path.clone(), options.follow);
         let opened = api.storage.read(move || {
             // The watch begins before the file is read, so that no change is missed.
-            let watch = follows.then(|| watch(&place)).transpose().map_err(|error| ("watch", error))?;
+            let directory = Place::of_log(&place).and_then(|place| place.open());
+            let directory = directory.map_err(|error| ("watch", error))?;
+            let watch = follows.then(|| watch(&directory));
             Ok((watch, open(&place).map_err(|error| ("open", error))?))
         });
         let (watch, file) = opened.await.map_err(|(what, error): (_, io::Error)| match error.kind() {
@@ -223,12 +229,17 @@ impl Reader {
             )),
             _ => failed(what, &error),
         })?;
-        let follow = match watch
-            .map(Async::new_nonblocking)
-            .transpose()
-            .map_err(|error| failed("watch", &error))?
-        {
-            Some(inotify) => {
+        let follow = match watch.map(|watch| watch.and_then(Async::new_nonblocking)) {
+            Some(watch) => {
+                let inotify = watch.inspect_err(|error| {
+                    ::log::warn!(
+                        "failed to watch {}: {error} (see fs.inotify.max_user_instances and \
+                         fs.inotify.max_user_watches); it is read every {} s for this client",
+                        path.display(),
+                        LOOK_AGAIN.as_secs()
+                    );
+                });
+                let inotify = inotify.ok();
                 let object = api.objects.get(key).map(|object| parse(&object.json)).unwrap_or_default();
                 let uid = object["metadata"]["uid"].as_str().unwrap_or("").to_owned();
                 Some(Follow { inotify, objects: api.objects.clone(), key: key.clone(), uid, container, run })
@@ -311,8 +322,12 @@ impl Reader {
     fn take_news(&mut self) -> bool {
         let Some(follow) = &self.follow else { return false };
         let mut has_news = false;
+        let Some(inotify) = &follow.inotify else {
+            self.look = true;
+            return false;
+        };
         // An error means that there are no events.
-        while let Ok(events) = follow.inotify.get_ref().read_events()
+        while let Ok(events) = inotify.get_ref().read_events()
             && !events.is_empty()
         {
             has_news = true;
@@ -344,16 +359,18 @@ impl Reader {
         let Some(follow) = &self.follow else { return };
         let version = follow.objects.version();
         smol::future::or(follow.objects.changed_since(version), async {
-            // An error means that there are too many events, which also requires a check.
-            let _ = follow.inotify.readable().await;
+            match &follow.inotify {
+                // An error means that there are too many events, which also requires a check.
+                Some(inotify) => drop(inotify.readable().await),
+                None => drop(smol::Timer::after(LOOK_AGAIN).await),
+            }
         })
         .await;
     }
 }
 
 /// Watches a log directory by its open descriptor, so that no link can redirect the watch.
-fn watch(log: &Path) -> io::Result<Inotify> {
-    let directory = Place::of_log(log)?.open()?;
+fn watch(directory: &Directory) -> io::Result<Inotify> {
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
     let changes = AddWatchFlags::IN_MODIFY
         | AddWatchFlags::IN_CREATE

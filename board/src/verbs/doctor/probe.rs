@@ -335,22 +335,32 @@ pub(super) fn app_armor() -> Tried {
 pub(super) fn system_calls() -> Tried {
     in_child(&|| {
         // SAFETY: these calls take numbers only, but for signalfd's mask, which lives through its call.
-        let made: [(&str, libc::c_int); 7] = unsafe {
+        let (made, is_used_up): ([(&str, libc::c_int); 7], bool) = unsafe {
             let mut mask: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut mask);
-            [
+            let inotify = libc::inotify_init1(0);
+            let is_used_up = inotify < 0 && Errno::last() == Errno::EMFILE;
+            let made = [
                 ("epoll", libc::epoll_create1(0)),
                 ("eventfd", libc::eventfd(0, 0)),
                 ("signalfd", libc::signalfd(-1, &raw const mask, 0)),
                 ("timerfd", libc::timerfd_create(libc::CLOCK_MONOTONIC, 0)),
-                ("inotify", libc::inotify_init1(0)),
+                ("inotify", if is_used_up { 0 } else { inotify }),
                 ("unix sockets", libc::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0)),
                 ("IPv4 sockets", libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)),
-            ]
+            ];
+            (made, is_used_up)
         };
         let lacking: Vec<&str> = made.iter().filter(|(_, made)| *made < 0).map(|(name, _)| *name).collect();
         if !lacking.is_empty() {
             return Tried::Lacks(format!("failed: {}", lacking.join(", ")));
+        }
+        if is_used_up {
+            return Tried::Unclear(
+                "fs.inotify.max_user_instances is used up by processes of this user: an agent that starts notices \
+                 changes of manifests, images, devices and followed logs only from time to time"
+                    .to_owned(),
+            );
         }
         let locked = File::open("/proc/self/exe").and_then(|file| {
             // SAFETY: an open descriptor and numbers.

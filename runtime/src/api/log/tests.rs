@@ -231,6 +231,23 @@ fn following_goes_on_over_rotations_and_ends_with_the_container() {
     });
 }
 
+/// Runs another test of this file in a user namespace in which all instances of inotify are in use, so that no other
+/// process is affected.
+#[test]
+fn following_goes_on_when_the_instances_of_inotify_are_used_up() {
+    let other = "api::log::tests::following_goes_on_over_rotations_and_ends_with_the_container";
+    let script = "echo 0 > /proc/sys/user/max_inotify_instances && exec \"$@\"";
+    let program = std::env::current_exe().expect("this program");
+    let run = std::process::Command::new("unshare")
+        .args(["--user", "--map-root-user", "sh", "-c", script, "sh"])
+        .arg(program)
+        .args(["--exact", other, "--nocapture"])
+        .output()
+        .expect("unshare of util-linux runs");
+    let text = [run.stdout, run.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert!(run.status.success() && text.contains("1 passed"), "{text}");
+}
+
 #[test]
 fn the_last_line_of_a_file_without_ends_of_lines_is_not_looked_for_without_end() {
     let root = Root::new();

@@ -22,6 +22,7 @@ use smol::Async;
 use super::change::follow;
 use super::{DEV, find};
 use crate::engine::Shell;
+use crate::sources::LOOK_AGAIN;
 
 /// Looks the devices of a pod up once more, after the core knows that its sandbox failed: a change that was reported
 /// before would be lost.
@@ -44,7 +45,8 @@ pub(super) struct Watch {
     /// kernel sends it before the interface is found by its name.
     links: Async<OwnedFd>,
     watches_links: Cell<bool>,
-    inotify: Async<Inotify>,
+    /// `None` if the kernel refuses an instance: then the devices are looked up every [`LOOK_AGAIN`].
+    inotify: Option<Async<Inotify>>,
 }
 
 impl Watch {
@@ -54,12 +56,19 @@ impl Watch {
         let uevents = socket(AddressFamily::Netlink, SockType::Datagram, flags, protocol)?;
         bind(uevents.as_raw_fd(), &NetlinkAddr::new(0, 1))?;
         let links = socket(AddressFamily::Netlink, SockType::Datagram, flags, SockProtocol::NetlinkRoute)?;
-        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).map_err(io::Error::from);
+        let inotify = inotify.and_then(Async::new_nonblocking).inspect_err(|error| {
+            log::warn!(
+                "failed to watch {DEV}: {error} (see fs.inotify.max_user_instances); devices are looked up every {} s \
+                 while a pod requests one",
+                LOOK_AGAIN.as_secs()
+            );
+        });
         Ok(Watch {
             uevents: Async::new_nonblocking(uevents)?,
             links: Async::new_nonblocking(links)?,
             watches_links: Cell::new(false),
-            inotify: Async::new_nonblocking(inotify)?,
+            inotify: inotify.ok(),
         })
     }
 
@@ -78,6 +87,7 @@ impl Watch {
     /// that do not exist are watched when their parent reports them.
     fn add_directories(&self, shell: &Shell) {
         let names = shell.devices.seen.borrow();
+        let inotify = self.inotify.as_ref();
         let files = shell.machine.devices.borrow();
         for definition in names.names().filter_map(|name| files.get(name)) {
             let path = match &definition.source {
@@ -97,7 +107,7 @@ impl Watch {
                     | AddWatchFlags::IN_MOVED_TO
                     | AddWatchFlags::IN_MOVED_FROM
                     | AddWatchFlags::IN_ONLYDIR;
-                if self.inotify.get_ref().add_watch(directory, what).is_err() {
+                if inotify.is_none_or(|inotify| inotify.get_ref().add_watch(directory, what).is_err()) {
                     break;
                 }
             }
@@ -107,7 +117,16 @@ impl Watch {
     /// Waits for a change, and reads what is known of it.
     async fn changed(&self) -> io::Result<()> {
         let sockets = smol::future::or(self.uevents.readable(), self.links.readable());
-        smol::future::or(sockets, self.inotify.readable()).await?;
+        let files = async {
+            match &self.inotify {
+                Some(inotify) => inotify.readable().await,
+                None => {
+                    smol::Timer::after(LOOK_AGAIN).await;
+                    Ok(())
+                }
+            }
+        };
+        smol::future::or(sockets, files).await?;
         let mut message = [0; 2048];
         for socket in [&self.uevents, &self.links] {
             // After ENOBUFS, changes were lost; the devices are looked up in any case.
@@ -116,7 +135,7 @@ impl Watch {
                 Ok(_) | Err(nix::Error::ENOBUFS)
             ) {}
         }
-        while self.inotify.get_ref().read_events().is_ok() {}
+        while self.inotify.as_ref().is_some_and(|inotify| inotify.get_ref().read_events().is_ok()) {}
         Ok(())
     }
 }
