@@ -331,7 +331,10 @@ impl Engine {
             }
             self.observe(Observation::SourcesSeen);
             self.report_fence();
-            self.sweep();
+            // An agent that ends all pods knows no sources: it would take the records of wanted pods for remains.
+            if !self.shell.config.down {
+                self.sweep();
+            }
             self.publish_changed();
             let paths = &self.shell.paths;
             let of_cluster = [paths.cluster_credentials(), paths.bootstrap_kubeconfig()];

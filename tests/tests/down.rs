@@ -56,6 +56,13 @@ fn after_down_what_has_finished_stays_finished_and_the_rest_continues_its_counts
     assert_eq!(now["containerStatuses"][0]["restartCount"], 1, "{now}");
     assert!(now["containerStatuses"][0]["lastState"]["terminated"].is_object(), "{now}");
     assert_eq!(of(&device, "job")["containerStatuses"], job["containerStatuses"]);
+    // Neither does another `down` forget what has finished, whether an agent runs or not.
+    device.nodlet(["down"]).ok();
+    assert_eq!(device.agent_ended(), 0);
+    device.nodlet(["down"]).ok();
+    device.start_agent();
+    device.pod("web").wait_ready();
+    assert_eq!(of(&device, "job")["containerStatuses"], job["containerStatuses"]);
     assert_eq!(device.pod("once").phase(), "Failed");
     device.nodlet(["down"]).ok();
 }

@@ -10,10 +10,9 @@ use nodlet_core::sorted::{SortedMap, SortedSet};
 use serde_json::{Map, Value, json};
 
 use crate::followed::Known;
-use crate::pods::digest;
+use crate::pods::{MIRROR, digest};
 
 /// The annotation of a mirror pod: the hash of the pod that it shows.
-const MIRROR: &str = "kubernetes.io/config.mirror";
 const HASH: &str = "kubernetes.io/config.hash";
 const SOURCE: &str = "kubernetes.io/config.source";
 
@@ -25,11 +24,6 @@ const AGAIN: Duration = Duration::from_secs(300);
 
 /// Namespace and name of a mirror pod.
 pub type Name = (String, String);
-
-/// Whether a pod of the cluster is a mirror pod.
-pub fn is_mirror(pod: &Value) -> bool {
-    pod["metadata"]["annotations"][MIRROR].is_string()
-}
 
 /// The name of the mirror of a pod of the local API; `None` if the pod is not one of a file, or runs on no node yet.
 pub fn name_of(local: &Value, node: &str) -> Option<Name> {

@@ -19,6 +19,14 @@ pub use status::{
     runs_again, status_patch,
 };
 
+/// The annotation of a mirror pod: the hash of the pod that it shows (`ConfigMirrorAnnotationKey`).
+pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Whether a pod of the cluster is a mirror pod.
+pub fn is_mirror(pod: &Value) -> bool {
+    pod["metadata"]["annotations"][MIRROR].is_string()
+}
+
 /// The next step for a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {

@@ -123,7 +123,7 @@ pub enum Retirement {
 /// Decides about a pod of a Node that was deleted.
 pub fn retirement(pod: &Value, is_present: bool) -> Retirement {
     let metadata = &pod["metadata"];
-    if crate::mirrors::is_mirror(pod) {
+    if super::is_mirror(pod) {
         return Retirement::Done;
     }
     match (metadata["deletionTimestamp"].is_string(), is_present) {

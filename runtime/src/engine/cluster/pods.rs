@@ -8,7 +8,6 @@ use serde_json::Value;
 use nodlet_cluster::api::{self, Api, ApiError};
 use nodlet_cluster::backoff::Backoff;
 use nodlet_cluster::followed::{Known, MAX_PODS, class_file};
-use nodlet_cluster::mirrors;
 use nodlet_cluster::pods::{self, Step, TOKEN_PREFIX};
 use nodlet_cluster::schedule::Seen;
 use nodlet_cluster::sync;
@@ -128,7 +127,7 @@ impl Follower {
         let pod = event["object"].take();
         let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
         let mirror = match event["type"].as_str() {
-            Some("ADDED" | "MODIFIED") if mirrors::is_mirror(&pod) => Some(self.mirrors.see(pod)),
+            Some("ADDED" | "MODIFIED") if pods::is_mirror(&pod) => Some(self.mirrors.see(pod)),
             Some("ADDED" | "MODIFIED") => return self.see(api, pod).await,
             Some("DELETED") => {
                 // Deleted by force, it ends within its own grace period, as with a kubelet.
@@ -151,7 +150,7 @@ impl Follower {
         let metadata = &pod["metadata"];
         let text = |field: &str| metadata[field].as_str().unwrap_or_default().to_owned();
         let (uid, namespace, name) = (text("uid"), text("namespace"), text("name"));
-        if mirrors::is_mirror(&pod) {
+        if pods::is_mirror(&pod) {
             self.mirrors.see(pod);
             return Ok(());
         }
