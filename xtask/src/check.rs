@@ -87,7 +87,12 @@ fn unit() -> Outcome {
     let seed = seed();
     eprintln!("NODLET_SEED={seed}");
     let tests = &mut cargo()?;
-    run_command(tests.args(["test", "--workspace", "--exclude", "nodlet-tests"]).env("NODLET_SEED", seed))
+    run_command(tests.args(["test", "--workspace", "--exclude", "nodlet-tests"]).env("NODLET_SEED", seed))?;
+    // The reader of YAML beside the one of kubectl.
+    let judge = go::YAML_JUDGE.build(None)?;
+    let beside = &mut cargo()?;
+    beside.args(["test", "--package", "nodlet-kube", "--lib", "beside_go", "--", "--ignored"]);
+    run_command(beside.env("NODLET_YAML_JUDGE", judge))
 }
 
 /// The first seed of the random inputs of unit tests: different for each commit, so that more and more inputs

@@ -60,6 +60,9 @@ const KONNECTIVITY: [Program; 2] = [
 /// An API server with faults, which comes before the one of the control plane.
 const MISBEHAVE: Program = Program { release: "6", ..kubernetes("misbehave", ".", None) };
 
+/// The reader of YAML of kubectl and the kubelet.
+pub(crate) const YAML_JUDGE: Program = Program { release: "1", ..kubernetes("yaml-judge", ".", None) };
+
 /// Kubernetes' own tests of clusters.
 pub(crate) const E2E: Program = Program {
     tests: true,

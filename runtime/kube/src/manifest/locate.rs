@@ -6,14 +6,15 @@ use std::rc::Rc;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
-use super::yaml::Text;
+use super::yaml::{Text, indented};
 
 /// The line, from 1, of the field at `path` in the `document`-th object of a text, from 0. If the field does
 /// not exist, the line of the nearest enclosing field.
 pub(super) fn line(text: &str, document: usize, path: &str) -> Option<usize> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = indented(text);
     let marks = Rc::new(Cell::new(0));
-    let mut search = Search { parser: Parser::new(Text::new(text, &marks)), marks };
+    let mut search = Search { parser: Parser::new(Text::new(&text, &marks)), marks };
     let mut objects = 0;
     loop {
         match search.next()? {

@@ -5,9 +5,11 @@
 //! never guesses: a repeated key is reported with its line. Read next: [`crate::object::walk`], which checks the JSON
 //! against the schema.
 
+mod indentation;
 mod input;
 mod resolve;
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
@@ -19,6 +21,7 @@ use serde_json::{Map, Value};
 use crate::object::error::SIZE_LIMIT;
 use crate::object::field::{First, cut};
 use crate::object::json::VALUES;
+use indentation::Budget;
 use input::MAX_MARKS;
 pub(super) use input::Text;
 
@@ -58,7 +61,48 @@ pub(super) struct Document {
 /// Reads all documents; empty ones are omitted.
 pub(super) fn read(text: &str) -> Result<Vec<Document>, YamlError> {
     refuse_control_characters(text)?;
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut text = Cow::Borrowed(text.strip_prefix('\u{feff}').unwrap_or(text));
+    let mut budget = Budget::new();
+    loop {
+        match attempt(&text) {
+            Ok(documents) => return Ok(documents),
+            Err(Refused::Value(error)) => return Err(error),
+            Err(Refused::Scan(error)) => match budget.indent(&text, &error) {
+                Some(indented) => text = Cow::Owned(indented),
+                None => return Err(scan_error(&error)),
+            },
+        }
+    }
+}
+
+/// The text as the parser reads it: with the lines indented that Kubernetes accepts without indentation.
+pub(super) fn indented(text: &str) -> Cow<'_, str> {
+    let mut text = Cow::Borrowed(text);
+    let mut budget = Budget::new();
+    while let Err(Refused::Scan(error)) = attempt(&text)
+        && let Some(indented) = budget.indent(&text, &error)
+    {
+        text = Cow::Owned(indented);
+    }
+    text
+}
+
+/// The reason why an attempt to read a text failed.
+enum Refused {
+    /// The parser rejects the text.
+    Scan(ScanError),
+    /// A value is rejected.
+    Value(YamlError),
+}
+
+impl From<YamlError> for Refused {
+    fn from(error: YamlError) -> Self {
+        Self::Value(error)
+    }
+}
+
+/// Reads all documents of a text without byte order mark and control characters.
+fn attempt(text: &str) -> Result<Vec<Document>, Refused> {
     let marks = Rc::new(Cell::new(0));
     let mut reader = Reader {
         parser: Parser::new(Text::new(text, &marks)),
@@ -90,10 +134,10 @@ pub(super) fn read(text: &str) -> Result<Vec<Document>, YamlError> {
             | Event::SequenceEnd
             | Event::MappingStart(..)
             | Event::MappingEnd => {
-                return Err(YamlError {
+                return Err(Refused::Value(YamlError {
                     line: span.start.line(),
                     message: "a value outside of a document".to_owned(),
-                });
+                }));
             }
         }
     }
@@ -142,7 +186,7 @@ struct Node {
 }
 
 impl<'text> Reader<'text> {
-    fn next(&mut self) -> Result<(Event<'text>, Span), YamlError> {
+    fn next(&mut self) -> Result<(Event<'text>, Span), Refused> {
         let event = self.parser.next_event();
         if self.marks.replace(0) > MAX_MARKS {
             let line = match &event {
@@ -152,20 +196,23 @@ impl<'text> Reader<'text> {
             };
             let message =
                 format!("more than {MAX_MARKS} of []{{}},: in one value: write it in lines, or as JSON");
-            return Err(YamlError { line, message });
+            return Err(Refused::Value(YamlError { line, message }));
         }
         match event {
             Some(Ok(event)) => Ok(event),
-            Some(Err(error)) => Err(scan_error(&error)),
+            Some(Err(error)) => Err(Refused::Scan(error)),
             None => Ok((Event::StreamEnd, Span::default())),
         }
     }
 
     /// Reads the value that begins with `event`.
-    fn value(&mut self, event: Event<'text>, span: &Span, depth: usize) -> Result<Node, YamlError> {
+    fn value(&mut self, event: Event<'text>, span: &Span, depth: usize) -> Result<Node, Refused> {
         let line = span.start.line();
         if depth > DEPTH {
-            return Err(YamlError { line, message: format!("nested deeper than {DEPTH} levels") });
+            return Err(Refused::Value(YamlError {
+                line,
+                message: format!("nested deeper than {DEPTH} levels"),
+            }));
         }
         let (before_values, before_text) = (self.values, self.text);
         self.count(1, 0, line)?;
@@ -179,10 +226,10 @@ impl<'text> Reader<'text> {
             }
             Event::Alias(anchor) => {
                 let Some(node) = self.anchors.get(&anchor).cloned() else {
-                    return Err(YamlError {
+                    return Err(Refused::Value(YamlError {
                         line,
                         message: "an alias refers to the node that contains it".to_owned(),
-                    });
+                    }));
                 };
                 self.count(node.values, node.text, line)?;
                 return Ok(node);
@@ -206,7 +253,7 @@ impl<'text> Reader<'text> {
             | Event::DocumentEnd
             | Event::SequenceEnd
             | Event::MappingEnd => {
-                return Err(YamlError { line, message: "a value is missing".to_owned() });
+                return Err(Refused::Value(YamlError { line, message: "a value is missing".to_owned() }));
             }
         };
         let node = Node { value, values: self.values - before_values, text: self.text - before_text };
@@ -220,7 +267,7 @@ impl<'text> Reader<'text> {
 
     /// Reads the rest of a mapping. Its own keys take precedence over merged ones (`<<`), and earlier merged
     /// ones over later ones.
-    fn mapping(&mut self, depth: usize) -> Result<Map<String, Value>, YamlError> {
+    fn mapping(&mut self, depth: usize) -> Result<Map<String, Value>, Refused> {
         let mut own = Map::new();
         let mut merged = Map::new();
         loop {
@@ -297,3 +344,6 @@ fn scan_error(error: &ScanError) -> YamlError {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod beside_go;

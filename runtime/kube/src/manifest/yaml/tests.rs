@@ -148,6 +148,21 @@ fn flow_style_may_have_trailing_commas_and_comments() {
 }
 
 #[test]
+fn lines_within_brackets_and_quotes_need_no_indentation() {
+    assert_eq!(one("c:\n- args: [\n  a\n  ]\n  name: x\n"), json!({"c": [{"args": ["a"], "name": "x"}]}));
+    assert_eq!(one("c:\n- args: [\"a\",\n  \"b\"]\n"), json!({"c": [{"args": ["a", "b"]}]}));
+    assert_eq!(
+        one("m:\n    a: '[{\n    \"it''s\": \"i\"\n\n    }]'\n    b: x\n"),
+        json!({"m": {"a": "[{ \"it's\": \"i\"\n}]", "b": "x"}})
+    );
+    assert_eq!(one("m:\n  a: \"b \\\n c\"\n"), json!({"m": {"a": "b c"}}));
+    // The mark of a document ends the text even in quotes.
+    refused("m:\n  a: \"b\n---\nc\"\n");
+    // Many such lines: rejected or accepted without delay.
+    let _ = read(&format!("m:\n  a: [\n{}  ]\n", " x,\n".repeat(100_000)));
+}
+
+#[test]
 fn block_scalars_keep_their_line_breaks_as_indicated() {
     assert_eq!(
         one("a: |\n  x\n   y\n\nb: >-\n  p\n  q\nc: |+\n  z\n\n"),

@@ -1,0 +1,82 @@
+//! Indents lines that YAML 1.2 wants indented, and Kubernetes' reader does not.
+//!
+//! Within `[…]`, `{…}` and quotes, the reader of Kubernetes ignores the indentation of a line; the parser requires that
+//! of the enclosing block. Spaces in front of such a line do not change the value, so that they are inserted where
+//! the parser reports their absence.
+
+use saphyr_parser::{Marker, ScanError};
+
+/// Spaces that are inserted in front of a line at once; they are inserted again until they suffice.
+const SPACES: &str = "                                ";
+
+/// Maximum bytes of text that are parsed again, in all attempts with one text.
+const AGAIN: usize = 16 << 20;
+
+/// The bytes that may still be parsed again.
+pub(super) struct Budget(usize);
+
+impl Budget {
+    /// The budget of one text.
+    pub(super) fn new() -> Self {
+        Self(AGAIN)
+    }
+
+    /// The text with the lines indented whose indentation `error` reports; `None` if it reports something else, or the
+    /// budget is spent.
+    pub(super) fn indent(&mut self, text: &str, error: &ScanError) -> Option<String> {
+        let quoted = match error.info() {
+            "invalid indentation" | "invalid indentation in flow construct" => false,
+            "invalid indentation in quoted scalar" => true,
+            _ => return None,
+        };
+        // The parser counts a carriage return alone as a line.
+        if text.replace("\r\n", "\n").contains('\r') {
+            return None;
+        }
+        self.0 = self.0.checked_sub(text.len())?;
+        let at = offset(text, error.marker())?;
+        let lines = if quoted { at..at + quoted_length(&text[at..])? } else { at..at + 1 };
+        let mut result = String::with_capacity(text.len() + 1024);
+        let mut begins = 0;
+        for line in text.split_inclusive('\n') {
+            let wanted =
+                if quoted { lines.contains(&begins) } else { begins + line.len() > at && begins <= at };
+            // A mark of a document ends the text even there.
+            if wanted && !line.starts_with("---") && !line.starts_with("...") {
+                result.push_str(SPACES);
+            }
+            result.push_str(line);
+            begins += line.len();
+        }
+        (result.len() > text.len()).then_some(result)
+    }
+}
+
+/// The offset of a mark in bytes.
+fn offset(text: &str, mark: &Marker) -> Option<usize> {
+    let line: usize = text.split_inclusive('\n').take(mark.line().checked_sub(1)?).map(str::len).sum();
+    let rest = text.get(line..)?;
+    Some(line + rest.char_indices().nth(mark.col()).map_or(rest.len(), |(at, _)| at))
+}
+
+/// The length of the quoted scalar with which a text begins; `None` if it does not end.
+fn quoted_length(text: &str) -> Option<usize> {
+    let mut bytes = text.bytes().enumerate();
+    let (_, quote) = bytes.next()?;
+    loop {
+        match bytes.next()? {
+            (_, b'\\') if quote == b'"' => {
+                bytes.next()?;
+            }
+            (at, byte) if byte == quote => {
+                // A doubled quote is part of a scalar in single quotes.
+                if quote == b'\'' && text.as_bytes().get(at + 1) == Some(&quote) {
+                    bytes.next()?;
+                } else {
+                    return Some(at + 1);
+                }
+            }
+            _ => {}
+        }
+    }
+}
