@@ -650,3 +650,44 @@ fn resources_that_somebody_else_advertises_are_counted_by_the_scheduler_alone() 
     assert_eq!(plane.line("get pods -o name").ok().lines().count(), 2);
     assert_eq!(node.device.pods().len(), 1);
 }
+
+#[test]
+fn a_pod_cannot_have_the_token_of_another_pod() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    plane.apply(&pod("one", ""));
+    let one = node.device.pod("one");
+    one.wait_ready();
+    let uid = plane.line("get pod one -o jsonpath={.metadata.uid}").ok();
+    let secret = format!("nodlet-token-{}-0", uid.trim());
+    let tokens = node.device.path("run/nodlet/manifests");
+    let has_token = || {
+        let files = std::fs::read_dir(&tokens).expect("a directory").flatten();
+        files.map(|file| file.file_name()).any(|name| name.to_string_lossy().contains(&secret))
+    };
+    assert!(has_token(), "the board has the Secret that the other pod names");
+    plane.apply(&pod(
+        "two",
+        &format!(
+            "    env: [{{name: STOLEN, valueFrom: {{secretKeyRef: {{name: {secret}, key: token, optional: true}}}}}}]
+    envFrom: [{{prefix: ALL_, secretRef: {{name: {secret}, optional: true}}}}]
+    volumeMounts: [{{name: a, mountPath: /a}}, {{name: b, mountPath: /b}}]
+  volumes:
+  - {{name: a, secret: {{secretName: {secret}, optional: true}}}}
+  - {{name: b, projected: {{sources: [{{secret: {{name: {secret}, optional: true}}}}]}}}}
+"
+        ),
+    ));
+    let two = node.device.pod("two");
+    two.wait_ready();
+    for directory in ["/a", "/b"] {
+        let listed = two.exec("app", ["/bin/demo", "ls", directory]).ok();
+        assert!(!listed.contains("token"), "{directory}: {listed}");
+    }
+    let variables = two.exec("app", ["/bin/demo", "env"]).ok();
+    assert!(!variables.contains("STOLEN") && !variables.contains("ALL_token"), "{variables}");
+    // Its own token is still there.
+    let own = two.exec("app", ["/bin/demo", "ls", "/var/run/secrets/kubernetes.io/serviceaccount"]).ok();
+    assert!(own.contains("token"), "{own}");
+    assert!(has_token());
+}

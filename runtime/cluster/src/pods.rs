@@ -11,8 +11,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 pub use copy::{
-    LocalPod, TOKEN_PREFIX, Token, digest, local, local_object, local_volume, token_renewal, token_request,
-    token_secret,
+    LocalPod, TOKEN_PREFIX, Token, deny_own_objects, digest, local, local_object, local_volume,
+    token_renewal, token_request, token_secret,
 };
 pub use status::{
     Retirement, ended, final_deletion, first_deletion, is_held_back, rejection, rejection_event, retirement,

@@ -56,6 +56,17 @@ pub struct Token {
 /// The prefix of names of Secrets with tokens.
 pub const TOKEN_PREFIX: &str = "nodlet-token-";
 
+/// The first part of the names of all objects that the board itself makes for pods of the cluster: Secrets with tokens,
+/// ConfigMaps with variables of Services or with certificates.
+const OWN: &str = "nodlet";
+
+/// What follows [`OWN`] in these names.
+const OWN_RESTS: [&str; 3] = ["-token-", "-trust-", ".services"];
+
+/// What replaces [`OWN`] where a pod itself names such an object. It has the same length, so that each bound of a name
+/// still holds.
+const NOT_OWN: &str = "denied";
+
 /// The key of a token in its Secret.
 const TOKEN_KEY: &str = "token";
 
@@ -68,6 +79,7 @@ pub fn local(pod: &Value) -> LocalPod {
     if account.is_empty() {
         account = "default".to_owned();
     }
+    deny_own_objects(&mut spec, "");
     let (mut tokens, mut bundles) = (Vec::new(), Vec::new());
     // `pointer_mut` adds no field, as an index would.
     for volume in elements(spec.get_mut("volumes")) {
@@ -127,6 +139,42 @@ pub fn local(pod: &Value) -> LocalPod {
     LocalPod { manifest, objects, tokens, class, claims, ignored }
 }
 
+fn is_own(name: &str) -> bool {
+    name.strip_prefix(OWN).is_some_and(|rest| OWN_RESTS.iter().any(|own| rest.starts_with(own)))
+}
+
+/// Replaces the names of objects that the board itself makes for pods (the token of another pod, above all), wherever the
+/// author of a pod refers to a ConfigMap or a Secret: such an object is only for the pod for which it was made. It comes
+/// before the board's own references. `field` is the name of the field that has `value`, or the list with it.
+pub fn deny_own_objects(value: &mut Value, field: &str) {
+    let refers = matches!(
+        field,
+        "configMap"
+            | "configMapKeyRef"
+            | "configMapRef"
+            | "imagePullSecrets"
+            | "secret"
+            | "secretKeyRef"
+            | "secretRef"
+    );
+    match value {
+        Value::Array(all) => all.iter_mut().for_each(|one| deny_own_objects(one, field)),
+        Value::Object(fields) => {
+            for (field, value) in fields.iter_mut() {
+                match value {
+                    Value::String(name) if refers && matches!(field.as_str(), "name" | "secretName") => {
+                        if is_own(name) {
+                            name.replace_range(..OWN.len(), NOT_OWN);
+                        }
+                    }
+                    _ => deny_own_objects(value, field),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
 /// Removes the fields that have no effect under a kubelet on Linux with containerd either, and returns their names. In
 /// a manifest of the board they are errors.
 fn remove_ignored(spec: &mut Value) -> Vec<&'static str> {
@@ -174,9 +222,7 @@ fn elements(list: Option<&mut Value>) -> impl Iterator<Item = &mut Value> {
 fn references(spec: &Value) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     let mut add = |resource: &'static str, name: &Value| {
-        if let Some(name) = name.as_str().filter(|name| {
-            is_object_name(name) && ![TOKEN_PREFIX, trust::PREFIX].iter().any(|own| name.starts_with(own))
-        }) {
+        if let Some(name) = name.as_str().filter(|name| is_object_name(name) && !is_own(name)) {
             let one = (resource, name.to_owned());
             if !found.contains(&one) {
                 found.push(one);
@@ -329,6 +375,56 @@ mod tests {
                 assert_eq!(left, ["cpu", "hugepages-2Mi", "nodlet.dev/gps"], "{list} {kind}");
             }
         }
+    }
+
+    #[test]
+    fn a_pod_cannot_refer_to_the_objects_that_the_board_makes_for_others() {
+        assert!(TOKEN_PREFIX.starts_with(OWN) && trust::PREFIX.starts_with(OWN));
+        let bundle = json!({ "clusterTrustBundle": { "name": "a", "path": "a" } });
+        let own =
+            { json!([{ "projected": { "sources": [{ "serviceAccountToken": { "path": "t" } }, bundle] } }]) };
+        let own = json!({ "metadata": { "uid": "u" }, "spec": { "volumes": own, "containers": [{}] } });
+        let linked = local(&own).manifest["spec"].to_string();
+        for name in ["nodlet-token-u-0", "nodlet-trust-", "nodlet.services", "nodlet.services.kubernetes"] {
+            assert!(linked.contains(name), "the board's own references: {linked}");
+            let container = json!({
+                "env": [
+                    { "valueFrom": { "configMapKeyRef": { "name": name, "key": "k" } } },
+                    { "valueFrom": { "secretKeyRef": { "name": name, "key": "k" } } },
+                ],
+                "envFrom": [{ "configMapRef": { "name": name } }, { "secretRef": { "name": name } }],
+            });
+            let spec = json!({
+                "volumes": [
+                    { "configMap": { "name": name } },
+                    { "secret": { "secretName": name } },
+                    { "projected": { "sources": [{ "configMap": { "name": name } }, { "secret": { "name": name } }] } },
+                ],
+                "imagePullSecrets": [{ "name": name }],
+                "initContainers": [container],
+                "containers": [container],
+                "ephemeralContainers": [container],
+            });
+            let places = spec.to_string().matches(name).count();
+            assert_eq!(places, 17);
+            let mut denied = spec.clone();
+            deny_own_objects(&mut denied, "");
+            let expected = spec.to_string().replace(name, &name.replacen("nodlet", "denied", 1));
+            assert_eq!(denied.to_string(), expected);
+            // Without links to Services, the copy has one reference of its own, to the variables of `kubernetes`.
+            let mut pod = json!({ "metadata": { "uid": "other" }, "spec": spec });
+            pod["spec"]["enableServiceLinks"] = false.into();
+            let copy = local(&pod);
+            let left = copy.manifest.to_string().replace("\"nodlet.services.kubernetes\"", "");
+            assert!(!left.contains(name), "{left}");
+            let is_requested = |(resource, of): &(&str, String)| *resource != SERVICES && of == name;
+            assert!(!copy.objects.iter().any(is_requested), "{:?}", copy.objects);
+        }
+        // Other fields and other names are the pod's own.
+        let mut other = json!({ "containers": [{ "name": "nodlet-token-u-0", "envFrom": [{ "secretRef": { "name": "nodlet-x" } }] }] });
+        let before = other.clone();
+        deny_own_objects(&mut other, "");
+        assert_eq!(other, before);
     }
 
     #[test]

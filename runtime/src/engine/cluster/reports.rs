@@ -188,7 +188,8 @@ impl Follower {
     /// the pod runs on.
     async fn add_ephemeral(&mut self, api: &mut Api, known: &Known, new: &[&Value]) -> Result<(), Failure> {
         let (reply, answer) = async_channel::bounded(1);
-        let list = json!({ "spec": { "ephemeralContainers": new } });
+        let mut list = json!({ "spec": { "ephemeralContainers": new } });
+        pods::deny_own_objects(&mut list, "");
         let request = EphemeralRequest {
             namespace: known.namespace.clone(),
             name: known.name.clone(),
