@@ -8,7 +8,7 @@ type Pattern = &'static str;
 type Instead = Option<&'static str>;
 
 /// The annotations, with whose they are. The first pattern that matches counts.
-const KNOWN: [(Pattern, &str, Instead); 14] = [
+const KNOWN: [(Pattern, &str, Instead); 15] = [
     ("cpu-load-balancing.crio.io", "CRI-O", Some(CPUS)),
     ("cpu-quota.crio.io", "CRI-O", Some(CPUS)),
     ("cpu-shared.crio.io", "CRI-O", Some(CPUS)),
@@ -21,6 +21,7 @@ const KNOWN: [(Pattern, &str, Instead); 14] = [
     ("run.oci.", "crun", None),
     ("io.katacontainers.", "Kata Containers", None),
     ("io.containerd.", "containerd", None),
+    ("io.podman.annotations.", "podman", None),
     (
         "k8s.v1.cni.cncf.io/",
         "Multus",
@@ -75,6 +76,8 @@ mod tests {
             ("run.oci.keep_original_groups", "crun", ""),
             ("io.katacontainers.config.hypervisor.default_vcpus", "Kata Containers", ""),
             ("io.containerd.runc.v2.group", "containerd", ""),
+            ("io.podman.annotations.ulimit", "podman", ""),
+            ("io.podman.annotations.label/app", "podman", ""),
             ("k8s.v1.cni.cncf.io/networks", "Multus", "network interface"),
             ("devices.nri.io/container.app", "the plugins of NRI", DEVICES),
         ] {

@@ -38,6 +38,8 @@ const NO_DATA_SOURCE: &str = "does not fill volumes from other objects";
 const NO_TEMPLATE: &str = "sets it itself, as Kubernetes does";
 const NO_CLUSTER: &str = "has no cluster that could issue it: use a secret with the file";
 const NO_SELINUX: &str = "does not confine containers by SELinux: it labels neither processes nor volumes; use appArmorProfile where the kernel has AppArmor";
+/// The `seLinuxOptions` that request no confinement.
+const UNCONFINED: &str = r#"{"type":"spc_t"}"#;
 const NO_WINDOWS: &str = "runs Linux containers only";
 const NO_EVICTION: &str = "does not evict running pods because of taints";
 const NO_LIMITS: &str = "binds claims by their requests alone";
@@ -226,7 +228,7 @@ pub(super) const SUPPORT: &[(&str, &[(&str, FieldSupport)])] = &[
         ("runAsGroup", Acts),
         ("runAsNonRoot", Acts),
         ("runAsUser", Acts),
-        ("seLinuxOptions", Rejects(NO_SELINUX, &["{}"])),
+        ("seLinuxOptions", Rejects(NO_SELINUX, &["{}", UNCONFINED])),
         ("seccompProfile", Acts),
         ("windowsOptions", Rejects(NO_WINDOWS, &["{}"])),
     ]),
@@ -244,7 +246,7 @@ pub(super) const SUPPORT: &[(&str, &[(&str, FieldSupport)])] = &[
         ("runAsNonRoot", Acts),
         ("runAsUser", Acts),
         ("seLinuxChangePolicy", Warns(NO_SELINUX, &[])),
-        ("seLinuxOptions", Rejects(NO_SELINUX, &["{}"])),
+        ("seLinuxOptions", Rejects(NO_SELINUX, &["{}", UNCONFINED])),
         ("seccompProfile", Acts),
         ("supplementalGroups", Acts),
         ("supplementalGroupsPolicy", Acts),

@@ -62,6 +62,10 @@ fn values_that_equal_the_default_are_accepted_without_warnings() {
     assert!(
         one(&pod("", "ports: [{containerPort: 80, hostPort: 8080, hostIP: 10.0.0.1}]")).warnings.is_empty()
     );
+    // The type of a container that SELinux does not confine.
+    let unconfined = "securityContext: {seLinuxOptions: {type: spc_t}}";
+    assert_eq!(one(&pod(unconfined, unconfined)).warnings, Vec::<String>::new());
+    refused(&pod("", "securityContext: {seLinuxOptions: {type: spc_t, level: s0}}"));
 }
 
 #[test]

@@ -100,6 +100,9 @@ pub(crate) fn host_path(source: &Value, path: &Path<'_>, errors: &mut Errors) {
         return;
     }
     no_back_steps(host, &path.child("path"), errors);
+    if !host.starts_with('/') {
+        errors.push(FieldError::invalid(&path.child("path"), host, "must be an absolute path"));
+    }
     let kind = text(source, "type");
     if !TYPES.contains(&kind) {
         errors.push(FieldError::not_supported(&path.child("type"), kind, &TYPES));

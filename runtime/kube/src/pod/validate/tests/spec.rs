@@ -77,6 +77,8 @@ const SPEC: &[(&str, &[&str])] = &[
         &["spec.volumes[0].hostPath.path: Required value"]),
     ("volumes: [{name: v, hostPath: {path: /a/../b}}]",
         &[r#"spec.volumes[0].hostPath.path: Invalid value: "/a/../b": must not contain '..'"#]),
+    ("volumes: [{name: v, hostPath: {path: a/b, type: DirectoryOrCreate}}]",
+        &[r#"spec.volumes[0].hostPath.path: Invalid value: "a/b": must be an absolute path"#]),
     ("volumes: [{name: v, hostPath: {path: /a, type: Dir}}]",
         &[r#"spec.volumes[0].hostPath.type: Unsupported value: "Dir": supported values: "", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket""#]),
     ("volumes: [{name: v, hostPath: {path: /a..b/..c}}]", &[]),
