@@ -1,10 +1,13 @@
 //! Writes and removes files that survive a power cut: after one, a file is either the old or the new one. Unchanged files
-//! are not written. Only the storage thread calls these functions.
+//! are not written. Only the storage thread calls these functions. On a full file system, a file is written in a spare
+//! file of the reserve ([`nodlet_host::reserve`]), if its writer may use that.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
+
+use nodlet_host::reserve::{Left, Reserve, Spare, is_full};
 
 /// Injects failures of the card in tests: called before every write, sync, rename and removal.
 pub(crate) trait Fault: Send + Sync {
@@ -20,6 +23,8 @@ pub(crate) trait Fault: Send + Sync {
 pub(crate) enum Step {
     /// Create a new file beside the old one, or a directory.
     Create,
+    /// Open a spare file.
+    Take,
     /// Write the bytes of the new file.
     Write,
     /// Make the bytes of the new file durable.
@@ -47,7 +52,12 @@ impl Fault for NoFault {
 /// # Errors
 /// A step failed. Either the old file still exists, or the new one exists and may not survive a power cut; another
 /// call makes it durable.
-pub(crate) fn replace(path: &Path, bytes: &[u8], fault: &dyn Fault) -> io::Result<()> {
+pub(crate) fn replace(
+    path: &Path,
+    bytes: &[u8],
+    fault: &dyn Fault,
+    reserve: Option<(&Reserve, Left)>,
+) -> io::Result<()> {
     let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     if fs::read(path).is_ok_and(|old| old == bytes) {
         // An earlier attempt that failed, or an agent that was killed, may have renamed the file without making
@@ -56,6 +66,20 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], fault: &dyn Fault) -> io::Resul
     }
     // Only root may read records and applied objects, even if the directory was removed meanwhile.
     make_directory(directory, 0o700, fault)?;
+    let written = replace_by_new(path, directory, bytes, fault);
+    let (full, (reserve, left)) = match (written, reserve) {
+        (Err(full), Some(reserve)) if is_full(&full) => (full, reserve),
+        (Ok(()), _) => return sync_directory(directory, fault),
+        (Err(error), _) => return Err(error),
+    };
+    fault.step(Step::Take, path)?;
+    let Some(spare) = reserve.take(bytes.len(), left)? else { return Err(full) };
+    replace_by_spare(path, bytes, fault, reserve, spare)?;
+    sync_directory(directory, fault)
+}
+
+/// Writes a new file beside `path`, and renames it over `path`.
+fn replace_by_new(path: &Path, directory: &Path, bytes: &[u8], fault: &dyn Fault) -> io::Result<()> {
     // Readers of the directory ignore a dot file.
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
@@ -71,12 +95,27 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], fault: &dyn Fault) -> io::Resul
         fault.step(Step::Rename, path)?;
         fs::rename(&new, path)
     })();
-    if let Err(error) = written {
+    if written.is_err() {
         // Best effort: the next write of this file truncates it anyway.
         let _ = fs::remove_file(&new);
-        return Err(error);
     }
-    sync_directory(directory, fault)
+    written
+}
+
+/// Writes a spare file, and renames it over `path`. If that fails, the spare file stays in the reserve.
+fn replace_by_spare(
+    path: &Path,
+    bytes: &[u8],
+    fault: &dyn Fault,
+    reserve: &Reserve,
+    mut spare: Spare,
+) -> io::Result<()> {
+    fault.step(Step::Write, spare.path())?;
+    spare.write(bytes)?;
+    fault.step(Step::Sync, spare.path())?;
+    spare.sync()?;
+    fault.step(Step::Rename, path)?;
+    reserve.rename(spare.path(), path)
 }
 
 /// Removes `path` durably. The file need not exist.
@@ -189,12 +228,12 @@ mod tests {
         let directory = scratch("again");
         let path = directory.join("record.json");
         let fault = FailOnce::of(Step::SyncDirectory);
-        replace(&path, b"new", &fault).expect_err("the card fails");
+        replace(&path, b"new", &fault, None).expect_err("the card fails");
         assert_eq!(fs::read(&path).ok().as_deref(), Some(&b"new"[..]), "it is there all the same");
         let before = fault.take();
         assert_eq!(before.last(), Some(&Step::SyncDirectory));
         let fault = FailOnce { step: Step::Remove, ..fault };
-        replace(&path, b"new", &fault).expect("the card works again");
+        replace(&path, b"new", &fault, None).expect("the card works again");
         assert_eq!(fault.take(), [Step::SyncDirectory]);
 
         let fault = FailOnce::of(Step::SyncDirectory);
@@ -221,11 +260,11 @@ mod tests {
         for cut in 0..20 {
             let _ = fs::remove_dir_all(directory.join("a"));
             if cut % 2 == 0 {
-                replace(&path, b"old", &NoFault).expect("the old file is written");
+                replace(&path, b"old", &NoFault, None).expect("the old file is written");
             }
             let old = fs::read(&path).ok();
             let fault = CutAt { left: AtomicUsize::new(cut) };
-            let result = replace(&path, b"new", &fault);
+            let result = replace(&path, b"new", &fault, None);
             let now = fs::read(&path).ok();
             assert!(now == old || now.as_deref() == Some(b"new"), "cut at step {cut}: {now:?}");
             if result.is_ok() {
@@ -249,12 +288,114 @@ mod tests {
         let fault = FailOnce { step: Step::Remove, steps: std::sync::Mutex::default() };
         let written = [Step::Create, Step::Write, Step::Sync, Step::Rename, Step::SyncDirectory];
         for bytes in ["one", "two"] {
-            replace(&directory.join("record.json"), bytes.as_bytes(), &fault).expect("it is written");
+            replace(&directory.join("record.json"), bytes.as_bytes(), &fault, None).expect("it is written");
             assert_eq!(fault.take(), written);
         }
-        replace(&directory.join("a/record.json"), b"new", &fault).expect("it is written");
+        replace(&directory.join("a/record.json"), b"new", &fault, None).expect("it is written");
         let made = [Step::Create, Step::SyncDirectory];
         assert_eq!(fault.take(), [&made[..], &written].concat(), "a directory that was made is durable, too");
+        fs::remove_dir_all(directory).expect("the scratch directory goes");
+    }
+
+    /// A full file system: fails each step of this kind on a new file, and records all steps.
+    struct Full {
+        step: Step,
+        number: i32,
+        steps: std::sync::Mutex<Vec<Step>>,
+    }
+
+    impl Fault for Full {
+        fn step(&self, step: Step, _: &Path) -> io::Result<()> {
+            self.steps.lock().expect("nobody panics with it").push(step);
+            // The rename of a spare file has the same target.
+            let uses_spare = self.steps.lock().expect("nobody panics with it").contains(&Step::Take);
+            let fails = step == self.step && !uses_spare;
+            if fails { Err(io::Error::from_raw_os_error(self.number)) } else { Ok(()) }
+        }
+    }
+
+    fn reserve(directory: &Path) -> Reserve {
+        let reserve = Reserve::new(directory.join("reserve"), vec![directory.to_owned()]);
+        while !reserve.replenish().expect("there is room") {}
+        reserve
+    }
+
+    #[test]
+    fn a_write_that_fails_for_lack_of_room_at_any_step_uses_a_spare_file() {
+        let directory = scratch("full");
+        let path = directory.join("record.json");
+        let reserve = reserve(&directory);
+        let spares = || fs::read_dir(directory.join("reserve")).expect("it is readable").count();
+        for (step, number) in [Step::Create, Step::Write, Step::Sync, Step::Rename]
+            .into_iter()
+            .flat_map(|step| [libc::ENOSPC, libc::EDQUOT].map(|number| (step, number)))
+        {
+            for old in [None, Some(&b"old"[..])] {
+                let _ = fs::remove_file(&path);
+                if let Some(old) = old {
+                    fs::write(&path, old).expect("there is room");
+                }
+                let fault = Full { step, number, steps: std::sync::Mutex::default() };
+                let error = replace(&path, b"new", &fault, None).expect_err("there is no reserve");
+                assert!(is_full(&error));
+                assert_eq!(fs::read(&path).ok().as_deref(), old);
+                let before = spares();
+                let fault = Full { step, number, steps: std::sync::Mutex::default() };
+                replace(&path, b"new", &fault, Some((&reserve, Left::None))).expect("there is a reserve");
+                assert_eq!(fs::read(&path).ok().as_deref(), Some(&b"new"[..]), "{step:?}");
+                assert_eq!(spares(), before - 1, "{step:?}");
+                let steps = fault.steps.into_inner().expect("nobody panicked with it");
+                let spare = [Step::Take, Step::Write, Step::Sync, Step::Rename, Step::SyncDirectory];
+                assert!(steps.ends_with(&spare), "{steps:?}");
+            }
+        }
+        // No other error uses it.
+        let fault = Full { step: Step::Write, number: libc::EIO, steps: std::sync::Mutex::default() };
+        let before = spares();
+        replace(&path, b"more", &fault, Some((&reserve, Left::None))).expect_err("the card fails");
+        assert_eq!(spares(), before);
+        fs::remove_dir_all(directory).expect("the scratch directory goes");
+    }
+
+    /// Has no room for new files, and loses power at a step with a spare file.
+    struct CutOfSpare {
+        at: usize,
+        steps: AtomicUsize,
+        is_spare: std::sync::atomic::AtomicBool,
+    }
+
+    impl Fault for CutOfSpare {
+        fn step(&self, step: Step, _: &Path) -> io::Result<()> {
+            if step == Step::Create {
+                return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+            }
+            if step == Step::Take {
+                self.is_spare.store(true, Ordering::SeqCst);
+            }
+            let at =
+                self.steps.fetch_add(usize::from(self.is_spare.load(Ordering::SeqCst)), Ordering::SeqCst);
+            if at >= self.at { Err(io::Error::from_raw_os_error(libc::EIO)) } else { Ok(()) }
+        }
+    }
+
+    #[test]
+    fn a_file_is_the_old_or_the_new_one_whenever_the_plug_is_pulled_while_a_spare_file_is_used() {
+        let directory = scratch("cut-spare");
+        let path = directory.join("record.json");
+        let reserve = reserve(&directory);
+        let mut finished = false;
+        for at in 0..8 {
+            fs::write(&path, b"old").expect("there is room");
+            let (steps, is_spare) = (AtomicUsize::new(0), false.into());
+            let fault = CutOfSpare { at, steps, is_spare };
+            let result = replace(&path, b"new", &fault, Some((&reserve, Left::None)));
+            let now = fs::read(&path).expect("there is one");
+            assert!(now == b"old" || now == b"new", "cut at step {at}: {now:?}");
+            assert!(result.is_err() || now == b"new");
+            finished |= result.is_ok();
+            while !reserve.replenish().expect("there is room") {}
+        }
+        assert!(finished, "no run was long enough to finish");
         fs::remove_dir_all(directory).expect("the scratch directory goes");
     }
 
@@ -262,9 +403,9 @@ mod tests {
     fn a_file_with_unchanged_content_is_not_written() {
         let directory = scratch("same");
         let path = directory.join("record.json");
-        replace(&path, b"same", &NoFault).expect("written once");
+        replace(&path, b"same", &NoFault, None).expect("written once");
         let fault = FailOnce::of(Step::Create);
-        replace(&path, b"same", &fault).expect("there is nothing to write");
+        replace(&path, b"same", &fault, None).expect("there is nothing to write");
         assert_eq!(fault.take(), [Step::SyncDirectory]);
         fs::remove_dir_all(directory).expect("the scratch directory goes");
     }

@@ -82,6 +82,7 @@ use nodlet_core::time::Instant;
 use nodlet_host::cgroup::Cgroups;
 use nodlet_host::network::Network;
 use nodlet_host::paths::Paths;
+use nodlet_host::reserve::Reserve;
 use nodlet_registry::objects::Objects;
 use nodlet_registry::{Events, NodeEvent, Registry, Wanted, excessive_reservations};
 
@@ -235,12 +236,13 @@ impl Engine {
         *machine.cluster_labels.borrow_mut() = cluster::labels::stored(&paths);
         let events = Events::new(objects.clone(), &config.node_name, config.max_events);
         let fencing_period = config.fencing_period.filter(|_| !config.down);
+        let reserve = Reserve::new(paths.reserve(), paths.reserve_targets());
         let fences = fencing_period.map(|period| fencing::Fences::begin(period, &paths));
         let records = Records::new(paths.records());
         let shell = Rc::new(Shell {
             fences,
             handling: Handling::begin(&paths, records.boot_id()),
-            stores: Stores::new(storage, images, records, at_rest),
+            stores: Stores::new(storage, images, records, reserve, at_rest),
             paths,
             tasks: Tasks::new(messages),
             publication: Publication::new(objects.clone(), events, machine.clone()),
@@ -342,6 +344,8 @@ impl Engine {
             self.open_api();
             self.collect_images();
             if !self.shell.config.down {
+                // After the jobs of the first pods: they need not wait for it.
+                self.shell.stores.replenish();
                 pressure::watch_stalls(&self.shell);
             }
             resolver::follow(&self.shell);

@@ -295,7 +295,7 @@ mod tests {
             AppliedPreset { name: "p".into(), version: "7".into(), spec: serde_json::json!({"env": []}) };
         let presets = [preset];
         let (path, bytes) = records.render("uid", &record, &presets, None, Anchor(1000));
-        replace(&path, &bytes, &NoFault).expect("written");
+        replace(&path, &bytes, &NoFault, None).expect("written");
         assert_eq!(records.load(&records.read(), "uid").ok(), Some(Some(Box::new(record))));
         let admitted =
             records.admitted(&records.read(), "uid").expect("it is readable").expect("there is a record");

@@ -73,6 +73,14 @@ impl Mount {
     }
 }
 
+/// The device that is mounted at a path.
+fn mounted_device(path: &Path) -> String {
+    let mounts = fs::read_to_string("/proc/mounts").expect("the kernel lists its mounts");
+    let at = |line: &&str| line.split(' ').nth(1).is_some_and(|place| Path::new(place) == path);
+    let line = mounts.lines().rfind(at).expect("it is mounted");
+    line.split(' ').next().unwrap_or_default().to_owned()
+}
+
 impl Drop for Mount {
     fn drop(&mut self) {
         let _ = nix::mount::umount2(&self.path, nix::mount::MntFlags::MNT_DETACH);
@@ -281,11 +289,17 @@ impl Device {
     /// Mounts a new file system at `/var` that `mkfs.ext4` or `mkfs.xfs` makes with more arguments, with these options
     /// of mount.
     pub fn run_on_a_disk_made_with(&mut self, program: &str, arguments: &[&str], options: &str) {
+        // The smallest that mkfs.xfs makes has 300 MiB.
+        let mib = if program == "mkfs.xfs" { 512 } else { 256 };
+        self.run_on_a_disk_of(mib, program, arguments, options);
+    }
+
+    /// Mounts a file system as [`Device::run_on_a_disk_made_with`] does, of this size.
+    pub fn run_on_a_disk_of(&mut self, mib: u64, program: &str, arguments: &[&str], options: &str) {
         let (image, var) = (self.slot.dir().join("disk.img"), self.path("/var"));
-        let (mib, usual) = match program {
-            // The smallest that mkfs.xfs makes has 300 MiB.
-            "mkfs.xfs" => (512, "-q -f"),
-            _ => (256, "-q -F -E lazy_itable_init=0,lazy_journal_init=0"),
+        let usual = match program {
+            "mkfs.xfs" => "-q -f",
+            _ => "-q -F -E lazy_itable_init=0,lazy_journal_init=0",
         };
         let file = fs::File::create(&image).expect("/tmp can be written to");
         file.set_len(mib << 20).expect("it has no bytes yet");
@@ -333,6 +347,23 @@ impl Device {
         let mounted = mounted.expect("mount is installed");
         assert!(mounted.status.success(), "{arguments:?}: {mounted:?}");
         self.disk = Some(Mount { path: var });
+    }
+
+    /// Puts `/run` on the file system of `/var`, as on a machine whose run-time directory is no tmpfs.
+    pub fn run_beside_data(&mut self) {
+        let (beside, path) = (self.path("/var/run-time"), self.path("/run"));
+        for directory in [&beside, &path] {
+            fs::create_dir_all(directory).expect("the root can be written to");
+        }
+        let none = None::<&str>;
+        nix::mount::mount(Some(&beside), &path, none, nix::mount::MsFlags::MS_BIND, none)
+            .expect("root can mount a directory");
+        self.run = Some(Mount { path });
+    }
+
+    /// The file system that was mounted at `/var`.
+    pub fn disk(&self) -> &Mount {
+        self.disk.as_ref().expect("a disk was made")
     }
 
     // The agent:
@@ -413,8 +444,17 @@ impl Device {
     pub fn cut_power(&mut self) {
         // The agent first, because it writes to the disk: it would record the end of the others.
         self.kill_agent();
+        // Held open, the device stays while it is not mounted.
+        let disk = self.disk.as_ref().map(|disk| {
+            let device = mounted_device(&disk.path);
+            (fs::File::open(&device).expect("a device that is mounted"), device)
+        });
         leftovers::sweep(&self.root);
         fs::remove_dir_all(self.path("/run")).expect("the agent has run");
+        if let Some((_held, device)) = disk {
+            let status = Command::new("mount").arg(device).arg(self.path("/var")).status();
+            assert!(status.is_ok_and(|status| status.success()), "the disk is mounted again");
+        }
         self.boots += 1;
     }
 

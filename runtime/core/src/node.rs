@@ -74,6 +74,8 @@ pub struct Node {
     gone: Vec<NodeChange>,
     /// The pod that was evicted last under pressure, and until when no other one is evicted for what it frees.
     evicted: Option<(PodIndex, Instant)>,
+    /// When files of an evicted pod were removed last.
+    files_freed_at: Option<Instant>,
     /// The fields of the Node object that admission depends on.
     info: Box<NodeInfo>,
 }
@@ -131,6 +133,10 @@ impl Node {
             Observation::Starved(starved) => self.relieve(now, &starved),
             Observation::Of(index, seen) => {
                 if let Ok(place) = self.place(index) {
+                    let frees = matches!(seen, PodObservation::VolumesRemoved | PodObservation::Forgotten);
+                    if frees && self.pods[place].is_victim() {
+                        self.files_freed_at = Some(now);
+                    }
                     self.pods[place].observe(now, seen, &mut self.events);
                 }
             }

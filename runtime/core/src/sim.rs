@@ -160,6 +160,8 @@ pub(crate) struct Sim {
     /// Of each pod that followed another one under its uid, whether it was the same pod again.
     pub(crate) resumed: Vec<bool>,
     pub(crate) weather: Weather,
+    /// No record can be written.
+    pub(crate) is_disk_full: bool,
     pub(crate) chance: Chance,
     pub(crate) largest_plan: usize,
     queue: BTreeMap<(Instant, u64), Happening>,
@@ -223,6 +225,7 @@ impl Sim {
             pods: Vec::new(),
             resumed: Vec::new(),
             weather: Weather::default(),
+            is_disk_full: false,
             chance: Chance(1),
             largest_plan: 0,
             queue: BTreeMap::new(),

@@ -3,6 +3,7 @@
 //! * [`launch`]: the contract between agent and supervisor, as data.
 //! * [`cgroup`], [`network`], [`volume`], [`log_files`]: the resources of the machine that a pod uses; [`usage`]: how
 //!   much it uses of the disk. [`mounts`]: how its mounts propagate.
+//! * [`reserve`]: files that are kept for what must be written when the disk is full.
 //! * [`paths`]: the location of every file. [`clock`]: the clocks. [`terminal`]: the output of a terminal. [`error`]: how an error is printed.
 //!
 //! This crate decides nothing about pods, and knows no manifest and no API.
@@ -16,6 +17,7 @@ pub mod log_files;
 pub mod mounts;
 pub mod network;
 pub mod paths;
+pub mod reserve;
 pub mod terminal;
 pub mod usage;
 pub mod volume;

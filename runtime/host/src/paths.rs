@@ -140,6 +140,16 @@ impl Paths {
         self.below("var/lib/nodlet/claims.json")
     }
 
+    /// The spare files for what must be written when the file system is full.
+    pub fn reserve(&self) -> PathBuf {
+        self.below("var/lib/nodlet/reserve")
+    }
+
+    /// The directories whose files may be written in spare files.
+    pub fn reserve_targets(&self) -> Vec<PathBuf> {
+        vec![self.below("var/lib/nodlet"), self.records(), self.applied_manifests(), self.cluster_manifests()]
+    }
+
     /// The files of a pod on disk: volumes and writable layers.
     pub fn pod(&self, uid: &str) -> PathBuf {
         self.pods().join(uid)

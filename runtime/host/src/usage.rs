@@ -27,6 +27,15 @@ const MAX_PENDING_BYTES: usize = 2 << 20;
 const DIRECTORY: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Disk space in bytes.
+    Bytes,
+    /// Files and directories, each with an inode.
+    Inodes,
+}
+
 /// A measurement of some directories, in parts, since the duration depends on those who filled them.
 pub struct Measurement {
     /// Directories that are still to be measured, with the place in `usage` where each counts.
@@ -41,6 +50,7 @@ pub struct Measurement {
     /// The directory that is being read.
     current: Option<(PathBuf, OwningIter)>,
     left: usize,
+    unit: Unit,
     usage: Vec<u64>,
 }
 
@@ -53,7 +63,11 @@ struct Root {
 impl Measurement {
     /// A measurement of these directories, each with the place in the result where it counts; the result has `places`
     /// places. A directory that is missing counts nothing.
-    pub fn new(directories: impl IntoIterator<Item = (usize, PathBuf)>, places: usize) -> Measurement {
+    pub fn new(
+        directories: impl IntoIterator<Item = (usize, PathBuf)>,
+        places: usize,
+        unit: Unit,
+    ) -> Measurement {
         Measurement {
             roots: directories.into_iter().collect(),
             projects: Vec::new(),
@@ -62,6 +76,7 @@ impl Measurement {
             pending_bytes: 0,
             current: None,
             left: MAX_ENTRIES,
+            unit,
             usage: vec![0; places],
         }
     }
@@ -71,11 +86,11 @@ impl Measurement {
         self.projects.push((place, directory));
     }
 
-    /// Measures a part. Returns the bytes that each place uses, or `None` if there is more. What cannot be read does not
+    /// Measures a part. Returns what each place uses, or `None` if there is more. What cannot be read does not
     /// count: it may have been removed meanwhile.
     pub fn part(&mut self) -> Option<Vec<u64>> {
         for (place, path) in std::mem::take(&mut self.projects) {
-            match quota::usage(&path) {
+            match quota::usage(&path, self.unit) {
                 Some(used) => self.usage[place] = self.usage[place].saturating_add(used),
                 None => self.roots.push((place, path)),
             }
@@ -141,7 +156,7 @@ impl Measurement {
         }
         let is_directory = SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR;
         let usage = &mut self.usage[root.place];
-        *usage = usage.saturating_add(size(&found, is_directory));
+        *usage = usage.saturating_add(size(&found, is_directory, self.unit));
         if is_directory {
             if self.pending.len() >= MAX_PENDING || self.pending_bytes >= MAX_PENDING_BYTES {
                 *usage = u64::MAX;
@@ -173,8 +188,12 @@ impl Root {
     }
 }
 
-/// The disk space of a file. A file with several names counts once, if all of them are here.
-fn size(found: &FileStat, is_directory: bool) -> u64 {
+/// The disk space of a file, or its inode. A file with several names counts once, if all of them are here; the inode of
+/// such a file counts for each name, since it cannot be divided.
+fn size(found: &FileStat, is_directory: bool, unit: Unit) -> u64 {
+    if unit == Unit::Inodes {
+        return 1;
+    }
     let bytes = u64::try_from(found.st_blocks).unwrap_or_default().saturating_mul(512);
     #[allow(clippy::unnecessary_cast, reason = "other processors have another type")]
     let links = (found.st_nlink as u64).max(1);
@@ -190,7 +209,7 @@ mod tests {
 
     fn measure(directories: &[&Path]) -> Vec<u64> {
         let numbered = directories.iter().enumerate().map(|(place, path)| (place, path.to_path_buf()));
-        let mut measurement = Measurement::new(numbered, directories.len());
+        let mut measurement = Measurement::new(numbered, directories.len(), Unit::Bytes);
         std::iter::from_fn(|| Some(measurement.part())).flatten().next().expect("it ends")
     }
 
@@ -215,11 +234,14 @@ mod tests {
         let usage = measure(&[&root.join("one"), &two, &root.join("missing")]);
         let mib = |bytes: u64| bytes >> 20;
         assert_eq!((mib(usage[0]), mib(usage[1]), usage[2]), (1, 4, 0), "{usage:?}");
+        let mut inodes = Measurement::new([(0, root.join("one")), (1, two.clone())], 2, Unit::Inodes);
+        // `deeper` with a file, two links and a pipe; a file with two names.
+        assert_eq!(inodes.part(), Some(vec![5, 2]));
         // A link in place of a directory is not followed.
         symlink(&two, root.join("to-two")).unwrap();
         assert_eq!(measure(&[&root.join("to-two")]), [0]);
         // Several directories may count in one place.
-        let mut both = Measurement::new([(0, root.join("one")), (0, two.clone())], 1);
+        let mut both = Measurement::new([(0, root.join("one")), (0, two.clone())], 1, Unit::Bytes);
         let both = std::iter::from_fn(|| Some(both.part())).flatten().next();
         assert_eq!(both, Some(vec![usage[0] + usage[1]]));
         fs::remove_dir_all(root).unwrap();
@@ -231,11 +253,11 @@ mod tests {
         for number in 0..600 {
             fs::write(root.join(number.to_string()), "x").unwrap();
         }
-        let mut measurement = Measurement::new([(0, root.clone())], 1);
+        let mut measurement = Measurement::new([(0, root.clone())], 1, Unit::Bytes);
         assert!(measurement.part().is_none());
         let all = std::iter::from_fn(|| Some(measurement.part())).flatten().next().expect("it ends");
         assert!(all[0] >= 600 * 512, "{all:?}");
-        let mut short = Measurement { left: 100, ..Measurement::new([(0, root.clone())], 1) };
+        let mut short = Measurement { left: 100, ..Measurement::new([(0, root.clone())], 1, Unit::Bytes) };
         assert_eq!(short.part().expect("it ends"), [u64::MAX]);
         // So does a tree of which too many directories wait.
         let wide = root.join("wide");

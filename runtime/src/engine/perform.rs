@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 
 use nodlet_core::facts::{Action, Attempt, PodIndex, PodObservation, StartFailureReason};
 use nodlet_host::error::{causes, chain};
+use nodlet_host::usage::Unit;
 use nodlet_registry::Handled;
 
 use super::images::pull;
@@ -51,7 +52,7 @@ impl Engine {
                 });
             }
             Action::MeasureStorage(scope) => {
-                let measured = volumes::measure(shared(), wanted, scope);
+                let measured = volumes::measure(shared(), wanted, scope, Unit::Bytes);
                 shell.tasks.answer(pod, measured, |usage| Some(Seen::StorageMeasured(Box::new(usage))));
             }
             Action::Resize { generation } => {
@@ -113,14 +114,19 @@ impl Engine {
                     Err(error) => Some(Seen::SandboxRemoveFailed { message: error.message().into() }),
                 });
             }
-            Action::RemoveVolumes => {
-                shell.tasks.answer(pod, volumes::remove(shell, &wanted), |removed| match removed {
-                    Ok(()) => Some(Seen::VolumesRemoved),
-                    Err(error) => Some(Seen::VolumesRemoveFailed { message: causes(&error).into() }),
+            Action::RemoveVolumes { logs } => {
+                let freed = shell.clone();
+                shell.tasks.answer(pod, volumes::remove(shell, &wanted, logs), move |removed| {
+                    freed.stores.replenish();
+                    match removed {
+                        Ok(()) => Some(Seen::VolumesRemoved),
+                        Err(error) => Some(Seen::VolumesRemoveFailed { message: causes(&error).into() }),
+                    }
                 });
             }
             Action::Save { record, generation } => {
-                let saved = shell.stores.save(&wanted, &record, shell.machine.anchor());
+                let files = shell.paths.pod(&wanted.pod.uid.0);
+                let saved = shell.stores.save(&wanted, &record, shell.machine.anchor(), files);
                 let shell = shell.clone();
                 shell.clone().tasks.answer(pod, saved, move |saved| {
                     // A full file system has the condition DiskPressure.
@@ -134,9 +140,13 @@ impl Engine {
                 });
             }
             Action::Forget => {
-                shell.tasks.answer(pod, sandbox::forget(shared(), wanted), |forgotten| match forgotten {
-                    Ok(()) => Some(Seen::Forgotten),
-                    Err(error) => Some(Seen::ForgetFailed { message: causes(&error).into() }),
+                let freed = shell.clone();
+                shell.tasks.answer(pod, sandbox::forget(shared(), wanted), move |forgotten| {
+                    freed.stores.replenish();
+                    match forgotten {
+                        Ok(()) => Some(Seen::Forgotten),
+                        Err(error) => Some(Seen::ForgetFailed { message: causes(&error).into() }),
+                    }
                 });
             }
             Action::Emit(event) => shell.publication.emit(&wanted, &event),

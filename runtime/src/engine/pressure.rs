@@ -18,6 +18,7 @@ use nodlet_core::facts::{Observation, PodIndex, PodUsage, Starved, StorageScope}
 use nodlet_core::pressure::{Level, Met, RecordsDisk, Signal, StarvedResource};
 use nodlet_core::time::Instant;
 use nodlet_host::cgroup::Usage;
+use nodlet_host::usage::Unit;
 use nodlet_registry::NodeEvent;
 use smol::Async;
 
@@ -40,8 +41,9 @@ impl Engine {
         }
         let mut pressure = self.shell.machine.pressure.borrow_mut();
         if pressure.begin(nodlet_host::clock::instant()) {
+            let measured_at = nodlet_host::clock::instant();
             let levels = levels(self.shell.clone());
-            self.shell.tasks.then(levels, |engine, levels| engine.measured(&levels));
+            self.shell.tasks.then(levels, move |engine, levels| engine.measured(&levels, measured_at));
         }
         pressure.wake_at()
     }
@@ -58,9 +60,10 @@ impl Engine {
         });
     }
 
-    fn measured(&mut self, levels: &[(Signal, Level)]) {
+    fn measured(&mut self, levels: &[(Signal, Level)], measured_at: Instant) {
         let machine = self.shell.machine.clone();
         let Some(met) = self.show_pressure(levels) else {
+            self.shell.stores.replenish();
             return machine.pressure.borrow_mut().relieved(nodlet_host::clock::instant());
         };
         let resource = met.signal.resource();
@@ -69,7 +72,7 @@ impl Engine {
             StarvedResource::EphemeralStorage | StarvedResource::Inodes => {
                 self.remove_all_unused_images(Engine::images_reclaimed)
             }
-            StarvedResource::Memory | StarvedResource::Pids => self.relieve(met),
+            StarvedResource::Memory | StarvedResource::Pids => self.relieve(met, measured_at),
         }
     }
 
@@ -96,26 +99,27 @@ impl Engine {
 
     /// Continues when unused images were removed: evicts a pod if the disk is still too full.
     fn images_reclaimed(&mut self) {
+        let measured_at = nodlet_host::clock::instant();
         let again = levels(self.shell.clone());
-        self.shell.tasks.then(again, |engine, levels| {
+        self.shell.tasks.then(again, move |engine, levels| {
             let is_of_disk = |met: &Met| {
                 matches!(met.signal.resource(), StarvedResource::EphemeralStorage | StarvedResource::Inodes)
             };
             let met = engine.shell.machine.pressure.borrow().thresholds().met(&levels).filter(is_of_disk);
             match met {
-                Some(met) => engine.relieve(met),
+                Some(met) => engine.relieve(met, measured_at),
                 None => engine.shell.machine.pressure.borrow_mut().relieved(nodlet_host::clock::instant()),
             }
         });
     }
 
     /// Measures the pods, and has one of them evicted.
-    fn relieve(&mut self, met: Met) {
+    fn relieve(&mut self, met: Met, measured_at: Instant) {
         let resource = met.signal.resource();
         let usage = usage(self.shell.clone(), resource);
         self.shell.tasks.then(usage, move |engine, usage| {
             let Met { threshold, available, .. } = met;
-            let starved = Starved { resource, threshold, available, usage };
+            let starved = Starved { resource, threshold, available, measured_at, usage };
             engine.observe(Observation::Starved(Box::new(starved)));
             engine.shell.machine.pressure.borrow_mut().relieved(nodlet_host::clock::instant());
         });
@@ -232,7 +236,11 @@ async fn usage(shell: Rc<Shell>, resource: StarvedResource) -> Vec<(PodIndex, Po
                 PodUsage { total, containers: containers.collect() }
             }
             StarvedResource::EphemeralStorage | StarvedResource::Inodes => {
-                let used = volumes::measure(shell.clone(), wanted.clone(), StorageScope::Pod).await;
+                let unit = match resource {
+                    StarvedResource::Inodes => Unit::Inodes,
+                    _ => Unit::Bytes,
+                };
+                let used = volumes::measure(shell.clone(), wanted.clone(), StorageScope::Pod, unit).await;
                 let total = used.containers.iter().chain(&used.volumes).copied().fold(0, u64::saturating_add);
                 let names = wanted.pod.spec.all_containers().map(|container| container.name.as_str().into());
                 PodUsage { total, containers: names.zip(used.containers).collect() }

@@ -12,6 +12,7 @@ use smol::Async;
 
 use nodlet_core::facts::{Amounts, MAX_PODS};
 use nodlet_host::paths::Paths;
+use nodlet_host::reserve::is_full;
 
 use super::EngineError;
 
@@ -82,8 +83,14 @@ fn take_lock(paths: &Paths) -> Result<Option<Flock<File>>, EngineError> {
     if lock.metadata().map_err(failed)?.nlink() == 0 {
         return Ok(None);
     }
-    let written =
-        lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()));
+    // In place: on a full disk, the block of the last agent's number would be lost to somebody else.
+    let pid = format!("{}\n", std::process::id());
+    let written = lock
+        .rewind()
+        .and_then(|()| lock.write_all(pid.as_bytes()))
+        .and_then(|()| lock.set_len(pid.len() as u64));
+    // The number is only for messages, and an agent that does not start frees no disk.
+    let written = written.or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) });
     written.map_err(failed)?;
     Ok(Some(lock))
 }

@@ -10,6 +10,7 @@ use nodlet_core::facts::Record;
 use nodlet_core::spec::Uid;
 use nodlet_core::time::Anchor;
 use nodlet_host::paths::Paths;
+use nodlet_host::reserve::{Left, Reserve};
 use nodlet_host::volume;
 use nodlet_registry::Wanted;
 use nodlet_rootfs::Store as Images;
@@ -26,6 +27,8 @@ pub(super) struct Stores {
     pub(super) images: Arc<Images>,
     pub(super) records: Arc<Records>,
     pub(super) fault: Arc<dyn Fault>,
+    /// Spare files for what must be written when the file system is full.
+    reserve: Arc<Reserve>,
     /// Encrypts what is stored of the cluster.
     pub(super) at_rest: Arc<AtRest>,
     /// Records of pods that the core does not know yet.
@@ -41,21 +44,41 @@ impl Stores {
         storage: Storage,
         images: Arc<Images>,
         records: Records,
+        reserve: Reserve,
         at_rest: Arc<AtRest>,
     ) -> Stores {
         let (records, fault) = (Arc::new(records), Arc::new(NoFault));
-        let (recorded, bindings) = (RefCell::default(), RefCell::default());
-        Stores { storage, images, records, fault, at_rest, recorded, is_short: Cell::new(false), bindings }
+        let (recorded, bindings, is_short) = (RefCell::default(), RefCell::default(), Cell::new(false));
+        let reserve = Arc::new(reserve);
+        Stores { storage, images, records, fault, reserve, at_rest, recorded, is_short, bindings }
     }
 
-    /// Makes `bytes` the durable content of a file.
+    /// Makes the missing spare files as far as there is room, one after another, between other jobs. Does nothing if
+    /// none is missing.
+    pub(super) fn replenish(&self) {
+        if self.reserve.is_complete() {
+            return;
+        }
+        let reserve = self.reserve.clone();
+        // The job runs to its end by itself.
+        drop(self.storage.run_in_parts(move || match reserve.replenish() {
+            Ok(is_done) => is_done.then_some(()),
+            Err(error) => {
+                // A full disk is no news: it has the condition DiskPressure.
+                log::debug!("failed to make a spare file: {error}");
+                Some(())
+            }
+        }));
+    }
+
+    /// Makes `bytes` the durable content of a file that clients, the cluster or the operator may have changed.
     pub(super) fn replace(
         &self,
         path: PathBuf,
         bytes: Vec<u8>,
     ) -> impl Future<Output = io::Result<()>> + use<> {
-        let fault = self.fault.clone();
-        self.storage.run(move || durable::replace(&path, &bytes, &*fault))
+        let (fault, reserve) = (self.fault.clone(), self.reserve.clone());
+        self.storage.run(move || durable::replace(&path, &bytes, &*fault, Some((&reserve, Left::Half))))
     }
 
     /// Makes `text` the durable content of a file about the cluster, encrypted if the board has keys. Writes nothing if
@@ -65,12 +88,12 @@ impl Stores {
         path: PathBuf,
         text: Vec<u8>,
     ) -> impl Future<Output = io::Result<()>> + use<> {
-        let (fault, at_rest) = (self.fault.clone(), self.at_rest.clone());
+        let (fault, at_rest, reserve) = (self.fault.clone(), self.at_rest.clone(), self.reserve.clone());
         self.storage.run(move || {
             if std::fs::read(&path).is_ok_and(|stored| at_rest.is_current(&path, stored, &text)) {
                 return Ok(());
             }
-            durable::replace(&path, &at_rest.seal(&path, text)?, &*fault)
+            durable::replace(&path, &at_rest.seal(&path, text)?, &*fault, Some((&reserve, Left::Half)))
         })
     }
 
@@ -120,16 +143,23 @@ impl Stores {
         Ok(())
     }
 
-    /// Writes a record durably. The result is reported as `Saved` or `SaveFailed`.
+    /// Writes a record durably. The result is reported as `Saved` or `SaveFailed`. On a full file system, a record with
+    /// a terminal phase is written in a spare file: in the last one, too, if files of the pod are removed after that.
     pub(super) fn save(
         &self,
         wanted: &Wanted,
         record: &Record,
         anchor: Anchor,
+        files: PathBuf,
     ) -> impl Future<Output = io::Result<()>> + use<> {
         let (uid, priority) = (&wanted.pod.uid.0, wanted.priority.as_deref());
         let (path, bytes) = self.records.render(uid, record, &wanted.presets, priority, anchor);
-        self.replace(path, bytes)
+        let (fault, reserve) = (self.fault.clone(), self.reserve.clone());
+        let is_terminal = record.phase.is_terminal();
+        self.storage.run(move || {
+            let left = if files.is_dir() { Left::None } else { Left::Half };
+            durable::replace(&path, &bytes, &*fault, is_terminal.then_some((&reserve, left)))
+        })
     }
 
     /// The record of a pod that the core does not know yet.
@@ -192,6 +222,7 @@ mod tests {
             Storage::start().expect("a thread"),
             Arc::new(Images::open(&directory).expect("an empty store")),
             Records::new(directory.join("records")),
+            Reserve::new(directory.join("reserve"), Vec::new()),
             Arc::new(AtRest::of(None)),
         );
         let path = directory.join("default_web-0.json");

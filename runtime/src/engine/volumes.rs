@@ -9,7 +9,8 @@ use super::{Shell, this_node};
 use crate::pod_files::PodFiles;
 use crate::{container_config, volume_files};
 use nodlet_core::facts::{SandboxFailure, StorageScope, StorageUsage};
-use nodlet_host::volume;
+use nodlet_host::usage::Unit;
+use nodlet_host::{log_files, volume};
 use nodlet_registry::{ConfigObjects, Wanted};
 
 /// The reason why the files of a volume could not be written.
@@ -78,21 +79,37 @@ impl Error for RemoveError {
     }
 }
 
-/// Removes the volumes and writable layers of a pod.
+/// Removes the volumes and writable layers of a pod, and its logs if `logs` is set.
 ///
 /// # Errors
 /// A file could not be removed.
 pub(super) fn remove(
     shell: &Shell,
     wanted: &Wanted,
+    logs: bool,
 ) -> impl Future<Output = Result<(), RemoveError>> + use<> {
-    let removed = shell.stores.remove_tree(shell.paths.pod(&wanted.pod.uid.0));
-    async { removed.await.map_err(RemoveError) }
+    let (paths, pod) = (shell.paths.clone(), &wanted.pod);
+    let removed = shell.stores.remove_tree(paths.pod(&pod.uid.0));
+    let (namespace, name, uid) = (pod.namespace.to_string(), pod.name.to_string(), pod.uid.0.to_string());
+    let logs = logs
+        .then(|| shell.stores.storage.run(move || log_files::remove_pod(&paths, &namespace, &name, &uid)));
+    async move {
+        removed.await.map_err(RemoveError)?;
+        match logs {
+            Some(logs) => logs.await.map_err(RemoveError),
+            None => Ok(()),
+        }
+    }
 }
 
-/// Measures the local storage that a pod uses: the bytes of each container, with its writable layer and its logs, and
-/// those of each volume. What is not in the scope counts as 0. Files that all containers can write count after the volumes.
-pub(super) async fn measure(shell: Rc<Shell>, wanted: Rc<Wanted>, scope: StorageScope) -> StorageUsage {
+/// Measures the local storage that a pod uses: the bytes or the inodes of each container, with its writable layer and its
+/// logs, and those of each volume. What is not in the scope counts as 0. Files that all containers can write count after the volumes.
+pub(super) async fn measure(
+    shell: Rc<Shell>,
+    wanted: Rc<Wanted>,
+    scope: StorageScope,
+    unit: Unit,
+) -> StorageUsage {
     let pod = &wanted.pod;
     let (paths, uid) = (&shell.paths, &pod.uid.0);
     let logs = paths.pod_logs(&pod.namespace, &pod.name, uid);
@@ -115,11 +132,11 @@ pub(super) async fn measure(shell: Rc<Shell>, wanted: Rc<Wanted>, scope: Storage
         }
     }
     let places = count + pod.spec.volumes.len();
-    let mut measurement = nodlet_host::usage::Measurement::new(directories, places);
+    let mut measurement = nodlet_host::usage::Measurement::new(directories, places, unit);
     for (place, directory) in projects {
         measurement.add_project(place, directory);
     }
-    let written = (scope == StorageScope::Pod).then_some(directory);
+    let written = (scope == StorageScope::Pod && unit == Unit::Bytes).then_some(directory);
     let mut containers = shell
         .stores
         .storage

@@ -60,7 +60,7 @@ time     sleep [SECONDS] · exit CODE [AFTER_SECONDS] · fail-once FILE · abort
          on-term CODE [SECONDS [FILE]] (and waits for the file) · on-signal SIGNAL (as on SIGTERM) · ignore-signals (all that can be)
 load     hog MIB · hog-once FILE MIB · forks COUNT · spin · child STEP (and waits for it) · leave STEP (and does not)
          daemon STEP (forked twice, in a session of its own)
-attack   bomb COUNT (that many processes, which all use the processor) · exhaust (as many as the kernel lets it)
+attack   fill FILE · fill-inodes DIR (both take what becomes free) · bomb COUNT (that many processes, which all use the processor) · exhaust (as many as the kernel lets it)
          frame HEX (sent out of eth0 as it is) · calls (that a filter may forbid)
 devices  mknod FILE MAJOR MINOR · mknod-block FILE MAJOR MINOR · open FILE
          devices MAJORS (which of them the filter lets pass) · ask-line FILE TEXT (and prints the answer)
@@ -214,6 +214,8 @@ fn run(step: &[String]) -> Result<(), Failure> {
         }
         ["hog", mib] => hog(mib.parse()?),
         ["shared-memory", mib] => shared_memory(mib.parse()?)?,
+        ["fill", file] => attack::fill(file)?,
+        ["fill-inodes", dir] => attack::fill_inodes(dir)?,
         ["bomb", count] => attack::bomb(count.parse()?)?,
         ["exhaust"] => attack::exhaust()?,
         ["frame", digits] => attack::frame(digits)?,

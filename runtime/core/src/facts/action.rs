@@ -60,7 +60,10 @@ pub enum Action<R = Box<Record>, E = Event, I = Rc<str>> {
     RemoveSandbox,
     /// Remove the volumes and writable layers of a finished pod. Answered by `VolumesRemoved` or
     /// `VolumesRemoveFailed`.
-    RemoveVolumes,
+    RemoveVolumes {
+        /// Remove the logs, too: the pod was evicted for want of disk space.
+        logs: bool,
+    },
     /// Make this record durable.
     Save {
         /// The complete record: the file is replaced as a whole.
@@ -100,7 +103,7 @@ impl<R, E, I> Action<R, E, I> {
             Action::Kill(attempt) => Action::Kill(*attempt),
             Action::Discard(attempt) => Action::Discard(*attempt),
             Action::RemoveSandbox => Action::RemoveSandbox,
-            Action::RemoveVolumes => Action::RemoveVolumes,
+            Action::RemoveVolumes { logs } => Action::RemoveVolumes { logs: *logs },
             Action::Save { record: of, generation } => {
                 Action::Save { record: record(of), generation: *generation }
             }
@@ -125,7 +128,7 @@ impl<R, E, I> Action<R, E, I> {
             | Action::Resize { .. }
             | Action::MeasureStorage(_)
             | Action::RemoveSandbox
-            | Action::RemoveVolumes
+            | Action::RemoveVolumes { .. }
             | Action::Save { .. }
             | Action::Forget
             | Action::Emit(_) => None,

@@ -77,6 +77,8 @@ pub struct Starved {
     pub threshold: u64,
     /// The amount that is available.
     pub available: u64,
+    /// When the measurement of that amount began.
+    pub measured_at: Instant,
     /// The known usage of the resource by pods.
     pub usage: Vec<(PodIndex, PodUsage)>,
 }

@@ -12,15 +12,24 @@ use crate::pressure::StarvedResource;
 use crate::spec::{Quantity, ResourceRequirements};
 use crate::time::Instant;
 
-/// The time for which no other pod is evicted while an evicted one ends (`podCleanupTimeout`).
+/// The time for which no other pod is evicted while an evicted one ends (`podCleanupTimeout`), unless its files are what
+/// is missing.
 const CLEANUP: Duration = Duration::from_secs(30);
 
 impl Node {
     /// Evicts a pod, unless an evicted one is about to free what is missing.
     pub(super) fn relieve(&mut self, now: Instant, starved: &Starved) {
-        let waits = self.evicted.is_some_and(|(index, until)| {
-            now < until && self.pod(index).is_some_and(PodState::uses_resources)
-        });
+        let waits = match starved.resource {
+            // However long that takes: the next victim would not free what the first one occupies. What was measured
+            // before the files of a victim were gone says nothing about the room that is there now.
+            StarvedResource::EphemeralStorage | StarvedResource::Inodes => {
+                self.pods.iter().any(PodState::has_files_of_victim)
+                    || self.files_freed_at.is_some_and(|at| starved.measured_at <= at)
+            }
+            StarvedResource::Memory | StarvedResource::Pids => self.evicted.is_some_and(|(index, until)| {
+                now < until && self.pod(index).is_some_and(PodState::uses_resources)
+            }),
+        };
         if waits || self.shutdown.is_some() {
             return;
         }

@@ -1,5 +1,6 @@
 //! The removal of the volumes and writable layers of a finished pod, as a kubelet does. Its status, its record and its
-//! logs stay.
+//! logs stay; the logs of a pod that was evicted for want of disk space are removed, too, as a kubelet removes those of
+//! finished containers before it evicts another pod (`DeleteAllUnusedContainers`).
 //!
 //! ```text
 //!  Kept ──► Removing ──► Removed
@@ -40,15 +41,20 @@ impl FinishedVolumes {
         matches!(self, FinishedVolumes::Removing { .. })
     }
 
-    /// Plans to remove the volumes of a pod that has finished.
-    pub(super) fn plan(&mut self, pod: PodIndex, now: Instant, draft: &mut Draft) {
+    /// Whether this agent has removed the volumes.
+    pub(super) fn are_removed(&self) -> bool {
+        matches!(self, FinishedVolumes::Removed)
+    }
+
+    /// Plans to remove the volumes of a pod that has finished, and its logs if these are to go, too.
+    pub(super) fn plan(&mut self, pod: PodIndex, now: Instant, logs: bool, draft: &mut Draft) {
         let earlier = match *self {
             FinishedVolumes::Kept => None,
             FinishedVolumes::RemoveFailed { retry } if retry.at <= now => Some(retry),
             FinishedVolumes::RemoveFailed { .. } => return,
             FinishedVolumes::Removing { .. } | FinishedVolumes::Removed => return,
         };
-        if draft.push(pod, Action::RemoveVolumes) {
+        if draft.push(pod, Action::RemoveVolumes { logs }) {
             *self = FinishedVolumes::Removing { earlier };
         }
     }

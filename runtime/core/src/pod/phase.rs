@@ -3,6 +3,7 @@
 //! count, and ephemeral containers do not count at all.
 
 use crate::facts::{HandedOverTerminalPhase, PodPhase};
+use crate::pressure::StarvedResource;
 use crate::spec::Role;
 
 use super::container::{ContainerState, Shown};
@@ -117,10 +118,26 @@ impl Outcome {
         self.has_reason(PREEMPTING)
     }
 
+    /// Whether the pod is evicted: the node has too little of a resource, or the pod exceeds a limit.
+    pub(super) fn is_evicted(&self) -> bool {
+        self.has_reason(EVICTED)
+    }
+
     /// Whether the pod is evicted because the node has too little of a resource, and not because the pod exceeds a limit.
     fn is_evicted_by_pressure(&self) -> bool {
         let message = self.terminal().and_then(|terminal| terminal.message.as_deref());
         self.has_reason(EVICTED) && message.is_some_and(|message| message.starts_with(NODE_LOW))
+    }
+
+    /// Whether the pod is evicted because the node has too little disk space or too few inodes.
+    pub(super) fn is_evicted_for_disk_space(&self) -> bool {
+        let message = self.terminal().and_then(|terminal| terminal.message.as_deref());
+        let missing = message.and_then(|message| message.strip_prefix(NODE_LOW)).unwrap_or_default();
+        let kinds = [StarvedResource::EphemeralStorage, StarvedResource::Inodes];
+        self.has_reason(EVICTED)
+            && kinds
+                .iter()
+                .any(|kind| missing.strip_prefix(kind.name()).is_some_and(|rest| rest.starts_with('.')))
     }
 
     fn has_reason(&self, reason: &str) -> bool {

@@ -79,6 +79,17 @@ impl PodState {
         matches!(self.stage, Stage::Active) && !self.pod.is_critical() && self.any_alive()
     }
 
+    /// Whether the pod was evicted, or is being evicted.
+    pub(crate) fn is_victim(&self) -> bool {
+        // A pod that was rejected under pressure has the same reason, and no files.
+        self.outcome.is_evicted() && !self.is_rejected()
+    }
+
+    /// Whether the pod was evicted, or is being evicted, and its volumes and writable layers still exist.
+    pub(crate) fn has_files_of_victim(&self) -> bool {
+        self.is_victim() && !self.finished_volumes.are_removed()
+    }
+
     /// Ends the pod as part of a shutdown, or because its fence is closed.
     pub(super) fn end(&mut self, now: Instant, end: EndRequest) {
         let is_undecided = self.is_active() && self.outcome.terminal().is_none();
@@ -286,7 +297,8 @@ impl PodState {
                 if kept && with_agent {
                     self.removal.drop_pod();
                 } else if self.has_terminal_phase() {
-                    self.finished_volumes.plan(self.index, now, draft);
+                    let logs = self.outcome.is_evicted_for_disk_space();
+                    self.finished_volumes.plan(self.index, now, logs, draft);
                 }
                 None
             }

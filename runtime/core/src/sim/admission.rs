@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::Sim;
 use crate::facts::*;
-use crate::pod::PodState;
+use crate::pod::{NODE_LOW, PodState};
+use crate::pressure::StarvedResource;
 use crate::spec::*;
 
 impl Sim {
@@ -40,6 +41,25 @@ impl Sim {
             world.wanted && world.pod.is_critical() && world.pod.priority > victim.priority
         };
         assert!(self.pods.iter().any(|world| is_more(&world)), "{} is preempted for nobody", victim.uid);
+    }
+
+    /// Checks that no pod is evicted for disk space while files of another evicted pod exist.
+    pub(super) fn check_eviction(&self, victim: PodIndex, message: &str) {
+        let resources =
+            [StarvedResource::EphemeralStorage, StarvedResource::Inodes].map(StarvedResource::name);
+        if !resources.iter().any(|name| message.starts_with(&format!("{NODE_LOW}{name}."))) {
+            return;
+        }
+        for other in self.node.pods().filter(|other| other.index() != victim && other.is_victim()) {
+            let world = self.pods.iter().find(|world| world.pod.uid == other.pod().uid);
+            let has_files = world.is_some_and(|world| world.volumes);
+            assert!(
+                !has_files,
+                "{}: another pod is evicted before its files are gone\n{}",
+                other.pod().uid,
+                self.log
+            );
+        }
     }
 
     /// Checks that `DisruptionTarget` of a preempted or interrupted pod is shown together with the terminal

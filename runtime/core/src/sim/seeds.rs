@@ -15,6 +15,7 @@ use super::resize::some_resize;
 use super::*;
 use crate::facts::*;
 use crate::pod::PodState;
+use crate::pressure::StarvedResource;
 use crate::spec::pod::CRITICAL;
 use crate::spec::*;
 
@@ -278,6 +279,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
     let pods: Vec<Pod> = pods.into_iter().map(|pod| with_requests(pod, &mut of_room)).collect();
     let mut of_resizes = Chance(seed ^ 0x9e51);
     let mut of_restarts = Chance(seed ^ 0x4e57);
+    let mut of_pressure = Chance(seed ^ 0xd15c);
     let mut of_objects = Chance(seed ^ 0x0b9e);
     let pods: Vec<Pod> = pods.into_iter().map(|pod| with_references(pod, &mut of_objects)).collect();
     let mut of_registry = Chance(seed ^ 0x4e61);
@@ -324,6 +326,15 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
             let which = of_restarts.below(uids.len() as u64) as usize;
             if sim.pods.iter().any(|world| world.pod.uid == uids[which]) {
                 sim.restart(&uids[which], of_restarts.percent(30).then_some("app"));
+                sim.run_until(now);
+            }
+        }
+        if of_pressure.percent(10) {
+            sim.is_disk_full = of_pressure.percent(30);
+            for _ in 0..1 + of_pressure.below(3) {
+                let starved = Starved { measured_at: sim.now, ..some_shortage(&mut of_pressure) };
+                sim.later(secs(0), Observation::Starved(Box::new(starved)));
+                now += Duration::from_millis(of_pressure.below(5_000));
                 sim.run_until(now);
             }
         }
@@ -382,6 +393,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
     }
     // The world heals, and the wanted pods have to run in the end.
     sim.weather = Weather::default();
+    sim.is_disk_full = false;
     sim.absent.clear();
     sim.fates(|name, _| if name.starts_with('i') { Fate::Exits(0, secs(1)) } else { Fate::Runs });
     let mut sim =
@@ -395,6 +407,18 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
         in_the_end(&mut sim, &uid);
     }
     sim.replay();
+}
+
+/// Too little of a resource, of which the usage of no pod is known.
+fn some_shortage(chance: &mut Chance) -> Starved {
+    let resources = [StarvedResource::EphemeralStorage, StarvedResource::Inodes, StarvedResource::Memory];
+    Starved {
+        resource: resources[chance.below(3) as usize],
+        threshold: 2,
+        available: 1,
+        measured_at: at(0),
+        usage: Vec::new(),
+    }
 }
 
 fn outdated_observation(chance: &mut Chance) -> Observation {

@@ -194,8 +194,9 @@ impl Sim {
                     self.after_latency(Happening::SandboxGone(uid, index));
                 }
             }
-            Action::RemoveVolumes => {
-                self.note_log(&format!("{} remove volumes", pod.name));
+            Action::RemoveVolumes { logs } => {
+                let also = if logs { " and logs" } else { "" };
+                self.note_log(&format!("{} remove volumes{also}", pod.name));
                 assert!(self.node.pod(index).is_some_and(PodState::has_finished), "{uid} needs its volumes");
                 let world = self.of(&uid);
                 assert!(!std::mem::replace(&mut world.removing_volumes, true), "two removals at once");
@@ -207,7 +208,7 @@ impl Sim {
             }
             Action::Save { record, generation } => {
                 self.note_log(&format!("{} save {:?}", pod.name, record.phase));
-                let fails = self.fails();
+                let fails = self.fails() || self.is_disk_full;
                 let log = std::mem::take(&mut self.log);
                 let world = self.of(&uid);
                 assert!(!std::mem::replace(&mut world.save_in_flight, true), "two saves at once");
@@ -236,6 +237,9 @@ impl Sim {
             Action::Emit(event) => {
                 if event.reason == "Preempting" {
                     self.check_preemption(&pod);
+                }
+                if event.reason == "Evicted" {
+                    self.check_eviction(index, &event.message);
                 }
                 self.record_event(&event);
             }

@@ -32,7 +32,8 @@ fn starve(sim: &mut Sim, resource: StarvedResource, usage: &[(&str, u64)]) {
         (index, PodUsage { total: used * MIB, containers: vec![("app".into(), used * MIB)] })
     };
     let usage = usage.iter().map(of).collect();
-    let starved = Starved { resource, threshold: 100 * MIB, available: 80 * MIB, usage };
+    let (threshold, available, measured_at) = (100 * MIB, 80 * MIB, sim.now);
+    let starved = Starved { resource, threshold, available, measured_at, usage };
     sim.later(secs(0), Observation::Starved(Box::new(starved)));
     let end = secs(sim.now.0 / 1_000_000_000 + 20);
     sim.run_until(end);
@@ -115,10 +116,15 @@ fn pods_are_ranked_by_requests_then_priority_then_usage_above_the_request() {
 #[test]
 fn no_other_pod_is_evicted_while_an_evicted_one_ends() {
     let mut sim = with_pods(&[("one", 0, 0), ("two", 0, 0)]);
-    let starved =
-        || Starved { resource: StarvedResource::Pids, threshold: 9, available: 1, usage: Vec::new() };
     for second in 0..2 {
-        sim.later(secs(second), Observation::Starved(Box::new(starved())));
+        let starved = Starved {
+            resource: StarvedResource::Pids,
+            threshold: 9,
+            available: 1,
+            measured_at: sim.now,
+            usage: Vec::new(),
+        };
+        sim.later(secs(second), Observation::Starved(Box::new(starved)));
     }
     sim.run_until(secs(20));
     assert_eq!((reason(&sim, "one"), reason(&sim, "two")), ("Failed Evicted".into(), "Running -".into()));
@@ -160,4 +166,89 @@ fn a_node_under_pressure_rejects_pods_by_their_class_their_tolerations_and_its_c
     assert_eq!(check(&[MemoryPressure, DiskPressure], asking("web", 9)), both);
     assert_eq!(check(&[MemoryPressure, DiskPressure], critical()), "");
     assert_eq!(check(&[], asking("web", 0)), "");
+}
+
+/// The names of the evicted pods.
+fn victims(sim: &Sim) -> Vec<&'static str> {
+    ["one", "two"].into_iter().filter(|name| reason(sim, name) == "Failed Evicted").collect()
+}
+
+/// Reports too little disk space, every ten seconds for a while.
+fn starve_of_disk(sim: &mut Sim, times: u64, resource: StarvedResource) {
+    for _ in 0..times {
+        let measured_at = sim.now;
+        let starved = Starved { resource, threshold: 9, available: 1, measured_at, usage: Vec::new() };
+        sim.later(secs(0), Observation::Starved(Box::new(starved)));
+        let end = secs(sim.now.0 / 1_000_000_000 + 10);
+        sim.run_until(end);
+    }
+}
+
+#[test]
+fn no_other_pod_is_evicted_for_disk_space_before_the_files_of_the_first_one_are_gone() {
+    for resource in [StarvedResource::EphemeralStorage, StarvedResource::Inodes] {
+        let mut sim = with_pods(&[("one", 0, 0), ("two", 0, 0)]);
+        // The record of the victim cannot be written for a long time, and so its files stay.
+        sim.is_disk_full = true;
+        starve_of_disk(&mut sim, 60, resource);
+        assert_eq!((evicted(&sim), victims(&sim)), (1, vec![]), "{resource:?}");
+        sim.is_disk_full = false;
+        sim.run_until(secs(sim.now.0 / 1_000_000_000 + 400));
+        assert_eq!(victims(&sim), ["one"]);
+        assert!(sim.log.contains("one remove volumes and logs"), "{}", sim.log);
+        starve_of_disk(&mut sim, 1, resource);
+        assert_eq!(victims(&sim), ["one", "two"]);
+        sim.replay();
+    }
+}
+
+#[test]
+fn a_measurement_from_before_the_files_of_a_victim_were_removed_evicts_nobody() {
+    let mut sim = with_pods(&[("one", 0, 0), ("two", 0, 0)]);
+    let starved = |measured_at| {
+        let resource = StarvedResource::EphemeralStorage;
+        let starved = Starved { resource, threshold: 9, available: 1, measured_at, usage: Vec::new() };
+        Observation::Starved(Box::new(starved))
+    };
+    let before = sim.now;
+    sim.later(secs(0), starved(before));
+    sim.run_until(secs(20));
+    assert_eq!(victims(&sim), ["one"]);
+    sim.later(secs(0), starved(before));
+    sim.run_until(secs(30));
+    assert_eq!(victims(&sim), ["one"]);
+    let now = sim.now;
+    sim.later(secs(0), starved(now));
+    sim.run_until(secs(40));
+    assert_eq!(victims(&sim), ["one", "two"]);
+}
+
+#[test]
+fn the_next_agent_evicts_nobody_before_it_has_removed_the_files_of_an_evicted_pod() {
+    let mut sim = with_pods(&[("one", 0, 0), ("two", 0, 0)]);
+    starve_of_disk(&mut sim, 1, StarvedResource::Inodes);
+    assert_eq!(victims(&sim), ["one"]);
+    sim.reboot();
+    // As soon as it runs, and before the removal is answered.
+    sim.weather.latency = secs(3);
+    let measured_at = sim.now;
+    let resource = StarvedResource::Inodes;
+    let starved = Starved { resource, threshold: 9, available: 1, measured_at, usage: Vec::new() };
+    sim.later(secs(0), Observation::Starved(Box::new(starved)));
+    let end = secs(sim.now.0 / 1_000_000_000 + 10);
+    sim.run_until(end);
+    assert_eq!(victims(&sim), ["one"]);
+}
+
+#[test]
+fn a_pod_that_was_rejected_under_pressure_delays_no_eviction() {
+    let info = NodeInfo { pressure: vec![NodeCondition::DiskPressure], ..NodeInfo::default() };
+    let mut sim = with_pods(&[("two", 0, 0)]);
+    sim.later(secs(0), Observation::Node(Box::new(info)));
+    sim.run_until(secs(6));
+    sim.is_disk_full = true;
+    sim.want(asking("one", 0));
+    sim.run_until(secs(10));
+    starve_of_disk(&mut sim, 1, StarvedResource::Inodes);
+    assert_eq!(evicted(&sim), 2, "{:?}", sim.events);
 }

@@ -11,6 +11,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use crate::usage::Unit;
+
 /// `struct fsxattr` of linux/fs.h.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -35,7 +37,9 @@ const SET_ATTRIBUTES: u32 = 0x401c_5820;
 struct Quota {
     _limits: [u64; 2],
     bytes: u64,
-    _others: [u64; 5],
+    _inode_limits: [u64; 2],
+    inodes: u64,
+    _times: [u64; 2],
     _valid: u32,
 }
 
@@ -59,21 +63,25 @@ fn try_account(directory: &Path) -> io::Result<()> {
         return Ok(());
     }
     let project = project_of(&file)?;
-    bytes(&file, project)?;
+    used(&file, project)?;
     (attributes.project, attributes.flags) = (project, attributes.flags | INHERIT);
     // SAFETY: the kernel reads one structure.
     let set = unsafe { libc::ioctl(file.as_raw_fd(), SET_ATTRIBUTES as _, &raw const attributes) };
     if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The bytes of the files of a volume. `None` if it is no project of nodlet.
-pub fn usage(directory: &Path) -> Option<u64> {
+/// The bytes or the inodes of the files of a volume. `None` if it is no project of nodlet.
+pub fn usage(directory: &Path, unit: Unit) -> Option<u64> {
     let file = open(directory).ok()?;
     let Attributes { project, flags, .. } = attributes(&file).ok()?;
     if flags & INHERIT == 0 || project != project_of(&file).ok()? {
         return None;
     }
-    bytes(&file, project).ok()
+    let used = used(&file, project).ok()?;
+    Some(match unit {
+        Unit::Bytes => used.bytes,
+        Unit::Inodes => used.inodes,
+    })
 }
 
 fn open(directory: &Path) -> io::Result<File> {
@@ -92,12 +100,12 @@ fn attributes(directory: &File) -> io::Result<Attributes> {
     if got < 0 { Err(io::Error::last_os_error()) } else { Ok(attributes) }
 }
 
-/// The bytes that the files of a project use. XFS has no record of a project that never had a file (`ENOENT`), which ext4
+/// What the files of a project use. XFS has no record of a project that never had a file (`ENOENT`), which ext4
 /// creates when it is asked.
 ///
 /// # Errors
 /// The file system does not account projects, or the kernel is older than Linux 5.14 (`ENOSYS`).
-fn bytes(directory: &File, project: u32) -> io::Result<u64> {
+fn used(directory: &File, project: u32) -> io::Result<Quota> {
     let mut quota = Quota::default();
     // SAFETY: the kernel writes one structure.
     let got = unsafe {
@@ -105,7 +113,7 @@ fn bytes(directory: &File, project: u32) -> io::Result<u64> {
     };
     match io::Error::last_os_error() {
         error if got < 0 && error.raw_os_error() != Some(libc::ENOENT) => Err(error),
-        _ => Ok(quota.bytes),
+        _ => Ok(quota),
     }
 }
 
@@ -122,11 +130,11 @@ mod tests {
     fn a_directory_that_is_no_project_is_not_measured() {
         let directory = std::env::temp_dir().join(format!("nodlet-quota-{}", std::process::id()));
         fs::create_dir(&directory).expect("it can be made");
-        assert_eq!(usage(&directory), None);
+        assert_eq!(usage(&directory, Unit::Bytes), None);
         fs::write(directory.join("file"), "x").expect("it can be written");
         account(&directory);
-        assert_eq!(usage(&directory), None);
+        assert_eq!(usage(&directory, Unit::Bytes), None);
         fs::remove_dir_all(&directory).expect("it can be removed");
-        assert_eq!(usage(&directory), None);
+        assert_eq!(usage(&directory, Unit::Bytes), None);
     }
 }

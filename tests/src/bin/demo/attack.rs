@@ -54,6 +54,36 @@ pub(crate) fn exhaust() -> Result<(), Failure> {
     }
 }
 
+/// Writes a file until the file system is full, and takes every block that becomes free afterwards.
+pub(crate) fn fill(file: &str) -> Result<(), Failure> {
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(file)?;
+    let mut bytes = vec![b'x'; 64 << 10];
+    loop {
+        match file.write(&bytes) {
+            Ok(_) => {}
+            Err(error) if is_full(&error) && bytes.len() > 512 => bytes.truncate(bytes.len() / 2),
+            Err(error) if is_full(&error) => std::thread::sleep(Duration::from_micros(100)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Makes files until the file system has no inode left, and takes every one that becomes free afterwards.
+pub(crate) fn fill_inodes(directory: &str) -> Result<(), Failure> {
+    let mut count = 0;
+    loop {
+        match std::fs::File::create(format!("{directory}/{count}")) {
+            Ok(_) => count += 1,
+            Err(error) if is_full(&error) => std::thread::sleep(Duration::from_micros(100)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENOSPC)
+}
+
 fn ignore_term() {
     // SAFETY: ignoring a signal runs no code.
     let _ = unsafe { signal(Signal::SIGTERM, SigHandler::SigIgn) };

@@ -1,0 +1,163 @@
+//! Pods that fill the file system of the data: with blocks or inodes, without privileges or as root, at each place that
+//! a container can write to. The pod is evicted, and no other one; what is asked of the board meanwhile is done.
+
+use std::time::Duration;
+
+use nodlet_tests::{Device, demo_archive, manifest};
+
+/// A restricted pod's fields.
+const RESTRICTED: &str = "securityContext:
+  runAsNonRoot: true
+  runAsUser: 1000
+  allowPrivilegeEscalation: false
+  capabilities: {drop: [ALL]}
+  seccompProfile: {type: RuntimeDefault}
+";
+
+const MOUNT: &str = "volumeMounts: [{name: data, mountPath: /data}]\n";
+const VOLUME: &str = "terminationGracePeriodSeconds: 1\nvolumes: [{name: data, emptyDir: {}}]\n";
+
+/// A device whose `/var` is a file system of 64 MiB with few inodes and no reserved blocks, as process 1 makes them.
+fn device() -> Device {
+    let mut device = Device::new();
+    device.run_on_a_disk_of(64, "mkfs.ext4", &["-m", "0", "-N", "2048"], "");
+    device.agent_arguments(["--container-log-max-size", "1Gi"]);
+    device.start_agent();
+    device.load_image(demo_archive());
+    device.wait_for("the reserve", || spares(&device) == 64);
+    device
+}
+
+/// The number of spare files.
+fn spares(device: &Device) -> usize {
+    let entries = std::fs::read_dir(device.path("/var/lib/nodlet/reserve")).into_iter().flatten().flatten();
+    let is_spare = |name: &str| name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_digit());
+    entries.filter(|entry| entry.file_name().to_str().is_some_and(is_spare)).count()
+}
+
+/// Waits until the disk has no block or no inode left. No log can show it then.
+fn wait_full(device: &Device) {
+    device.wait_for("the disk to be full", || {
+        let disk = nix::sys::statvfs::statvfs(&device.path("/var")).expect("it is mounted");
+        disk.blocks_available() == 0 || disk.files_available() == 0
+    });
+}
+
+/// A pod that fills the disk by these steps.
+fn hog(steps: &str, container: &str, spec: &str) -> String {
+    let container = manifest::container("app", steps, &format!("{container}{MOUNT}"));
+    manifest::pod_of("hog", &[container], &format!("{VOLUME}{spec}"))
+}
+
+/// A pod with some bytes of its own, which must not be evicted for those of another one.
+fn start_innocent(device: &Device) {
+    let steps = "spam-file /data/own 2000000 then print up then sleep";
+    let container = manifest::container("app", steps, MOUNT);
+    device.write_manifest("web.yaml", &manifest::pod_of("web", &[container], VOLUME));
+    device.pod("web").wait_log("app", "up");
+}
+
+/// Waits until the hog is evicted, and its files are removed.
+fn wait_evicted(device: &Device) {
+    device.wait_within(Duration::from_secs(120), "the eviction", || {
+        // An idle agent measures nothing.
+        let _ = device.get("/api/v1/nodes");
+        device.pod("hog").status()["reason"] == "Evicted"
+    });
+    assert_eq!(device.pod("hog").phase(), "Failed");
+    let files = device.path(&format!("/var/lib/nodlet/pods/{}", device.pod("hog").uid()));
+    device.wait_for("the removal of the files", || !files.exists());
+    device.wait_for("the reserve", || {
+        let _ = device.get("/api/v1/nodes");
+        spares(device) == 64
+    });
+}
+
+/// Applies a ConfigMap.
+fn apply(device: &Device, name: &str) {
+    let text = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{a: b}}\n");
+    device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+}
+
+#[test]
+fn a_pod_that_fills_the_disk_is_evicted_alone_whatever_it_fills_it_with() {
+    for (what, steps, container) in [
+        ("blocks of a volume, without privileges", "fill /data/file", RESTRICTED),
+        ("inodes of a volume, without privileges", "fill-inodes /data", RESTRICTED),
+        ("blocks of the writable layer, as root", "fill /file", ""),
+        ("inodes of the writable layer, as root", "mkdir /many then fill-inodes /many", ""),
+        ("the termination message", "fill /dev/termination-log", ""),
+        ("/etc/hosts", "fill /etc/hosts", ""),
+        ("the log", "spam 100000000 then sleep", ""),
+    ] {
+        eprintln!("{what}");
+        let mut device = device();
+        start_innocent(&device);
+        device.write_manifest("hog.yaml", &hog(steps, container, ""));
+        wait_evicted(&device);
+        assert_eq!(device.pod("web").container("app").restart_count(), 0, "{what}");
+        assert!(device.pod("web").is_ready(), "{what}");
+        // Neither runs again wrongly, or stays dead wrongly.
+        device.cut_power();
+        device.start_agent();
+        device.pod("web").wait_ready();
+        assert_eq!(device.pod("hog").phase(), "Failed", "{what}");
+        assert_eq!(device.pod("hog").status()["reason"], "Evicted", "{what}");
+    }
+}
+
+#[test]
+fn objects_are_applied_and_pods_deleted_on_a_disk_that_stays_full() {
+    for steps in ["fill /data/file", "fill-inodes /data"] {
+        let device = device();
+        start_innocent(&device);
+        // A critical pod is not evicted.
+        let critical = "priorityClassName: system-node-critical\n";
+        let text =
+            hog(steps, RESTRICTED, critical).replace("name: hog\n", "name: hog\n  namespace: kube-system\n");
+        device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+        wait_full(&device);
+        apply(&device, "new");
+        apply(&device, "newer");
+        assert!(device.nodlet(["get", "configmaps"]).ok().contains("newer"));
+        // The innocent pod is the only one that may be evicted, and its record is durable nevertheless.
+        device.wait_within(Duration::from_secs(120), "the eviction", || {
+            let _ = device.get("/api/v1/nodes");
+            device.pod("web").status()["reason"] == "Evicted"
+        });
+        device.remove_manifest("web.yaml");
+        device.pod("web").wait_gone();
+        device.nodlet(["delete", "configmap", "new"]).ok();
+        device.nodlet(["delete", "pod", "-n", "kube-system", "hog"]).ok();
+        device.wait_for("the reserve", || {
+            let _ = device.get("/api/v1/nodes");
+            spares(&device) == 64
+        });
+        assert!(device.nodlet(["get", "configmaps"]).ok().contains("newer"));
+    }
+}
+
+#[test]
+fn a_pod_that_fills_a_disk_with_the_run_time_directory_is_evicted_alone_by_the_next_agent_too() {
+    // Without an inode, the next agent has no socket.
+    for (steps, kill) in [("fill /data/file", false), ("fill-inodes /data", false), ("fill /data/file", true)]
+    {
+        let mut device = Device::new();
+        device.run_on_a_disk_of(64, "mkfs.ext4", &["-m", "0", "-N", "2048"], "");
+        device.run_beside_data();
+        device.start_agent();
+        device.load_image(demo_archive());
+        device.wait_for("the reserve", || spares(&device) == 64);
+        start_innocent(&device);
+        device.write_manifest("hog.yaml", &hog(steps, RESTRICTED, ""));
+        wait_full(&device);
+        if kill {
+            device.kill_agent();
+            device.start_agent();
+        }
+        wait_evicted(&device);
+        assert_eq!(device.pod("web").container("app").restart_count(), 0);
+        assert!(device.pod("web").is_ready());
+        device.nodlet(["down"]).ok();
+    }
+}
