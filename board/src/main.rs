@@ -5,6 +5,10 @@
 
 use std::process::ExitCode;
 
+// First, so that its `println!` and `eprintln!` are those of all modules below.
+#[macro_use]
+mod output;
+
 mod agent;
 mod arguments;
 mod board_json;
@@ -15,7 +19,6 @@ mod help;
 mod init;
 #[cfg(target_env = "musl")]
 mod musl;
-mod output;
 mod pidfd;
 mod system;
 mod verb;

@@ -1,8 +1,21 @@
 //! Formats objects for a terminal: kubectl's tables, JSON and YAML.
 
+use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use serde_json::Value;
+
+/// Prints a line. This macro takes the place of that of the standard library in all modules of this crate: texts of
+/// containers, registries and other machines must not steer the terminal.
+macro_rules! println {
+    ($($text:tt)*) => { ::std::println!("{}", $crate::output::escaped(&::std::format!($($text)*))) };
+}
+
+/// Prints a line to standard error, as `println!` of this crate does to standard output.
+macro_rules! eprintln {
+    ($($text:tt)*) => { ::std::eprintln!("{}", $crate::output::escaped(&::std::format!($($text)*))) };
+}
 
 pub(crate) use nodlet_kube::kinds::escaped;
 pub(crate) use nodlet_kube::manifest::to_yaml as yaml;
@@ -21,8 +34,11 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
+    /// Writes rows. Cells may contain text of containers and of other machines.
     pub(crate) fn write(&mut self, out: &mut impl Write, rows: &[Vec<String>]) -> io::Result<()> {
-        for row in rows {
+        let one_line = |cell: &String| escaped(cell).replace(['\n', '\t'], " ");
+        let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(one_line).collect()).collect();
+        for row in &rows {
             // The last cell of a row ends the line and needs no width.
             for (column, cell) in row.iter().enumerate().take(row.len().saturating_sub(1)) {
                 let width = (cell.chars().count() + PADDING).max(MIN_WIDTH);
@@ -32,7 +48,7 @@ impl Columns {
                 }
             }
         }
-        for row in rows {
+        for row in &rows {
             for (column, cell) in row.iter().enumerate() {
                 if column + 1 == row.len() {
                     writeln!(out, "{cell}")?;
@@ -96,10 +112,10 @@ fn cell(value: &Value) -> String {
         Value::Null => "<nil>".into(),
         other => other.to_string(),
     };
-    // Text from a container may contain anything, but each row must stay one line.
+    // Each row must stay one line.
     match text.find(['\n', '\r', '\u{c}']) {
         Some(end) => format!("{}...", &text[..end]),
-        None => text.chars().map(|c| if c.is_control() { '?' } else { c }).collect(),
+        None => text,
     }
 }
 
@@ -109,7 +125,22 @@ pub(crate) fn json(value: &Value) -> String {
     let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
     let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, formatter);
     serde::Serialize::serialize(value, &mut serializer).expect("a Value can be written as JSON");
-    String::from_utf8(bytes).expect("JSON is UTF-8")
+    let text = String::from_utf8(bytes).expect("JSON is UTF-8");
+    if matches!(escaped(&text), Cow::Borrowed(_)) {
+        return text;
+    }
+    // Such characters are only in strings of a JSON text, which have an escape for them.
+    let mut safe = String::with_capacity(text.len() + 64);
+    for letter in text.chars() {
+        match matches!(escaped(letter.encode_utf8(&mut [0; 4])), Cow::Borrowed(_)) {
+            true => safe.push(letter),
+            false => {
+                // Writing into a String does not fail.
+                let _ = write!(safe, "\\u{:04x}", u32::from(letter));
+            }
+        }
+    }
+    safe
 }
 
 /// Removes control characters from the texts of another machine, which are printed on this terminal, and characters
@@ -178,7 +209,34 @@ mod tests {
     #[test]
     fn a_cell_cannot_break_its_line() {
         assert_eq!(cell(&json!("one\ntwo")), "one...");
-        assert_eq!(cell(&json!("\u{1b}[31mred")), "?[31mred");
         assert_eq!(cell(&json!(3)), "3");
+    }
+
+    #[test]
+    fn no_cell_reaches_the_terminal_unescaped() {
+        let bad = "\u{1b}]0;title\u{7}\u{9b}31m\u{202e}";
+        for text in
+            [bad.to_owned(), format!("{bad}\nsecond"), format!("{bad}\rsecond"), format!("{bad}\u{c}x")]
+        {
+            let table = json!({
+                "columnDefinitions": [{"name": bad, "priority": 0}, {"name": "Status", "priority": 0}],
+                "rows": [{"cells": [text, text], "object": {"metadata": {"namespace": text, "labels": {"a": text}}}}],
+            });
+            let mut out = Vec::new();
+            let all = rows(&table, Shown { wide: true, namespace: true, labels: true }, true);
+            Columns::default().write(&mut out, &all).expect("memory");
+            let out = String::from_utf8(out).expect("it is UTF-8");
+            let steers = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+            assert!(!out.contains(steers), "{out:?}");
+            assert_eq!(out.lines().count(), 2, "{out:?}");
+        }
+    }
+
+    #[test]
+    fn json_keeps_its_meaning_without_characters_that_steer_a_terminal() {
+        let value = json!({"message": "a\u{1b}[2J\u{7f}\u{9b}31m\u{202e}b"});
+        let text = json(&value);
+        assert!(matches!(escaped(&text), Cow::Borrowed(_)), "{text:?}");
+        assert_eq!(serde_json::from_str::<Value>(&text).expect("it is JSON"), value);
     }
 }

@@ -37,8 +37,8 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     for (place, object) in objects.iter().enumerate() {
         let text = describe.text(&client, object, events)?;
         match by_prefix {
-            true => writeln!(out, "{text}")?,
-            false => write!(out, "{}{text}", if place > 0 { "\n\n" } else { "" })?,
+            true => writeln!(out, "{}", crate::output::escaped(&text))?,
+            false => write!(out, "{}{}", if place > 0 { "\n\n" } else { "" }, crate::output::escaped(&text))?,
         }
     }
     out.flush()?;

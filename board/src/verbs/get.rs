@@ -238,7 +238,11 @@ impl Get {
             Format::Json => writeln!(out, "{}", output::json(object))?,
             Format::Name | Format::Table | Format::Wide => {
                 let singular = self.kind.row().singular;
-                writeln!(out, "{singular}/{}", object["metadata"]["name"].as_str().unwrap_or(""))?;
+                writeln!(
+                    out,
+                    "{singular}/{}",
+                    output::escaped(object["metadata"]["name"].as_str().unwrap_or(""))
+                )?;
             }
         }
         Ok(())

@@ -23,7 +23,7 @@ pub(crate) mod pull;
 use crate::arguments::{Context, Flag};
 use crate::client::Client;
 use crate::failure::Failure;
-use crate::output::Columns;
+use crate::output::{self, Columns};
 use crate::verb::{Outcome, Verb};
 
 /// The first argument of the process that reads an archive.
@@ -268,7 +268,7 @@ impl Shown {
             if hundredth != self.hundredth {
                 self.hundredth = hundredth;
                 let name: String = layer.rsplit('/').next().unwrap_or(layer).chars().take(16).collect();
-                eprint!("\r\x1b[Klayer {name}: {hundredth}% of {}", size(*total));
+                eprint!("\r\x1b[Klayer {}: {hundredth}% of {}", output::escaped(&name), size(*total));
                 let _ = std::io::stderr().flush();
             }
         }

@@ -32,6 +32,7 @@ pub use crate::kind::{
 };
 pub use describe::escaped;
 pub use describe::events::interval;
+pub(crate) use describe::is_control_character;
 pub use strategy::{Column, Describe, Strategy};
 
 macro_rules! strategy_of {

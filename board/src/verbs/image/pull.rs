@@ -58,7 +58,7 @@ pub(crate) fn run_for_pod(mut arguments: impl Iterator<Item = String>) -> ExitCo
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             let text = failure.to_string();
-            eprint!("{}", text.strip_prefix("error: ").unwrap_or(&text));
+            eprint!("{}", crate::output::escaped(text.strip_prefix("error: ").unwrap_or(&text)));
             ExitCode::FAILURE
         }
     }

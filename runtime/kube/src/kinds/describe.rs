@@ -27,7 +27,7 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-fn is_control_character(letter: char) -> bool {
+pub(crate) fn is_control_character(letter: char) -> bool {
     let direction =
         matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');
     (letter.is_control() && !matches!(letter, '\n' | '\t')) || direction

@@ -3,6 +3,8 @@
 
 use serde_json::Value;
 
+use crate::kinds::is_control_character;
+
 /// The YAML text of a value, ending with a line feed.
 pub fn to_yaml(value: &Value) -> String {
     let mut out = String::new();
@@ -89,9 +91,11 @@ fn scalar(text: &str, indent: usize, key: bool, out: &mut String) {
     }
 }
 
-/// Whether a character needs no escape. Kubernetes' printer escapes all characters beyond the basic plane.
+/// Whether a character needs no escape. Kubernetes' printer escapes all characters beyond the basic plane. This one
+/// also escapes those that change the direction of writing, because they steer a terminal.
 fn printable(c: char) -> bool {
-    matches!(c, '\n' | ' '..='~' | '\u{a0}'..='\u{2027}' | '\u{202a}'..='\u{fefe}' | '\u{ff00}'..='\u{fffd}')
+    let plain = matches!(c, '\n' | ' '..='~' | '\u{a0}'..='\u{2027}' | '\u{202a}'..='\u{fefe}' | '\u{ff00}'..='\u{fffd}');
+    plain && !is_control_character(c)
 }
 
 /// Writes a text, and replaces single spaces by line feeds if a line is long.
@@ -384,6 +388,12 @@ mod tests {
             "a: []\nb: {}\nc: null\nd:\n- - 1\n  - 2\n- - x: 1\n    z:\n    - 3\n- []\ne: 1.5\nf: true\n\
              j:\n  k:\n    l: |\n      m\n      n\n\"n\":\n- |\n  a\n  b\n- p: |-\n    q\n    r\n",
         );
+    }
+
+    /// Kubernetes' printer does not escape these.
+    #[test]
+    fn characters_that_change_the_direction_of_writing_are_escaped() {
+        check(&json!({"k": "a\u{202e}b\u{2066}c\u{200f}"}), "k: \"a\\u202Eb\\u2066c\\u200F\"\n");
     }
 
     #[test]
