@@ -364,7 +364,7 @@ impl<'a> Sender<'a> {
 
     fn show(&self, what: &str) {
         if self.terminal {
-            eprint!("\r\x1b[K{}", crate::output::escaped(&what));
+            eprint!("\r\x1b[K{}", crate::output::escaped(what));
             let _ = io::stderr().flush();
         }
     }
