@@ -361,6 +361,14 @@ impl Device {
         self.run = Some(Mount { path });
     }
 
+    /// The names of the complete files of pods' records. Names that begin with a dot are the reserve's and of files that
+    /// are being written.
+    pub fn records(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.path("/var/lib/nodlet/records")).into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.filter(|name| !name.starts_with('.')).collect()
+    }
+
     /// The file system that was mounted at `/var`.
     pub fn disk(&self) -> &Mount {
         self.disk.as_ref().expect("a disk was made")

@@ -31,9 +31,7 @@ fn idle_pods_cause_no_wakeups_and_no_writes_for_a_day() {
         };
         device.write_manifest(&format!("{name}.yaml"), &manifest::pod_with(&name, "sleep", &spec));
     }
-    let records =
-        || fs::read_dir(device.path("/var/lib/nodlet/records")).map_or(0, |records| records.count());
-    device.wait_for("the pods' records", || records() == PODS);
+    device.wait_for("the pods' records", || device.records().len() == PODS);
     let mut before = switches(&device);
     device.wait_for("the agent to settle", || {
         sleep(Duration::from_secs(5));

@@ -516,9 +516,7 @@ fn a_change_that_makes_another_pod_waits_for_its_image_while_the_old_one_runs() 
     assert_ne!(device.pod("web").uid(), uid);
     device.pod("web").wait_ready();
     assert!(pending(&device).is_null());
-    let kept = || fs::read_dir(device.path("/var/lib/nodlet/records")).into_iter().flatten().flatten();
-    let is_kept = |entry: fs::DirEntry| entry.path().extension().is_some_and(|end| end == "kept");
-    device.wait_for("nothing to be kept", || !kept().any(is_kept));
+    device.wait_for("nothing to be kept", || !device.records().iter().any(|name| name.ends_with(".kept")));
 }
 
 #[test]

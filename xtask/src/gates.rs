@@ -147,7 +147,7 @@ fn start(budgets: &mut Budgets) -> Outcome {
         let calls = Calls::count(&device);
         let before = settled(&device, &calls);
         device.write_manifest(&format!("{name}.yaml"), &manifest::pod(&name, "sleep"));
-        device.wait_for("the pod's record", || records(&device) == round + 1);
+        device.wait_for("the pod's record", || device.records().len() == round + 1);
         let after = settled(&device, &calls);
         let executed = after.executed.len() - before.executed.len();
         if executed != 1 {
@@ -169,7 +169,7 @@ fn probe(budgets: &mut Budgets) -> Outcome {
     for _ in 0..PROBED_AGENTS {
         let device = Device::start_unwatched();
         device.write_manifest("probed.yaml", &pod);
-        device.wait_for("the pod's record", || records(&device) == 1);
+        device.wait_for("the pod's record", || device.records().len() == 1);
         let calls = Calls::count(&device);
         device.wait_for("probes", || calls.so_far().executed.len() > PROBES);
         let executed = calls.so_far().executed;
@@ -200,12 +200,7 @@ fn sleepers(device: &Device, pods: u64) {
         let name = format!("pod-{number}");
         device.write_manifest(&format!("{name}.yaml"), &manifest::pod(&name, "sleep"));
     }
-    device.wait_for("the pods' records", || records(device) == pods as usize);
-}
-
-/// The number of pods with a complete record, read without a request to the agent.
-fn records(device: &Device) -> usize {
-    fs::read_dir(device.path("/var/lib/nodlet/records")).map_or(0, Iterator::count)
+    device.wait_for("the pods' records", || device.records().len() == pods as usize);
 }
 
 /// The memory after a while in which it did not change: a pod is recorded before its supervisor and the agent have

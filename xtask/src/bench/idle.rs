@@ -21,8 +21,7 @@ pub(super) fn idle(bench: &Bench) -> Outcome {
     let crun = Crun::new(&bench.scratch);
     let conmons = crun.as_ref().map_err(|Failure(why)| Failure(why.clone())).and_then(conmons);
     // The records of new pods are written once, a few seconds after their start; then the board is idle.
-    let records = device.path("/var/lib/nodlet/records");
-    device.wait_for("the pods' records", || fs::read_dir(&records).is_ok_and(|all| all.count() == PODS));
+    device.wait_for("the pods' records", || device.records().len() == PODS);
     let ours = device.own_processes();
     let mut settled = (switches(&ours)?, Instant::now());
     device.wait_for("the agent to settle", || {
