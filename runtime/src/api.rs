@@ -87,6 +87,10 @@ const HEADERS_WITHIN: Duration = Duration::from_secs(30);
 /// The time for which a request for the Node waits until the node is measured.
 const MEASURED_WITHIN: Duration = Duration::from_millis(500);
 
+/// Why an eviction is rejected. `kubectl drain` ignores 404 and repeats an eviction after 429; after any other error it ends.
+const NO_EVICTION: &str = "a board has no evictions at its own API: `nodlet delete pod NAME` ends a pod, and a Node of a \
+                           cluster is drained at the API server of the cluster";
+
 /// The time for which the rest of a client's request is received after the last response.
 const REST_WITHIN: Duration = Duration::from_secs(2);
 
@@ -417,6 +421,7 @@ async fn answer(
                 (Kind::Pod, "ephemeralcontainers", &(Method::PUT | Method::PATCH)) => {
                     write::ephemeral(api, &key, &query, (request, place)).await
                 }
+                (Kind::Pod, "eviction", _) => Err(Status::method_not_allowed(NO_EVICTION)),
                 _ if row.subresource(subresource).is_some() => Err(not_allowed_of(row.kind, &method)),
                 _ => Err(Status::no_such_path()),
             }

@@ -194,6 +194,40 @@ fn what_a_board_has_no_kind_or_method_for_is_rejected_with_the_reason() {
     }
 }
 
+/// Without evictions in discovery, kubectl would delete the pods, although the cordon was rejected before.
+#[test]
+fn a_drain_ends_with_the_reason_before_a_pod_ends() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let nodes = kubectl.line("get nodes -o name").ok();
+    let node = nodes.trim().trim_start_matches("node/");
+    let applied = device.path("/applied.yaml");
+    std::fs::write(&applied, manifest::pod("applied", "sleep")).expect("written");
+    kubectl.line(&format!("apply -f {}", applied.display())).ok();
+    device.write_manifest("file.yaml", &manifest::pod("file", "sleep"));
+    let pods = ["applied", "file"].map(|name| device.pod(name));
+    pods.iter().for_each(|pod| pod.wait_ready());
+    let uids = pods.each_ref().map(|pod| pod.uid());
+    for line in [
+        format!("drain {node} --force --ignore-daemonsets --timeout=60s"),
+        format!("drain {node} --force --grace-period=0 --timeout=60s"),
+    ] {
+        let refused = kubectl.line(&line).refused();
+        for name in ["applied", "file"] {
+            let why = format!(
+                "error when evicting pods/\"{name}\" -n \"default\": a board has no evictions at its own API: \
+                 `nodlet delete pod NAME` ends a pod"
+            );
+            assert!(refused.contains(&why), "{line}: {refused}");
+        }
+        assert!(refused.contains("There are pending nodes to be drained"), "{line}: {refused}");
+        assert_eq!(pods.each_ref().map(|pod| pod.uid()), uids, "{line}");
+        assert!(pods.iter().all(|pod| pod.is_ready()), "{line}");
+        let ending = kubectl.line("get pods -o jsonpath={.items[*].metadata.deletionTimestamp}").ok();
+        assert_eq!(ending, "", "{line}");
+    }
+}
+
 /// As `kubectl get -o yaml` prints several objects.
 #[test]
 fn a_list_of_objects_is_applied_and_listed_again() {

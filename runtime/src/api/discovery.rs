@@ -84,6 +84,12 @@ fn resources(version: &str) -> Value {
             "name": "services", "singularName": "service", "namespaced": true, "kind": "Service", "verbs": ["get", "list"],
             "shortNames": ["svc"],
         }));
+        // `kubectl drain` deletes pods if this is missing; as it is here, it sends evictions, and ends with the reason why
+        // they are rejected (`NO_EVICTION` in `api.rs`).
+        list.push(json!({
+            "name": "pods/eviction", "singularName": "", "namespaced": true, "group": "policy", "version": "v1",
+            "kind": "Eviction", "verbs": [],
+        }));
     }
     for (row, part) in rows().flat_map(|row| row.subresources.iter().map(move |part| (row, part))) {
         list.push(json!({
