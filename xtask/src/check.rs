@@ -168,6 +168,7 @@ const CLUSTER: &[&str] = &[
     "kubelet_server",
     "misbehaving",
     "pressure",
+    "rejections",
     "requests",
     "sync",
     "workloads",

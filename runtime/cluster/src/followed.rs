@@ -7,6 +7,7 @@ use nodlet_kube::kinds::Kind;
 use serde_json::Value;
 
 use crate::pods::{self, LocalPod};
+use crate::rejections::{self, Rejections};
 use crate::services;
 use crate::trust::{self, BUNDLES};
 
@@ -36,6 +37,10 @@ pub struct Known {
     pub is_unreported: bool,
     /// Why this board does not run it, until the cluster knows.
     pub rejection: Option<String>,
+    /// Until when the cluster does not learn that this board rejected it.
+    pub held: Option<Instant>,
+    /// The UID of its controller.
+    controller: Option<Box<str>>,
     /// The version of its status.
     status_version: u64,
 }
@@ -46,6 +51,7 @@ impl Known {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
         let (namespace, name, status_version) = (text("namespace"), text("name"), version(&object));
         let (needs, tokens_until, volumes) = (None, None, Vec::new());
+        let controller = rejections::controller(&object).map(Into::into);
         Known {
             namespace,
             name,
@@ -57,6 +63,8 @@ impl Known {
             ephemeral: 0,
             is_unreported: false,
             rejection: None,
+            held: None,
+            controller,
             status_version,
         }
     }
@@ -93,6 +101,14 @@ impl Known {
     pub fn record_status_response(&mut self, mut changed: Value) {
         self.status_version = version(&changed);
         self.object["status"] = changed["status"].take();
+    }
+
+    /// Whether the cluster does not learn yet that this board rejected the pod: a controller would make the next one at
+    /// once.
+    pub fn holds_rejection(&mut self, rejections: &mut Rejections, now: Instant) -> bool {
+        let controller = self.controller.as_deref().filter(|_| !pods::has_terminal_phase(&self.object));
+        self.held = controller.and_then(|uid| rejections.hold(uid, self.held, now));
+        self.held.is_some()
     }
 
     /// The path of the pod in the cluster's API.
@@ -173,6 +189,11 @@ impl Followed {
     /// The UIDs of all pods.
     pub fn uids(&self) -> Vec<String> {
         self.pods.keys().cloned().collect()
+    }
+
+    /// When the next rejection is reported that is held back.
+    pub fn release_at(&self) -> Option<Instant> {
+        self.pods.values().filter_map(|known| known.held).min()
     }
 
     /// Whether another pod may be followed.

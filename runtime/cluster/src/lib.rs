@@ -5,9 +5,9 @@
 //!   board enrols by itself.
 //! * [`api`]: a client of the API server, with which [`enrol`] gets a client certificate; [`error`]: why it does not.
 //! * [`watches`]: all watches of a node over one connection.
-//! * [`schedule`], [`sync`] and [`objects`] decide what to do when; [`node`], [`pods`], `difference`, [`gates`], [`mirrors`],
-//!   [`services`], [`trust`], [`network`] and [`followed`], what to send and what to write down. They are pure, as [`backoff`] is: no
-//!   socket, no file, no clock.
+//! * [`schedule`], [`sync`] and [`objects`] decide what to do when; [`node`], [`pods`], `difference`, [`gates`],
+//!   [`mirrors`], [`rejections`], [`services`], [`trust`], [`network`] and [`followed`], what to send and what to write
+//!   down. They are pure, as [`backoff`] is: no socket, no file, no clock.
 //! * [`serving`] and [`review`]: the certificate of the kubelet's server, and who may use that server. Pure, too.
 //!
 //! The agent's tasks are `runtime/src/engine/cluster.rs` and `runtime/src/engine/cluster/kubelet_server.rs`.
@@ -28,6 +28,7 @@ pub mod node;
 pub mod objects;
 pub mod pem;
 pub mod pods;
+pub mod rejections;
 pub mod reporting;
 pub mod review;
 pub mod schedule;
@@ -53,6 +54,7 @@ mod tests {
             ("pods.rs", include_str!("pods.rs")),
             ("pods/copy.rs", include_str!("pods/copy.rs")),
             ("pods/status.rs", include_str!("pods/status.rs")),
+            ("rejections.rs", include_str!("rejections.rs")),
             ("reporting.rs", include_str!("reporting.rs")),
             ("schedule.rs", include_str!("schedule.rs")),
             ("schedule/facts.rs", include_str!("schedule/facts.rs")),

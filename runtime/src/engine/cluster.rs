@@ -39,6 +39,7 @@ use nodlet_cluster::followed::Followed;
 use nodlet_cluster::gates;
 use nodlet_cluster::mirrors::Mirrors;
 use nodlet_cluster::objects::Objects;
+use nodlet_cluster::rejections::Rejections;
 use nodlet_cluster::schedule::{Action, Next, Schedule, Seen};
 use nodlet_cluster::watches::{Target, WatchMessage, Watches};
 use nodlet_core::error::causes;
@@ -88,6 +89,7 @@ struct Follower {
     schedule: Schedule,
     followed: Followed,
     mirrors: Mirrors,
+    rejections: Rejections,
     objects: Objects,
     /// The cluster serves ClusterTrustBundles as v1beta1.
     has_beta_bundles: bool,
@@ -227,6 +229,7 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
         schedule,
         followed: Followed::default(),
         mirrors: Mirrors::default(),
+        rejections: Rejections::default(),
         objects: Objects::default(),
         has_beta_bundles: false,
         version: 0,
@@ -297,13 +300,18 @@ impl Follower {
             Next::Do(action) => *action == Action::Leave,
         };
         if let (Some(api), true) = (&mut *api, is_idle) {
+            if self.followed.release_at().is_some_and(|at| at <= now) {
+                self.release(api).await?;
+                return Ok(None);
+            }
             if let Some(need) = self.objects.next(watches.has_many() && !is_periodic, now) {
                 self.satisfy(api, watches, need).await?;
                 return Ok(None);
             }
             self.answer(Ok(""));
-            if let (Next::Wait { until, .. }, Some(at)) = (&mut next, self.objects.wake_at()) {
-                *until = (*until).min(at);
+            if let Next::Wait { until, .. } = &mut next {
+                let wakes = [self.objects.wake_at(), self.followed.release_at()];
+                *until = wakes.into_iter().flatten().fold(*until, Instant::min);
             }
         }
         match (next, api) {

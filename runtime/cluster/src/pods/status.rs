@@ -4,6 +4,7 @@ use nodlet_core::facts::is_node_owned;
 use serde_json::{Map, Value, json};
 
 use super::has_terminal_phase;
+use crate::rejections::{PENDING, REJECTED};
 use crate::{difference, gates};
 
 /// Whether the status of a pod must wait: that of one that is being deleted, until nothing of it is left on the board,
@@ -93,11 +94,12 @@ fn scheduled_at(mut new: Value, known: &Value) -> Value {
 /// The reason of a pod that this node does not run because of its spec.
 const UNSUPPORTED: &str = "PodSpecNotSupported";
 
-/// The patch that rejects a pod, in a kubelet's form.
-pub fn rejection(uid: &Value, message: &str) -> Value {
+/// The patch that rejects a pod, in a kubelet's form; or that shows why it is rejected later (`is_held`).
+pub fn rejection(uid: &Value, message: &str, is_held: bool) -> Value {
+    let phase = if is_held { PENDING } else { "Failed" };
     json!({
         "metadata": { "uid": uid },
-        "status": { "phase": "Failed", "reason": UNSUPPORTED, "message": format!("Pod was rejected: {message}") },
+        "status": { "phase": phase, "reason": UNSUPPORTED, "message": format!("{REJECTED}{message}") },
     })
 }
 

@@ -1,12 +1,14 @@
 //! Reports to the cluster: changed statuses of pods, events, and the end of a deleted pod.
 
+use std::time::Instant;
+
 use serde_json::{Value, json};
 
 use nodlet_cluster::api::{Api, ApiError, JSON, STRATEGIC};
 use nodlet_cluster::followed::Known;
 use nodlet_cluster::pods::{self, Step};
 use nodlet_cluster::schedule::Seen;
-use nodlet_cluster::{gates, mirrors, node};
+use nodlet_cluster::{gates, mirrors, node, rejections};
 use nodlet_core::spec::Uid;
 use nodlet_registry::objects::ChangeKind;
 
@@ -72,6 +74,23 @@ impl Follower {
             },
         };
         postpone(known, reported)
+    }
+
+    /// Reports the rejections that were held back until now.
+    pub(super) async fn release(&mut self, api: &mut Api) -> Result<(), Failure> {
+        let now = Instant::now();
+        for uid in self.followed.uids() {
+            if self.followed.get(&uid).is_none_or(|known| known.held.is_none_or(|until| now < until)) {
+                continue;
+            }
+            let Some(mut known) = self.followed.remove(&uid) else { continue };
+            let sent = self.report_again(api, &uid, &mut known).await;
+            // It runs or ends now, if there was nothing to report.
+            known.held = known.held.filter(|until| now < *until);
+            self.followed.insert(uid, known);
+            sent?;
+        }
+        Ok(())
     }
 
     /// Sends what changed in the local API.
@@ -155,7 +174,7 @@ impl Follower {
     /// Notices a state of the node that is to be reported.
     fn look_at_node(&mut self) {
         if node::comparable(&self.local_node()) != self.reported {
-            self.schedule.observe(std::time::Instant::now(), 0, Seen::NodeChanged);
+            self.schedule.observe(Instant::now(), 0, Seen::NodeChanged);
         }
     }
 
@@ -181,6 +200,9 @@ impl Follower {
         if pods::is_held_back(local) {
             return Ok(());
         }
+        if rejections::is_rejected(local) && known.holds_rejection(&mut self.rejections, Instant::now()) {
+            return Self::send(api, &self.has_news, known, &rejections::waiting(local)).await;
+        }
         Self::send(api, &self.has_news, known, local).await
     }
 
@@ -205,13 +227,25 @@ impl Follower {
         }
     }
 
-    /// Tells the cluster that this node does not run a pod, and why.
-    pub(super) async fn reject(&self, api: &mut Api, known: &mut Known, why: &str) -> Result<(), Failure> {
+    /// Tells the cluster that this node does not run a pod, and why: with an event, and in the status, whose phase may
+    /// have to wait.
+    pub(super) async fn reject(
+        &mut self,
+        api: &mut Api,
+        known: &mut Known,
+        why: &str,
+    ) -> Result<(), Failure> {
         known.rejection = Some(why.to_owned());
-        let patch = pods::rejection(&known.object["metadata"]["uid"], why);
-        Self::patch_status(api, &self.has_news, known, &patch).await?;
-        known.rejection = None;
-        self.send_warning(api, known, why).await
+        let is_held = known.holds_rejection(&mut self.rejections, Instant::now());
+        let patch = pods::rejection(&known.object["metadata"]["uid"], why, is_held);
+        let was_shown = known.object["status"]["reason"] == patch["status"]["reason"];
+        if !(is_held && was_shown) {
+            Self::patch_status(api, &self.has_news, known, &patch).await?;
+        }
+        if !is_held {
+            known.rejection = None;
+        }
+        if was_shown { Ok(()) } else { self.send_warning(api, known, why).await }
     }
 
     /// Sends an event about a pod whose spec this node does not support.
