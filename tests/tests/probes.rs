@@ -70,6 +70,20 @@ fn a_failing_liveness_probe_restarts_the_container_and_says_why() {
     web.wait_ready();
 }
 
+/// A kubelet keeps 10 KiB of the output (`maxReadLength`), and an API server stores an event with all of them.
+#[test]
+fn the_event_of_a_failed_probe_has_ten_kibibytes_of_its_output() {
+    let device = Device::start();
+    let probe = "{exec: {command: [/bin/demo, line, '20000', then, exit, '1']}, periodSeconds: 1, timeoutSeconds: 60}";
+    device.write_manifest("web.yaml", &server("web", &format!("readinessProbe: {probe}")));
+    let web = device.pod("web");
+    let failed = || web.events().into_iter().find(|event| event.starts_with("Unhealthy: "));
+    device.wait_for("the failed probe", || failed().is_some());
+    let event = failed().expect("it was there");
+    let output = event.strip_prefix("Unhealthy: Readiness probe failed: ").expect(&event);
+    assert_eq!(output.len(), 10 * 1024, "{event}");
+}
+
 #[test]
 fn nothing_else_is_probed_until_the_startup_probe_has_succeeded() {
     let device = Device::start();

@@ -24,8 +24,16 @@ use correlate::{About, Correlator, Occurrence};
 /// The default number of events that are kept.
 pub const EVENTS: usize = 512;
 
-/// Maximum size of an event's message in bytes, as in Kubernetes.
-const MESSAGE: usize = 1024;
+/// Maximum size of an event's message in bytes: the 10 KiB that a probe's output has in a kubelet, and the words before it.
+/// Kubernetes has no maximum for the events of a kubelet.
+const MESSAGE: usize = 10 * 1024 + 64;
+
+/// Size in bytes up to which a message of each event is kept whole.
+const SHORT: usize = 1024;
+
+/// Maximum size of all longer messages together in bytes, as JSON. When it is reached, a message is cut at [`SHORT`], so
+/// that long messages of one pod remove no events of others.
+const LONG_MESSAGES: usize = 256 * 1024;
 
 /// Time for which an event is kept that is not repeated, as in an API server.
 const KEPT_FOR: Duration = Duration::from_secs(3600);
@@ -54,6 +62,8 @@ struct Kept {
     number: u64,
     first: Instant,
     last: Instant,
+    /// The size of its message as JSON, if that is longer than [`SHORT`]; otherwise 0.
+    long: usize,
 }
 
 impl Events {
@@ -154,7 +164,7 @@ impl Events {
             self.objects.delete(&old.key);
             self.kept.pop_front();
         }
-        let message = &occurrence.message[..occurrence.message.floor_char_boundary(MESSAGE)];
+        let message = cut(occurrence.message, MESSAGE);
         let Some(shown) = self.correlator.correlate(now, &Occurrence { message, ..*occurrence }) else {
             return;
         };
@@ -170,11 +180,19 @@ impl Events {
                     occurrence.about.namespace
                 };
                 let key = Key::new("events", namespace, &format!("{}.{serial:016x}", occurrence.about.name));
-                Kept { key, number: shown.number, first: shown.first, last: now }
+                Kept { key, number: shown.number, first: shown.first, last: now, long: 0 }
             }
         };
         kept.last = now;
-        let mut object = object(occurrence, shown.count, &shown.message, &kept.key, &self.node);
+        kept.long = size_if_long(&shown.message);
+        let others: usize = self.kept.iter().map(|kept| kept.long).sum();
+        let message = if others + kept.long > LONG_MESSAGES {
+            kept.long = 0;
+            cut(&shown.message, SHORT)
+        } else {
+            &shown.message
+        };
+        let mut object = object(occurrence, shown.count, message, &kept.key, &self.node);
         kept.show_times(&mut object, anchor);
         self.objects.put(kept.key.clone(), object);
         self.kept.push_back(kept);
@@ -194,6 +212,16 @@ impl Kept {
         object["firstTimestamp"] = first.into();
         object["lastTimestamp"] = anchor.timestamp(self.last).to_string().into();
     }
+}
+
+/// At most `bytes` of `text`, in whole characters.
+fn cut(text: &str, bytes: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes)]
+}
+
+/// The size of a message as JSON; 0 if the message is not longer than [`SHORT`].
+fn size_if_long(message: &str) -> usize {
+    if message.len() > SHORT { Value::from(message).to_string().len() } else { 0 }
 }
 
 /// The Event object without its times.
@@ -340,6 +368,39 @@ mod tests {
     }
 
     #[test]
+    fn long_messages_are_whole_until_all_together_are_too_long() {
+        let objects = Rc::new(Objects::new(0));
+        let mut events = Events::new(objects.clone(), "board", EVENTS);
+        let long = format!("Liveness probe failed: {}", "x".repeat(10 * 1024));
+        let newest = |events: &Events| -> (String, Value) {
+            let key = events.kept.back().expect("there is one").key.clone();
+            let event = objects.get(&key).expect("it is shown");
+            let event: Value = serde_json::from_str(&event.json).expect("it is JSON");
+            (event["message"].as_str().unwrap_or_default().to_owned(), event["count"].clone())
+        };
+        let room = LONG_MESSAGES / long.len();
+        for pod in 0..room {
+            record(&mut events, pod, "Unhealthy", &long);
+            assert_eq!(newest(&events), (long.clone(), json!(1)), "{pod}");
+        }
+        record(&mut events, room, "Unhealthy", &long);
+        assert_eq!(newest(&events), (long[..SHORT].to_owned(), json!(1)));
+        record(&mut events, room, "Unhealthy", "it is short");
+        assert_eq!(newest(&events), ("it is short".to_owned(), json!(1)));
+
+        // What repeats is the same event, long or cut.
+        record(&mut events, 0, "Unhealthy", &long);
+        assert_eq!(newest(&events), (long.clone(), json!(2)));
+        record(&mut events, room, "Unhealthy", &long);
+        assert_eq!(newest(&events), (long[..SHORT].to_owned(), json!(2)));
+
+        // Those that are removed leave their room to others.
+        let later = Instant(0) + KEPT_FOR + Duration::from_secs(1);
+        record_at(&mut events, room, "Unhealthy", &long, later);
+        assert_eq!(newest(&events), (long, json!(3)));
+    }
+
+    #[test]
     fn only_the_newest_events_are_kept_up_to_the_limit() {
         let objects = Rc::new(Objects::new(0));
         let mut events = Events::new(objects.clone(), "board", EVENTS);
@@ -353,7 +414,7 @@ mod tests {
         let (kept, _) = objects.list("events", None);
         assert_eq!((kept.len(), events.kept.len()), (EVENTS, EVENTS));
         let bytes: usize = kept.iter().map(|(_, event)| event.json.len()).sum();
-        assert!(bytes <= EVENTS * (6 * MESSAGE + 1024), "{bytes}");
+        assert!(bytes <= EVENTS * (6 * SHORT + 1024) + LONG_MESSAGES, "{bytes}");
         let pods =
             |pod: usize| kept.iter().filter(|(key, _)| key.name.starts_with(&format!("pod-{pod}."))).count();
         assert_eq!((pods(299), pods(300 - EVENTS / 4), pods(299 - EVENTS / 4)), (4, 4, 0));
