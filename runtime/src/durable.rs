@@ -1,6 +1,6 @@
 //! Writes and removes files that survive a power cut: after one, a file is either the old or the new one. Unchanged files
-//! are not written. Only the storage thread calls these functions. On a full file system, a file is written in a spare
-//! file of the reserve ([`nodlet_host::reserve`]), if its writer may use that.
+//! are not written. In the agent, only the storage thread calls these functions. On a full file system, a file is written
+//! in a spare file of the reserve ([`nodlet_host::reserve`]), if its writer may use that.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use std::path::Path;
 use nodlet_host::reserve::{Left, Reserve, Spare, is_full};
 
 /// Injects failures of the card in tests: called before every write, sync, rename and removal.
-pub(crate) trait Fault: Send + Sync {
+pub trait Fault: Send + Sync {
     /// Called before a step on `path`.
     ///
     /// # Errors
@@ -20,7 +20,7 @@ pub(crate) trait Fault: Send + Sync {
 
 /// One step of a change on the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub enum Step {
     /// Create a new file beside the old one, or a directory.
     Create,
     /// Open a spare file.
@@ -38,7 +38,7 @@ pub(crate) enum Step {
 }
 
 /// The absence of injected failures.
-pub(crate) struct NoFault;
+pub struct NoFault;
 
 impl Fault for NoFault {
     fn step(&self, _: Step, _: &Path) -> io::Result<()> {
@@ -52,7 +52,7 @@ impl Fault for NoFault {
 /// # Errors
 /// A step failed. Either the old file still exists, or the new one exists and may not survive a power cut; another
 /// call makes it durable.
-pub(crate) fn replace(
+pub fn replace(
     path: &Path,
     bytes: &[u8],
     fault: &dyn Fault,
@@ -122,7 +122,7 @@ fn replace_by_spare(
 ///
 /// # Errors
 /// A step failed.
-pub(crate) fn remove(path: &Path, fault: &dyn Fault) -> io::Result<()> {
+pub fn remove(path: &Path, fault: &dyn Fault) -> io::Result<()> {
     fault.step(Step::Remove, path)?;
     match fs::remove_file(path) {
         Ok(()) => sync_directory(path.parent().ok_or(io::ErrorKind::InvalidInput)?, fault),

@@ -236,7 +236,7 @@ impl Engine {
         *machine.cluster_labels.borrow_mut() = cluster::labels::stored(&paths);
         let events = Events::new(objects.clone(), &config.node_name, config.max_events);
         let fencing_period = config.fencing_period.filter(|_| !config.down);
-        let reserve = Reserve::new(paths.reserve(), paths.reserve_targets());
+        let reserve = Reserve::of(&paths);
         let fences = fencing_period.map(|period| fencing::Fences::begin(period, &paths));
         let records = Records::new(paths.records());
         let shell = Rc::new(Shell {

@@ -44,7 +44,7 @@ mod at_rest;
 pub mod container_config;
 mod devices;
 mod downward_api;
-mod durable;
+pub mod durable;
 pub mod engine;
 mod env_file;
 mod handling;

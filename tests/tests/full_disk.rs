@@ -120,6 +120,10 @@ fn objects_are_applied_and_pods_deleted_on_a_disk_that_stays_full() {
         apply(&device, "new");
         apply(&device, "newer");
         assert!(device.nodlet(["get", "configmaps"]).ok().contains("newer"));
+        // Leaving a cluster is recorded by the verb itself.
+        std::fs::write(device.path("/etc/nodlet/bootstrap-kubeconfig"), "").expect("it is on another disk");
+        device.nodlet(["leave"]).ok();
+        assert!(device.path("/var/lib/nodlet/cluster-left").exists());
         // The innocent pod is the only one that may be evicted, and its record is durable nevertheless.
         device.wait_within(Duration::from_secs(120), "the eviction", || {
             let _ = device.get("/api/v1/nodes");

@@ -1,9 +1,11 @@
 //! The number of consecutive crash loops, in a file that survives power cuts. Only children of process 1 and
 //! the command line use it. Read next: `init/crash.rs`, which decides when the number changes.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+
+use nodlet_runtime::durable::{self, NoFault};
 
 use super::console::say;
 use super::read_short;
@@ -34,38 +36,12 @@ pub(crate) fn is_counted(root: &Path) -> bool {
 }
 
 pub(crate) fn write(root: &Path, count: u32) -> io::Result<()> {
-    write_durably(&below(root, FILE), &format!("{count}\n"))
+    durable::replace(&below(root, FILE), format!("{count}\n").as_bytes(), &NoFault, None)
 }
 
 /// Resets the count of crash loops, so that the next boot is not into safe mode.
 pub(crate) fn remove() -> io::Result<()> {
-    remove_durably(Path::new(FILE))
-}
-
-/// Replaces a file durably: after a power cut it has either the old or the new content.
-pub(crate) fn write_durably(file: &Path, text: &str) -> io::Result<()> {
-    let new = file.with_extension("new");
-    if let Some(directory) = file.parent() {
-        fs::create_dir_all(directory)?;
-    }
-    fs::write(&new, text)?;
-    File::open(&new)?.sync_all()?;
-    fs::rename(&new, file)?;
-    sync_directory(file)
-}
-
-/// Removes a file durably. Writes nothing if the file does not exist.
-pub(crate) fn remove_durably(file: &Path) -> io::Result<()> {
-    match fs::remove_file(file) {
-        Ok(()) => sync_directory(file),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
-/// Syncs the directory of a file.
-fn sync_directory(file: &Path) -> io::Result<()> {
-    File::open(file.parent().unwrap_or(Path::new("/")))?.sync_all()
+    durable::remove(Path::new(FILE), &NoFault)
 }
 
 pub(crate) fn below(root: &Path, path: &str) -> PathBuf {

@@ -12,8 +12,10 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use nodlet_runtime::durable::{self, NoFault};
+
 use crate::boot::console::say;
-use crate::boot::crash_count::{below, read, remove, remove_durably, write, write_durably};
+use crate::boot::crash_count::{below, read, remove, write};
 use crate::boot::{config, safe_mode};
 
 /// The file that exists while the agent hangs.
@@ -109,7 +111,7 @@ fn count_hang(root: &Path, count: u32) -> u32 {
         return count;
     }
     let count = count.saturating_add(1);
-    let counted = write(root, count).and_then(|()| remove_durably(&hang));
+    let counted = write(root, count).and_then(|()| durable::remove(&hang, &NoFault));
     report("count the hang before this boot as a crash loop", counted);
     count
 }
@@ -129,13 +131,13 @@ pub(super) fn hang() -> u8 {
     if !is_kept() {
         return 0;
     }
-    report("note that the agent hangs", write_durably(Path::new(HANG), "").map(drop))
+    report("note that the agent hangs", durable::replace(Path::new(HANG), b"", &NoFault, None))
 }
 
 /// Removes the record of a hang because the agent continues, or the board goes down in an orderly way. Runs
 /// in a child of process 1.
 pub(super) fn hang_is_over() -> u8 {
-    report("record that the agent continues", remove_durably(Path::new(HANG)))
+    report("record that the agent continues", durable::remove(Path::new(HANG), &NoFault))
 }
 
 /// Resets the count of crash loops, in a child of process 1.
@@ -217,11 +219,11 @@ mod tests {
         let hang = below(&root, HANG);
         assert_eq!(count_hang(&root, 1), 1, "the board did not hang");
         assert!(!is_counted(&root));
-        write_durably(&hang, "").expect("it can be written");
+        durable::replace(&hang, b"", &NoFault, None).expect("it can be written");
         assert!(!is_counted(&root), "nothing is counted while the agent may go on");
-        remove_durably(&hang).expect("it can be removed");
+        durable::remove(&hang, &NoFault).expect("it can be removed");
         assert_eq!(count_hang(&root, 1), 1, "the agent went on");
-        write_durably(&hang, "").expect("it can be written");
+        durable::replace(&hang, b"", &NoFault, None).expect("it can be written");
         assert_eq!(count_hang(&root, 1), 2);
         assert!(is_counted(&root) && !hang.exists());
         assert_eq!(fs::read_to_string(below(&root, FILE)).expect("it was written"), "2\n");

@@ -7,14 +7,16 @@
 //! durably. A board without a fragment is named after its serial number or the address of its network card. See
 //! `docs/boards.md`.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::net::Ipv4Addr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nodlet_base64 as base64;
+use nodlet_host::paths::Paths;
+use nodlet_host::reserve::{Left, Reserve};
 use nodlet_kube::manifest::{check_label, is_node_name, node_name_of};
+use nodlet_runtime::durable::{self, NoFault};
 
 use super::storage::change_boot;
 use crate::board_json::{Board, Link};
@@ -80,10 +82,11 @@ pub(super) fn apply(board: &mut Board) -> io::Result<()> {
         authorize(user, of_image, of_identity)?;
     }
     let Some(text) = text else { return Ok(()) };
-    replace(Path::new(IN_FORCE), &text)?;
+    durable::replace(Path::new(IN_FORCE), text.as_bytes(), &NoFault, None)?;
     // The copy is written only if it differs: an unchanged fragment causes no flash wear.
     if read_short(KEPT).ok().flatten().as_deref() != Some(&text) {
-        replace(Path::new(KEPT), &text)?;
+        let reserve = Reserve::of(&Paths::new(Path::new("/")));
+        durable::replace(Path::new(KEPT), text.as_bytes(), &NoFault, Some((&reserve, Left::Half)))?;
     }
     Ok(())
 }
@@ -100,7 +103,7 @@ fn authorize(user: &str, of_image: &str, of_identity: &[String]) -> io::Result<(
     }
     let directory = Path::new(AUTHORIZED).join(user);
     let file = directory.join("authorized_keys");
-    replace(&file, &keys)?;
+    durable::replace(&file, keys.as_bytes(), &NoFault, None)?;
     let user = nix::unistd::User::from_name(user)?.ok_or(io::ErrorKind::NotFound)?;
     // The SSH server reads the keys as that user.
     for path in [&file, &directory] {
@@ -147,31 +150,10 @@ fn choose(
     (kept().ok().flatten().filter(|text| parse(text).is_ok()), rejected)
 }
 
-/// Replaces a file durably: after a power cut it is either the old or the new file.
-fn replace(file: &Path, text: &str) -> io::Result<()> {
-    let new = file.with_extension("new");
-    if let Some(directory) = file.parent() {
-        fs::create_dir_all(directory)?;
-    }
-    let _ = fs::remove_file(&new);
-    let written = (|| {
-        let mut out = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-        out.write_all(text.as_bytes())?;
-        out.sync_all()?;
-        fs::rename(&new, file)
-    })();
-    if let Err(error) = written {
-        // Best effort: a full partition gets its space back.
-        let _ = fs::remove_file(&new);
-        return Err(error);
-    }
-    file.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
-}
-
 /// Replaces the fragment durably, for `nodlet identity`; the board applies it at the next boot. The text must
 /// be valid: see [`judge`].
 pub(crate) fn replace_fragment(text: &str) -> io::Result<()> {
-    change_boot(|| replace(Path::new(FRAGMENT), text))
+    change_boot(|| durable::replace(Path::new(FRAGMENT), text.as_bytes(), &NoFault, None))
 }
 
 /// Summarises the identity that a board would take from the text of a fragment.
@@ -530,13 +512,13 @@ mod tests {
         let directory = directory("replace");
         let file = directory.join("deep/identity");
         for text in ["name = a\n", "name = b\n"] {
-            replace(&file, text).unwrap();
+            durable::replace(&file, text.as_bytes(), &NoFault, None).unwrap();
             assert_eq!(read_short(&file).unwrap().as_deref(), Some(text));
         }
         // A failed replacement leaves the old file, and no other.
         fs::create_dir(directory.join("deep/taken")).unwrap();
-        assert!(replace(&directory.join("deep/taken"), "name = c\n").is_err());
-        assert!(!directory.join("deep/taken.new").exists());
+        assert!(durable::replace(&directory.join("deep/taken"), b"name = c\n", &NoFault, None).is_err());
+        assert!(!directory.join("deep/.taken.new").exists());
         fs::remove_dir_all(directory).unwrap();
     }
 

@@ -4,9 +4,8 @@
 //! file. The agent reads that file when it starts and when it is notified.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::net::ToSocketAddrs;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,7 +18,9 @@ use nodlet_core::error::causes;
 use nodlet_core::time::Timestamp;
 use nodlet_host::clock;
 use nodlet_host::paths::Paths;
+use nodlet_host::reserve::{Left, Reserve};
 use nodlet_kube::manifest::is_node_name;
+use nodlet_runtime::durable::{self, NoFault};
 
 use crate::agent::host_name;
 use crate::arguments::{Context, Flag};
@@ -108,7 +109,7 @@ fn join(mut context: Context, mut parser: Parser) -> Outcome {
         let why = causes(&error);
         Failure::new(printable(&format!("failed to join the cluster at {server}: {why}")))
     })?;
-    write(&path, credentials.to_json().as_bytes())
+    replace(&paths, &path, credentials.to_json().as_bytes())
         .map_err(|error| Failure::new(format!("failed to write {}: {error}", path.display())))?;
     remove(&paths.cluster_left())?;
     match notify(&client, true)? {
@@ -132,7 +133,7 @@ fn leave(mut context: Context, mut parser: Parser) -> Outcome {
     // Before anything is removed: the agent must not enrol again.
     let leaves_bootstrap = paths.bootstrap_kubeconfig().exists() && !left.exists();
     if leaves_bootstrap {
-        write(&left, b"").map_err(|error| failed("write", &left, &error))?;
+        replace(&paths, &left, b"").map_err(|error| failed("write", &left, &error))?;
     }
     let notified = || notify(&Client::local(&context.root), false).map(drop);
     if !forget(&paths, notified)? && !leaves_bootstrap {
@@ -221,16 +222,9 @@ fn notify(client: &Client, joins: bool) -> Result<bool, Failure> {
     }
 }
 
-/// Makes `bytes` the durable content of a file that only its owner can read.
-fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    fs::create_dir_all(directory)?;
-    let new = path.with_extension("new");
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    fs::File::open(directory)?.sync_all()
+/// Makes `bytes` the durable content of a file that only its owner can read, also on a full disk.
+fn replace(paths: &Paths, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    durable::replace(path, bytes, &NoFault, Some((&Reserve::of(paths), Left::Half)))
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
 use nix::sys::statvfs::statvfs;
 
+use crate::paths::Paths;
+
 /// The spare files of a reserve, smallest first: how many there are of each size in bytes. The smallest take a record,
 /// the middle ones an ordinary manifest, the largest ones the largest object that a client can apply.
 const SHAPE: [(usize, u64); 3] = [(54, 16 << 10), (8, 128 << 10), (2, (1 << 20) + (128 << 10))];
@@ -82,6 +84,11 @@ pub fn is_full(error: &io::Error) -> bool {
 }
 
 impl Reserve {
+    /// The reserve of a root.
+    pub fn of(paths: &Paths) -> Reserve {
+        Reserve::new(paths.reserve(), paths.reserve_targets())
+    }
+
     /// A reserve in `directory`, for files in the directories `targets`, which need not exist. Makes no file.
     pub fn new(directory: PathBuf, targets: Vec<PathBuf>) -> Reserve {
         Reserve { directory, targets, is_complete: AtomicBool::new(false) }
