@@ -43,6 +43,26 @@ fn start(device: &mut Device) {
     device.load_image(nodlet_tests::demo_archive());
 }
 
+/// A board as [`board`] makes it, whose link and pods have IPv6 addresses, too: the board's is 2001:db8::2.
+fn board_of_both_versions() -> (Device, Namespace, Namespace) {
+    let (mut device, board, world) = unstarted();
+    board.ip("address add 2001:db8::2/64 dev eth0 nodad");
+    world.ip("address add 2001:db8::1/64 dev lan0 nodad");
+    board.ip("route add default via 2001:db8::1");
+    device.agent_arguments(["--pod-cidr", "10.85.3.0/24,fd00:10:85::/64"]);
+    start(&mut device);
+    (device, board, world)
+}
+
+/// Lets a kernel before Linux 6.17 forward IPv6, once the agent has said that the kernel does not.
+fn forward_ipv6(device: &Device, board: &Namespace) {
+    let forwards_by_link = std::path::Path::new("/proc/sys/net/ipv6/conf/lo/force_forwarding").exists();
+    if !forwards_by_link {
+        assert!(device.agent_log().contains("net.ipv6.conf.all.forwarding=1"), "{}", device.agent_log());
+        board.call(|| std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").expect("a setting"));
+    }
+}
+
 /// A web server at port 8080 of its pod.
 fn web(name: &str, ports: &str) -> String {
     manifest::pod_of(name, &[manifest::container("app", "serve 8080 /srv", &format!("ports: [{ports}]"))], "")
@@ -425,13 +445,7 @@ fn without_nf_tables_pods_run_and_a_host_port_waits_for_a_kernel_that_has_it() {
 
 #[test]
 fn with_an_ipv6_range_pods_have_two_addresses_and_reach_the_world_and_are_reached_by_both() {
-    let (mut device, board, world) = unstarted();
-    board.ip("address add 2001:db8::2/64 dev eth0 nodad");
-    world.ip("address add 2001:db8::1/64 dev lan0 nodad");
-    board.ip("route add default via 2001:db8::1");
-    let range = "10.85.3.0/24,fd00:10:85::/64";
-    device.agent_arguments(["--pod-cidr", range]);
-    start(&mut device);
+    let (mut device, board, world) = board_of_both_versions();
     let show = "env then serve 8080 /srv";
     let fields = "ports: [{containerPort: 8080, hostPort: 80}]\nenv:\n\
                   - {name: ADDRESSES, valueFrom: {fieldRef: {fieldPath: status.podIPs}}}\n\
@@ -460,11 +474,7 @@ fn with_an_ipv6_range_pods_have_two_addresses_and_reach_the_world_and_are_reache
     // Pods reach each other, and the world under the board's address.
     let client = device.pod("client");
     assert_eq!(client.exec("app", ["/bin/demo", "get", &format!("http://[{second}]:8080/")]).ok(), PAGE);
-    let forwards_by_link = std::path::Path::new("/proc/sys/net/ipv6/conf/lo/force_forwarding").exists();
-    if !forwards_by_link {
-        assert!(device.agent_log().contains("net.ipv6.conf.all.forwarding=1"), "{}", device.agent_log());
-        board.call(|| std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").expect("a setting"));
-    }
+    forward_ipv6(&device, &board);
     let seen = show_client(&world, "2001:db8::1");
     client.exec("app", ["/bin/demo", "connect", "[2001:db8::1]:80"]).ok();
     assert_eq!(seen.join().expect("it serves"), "2001:db8::2");

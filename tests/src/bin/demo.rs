@@ -67,7 +67,7 @@ devices  mknod FILE MAJOR MINOR · mknod-block FILE MAJOR MINOR · open FILE
          can-send INTERFACE IDENTIFIER TEXT · can-receive INTERFACE COUNT
 mounts   mount TYPE SOURCE DIR [ro] · remount DIR (to write)
 cgroups  writable DIR · rmdir DIR · wide-cgroups DIR COUNT · deep-cgroups DIR COUNT
-network  serve PORT DIR · listen PORT · datagrams PORT · mirror ADDRESS:PORT · deaf ADDRESS:PORT · get URL · connect HOST:PORT
+network  serve PORT DIR · listen PORT · datagrams PORT · datagrams-of-both PORT · mirror ADDRESS:PORT · deaf ADDRESS:PORT · get URL · connect HOST:PORT
          send ADDRESS:PORT TEXT (a datagram)
 ipc      ipc sysv-make|sysv-has KEY · ipc posix-make|posix-has NAME
 ";
@@ -219,7 +219,8 @@ fn run(step: &[String]) -> Result<(), Failure> {
         ["bomb", count] => attack::bomb(count.parse()?)?,
         ["exhaust"] => attack::exhaust()?,
         ["frame", digits] => attack::frame(digits)?,
-        ["datagrams", port] => attack::datagrams(port.parse()?)?,
+        ["datagrams", port] => attack::datagrams("0.0.0.0", port.parse()?)?,
+        ["datagrams-of-both", port] => attack::datagrams("::", port.parse()?)?,
         ["forks", count] => forks(count.parse()?)?,
         ["child", step @ ..] => println!("{}", Command::new("/proc/self/exe").args(step).status()?),
         ["leave", step @ ..] => drop(Command::new("/proc/self/exe").args(step).spawn()?),

@@ -125,13 +125,13 @@ pub(crate) fn frame(digits: &str) -> Result<(), Failure> {
 }
 
 /// Prints a line for each datagram: its sender and its contents.
-pub(crate) fn datagrams(port: u16) -> Result<(), Failure> {
-    let socket = UdpSocket::bind(("0.0.0.0", port))?;
+pub(crate) fn datagrams(address: &str, port: u16) -> Result<(), Failure> {
+    let socket = UdpSocket::bind((address, port))?;
     println!("bound");
     let mut buffer = [0; 1500];
     loop {
         let (length, from) = socket.recv_from(&mut buffer)?;
-        println!("{} says {}", from.ip(), String::from_utf8_lossy(&buffer[..length]));
+        println!("{} says {}", from.ip().to_canonical(), String::from_utf8_lossy(&buffer[..length]));
         io::stdout().flush()?;
     }
 }
