@@ -170,6 +170,7 @@ const CLUSTER: &[&str] = &[
     "pressure",
     "rejections",
     "requests",
+    "restarted",
     "sync",
     "workloads",
 ];

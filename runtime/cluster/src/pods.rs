@@ -15,8 +15,8 @@ pub use copy::{
     token_renewal, token_request, token_secret,
 };
 pub use status::{
-    Retirement, ended, final_deletion, first_deletion, is_held_back, rejection, rejection_event, retirement,
-    runs_again, status_patch,
+    Retirement, ended, final_deletion, first_deletion, is_held_back, is_sent_before, rejection,
+    rejection_event, retirement, runs_again, status_patch,
 };
 
 /// The annotation of a mirror pod: the hash of the pod that it shows (`ConfigMirrorAnnotationKey`).

@@ -38,7 +38,7 @@ impl Reporting {
     }
 
     /// Whether changes on the board wait for the next renewal of the Lease, so that the last one of several is sent.
-    pub(crate) fn waits_for_lease(self) -> bool {
+    pub fn waits_for_lease(self) -> bool {
         self == Reporting::Metered
     }
 

@@ -95,6 +95,8 @@ struct Follower {
     has_beta_bundles: bool,
     /// The version of the local API up to which changes were sent.
     version: u64,
+    /// The version of the local API whose statuses were all sent.
+    sent_at: u64,
     /// The UID of the Node, which is stored.
     node_uid: String,
     /// When it was noticed that the Node was deleted.
@@ -233,6 +235,7 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
         objects: Objects::default(),
         has_beta_bundles: false,
         version: 0,
+        sent_at: 0,
         node_uid,
         gone_since: None,
         reported: Value::Null,

@@ -78,6 +78,24 @@ pub fn status_patch(local: &Value, known: &Value) -> Option<Value> {
     Some(json!({ "metadata": { "uid": local["metadata"]["uid"] }, "status": patch }))
 }
 
+/// Whether a status of a pod is sent although a later one is known: between them, the phase changed, or a container was
+/// started again. Whoever watches the pod then sees how the earlier run ended, as with a kubelet, which needs longer to
+/// start a container than to send a status.
+pub fn is_sent_before(earlier: &Value, later: &Value) -> bool {
+    let (earlier, later) = (&earlier["status"], &later["status"]);
+    let count = |status: &Value, list: &str, name: &Value| {
+        let mut containers = status[list].as_array().into_iter().flatten();
+        containers.find(|one| one["name"] == *name).map(|one| one["restartCount"].clone())
+    };
+    let has_restarted = |list: &str| {
+        let mut containers = later[list].as_array().into_iter().flatten();
+        containers
+            .any(|one| count(earlier, list, &one["name"]).is_some_and(|count| count != one["restartCount"]))
+    };
+    earlier["phase"] != later["phase"]
+        || ["initContainerStatuses", "containerStatuses"].into_iter().any(has_restarted)
+}
+
 /// A condition of the board with the time at which the scheduler assigned the pod, if the cluster knows it: the board
 /// knows when it received the pod.
 fn scheduled_at(mut new: Value, known: &Value) -> Value {
@@ -179,6 +197,40 @@ mod tests {
         let fenced = |policy: &str| json!({ "spec": { "restartPolicy": policy }, "status": { "phase": "Failed", "reason": "NodeLost" } });
         assert!(is_held_back(&fenced("Always")) && !is_held_back(&fenced("Never")));
         assert!(runs_again(&fenced("OnFailure")) && !runs_again(&fenced("Never")));
+    }
+
+    #[test]
+    fn however_many_changes_are_read_at_once_the_end_of_each_run_is_sent() {
+        let state = |phase: &str, state: &str, count: u64| {
+            let container = json!({ "name": "app", "restartCount": count, "state": { state: {} } });
+            let other = json!({ "name": "other", "restartCount": 0, "state": { "running": {} } });
+            json!({ "status": { "phase": phase, "containerStatuses": [other, container] } })
+        };
+        let mut all = vec![state("Pending", "waiting", 0)];
+        for count in 0..4 {
+            all.extend([state("Running", "running", count), state("Running", "running", count)]);
+            all.extend([state("Running", "terminated", count), state("Running", "waiting", count)]);
+        }
+        all.extend([state("Running", "running", 4), state("Succeeded", "terminated", 4)]);
+        for at_once in 1..=all.len() {
+            let mut sent = Vec::new();
+            for read in all.chunks(at_once) {
+                let is_due = |(place, one): &(usize, &Value)| {
+                    read.get(place + 1).is_none_or(|next| is_sent_before(one, next))
+                };
+                sent.extend(read.iter().enumerate().filter(is_due).map(|(_, one)| one));
+            }
+            assert_eq!(sent.last(), all.last().as_ref());
+            for (earlier, later) in all.iter().zip(&all[1..]) {
+                let count = |one: &Value| one["status"]["containerStatuses"][1]["restartCount"].clone();
+                let phase = |one: &Value| one["status"]["phase"].clone();
+                if (count(earlier), phase(earlier)) != (count(later), phase(later)) {
+                    assert!(sent.contains(&earlier), "{at_once} at once: {earlier}");
+                }
+            }
+            // What differs in nothing that anybody waits for is sent once.
+            assert!(at_once < all.len() || sent.len() == 7, "{sent:?}");
+        }
     }
 
     #[test]

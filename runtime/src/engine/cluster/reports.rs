@@ -10,7 +10,7 @@ use nodlet_cluster::pods::{self, Step};
 use nodlet_cluster::schedule::Seen;
 use nodlet_cluster::{gates, mirrors, node, rejections};
 use nodlet_core::spec::Uid;
-use nodlet_registry::objects::ChangeKind;
+use nodlet_registry::objects::{ChangeKind, ObjectChange};
 
 use super::super::pods::EphemeralRequest;
 use super::{Failure, Follower, tolerate};
@@ -49,13 +49,16 @@ impl Follower {
     /// Sends the status of all pods whose status differs, and deletes those that ended meanwhile.
     pub(super) async fn send_all(&mut self, api: &mut Api) -> Result<(), Failure> {
         self.look_at_node();
+        let version = self.shell.publication.objects.version();
         for uid in self.followed.uids() {
             let Some(mut known) = self.followed.remove(&uid) else { continue };
             let sent = self.report_again(api, &uid, &mut known).await;
             self.followed.insert(uid, known);
             sent?;
         }
-        self.mirror_all(api).await
+        self.mirror_all(api).await?;
+        self.sent_at = version;
+        Ok(())
     }
 
     /// Sends the status of a pod if it differs, or deletes the pod if it ended meanwhile.
@@ -118,21 +121,31 @@ impl Follower {
         if changes.iter().any(|change| change.key.resource == "nodes") {
             self.look_at_node();
         }
-        // Of several changes of an object, only the last one matters. Statuses come first, then events.
-        let is_last = |place: usize| {
+        // Of several changes of an object, the last one matters, and those of a pod that the cluster is to see before it.
+        // Statuses come first, then events.
+        let next_of = |place: usize| {
             let (change, later) = (&changes[place], &changes[place + 1..]);
-            !later.iter().any(|later| later.key == change.key)
+            later.iter().find(|later| later.key == change.key)
         };
-        for (place, change) in changes.iter().enumerate() {
+        let sends_all = self.shell.config.sync.is_none() && !self.shell.config.reporting.waits_for_lease();
+        for (place, change) in changes.iter().enumerate().filter(|(_, change)| change.key.resource == "pods")
+        {
             let is_deleted = matches!(change.kind, ChangeKind::Deleted);
-            if change.key.resource == "pods" && (is_deleted || is_last(place)) {
-                let object = serde_json::from_str(&change.object.json).unwrap_or_default();
-                self.send_pod(api, object, is_deleted).await?;
+            if !is_deleted && change.object.version <= self.sent_at {
+                continue;
+            }
+            let object = |change: &ObjectChange| -> Value {
+                serde_json::from_str(&change.object.json).unwrap_or_default()
+            };
+            let pod = object(change);
+            let is_due = |next| sends_all && pods::is_sent_before(&pod, &object(next));
+            if is_deleted || next_of(place).is_none_or(is_due) {
+                self.send_pod(api, pod, is_deleted).await?;
             }
         }
         for (place, change) in changes.iter().enumerate() {
             let is_deleted = matches!(change.kind, ChangeKind::Deleted);
-            if change.key.resource == "events" && !is_deleted && is_last(place) {
+            if change.key.resource == "events" && !is_deleted && next_of(place).is_none() {
                 self.send_event(api, serde_json::from_str(&change.object.json).unwrap_or_default()).await?;
             }
         }
