@@ -2,8 +2,8 @@
 //! of the later writes.
 //!
 //! A [`Medium`] records writes, trims, flushes and the test's own [`Mark`]s in one order. The kernel of this machine
-//! uses it as a disk through [`Disk`]. [`Record::cuts`] chooses by a seed
-//! when the power is cut and what is lost; [`Record::write`] makes the disk that the next boot finds.
+//! uses it as a disk through [`Disk`], and a virtual machine through [`Export`]. [`Record::cuts`] chooses by a seed when
+//! the power is cut and what is lost; [`Record::write`] makes the disk that the next boot finds.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, File};
@@ -17,8 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::Seed;
 
 mod disk;
+mod nbd;
 
 pub use disk::Disk;
+pub use nbd::Export;
 
 /// The value of a thing before its first operation.
 pub const ABSENT: &str = "absent";
@@ -30,7 +32,7 @@ const SECTOR: usize = 512;
 #[derive(Clone, Debug)]
 enum Event {
     /// Bytes were written. A write that must be durable at once (FUA) is followed by a flush: the kernel makes that of
-    /// it for a loop device.
+    /// it for a loop device, and QEMU for NBD.
     Write { at: u64, bytes: Vec<u8> },
     /// Bytes were given back; they read as zeros.
     Trim { at: u64, length: u64 },

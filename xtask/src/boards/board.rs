@@ -76,7 +76,7 @@ impl Medium {
         options: &str,
         arguments: &[String],
     ) -> Result<Board, Failure> {
-        let mut drive = OsString::from("if=virtio,format=raw,cache=writethrough,file=");
+        let mut drive = OsString::from("if=virtio,format=raw,cache=writeback,file=");
         drive.push(&self.file);
         drive.push(options);
         let [name, file] = &self.firmware;
