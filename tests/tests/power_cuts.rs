@@ -2,6 +2,7 @@
 //! cut, the next boot finds everything that was acknowledged, and each thing old or new.
 
 use std::fs;
+use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,6 +25,13 @@ const NOISE: usize = 200_000;
 /// Bytes of output that a log is rotated for several times, and those of one of its lines.
 const SPAM: usize = 400_000;
 const LINE: usize = 100;
+
+/// The files of a whole reserve: spare files, and the one that fills directories with its names.
+const FILES: usize = 65;
+
+/// Bytes of each ConfigMap, so that its file has several blocks: ext4 makes the last block of a file that is shortened
+/// durable with its length.
+const FILL: usize = 9000;
 
 /// The images of pushes.
 const IMAGES: [&str; 2] = ["four", "seven"];
@@ -108,6 +116,17 @@ impl Recorded {
         files.map(|file| file.display().to_string()).collect()
     }
 
+    /// Applies a ConfigMap.
+    fn configure(&self, name: &str, value: &str) {
+        self.medium.during(&format!("configmap/{name}"), value, || {
+            let fill = "x".repeat(FILL);
+            let text = format!(
+                "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{fill: {fill}, value: {value}}}\n"
+            );
+            self.device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+        });
+    }
+
     fn apply(&self, name: &str, value: &str, text: &str) {
         self.medium.during(&format!("pod/{name}"), value, || {
             self.device.nodlet_with_input(["apply", "-f", "-"], text).ok();
@@ -187,6 +206,20 @@ fn observe_image(device: &Device, name: &str) -> String {
     (if is_whole { "present" } else { "damaged" }).to_owned()
 }
 
+/// Appends to a file until its file system has no block left.
+fn fill(path: &Path) {
+    let hog = fs::File::options().create(true).append(true).open(path).expect("it can be written to");
+    let mut chunk = 1 << 20;
+    while chunk > 0 {
+        match (&hog).write(&vec![b'x'; chunk]) {
+            Ok(_) => {}
+            Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => chunk /= 2,
+            Err(error) => panic!("{}: {error}", path.display()),
+        }
+    }
+    nix::unistd::syncfs(hog.as_raw_fd()).expect("it is a file of a file system");
+}
+
 /// An image of this name with some noise.
 fn image(name: &str, archive: &Path) {
     let program = fs::read(demo_program()).expect("built");
@@ -211,12 +244,7 @@ fn applied_replaced_and_deleted_objects_survive_as_acknowledged() {
     for value in ["v1", "v2", "v3"] {
         // Another command makes another pod.
         recorded.apply("web", value, &manifest::pod("web", &format!("print {value} then sleep")));
-        medium.during("configmap/settings", value, || {
-            let text = format!(
-                "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: settings}}\ndata: {{value: {value}}}\n"
-            );
-            device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
-        });
+        recorded.configure("settings", value);
         device.pod("web").wait_log("app", value);
         device.pod("web").wait_ready();
     }
@@ -224,6 +252,25 @@ fn applied_replaced_and_deleted_objects_survive_as_acknowledged() {
     medium.during("pod/web", ABSENT, || device.nodlet(["delete", "pod", "web"]).ok());
     recorded.apply("web", "v4", &manifest::pod("web", "print v4 then sleep"));
     device.pod("web").wait_log("app", "v4");
+    recorded.check();
+}
+
+/// On a full disk, files are written in spare files of the reserve.
+#[test]
+#[ignore = "by cargo xtask long power-cuts"]
+fn what_is_applied_on_a_full_disk_survives_as_acknowledged() {
+    let recorded = Recorded::start("full");
+    let device = &recorded.device;
+    device.wait_for("the reserve", || device.path("/var/lib/nodlet/reserve/63").exists());
+    recorded.configure("before", "v1");
+    for value in ["v1", "v2", "v3"] {
+        for name in ["first", "second"] {
+            fill(&device.path("/var/hog"));
+            recorded.configure(name, value);
+        }
+    }
+    let left = fs::read_dir(device.path("/var/lib/nodlet/reserve")).expect("it is there").count();
+    assert!(left <= FILES - 6, "{left} spare files are left");
     recorded.check();
 }
 
