@@ -174,7 +174,7 @@ pub(crate) fn container_config(
     let privileged = container.security_context.privileged;
     let mut room = Room::new();
     let variables = environment::variables(pod, container, facts, &mut room)?;
-    let mounts = mounts(pod, container, paths, facts, &variables)?;
+    let mounts = mounts(pod, container, paths, facts, &variables, &mut room)?;
     let capabilities = identity::capabilities(&container.security_context);
     let args = arguments(container, image, &variables, &mut room)?;
     let program_shown = program_shown(container, image, &args, &variables);

@@ -14,15 +14,63 @@ use nodlet_registry::{ConfigData, ConfigObjects};
 
 use crate::downward_api;
 
-/// The files of one volume.
+/// Bytes of all files of one pod that the agent writes into memory. A manifest can name a long annotation, or a large
+/// object, any number of times.
+const MOST_BYTES: u64 = 32 << 20;
+
+/// Bytes of a file besides its content, as `volume::write_projected` counts them.
+const FILE_OVERHEAD: u64 = 4096;
+
+/// The rest of the bytes that the files of one pod may have: [`MOST_BYTES`], or the pod's limit of memory, because the
+/// files are in memory.
+pub(crate) struct Room<'a> {
+    left: u64,
+    all: u64,
+    /// The texts of the pod's fields, which all files that show a field share: a long annotation is in memory once.
+    fields: SortedMap<&'a str, Arc<[u8]>>,
+}
+
+impl<'a> Room<'a> {
+    pub(crate) fn new(memory_limit: Option<u64>) -> Room<'a> {
+        let all = memory_limit.unwrap_or(MOST_BYTES).min(MOST_BYTES);
+        Room { left: all, all, fields: SortedMap::new() }
+    }
+
+    fn field(&mut self, pod: &Pod, path: &'a str) -> Arc<[u8]> {
+        if let Some(text) = self.fields.get(path) {
+            return text.clone();
+        }
+        let text: Arc<[u8]> = Arc::from(downward_api::metadata(pod, path).into_bytes());
+        self.fields.insert(path, text.clone());
+        text
+    }
+
+    fn take(&mut self, content: &[u8]) -> Result<(), String> {
+        match self.left.checked_sub(content.len() as u64 + FILE_OVERHEAD) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => Err(format!(
+                "the files of the pod's configMap, secret, downwardAPI and projected volumes are in memory, and need \
+                 more than {} bytes: they may need as much as the pod's memory limit, and at most {MOST_BYTES} bytes",
+                self.all
+            )),
+        }
+    }
+}
+
+/// The files of one volume, which take their bytes from `room`.
 ///
 /// # Errors
-/// An object or key is missing that is not optional, in the kubelet's words (`MakePayload`, `collectData`).
-pub(crate) fn of(
+/// The files need more than `room`, or an object or key is missing that is not optional, in the kubelet's words
+/// (`MakePayload`, `collectData`).
+pub(crate) fn of<'a>(
     pod: &Pod,
-    projection: &Projection,
+    projection: &'a Projection,
     objects: &ConfigObjects,
     allocatable: &Amounts,
+    room: &mut Room<'a>,
 ) -> Result<ProjectedFiles, String> {
     let mut files = ProjectedFiles::new();
     let mut errors: Vec<String> = Vec::new();
@@ -31,9 +79,11 @@ pub(crate) fn of(
             ProjectionSource::Object { object, items } => match objects.get(object) {
                 None if !object.optional => Err(not_found(object)),
                 None => Ok(Files::new()),
-                Some(data) => of_object(&data, object, items, projection.default_mode),
+                Some(data) => of_object(&data, object, items, projection.default_mode, room),
             },
-            ProjectionSource::DownwardApi(items) => of_pod(pod, items, projection.default_mode, allocatable),
+            ProjectionSource::DownwardApi(items) => {
+                of_pod(pod, items, projection.default_mode, allocatable, room)
+            }
         };
         match made {
             Ok(made) => files.extend(made),
@@ -60,11 +110,15 @@ fn of_object(
     object: &ObjectReference,
     items: &[KeyToPath],
     default_mode: u32,
+    room: &mut Room<'_>,
 ) -> Result<Files, String> {
     if items.is_empty() {
         let all = data.data.iter().chain(&data.binary_data);
-        let file = |content: &Arc<[u8]>| ProjectedFile { content: content.clone(), mode: default_mode };
-        return Ok(all.map(|(key, content)| (key.clone(), file(content))).collect());
+        let file = |(key, content): (&String, &Arc<[u8]>)| {
+            room.take(content)?;
+            Ok((key.clone(), ProjectedFile { content: content.clone(), mode: default_mode }))
+        };
+        return all.map(file).collect();
     }
     let mut files = Files::new();
     for item in items {
@@ -84,28 +138,29 @@ fn of_object(
                 });
             }
         };
+        room.take(&content)?;
         files.insert(clean(&item.path), ProjectedFile { content, mode: item.mode.unwrap_or(default_mode) });
     }
     Ok(files)
 }
 
-fn of_pod(
+fn of_pod<'a>(
     pod: &Pod,
-    items: &[DownwardFile],
+    items: &'a [DownwardFile],
     default_mode: u32,
     allocatable: &Amounts,
+    room: &mut Room<'a>,
 ) -> Result<Files, String> {
     let mut files = Files::new();
     for item in items {
         let content = match &item.field {
-            DownwardField::Field(path) => downward_api::metadata(pod, path),
-            DownwardField::Resource(field) => downward_api::resource(pod, None, field, allocatable)?,
+            DownwardField::Field(path) => room.field(pod, path),
+            DownwardField::Resource(field) => {
+                Arc::from(downward_api::resource(pod, None, field, allocatable)?.into_bytes())
+            }
         };
-        let file = ProjectedFile {
-            content: Arc::from(content.into_bytes()),
-            mode: item.mode.unwrap_or(default_mode),
-        };
-        files.insert(clean(&item.path), file);
+        room.take(&content)?;
+        files.insert(clean(&item.path), ProjectedFile { content, mode: item.mode.unwrap_or(default_mode) });
     }
     Ok(files)
 }

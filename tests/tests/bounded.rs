@@ -236,6 +236,43 @@ fn the_worst_manifests_there_are_cost_little() {
 }
 
 #[test]
+fn a_long_annotation_that_a_pod_names_eight_hundred_times_costs_little() {
+    let watched = Watched::start();
+    let device = &watched.device;
+    let pod = |more: &str, spec: &str| {
+        let resources = "resources: {limits: {memory: 16Mi}}";
+        let container = manifest::container("app", "sleep", &format!("{resources}\n{more}"));
+        let annotated = format!("  name: big\n  annotations: {{long: {}}}", "x".repeat(250_000));
+        manifest::pod_of("big", &[container], spec).replacen("  name: big", &annotated, 1)
+    };
+    let field = "fieldRef: {fieldPath: \"metadata.annotations['long']\"}";
+    let list = |item: &dyn Fn(usize) -> String| (0..800).map(item).collect::<Vec<_>>().join(", ");
+    let files = list(&|number| format!("{{path: f{number}, {field}}}"));
+    let sources = list(&|number| format!("{{downwardAPI: {{items: [{{path: f{number}, {field}}}]}}}}"));
+    let variables = list(&|number| format!("{{name: V{number}, valueFrom: {{{field}}}}}"));
+    let volume = |source: &str| {
+        pod("volumeMounts: [{name: v, mountPath: /v}]", &format!("volumes: [{{name: v, {source}}}]"))
+    };
+    let worst = [
+        ("files", volume(&format!("downwardAPI: {{items: [{files}]}}")), "need more than 16777216 bytes"),
+        ("sources", volume(&format!("projected: {{sources: [{sources}]}}")), "need more than 16777216 bytes"),
+        ("variables", pod(&format!("env: [{variables}]"), ""), "longer than 2 MiB"),
+    ];
+    for (what, text, said) in worst {
+        watched.put("big.yaml", text);
+        device.wait_within(LONG, "the pod to say why it cannot start", || {
+            let told = device.pod("big").container("app").message();
+            told.contains(said) || device.pod("big").events().iter().any(|event| event.contains(said))
+        });
+        watched.is_undisturbed();
+        watched.stayed_below(READING, what);
+        watched.take_all();
+    }
+    watched.is_undisturbed();
+    watched.fell_again();
+}
+
+#[test]
 fn the_worst_bodies_there_are_cost_little() {
     let watched = Watched::start();
     let mib = (1 << 20) - 100;

@@ -39,7 +39,7 @@ pub use self::devices::try_device_filter;
 pub use self::error::CgroupError;
 use self::hierarchy::{Controller, ControllerHierarchy, Hierarchies};
 pub use self::huge_pages::HugePages;
-pub(crate) use self::limits::memory_of;
+pub use self::limits::memory_of;
 pub use self::limits::{ContainerLimits, limited_swap};
 use self::limits::{MIN_SHARES, Target, write_if_there};
 pub(crate) use self::pod::may_have_processes;

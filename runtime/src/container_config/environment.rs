@@ -125,7 +125,12 @@ pub(super) fn variables(
     for variable in &container.env {
         let value = match &variable.value {
             EnvSource::Value(value) => expand(value, &variables, room)?,
-            EnvSource::Field(path) => field(pod, path, facts),
+            EnvSource::Field(path) => {
+                let value = field(pod, path, facts);
+                // Before it is kept: one long annotation may be the value of many variables.
+                room.take(variable.name.len() + value.len() + 2)?;
+                value
+            }
             EnvSource::Resource(field) => {
                 let amount = downward_api::resource(pod, Some(container), field, &facts.allocatable);
                 amount.map_err(config_error)?
@@ -237,11 +242,15 @@ fn field(pod: &Pod, path: &str, facts: &Facts<'_>) -> String {
 }
 
 /// Expands the variables of a path, each of which must have a value (kubelet: `ExpandContainerVolumeMounts`).
-pub(super) fn expand_path(text: &str, variables: &Variables) -> Result<String, StartFailure> {
+pub(super) fn expand_path(
+    text: &str,
+    variables: &Variables,
+    room: &mut Room,
+) -> Result<String, StartFailure> {
     let mut missing: Vec<&str> =
         names(text).filter(|name| variables.get(name).is_none_or(str::is_empty)).collect();
     if missing.is_empty() {
-        return expand(text, variables, &mut Room::new());
+        return expand(text, variables, room);
     }
     missing.sort_unstable();
     missing.dedup();

@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::environment::{self, Variables};
+use super::environment::{self, Room, Variables};
 use super::{Facts, config_error};
 use crate::pod_files;
 use nodlet_core::facts::StartFailure;
@@ -19,6 +19,7 @@ pub(super) fn mounts(
     paths: &Paths,
     facts: &Facts<'_>,
     variables: &Variables,
+    room: &mut Room,
 ) -> Result<Vec<MountConfig>, StartFailure> {
     let mut mounts = Vec::new();
     for mount in &container.volume_mounts {
@@ -39,7 +40,7 @@ pub(super) fn mounts(
         let is_projected = pod.spec.projections().any(|(name, _)| name == mount.name);
         mounts.push(MountConfig {
             source,
-            sub_path: sub_path(mount, variables)?,
+            sub_path: sub_path(mount, variables, room)?,
             sub_path_shown: mount
                 .sub_path_expr
                 .as_deref()
@@ -135,11 +136,15 @@ pub(super) fn check_devices(devices: &[DeviceNode], mounts: &[MountConfig]) -> R
 }
 
 /// Returns `subPath`, or `subPathExpr` with its variables expanded (kubelet: `ExpandContainerVolumeMounts`).
-fn sub_path(mount: &VolumeMount, variables: &Variables) -> Result<Option<PathBuf>, StartFailure> {
+fn sub_path(
+    mount: &VolumeMount,
+    variables: &Variables,
+    room: &mut Room,
+) -> Result<Option<PathBuf>, StartFailure> {
     let Some(expression) = &mount.sub_path_expr else {
         return Ok(mount.sub_path.as_ref().filter(|path| !path.is_empty()).map(PathBuf::from));
     };
-    let path = environment::expand_path(expression, variables)?;
+    let path = environment::expand_path(expression, variables, room)?;
     let shown = if variables.hides(expression) { expression } else { &path };
     let wrong = |why: &str| Err(config_error(format!("unable to provision SubPath `{shown}`: {why}")));
     if path.starts_with('/') {

@@ -113,6 +113,18 @@ fn variables_of_variables_grow_no_further_than_a_process_can_be_given() {
     let words = vec!["\"$(V)\""; 5000].join(", ");
     let command = format!("env: [{{name: V, value: {word}}}], command: [{words}]");
     config_of(&command, "", &ImageConfig::default()).expect_err("it is too long");
+    // One long field of the pod, as the values of many variables.
+    let named = |count: usize| {
+        let variable = |n| {
+            format!(
+                "{{name: {}{n}, valueFrom: {{fieldRef: {{fieldPath: metadata.name}}}}}}",
+                "N".repeat(1000)
+            )
+        };
+        format!("env: [{}]", (0..count).map(variable).collect::<Vec<_>>().join(", "))
+    };
+    made(&named(100), "");
+    config_of(&named(2100), "", &ImageConfig::default()).expect_err("it is too long");
     let few = format!("env: [{{name: V, value: {word}}}], command: [{}]", vec!["\"$(V)\""; 500].join(", "));
     assert_eq!(made(&few, "").process.args, vec![word; 500]);
 }

@@ -40,10 +40,12 @@ pub(super) async fn write_files(
     let pod = &wanted.pod;
     let allocatable = this_node::info(&shell.config, &shell.machine).allocatable;
     let request = volume::Request::new(pod, &shell.paths, &[]);
+    let limit = nodlet_host::cgroup::memory_of(pod).filter(|limit| *limit > 0);
+    let mut room = volume_files::Room::new(limit);
     let mut missing = None;
     let mut failed = None;
     for (name, projection) in pod.spec.projections() {
-        let files = match volume_files::of(pod, projection, &objects, &allocatable) {
+        let files = match volume_files::of(pod, projection, &objects, &allocatable, &mut room) {
             Ok(files) => files,
             Err(cause) => {
                 missing.get_or_insert(volume::set_up_failed(name, &cause));

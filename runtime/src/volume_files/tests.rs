@@ -37,7 +37,7 @@ fn made(volume: &str) -> Result<ProjectedFiles, String> {
         read.unwrap_or_else(|error| panic!("{error}")).definitions.into_iter().map(Rc::new).collect();
     let (_, projection) = pod.spec.projections().next().expect("there is one");
     let allocatable = Amounts { cpu: 2000, memory: 1 << 30, ephemeral_storage: 1 << 32, pods: 110 };
-    of(&pod, projection, &objects, &allocatable)
+    of(&pod, projection, &objects, &allocatable, &mut Room::new(None))
 }
 
 #[test]
@@ -102,4 +102,39 @@ fn files_of_one_key_share_its_content() {
     let two = "configMap: {name: c, items: [{key: a, path: one}, {key: a, path: two}]}";
     let made = made(two).expect("both are there");
     assert!(Arc::ptr_eq(&made["one"].content, &made["two"].content));
+}
+
+#[test]
+fn a_long_annotation_is_in_memory_once_and_the_files_of_a_pod_are_bounded() {
+    let pod = |items: usize| {
+        let item = |number: usize| {
+            format!("{{path: f{number}, fieldRef: {{fieldPath: \"metadata.annotations['a']\"}}}}")
+        };
+        let text = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, annotations: {{a: {}}}}}\nspec: {{containers: [{{name: c, \
+             image: i}}], volumes: [{{name: v, downwardAPI: {{items: [{}]}}}}]}}\n",
+            "x".repeat(200_000),
+            (0..items).map(item).collect::<Vec<_>>().join(", ")
+        );
+        let parsed = manifest::parse("p.yaml", text.as_bytes(), Validation::Strict, "node");
+        parsed.unwrap_or_else(|error| panic!("{error}")).remove(0).pod
+    };
+    let (many, few) = (pod(100), pod(20));
+    fn made<'a>(pod: &'a Pod, room: &mut Room<'a>) -> Result<ProjectedFiles, String> {
+        let allocatable = Amounts { cpu: 2000, memory: 1 << 30, ephemeral_storage: 1 << 32, pods: 110 };
+        let (_, projection) = pod.spec.projections().next().expect("there is one");
+        of(pod, projection, &std::iter::empty().collect(), &allocatable, room)
+    }
+    let mut room = Room::new(None);
+    let files = made(&many, &mut room).expect("20 MB are allowed");
+    let mut contents = files.values().map(|file| file.content.as_ptr());
+    let first = contents.next();
+    assert!(contents.all(|content| Some(content) == first), "each file has a copy of the annotation");
+    // The next volume of the pod has the rest of the room.
+    let error = made(&many, &mut room).expect_err("40 MB");
+    assert!(error.contains("need more than 33554432 bytes"), "{error}");
+    // The files of a pod with a limit are in its memory.
+    assert!(made(&few, &mut Room::new(Some(16 << 20))).is_ok());
+    let error = made(&many, &mut Room::new(Some(16 << 20))).expect_err("20 MB");
+    assert!(error.contains("need more than 16777216 bytes"), "{error}");
 }

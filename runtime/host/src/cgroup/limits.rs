@@ -110,7 +110,7 @@ impl ContainerLimits {
 }
 
 /// The memory limit of a pod as a whole, in bytes.
-pub(crate) fn memory_of(pod: &Pod) -> Option<u64> {
+pub fn memory_of(pod: &Pod) -> Option<u64> {
     let limit = |resources: &ResourceRequirements| {
         bytes(&resources.memory_limit).map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX))
     };
