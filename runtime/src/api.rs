@@ -338,6 +338,11 @@ async fn answer(
             return write::follow_cluster(api, query.flag("sync")).await;
         }
         Target::Push if method == Method::GET => return push::push(api, request, afterwards),
+        Target::Healthy if api.storage.hangs(nodlet_host::clock::instant()) => {
+            return Err(Status::internal(
+                "the agent's storage thread hangs: the agent can neither start pods nor keep their state",
+            ));
+        }
         fixed if method == Method::GET || method == Method::HEAD => return discovery::show(&fixed),
         _ => return Err(not_allowed(&method)),
     };

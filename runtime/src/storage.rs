@@ -7,9 +7,11 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
+use nodlet_core::time::Instant;
 
 /// The value of a job, of the type that its caller expects. Boxed, so that all jobs are of one type:
 /// a channel for each type of value would be several kilobytes of code.
@@ -21,6 +23,9 @@ const JOBS: usize = 256;
 /// Log reads in the queue at once. A write waits for at most this many of them; further log readers wait for
 /// a place in the queue.
 const READS: usize = 4;
+
+/// Time of one part of a job after which the agent is not healthy. A slow card needs seconds for a sync.
+const HANGS_AFTER: Duration = Duration::from_secs(60);
 
 /// Work that may wait for flash.
 struct Job {
@@ -40,6 +45,8 @@ pub(crate) struct Storage {
     jobs: mpsc::Sender<Job>,
     /// Length of the queue, with the job that runs.
     waiting: Arc<AtomicUsize>,
+    /// When the part that runs began.
+    begun: Arc<Mutex<Option<Instant>>>,
     /// Holds one message for each log read in the queue.
     reads: (Sender<()>, Receiver<()>),
 }
@@ -61,11 +68,12 @@ impl Storage {
     pub(crate) fn start() -> std::io::Result<Storage> {
         let (jobs, queue) = mpsc::channel::<Job>();
         let waiting = Arc::new(AtomicUsize::new(0));
+        let begun = Arc::new(Mutex::new(None));
         std::thread::Builder::new().name("storage".into()).stack_size(256 * 1024).spawn({
-            let waiting = waiting.clone();
-            move || work(&queue, &waiting)
+            let (waiting, begun) = (waiting.clone(), begun.clone());
+            move || work(&queue, &waiting, &begun)
         })?;
-        Ok(Storage { jobs, waiting, reads: async_channel::bounded(READS) })
+        Ok(Storage { jobs, waiting, begun, reads: async_channel::bounded(READS) })
     }
 
     /// Runs `job` on the thread, even if the caller does not wait for its value.
@@ -115,6 +123,12 @@ impl Storage {
         self.waiting.load(Ordering::Relaxed) >= JOBS
     }
 
+    /// Whether one part of a job has run for so long at `now` that the thread hangs.
+    pub(crate) fn hangs(&self, now: Instant) -> bool {
+        let begun = *self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        begun.is_some_and(|begun| now > begun + HANGS_AFTER)
+    }
+
     fn queue(&self, part: Box<dyn FnMut() -> Option<Value> + Send>) -> Receiver<Value> {
         let (done, value) = async_channel::bounded(1);
         self.waiting.fetch_add(1, Ordering::Relaxed);
@@ -125,7 +139,8 @@ impl Storage {
 }
 
 /// Runs jobs until all handles are dropped and the queue is empty.
-fn work(queue: &mpsc::Receiver<Job>, waiting: &AtomicUsize) {
+fn work(queue: &mpsc::Receiver<Job>, waiting: &AtomicUsize, part_begun: &Mutex<Option<Instant>>) {
+    let note = |begun| *part_begun.lock().unwrap_or_else(PoisonError::into_inner) = begun;
     let mut begun: VecDeque<Job> = VecDeque::new();
     loop {
         let new = if begun.is_empty() { queue.recv().ok() } else { queue.try_recv().ok() };
@@ -133,7 +148,10 @@ fn work(queue: &mpsc::Receiver<Job>, waiting: &AtomicUsize) {
             return;
         }
         for mut job in new.into_iter().chain(begun.pop_front()).collect::<Vec<_>>() {
-            match (job.part)() {
+            note(Some(nodlet_host::clock::instant()));
+            let value = (job.part)();
+            note(None);
+            match value {
                 Some(value) => {
                     waiting.fetch_sub(1, Ordering::Relaxed);
                     // The asker may have lost interest; the work was still wanted.
@@ -225,6 +243,23 @@ mod tests {
         let done: Vec<usize> = jobs.into_iter().map(smol::block_on).collect();
         assert_eq!(done.last(), Some(&(JOBS - 1)));
         assert!(!storage.is_full());
+    }
+
+    #[test]
+    fn a_thread_whose_job_does_not_end_hangs_and_an_idle_one_does_not() {
+        let storage = Storage::start().expect("the kernel has a thread");
+        let later = || nodlet_host::clock::instant() + HANGS_AFTER + HANGS_AFTER;
+        assert!(!storage.hangs(later()));
+        let (running, runs) = mpsc::channel::<()>();
+        let (go, wait) = mpsc::channel::<()>();
+        let blocked = storage.run(move || running.send(()).is_ok() && wait.recv().is_ok());
+        runs.recv().expect("the job runs");
+        assert!(!storage.hangs(nodlet_host::clock::instant()), "it has just begun");
+        assert!(storage.hangs(later()));
+        go.send(()).expect("the job waits");
+        assert!(smol::block_on(blocked));
+        // The end of a job is noted before its value is sent.
+        assert!(!storage.hangs(later()));
     }
 
     #[test]

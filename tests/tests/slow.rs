@@ -59,6 +59,28 @@ fn a_read_that_takes_long_delays_no_probe_no_get_and_no_exec() {
 }
 
 #[test]
+fn a_card_that_answers_no_more_makes_the_agent_unhealthy_until_it_recovers() {
+    let device = Device::start();
+    let slow = SlowDirectory::mount(&device, SLOW, "slow.yaml", &manifest::pod("slow", "sleep"));
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.pod("slow").wait_ready();
+    slow.stall();
+    slow.write(&manifest::pod("slow", "print two then sleep"));
+    device.write_manifest("late.yaml", &manifest::pod("late", "sleep"));
+    device.wait_for("the card to be read", || slow.is_awaited());
+    let since = Instant::now();
+    device.nodlet(["healthcheck"]).ok();
+    device.wait_within(Duration::from_secs(120), "the agent to be unhealthy", || {
+        let checked = device.nodlet(["healthcheck"]);
+        checked.code == 1 && checked.stderr.contains("the agent's storage thread hangs")
+    });
+    assert!(since.elapsed() > Duration::from_secs(30), "a slow card is no reason");
+    slow.recover();
+    device.pod("late").wait_ready();
+    device.nodlet(["healthcheck"]).ok();
+}
+
+#[test]
 fn apply_and_delete_are_answered_only_after_a_slow_card_has_been_read() {
     let device = Device::start();
     let slow = SlowDirectory::mount(&device, SLOW, "slow.yaml", &manifest::pod("slow", "sleep"));

@@ -1,4 +1,5 @@
-//! Checks whether the agent is healthy: it responds, its loop makes progress, and its pods are ready.
+//! Checks whether the agent is healthy: it responds, its loop and its storage thread make progress, and its pods are
+//! ready.
 
 use std::io::Write;
 use std::path::Path;
@@ -36,16 +37,26 @@ pub(super) fn check(root: &Path, pods: &Pods<'_>) -> Result<(), Failure> {
     check_pods(root, pods)
 }
 
-/// Checks that the agent responds, and that its loop makes progress.
+/// Checks that the agent responds, and that its loop and its storage thread make progress.
 ///
 /// # Errors
 /// It does not.
 pub(super) fn check_agent(root: &Path) -> Result<(), Failure> {
     // The agent's loop itself has to look for this pod, which no board has; a dry run deletes nothing.
     let pod = "/api/v1/namespaces/default/pods/nodlet.healthcheck.none?dryRun=All";
-    match ask(root, "DELETE", pod)? {
-        response if response.code == 404 => Ok(()),
-        response => Err(Failure::new(format!("the agent responds with HTTP status {}", response.code))),
+    let response = ask(root, "DELETE", pod)?;
+    if response.code != 404 {
+        return Err(Failure::new(format!("the agent responds with HTTP status {}", response.code)));
+    }
+    let response = ask(root, "GET", "/healthz")?;
+    match response.code {
+        200 => Ok(()),
+        code => Err(Failure::new(match response.json() {
+            Ok(status) if status["message"].is_string() => {
+                format!("the agent is not healthy: {}", status["message"].as_str().unwrap_or_default())
+            }
+            Ok(_) | Err(_) => format!("the agent responds with HTTP status {code} to /healthz"),
+        })),
     }
 }
 
@@ -180,9 +191,15 @@ mod tests {
 
     const TURNS: &str = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
 
+    const HEALTHY: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
     fn pods(pods: &str) -> Vec<String> {
         let body = format!(r#"{{"items": [{pods}]}}"#);
-        vec![TURNS.into(), format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())]
+        vec![
+            TURNS.into(),
+            HEALTHY.into(),
+            format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len()),
+        ]
     }
 
     fn pod(name: &str, phase: &str, ready: &str) -> String {
@@ -194,10 +211,15 @@ mod tests {
 
     #[test]
     fn an_agent_is_healthy_when_its_loop_answers() {
-        assert!(check(&agent("turns", vec![TURNS.into()]), &Pods::Any).is_ok());
+        assert!(check(&agent("turns", vec![TURNS.into(), HEALTHY.into()]), &Pods::Any).is_ok());
         let root = agent("broken", vec!["HTTP/1.1 500 Oops\r\ncontent-length: 0\r\n\r\n".into()]);
         let why = check(&root, &Pods::Any).expect_err("it is broken").to_string();
         assert!(why.contains("HTTP status 500"), "{why}");
+        let hangs = r#"{"message": "the agent's storage thread hangs"}"#;
+        let hangs = format!("HTTP/1.1 500 Oops\r\ncontent-length: {}\r\n\r\n{hangs}", hangs.len());
+        let root = agent("hangs", vec![TURNS.into(), hangs]);
+        let why = check(&root, &Pods::Any).expect_err("it hangs").to_string();
+        assert!(why.contains("storage thread hangs"), "{why}");
         // The agent no longer listens, or never existed.
         let gone = check(Path::new("/nowhere"), &Pods::Any).expect_err("there is none");
         assert!(gone.is_disconnected(), "{gone}");
@@ -215,7 +237,7 @@ mod tests {
             let why = check(&agent("bad", pods(&some)), &these).expect_err("it is not ready").to_string();
             assert!(why.contains("pod default/bad is not ready"), "{why}");
         }
-        let before = before(&agent("ready", pods(&some).split_off(1)), "boot".into()).expect("it answers");
+        let before = before(&agent("ready", pods(&some).split_off(2)), "boot".into()).expect("it answers");
         assert_eq!((before.ready, before.slowest_start), (vec!["default/web".to_owned()], 0));
     }
 
@@ -234,7 +256,7 @@ mod tests {
             ready("slow", "2026-11-25T10:01:00Z", "2026-11-25T10:02:30Z"),
             pod("other", "Running", "False"),
         ];
-        let root = agent("slowest", pods(&some.join(",")).split_off(1));
+        let root = agent("slowest", pods(&some.join(",")).split_off(2));
         let before = before(&root, "boot".into()).expect("it answers");
         assert_eq!((before.ready.len(), before.slowest_start), (2, 90));
     }
