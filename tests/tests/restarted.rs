@@ -1,6 +1,7 @@
 //! What a cluster sees of a container that is started again at once.
 
-use nodlet_tests::{Background, ClusterNode, ControlPlane};
+use nodlet_tests::image::Image;
+use nodlet_tests::{Background, ClusterNode, ControlPlane, demo_program};
 
 /// State and restart count of the container in each status of the pod.
 const SHOWN: &str =
@@ -41,4 +42,24 @@ fn the_end_of_a_container_that_restarted_meanwhile_is_shown_before_its_next_run(
     drop(cut);
     node.device.wait_for("the next run in the cluster", || watch.saw(|seen| is_running(seen, '1')));
     assert!(watch.saw(|seen| seen.starts_with(r#"{"terminated""#) && seen.ends_with('0')));
+}
+
+#[test]
+fn a_container_that_gets_another_image_is_shown_as_running_throughout() {
+    let plane = ControlPlane::start();
+    let node = ClusterNode::join(&plane, "board-1");
+    let program = std::fs::read(demo_program()).expect("it is built");
+    node.device.load(&Image::demo("localhost/demo:2", &program));
+    let probe = POD.lines().find(|line| line.contains("readinessProbe")).expect("it has one");
+    plane.apply(&POD.replace(probe, ""));
+    plane.wait_for("get pod web --no-headers", |pod| pod.contains("1/1"));
+    let ready = r#"jsonpath={.status.containerStatuses[0].restartCount} {.status.conditions[?(@.type=="Ready")].status}{"\n"}"#;
+    let watch = Background::start(plane.command(&["get", "pod", "web", "-w", "-o", ready]));
+    node.device.wait_for("the watch", || watch.saw(|seen| seen == "0 True"));
+    for (count, image) in ["demo:2", "demo:1", "demo:2"].into_iter().enumerate() {
+        plane.line(&format!("set image pod/web app=localhost/{image}")).ok();
+        let next = format!("{} True", count + 1);
+        node.device.wait_for("the next run", || watch.saw(|seen| seen == next));
+    }
+    assert!(!watch.saw(|seen| seen.ends_with("False")));
 }

@@ -492,6 +492,10 @@ impl PodState {
             self.journal.has_terminal() || self.is_unwanted() && self.journal.has_failed_write();
         self.outcome.settle(self.stage, is_recorded, &self.containers);
         let is_over = self.phase().is_terminal();
+        if !is_over && self.is_replacing_a_run() {
+            self.changed |= self.phase() != before;
+            return;
+        }
         let spec = &self.pod.spec;
         let facts = Facts {
             start_time: self.start_time(),

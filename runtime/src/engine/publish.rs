@@ -25,8 +25,13 @@ impl Engine {
         let _mark = file.map(|file| self.shell.handling.in_loop(file));
         let Some(object) = self.object(pod) else { return };
         self.write_status_or_warn(pod, &wanted);
+        let objects = &self.shell.publication.objects;
+        let is_between_runs = self.node.pod(pod).is_some_and(PodState::is_replacing_a_run);
+        if is_between_runs && objects.get(&key(&wanted)).is_some() {
+            return;
+        }
         if self.shown(&wanted.pod.namespace, &wanted.pod.name) == Some(pod) {
-            self.shell.publication.objects.put(key(&wanted), object);
+            objects.put(key(&wanted), object);
         }
     }
 

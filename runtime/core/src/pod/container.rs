@@ -131,6 +131,16 @@ impl ContainerState {
         self.restarts.is_redefined()
     }
 
+    /// Whether a run has ended because the spec changed or a user restarts the container, and the next one is on its way.
+    pub(super) fn is_between_runs(&self) -> bool {
+        let is_between = match self.run() {
+            Run::Exited | Run::Recording | Run::Starting { .. } => true,
+            Run::Waiting | Run::StartFailed { .. } => false,
+            Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
+        };
+        is_between && self.is_redefined() && self.ran_in_sandbox() && self.waiting().is_none()
+    }
+
     pub(super) fn images(&self) -> &Images {
         &self.images
     }

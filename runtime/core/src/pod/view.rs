@@ -191,6 +191,14 @@ impl PodState {
         self.is_active() && self.removal.is_wanted() && !self.pod.is_gated()
     }
 
+    /// Whether the run of a container is being replaced by the next one. Nobody is shown the moment in between: a kubelet
+    /// ends a run and starts the next one in one go.
+    pub fn is_replacing_a_run(&self) -> bool {
+        self.may_run()
+            && self.sandbox.is_ready()
+            && self.containers.iter().any(ContainerState::is_between_runs)
+    }
+
     /// Whether this agent has created nothing for the pod yet.
     pub(crate) fn is_new(&self) -> bool {
         self.is_active() && self.sandbox.is_absent() && !self.any_alive()

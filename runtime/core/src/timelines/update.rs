@@ -36,6 +36,37 @@ fn a_container_with_another_image_ends_and_begins_anew_whatever_the_policy_says(
 }
 
 #[test]
+fn nobody_is_shown_the_moment_between_the_runs_of_a_container_with_another_image() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
+    sim.weather.latency = secs(2);
+    sim.run_until(secs(20));
+    let ready = |sim: &Sim| condition(&sim.status(&uid()), "Ready");
+    let since = ready(&sim)["lastTransitionTime"].clone();
+    set_image(&mut sim, "app", "app:2");
+    let mut between = 0;
+    for second in 21..60 {
+        sim.run_until(secs(second));
+        let is_running = first(&sim)["state"]["running"].is_object();
+        let is_between = sim.node.pods().any(PodState::is_replacing_a_run);
+        assert_ne!(is_running, is_between, "after {second} s");
+        assert_eq!((&ready(&sim)["status"], &ready(&sim)["lastTransitionTime"]), (&"True".into(), &since));
+        between += usize::from(is_between);
+    }
+    assert!(between > 0 && first(&sim)["restartCount"] == 1);
+    // No other run follows that of a pod that is deleted meanwhile.
+    set_image(&mut sim, "app", "app:3");
+    let mut second = 60;
+    while !sim.node.pods().any(PodState::is_replacing_a_run) {
+        second += 1;
+        assert!(second < 100);
+        sim.run_until(secs(second));
+    }
+    sim.unwant(&uid(), None);
+    sim.run_until(secs(second));
+    assert!(!sim.node.pods().any(PodState::is_replacing_a_run));
+}
+
+#[test]
 fn a_container_that_a_user_restarts_ends_and_begins_anew_whatever_the_policy_says() {
     for policy in [RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never] {
         let mut sim = Sim::new(pod(policy).with([container("app"), container("other")]), |_, _| Fate::Runs);
