@@ -280,8 +280,7 @@ impl Board {
     ) -> Outcome {
         let mut wait = Wait::new(Instant::now());
         while !condition(self)? {
-            let length = fs::metadata(&self.console).map_or(0, |console| console.len());
-            if let Some(why) = wait.is_over(Instant::now(), length) {
+            if let Some(why) = wait.is_over(Instant::now(), news(&self.console()?)) {
                 return Err(self.failed(&format!("no {what}: {why}")));
             }
             if let Some(status) = self.emulator.try_wait()? {
@@ -354,8 +353,8 @@ impl Board {
 /// The wait for a condition, which ends when the board makes no progress any more.
 struct Wait {
     begun: Instant,
-    /// The length of the console's output, and when it was seen first.
-    console: (u64, Instant),
+    /// The number of [`news`] on the console, and when it was seen first.
+    console: (usize, Instant),
 }
 
 impl Wait {
@@ -363,8 +362,8 @@ impl Wait {
         Wait { begun: now, console: (0, now) }
     }
 
-    /// Why the wait is over, if it is, given the length of the console's output.
-    fn is_over(&mut self, now: Instant, console: u64) -> Option<String> {
+    /// Why the wait is over, if it is, given the number of [`news`] on the console.
+    fn is_over(&mut self, now: Instant, console: usize) -> Option<String> {
         if self.console.0 != console {
             self.console = (console, now);
         }
@@ -374,6 +373,16 @@ impl Wait {
         (now - self.begun > LONGEST)
             .then(|| format!("not in {LONGEST:?}, and the console still shows new lines"))
     }
+}
+
+/// The number of lines on the console that show progress. Those of the SSH server do not: a condition that asks the board
+/// over SSH makes one with each attempt.
+fn news(console: &str) -> usize {
+    let is_of_ssh = |line: &str| {
+        let process = line.strip_prefix('[').and_then(|rest| rest.split_once("] "));
+        process.is_some_and(|(process, _)| process.parse::<u32>().is_ok())
+    };
+    console.lines().filter(|line| !is_of_ssh(line)).count()
 }
 
 impl Drop for Board {
@@ -390,7 +399,7 @@ mod tests {
     #[test]
     fn a_wait_lasts_as_long_as_the_console_shows_new_lines_but_not_for_ever() {
         let begun = Instant::now();
-        let at = |seconds| begun + Duration::from_secs(seconds);
+        let at = |seconds: usize| begun + Duration::from_secs(seconds as u64);
         let mut wait = Wait::new(begun);
         // A slow board, which writes a line every four minutes.
         assert!((1..6).all(|line| wait.is_over(at(line * 240), line).is_none()));
@@ -399,6 +408,15 @@ mod tests {
         assert_eq!(why, "the console has shown nothing new for 300s");
         let mut wait = Wait::new(begun);
         let over = (1..10_000).find(|second| wait.is_over(at(*second), *second).is_some());
-        assert_eq!(over, Some(LONGEST.as_secs() + 1));
+        assert_eq!(over, Some(LONGEST.as_secs() as usize + 1));
+    }
+
+    #[test]
+    fn attempts_to_log_in_are_no_progress_of_a_board() {
+        let console = "[    3.366749] EXT4-fs (vda4): mounted\nnodlet init: eth0: carrier on\n";
+        let attempts = "[826] Nov 29 04:19:46 Child connection from 10.0.2.2:57388\n\
+                        [826] Nov 29 04:19:47 Exit before auth from <10.0.2.2:57388>: (user 'root', 0 fails)\n";
+        assert_eq!(news(console), 2);
+        assert_eq!(news(&format!("{console}{attempts}")), 2);
     }
 }

@@ -175,6 +175,8 @@ pub(super) fn try_out(
     if kib < storage.medium_mib * 1024 {
         return Err(board.failed(&format!("the data partition did not grow with its medium: {free:?}")));
     }
+    // The kept copy is lost with the data partition.
+    write_identity(&board, &format!("name = gate-20\n{login}end\n"))?;
     drop(board);
 
     overwrite(&medium.file, data, storage.medium_mib * 2 * MIB - data - MIB)?;
