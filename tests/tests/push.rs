@@ -430,7 +430,7 @@ fn verbs_of_the_machine_act_on_the_board() {
 fn what_a_power_cut_left_of_the_record_of_a_push_is_removed_at_the_start() {
     let mut device = Device::start();
     device.stop_agent();
-    let left = device.path("/var/lib/nodlet/push/redo.new");
+    let left = device.path("/var/lib/nodlet/push/.redo.json.new");
     fs::create_dir_all(left.parent().expect("it has one")).expect("the root can be written to");
     fs::write(&left, "{").expect("the root can be written to");
     device.start_agent();

@@ -31,8 +31,8 @@ pub const FINISH: &str = "finish";
 /// The name of the record of a push in progress, in the directory of pushes.
 pub const REDO: &str = "redo.json";
 
-/// The name of the record while it is written. A power cut may leave it.
-pub const REDO_NEW: &str = "redo.new";
+/// The name of the record while [`crate::durable::replace`] writes it. A power cut may leave it.
+pub const REDO_NEW: &str = ".redo.json.new";
 
 /// The protocol of the upgraded connection. The process that receives the push reports its protocol versions.
 pub const PROTOCOL: &str = "nodlet-push";

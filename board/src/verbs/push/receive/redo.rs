@@ -9,14 +9,14 @@
 //! Whoever opens the spool finishes the record in it: the next push, or a process that the agent starts if it
 //! finds one. The record must never be written without the spool's lock.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use nodlet_core::sorted::SortedMap;
 use nodlet_kube::manifest::Validation;
 use nodlet_rootfs::{Digest, Store, StoreSnapshot};
+use nodlet_runtime::durable::{self, Fault, Step};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ use crate::verbs::files::Object;
 /// The record's file name in the spool, from `push`. The agent looks for it when it starts.
 pub(super) use nodlet_runtime::api::push::REDO;
 
-/// The temporary name of a record or restored file while it is written.
+/// The temporary name of the record while it is written.
 use nodlet_runtime::api::push::REDO_NEW as NEW;
 
 const FORMAT: u32 = 1;
@@ -134,20 +134,15 @@ impl Redo {
 
     /// Writes the record durably. If that fails, the previous one remains.
     pub(super) fn write(&self, spool: &Path) -> io::Result<()> {
-        replace(spool, &spool.join(REDO), &serde_json::to_vec(self)?)
+        durable::replace(&spool.join(REDO), &serde_json::to_vec(self)?, &Flash, None)
     }
 
     /// Removes the record: the push is completed.
     pub(super) fn remove(spool: &Path) -> io::Result<()> {
-        step()?;
-        match fs::remove_file(spool.join(REDO)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            removed => removed?,
-        }
-        sync_directory(spool)
+        durable::remove(&spool.join(REDO), &Flash)
     }
 
-    /// Removes the part of a record or restored file that a power cut left. The spool's lock must be held.
+    /// Removes the part of a record that a power cut left. The spool's lock must be held.
     pub(super) fn clean(spool: &Path) -> io::Result<()> {
         step()?;
         match fs::remove_file(spool.join(NEW)) {
@@ -277,13 +272,9 @@ fn put_back(places: Places<'_>, name: &str, text: Option<&str>) -> io::Result<()
     let path: PathBuf = places.applied.join(name);
     match (text, read(&path)?) {
         (Some(text), Some(now)) if text == now => Ok(()),
-        (Some(text), _) => replace(places.spool, &path, text.as_bytes()),
+        (Some(text), _) => durable::replace(&path, text.as_bytes(), &Flash, None),
         (None, None) => Ok(()),
-        (None, Some(_)) => {
-            step()?;
-            fs::remove_file(&path)?;
-            sync_directory(places.applied)
-        }
+        (None, Some(_)) => durable::remove(&path, &Flash),
     }
 }
 
@@ -296,23 +287,13 @@ fn read(path: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// Replaces a file atomically. The new file is written in the spool, which is on the same file system.
-fn replace(spool: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let new = spool.join(NEW);
-    step()?;
-    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    step()?;
-    file.write_all(bytes)?;
-    step()?;
-    file.sync_all()?;
-    step()?;
-    fs::rename(&new, path)?;
-    step()?;
-    path.parent().map_or(Ok(()), sync_directory)
-}
+/// The steps of durable changes, in which tests cut the power.
+struct Flash;
 
-fn sync_directory(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
+impl Fault for Flash {
+    fn step(&self, _: Step, _: &Path) -> io::Result<()> {
+        step()
+    }
 }
 
 fn name_of(validation: Validation) -> &'static str {
