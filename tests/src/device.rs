@@ -45,6 +45,7 @@ pub struct Device {
     replays: bool,
     run: Option<Mount>,
     disk: Option<Mount>,
+    is_disk_broken: bool,
     arguments: Vec<String>,
     /// Variables that are set in the environment of the agent.
     environment: Vec<(String, OsString)>,
@@ -70,6 +71,19 @@ impl Mount {
         let none = None::<&str>;
         nix::mount::mount(none, &self.path, none, nix::mount::MsFlags::MS_REMOUNT | flags, Some(options))
             .expect("a tmpfs can be remounted");
+    }
+}
+
+/// Checks an ext4 file system that is not mounted, as process 1 does at a boot.
+fn check_file_system(path: &Path) {
+    let check = |how: &[&str]| {
+        let checked = Command::new("e2fsck").args(how).arg(path).output().expect("e2fsck is installed");
+        // The bits 1 and 2 report repairs.
+        (checked.status.code().is_some_and(|code| code & !3 == 0), checked)
+    };
+    if !check(&["-p"]).0 {
+        let (is_whole, checked) = check(&["-y"]);
+        assert!(is_whole, "the file system is damaged: {checked:?}");
     }
 }
 
@@ -165,6 +179,7 @@ impl Device {
             replays: true,
             run: None,
             disk: None,
+            is_disk_broken: false,
             arguments: Vec::new(),
             environment: Vec::new(),
             etc: None,
@@ -323,16 +338,17 @@ impl Device {
 
     /// Mounts a copy of a disk at `/var` as process 1 does at a boot: it is checked first.
     pub fn run_on_a_copy(&mut self, image: &Path) {
-        let check = |how: &[&str]| {
-            let checked = Command::new("e2fsck").args(how).arg(image).output().expect("e2fsck is installed");
-            // The bits 1 and 2 report repairs.
-            (checked.status.code().is_some_and(|code| code & !3 == 0), checked)
-        };
-        if !check(&["-p"]).0 {
-            let (is_whole, checked) = check(&["-y"]);
-            assert!(is_whole, "the file system is damaged: {checked:?}");
-        }
+        check_file_system(image);
         self.mount_disk(&["-o", "loop,noatime", &image.display().to_string()]);
+    }
+
+    /// Makes ext4 find an error on the disk of `/var`, which was mounted with `errors=remount-ro`: it accepts no more
+    /// writes. After [`Device::cut_power`], it is checked and accepts them again.
+    pub fn break_disk(&mut self) {
+        self.is_disk_broken = true;
+        let device = mounted_device(&self.disk.as_ref().expect("there is a disk").path);
+        let name = device.rsplit('/').next().unwrap_or_default();
+        fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "a test").expect("it is ext4");
     }
 
     /// Unmounts the disk of `/var`.
@@ -460,6 +476,9 @@ impl Device {
         leftovers::sweep(&self.root);
         fs::remove_dir_all(self.path("/run")).expect("the agent has run");
         if let Some((_held, device)) = disk {
+            if std::mem::take(&mut self.is_disk_broken) {
+                check_file_system(Path::new(&device));
+            }
             let status = Command::new("mount").arg(device).arg(self.path("/var")).status();
             assert!(status.is_ok_and(|status| status.success()), "the disk is mounted again");
         }

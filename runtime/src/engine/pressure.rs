@@ -13,11 +13,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use nix::sys::statvfs::{FsFlags, Statvfs, statvfs};
+use nix::sys::statvfs::{FsFlags, Statvfs, fstatvfs};
 use nodlet_core::facts::{Observation, PodIndex, PodUsage, Starved, StorageScope};
 use nodlet_core::pressure::{Level, Met, RecordsDisk, Signal, StarvedResource};
 use nodlet_core::time::Instant;
 use nodlet_host::cgroup::Usage;
+use nodlet_host::mounts::mount_of;
 use nodlet_host::usage::Unit;
 use nodlet_registry::NodeEvent;
 use smol::Async;
@@ -145,9 +146,10 @@ async fn levels(shell: Rc<Shell>) -> Vec<(Signal, Level)> {
     let records_path = records.clone();
     let disks = shell.stores.storage.run(move || {
         let disks = [Some(&records), images.first()].map(|path| path.and_then(|path| disk(path)));
-        let broken = disks[0].as_ref().is_some_and(is_read_only);
+        let broken = disks[0].as_ref().is_some_and(|disk| disk.is_read_only);
         // A read-only file system cannot fill up.
-        let [of_nodes, of_images] = disks.map(|disk| disk.filter(|disk| !is_read_only(disk)));
+        let [of_nodes, of_images] =
+            disks.map(|disk| disk.filter(|disk| !disk.is_read_only).map(|disk| disk.statistics));
         let levels = [
             (Signal::NodeFs, of_nodes.as_ref().map(bytes)),
             (Signal::NodeFsInodes, of_nodes.as_ref().map(inodes)),
@@ -178,13 +180,20 @@ impl Shell {
     }
 }
 
-/// The file system of a directory, which may not exist yet.
-fn disk(path: &Path) -> Option<Statvfs> {
-    path.ancestors().find_map(|directory| statvfs(directory).ok())
+/// A file system.
+struct Disk {
+    statistics: Statvfs,
+    is_read_only: bool,
 }
 
-fn is_read_only(disk: &Statvfs) -> bool {
-    disk.flags().contains(FsFlags::ST_RDONLY)
+/// The file system of a directory, which may not exist yet.
+fn disk(path: &Path) -> Option<Disk> {
+    let directory = path.ancestors().find_map(|directory| File::open(directory).ok())?;
+    let statistics = fstatvfs(&directory).ok()?;
+    // The flag is not set when ext4 has found an error.
+    let is_read_only = statistics.flags().contains(FsFlags::ST_RDONLY)
+        || mount_of(&directory).ok().flatten().is_some_and(|mount| mount.is_read_only);
+    Some(Disk { statistics, is_read_only })
 }
 
 #[allow(clippy::unnecessary_cast, reason = "the types differ between architectures")]

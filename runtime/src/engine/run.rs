@@ -224,7 +224,9 @@ pub(super) async fn start(
     let made = made.and_then(|()| write_facts(&shell.paths, &wanted, attempt, &image_facts));
     if let Err(error) = made {
         let _ = leaf.remove();
-        return Err(create(&error));
+        let (files, why) = (shell.paths.pod(&wanted.pod.uid.0), nodlet_host::error::chain(&error));
+        let message = format!("failed to make the container's files below {}: {why}", files.display());
+        return Err(failure(StartFailureReason::CreateContainerError, message));
     }
     let key = (container.name.clone(), attempt.number);
     if sandbox.runs.borrow().contains_key(&key) {

@@ -54,6 +54,12 @@ fn file_system(place: &str, mount: Option<&Mount>) -> Check {
             "Mount a writable file system at var/lib/nodlet below the root, or set another root with --root.",
         );
     }
+    if mount.has("emergency_ro") {
+        return new(Verdict::Missing).because(
+            "The file system has found an error and accepts no more writes: running pods go on, and no container starts.",
+            "Reboot the machine, so that the file system is checked; replace a card on which this happens again.",
+        );
+    }
     match mount.kind.as_str() {
         "tmpfs" | "ramfs" => new(Verdict::Warning).because(
             "Pods run; images, applied pods and volumes are lost at a reboot, and take memory.",
@@ -276,6 +282,7 @@ mod tests {
         for (kind, options, expected) in [
             ("ext4", "rw,relatime", Verdict::Ok),
             ("ext4", "ro", Verdict::Missing),
+            ("ext4", "rw,emergency_ro", Verdict::Missing),
             ("tmpfs", "rw", Verdict::Warning),
             ("nfs4", "rw", Verdict::Warning),
         ] {

@@ -1,0 +1,100 @@
+//! A card that accepts no writes any more while pods run: the agent and its pods go on, whoever asks for a change gets the
+//! reason, and after a reboot with a card that works again nothing runs twice or is lost.
+
+use nodlet_tests::{Device, demo_archive, manifest};
+
+/// A device whose `/var` is an ext4 file system, with an applied pod.
+fn device() -> Device {
+    let mut device = Device::new();
+    device.run_on_a_disk_of(64, "mkfs.ext4", &[], "errors=remount-ro");
+    device.start_agent();
+    device.load_image(demo_archive());
+    let text = manifest::pod("web", "print up then sleep");
+    device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+    device.pod("web").wait_log("app", "up");
+    device
+}
+
+/// The status of the Node's condition `ReadonlyFilesystem`; empty if the Node lacks it.
+fn condition(device: &Device) -> String {
+    let node = device.get("/api/v1/nodes").expect("nodes")["items"][0].clone();
+    let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let found = conditions.iter().find(|one| one["type"] == "ReadonlyFilesystem");
+    found.and_then(|one| one["status"].as_str()).unwrap_or_default().to_owned()
+}
+
+/// Requires that the pod goes on, that the board says what is wrong, and that changes are refused with the reason.
+fn require_reading_only(device: &Device) {
+    assert_eq!(condition(device), "True");
+    assert!(device.nodlet(["get", "events"]).ok().contains("FilesystemIsReadOnly"));
+    let text = manifest::pod("new", "sleep");
+    for refused in [
+        device.nodlet_with_input(["apply", "-f", "-"], &text).refused(),
+        device.nodlet(["delete", "pod", "web"]).refused(),
+    ] {
+        assert!(refused.contains("/var/lib/nodlet/manifests/default_"), "{refused}");
+        assert!(refused.contains("Read-only file system"), "{refused}");
+    }
+    assert!(device.pod("web").is_ready());
+    assert_eq!(device.pod("web").exec("app", ["/bin/demo", "print", "here"]).ok(), "here\n");
+}
+
+#[test]
+fn pods_go_on_when_ext4_finds_an_error_and_are_what_they_were_after_a_reboot() {
+    let mut device = device();
+    // Each run of a container leaves a mark on another file system.
+    let (inside, shared) = device.shared("/shared");
+    let mounts = "volumeMounts: [{name: shared, mountPath: /shared}]\n";
+    let volume = format!("volumes: [{{name: shared, hostPath: {{path: {inside}}}}}]\n");
+    for (name, policy) in [("once", "Never"), ("again", "Always")] {
+        let steps = format!("append /shared/{name} x then wait /shared/end-{name}");
+        let spec = format!("restartPolicy: {policy}\n{volume}");
+        let container = manifest::container("app", &steps, mounts);
+        device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod_of(name, &[container], &spec)).ok();
+    }
+    device.write_manifest("file.yaml", &manifest::pod("file", "sleep"));
+    for name in ["once", "again", "file"] {
+        device.pod(name).wait_ready();
+    }
+    let runs = |name: &str| std::fs::read_to_string(shared.join(name)).expect("it has run").lines().count();
+    let (uid, log) = (device.pod("web").uid(), device.pod("web").logs("app"));
+
+    device.break_disk();
+    require_reading_only(&device);
+    // A container that ends is not started anew without a record, and a pod that is removed is ended. Its phase stays what
+    // is durable.
+    for name in ["once", "again"] {
+        std::fs::write(shared.join(format!("end-{name}")), "").expect("another file system");
+    }
+    device.remove_manifest("file.yaml");
+    device.wait_for("the reason", || {
+        let events = device.pod("again").events();
+        events.iter().any(|event| event.contains("/var/lib/nodlet/pods/") && event.contains("Read-only"))
+    });
+    for name in ["once", "file"] {
+        device.wait_for(&format!("the end of {name}"), || {
+            device.pod(name).container("app").state() == "terminated"
+        });
+    }
+    // The agent is replaced, or ends by itself.
+    device.kill_agent();
+    device.start_agent();
+    require_reading_only(&device);
+    assert_eq!((runs("once"), runs("again")), (1, 1));
+    assert_eq!(device.pod("web").container("app").restart_count(), 0);
+
+    std::fs::remove_file(shared.join("end-again")).expect("it is there");
+    device.cut_power();
+    device.start_agent();
+    for name in ["web", "again"] {
+        device.pod(name).wait_ready();
+    }
+    assert_eq!(condition(&device), "");
+    assert_eq!((device.pod("web").uid(), device.pod("web").logs("app")), (uid, log));
+    assert_eq!((runs("once"), runs("again")), (1, 2));
+    assert_ne!(device.pod("once").phase(), "Running");
+    let names = device.nodlet(["get", "pods", "-o", "name"]).ok();
+    assert!(!names.contains("file") && !names.contains("new"), "{names}");
+    device.nodlet(["delete", "pod", "web"]).ok();
+    device.pod("web").wait_gone();
+}
