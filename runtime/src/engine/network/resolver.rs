@@ -43,7 +43,10 @@ pub(in crate::engine) fn follow(shell: &Rc<Shell>) {
             };
             if let Err(error) = watched {
                 let file = pod_files::RESOLV_CONF;
-                log::warn!("failed to watch {file}: {error}; pods keep their current file until then");
+                let wait = RETRY.as_secs();
+                log::warn!(
+                    "failed to watch {file}: {error}; trying again in {wait} s, and pods keep their current file until then"
+                );
                 smol::Timer::after(RETRY).await;
             }
         }
