@@ -86,7 +86,7 @@ use nodlet_host::reserve::Reserve;
 use nodlet_registry::objects::Objects;
 use nodlet_registry::{Events, NodeEvent, Registry, Wanted, excessive_reservations};
 
-pub use crate::pod_files::ClusterDns;
+pub use crate::pod_files::{ClusterDns, RESOLV_CONF};
 pub use config::Config;
 pub use error::EngineError;
 use exec::Execs;

@@ -94,6 +94,51 @@ fn a_pod_in_the_hosts_network_is_called_as_the_machine_whatever_the_node_is_call
 }
 
 #[test]
+fn nameservers_of_the_machine_that_a_pod_cannot_reach_are_omitted_with_an_event() {
+    let mut device = Device::new();
+    let file = device.path("/machine.conf");
+    std::fs::write(&file, "nameserver fe80::1%eth0\nnameserver 127.0.0.1\n").expect("it can be written");
+    device.agent_arguments(["--resolv-conf", file.to_str().expect("the path is text")]);
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    device.write_manifest("own.yaml", &manifest::pod("own", "sleep"));
+    device.write_manifest("host.yaml", &manifest::pod_with("host", "sleep", "hostNetwork: true"));
+    let (own, host) = (device.pod("own"), device.pod("host"));
+    own.wait_ready();
+    host.wait_ready();
+    let servers =
+        |pod: &nodlet_tests::TestPod<'_>| pod.exec("app", ["/bin/demo", "cat", "/etc/resolv.conf"]).ok();
+    assert_eq!(servers(&own), "");
+    assert_eq!(servers(&host), "nameserver fe80::1%eth0\nnameserver 127.0.0.1\n");
+    let omitted = "DNSConfigForming: Nameservers of the node that the pod cannot reach have been omitted: fe80::1%eth0 \
+                   (link-local), 127.0.0.1 (loopback of the machine); ";
+    let events = |pod: &nodlet_tests::TestPod<'_>| {
+        let events = pod.events();
+        events.into_iter().filter(|event| event.starts_with("DNSConfigForming")).collect::<Vec<_>>()
+    };
+    let advice = "no nameserver is left: name one in dnsConfig.nameservers of the pod, or in a file for nodlet agent \
+                  --resolv-conf";
+    assert_eq!(events(&own), [format!("{omitted}{advice}")]);
+    assert!(events(&host).is_empty(), "{:?}", events(&host));
+
+    // A change is followed, and reported once.
+    std::fs::write(&file, "nameserver fe80::1%eth0\nnameserver 127.0.0.1\nnameserver 192.0.2.1\n")
+        .expect("it can be written");
+    device.wait_for("the pod's file to follow", || servers(&own) == "nameserver 192.0.2.1\n");
+    device.wait_for("an event about the change", || events(&own).len() == 2);
+    let applied = format!("{omitted}the applied nameserver line is: 192.0.2.1");
+    assert!(events(&own).contains(&applied), "{:?}", events(&own));
+
+    // An agent without a file, as a kubelet with an empty --resolv-conf.
+    device.stop_agent();
+    device.agent_arguments(["--resolv-conf", ""]);
+    device.start_agent();
+    let (own, host) = (device.pod("own"), device.pod("host"));
+    device.wait_for("the pod's file to follow", || servers(&own) == "search .\nnameserver 127.0.0.1\n");
+    assert!(events(&host).is_empty(), "{:?}", events(&host));
+}
+
+#[test]
 fn host_network_is_the_hosts_and_has_no_address_of_its_own() {
     let device = Device::start();
     device.write_manifest("host.yaml", &manifest::pod_with("host", "sleep", "hostNetwork: true"));

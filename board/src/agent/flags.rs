@@ -17,7 +17,7 @@ use nodlet_host::cgroup::PodPidsLimit;
 use nodlet_kube::manifest::{AllowedAnnotations, check_label, is_node_name, node_name_of};
 use nodlet_runtime::api::CONNECTIONS;
 use nodlet_runtime::container_config::LogLimits;
-use nodlet_runtime::engine::{ClusterDns, Config, EVENTS};
+use nodlet_runtime::engine::{ClusterDns, Config, EVENTS, RESOLV_CONF};
 
 use super::{limits, shutdown};
 use crate::arguments::duration::go_duration;
@@ -33,6 +33,7 @@ pub(super) struct Options {
     cluster_cidrs: Vec<(IpAddr, u8)>,
     no_node_routes: bool,
     dns: ClusterDns,
+    resolv_conf: Option<PathBuf>,
     pod_pids_limit: PodPidsLimit,
     allowed_annotations: AllowedAnnotations,
     allowed_sysctls: Vec<String>,
@@ -94,6 +95,14 @@ impl Options {
                         return Err(refused(&name, &value, "a domain like cluster.local"));
                     }
                     options.dns.domain = value;
+                }
+                Flag::Long(name) if name == "resolv-conf" => {
+                    let file = PathBuf::from(parser.value()?);
+                    if !file.as_os_str().is_empty() && !file.is_absolute() {
+                        let why = "the absolute path of a file, or empty for none";
+                        return Err(refused(&name, &file.display().to_string(), why));
+                    }
+                    options.resolv_conf = Some(file);
                 }
                 Flag::Long(name) if name == "pod-pids-limit" => {
                     options.pod_pids_limit = pod_pids_limit(&mut parser)?;
@@ -302,6 +311,8 @@ pub(super) fn config(root: &Path, options: Options, down: bool) -> Result<Config
         cluster_cidrs: options.cluster_cidrs,
         node_routes: !options.no_node_routes,
         dns: options.dns,
+        resolv_conf: Some(options.resolv_conf.unwrap_or_else(|| RESOLV_CONF.into()))
+            .filter(|file| !file.as_os_str().is_empty()),
         pod_pids_limit: options.pod_pids_limit,
         allowed_annotations: options.allowed_annotations,
         allowed_sysctls: options.allowed_sysctls,
@@ -370,6 +381,9 @@ mod tests {
         let fencing = |line| parse(line).map(|options| options.fencing_period).ok();
         assert_eq!(fencing("--fencing-period 40s"), Some(Some(Duration::from_secs(40))));
         assert_eq!((fencing("--fencing-period 0"), fencing("")), (Some(None), Some(None)));
+        let resolv_conf = |line| parse(line).ok().and_then(|options| options.resolv_conf);
+        assert_eq!(resolv_conf("--resolv-conf=/run/dns"), Some(PathBuf::from("/run/dns")));
+        assert_eq!((resolv_conf("--resolv-conf="), resolv_conf("")), (Some(PathBuf::new()), None));
         assert!(parse("--sync-every 6h --kubelet-port 10250").is_err());
         assert!(parse("--fencing-period 5m --sync-every 6h").is_err());
         assert!(parse("--sync-every 6h --kubelet-port 0").is_ok());
@@ -391,6 +405,7 @@ mod tests {
             ("--node-name A_b", "--node-name"),
             ("--node-name=../x", "--node-name"),
             ("--node-name=", "--node-name"),
+            ("--resolv-conf resolv.conf", "--resolv-conf"),
             ("--pod-pids-limit=-2", "--pod-pids-limit"),
             ("--pod-pids-limit 0", "--pod-pids-limit"),
             ("--allowed-annotations rtprio.nodlet.dev,cdi.k8s.io/cams", "--allowed-annotations"),

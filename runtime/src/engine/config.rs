@@ -29,6 +29,8 @@ pub struct Config {
     pub node_routes: bool,
     /// The DNS of the cluster.
     pub dns: ClusterDns,
+    /// The file with the name servers and search domains for pods; `None` for none. The kubelet's `--resolv-conf`.
+    pub resolv_conf: Option<PathBuf>,
     /// Whether pods reach other machines under the address of this one.
     pub masquerade: bool,
     /// Processes that each pod may have.

@@ -206,11 +206,11 @@ pub(super) async fn start(
     let directory = shell.paths.pod(&wanted.pod.uid.0);
     let (upper, work) = (config.upper_dir.clone(), config.work_dir.clone());
     let message = config.termination_message.as_ref().map(|message| message.file.clone());
-    let looked = directory.clone();
+    let (looked, resolv_conf) = (directory.clone(), shell.config.resolv_conf.clone());
     let made = shell.stores.storage.run(move || {
         container_config::run_files::make_run_directories(&upper, &work)?;
         message.map_or(Ok(()), |file| container_config::run_files::make_termination_file(&file))?;
-        Ok(PodFiles::are_missing(&looked).then(NodeFiles::read))
+        Ok(PodFiles::are_missing(&looked).then(|| NodeFiles::read(resolv_conf.as_deref())))
     });
     let made = match made.await {
         Ok(Some(node)) => {

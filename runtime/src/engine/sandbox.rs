@@ -25,7 +25,7 @@ use nodlet_supervisor::client::{self, Supervisor, SupervisorError, SupervisorEve
 use super::exec::Execs;
 use super::handles::Sandbox;
 use super::machine::Machine;
-use super::network::{cluster_network, firewall};
+use super::network::{cluster_network, firewall, resolver};
 use super::{SUPERVISOR_END, Shell, cleanup, devices, handover_files, reports, this_node, volumes};
 
 /// Time within which supervisor and namespaces must be ready. Nothing is written to flash for them. One that hangs
@@ -236,19 +236,16 @@ async fn make_on(
         firewall::follow(shell, connected.map_err(Failure::sandbox)?);
     }
     let host_name = pod_files::host_name().map_err(Failure::sandbox)?;
-    let node = shell.stores.storage.run(NodeFiles::read).await;
+    let file = shell.config.resolv_conf.clone();
+    let node = shell.stores.storage.run(move || NodeFiles::read(file.as_deref())).await;
     let (files, left_out) = pod_files::texts(pod, (ip, ipv6), &host_name, &node, &shell.config.dns);
     let on_disk = shell.paths.pod(uid);
     shell.stores.storage.run(move || files.write(&on_disk)).await.map_err(Failure::sandbox)?;
-    let emit = |reason: &'static str, message: String| {
-        let event = Event { container: None, warning: true, reason: reason.into(), message: message.into() };
-        shell.publication.emit(wanted, &event);
-    };
-    for message in left_out {
-        emit("DNSConfigForming", message);
-    }
+    resolver::report_left_out(shell, wanted, left_out);
     if let Some(message) = cluster_network::missing_dns(shell, wanted) {
-        emit("MissingClusterDNS", message);
+        let reason = "MissingClusterDNS".into();
+        let event = Event { container: None, warning: true, reason, message: message.into() };
+        shell.publication.emit(wanted, &event);
     }
     let cgroup = shell.machine.cgroups.pod(pod).map_err(Failure::sandbox)?;
     let mut network = ip.map(|ip| shell.machine.network.borrow().config(&pod.uid, ip));

@@ -13,7 +13,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+use nodlet_core::facts::Event;
 use nodlet_core::sorted::SortedMap;
+use nodlet_registry::Wanted;
 use smol::Async;
 
 use crate::pod_files::{self, NodeFiles};
@@ -31,8 +33,12 @@ const RETRY: Duration = Duration::from_secs(60);
 pub(in crate::engine) fn follow(shell: &Rc<Shell>) {
     let (shell, executor) = (shell.clone(), shell.clone());
     executor.tasks.spawn(async move {
+        let Some(file) = shell.config.resolv_conf.clone() else {
+            return renew_resolv_confs(&shell).await;
+        };
         loop {
-            let begun = shell.stores.storage.run(Watch::begin).await;
+            let watched = file.clone();
+            let begun = shell.stores.storage.run(move || Watch::begin(&watched)).await;
             let watched = match begun.and_then(Watch::awaited) {
                 Ok(watch) => {
                     // After it is watched, so that no change falls between.
@@ -42,8 +48,7 @@ pub(in crate::engine) fn follow(shell: &Rc<Shell>) {
                 Err(error) => Err(error),
             };
             if let Err(error) = watched {
-                let file = pod_files::RESOLV_CONF;
-                let wait = RETRY.as_secs();
+                let (file, wait) = (file.display(), RETRY.as_secs());
                 log::warn!(
                     "failed to watch {file}: {error}; trying again in {wait} s, and pods keep their current file until then"
                 );
@@ -62,7 +67,7 @@ struct Watch<I = Async<Inotify>> {
 
 impl Watch<Inotify> {
     /// Adds the watches. Runs on the storage thread, since it reads directories on flash.
-    fn begin() -> io::Result<Watch<Inotify>> {
+    fn begin(file: &Path) -> io::Result<Watch<Inotify>> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         let what = AddWatchFlags::IN_CLOSE_WRITE
             | AddWatchFlags::IN_MOVED_TO
@@ -73,7 +78,7 @@ impl Watch<Inotify> {
             | AddWatchFlags::IN_MOVE_SELF
             | AddWatchFlags::IN_ONLYDIR;
         let mut names: SortedMap<WatchDescriptor, Vec<OsString>> = SortedMap::new();
-        for file in pod_files::resolv_conf_sources() {
+        for file in pod_files::resolv_conf_sources(file) {
             for (directory, name) in way(file) {
                 // Removed meanwhile: the watch of its parent reports a replacement.
                 if let Ok(watch) = inotify.add_watch(&directory, what) {
@@ -134,27 +139,39 @@ fn way(file: &Path) -> Vec<(PathBuf, OsString)> {
 /// Rewrites the file of each pod whose content would differ now.
 async fn renew_resolv_confs(shell: &Shell) {
     let (paths, storage) = (&shell.paths, &shell.stores.storage);
-    let node = storage.run(NodeFiles::read).await;
+    let file = shell.config.resolv_conf.clone();
+    let node = storage.run(move || NodeFiles::read(file.as_deref())).await;
     let of_pod = |entry: &PodShell| {
-        let pod = &entry.wanted.pod;
-        let name = format!("{}/{}", pod.namespace, pod.name);
+        let wanted = entry.wanted.clone();
+        let uid = &wanted.pod.uid.0;
         // Agents before 2026-11-22 put the file into the second directory.
-        let places = [paths.pod(&pod.uid.0), paths.run_pod(&pod.uid.0)];
-        Some((name, places, pod_files::new_resolv_conf(pod, &node, &shell.config.dns)?))
+        let places = [paths.pod(uid), paths.run_pod(uid)];
+        let (text, left_out) = pod_files::new_resolv_conf(&wanted.pod, &node, &shell.config.dns)?;
+        Some((wanted, left_out, (places, text)))
     };
-    let wanted: Vec<_> = shell.pods.borrow().values().filter_map(of_pod).collect();
-    let written = storage.run(move || {
-        for (pod, places, text) in wanted {
-            for directory in places {
-                match pod_files::renew_resolv_conf(&directory, &text) {
-                    Ok(false) => {}
-                    Ok(true) => log::info!("{pod}: updated resolv.conf from the machine"),
-                    Err(error) => log::warn!("failed to write resolv.conf of {pod}: {error}"),
-                }
-            }
+    let renewed: Vec<_> = shell.pods.borrow().values().filter_map(of_pod).collect();
+    for (wanted, left_out, (places, text)) in renewed {
+        let written = storage
+            .run(move || places.map(|directory| pod_files::renew_resolv_conf(&directory, &text)))
+            .await;
+        let pod = format!("{}/{}", wanted.pod.namespace, wanted.pod.name);
+        if let Some(error) = written.iter().find_map(|written| written.as_ref().err()) {
+            log::warn!("failed to write resolv.conf of {pod}: {error}");
         }
-    });
-    written.await;
+        if written.iter().any(|written| written.as_ref().is_ok_and(|changed| *changed)) {
+            log::info!("{pod}: updated resolv.conf from the machine");
+            report_left_out(shell, &wanted, left_out);
+        }
+    }
+}
+
+/// Reports what was omitted from a pod's resolv.conf, with the event of a kubelet.
+pub(in crate::engine) fn report_left_out(shell: &Shell, wanted: &Wanted, left_out: Vec<String>) {
+    for message in left_out {
+        let reason = "DNSConfigForming".into();
+        let event = Event { container: None, warning: true, reason, message: message.into() };
+        shell.publication.emit(wanted, &event);
+    }
 }
 
 #[cfg(test)]
