@@ -16,6 +16,11 @@ pub fn seed() -> Seed {
 }
 
 impl Seed {
+    /// The generator with this seed.
+    pub fn new(number: u64) -> Seed {
+        Seed(number)
+    }
+
     /// The next random number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -133,21 +133,49 @@ pub(crate) fn check() -> Outcome {
 }
 
 fn check_steps(steps: &[Step]) -> Outcome {
+    let (profile, qemu) = of_this_machine()?;
+    try_out(&profile, &qemu, steps)
+}
+
+/// The emulated board with this machine's processor.
+fn of_this_machine() -> Result<(Profile, Qemu), Failure> {
     let host = targets::host()?.triple;
     for name in profile::known()? {
         let profile = profile::get(&name)?;
         if let (true, Some(qemu)) = (profile.target == host, &profile.qemu) {
-            return try_out(&profile, qemu, steps);
+            let qemu = qemu.clone();
+            return Ok((profile, qemu));
         }
     }
     Err(Failure(format!("no profile in board/profiles is for {host} and QEMU")))
 }
 
-fn try_out(profile: &Profile, qemu: &Qemu, steps: &[Step]) -> Outcome {
-    programs::provide(&qemu.program, &qemu.package)?;
-    for program in ["ssh", "ssh-keygen", "ssh-keyscan", "scp"] {
-        programs::provide(program, "openssh-client")?;
+/// Cuts the power of the emulated board with this machine's processor, on a medium that loses what was not flushed, and
+/// boots this many states of the medium, or those for which the minutes suffice.
+pub(crate) fn power_cuts(states: u64, seed: u64, minutes: Option<u64>) -> Outcome {
+    let (profile, qemu) = of_this_machine()?;
+    provide(&qemu)?;
+    let profile = &Profile { update: disk::update_rules(), ..profile };
+    let (directory, key, contents) = prepare_with_identity(profile, "power-cuts")?;
+    let image = build(profile, &contents, &directory)?;
+    let tried = disk::losses::try_out(profile, &qemu, &image, (&directory, &key), (states, seed, minutes));
+    // What a failure left can be booted again.
+    if tried.is_ok() {
+        disk::losses::clean(&directory);
     }
+    tried
+}
+
+/// Installs the emulator, and the programs for SSH.
+fn provide(qemu: &Qemu) -> Outcome {
+    programs::provide(&qemu.program, &qemu.package)?;
+    ["ssh", "ssh-keygen", "ssh-keyscan", "scp"]
+        .into_iter()
+        .try_for_each(|program| programs::provide(program, "openssh-client"))
+}
+
+fn try_out(profile: &Profile, qemu: &Qemu, steps: &[Step]) -> Outcome {
+    provide(qemu)?;
     let run = |(name, step): &Step| {
         let begun = Instant::now();
         eprintln!("{}: {name}", profile.name);
@@ -224,15 +252,20 @@ fn try_ssh(profile: &Profile, qemu: &Qemu) -> Outcome {
     use_over_ssh(profile, Board::boot(qemu, profile.memory_mib, &image, &directory, &key)?, &directory)
 }
 
-fn try_disk(profile: &Profile, qemu: &Qemu) -> Outcome {
-    let profile = &Profile { update: disk::update_rules(), ..profile.clone() };
-    let (directory, key, mut contents) = prepare(profile, "disk-test")?;
+/// Like [`prepare`], with the pod `baked`. The key belongs to the board's identity, not to the image.
+fn prepare_with_identity(profile: &Profile, step: &str) -> Result<(PathBuf, PathBuf, Contents), Failure> {
+    let (directory, key, mut contents) = prepare(profile, step)?;
     contents.pods.push(baked(&directory)?);
-    // The key belongs to the board's identity, not to the image.
     contents.ssh_keys.clear();
     let config = directory.join("nodlet.conf");
     fs::write(&config, disk::first_identity(&key)?)?;
     contents.config = Some(config);
+    Ok((directory, key, contents))
+}
+
+fn try_disk(profile: &Profile, qemu: &Qemu) -> Outcome {
+    let profile = &Profile { update: disk::update_rules(), ..profile.clone() };
+    let (directory, key, contents) = prepare_with_identity(profile, "disk-test")?;
     let image = build(profile, &contents, &directory)?;
     if image.disk.is_none() {
         eprintln!("{}: its profile names no disk: none is booted", profile.name);

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::task::{Failure, Outcome, run as run_command, target_dir, usage};
 use crate::toolchain::cargo;
-use crate::{commit, earlier, go, guest, mutants, setup};
+use crate::{boards, commit, earlier, go, guest, mutants, setup};
 
 /// How a subject is tested.
 enum Test {
@@ -71,6 +71,8 @@ const SUBJECTS: &[(&str, Test)] = &[
             &["--package", "nodlet-tests", "--test", "power_cuts", "--", "--ignored", "--test-threads=1"],
         ),
     ),
+    // This many states of a board's medium after a power cut, each of which the board boots.
+    ("board-power-cuts", Test::Sample(60, boards::power_cuts)),
     // Agent, supervisors and helpers, each killed at each of its steps.
     ("kills", Test::Parts(kills)),
     // Pods that are run by the binary of an earlier commit.

@@ -58,6 +58,11 @@ pub(super) fn flash(
 }
 
 impl Medium {
+    /// The medium in another place: a file, or what the emulator takes for one.
+    pub(super) fn at(&self, place: impl Into<PathBuf>) -> Medium {
+        Medium { file: place.into(), firmware: self.firmware.clone(), memory_mib: self.memory_mib }
+    }
+
     pub(super) fn resize(&self, bytes: u64) -> io::Result<()> {
         File::options().write(true).open(&self.file)?.set_len(bytes)
     }

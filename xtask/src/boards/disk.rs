@@ -17,6 +17,7 @@ use crate::profile::{Loader, Profile, Qemu, Update};
 use crate::task::{Failure, Outcome};
 use crate::{cross, targets};
 
+pub(super) mod losses;
 mod power_cuts;
 
 use power_cuts::{Moments, Pushed};
@@ -286,8 +287,13 @@ fn fill_and_damage(board: Board) -> Outcome {
 }
 
 fn wait_for_applied(board: &mut Board) -> Outcome {
-    board.wait_for("the applied pod to write its log", |board| {
-        Ok(text(&board.ssh("nodlet logs applied", "")?.stdout) == "applied\n")
+    wait_for_log(board, "applied", "applied\n")
+}
+
+/// Waits until a pod's log is this text.
+fn wait_for_log(board: &mut Board, pod: &str, log: &str) -> Outcome {
+    board.wait_for(&format!("{log:?} in the log of {pod}"), |board| {
+        Ok(text(&board.ssh(&format!("nodlet logs {pod}"), "")?.stdout) == log)
     })
 }
 

@@ -209,7 +209,7 @@ pub(super) struct Program {
 
 /// The first instruction of a broken program.
 #[derive(Clone, Copy)]
-enum Instruction {
+pub(super) enum Instruction {
     Illegal,
     Loop,
 }
@@ -255,7 +255,7 @@ impl Program {
     }
 
     /// This program with another first instruction: one that crashes, or one that loops.
-    fn begins_with(&self, instruction: Instruction) -> Result<Program, Failure> {
+    pub(super) fn begins_with(&self, instruction: Instruction) -> Result<Program, Failure> {
         let code: [&[u8]; 2] = match elf::read(&self.bytes)?.machine {
             elf::EM_X86_64 => [&[0x0f, 0x0b], &[0xeb, 0xfe]],
             elf::EM_AARCH64 => [&[0, 0, 0, 0], &[0, 0, 0, 0x14]],

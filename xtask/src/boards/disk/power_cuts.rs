@@ -40,8 +40,8 @@ const TRIAL: Duration = Duration::from_secs(9);
 const LOOK: Duration = Duration::from_millis(1);
 
 /// The name of the pushed image; `POD` is that of the pushed pod.
-const IMAGE: &str = "localhost/cut-off:1";
-const POD: &str = "cut-off";
+pub(super) const IMAGE: &str = "localhost/cut-off:1";
+pub(super) const POD: &str = "cut-off";
 
 /// Random moments.
 pub(super) struct Moments(std::vec::IntoIter<u8>);
@@ -144,6 +144,16 @@ impl Pushed {
         }
     }
 
+    /// Pushes until the pod is ready.
+    pub(super) fn push(&self, user: &User) -> Outcome {
+        let pushed = user.nodlet(&["push", &self.archive, &self.pod, "--wait=5m"])?;
+        let said = text(&pushed.stdout) + &text(&pushed.stderr);
+        if pushed.status.success() && said.ends_with(&format!("pod/{POD} ready\n")) {
+            return Ok(());
+        }
+        Err(Failure(format!("the push: {}: {said}", pushed.status)))
+    }
+
     /// Requires that either everything of the push exists and runs or nothing does, and pushes the same
     /// again.
     pub(super) fn require_whole_or_nothing(&self, board: &mut Board, user: &User, was_done: bool) -> Outcome {
@@ -163,11 +173,7 @@ impl Pushed {
         if has_pod {
             self.require_running(board)?;
         }
-        let again = user.nodlet(&["push", &self.archive, &self.pod, "--wait=5m"])?;
-        let said = text(&again.stdout) + &text(&again.stderr);
-        if !again.status.success() || !said.ends_with(&format!("pod/{POD} ready\n")) {
-            return Err(board.failed(&format!("the push after a power cut: {}: {said}", again.status)));
-        }
+        self.push(user).map_err(|Failure(why)| board.failed(&format!("after a power cut, {why}")))?;
         self.require_running(board)
     }
 
