@@ -29,6 +29,7 @@ mod erofs_image;
 mod layer;
 mod load;
 mod members;
+pub mod own_file;
 pub mod parcel;
 mod platform;
 mod reference;

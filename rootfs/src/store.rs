@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::{Document, ImageConfig};
 use crate::content::{Content, ContentError, is_in_memory};
+use crate::own_file;
 use crate::platform::Platform;
 use crate::reference::{Digest, Reference};
 
@@ -265,7 +266,7 @@ impl Store {
             .recursive(true)
             .mode(0o755)
             .create(&directory)
-            .and_then(|()| fs::write(&path, name))
+            .and_then(|()| own_file::write(&path, name))
             .map_err(|source| ContentError::new("create", &path, source))?;
         Ok(())
     }
@@ -296,7 +297,7 @@ impl Store {
         let mut names: Vec<String> = names_in(&directory)?
             .into_iter()
             .map(|holder| {
-                fs::read_to_string(directory.join(&holder))
+                own_file::read_to_string(&directory.join(&holder))
                     .ok()
                     .filter(|name| !name.is_empty())
                     .unwrap_or(holder)

@@ -2,9 +2,7 @@
 //! key of the file of `--encryption-key-file`. Files without encryption are read as they are, so that a board can begin
 //! to use a key at any time.
 
-use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nodlet_wire::tls::at_rest::{Keys, is_sealed};
@@ -79,11 +77,7 @@ impl AtRest {
 
 /// Reads a file of bounded size. Whatever else has its name must neither block the thread nor fill the memory.
 pub(crate) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
+    let file = nodlet_rootfs::own_file::open(path)?;
     let mut bytes = Vec::new();
     if file.take(MAX_FILE + 1).read_to_end(&mut bytes)? as u64 > MAX_FILE {
         return Err(io::Error::other("it is larger than 1 MiB"));
@@ -149,7 +143,7 @@ mod tests {
         read().expect_err("a link");
         std::fs::remove_file(&path).expect("removed");
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
-        assert_eq!(read(), Err("not a regular file".to_owned()));
+        assert_eq!(read(), Err("it is not a regular file: remove it".to_owned()));
         std::fs::remove_file(&path).expect("removed");
         std::fs::File::create(&path).and_then(|file| file.set_len(3 << 30)).expect("a large file");
         assert_eq!(read(), Err("it is larger than 1 MiB".to_owned()));

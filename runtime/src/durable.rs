@@ -8,6 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
 use nodlet_host::reserve::{Left, Reserve, Spare, is_full};
+use nodlet_rootfs::own_file;
 
 /// Injects failures of the card in tests: called before every write, sync, rename and removal.
 pub trait Fault: Send + Sync {
@@ -59,7 +60,7 @@ pub fn replace(
     reserve: Option<(&Reserve, Left)>,
 ) -> io::Result<()> {
     let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    if fs::read(path).is_ok_and(|old| old == bytes) {
+    if own_file::read(path).is_ok_and(|old| old == bytes) {
         // An earlier attempt that failed, or an agent that was killed, may have renamed the file without making
         // that durable. If it is durable, this writes nothing.
         return sync_directory(directory, fault);
@@ -87,7 +88,8 @@ fn replace_by_new(path: &Path, directory: &Path, bytes: &[u8], fault: &dyn Fault
     let new = directory.join(name);
     let written = (|| {
         fault.step(Step::Create, &new)?;
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        let mut file = own_file::open_with(&new, OpenOptions::new().write(true).create(true).mode(0o600))?;
+        file.set_len(0)?;
         fault.step(Step::Write, &new)?;
         file.write_all(bytes)?;
         fault.step(Step::Sync, &new)?;

@@ -22,6 +22,7 @@ use smol::lock::RwLock;
 
 use nodlet_host::paths::Paths;
 use nodlet_registry::{DEATHS, Handled, Suspects, Verdict};
+use nodlet_rootfs::own_file;
 
 /// The size of the page with the marks.
 const BYTES: usize = 4096;
@@ -238,8 +239,9 @@ impl Handling {
         let file = SuspectsFile { of: self.of, suspects };
         let new = self.file.with_extension("new");
         let written = serde_json::to_vec(&file).map_err(io::Error::from);
-        let written =
-            written.and_then(|bytes| fs::write(&new, bytes)).and_then(|()| fs::rename(&new, &self.file));
+        let written = written
+            .and_then(|bytes| own_file::write(&new, bytes))
+            .and_then(|()| fs::rename(&new, &self.file));
         if let Err(error) = written {
             log::warn!("failed to write {}: {error}", self.file.display());
         }
@@ -349,11 +351,7 @@ extern "C" fn died(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void
 
 /// Reads a regular file of at most `most` bytes, without waiting for another process.
 fn read_bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
+    let file = own_file::open(path)?;
     let mut bytes = Vec::new();
     file.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)

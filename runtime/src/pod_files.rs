@@ -203,7 +203,7 @@ pub(crate) fn renew_resolv_conf(directory: &Path, text: &str) -> io::Result<bool
         return Ok(false);
     }
     // The file must never be empty: a resolver that reads it then would fall back to localhost.
-    let mut file = fs::OpenOptions::new().write(true).open(&path)?;
+    let mut file = nodlet_rootfs::own_file::open_with(&path, fs::OpenOptions::new().write(true))?;
     file.write_all(text.as_bytes())?;
     file.set_len(text.len() as u64)?;
     Ok(true)
@@ -215,7 +215,7 @@ fn contains(path: &Path, text: &str) -> bool {
     let read = || -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         // A container may append to the file meanwhile.
-        fs::File::open(path)?.take(text.len() as u64 + 1).read_to_end(&mut bytes)?;
+        nodlet_rootfs::own_file::open(path)?.take(text.len() as u64 + 1).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
     read().is_ok_and(|before| before == text.as_bytes())
@@ -228,7 +228,10 @@ fn put(path: &Path, text: &str) -> io::Result<()> {
     if contains(path, text) {
         return Ok(());
     }
-    fs::write(path, text)?;
+    let written = nodlet_rootfs::own_file::write(path, text);
+    written.map_err(|error| {
+        io::Error::new(error.kind(), format!("failed to write {}: {error}", path.display()))
+    })?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o644))
 }
 

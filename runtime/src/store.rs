@@ -96,7 +96,7 @@ impl Records {
                 if uid_of(&path).is_none() {
                     continue;
                 }
-                match fs::read(&path) {
+                match nodlet_rootfs::own_file::read(&path) {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     read => {
                         let read = read.map_err(|error| failed(&path, error));

@@ -6,7 +6,8 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use nodlet_tests::{Device, manifest};
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use nodlet_tests::{Device, demo_archive, manifest};
 
 /// A pod that can write to the device's `/var/log`, as log collectors can.
 fn collector(device: &Device, steps: &str) -> String {
@@ -483,4 +484,84 @@ fn a_link_whose_log_is_gone_goes_when_the_agent_starts_and_no_other() {
     device.wait_for("the dead link to go", || fs::symlink_metadata(&dead).is_err());
     assert!(fs::symlink_metadata(&foreign).is_ok() && fs::symlink_metadata(links.join(&before[0])).is_ok());
     device.pod("web").wait_ready();
+}
+
+/// Puts something at a path that is not a regular file.
+type Put<'a> = &'a dyn Fn(&Path);
+
+#[test]
+fn special_files_in_the_place_of_nodlets_own_hold_up_only_their_pods() {
+    let mut device = Device::start();
+    let precious = precious(&device);
+    let before = listing(&precious);
+    let target = precious.join("app/notes");
+    let node = |kind: SFlag, number: u64| {
+        move |path: &Path| mknod(path, kind, Mode::S_IRUSR | Mode::S_IWUSR, number).expect("made")
+    };
+    let (fifo, socket, zero) =
+        (node(SFlag::S_IFIFO, 0), node(SFlag::S_IFSOCK, 0), node(SFlag::S_IFCHR, makedev(1, 5)));
+    let kinds: [(&str, Put<'_>); 5] = [
+        ("fifo", &fifo),
+        ("socket", &socket),
+        ("device", &zero),
+        ("directory", &|path| fs::create_dir(path).expect("made")),
+        ("link", &|path| symlink(&target, path).expect("made")),
+    ];
+    let mut held_up = Vec::new();
+    for (kind, put) in kinds {
+        for file in ["hostname", "etc-hosts", "resolv.conf"] {
+            let pod = format!("{kind}-{}", file.replace('.', "-"));
+            let directory = device.path(&format!("/var/lib/nodlet/pods/uid-of-{pod}"));
+            fs::create_dir_all(&directory).expect("made");
+            put(&directory.join(file));
+            let text =
+                manifest::pod(&pod, "sleep").replacen("  name:", &format!("  uid: uid-of-{pod}\n  name:"), 1);
+            device.write_manifest(&format!("{pod}.yaml"), &text);
+            held_up.push((pod, directory.join(file)));
+        }
+    }
+    device.write_manifest("other.yaml", &manifest::pod("other", "sleep"));
+    device.pod("other").wait_ready();
+    for (pod, path) in &held_up {
+        let said = format!("{}: it is not a regular file", path.display());
+        device.wait_for(&format!("{pod} to say why"), || {
+            device.pod(pod).events().iter().any(|event| event.contains(&said))
+        });
+        assert!(!device.pod(pod).is_ready(), "{pod}");
+    }
+    device.nodlet(["healthcheck"]).ok();
+    let (mended, path) = &held_up[0];
+    fs::remove_file(path).expect("it is there");
+    device.pod(mended).wait_ready();
+
+    let index = device.path("/var/lib/nodlet/images/index.json");
+    let aside = index.with_extension("aside");
+    fs::rename(&index, &aside).expect("it is there");
+    for (kind, put) in kinds {
+        put(&index);
+        let refusal = device.nodlet(["image", "ls"]).refused();
+        assert!(refusal.contains("it is not a regular file"), "{kind}: {refusal}");
+        device.write_manifest("next.yaml", &manifest::pod("next", "sleep"));
+        device.wait_for("the pod to be handled", || device.pod("next").object().is_some());
+        device.nodlet(["healthcheck"]).ok();
+        device.remove_manifest("next.yaml");
+        device.pod("next").wait_gone();
+        let removed = if kind == "directory" { fs::remove_dir(&index) } else { fs::remove_file(&index) };
+        removed.expect("it is there");
+    }
+    fs::rename(&aside, &index).expect("it is there");
+    device.write_manifest("last.yaml", &manifest::pod("last", "sleep"));
+    device.pod("last").wait_ready();
+    fs::remove_file(&index).expect("it is there");
+    fifo(&index);
+    device.stop_agent();
+    device.start_agent();
+    device.pod("last").wait_ready();
+    device.load_image(demo_archive());
+    assert!(fs::symlink_metadata(&index).expect("the load wrote it").is_file());
+    fs::remove_file(&index).expect("it is there");
+    fifo(&index);
+    device.stop_agent();
+    device.nodlet(["down"]).ok();
+    assert_eq!(listing(&precious), before);
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nodlet_host::paths::Paths;
+use nodlet_rootfs::own_file;
 
 use crate::failure::Failure;
 use crate::pidfd::pidfd;
@@ -39,9 +40,9 @@ pub(crate) fn executable(paths: &Paths) -> Option<PathBuf> {
 
 /// The process that holds the lock, by the pid that it wrote into the lock file.
 fn holder(lock: &Path) -> Option<Pid> {
-    let file = fs::File::open(lock).ok()?;
+    let file = own_file::open(lock).ok()?;
     match nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockSharedNonblock) {
         Ok(_free) => None,
-        Err(_) => Some(Pid::from_raw(fs::read_to_string(lock).ok()?.trim().parse().ok()?)),
+        Err(_) => Some(Pid::from_raw(own_file::read_to_string(lock).ok()?.trim().parse().ok()?)),
     }
 }

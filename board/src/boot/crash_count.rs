@@ -1,10 +1,10 @@
 //! The number of consecutive crash loops, in a file that survives power cuts. Only children of process 1 and
 //! the command line use it. Read next: `init/crash.rs`, which decides when the number changes.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nodlet_rootfs::own_file;
 use nodlet_runtime::durable::{self, NoFault};
 
 use super::console::say;
@@ -31,7 +31,7 @@ pub(crate) fn read() -> u32 {
 
 /// Whether the previous boot of this root ended with a crash loop, and no agent has run well since.
 pub(crate) fn is_counted(root: &Path) -> bool {
-    let text = fs::read_to_string(below(root, FILE)).unwrap_or_default();
+    let text = own_file::read_to_string(&below(root, FILE)).unwrap_or_default();
     text.trim().parse::<u32>().is_ok_and(|count| count > 0)
 }
 

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
+use nodlet_rootfs::own_file;
 use sha2::{Digest, Sha256};
 
 use super::state::State;
@@ -76,7 +77,7 @@ impl Store {
     /// one change of the state.
     pub(super) fn changing(&self) -> io::Result<Lock> {
         let path = self.directory.join(CHANGES);
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let file = own_file::open_with(&path, OpenOptions::new().write(true).create(true).mode(0o600))?;
         Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error.into())
     }
 
@@ -87,7 +88,7 @@ impl Store {
     pub(super) fn read(&self) -> io::Result<State> {
         let path = self.directory.join(STATE);
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-        let file = match File::open(&path) {
+        let file = match own_file::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::default()),
             file => file.map_err(named)?,
         };
@@ -100,7 +101,8 @@ impl Store {
     pub(super) fn write(&self, state: &State) -> io::Result<()> {
         let new = self.directory.join(STATE).with_extension(NEW);
         step()?;
-        let mut file = File::create(&new)?;
+        let mut file = own_file::open_with(&new, OpenOptions::new().write(true).create(true).mode(0o666))?;
+        file.set_len(0)?;
         step()?;
         file.write_all(&serde_json::to_vec(state)?)?;
         step()?;
@@ -115,7 +117,9 @@ impl Store {
     pub(super) fn new_program(&self) -> io::Result<File> {
         let new = self.directory.join(NEW);
         step()?;
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o700).open(new)
+        let file = own_file::open_with(&new, OpenOptions::new().write(true).create(true).mode(0o700))?;
+        file.set_len(0)?;
+        Ok(file)
     }
 
     /// Renames the file of [`Store::new_program`] to its final name.
@@ -197,7 +201,7 @@ fn sync_directory(directory: &Path) -> io::Result<()> {
 
 /// The SHA-256 of a file, in hex.
 pub(super) fn digest_of(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
+    let mut file = own_file::open(path)?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 64 * 1024];
     loop {

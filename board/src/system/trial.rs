@@ -89,14 +89,14 @@ const STARTS_WITHIN: u64 = 120;
 /// Counts a start of a kept update, in RAM. Returns whether there were too many recently.
 fn starts_too_often(root: &Path) -> bool {
     let path = root.join("run/nodlet-starts");
-    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    let text = nodlet_rootfs::own_file::read_to_string(&path).unwrap_or_default();
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
     // The time is 32 bits wide on some machines.
     #[allow(clippy::useless_conversion)]
     let now = now.map_or(0, |now| u64::try_from(i64::from(now.tv_sec())).unwrap_or_default());
     let (text, too_often) = count_start(&text, now);
     // Errors are ignored: if memory lacks a few bytes, nothing else runs either.
-    let _ = std::fs::write(&path, text);
+    let _ = nodlet_rootfs::own_file::write(&path, text);
     too_often
 }
 

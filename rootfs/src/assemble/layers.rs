@@ -8,6 +8,7 @@ use nix::errno::Errno;
 
 use super::error::AssembleError;
 use super::{kernel, loop_device, share};
+use crate::own_file;
 
 /// How the kernel reads a layer's file, best first. The page cache of a small board matters: with
 /// [`Backing::File`] every byte that is read of a layer is cached twice, as the file's page and as the file
@@ -70,6 +71,8 @@ fn mount_layer_somehow(path: &Path) -> Result<OwnedFd, AssembleError> {
 /// Mounts a layer, detached, with this backing. For measurements; otherwise use [`mount_layer`].
 pub fn mount_layer_by(path: &Path, backing: Backing) -> Result<OwnedFd, AssembleError> {
     let failed = |source: io::Error| AssembleError::MountLayer { path: path.to_owned(), source };
+    // The kernel would wait for the other end of a FIFO.
+    own_file::open(path).map_err(failed)?;
     let context = kernel::fsopen(c"erofs").map_err(|errno| match errno {
         Errno::ENODEV => {
             AssembleError::NoKernelSupport { feature: "EROFS", option: "CONFIG_EROFS_FS", module: "erofs" }

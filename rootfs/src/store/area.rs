@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::directory::names_in;
 use super::error::StoreError;
 use crate::content::ContentError;
+use crate::own_file;
 use crate::reference::Digest;
 
 /// The largest record or index in bytes; nodlet writes no larger ones.
@@ -163,18 +164,27 @@ impl Area {
 
     /// The layer's size in bytes, if the layer exists.
     pub(super) fn layer_size(&self, layer: &Digest) -> Option<u64> {
-        fs::metadata(self.layer_path(layer)).ok().filter(fs::Metadata::is_file).map(|m| m.len())
+        fs::symlink_metadata(self.layer_path(layer)).ok().filter(fs::Metadata::is_file).map(|m| m.len())
     }
 }
 
 /// Reads a file; `None` if it does not exist.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
-    let result = fs::metadata(path).and_then(|metadata| match metadata.len() <= RECORD_MAX {
-        true => fs::read(path),
-        false => Err(io::ErrorKind::FileTooLarge.into()),
-    });
-    match result {
+    let read = || {
+        let mut file = own_file::open(path)?;
+        if file.metadata()?.len() > RECORD_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    match read() {
         Ok(bytes) => Ok(Some(bytes)),
+        // Like any other damage, it must keep no agent from starting, and no pod from ending.
+        Err(error) if own_file::is_irregular(&error) => {
+            Err(StoreError::Damaged { path: path.to_owned(), problem: error.to_string() })
+        }
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(None)
         }

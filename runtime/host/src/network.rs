@@ -41,6 +41,7 @@ use self::range::{DEFAULT_RANGE, Ipv6Range};
 use crate::launch::{Ipv6Config, NetworkConfig};
 use crate::paths::Paths;
 use nodlet_core::spec::{Pod, Uid};
+use nodlet_rootfs::own_file;
 
 /// The beginning of the names of bridges and pods' links, of all agents of the machine.
 const BRIDGES: &str = "nl";
@@ -118,7 +119,7 @@ impl Network {
             },
         };
         let mut network = Network::of(paths, range, ipv6, masquerade);
-        if let Ok(text) = fs::read_to_string(paths.cluster_network())
+        if let Ok(text) = own_file::read_to_string(&paths.cluster_network())
             && let Err(error) = network.read_cluster(Some(&text), &[])
         {
             log::error!("failed to {}", crate::error::chain(&error));

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
 use nix::sys::statvfs::statvfs;
+use nodlet_rootfs::own_file;
 
 use crate::paths::Paths;
 
@@ -122,7 +123,7 @@ impl Reserve {
                 continue;
             };
             let path = self.path(number);
-            let file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(&path)?;
+            let file = own_file::open_with(&path, OpenOptions::new().write(true))?;
             self.is_complete.store(false, Ordering::Relaxed);
             return Ok(Some(Spare { file, path, _lock: lock }));
         }
@@ -203,7 +204,8 @@ impl Reserve {
         let new = path.with_extension(&NEW[1..]);
         let written = (|| {
             let mut options = OpenOptions::new();
-            let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+            let mut file = own_file::open_with(&new, options.write(true).create(true).mode(0o600))?;
+            file.set_len(0)?;
             fill(&mut file, size)?;
             file.sync_all()?;
             fs::rename(&new, &path)

@@ -40,7 +40,7 @@ fn now() -> Duration {
 impl Fences {
     /// Continues where an earlier agent of this boot ended.
     pub(super) fn begin(period: Duration, paths: &Paths) -> Fences {
-        let stored = fs::read_to_string(paths.fencing()).ok();
+        let stored = nodlet_rootfs::own_file::read_to_string(&paths.fencing()).ok();
         let stored = stored.and_then(|nanos| nanos.trim().parse().ok()).map(Duration::from_nanos);
         let decision = RefCell::new(Fencing::new(period, stored, now()));
         Fences { decision, opened: async_channel::bounded(1) }
@@ -73,7 +73,8 @@ impl Shell {
         let written = match fences.decision.borrow().to_store() {
             Some(renewed) => {
                 let new = path.with_extension("new");
-                fs::write(&new, renewed.as_nanos().to_string()).and_then(|()| fs::rename(&new, &path))
+                nodlet_rootfs::own_file::write(&new, renewed.as_nanos().to_string())
+                    .and_then(|()| fs::rename(&new, &path))
             }
             None => fs::remove_file(&path).or_else(|error| match error.kind() {
                 io::ErrorKind::NotFound => Ok(()),

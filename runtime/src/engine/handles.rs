@@ -116,7 +116,7 @@ pub(super) fn write_facts(
     std::fs::create_dir_all(path.parent().expect("it lies in the pod's directory"))?;
     let bytes = serde_json::to_vec(facts).expect("strings and a number");
     let new = path.with_extension("new");
-    std::fs::write(&new, bytes)?;
+    nodlet_rootfs::own_file::write(&new, bytes)?;
     std::fs::rename(new, path)
 }
 

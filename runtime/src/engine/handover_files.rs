@@ -64,14 +64,14 @@ pub(super) fn write_pod(
         claims,
     };
     let new = directory.join("pod.json.new");
-    fs::write(&new, serde_json::to_vec(&pod)?)?;
+    nodlet_rootfs::own_file::write(&new, serde_json::to_vec(&pod)?)?;
     fs::rename(new, directory.join("pod.json"))
 }
 
 /// Replaces the object in `pod.json`, if that file exists.
 pub(super) fn rewrite_object(directory: &Path, wanted: &Wanted) -> io::Result<()> {
     let path = directory.join("pod.json");
-    let bytes = match fs::read(&path) {
+    let bytes = match nodlet_rootfs::own_file::read(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         bytes => bytes?,
     };
@@ -79,7 +79,7 @@ pub(super) fn rewrite_object(directory: &Path, wanted: &Wanted) -> io::Result<()
     pod.object = serde_json::from_str(wanted.object.get())?;
     pod.written = wanted.written.as_deref().map(RawValue::to_owned);
     let new = directory.join("pod.json.new");
-    fs::write(&new, serde_json::to_vec(&pod)?)?;
+    nodlet_rootfs::own_file::write(&new, serde_json::to_vec(&pod)?)?;
     fs::rename(new, path)
 }
 
@@ -113,7 +113,7 @@ impl StatusFile {
 
     /// Reads what the previous agent of this boot wrote; `None` if there is nothing, or it cannot be read.
     pub(super) fn read(paths: &Paths, records: &Records, uid: &str) -> Option<StatusFile> {
-        let bytes = fs::read(paths.status(uid)).ok()?;
+        let bytes = nodlet_rootfs::own_file::read(&paths.status(uid)).ok()?;
         let mut left: StatusFile = match serde_json::from_slice(&bytes) {
             Ok(left) => left,
             Err(error) => {
@@ -141,7 +141,7 @@ impl StatusFile {
 pub(super) fn write_status(paths: &Paths, uid: &str, bytes: &[u8]) -> io::Result<()> {
     let path = paths.status(uid);
     let new = path.with_extension("new");
-    fs::write(&new, bytes)?;
+    nodlet_rootfs::own_file::write(&new, bytes)?;
     fs::rename(new, path)
 }
 
@@ -156,19 +156,19 @@ pub(super) fn remove_status(paths: &Paths, uid: &str) {
 
 /// Reads the grace period in seconds of a pod that an agent of an earlier version was deleting.
 pub(super) fn read_deletion(directory: &Path) -> Option<u64> {
-    fs::read_to_string(directory.join("deletion.json")).ok()?.parse().ok()
+    nodlet_rootfs::own_file::read_to_string(&directory.join("deletion.json")).ok()?.parse().ok()
 }
 
 /// Reads the probe results of each container when an agent of an earlier version ended (`started` and `ready` are
 /// kept, pod-semantics 5.3).
 pub(super) fn read_healths(directory: &Path) -> Vec<Health> {
-    let read = fs::read(directory.join("health.json")).ok();
+    let read = nodlet_rootfs::own_file::read(&directory.join("health.json")).ok();
     read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
 /// Reads the pod's conditions that an agent of an earlier version wrote.
 pub(super) fn read_conditions(directory: &Path) -> StatusHandover {
-    let read = fs::read(directory.join("status.json")).ok();
+    let read = nodlet_rootfs::own_file::read(&directory.join("status.json")).ok();
     read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 

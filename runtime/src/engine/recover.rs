@@ -154,7 +154,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
     if !fs::symlink_metadata(&file).map_err(LookError::of_file)?.is_file() {
         return Err(unreadable(&"it is not a file"));
     }
-    let bytes = fs::read(file).map_err(LookError::of_file)?;
+    let bytes = nodlet_rootfs::own_file::read(&file).map_err(LookError::of_file)?;
     let mut file: PodFile = serde_json::from_slice(&bytes).map_err(|error| unreadable(&error))?;
     // The pod runs here, whatever the name of the node was when the pod was admitted.
     if let Some(spec) = file.object.get_mut("spec").and_then(serde_json::Value::as_object_mut) {

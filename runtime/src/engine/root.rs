@@ -13,6 +13,7 @@ use smol::Async;
 use nodlet_core::facts::{Amounts, MAX_PODS};
 use nodlet_host::paths::Paths;
 use nodlet_host::reserve::is_full;
+use nodlet_rootfs::own_file;
 
 use super::EngineError;
 
@@ -49,14 +50,8 @@ fn take_lock(paths: &Paths) -> Result<Option<Flock<File>>, EngineError> {
     let path = paths.agent_lock();
     let failed = |source| EngineError::Prepare { path: path.clone(), source };
     // Not through a link: what that leads to would be emptied.
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(&path);
+    let mut options = OpenOptions::new();
+    let file = own_file::open_with(&path, options.read(true).write(true).create(true).mode(0o600));
     let mut file = match file {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(failed)?,

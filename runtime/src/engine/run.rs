@@ -489,6 +489,6 @@ async fn mount_layers(
 
 /// Reads what [`write_facts`] wrote; empty if there is no such file.
 pub(super) fn read_facts(paths: &Paths, wanted: &Wanted, container: &str, number: u32) -> ImageFacts {
-    let read = std::fs::read(facts_path(paths, wanted, container, number)).ok();
+    let read = nodlet_rootfs::own_file::read(&facts_path(paths, wanted, container, number)).ok();
     read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }

@@ -285,7 +285,9 @@ fn report_loss(shell: &Shell, pod: PodIndex, error: &(dyn std::error::Error + 's
     let (namespace, name) = (&wanted.pod.namespace, &wanted.pod.name);
     let why = nodlet_host::error::chain(error);
     log::error!("lost the supervisor of {namespace}/{name}: {why}; its containers are killed");
-    if let Ok(words) = std::fs::read_to_string(shell.paths.run_pod(&wanted.pod.uid.0).join(END_REASON_FILE)) {
+    if let Ok(words) =
+        nodlet_rootfs::own_file::read_to_string(&shell.paths.run_pod(&wanted.pod.uid.0).join(END_REASON_FILE))
+    {
         log::error!("its last message: {}", words.trim());
     }
 }

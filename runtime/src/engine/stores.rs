@@ -90,7 +90,9 @@ impl Stores {
     ) -> impl Future<Output = io::Result<()>> + use<> {
         let (fault, at_rest, reserve) = (self.fault.clone(), self.at_rest.clone(), self.reserve.clone());
         self.storage.run(move || {
-            if std::fs::read(&path).is_ok_and(|stored| at_rest.is_current(&path, stored, &text)) {
+            if nodlet_rootfs::own_file::read(&path)
+                .is_ok_and(|stored| at_rest.is_current(&path, stored, &text))
+            {
                 return Ok(());
             }
             durable::replace(&path, &at_rest.seal(&path, text)?, &*fault, Some((&reserve, Left::Half)))
@@ -192,7 +194,7 @@ impl Stores {
 /// # Errors
 /// The file cannot be read.
 fn is_of_another(at_rest: &AtRest, path: &Path, uid: &str) -> io::Result<bool> {
-    let text = match std::fs::read(path) {
+    let text = match nodlet_rootfs::own_file::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         text => text?,
     };

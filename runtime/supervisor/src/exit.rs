@@ -1,9 +1,8 @@
 //! The exit record of an attempt, in a file that outlives the supervisor. It is written before the process is
 //! reaped, so that there is always a process or a record.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::log::Log;
 use nodlet_core::time::Instant;
 use nodlet_host::launch::TerminationMessage;
+use nodlet_rootfs::own_file;
 
 /// Maximum size of a termination message in bytes.
 const MAX_MESSAGE: u64 = 4096;
@@ -40,7 +40,7 @@ impl ExitRecord {
     /// # Errors
     /// A shortage, for instance of descriptors, prevented the read. This says nothing about the attempt.
     pub fn read(dir: &Path, container: &str, number: u32) -> io::Result<Option<ExitRecord>> {
-        match fs::read(path(dir, container, number)) {
+        match own_file::read(&path(dir, container, number)) {
             Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
             Err(error) if nodlet_host::error::is_shortage(&error) => Err(error),
             Err(_) => Ok(None),
@@ -65,7 +65,7 @@ impl ExitRecord {
         let path = path(dir, container, number);
         let new = path.with_extension("new");
         fs::create_dir_all(dir.join(EXIT_DIRECTORY))?;
-        File::create(&new)?.write_all(&serde_json::to_vec(self)?)?;
+        own_file::write(&new, serde_json::to_vec(self)?)?;
         fs::rename(new, path)
     }
 }
@@ -96,13 +96,8 @@ pub(super) fn termination_message(wanted: Option<&TerminationMessage>, code: i32
 /// but not replace it. Should a container ever be able to, a link must not be followed, and a FIFO not waited
 /// for.
 fn tail_of_file(path: &Path) -> io::Result<String> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
-    let length = metadata.len();
+    let mut file = own_file::open(path)?;
+    let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(MAX_MESSAGE)))?;
     let mut bytes = Vec::new();
     file.take(MAX_MESSAGE).read_to_end(&mut bytes)?;

@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 use nodlet_core::sorted::SortedSet;
 use nodlet_host::paths::Paths;
 use nodlet_rootfs::changes;
+use nodlet_rootfs::own_file;
 use nodlet_rootfs::{LoadError, LoadOptions, Platform, Store};
 use nodlet_runtime::api::push::FINISH;
 use serde_json::{Value, json};
@@ -171,7 +172,8 @@ impl Receiver {
         let path = spool.part(&missing.part);
         let failed = refused("keep a layer");
         spool.forget_changes(missing).map_err(&failed)?;
-        let mut file = File::options().create(true).append(true).open(&path).map_err(&failed)?;
+        let mut file =
+            own_file::open_with(&path, File::options().create(true).append(true)).map_err(&failed)?;
         let mut have = missing.from;
         if have > size {
             // The partial file is longer, so it belongs to another archive's layer.

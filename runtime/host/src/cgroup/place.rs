@@ -14,6 +14,7 @@
 //! The place is recorded for later agents, wherever they are started: there must never be two places with
 //! pods. This module never writes to a cgroup that is not nodlet's. Read next: `hierarchy.rs`.
 
+use nodlet_rootfs::own_file;
 use std::ffi::CString;
 use std::fs;
 use std::io;
@@ -137,7 +138,7 @@ fn has_pods(directory: &Path) -> bool {
 /// The place that [`record_place`] recorded. An invalid record counts as none, which means the top.
 fn recorded(paths: &Paths) -> Option<PathBuf> {
     let path = paths.cgroup_place();
-    let text = match fs::read_to_string(&path) {
+    let text = match own_file::read_to_string(&path) {
         Ok(text) => text,
         Err(error) => {
             if error.kind() != io::ErrorKind::NotFound {
@@ -161,7 +162,7 @@ fn recorded(paths: &Paths) -> Option<PathBuf> {
 fn record_place(place: &Path, paths: &Paths) -> Result<(), CgroupError> {
     let path = paths.cgroup_place();
     let new = path.with_extension("new");
-    fs::write(&new, format!("/{}\n", place.display())).map_err(CgroupError::file("write", &new))?;
+    own_file::write(&new, format!("/{}\n", place.display())).map_err(CgroupError::file("write", &new))?;
     fs::rename(&new, &path).map_err(CgroupError::file("write", &path))
 }
 

@@ -6,7 +6,7 @@
 //! existing route to the same range is left as it is: it is the owner's. The routes that nodlet has made are kept in a
 //! file below `/run`, for the next agent and `nodlet down`.
 
-use std::fs;
+use nodlet_rootfs::own_file;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
@@ -124,7 +124,7 @@ impl Network {
         }
         if !ours.iter().copied().eq(&made) {
             let line = |peer: &&Peer| format!("{}/{} {}\n", peer.range.0, peer.range.1, peer.gateway);
-            if let Err(error) = fs::write(&self.routes, ours.iter().map(line).collect::<String>()) {
+            if let Err(error) = own_file::write(&self.routes, ours.iter().map(line).collect::<String>()) {
                 log::warn!("failed to write {}: {error}", self.routes.display());
             }
         }
@@ -140,5 +140,5 @@ pub(super) fn all(range: Range, ipv6: Option<Ipv6Range>) -> Vec<(IpAddr, u8)> {
 
 /// Reads the routes that nodlet has made in this boot.
 fn read(file: &Path) -> Vec<Peer> {
-    fs::read_to_string(file).unwrap_or_default().lines().filter_map(Peer::parse).collect()
+    own_file::read_to_string(file).unwrap_or_default().lines().filter_map(Peer::parse).collect()
 }

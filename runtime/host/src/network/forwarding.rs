@@ -7,6 +7,7 @@
 //! agents of the machine, which do that themselves. The links on which nodlet has switched forwarding on are kept in a
 //! file, so that a later agent and `nodlet down` know them.
 
+use nodlet_rootfs::own_file;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ fn ipv6_setting(link: &str) -> PathBuf {
 impl Forwarding {
     /// Reads the links that an earlier agent recorded.
     pub(super) fn open(file: PathBuf) -> Forwarding {
-        let text = fs::read_to_string(&file).unwrap_or_default();
+        let text = own_file::read_to_string(&file).unwrap_or_default();
         Forwarding { file, links: text.lines().map(str::to_owned).collect() }
     }
 
@@ -71,7 +72,7 @@ impl Forwarding {
             return Ok(false);
         }
         // Before the settings, so that no link is left behind.
-        fs::write(&self.file, chosen.iter().map(|link| format!("{link}\n")).collect::<String>())?;
+        own_file::write(&self.file, chosen.iter().map(|link| format!("{link}\n")).collect::<String>())?;
         self.links = chosen;
         Ok(true)
     }

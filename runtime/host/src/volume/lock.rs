@@ -16,6 +16,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::sys::stat::{major, minor};
+use nodlet_rootfs::own_file;
 
 use crate::cgroup::may_have_processes;
 use crate::paths::Paths;
@@ -89,7 +90,7 @@ impl LockRequest {
             if path == self.file {
                 continue;
             }
-            let text = match fs::read_to_string(&path) {
+            let text = match own_file::read_to_string(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 text => text.map_err(failed)?,
             };
@@ -109,11 +110,11 @@ impl LockRequest {
             }
         }
         let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(false).mode(0o600).open(&self.file);
+        let file = own_file::open_with(&self.file, options.write(true).create(true).mode(0o600));
         let file = file.map_err(failed)?;
         // An attempt that has not ended yet: a volume that does not answer.
         file.try_lock().map_err(|error| failed(error.into()))?;
-        fs::write(&self.file, self.text(&records)).map_err(failed)?;
+        own_file::write(&self.file, self.text(&records)).map_err(failed)?;
         Ok(VolumeLock { path: self.file.clone(), _file: file })
     }
 
@@ -137,7 +138,7 @@ impl VolumeLock {
     /// The volume cannot be locked.
     pub fn adopt(paths: &Paths, uid: &str) -> io::Result<Option<VolumeLock>> {
         let path = file_of(paths, uid);
-        let file = match OpenOptions::new().write(true).open(&path) {
+        let file = match own_file::open_with(&path, OpenOptions::new().write(true)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file?,
         };
@@ -202,7 +203,7 @@ fn read(text: &str) -> (Vec<&Path>, Vec<Record>) {
 
 /// Whether an agent locks a file.
 fn is_locked(path: &Path) -> io::Result<bool> {
-    match File::open(path)?.try_lock_shared() {
+    match own_file::open(path)?.try_lock_shared() {
         Ok(()) => Ok(false),
         Err(TryLockError::WouldBlock) => Ok(true),
         Err(TryLockError::Error(error)) => Err(error),

@@ -5,7 +5,6 @@
 //! starts, and again when images that were too young have reached the minimum age. Which image is removed next is
 //! decided in the core (`core/src/image_use.rs`).
 
-use std::fs;
 use std::io;
 use std::pin::Pin;
 use std::time::Duration;
@@ -279,7 +278,7 @@ impl std::error::Error for ImageLimitError {
 /// If the file cannot be read, or holds something else.
 pub fn image_store_limit(paths: &Paths) -> Result<Option<u64>, ImageLimitError> {
     let path = paths.image_store_limit();
-    match fs::read_to_string(&path) {
+    match nodlet_rootfs::own_file::read_to_string(&path) {
         Ok(text) => {
             let bytes = Quantity::parse(text.trim()).ok();
             let bytes = bytes.and_then(|bytes| u64::try_from(bytes.value()).ok()).filter(|bytes| *bytes > 0);
@@ -292,6 +291,8 @@ pub fn image_store_limit(paths: &Paths) -> Result<Option<u64>, ImageLimitError> 
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -50,7 +50,12 @@ pub(in crate::engine) fn apply(shell: &Rc<Shell>, text: Option<&str>) {
 /// Uses the network that is stored, which a board has without a connection, too. Returns its text.
 pub(in crate::engine) async fn restore(shell: &Rc<Shell>) -> String {
     let path = shell.paths.cluster_network();
-    let stored = shell.stores.storage.run(move || std::fs::read_to_string(path)).await.unwrap_or_default();
+    let stored = shell
+        .stores
+        .storage
+        .run(move || nodlet_rootfs::own_file::read_to_string(&path))
+        .await
+        .unwrap_or_default();
     apply(shell, Some(&stored));
     stored
 }
@@ -59,7 +64,8 @@ pub(in crate::engine) async fn restore(shell: &Rc<Shell>) -> String {
 pub(in crate::engine) async fn forget_range(shell: &Rc<Shell>) {
     let path = shell.paths.cluster_network();
     let of_path = path.clone();
-    let stored = shell.stores.storage.run(move || std::fs::read_to_string(of_path)).await.unwrap_or_default();
+    let read = shell.stores.storage.run(move || nodlet_rootfs::own_file::read_to_string(&of_path)).await;
+    let stored = read.unwrap_or_default();
     let peers = stored.split_once('\n').map_or("", |(_, peers)| peers);
     if let Err(error) = shell.stores.replace(path.clone(), format!("\n{peers}").into_bytes()).await {
         log::error!("failed to write {}: {error}", path.display());

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
+use nodlet_rootfs::own_file;
 
 use super::SupervisorError;
 use crate::sys::{self, MountAttributes, Parent};
@@ -21,12 +22,8 @@ const SOCKET: &str = "sock";
 pub(super) fn lock(dir: &Path, name: &str) -> Result<File, SupervisorError> {
     let locks = dir.ancestors().nth(2).unwrap_or(dir).join("locks");
     fs::create_dir_all(&locks).map_err(SupervisorError::Lock)?;
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(locks.join(name))
+    let mut options = OpenOptions::new();
+    let file = own_file::open_with(&locks.join(name), options.write(true).create(true).mode(0o600))
         .map_err(SupervisorError::Lock)?;
     // SAFETY: no pointers. The lock belongs to the open file, which the supervisor inherits.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } < 0 {
@@ -48,7 +45,7 @@ pub fn remove_free_locks(locks: &Path, name: Option<&str>) -> io::Result<()> {
         None => fs::read_dir(locks)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?,
     };
     for path in paths {
-        let file = match OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(&path) {
+        let file = match own_file::open_with(&path, OpenOptions::new().write(true)) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),

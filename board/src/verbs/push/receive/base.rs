@@ -26,7 +26,7 @@ impl Base {
             std::fs::metadata(path).ok().map(|metadata| metadata.len()).filter(|length| *length <= BASE_MAX)
         };
         let layer = choose(images, wanted, part, &size)?;
-        let file = File::open(store.layer_path(&layer)?).ok()?;
+        let file = nodlet_rootfs::own_file::open(&store.layer_path(&layer)?).ok()?;
         let bytes = file.metadata().ok()?.len();
         Some(Base { layer, file, bytes })
     }

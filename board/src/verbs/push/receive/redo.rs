@@ -125,7 +125,7 @@ impl Redo {
 
     /// Reads the record in the spool. An unintelligible record counts as none.
     pub(super) fn read(spool: &Path) -> io::Result<Option<Redo>> {
-        match fs::read(spool.join(REDO)) {
+        match nodlet_rootfs::own_file::read(&spool.join(REDO)) {
             Ok(text) => Ok(serde_json::from_slice(&text).ok().filter(|redo: &Redo| redo.format == FORMAT)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -280,7 +280,7 @@ fn put_back(places: Places<'_>, name: &str, text: Option<&str>) -> io::Result<()
 
 /// The text of a file; `None` if it does not exist.
 fn read(path: &Path) -> io::Result<Option<String>> {
-    match fs::read_to_string(path) {
+    match nodlet_rootfs::own_file::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),

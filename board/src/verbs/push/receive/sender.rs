@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
+use nodlet_rootfs::own_file;
 
 /// The most processes at a time that receive, or reject a sender. One of them carries out a push.
 const AT_A_TIME: usize = 8;
@@ -15,7 +16,7 @@ const AT_A_TIME: usize = 8;
 pub(super) fn place(directory: &Path) -> Option<Flock<File>> {
     (0..AT_A_TIME).find_map(|number| {
         let path = directory.join(format!("push.{number}"));
-        let file = File::options().create(true).append(true).open(path).ok()?;
+        let file = own_file::open_with(&path, File::options().create(true).append(true)).ok()?;
         Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()
     })
 }

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 use nodlet_core::sorted::SortedSet;
 use nodlet_rootfs::changes::PIECE_MAX;
+use nodlet_rootfs::own_file;
 use nodlet_rootfs::parcel::{self, Part};
 use nodlet_rootfs::{BASES_MAX, Digest, Image, Source, Store};
 
@@ -63,7 +64,7 @@ impl Spool {
     /// pieces.
     pub(super) fn made(&self, part: &Part, base: &Base) -> (u64, u64) {
         let path = self.directory.join(name_of_changes(part, base));
-        let Ok(file) = File::open(path) else { return (0, 0) };
+        let Ok(file) = own_file::open(&path) else { return (0, 0) };
         let length = file.metadata().map_or(0, |metadata| metadata.len());
         let (mut made, mut end) = (0u64, 0);
         let mut head = [0; 12];
@@ -88,7 +89,7 @@ impl Spool {
         let length = if made > 0 { self.made(&missing.part, base).1 } else { 0 };
         remove(&self.part(&missing.part)).map_err(&failed)?;
         let path = self.directory.join(name_of_changes(&missing.part, base));
-        let file = File::options().create(true).append(true).open(path).map_err(&failed)?;
+        let file = own_file::open_with(&path, File::options().create(true).append(true)).map_err(&failed)?;
         file.set_len(length).map_err(&failed)?;
         Ok(file)
     }
@@ -185,7 +186,7 @@ impl Spool {
             };
             fs::create_dir_all(&directory).map_err(&failed)?;
             for (name, bytes) in &archive.documents {
-                fs::write(place(name)?, bytes).map_err(&failed)?;
+                own_file::write(&place(name)?, bytes).map_err(&failed)?;
             }
             let mut bases = BTreeMap::new();
             for missing in missing.iter().filter(|missing| missing.archive == number) {

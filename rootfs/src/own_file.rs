@@ -1,0 +1,110 @@
+//! Opens files of nodlet's own directories. Another program, a damaged file system or a container may have put something
+//! else in the place of such a file: a FIFO or a device blocks whoever opens it, and a link leads to a file of the
+//! machine. No function here blocks in `open`, follows a link at the end of a path, or opens anything but a regular file.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Opens a file to read it.
+///
+/// # Errors
+/// The file cannot be opened, or is not a regular file.
+pub fn open(path: &Path) -> io::Result<File> {
+    open_with(path, OpenOptions::new().read(true))
+}
+
+/// Opens a file with these options, which must not contain `truncate` or `custom_flags`: [`File::set_len`] empties a file
+/// that is known to be regular.
+///
+/// # Errors
+/// The file cannot be opened, or is not a regular file.
+pub fn open_with(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = match options.custom_flags(flags).open(path) {
+        // A link, a FIFO or socket that nobody reads, or a directory that is opened for writing.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENXIO | libc::EISDIR)) => {
+            return Err(irregular());
+        }
+        opened => opened?,
+    };
+    if !file.metadata()?.is_file() {
+        return Err(irregular());
+    }
+    Ok(file)
+}
+
+fn irregular() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file: remove it")
+}
+
+/// Whether an error of this module says that something is not a regular file.
+pub fn is_irregular(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidInput && error.raw_os_error().is_none()
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// The file cannot be read, or is not a regular file.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads a file of UTF-8.
+///
+/// # Errors
+/// The file cannot be read, is not a regular file, or is not UTF-8.
+pub fn read_to_string(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    open(path)?.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Writes a file, which is created if it does not exist.
+///
+/// # Errors
+/// The file cannot be written, or is not a regular file.
+pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+    let mut file = open_with(path, OpenOptions::new().write(true).create(true))?;
+    file.set_len(0)?;
+    file.write_all(bytes.as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_regular_file_is_refused_and_never_blocks() {
+        let directory = std::env::temp_dir().join(format!("nodlet-own-file-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir_all(&directory).expect("a scratch directory");
+        let target = directory.join("target");
+        write(&target, "kept").expect("it is new");
+        write(&target, "old").expect("it is a file");
+        assert_eq!(read_to_string(&target).expect("it is a file"), "old");
+        let place = |name: &str| directory.join(name);
+        nix::unistd::mkfifo(&place("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+        symlink(&target, place("link")).expect("a link");
+        symlink("nothing", place("dangling")).expect("a link");
+        symlink("/dev/zero", place("device")).expect("a link");
+        std::fs::create_dir(place("directory")).expect("a directory");
+        let _socket = UnixListener::bind(place("socket")).expect("a socket");
+        for name in ["fifo", "link", "dangling", "device", "directory", "socket"] {
+            let path = place(name);
+            assert!(read(&path).is_err_and(|error| is_irregular(&error)), "{name} was read");
+            assert!(write(&path, "new").is_err_and(|error| is_irregular(&error)), "{name} was written");
+        }
+        assert!(read(Path::new("/dev/zero")).is_err());
+        assert_eq!(read_to_string(&target).expect("it is a file"), "old");
+        assert!(!place("nothing").exists());
+        let _ = std::fs::remove_dir_all(&directory);
+    }
+}
