@@ -226,6 +226,40 @@ fn edit_opens_the_status_as_it_opens_all_else() {
     device.pod("web").wait_ready();
 }
 
+/// As under a kubelet with containerd, which has created the container; of one without its image nothing exists.
+#[test]
+fn a_container_that_could_not_be_executed_is_shown_with_its_id_user_and_resources() {
+    let device = Device::start();
+    let more = "command: [/nowhere]\n\
+                securityContext: {runAsUser: 1234, runAsGroup: 2345}\n\
+                resources: {requests: {cpu: 10m}, limits: {memory: 32Mi}}";
+    let containers = [
+        manifest::container("app", "", more),
+        manifest::container("other", "", more).replace("localhost/demo:1", "localhost/none:1"),
+    ];
+    device.write_manifest("lost.yaml", &manifest::pod_of("lost", &containers, "restartPolicy: Never"));
+    let lost = device.pod("lost");
+    let statuses = || lost.status()["containerStatuses"].clone();
+    device.wait_for("both to fail", || {
+        statuses()[0]["state"]["terminated"]["reason"] == "StartError"
+            && ["ErrImagePull", "ImagePullBackOff"].contains(&lost.container("other").reason().as_str())
+    });
+    let (app, other) = (statuses()[0].take(), statuses()[1].take());
+    let id = app["containerID"].as_str().expect("it has an ID");
+    assert!(id.starts_with("nodlet://") && id.len() == 9 + 64, "{app}");
+    assert_eq!(app["state"]["terminated"]["containerID"], id);
+    assert!(app["imageID"].as_str().is_some_and(|image| image.contains("sha256:")), "{app}");
+    assert_eq!((&app["user"]["linux"]["uid"], &app["user"]["linux"]["gid"]), (&json!(1234), &json!(2345)));
+    assert_eq!(
+        app["resources"],
+        json!({"limits": {"memory": "32Mi"}, "requests": {"cpu": "10m", "memory": "32Mi"}})
+    );
+    assert_eq!(app["allocatedResources"], json!({"cpu": "10m", "memory": "32Mi"}));
+    for field in ["containerID", "user", "resources", "allocatedResources"] {
+        assert_eq!(other[field], Value::Null, "{field}: {other}");
+    }
+}
+
 #[test]
 fn only_the_newest_finished_pods_are_kept() {
     let mut device = Device::new();

@@ -28,8 +28,8 @@ pub use deletion::Deletion;
 pub(crate) use draft::{Draft, Events, Wake};
 pub use fence::Fence;
 pub use handover::{
-    HandedOver, HandedOverContainer, HandedOverExit, HandedOverIdentity, HandedOverPostStart,
-    HandedOverResize, HandedOverTerminalPhase, MissingImage, StatusHandover,
+    HandedOver, HandedOverContainer, HandedOverExit, HandedOverPostStart, HandedOverResize,
+    HandedOverTerminalPhase, MissingImage, StatusHandover,
 };
 pub use node_info::{Amounts, NodeInfo};
 pub use observation::{
@@ -37,7 +37,7 @@ pub use observation::{
     SandboxFailure, StartFailure, StartFailureReason, Starved, StorageUsage,
 };
 pub use record::{ContainerRecord, FoundCondition, LastShown, PodPhase, Record, RecordedExit};
-pub use run::{Health, RunProcess, StartedContainer, User};
+pub use run::{Health, RunIdentity, RunProcess, StartedContainer, User};
 pub(crate) use shutdown::{EndCause, EndRequest};
 pub use shutdown::{Shutdown, ShutdownGroup, ShutdownScope};
 

@@ -346,8 +346,8 @@ impl PodState {
                 }
             }
             PodObservation::Started { attempt, container } => self.started(attempt, container, events),
-            PodObservation::StartFailed { attempt, failure } => {
-                self.start_failed(now, attempt, &failure, events)
+            PodObservation::StartFailed { attempt, failure, created } => {
+                self.start_failed(now, attempt, &failure, created, events)
             }
             PodObservation::ImageChecked { attempt, failure } => {
                 self.image_checked(now, attempt, failure, events);

@@ -507,6 +507,12 @@ pub(crate) fn started(at: Instant, attempt: Attempt) -> StartedContainer {
     started_for(at, attempt, "app:1".into())
 }
 
+/// The report of a run that was created and could not be executed.
+fn created(attempt: Attempt) -> Box<RunIdentity> {
+    let StartedContainer { id, image, image_id, user, stop_signal, .. } = started(Instant(0), attempt);
+    Box::new(RunIdentity { id, image, image_id, process: Some(RunProcess { user, stop_signal }) })
+}
+
 /// The report of a run that was started for this image.
 fn started_for(at: Instant, attempt: Attempt, spec_image: Rc<str>) -> StartedContainer {
     StartedContainer {

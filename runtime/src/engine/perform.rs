@@ -72,7 +72,7 @@ impl Engine {
                 let started = async move { shared_shell.handling.handle(handled, started, refuse).await };
                 // The supervisor reports the start.
                 shell.tasks.answer(pod, started, move |asked| {
-                    asked.err().map(|failure| Seen::StartFailed { attempt, failure })
+                    asked.err().map(|failure| Seen::StartFailed { attempt, failure, created: None })
                 });
             }
             Action::CheckImage(attempt) => {

@@ -4,7 +4,8 @@
 use std::rc::Rc;
 
 use nodlet_core::facts::{
-    Attempt, Exit, PodIndex, PodObservation, StartFailureReason, StartedContainer, User,
+    Attempt, Exit, PodIndex, PodObservation, RunIdentity, RunProcess, StartFailureReason, StartedContainer,
+    User,
 };
 use nodlet_core::time::{Instant, Moment};
 use nodlet_host::cgroup::Leaf;
@@ -51,12 +52,14 @@ pub(super) async fn report_event(
             devices::follow(shell, (pod, container, number), false);
             shell.tasks.report(pod, PodObservation::Started { attempt, container: Box::new(started) }).await;
         }
-        SupervisorEvent::StartFailed { container, number, at, message } => {
+        SupervisorEvent::StartFailed { container, number, at, message, user } => {
             let Some(attempt) = attempt(&container, number) else { return };
-            if let Some(run) = sandbox.runs.borrow_mut().remove(&(container.clone(), number)) {
+            let run = sandbox.runs.borrow_mut().remove(&(container.clone(), number));
+            if let Some(run) = &run {
                 let _ = run.leaf.remove();
             }
             forget(sandbox, &container, number);
+            let created = run.filter(|_| at == StartFailedAt::Run).map(|run| created(&run.image, user));
             // Without a run, nothing needs the facts about its image.
             let _ = std::fs::remove_file(facts_path(&shell.paths, &wanted, &container, number));
             let (reason, message) = match at {
@@ -68,7 +71,10 @@ pub(super) async fn report_event(
             log::warn!("failed to start {}: {message}", log_name(&wanted, attempt));
             shell
                 .tasks
-                .report(pod, PodObservation::StartFailed { attempt, failure: failure(reason, message) })
+                .report(
+                    pod,
+                    PodObservation::StartFailed { attempt, failure: failure(reason, message), created },
+                )
                 .await;
         }
         SupervisorEvent::Exited { container, number, exit } => {
@@ -130,6 +136,16 @@ pub(super) fn started_container(image: &ImageFacts, at: Instant, user: User) -> 
         user,
         stop_signal: image.stop_signal,
     }
+}
+
+/// What is reported of a run that was created and whose process could not be executed.
+fn created(image: &ImageFacts, user: Option<User>) -> Box<RunIdentity> {
+    Box::new(RunIdentity {
+        id: image.container_id.as_str().into(),
+        image: image.image.as_str().into(),
+        image_id: image.image_id.as_str().into(),
+        process: user.map(|user| RunProcess { user, stop_signal: image.stop_signal }),
+    })
 }
 
 /// The exit of a run, as reported to the core. A run without an exit record was lost with its supervisor.

@@ -16,7 +16,7 @@ use serde::Serialize;
 use smol::Async;
 
 use super::ExitRecord;
-use super::protocol::{self, Report, Request, VERSION, cut};
+use super::protocol::{self, Report, ReportedUser, Request, VERSION, cut};
 use nodlet_core::facts::User;
 use nodlet_core::time::Instant;
 use nodlet_host::launch::{ContainerConfig, ExecConfig, SandboxConfig};
@@ -178,6 +178,8 @@ pub enum SupervisorEvent {
         at: StartFailedAt,
         /// The cause. Of `Create`: continues "failed to …". Of `Run`: in runc's words.
         message: String,
+        /// User and groups of the process that could not be executed.
+        user: Option<User>,
     },
     /// The attempt is over: no process of it is left.
     Exited {
@@ -473,11 +475,16 @@ impl Supervisor {
                 let process = StartedProcess { pid, pidfd: descriptor, at, user };
                 SupervisorEvent::Started { container: container.as_str().to_owned(), number, process }
             }
-            Report::StartFailed { container, number, run, message } => SupervisorEvent::StartFailed {
+            Report::StartFailed { container, number, run, message, user } => SupervisorEvent::StartFailed {
                 container: container.as_str().to_owned(),
                 number,
                 at: if run { StartFailedAt::Run } else { StartFailedAt::Create },
                 message: text(message),
+                user: user.map(|ReportedUser { uid, gid, groups }| User {
+                    uid,
+                    gid,
+                    supplemental_groups: groups.to_vec(),
+                }),
             },
             Report::Exited { container, number } => {
                 let exit = ExitRecord::read(&self.dir, &container, number);

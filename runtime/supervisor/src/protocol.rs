@@ -68,8 +68,17 @@ pub(super) enum Request {
     End,
 }
 
+/// User and groups of a process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct ReportedUser {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) groups: heapless::Vec<u32, MAX_GROUPS>,
+}
+
 /// Reports from the supervisor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "a frame of fixed capacity on the stack")]
 pub(super) enum Report {
     /// Answers `Hello`; if the versions are equal, the whole state follows, up to `HelloEnd`. Never changes.
     Hello { version: u32, pid: i32 },
@@ -92,7 +101,15 @@ pub(super) enum Report {
     /// A start is under way: `Started` or `StartFailed` will follow. Sent only before `HelloEnd`.
     Starting { container: Name, number: u32 },
     /// A start failed, and no process is left.
-    StartFailed { container: Name, number: u32, run: bool, message: Message },
+    StartFailed {
+        container: Name,
+        number: u32,
+        run: bool,
+        message: Message,
+        /// The user of the process that could not be executed. Supervisors of earlier versions do not report it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        user: Option<ReportedUser>,
+    },
     /// The attempt is over; its exit record has the result.
     Exited { container: Name, number: u32 },
     /// A process was executed in a container. With it: the master of its terminal, if it has one.

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ClientCondition, Deletion, FoundCondition, Health, PodPhase, RunProcess, StartedContainer};
+use super::{ClientCondition, Deletion, FoundCondition, Health, PodPhase, RunIdentity, StartedContainer};
 use crate::spec::ProbeKind;
 use crate::time::{Instant, Moment};
 
@@ -125,9 +125,12 @@ pub struct HandedOverContainer {
     /// The newest run that was started in this boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<Box<StartedContainer>>,
-    /// The newest run of an earlier boot.
+    /// The newest run, if its process could not be executed and that of an earlier one was in this boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub recorded: Option<HandedOverIdentity>,
+    pub not_executed: Option<Box<RunIdentity>>,
+    /// The newest run, if no process was executed in this boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<Box<RunIdentity>>,
     /// The newest run that ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<HandedOverExit>,
@@ -183,17 +186,6 @@ pub struct MissingImage {
     pub reason: Box<str>,
     /// The message, for people.
     pub message: Box<str>,
-}
-
-/// The image and the container ID of a run of an earlier boot.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "each is the field of that name of a status")]
-pub struct HandedOverIdentity {
-    pub id: Rc<str>,
-    pub image: Rc<str>,
-    pub image_id: Rc<str>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub process: Option<RunProcess>,
 }
 
 /// A run that had ended.

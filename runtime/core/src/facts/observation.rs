@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Attempt, ClientCondition, Fence, Health, NodeInfo, PodIndex, Record, Shutdown, StartedContainer,
-    StatusHandover,
+    Attempt, ClientCondition, Fence, Health, NodeInfo, PodIndex, Record, RunIdentity, Shutdown,
+    StartedContainer, StatusHandover,
 };
 use crate::pressure::StarvedResource;
 use crate::spec::{HookKind, Pod, ProbeKind, Uid};
@@ -165,6 +165,9 @@ pub enum PodObservation<T = Box<str>> {
         attempt: Attempt,
         /// At which step, and why.
         failure: StartFailure<T>,
+        /// The run, if it was created and only its process could not be executed.
+        #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
+        created: Option<Box<RunIdentity>>,
     },
     /// The image of the spec was looked up while a run with another image continues.
     ImageChecked {
@@ -308,9 +311,11 @@ impl<T> PodObservation<T> {
             PodObservation::Started { attempt, container } => {
                 PodObservation::Started { attempt: *attempt, container: container.clone() }
             }
-            PodObservation::StartFailed { attempt, failure } => {
-                PodObservation::StartFailed { attempt: *attempt, failure: failure.map(text) }
-            }
+            PodObservation::StartFailed { attempt, failure, created } => PodObservation::StartFailed {
+                attempt: *attempt,
+                failure: failure.map(text),
+                created: created.clone(),
+            },
             PodObservation::ImageChecked { attempt, failure } => PodObservation::ImageChecked {
                 attempt: *attempt,
                 failure: failure.as_ref().map(|failure| failure.map(text)),

@@ -52,6 +52,20 @@ impl StartedContainer {
     }
 }
 
+/// What the status of a container shows of its newest run, whether or not its process could be executed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunIdentity {
+    /// `containerID` without its scheme.
+    pub id: Rc<str>,
+    /// `image`: the reference, normalised.
+    pub image: Rc<str>,
+    /// `imageID`.
+    pub image_id: Rc<str>,
+    /// `None` in records of pods that had not finished.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<RunProcess>,
+}
+
 /// `user` and `stopSignal` of a container status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunProcess {

@@ -15,7 +15,7 @@ mod starting;
 
 use std::rc::Rc;
 
-use crate::facts::{Attempt, Health, ProbeResult, StartedContainer};
+use crate::facts::{Attempt, Health, ProbeResult, RunIdentity, StartedContainer};
 use crate::spec::{Container, ContainerIndex, OwnRestart, ProbeKind, Role};
 use crate::time::{Instant, Moment};
 
@@ -24,7 +24,7 @@ use super::hooks::Hooks;
 use super::probes::{ProbeEffect, Probes};
 
 use history::RunHistory;
-pub(crate) use history::{Ended, Identity, WaitingReason};
+pub(crate) use history::{Ended, WaitingReason};
 use images::Images;
 use restarts::Restarts;
 use run::CurrentRun;
@@ -277,8 +277,14 @@ impl ContainerState {
     }
 
     /// The image and container ID of the newest run.
-    pub(crate) fn identity(&self) -> Option<Identity> {
+    pub(crate) fn identity(&self) -> Option<RunIdentity> {
         self.history.identity()
+    }
+
+    /// Whether a process of the container was executed: in this boot, or by the newest run of an earlier one.
+    pub(super) fn has_run(&self) -> bool {
+        let only_failed = || self.ended().is_some_and(Ended::failed_to_start);
+        self.started().is_some() || self.history.other().is_some() && !only_failed()
     }
 
     /// The image that ran before, if the spec names another by now: it is started if the new one is not on

@@ -78,7 +78,7 @@ impl Containers {
 
     /// Whether a container has run.
     pub(super) fn any_has_run(&self) -> bool {
-        self.iter().any(|container| container.identity().is_some())
+        self.iter().any(ContainerState::has_run)
     }
 
     /// Whether a later run than `attempt` has begun.

@@ -2,7 +2,8 @@
 //! containers first, and again when they end. Ephemeral containers do not wait for their turn.
 
 use crate::facts::{
-    Action, Attempt, Draft, Events, PodIndex, StartFailure, StartFailureReason, StartedContainer, Wake,
+    Action, Attempt, Draft, Events, PodIndex, RunIdentity, StartFailure, StartFailureReason,
+    StartedContainer, Wake,
 };
 use crate::spec::{ContainerIndex, Pod, PodSpec};
 use crate::time::Instant;
@@ -186,6 +187,7 @@ impl PodState {
         now: Instant,
         attempt: Attempt,
         failure: &StartFailure,
+        created: Option<Box<RunIdentity>>,
         events: &mut Events,
     ) {
         let (pod, index) = (&self.pod, self.index);
@@ -240,7 +242,7 @@ impl PodState {
                 events.note(index, at, "Pulled", pulled(&spec.image));
                 events.note(index, at, "Created", "Container created".into());
                 events.warn(index, at, "Failed", format!("Error: {message}").into());
-                container.could_not_execute(now, failure);
+                container.could_not_execute(now, failure, created);
                 container.wait_to_restart(policy, word, message);
                 self.touch();
                 return;

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use super::node_world::ClaimNews;
-use super::{Fate, Happening, Process, Sim, WorldSandbox, hooks, order, restarts, secs, stamp, started_for};
+use super::{
+    Fate, Happening, Process, Sim, WorldSandbox, created, hooks, order, restarts, secs, stamp, started_for,
+};
 use crate::facts::*;
 use crate::pod::PodState;
 use crate::spec::*;
@@ -84,7 +86,9 @@ impl Sim {
                             self.of(&uid).restarts.forget(attempt.container);
                         }
                         let failure = StartFailure { reason, message: "it cannot be".into(), image: None };
-                        self.answer_of(index, PodObservation::StartFailed { attempt, failure });
+                        let created =
+                            (reason == StartFailureReason::RunContainerError).then(|| created(attempt));
+                        self.answer_of(index, PodObservation::StartFailed { attempt, failure, created });
                     }
                     Ok(image) => {
                         world.begun[usize::from(attempt.container.0)].push(attempt.number);
@@ -345,7 +349,7 @@ impl Sim {
                 if let PodObservation::Hooked { attempt, kind, ref failure } = seen {
                     self.record_reported_hook(index, attempt, kind, failure.is_some());
                 }
-                if let PodObservation::StartFailed { attempt, failure } = &seen
+                if let PodObservation::StartFailed { attempt, failure, .. } = &seen
                     && failure.reason == StartFailureReason::RunContainerError
                     && let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index))
                 {

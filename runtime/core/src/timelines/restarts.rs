@@ -422,6 +422,45 @@ fn a_finished_pod_keeps_its_transition_times_and_address_across_reboots() {
     assert_eq!(shown_times(&sim), before);
 }
 
+/// A kubelet shows what its runtime has created: a container whose process could not be executed is one.
+#[test]
+fn a_run_that_could_not_be_executed_is_shown_as_any_other() {
+    let fate = |_: &str, number: u32| match number {
+        1 => Fate::Exits(1, secs(3)),
+        0 | 2 => Fate::FailsToStart(StartFailureReason::RunContainerError),
+        _ => Fate::FailsToStart(StartFailureReason::CreateContainerError),
+    };
+    let shown = |sim: &Sim, state: &str| {
+        let status = first(sim);
+        let ended = &status[state]["terminated"];
+        assert_eq!((&ended["reason"], &ended["containerID"]), (&json!("StartError"), &status["containerID"]));
+        for field in ["image", "imageID", "user", "stopSignal", "resources"] {
+            assert!(!status[field].is_null() && status[field] != "", "{field}: {status}");
+        }
+        status["containerID"].as_str().expect("a container has an ID").to_owned()
+    };
+    let mut sim = Sim::new(pod(RestartPolicy::Always), fate);
+    sim.run_until(secs(5));
+    assert_eq!(first(&sim)["lastState"]["terminated"]["exitCode"], 1);
+    sim.run_until(secs(15));
+    let id = shown(&sim, "lastState");
+    assert!(id.ends_with('2'), "it is that of the third run: {id}");
+    sim.restart_agent();
+    sim.run_until(secs(16));
+    assert_eq!(shown(&sim, "lastState"), id, "the next run was not created");
+
+    // What never ran is shown so for as long as its pod is there.
+    let mut sim = Sim::new(pod(RestartPolicy::Never), fate);
+    sim.run_until(secs(5));
+    let before = first(&sim);
+    shown(&sim, "state");
+    for (turn, until) in [(Sim::restart_agent as fn(&mut Sim), 50), (Sim::reboot, 100)] {
+        turn(&mut sim);
+        sim.run_until(secs(until));
+        assert_eq!(first(&sim), before);
+    }
+}
+
 #[test]
 fn a_container_that_cannot_run_shows_run_container_error_until_it_backs_off() {
     let fate = |_: &str, _: u32| Fate::FailsToStart(StartFailureReason::RunContainerError);

@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use super::{Process, Sandbox};
 use crate::attempt::{Attempt, Reported, State};
 use crate::enter::{Exec, ExecState};
-use crate::protocol::{self, Report, VERSION, cut};
+use crate::protocol::{self, Report, ReportedUser, VERSION, cut};
+use crate::user::User;
 
 /// The connected agent, and what it knows.
 pub(super) struct Agent {
@@ -272,8 +273,10 @@ fn attempt_report(at: usize, attempt: &Attempt) -> Option<(Report, Item)> {
         }
         State::Failed { run, message } => {
             let (run, message) = (*run, message.clone());
+            let User { uid, gid, groups, .. } = &attempt.user;
+            let user = run.then(|| ReportedUser { uid: *uid, gid: *gid, groups: groups.clone() });
             (!reported.ended)
-                .then_some((Report::StartFailed { container, number, run, message }, Item::Ended(at)))
+                .then_some((Report::StartFailed { container, number, run, message, user }, Item::Ended(at)))
         }
     }
 }

@@ -126,7 +126,10 @@ impl Process {
             },
             Some(reason) => cut(reason),
         };
-        self.answer(Report::StartFailed { container, number, run: false, message: refused }, None);
+        self.answer(
+            Report::StartFailed { container, number, run: false, message: refused, user: None },
+            None,
+        );
     }
 
     fn refusal(&self, container: &Name) -> Option<&'static str> {

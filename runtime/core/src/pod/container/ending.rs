@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::facts::{Exit, StartFailure};
+use crate::facts::{Exit, RunIdentity, StartFailure};
 use crate::pod::hooks::Hooks;
 use crate::spec::Role;
 use crate::time::{Instant, Moment};
@@ -69,10 +69,19 @@ impl ContainerState {
     }
 
     /// Records that the process of the next run could not be executed, which counts as a run.
-    pub(in crate::pod) fn could_not_execute(&mut self, now: Instant, failure: &StartFailure) {
+    pub(in crate::pod) fn could_not_execute(
+        &mut self,
+        now: Instant,
+        failure: &StartFailure,
+        created: Option<Box<RunIdentity>>,
+    ) {
         // The run that was to follow has taken place.
         self.restarts.set_redefined(false);
-        self.has_ended(Ended::of_failed_start(now, self.number(), failure));
+        let id = created.as_ref().map(|created| created.id.clone());
+        self.has_ended(Ended::of_failed_start(now, self.number(), failure, id));
+        if let Some(created) = created {
+            self.history.set_other(created);
+        }
     }
 
     /// The result of the current run, from its `Exit`.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
-use crate::facts::{Exit, HandedOverExit, RecordedExit, RunProcess, StartFailure, StartedContainer};
+use crate::facts::{Exit, HandedOverExit, RecordedExit, RunIdentity, StartFailure, StartedContainer};
 use crate::time::{Instant, Moment};
 
 /// Reason of a container that ended, or waits, because all containers restart.
@@ -12,8 +12,8 @@ const RESTARTING_REASON: &str = "RestartingAllContainers";
 const REMOVED_MESSAGE: &str = "The container is removed because RestartAllContainers in place";
 /// Reason of a run that the kernel killed because memory was short.
 const OOM_KILLED: &str = "OOMKilled";
-/// Reason of a run whose process could not be executed, and that therefore has no ID.
-pub(super) const START_ERROR: &str = "StartError";
+/// Reason of a run whose process could not be executed.
+const START_ERROR: &str = "StartError";
 /// Message of a run whose end was not observed.
 const LOST_WHILE_RUNNING: &str =
     "The container could not be located when the pod was deleted.  The container used to be Running";
@@ -42,16 +42,6 @@ pub(crate) struct Ended {
     pub(crate) id: Option<Rc<str>>,
 }
 
-/// The image, the container ID and the process of the newest run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
-    pub(crate) id: Rc<str>,
-    pub(crate) image: Rc<str>,
-    pub(crate) image_id: Rc<str>,
-    /// `None` in records of pods that had not finished.
-    pub(crate) process: Option<RunProcess>,
-}
-
 impl Ended {
     /// The result of a run, from its `Exit`.
     pub(super) fn of(exit: &Exit, number: u32, id: Option<Rc<str>>) -> Ended {
@@ -73,10 +63,15 @@ impl Ended {
     }
 
     /// The result of a run whose process could not be executed.
-    pub(super) fn of_failed_start(now: Instant, number: u32, failure: &StartFailure) -> Ended {
+    pub(super) fn of_failed_start(
+        now: Instant,
+        number: u32,
+        failure: &StartFailure,
+        id: Option<Rc<str>>,
+    ) -> Ended {
         let at = Some(Moment::ThisBoot(now));
         let (reason, message) = (START_ERROR.into(), failure.message.clone());
-        Ended { number, code: 128, reason, message, started_at: at, finished_at: at, id: None }
+        Ended { number, code: 128, reason, message, started_at: at, finished_at: at, id }
     }
 
     /// The result of a run that was killed, and of whose end no time is known.
@@ -100,6 +95,11 @@ impl Ended {
         &*self.reason == RESTARTING_REASON
     }
 
+    /// Whether the process could not be executed.
+    pub(super) fn failed_to_start(&self) -> bool {
+        &*self.reason == START_ERROR
+    }
+
     /// Whether this is a failure of an init container. It is if memory was short, whatever the exit code.
     pub(super) fn failed_init(&self) -> bool {
         self.code != 0 || &*self.reason == OOM_KILLED
@@ -115,7 +115,7 @@ impl From<&RecordedExit> for Ended {
             message: exit.message.as_str().into(),
             started_at: Some(exit.started_at),
             finished_at: Some(exit.finished_at),
-            id: None,
+            id: exit.id.as_deref().map(Rc::from),
         }
     }
 }
@@ -139,8 +139,8 @@ impl From<&HandedOverExit> for Ended {
 pub(super) struct RunHistory {
     /// The newest run that started in this boot.
     started: Option<Box<StartedContainer>>,
-    /// The image and container ID of the newest run of an earlier boot.
-    recorded: Option<Box<Identity>>,
+    /// The newest run, if that is not `started`: its process could not be executed, or it is of an earlier boot.
+    other: Option<Box<RunIdentity>>,
     /// The newest run that has ended.
     ended: Option<Box<Ended>>,
     /// The run that ended before `ended`.
@@ -154,8 +154,9 @@ impl RunHistory {
         self.started.as_deref()
     }
 
-    pub(super) fn recorded(&self) -> Option<&Identity> {
-        self.recorded.as_deref()
+    /// The newest run, if that is not `started`.
+    pub(super) fn other(&self) -> Option<&RunIdentity> {
+        self.other.as_deref()
     }
 
     pub(super) fn ended(&self) -> Option<&Ended> {
@@ -170,25 +171,29 @@ impl RunHistory {
         self.waiting.as_ref()
     }
 
-    /// The image and container ID of the newest run.
-    pub(super) fn identity(&self) -> Option<Identity> {
-        match (&self.started, &self.recorded) {
-            (Some(started), _) => Some(Identity {
+    /// The image, the container ID and the process of the newest run.
+    pub(super) fn identity(&self) -> Option<RunIdentity> {
+        self.other.as_deref().cloned().or_else(|| self.executed())
+    }
+
+    /// The same of the newest run whose process was executed in this boot, or else of the newest run.
+    pub(super) fn executed(&self) -> Option<RunIdentity> {
+        match &self.started {
+            Some(started) => Some(RunIdentity {
                 id: started.id.clone(),
                 image: started.image.clone(),
                 image_id: started.image_id.clone(),
                 process: Some(started.process()),
             }),
-            (None, Some(recorded)) => Some((**recorded).clone()),
-            (None, None) => None,
+            None => self.other.as_deref().cloned(),
         }
     }
 
     /// The image that the spec named for the newest run; the image that ran if an earlier boot started it.
     pub(super) fn spec_image(&self) -> Option<&Rc<str>> {
-        match (&self.started, &self.recorded) {
+        match (&self.started, &self.other) {
             (Some(started), _) => Some(&started.spec_image),
-            (None, Some(recorded)) => Some(&recorded.image),
+            (None, Some(other)) => Some(&other.image),
             (None, None) => None,
         }
     }
@@ -206,6 +211,12 @@ impl RunHistory {
     /// Records that a run has started.
     pub(super) fn has_started(&mut self, started: Box<StartedContainer>) {
         self.started = Some(started);
+        self.other = None;
+    }
+
+    /// Records the newest run, whose process could not be executed or which an earlier boot started.
+    pub(super) fn set_other(&mut self, run: Box<RunIdentity>) {
+        self.other = Some(run);
     }
 
     /// Records that a run has ended.
@@ -232,11 +243,6 @@ impl RunHistory {
     pub(super) fn add_unknown_end(&mut self) {
         self.ended
             .get_or_insert_with(|| Box::new(Ended::killed(0, STATUS_UNKNOWN, LOST_WHEN_TERMINATED, None)));
-    }
-
-    /// Restores the container ID of a run of an earlier boot.
-    pub(super) fn restore_identity(&mut self, identity: Identity) {
-        self.recorded = Some(Box::new(identity));
     }
 
     /// Restores the two newest ends.

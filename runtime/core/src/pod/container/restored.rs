@@ -4,21 +4,21 @@
 use std::rc::Rc;
 
 use crate::facts::{
-    ContainerRecord, Exit, HandedOverContainer, HandedOverExit, HandedOverIdentity, Health, RecordedExit,
+    ContainerRecord, Exit, HandedOverContainer, HandedOverExit, Health, RecordedExit, RunIdentity,
     StartedContainer,
 };
 use crate::pod::hooks::Hooks;
 use crate::pod::probes::Probes;
 use crate::time::Instant;
 
-use super::history::START_ERROR;
 use super::run::CurrentRun;
-use super::{ContainerState, Ended, Identity, Run, StartRetry};
+use super::{ContainerState, Ended, Run, StartRetry};
 
 impl ContainerState {
     /// The record of this container with the given name; `is_over` if the phase of the pod is terminal.
     pub(in crate::pod) fn record(&self, name: &str, is_over: bool) -> ContainerRecord {
-        let identity = self.identity();
+        // An image that ran may run again; that of a run that could not be executed is only shown.
+        let identity = if is_over { self.identity() } else { self.history.executed() };
         let previous = self.history.previous().filter(|_| is_over);
         // A run that was about to start when the pod ended does not start any more.
         let attempts = match self.run() {
@@ -28,7 +28,10 @@ impl ContainerState {
         ContainerRecord {
             name: name.to_owned(),
             attempts,
-            last_exit: self.ended().and_then(|ended| ended.to_recorded(None)),
+            last_exit: self.ended().and_then(|ended| {
+                // That of a run that was executed is `container_id`.
+                ended.to_recorded(ended.id.as_ref().filter(|_| ended.failed_to_start()))
+            }),
             previous_exit: previous.and_then(|ended| ended.to_recorded(ended.id.as_ref())),
             image: identity.as_ref().map(|identity| identity.image.to_string()),
             image_id: identity.as_ref().map(|identity| identity.image_id.to_string()),
@@ -50,22 +53,22 @@ impl ContainerState {
         if let Some(id) = &id {
             let (image, image_id) = (text(&record.image), text(&record.image_id));
             let process = record.process.clone();
-            self.history.restore_identity(Identity { id: Rc::clone(id), image, image_id, process });
+            let recorded = RunIdentity { id: Rc::clone(id), image, image_id, process };
+            self.history.set_other(Box::new(recorded));
         }
         if record.superseded {
             return self.history.restore_ends(Some(Ended::superseded(newest)), None);
         }
-        let seen = record.last_exit.as_ref().map(|exit| Ended {
-            id: id.clone().filter(|_| exit.number == newest && exit.reason != START_ERROR),
-            ..Ended::from(exit)
+        let seen = record.last_exit.as_ref().map(|exit| {
+            let ended = Ended::from(exit);
+            match ended.failed_to_start() {
+                true => ended,
+                false => Ended { id: id.clone().filter(|_| exit.number == newest), ..ended },
+            }
         });
         match seen {
             Some(ended) if ended.number == newest => {
-                let previous = record.previous_exit.as_ref().map(|exit| {
-                    let id = exit.id.as_deref().map(Rc::from);
-                    Ended { id, ..Ended::from(exit) }
-                });
-                self.history.restore_ends(Some(ended), previous);
+                self.history.restore_ends(Some(ended), record.previous_exit.as_ref().map(Ended::from));
             }
             earlier => self.history.restore_ends(Some(Ended::unobserved(newest, id)), earlier),
         }
@@ -85,12 +88,8 @@ impl ContainerState {
             is_running: self.is_running(),
             is_followed,
             started: history.started().map(|started| Box::new(started.clone())),
-            recorded: history.recorded().map(|identity| HandedOverIdentity {
-                id: identity.id.clone(),
-                image: identity.image.clone(),
-                image_id: identity.image_id.clone(),
-                process: identity.process.clone(),
-            }),
+            not_executed: history.other().filter(|_| history.started().is_some()).cloned().map(Box::new),
+            recorded: history.other().filter(|_| history.started().is_none()).cloned().map(Box::new),
             ended: history.ended().map(Ended::to_handed_over),
             previous: history.previous().map(Ended::to_handed_over),
             waiting: history
@@ -117,8 +116,10 @@ impl ContainerState {
         };
         self.current = CurrentRun::restored(run, number, newest, left.decided);
         self.history.restore_started(&left.started);
-        if let Some(HandedOverIdentity { id, image, image_id, process }) = left.recorded.clone() {
-            self.history.restore_identity(Identity { id, image, image_id, process });
+        // Earlier versions hand over both a run of this boot and one before it.
+        let recorded = left.recorded.as_ref().filter(|_| left.started.is_none());
+        if let Some(newest) = left.not_executed.as_ref().or(recorded) {
+            self.history.set_other(newest.clone());
         }
         self.history
             .restore_ends(left.ended.as_ref().map(Ended::from), left.previous.as_ref().map(Ended::from));
