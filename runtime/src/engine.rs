@@ -540,8 +540,7 @@ impl Engine {
 
     /// Publishes the Node object.
     fn publish_node(&self) {
-        let shell = &self.shell;
-        this_node::publish(&shell.config, &shell.machine, &shell.publication.objects);
+        this_node::publish(&self.shell);
     }
 
     fn clock_was_set(&mut self) {

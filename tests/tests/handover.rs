@@ -37,6 +37,23 @@ fn shown(device: &Device, pod: &str) -> Value {
     object
 }
 
+#[test]
+fn conditions_of_the_node_keep_their_times() {
+    let mut device = Device::start();
+    let times = |device: &Device| -> Vec<String> {
+        let node = device.get("/api/v1/nodes").expect("nodes")["items"][0].clone();
+        let conditions = node["status"]["conditions"].as_array().cloned().expect("conditions");
+        conditions.iter().map(|one| format!("{} {}", one["type"], one["lastTransitionTime"])).collect()
+    };
+    let before = times(&device);
+    assert!(before.len() >= 4, "{before:?}");
+    for _ in 0..2 {
+        wait_for_another_second(&device);
+        another_agent(&mut device);
+        assert_eq!(times(&device), before);
+    }
+}
+
 fn kill_supervisors(device: &Device) {
     for supervisor in device.supervisors().values() {
         kill(Pid::from_raw(supervisor.pid.cast_signed()), Signal::SIGKILL).expect("it can be killed");

@@ -241,6 +241,11 @@ impl Paths {
         self.run().join("suspects.json")
     }
 
+    /// The file that says since when the conditions of the Node have had their status.
+    pub fn node_conditions(&self) -> PathBuf {
+        self.run().join("node-conditions.json")
+    }
+
     /// The socket of the local API.
     pub fn api_socket(&self) -> PathBuf {
         self.run().join("api.sock")

@@ -39,6 +39,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod this_node;
+mod transitions;
 mod volumes_in_use;
 pub mod waiting;
 mod wanted;
@@ -82,6 +83,7 @@ pub use this_node::{
     NodeEvent, NodeFacts, NodeImage, NodeState, architecture, excessive_reservations, memory_of_all_pods,
     node_images, node_info, node_object,
 };
+pub use transitions::Transitions;
 pub use wanted::{Admitted, PodName, Problem, Wanted, WantedByName};
 
 /// The desired state.

@@ -14,8 +14,8 @@ use nodlet_core::spec::volume::ClaimedVolume;
 use nodlet_core::time::{Instant, Moment};
 use nodlet_host::paths::Paths;
 use nodlet_kube::manifest::{AppliedPreset, Priority};
-use nodlet_registry::Wanted;
 use nodlet_registry::held_updates::Waits;
+use nodlet_registry::{Transitions, Wanted};
 
 use crate::store::Records;
 
@@ -143,6 +143,22 @@ pub(super) fn write_status(paths: &Paths, uid: &str, bytes: &[u8]) -> io::Result
     let new = path.with_extension("new");
     nodlet_rootfs::own_file::write(&new, bytes)?;
     fs::rename(new, path)
+}
+
+/// Writes since when the conditions of the Node have had their status, for the next agent.
+///
+/// # Errors
+/// The run-time directory cannot be written.
+pub(super) fn write_transitions(paths: &Paths, transitions: &Transitions) -> io::Result<()> {
+    let path = paths.node_conditions();
+    let new = path.with_extension("new");
+    fs::write(&new, serde_json::to_vec(transitions)?)?;
+    fs::rename(new, path)
+}
+
+/// Reads what [`write_transitions`] wrote; `None` if there is nothing, or it cannot be read.
+pub(super) fn read_transitions(paths: &Paths) -> Option<Transitions> {
+    serde_json::from_slice(&fs::read(paths.node_conditions()).ok()?).ok()
 }
 
 /// Removes the written status of a pod that is gone.

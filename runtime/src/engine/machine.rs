@@ -10,6 +10,7 @@ use nodlet_core::sorted::SortedMap;
 use nodlet_core::time::{Anchor, Instant};
 use nodlet_host::cgroup::Cgroups;
 use nodlet_host::network::Network;
+use nodlet_registry::Transitions;
 use serde_json::Value;
 
 use super::shutdown::ShutdownState;
@@ -53,6 +54,8 @@ pub(super) struct Machine {
     pub(super) images: RefCell<Value>,
     /// Whether records can be written.
     pub(super) records_disk: RefCell<RecordsDisk>,
+    /// Since when the conditions of the Node have had their status; `None` before they are published.
+    pub(super) transitions: RefCell<Option<Transitions>>,
     anchor: Cell<Anchor>,
 }
 
@@ -73,6 +76,7 @@ impl Machine {
             unstored_labels: Cell::default(),
             images: RefCell::new(Value::Array(Vec::new())),
             records_disk: RefCell::default(),
+            transitions: RefCell::default(),
             anchor: Cell::new(nodlet_host::clock::anchor()),
         }
     }

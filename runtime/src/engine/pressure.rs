@@ -176,7 +176,7 @@ impl Shell {
         if let Some((why, _)) = disk.borrow().broken() {
             self.publication.emit_of_node(NodeEvent::Machine("FilesystemIsReadOnly", why));
         }
-        this_node::publish(&self.config, &self.machine, &self.publication.objects);
+        this_node::publish(self);
     }
 }
 

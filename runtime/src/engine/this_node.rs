@@ -2,24 +2,32 @@
 //! (`registry/src/this_node.rs`).
 
 use nodlet_core::facts::NodeInfo;
-use nodlet_registry::objects::{Key, Objects};
-use nodlet_registry::{NodeFacts, NodeState, memory_of_all_pods, node_info, node_object};
+use nodlet_registry::objects::Key;
+use nodlet_registry::{NodeFacts, NodeState, Transitions, memory_of_all_pods, node_info, node_object};
 
-use super::Config;
 use super::machine::{Machine, first_line};
+use super::{Config, Shell, handover_files};
 
 /// Publishes the Node object. It is not renewed: that the agent answers shows that the node is ready.
-pub(super) fn publish(config: &Config, machine: &Machine, objects: &Objects) {
+pub(super) fn publish(shell: &Shell) {
+    let (config, machine) = (&shell.config, &shell.machine);
+    let boot_id = first_line("/proc/sys/kernel/random/boot_id");
     let anchor = machine.anchor();
     let time = |at| anchor.timestamp(at).to_string();
+    let mut transitions = machine.transitions.borrow_mut();
+    let before = transitions.clone();
+    let transitions = transitions.get_or_insert_with(|| {
+        Transitions::of_boot(&boot_id, handover_files::read_transitions(&shell.paths))
+    });
+    let goes_down = machine.shutdown.goes_down.get();
     let state = NodeState {
         began: time(machine.began),
         now: time(nodlet_host::clock::instant()),
-        since: time(machine.shutdown.since.get()),
-        goes_down: machine.shutdown.goes_down.get(),
+        since: time(transitions.since("Ready", !goes_down, machine.shutdown.since.get())),
+        goes_down,
         ip: machine.network.borrow().host_ip().map(|ip| ip.to_string()),
         kernel: first_line("/proc/sys/kernel/osrelease"),
-        boot_id: first_line("/proc/sys/kernel/random/boot_id"),
+        boot_id,
         machine_id: machine.installed.machine_id.clone(),
         system_uuid: machine.installed.system_uuid.clone(),
         os_image: machine.installed.os_image.clone(),
@@ -28,14 +36,21 @@ pub(super) fn publish(config: &Config, machine: &Machine, objects: &Objects) {
             let pressure = machine.pressure.borrow();
             pressure
                 .conditions()
-                .map(|(condition, is_true, since)| (condition, is_true, time(since)))
+                .map(|(condition, is_true, since)| {
+                    (condition, is_true, time(transitions.since(condition.name(), is_true, since)))
+                })
                 .collect()
         },
         broken_disk: machine.records_disk.borrow().broken().map(|(why, since)| (why.into(), time(since))),
         images: machine.images.borrow().clone(),
     };
     let object = node_object(&facts(config, machine), state);
-    objects.put(Key::new("nodes", "", &config.node_name), object);
+    shell.publication.objects.put(Key::new("nodes", "", &config.node_name), object);
+    if before.as_ref() != Some(transitions)
+        && let Err(error) = handover_files::write_transitions(&shell.paths, transitions)
+    {
+        log::warn!("the times of the Node's conditions begin anew with the next agent: {error}");
+    }
 }
 
 /// The facts of the node that decide which pods it admits.
