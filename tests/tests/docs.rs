@@ -75,12 +75,16 @@ fn wrong_references(page: &str, guests: bool) -> Vec<String> {
         }
         for (name, file) in tests {
             let source = fs::read_to_string(page.with_file_name(file)).unwrap_or_default();
-            let is_marked = item.contains("(*guest*)");
+            let is_marked = |kind: &str| item.contains(&format!("(*{kind}*)"));
             match kind_of_test(&source, name) {
                 Some(Runs::Here) => {}
-                Some(Runs::InGuest) if guests && is_marked => {}
+                Some(Runs::InGuest) if guests && is_marked("guest") => {}
                 Some(Runs::InGuest) => {
                     wrong.push(format!("{name} runs in a guest, which the item does not say"))
+                }
+                Some(Runs::InLong) if is_marked("long") => {}
+                Some(Runs::InLong) => {
+                    wrong.push(format!("{name} runs for long, which the item does not say"))
                 }
                 None => wrong.push(format!("{file} has no test {name}")),
             }
@@ -94,6 +98,8 @@ fn wrong_references(page: &str, guests: bool) -> Vec<String> {
 enum Runs {
     Here,
     InGuest,
+    /// `cargo xtask long` runs it, and the check does not.
+    InLong,
 }
 
 /// Where the test with this name in this source runs; `None` if it does not exist or never runs.
@@ -110,6 +116,7 @@ fn kind_of_test(source: &str, name: &str) -> Option<Runs> {
     match (attributes.contains(&"#[test]"), ignored) {
         (true, None) => Some(Runs::Here),
         (true, Some(why)) if why.contains("cargo xtask guest") => Some(Runs::InGuest),
+        (true, Some(why)) if why.contains("cargo xtask long") => Some(Runs::InLong),
         (true, Some(_)) | (false, _) => None,
     }
 }
@@ -117,10 +124,11 @@ fn kind_of_test(source: &str, name: &str) -> Option<Runs> {
 #[test]
 fn tests_are_distinguished_from_other_functions() {
     let source = "#[test]\nfn one() {}\nfn two() {}\n#[test]\n#[ignore = \"no\"]\nfn three() {}\n\
-                  #[test]\n#[ignore = \"needs cgroup v2: cargo xtask guest\"]\nfn five() {}\n";
+                  #[test]\n#[ignore = \"needs cgroup v2: cargo xtask guest\"]\nfn five() {}\n\
+                  #[test]\n#[ignore = \"by cargo xtask long x\"]\nfn six() {}\n";
     assert_eq!(
-        ["one", "two", "three", "four", "five"].map(|name| kind_of_test(source, name)),
-        [Some(Runs::Here), None, None, None, Some(Runs::InGuest)]
+        ["one", "two", "three", "four", "five", "six"].map(|name| kind_of_test(source, name)),
+        [Some(Runs::Here), None, None, None, Some(Runs::InGuest), Some(Runs::InLong)]
     );
     let harness = "const TESTS: &[(&str, fn())] = &[(\"one\", one)];\nfn one() {}\nfn two() {}\n";
     assert_eq!(["one", "two"].map(|name| kind_of_test(harness, name)), [Some(Runs::Here), None]);
