@@ -1,3 +1,4 @@
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nodlet_kube::manifest::Validation;
 use nodlet_rootfs::Digest;
 use nodlet_rootfs::parcel::Part;
@@ -188,12 +189,24 @@ fn a_long_list_of_errors_is_shortened_to_fit_into_a_message() {
 
 #[test]
 fn a_layer_that_does_not_fit_on_the_disk_leaves_no_file() {
+    // The mounts of a thread of its own.
+    std::thread::spawn(receive_on_a_full_disk).join().expect("the test failed");
+}
+
+fn receive_on_a_full_disk() {
     let root = std::env::temp_dir().join(format!("nodlet-push-full-{}", std::process::id()));
+    fs::create_dir_all(&root).expect("made");
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).expect("these tests need root");
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(None::<&str>, "/", None::<&str>, private, None::<&str>).expect("private mounts");
+    mount(Some("full"), &root, Some("tmpfs"), MsFlags::empty(), Some("size=64k")).expect("mounted");
     let Ok(spool) = Spool::open(&root.join("push")) else { panic!("it is free") };
     let digest: Digest = format!("sha256:{}", "0".repeat(64)).parse().expect("a digest");
     let part = Part { diff_id: digest, blob: None, member: "layer".into() };
     let path = spool.part(&part);
-    std::os::unix::fs::symlink("/dev/full", &path).expect("made");
+    let mut others = File::create(root.join("others")).expect("made");
+    let filled = std::io::copy(&mut std::io::repeat(0), &mut others).expect_err("it is full");
+    assert_eq!(filled.raw_os_error(), Some(libc::ENOSPC));
     let (board, mut sender) = UnixStream::pair().expect("two ends");
     let wire = Wire { from: Paced::new(board.try_clone().expect("a descriptor")), to: board };
     let mut receiver = Receiver { root: root.clone(), wire };
@@ -207,5 +220,6 @@ fn a_layer_that_does_not_fit_on_the_disk_leaves_no_file() {
     };
     assert!(why.contains("the board's disk is full"), "{why}");
     assert!(fs::symlink_metadata(&path).is_err(), "it is gone");
-    fs::remove_dir_all(root).expect("removed");
+    umount2(&root, MntFlags::MNT_DETACH).expect("unmounted");
+    fs::remove_dir(root).expect("removed");
 }
