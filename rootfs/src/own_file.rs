@@ -40,7 +40,7 @@ fn irregular() -> io::Error {
 }
 
 /// Whether an error of this module says that something is not a regular file.
-pub fn is_irregular(error: &io::Error) -> bool {
+pub(crate) fn is_irregular(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidInput && error.raw_os_error().is_none()
 }
 

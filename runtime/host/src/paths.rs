@@ -146,7 +146,7 @@ impl Paths {
     }
 
     /// The directories whose files may be written in spare files.
-    pub fn reserve_targets(&self) -> Vec<PathBuf> {
+    pub(crate) fn reserve_targets(&self) -> Vec<PathBuf> {
         vec![self.below("var/lib/nodlet"), self.records(), self.applied_manifests(), self.cluster_manifests()]
     }
 

@@ -90,7 +90,11 @@ impl Measurement {
     /// count: it may have been removed meanwhile.
     pub fn part(&mut self) -> Option<Vec<u64>> {
         for (place, path) in std::mem::take(&mut self.projects) {
-            match quota::usage(&path, self.unit) {
+            let used = quota::usage(&path).map(|used| match self.unit {
+                Unit::Bytes => used.bytes,
+                Unit::Inodes => used.inodes,
+            });
+            match used {
                 Some(used) => self.usage[place] = self.usage[place].saturating_add(used),
                 None => self.roots.push((place, path)),
             }

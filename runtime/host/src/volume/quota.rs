@@ -11,8 +11,6 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::usage::Unit;
-
 /// `struct fsxattr` of linux/fs.h.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -70,18 +68,22 @@ fn try_account(directory: &Path) -> io::Result<()> {
     if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The bytes or the inodes of the files of a volume. `None` if it is no project of nodlet.
-pub fn usage(directory: &Path, unit: Unit) -> Option<u64> {
+/// What the files of a volume use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Used {
+    pub(crate) bytes: u64,
+    pub(crate) inodes: u64,
+}
+
+/// What the files of a volume use. `None` if it is no project of nodlet.
+pub(crate) fn usage(directory: &Path) -> Option<Used> {
     let file = open(directory).ok()?;
     let Attributes { project, flags, .. } = attributes(&file).ok()?;
     if flags & INHERIT == 0 || project != project_of(&file).ok()? {
         return None;
     }
-    let used = used(&file, project).ok()?;
-    Some(match unit {
-        Unit::Bytes => used.bytes,
-        Unit::Inodes => used.inodes,
-    })
+    let Quota { bytes, inodes, .. } = used(&file, project).ok()?;
+    Some(Used { bytes, inodes })
 }
 
 fn open(directory: &Path) -> io::Result<File> {
@@ -130,11 +132,11 @@ mod tests {
     fn a_directory_that_is_no_project_is_not_measured() {
         let directory = std::env::temp_dir().join(format!("nodlet-quota-{}", std::process::id()));
         fs::create_dir(&directory).expect("it can be made");
-        assert_eq!(usage(&directory, Unit::Bytes), None);
+        assert_eq!(usage(&directory), None);
         fs::write(directory.join("file"), "x").expect("it can be written");
         account(&directory);
-        assert_eq!(usage(&directory, Unit::Bytes), None);
+        assert_eq!(usage(&directory), None);
         fs::remove_dir_all(&directory).expect("it can be removed");
-        assert_eq!(usage(&directory, Unit::Bytes), None);
+        assert_eq!(usage(&directory), None);
     }
 }
