@@ -49,6 +49,8 @@ const SUBJECTS: &[(&str, Test)] = &[
             ],
         ),
     ),
+    // Manifests that are changed at random, as the reader of kubectl reads them.
+    ("yaml", Test::Random(20_000, &["--package", "nodlet-kube", "--lib", YAML, "--", "--ignored"])),
     // Pods with random events, in simulated time.
     (
         "stories",
@@ -82,6 +84,9 @@ const SUBJECTS: &[(&str, Test)] = &[
     // Tests in virtual machines, with each processor.
     ("guests", Test::Parts(guest::whole)),
 ];
+
+/// The test that needs the program that answers for kubectl.
+const YAML: &str = "manifests_changed_at_random_are_read_beside_go";
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let (mut rounds, mut minutes, mut seed, mut shard, mut wanted) = (None, None, None, None, Vec::new());
@@ -135,6 +140,9 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
                 }
                 let rounds = rounds.clone().unwrap_or_else(|| default.to_string());
                 let mut cargo = cargo()?;
+                if words.contains(&YAML) {
+                    cargo.env("NODLET_YAML_JUDGE", go::YAML_JUDGE.build(None)?);
+                }
                 if let Test::Guided(..) = test {
                     counting(&mut cargo);
                 }

@@ -111,6 +111,7 @@ fn attempt(text: &str) -> Result<Vec<Document>, Refused> {
         duplicates: First::default(),
         values: 0,
         text: 0,
+        last_line: last_line(text),
     };
     let mut documents = Vec::new();
     loop {
@@ -141,6 +142,12 @@ fn attempt(text: &str) -> Result<Vec<Document>, Refused> {
             }
         }
     }
+}
+
+/// The last line of a text that ends without a line feed.
+fn last_line(text: &str) -> Option<LastLine<'_>> {
+    let (before, line) = text.rsplit_once('\n')?;
+    (!line.is_empty()).then(|| LastLine { begins: before.chars().count() + 1, text: line })
 }
 
 /// The value of a plain scalar; `None` if it has none.
@@ -175,6 +182,15 @@ struct Reader<'text> {
     duplicates: First<(String, usize)>,
     values: usize,
     text: usize,
+    last_line: Option<LastLine<'text>>,
+}
+
+/// The last line of a text that ends without a line feed.
+#[derive(Clone, Copy)]
+struct LastLine<'text> {
+    /// The index in characters at which it begins.
+    begins: usize,
+    text: &'text str,
 }
 
 /// A value, and the cost of repeating it.
@@ -205,6 +221,23 @@ impl<'text> Reader<'text> {
         }
     }
 
+    /// The text of a scalar without the line feed that the parser adds to a block at the end of a text that ends without
+    /// one.
+    fn without_added_end(&self, text: Cow<'text, str>, style: ScalarStyle, span: &Span) -> Cow<'text, str> {
+        let is_block = matches!(style, ScalarStyle::Literal | ScalarStyle::Folded);
+        let Some(last) = self.last_line.filter(|last| is_block && span.end.index() > last.begins) else {
+            return text;
+        };
+        let Some(ended) = text.strip_suffix('\n') else { return text };
+        let line = ended.rsplit('\n').next().unwrap_or_default();
+        let content = last.text.trim_start_matches(' ');
+        let is_of_last = match content.is_empty() {
+            true => ended.is_empty() || ended.ends_with('\n') || line.bytes().all(|byte| byte == b' '),
+            false => ended.ends_with(content),
+        };
+        if is_of_last { Cow::Owned(ended.to_owned()) } else { text }
+    }
+
     /// Reads the value that begins with `event`.
     fn value(&mut self, event: Event<'text>, span: &Span, depth: usize) -> Result<Node, Refused> {
         let line = span.start.line();
@@ -219,6 +252,7 @@ impl<'text> Reader<'text> {
         let (value, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
                 self.count(0, text.len(), line)?;
+                let text = self.without_added_end(text, style, span);
                 let plain = style == ScalarStyle::Plain;
                 let value = resolve::scalar(text, plain, tag_name(tag.as_deref()).as_deref())
                     .map_err(|message| YamlError { line, message })?;

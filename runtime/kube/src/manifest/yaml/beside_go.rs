@@ -4,12 +4,13 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use nodlet_fuzz::{Random, setting};
 use serde_json::Value;
 
 use super::read;
 
 /// Forms of YAML that people write. Whatever Go says of each, our reader says, too.
-const FORMS: [&str; 43] = [
+const FORMS: [&str; 49] = [
     // Lists and mappings in flow style that go on in further lines.
     "c:\n- args: [\n    a,\n    b\n  ]\n",
     "c:\n- args: [\n  a\n  ]\n  name: x\n",
@@ -44,6 +45,13 @@ const FORMS: [&str; 43] = [
     "a: |2\n   x\n  y\n",
     "a: >+\n  x\n\nb: 1\n",
     "a: |\n x\n  y\n z\n",
+    // Blocks in a last line without a line feed.
+    "a: |\n x\n y",
+    "a: >+\n x",
+    "a: |-\n x",
+    "a: |\n x\n   ",
+    "a: |\n x\n ",
+    "a: |\n x\n# y",
     "a: x#y\nb: x #y\n",
     "a: b:c\nd: ::e\n",
     "a: -\n",
@@ -150,4 +158,124 @@ fn difference(go: &mut Go, text: &str) -> Option<String> {
         (Ok(_), Err(_)) | (Err(_), Ok(_)) => false,
     };
     (!equal).then(|| format!("{text}\n  Go: {theirs:?}\nours: {ours:?}"))
+}
+
+/// A manifest that is changed at random.
+const FULL: &str = include_str!("../../pod/golden/full.yaml");
+
+/// Texts that are put into a manifest.
+const PIECES: [&str; 28] = [
+    "\n", "\n  ", " ", "  ", ":", ": ", "- ", "{", "}", "[", "]", ",", "#", " #", "&a ", "*a", "|\n", ">-\n",
+    "'", "\"", "!!int ", "!!str ", "<<: ", "? ", "~", "0x1f", "1_000", "\\",
+];
+
+/// A text that is changed at some places.
+fn changed(random: &mut Random) -> String {
+    let mut text = if random.one_in(2) { FULL } else { *random.pick(&FORMS) }.to_owned();
+    for _ in 0..=random.below(3) {
+        let at = random.below(text.len());
+        let end = (at + random.below(8)).min(text.len());
+        if text.is_char_boundary(at) && text.is_char_boundary(end) {
+            text.replace_range(at..end, random.pick::<&str>(&PIECES));
+        }
+    }
+    text
+}
+
+/// Kinds of differences that `docs/differences.md` documents: who accepts such a text, and a part of the other's error.
+const KINDS: [(Accepts, &str); 20] = [
+    // YAML 1.2 allows more characters in a text without quotes in brackets: `[a?b]`, `{a:b}`, `[:a]`.
+    (Accepts::Nodlet, "did not find expected ',' or '}'"),
+    (Accepts::Nodlet, "did not find expected ',' or ']'"),
+    (Accepts::Nodlet, "did not find expected node content"),
+    // `|` and `>` in brackets, and a line that has only a tab.
+    (Accepts::Nodlet, "found character that cannot start any token"),
+    // A tag of an odd form.
+    (Accepts::Nodlet, "did not find expected whitespace or line break"),
+    (Accepts::Go, "while scanning a tag, did not find expected whitespace or line break"),
+    (Accepts::Go, "while parsing a tag, did not find expected tag URI"),
+    // Go ignores what follows the end of the first value.
+    (Accepts::Go, "did not find expected <document start>"),
+    (Accepts::Go, "misplaced bracket"),
+    // `"a"#b`, where Go sees a comment, and `"a"b`.
+    (Accepts::Go, "comments must be separated from other tokens by whitespace"),
+    (Accepts::Go, "invalid trailing content after double-quoted scalar"),
+    (Accepts::Go, "comment intercepting the multiline text"),
+    // `{a: b:}`, where Go sees the text `b:`, and a mapping as key.
+    (Accepts::Go, "while parsing a flow mapping, did not find expected ',' or '}'"),
+    (Accepts::Go, "a key must be a string, not a list or a mapping"),
+    (Accepts::Go, "illegal placement of ':' indicator"),
+    // Names of anchors with other characters than letters, digits, `-` and `_`.
+    (Accepts::Nodlet, "did not find expected alphabetic or numeric character"),
+    (Accepts::Nodlet, "did not find expected tag URI"),
+    // An escaped single quote in double quotes.
+    (Accepts::Go, "while parsing a quoted scalar, found unknown escape character"),
+    // A comment in the place of the first line of a block.
+    (Accepts::Go, "wrongly indented line in block scalar"),
+    // A block of text whose mark begins in the column of its key.
+    (Accepts::Go, "simple key expect"),
+];
+
+/// A value without colons at the end of keys and texts: of `[a:]`, Go makes `a:`, and YAML 1.2 a mapping. The same holds for
+/// `a::`.
+fn without_colons(value: &Value) -> Value {
+    let trimmed = |text: &str| text.trim_end_matches(':').to_owned();
+    match value {
+        Value::String(text) => Value::String(trimmed(text)),
+        Value::Array(list) => list.iter().map(without_colons).collect(),
+        Value::Object(map) => match map.iter().next() {
+            Some((key, Value::Null)) if map.len() == 1 => Value::String(trimmed(key)),
+            _ => map.iter().map(|(key, value)| (trimmed(key), without_colons(value))).collect(),
+        },
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+    }
+}
+
+/// Whether a text has a tag that neither the documents nor Kubernetes know.
+fn has_odd_tag(text: &str) -> bool {
+    let known = ["!!int ", "!!str ", "!!binary ", "!x ", "! "];
+    known.iter().fold(text.to_owned(), |text, tag| text.replace(tag, "")).contains('!')
+}
+
+/// Whether a text ends with a line of spaces without a line feed, of which it is unclear whether it ends a block.
+fn ends_with_spaces(text: &str) -> bool {
+    text.rsplit('\n').next().is_some_and(|line| line.bytes().all(|byte| byte == b' ') && !line.is_empty())
+}
+
+/// An answer about a manifest, which is a mapping: any other value is refused by its reader.
+fn manifest(answer: Result<Value, String>) -> Result<Value, String> {
+    answer.and_then(|value| if value.is_object() { Ok(value) } else { Err("no mapping".to_owned()) })
+}
+
+#[test]
+#[ignore = "it needs a program in Go, with which `cargo xtask check unit` and `cargo xtask long yaml` run it"]
+fn manifests_changed_at_random_are_read_beside_go() {
+    let mut go = Go::start();
+    let first = setting("NODLET_SEED", 1);
+    let rounds = setting("NODLET_ROUNDS", 500);
+    let mut counts = [0; KINDS.len()];
+    let mut unknown = Vec::new();
+    for seed in first..first.saturating_add(rounds) {
+        let text = changed(&mut Random::of(seed));
+        let (accepts, error) = match (manifest(go.read(&text)), manifest(ours(&text))) {
+            (Ok(theirs), Ok(ours)) if theirs == ours => continue,
+            (Err(_), Err(_)) => continue,
+            (Ok(_), Err(error)) => (Accepts::Go, error),
+            (Err(error), Ok(_)) => (Accepts::Nodlet, error),
+            (Ok(theirs), Ok(ours)) if without_colons(&theirs) == without_colons(&ours) => continue,
+            (Ok(_), Ok(_)) if has_odd_tag(&text) || ends_with_spaces(&text) => continue,
+            (Ok(theirs), Ok(ours)) => {
+                unknown.push(format!("seed {seed}: other values\n{text}\n  Go: {theirs}\nours: {ours}"));
+                continue;
+            }
+        };
+        match KINDS.iter().position(|(who, part)| *who == accepts && error.contains(part)) {
+            Some(kind) => counts[kind] += 1,
+            None => unknown.push(format!("seed {seed}: {accepts:?} accepts, the other says {error}\n{text}")),
+        }
+    }
+    for ((who, part), count) in KINDS.iter().zip(counts).filter(|(_, count)| *count > 0) {
+        println!("{count} of {rounds}: {who:?} accepts, the other says: {part}");
+    }
+    assert!(unknown.is_empty(), "{} unknown differences:\n{}", unknown.len(), unknown.join("\n"));
 }
