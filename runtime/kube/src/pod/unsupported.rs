@@ -8,7 +8,7 @@ use super::defaults::{CONTAINERS, app_armor, app_armor_field};
 use super::validate::{APPARMOR, SECCOMP_OF_CONTAINER, SECCOMP_OF_POD};
 use super::{board_annotations, runtime_annotations};
 use crate::object::field::{Errors, FieldError, First, Path};
-use crate::object::value::list;
+use crate::object::value::{list, text};
 use crate::schema::{self, Field, FieldSupport, Shape, Type};
 use nodlet_core::spec::Quantity;
 use nodlet_core::spec::container::{CAPABILITIES, DEVICE_DOMAIN, HUGE_PAGES};
@@ -67,6 +67,7 @@ pub(super) fn check(pod: &Value) -> Unsupported {
     let mut unsupported = Unsupported::default();
     metadata(pod, &mut unsupported);
     if let (Some(spec), Some(owner)) = (pod["spec"].as_object(), schema::find("PodSpec")) {
+        devices(pod, &mut unsupported);
         let path = Path::root("spec");
         Checker { unsupported: &mut unsupported }.object(spec, owner, &path);
         for field in ["containers", "initContainers", "ephemeralContainers"] {
@@ -222,6 +223,49 @@ fn capabilities(container: &Value, path: &Path<'_>, unsupported: &mut Unsupporte
                     format!("{path}: has no effect: {name:?} is none of the capabilities that Linux has");
                 unsupported.warnings.push(warning);
             }
+        }
+    }
+}
+
+/// Devices that every container may use.
+const COMMON_DEVICES: [&str; 7] = ["null", "zero", "full", "random", "urandom", "tty", "net/tun"];
+
+/// What is below `/dev` and no device.
+const NO_DEVICES: [&str; 6] = ["shm", "mqueue", "pts", "log", "hugepages", "net"];
+
+/// Warns about a device by hostPath in a container that is not privileged: opening it fails there.
+fn devices(pod: &Value, unsupported: &mut Unsupported) {
+    let path = Path::root("spec");
+    let path = path.child("volumes");
+    for (index, volume) in list(&pod["spec"], "volumes").iter().enumerate() {
+        let source = &volume["hostPath"];
+        let Some(file) = source["path"].as_str() else { continue };
+        let below = file.strip_prefix("/dev").map(|rest| rest.trim_matches('/'));
+        let is_device = match source["type"].as_str().unwrap_or_default() {
+            "CharDevice" | "BlockDevice" => true,
+            "" | "Directory" => below.is_some_and(|below| {
+                let first = below.split('/').next().unwrap_or_default();
+                file == "/dev" || file.starts_with("/dev/") && !NO_DEVICES.contains(&first)
+            }),
+            _ => false,
+        };
+        if !is_device || below.is_some_and(|below| COMMON_DEVICES.contains(&below)) {
+            continue;
+        }
+        let is_denied = |container: &Value| {
+            container["securityContext"]["privileged"] != true
+                && list(container, "volumeMounts").iter().any(|mount| mount["name"] == volume["name"])
+        };
+        let mut containers = CONTAINERS.iter().flat_map(|field| list(&pod["spec"], field));
+        if let Some(container) = containers.find(|container| is_denied(container)) {
+            let name = text(container, "name");
+            let path = path.index(index);
+            unsupported.warnings.push(format!(
+                "{}: container {name:?} is not privileged, and opening the device {file} fails there (Operation not \
+                 permitted): request a device of the board in resources (nodlet.dev/<name>), or set \
+                 securityContext.privileged",
+                path.child("hostPath")
+            ));
         }
     }
 }

@@ -89,6 +89,38 @@ fn unknown_names_of_capabilities_cause_a_warning() {
 }
 
 #[test]
+fn a_device_by_host_path_in_a_container_that_is_not_privileged_causes_a_warning() {
+    let warnings = |source: &str, container: &str| {
+        let spec = format!("volumes: [{{name: v, hostPath: {{{source}}}}}]");
+        one(&pod(&spec, &format!("volumeMounts: [{{name: v, mountPath: /v}}]{container}"))).warnings
+    };
+    for (source, is_warned) in [
+        ("path: /dev/ttyS0", true),
+        ("path: /dev/ttyS0, type: CharDevice", true),
+        ("path: /srv/disk, type: BlockDevice", true),
+        ("path: /dev", true),
+        ("path: /dev/dri, type: Directory", true),
+        ("path: /dev/null, type: CharDevice", false),
+        ("path: /dev/net/tun, type: CharDevice", false),
+        ("path: /dev/shm", false),
+        ("path: /dev/log, type: Socket", false),
+        ("path: /device", false),
+        ("path: /srv", false),
+    ] {
+        let warned = warnings(source, "");
+        assert_eq!(warned.len(), usize::from(is_warned), "{source}: {warned:?}");
+        assert!(warnings(source, ", securityContext: {privileged: true}").is_empty(), "{source}");
+    }
+    let warned = warnings("path: /dev/ttyS0", "");
+    assert!(
+        warned[0].starts_with("spec.volumes[0].hostPath: container \"app\" is not privileged")
+            && warned[0].contains("nodlet.dev/<name>"),
+        "{warned:?}"
+    );
+    assert!(one(&pod("volumes: [{name: v, hostPath: {path: /dev/ttyS0}}]", "")).warnings.is_empty());
+}
+
+#[test]
 fn fractional_bytes_cause_the_warning_of_kubernetes() {
     assert_eq!(
         one(&pod("", "resources: {requests: {memory: 1500m, cpu: 5m}}")).warnings,
