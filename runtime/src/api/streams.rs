@@ -22,9 +22,9 @@ use nodlet_wire::websocket;
 /// The maximum number of frames that wait for the client to read them: one of each stream and a `Pong`.
 const FRAMES: usize = 3;
 
-/// The time after which an idle output counts as ended once the process has ended. Its output is already in
-/// the pipe; a child that keeps the pipe open is not waited for.
-const QUIET: Duration = Duration::from_millis(200);
+/// The time after which an idle output counts as ended once the process has ended. Until then, the output of children that
+/// keep it open is passed on. containerd waits for their end, however long they are silent.
+const QUIET: Duration = Duration::from_secs(10);
 
 /// The time for the client to reply to the last frame before the connection is closed.
 const GOODBYE: Duration = Duration::from_secs(1);

@@ -153,7 +153,11 @@ fn output_and_exit_code_come_back() {
         let large = "command=sh&command=-c&command=head+-c+1000000+/dev/zero";
         let (out, _, _) = Client::start(&socket, &format!("{large}&stdout=1")).finish();
         assert_eq!(out.len(), 1_000_000);
-        // The end does not wait for a grandchild that keeps the pipe open.
+        // A child that outlives the process is waited for, with its output.
+        let child = "command=sh&command=-c&command=(sleep+1;+echo+late)%26+echo+started";
+        let (out, _, status) = Client::start(&socket, &format!("{child}&stdout=1")).finish();
+        assert_eq!((out.as_str(), &status["status"]), ("started\nlate\n", &json!("Success")));
+        // One that keeps the pipe open and is silent is not waited for without end.
         let daemon = "command=sh&command=-c&command=sleep+1000+%26+echo+started+$!";
         let (out, _, _) = Client::start(&socket, &format!("{daemon}&stdout=1")).finish();
         let pid = out.trim().strip_prefix("started ").and_then(|pid| pid.parse().ok()).expect("its number");
