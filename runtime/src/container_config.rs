@@ -20,14 +20,15 @@ use crate::pod_files::ClusterDns;
 use crate::{app_armor, pod_files, seccomp};
 use nodlet_core::facts::{Amounts, Attempt, StartFailure, StartFailureReason};
 use nodlet_core::spec::container::SeccompProfile;
-use nodlet_core::spec::{Container, Pod, QosClass, Quantity, sysctl};
+use nodlet_core::spec::{Container, OpenFiles, Pod, QosClass, Quantity, sysctl};
 use nodlet_host::launch::{
-    CgroupPaths, ContainerConfig, DeviceNode, LogConfig, NetworkConfig, ProcessConfig, SandboxConfig,
-    SeccompConfig, TerminationMessage, UserConfig,
+    CgroupPaths, ContainerConfig, DeviceNode, LogConfig, NetworkConfig, OpenFilesConfig, ProcessConfig,
+    SandboxConfig, SeccompConfig, TerminationMessage, UserConfig,
 };
 use nodlet_host::network::USER_IDS;
 use nodlet_host::paths::Paths;
 use nodlet_host::volume::{self, Volumes};
+use nodlet_kube::manifest::open_files;
 
 use environment::{Room, Variables};
 pub(crate) use mounts::block_devices;
@@ -87,6 +88,8 @@ pub(crate) struct Facts<'a> {
     pub file_values: &'a SortedMap<String, String>,
     /// The limits of the log.
     pub logs: LogLimits,
+    /// The limit of open files of pods that request none.
+    pub open_files: OpenFiles,
     /// The ConfigMaps and Secrets that the pod refers to.
     pub objects: &'a ConfigObjects,
     /// `status.allocatable` of the node.
@@ -204,6 +207,10 @@ pub(crate) fn container_config(
             seccomp: seccomp(pod, container, &capabilities, facts)?,
             app_armor: app_armor::profile(pod, container, facts.app_armor_profiles.as_ref())
                 .map_err(not_created)?,
+            open_files: Some(match open_files(pod, facts.open_files.hard) {
+                Some(limit) => OpenFilesConfig { limit, is_required: true },
+                None => OpenFilesConfig { limit: facts.open_files, is_required: false },
+            }),
             capabilities,
             no_new_privileges: container.security_context.no_new_privileges,
         },

@@ -496,3 +496,66 @@ fn an_agent_that_may_not_let_pods_swap_says_why() {
     };
     assert!(device.agent_log().contains(&expected), "{}", device.agent_log());
 }
+
+/// The soft and the hard limit of open files that the kernel shows for a process of the pod.
+fn open_files(device: &Device, pod: &str, process: &str) -> String {
+    let limits = device.pod(pod).exec("app", ["/bin/demo", "cat", &format!("/proc/{process}/limits")]).ok();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap_or_default();
+    line.split_whitespace().take(2).collect::<Vec<_>>().join(":")
+}
+
+#[test]
+fn the_limit_of_open_files_is_that_of_the_board_or_what_the_pod_requests_within_it() {
+    let annotated = |name: &str, limit: &str| {
+        let annotations = format!("metadata:\n  annotations: {{io.podman.annotations.ulimit: {limit:?}}}\n");
+        manifest::pod(name, "print up then sleep").replacen("metadata:\n", &annotations, 1)
+    };
+    let mut device = Device::new();
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.pod("web").wait_ready();
+    let limit = open_files(&device, "web", "1");
+    // Without CAP_SYS_RESOURCE, the hard limit of the agent, which is that of this test, is the most.
+    let (_, own) =
+        nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).expect("it is known");
+    let (most, bounded) = (1 << 20, own.min(1 << 20));
+    assert!([format!("{most}:{most}"), format!("{bounded}:{bounded}")].contains(&limit), "{limit}");
+    assert_eq!(open_files(&device, "web", "self"), limit);
+
+    device.stop_agent();
+    device.agent_arguments(["--default-ulimit=nofile=500:1000"]);
+    device.start_agent();
+    assert_eq!(open_files(&device, "web", "self"), limit, "a container that runs keeps its limit");
+    device.write_manifest("own.yaml", &manifest::pod("own", "print up then sleep"));
+    device.write_manifest("less.yaml", &annotated("less", "nofile=100:200"));
+    device.write_manifest("more.yaml", &annotated("more", "nofile=1001"));
+    for (pod, expected) in [("own", "500:1000"), ("less", "100:200")] {
+        device.pod(pod).wait_ready();
+        assert_eq!(open_files(&device, pod, "1"), expected, "{pod}");
+        assert_eq!(open_files(&device, pod, "self"), expected, "{pod}: exec");
+    }
+    let why = "annotation io.podman.annotations.ulimit: the operator of this board does not allow annotations to request \
+               more open files; start nodlet agent with --allowed-annotations=io.podman.annotations.ulimit, or request at \
+               most nofile=1000";
+    device.wait_for("the pod to wait", || device.pod("more").container("app").message() == why);
+    assert_eq!(device.pod("more").container("app").reason(), "CreateContainerConfigError");
+    let warned = device.nodlet_with_input(["apply", "-f", "-"], &annotated("warned", "nofile=9,nproc=5:5"));
+    let said = warned.stderr.clone();
+    assert!(said.contains("nodlet acts on nofile, and nproc has no effect"), "{said}");
+
+    // With consent, up to what the kernel gives; beyond that, the container says why it does not start.
+    device.stop_agent();
+    let consent = "--allowed-annotations=io.podman.annotations.ulimit";
+    device.agent_arguments(["--default-ulimit=nofile=500:1000", consent]);
+    device.start_agent();
+    device.write_manifest("most.yaml", &annotated("most", "nofile=1073741824"));
+    device.pod("more").wait_ready();
+    assert_eq!(open_files(&device, "more", "1"), "1001:1001");
+    let most = device.pod("most");
+    device.wait_for("the start to fail", || {
+        most.container("app").message().contains("set the limit of open files")
+    });
+    let message = most.container("app").message();
+    assert!(message.contains("CAP_SYS_RESOURCE and fs.nr_open of at least 1073741824"), "{message}");
+}

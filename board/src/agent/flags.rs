@@ -12,7 +12,7 @@ use nodlet_cluster::reporting::Reporting;
 use nodlet_cluster::sync::Periodic;
 use nodlet_core::facts::{Amounts, MAX_PODS};
 use nodlet_core::sorted::SortedMap;
-use nodlet_core::spec::{Quantity, Taint, sysctl};
+use nodlet_core::spec::{OpenFiles, Quantity, Taint, sysctl};
 use nodlet_host::cgroup::PodPidsLimit;
 use nodlet_kube::manifest::{AllowedAnnotations, check_label, is_node_name, node_name_of};
 use nodlet_runtime::api::CONNECTIONS;
@@ -111,11 +111,21 @@ impl Options {
                     let value = parser.value()?.string()?;
                     for allowed in value.split(',').filter(|allowed| !allowed.is_empty()) {
                         if !options.allowed_annotations.allow(allowed) {
-                            let why = "exclusive-cpus.nodlet.dev, rtprio.nodlet.dev, or CDI devices such as \
+                            let why = "exclusive-cpus.nodlet.dev, rtprio.nodlet.dev, \
+                                       io.podman.annotations.ulimit, or CDI devices such as \
                                        vendor.com/camera=front or vendor.com/camera=*";
                             return Err(refused(&name, allowed, why));
                         }
                     }
+                }
+                Flag::Long(name) if name == "default-ulimit" => {
+                    let value = parser.value()?.string()?;
+                    let limit = value.strip_prefix("nofile=");
+                    let limit = limit.and_then(|limit| OpenFiles::parse(limit, OpenFiles::DEFAULT.hard));
+                    let why = "a limit of open files as nofile=1024:524288: a soft limit, and a hard limit that is not \
+                               lower and at most 1073741824";
+                    options.allowed_annotations.open_files =
+                        limit.ok_or_else(|| refused(&name, &value, why))?;
                 }
                 Flag::Long(name) if name == "allowed-unsafe-sysctls" => {
                     let value = parser.value()?.string()?;
@@ -381,6 +391,9 @@ mod tests {
         let fencing = |line| parse(line).map(|options| options.fencing_period).ok();
         assert_eq!(fencing("--fencing-period 40s"), Some(Some(Duration::from_secs(40))));
         assert_eq!((fencing("--fencing-period 0"), fencing("")), (Some(None), Some(None)));
+        let limit = |line| parse(line).map(|options| options.allowed_annotations.open_files).ok();
+        assert_eq!(limit("--default-ulimit nofile=5:9"), Some(OpenFiles { soft: 5, hard: 9 }));
+        assert_eq!(limit("--allowed-annotations=io.podman.annotations.ulimit"), Some(OpenFiles::DEFAULT));
         let resolv_conf = |line| parse(line).ok().and_then(|options| options.resolv_conf);
         assert_eq!(resolv_conf("--resolv-conf=/run/dns"), Some(PathBuf::from("/run/dns")));
         assert_eq!((resolv_conf("--resolv-conf="), resolv_conf("")), (Some(PathBuf::new()), None));
@@ -406,6 +419,9 @@ mod tests {
             ("--node-name=../x", "--node-name"),
             ("--node-name=", "--node-name"),
             ("--resolv-conf resolv.conf", "--resolv-conf"),
+            ("--default-ulimit nproc=5", "--default-ulimit"),
+            ("--default-ulimit nofile=2:1", "--default-ulimit"),
+            ("--default-ulimit 1024", "--default-ulimit"),
             ("--pod-pids-limit=-2", "--pod-pids-limit"),
             ("--pod-pids-limit 0", "--pod-pids-limit"),
             ("--allowed-annotations rtprio.nodlet.dev,cdi.k8s.io/cams", "--allowed-annotations"),

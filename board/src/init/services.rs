@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::Pid;
 use nodlet_core::time::Instant;
 
@@ -187,12 +188,19 @@ fn network() -> u8 {
     network::run()
 }
 
+/// How many files the agent may have open, as in `board/systemd/nodlet.service`: some for each pod. The kernel starts
+/// process 1 with 1024, and 4096 at most.
+const OPEN_FILES: u64 = 65536;
+
 /// Executes the agent.
 fn agent() -> u8 {
     protect();
     let board = config::read().unwrap_or_default();
     let program = crate::system::agent_program(Path::new("/"), Path::new(NODLET), &board.update);
     let mut agent = Command::new(program);
+    if let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, OPEN_FILES, OPEN_FILES) {
+        say(format_args!("failed to raise the agent's limit of open files to {OPEN_FILES}: {error}"));
+    }
     agent.arg("agent").args(board.agent).args(identity::agent_arguments()).envs(watchdog::variable());
     failed("agent", &agent.exec())
 }

@@ -7,6 +7,7 @@
 
 pub mod container;
 pub mod hook;
+pub mod open_files;
 pub mod placement;
 pub mod pod;
 pub mod probe;
@@ -18,6 +19,7 @@ pub mod volume;
 
 pub use container::{Container, ContainerIndex, EnvVar, MAX_CONTAINERS, ResourceRequirements, Role};
 pub use hook::{Hook, HookKind, Lifecycle};
+pub use open_files::OpenFiles;
 pub use placement::{Placement, Taint};
 pub use pod::{Pod, PodSpec, QosClass, Uid};
 pub use probe::{Probe, ProbeAction, ProbeKind};

@@ -5,6 +5,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
+use nodlet_core::spec::OpenFiles;
 use serde::{Deserialize, Serialize};
 
 /// The namespaces and resources that all containers of a pod share.
@@ -225,6 +226,19 @@ pub struct ProcessConfig {
     /// The AppArmor profile that the process gets when it is executed; `None` for the profile of the supervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub app_armor: Option<Box<str>>,
+    /// How many files each process may have open; `None`, as agents before 2026-11-29 wrote, for the limit of the supervisor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open_files: Option<OpenFilesConfig>,
+}
+
+/// The limit of open files of a process (`RLIMIT_NOFILE`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenFilesConfig {
+    /// The limit.
+    pub limit: OpenFiles,
+    /// Whether the pod requests it: if it cannot be raised that far, nothing starts. Otherwise, the hard limit of the
+    /// supervisor bounds it.
+    pub is_required: bool,
 }
 
 /// A filter of system calls, for seccomp(2).

@@ -42,7 +42,9 @@ pub use crate::object::json::{self, VALUES};
 pub use crate::object::rules::{label_value, qualified_name};
 use crate::object::walk;
 pub use crate::object::walk::Validation;
-pub use crate::pod::{AllowedAnnotations, Manifest, new_warnings, remove_warnings_of_cluster, update};
+pub use crate::pod::{
+    AllowedAnnotations, Manifest, new_warnings, open_files, remove_warnings_of_cluster, update,
+};
 pub use cdi::{CdiEdits, CdiMount, CdiNode, cdi_edits};
 pub use device_file::{DeviceDefinition, DeviceSource, parse_device_file};
 use documents::{duplicates, read, with_place};

@@ -9,6 +9,7 @@ pub(crate) mod convert;
 pub(crate) mod defaults;
 mod identity;
 mod runtime_annotations;
+mod ulimit;
 mod unsupported;
 pub mod update;
 pub(crate) mod validate;
@@ -24,6 +25,7 @@ use crate::object::walk::{self, Validation};
 use crate::schema;
 pub use allowed_annotations::AllowedAnnotations;
 use nodlet_core::spec::Pod;
+pub use ulimit::open_files;
 use update::Existing;
 
 /// A valid Pod.

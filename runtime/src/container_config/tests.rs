@@ -57,6 +57,7 @@ fn config_with(
         layers: Vec::new(),
         image_volumes: &[],
         file_values: &SortedMap::new(),
+        open_files: nodlet_core::spec::OpenFiles::DEFAULT,
         logs: LogLimits { max_size: 4096, max_files: 2 },
         objects,
         devices: Vec::new(),

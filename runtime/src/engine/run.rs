@@ -177,6 +177,7 @@ pub(super) async fn start(
         image_volumes: &image_volumes,
         file_values: &file_values,
         logs: shell.config.logs,
+        open_files: shell.config.allowed_annotations.open_files,
         objects: &objects,
         devices: limits.devices,
         cdi,

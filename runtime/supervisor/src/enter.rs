@@ -80,6 +80,8 @@ impl Enter<'_> {
             .map_err(StepError::at("exec: join the container's cgroup"))?;
         let _ = fs::write("/proc/self/oom_score_adj", container.oom_score_adj.to_string());
         sys::allow_real_time(container.rtprio).map_err(StepError::at("exec: allow real-time priorities"))?;
+        sys::raise_open_files(container.process.open_files)
+            .map_err(StepError::at("exec: raise the limit of open files"))?;
         sys::new_session_keyring().map_err(StepError::at("exec: make a session keyring"))?;
         if let Some(profile) = &container.process.app_armor {
             // Here, where /proc is the host's. The process that this one forks inherits it up to its first program.
@@ -148,6 +150,9 @@ impl Enter<'_> {
         let execute = Execute::with_args(&process, &config.args, &self.user.home);
         change_directory(&process.cwd)
             .map_err(|source| StepError::new(format!("exec: chdir to {}", process.cwd.display()), source))?;
+        // From here on, nothing is opened, and the filter of a pod may forbid the call.
+        sys::set_open_files(process.open_files)
+            .map_err(StepError::at("exec: set the limit of open files"))?;
         self.apply_identity(&process).map_err(StepError::at("exec: become the container's user"))?;
         let mut keep = vec![self.status.as_raw_fd()];
         keep.extend(master.iter().chain(&slave).map(|end| end.as_raw_fd()));

@@ -94,6 +94,7 @@ pub(super) enum StartError {
     WorkingDirectory { path: PathBuf, source: io::Error },
     Bundle(io::Error),
     RealTime(io::Error),
+    OpenFiles(io::Error),
     Create(String),
 }
 
@@ -135,6 +136,9 @@ impl fmt::Display for StartError {
             }
             StartError::Bundle(_) => write!(f, "write the bundle"),
             StartError::RealTime(_) => write!(f, "allow real-time priorities (rtprio.nodlet.dev)"),
+            StartError::OpenFiles(_) => {
+                write!(f, "set the limit of open files (io.podman.annotations.ulimit)")
+            }
             StartError::Create(message) => write!(f, "create the container: {message}"),
         }
     }
@@ -157,6 +161,7 @@ impl Error for StartError {
             | StartError::MapLayers(source)
             | StartError::WorkingDirectory { source, .. }
             | StartError::RealTime(source)
+            | StartError::OpenFiles(source)
             | StartError::Bundle(source) => Some(source),
             // Their texts are those of the error itself.
             StartError::Image(error) => error.source(),
@@ -354,6 +359,7 @@ impl Start<'_> {
         fs::write(bundle.join("config.json"), bytes).map_err(StartError::Bundle)?;
         set_oom_score(config.oom_score_adj);
         sys::allow_real_time(config.rtprio).map_err(StartError::RealTime)?;
+        sys::raise_open_files(config.process.open_files).map_err(StartError::OpenFiles)?;
         let mut process = config.process.clone();
         if config.tty && !process.env.iter().any(|pair| pair.starts_with("TERM=")) {
             process.env.push("TERM=xterm".to_owned());
@@ -424,6 +430,7 @@ impl Start<'_> {
             capabilities: execute::capability_bits(&config.process.capabilities),
             seccomp: config.process.seccomp.clone().map(Arc::new),
             no_new_privileges: config.process.no_new_privileges,
+            open_files: config.process.open_files,
             tty: config.tty,
             console,
             stdin: config.stdin,

@@ -12,7 +12,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use nodlet_host::launch::SeccompConfig;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nodlet_host::launch::{OpenFilesConfig, SeccompConfig};
 
 mod capabilities;
 mod cgroups;
@@ -105,6 +106,40 @@ pub(super) fn open_in(directory: BorrowedFd, path: &Path, flags: i32, resolve: R
 /// `readlinkat(2)` of a link that is open.
 pub(super) fn read_link(link: BorrowedFd) -> io::Result<std::path::PathBuf> {
     Ok(nix::fcntl::readlinkat(Some(link.as_raw_fd()), "")?.into())
+}
+
+/// Raises the hard limit of open files of the calling process, and of those that it will execute, if the given one is
+/// higher. Its soft limit stays, since it has files to open itself: [`set_open_files`] sets that.
+///
+/// # Errors
+/// The limit is required, and may not be raised.
+pub(super) fn raise_open_files(wanted: Option<OpenFilesConfig>) -> io::Result<()> {
+    let Some(OpenFilesConfig { limit, is_required }) = wanted else { return Ok(()) };
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if limit.hard <= hard {
+        return Ok(());
+    }
+    match setrlimit(Resource::RLIMIT_NOFILE, soft, limit.hard) {
+        Err(nix::Error::EPERM) if is_required => Err(lacking_right(
+            nix::Error::EPERM.into(),
+            &format!(
+                "nodlet's own limit is {hard}, and a higher one needs CAP_SYS_RESOURCE and fs.nr_open of at least {}",
+                limit.hard
+            ),
+        )),
+        Err(nix::Error::EPERM) | Ok(()) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Sets the limit of open files of the calling process, and of those that it will execute, within its hard limit.
+///
+/// # Errors
+/// The system call failed.
+pub(super) fn set_open_files(wanted: Option<OpenFilesConfig>) -> io::Result<()> {
+    let Some(OpenFilesConfig { limit, .. }) = wanted else { return Ok(()) };
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    Ok(setrlimit(Resource::RLIMIT_NOFILE, limit.soft.min(most), limit.hard.min(most))?)
 }
 
 /// Lets the calling process, and those that it will execute, choose real-time priorities up to this one (`RLIMIT_RTPRIO`).

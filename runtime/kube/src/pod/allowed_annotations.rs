@@ -3,15 +3,27 @@
 //! files of the board, and processes with a real-time priority can keep all others off a cpu.
 
 use super::board_annotations::{EXCLUSIVE_CPUS, RTPRIO};
+use super::ulimit::{self, ULIMIT};
 use crate::object::cdi::{CDI_ANNOTATION, cdi_names};
-use nodlet_core::spec::Pod;
+use nodlet_core::spec::{OpenFiles, Pod};
 
 /// The annotations and CDI devices that the operator allows, by name; none by default.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AllowedAnnotations(Vec<String>);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllowedAnnotations {
+    names: Vec<String>,
+    /// The limit of open files of each process (`--default-ulimit`). Annotations may request less than its hard limit.
+    pub open_files: OpenFiles,
+}
+
+impl Default for AllowedAnnotations {
+    fn default() -> Self {
+        AllowedAnnotations { names: Vec::new(), open_files: OpenFiles::DEFAULT }
+    }
+}
 
 impl AllowedAnnotations {
-    /// Allows one more name: `exclusive-cpus.nodlet.dev` or `rtprio.nodlet.dev`, for annotations of this domain; or a CDI
+    /// Allows one more name: `exclusive-cpus.nodlet.dev` or `rtprio.nodlet.dev`, for annotations of this domain;
+    /// `io.podman.annotations.ulimit`, for a limit of open files that is higher than that of the board; or a CDI
     /// device that annotations may request, `vendor.com/class=device`, or `vendor.com/class=*` for all devices of a class.
     /// Returns whether the name is one of these.
     #[must_use]
@@ -19,9 +31,10 @@ impl AllowedAnnotations {
         let is_domain = [EXCLUSIVE_CPUS, RTPRIO].iter().any(|prefix| domain(prefix) == name);
         // Any device stands for all of its class.
         let device = name.strip_suffix("=*").map_or_else(|| name.to_owned(), |class| format!("{class}=all"));
-        let is_valid = is_domain || cdi_names(&device).is_ok_and(|names| names == [&*device]);
-        if is_valid && !self.0.iter().any(|known| known == name) {
-            self.0.push(name.to_owned());
+        let is_valid =
+            is_domain || name == ULIMIT || cdi_names(&device).is_ok_and(|names| names == [&*device]);
+        if is_valid && !self.has(name) {
+            self.names.push(name.to_owned());
         }
         is_valid
     }
@@ -33,16 +46,23 @@ impl AllowedAnnotations {
             if let Some(prefix) = [EXCLUSIVE_CPUS, RTPRIO].into_iter().find(|prefix| key.starts_with(prefix))
             {
                 let name = domain(prefix);
-                return (!self.has(name)).then(|| refused(key, name, ""));
+                return (!self.has(name)).then(|| refused(key, name, name, ""));
+            }
+            if key == ULIMIT {
+                let most = self.open_files.hard;
+                let is_more = ulimit::open_files(pod, most).is_some_and(|limit| limit.hard > most);
+                let instead = format!(", or request at most nofile={most}");
+                return (is_more && !self.has(ULIMIT))
+                    .then(|| refused(key, "more open files", ULIMIT, &instead));
             }
             let names = key.starts_with(CDI_ANNOTATION).then(|| cdi_names(value).ok()).flatten()?;
             let name = names.into_iter().find(|name| !self.has_device(name))?;
-            Some(refused(key, name, &format!(", or name it in a device file (cdi: {name})")))
+            Some(refused(key, name, name, &format!(", or name it in a device file (cdi: {name})")))
         })
     }
 
     fn has(&self, name: &str) -> bool {
-        self.0.iter().any(|known| known == name)
+        self.names.iter().any(|known| known == name)
     }
 
     fn has_device(&self, name: &str) -> bool {
@@ -56,9 +76,9 @@ fn domain(prefix: &str) -> &str {
     prefix.trim_end_matches('/')
 }
 
-fn refused(key: &str, name: &str, instead: &str) -> String {
+fn refused(key: &str, what: &str, name: &str, instead: &str) -> String {
     format!(
-        "annotation {key}: the operator of this board does not allow annotations to request {name}; start nodlet agent \
+        "annotation {key}: the operator of this board does not allow annotations to request {what}; start nodlet agent \
          with --allowed-annotations={name}{instead}"
     )
 }
@@ -114,6 +134,27 @@ mod tests {
                 "{names:?} {key}: {value}"
             );
         }
+    }
+
+    #[test]
+    fn more_open_files_than_the_board_gives_need_consent() {
+        let mut some = allowed(&["io.podman.annotations.ulimit"]);
+        let mut none = AllowedAnnotations::default();
+        for (value, is_refused) in [
+            ("nofile=1048576", false),
+            ("nofile=-1", false),
+            ("nofile=1:1048577,nproc=1", true),
+            ("nproc=9", false),
+        ] {
+            let pod = pod(ULIMIT, value);
+            let refusal = none.refusal(&pod);
+            assert_eq!(refusal.is_some(), is_refused, "{value}: {refusal:?}");
+            assert_eq!(some.refusal(&pod), None, "{value}");
+        }
+        let least = OpenFiles { soft: 64, hard: 64 };
+        (some.open_files, none.open_files) = (least, least);
+        let pod = pod(ULIMIT, "nofile=65");
+        assert_eq!((none.refusal(&pod).is_some(), some.refusal(&pod)), (true, None));
     }
 
     #[test]

@@ -76,7 +76,7 @@ mod tests {
             ("run.oci.keep_original_groups", "crun", ""),
             ("io.katacontainers.config.hypervisor.default_vcpus", "Kata Containers", ""),
             ("io.containerd.runc.v2.group", "containerd", ""),
-            ("io.podman.annotations.ulimit", "podman", ""),
+            ("io.podman.annotations.userns", "podman", ""),
             ("io.podman.annotations.label/app", "podman", ""),
             ("k8s.v1.cni.cncf.io/networks", "Multus", "network interface"),
             ("devices.nri.io/container.app", "the plugins of NRI", DEVICES),

@@ -5,6 +5,7 @@
 use serde_json::{Map, Value};
 
 use super::defaults::{CONTAINERS, app_armor, app_armor_field};
+use super::ulimit::{self, ULIMIT};
 use super::validate::{APPARMOR, SECCOMP_OF_CONTAINER, SECCOMP_OF_POD};
 use super::{board_annotations, runtime_annotations};
 use crate::object::field::{Errors, FieldError, First, Path};
@@ -99,7 +100,10 @@ fn metadata(pod: &Value, unsupported: &mut Unsupported) {
         if let Some(container) = key.strip_prefix(APPARMOR) {
             apparmor(pod, container, value.as_str().unwrap_or_default(), &path, unsupported);
         }
-        let others = || runtime_annotations::without_effect(key);
+        let others = || match key == ULIMIT {
+            true => ulimit::without_effect(key, value.as_str().unwrap_or_default()),
+            false => runtime_annotations::without_effect(key),
+        };
         if let Some(why) = board_annotations::without_effect(key).or_else(others) {
             unsupported.warnings.push(format!("{path}: {why}"));
         }

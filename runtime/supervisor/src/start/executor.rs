@@ -8,7 +8,7 @@ use std::sync::Arc;
 use libcontainer::oci_spec::runtime::Spec;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
 use nix::sched::{CloneFlags, setns};
-use nodlet_host::launch::SeccompConfig;
+use nodlet_host::launch::{OpenFilesConfig, SeccompConfig};
 
 use super::CONSOLE;
 use super::volume::{self, LateVolume};
@@ -32,6 +32,7 @@ pub(super) struct ReportingExecutor {
     /// The filter of the container's system calls.
     pub(super) seccomp: Option<Arc<SeccompConfig>>,
     pub(super) no_new_privileges: bool,
+    pub(super) open_files: Option<OpenFilesConfig>,
     /// Whether to open a terminal of the container, as its own user.
     pub(super) tty: bool,
     /// Whether the terminal is also `/dev/console`.
@@ -109,6 +110,10 @@ impl ReportingExecutor {
             Ok(slave) => slave,
             Err(error) => return StepError::new("open a terminal", error),
         };
+        // From here on, nothing is opened, and the filter of a pod may forbid the call.
+        if let Err(error) = sys::set_open_files(self.open_files) {
+            return StepError::new("set the limit of open files", error);
+        }
         if let Some(pid) = self.pid_namespace {
             // SAFETY: libcontainer marks it close-on-exec and leaves it open.
             let pid = unsafe { BorrowedFd::borrow_raw(pid) };

@@ -167,6 +167,7 @@ impl Pod {
             name: name.to_owned(),
             process: ProcessConfig {
                 program_shown: None,
+                open_files: None,
                 args,
                 env: vec!["PATH=/bin".to_owned(), "GREETING=hello".to_owned()],
                 cwd: "/".into(),

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::super::board_annotations;
+use super::super::ulimit::{self, ULIMIT};
 use crate::object::cdi::{CDI_ANNOTATION, cdi_names};
 use crate::object::check::{invalid, labels, not_negative};
 use crate::object::field::{Errors, FieldError, Path, quoted};
@@ -125,6 +126,9 @@ pub(super) fn annotations(pod: &Value, errors: &mut Errors) {
             && let Err(why) = cdi_names(profile)
         {
             errors.push(FieldError::invalid(&path.key(key), profile, why));
+        }
+        if key == ULIMIT {
+            ulimit::check(profile, &path.key(key), errors);
         }
         if key == SECCOMP_OF_POD || key.starts_with(SECCOMP_OF_CONTAINER) {
             seccomp_annotation(profile, &path.child(key), errors);
