@@ -280,7 +280,7 @@ fn arguments(
         (None, None) => (image.entrypoint.clone(), image.cmd.clone()),
     };
     command.extend(args);
-    if command.first().is_none_or(String::is_empty) {
+    if command.is_empty() {
         return Err(StartFailure {
             image: None,
             reason: StartFailureReason::CreateContainerError,

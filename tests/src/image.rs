@@ -192,7 +192,9 @@ impl Image {
         let config = json_bytes(&self.image_config(&layers));
         let config_name = format!("{}.json", hex(&config));
         let names: Vec<String> = layers.iter().map(|layer| format!("{}/layer.tar", hex(layer))).collect();
-        let manifest = json!([{ "Config": config_name, "RepoTags": [self.reference], "Layers": names }]);
+        // As `docker save ID` writes it.
+        let tags = if self.reference.is_empty() { Value::Null } else { json!([self.reference]) };
+        let manifest = json!([{ "Config": config_name, "RepoTags": tags, "Layers": names }]);
 
         let mut archive = tar::Builder::new(File::create(path)?);
         for (name, layer) in names.iter().zip(&layers) {

@@ -171,3 +171,20 @@ fn a_load_that_a_signal_interrupts_leaves_nothing_behind() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("interrupted"), "{output:?}");
     assert_eq!(staged(), 0);
 }
+
+#[test]
+fn a_container_whose_memory_limit_is_too_low_to_start_names_the_limit() {
+    let device = Device::start();
+    // Thousandths of a byte: M was meant.
+    let app = manifest::container("app", "sleep", "resources: {limits: {memory: 128m}}");
+    let applied = device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod_of("tiny", &[app], ""));
+    let warning = "resources.limits[memory]: fractional byte value \"128m\" is invalid, must be an integer";
+    assert!(applied.stderr.contains(warning), "{}", applied.stderr);
+    let tiny = device.pod("tiny");
+    let names_it = || {
+        tiny.events()
+            .iter()
+            .any(|event| event.contains("resources.limits.memory of the container is 1, in bytes"))
+    };
+    device.wait_for("an event that names the limit", names_it);
+}

@@ -55,6 +55,22 @@ fn image_load_warns_of_a_name_that_it_does_not_need() {
 }
 
 #[test]
+fn image_load_asks_for_a_name_if_the_archive_has_none() {
+    let device = Device::new();
+    let archive = device.path("/nameless.tar");
+    Image::demo("", b"program").write_docker_archive(&archive).expect("it can be written");
+    let archive = archive.display().to_string();
+    let ran = device.nodlet(["image", "load", &archive]);
+    assert_eq!(
+        ran.stderr,
+        "Warning: the archive names no image, and a pod refers to an image by its name: load it with --name NAME\n"
+    );
+    assert!(ran.ok().starts_with("image/sha256:"));
+    let ran = device.nodlet(["image", "load", "--name", "localhost/own:1", &archive]);
+    assert_eq!((ran.stderr.as_str(), ran.code), ("", 0), "{ran:?}");
+}
+
+#[test]
 fn the_configuration_of_the_image_is_honoured() {
     let device = Device::start();
     let program = fs::read(demo_program()).expect("the demo program is built");

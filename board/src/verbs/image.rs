@@ -141,6 +141,11 @@ fn load(root: &Path, store: &Store, source: &str, mut options: LoadOptions) -> O
         {
             eprintln!("Warning: --name {name} was not needed: the archive names its image itself");
         }
+        if image.names.is_empty() {
+            eprintln!(
+                "Warning: the archive names no image, and a pod refers to an image by its name: load it with --name NAME"
+            );
+        }
         tell_of_earlier_builds(root, &image);
     }
     Ok(ExitCode::SUCCESS)

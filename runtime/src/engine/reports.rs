@@ -13,7 +13,7 @@ use nodlet_supervisor::ExitRecord;
 use nodlet_supervisor::client::{StartFailedAt, StartedProcess, SupervisorEvent};
 
 use super::handles::{ImageFacts, Run, Sandbox, facts_path};
-use super::run::{failure, read_facts};
+use super::run::{failure, read_facts, with_memory_limit};
 use super::stop::forget;
 use super::{Shell, devices, log_name};
 
@@ -55,6 +55,9 @@ pub(super) async fn report_event(
         SupervisorEvent::StartFailed { container, number, at, message, user } => {
             let Some(attempt) = attempt(&container, number) else { return };
             let run = sandbox.runs.borrow_mut().remove(&(container.clone(), number));
+            // The process that starts the container is in its cgroup.
+            let is_killed = run.as_ref().is_some_and(|run| oom_killed(&run.leaf));
+            let message = with_memory_limit(message, is_killed, &wanted.pod, attempt.container);
             if let Some(run) = &run {
                 let _ = run.leaf.remove();
             }

@@ -15,8 +15,8 @@ use crate::env_file;
 use crate::pod_files::{self, NodeFiles, PodFiles};
 use crate::seccomp;
 use nodlet_core::facts::{Attempt, PodIndex, StartFailure, StartFailureReason};
-use nodlet_core::spec::Container;
 use nodlet_core::spec::container::{EnvSource, PullPolicy, SeccompProfile};
+use nodlet_core::spec::{Container, ContainerIndex, Pod};
 use nodlet_host::cgroup::{CgroupError, ContainerLimits, limited_swap};
 use nodlet_host::launch::MountSource;
 use nodlet_host::paths::Paths;
@@ -59,6 +59,25 @@ impl Layers {
 
 pub(super) fn failure(reason: StartFailureReason, message: impl Into<String>) -> StartFailure {
     StartFailure { reason, message: message.into().into_boxed_str(), image: None }
+}
+
+/// The end of the text of an `io::Error` that stands for ENOMEM.
+const OUT_OF_MEMORY: &str = "(os error 12)";
+
+/// Adds the container's limit of memory to the message of a start that failed for want of memory: in most cases, that
+/// limit is too low (`memory: 128m` is one byte). `is_killed` says that the kernel ended a process in the cgroup for it.
+pub(super) fn with_memory_limit(
+    message: String,
+    is_killed: bool,
+    pod: &Pod,
+    container: ContainerIndex,
+) -> String {
+    match ContainerLimits::of(pod, container).memory {
+        Some(limit) if is_killed || message.contains(OUT_OF_MEMORY) => {
+            format!("{message}: resources.limits.memory of the container is {limit}, in bytes")
+        }
+        Some(_) | None => message,
+    }
 }
 
 /// Checks that the image of the spec is on the board. The image is leased to the pod, so that it is not removed
@@ -150,7 +169,11 @@ pub(super) async fn start(
         .cgroup
         .renew_cpu_limit(&wanted.pod)
         .and_then(|()| sandbox.cgroup.leaf(&container.name, attempt.number, &limits))
-        .map_err(|error| create(&error))?;
+        .map_err(|error| {
+            let message = nodlet_host::error::chain(&error);
+            let message = with_memory_limit(message, false, &wanted.pod, attempt.container);
+            failure(StartFailureReason::CreateContainerError, message)
+        })?;
     let seccomp_file = match seccomp::effective(&wanted.pod, container) {
         Some(SeccompProfile::Localhost(name)) => {
             let (directory, name) = (shell.paths.seccomp_profiles(), name.clone());

@@ -109,25 +109,34 @@ impl Execute {
     /// Executes the program; returns only on failure, with the reason.
     pub(super) fn run(&self) -> String {
         let Some(name) = self.args.first() else { return "exec: no command".to_owned() };
+        if name.is_empty() {
+            // runc's words, and what is wrong.
+            return "exec: \"\": executable file not found in $PATH: the first word of the command (command[0], or args[0] \
+                    without a command) is empty"
+                .to_owned();
+        }
         let text = self.shown.as_deref().map_or_else(|| name.to_string_lossy(), Cow::Borrowed);
         let file = match find(name, &self.path) {
             Ok(file) => file,
             Err(NotFound::InPath) => return format!("exec: \"{text}\": executable file not found in $PATH"),
             Err(NotFound::Stat(error)) => return format!("exec: \"{text}\": stat {text}: {}", words(error)),
-            Err(NotFound::Permission) => return format!("exec: \"{text}\": permission denied"),
+            Err(NotFound::Permission(file)) => {
+                return format!("exec: \"{text}\": permission denied{}", why_denied(&file));
+            }
             Err(NotFound::IsDirectory) => return format!("exec: \"{text}\": is a directory"),
         };
         reset_signals();
         let Err(error) = nix::unistd::execve(&file, &self.args, &self.env);
-        let file = self.shown.as_deref().map_or_else(|| file.to_string_lossy(), Cow::Borrowed);
-        format!("exec {file}: {}", words(error))
+        let shown = self.shown.as_deref().map_or_else(|| file.to_string_lossy(), Cow::Borrowed);
+        let why = if error == Errno::EACCES { why_denied(&file) } else { "" };
+        format!("exec {shown}: {}{why}", words(error))
     }
 }
 
 enum NotFound {
     InPath,
     Stat(Errno),
-    Permission,
+    Permission(CString),
     IsDirectory,
 }
 
@@ -139,7 +148,11 @@ fn find(name: &CStr, path: &str) -> Result<CString, NotFound> {
         if metadata.is_dir() {
             return Err(NotFound::IsDirectory);
         }
-        return if is_executable(name) { Ok(name.to_owned()) } else { Err(NotFound::Permission) };
+        return if is_executable(name) {
+            Ok(name.to_owned())
+        } else {
+            Err(NotFound::Permission(name.to_owned()))
+        };
     }
     let mut found_other = None;
     for directory in path.split(':') {
@@ -148,11 +161,28 @@ fn find(name: &CStr, path: &str) -> Result<CString, NotFound> {
         let Ok(file_name) = CString::new(file.as_os_str().as_bytes()) else { continue };
         match std::fs::metadata(&file) {
             Ok(metadata) if metadata.is_file() && is_executable(&file_name) => return Ok(file_name),
-            Ok(metadata) if metadata.is_file() => found_other = Some(NotFound::Permission),
+            Ok(metadata) if metadata.is_file() => found_other = Some(NotFound::Permission(file_name)),
             Ok(_) | Err(_) => {}
         }
     }
     Err(found_other.unwrap_or(NotFound::InPath))
+}
+
+/// Why a file cannot be executed, for the end of a message: the user has to change the file, or the mount.
+fn why_denied(file: &CStr) -> &'static str {
+    use nix::sys::statvfs::{FsFlags, statvfs};
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode =
+        std::fs::metadata(OsStr::from_bytes(file.to_bytes())).map(|metadata| metadata.permissions().mode());
+    if statvfs(file).is_ok_and(|found| found.flags().contains(FsFlags::ST_NOEXEC)) {
+        return ": its file system is mounted noexec";
+    }
+    match mode {
+        Ok(mode) if mode & 0o111 == 0 => ": the file has no x bit (chmod +x)",
+        Ok(_) if !is_executable(file) => ": the file has no x bit for the user of the process",
+        Ok(_) => ": the interpreter or loader that the file names cannot be executed",
+        Err(_) => "",
+    }
 }
 
 fn is_executable(file: &CStr) -> bool {

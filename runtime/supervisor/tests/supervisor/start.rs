@@ -51,11 +51,24 @@ fn a_command_that_cannot_run_is_reported_with_the_errors_of_runc() {
     fs::write(bin.join("text"), "hello").unwrap();
     fs::set_permissions(bin.join("text"), fs::Permissions::from_mode(0o755)).unwrap();
     fs::write(bin.join("plain"), "hello").unwrap();
+    fs::write(bin.join("bad"), "#!/bin/plain\n").unwrap();
+    fs::set_permissions(bin.join("bad"), fs::Permissions::from_mode(0o755)).unwrap();
     for (command, expected) in [
         ("nope", "exec: \"nope\": executable file not found in $PATH"),
         ("/nope", "exec: \"/nope\": stat /nope: no such file or directory"),
         ("/bin", "exec: \"/bin\": is a directory"),
-        ("/bin/plain", "exec: \"/bin/plain\": permission denied"),
+        ("/bin/plain", "exec: \"/bin/plain\": permission denied: the file has no x bit (chmod +x)"),
+        ("plain", "exec: \"plain\": permission denied: the file has no x bit (chmod +x)"),
+        ("/proc/version", "exec: \"/proc/version\": permission denied: its file system is mounted noexec"),
+        (
+            "/bin/bad",
+            "exec /bin/bad: permission denied: the interpreter or loader that the file names cannot be executed",
+        ),
+        (
+            "",
+            "exec: \"\": executable file not found in $PATH: the first word of the command (command[0], or args[0] \
+             without a command) is empty",
+        ),
         ("text", "exec /bin/text: exec format error"),
     ] {
         let mut config = pod.container("app", &[]);
