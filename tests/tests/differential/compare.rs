@@ -31,14 +31,15 @@ impl Answer {
 }
 
 /// What the refusals of nodlet contain that Kubernetes does not have: of fields that nodlet does not act on, of
-/// `lifecycle.stopSignal`, which nodlet acts on without a feature gate, of `emptyDir.medium`, `nodeName` and the
-/// length of names, which would keep a pod from starting.
+/// `lifecycle.stopSignal`, which nodlet acts on without a feature gate, of `emptyDir.medium`, `nodeName`, relative paths
+/// of `hostPath` and the length of names, which would keep a pod from starting.
 const STRICTER: &[&str] = &[
     "nodlet",
     "lifecycle.stopSignal: ",
     "emptyDir.medium: Unsupported value",
     "hugePages storage requested",
     "this node is ",
+    "must be an absolute path",
     "the directory of the pod's logs is named",
 ];
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-/// The fields in docs/pods.md: `Type.field`, its type, and whether nodlet acts on it. nodlet's own annotations are
-/// `Annotation.domain`.
+/// The fields in docs/pods.md: `Type.field`, its type, and whether nodlet acts on it. annotations that
+/// nodlet acts on are `Annotation.domain`, or `Annotation.name` without a domain of nodlet.
 pub(super) fn documented() -> BTreeMap<String, (String, bool)> {
     let (mut fields, mut owner) = (BTreeMap::new(), "");
     for line in include_str!("../../../docs/pods.md").lines() {
@@ -14,7 +14,7 @@ pub(super) fn documented() -> BTreeMap<String, (String, bool)> {
         } else if let Some((field, rest)) = line.strip_prefix("| `").and_then(|row| row.split_once("` | ")) {
             // An annotation of nodlet has two columns, and its row says what it does.
             let Some((kind, verdict)) = rest.split_once(" | ") else {
-                let name = field.split('/').next().unwrap_or_default();
+                let name = field.split(['/', ':']).next().unwrap_or_default();
                 fields.insert(format!("Annotation.{name}"), ("string".to_owned(), true));
                 continue;
             };

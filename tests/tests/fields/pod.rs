@@ -198,6 +198,9 @@ pub(super) const ROWS: &[Row] = &[
     elsewhere("Annotation.rtprio.nodlet.dev",
         "cores::a_container_has_the_real_time_priorities_that_its_annotation_allows_and_no_others",
         "the agent must have CAP_SYS_RESOURCE"),
+    elsewhere("Annotation.io.podman.annotations.ulimit",
+        "resources::the_limit_of_open_files_is_that_of_the_board_or_what_the_pod_requests_within_it",
+        "it is compared with the limit of the board, and needs the operator's consent to be higher"),
     elsewhere("PodSpec.overhead", "resources::a_runtime_class_adds_its_overhead_to_the_pod_and_keeps_it",
         "only a class sets it"),
 
