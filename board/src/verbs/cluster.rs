@@ -18,7 +18,7 @@ use nodlet_core::error::causes;
 use nodlet_core::time::Timestamp;
 use nodlet_host::clock;
 use nodlet_host::paths::Paths;
-use nodlet_host::reserve::{Left, Reserve};
+use nodlet_host::reserve::{Left, Reserve, SLACK_PREFIX};
 use nodlet_kube::manifest::is_node_name;
 use nodlet_runtime::durable::{self, NoFault};
 
@@ -201,7 +201,7 @@ fn forget(paths: &Paths, notified: impl FnOnce() -> Result<(), Failure>) -> Resu
     remove(&paths.serving_certificate())?;
     // The agent must not write the pods down again.
     notified()?;
-    let had_manifests = empty(&paths.cluster_manifests(), |_| true)?;
+    let had_manifests = empty(&paths.cluster_manifests(), |name| !name.starts_with(SLACK_PREFIX))?;
     let had_tokens = empty(&paths.run_manifests(), |name| name.contains(TOKEN_PREFIX))?;
     Ok(had_credentials || had_manifests || had_tokens)
 }

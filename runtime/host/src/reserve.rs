@@ -38,7 +38,7 @@ const MOST_IN_MEMORY: u64 = 256 << 10;
 const SLACK: usize = 32;
 
 /// The beginning of those long names: readers of the directories ignore names that begin with a dot.
-const SLACK_PREFIX: &str = ".reserve-";
+pub const SLACK_PREFIX: &str = ".reserve-";
 
 /// The length of those long names.
 const SLACK_LENGTH: usize = 240;
