@@ -43,7 +43,10 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     if !options.is_empty() {
         setup::run(&[])?;
     }
-    // Checked first, so that a missing tool is not reported only after ten minutes.
+    // Checked first, so that a missing tool or a full disk is not reported only after ten minutes.
+    if arguments.is_empty() {
+        setup::require_disk()?;
+    }
     toolchain::complete(&[Part::Rustfmt, Part::Clippy])?;
     toolchain::host()?;
     if chosen("containers") || chosen("conformance") {

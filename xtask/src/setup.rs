@@ -4,10 +4,16 @@
 //! nodlet itself needs none of this: the tools make images for it to load, inspect what it wrote, or are
 //! compared with it.
 
+use std::path::Path;
 use std::process::Command;
 
+use nix::sys::statvfs::statvfs;
+
 use crate::guest;
-use crate::task::{Failure, Outcome, run as run_command};
+use crate::task::{Failure, Outcome, project, run as run_command, target_dir};
+
+/// The disk that a whole check needs in a fresh clone, in bytes.
+const CHECK_DISK: u64 = 14 << 30;
 
 /// The programs, and the Debian package that has each.
 const TOOLS: &[(&str, &str)] = &[
@@ -64,6 +70,35 @@ pub(crate) fn require() -> Outcome {
         );
     }
     Ok(())
+}
+
+/// Fails if a whole check would fill the disk: that would only be seen in the middle, as the failure of some tool.
+/// What earlier checks left here counts as room, because it is used again.
+pub(crate) fn require_disk() -> Outcome {
+    let stat = statvfs(project()).map_err(|error| Failure(format!("{}: {error}", project().display())))?;
+    let free = stat.blocks_available() * stat.fragment_size();
+    let room = free + allocated(&target_dir()) + allocated(&project().join(".work"));
+    if room >= CHECK_DISK {
+        return Ok(());
+    }
+    let gigabytes = |bytes: u64| bytes as f64 / 1e9;
+    Err(Failure(format!(
+        "{} has room for {:.1} GB, and a whole check needs {:.1} GB: free some, or name the steps to run",
+        project().display(),
+        gigabytes(room),
+        gigabytes(CHECK_DISK),
+    )))
+}
+
+/// The bytes that the files below a directory take on the disk; none if it is missing.
+fn allocated(directory: &Path) -> u64 {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let sizes = entries.map(|entry| match entry.metadata() {
+        Ok(found) if found.is_dir() => allocated(&entry.path()),
+        Ok(found) => std::os::unix::fs::MetadataExt::blocks(&found) * 512,
+        Err(_) => 0,
+    });
+    sizes.sum()
 }
 
 /// Fails, with a remedy, if one of these programs is missing.
