@@ -320,6 +320,33 @@ fn watch_mounts(board: &mut Board) -> Outcome {
     board.expect("nodlet delete pod node-exporter >/dev/null && umount /tmp/later", "", "")
 }
 
+/// The directory of the agent in `/proc`, for the board's shell.
+const AGENT: &str =
+    "$(busybox dirname $(busybox grep -l '[a]gent' /proc/[0-9]*/cmdline | busybox head -n 1))";
+
+/// Checks the limits of open files: process 1 has that of the kernel, the agent some for each pod, and containers, which
+/// run the demo image, the default of `--default-ulimit`, which is above the limit of everything that started them.
+fn check_limits_of_open_files(board: &Board, pod: &str) -> Outcome {
+    let in_pod = |process: &str| format!("nodlet exec {pod} -- /bin/demo cat /proc/{process}/limits");
+    for (what, command, expected) in [
+        ("process 1", "cat /proc/1/limits".to_owned(), ["1024", "4096"]),
+        ("the agent", format!("cat {AGENT}/limits"), ["65536", "65536"]),
+        ("the first process of a container", in_pod("1"), ["1048576", "1048576"]),
+        ("an executed process of a container", in_pod("self"), ["1048576", "1048576"]),
+    ] {
+        let output = board.ssh(&command, "")?;
+        let limits = text(&output.stdout);
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap_or_default();
+        let found: Vec<&str> = line.split_whitespace().take(2).collect();
+        if found != expected {
+            let why =
+                format!("the soft and hard limit of open files of {what} is {found:?}, not {expected:?}");
+            return Err(board.failed(&format!("{why}: {limits}{}", text(&output.stderr))));
+        }
+    }
+    Ok(())
+}
+
 /// Reads the log of the image's pod, applies another pod, and turns the board off.
 fn use_over_ssh(profile: &Profile, mut board: Board, directory: &Path) -> Outcome {
     board.wait_for("the pod of the image to run", |board| {
@@ -342,6 +369,7 @@ fn use_over_ssh(profile: &Profile, mut board: Board, directory: &Path) -> Outcom
         Ok(text(&board.ssh("nodlet logs pushed", "")?.stdout) == "pushed\n")
     })?;
     board.expect("nodlet exec pushed -- /bin/demo cat /srv/index.html", "", "hello from the image\n")?;
+    check_limits_of_open_files(&board, "pushed")?;
     watch_mounts(&mut board)?;
     push::try_out(profile, board.port, &board.key, directory)?;
     ssh::refuse_others(&board, directory)?;

@@ -6,7 +6,7 @@ use std::fs;
 use nodlet_tests::{ControlPlane, manifest};
 
 use super::monitor::{self, Monitor};
-use super::{Board, LINK, build, prepare, text};
+use super::{AGENT, Board, LINK, build, prepare, text};
 use crate::go;
 use crate::profile::{Profile, Qemu};
 use crate::task::Outcome;
@@ -54,7 +54,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     if !log.contains("SITE=harbour") {
         return Err(board.failed(&format!("the pod has no ConfigMap of the cluster: {log:?}")));
     }
-    let agent = board.kib("$(busybox dirname $(busybox grep -l '[a]gent' /proc/[0-9]*/cmdline | busybox head -n 1))/smaps_rollup", "Pss:")?;
+    let agent = board.kib(&format!("{AGENT}/smaps_rollup"), "Pss:")?;
     let available = board.kib("/proc/meminfo", "MemAvailable:")?;
 
     // The link is cut until the cluster takes the node for lost.
