@@ -21,7 +21,7 @@ mod report;
 use allowed::Allowed;
 use report::Report;
 
-/// What is run.
+/// What is run, in ginkgo's words for labels.
 const LABELS: &str = "NodeConformance";
 
 /// Tests that run at once. They wait for most of their time.
@@ -38,6 +38,7 @@ type Shard = (usize, usize);
 
 struct Options {
     focus: Vec<String>,
+    labels: String,
     shard: Option<Shard>,
     processes: usize,
     minutes: u64,
@@ -64,7 +65,8 @@ pub(crate) fn check_part(number: usize) -> Outcome {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { focus: Vec::new(), shard: None, processes: PROCESSES, minutes: MINUTES, slow: true }
+        let (focus, labels) = (Vec::new(), LABELS.to_owned());
+        Self { focus, labels, shard: None, processes: PROCESSES, minutes: MINUTES, slow: true }
     }
 }
 
@@ -78,14 +80,17 @@ impl Options {
             let number = || value.parse().ok().filter(|number| *number > 0).ok_or_else(wrong);
             match word.as_str() {
                 "--focus" => options.focus.push(value.clone()),
+                "--labels" => options.labels.clone_from(value),
                 "--shard" => options.shard = Some(shard(value).ok_or_else(wrong)?),
                 "--procs" => options.processes = usize::try_from(number()?)?,
                 "--minutes" => options.minutes = number()?,
                 _ => return Err(wrong()),
             }
         }
-        if options.shard.is_some() && !options.focus.is_empty() {
-            return Err(Failure("--shard chooses among all tests: leave out --focus".into()));
+        if options.shard.is_some() && (!options.focus.is_empty() || options.labels != LABELS) {
+            return Err(Failure(format!(
+                "--shard chooses among all tests with the label {LABELS}: leave out --focus and --labels"
+            )));
         }
         Ok(options)
     }
@@ -189,7 +194,7 @@ impl Suite {
             .arg(format!("--procs={}", options.processes))
             .arg(format!("--timeout={}m", options.minutes))
             .arg(format!("--output-dir={}", self.dir.display()))
-            .arg(format!("--label-filter={LABELS}"))
+            .arg(format!("--label-filter={}", options.labels))
             .args(focus.iter().map(|focus| format!("--focus={focus}")))
             .arg(self.dir.join("e2e.test"))
             .args(["--", "--provider=local", "--dump-logs-on-failure=false"])
@@ -231,6 +236,19 @@ mod tests {
         for wrong in ["0/8", "9/8", "1", "a/b", "1/0", ""] {
             check(wrong, None);
         }
+    }
+
+    #[test]
+    fn a_part_is_one_of_all_tests_of_nodes() {
+        let refused = |words: &str| {
+            let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+            Options::parse(&words).err().map(|Failure(why)| why)
+        };
+        for words in ["--shard 1/8 --focus Pods", "--labels Conformance --shard 1/8"] {
+            let why = refused(words).expect("it is refused");
+            assert!(why.contains("leave out --focus and --labels"), "{why}");
+        }
+        assert_eq!(refused("--labels Conformance --focus Pods"), None);
     }
 
     #[test]

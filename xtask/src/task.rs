@@ -92,7 +92,7 @@ pub(crate) const TASKS: &[Task] = &[
     ("control-plane", "", "build the servers of a Kubernetes cluster, kube-proxy and CoreDNS into .work"),
     (
         "conformance",
-        "[--focus REGEX]... [--shard PART/OF] [--procs N] [--minutes N]",
+        "[--focus REGEX]... [--labels EXPRESSION] [--shard PART/OF] [--procs N] [--minutes N]",
         "Kubernetes' own tests of nodes, on a board that is a node of a real cluster",
     ),
     (
