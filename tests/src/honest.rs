@@ -165,18 +165,28 @@ impl Record {
 
     /// Cuts the power at this many moments, fewer if the record has fewer different states. Half of the moments, if
     /// there are so many, directly follow a flush after which nothing else is kept: whatever the last flush does not
-    /// cover is lost. The others are random. No two cuts leave the same disk and allow the same values.
+    /// cover is lost. The others are random. Each part of the record between two marks has its turn, however short it is:
+    /// a file system that is made has hundreds of flushes, and an object that is applied a few. No two cuts leave the same
+    /// disk and allow the same values.
     pub fn cuts(&self, seed: &mut Seed, count: usize) -> Vec<Cut> {
         /// The random cuts for each one that is wanted, because many are equal.
         const TRIES: usize = 20;
         let begin = self.events.iter().position(|event| matches!(event, Event::Mark(_))).unwrap_or(0);
-        let mut flushes: Vec<usize> = (begin..self.events.len())
-            .filter(|at| matches!(self.events[*at], Event::Flush) && self.flushed(*at) < *at)
-            .collect();
+        let flushes = (begin..self.events.len())
+            .filter(|at| matches!(self.events[*at], Event::Flush) && self.flushed(*at) < *at);
+        let mut flushes = self.parts(flushes);
+        if !flushes.is_empty() {
+            let first = below(seed, flushes.len());
+            flushes.rotate_left(first);
+        }
         let mut cuts = Vec::new();
         let mut seen = HashSet::new();
         while cuts.len() < count.div_ceil(2) && !flushes.is_empty() {
-            let at = flushes.swap_remove(below(seed, flushes.len())) + 1;
+            let mut part = flushes.remove(0);
+            let at = part.swap_remove(below(seed, part.len())) + 1;
+            if !part.is_empty() {
+                flushes.push(part);
+            }
             let cut = Cut { at, left: Left::Nothing, kept: Vec::new() };
             if seen.insert(self.state(&cut)) {
                 cuts.push(cut);
@@ -211,14 +221,14 @@ impl Record {
     /// may still be lost; another third are just before a flush, when most is not durable yet.
     fn cut(&self, seed: &mut Seed) -> Cut {
         let choice = seed.number() % 3;
-        let moments: Vec<usize> = (0..=self.events.len())
-            .filter(|at| match choice {
-                0 => matches!(at.checked_sub(1).map(|last| &self.events[last]), Some(Event::Mark(mark)) if mark.is_acknowledged),
-                1 => matches!(self.events.get(*at), Some(Event::Flush)) && self.flushed(*at) < *at,
-                _ => true,
-            })
-            .collect();
-        let at = if moments.is_empty() { self.events.len() } else { *seed.choose(&moments) };
+        let moments = (0..=self.events.len()).filter(|at| match choice {
+            0 => matches!(at.checked_sub(1).map(|last| &self.events[last]), Some(Event::Mark(mark)) if mark.is_acknowledged),
+            1 => matches!(self.events.get(*at), Some(Event::Flush)) && self.flushed(*at) < *at,
+            _ => true,
+        });
+        let parts = self.parts(moments);
+        let part = if parts.is_empty() { &vec![self.events.len()] } else { seed.choose(&parts) };
+        let at = *seed.choose(part);
         let left = *seed.choose(&[Left::Nothing, Left::Prefix, Left::Subset, Left::Torn, Left::Everything]);
         let flushed = self.flushed(at);
         let pending: Vec<usize> = (flushed..at)
@@ -242,6 +252,21 @@ impl Record {
             kept.push((event, ranges));
         }
         Cut { at, left, kept }
+    }
+
+    /// Ascending moments, those between the same two marks together.
+    fn parts(&self, moments: impl Iterator<Item = usize>) -> Vec<Vec<usize>> {
+        let is_mark = |event: &Event| matches!(event, Event::Mark(_));
+        let mut parts: Vec<Vec<usize>> = Vec::new();
+        for at in moments {
+            match parts.last_mut() {
+                Some(part) if part.last().is_some_and(|last| !self.events[*last..at].iter().any(is_mark)) => {
+                    part.push(at);
+                }
+                _ => parts.push(vec![at]),
+            }
+        }
+        parts
     }
 
     /// The number of events up to the last flush before a moment.
@@ -352,4 +377,36 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
         at = end;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn power_is_cut_during_short_operations_beside_a_long_one() {
+        let mut events = Vec::new();
+        let write = |sector: u64| Event::Write { at: sector * 512, bytes: vec![1; 512] };
+        for (operation, flushes) in [("long", 500), ("short", 2), ("shorter", 1)] {
+            let mark = |is_acknowledged| {
+                Event::Mark(Mark { thing: operation.to_owned(), value: "done".to_owned(), is_acknowledged })
+            };
+            events.push(mark(false));
+            events.extend((0..flushes).flat_map(|sector| [write(sector), Event::Flush]));
+            events.push(mark(true));
+        }
+        let record = Record { initial: PathBuf::new(), events };
+        for number in 0..20 {
+            let cuts = record.cuts(&mut Seed::new(number), 12);
+            assert_eq!(cuts.len(), 12, "seed {number}");
+            for operation in ["long", "short", "shorter"] {
+                let is_during = |cut: &&Cut| {
+                    let last =
+                        record.events[..cut.at].iter().rev().find(|event| matches!(event, Event::Mark(_)));
+                    matches!(last, Some(Event::Mark(mark)) if mark.thing == operation && !mark.is_acknowledged)
+                };
+                assert!(cuts.iter().any(|cut| is_during(&cut)), "seed {number}: none during {operation}");
+            }
+        }
+    }
 }
