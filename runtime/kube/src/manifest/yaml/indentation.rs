@@ -3,11 +3,19 @@
 //! Within `[…]`, `{…}` and quotes, the reader of Kubernetes ignores the indentation of a line; the parser requires that
 //! of the enclosing block. Spaces in front of such a line do not change the value, so that they are inserted where
 //! the parser reports their absence.
+//!
+//! In double quotes, Kubernetes also reads `\'` as a single quote, which YAML 1.2 does not: the backslash is removed.
 
 use saphyr_parser::{Marker, ScanError};
 
 /// Spaces that are inserted in front of a line at once; they are inserted again until they suffice.
 const SPACES: &str = "                                ";
+
+/// The parser's error at a tab in the indentation of a line within quotes, which Kubernetes accepts.
+const TAB_IN_QUOTES: &str = "tab cannot be used as indentation";
+
+/// The parser's error for a scalar in double quotes with an escape that YAML 1.2 does not have.
+const UNKNOWN_ESCAPE: &str = "while parsing a quoted scalar, found unknown escape character";
 
 /// Maximum bytes of text that are parsed again, in all attempts with one text.
 const AGAIN: usize = 16 << 20;
@@ -21,12 +29,12 @@ impl Budget {
         Self(AGAIN)
     }
 
-    /// The text with the lines indented whose indentation `error` reports; `None` if it reports something else, or the
-    /// budget is spent.
+    /// The text with the lines indented whose indentation `error` reports, or without the backslashes that it reports;
+    /// `None` if it reports something else, or the budget is spent.
     pub(super) fn indent(&mut self, text: &str, error: &ScanError) -> Option<String> {
         let quoted = match error.info() {
-            "invalid indentation" | "invalid indentation in flow construct" => false,
-            "invalid indentation in quoted scalar" => true,
+            "invalid indentation" | "invalid indentation in flow construct" | TAB_IN_QUOTES => false,
+            "invalid indentation in quoted scalar" | UNKNOWN_ESCAPE => true,
             _ => return None,
         };
         // The parser counts a carriage return alone as a line.
@@ -35,6 +43,9 @@ impl Budget {
         }
         self.0 = self.0.checked_sub(text.len())?;
         let at = offset(text, error.marker())?;
+        if error.info() == UNKNOWN_ESCAPE {
+            return without_escaped_quotes(text, at);
+        }
         let lines = if quoted { at..at + quoted_length(&text[at..])? } else { at..at + 1 };
         let mut result = String::with_capacity(text.len() + 1024);
         let mut begins = 0;
@@ -50,6 +61,25 @@ impl Budget {
         }
         (result.len() > text.len()).then_some(result)
     }
+}
+
+/// The text without the backslashes of `\'` in the scalar in double quotes at an offset; `None` if it has none.
+fn without_escaped_quotes(text: &str, at: usize) -> Option<String> {
+    let (before, rest) = text.split_at(at);
+    let (scalar, after) = rest.split_at(quoted_length(rest)?);
+    let mut result = before.to_owned();
+    let mut characters = scalar.chars().peekable();
+    while let Some(character) = characters.next() {
+        if character != '\\' {
+            result.push(character);
+        } else if characters.peek() != Some(&'\'') {
+            // The next character may be a backslash, too.
+            result.push(character);
+            result.extend(characters.next());
+        }
+    }
+    result.push_str(after);
+    (result.len() < text.len()).then_some(result)
 }
 
 /// The offset of a mark in bytes.

@@ -1,4 +1,4 @@
-//! The text as input of the YAML parser, with two differences.
+//! The text as input of the YAML parser, with four differences.
 //!
 //! The parser keeps every token of a `[…]` or `{…}` until that is closed, since it may be a key: a hundred
 //! bytes for one byte of text. Therefore the input ends early if there are more than [`MAX_MARKS`] of `[]{},:`
@@ -7,6 +7,12 @@
 //! The parser rejects `key:<TAB>value`, which YAML allows and Kubernetes accepts: in one place it checks for
 //! a space after the colon. This input lets a tab pass there. A tab as indentation, which YAML does not
 //! allow, is checked elsewhere and still rejected.
+//!
+//! The parser rejects a comment right behind `]`, `}`, a quote or the mark of a block, as in `[a]# why`. Kubernetes
+//! accepts it; this input passes over it.
+//!
+//! In brackets, the parser ends a text without quotes at a colon before `,`, `]` or `}`, and reads `[http://x:]` as a
+//! mapping. For Kubernetes only a blank ends it, so that the colon is part of the text; this input says the same.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -44,12 +50,24 @@ impl<'text> Text<'text> {
 
 impl Input for Text<'_> {
     fn skip_ws_to_eol(&mut self, skip_tabs: SkipTabs) -> (usize, Result<SkipTabs, &'static str>) {
-        let (count, skipped) = self.input.skip_ws_to_eol(skip_tabs);
-        let skipped = skipped.map(|skipped| {
-            let tabs = skipped.found_tabs();
-            SkipTabs::Result(tabs, tabs || skipped.has_valid_yaml_ws())
-        });
-        (count, skipped)
+        let (mut count, skipped) = self.input.skip_ws_to_eol(skip_tabs);
+        let Ok(skipped) = skipped else {
+            // The only error is a comment without a blank in front of it.
+            while !self.input.next_is_breakz() {
+                self.input.skip();
+                count += 1;
+            }
+            return (count, Ok(SkipTabs::Result(false, true)));
+        };
+        let tabs = skipped.found_tabs();
+        (count, Ok(SkipTabs::Result(tabs, tabs || skipped.has_valid_yaml_ws())))
+    }
+
+    fn next_can_be_plain_scalar(&self, in_flow: bool) -> bool {
+        match self.input.peek() {
+            ':' => !matches!(self.input.peek_nth(1), ' ' | '\t' | '\n' | '\r' | '\0'),
+            _ => self.input.next_can_be_plain_scalar(in_flow),
+        }
     }
 
     fn lookahead(&mut self, count: usize) {
