@@ -1,6 +1,10 @@
 //! A card that accepts no writes any more while pods run: the agent and its pods go on, whoever asks for a change gets the
 //! reason, and after a reboot with a card that works again nothing runs twice or is lost.
 
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nodlet_tests::{Device, demo_archive, manifest};
 
 /// A device whose `/var` is an ext4 file system, with an applied pod.
@@ -97,4 +101,63 @@ fn pods_go_on_when_ext4_finds_an_error_and_are_what_they_were_after_a_reboot() {
     assert!(!names.contains("file") && !names.contains("new"), "{names}");
     device.nodlet(["delete", "pod", "web"]).ok();
     device.pod("web").wait_gone();
+}
+
+#[test]
+fn down_ends_the_pods_of_a_broken_card_in_their_time_and_names_what_it_could_not_write() {
+    let mut device = device();
+    let (inside, shared) = device.shared("/shared");
+    let mounts = "volumeMounts: [{name: shared, mountPath: /shared}]\n";
+    let volume = format!("volumes: [{{name: shared, hostPath: {{path: {inside}}}}}]\n");
+    for (name, steps, policy) in [
+        ("once", "print up then sleep", "Never"),
+        ("ends", "wait /shared/end", "OnFailure"),
+        ("deaf", "ignore-term then print up then sleep", "Never"),
+        ("leaving", "ignore-term then print up then sleep", "Always"),
+    ] {
+        let steps = format!("append /shared/{name} x then {steps}");
+        let spec = format!("restartPolicy: {policy}\nterminationGracePeriodSeconds: 4\n{volume}");
+        let container = manifest::container("app", &steps, mounts);
+        device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod_of(name, &[container], &spec)).ok();
+        device.pod(name).wait_ready();
+    }
+    let runs = |name: &str| std::fs::read_to_string(shared.join(name)).expect("it has run").lines().count();
+    device.nodlet(["delete", "pod", "leaving", "--wait=false"]).ok();
+    device.break_disk();
+    std::fs::write(shared.join("end"), "").expect("another file system");
+    device.wait_for("an end", || device.pod("ends").container("app").state() == "terminated");
+
+    let begun = Instant::now();
+    let mut down = device.command(&["down"]);
+    let down = down.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("nodlet can be run");
+    let process = nix::unistd::Pid::from_raw(down.id().cast_signed());
+    let ended = || {
+        // It is not reaped, so that its output can be read.
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        waitid(Id::Pid(process), flags).is_ok_and(|status| status != WaitStatus::StillAlive)
+    };
+    device.wait_for("the end of nodlet down", ended);
+    let down = down.wait_with_output().expect("it has ended");
+    let said = String::from_utf8_lossy(&down.stderr).into_owned();
+    // The pods end side by side, in four seconds.
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}\n{said}", begun.elapsed());
+    assert!(device.container_processes().is_empty() && device.own_processes().is_empty(), "{said}");
+    assert_eq!(down.status.code(), Some(1), "{said}");
+    let error = said.lines().find(|line| line.starts_with("error: ")).unwrap_or_default();
+    for named in ["default/once: failed to write its record: ", "default/leaving: ", "default/web: "] {
+        assert!(error.contains(named), "{said}");
+    }
+    assert!(error.contains("/var/lib/nodlet/pods: Read-only file system"), "{said}");
+
+    // What could not be written is as after a power cut.
+    device.cut_power();
+    device.start_agent();
+    device.pod("web").wait_ready();
+    for name in ["once", "deaf"] {
+        device.pod(name).wait_phase("Failed");
+        assert_eq!(runs(name), 1, "{name}");
+    }
+    device.pod("ends").wait_phase("Succeeded");
+    assert_eq!((runs("ends"), runs("leaving")), (2, 1));
+    assert!(!device.nodlet(["get", "pods", "-o", "name"]).ok().contains("leaving"));
 }

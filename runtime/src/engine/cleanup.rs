@@ -230,24 +230,32 @@ pub(super) async fn end_unreadable(known: &Cgroups, uid: &str, directory: &Path)
     }
 }
 
-/// Ends `nodlet down`: removes everything of nodlet but images, manifests, records and settings.
+/// Ends `nodlet down`: removes everything of nodlet but images, manifests, records and settings. What the card does not
+/// allow keeps nothing else.
+///
+/// # Errors
+/// [`EngineError::Unwritten`] if records or files of pods could not be written or removed.
 pub(super) async fn clean_up(shell: &Shell) -> Result<(), EngineError> {
     shell.machine.network.borrow_mut().remove().map_err(EngineError::Network)?;
     shell.machine.cgroups.remove_all().map_err(EngineError::Cgroups)?;
     let paths = shell.paths.clone();
+    let mut left = shell.stores.unwritten.lines();
     // What the sweep has not removed yet goes with everything else.
-    shell
-        .stores
-        .storage
-        .run(move || {
-            remove_logs(&paths, |_| false);
-            for path in paths.removed_by_down() {
-                remove_all(&path, &paths.agent_lock())
-                    .map_err(|source| EngineError::Prepare { path, source })?;
-            }
-            Ok(())
-        })
-        .await
+    left.extend(
+        shell
+            .stores
+            .storage
+            .run(move || {
+                remove_logs(&paths, |_| false);
+                let remove = |path: PathBuf| {
+                    let error = remove_all(&path, &paths.agent_lock()).err()?;
+                    Some(format!("{}: {error}", path.display()))
+                };
+                paths.removed_by_down().into_iter().filter_map(remove).collect::<Vec<_>>()
+            })
+            .await,
+    );
+    if left.is_empty() { Ok(()) } else { Err(EngineError::Unwritten { left }) }
 }
 
 /// Removes a directory of nodlet with all files of pods in it, but not the contents of mounts. If `last` is in it, it is

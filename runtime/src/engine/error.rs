@@ -38,6 +38,11 @@ pub enum EngineError {
         /// The number of pods that had not ended.
         pods: usize,
     },
+    /// All pods have ended, and something on the disk could not be brought up to date.
+    Unwritten {
+        /// The pods and directories, each with the reason.
+        left: Vec<String>,
+    },
 }
 
 impl std::fmt::Display for EngineError {
@@ -66,6 +71,12 @@ impl std::fmt::Display for EngineError {
                 "stop all pods: interrupted while {pods} had not ended, which no agent runs now; run nodlet down \
                  again, or start the agent"
             ),
+            EngineError::Unwritten { left } => write!(
+                f,
+                "write or remove everything of the pods, all of which have ended. The next agent continues with what \
+                 the disk has. Not written or removed: {}",
+                left.join("; ")
+            ),
             EngineError::Kernel { what, .. } => write!(f, "get {what} from the kernel"),
         }
     }
@@ -75,7 +86,9 @@ impl std::error::Error for EngineError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             EngineError::Prepare { source, .. } | EngineError::Kernel { source, .. } => Some(source),
-            EngineError::AlreadyRunning { .. } | EngineError::Interrupted { .. } => None,
+            EngineError::AlreadyRunning { .. }
+            | EngineError::Interrupted { .. }
+            | EngineError::Unwritten { .. } => None,
             EngineError::Cgroups(source) => Some(source),
             EngineError::Network(source) => Some(source),
             EngineError::Images(source) => Some(source),

@@ -129,6 +129,9 @@ impl Engine {
                 let saved = shell.stores.save(&wanted, &record, shell.machine.anchor(), files);
                 let shell = shell.clone();
                 shell.clone().tasks.answer(pod, saved, move |saved| {
+                    let unwritten =
+                        saved.as_ref().err().map(|error| format!("failed to write its record: {error}"));
+                    shell.stores.unwritten.note(&wanted, unwritten);
                     // A full file system has the condition DiskPressure.
                     let broken = saved.as_ref().err().filter(|error| error.kind() != ErrorKind::StorageFull);
                     let broken = broken.map(|error| format!("failed to write a record: {error}"));
@@ -141,7 +144,8 @@ impl Engine {
             }
             Action::Forget => {
                 let freed = shell.clone();
-                shell.tasks.answer(pod, sandbox::forget(shared(), wanted), move |forgotten| {
+                shell.tasks.answer(pod, sandbox::forget(shared(), wanted.clone()), move |forgotten| {
+                    freed.stores.unwritten.note(&wanted, forgotten.as_ref().err().map(|error| causes(error)));
                     freed.stores.replenish();
                     match forgotten {
                         Ok(()) => Some(Seen::Forgotten),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nodlet_core::facts::Record;
+use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::Uid;
 use nodlet_core::time::Anchor;
 use nodlet_host::paths::Paths;
@@ -37,6 +38,27 @@ pub(super) struct Stores {
     pub(super) is_short: Cell<bool>,
     /// Bindings of claims that are not known to be durable, and how often they have changed.
     bindings: RefCell<(u64, Option<Vec<u8>>)>,
+    pub(super) unwritten: Unwritten,
+}
+
+/// The pods whose newest record could not be written or removed, with the reasons: `nodlet down` names them.
+#[derive(Default)]
+pub(super) struct Unwritten(RefCell<SortedMap<String, String>>);
+
+impl Unwritten {
+    /// Records how a write or a removal of the record of a pod ended.
+    pub(super) fn note(&self, wanted: &Wanted, failure: Option<String>) {
+        let pod = format!("{}/{}", wanted.pod.namespace, wanted.pod.name);
+        match failure {
+            Some(why) => drop(self.0.borrow_mut().insert(pod, why)),
+            None => drop(self.0.borrow_mut().remove(&pod)),
+        }
+    }
+
+    /// A line for each pod.
+    pub(super) fn lines(&self) -> Vec<String> {
+        self.0.borrow().iter().map(|(pod, why)| format!("{pod}: {why}")).collect()
+    }
 }
 
 impl Stores {
@@ -49,8 +71,8 @@ impl Stores {
     ) -> Stores {
         let (records, fault) = (Arc::new(records), Arc::new(NoFault));
         let (recorded, bindings, is_short) = (RefCell::default(), RefCell::default(), Cell::new(false));
-        let reserve = Arc::new(reserve);
-        Stores { storage, images, records, fault, reserve, at_rest, recorded, is_short, bindings }
+        let (reserve, unwritten) = (Arc::new(reserve), Unwritten::default());
+        Stores { storage, images, records, fault, reserve, at_rest, recorded, is_short, bindings, unwritten }
     }
 
     /// Makes the missing spare files as far as there is room, one after another, between other jobs. Does nothing if

@@ -282,7 +282,9 @@ impl PodState {
                 self.settle(now);
             } else if self.outcome.resumes() && is_saved {
                 self.removal.drop_for(self.pod.clone());
-            } else if kept && with_agent && self.outcome.final_phase().is_none() && is_saved {
+            } else if kept && with_agent && is_saved {
+                // Without its record, a pod that has finished is the next agent's again: a broken card must not keep this
+                // one.
                 self.removal.drop_pod();
             }
         }
@@ -291,6 +293,11 @@ impl PodState {
             Stage::Finished if self.is_unwanted() => {
                 let is_at_rest = !self.journal.is_in_flight() && !self.finished_volumes.is_in_flight();
                 is_at_rest.then_some(None)
+            }
+            // The next agent tries again.
+            Stage::ForgetFailed { .. } if with_agent => {
+                self.removal.drop_pod();
+                None
             }
             Stage::ForgetFailed { retry } if retry.at <= now => Some(Some(retry)),
             Stage::Finished => {
