@@ -56,7 +56,7 @@ mod spool;
 use end::{End, refused};
 use missing::{Missing, Transfer, record_sizes};
 use offer::Offer;
-use redo::{Ended, Places, Redo, Steps};
+use redo::{Ended, Found, Places, Redo, Steps};
 use sender::Paced;
 use spool::Spool;
 
@@ -77,7 +77,12 @@ pub(crate) fn run(root: &Path, what: Option<&OsStr>) -> ExitCode {
         let finished = Spool::open(&Paths::new(root).push()).and_then(|spool| finish(root, &spool));
         return match finished {
             Ok(()) => ExitCode::SUCCESS,
-            Err(_) => ExitCode::FAILURE,
+            Err(end) => {
+                if let End::Refused(why) = end {
+                    eprintln!("an interrupted push is not completed: {why}");
+                }
+                ExitCode::FAILURE
+            }
         };
     }
     let begun = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from).and_then(|stream| {
@@ -313,13 +318,26 @@ impl Receiver {
 /// process.
 fn finish(root: &Path, spool: &Spool) -> Result<(), End> {
     Redo::clean(&spool.directory).map_err(refused("remove the rest of an earlier push"))?;
-    let Some(redo) = Redo::read(&spool.directory).map_err(refused("read the record of an earlier push"))?
-    else {
-        return Ok(());
+    let path = spool.directory.join(redo::REDO);
+    let remove = || Redo::remove(&spool.directory).map_err(refused("remove the record of an earlier push"));
+    let redo = match Redo::read(&spool.directory).map_err(refused(&format!("read {}", path.display())))? {
+        Found::Nothing => return Ok(()),
+        Found::Record(redo) => redo,
+        Found::Damaged(error) => {
+            eprintln!("{}: not the record of a push ({error}): it is removed", path.display());
+            return remove();
+        }
+        Found::OtherFormat(format) => {
+            return Err(End::Refused(format!(
+                "{}: the record of an interrupted push has format {format}, which this version of nodlet does not \
+                 know: the version that wrote it completes the push; without the file, it is not completed",
+                path.display()
+            )));
+        }
     };
     let store = Store::open(root).map_err(|error| Failure::chain(&error))?;
     if !redo.is_back() && !redo.is_loaded(&store)? {
-        return Redo::remove(&spool.directory).map_err(refused("remove the record of an earlier push"));
+        return remove();
     }
     spool.clear()?;
     let applied = Paths::new(root).applied_manifests();

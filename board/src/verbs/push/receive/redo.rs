@@ -59,6 +59,23 @@ struct Kept {
     object: Value,
 }
 
+/// The number that a record of any format has.
+#[derive(Deserialize)]
+struct Numbered {
+    format: u32,
+}
+
+/// The record that the spool has.
+#[derive(Debug)]
+pub(super) enum Found {
+    Nothing,
+    Record(Redo),
+    /// The file is no record, for this reason.
+    Damaged(serde_json::Error),
+    /// The record has a format that only another version of nodlet can read.
+    OtherFormat(u32),
+}
+
 /// The result of carrying out a record.
 pub(super) enum Ended {
     Done(Vec<apply::Applied>),
@@ -123,13 +140,18 @@ impl Redo {
         })
     }
 
-    /// Reads the record in the spool. An unintelligible record counts as none.
-    pub(super) fn read(spool: &Path) -> io::Result<Option<Redo>> {
-        match nodlet_rootfs::own_file::read(&spool.join(REDO)) {
-            Ok(text) => Ok(serde_json::from_slice(&text).ok().filter(|redo: &Redo| redo.format == FORMAT)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+    /// Reads the record in the spool.
+    pub(super) fn read(spool: &Path) -> io::Result<Found> {
+        let text = match nodlet_rootfs::own_file::read(&spool.join(REDO)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+            text => text?,
+        };
+        // The format first: a record of another format may have other fields.
+        Ok(match serde_json::from_slice(&text) {
+            Ok(Numbered { format }) if format != FORMAT => Found::OtherFormat(format),
+            Ok(_) => serde_json::from_slice(&text).map_or_else(Found::Damaged, Found::Record),
+            Err(error) => Found::Damaged(error),
+        })
     }
 
     /// Writes the record durably. If that fails, the previous one remains.

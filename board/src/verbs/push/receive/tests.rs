@@ -223,3 +223,22 @@ fn receive_on_a_full_disk() {
     umount2(&root, MntFlags::MNT_DETACH).expect("unmounted");
     fs::remove_dir(root).expect("removed");
 }
+
+#[test]
+fn a_damaged_redo_record_is_removed_and_one_of_another_format_stays() {
+    let scratch = Scratch::new("damaged-record");
+    let Ok(spool) = Spool::open(&scratch.0.join("push")) else { panic!("the spool is free") };
+    let record = spool.directory.join(redo::REDO);
+    for torn in ["", "{\"format\": 1, \"ima", "{\"format\": 1}"] {
+        fs::write(&record, torn).expect("written");
+        assert!(finish(&scratch.0, &spool).is_ok(), "{torn}");
+        assert!(!record.exists(), "{torn}");
+    }
+    let newer = "{\"format\": 2, \"new\": true}";
+    fs::write(&record, newer).expect("written");
+    let Err(End::Refused(why)) = finish(&scratch.0, &spool) else {
+        panic!("a push would replace the record")
+    };
+    assert!(why.contains(&record.display().to_string()) && why.contains("format 2"), "{why}");
+    assert_eq!(fs::read_to_string(&record).expect("it stays"), newer);
+}

@@ -94,7 +94,7 @@ impl Board {
     /// Finishes a push as the next receiver does.
     fn finish(&self) -> io::Result<Option<Ended>> {
         Redo::clean(&self.spool())?;
-        let Some(redo) = Redo::read(&self.spool())? else { return Ok(None) };
+        let Found::Record(redo) = Redo::read(&self.spool())? else { return Ok(None) };
         match redo.is_back() || self.image().exists() {
             true => self.carry_out(redo).map(Some),
             false => Redo::remove(&self.spool()).map(|()| None),
@@ -183,11 +183,17 @@ fn a_rejected_manifest_undoes_the_others_of_its_push_despite_power_cuts() {
 }
 
 #[test]
-fn a_redo_record_of_another_format_is_ignored() {
+fn a_damaged_redo_record_differs_from_none_and_from_one_of_another_format() {
     let board = Board::new("form", None);
-    for text in ["", "{", "{\"format\": 9}", "[]"] {
+    let read = || Redo::read(&board.spool()).expect("readable");
+    assert!(matches!(read(), Found::Nothing));
+    for text in ["", "{", "[]", "\0\0", "{\"format\": 1}", "{\"format\": \"2\"}"] {
         fs::write(board.spool().join(REDO), text).expect("written");
-        assert!(Redo::read(&board.spool()).expect("readable").is_none(), "{text}");
+        assert!(matches!(read(), Found::Damaged(_)), "{text}");
+    }
+    for text in ["{\"format\": 9}", "{\"format\": 2, \"images\": {}}"] {
+        fs::write(board.spool().join(REDO), text).expect("written");
+        assert!(matches!(read(), Found::OtherFormat(9 | 2)), "{text}");
     }
     let redo = Redo::new(
         &image_to_be(),
@@ -198,7 +204,8 @@ fn a_redo_record_of_another_format_is_ignored() {
     )
     .expect("readable");
     redo.write(&board.spool()).expect("there is power");
-    assert_eq!(Redo::read(&board.spool()).expect("readable"), Some(redo));
+    let Found::Record(stored) = read() else { panic!("it was just written") };
+    assert_eq!(stored, redo);
 }
 
 #[test]
