@@ -21,6 +21,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use nodlet_rootfs::own_file;
+
 use crate::failure::Failure;
 
 pub(crate) mod config;
@@ -49,7 +51,7 @@ pub(crate) fn require_our_init(instead: &str) -> Result<(), Failure> {
 
 /// The warning about the data partition in the status file, as the reason and the message of an event.
 pub(crate) fn storage_warning(root: &Path) -> Option<(String, String)> {
-    let status = fs::read(root.join(STORAGE.trim_start_matches('/'))).ok()?;
+    let status = own_file::read(&root.join(STORAGE.trim_start_matches('/'))).ok()?;
     let status: serde_json::Value = serde_json::from_slice(&status).ok()?;
     let (reason, message) = (status.get("reason")?.as_str()?, status.get("message")?.as_str()?);
     match status.get("inRAM")?.as_bool()? {
@@ -62,8 +64,18 @@ pub(crate) fn storage_warning(root: &Path) -> Option<(String, String)> {
     }
 }
 
-/// Reads a short file; `None` if it does not exist. A pipe or a device in its place must not block: the boot
-/// would stop.
+/// Reads a short file of the board itself; `None` if it does not exist.
+///
+/// # Errors
+/// The file cannot be read, is too long or no text, or is no regular file: nothing in its place blocks the boot.
+pub(crate) fn read_own_short(file: impl AsRef<Path>) -> io::Result<Option<String>> {
+    match own_file::open(file.as_ref()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        opened => short_text(opened?).map(Some),
+    }
+}
+
+/// Reads a short file that a user named, which may be a link or a pipe; `None` if it does not exist.
 pub(crate) fn read_short(file: impl AsRef<Path>) -> io::Result<Option<String>> {
     let file = match File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -104,6 +116,41 @@ mod tests {
         std::thread::spawn(move || sender.send(read_short(name).unwrap()));
         let text = receiver.recv_timeout(std::time::Duration::from_secs(10)).expect("it waits for no writer");
         assert_eq!(text.as_deref(), Some(""));
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_file_of_the_board_is_read_only_if_it_is_regular() {
+        let directory = std::env::temp_dir().join(format!("nodlet-own-short-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).unwrap();
+        let place = |name: &str| directory.join(name);
+        fs::write(place("file"), "name = a\n").unwrap();
+        nix::unistd::mkfifo(&place("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::os::unix::fs::symlink(place("file"), place("link")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", place("device")).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let of = directory.clone();
+        std::thread::spawn(move || {
+            for name in ["file", "absent", "pipe", "link", "device"] {
+                let read = read_own_short(of.join(name)).map_err(|error| error.to_string());
+                sender.send((name, read)).unwrap();
+            }
+        });
+        let mut seen = Vec::new();
+        for _ in 0..5 {
+            let waited = receiver.recv_timeout(std::time::Duration::from_secs(10));
+            seen.push(waited.expect("it waits for no writer"));
+        }
+        let refused = || Err("it is not a regular file: remove it".to_owned());
+        let expected = [
+            ("file", Ok(Some("name = a\n".to_owned()))),
+            ("absent", Ok(None)),
+            ("pipe", refused()),
+            ("link", refused()),
+            ("device", refused()),
+        ];
+        assert_eq!(seen, expected);
         fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -2,6 +2,9 @@
 //! image` makes of a profile.
 
 use std::io;
+use std::path::Path;
+
+use nodlet_rootfs::own_file;
 
 use crate::board_json::Rules;
 pub(crate) use crate::board_json::{Board, CrashLoop};
@@ -15,7 +18,7 @@ const FILE: &str = "/usr/lib/nodlet/board.json";
 /// The file is missing, or has a field or value that this version does not know.
 pub(crate) fn read() -> io::Result<Board> {
     let in_file = |error: &dyn std::fmt::Display| io::Error::other(format!("read {FILE}: {error}"));
-    let bytes = std::fs::read(FILE).map_err(|error| in_file(&error))?;
+    let bytes = own_file::read(Path::new(FILE)).map_err(|error| in_file(&error))?;
     serde_json::from_slice(&bytes).map_err(|error| in_file(&error))
 }
 

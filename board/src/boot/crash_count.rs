@@ -8,7 +8,7 @@ use nodlet_rootfs::own_file;
 use nodlet_runtime::durable::{self, NoFault};
 
 use super::console::say;
-use super::read_short;
+use super::read_own_short;
 
 /// The file with the number of consecutive crash loops.
 pub(crate) const FILE: &str = "/var/lib/nodlet/init/crash-loops";
@@ -16,7 +16,7 @@ pub(crate) const FILE: &str = "/var/lib/nodlet/init/crash-loops";
 /// Reads the count of crash loops. A file without a number counts as 0, so that the board tries a normal
 /// boot.
 pub(crate) fn read() -> u32 {
-    match read_short(FILE) {
+    match read_own_short(FILE) {
         Ok(Some(text)) => text.trim().parse().unwrap_or_else(|_| {
             say(format_args!("{FILE} does not contain a number; ignoring it"));
             0

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use nodlet_rootfs::own_file;
+
 use super::console::say;
 
 /// The file that exists in safe mode. Its one line tells people the reason and how to leave safe mode.
@@ -16,12 +18,12 @@ pub(crate) const ARGUMENT: &str = "nodlet.safe";
 
 /// The reason for safe mode and how to leave it, for people; `None` if the board is not in safe mode.
 pub(crate) fn is_safe() -> Option<String> {
-    fs::read_to_string(FILE).ok().map(|text| text.trim_end().to_owned())
+    own_file::read_to_string(Path::new(FILE)).ok().map(|text| text.trim_end().to_owned())
 }
 
 /// The file that the SSH server shows before a login, in safe mode.
 pub(crate) fn banner() -> Option<&'static str> {
-    Path::new(FILE).exists().then_some(FILE)
+    own_file::open(Path::new(FILE)).is_ok().then_some(FILE)
 }
 
 /// Why the board must boot into safe mode; `None` if it must not.
@@ -47,7 +49,8 @@ pub(crate) fn is_requested_by_kernel() -> bool {
 pub(crate) fn enter(why: &str) {
     let text = format!("this board is in safe mode, without agent and pods, since {why}; {LEAVE}");
     let directory = Path::new(FILE).parent().unwrap_or(Path::new("/"));
-    let written = fs::create_dir_all(directory).and_then(|()| fs::write(FILE, format!("{text}\n")));
+    let written =
+        fs::create_dir_all(directory).and_then(|()| own_file::write(Path::new(FILE), format!("{text}\n")));
     if let Err(error) = written {
         say(format_args!("failed to write {FILE}: {error}"));
     }

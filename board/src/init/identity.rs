@@ -21,7 +21,7 @@ use nodlet_runtime::durable::{self, NoFault};
 use super::storage::change_boot;
 use crate::board_json::{Board, Link};
 use crate::boot::console::say;
-use crate::boot::read_short;
+use crate::boot::read_own_short;
 
 /// The fragment that the manufacturer wrote.
 pub(crate) const FRAGMENT: &str = "/boot/nodlet.conf";
@@ -71,7 +71,7 @@ pub(super) struct Identity {
 /// Determines the identity, applies it to the board, and keeps a copy. The board's name is set in any case.
 /// An error reports the steps that failed.
 pub(super) fn apply(board: &mut Board) -> io::Result<()> {
-    let (text, rejected) = choose(read_short(FRAGMENT), || read_short(KEPT));
+    let (text, rejected) = choose(read_own_short(FRAGMENT), || read_own_short(KEPT));
     if let Some(why) = &rejected {
         say(format_args!("{FRAGMENT} is rejected: {why}; none of its settings are applied"));
     }
@@ -84,7 +84,7 @@ pub(super) fn apply(board: &mut Board) -> io::Result<()> {
     let Some(text) = text else { return Ok(()) };
     durable::replace(Path::new(IN_FORCE), text.as_bytes(), &NoFault, None)?;
     // The copy is written only if it differs: an unchanged fragment causes no flash wear.
-    if read_short(KEPT).ok().flatten().as_deref() != Some(&text) {
+    if read_own_short(KEPT).ok().flatten().as_deref() != Some(&text) {
         let reserve = Reserve::of(&Paths::new(Path::new("/")));
         durable::replace(Path::new(KEPT), text.as_bytes(), &NoFault, Some((&reserve, Left::Half)))?;
     }
@@ -114,7 +114,8 @@ fn authorize(user: &str, of_image: &str, of_identity: &[String]) -> io::Result<(
 
 /// The arguments that the identity adds to `nodlet agent`.
 pub(super) fn agent_arguments() -> Vec<String> {
-    let identity = read_short(IN_FORCE).ok().flatten().and_then(|text| parse(&text).ok()).unwrap_or_default();
+    let identity =
+        read_own_short(IN_FORCE).ok().flatten().and_then(|text| parse(&text).ok()).unwrap_or_default();
     if identity.labels.is_empty() {
         return Vec::new();
     }
@@ -124,7 +125,8 @@ pub(super) fn agent_arguments() -> Vec<String> {
 /// The links that the identity and the image configure. The first entry that matches a link counts, and the
 /// entries of the identity come first.
 pub(super) fn links(of_image: Vec<Link>) -> Vec<Link> {
-    let identity = read_short(IN_FORCE).ok().flatten().and_then(|text| parse(&text).ok()).unwrap_or_default();
+    let identity =
+        read_own_short(IN_FORCE).ok().flatten().and_then(|text| parse(&text).ok()).unwrap_or_default();
     identity.network.into_iter().chain(of_image).collect()
 }
 
@@ -513,7 +515,7 @@ mod tests {
         let file = directory.join("deep/identity");
         for text in ["name = a\n", "name = b\n"] {
             durable::replace(&file, text.as_bytes(), &NoFault, None).unwrap();
-            assert_eq!(read_short(&file).unwrap().as_deref(), Some(text));
+            assert_eq!(read_own_short(&file).unwrap().as_deref(), Some(text));
         }
         // A failed replacement leaves the old file, and no other.
         fs::create_dir(directory.join("deep/taken")).unwrap();

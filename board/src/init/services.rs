@@ -9,6 +9,7 @@ use std::time::Duration;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::Pid;
 use nodlet_core::time::Instant;
+use nodlet_rootfs::own_file;
 
 use super::process::ABSENT;
 use super::{identity, network, watchdog};
@@ -232,6 +233,10 @@ fn ssh() -> u8 {
 /// because nobody could log in. If it cannot be written, a key in RAM lasts for this boot.
 fn host_key() -> std::io::Result<&'static str> {
     let is_whole = |key: &str| {
+        // Opened here first: a pipe in its place would block the program.
+        if own_file::open(Path::new(key)).is_err() {
+            return false;
+        }
         let checked = Command::new(DROPBEARKEY).args(["-y", "-f", key]).output();
         checked.is_ok_and(|checked| checked.status.success())
     };
@@ -264,7 +269,7 @@ fn make_key(key: &str) -> std::io::Result<()> {
     if !made.status.success() {
         return Err(std::io::Error::other(String::from_utf8_lossy(&made.stderr).trim().to_owned()));
     }
-    std::fs::File::open(&new)?.sync_all()?;
+    own_file::open(&new)?.sync_all()?;
     if key.is_dir() {
         remove(key)?;
     }

@@ -17,6 +17,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::Pid;
+use nodlet_rootfs::own_file;
 use serde_json::json;
 
 use super::process::{exit_code, start};
@@ -131,7 +132,8 @@ fn publish_status(in_ram: bool, reason: &str, text: &str) {
         say(format_args!("{text} ({reason})"));
     }
     let status = json!({ "inRAM": in_ram, "reason": reason, "message": text }).to_string();
-    let written = fs::create_dir_all("/run/nodlet").and_then(|()| fs::write(STORAGE, status));
+    let written =
+        fs::create_dir_all("/run/nodlet").and_then(|()| own_file::write(Path::new(STORAGE), status));
     if let Err(error) = written {
         say(format_args!("failed to write {STORAGE}: {error}"));
     }
@@ -239,7 +241,7 @@ fn asks_for_reset(marker: &Path) -> bool {
 /// first the marker is written to, in a way that needs no space.
 fn may_reset() -> bool {
     let touch = || {
-        let marker = File::options().write(true).open(RESET_MARKER)?;
+        let marker = own_file::open_with(Path::new(RESET_MARKER), File::options().write(true))?;
         marker.set_modified(std::time::SystemTime::now())?;
         marker.sync_all()
     };
@@ -258,7 +260,8 @@ fn remove_marker() -> io::Result<()> {
 
 /// Creates the marker, for `nodlet factory-reset`: the next boot resets the board.
 pub(crate) fn leave_marker() -> io::Result<()> {
-    change_boot(|| File::create(RESET_MARKER)?.sync_all())
+    let marker = Path::new(RESET_MARKER);
+    change_boot(|| own_file::open_with(marker, File::options().write(true).create(true))?.sync_all())
 }
 
 /// Makes the boot partition writable for one change, which is durable afterwards.

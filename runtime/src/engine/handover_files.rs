@@ -152,13 +152,13 @@ pub(super) fn write_status(paths: &Paths, uid: &str, bytes: &[u8]) -> io::Result
 pub(super) fn write_transitions(paths: &Paths, transitions: &Transitions) -> io::Result<()> {
     let path = paths.node_conditions();
     let new = path.with_extension("new");
-    fs::write(&new, serde_json::to_vec(transitions)?)?;
+    nodlet_rootfs::own_file::write(&new, serde_json::to_vec(transitions)?)?;
     fs::rename(new, path)
 }
 
 /// Reads what [`write_transitions`] wrote; `None` if there is nothing, or it cannot be read.
 pub(super) fn read_transitions(paths: &Paths) -> Option<Transitions> {
-    serde_json::from_slice(&fs::read(paths.node_conditions()).ok()?).ok()
+    serde_json::from_slice(&nodlet_rootfs::own_file::read(&paths.node_conditions()).ok()?).ok()
 }
 
 /// Removes the written status of a pod that is gone.

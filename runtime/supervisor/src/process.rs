@@ -18,6 +18,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{self, SockFlag};
 use nix::unistd::Pid;
 use nodlet_core::sorted::SortedMap;
+use nodlet_rootfs::own_file;
 
 use super::attempt::{Attempt, State};
 use super::enter::{Exec, ExecState};
@@ -147,7 +148,7 @@ fn install_panic_hook(dir: PathBuf) {
     let supervisor = std::process::id();
     std::panic::set_hook(Box::new(move |panic| {
         let text = format!("pid {} contradicted itself: {panic}\n", std::process::id());
-        let _ = fs::write(dir.join(END_REASON_FILE), text);
+        let _ = own_file::write(&dir.join(END_REASON_FILE), text);
         if std::process::id() != supervisor {
             sys::exit_now(101);
         }
@@ -209,7 +210,7 @@ impl Process {
 
     /// Writes the reason of the supervisor's end to a file, for the agent's log.
     fn write_end_reason(&self, why: &str) {
-        let _ = fs::write(self.dir.join(END_REASON_FILE), why);
+        let _ = own_file::write(&self.dir.join(END_REASON_FILE), why);
     }
 
     fn run_loop(&mut self) -> io::Result<()> {
@@ -359,13 +360,13 @@ impl Process {
     /// enter the pod's network namespace. If it is killed before, the kernel moves hardware back. A file tells the agent
     /// which interface has another name or other settings than before, or did not come back.
     fn give_back_interfaces(&self, net: &OwnedFd) {
-        let taken = fs::read_to_string(self.dir.join(sandbox::INTERFACES)).unwrap_or_default();
+        let taken = own_file::read_to_string(&self.dir.join(sandbox::INTERFACES)).unwrap_or_default();
         let report = give_back(&taken, net).unwrap_or_else(|error| {
             let names = taken.lines().filter_map(|line| line.split_once(' '));
             names.map(|(name, _)| format!("{name} lost {error}\n")).collect()
         });
         if !report.is_empty() {
-            let _ = fs::write(self.dir.join(RENAMED_FILE), report);
+            let _ = own_file::write(&self.dir.join(RENAMED_FILE), report);
         }
     }
 

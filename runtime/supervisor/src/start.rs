@@ -25,6 +25,7 @@ use libcontainer::syscall::syscall::SyscallType;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nodlet_rootfs::assemble::{self, AssembleError, UserError};
+use nodlet_rootfs::own_file;
 
 use super::device;
 use super::error;
@@ -336,7 +337,7 @@ impl Start<'_> {
         }
         let console = has_console.then(|| bundle.join("console"));
         if let Some(console) = &console {
-            File::create(console).map_err(StartError::Bundle)?;
+            own_file::write(console, "").map_err(StartError::Bundle)?;
         }
         let sets_groups_late = users.is_some() && proc.is_some();
         let groups =
@@ -356,7 +357,7 @@ impl Start<'_> {
             },
         );
         let bytes = serde_json::to_vec(&spec).map_err(|error| StartError::Bundle(error.into()))?;
-        fs::write(bundle.join("config.json"), bytes).map_err(StartError::Bundle)?;
+        own_file::write(&bundle.join("config.json"), bytes).map_err(StartError::Bundle)?;
         set_oom_score(config.oom_score_adj);
         sys::allow_real_time(config.rtprio).map_err(StartError::RealTime)?;
         sys::raise_open_files(config.process.open_files).map_err(StartError::OpenFiles)?;

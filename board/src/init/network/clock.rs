@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime, clock_settime};
+use nodlet_rootfs::own_file;
 
 use super::sntp::{Correction, WallTime};
 use crate::boot::console::say;
@@ -53,7 +54,8 @@ pub(in crate::init) fn stamp() {
 fn stamp_at(file: &Path) {
     // Without a data partition no file would survive the shutdown.
     if file.parent().is_some_and(Path::is_dir) {
-        let stamped = File::create(file).and_then(|stamp| stamp.set_modified(SystemTime::now()));
+        let stamped = own_file::open_with(file, File::options().write(true).create(true))
+            .and_then(|stamp| stamp.set_modified(SystemTime::now()));
         if let Err(error) = stamped {
             say(format_args!("failed to write the time of the shutdown: {error}"));
         }
@@ -101,6 +103,28 @@ fn adjust(change: &mut libc::timex) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_stamp_is_not_written_through_what_is_in_its_place() {
+        let directory = std::env::temp_dir().join(format!("nodlet-stamp-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).unwrap();
+        let (stamp, target) = (directory.join("clock"), directory.join("target"));
+        fs::write(&target, "kept").unwrap();
+        std::os::unix::fs::symlink(&target, &stamp).unwrap();
+        stamp_at(&stamp);
+        assert_eq!(fs::read_to_string(&target).unwrap(), "kept");
+        fs::remove_file(&stamp).unwrap();
+        nix::unistd::mkfifo(&stamp, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let of = stamp.clone();
+        std::thread::spawn(move || {
+            stamp_at(&of);
+            sender.send(()).unwrap();
+        });
+        receiver.recv_timeout(Duration::from_secs(10)).expect("it waits for no reader");
+        fs::remove_dir_all(&directory).unwrap();
+    }
 
     #[test]
     fn the_clock_begins_after_the_image_the_last_record_and_the_last_shutdown() {

@@ -7,6 +7,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
+use nodlet_rootfs::own_file;
 use serde_json::{Value, json};
 
 use super::dhcp::State;
@@ -56,7 +57,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
-    fs::write(&new, text)?;
+    own_file::write(&new, text)?;
     fs::rename(&new, path)
 }
 
@@ -153,6 +154,27 @@ impl ClockStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_never_written_through_what_is_in_its_place() {
+        let directory = std::env::temp_dir().join(format!("nodlet-report-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).unwrap();
+        let (file, target) = (directory.join("resolv.conf"), directory.join("target"));
+        fs::write(&target, "kept").unwrap();
+        std::os::unix::fs::symlink(&target, &file).unwrap();
+        write(&file, "new").unwrap();
+        assert!(fs::symlink_metadata(&file).unwrap().is_file());
+        let new = file.with_extension("new");
+        std::os::unix::fs::symlink(&target, &new).unwrap();
+        assert_eq!(write(&file, "newer").unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        fs::remove_file(&new).unwrap();
+        nix::unistd::mkfifo(&new, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert_eq!(write(&file, "newer").unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        let text = |path: &Path| fs::read_to_string(path).unwrap();
+        assert_eq!((text(&file), text(&target)), ("new".to_owned(), "kept".to_owned()));
+        fs::remove_dir_all(&directory).unwrap();
+    }
 
     #[test]
     fn name_servers_are_named_once_and_three_at_most() {

@@ -9,6 +9,7 @@ use nix::sched::{CloneFlags, setns};
 use nodlet_host::launch::NetworkConfig;
 use nodlet_host::network::netlink::{LinkSettings, Netlink, link_index};
 use nodlet_host::network::{filter, guard, hardware_address};
+use nodlet_rootfs::own_file;
 
 use super::SandboxError;
 
@@ -104,7 +105,7 @@ pub(super) fn take_interfaces(
             host.move_link(*index, name, namespace.as_raw_fd())?;
             let index = link_index(name)?;
             *taken += &format!("{name} {index} {settings}\n");
-            fs::write(scratch.with_file_name(INTERFACES), &taken)?;
+            own_file::write(&scratch.with_file_name(INTERFACES), &taken)?;
             let _ = pod.set_up(index);
             Ok(())
         };
