@@ -316,7 +316,8 @@ pub(crate) fn give_up_trial(root: &Path, why: &str) -> bool {
 
 /// Writes to the console. Errors are ignored.
 fn note(text: std::fmt::Arguments<'_>) {
-    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("nodlet system: {text}\n").as_bytes());
+    let line = format!("nodlet system: {text}\n");
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), crate::output::escaped(&line).as_bytes());
 }
 
 /// Waits until the process has ended, at most for `within`. Returns whether it has.
