@@ -489,6 +489,22 @@ fn pods_of_a_deleted_node_end_before_the_board_registers_again() {
 }
 
 #[test]
+fn all_pods_of_a_deleted_node_are_deleted_before_the_first_has_ended() {
+    /// More than the server sends in one answer.
+    const PODS: usize = 12;
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    let app = manifest::container("app", "ignore-term then sleep", "imagePullPolicy: IfNotPresent");
+    plane.apply(&manifest::deployment(PODS, &[app], "", "terminationGracePeriodSeconds: 30"));
+    running(&plane, "board-1", PODS);
+    plane.line("delete node board-1").ok();
+    // A pod is gone at the end of its grace period.
+    let times = r#"get pods -l app=web -o jsonpath={range.items[*]}{.metadata.deletionTimestamp}{"\n"}{end}"#;
+    plane.wait_for(times, |times| times.lines().filter(|time| !time.is_empty()).count() == PODS);
+    drop(node);
+}
+
+#[test]
 fn clusters_with_keys_of_rsa_and_of_p_384_are_joined_and_reach_the_board() {
     for keys in ["rsa:2048", "ec -pkeyopt ec_paramgen_curve:P-384"] {
         let plane = ControlPlane::start_with_keys(keys);

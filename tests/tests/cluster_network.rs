@@ -152,11 +152,11 @@ fn pods_before_and_after_a_change_of_the_range_reach_and_are_reached() {
     assert!(is_in(&after.ip(), &first) && !is_in(&before.ip(), &first), "{} {}", after.ip(), before.ip());
     reaches_all(&plane, &one, &before, &far.ip());
     reaches_all(&plane, &one, &after, &far.ip());
-    let both = |from: &TestPod<'_>, to: &TestPod<'_>| {
-        assert_eq!(fetch(&one, from, &format!("http://{}/peer", to.ip())).trim(), from.ip());
+    let both = |one: &ClusterNode, from: &TestPod<'_>, to: &TestPod<'_>| {
+        assert_eq!(fetch(one, from, &format!("http://{}/peer", to.ip())).trim(), from.ip());
     };
-    both(&before, &after);
-    both(&after, &before);
+    both(&one, &before, &after);
+    both(&one, &after, &before);
     assert_eq!(fetch(&two, &far, &format!("http://{}/peer", after.ip())).trim(), far.ip());
 
     // Another agent finds pods of both ranges.
@@ -165,6 +165,23 @@ fn pods_before_and_after_a_change_of_the_range_reach_and_are_reached() {
     let (before, after) = (one.device.pod("before"), one.device.pod("after"));
     reaches_all(&plane, &one, &before, &far.ip());
     reaches_all(&plane, &one, &after, &far.ip());
+
+    // The Node is deleted and made again, which ends the pod of the cluster.
+    let uid = || plane.line("get node board-1 --ignore-not-found -o jsonpath={.metadata.uid}").ok();
+    let deleted = uid();
+    plane.line("delete node board-1").ok();
+    one.device.wait_for("another Node", || !["", &*deleted].contains(&&*uid()));
+    assert_eq!(plane.line("get pod after --ignore-not-found -o name").ok(), "");
+    plane.apply(&server("again", "board-1"));
+    let again = one.device.pod("again");
+    again.wait_ready();
+    assert!(is_in(&again.ip(), &range(&plane, "board-1")), "{}", again.ip());
+    for pod in [&before, &again] {
+        reaches_all(&plane, &one, pod, &far.ip());
+    }
+    both(&one, &before, &again);
+    both(&one, &again, &before);
+    assert_eq!(fetch(&two, &far, &format!("http://{}/peer", again.ip())).trim(), far.ip());
 }
 
 #[test]

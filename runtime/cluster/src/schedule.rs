@@ -33,7 +33,13 @@ const RETIRE_EVERY: Duration = Duration::from_secs(1);
 
 /// The least time from noticing that the Node was deleted to making another one. The controllers of the cluster take the
 /// range and the pods of the first one away meanwhile.
-pub const REGISTER_AFTER: Duration = Duration::from_secs(10);
+const REGISTER_AFTER: Duration = Duration::from_secs(10);
+
+/// Whether a board whose Node was deleted makes another one: all pods of the first one have ended here and in the
+/// cluster, and the first one has been gone for long enough.
+pub fn may_register(has_ended: bool, gone_for: Duration) -> bool {
+    has_ended && gone_for >= REGISTER_AFTER
+}
 
 /// The interval of attempts to get a new certificate.
 const ROTATE_AGAIN: Duration = Duration::from_secs(300);

@@ -189,6 +189,16 @@ fn a_node_that_was_deleted_is_made_again_when_its_pods_are_gone() {
 }
 
 #[test]
+fn another_node_is_made_after_a_pause_and_not_before_the_pods_have_ended() {
+    let seconds = Duration::from_secs;
+    for (has_ended, gone_for, expected) in
+        [(true, 0, false), (true, 9, false), (true, 10, true), (false, 10, false), (false, 3600, false)]
+    {
+        assert_eq!(super::may_register(has_ended, seconds(gone_for)), expected, "{has_ended} {gone_for}");
+    }
+}
+
+#[test]
 fn a_watch_that_expires_lists_again_at_once_and_watches_after_a_pause() {
     let mut sim = Sim::new();
     sim.run_until(5, |_| None);

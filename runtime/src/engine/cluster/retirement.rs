@@ -11,14 +11,15 @@ use std::time::Instant;
 use nodlet_cluster::api::{self, Api, JSON};
 use nodlet_cluster::backoff::Backoff;
 use nodlet_cluster::pods::{self, Retirement};
-use nodlet_cluster::schedule::REGISTER_AFTER;
+use nodlet_cluster::schedule::may_register;
 use nodlet_core::sorted::SortedSet;
 use nodlet_registry::Owner;
+use serde_json::Value;
 
 use super::super::Shell;
 use super::{Engine, Failure, Follower, cluster_network, tolerate};
 
-/// Pods in one look. The next one has others, since these are gone then.
+/// Pods in one answer of the server, each of which may be large.
 const PAGE: usize = 10;
 
 /// The UID of the Node with which the board registered; empty if there is none.
@@ -59,32 +60,44 @@ impl Follower {
                 *self.gone_since.insert(now)
             }
         };
-        let target = format!("{}&limit={PAGE}", self.selector());
-        let mut page = api.call("GET", &target, None).await?;
         let mut deleted = SortedSet::new();
-        for pod in api::items(&mut page)? {
-            let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default().to_owned();
-            let (namespace, name, uid) = (text("namespace"), text("name"), text("uid"));
-            let is_present = self.local_pod(&uid, &namespace, &name).is_some();
-            let options = match pods::retirement(&pod, is_present) {
-                Retirement::Done => continue,
-                Retirement::Begin => Some(pods::first_deletion(&uid)),
-                Retirement::Await => None,
-                Retirement::Finish => Some(pods::final_deletion(&uid)),
-            };
-            if let Some(options) = options {
-                let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
-                tolerate(api.call("DELETE", &path, Some((JSON, &options))).await)?;
+        let mut more = String::new();
+        loop {
+            let target = format!("{}&limit={PAGE}&continue={more}", self.selector());
+            let mut page = api.call("GET", &target, None).await?;
+            for pod in api::items(&mut page)? {
+                deleted.extend(self.delete_for_good(api, &pod).await?);
             }
-            deleted.insert(uid);
+            more = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
+            if more.is_empty() {
+                break;
+            }
         }
         let has_ended = deleted.is_empty();
         self.end_deleted(deleted).await;
-        let is_over = has_ended && now.duration_since(since) >= REGISTER_AFTER;
-        if is_over {
+        let may_register = may_register(has_ended, now.duration_since(since));
+        if may_register {
             cluster_network::forget_range(&self.shell).await;
         }
-        Ok(is_over)
+        Ok(may_register)
+    }
+
+    /// Takes the next step at deleting a pod in the cluster. Returns its UID, until nothing is left to do.
+    async fn delete_for_good(&self, api: &mut Api, pod: &Value) -> Result<Option<String>, Failure> {
+        let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default().to_owned();
+        let (namespace, name, uid) = (text("namespace"), text("name"), text("uid"));
+        let is_present = self.local_pod(&uid, &namespace, &name).is_some();
+        let options = match pods::retirement(pod, is_present) {
+            Retirement::Done => return Ok(None),
+            Retirement::Begin => Some(pods::first_deletion(&uid)),
+            Retirement::Await => None,
+            Retirement::Finish => Some(pods::final_deletion(&uid)),
+        };
+        if let Some(options) = options {
+            let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+            tolerate(api.call("DELETE", &path, Some((JSON, &options))).await)?;
+        }
+        Ok(Some(uid))
     }
 
     /// Ends these pods of the cluster on this board; all of them, if the cluster has none any more. Others are Ready in the
