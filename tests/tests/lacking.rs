@@ -232,12 +232,20 @@ fn without_watches_manifests_are_looked_at_from_time_to_time_and_down_works() {
     for file in ["/proc/sys/fs/inotify/max_user_instances", "/proc/sys/fs/inotify/max_user_watches"] {
         let mut device = Device::new();
         let limit = Limit::set(file, "0");
+        let resolvers = device.path("resolv.conf");
+        fs::write(&resolvers, "nameserver 192.0.2.1\n").expect("the directory can be written to");
+        device.agent_arguments(["--resolv-conf", &resolvers.to_string_lossy()]);
         device.start_agent();
         device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
         device.wait_for("the pod to wait for its image", || !device.pod("web").events().is_empty());
         device.load_image(demo_archive());
         assert!(device.agent_log().contains("until that is possible they are read every 10 s"));
         device.wait_within(Duration::from_secs(120), "the pod", || device.pod("web").is_ready());
+        fs::write(&resolvers, "nameserver 192.0.2.2\n").expect("the directory can be written to");
+        device.wait_within(Duration::from_secs(120), "the other name server", || {
+            let shown = device.pod("web").exec("app", ["/bin/demo", "cat", "/etc/resolv.conf"]).ok();
+            shown.contains("192.0.2.2")
+        });
         device.nodlet(["down"]).ok();
         drop(limit);
     }

@@ -1,5 +1,5 @@
 //! Keeps the pods' `/etc/resolv.conf` equal to the machine's, which changes with a renewed lease, a VPN or another
-//! network. inotify reports changes; nothing is polled.
+//! network. inotify reports changes; the file is polled only while the kernel refuses a watch.
 //!
 //! The machine's file may be replaced by a rename, may be a link that changes, or may be written in place. So every
 //! directory on the path to it is watched, and the path is resolved again after each change. Read next:
@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use nodlet_core::facts::Event;
 use nodlet_core::sorted::SortedMap;
@@ -26,8 +27,8 @@ use crate::engine::pods::PodShell;
 /// Links that are followed at most; the kernel follows 40.
 const LINKS: usize = 40;
 
-/// Time until a watch that the kernel refused is tried again.
-const RETRY: Duration = Duration::from_secs(60);
+/// Time until a watch that the kernel refused is tried again, and the file is read again.
+const RETRY: Duration = Duration::from_secs(10);
 
 /// Updates the pods' files, since the machine's may have changed while no agent ran, and again at each change.
 pub(in crate::engine) fn follow(shell: &Rc<Shell>) {
@@ -36,11 +37,13 @@ pub(in crate::engine) fn follow(shell: &Rc<Shell>) {
         let Some(file) = shell.config.resolv_conf.clone() else {
             return renew_resolv_confs(&shell).await;
         };
+        let mut is_reported = false;
         loop {
             let watched = file.clone();
             let begun = shell.stores.storage.run(move || Watch::begin(&watched)).await;
             let watched = match begun.and_then(Watch::awaited) {
                 Ok(watch) => {
+                    is_reported = false;
                     // After it is watched, so that no change falls between.
                     renew_resolv_confs(&shell).await;
                     watch.changed().await
@@ -48,10 +51,14 @@ pub(in crate::engine) fn follow(shell: &Rc<Shell>) {
                 Err(error) => Err(error),
             };
             if let Err(error) = watched {
-                let (file, wait) = (file.display(), RETRY.as_secs());
-                log::warn!(
-                    "failed to watch {file}: {error}; trying again in {wait} s, and pods keep their current file until then"
-                );
+                if !std::mem::replace(&mut is_reported, true) {
+                    let (file, wait) = (file.display(), RETRY.as_secs());
+                    log::warn!(
+                        "failed to watch {file}: {error} (see fs.inotify.max_user_instances and \
+                         fs.inotify.max_user_watches); until that is possible it is read every {wait} s"
+                    );
+                }
+                renew_resolv_confs(&shell).await;
                 smol::Timer::after(RETRY).await;
             }
         }
@@ -80,9 +87,11 @@ impl Watch<Inotify> {
         let mut names: SortedMap<WatchDescriptor, Vec<OsString>> = SortedMap::new();
         for file in pod_files::resolv_conf_sources(file) {
             for (directory, name) in way(file) {
-                // Removed meanwhile: the watch of its parent reports a replacement.
-                if let Ok(watch) = inotify.add_watch(&directory, what) {
-                    names.entry(watch).or_default().push(name);
+                match inotify.add_watch(&directory, what) {
+                    Ok(watch) => names.entry(watch).or_default().push(name),
+                    // Removed meanwhile: the watch of its parent reports a replacement.
+                    Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+                    Err(error) => return Err(error.into()),
                 }
             }
         }
