@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use nodlet_tests::{Device, manifest};
+use nodlet_tests::{ClusterNode, ControlPlane, Device, manifest};
 
 /// Memory that the agent may use beyond that of an idle one.
 const ROOM: u64 = 6 << 20;
@@ -203,6 +203,27 @@ fn a_pod_in_whose_preparation_the_agent_died_twice_is_set_aside_until_somebody_a
     assert_eq!(device.pod("bad").phase(), "Pending");
     device.nodlet(["restart", "bad"]).ok();
     device.wait_for("the pod", || device.pod("bad").is_ready());
+}
+
+#[test]
+fn a_pod_of_a_cluster_is_set_aside_and_the_cluster_learns_why() {
+    let plane = ControlPlane::start();
+    let mut node = ClusterNode::join(&plane, "board-1");
+    node.device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    node.device.pod("web").wait_ready();
+    let app = manifest::container("app", "sleep", "imagePullPolicy: IfNotPresent");
+    let bad = manifest::pod_of("bad", &[app], "nodeName: board-1\nautomountServiceAccountToken: false");
+    plane.apply(&bad);
+    for _ in 0..2 {
+        die_while_a_task_handles(&mut node.device, fault);
+        node.device.launch_agent();
+    }
+    let events = "get events --field-selector involvedObject.name=bad -o jsonpath={.items[*].message}";
+    plane.wait_for(events, |messages| messages.contains("is set aside: the agent died 2 times"));
+    assert_eq!(plane.line("get pod bad -o jsonpath={.status.phase}").ok(), "Pending");
+    assert!(node.device.pod("web").is_ready());
+    node.device.nodlet(["restart", "bad"]).ok();
+    plane.wait_for("get pod bad --no-headers", |pod| pod.contains("1/1"));
 }
 
 #[test]

@@ -16,6 +16,7 @@ use nodlet_cluster::watches::{WatchMessage, Watches};
 use nodlet_core::error::causes;
 use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::{self, Validation, is_object_name};
+use nodlet_registry::Handled;
 use nodlet_wire::http::HttpError;
 
 use super::reports::postpone;
@@ -192,9 +193,20 @@ impl Follower {
                 let name = text(&local["metadata"]["name"]);
                 let path = directory.join(kind.row().file(&text(&local["metadata"]["namespace"]), &name));
                 let bytes = format!("{local:#}\n").into_bytes();
+                let handled = Handled::file(&path, &bytes);
+                let mark = match self.shell.handling.read(handled) {
+                    Ok(mark) => mark,
+                    // The pod waits for its claim.
+                    Err(why) => {
+                        let why = format!("{} {name:?} {why}", kind.as_str());
+                        self.report_set_aside(api, known, handled, &why).await?;
+                        continue;
+                    }
+                };
                 let file = path.to_string_lossy();
-                if let Err(error) = manifest::parse(&file, &bytes, Validation::Strict, &self.credentials.node)
-                {
+                let parsed = manifest::parse(&file, &bytes, Validation::Strict, &self.credentials.node);
+                drop(mark);
+                if let Err(error) = parsed {
                     return Ok(Err(format!("{} {name:?}: {error}", kind.as_str())));
                 }
                 if kind == Kind::PersistentVolume {

@@ -261,12 +261,11 @@ impl Follower {
         let text = format!("{manifest:#}\n").into_bytes();
         let name = path.to_string_lossy();
         // The file will have the same text.
-        let mark = match self.shell.handling.read(Handled::file(&path, &text)) {
+        let handled = Handled::file(&path, &text);
+        let mark = match self.shell.handling.read(handled) {
             Ok(mark) => mark,
             Err(why) => {
-                // Not rejected: its controller would make the next one at once.
-                log::error!("{}/{}: its manifest {why}", known.namespace, known.name);
-                return Ok(());
+                return self.report_set_aside(api, known, handled, &format!("its manifest {why}")).await;
             }
         };
         let parsed = manifest::parse(&name, &text, Validation::Strict, &self.credentials.node);

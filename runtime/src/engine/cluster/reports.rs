@@ -10,6 +10,7 @@ use nodlet_cluster::pods::{self, Step};
 use nodlet_cluster::schedule::Seen;
 use nodlet_cluster::{gates, mirrors, node, rejections};
 use nodlet_core::spec::Uid;
+use nodlet_registry::Handled;
 use nodlet_registry::objects::{ChangeKind, ObjectChange};
 
 use super::super::pods::EphemeralRequest;
@@ -235,7 +236,7 @@ impl Follower {
         };
         self.in_loop(move |engine| engine.change_ephemeral(request)).await;
         match answer.recv().await {
-            Ok(Err(status)) => self.send_warning(api, known, &status.message).await,
+            Ok(Err(status)) => self.send_warning(api, known, &self.suffix(), &status.message).await,
             Ok(Ok(_)) | Err(_) => Ok(()),
         }
     }
@@ -258,13 +259,37 @@ impl Follower {
         if !is_held {
             known.rejection = None;
         }
-        if was_shown { Ok(()) } else { self.send_warning(api, known, why).await }
+        if was_shown { Ok(()) } else { self.send_warning(api, known, &self.suffix(), why).await }
     }
 
-    /// Sends an event about a pod whose spec this node does not support.
-    pub(super) async fn send_warning(&self, api: &mut Api, known: &Known, why: &str) -> Result<(), Failure> {
-        let (suffix, now) = (format!("{:x}", self.now().0), self.now().to_string());
-        let event = pods::rejection_event(&known.object, &self.credentials.node, &suffix, why, &now);
+    /// The end of the name of an event, as of client-go's recorder: the time.
+    fn suffix(&self) -> String {
+        format!("{:x}", self.now().0)
+    }
+
+    /// Says once for each content that a pod is set aside. The pod is not rejected: its controller would make the next one
+    /// at once.
+    pub(super) async fn report_set_aside(
+        &self,
+        api: &mut Api,
+        known: &Known,
+        handled: Handled,
+        why: &str,
+    ) -> Result<(), Failure> {
+        log::error!("{}/{}: {why}", known.namespace, known.name);
+        self.send_warning(api, known, &format!("{:x}", handled.content), why).await
+    }
+
+    /// Sends an event about a pod that this node does not run, unless there is one with this suffix.
+    async fn send_warning(
+        &self,
+        api: &mut Api,
+        known: &Known,
+        suffix: &str,
+        why: &str,
+    ) -> Result<(), Failure> {
+        let now = self.now().to_string();
+        let event = pods::rejection_event(&known.object, &self.credentials.node, suffix, why, &now);
         let events = format!("/api/v1/namespaces/{}/events", known.namespace);
         accept_event(api.call("POST", &events, Some((JSON, &event))).await)
     }
