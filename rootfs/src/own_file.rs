@@ -74,12 +74,46 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     file.write_all(bytes.as_ref())
 }
 
+/// Makes a directory and those above it, unless it exists. What lies in the place of the directory is not followed; the
+/// directories above it may be links.
+///
+/// # Errors
+/// The directory cannot be made, or something else is in its place; the error has its path.
+pub fn make_directory(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => {
+            let message = format!("{}: it is not a directory: remove it", path.display());
+            Err(io::Error::new(io::ErrorKind::InvalidInput, message))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => std::fs::create_dir_all(path),
+        Err(error) => Err(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
 
     use super::*;
+
+    #[test]
+    fn a_link_in_the_place_of_a_directory_is_refused_by_name() {
+        let directory = std::env::temp_dir().join(format!("nodlet-own-directory-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        let (own, link, file) = (directory.join("own"), directory.join("link"), directory.join("file"));
+        for _ in 0..2 {
+            make_directory(&own).expect("it is new, and then it is a directory");
+        }
+        symlink(&own, &link).expect("a link");
+        write(&file, "").expect("it is new");
+        for path in [&link, &file] {
+            let error = make_directory(path).expect_err("it is not a directory").to_string();
+            assert_eq!(error, format!("{}: it is not a directory: remove it", path.display()));
+        }
+        let _ = std::fs::remove_dir_all(&directory);
+    }
 
     #[test]
     fn what_is_no_regular_file_is_refused_and_never_blocks() {

@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use nodlet_core::spec::Pod;
+use nodlet_rootfs::own_file;
 
 mod resolv_conf;
 
@@ -163,7 +164,7 @@ impl PodFiles {
     /// # Errors
     /// A file cannot be written.
     pub(crate) fn write(&self, directory: &Path) -> io::Result<()> {
-        fs::create_dir_all(directory)?;
+        own_file::make_directory(directory)?;
         put(&directory.join(ETC_HOSTS), &self.hosts)?;
         put(&directory.join(ETC_RESOLV_CONF), &self.resolv_conf)?;
         put(&directory.join(ETC_HOSTNAME), &self.hostname)
@@ -199,11 +200,15 @@ pub(crate) fn new_resolv_conf(
 /// The file cannot be written.
 pub(crate) fn renew_resolv_conf(directory: &Path, text: &str) -> io::Result<bool> {
     let path = directory.join(ETC_RESOLV_CONF);
-    if !path.exists() || contains(&path, text) {
+    if !path.exists() {
+        return Ok(false);
+    }
+    own_file::make_directory(directory)?;
+    if contains(&path, text) {
         return Ok(false);
     }
     // The file must never be empty: a resolver that reads it then would fall back to localhost.
-    let mut file = nodlet_rootfs::own_file::open_with(&path, fs::OpenOptions::new().write(true))?;
+    let mut file = own_file::open_with(&path, fs::OpenOptions::new().write(true))?;
     file.write_all(text.as_bytes())?;
     file.set_len(text.len() as u64)?;
     Ok(true)
@@ -215,7 +220,7 @@ fn contains(path: &Path, text: &str) -> bool {
     let read = || -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         // A container may append to the file meanwhile.
-        nodlet_rootfs::own_file::open(path)?.take(text.len() as u64 + 1).read_to_end(&mut bytes)?;
+        own_file::open(path)?.take(text.len() as u64 + 1).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
     read().is_ok_and(|before| before == text.as_bytes())
@@ -228,7 +233,7 @@ fn put(path: &Path, text: &str) -> io::Result<()> {
     if contains(path, text) {
         return Ok(());
     }
-    let written = nodlet_rootfs::own_file::write(path, text);
+    let written = own_file::write(path, text);
     written.map_err(|error| {
         io::Error::new(error.kind(), format!("failed to write {}: {error}", path.display()))
     })?;

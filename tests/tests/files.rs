@@ -487,6 +487,48 @@ fn a_link_whose_log_is_gone_goes_when_the_agent_starts_and_no_other() {
 }
 
 /// Puts something at a path that is not a regular file.
+#[test]
+fn a_link_in_the_place_of_a_pods_directory_is_neither_written_through_nor_emptied() {
+    let device = Device::start();
+    let precious = precious(&device);
+    for directory in ["runs/app", "volumes/kubernetes.io~empty-dir/scratch"] {
+        fs::create_dir_all(precious.join(directory)).expect("made");
+    }
+    for name in ["hostname", "etc-hosts", "resolv.conf"] {
+        fs::write(precious.join(name), "of the host\n").expect("written");
+    }
+    let before = listing(&precious);
+    let text = |pod: &str, steps: &str| {
+        manifest::pod(pod, steps).replacen("  name:", &format!("  uid: uid-of-{pod}\n  name:"), 1)
+    };
+    let place = |pod: &str| device.path(&format!("/var/lib/nodlet/pods/uid-of-{pod}"));
+    let said = |pod: &str| {
+        let wanted = format!("{}: it is not a directory: remove it", place(pod).display());
+        device.wait_for(&format!("{pod} to say why"), || {
+            device.pod(pod).events().iter().any(|event| event.contains(&wanted))
+        });
+    };
+    // A link before the pod starts.
+    let steps = "wait /tmp/go";
+    fs::create_dir_all(place("first").parent().expect("of all pods")).expect("made");
+    symlink(&precious, place("first")).expect("a link can be made");
+    device.write_manifest("first.yaml", &text("first", steps));
+    said("first");
+    assert_eq!(listing(&precious), before);
+    fs::remove_file(place("first")).expect("it is a link");
+    device.pod("first").wait_ready();
+    // A link while the pod runs, before its container starts again.
+    link_in_the_place_of(&place("first"), &precious);
+    device.pod("first").tell("app", "/tmp/go");
+    said("first");
+    assert_eq!(listing(&precious), before);
+    // The removal of the pod removes the link only.
+    device.remove_manifest("first.yaml");
+    device.pod("first").wait_gone();
+    assert!(fs::symlink_metadata(place("first")).is_err());
+    assert_eq!(listing(&precious), before);
+}
+
 type Put<'a> = &'a dyn Fn(&Path);
 
 #[test]

@@ -232,6 +232,7 @@ pub(super) async fn start(
     let message = config.termination_message.as_ref().map(|message| message.file.clone());
     let (looked, resolv_conf) = (directory.clone(), shell.config.resolv_conf.clone());
     let made = shell.stores.storage.run(move || {
+        nodlet_rootfs::own_file::make_directory(&looked)?;
         container_config::run_files::make_run_directories(&upper, &work)?;
         message.map_or(Ok(()), |file| container_config::run_files::make_termination_file(&file))?;
         Ok(PodFiles::are_missing(&looked).then(|| NodeFiles::read(resolv_conf.as_deref())))

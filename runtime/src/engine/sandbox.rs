@@ -194,6 +194,10 @@ async fn set_up_volumes(
         }
         request = volume::Request::new(&wanted.pod, &shell.paths, claims);
     }
+    // A link in its place must not lead the volumes out of the directory of all pods.
+    let own = shell.paths.pod(&wanted.pod.uid.0);
+    let made = shell.stores.storage.run(move || nodlet_rootfs::own_file::make_directory(&own)).await;
+    made.map_err(|error| Failure::new(SandboxFailure::Mount, chain(&error)))?;
     // No container of the pod runs: existing writable layers are of an earlier sandbox.
     let layers = container_config::run_files::runs_directory(&shell.paths, &wanted.pod.uid.0);
     shell.stores.remove_tree(layers.clone()).await.map_err(|error| {
