@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use nodlet_core::pod::REJECTED;
 use nodlet_core::sorted::SortedMap;
 use serde_json::Value;
 
@@ -14,9 +15,6 @@ const QUIET: Duration = Duration::from_secs(600);
 
 /// Controllers with rounds of their own. All further ones share one.
 const MAX_CONTROLLERS: usize = 64;
-
-/// How the message of a pod begins that was not admitted.
-pub(crate) const REJECTED: &str = "Pod was rejected: ";
 
 /// The phase of a rejected pod that its controller does not replace yet.
 pub(crate) const PENDING: &str = "Pending";

@@ -85,6 +85,9 @@ use sandbox::Sandbox;
 pub(crate) use stage::{NodeContext, Stage};
 use volume_files::VolumeFiles;
 
+/// How the message of a pod begins that was not admitted (`rejectPod` of `pkg/kubelet/kubelet.go`).
+pub const REJECTED: &str = "Pod was rejected: ";
+
 /// Interval between two tries to create a sandbox or start a container, which may work soon: a missing disk
 /// or link may appear at any time. The kubelet's fixed interval is the same.
 const SYNC_RETRY: Duration = Duration::from_secs(10);
@@ -171,7 +174,7 @@ impl PodState {
     /// Rejects the pod: it never ran here, and never will.
     pub(crate) fn reject(&mut self, reason: &str, message: &str, now: Instant) {
         self.containers.clear();
-        self.outcome.decide(TerminalPhase::failed(reason, format!("Pod was rejected: {message}")));
+        self.outcome.decide(TerminalPhase::failed(reason, format!("{REJECTED}{message}")));
         self.stage.end();
         self.touch();
         self.settle(now);

@@ -1,10 +1,11 @@
 //! The status of a pod of the cluster, as this board reports it. Pure.
 
 use nodlet_core::facts::is_node_owned;
+use nodlet_core::pod::REJECTED;
 use serde_json::{Map, Value, json};
 
 use super::has_terminal_phase;
-use crate::rejections::{PENDING, REJECTED};
+use crate::rejections::PENDING;
 use crate::{difference, gates};
 
 /// Whether the status of a pod must wait: that of one that is being deleted, until nothing of it is left on the board,
