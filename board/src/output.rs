@@ -125,7 +125,11 @@ pub(crate) fn json(value: &Value) -> String {
     let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
     let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, formatter);
     serde::Serialize::serialize(value, &mut serializer).expect("a Value can be written as JSON");
-    let text = String::from_utf8(bytes).expect("JSON is UTF-8");
+    escaped_json(String::from_utf8(bytes).expect("JSON is UTF-8"))
+}
+
+/// The same JSON text without characters that steer a terminal.
+pub(crate) fn escaped_json(text: String) -> String {
     if matches!(escaped(&text), Cow::Borrowed(_)) {
         return text;
     }

@@ -112,6 +112,8 @@ fn no_text_of_a_pod_or_of_a_manifest_steers_the_terminal() {
         ("get pod hostile -o yaml", texts),
         ("get pod hostile -o json", texts),
         ("image ls", &["localhost/demo"]),
+        ("ring", &["probe"]),
+        ("ring -o json", texts),
     ];
     for (words, visible) in shown {
         let words: Vec<&str> = words.split(' ').collect();
