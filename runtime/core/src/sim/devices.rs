@@ -208,7 +208,8 @@ impl Sim {
         for ((uid, container), _) in waited.iter().filter(|(_, is_known)| **is_known) {
             let world = self.pods.iter().find(|world| world.pod.uid == *uid).expect("a pod of this world");
             let state = self.node.index_of(uid).and_then(|index| self.node.pod(index));
-            let goes = |state: &PodState| state.has_terminal_phase() || state.termination_grace().is_some();
+            // Nor does a pod start anything that ends, or has ended and waits for its record to be written.
+            let goes = |state: &PodState| state.has_terminal_phase() || !state.is_active();
             // Files of volumes are written before a start, and containers of a pod start one after the other: a start
             // may take a while, its record is written first if it is the only one, and its hook belongs to it.
             let is_starting = state.is_some_and(PodState::is_starting_container);
