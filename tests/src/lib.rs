@@ -34,6 +34,7 @@ mod calls;
 mod cluster_images;
 mod cluster_node;
 mod control_plane;
+pub mod deaths;
 mod device;
 pub mod docker_registry;
 mod figures;

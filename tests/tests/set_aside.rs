@@ -4,11 +4,11 @@
 use std::cell::Cell;
 use std::fs;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use nodlet_tests::{ClusterNode, ControlPlane, Device, manifest};
+use nodlet_tests::deaths::{die_while_a_task_handles, fault, send};
+use nodlet_tests::{Device, manifest};
 
 /// Memory that the agent may use beyond that of an idle one.
 const ROOM: u64 = 6 << 20;
@@ -108,69 +108,6 @@ fn a_manifest_that_exhausts_the_agents_memory_twice_is_set_aside_and_the_other_p
     assert_eq!(device.container_processes().len(), before.len() + 1);
 }
 
-/// Waits until the agent's marks name an object that a task handles, and then makes the agent die.
-fn die_while_a_task_handles(device: &mut Device, kill: fn(Pid)) {
-    let marks = device.path("run/nodlet/handling");
-    let pid = device.agent_pid().to_ne_bytes();
-    // The head has the agent's process. Behind it and the mark of the loop are the marks of tasks, each of which is free
-    // if its first half is zero.
-    let is_marked = || {
-        let page = fs::read(&marks).unwrap_or_default();
-        page.len() > 32 && page[8..12] == pid && page[32..].chunks(16).any(|mark| mark[..8] != [0; 8])
-    };
-    let until = Instant::now() + Duration::from_secs(30);
-    let agent = Pid::from_raw(device.agent_pid().cast_signed());
-    loop {
-        assert!(Instant::now() < until, "nothing is handled\n{}", device.agent_log());
-        if is_marked() {
-            // It may have finished meanwhile.
-            send(agent, Signal::SIGSTOP);
-            device.wait_for("the stop", || {
-                let stat = fs::read_to_string(format!("/proc/{agent}/stat")).unwrap_or_default();
-                stat.contains(") T ") || stat.contains(") t ")
-            });
-            if is_marked() {
-                break;
-            }
-            send(agent, Signal::SIGCONT);
-        }
-    }
-    kill(agent);
-    send(agent, Signal::SIGCONT);
-    assert_ne!(device.agent_ended(), 0);
-}
-
-/// Lets the process execute an address at which it has no memory.
-fn fault(process: Pid) {
-    let pid = process.as_raw();
-    const REGISTERS: usize = 128;
-    let mut registers = [0_u64; REGISTERS];
-    let vector = |registers: &mut [u64; REGISTERS]| libc::iovec {
-        iov_base: registers.as_mut_ptr().cast(),
-        iov_len: REGISTERS * 8,
-    };
-    let trace = |request: i32, address: usize, data: *mut libc::c_void| {
-        // SAFETY: the addresses are of `registers`, or none.
-        let done = unsafe { libc::ptrace(request as _, pid, address, data) };
-        assert_eq!(done, 0, "ptrace: {}", std::io::Error::last_os_error());
-    };
-    trace(libc::PTRACE_ATTACH, 0, std::ptr::null_mut());
-    // SAFETY: no address is passed.
-    assert_eq!(unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) }, pid);
-    let mut read = vector(&mut registers);
-    trace(libc::PTRACE_GETREGSET, 1, (&raw mut read).cast());
-    let program_counter = if cfg!(target_arch = "x86_64") { 16 } else { 32 };
-    registers[program_counter] = 0x1000;
-    // As many as the kernel has.
-    let mut written = libc::iovec { iov_len: read.iov_len, ..vector(&mut registers) };
-    trace(libc::PTRACE_SETREGSET, 1, (&raw mut written).cast());
-    trace(libc::PTRACE_DETACH, 0, std::ptr::null_mut());
-}
-
-fn send(process: Pid, signal: Signal) {
-    nix::sys::signal::kill(process, signal).expect("a child can be signalled");
-}
-
 /// A device with an image, a pod that runs, and another one of which the agent dies three times.
 fn device_after_deaths(deaths: &[fn(Pid)]) -> Device {
     let mut device = Device::new();
@@ -203,27 +140,6 @@ fn a_pod_in_whose_preparation_the_agent_died_twice_is_set_aside_until_somebody_a
     assert_eq!(device.pod("bad").phase(), "Pending");
     device.nodlet(["restart", "bad"]).ok();
     device.wait_for("the pod", || device.pod("bad").is_ready());
-}
-
-#[test]
-fn a_pod_of_a_cluster_is_set_aside_and_the_cluster_learns_why() {
-    let plane = ControlPlane::start();
-    let mut node = ClusterNode::join(&plane, "board-1");
-    node.device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
-    node.device.pod("web").wait_ready();
-    let app = manifest::container("app", "sleep", "imagePullPolicy: IfNotPresent");
-    let bad = manifest::pod_of("bad", &[app], "nodeName: board-1\nautomountServiceAccountToken: false");
-    plane.apply(&bad);
-    for _ in 0..2 {
-        die_while_a_task_handles(&mut node.device, fault);
-        node.device.launch_agent();
-    }
-    let events = "get events --field-selector involvedObject.name=bad -o jsonpath={.items[*].message}";
-    plane.wait_for(events, |messages| messages.contains("is set aside: the agent died 2 times"));
-    assert_eq!(plane.line("get pod bad -o jsonpath={.status.phase}").ok(), "Pending");
-    assert!(node.device.pod("web").is_ready());
-    node.device.nodlet(["restart", "bad"]).ok();
-    plane.wait_for("get pod bad --no-headers", |pod| pod.contains("1/1"));
 }
 
 #[test]

@@ -169,6 +169,7 @@ const CLUSTER: &[&str] = &[
     "cluster",
     "cluster_network",
     "cluster_pods",
+    "cluster_set_aside",
     "differential",
     "enrolment",
     "konnectivity",
