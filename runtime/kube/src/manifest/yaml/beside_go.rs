@@ -237,6 +237,19 @@ fn has_odd_tag(text: &str) -> bool {
     known.iter().fold(text.to_owned(), |text, tag| text.replace(tag, "")).contains('!')
 }
 
+/// Whether a text has an anchor with a colon in its name, such as `&a:b`, which Go ends before the colon.
+fn has_colon_in_anchor(text: &str) -> bool {
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    text.split('&')
+        .skip(1)
+        .any(|rest| rest.trim_start_matches(is_of_name).starts_with(':') && rest.starts_with(is_of_name))
+}
+
+/// Whether a `?` directly precedes other text, as in `{?a: 1}`, where Go sees the key `?a` and YAML 1.2 the key `a`.
+fn has_question_mark_in_key(text: &str) -> bool {
+    text.split('?').skip(1).any(|rest| rest.starts_with(|c: char| !c.is_whitespace()))
+}
+
 /// Whether a text ends with a line of spaces without a line feed, of which it is unclear whether it ends a block.
 fn ends_with_spaces(text: &str) -> bool {
     text.rsplit('\n').next().is_some_and(|line| line.bytes().all(|byte| byte == b' ') && !line.is_empty())
@@ -260,9 +273,11 @@ fn manifests_changed_at_random_are_read_beside_go() {
         let (accepts, error) = match (manifest(go.read(&text)), manifest(ours(&text))) {
             (Ok(theirs), Ok(ours)) if theirs == ours => continue,
             (Err(_), Err(_)) => continue,
+            (Ok(_), Err(_)) if has_odd_tag(&text) => continue,
             (Ok(_), Err(error)) => (Accepts::Go, error),
             (Err(error), Ok(_)) => (Accepts::Nodlet, error),
             (Ok(_), Ok(_)) if has_odd_tag(&text) || ends_with_spaces(&text) => continue,
+            (Ok(_), Ok(_)) if has_colon_in_anchor(&text) || has_question_mark_in_key(&text) => continue,
             (Ok(theirs), Ok(ours)) => {
                 unknown.push(format!("seed {seed}: other values\n{text}\n  Go: {theirs}\nours: {ours}"));
                 continue;
