@@ -336,7 +336,7 @@ fn a_deleted_pod_whose_manifest_cannot_be_removed_ends_when_it_can() {
 }
 
 #[test]
-fn a_pod_uses_a_volume_and_a_runtime_class_of_the_cluster() {
+fn a_pod_uses_a_volume_and_a_runtime_class_of_the_cluster_and_leaves_no_file() {
     let plane = ControlPlane::start();
     let node = Node::join(&plane, "board-1");
     let directory = node.device.path("data");
@@ -384,6 +384,21 @@ spec:
     std::fs::write(directory.join("file"), "text").expect("written");
     assert_eq!(one.exec("app", ["/bin/demo", "cat", "/data/file"]).stdout, "text");
     assert_eq!(one.object().expect("it runs")["spec"]["overhead"]["cpu"], "10m");
+    // While the connection lasts, no list removes leftovers.
+    let files = || -> Vec<String> {
+        let directories = ["var/lib/nodlet/cluster", "run/nodlet/manifests"].into_iter();
+        let entries = directories.flat_map(|directory| {
+            std::fs::read_dir(node.device.path(directory)).expect("it is there").flatten()
+        });
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    };
+    let with = |text: &str| files().iter().filter(|name| name.contains(text)).count();
+    assert_eq!(["persistentvolume", "nodlet-token-"].map(with), [2, 1], "{:?}", files());
+    plane.line("delete pod one").ok();
+    node.device.wait_for("its objects and its token to be gone", || {
+        ["persistentvolume", "nodlet-token-"].map(with) == [0, 0]
+    });
+    assert_eq!(std::fs::read_to_string(directory.join("file")).expect("it stays"), "text");
 }
 
 #[test]

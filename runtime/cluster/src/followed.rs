@@ -127,6 +127,22 @@ impl Known {
     pub fn file(&self) -> String {
         Kind::Pod.row().file(&self.namespace, &self.name)
     }
+
+    /// The names of the files with its claims, their volumes, and its PriorityClass, which are not watched.
+    fn unwatched_files(&self) -> Vec<String> {
+        let Some(needs) = &self.needs else { return Vec::new() };
+        let claims = needs.claims.iter();
+        let claims = claims.map(|claim| Kind::PersistentVolumeClaim.row().file(&self.namespace, claim));
+        let volumes = self.volumes.iter().map(|volume| Kind::PersistentVolume.row().file("", volume));
+        let class = needs.class.as_ref().and_then(|class| class["metadata"]["name"].as_str());
+        claims.chain(volumes).chain(class.map(class_file)).collect()
+    }
+
+    /// The names of the files with its tokens.
+    fn token_files(&self) -> Vec<String> {
+        let tokens = self.needs.iter().flat_map(|needs| &needs.tokens);
+        tokens.map(|token| Kind::Secret.row().file(&self.namespace, &token.secret)).collect()
+    }
 }
 
 /// `resourceVersion` of an object as a number, which the versions of one resource are since Kubernetes 1.35; 0 for
@@ -240,23 +256,23 @@ impl Followed {
             if known.has_manifest {
                 kept.insert(known.file());
             }
-            let Some(needs) = &known.needs else { continue };
-            for (resource, name) in &needs.objects {
+            for (resource, name) in known.needs.iter().flat_map(|needs| &needs.objects) {
                 kept.insert(file(&known.reference(resource, name)));
             }
-            for claim in &needs.claims {
-                kept.insert(Kind::PersistentVolumeClaim.row().file(&known.namespace, claim));
-            }
-            for volume in &known.volumes {
-                kept.insert(Kind::PersistentVolume.row().file("", volume));
-            }
-            let class = needs.class.as_ref().and_then(|class| class["metadata"]["name"].as_str());
-            kept.extend(class.map(class_file));
-            for token in &needs.tokens {
-                tokens.insert(Kind::Secret.row().file(&known.namespace, &token.secret));
-            }
+            kept.extend(known.unwatched_files());
+            tokens.extend(known.token_files());
         }
         (kept, tokens)
+    }
+
+    /// The names of the files that only `gone` needed, a pod that is no longer followed: claims, volumes and a
+    /// PriorityClass, and Secrets with tokens. Objects that are watched go with their watch (`Need::Stop`).
+    pub fn unneeded(&self, gone: &Known) -> (Vec<String>, Vec<String>) {
+        let (kept, kept_tokens) = self.files();
+        let without = |files: Vec<String>, kept: &SortedSet<String>| {
+            files.into_iter().filter(|file| !kept.contains(file)).collect()
+        };
+        (without(gone.unwatched_files(), &kept), without(gone.token_files(), &kept_tokens))
     }
 }
 
@@ -307,6 +323,28 @@ mod tests {
             followed.remove(uid);
         }
         assert!(followed.references().is_empty() && followed.files().0.is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_is_gone_leaves_the_files_that_another_one_needs() {
+        let mut followed = Followed::default();
+        for (name, uid, volume) in [("web-0", "u", "disk-0"), ("web-1", "v", "disk-1")] {
+            let mut known = known(name, uid);
+            known.needs.as_mut().expect("needs").claims = vec!["shared".into(), format!("data-{name}")];
+            known.volumes = vec!["disk".into(), volume.into()];
+            followed.insert(uid.into(), known);
+        }
+        let gone = followed.remove("u").expect("known");
+        let claim = |name: &str| Kind::PersistentVolumeClaim.row().file("shop", name);
+        let volume = |name: &str| Kind::PersistentVolume.row().file("", name);
+        let token = |uid: &str| Kind::Secret.row().file("shop", &format!("nodlet-token-{uid}-0"));
+        let expected = (vec![claim("data-web-0"), volume("disk-0")], vec![token("u")]);
+        assert_eq!(followed.unneeded(&gone), expected);
+        let last = followed.remove("v").expect("known");
+        let all =
+            vec![claim("shared"), claim("data-web-1"), volume("disk"), volume("disk-1"), class_file("high")];
+        assert_eq!(followed.unneeded(&last), (all, vec![token("v")]));
+        assert_eq!(followed.unneeded(&Known::new(json!({}), false)), (Vec::new(), Vec::new()));
     }
 
     #[test]

@@ -214,6 +214,8 @@ impl Follower {
         // Of a finished pod that is not on this board, only the deletion matters, which needs nothing of the past.
         if known.has_manifest || !is_past {
             self.followed.insert(uid, known);
+        } else {
+            self.remove_files_of(&known).await;
         }
         if !is_same {
             self.objects.want(&self.followed.references(), Instant::now());
@@ -235,7 +237,26 @@ impl Follower {
         if known.has_manifest {
             self.end(Uid::from(uid), &known, None).await;
         }
+        self.remove_files_of(&known).await;
+    }
+
+    /// Removes what only this pod needed, which is no longer followed: a list that removes leftovers may be days away.
+    async fn remove_files_of(&mut self, known: &Known) {
         self.objects.want(&self.followed.references(), Instant::now());
+        let (objects, tokens) = self.followed.unneeded(known);
+        let of = |directory: PathBuf, names: Vec<String>| {
+            names.into_iter().map(move |name| directory.join(name)).collect::<Vec<_>>()
+        };
+        let mut files = of(self.shell.paths.cluster_manifests(), objects);
+        files.extend(of(self.shell.paths.run_manifests(), tokens));
+        if !files.is_empty() {
+            let removed = self.shell.stores.storage.run(move || {
+                for file in files {
+                    let _ = std::fs::remove_file(file);
+                }
+            });
+            removed.await;
+        }
     }
 
     async fn end(&self, uid: Uid, known: &Known, grace: Option<Duration>) {
