@@ -162,6 +162,8 @@ pub(crate) struct Sim {
     pub(crate) weather: Weather,
     /// No record can be written.
     pub(crate) is_disk_full: bool,
+    /// Records can neither be written nor removed.
+    pub(crate) is_read_only: bool,
     pub(crate) chance: Chance,
     pub(crate) largest_plan: usize,
     queue: BTreeMap<(Instant, u64), Happening>,
@@ -226,6 +228,7 @@ impl Sim {
             resumed: Vec::new(),
             weather: Weather::default(),
             is_disk_full: false,
+            is_read_only: false,
             chance: Chance(1),
             largest_plan: 0,
             queue: BTreeMap::new(),

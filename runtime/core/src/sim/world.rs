@@ -212,7 +212,7 @@ impl Sim {
             }
             Action::Save { record, generation } => {
                 self.note_log(&format!("{} save {:?}", pod.name, record.phase));
-                let fails = self.fails() || self.is_disk_full;
+                let fails = self.fails() || self.is_disk_full || self.is_read_only;
                 let log = std::mem::take(&mut self.log);
                 let world = self.of(&uid);
                 assert!(!std::mem::replace(&mut world.save_in_flight, true), "two saves at once");
@@ -232,7 +232,7 @@ impl Sim {
                 let world = self.of(&uid);
                 assert!(world.is_still() && world.sandbox == WorldSandbox::None, "{uid} is not gone");
                 assert!(!world.removing_volumes, "{uid} is removed twice at once");
-                if self.fails() {
+                if self.fails() || self.is_read_only {
                     self.answer_of(index, PodObservation::ForgetFailed { message: "busy".into() });
                 } else {
                     self.after_latency(Happening::Erased(uid, index));

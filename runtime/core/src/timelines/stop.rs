@@ -166,6 +166,26 @@ fn a_shutdown_ends_every_process_and_keeps_what_is_to_run_again() {
 }
 
 #[test]
+fn a_card_without_writes_does_not_keep_an_agent_that_takes_all_pods_down() {
+    // Its end cannot be recorded.
+    let once = pod(RestartPolicy::Never).uid("once").named("once").with([container("once")]);
+    // Its record cannot be removed.
+    let deleted = pod(RestartPolicy::Always).uid("deleted").named("deleted").with([container("deleted")]);
+    let mut sim = Sim::empty(|name, _| if name == "once" { Fate::Exits(0, secs(6)) } else { Fate::Runs });
+    for pod in [once, deleted] {
+        sim.want(pod);
+    }
+    sim.run_until(secs(5));
+    sim.is_read_only = true;
+    sim.unwant(&"deleted".into(), None);
+    sim.run_until(secs(60));
+    assert!(sim.log.contains("deleted forget") && !sim.node.is_empty(), "{}", sim.log);
+    sim.later(secs(0), down());
+    sim.run_until(secs(61));
+    assert!(sim.node.is_empty(), "{}", sim.log);
+}
+
+#[test]
 fn an_agent_that_takes_all_pods_down_gives_found_pods_their_whole_grace() {
     let pod = std::rc::Rc::new(pod(RestartPolicy::Always));
     let attempt = Attempt { container: ContainerIndex(0), number: 0 };
