@@ -142,6 +142,15 @@ fn ours(text: &str) -> Result<Value, String> {
 }
 
 #[test]
+fn no_manifest_is_excused_before_it_is_changed() {
+    for text in FORMS.into_iter().chain([FULL]) {
+        assert!(!has_odd_anchor(text) && !begins_with_question_mark(text), "{text}");
+    }
+    assert!(!has_odd_tag(FULL) && begins_with_question_mark("a: [x,?<<: y]"));
+    assert!(has_odd_anchor("a: &a:\"") && has_odd_anchor("&x? {b: 1}"));
+}
+
+#[test]
 #[ignore = "it needs a program in Go, with which `cargo xtask check unit` runs it"]
 fn forms_are_read_beside_go() {
     let mut go = Go::start();
@@ -218,7 +227,7 @@ const KINDS: [(Accepts, &str); 21] = [
     (Accepts::Go, "while parsing a flow mapping, did not find expected ',' or '}'"),
     (Accepts::Go, "a key must be a string, not a list or a mapping"),
     (Accepts::Go, "illegal placement of ':' indicator"),
-    // Names of anchors with other characters than letters, digits, `-` and `_`.
+    // An anchor without a name, and a tag of an odd form.
     (Accepts::Nodlet, "did not find expected alphabetic or numeric character"),
     (Accepts::Nodlet, "did not find expected tag URI"),
     // A comment in the place of the first line of a block.
@@ -237,17 +246,26 @@ fn has_odd_tag(text: &str) -> bool {
     known.iter().fold(text.to_owned(), |text, tag| text.replace(tag, "")).contains('!')
 }
 
-/// Whether a text has an anchor with a colon in its name, such as `&a:b`, which Go ends before the colon.
-fn has_colon_in_anchor(text: &str) -> bool {
-    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    text.split('&')
-        .skip(1)
-        .any(|rest| rest.trim_start_matches(is_of_name).starts_with(':') && rest.starts_with(is_of_name))
+/// What follows this character where it begins a token.
+fn behind(text: &str, first: char) -> impl Iterator<Item = &str> {
+    let begins = |at: usize| text[..at].ends_with([' ', '\n', '\t', '[', '{', ',', '-', ':']) || at == 0;
+    text.match_indices(first).filter(move |(at, _)| begins(*at)).map(|(at, found)| &text[at + found.len()..])
 }
 
-/// Whether a `?` directly precedes other text, as in `{?a: 1}`, where Go sees the key `?a` and YAML 1.2 the key `a`.
-fn has_question_mark_in_key(text: &str) -> bool {
-    text.split('?').skip(1).any(|rest| rest.starts_with(|c: char| !c.is_whitespace()))
+/// Whether the name of an anchor has other characters than letters, digits, `-` and `_`, as in `&a:b`: Go ends the name
+/// before them, or refuses it.
+fn has_odd_anchor(text: &str) -> bool {
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let is_odd = |name: &str| {
+        let next = name.trim_start_matches(is_of_name).chars().next();
+        name.starts_with(is_of_name) && next.is_some_and(|next| !next.is_whitespace())
+    };
+    behind(text, '&').any(is_odd)
+}
+
+/// Whether a text without quotes begins with a `?`, as in `{?a: 1}`, where Go sees the key `?a` and YAML 1.2 the key `a`.
+fn begins_with_question_mark(text: &str) -> bool {
+    behind(text, '?').any(|rest| rest.starts_with(|c: char| !c.is_whitespace()))
 }
 
 /// Whether a text ends with a line of spaces without a line feed, of which it is unclear whether it ends a block.
@@ -275,9 +293,10 @@ fn manifests_changed_at_random_are_read_beside_go() {
             (Err(_), Err(_)) => continue,
             (Ok(_), Err(_)) if has_odd_tag(&text) => continue,
             (Ok(_), Err(error)) => (Accepts::Go, error),
+            (Err(_), Ok(_)) if has_odd_anchor(&text) => continue,
             (Err(error), Ok(_)) => (Accepts::Nodlet, error),
             (Ok(_), Ok(_)) if has_odd_tag(&text) || ends_with_spaces(&text) => continue,
-            (Ok(_), Ok(_)) if has_colon_in_anchor(&text) || has_question_mark_in_key(&text) => continue,
+            (Ok(_), Ok(_)) if has_odd_anchor(&text) || begins_with_question_mark(&text) => continue,
             (Ok(theirs), Ok(ours)) => {
                 unknown.push(format!("seed {seed}: other values\n{text}\n  Go: {theirs}\nours: {ours}"));
                 continue;
