@@ -52,7 +52,7 @@ mod watchdog;
 use crate::boot::config;
 use crate::boot::console::say;
 use findings::Findings;
-pub(crate) use identity::{FRAGMENT, judge as judge_identity, replace_fragment};
+pub(crate) use identity::{FRAGMENT, judge as judge_identity, lost_by_reset, replace_fragment};
 use process::{halt, reap_one, start};
 use services::{SERVICES, Service};
 use watchdog::{HangChange, Watchdog};

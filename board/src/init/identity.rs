@@ -152,6 +152,20 @@ fn choose(
     (kept().ok().flatten().filter(|text| parse(text).is_ok()), rejected)
 }
 
+/// Why a factory reset would take the identity from the board: its fragment is rejected, and the copy in force is on the
+/// data partition, which the reset recreates. A board without a fragment gives up the copy on purpose.
+pub(crate) fn lost_by_reset() -> Option<String> {
+    lost_with_copy(choose(read_own_short(FRAGMENT), || read_own_short(KEPT)))
+}
+
+fn lost_with_copy(chosen: (Option<String>, Option<String>)) -> Option<String> {
+    let (Some(_), Some(why)) = chosen else { return None };
+    Some(format!(
+        "{FRAGMENT} is rejected: {why}. The board runs with an earlier copy of it, which the reset would delete: replace \
+         the file first, with nodlet identity FILE"
+    ))
+}
+
 /// Replaces the fragment durably, for `nodlet identity`; the board applies it at the next boot. The text must
 /// be valid: see [`judge`].
 pub(crate) fn replace_fragment(text: &str) -> io::Result<()> {
@@ -477,6 +491,20 @@ mod tests {
         // A fragment may be valid and configure nothing.
         assert_eq!(choose(text("# nothing\nend"), kept), (Some("# nothing\nend".into()), None));
         assert_eq!(choose(Ok(None), || text("\0\0")), (None, None));
+    }
+
+    #[test]
+    fn a_reset_is_refused_while_the_copy_stands_for_a_fragment_that_is_rejected() {
+        let lost = |fragment: Option<&str>, kept: Option<&str>| {
+            let text = |text: Option<&str>| Ok(text.map(str::to_owned));
+            lost_with_copy(choose(text(fragment), || text(kept)))
+        };
+        let (valid, torn) = (Some("name = a\nend\n"), Some("name = a\n"));
+        for (fragment, kept) in [(valid, valid), (valid, None), (None, valid), (torn, None), (None, None)] {
+            assert_eq!(lost(fragment, kept), None, "{fragment:?} {kept:?}");
+        }
+        let why = lost(torn, valid).expect("the copy is the only valid one");
+        assert!(why.contains("/boot/nodlet.conf") && why.contains("`end`"), "{why}");
     }
 
     #[test]
