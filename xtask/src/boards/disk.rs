@@ -131,6 +131,10 @@ pub(super) fn try_out(
     // Nothing of an invalid identity is applied.
     board.expect("cat /proc/sys/kernel/hostname", "", "gate-17\n")?;
     board.require_said("/boot/nodlet.conf is rejected: line 2: unknown key \"nmae\"")?;
+    let refused = board.ssh("nodlet factory-reset", "")?;
+    if refused.status.success() || !text(&refused.stderr).contains("the reset would delete") {
+        return Err(board.failed(&format!("a reset would have taken the identity away: {refused:?}")));
+    }
     require_fixed_address(&board)?;
     require_host_key(&board, &host_key, true, "a reboot")?;
     update::runs(&board, &newer.version, "kept")?;
