@@ -49,22 +49,23 @@ pub fn fault(process: Pid) {
         iov_base: registers.as_mut_ptr().cast(),
         iov_len: REGISTERS * 8,
     };
-    let trace = |request: i32, address: usize, data: *mut libc::c_void| {
+    // The C libraries differ in the sign of a request.
+    let trace = |request: i64, address: usize, data: *mut libc::c_void| {
         // SAFETY: the addresses are of `registers`, or none.
         let done = unsafe { libc::ptrace(request as _, pid, address, data) };
         assert_eq!(done, 0, "ptrace: {}", std::io::Error::last_os_error());
     };
-    trace(libc::PTRACE_ATTACH, 0, std::ptr::null_mut());
+    trace(i64::from(libc::PTRACE_ATTACH), 0, std::ptr::null_mut());
     // SAFETY: no address is passed.
     assert_eq!(unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) }, pid);
     let mut read = vector(&mut registers);
-    trace(libc::PTRACE_GETREGSET, 1, (&raw mut read).cast());
+    trace(i64::from(libc::PTRACE_GETREGSET), 1, (&raw mut read).cast());
     let program_counter = if cfg!(target_arch = "x86_64") { 16 } else { 32 };
     registers[program_counter] = 0x1000;
     // As many as the kernel has.
     let mut written = libc::iovec { iov_len: read.iov_len, ..vector(&mut registers) };
-    trace(libc::PTRACE_SETREGSET, 1, (&raw mut written).cast());
-    trace(libc::PTRACE_DETACH, 0, std::ptr::null_mut());
+    trace(i64::from(libc::PTRACE_SETREGSET), 1, (&raw mut written).cast());
+    trace(i64::from(libc::PTRACE_DETACH), 0, std::ptr::null_mut());
 }
 
 /// Sends a signal to a process of this test.
