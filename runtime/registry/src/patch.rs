@@ -75,7 +75,7 @@ const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
 const ORDER: &str = "$setElementOrder/";
 
 /// Merges `patch` into an object of the type `owner`, if the schema contains it.
-fn strategic(
+pub(super) fn strategic(
     object: &mut Map<String, Value>,
     mut patch: Map<String, Value>,
     owner: Option<&'static Type>,

@@ -5,6 +5,8 @@ use serde_json::{Map, Value, json};
 
 use crate::patch::{self, PatchKind};
 
+mod node;
+
 /// The types of conditions that a board sets, and of some that others set.
 const OWN: [&str; 6] = [
     "PodScheduled",
