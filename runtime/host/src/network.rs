@@ -9,6 +9,7 @@
 //! nodlet's, but for the `forwarding` of links.
 //! Nodlet's links are recognised by their names, which begin with `nl<hash of the root>`.
 
+mod bridge;
 mod cluster;
 mod conntrack;
 mod error;
@@ -171,15 +172,21 @@ impl Network {
             return Ok(Some(known));
         }
         let ids = |address: &Ipv4Addr| address.to_bits() & USER_IDS;
-        let free =
-            self.range.pods().find(|address| self.addresses.values().all(|taken| ids(taken) != ids(address)));
-        let address =
+        let with_ipv6 = |address: Ipv4Addr| {
+            let host = u128::from(address.to_bits() & !self.range.mask());
+            (address, self.ipv6.map(|ipv6| Ipv6Addr::from_bits(ipv6.base.to_bits() | host)))
+        };
+        // A pod of an earlier IPv4 range may have the IPv6 address, if the IPv6 range is the same.
+        let is_free = |(address, ipv6): &(Ipv4Addr, Option<Ipv6Addr>)| {
+            self.addresses.values().all(|taken| ids(taken) != ids(address))
+                && self.ipv6_addresses.values().all(|taken| Some(*taken) != *ipv6)
+        };
+        let free = self.range.pods().map(with_ipv6).find(is_free);
+        let (address, ipv6) =
             free.ok_or(NetworkError::Exhausted { range: self.range, pods: self.addresses.len() })?;
         self.addresses.insert(pod.uid.clone(), address);
-        if let Some(ipv6) = self.ipv6 {
-            let host = u128::from(address.to_bits() & !self.range.mask());
-            let address = Ipv6Addr::from_bits(ipv6.base.to_bits() | host);
-            self.ipv6_addresses.insert(pod.uid.clone(), address);
+        if let Some(ipv6) = ipv6 {
+            self.ipv6_addresses.insert(pod.uid.clone(), ipv6);
         }
         Ok(Some(address))
     }
@@ -208,12 +215,7 @@ impl Network {
             self.firewall.table.ports.insert(uid.clone(), ports);
             return Err(error);
         }
-        let address = self.addresses.remove(uid);
-        self.ipv6_addresses.remove(uid);
-        // The last pod of an earlier range may be gone.
-        if address.is_some_and(|address| !self.range.overlaps(address, 32)) {
-            self.follow_ranges();
-        }
+        self.forget_addresses(uid);
         Ok(())
     }
 
@@ -268,7 +270,7 @@ impl Network {
         if self.told_foreign {
             return None;
         }
-        let text = foreign::warning(&self.bridge, self.ipv6.is_some())?;
+        let text = foreign::warning(&self.bridge, self.routes_ipv6())?;
         self.told_foreign = true;
         Some(("FirewallDropsPackets", text))
     }
@@ -296,7 +298,8 @@ impl Network {
 
     /// Puts the table into the kernel again for the pods that an earlier agent left. Returns a warning if that fails.
     pub fn restore(&mut self) -> Option<Warning> {
-        self.follow_ranges();
+        // The table is not in the kernel yet.
+        let _ = self.follow_ranges();
         if self.addresses.is_empty() || link_index(&self.bridge).is_err() {
             return None;
         }
@@ -326,7 +329,7 @@ impl Network {
             netlink.set_ipv4(bridge, &guard::bridge_ipv4(serves_loopback)).map_err(failed)?;
         }
         self.forwarding.switch_on(&self.bridge).map_err(failed)?;
-        if self.ipv6.is_some() {
+        if self.routes_ipv6() {
             let forwards = self.forwarding.switch_on_ipv6(&self.bridge).map_err(failed)?;
             self.lacks_ipv6_forwarding = !forwards && !self.told_ipv6_forwarding;
             self.told_ipv6_forwarding |= !forwards;
@@ -391,184 +394,6 @@ impl Network {
     /// The IPv6 address of a pod, if it has one.
     pub fn ipv6_of(&self, uid: &Uid) -> Option<Ipv6Addr> {
         self.ipv6_addresses.get(uid).copied()
-    }
-
-    /// Makes the bridge, with its address and up, unless it exists. Rejects a range that the machine uses for
-    /// something else.
-    fn ensure_bridge(&mut self) -> Result<(), NetworkError> {
-        let failed = |operation| move |source| NetworkError::Kernel { operation, source };
-        let mut netlink = Netlink::open().map_err(failed("open a netlink socket"))?;
-        let bridge = link_index(&self.bridge).ok();
-        let addresses = netlink.addresses().map_err(failed("list the machine's addresses"))?;
-        if bridge.is_some_and(|index| addresses.contains(&(index, self.range.gateway(), self.range.prefix))) {
-            self.guard(&mut netlink, bridge.unwrap_or_default())?;
-            // A no-op if the bridge is up already, and cheaper than asking.
-            return netlink.set_up(bridge.unwrap_or_default()).map_err(failed("set the bridge up"));
-        }
-        let earlier = self.drop_unused_ranges(&mut netlink, bridge, &addresses);
-        self.refuse_overlap(&mut netlink, bridge, addresses)?;
-        let index = match bridge {
-            Some(index) => {
-                if !earlier.is_empty() {
-                    log::warn!(
-                        "pods have addresses of {} now; those that began with {} keep theirs until they are \
-                         replaced, and the bridge {} has the addresses of both until then",
-                        self.range,
-                        earlier.iter().map(|range| range.to_string()).collect::<Vec<_>>().join(", "),
-                        self.bridge
-                    );
-                }
-                index
-            }
-            None => {
-                netlink.add_bridge(&self.bridge).map_err(|source| match source.raw_os_error() {
-                    Some(libc::EOPNOTSUPP) => NetworkError::NoBridges,
-                    Some(_) | None => NetworkError::Bridge { source },
-                })?;
-                let index = link_index(&self.bridge).map_err(failed("find the bridge"))?;
-                // Otherwise the bridge has the lowest address of its ports, which changes while pods have it
-                // in their ARP caches.
-                netlink
-                    .set_hardware_address(index, hardware_address(self.range.gateway()))
-                    .map_err(failed("set the bridge's hardware address"))?;
-                index
-            }
-        };
-        self.guard(&mut netlink, index)?;
-        netlink
-            .add_address(index, self.range.gateway(), self.range.prefix)
-            .map_err(failed("give the bridge its address"))?;
-        netlink.set_up(index).map_err(failed("set the bridge up"))
-    }
-
-    /// Makes the bridge with the index `bridge`, and the pod links of an earlier agent, accept no
-    /// configuration from pods. This is done once for each bridge.
-    fn guard(&mut self, netlink: &mut Netlink, bridge: u32) -> Result<(), NetworkError> {
-        if self.guarded == Some(bridge) {
-            return Ok(());
-        }
-        let failed =
-            |source| NetworkError::Kernel { operation: "guard the host against the pods' network", source };
-        guard::load_ipv6();
-        let links = if_nameindex().map_err(|errno| failed(errno.into()))?;
-        for link in &links {
-            let name = link.name().to_string_lossy();
-            // The bridge's own name is the shortest of them.
-            if !name.starts_with(&self.bridge) {
-                continue;
-            }
-            let values = match *name == *self.bridge {
-                true => {
-                    let installed = self.table == TableState::Installed;
-                    guard::bridge_ipv4(installed && self.firewall.table.serves_loopback())
-                }
-                false => guard::PORT_IPV4,
-            };
-            let guarded = match self.ipv6 {
-                Some(_) if *name == *self.bridge => guard::accept_ipv6(&name),
-                Some(_) | None => guard::refuse_ipv6(&name),
-            };
-            let guarded =
-                guarded.map_err(io::Error::from).and_then(|()| netlink.set_ipv4(link.index(), &values));
-            match guarded {
-                // The link of a pod that was removed meanwhile.
-                Err(_) if link_index(&name).is_err() => {}
-                guarded => guarded.map_err(failed)?,
-            }
-        }
-        if let Some(ipv6) = self.ipv6 {
-            netlink.add_ipv6_address(bridge, ipv6.gateway(), ipv6.prefix).map_err(failed)?;
-        }
-        if !filter::is_supported(netlink, bridge) {
-            log::info!(
-                "this kernel cannot filter what pods send (one with CONFIG_BPF_SYSCALL, CONFIG_NET_SCH_INGRESS and \
-                 CONFIG_NET_CLS_BPF, or Linux 6.6 with the first, can): a pod with CAP_NET_RAW can send under the \
-                 IPv4 address of another"
-            );
-        }
-        self.guarded = Some(bridge);
-        Ok(())
-    }
-
-    /// Checks that the machine does not use the range for something else.
-    pub fn check_range(&self) -> Result<(), NetworkError> {
-        let failed = |operation| move |source| NetworkError::Kernel { operation, source };
-        let mut netlink = Netlink::open().map_err(failed("open a netlink socket"))?;
-        let addresses = netlink.addresses().map_err(failed("list the machine's addresses"))?;
-        self.refuse_overlap(&mut netlink, link_index(&self.bridge).ok(), addresses)
-    }
-
-    /// The ranges of which the bridge is the gateway, besides the present one: earlier pods began with another
-    /// `--pod-cidr`, or in another cluster.
-    fn earlier_ranges(&self, bridge: Option<u32>, addresses: &[(u32, Ipv4Addr, u8)]) -> Vec<Range> {
-        let ours = addresses.iter().filter(|(index, ..)| Some(*index) == bridge);
-        let ranges = ours.filter_map(|(_, gateway, prefix)| Range::of_gateway(*gateway, *prefix));
-        ranges.filter(|range| *range != self.range).collect()
-    }
-
-    /// Takes the addresses of earlier ranges from the bridge in which no pod has an address: a cluster may give such a
-    /// range to another node, whose pods are then elsewhere. Returns the earlier ranges that pods still need.
-    fn drop_unused_ranges(
-        &self,
-        netlink: &mut Netlink,
-        bridge: Option<u32>,
-        addresses: &[(u32, Ipv4Addr, u8)],
-    ) -> Vec<Range> {
-        let mut earlier = self.earlier_ranges(bridge, addresses);
-        earlier.retain(|range| {
-            let is_used = self.addresses.values().any(|address| range.overlaps(*address, 32));
-            if !is_used && let Some(bridge) = bridge {
-                match netlink.remove_address(bridge, range.gateway(), range.prefix) {
-                    Ok(()) => log::info!("no pod has an address of {range} any more"),
-                    Err(error) => {
-                        log::warn!("failed to remove {} from {}: {error}", range.gateway(), self.bridge)
-                    }
-                }
-            }
-            is_used
-        });
-        earlier
-    }
-
-    /// Follows the addresses of the bridge after those of pods have changed: those that no pod needs are removed, and
-    /// the table knows the ranges of all pods.
-    fn follow_ranges(&mut self) {
-        let Ok(bridge) = link_index(&self.bridge) else { return };
-        let addresses = Netlink::open().and_then(|mut netlink| Ok((netlink.addresses()?, netlink)));
-        let Ok((addresses, mut netlink)) = addresses else { return };
-        for earlier in self.drop_unused_ranges(&mut netlink, Some(bridge), &addresses) {
-            let range = (earlier.base.into(), earlier.prefix);
-            if !self.firewall.table.ranges.contains(&range) {
-                self.firewall.table.ranges.push(range);
-            }
-        }
-    }
-
-    fn refuse_overlap(
-        &self,
-        netlink: &mut Netlink,
-        bridge: Option<u32>,
-        addresses: Vec<(u32, Ipv4Addr, u8)>,
-    ) -> Result<(), NetworkError> {
-        let routes = netlink
-            .routes()
-            .map_err(|source| NetworkError::Kernel { operation: "list the machine's routes", source })?;
-        for (what, list) in [("address", addresses), ("route", routes)] {
-            for (index, base, prefix) in list {
-                let ours = Some(index) == bridge;
-                // A default route overlaps everything, but does not conflict.
-                if !ours && prefix > 0 && self.range.overlaps(base, prefix) {
-                    return Err(NetworkError::Overlap {
-                        range: self.range,
-                        what,
-                        base,
-                        prefix,
-                        link: link_name(index),
-                    });
-                }
-            }
-        }
-        Ok(())
     }
 
     /// The network configuration with which the supervisor of a pod makes its link.

@@ -52,6 +52,7 @@ impl Network {
             return Ok(());
         }
         self.read_cluster(text, pods)?;
+        self.follow_ranges();
         if self.table == super::TableState::Installed {
             return self.install();
         }
@@ -90,11 +91,6 @@ impl Network {
         }
         let peers: Vec<Peer> = lines.filter_map(Peer::parse).collect();
         let pods = pods.iter().copied().chain(peers.iter().map(|peer| peer.range)).collect();
-        for range in &own {
-            if !self.firewall.table.ranges.contains(range) {
-                self.firewall.table.ranges.push(*range);
-            }
-        }
         self.firewall.table.cluster = Some(Cluster { own, pods, peers });
         Ok(())
     }

@@ -226,20 +226,35 @@ impl Netlink {
 
     /// All IPv4 addresses of this namespace: index of the link, address, prefix.
     pub fn addresses(&mut self) -> io::Result<Vec<(u32, Ipv4Addr, u8)>> {
+        let ipv4 = |(index, address, prefix)| match address {
+            IpAddr::V4(address) => Some((index, address, prefix)),
+            IpAddr::V6(_) => None,
+        };
+        Ok(self.addresses_of(AddressFamily::Inet)?.into_iter().filter_map(ipv4).collect())
+    }
+
+    /// All addresses of this namespace, of both families.
+    pub(super) fn all_addresses(&mut self) -> io::Result<Vec<(u32, IpAddr, u8)>> {
+        self.addresses_of(AddressFamily::Unspec)
+    }
+
+    fn addresses_of(&mut self, family: AddressFamily) -> io::Result<Vec<(u32, IpAddr, u8)>> {
         let mut message = AddressMessage::default();
-        message.header.family = AddressFamily::Inet;
+        message.header.family = family;
         let mut found = Vec::new();
         for answer in self.dump(RouteNetlinkMessage::GetAddress(message))? {
             let RouteNetlinkMessage::NewAddress(address) = answer else { continue };
             // IFA_LOCAL is the link's own address; on a point-to-point link IFA_ADDRESS is that of the other
-            // end.
-            let local = address.attributes.iter().find_map(|attribute| match attribute {
-                AddressAttribute::Local(IpAddr::V4(local)) => Some(*local),
-                _ => None,
-            });
-            if let Some(local) = local {
-                found.push((address.header.index, local, address.header.prefix_len));
+            // end. An IPv6 address of another link has no IFA_LOCAL.
+            let mut own = None;
+            for attribute in &address.attributes {
+                match attribute {
+                    AddressAttribute::Local(local) => own = Some(*local),
+                    AddressAttribute::Address(ip @ IpAddr::V6(_)) => own = own.or(Some(*ip)),
+                    _ => {}
+                }
             }
+            found.extend(own.map(|own| (address.header.index, own, address.header.prefix_len)));
         }
         Ok(found)
     }

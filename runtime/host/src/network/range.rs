@@ -1,7 +1,7 @@
 //! The ranges of the pods' addresses: parsed from text, and what can be computed from them.
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The default range.
 pub(super) const DEFAULT_RANGE: Range = Range { base: Ipv4Addr::new(10, 85, 0, 0), prefix: 24 };
@@ -20,16 +20,76 @@ pub(super) struct Ipv6Range {
     pub(super) prefix: u8,
 }
 
+/// A range of either family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AnyRange {
+    V4(Range),
+    V6(Ipv6Range),
+}
+
+impl AnyRange {
+    /// The range with this first address; `None` if pods cannot have it.
+    pub(super) fn of_base(base: IpAddr, prefix: u8) -> Option<AnyRange> {
+        match base {
+            IpAddr::V4(base) => Range::checked(base, prefix).ok().map(AnyRange::V4),
+            IpAddr::V6(base) => Ipv6Range::checked(base, prefix).ok().map(AnyRange::V6),
+        }
+    }
+
+    /// The range whose gateway has this address; `None` if no range has it.
+    pub(super) fn of_gateway(gateway: IpAddr, prefix: u8) -> Option<AnyRange> {
+        let base = match gateway {
+            IpAddr::V4(gateway) => Ipv4Addr::from_bits(gateway.to_bits().checked_sub(1)?).into(),
+            IpAddr::V6(gateway) => Ipv6Addr::from_bits(gateway.to_bits().checked_sub(1)?).into(),
+        };
+        AnyRange::of_base(base, prefix)
+    }
+
+    pub(super) fn base(self) -> IpAddr {
+        match self {
+            AnyRange::V4(range) => range.base.into(),
+            AnyRange::V6(range) => range.base.into(),
+        }
+    }
+
+    pub(super) fn prefix(self) -> u8 {
+        match self {
+            AnyRange::V4(range) => range.prefix,
+            AnyRange::V6(range) => range.prefix,
+        }
+    }
+
+    /// The bridge's address.
+    pub(super) fn gateway(self) -> IpAddr {
+        match self {
+            AnyRange::V4(range) => range.gateway().into(),
+            AnyRange::V6(range) => range.gateway().into(),
+        }
+    }
+}
+
+impl fmt::Display for AnyRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.base(), self.prefix())
+    }
+}
+
 impl Ipv6Range {
     pub(super) fn parse(text: &str) -> Result<Ipv6Range, String> {
         let example = "write it as fd00:10:85::/64";
         let (base, prefix) = text.split_once('/').ok_or(example)?;
         let base: Ipv6Addr = base.parse().map_err(|_| format!("not an IPv6 range; {example}"))?;
         let prefix: u8 = prefix.parse().map_err(|_| example)?;
+        Ipv6Range::checked(base, prefix)
+    }
+
+    /// The range with this first address. The error says what is wrong with it.
+    fn checked(base: Ipv6Addr, prefix: u8) -> Result<Ipv6Range, String> {
         if !(16..=104).contains(&prefix) {
             return Err("an IPv6 range must have from /16 to /104".to_owned());
         }
-        let first = Ipv6Addr::from_bits(base.to_bits() & u128::MAX << (128 - u32::from(prefix)));
+        let range = Ipv6Range { base, prefix };
+        let first = Ipv6Addr::from_bits(base.to_bits() & range.mask());
         if first != base {
             return Err(format!("its first address is {first}: write {first}/{prefix}"));
         }
@@ -38,12 +98,20 @@ impl Ipv6Range {
                 "hosts cannot have these addresses; take a private range such as fd00:10:85::/64".to_owned()
             );
         }
-        Ok(Ipv6Range { base, prefix })
+        Ok(range)
+    }
+
+    fn mask(self) -> u128 {
+        u128::MAX << (128 - u32::from(self.prefix))
     }
 
     /// The bridge's address.
     pub(super) fn gateway(self) -> Ipv6Addr {
         Ipv6Addr::from_bits(self.base.to_bits() | 1)
+    }
+
+    pub(super) fn contains(self, address: Ipv6Addr) -> bool {
+        address.to_bits() & self.mask() == self.base.to_bits()
     }
 }
 
@@ -67,6 +135,11 @@ impl Range {
         };
         let base: Ipv4Addr = base.parse().map_err(|_| format!("not an IPv4 range; {example}"))?;
         let prefix: u8 = prefix.parse().map_err(|_| example)?;
+        Range::checked(base, prefix)
+    }
+
+    /// The range with this first address. The error says what is wrong with it.
+    fn checked(base: Ipv4Addr, prefix: u8) -> Result<Range, String> {
         if !(8..=29).contains(&prefix) {
             return Err("it must have from /8 to /29".to_owned());
         }
@@ -83,13 +156,6 @@ impl Range {
             );
         }
         Ok(range)
-    }
-
-    /// The range whose gateway has this address; `None` if no range has it.
-    pub(super) fn of_gateway(gateway: Ipv4Addr, prefix: u8) -> Option<Range> {
-        let mask = u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0);
-        let range = Range { base: Ipv4Addr::from_bits(gateway.to_bits() & mask), prefix };
-        ((8..=29).contains(&prefix) && range.gateway() == gateway).then_some(range)
     }
 
     pub(super) fn mask(self) -> u32 {

@@ -150,6 +150,20 @@ fn ranges_overlap_where_they_share_an_address() {
     }
 }
 
+/// The addresses of the bridge, sorted.
+fn on_bridge(netlink: &mut Netlink, bridge: u32) -> Vec<String> {
+    let addresses = netlink.all_addresses().unwrap();
+    let ours = addresses.iter().filter(|(index, ..)| *index == bridge);
+    let mut ours: Vec<String> = ours.map(|(_, address, prefix)| format!("{address}/{prefix}")).collect();
+    ours.sort();
+    ours
+}
+
+/// The ranges for which the table has rules.
+fn in_table(network: &Network) -> Vec<String> {
+    network.firewall.table.ranges.iter().map(|(base, prefix)| format!("{base}/{prefix}")).collect()
+}
+
 #[test]
 fn the_bridge_is_made_once_and_goes_with_our_links_alone() {
     in_new_namespace(|| {
@@ -167,27 +181,62 @@ fn the_bridge_is_made_once_and_goes_with_our_links_alone() {
         netlink.add_veth(&link, bridge, theirs, here).unwrap();
         netlink.add_bridge("nlother").unwrap();
 
-        // An agent with another pod range shares the bridge with the pods of the first range, as long as there are any.
-        let mut other = self::network("10.9.2.0/24");
-        let addresses = netlink.addresses().unwrap();
-        assert_eq!(other.earlier_ranges(Some(bridge), &addresses), [network.range]);
+        // An agent with other pod ranges shares the bridge with the pods of the first ones, as long as there are any.
+        let mut first = self::network("10.1.2.0/24,fd00:1::/64");
+        first.ensure_bridge().unwrap();
+        let mut other = self::network("10.9.2.0/24,fd00:9::/64");
+        let addresses = netlink.all_addresses().unwrap();
+        assert_eq!(other.earlier_ranges(Some(bridge), &addresses), first.ranges());
         assert_eq!(other.earlier_ranges(None, &addresses), []);
-        other.adopt(&pod("old", ""), Ipv4Addr::new(10, 1, 2, 2), None);
+        let (old, old_ipv6) = (Ipv4Addr::new(10, 1, 2, 2), "fd00:1::2".parse().unwrap());
+        other.adopt(&pod("old", ""), old, Some(old_ipv6));
         let made_with = netlink.hardware_address(bridge).unwrap();
-        other.ensure_bridge().unwrap();
-        assert_eq!(netlink.addresses().unwrap().len(), 2);
+        for _ in 0..2 {
+            other.ensure_bridge().unwrap();
+            assert_eq!(
+                on_bridge(&mut netlink, bridge),
+                ["10.1.2.1/24", "10.9.2.1/24", "fd00:1::1/64", "fd00:9::1/64"]
+            );
+        }
         assert_eq!(
             netlink.hardware_address(bridge).unwrap(),
             made_with,
             "the first pods have it in their entries"
         );
-        // The next agent finds the earlier range at the bridge.
-        let mut next = self::network("10.9.2.0/24");
-        next.adopt(&pod("old", ""), Ipv4Addr::new(10, 1, 2, 2), None);
+        // The next agent finds the earlier ranges at the bridge.
+        let mut next = self::network("10.9.2.0/24,fd00:9::/64");
+        next.adopt(&pod("old", ""), old, Some(old_ipv6));
         let _ = next.restore();
-        assert!(next.firewall.table.ranges.contains(&(Ipv4Addr::new(10, 1, 2, 0).into(), 24)));
+        assert_eq!(in_table(&next), ["10.9.2.0/24", "fd00:9::/64", "10.1.2.0/24", "fd00:1::/64"]);
         next.release(&"old".into()).unwrap();
-        assert_eq!(netlink.addresses().unwrap(), [(bridge, Ipv4Addr::new(10, 9, 2, 1), 24)]);
+        assert_eq!(on_bridge(&mut netlink, bridge), ["10.9.2.1/24", "fd00:9::1/64"]);
+        assert_eq!(in_table(&next), ["10.9.2.0/24", "fd00:9::/64"]);
+
+        // The ranges of one family alone change: its earlier range stays for its pod, and goes with it.
+        let mut mixed = self::network("10.9.2.0/24,fd00:a::/64");
+        mixed.adopt(&pod("old", ""), Ipv4Addr::new(10, 9, 2, 2), Some("fd00:9::2".parse().unwrap()));
+        mixed.ensure_bridge().unwrap();
+        assert_eq!(on_bridge(&mut netlink, bridge), ["10.9.2.1/24", "fd00:9::1/64", "fd00:a::1/64"]);
+        mixed.release(&"old".into()).unwrap();
+        assert_eq!(on_bridge(&mut netlink, bridge), ["10.9.2.1/24", "fd00:a::1/64"]);
+
+        // New pods have no IPv6 addresses: the bridge accepts IPv6 until the last pod with such an address is gone.
+        let refuses = |network: &Network| {
+            let file = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", network.bridge);
+            fs::read_to_string(file).unwrap().trim() == "1"
+        };
+        let mut single = self::network("10.9.2.0/24");
+        single.adopt(&pod("old", ""), Ipv4Addr::new(10, 9, 2, 2), Some("fd00:a::2".parse().unwrap()));
+        single.ensure_bridge().unwrap();
+        assert_eq!(on_bridge(&mut netlink, bridge), ["10.9.2.1/24", "fd00:a::1/64"]);
+        assert!(!refuses(&single));
+        single.release(&"old".into()).unwrap();
+        assert_eq!(on_bridge(&mut netlink, bridge), ["10.9.2.1/24"]);
+        assert!(refuses(&single));
+        // A wider range has the same gateway with another prefix.
+        let mut wide = self::network("10.9.2.0/23,fd00:a::/48");
+        wide.ensure_bridge().unwrap();
+        assert_eq!(on_bridge(&mut netlink, bridge), ["10.9.2.1/23", "fd00:a::1/48"]);
 
         network.remove().unwrap();
         assert!([&*network.bridge, &link, "theirs"].iter().all(|name| link_index(name).is_err()));
@@ -235,6 +284,71 @@ fn no_address_maps_to_the_user_ids_of_a_pod_with_an_earlier_range() {
     assert_eq!(new, Some(Ipv4Addr::new(10, 78, 0, 3)), "10.78.0.2 ends as 10.77.0.2");
     network.release(&kept.uid).unwrap();
     assert_eq!(network.allocate(&pod("next", "")).unwrap(), Some(Ipv4Addr::new(10, 78, 0, 2)));
+}
+
+#[test]
+fn no_pod_gets_the_ipv6_address_of_a_pod_with_an_earlier_ipv4_range() {
+    let mut network = network("10.9.2.0/24,fd00:1::/64");
+    network.adopt(&pod("kept", ""), Ipv4Addr::new(10, 1, 3, 2), Some("fd00:1::2".parse().unwrap()));
+    let new = network.allocate(&pod("new", "")).unwrap();
+    assert_eq!(new, Some(Ipv4Addr::new(10, 9, 2, 3)));
+    assert_eq!(network.ipv6_of(&"new".into()), Some("fd00:1::3".parse().unwrap()));
+}
+
+#[test]
+fn the_rules_of_a_range_go_with_its_last_pod_and_come_back_when_a_cluster_is_left() {
+    in_new_namespace(|| {
+        let root = std::env::temp_dir().join(format!("nodlet-ranges-{}", std::process::id()));
+        let paths = Paths::new(&root);
+        fs::create_dir_all(paths.forwarding().parent().unwrap()).unwrap();
+        let mut network = Network::new(&paths, Some("10.1.2.0/24,fd00:1::/64"), true).unwrap();
+        let mut netlink = Netlink::open().unwrap();
+        let old = pod_with("old", ", ports: [{containerPort: 80, hostPort: 80}]", "");
+        let new = pod_with("new", ", ports: [{containerPort: 80, hostPort: 81}]", "");
+        let ip = network.allocate(&old).unwrap().unwrap();
+        network.connect(&old, ip).unwrap();
+        let bridge = link_index(&network.bridge).unwrap();
+        let has_rules = || {
+            const GETRULE: u16 = 0xa07;
+            let mut rules = Vec::new();
+            let each = &mut |rule: &[u8]| {
+                rules.extend_from_slice(rule);
+                true
+            };
+            nfnetlink::dump(GETRULE, each).unwrap();
+            let ranges: [&[u8]; 4] = [
+                &[10, 1, 2, 0],
+                &[10, 244, 1, 0],
+                &[0xfd, 0, 0, 1, 0, 0, 0, 0],
+                &[0xfd, 0, 0, 9, 0, 0, 0, 0],
+            ];
+            ranges.map(|range| rules.windows(range.len()).any(|found| found == range))
+        };
+        assert_eq!(has_rules(), [true, false, true, false]);
+        network.follow_cluster(Some("10.244.1.0/24,fd00:9::/64\n"), &[]).unwrap();
+        let ip = network.allocate(&new).unwrap().unwrap();
+        network.connect(&new, ip).unwrap();
+        assert_eq!(has_rules(), [true; 4]);
+        network.release(&old.uid).unwrap();
+        assert_eq!(has_rules(), [false, true, false, true]);
+        assert_eq!(on_bridge(&mut netlink, bridge), ["10.244.1.1/24", "fd00:9::1/64"]);
+        // The last pod of the cluster outlives the membership.
+        network.follow_cluster(None, &[]).unwrap();
+        network.release(&new.uid).unwrap();
+        assert_eq!(in_table(&network), ["10.1.2.0/24", "fd00:1::/64"]);
+        assert_eq!(on_bridge(&mut netlink, bridge), [] as [&str; 0]);
+        let ip = network.allocate(&old).unwrap().unwrap();
+        network.connect(&old, ip).unwrap();
+        assert_eq!(has_rules(), [true, false, true, false]);
+        assert_eq!(on_bridge(&mut netlink, bridge), ["10.1.2.1/24", "fd00:1::1/64"]);
+        // No pod has an address of them when the ranges change.
+        network.release(&old.uid).unwrap();
+        network.follow_cluster(Some("10.244.1.0/24,fd00:9::/64\n"), &[]).unwrap();
+        assert_eq!(on_bridge(&mut netlink, bridge), [] as [&str; 0]);
+        assert_eq!(has_rules(), [false, true, false, true]);
+        network.remove().unwrap();
+        fs::remove_dir_all(root).unwrap();
+    });
 }
 
 /// A fault: the kernel refuses a change of the table, and takes the next one.

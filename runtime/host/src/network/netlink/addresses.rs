@@ -3,14 +3,15 @@
 //! Each request replaces an existing entry of the same kind, so that it can be repeated.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 
 use super::{AF_INET, Netlink, attribute};
 
-// From linux/rtnetlink.h and linux/if_addr.h.
+// From linux/rtnetlink.h, linux/if_addr.h and linux/socket.h.
+const AF_INET6: u8 = 10;
 const RTM_NEWADDR: u16 = 20;
 const RTM_DELADDR: u16 = 21;
 const RTM_NEWROUTE: u16 = 24;
@@ -52,10 +53,19 @@ impl Netlink {
         self.change_with(RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE, &body)
     }
 
-    /// Removes an address from the link with `index`.
-    pub fn remove_address(&mut self, index: u32, address: Ipv4Addr, prefix: u8) -> io::Result<()> {
+    /// Removes an address of either family from the link with `index`.
+    pub fn remove_address(&mut self, index: u32, address: impl Into<IpAddr>, prefix: u8) -> io::Result<()> {
         let mut body = address_header(index, prefix);
-        body.extend(attribute(IFA_LOCAL, &address.octets()));
+        let octets = match address.into() {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => {
+                body[0] = AF_INET6;
+                address.octets().to_vec()
+            }
+        };
+        body.extend(attribute(IFA_LOCAL, &octets));
+        // Without this, the kernel removes the first IPv4 address that is the same, whatever its prefix is.
+        body.extend(attribute(IFA_ADDRESS, &octets));
         self.change_with(RTM_DELADDR, 0, &body)
     }
 
@@ -116,6 +126,10 @@ mod tests {
             assert_eq!(defaults(&mut netlink), 2);
             netlink.remove_default_route(index, gateway, 1024).unwrap();
             assert_eq!(defaults(&mut netlink), 1);
+            // Of two prefixes of one address, the named one goes, although it is not the first.
+            netlink.replace_address(index, address, 23, None).unwrap();
+            netlink.remove_address(index, address, 23).unwrap();
+            assert_eq!(netlink.addresses().unwrap(), [(index, address, 24)]);
             netlink.remove_address(index, address, 24).unwrap();
             assert_eq!(netlink.addresses().unwrap(), []);
             netlink.replace_address(index, address, 24, Some(Duration::from_secs(1))).unwrap();
