@@ -1,6 +1,8 @@
 //! Deaths of an agent by its own fault, while it handles an object.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -10,13 +12,27 @@ use crate::device::Device;
 
 /// Waits until the agent's marks name an object that a task handles, and then makes the agent die.
 pub fn die_while_a_task_handles(device: &mut Device, kill: fn(Pid)) {
+    die_when(device, kill, |_, of_tasks| of_tasks.chunks(16).any(|mark| mark[..8] != [0; 8]));
+}
+
+/// Waits until the agent's marks name this file as the one that the loop reads, and then makes the agent die. Reading must
+/// take so long that this is seen.
+pub fn die_while_the_loop_reads(device: &mut Device, file: &Path, kill: fn(Pid)) {
+    let mut hasher = DefaultHasher::new();
+    file.hash(&mut hasher);
+    let object = hasher.finish().to_ne_bytes();
+    die_when(device, kill, |of_loop, _| of_loop[..8] == object);
+}
+
+/// Waits until the marks of the loop and of tasks are such ones, and then makes the agent die.
+fn die_when(device: &mut Device, kill: fn(Pid), are_awaited: impl Fn(&[u8], &[u8]) -> bool) {
     let marks = device.path("run/nodlet/handling");
     let pid = device.agent_pid().to_ne_bytes();
     // The head has the agent's process. Behind it and the mark of the loop are the marks of tasks, each of which is free
     // if its first half is zero.
     let is_marked = || {
         let page = fs::read(&marks).unwrap_or_default();
-        page.len() > 32 && page[8..12] == pid && page[32..].chunks(16).any(|mark| mark[..8] != [0; 8])
+        page.len() > 32 && page[8..12] == pid && are_awaited(&page[16..32], &page[32..])
     };
     let until = Instant::now() + Duration::from_secs(30);
     let agent = Pid::from_raw(device.agent_pid().cast_signed());

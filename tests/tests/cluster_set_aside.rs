@@ -1,7 +1,10 @@
-//! Pods of a cluster that an agent dies of are set aside, as those from files are (`set_aside.rs`).
+//! Pods and volumes of a cluster that an agent dies of are set aside, as those from files are (`set_aside.rs`).
 
-use nodlet_tests::deaths::{die_while_a_task_handles, fault};
-use nodlet_tests::{ClusterNode, ControlPlane, manifest};
+use std::fs;
+use std::path::Path;
+
+use nodlet_tests::deaths::{die_while_a_task_handles, die_while_the_loop_reads, fault};
+use nodlet_tests::{ClusterNode, ControlPlane, Device, manifest};
 
 #[test]
 fn a_pod_of_a_cluster_is_set_aside_and_the_cluster_learns_why() {
@@ -16,10 +19,111 @@ fn a_pod_of_a_cluster_is_set_aside_and_the_cluster_learns_why() {
         die_while_a_task_handles(&mut node.device, fault);
         node.device.launch_agent();
     }
-    let events = "get events --field-selector involvedObject.name=bad -o jsonpath={.items[*].message}";
-    plane.wait_for(events, |messages| messages.contains("is set aside: the agent died 2 times"));
+    let events =
+        plane.wait_for(&events("bad"), |events| events.contains("is set aside: the agent died 2 times"));
+    assert!(events.contains("FailedCreatePodSandBox"), "{events}");
     assert_eq!(plane.line("get pod bad -o jsonpath={.status.phase}").ok(), "Pending");
     assert!(node.device.pod("web").is_ready());
     node.device.nodlet(["restart", "bad"]).ok();
     plane.wait_for("get pod bad --no-headers", |pod| pod.contains("1/1"));
+}
+
+/// The command for the reasons and the messages of a pod's events.
+fn events(name: &str) -> String {
+    format!(
+        "get events --field-selector involvedObject.name={name} -o jsonpath={{.items[*]['reason','message']}}"
+    )
+}
+
+/// So many values that it takes a while to read them.
+fn many_values() -> String {
+    let values: Vec<String> = (0..20_000).map(|number| format!("v{number}")).collect();
+    values.join(", ")
+}
+
+/// Lets the agent die twice while it reads a file, and starts it again.
+fn die_twice_while_reading(device: &mut Device, file: &Path) {
+    for _ in 0..2 {
+        device.launch_agent();
+        die_while_the_loop_reads(device, file, fault);
+    }
+    device.launch_agent();
+}
+
+#[test]
+fn a_pod_of_a_cluster_whose_manifest_the_agent_dies_of_waits_with_an_event() {
+    let plane = ControlPlane::start();
+    let mut node = ClusterNode::join(&plane, "board-1");
+    node.device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    node.device.pod("web").wait_ready();
+    node.device.stop_agent();
+    let terms =
+        format!("[{{matchExpressions: [{{key: site, operator: NotIn, values: [{}]}}]}}]", many_values());
+    let spec = format!(
+        "nodeName: board-1\nautomountServiceAccountToken: false\naffinity: {{nodeAffinity: \
+         {{requiredDuringSchedulingIgnoredDuringExecution: {{nodeSelectorTerms: {terms}}}}}}}"
+    );
+    let app = manifest::container("app", "sleep", "imagePullPolicy: IfNotPresent");
+    plane.create(&manifest::pod_of("large", &[app], &spec));
+    let file = node.device.path("var/lib/nodlet/cluster/default_large.json");
+    die_twice_while_reading(&mut node.device, &file);
+    let all = plane.wait_for(&events("large"), |events| events.contains("set aside"));
+    let why = "its manifest is set aside: the agent died 2 times";
+    assert!(all.contains("SetAside") && all.contains(why), "{all}");
+    // Its controller would replace a rejected pod at once.
+    assert_eq!(plane.line("get pod large -o jsonpath={.status.phase}").ok(), "Pending");
+    assert!(node.device.pod("web").is_ready());
+    node.device.cut_power();
+    node.device.start_agent();
+    plane.wait_for("get pod large --no-headers", |pod| pod.contains("1/1"));
+}
+
+#[test]
+fn a_volume_of_a_cluster_is_set_aside_and_an_event_of_its_pod_names_it() {
+    let plane = ControlPlane::start();
+    let mut node = ClusterNode::join(&plane, "board-1");
+    let directory = node.device.path("data");
+    fs::create_dir_all(&directory).expect("a directory");
+    let volume = format!(
+        "{{key: site, operator: NotIn, values: [{}]}}, {{key: kubernetes.io/hostname, operator: In, values: [board-1]}}",
+        many_values()
+    );
+    plane.create(&format!(
+        "
+apiVersion: v1
+kind: PersistentVolume
+metadata: {{name: disk}}
+spec:
+  capacity: {{storage: 1Gi}}
+  accessModes: [ReadWriteOnce]
+  storageClassName: ''
+  local: {{path: {}}}
+  nodeAffinity: {{required: {{nodeSelectorTerms: [{{matchExpressions: [{volume}]}}]}}}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: data}}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: ''
+  resources: {{requests: {{storage: 1Gi}}}}
+",
+        directory.display()
+    ));
+    plane.wait_for("get pvc data --no-headers", |claim| claim.contains("Bound"));
+    node.device.stop_agent();
+    let app = manifest::container("app", "sleep", "imagePullPolicy: IfNotPresent");
+    let spec = "nodeName: board-1\nautomountServiceAccountToken: false\n\
+                volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]";
+    plane.apply(&manifest::pod_of("one", &[app], spec));
+    let file = node.device.path("var/lib/nodlet/cluster/persistentvolume__disk.json");
+    die_twice_while_reading(&mut node.device, &file);
+    let all = plane.wait_for(&events("one"), |events| events.contains("set aside"));
+    let why = "PersistentVolume \"disk\" is set aside: the agent died 2 times";
+    assert!(all.contains("SetAside") && all.contains(why), "{all}");
+    assert_eq!(plane.line("get pod one -o jsonpath={.status.phase}").ok(), "Pending");
+    // A board that boots reads it again.
+    node.device.cut_power();
+    node.device.start_agent();
+    plane.wait_for("get pod one --no-headers", |pod| pod.contains("1/1"));
 }

@@ -15,7 +15,7 @@ pub use copy::{
     token_renewal, token_request, token_secret,
 };
 pub use status::{
-    Retirement, ended, final_deletion, first_deletion, is_held_back, is_sent_before, rejection,
+    NotRun, Retirement, ended, final_deletion, first_deletion, is_held_back, is_sent_before, rejection,
     rejection_event, retirement, runs_again, status_patch,
 };
 

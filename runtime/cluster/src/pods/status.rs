@@ -110,8 +110,27 @@ fn scheduled_at(mut new: Value, known: &Value) -> Value {
     new
 }
 
-/// The reason of a pod that this node does not run because of its spec.
+/// The reason of a pod that this node does not run because of its spec, and of the event about it.
 const UNSUPPORTED: &str = "PodSpecNotSupported";
+
+/// Why this node does not run a pod as it is in the cluster, which an event reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotRun {
+    /// This node does not support the spec of the pod.
+    Unsupported,
+    /// The agent died of the pod or of one of its volumes. Nothing is wrong with the spec.
+    SetAside,
+}
+
+impl NotRun {
+    /// The reason of the event.
+    fn reason(self) -> &'static str {
+        match self {
+            NotRun::Unsupported => UNSUPPORTED,
+            NotRun::SetAside => "SetAside",
+        }
+    }
+}
 
 /// The patch that rejects a pod, in a kubelet's form; or that shows why it is rejected later (`is_held`).
 pub fn rejection(uid: &Value, message: &str, is_held: bool) -> Value {
@@ -160,8 +179,14 @@ pub fn first_deletion(uid: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": { "uid": uid } })
 }
 
-/// The event about a rejected pod.
-pub fn rejection_event(pod: &Value, node: &str, suffix: &str, message: &str, now: &str) -> Value {
+/// The event about a pod that this node does not run. `suffix` is the end of its name.
+pub fn rejection_event(
+    pod: &Value,
+    node: &str,
+    suffix: &str,
+    (why, message): (NotRun, &str),
+    now: &str,
+) -> Value {
     let metadata = &pod["metadata"];
     json!({
         "apiVersion": "v1",
@@ -175,7 +200,7 @@ pub fn rejection_event(pod: &Value, node: &str, suffix: &str, message: &str, now
             "namespace": metadata["namespace"], "name": metadata["name"], "uid": metadata["uid"],
         },
         "type": "Warning",
-        "reason": UNSUPPORTED,
+        "reason": why.reason(),
         "message": message.chars().take(1024).collect::<String>(),
         "source": { "component": "kubelet", "host": node },
         "firstTimestamp": now,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use nodlet_cluster::api::{Api, ApiError, JSON, STRATEGIC};
 use nodlet_cluster::followed::Known;
-use nodlet_cluster::pods::{self, Step};
+use nodlet_cluster::pods::{self, NotRun, Step};
 use nodlet_cluster::schedule::Seen;
 use nodlet_cluster::{gates, mirrors, node, rejections};
 use nodlet_core::spec::Uid;
@@ -236,7 +236,9 @@ impl Follower {
         };
         self.in_loop(move |engine| engine.change_ephemeral(request)).await;
         match answer.recv().await {
-            Ok(Err(status)) => self.send_warning(api, known, &self.suffix(), &status.message).await,
+            Ok(Err(status)) => {
+                self.send_warning(api, known, &self.suffix(), (NotRun::Unsupported, &status.message)).await
+            }
             Ok(Ok(_)) | Err(_) => Ok(()),
         }
     }
@@ -259,7 +261,10 @@ impl Follower {
         if !is_held {
             known.rejection = None;
         }
-        if was_shown { Ok(()) } else { self.send_warning(api, known, &self.suffix(), why).await }
+        if was_shown {
+            return Ok(());
+        }
+        self.send_warning(api, known, &self.suffix(), (NotRun::Unsupported, why)).await
     }
 
     /// The end of the name of an event, as of client-go's recorder: the time.
@@ -277,7 +282,8 @@ impl Follower {
         why: &str,
     ) -> Result<(), Failure> {
         log::error!("{}/{}: {why}", known.namespace, known.name);
-        self.send_warning(api, known, &format!("{:x}", handled.content), why).await
+        let suffix = format!("{:x}", handled.content);
+        self.send_warning(api, known, &suffix, (NotRun::SetAside, why)).await
     }
 
     /// Sends an event about a pod that this node does not run, unless there is one with this suffix.
@@ -286,7 +292,7 @@ impl Follower {
         api: &mut Api,
         known: &Known,
         suffix: &str,
-        why: &str,
+        why: (NotRun, &str),
     ) -> Result<(), Failure> {
         let now = self.now().to_string();
         let event = pods::rejection_event(&known.object, &self.credentials.node, suffix, why, &now);

@@ -90,7 +90,7 @@ fn decide(whole: &Value, damaged: &Value) {
         is_held_back(local);
         mirrors::shown(whole, known);
     }
-    rejection_event(damaged, "board", "1", "why", "now");
+    rejection_event(damaged, "board", "1", (NotRun::Unsupported, "why"), "now");
     let mut known = Known::new(whole.clone(), true);
     known.see(damaged.clone());
     known.record_status_response(damaged.clone());
