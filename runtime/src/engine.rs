@@ -160,7 +160,7 @@ pub struct Engine {
     inbox: Receiver<Message>,
     requests: Receiver<Request>,
     /// The API and its socket, until it is served. Clients that connect earlier wait.
-    unserved_api: Option<(api::Api, Async<UnixListener>)>,
+    unserved_api: Option<(api::Api, Option<Async<UnixListener>>)>,
     registry: Registry,
     manifest_reads: manifests::ManifestReads,
     image_use: ImageUse,
@@ -388,9 +388,19 @@ impl Engine {
             config.root.display(),
             self.shell.paths.api_socket().display()
         );
+        let paths = self.shell.paths.clone();
         self.shell.tasks.spawn(async move {
-            if let Err(error) = api::serve(api, listener).await {
-                log::error!("the API has ended: {error}");
+            let listener = match listener {
+                Some(listener) => Ok(listener),
+                None => root::listen_when_there_is_room(&paths).await,
+            };
+            match listener {
+                Ok(listener) => {
+                    if let Err(error) = api::serve(api, listener).await {
+                        log::error!("the API has ended: {error}");
+                    }
+                }
+                Err(error) => log::error!("no API: {}", nodlet_host::error::chain(&error)),
             }
         });
     }

@@ -143,9 +143,13 @@ fn objects_are_applied_and_pods_deleted_on_a_disk_that_stays_full() {
 
 #[test]
 fn a_pod_that_fills_a_disk_with_the_run_time_directory_is_evicted_alone_by_the_next_agent_too() {
-    // Without an inode, the next agent has no socket.
-    for (steps, kill) in [("fill /data/file", false), ("fill-inodes /data", false), ("fill /data/file", true)]
-    {
+    for (steps, kill) in [
+        ("fill /data/file", false),
+        ("fill-inodes /data", false),
+        ("fill /data/file", true),
+        // The next agent has no inode for its socket at first.
+        ("fill-inodes /data", true),
+    ] {
         let mut device = Device::new();
         device.run_on_a_disk_of(64, "mkfs.ext4", &["-m", "0", "-N", "2048"], "");
         device.run_beside_data();

@@ -4,6 +4,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use nodlet_host::paths::Paths;
+use nodlet_host::reserve::{Left, Reserve};
 use nodlet_rootfs::own_file;
 use nodlet_runtime::durable::{self, NoFault};
 
@@ -35,8 +37,16 @@ pub(crate) fn is_counted(root: &Path) -> bool {
     text.trim().parse::<u32>().is_ok_and(|count| count > 0)
 }
 
+/// Writes the count.
 pub(crate) fn write(root: &Path, count: u32) -> io::Result<()> {
-    durable::replace(&below(root, FILE), format!("{count}\n").as_bytes(), &NoFault, None)
+    replace(root, FILE, format!("{count}\n").as_bytes())
+}
+
+/// Makes `bytes` the durable content of a file below `root`, on a full disk too: what an agent does because of that
+/// disk must not be forgotten.
+pub(crate) fn replace(root: &Path, file: &str, bytes: &[u8]) -> io::Result<()> {
+    let reserve = Reserve::of(&Paths::new(root));
+    durable::replace(&below(root, file), bytes, &NoFault, Some((&reserve, Left::None)))
 }
 
 /// Resets the count of crash loops, so that the next boot is not into safe mode.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use nodlet_runtime::durable::{self, NoFault};
 
 use crate::boot::console::say;
-use crate::boot::crash_count::{below, read, remove, write};
+use crate::boot::crash_count::{below, read, remove, replace, write};
 use crate::boot::{config, safe_mode};
 
 /// The file that exists while the agent hangs.
@@ -131,7 +131,7 @@ pub(super) fn hang() -> u8 {
     if !is_kept() {
         return 0;
     }
-    report("note that the agent hangs", durable::replace(Path::new(HANG), b"", &NoFault, None))
+    report("note that the agent hangs", replace(Path::new("/"), HANG, b""))
 }
 
 /// Removes the record of a hang because the agent continues, or the board goes down in an orderly way. Runs

@@ -2,8 +2,9 @@
 //! nodlet, named by its SHA-256.
 //!
 //! Every file is written under a temporary name, synced and renamed, and then the directory is synced. So
-//! after a power cut at any moment the state is the old one or the new one, and names only complete files. A
-//! program is compared with its digest before it is executed.
+//! after a power cut at any moment the state is the old one or the new one, and names only complete files. The
+//! state is written on a full disk, too: the end of a trial must be recorded. A program is compared with its
+//! digest before it is executed.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -13,7 +14,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
+use nodlet_host::paths::Paths;
+use nodlet_host::reserve::{Left, Reserve, SLACK_PREFIX};
 use nodlet_rootfs::own_file;
+use nodlet_runtime::durable;
 use sha2::{Digest, Sha256};
 
 use super::state::State;
@@ -21,7 +25,7 @@ use super::state::State;
 /// The file name of the state.
 const STATE: &str = "state.json";
 
-/// The name or extension of a file that is being written.
+/// The name of a program that is being written.
 const NEW: &str = "new";
 
 /// The file whose lock is held for each change of the state, from the read to the write.
@@ -34,6 +38,7 @@ const STATE_BYTES: u64 = 256 * 1024;
 #[derive(Clone, Debug)]
 pub(super) struct Store {
     directory: PathBuf,
+    paths: Paths,
 }
 
 /// A lock of the updates. It ends with the process, including all copies made by forks.
@@ -41,20 +46,21 @@ pub(super) type Lock = Flock<File>;
 
 impl Store {
     pub(super) fn new(root: &Path) -> Store {
-        Store { directory: root.join("var/lib/nodlet/system") }
+        let paths = Paths::new(root);
+        Store { directory: paths.system(), paths }
     }
 
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Creates the directory.
+    /// Creates the directory, and the file of [`Store::changing`] while there is an inode for it.
     pub(super) fn create(&self) -> io::Result<()> {
-        if self.directory.is_dir() {
-            return Ok(());
+        if !self.directory.is_dir() {
+            fs::create_dir_all(&self.directory)?;
+            self.directory.parent().map_or(Ok(()), sync_directory)?;
         }
-        fs::create_dir_all(&self.directory)?;
-        self.directory.parent().map_or(Ok(()), sync_directory)
+        self.changing().map(drop)
     }
 
     /// Takes the lock if it becomes free within that time. The process that watches a trial has the lock
@@ -99,24 +105,15 @@ impl Store {
 
     /// Writes the state. If that fails, the previous state remains.
     pub(super) fn write(&self, state: &State) -> io::Result<()> {
-        let new = self.directory.join(STATE).with_extension(NEW);
-        step()?;
-        let mut file = own_file::open_with(&new, OpenOptions::new().write(true).create(true).mode(0o666))?;
-        file.set_len(0)?;
-        step()?;
-        file.write_all(&serde_json::to_vec(state)?)?;
-        step()?;
-        file.sync_all()?;
-        step()?;
-        fs::rename(&new, self.directory.join(STATE))?;
-        step()?;
-        sync_directory(&self.directory)
+        let text = serde_json::to_vec(state)?;
+        let reserve = Reserve::of(&self.paths);
+        durable::replace(&self.directory.join(STATE), &text, &Flash, Some((&reserve, Left::None)))
     }
 
     /// Creates an empty file for a program.
     pub(super) fn new_program(&self) -> io::Result<File> {
         let new = self.directory.join(NEW);
-        step()?;
+        create()?;
         let file = own_file::open_with(&new, OpenOptions::new().write(true).create(true).mode(0o700))?;
         file.set_len(0)?;
         Ok(file)
@@ -141,10 +138,10 @@ impl Store {
     pub(super) fn clean(&self, state: &State) {
         let Ok(entries) = fs::read_dir(&self.directory) else { return };
         for entry in entries.flatten() {
-            let name = entry.file_name();
-            if name.to_str().is_none_or(|name| ![STATE, CHANGES].contains(&name) && !state.needs(name))
-                && step().is_ok()
-            {
+            let is_needed = |name: &str| {
+                [STATE, CHANGES].contains(&name) || name.starts_with(SLACK_PREFIX) || state.needs(name)
+            };
+            if !entry.file_name().to_str().is_some_and(is_needed) && step().is_ok() {
                 let _ = fs::remove_file(entry.path());
             }
         }
@@ -185,14 +182,26 @@ impl std::error::Error for VerifyError {
     }
 }
 
-/// Called before each change of the flash; tests cut the power in it.
+/// Called before each change of the flash, and before a new file; tests cut the power and fill the flash in them.
 #[cfg(not(test))]
 fn step() -> io::Result<()> {
     Ok(())
 }
 
+#[cfg(not(test))]
+use step as create;
+
 #[cfg(test)]
-use super::power::step;
+use super::power::{create, step};
+
+/// The flash, whose every change is a [`step`].
+struct Flash;
+
+impl durable::Fault for Flash {
+    fn step(&self, kind: durable::Step, _: &Path) -> io::Result<()> {
+        if kind == durable::Step::Create { create() } else { step() }
+    }
+}
 
 /// Syncs the directory, which makes a rename durable.
 fn sync_directory(directory: &Path) -> io::Result<()> {

@@ -423,6 +423,9 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
+    use nodlet_host::paths::Paths;
+    use nodlet_host::reserve::Reserve;
+
     use super::super::power;
     use super::super::state::{Last, Program};
     use super::*;
@@ -580,6 +583,26 @@ mod tests {
         assert_eq!(board.start(), (Choice::Image, "image".into()));
         power::lasts(None);
         assert_eq!(board.start().1, "a");
+        let _ = std::fs::remove_dir_all(&board.directory);
+    }
+
+    #[test]
+    fn the_end_of_a_trial_is_recorded_on_a_full_disk() {
+        let board = Board::new("end-on-full");
+        let reserve = Reserve::of(&Paths::new(&board.directory));
+        board.install("a").expect("there is room");
+        while !reserve.replenish().expect("there is room") {}
+        power::fill(true);
+        board.install("b").expect_err("there is no room for a program");
+        assert_eq!(board.start().1, "a");
+        change(&board.store, |state| state.go_back("it hung")).expect("the reserve has room");
+        assert_eq!(board.start(), (Choice::Image, "image".into()));
+        power::fill(false);
+        board.store.clean(&board.store.read().expect("it is whole"));
+        assert!(reserve.replenish().is_ok(), "the names that make room for others stay");
+        let names = std::fs::read_dir(board.store.directory()).expect("it is there").flatten();
+        let slack = names.filter(|name| name.file_name().to_str().is_some_and(|name| name.starts_with('.')));
+        assert_eq!(slack.count(), 32);
         let _ = std::fs::remove_dir_all(&board.directory);
     }
 

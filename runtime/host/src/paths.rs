@@ -140,6 +140,11 @@ impl Paths {
         self.below("var/lib/nodlet/claims.json")
     }
 
+    /// The record of updates, and their programs.
+    pub fn system(&self) -> PathBuf {
+        self.below("var/lib/nodlet/system")
+    }
+
     /// The spare files for what must be written when the file system is full.
     pub fn reserve(&self) -> PathBuf {
         self.below("var/lib/nodlet/reserve")
@@ -147,7 +152,14 @@ impl Paths {
 
     /// The directories whose files may be written in spare files.
     pub(crate) fn reserve_targets(&self) -> Vec<PathBuf> {
-        vec![self.below("var/lib/nodlet"), self.records(), self.applied_manifests(), self.cluster_manifests()]
+        vec![
+            self.below("var/lib/nodlet"),
+            self.below("var/lib/nodlet/init"),
+            self.system(),
+            self.records(),
+            self.applied_manifests(),
+            self.cluster_manifests(),
+        ]
     }
 
     /// The files of a pod on disk: volumes and writable layers.

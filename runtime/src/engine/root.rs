@@ -108,10 +108,29 @@ fn make_directory(directory: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Opens the API's socket, in place of one that an earlier agent left.
-pub(super) fn listen(paths: &Paths) -> Result<Async<UnixListener>, EngineError> {
-    crate::api::listen(paths.root())
-        .map_err(|source| EngineError::Prepare { path: paths.api_socket(), source })
+/// Delay between two attempts to open the API's socket on a full disk.
+const UNTIL_ROOM: Duration = Duration::from_secs(1);
+
+/// Opens the API's socket, in place of one that an earlier agent left. Returns `None` if the disk has no inode for it:
+/// the agent must run to free one.
+pub(super) fn listen(paths: &Paths) -> Result<Option<Async<UnixListener>>, EngineError> {
+    match crate::api::listen(paths.root()) {
+        Err(error) if is_full(&error) => Ok(None),
+        listener => listener.map(Some),
+    }
+    .map_err(|source| EngineError::Prepare { path: paths.api_socket(), source })
+}
+
+/// Opens the API's socket as soon as the disk has an inode for it.
+pub(super) async fn listen_when_there_is_room(paths: &Paths) -> Result<Async<UnixListener>, EngineError> {
+    log::warn!("the disk is full: the API opens when {} can be made", paths.api_socket().display());
+    loop {
+        smol::Timer::after(UNTIL_ROOM).await;
+        if let Some(listener) = listen(paths)? {
+            log::info!("the API is on {}", paths.api_socket().display());
+            return Ok(listener);
+        }
+    }
 }
 
 /// The capacity of the machine, and of the file system that pods write to.

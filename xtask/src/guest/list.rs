@@ -79,7 +79,7 @@ pub(super) const WITH_APPARMOR: &[&str] = &["apparmor"];
 pub(super) const APPARMOR: &[&str] = &["apparmor", "libapparmor1", "libc6", "libgcc-s1", "libstdc++6"];
 
 /// Suites that make file systems with e2fsprogs and xfsprogs.
-pub(super) const WITH_DISKS: &[&str] = &["cores"];
+pub(super) const WITH_DISKS: &[&str] = &["cores", "full_disk"];
 
 /// e2fsprogs and xfsprogs, and the packages with the libraries of what tests run of them.
 pub(super) const DISK_TOOLS: &[&str] = &[
@@ -207,6 +207,13 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
         runs: &["cores --ignored --test-threads=1"],
         modules: &[BASE, &["ext4", "quota_v2", "xfs", "zram"]],
         when: When::InTurn,
+        ..PLAIN
+    },
+    Guest {
+        name: "disk",
+        what: "pods that fill the disk, with cgroup v2",
+        runs: &["full_disk --test-threads=1 --nocapture"],
+        modules: &[BASE, &["ext4"]],
         ..PLAIN
     },
     Guest {
