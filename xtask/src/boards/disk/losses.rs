@@ -22,6 +22,9 @@ use crate::{cross, targets};
 const SPAM: usize = 1_500_000;
 const LINE: usize = 100;
 
+/// The host key that the board made at its first boot; the name of the file with its digest.
+const FIRST_KEY: &str = "first-key";
+
 /// The state of the data partition after a power cut during its creation, in use, and during a factory reset.
 const REASONS: [&str; 3] = ["Created", "Ready", "Reset"];
 
@@ -65,7 +68,7 @@ pub(in super::super) fn try_out(
 fn check(profile: &Profile, tried: &Tried<'_>, record: &Record, cut: &nodlet_tests::honest::Cut) -> Outcome {
     let (mut board, _) = tried.boot_as("", &[], &REASONS, false)?;
     for (thing, allowed) in record.allowed(cut) {
-        let found = observe(profile, &mut board, thing)?;
+        let found = observe(profile, &mut board, tried.directory, thing)?;
         if !allowed.contains(&*found) {
             return Err(board.failed(&format!("{thing} is {found}, not one of {allowed:?}")));
         }
@@ -85,7 +88,9 @@ impl Session<'_> {
     fn run(&self) -> Outcome {
         let Session { profile, tried, medium } = self;
         let boot = |reasons: &[&str]| tried.boot_as(",discard=unmap", &[], reasons, false);
-        let (mut board, _monitor) = medium.during("pod/baked", "baked", || boot(&["Created"]))?;
+        let first = || medium.during("pod/baked", "baked", || boot(&["Created"]));
+        let (mut board, _monitor) = medium.during("key/", FIRST_KEY, first)?;
+        fs::write(tried.directory.join(FIRST_KEY), host_key(&board)?)?;
         let user = User::new(board.port, tried.key, tried.directory)?;
 
         for value in ["v1", "v2"] {
@@ -127,11 +132,12 @@ impl Session<'_> {
             Ok(update::runs(board, update::VERSION, "image").is_ok())
         })?;
 
-        medium.during("pod/web", ABSENT, || {
+        let reset = || {
             // The connection may end before the verb's answer.
             board.ssh("nodlet factory-reset", "")?;
             board.wait_until_down("rebooting")
-        })?;
+        };
+        medium.during("pod/web", ABSENT, || medium.during("key/", ABSENT, reset))?;
         boot(&["Reset"])?.0.turn_off()
     }
 
@@ -147,6 +153,12 @@ impl Session<'_> {
         })?;
         wait_for_log(board, name, &format!("{value}\n"))
     }
+}
+
+/// The digest of the board's SSH host key, which must stay: clients know it.
+fn host_key(board: &Board) -> Result<String, Failure> {
+    let digest = text(&board.ssh("busybox sha256sum </var/lib/nodlet/ssh/host_key", "")?.stdout);
+    if digest.is_empty() { Err(board.failed("the board has no SSH host key")) } else { Ok(digest) }
 }
 
 /// Runs a command that must succeed.
@@ -170,7 +182,7 @@ fn wait_for_end(board: &mut Board) -> Result<String, Failure> {
 }
 
 /// The present value of a thing; a text that no operation has as its value, if it is damaged.
-fn observe(profile: &Profile, board: &mut Board, thing: &str) -> Result<String, Failure> {
+fn observe(profile: &Profile, board: &mut Board, directory: &Path, thing: &str) -> Result<String, Failure> {
     let (kind, name) = thing.split_once('/').ok_or("a thing has a kind and a name")?;
     let pods = text(&board.ssh("nodlet get pods -o name", "")?.stdout);
     let has_pod = |name: &str| pods.lines().any(|line| line == format!("pod/{name}"));
@@ -189,6 +201,10 @@ fn observe(profile: &Profile, board: &mut Board, thing: &str) -> Result<String, 
         "name" => {
             let name = text(&board.ssh("cat /proc/sys/kernel/hostname", "")?.stdout).trim().to_owned();
             if name == default_name(profile) { absent() } else { Ok(name) }
+        }
+        "key" => {
+            let is_first = host_key(board)? == fs::read_to_string(directory.join(FIRST_KEY))?;
+            if is_first { Ok(FIRST_KEY.to_owned()) } else { absent() }
         }
         "push" => {
             board.wait_for("the record of an interrupted push to go", |board| {
