@@ -468,6 +468,17 @@ impl Device {
     pub fn cut_power(&mut self) {
         // The agent first, because it writes to the disk: it would record the end of the others.
         self.kill_agent();
+        self.lose_memory();
+    }
+
+    /// Ends the pods and the agent in order, and removes everything that no reboot keeps. The agent is not started again.
+    pub fn reboot(&mut self) {
+        self.nodlet(["down"]).ok();
+        assert_eq!(self.agent_ended(), 0);
+        self.lose_memory();
+    }
+
+    fn lose_memory(&mut self) {
         // Held open, the device stays while it is not mounted.
         let disk = self.disk.as_ref().map(|disk| {
             let device = mounted_device(&disk.path);

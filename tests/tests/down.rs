@@ -68,6 +68,50 @@ fn after_down_what_has_finished_stays_finished_and_the_rest_continues_its_counts
 }
 
 #[test]
+fn after_an_orderly_reboot_applied_pods_continue_their_ages_and_counts() {
+    let mut device = Device::start();
+    let (shared, _) = device.shared("marks");
+    let apply = |name: &str, steps: &str, policy: &str| {
+        let app = manifest::container("app", steps, "volumeMounts: [{name: marks, mountPath: /marks}]");
+        let volume = format!("{{name: marks, hostPath: {{path: {shared}}}}}");
+        let spec = format!("restartPolicy: {policy}\nvolumes: [{volume}]");
+        device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod_of(name, &[app], &spec)).ok();
+    };
+    apply("job", "print done", "Never");
+    apply("web", "fail-once /marks/web then print up then sleep", "Always");
+    apply("new", "print up then sleep", "Always");
+    device.pod("job").wait_phase("Succeeded");
+    device.pod("web").wait_log("app", "up");
+    device.pod("new").wait_log("app", "up");
+    device.pod("web").wait_ready();
+    device.pod("new").wait_ready();
+    let of = |device: &Device, name: &str| device.pod(name).object().expect("it exists");
+    let names = ["job", "web", "new"];
+    let before = names.map(|name| of(&device, name));
+    let restarts = |pod: &serde_json::Value| pod["status"]["containerStatuses"][0]["restartCount"].clone();
+    assert_eq!(before.each_ref().map(restarts), [0, 1, 0]);
+
+    device.reboot();
+    device.start_agent();
+    device.pod("web").wait_ready();
+    device.pod("new").wait_ready();
+    let now = names.map(|name| of(&device, name));
+    for (now, before) in now.iter().zip(&before) {
+        // AGE of `nodlet get` is the time since the pod was created.
+        for field in ["/metadata/creationTimestamp", "/metadata/uid", "/status/startTime"] {
+            assert_eq!(now.pointer(field), before.pointer(field), "{field}: {now}");
+            assert!(now.pointer(field).is_some(), "{field}: {now}");
+        }
+    }
+    assert_eq!(now.each_ref().map(restarts), [0, 2, 1]);
+    assert_eq!(now[0]["status"]["containerStatuses"], before[0]["status"]["containerStatuses"]);
+    for pod in &now[1..] {
+        let last = &pod["status"]["containerStatuses"][0]["lastState"]["terminated"];
+        assert!(last.is_object(), "{pod}");
+    }
+}
+
+#[test]
 fn a_container_that_ignores_term_is_killed_when_its_grace_is_over() {
     let device = Device::start();
     device.write_manifest(
