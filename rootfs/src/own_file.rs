@@ -2,7 +2,7 @@
 //! else in the place of such a file: a FIFO or a device blocks whoever opens it, and a link leads to a file of the
 //! machine. No function here blocks in `open`, follows a link at the end of a path, or opens anything but a regular file.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -42,6 +42,15 @@ fn irregular() -> io::Error {
 /// Whether an error of this module says that something is not a regular file.
 pub(crate) fn is_irregular(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidInput && error.raw_os_error().is_none()
+}
+
+/// What the file system knows about a file or a directory. A link at the end of the path is not followed.
+///
+/// # Errors
+/// There is neither.
+pub fn metadata(path: &Path) -> io::Result<Metadata> {
+    let found = std::fs::symlink_metadata(path)?;
+    if found.is_file() || found.is_dir() { Ok(found) } else { Err(irregular()) }
 }
 
 /// Reads a file.
@@ -108,6 +117,9 @@ mod tests {
         }
         symlink(&own, &link).expect("a link");
         write(&file, "").expect("it is new");
+        assert!(metadata(&own).is_ok_and(|found| found.is_dir()));
+        assert!(metadata(&file).is_ok_and(|found| found.is_file()));
+        assert!(metadata(&link).is_err_and(|error| is_irregular(&error)));
         for path in [&link, &file] {
             let error = make_directory(path).expect_err("it is not a directory").to_string();
             assert_eq!(error, format!("{}: it is not a directory: remove it", path.display()));

@@ -20,6 +20,7 @@ use nodlet_host::clock;
 use nodlet_host::paths::Paths;
 use nodlet_host::reserve::{Left, Reserve, SLACK_PREFIX};
 use nodlet_kube::manifest::is_node_name;
+use nodlet_rootfs::own_file;
 use nodlet_runtime::durable::{self, NoFault};
 
 use crate::agent::host_name;
@@ -163,7 +164,8 @@ fn is_in_use(credentials: &Path, now: Timestamp) -> bool {
         let usability = Usability::of(read.validity(), now.0.div_euclid(1_000_000_000));
         matches!(usability, Usability::Expired(_)).then_some(())
     };
-    credentials.exists() && fs::read_to_string(credentials).ok().and_then(expired).is_none()
+    let is_there = fs::symlink_metadata(credentials).is_ok();
+    is_there && own_file::read_to_string(credentials).ok().and_then(expired).is_none()
 }
 
 fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
@@ -230,6 +232,20 @@ fn replace(paths: &Paths, path: &Path, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn credentials_that_cannot_be_read_are_not_replaced_and_hold_up_nothing() {
+        let path = std::env::temp_dir().join(format!("nodlet-credentials-{}", std::process::id()));
+        assert!(!is_in_use(&path, Timestamp(0)));
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let of = path.clone();
+        std::thread::spawn(move || sender.send(is_in_use(&of, Timestamp(0))));
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(10)), Ok(true), "nobody writes to it");
+        fs::remove_file(&path).and_then(|()| std::os::unix::fs::symlink("/nowhere", &path)).expect("a link");
+        assert!(is_in_use(&path, Timestamp(0)));
+        fs::remove_file(&path).expect("it is there");
+    }
 
     #[test]
     fn a_board_leaves_also_if_an_earlier_attempt_stopped() {

@@ -5,7 +5,7 @@
 //! runs: when the agent replaces a record, the directory gets the time of that write anyway. Only at
 //! shutdown, [`stamp`] writes the time once.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -37,10 +37,11 @@ pub(in crate::init) fn begin(built: u64) {
     }
 }
 
-/// The latest of these times, all of which are past.
+/// The latest of these times, all of which are past. What a link leads to was not written by nodlet, and may be of any
+/// time.
 fn floor(built: Duration, files: &[&Path]) -> Duration {
     let modified = |path: &&Path| {
-        let modified = fs::metadata(path).and_then(|metadata| metadata.modified()).ok()?;
+        let modified = own_file::metadata(path).and_then(|metadata| metadata.modified()).ok()?;
         modified.duration_since(SystemTime::UNIX_EPOCH).ok()
     };
     files.iter().filter_map(modified).fold(built, Duration::max)
@@ -102,6 +103,8 @@ fn adjust(change: &mut libc::timex) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -149,6 +152,12 @@ mod tests {
         assert!(stamped + at(1) > before, "{stamped:?}");
         set(&stamp, 1_850_000_000);
         assert_eq!(floor(at(1_700_000_000), &[&stamp, &records]), at(1_850_000_000));
+        // The target of a link may have a time that is not past.
+        let (link, target) = (directory.join("link"), directory.join("target"));
+        fs::write(&target, "").unwrap();
+        set(&target, 2_000_000_000);
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        assert_eq!(floor(at(1_700_000_000), &[&stamp, &link]), at(1_850_000_000));
         // Replacing a record sets the directory's time.
         fs::write(records.join("new"), "").unwrap();
         fs::rename(records.join("new"), records.join("record")).unwrap();

@@ -8,7 +8,7 @@ use std::fs::File;
 
 use nodlet_rootfs::changes::BASE_MAX;
 use nodlet_rootfs::parcel::{Part, WantedImage};
-use nodlet_rootfs::{Digest, Image, Reference, Store};
+use nodlet_rootfs::{Digest, Image, Reference, Store, own_file};
 
 /// A base layer of this board. Its file is open, because the layer may be removed meanwhile.
 #[derive(Debug)]
@@ -23,10 +23,10 @@ impl Base {
     pub(super) fn find(store: &Store, images: &[Image], wanted: &WantedImage, part: &Part) -> Option<Base> {
         let size = |layer: &Digest| {
             let path = store.layer_path(layer)?;
-            std::fs::metadata(path).ok().map(|metadata| metadata.len()).filter(|length| *length <= BASE_MAX)
+            own_file::metadata(&path).ok().map(|metadata| metadata.len()).filter(|length| *length <= BASE_MAX)
         };
         let layer = choose(images, wanted, part, &size)?;
-        let file = nodlet_rootfs::own_file::open(&store.layer_path(&layer)?).ok()?;
+        let file = own_file::open(&store.layer_path(&layer)?).ok()?;
         let bytes = file.metadata().ok()?.len();
         Some(Base { layer, file, bytes })
     }

@@ -122,7 +122,7 @@ impl Spool {
                 if store.layer_path(&part.diff_id).is_some() || !seen.insert(part.diff_id) {
                     continue;
                 }
-                let from = fs::metadata(self.part(part)).map_or(0, |metadata| metadata.len());
+                let from = own_file::metadata(&self.part(part)).map_or(0, |metadata| metadata.len());
                 let base = Base::find(store, &here, image, part).filter(|_| bases < BASES_MAX);
                 bases += usize::from(base.is_some());
                 let made = base.as_ref().map_or(0, |base| self.made(part, base).0);
