@@ -32,6 +32,7 @@ use smol_hyper::rt::{FuturesIo, SmolTimer};
 
 use crate::ring::SharedRing;
 use crate::storage::Storage;
+use nodlet_host::watches::Watches;
 use nodlet_kube::kinds::Kind;
 use nodlet_registry::objects::Objects;
 pub(crate) use nodlet_registry::{
@@ -107,6 +108,8 @@ pub(crate) struct Api {
     pub storage: Storage,
     /// The name of the node.
     pub node_name: String,
+    /// The instance of inotify with which logs are followed.
+    pub watches: Watches,
     /// The latest observations and actions of the core.
     pub ring: Rc<SharedRing>,
     /// The places of the clients.

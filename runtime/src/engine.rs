@@ -83,6 +83,7 @@ use nodlet_host::cgroup::Cgroups;
 use nodlet_host::network::Network;
 use nodlet_host::paths::Paths;
 use nodlet_host::reserve::Reserve;
+use nodlet_host::watches::Watches;
 use nodlet_registry::objects::Objects;
 use nodlet_registry::{Events, NodeEvent, Registry, Wanted, excessive_reservations};
 
@@ -128,6 +129,8 @@ struct Shell {
     pulls: Pulls,
     /// With a fencing period.
     fences: Option<fencing::Fences>,
+    /// The instance of inotify of the agent.
+    watches: Watches,
     /// Whether changes of nodlet's nftables table are watched.
     watches_table: Cell<bool>,
 }
@@ -146,6 +149,7 @@ impl Shell {
             root: self.config.root.clone(),
             storage: self.stores.storage.clone(),
             node_name: self.config.node_name.clone(),
+            watches: self.watches.clone(),
             ring: ring.clone(),
             places: api::Places::new(clients),
         }
@@ -213,8 +217,10 @@ impl Engine {
         let sources = crate::sources::list(&paths);
         let directories = if config.down { &[][..] } else { &sources };
         let devices = (!config.down).then(|| paths.device_files());
+        let watches = Watches::default();
         let at_rest = Arc::new(AtRest::of(config.encryption_key_file.clone()));
-        let directories = ManifestDirectories::new(directories, &config.node_name, at_rest.clone());
+        let directories =
+            ManifestDirectories::new(directories, &config.node_name, at_rest.clone(), watches.clone());
         let directories = directories.with_device_files(devices);
         let (messages, inbox) = async_channel::bounded(MESSAGES);
         let (request_sender, requests) = async_channel::bounded(REQUESTS);
@@ -256,6 +262,7 @@ impl Engine {
             devices: devices::Devices::default(),
             cores: cores::Cores::default(),
             pulls: Pulls::default(),
+            watches,
             watches_table: Cell::new(false),
             config,
         });

@@ -14,13 +14,12 @@ mod directory;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
+use nix::sys::inotify::{AddWatchFlags, WatchDescriptor};
 use nodlet_core::sorted::{SortedMap, SortedSet};
 
 use crate::at_rest::AtRest;
@@ -30,6 +29,7 @@ pub(crate) use directory::Found;
 use directory::{Directory, FoundFile, Stamp, is_manifest_name, read};
 use nodlet_core::time::Instant;
 use nodlet_host::paths::Paths;
+use nodlet_host::watches::{Event, Watcher, Watches};
 use nodlet_registry::{Handled, MAX_BYTES, Owner, Size, SourceDirectory, Sources};
 
 /// Interval between reads of directories that cannot be watched.
@@ -70,8 +70,10 @@ pub(crate) fn owner_of(paths: &Paths, file: &Path) -> Option<Owner> {
 
 /// The manifest directories, and the state of their files at the last look.
 pub(crate) struct ManifestDirectories {
+    /// The agent's instance of inotify.
+    all_watches: Watches,
     /// `None` while the kernel provides no instance.
-    inotify: Option<Inotify>,
+    watcher: Option<Watcher>,
     /// Whether the last look could not watch or read something.
     blind: bool,
     /// Whether the failure to watch has been logged.
@@ -111,12 +113,18 @@ struct Look {
 impl ManifestDirectories {
     /// Creates the state for `sources`, which need not exist. The first look starts to watch them. Warnings about the
     /// objects of clients are not logged, since the clients have received them.
-    pub(crate) fn new(sources: &[SourceDirectory], node: &str, at_rest: Arc<AtRest>) -> ManifestDirectories {
+    pub(crate) fn new(
+        sources: &[SourceDirectory],
+        node: &str,
+        at_rest: Arc<AtRest>,
+        all_watches: Watches,
+    ) -> ManifestDirectories {
         let warned = sources.iter().find(|source| source.owner == Owner::Client);
         let directories =
             sources.iter().map(|source| Directory { path: source.path.clone(), files: SortedMap::new() });
         ManifestDirectories {
-            inotify: None,
+            all_watches,
+            watcher: None,
             blind: false,
             said_blind: false,
             watches: SortedMap::new(),
@@ -154,13 +162,9 @@ impl ManifestDirectories {
         self
     }
 
-    /// Returns a descriptor that is readable when something may have changed; `None` while there is no inotify
-    /// instance.
-    ///
-    /// # Errors
-    /// The process has too many open descriptors.
-    pub(crate) fn watch_descriptor(&self) -> io::Result<Option<OwnedFd>> {
-        self.inotify.as_ref().map(|inotify| inotify.as_fd().try_clone_to_owned()).transpose()
+    /// Waits until something may have changed; `None` while there is no instance of inotify.
+    pub(crate) fn changed(&self) -> Option<impl Future<Output = ()> + use<>> {
+        self.watcher.as_ref().map(Watcher::changed)
     }
 
     /// Whether changes may go unnoticed, because something could not be watched or read. The caller must look again
@@ -169,26 +173,14 @@ impl ManifestDirectories {
         self.blind
     }
 
-    /// Reads the events of inotify. Returns whether [`ManifestDirectories::look`] is needed.
+    /// Takes the events of inotify. Returns whether [`ManifestDirectories::look`] is needed.
     pub(crate) fn drain(&mut self) -> bool {
-        let mut changed = false;
-        let Some(inotify) = &self.inotify else { return true };
-        loop {
-            match inotify.read_events() {
-                Ok(events) => {
-                    changed |= events.iter().any(|event| {
-                        event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW)
-                            || self.concerns_us(event.wd, event.name.as_deref())
-                                && !self.is_being_written(event)
-                    });
-                }
-                Err(Errno::EAGAIN) => return changed,
-                Err(error) => {
-                    log::warn!("failed to read inotify events: {error}");
-                    return true;
-                }
-            }
-        }
+        let Some(watcher) = &self.watcher else { return true };
+        let news = watcher.take();
+        news.lost
+            || news.events.iter().any(|event| {
+                self.concerns_us(event.watch, event.name.as_deref()) && !self.is_being_written(event)
+            })
     }
 
     /// Whether an event is relevant. In a parent of a manifest directory, only the path to that directory is
@@ -211,12 +203,14 @@ impl ManifestDirectories {
 
     /// Whether an event reports a file that was created and is not closed yet. Such a file is incomplete, and is read
     /// when it is closed. Links, directories and hard links are complete from the start.
-    fn is_being_written(&self, event: &InotifyEvent) -> bool {
+    fn is_being_written(&self, event: &Event) -> bool {
         use std::os::unix::fs::MetadataExt;
-        if !event.mask.contains(AddWatchFlags::IN_CREATE) {
+        if !event.what.contains(AddWatchFlags::IN_CREATE) {
             return false;
         }
-        let (Some(directory), Some(name)) = (self.watches.get(&event.wd), &event.name) else { return false };
+        let (Some(directory), Some(name)) = (self.watches.get(&event.watch), &event.name) else {
+            return false;
+        };
         fs::symlink_metadata(directory.join(name))
             .is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)
     }
@@ -265,9 +259,8 @@ impl ManifestDirectories {
         }
         self.watches.retain(|watch, _| {
             let keep = look.kept.contains(watch);
-            if !keep && let Some(inotify) = &self.inotify {
-                // The kernel has already removed the watch of a removed directory.
-                let _ = inotify.rm_watch(*watch);
+            if !keep && let Some(watcher) = &self.watcher {
+                watcher.remove(*watch);
             }
             keep
         });
@@ -391,17 +384,17 @@ impl ManifestDirectories {
     }
 
     fn open(&mut self) {
-        if self.inotify.is_some() || self.directories.is_empty() {
+        if self.watcher.is_some() || self.directories.is_empty() {
             return;
         }
-        match Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC) {
-            Ok(inotify) => self.inotify = Some(inotify),
-            Err(error) => self.cannot_watch(error.desc()),
+        match self.all_watches.watcher() {
+            Ok(watcher) => self.watcher = Some(watcher),
+            Err(error) => self.cannot_watch(&error.to_string()),
         }
     }
 
     fn watch(&mut self, directory: &Path, kept: &mut SortedSet<WatchDescriptor>) -> bool {
-        let Some(inotify) = &self.inotify else { return directory.is_dir() };
+        let Some(watcher) = &self.watcher else { return directory.is_dir() };
         let what = AddWatchFlags::IN_CLOSE_WRITE
             | AddWatchFlags::IN_MOVED_TO
             | AddWatchFlags::IN_MOVED_FROM
@@ -411,7 +404,7 @@ impl ManifestDirectories {
             | AddWatchFlags::IN_DELETE_SELF
             | AddWatchFlags::IN_MOVE_SELF
             | AddWatchFlags::IN_ONLYDIR;
-        match inotify.add_watch(directory, what) {
+        match watcher.add(directory, what) {
             Ok(watch) => {
                 kept.insert(watch);
                 self.watches.insert(watch, directory.to_owned());

@@ -14,9 +14,8 @@ use std::time::Duration;
 use hyper::Response;
 use hyper::body::Bytes;
 use nix::fcntl::OFlag;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::inotify::AddWatchFlags;
 use serde_json::Value;
-use smol::Async;
 
 use super::body::{self, Body};
 use super::container;
@@ -25,6 +24,7 @@ use super::{Api, Query, Status};
 use crate::storage::Storage;
 use nodlet_core::time::Timestamp;
 use nodlet_host::log_files::{Directory, Place};
+use nodlet_host::watches::{Watcher, Watches};
 use nodlet_registry::objects::{Key, Objects};
 
 mod file;
@@ -193,7 +193,7 @@ struct Reader {
 /// The sources of notifications about new log output.
 struct Follow {
     /// `None` if the kernel refused a watch: then the file is read every [`LOOK_AGAIN`].
-    inotify: Option<Async<Inotify>>,
+    watcher: Option<Watcher>,
     objects: Rc<Objects>,
     key: Key,
     uid: String,
@@ -214,12 +214,12 @@ impl Reader {
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             Status::internal(format!("failed to {what} {}: {error}", path.display()))
         };
-        let (place, follows) = (path.clone(), options.follow);
+        let (place, follows) = (path.clone(), options.follow.then(|| api.watches.clone()));
         let opened = api.storage.read(move || {
             // The watch begins before the file is read, so that no change is missed.
             let directory = Place::of_log(&place).and_then(|place| place.open());
             let directory = directory.map_err(|error| ("watch", error))?;
-            let watch = follows.then(|| watch(&directory));
+            let watch = follows.map(|watches| watch(&watches, &directory));
             Ok((watch, open(&place).map_err(|error| ("open", error))?))
         });
         let (watch, file) = opened.await.map_err(|(what, error): (_, io::Error)| match error.kind() {
@@ -229,9 +229,9 @@ impl Reader {
             )),
             _ => failed(what, &error),
         })?;
-        let follow = match watch.map(|watch| watch.and_then(Async::new_nonblocking)) {
+        let follow = match watch {
             Some(watch) => {
-                let inotify = watch.inspect_err(|error| {
+                let watcher = watch.inspect_err(|error| {
                     ::log::warn!(
                         "failed to watch {}: {error} (see fs.inotify.max_user_instances and \
                          fs.inotify.max_user_watches); it is read every {} s for this client",
@@ -239,10 +239,10 @@ impl Reader {
                         LOOK_AGAIN.as_secs()
                     );
                 });
-                let inotify = inotify.ok();
+                let watcher = watcher.ok();
                 let object = api.objects.get(key).map(|object| parse(&object.json)).unwrap_or_default();
                 let uid = object["metadata"]["uid"].as_str().unwrap_or("").to_owned();
-                Some(Follow { inotify, objects: api.objects.clone(), key: key.clone(), uid, container, run })
+                Some(Follow { watcher, objects: api.objects.clone(), key: key.clone(), uid, container, run })
             }
             None => None,
         };
@@ -321,19 +321,13 @@ impl Reader {
     /// Whether files in the log's directory have changed since the last call.
     fn take_news(&mut self) -> bool {
         let Some(follow) = &self.follow else { return false };
-        let mut has_news = false;
-        let Some(inotify) = &follow.inotify else {
+        let Some(watcher) = &follow.watcher else {
             self.look = true;
             return false;
         };
-        // An error means that there are no events.
-        while let Ok(events) = inotify.get_ref().read_events()
-            && !events.is_empty()
-        {
-            has_news = true;
-            self.look |= events.iter().any(|event| event.mask != AddWatchFlags::IN_MODIFY);
-        }
-        has_news
+        let news = watcher.take();
+        self.look |= news.lost || news.events.iter().any(|event| event.what != AddWatchFlags::IN_MODIFY);
+        !news.is_empty()
     }
 
     /// At the end of a file, continues with the new file if the supervisor began one.
@@ -359,9 +353,8 @@ impl Reader {
         let Some(follow) = &self.follow else { return };
         let version = follow.objects.version();
         smol::future::or(follow.objects.changed_since(version), async {
-            match &follow.inotify {
-                // An error means that there are too many events, which also requires a check.
-                Some(inotify) => drop(inotify.readable().await),
+            match &follow.watcher {
+                Some(watcher) => watcher.changed().await,
                 None => drop(smol::Timer::after(LOOK_AGAIN).await),
             }
         })
@@ -370,15 +363,15 @@ impl Reader {
 }
 
 /// Watches a log directory by its open descriptor, so that no link can redirect the watch.
-fn watch(directory: &Directory) -> io::Result<Inotify> {
-    let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+fn watch(watches: &Watches, directory: &Directory) -> io::Result<Watcher> {
+    let watcher = watches.watcher()?;
     let changes = AddWatchFlags::IN_MODIFY
         | AddWatchFlags::IN_CREATE
         | AddWatchFlags::IN_MOVED_TO
         | AddWatchFlags::IN_MOVED_FROM
         | AddWatchFlags::IN_DELETE_SELF;
-    inotify.add_watch(&directory.path(), changes)?;
-    Ok(inotify)
+    watcher.add(&directory.path(), changes)?;
+    Ok(watcher)
 }
 
 /// Opens the file of a log, and nothing in its place: a pod that collects logs can replace the file, and the

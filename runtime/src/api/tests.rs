@@ -64,7 +64,9 @@ pub(super) fn with_api_on<T: Send + 'static>(
     let (requests, asked) = async_channel::bounded(8);
     let (node_name, ring) = ("board".to_owned(), Rc::default());
     let places = Places::new(CONNECTIONS);
-    let api = Api { objects, requests, root: root.0.clone(), storage, node_name, ring, places };
+    let watches = Watches::default();
+    let events = watches.clone().run();
+    let api = Api { objects, requests, root: root.0.clone(), storage, node_name, watches, ring, places };
     let socket = socket_path(&root.0);
     smol::block_on(async {
         let (done, said) = async_channel::bounded(1);
@@ -80,7 +82,11 @@ pub(super) fn with_api_on<T: Send + 'static>(
             }
             unreachable!("the API holds the sender")
         };
-        smol::future::or(client, smol::future::or(serve, engine)).await
+        let events = async {
+            events.await;
+            unreachable!("events are handed out for ever")
+        };
+        smol::future::or(smol::future::or(client, events), smol::future::or(serve, engine)).await
     })
 }
 

@@ -12,6 +12,7 @@ use nodlet_core::sorted::SortedSet;
 use nodlet_host::cgroup::{CgroupError, Cgroups, PodCgroup};
 use nodlet_host::error::chain;
 use nodlet_host::paths::Paths;
+use nodlet_host::watches::Watches;
 use nodlet_host::{log_files, volume};
 use nodlet_registry::Wanted;
 
@@ -165,10 +166,10 @@ impl std::error::Error for CleanupError {
 ///
 /// # Errors
 /// Processes may be left.
-pub(super) async fn kill(cgroup: &PodCgroup) -> Result<(), CleanupError> {
+pub(super) async fn kill(cgroup: &PodCgroup, watches: &Watches) -> Result<(), CleanupError> {
     let killed = cgroup.kill();
     let emptied = async {
-        cgroup.emptied().await;
+        cgroup.emptied(watches).await;
         true
     };
     let late = async {
@@ -186,9 +187,9 @@ pub(super) async fn kill(cgroup: &PodCgroup) -> Result<(), CleanupError> {
 ///
 /// # Errors
 /// Processes or cgroups are still there.
-pub(super) async fn remove_remains(cgroups: &Cgroups, wanted: &Wanted) -> Result<(), CleanupError> {
-    for cgroup in cgroups_of(cgroups, wanted)? {
-        kill(&cgroup).await?;
+pub(super) async fn remove_remains(shell: &Shell, wanted: &Wanted) -> Result<(), CleanupError> {
+    for cgroup in cgroups_of(&shell.machine.cgroups, wanted)? {
+        kill(&cgroup, &shell.watches).await?;
         cgroup.remove().map_err(CleanupError::Remove)?;
     }
     Ok(())
@@ -204,9 +205,9 @@ fn cgroups_of(cgroups: &Cgroups, wanted: &Wanted) -> Result<[PodCgroup; 2], Clea
 
 /// Kills the processes of a pod that the core does not know, and removes its cgroups. A failure is only logged: no pod
 /// begins in a cgroup with processes, and the removal of what is left of such a pod kills them again.
-pub(super) async fn empty(uid: &str, cgroups: &[PodCgroup]) {
+pub(super) async fn empty(shell: &Shell, uid: &str, cgroups: &[PodCgroup]) {
     for cgroup in cgroups {
-        let removed = match kill(cgroup).await {
+        let removed = match kill(cgroup, &shell.watches).await {
             Ok(()) => cgroup.remove().map_err(CleanupError::Remove),
             Err(error) => Err(error),
         };
@@ -218,13 +219,14 @@ pub(super) async fn empty(uid: &str, cgroups: &[PodCgroup]) {
 
 /// Kills the processes of a pod whose run-time files cannot be read, so that nothing is known of it, and removes its
 /// files.
-pub(super) async fn end_unreadable(known: &Cgroups, uid: &str, directory: &Path) {
+pub(super) async fn end_unreadable(shell: &Shell, uid: &str, directory: &Path) {
+    let known = &shell.machine.cgroups;
     let mut cgroups: Vec<PodCgroup> = known.known_supervisor(uid).into_iter().collect();
     match known.pods() {
         Ok(pods) => cgroups.extend(pods.into_iter().filter(|(of, _)| of == uid).map(|(_, cgroup)| cgroup)),
         Err(error) => log::error!("failed to look for the cgroups of {uid}: {}", chain(&error)),
     }
-    empty(uid, &cgroups).await;
+    empty(shell, uid, &cgroups).await;
     if let Err(error) = volume::tear_down(directory) {
         log::error!("failed to remove {}: {error}", directory.display());
     }

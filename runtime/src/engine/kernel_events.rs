@@ -1,6 +1,6 @@
 //! Reports events of the kernel to the loop: signals, changes of images, and changes of the clock. Each has a
-//! descriptor that a task polls. A watch that the kernel refuses is tried again. Events of manifest directories are
-//! handled in `engine/manifests.rs`.
+//! descriptor that a task polls. A watch that the kernel refuses is tried again. All watchers of files share one
+//! instance of inotify (`host/src/watches.rs`). Events of manifest directories are handled in `engine/manifests.rs`.
 
 use std::fs;
 use std::io;
@@ -8,10 +8,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::inotify::AddWatchFlags;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use nodlet_host::watches::{Watcher, Watches};
 use nodlet_rootfs::Store as Images;
 use smol::Async;
 
@@ -43,6 +44,7 @@ pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
         matches!(signals.read_signal(), Ok(Some(_))).then_some(Message::Terminate)
     })?;
 
+    shell.tasks.spawn(shell.watches.clone().run());
     if !shell.config.down {
         for path in shell.stores.images.watch_paths() {
             // Images and manifests that are baked in: what is here is trusted.
@@ -67,7 +69,7 @@ pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
 
 /// Reports to the loop that images were loaded, as soon as the kernel provides a watch.
 fn report_images(shell: &Rc<Shell>) {
-    let first = watch_images(&shell.stores.images).and_then(Async::new_nonblocking);
+    let first = watch_images(&shell.watches, &shell.stores.images);
     let (shell, executor) = (shell.clone(), shell.clone());
     executor.tasks.spawn(async move {
         let mut watched = first;
@@ -81,30 +83,28 @@ fn report_images(shell: &Rc<Shell>) {
                          for the end of their back-off"
                     );
                     smol::Timer::after(WATCH_AGAIN).await;
-                    let images = shell.stores.images.clone();
-                    let again = shell.stores.storage.run(move || watch_images(&images)).await;
-                    watched = again.and_then(Async::new_nonblocking);
+                    let (watches, images) = (shell.watches.clone(), shell.stores.images.clone());
+                    watched = shell.stores.storage.run(move || watch_images(&watches, &images)).await;
                     // Images that were loaded meanwhile were not reported.
                     let _ = shell.tasks.messages.send(Message::ImagesChanged).await;
                 }
             }
         };
-        while images.readable().await.is_ok() {
-            if images.get_ref().read_events().is_ok()
-                && shell.tasks.messages.send(Message::ImagesChanged).await.is_err()
-            {
+        loop {
+            images.changed().await;
+            if !images.take().is_empty() && shell.tasks.messages.send(Message::ImagesChanged).await.is_err() {
                 return;
             }
         }
     });
 }
 
-fn watch_images(images: &Images) -> io::Result<Inotify> {
-    let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+fn watch_images(watches: &Watches, images: &Images) -> io::Result<Watcher> {
+    let watcher = watches.watcher()?;
     for path in images.watch_paths() {
-        inotify.add_watch(&path, AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE)?;
+        watcher.add(&path, AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE)?;
     }
-    Ok(inotify)
+    Ok(watcher)
 }
 
 /// Waits until the clock is set, or shows `time` (seconds since 1970) on its own; `None` to wait only for the former.

@@ -8,15 +8,12 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::rc::Rc;
 
 use nodlet_core::facts::Observation;
 use nodlet_core::sorted::SortedSet;
 use nodlet_core::spec::Uid;
 use nodlet_registry::Owner;
-use smol::Async;
 
 use super::Engine;
 use crate::durable;
@@ -49,9 +46,7 @@ type Continuation = Box<dyn FnOnce(&mut Engine)>;
 pub(super) struct ManifestReads {
     /// `None` during a read: then the storage thread has them.
     directories: Option<Box<ManifestDirectories>>,
-    /// Readable when the kernel has inotify events of the manifest directories.
-    watch: Option<Rc<Async<OwnedFd>>>,
-    /// A task waits for `watch` to become readable.
+    /// A task waits for inotify events of the manifest directories.
     is_watched: bool,
     /// There are inotify events that no read has consumed.
     news: bool,
@@ -78,7 +73,6 @@ impl ManifestReads {
     pub(super) fn new(directories: ManifestDirectories) -> ManifestReads {
         ManifestReads {
             directories: Some(Box::new(directories)),
-            watch: None,
             is_watched: false,
             news: false,
             asked: false,
@@ -223,11 +217,8 @@ impl Engine {
         if directories.is_any_aside() {
             self.shell.tasks.later(SAVED_WITHIN, Engine::read_sources);
         }
-        let watched = self.wait_for_news(&directories);
-        if let Err(error) = &watched {
-            log::error!("failed to watch the manifest directories: {error}");
-        }
-        if watched.is_err() || directories.is_blind() {
+        self.wait_for_news(&directories);
+        if directories.is_blind() {
             self.read_again();
         }
         self.manifest_reads.directories = Some(directories);
@@ -252,28 +243,16 @@ impl Engine {
     }
 
     /// Starts a read at the next inotify event. Not called during a read, in which the storage thread takes the
-    /// events: the descriptor would be readable until then.
-    fn wait_for_news(&mut self, directories: &ManifestDirectories) -> std::io::Result<()> {
+    /// events.
+    fn wait_for_news(&mut self, directories: &ManifestDirectories) {
         if self.manifest_reads.is_watched {
-            return Ok(());
+            return;
         }
-        let watch = match &self.manifest_reads.watch {
-            Some(watch) => watch.clone(),
-            None => match directories.watch_descriptor()? {
-                Some(watch) => {
-                    self.manifest_reads.watch.insert(Rc::new(Async::new_nonblocking(watch)?)).clone()
-                }
-                None => return Ok(()),
-            },
-        };
+        let Some(changed) = directories.changed() else { return };
         self.manifest_reads.is_watched = true;
-        self.shell.tasks.then(async move { watch.readable().await }, |engine, waited| {
-            // After an error there is nothing to wait for.
-            if waited.is_ok() {
-                (engine.manifest_reads.is_watched, engine.manifest_reads.news) = (false, true);
-                engine.begin_read();
-            }
+        self.shell.tasks.then(changed, |engine, ()| {
+            (engine.manifest_reads.is_watched, engine.manifest_reads.news) = (false, true);
+            engine.begin_read();
         });
-        Ok(())
     }
 }

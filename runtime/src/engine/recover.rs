@@ -106,7 +106,7 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
             Err(LookError::Unreadable(message)) => {
                 log::error!("{}: {message}; killing its remaining processes", directory.display());
                 let uid = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                cleanup::end_unreadable(&shell.machine.cgroups, &uid, &directory).await;
+                cleanup::end_unreadable(shell, &uid, &directory).await;
                 // The status names runs that no longer exist.
                 if let Err(error) = fs::remove_file(shell.paths.status(&uid))
                     && error.kind() != io::ErrorKind::NotFound
@@ -120,7 +120,7 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
     let is_found = |uid: &str| found.iter().any(|pod: &FoundPod| *pod.wanted.pod.uid.0 == *uid);
     for uid in shell.machine.cgroups.supervised().map_err(EngineError::Cgroups)? {
         match shell.machine.cgroups.known_supervisor(&uid) {
-            Ok(cgroup) if !is_found(&uid) => cleanup::empty(&uid, &[cgroup]).await,
+            Ok(cgroup) if !is_found(&uid) => cleanup::empty(shell, &uid, &[cgroup]).await,
             Ok(_) => {}
             Err(error) => log::error!(
                 "failed to look for the supervisor of {uid}: {}",
@@ -130,7 +130,7 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
     }
     for (uid, cgroup) in shell.machine.cgroups.pods().map_err(EngineError::Cgroups)? {
         if !is_found(&uid) {
-            cleanup::empty(&uid, &[cgroup]).await;
+            cleanup::empty(shell, &uid, &[cgroup]).await;
         }
     }
     if let Err(error) = client::remove_free_locks(&shell.paths.locks(), None) {
@@ -226,7 +226,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         // The agent or the supervisor died while the sandbox was being made: remove the remains; the core begins
         // again.
         sandbox = None;
-        if let Err(error) = cleanup::remove_remains(&shell.machine.cgroups, &wanted).await {
+        if let Err(error) = cleanup::remove_remains(shell, &wanted).await {
             let why = nodlet_host::error::chain(&error);
             log::error!(
                 "failed to remove what is left of {uid}: {why}; it is removed again with the sandbox"

@@ -317,7 +317,7 @@ pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>
                     return;
                 }
                 report_loss(&shell, pod, &error);
-                let killed = cleanup::kill(&sandbox.cgroup).await;
+                let killed = cleanup::kill(&sandbox.cgroup, &shell.watches).await;
                 if let Err(error) = &killed {
                     log::error!("{}; they are killed again with the sandbox", chain(error));
                 }
@@ -417,7 +417,7 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
         }
         shell.execs.lost(pod);
     }
-    let killed = cleanup::remove_remains(&shell.machine.cgroups, &wanted).await;
+    let killed = cleanup::remove_remains(&shell, &wanted).await;
     killed.map_err(RemoveError::Processes)?;
     let layers = container_config::run_files::runs_directory(&shell.paths, &wanted.pod.uid.0);
     if let Err(error) = shell.stores.remove_tree(layers).await {

@@ -18,7 +18,7 @@ impl Sources {
         let row = |path| SourceDirectory { path, owner: Owner::File, hint: None };
         let list: Vec<SourceDirectory> = directories.into_iter().map(row).collect();
         Sources {
-            directories: ManifestDirectories::new(&list, node, Arc::new(AtRest::Plain)),
+            directories: ManifestDirectories::new(&list, node, Arc::new(AtRest::Plain), Watches::default()),
             list: nodlet_registry::Sources::new(list),
             handling: Handling::after(Suspects::default()),
         }
@@ -148,9 +148,12 @@ fn news(sources: &mut Sources) {
     loop {
         let left = deadline.saturating_duration_since(std::time::Instant::now());
         assert!(!left.is_zero(), "the kernel reported no change");
-        let inotify = sources.directories.inotify.as_ref().expect("it is watched").as_fd();
-        let mut poll = [nix::poll::PollFd::new(inotify, nix::poll::PollFlags::POLLIN)];
-        nix::poll::poll(&mut poll, left.as_millis() as u16).expect("poll");
+        let changed = sources.directories.changed().expect("it is watched");
+        let run = sources.directories.all_watches.clone().run();
+        let late = async {
+            smol::Timer::after(left).await;
+        };
+        smol::block_on(smol::future::or(changed, smol::future::or(run, late)));
         if sources.directories.drain() {
             sources.read(nodlet_host::clock::instant());
             return;

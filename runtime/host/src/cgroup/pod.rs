@@ -2,18 +2,18 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-use smol::{Async, Timer};
+use nix::sys::inotify::AddWatchFlags;
+use smol::Timer;
 
 use super::hierarchy::{Controller, ControllerHierarchy, Hierarchies};
 use super::limits::{ContainerLimits, Target};
 use super::{CgroupError, devices, quota, remove_everywhere, tree};
 use crate::launch::{CgroupPaths, DeviceNode};
+use crate::watches::Watches;
 use nodlet_core::spec::Pod;
 
 /// The cgroup of a pod.
@@ -90,21 +90,29 @@ impl PodCgroup {
     }
 
     /// Waits until no process of the pod is left.
-    pub async fn emptied(&self) {
+    pub async fn emptied(&self, watches: &Watches) {
         let directory = self.unified();
+        // v2 reports changes of its event files to inotify. (epoll would report them as EPOLLPRI, for which `Async`
+        // cannot wait.)
+        let events = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_DELETE_SELF;
+        let watcher = watches.watcher();
         loop {
             // Watch first and read then, so that no change is missed.
-            let watched = watch(&directory.join("cgroup.events"));
+            let watched =
+                watcher.as_ref().ok().filter(|own| own.add(&directory.join("cgroup.events"), events).is_ok());
             match tree::populated(&directory) {
                 Ok(false) => return,
                 Ok(true) => {}
                 Err(error) => log::error!("failed to {}", crate::error::chain(&error)),
             }
             match watched {
-                Ok(inotify) if inotify.readable().await.is_ok() => {}
-                // No inotify instance is left, or the cgroup was just removed. Looking again after a tenth of
-                // a second is late, but never looking would wait for the pod for ever.
-                Ok(_) | Err(_) => {
+                Some(watcher) => {
+                    watcher.changed().await;
+                    drop(watcher.take());
+                }
+                // The kernel provides no instance of inotify, or the cgroup was just removed. Looking again after a tenth
+                // of a second is late, but never looking would wait for the pod for ever.
+                None => {
                     Timer::after(Duration::from_millis(100)).await;
                 }
             }
@@ -120,15 +128,6 @@ impl PodCgroup {
 /// Whether a process may be in the v2 cgroup at `directory` or below it.
 pub(crate) fn may_have_processes(directory: &Path) -> bool {
     tree::populated(directory).unwrap_or(true)
-}
-
-/// A descriptor that is readable once `file` changes. (v2 reports changes of its event files to inotify;
-/// epoll would report them as EPOLLPRI, for which `Async` cannot wait.)
-fn watch(file: &Path) -> io::Result<Async<Inotify>> {
-    let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-    let events = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_DELETE_SELF;
-    inotify.add_watch(file, events)?;
-    Async::new_nonblocking(inotify)
 }
 
 /// The cgroup of one run of a container.

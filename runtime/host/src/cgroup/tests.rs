@@ -39,10 +39,20 @@ impl Drop for Scratch {
         let parent = self.0.parent.clone();
         let _ = tree::kill_all(&self.kernel().unified.join(&parent));
         let all = PodCgroup::new(&self.0.hierarchies, parent);
-        smol::block_on(all.emptied());
+        wait_until_empty(&all);
         self.0.remove_all().unwrap();
         fs::remove_dir_all(self.1.root()).unwrap();
     }
+}
+
+/// Waits until no process of the pod is left, as an agent does.
+fn wait_until_empty(cgroup: &PodCgroup) {
+    let watches = crate::watches::Watches::default();
+    let run = async {
+        watches.clone().run().await;
+        unreachable!("it runs for ever");
+    };
+    smol::block_on(smol::future::or(cgroup.emptied(&watches), run));
 }
 
 /// A pod with one container for each of `resources`.

@@ -9,12 +9,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::inotify::AddWatchFlags;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
 };
 use nodlet_core::facts::{PodIndex, PodObservation};
 use nodlet_core::spec::Pod;
+use nodlet_host::watches::Watcher;
 use nodlet_kube::manifest::DeviceSource;
 use nodlet_registry::{Wanted, requested_devices};
 use smol::Async;
@@ -45,19 +46,18 @@ pub(super) struct Watch {
     /// kernel sends it before the interface is found by its name.
     links: Async<OwnedFd>,
     watches_links: Cell<bool>,
-    /// `None` if the kernel refuses an instance: then the devices are looked up every [`LOOK_AGAIN`].
-    inotify: Option<Async<Inotify>>,
+    /// `None` if the kernel refuses an instance of inotify: then the devices are looked up every [`LOOK_AGAIN`].
+    files: Option<Watcher>,
 }
 
 impl Watch {
-    fn new() -> io::Result<Watch> {
+    fn new(shell: &Shell) -> io::Result<Watch> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let protocol = SockProtocol::NetlinkKObjectUEvent;
         let uevents = socket(AddressFamily::Netlink, SockType::Datagram, flags, protocol)?;
         bind(uevents.as_raw_fd(), &NetlinkAddr::new(0, 1))?;
         let links = socket(AddressFamily::Netlink, SockType::Datagram, flags, SockProtocol::NetlinkRoute)?;
-        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).map_err(io::Error::from);
-        let inotify = inotify.and_then(Async::new_nonblocking).inspect_err(|error| {
+        let files = shell.watches.watcher().inspect_err(|error| {
             log::warn!(
                 "failed to watch {DEV}: {error} (see fs.inotify.max_user_instances); devices are looked up every {} s \
                  while a pod requests one",
@@ -68,7 +68,7 @@ impl Watch {
             uevents: Async::new_nonblocking(uevents)?,
             links: Async::new_nonblocking(links)?,
             watches_links: Cell::new(false),
-            inotify: inotify.ok(),
+            files: files.ok(),
         })
     }
 
@@ -87,7 +87,6 @@ impl Watch {
     /// that do not exist are watched when their parent reports them.
     fn add_directories(&self, shell: &Shell) {
         let names = shell.devices.seen.borrow();
-        let inotify = self.inotify.as_ref();
         let files = shell.machine.devices.borrow();
         for definition in names.names().filter_map(|name| files.get(name)) {
             let path = match &definition.source {
@@ -107,7 +106,7 @@ impl Watch {
                     | AddWatchFlags::IN_MOVED_TO
                     | AddWatchFlags::IN_MOVED_FROM
                     | AddWatchFlags::IN_ONLYDIR;
-                if inotify.is_none_or(|inotify| inotify.get_ref().add_watch(directory, what).is_err()) {
+                if self.files.as_ref().is_none_or(|watcher| watcher.add(directory, what).is_err()) {
                     break;
                 }
             }
@@ -118,13 +117,11 @@ impl Watch {
     async fn changed(&self) -> io::Result<()> {
         let sockets = smol::future::or(self.uevents.readable(), self.links.readable());
         let files = async {
-            match &self.inotify {
-                Some(inotify) => inotify.readable().await,
-                None => {
-                    smol::Timer::after(LOOK_AGAIN).await;
-                    Ok(())
-                }
+            match &self.files {
+                Some(watcher) => watcher.changed().await,
+                None => drop(smol::Timer::after(LOOK_AGAIN).await),
             }
+            Ok(())
         };
         smol::future::or(sockets, files).await?;
         let mut message = [0; 2048];
@@ -135,7 +132,7 @@ impl Watch {
                 Ok(_) | Err(nix::Error::ENOBUFS)
             ) {}
         }
-        while self.inotify.as_ref().is_some_and(|inotify| inotify.get_ref().read_events().is_ok()) {}
+        drop(self.files.as_ref().map(Watcher::take));
         Ok(())
     }
 }
@@ -145,7 +142,7 @@ pub(in crate::engine) fn watch(shell: &Rc<Shell>) {
     if let Some(watch) = &*shell.devices.watch.borrow() {
         return watch.add_directories(shell);
     }
-    let watch = match Watch::new() {
+    let watch = match Watch::new(shell) {
         Ok(watch) => Rc::new(watch),
         Err(error) => {
             log::warn!("failed to watch devices: {error}; pods see a change of devices only when they start");

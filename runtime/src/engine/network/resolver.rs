@@ -13,11 +13,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+use nix::sys::inotify::{AddWatchFlags, WatchDescriptor};
 use nodlet_core::facts::Event;
 use nodlet_core::sorted::SortedMap;
+use nodlet_host::watches::{Event as FileEvent, Watcher, Watches};
 use nodlet_registry::Wanted;
-use smol::Async;
 
 use crate::pod_files::{self, NodeFiles};
 
@@ -39,43 +39,41 @@ pub(in crate::engine) fn follow(shell: &Rc<Shell>) {
         };
         let mut is_reported = false;
         loop {
-            let watched = file.clone();
-            let begun = shell.stores.storage.run(move || Watch::begin(&watched)).await;
-            let watched = match begun.and_then(Watch::awaited) {
+            let (watches, watched) = (shell.watches.clone(), file.clone());
+            match shell.stores.storage.run(move || Watch::begin(&watches, &watched)).await {
                 Ok(watch) => {
                     is_reported = false;
                     // After it is watched, so that no change falls between.
                     renew_resolv_confs(&shell).await;
-                    watch.changed().await
+                    watch.changed().await;
                 }
-                Err(error) => Err(error),
-            };
-            if let Err(error) = watched {
-                if !std::mem::replace(&mut is_reported, true) {
-                    let (file, wait) = (file.display(), RETRY.as_secs());
-                    log::warn!(
-                        "failed to watch {file}: {error} (see fs.inotify.max_user_instances and \
+                Err(error) => {
+                    if !std::mem::replace(&mut is_reported, true) {
+                        let (file, wait) = (file.display(), RETRY.as_secs());
+                        log::warn!(
+                            "failed to watch {file}: {error} (see fs.inotify.max_user_instances and \
                          fs.inotify.max_user_watches); until that is possible it is read every {wait} s"
-                    );
+                        );
+                    }
+                    renew_resolv_confs(&shell).await;
+                    smol::Timer::after(RETRY).await;
                 }
-                renew_resolv_confs(&shell).await;
-                smol::Timer::after(RETRY).await;
             }
         }
     });
 }
 
 /// A watch of the directories on the path to the machine's file.
-struct Watch<I = Async<Inotify>> {
-    inotify: I,
+struct Watch {
+    watcher: Watcher,
     /// The names to watch in each directory.
     names: SortedMap<WatchDescriptor, Vec<OsString>>,
 }
 
-impl Watch<Inotify> {
+impl Watch {
     /// Adds the watches. Runs on the storage thread, since it reads directories on flash.
-    fn begin(file: &Path) -> io::Result<Watch<Inotify>> {
-        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+    fn begin(watches: &Watches, file: &Path) -> io::Result<Watch> {
+        let watcher = watches.watcher()?;
         let what = AddWatchFlags::IN_CLOSE_WRITE
             | AddWatchFlags::IN_MOVED_TO
             | AddWatchFlags::IN_MOVED_FROM
@@ -87,7 +85,7 @@ impl Watch<Inotify> {
         let mut names: SortedMap<WatchDescriptor, Vec<OsString>> = SortedMap::new();
         for file in pod_files::resolv_conf_sources(file) {
             for (directory, name) in way(file) {
-                match inotify.add_watch(&directory, what) {
+                match watcher.add(&directory, what) {
                     Ok(watch) => names.entry(watch).or_default().push(name),
                     // Removed meanwhile: the watch of its parent reports a replacement.
                     Err(Errno::ENOENT | Errno::ENOTDIR) => {}
@@ -95,31 +93,21 @@ impl Watch<Inotify> {
                 }
             }
         }
-        Ok(Watch { inotify, names })
+        Ok(Watch { watcher, names })
     }
 
-    /// Registers the watch with the executor, on the loop's thread.
-    fn awaited(self) -> io::Result<Watch> {
-        Ok(Watch { inotify: Async::new_nonblocking(self.inotify)?, names: self.names })
-    }
-}
-
-impl Watch {
     /// Waits until something on the path has changed.
-    async fn changed(&self) -> io::Result<()> {
+    async fn changed(&self) {
         loop {
-            self.inotify.readable().await?;
-            let events = match self.inotify.get_ref().read_events() {
-                Ok(events) => events,
-                Err(nix::Error::EAGAIN) => continue,
-                Err(error) => return Err(error.into()),
+            self.watcher.changed().await;
+            let news = self.watcher.take();
+            // Without a name: the directory itself.
+            let matters = |event: &FileEvent| {
+                let names = self.names.get(&event.watch);
+                event.name.as_ref().is_none_or(|name| names.is_some_and(|names| names.contains(name)))
             };
-            // Without a name: the directory itself, or more news than the kernel keeps.
-            let matters = |watch: &WatchDescriptor, name: Option<&OsString>| {
-                name.is_none_or(|name| self.names.get(watch).is_some_and(|names| names.contains(name)))
-            };
-            if events.iter().any(|event| matters(&event.wd, event.name.as_ref())) {
-                return Ok(());
+            if news.lost || news.events.iter().any(matters) {
+                return;
             }
         }
     }

@@ -8,7 +8,7 @@ fn killing_a_pod_ends_every_process_and_the_empty_cgroup_is_reported() {
     let cgroup = scratch.0.pod(&pod("k", &["{}"])).unwrap();
     let leaf = cgroup.leaf("c0", 0, &ContainerLimits::none()).unwrap();
     assert!(!leaf.populated().unwrap());
-    smol::block_on(cgroup.emptied());
+    wait_until_empty(&cgroup);
     let mut child = spawn(&leaf, "setsid sleep 1000 & sleep 1000");
     let pid = child.id() as i32;
     until("the process is in its leaf", || leaf.contains(pid));
@@ -19,11 +19,11 @@ fn killing_a_pod_ends_every_process_and_the_empty_cgroup_is_reported() {
 
     leaf.freeze(true).unwrap();
     cgroup.kill().unwrap();
-    smol::block_on(cgroup.emptied());
+    wait_until_empty(&cgroup);
     assert!(!child.wait().unwrap().success());
     cgroup.remove().unwrap();
     // A removed cgroup counts as empty, and may be killed and removed again.
-    smol::block_on(cgroup.emptied());
+    wait_until_empty(&cgroup);
     leaf.kill().unwrap();
     leaf.kill_exec(1).unwrap();
     leaf.remove().unwrap();
@@ -56,7 +56,7 @@ fn a_frozen_cgroup_uses_no_cpu_time_and_resumes_when_thawed() {
     until("it goes on", || says("frozen 0") && used() > frozen);
     leaf.kill().unwrap();
     child.wait().unwrap();
-    smol::block_on(cgroup.emptied());
+    wait_until_empty(&cgroup);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn a_kernel_without_cgroup_kill_kills_by_signals() {
         fs::read_to_string(leaf.unified().join("cgroup.procs")).unwrap().lines().count() > 8
     });
     tree::kill_each(&leaf.unified()).unwrap();
-    smol::block_on(cgroup.emptied());
+    wait_until_empty(&cgroup);
     assert!(!child.wait().unwrap().success());
 }
 
@@ -107,7 +107,7 @@ fn a_tree_of_any_width_and_depth_is_killed_and_removed() {
     let mut children = [spawn_deep_below(&leaf.unified()), spawn_deep_below(&wide)];
     assert!(leaf.remove().is_err(), "processes are in it");
     tree::kill_each(&leaf.unified()).unwrap();
-    smol::block_on(cgroup.emptied());
+    wait_until_empty(&cgroup);
     for child in &mut children {
         assert!(!child.wait().unwrap().success());
     }
@@ -153,7 +153,7 @@ fn a_process_whose_first_thread_has_ended_is_killed_too() {
     until("it to die", || !leaf.populated().unwrap());
     let status = nix::sys::wait::waitpid(child, None).unwrap();
     assert!(matches!(status, nix::sys::wait::WaitStatus::Signaled(..)), "{status:?}");
-    smol::block_on(cgroup.emptied());
+    wait_until_empty(&cgroup);
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn an_exec_is_killed_alone() {
     assert!(container.try_wait().unwrap().is_none() && leaf.populated().unwrap());
     leaf.kill().unwrap();
     container.wait().unwrap();
-    smol::block_on(cgroup.emptied());
+    wait_until_empty(&cgroup);
     leaf.remove().unwrap();
     assert!(!exec.exists());
 }
@@ -190,7 +190,7 @@ fn oom_kills_are_counted_in_the_cgroup_of_the_container() {
     assert_eq!(leaf.oom_kills().unwrap(), 0);
     let mut child = spawn(&leaf, "exec dd if=/dev/zero of=/dev/null bs=64M count=1");
     child.wait().unwrap();
-    smol::block_on(cgroup.emptied());
+    wait_until_empty(&cgroup);
     // With `memory.oom.group`, v2 counts the process that it chose a second time.
     let as_one = matches!(scratch.kernel().hierarchy_of(Controller::Memory), ControllerHierarchy::V2);
     assert_eq!(leaf.oom_kills().unwrap(), if as_one { 2 } else { 1 });
