@@ -7,6 +7,7 @@
 
 mod indentation;
 mod input;
+mod messages;
 mod resolve;
 
 use std::borrow::Cow;
@@ -373,7 +374,7 @@ fn tag_name(tag: Option<&Tag>) -> Option<String> {
 }
 
 fn scan_error(error: &ScanError) -> YamlError {
-    YamlError { line: error.marker().line(), message: error.info().to_owned() }
+    YamlError { line: error.marker().line(), message: messages::explained(error.info()).to_owned() }
 }
 
 #[cfg(test)]

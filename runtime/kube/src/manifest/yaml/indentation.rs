@@ -1,18 +1,29 @@
 //! Indents lines that YAML 1.2 wants indented, and Kubernetes' reader does not.
 //!
-//! Within `[…]`, `{…}` and quotes, the reader of Kubernetes ignores the indentation of a line; the parser requires that
-//! of the enclosing block. Spaces in front of such a line do not change the value, so that they are inserted where
-//! the parser reports their absence.
+//! Within `[…]`, `{…}` and quotes, the reader of Kubernetes ignores the indentation of a line, also by tabs; the parser
+//! requires that of the enclosing block. Spaces in front of such a line do not change the value, so that they are inserted
+//! where the parser reports their absence.
 //!
 //! In double quotes, Kubernetes also reads `\'` as a single quote, which YAML 1.2 does not: the backslash is removed.
 
-use saphyr_parser::{Marker, ScanError};
+use std::cell::Cell;
+use std::rc::Rc;
+
+use saphyr_parser::{Marker, Parser, ScanError};
+
+use super::input::Text;
 
 /// Spaces that are inserted in front of a line at once; they are inserted again until they suffice.
 const SPACES: &str = "                                ";
 
 /// The parser's error at a tab in the indentation of a line within quotes, which Kubernetes accepts.
 const TAB_IN_QUOTES: &str = "tab cannot be used as indentation";
+
+/// The parser's error at a tab in the indentation of a line, which Kubernetes accepts in brackets.
+const TAB_IN_BLOCK: &str = "tabs disallowed within this context (block indentation)";
+
+/// The parser's error at a bracket that closes nothing.
+const NOT_IN_BRACKETS: &str = "misplaced bracket";
 
 /// The parser's error for a scalar in double quotes with an escape that YAML 1.2 does not have.
 const UNKNOWN_ESCAPE: &str = "while parsing a quoted scalar, found unknown escape character";
@@ -33,7 +44,10 @@ impl Budget {
     /// `None` if it reports something else, or the budget is spent.
     pub(super) fn indent(&mut self, text: &str, error: &ScanError) -> Option<String> {
         let quoted = match error.info() {
-            "invalid indentation" | "invalid indentation in flow construct" | TAB_IN_QUOTES => false,
+            "invalid indentation"
+            | "invalid indentation in flow construct"
+            | TAB_IN_QUOTES
+            | TAB_IN_BLOCK => false,
             "invalid indentation in quoted scalar" | UNKNOWN_ESCAPE => true,
             _ => return None,
         };
@@ -45,6 +59,13 @@ impl Budget {
         let at = offset(text, error.marker())?;
         if error.info() == UNKNOWN_ESCAPE {
             return without_escaped_quotes(text, at);
+        }
+        if error.info() == TAB_IN_BLOCK {
+            let before = &text[..text[..at].rfind('\n').map_or(0, |end| end + 1)];
+            self.0 = self.0.checked_sub(before.len())?;
+            if !ends_in_brackets(before) {
+                return None;
+            }
         }
         let lines = if quoted { at..at + quoted_length(&text[at..])? } else { at..at + 1 };
         let mut result = String::with_capacity(text.len() + 1024);
@@ -61,6 +82,20 @@ impl Budget {
         }
         (result.len() > text.len()).then_some(result)
     }
+}
+
+/// Whether a text ends within brackets, so that another one is not misplaced there.
+fn ends_in_brackets(text: &str) -> bool {
+    let text = format!("{text}]");
+    let marks = Rc::new(Cell::new(0));
+    let mut parser = Parser::new(Text::new(&text, &marks));
+    while let Some(event) = parser.next_event() {
+        if let Err(error) = event {
+            return error.info() != NOT_IN_BRACKETS;
+        }
+        marks.set(0);
+    }
+    true
 }
 
 /// The text without the backslashes of `\'` in the scalar in double quotes at an offset; `None` if it has none.

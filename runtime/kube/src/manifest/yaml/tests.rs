@@ -229,6 +229,38 @@ fn invalid_yaml_is_rejected_with_its_line_number() {
 }
 
 #[test]
+fn frequent_errors_have_messages_that_say_what_is_right() {
+    for (text, line, message) in [
+        ("a: {b: 1}\nc: 2]\n]\n", 3, "this bracket closes nothing"),
+        ("{a: 1}\nb: 2\n", 2, "begin another document with ---"),
+        ("a: 1\nb\nc: 2\n", 3, "neither `key: value` nor"),
+        ("a:\n|\n b\n", 4, "also the | or > of a block of text"),
+        ("a: |\n    \n  b\n", 3, "remove the spaces of the empty line"),
+        ("a: !b,c d\n", 1, "put a text that begins with ! in quotes"),
+        ("a:\n  b: 1\n\tc: 2\n", 2, "use spaces"),
+        ("a:\n\tb: 1\n", 2, "use spaces"),
+        ("a: \"b\" c\n", 1, "put all of the text in the quotes"),
+        ("a:\n    b: 1\n  c: 2\n", 3, "indent all keys of a mapping alike"),
+        ("a: b\n # c\n d\n", 3, "indent all keys of a mapping alike"),
+    ] {
+        let (found, said) = refused(text);
+        assert!(said.contains(message) && found == line, "{text:?}: {found}: {said}");
+    }
+}
+
+#[test]
+fn tabs_indent_lines_in_brackets_and_no_others() {
+    let text = "a: [\n\tb,\n\t{\n\t\t\"c\": 1,\n\t\td: \"2\"\n\t}\n]\ne: x\n";
+    assert_eq!(one(text), json!({ "a": ["b", { "c": 1, "d": "2" }], "e": "x" }));
+    for text in ["a: [b]\nc:\n\td: 1\n", "a: '['\nb:\n\tc: 1\n", "# [\na:\n\tb: 1\n"] {
+        assert_eq!(refused(text).0, 3, "{text}: {}", refused(text).1);
+    }
+    // Each such line is read again, and the sum is bounded.
+    let many = "- [\n\tb ]\n".repeat(3000);
+    assert!(refused(&many).1.contains("use spaces"));
+}
+
+#[test]
 fn hostile_documents_are_rejected_in_bounded_time_and_memory() {
     let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..12 {
