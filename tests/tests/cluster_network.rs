@@ -188,7 +188,7 @@ fn pods_before_and_after_a_change_of_the_range_reach_and_are_reached() {
 fn pods_before_and_after_another_pod_cidr_of_an_agent_reach_each_other_and_are_reached() {
     let mut device = nodlet_tests::Device::new();
     let network = device.own_network();
-    device.agent_arguments(["--pod-cidr", "10.77.0.0/24"]);
+    device.agent_arguments(["--pod-cidr", "10.77.0.0/24,fd00:77::/64"]);
     device.start_agent();
     device.load_image(nodlet_tests::demo_archive());
     let served = |name: &str, port: u16| {
@@ -202,34 +202,62 @@ fn pods_before_and_after_another_pod_cidr_of_an_agent_reach_each_other_and_are_r
             "",
         )
     };
+    // The pod's addresses, as they are written before a port.
+    let both = |pod: &TestPod<'_>| {
+        let ips = pod.status()["podIPs"].clone();
+        [0, 1].map(|place| match ips[place]["ip"].as_str() {
+            Some(ipv6) if ipv6.contains(':') => format!("[{ipv6}]"),
+            ipv4 => ipv4.expect("the pod has two addresses").to_owned(),
+        })
+    };
+    // Before Linux 6.17, the kernel forwards IPv6 packets with this setting alone.
+    network.call(|| std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").expect("a setting"));
     device.write_manifest("before.yaml", &served("before", 8081));
     device.pod("before").wait_ready();
     device.kill_agent();
-    device.agent_arguments(["--pod-cidr", "10.78.0.0/24"]);
+    device.agent_arguments(["--pod-cidr", "10.78.0.0/24,fd00:78::/64"]);
     device.start_agent();
     device.write_manifest("after.yaml", &served("after", 8082));
     let (before, after) = (device.pod("before"), device.pod("after"));
     after.wait_ready();
-    assert!(before.ip().starts_with("10.77.0.") && after.ip().starts_with("10.78.0."));
+    let (of_before, of_after) = (both(&before), both(&after));
+    assert!(of_before[0].starts_with("10.77.0.") && of_before[1].starts_with("[fd00:77::"), "{of_before:?}");
+    assert!(of_after[0].starts_with("10.78.0.") && of_after[1].starts_with("[fd00:78::"), "{of_after:?}");
     // Each pod reaches itself and the other one, by their addresses and by the host's ports.
-    for (pod, gateway) in [(&before, "10.77.0.1"), (&after, "10.78.0.1")] {
-        for to in [
-            format!("http://{}/hostname", before.ip()),
-            format!("http://{}/hostname", after.ip()),
-            format!("http://{gateway}:8081/hostname"),
-            format!("http://{gateway}:8082/hostname"),
-        ] {
-            pod.exec("app", ["/bin/demo", "get", &to]).ok();
+    for (pod, gateways) in [(&before, ["10.77.0.1", "[fd00:77::1]"]), (&after, ["10.78.0.1", "[fd00:78::1]"])]
+    {
+        for to in of_before.iter().chain(&of_after) {
+            pod.exec("app", ["/bin/demo", "get", &format!("http://{to}:80/hostname")]).ok();
         }
-        network.demo(&format!("connect {}:80", pod.ip())).expect("the node reaches its pods");
+        for (gateway, port) in gateways.iter().flat_map(|gateway| [(gateway, 8081), (gateway, 8082)]) {
+            pod.exec("app", ["/bin/demo", "get", &format!("http://{gateway}:{port}/hostname")]).ok();
+        }
+        for address in both(pod) {
+            network.demo(&format!("connect {address}:80")).expect("the node reaches its pods");
+        }
     }
-    // The bridge has the earlier range as long as a pod has an address of it.
-    let addresses = || network.ip("-4 addr show");
-    assert!(addresses().contains("10.77.0.1/24"), "{}", addresses());
+    // The bridge has the earlier ranges as long as a pod has an address of them.
+    let has = |address: &str| network.ip("addr show").contains(address);
+    assert!(has("10.77.0.1/24") && has("fd00:77::1/64"), "{}", network.ip("addr show"));
     device.remove_manifest("before.yaml");
     before.wait_gone();
-    device.wait_for("the earlier range to go", || !addresses().contains("10.77.0.1/24"));
-    network.demo(&format!("connect {}:80", after.ip())).expect("the node reaches its pods");
+    device.wait_for("the earlier ranges to go", || !has("10.77.0.1/24") && !has("fd00:77::1/64"));
+    for address in &of_after {
+        network.demo(&format!("connect {address}:80")).expect("the node reaches its pods");
+    }
+
+    // Pods that begin without an IPv6 address take none from those that have one.
+    device.kill_agent();
+    device.agent_arguments(["--pod-cidr", "10.78.0.0/24"]);
+    device.start_agent();
+    device.write_manifest("last.yaml", &served("last", 8083));
+    device.pod("last").wait_ready();
+    network.demo(&format!("connect {}:80", of_after[1])).expect("the node reaches its pods");
+    assert_eq!(network.demo("get http://[fd00:78::1]:8082/hostname").as_deref(), Ok("after\n"));
+    device.remove_manifest("after.yaml");
+    device.pod("after").wait_gone();
+    device.wait_for("the IPv6 range to go", || !has("fd00:78::1/64"));
+    network.demo(&format!("connect {}:80", device.pod("last").ip())).expect("the node reaches its pods");
 }
 
 #[test]
