@@ -641,9 +641,15 @@ fn a_device_whose_file_is_removed_is_no_longer_a_resource_of_the_node() {
 fn resources_that_somebody_else_advertises_are_counted_by_the_scheduler_alone() {
     let plane = ControlPlane::start();
     let node = Node::join(&plane, "board-1");
-    let patch =
-        r#"{"status":{"capacity":{"example.com/dongle":"4"},"allocatable":{"example.com/dongle":"4"}}}"#;
+    // As on Kubernetes' page of this task, the capacity alone: a kubelet makes it allocatable.
+    let patch = r#"{"status":{"capacity":{"example.com/dongle":"4"}}}"#;
     plane.kubectl(["patch", "node", "board-1", "--subresource", "status", "-p", patch]).ok();
+    // The board learns of it with its next report.
+    let devices = node.device.path("etc/nodlet/devices");
+    std::fs::create_dir_all(&devices).expect("created");
+    std::fs::write(devices.join("null.yaml"), "name: empty\npath: /dev/null\ncontainerPath: /dev/empty\n")
+        .expect("written");
+    plane.wait_for("get node board-1 -o jsonpath={.status.allocatable}", |all| all.contains("dongle"));
     let dongles = "    resources: {requests: {example.com/dongle: 3}, limits: {example.com/dongle: 3}}\n";
     let deployment = |name: &str| {
         let pod = pod(name, dongles);

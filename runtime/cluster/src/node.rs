@@ -61,12 +61,15 @@ const OWN_FIELDS: [&str; 7] = [
 
 /// The strategic merge patch that makes the Node's status that of the board. It has all of that, since the control plane
 /// changes conditions of a Node without reports. `known` is what the cluster had after the last report, from [`known`].
-/// Resources that other clients advertise and conditions of others stay.
+/// Conditions of others stay, and so do resources that other clients advertise, which are allocatable as with a kubelet.
 pub fn status_patch(local: &Value, known: &Value, now: &str) -> Value {
     let mut patch = status(local, now);
     for field in OWN_FIELDS {
         let is_own = |name: &str| !matches!(field, "capacity" | "allocatable") || is_own_resource(name);
         patch[field] = difference::whole(&known[field], &patch[field], &is_own);
+    }
+    for (name, amount) in unsettled_resources(known) {
+        patch["allocatable"][name] = amount;
     }
     // Addresses merge by type; those of another network must go.
     if let Some(addresses) = patch["addresses"].as_array_mut() {
@@ -97,6 +100,29 @@ fn continue_conditions(conditions: &mut [Value], known: &Value, now: &str) {
 /// whoever patches the Node's status.
 fn is_own_resource(name: &str) -> bool {
     !name.contains('/') || name.starts_with(DEVICE_DOMAIN)
+}
+
+/// The amounts that the Node lacks as allocatable, of resources that other clients advertise: the amount of its capacity,
+/// and `null` for a resource that is not in the capacity any more. Other clients need to write the capacity only
+/// (`nodestatus.MachineInfo`).
+fn unsettled_resources(known: &Value) -> Map<String, Value> {
+    let of_others = |field: &str| {
+        let amounts = known[field].as_object().into_iter().flatten();
+        amounts
+            .filter(|(name, _)| !is_own_resource(name))
+            .map(|(name, amount)| (name.clone(), amount.clone()))
+    };
+    let mut wanted: Map<String, Value> =
+        of_others("allocatable").map(|(name, _)| (name, Value::Null)).collect();
+    wanted.extend(of_others("capacity"));
+    wanted.retain(|name, amount| known["allocatable"].get(name).unwrap_or(&Value::Null) != amount);
+    wanted
+}
+
+/// Whether another report changes what is allocatable of resources that other clients advertise: they wrote the capacity
+/// since the report before.
+pub fn is_unsettled(known: &Value) -> bool {
+    !unsettled_resources(known).is_empty()
 }
 
 /// Whether a condition is one that the board reports only while there is a reason for it. A node problem detector reports

@@ -121,8 +121,17 @@ impl Follower {
         Ok(Seen::Registered)
     }
 
-    /// Reports the state of the node.
+    /// Reports the state of the node; and once more, if the answer has resources of other clients that the first report
+    /// could not know.
     pub(super) async fn report_node(&mut self, api: &mut Api) -> Result<Seen, Failure> {
+        let seen = self.report_node_once(api).await?;
+        if seen == Seen::NodeReported && node::is_unsettled(&self.known_node) {
+            return self.report_node_once(api).await;
+        }
+        Ok(seen)
+    }
+
+    async fn report_node_once(&mut self, api: &mut Api) -> Result<Seen, Failure> {
         let local = self.local_node();
         let patch = node::status_patch(&local, &self.known_node, &self.now().to_string());
         let path = format!("/api/v1/nodes/{}/status", self.credentials.node);

@@ -249,9 +249,30 @@ fn after_each_report_the_cluster_has_the_node_of_the_board() {
                 let all = kept["conditions"].as_array_mut().expect("conditions");
                 all.retain(|one| one["type"] != SHARED_CONDITION);
             }
+            // What others have as capacity is allocatable, as far as the board knows of it.
+            for name in RESOURCES_OF_OTHERS {
+                let of = |field: &str| known[field].get(name).cloned();
+                match (of("capacity"), of("allocatable")) {
+                    (Some(capacity), allocatable) if allocatable.as_ref() != Some(&capacity) => {
+                        kept["allocatable"][name] = capacity;
+                    }
+                    (None, Some(_)) => {
+                        drop(kept["allocatable"].as_object_mut().expect("amounts").remove(name))
+                    }
+                    (Some(_) | None, _) => {}
+                }
+            }
             assert_eq!(server.of_others(), kept, "{place}: {patch}");
             known = server.known();
-            let (has, again) = (server.status.clone(), json!({ "status": local }));
+            let again = json!({ "status": local });
+            if node::is_unsettled(&known) {
+                server.patch(&node::status_patch(&again, &known, &now)["status"]);
+                known = server.known();
+            }
+            let of_others = server.of_others();
+            assert_eq!(of_others["allocatable"], of_others["capacity"], "{place}");
+            assert_eq!(of_others["capacity"], kept["capacity"], "{place}");
+            let has = server.status.clone();
             server.patch(&node::status_patch(&again, &known, &now)["status"]);
             assert_eq!(server.status, has, "{place}: the same report changes something");
         }
