@@ -239,6 +239,20 @@ pub(crate) fn container_config(
     })
 }
 
+/// Returns about how many bytes a configuration has that come from the pod.
+pub(crate) fn size(config: &ContainerConfig) -> usize {
+    let mounts = config.mounts.iter().map(|mount| {
+        let sub_path = mount.sub_path.as_ref().map_or(0, |path| path.as_os_str().len());
+        sub_path + mount.destination.as_os_str().len()
+    });
+    bytes_of(&config.process.args) + bytes_of(&config.process.env) + mounts.sum::<usize>()
+}
+
+/// Returns the bytes of all words.
+pub(crate) fn bytes_of(words: &[String]) -> usize {
+    words.iter().map(String::len).sum()
+}
+
 /// The most volumes of an image that stay writable in a read-only root: each is a mount.
 const MAX_IMAGE_VOLUMES: usize = 64;
 

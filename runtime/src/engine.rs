@@ -55,6 +55,7 @@ mod terminated;
 #[cfg(test)]
 mod tests;
 mod this_node;
+mod turns;
 mod volumes;
 
 use std::cell::{Cell, RefCell};
@@ -124,6 +125,7 @@ struct Shell {
     /// The locks of the PersistentVolumes of pods with a sandbox.
     volume_locks: RefCell<SortedMap<PodIndex, nodlet_host::volume::VolumeLock>>,
     start_reservations: descriptors::StartReservations,
+    start_turns: turns::Turns,
     devices: devices::Devices,
     cores: cores::Cores,
     pulls: Pulls,
@@ -259,6 +261,7 @@ impl Engine {
             host_paths: HostPaths::default(),
             volume_locks: RefCell::default(),
             start_reservations: descriptors::StartReservations::default(),
+            start_turns: turns::Turns::default(),
             devices: devices::Devices::default(),
             cores: cores::Cores::default(),
             pulls: Pulls::default(),

@@ -155,8 +155,7 @@ pub(crate) fn exec_result(code: i32, output: &[u8]) -> ProbeResult {
 }
 
 /// Returns the result of an `exec` probe that was killed at its timeout.
-pub(crate) fn exec_timed_out(command: &[String], timeout: Duration) -> ProbeResult {
-    let command = command.join(" ");
+pub(crate) fn exec_timed_out(command: &str, timeout: Duration) -> ProbeResult {
     ProbeResult::Failure(
         format!("command timed out: {command:?} timed out after {}", seconds(timeout)).into(),
     )

@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nodlet_tests::{Device, Holdings, Memory, manifest};
+use nodlet_tests::{Device, Holdings, Memory, MemoryCgroup, manifest};
 use serde_json::{Value, json};
 
 /// The bound in KiB for an agent that reads the worst possible manifest: its text, 50 000 tokens or 25 000
@@ -28,6 +28,11 @@ const SERVING: u64 = 22 * 1024;
 /// events, of one or two KiB each, with the keys that distinguish them.
 const TELLING: u64 = 12 * 1024;
 
+/// The bound in bytes for the growth of all memory that is no container's, while forty containers are given a MiB of
+/// words or variables each: two starts and two commands of 2 MiB at a time, the files of forty runs, and cached pages.
+/// Measured were 7.3 MiB.
+const GIVING: u64 = 12 << 20;
+
 /// The bound in KiB after the load: 512 events, the ring of changes, and memory that the allocator keeps.
 const AFTER: u64 = 6 * 1024;
 
@@ -43,8 +48,17 @@ struct Watched {
 
 impl Watched {
     fn start() -> Watched {
+        Watched::start_in(None)
+    }
+
+    fn start_in(cgroup: Option<&MemoryCgroup>) -> Watched {
         let mut device = Device::start();
         device.replay_nothing();
+        if let Some(cgroup) = cgroup {
+            device.stop_agent();
+            cgroup.launch(&mut device);
+            device.wait_for("the agent's API to answer", || device.get("/version").is_ok());
+        }
         let probe = "livenessProbe: {exec: {command: [/bin/demo, cat, /work/beat]}, periodSeconds: 1, timeoutSeconds: 20}\n\
                      volumeMounts: [{name: work, mountPath: /work}]";
         let container = manifest::container("app", "write /work/beat alive 1", probe);
@@ -267,6 +281,59 @@ fn a_long_annotation_that_a_pod_names_eight_hundred_times_costs_little() {
         watched.is_undisturbed();
         watched.stayed_below(READING, what);
         watched.take_all();
+    }
+    watched.is_undisturbed();
+    watched.fell_again();
+}
+
+#[test]
+fn what_each_of_forty_containers_is_given_is_not_in_memory_for_all_at_once() {
+    let cgroup = MemoryCgroup::new("bounded");
+    let watched = Watched::start_in(Some(&cgroup));
+    let device = &watched.device;
+    // Eight variables of nearly the length that the kernel accepts.
+    let data: String = (0..8).map(|number| format!("  K{number}: {}\n", "x".repeat(110_000))).collect();
+    watched.put(
+        "map.yaml",
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: large}}\ndata:\n{data}"),
+    );
+    let names: Vec<String> = (0..40).map(|number| format!("c{number}")).collect();
+    let words = vec![format!("{:?}", "$(V)".repeat(8)); 16].join(", ");
+    let variable = format!("env: [{{name: V, value: {}}}]", "x".repeat(8_000));
+    let command = |steps: &str| format!("exec: {{command: [/bin/demo, {steps}, then, {words}]}}");
+    let exit = "exit, \"0\"";
+    let worst = [
+        ("environments", "args: [sleep]\nenvFrom: [{configMapRef: {name: large}}]".to_owned()),
+        ("arguments", format!("args: [sleep, then, {words}]\n{variable}")),
+        (
+            "probes",
+            format!(
+                "args: [sleep]\n{variable}\nreadinessProbe: {{periodSeconds: 1, timeoutSeconds: 60, {}}}",
+                command(exit)
+            ),
+        ),
+        ("hooks", format!("args: [sleep]\n{variable}\nlifecycle: {{postStart: {{{}}}}}", command(exit))),
+    ];
+    for (what, given) in worst {
+        let before = cgroup.usage();
+        cgroup.forget_peak();
+        let container = |name: &String| {
+            let lines = given.replace('\n', "\n    ");
+            format!("  - name: {name}\n    image: localhost/demo:1\n    {lines}\n")
+        };
+        let containers: Vec<String> = names.iter().map(container).collect();
+        watched.put("big.yaml", manifest::pod_of("big", &containers, "terminationGracePeriodSeconds: 0"));
+        device.wait_within(LONG, what, || device.pod("big").is_ready());
+        let grown = cgroup.peak() - before;
+        println!(
+            "{what}: {} KiB more than {} KiB, that of containers not included",
+            grown >> 10,
+            before >> 10
+        );
+        assert!(grown < GIVING, "{what}: {grown} bytes, not below {GIVING}");
+        watched.stayed_below(READING, what);
+        fs::remove_file(device.manifests().join("big.yaml")).expect("it is there");
+        device.wait_within(LONG, "the pod to be gone", || device.pods() == ["witness"]);
     }
     watched.is_undisturbed();
     watched.fell_again();

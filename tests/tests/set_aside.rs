@@ -2,65 +2,14 @@
 //! killer, and faults.
 
 use std::cell::Cell;
-use std::fs;
-use std::path::PathBuf;
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use nodlet_tests::deaths::{die_while_a_task_handles, fault, send};
-use nodlet_tests::{Device, manifest};
+use nodlet_tests::{Device, MemoryCgroup, manifest};
 
 /// Memory that the agent may use beyond that of an idle one.
 const ROOM: u64 = 6 << 20;
-
-/// A cgroup with a limit of memory, which processes are started in.
-struct Limited {
-    directory: PathBuf,
-    is_v1: bool,
-}
-
-impl Limited {
-    fn new() -> Limited {
-        let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
-        let v1 = groups.lines().find_map(|line| line.split_once(":memory:").map(|(_, path)| path.to_owned()));
-        let is_v1 = v1.is_some();
-        let parent = match &v1 {
-            Some(path) => format!("/sys/fs/cgroup/memory{path}"),
-            None => "/sys/fs/cgroup".to_owned(),
-        };
-        let directory = PathBuf::from(parent).join(format!("nodlet-set-aside-{}", std::process::id()));
-        fs::create_dir(&directory).expect("a cgroup");
-        Limited { directory, is_v1 }
-    }
-
-    fn file(&self, v1: &str, v2: &str) -> PathBuf {
-        self.directory.join(if self.is_v1 { v1 } else { v2 })
-    }
-
-    /// Starts the agent in the cgroup.
-    fn launch(&self, device: &mut Device) {
-        // A thread of its own under v1; with v2, the process.
-        let own = |directory: &PathBuf| directory.join(if self.is_v1 { "tasks" } else { "cgroup.procs" });
-        fs::write(own(&self.directory), "0").expect("the cgroup takes this thread");
-        device.launch_agent();
-        fs::write(own(&self.directory.parent().unwrap().to_owned()), "0").expect("this thread goes back");
-    }
-
-    fn limit(&self) {
-        let usage = self.file("memory.usage_in_bytes", "memory.current");
-        let usage: u64 = fs::read_to_string(usage).unwrap().trim().parse().unwrap();
-        fs::write(self.file("memory.limit_in_bytes", "memory.max"), (usage + ROOM).to_string()).unwrap();
-        let swap = self.file("memory.memsw.limit_in_bytes", "memory.swap.max");
-        let most = if self.is_v1 { usage + ROOM } else { 0 };
-        let _ = fs::write(swap, most.to_string());
-    }
-}
-
-impl Drop for Limited {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.directory);
-    }
-}
 
 /// A pod whose manifest of less than 1 MiB takes many times as much to parse.
 fn hostile() -> String {
@@ -80,7 +29,7 @@ fn set_aside_events(device: &Device, name: &str) -> usize {
 
 #[test]
 fn a_manifest_that_exhausts_the_agents_memory_twice_is_set_aside_and_the_other_pods_run() {
-    let limited = Limited::new();
+    let limited = MemoryCgroup::new("set-aside");
     let mut device = Device::new();
     device.replay_nothing();
     device.start_agent();
@@ -90,7 +39,7 @@ fn a_manifest_that_exhausts_the_agents_memory_twice_is_set_aside_and_the_other_p
     limited.launch(&mut device);
     device.wait_for("the pod", || device.get("/api/v1/pods").is_ok() && device.pod("web").is_ready());
     let before = device.container_processes();
-    limited.limit();
+    limited.limit(ROOM);
     device.write_manifest("hostile.yaml", &hostile());
     let deaths = Cell::new(0);
     let revive = |device: &mut Device| {

@@ -15,9 +15,10 @@ use nodlet_core::sorted::SortedMap;
 use smol::Async;
 use smol::io::AsyncReadExt;
 
+use crate::container_config::{bytes_of, probe_command};
 use crate::prober;
 use nodlet_core::facts::{Attempt, PodIndex, ProbeResult};
-use nodlet_core::spec::{ProbeAction, ProbeKind};
+use nodlet_core::spec::{Container, ProbeAction, ProbeKind};
 use nodlet_host::launch::ExecConfig;
 use nodlet_registry::Wanted;
 use nodlet_supervisor::client::SupervisorError;
@@ -25,6 +26,7 @@ use nodlet_supervisor::client::SupervisorError;
 use super::Shell;
 use super::machine::Machine;
 use super::pods::Pods;
+use super::turns::{Turn, Turns};
 
 /// Bytes of a probe's output that are kept (kubelet: `maxReadLength`).
 const PROBE_OUTPUT: usize = 10 * 1024;
@@ -91,6 +93,9 @@ impl std::error::Error for ExecError {
 pub(super) struct Execs {
     next: Cell<u32>,
     waiting: RefCell<SortedMap<u32, Waiting>>,
+    /// Commands of probes and hooks, until the processes run. Starts have turns of their own: a process that is not
+    /// executed in time holds up no container.
+    turns: Turns,
 }
 
 /// A task that waits for one process or attachment.
@@ -104,7 +109,11 @@ struct Waiting {
 impl Default for Execs {
     /// IDs do not start where those of an earlier agent did, whose processes may still run.
     fn default() -> Self {
-        Execs { next: Cell::new((nodlet_host::clock::instant().0 >> 20) as u32), waiting: RefCell::default() }
+        Execs {
+            next: Cell::new((nodlet_host::clock::instant().0 >> 20) as u32),
+            waiting: RefCell::default(),
+            turns: Turns::default(),
+        }
     }
 }
 
@@ -164,9 +173,16 @@ pub(super) struct Exec {
     pod: PodIndex,
     container: String,
     number: u32,
+    turn: Cell<Option<Turn>>,
 }
 
 impl Exec {
+    /// Ends its turn when it runs, or is dropped.
+    pub(super) fn in_turn(self, turn: Option<Turn>) -> Exec {
+        self.turn.set(turn);
+        self
+    }
+
     /// Waits for the process to end, and returns its exit code.
     ///
     /// # Errors
@@ -174,7 +190,7 @@ impl Exec {
     pub(super) async fn ended(&self) -> Result<Option<i32>, ExecError> {
         loop {
             match self.news.recv().await {
-                Ok(ExecNews::Started { .. }) => {}
+                Ok(ExecNews::Started { .. }) => self.turn.set(None),
                 Ok(ExecNews::Exited(code)) => return Ok(Some(code)),
                 Ok(ExecNews::Failed(message)) => return Err(ExecError::Failed(message)),
                 Err(_) => return Err(ExecError::Gone),
@@ -194,6 +210,20 @@ impl Exec {
 }
 
 impl Execs {
+    /// Builds the command of a probe or hook, whose variables may make it large.
+    ///
+    /// # Errors
+    /// It is longer than the kernel accepts.
+    pub(super) async fn command(
+        &self,
+        container: &Container,
+        command: &[String],
+    ) -> Result<(ExecConfig, Option<Turn>), String> {
+        let build = || probe_command(container, command);
+        let (args, turn) = self.turns.take(build, |words| bytes_of(words)).await?;
+        Ok((ExecConfig { args, tty: false, size: None, devices: None }, turn))
+    }
+
     /// Requests a process in a container from the pod's supervisor.
     ///
     /// # Errors
@@ -217,7 +247,7 @@ impl Execs {
             self.failed(pod, id, String::new());
             return Err(ExecError::Supervisor(error));
         }
-        Ok(Exec { id, news, pod, container: container.to_owned(), number })
+        Ok(Exec { id, news, pod, container: container.to_owned(), number, turn: Cell::new(None) })
     }
 
     /// Requests the pod's supervisor to attach a client, with these ends of its pipes. The answer is reported as the
@@ -285,11 +315,7 @@ pub(super) async fn probe(
     let ip = || address(&shell.pods, &shell.machine, pod);
     match &probe.action {
         ProbeAction::Exec(command) => {
-            let name = container.name.clone();
-            match crate::container_config::probe_command(container, command) {
-                Ok(command) => exec_probe(shell, pod, &name, attempt.number, command, probe.timeout).await,
-                Err(error) => ProbeResult::Error(error.into()),
-            }
+            exec_probe(shell, pod, container, attempt.number, command, probe.timeout).await
         }
         ProbeAction::HttpGet { secure, host, port, path, headers } => {
             let host = host.as_deref();
@@ -312,12 +338,25 @@ pub(super) fn address(pods: &Pods, machine: &Machine, pod: PodIndex) -> IpAddr {
 async fn exec_probe(
     shell: &Rc<Shell>,
     pod: PodIndex,
-    container: &str,
+    container: &Container,
     number: u32,
-    command: Vec<String>,
+    command: &[String],
     timeout: Duration,
 ) -> ProbeResult {
     let error = |error: ExecError| ProbeResult::Error(error.message().into());
+    // While the process runs, nothing keeps its command.
+    let timed_out = || prober::exec_timed_out(&shown_command(container, command), timeout);
+    let mut late = smol::Timer::after(timeout);
+    let made = async { Some(shell.execs.command(container, command).await) };
+    let no_turn = async {
+        (&mut late).await;
+        None
+    };
+    let (config, turn) = match smol::future::or(made, no_turn).await {
+        Some(Ok(made)) => made,
+        Some(Err(error)) => return ProbeResult::Error(error.into()),
+        None => return timed_out(),
+    };
     // Its writing end blocks: a program that writes much waits until it is read, and gets no EAGAIN.
     let pipe = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC);
     let (output, input) = match pipe {
@@ -329,23 +368,22 @@ async fn exec_probe(
         Ok(output) => output,
         Err(failed) => return error(failed),
     };
-    let config = ExecConfig { args: command.clone(), tty: false, size: None, devices: None };
     let exec = match shell.execs.exec(
         &shell.pods,
         pod,
-        container,
+        &container.name,
         number,
         &config,
         [None, Some(input.as_fd()), Some(input.as_fd())],
     ) {
-        Ok(exec) => exec,
+        Ok(exec) => exec.in_turn(turn),
         Err(failed) => return error(failed),
     };
-    drop(input);
+    drop((input, config));
     let ended = {
         let ended = exec.ended();
         let late = async {
-            smol::Timer::after(timeout).await;
+            late.await;
             Ok(None)
         };
         let read = output.read();
@@ -355,10 +393,20 @@ async fn exec_probe(
         Ok(Some(code)) => prober::exec_result(code, &output.all()),
         Ok(None) => {
             exec.kill(&shell.pods);
-            prober::exec_timed_out(&command, timeout)
+            timed_out()
         }
         Err(failed) => error(failed),
     }
+}
+
+/// The command of a probe or hook, as a message shows it: no longer than its output.
+pub(super) fn shown_command(container: &Container, command: &[String]) -> String {
+    let mut shown = probe_command(container, command).unwrap_or_default().join(" ");
+    if shown.len() > PROBE_OUTPUT {
+        shown.truncate(shown.floor_char_boundary(PROBE_OUTPUT));
+        shown.shrink_to_fit();
+    }
+    shown
 }
 
 /// The output of a process of a probe or hook. The first bytes are kept and the rest is discarded, so that the

@@ -16,6 +16,8 @@ use nodlet_host::volume;
 use nodlet_registry::Wanted;
 use nodlet_supervisor::client::Supervisor;
 
+use super::turns::Turn;
+
 /// A sandbox that exists.
 pub(super) struct Sandbox {
     pub(super) supervisor: Supervisor,
@@ -63,6 +65,8 @@ pub(super) struct Run {
     pub(super) image: ImageFacts,
     /// Keeps the layers below its root file system mounted, to be shared.
     pub(super) _layers: Vec<Rc<OwnedFd>>,
+    /// Kept until its process is executed, if its configuration is large.
+    pub(super) turn: Option<Turn>,
 }
 
 /// The image of a run, as its status has it, and what else is known of a run when it is started.

@@ -13,11 +13,10 @@ use smol::Async;
 use crate::prober;
 use nodlet_core::facts::{Attempt, Event, PodIndex};
 use nodlet_core::spec::{Container, Hook, HookKind, Pod, ProbeAction};
-use nodlet_host::launch::ExecConfig;
 use nodlet_registry::Wanted;
 
 use super::Shell;
-use super::exec::{ExecError, Output, address};
+use super::exec::{ExecError, Output, address, shown_command};
 use super::pods::Pods;
 
 /// The failure of a hook. It is displayed in the words of a kubelet, which has the text of the cause in the middle.
@@ -161,15 +160,15 @@ async fn exec(
     container: &Container,
     command: &[String],
 ) -> Result<(), CommandFailure> {
-    let args = crate::container_config::probe_command(container, command).map_err(HookCause::Words)?;
+    let (config, turn) = shell.execs.command(container, command).await.map_err(HookCause::Words)?;
     let pipe = || nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(ExecError::MakePipe);
     let ((output, to_output), (errors, to_errors)) = (pipe()?, pipe()?);
     // Before there is a process that nobody would end.
     let (mut output, mut errors) = (Output::new(output)?, Output::new(errors)?);
-    let config = ExecConfig { args: args.clone(), tty: false, size: None, devices: None };
     let stdio = [None, Some(to_output.as_fd()), Some(to_errors.as_fd())];
-    let exec = shell.execs.exec(&shell.pods, pod, &container.name, number, &config, stdio)?;
-    drop((to_output, to_errors));
+    let exec = shell.execs.exec(&shell.pods, pod, &container.name, number, &config, stdio)?.in_turn(turn);
+    // While the process runs, nothing keeps its command.
+    drop((to_output, to_errors, config));
     let ended = {
         let ended = exec.ended();
         let read = smol::future::or(output.read(), errors.read());
@@ -180,7 +179,7 @@ async fn exec(
         Ok(Some(0) | None) => return Ok(()),
         Ok(Some(code)) => {
             let errors = String::from_utf8_lossy(&errors).into_owned();
-            HookCause::Exited { command: args.join(" "), code, errors }
+            HookCause::Exited { command: shown_command(container, command), code, errors }
         }
         Err(error) => HookCause::Exec(error),
     };

@@ -41,10 +41,12 @@ pub(super) async fn report_event(
                     started: None,
                     image: read_facts(&shell.paths, &wanted, &container, number),
                     _layers: Vec::new(),
+                    turn: None,
                 });
                 let started = started_container(&run.image, process.at, process.user);
                 run.process = process.pidfd;
                 run.started = Some(started.clone());
+                run.turn = None;
                 started
             };
             log::info!("started {}", log_name(&wanted, attempt));

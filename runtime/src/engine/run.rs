@@ -208,9 +208,12 @@ pub(super) async fn start(
         seccomp_file,
         app_armor_profiles,
     };
-    let made = container_config::container_config(&wanted.pod, attempt, &image.config, &shell.paths, &facts);
-    let config = match made {
-        Ok(config) => config,
+    let made = shell.start_turns.take(
+        || container_config::container_config(&wanted.pod, attempt, &image.config, &shell.paths, &facts),
+        container_config::size,
+    );
+    let (config, turn) = match made.await {
+        Ok(made) => made,
         Err(failure) => {
             let _ = leaf.remove();
             return Err(failure);
@@ -265,7 +268,7 @@ pub(super) async fn start(
         let _ = leaf.remove();
         return Err(create(&error));
     }
-    let run = Run { leaf, process: None, started: None, image: image_facts, _layers: layers };
+    let run = Run { leaf, process: None, started: None, image: image_facts, _layers: layers, turn };
     sandbox.runs.borrow_mut().insert(key, run);
     Ok(())
 }

@@ -361,13 +361,12 @@ fn ports_have_numbers_or_names_of_the_container() {
 
 #[test]
 fn an_exec_is_healthy_with_an_exit_code_of_zero() {
-    let command = ["sh".to_owned(), "-c".to_owned(), "x".to_owned()];
     assert_eq!(exec_result(0, b"fine"), ProbeResult::Success);
     assert_eq!(exec_result(1, b"not\xfffine\n"), ProbeResult::Failure("not\u{fffd}fine\n".into()));
     for (seconds, printed) in [(1, "1s"), (90, "1m30s"), (3660, "1h1m0s")] {
         let expected = format!("command timed out: \"sh -c x\" timed out after {printed}");
         assert_eq!(
-            exec_timed_out(&command, Duration::from_secs(seconds)),
+            exec_timed_out("sh -c x", Duration::from_secs(seconds)),
             ProbeResult::Failure(expected.into())
         );
     }

@@ -75,7 +75,8 @@ pub(super) struct Reported {
 pub(super) struct Attempt {
     pub(super) container: Name,
     pub(super) number: u32,
-    /// A `ContainerConfig`, used for processes that are executed in the container later.
+    /// A `ContainerConfig`, used for processes that are executed in the container later: the agent's, and soon the copy
+    /// that is memory of the container.
     pub(super) config: OwnedFd,
     pub(super) leaf: PathBuf,
     /// `cgroup.events` of the leaf.

@@ -133,6 +133,8 @@ pub(super) enum Report {
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[expect(clippy::large_enum_variant, reason = "a frame of fixed capacity on the stack")]
 pub(super) enum Status {
+    /// The copy of the container's configuration that the supervisor keeps. With it: the copy.
+    Config,
     /// User and groups of the process.
     User { uid: u32, gid: u32, groups: heapless::Vec<u32, MAX_GROUPS>, home: heapless::String<512> },
     /// The terminal that the container's process has opened. With it: the master.
@@ -250,11 +252,22 @@ pub(super) fn receive_from<T: DeserializeOwned>(socket: BorrowedFd) -> io::Resul
 
 /// A sealed memfd with `value` as JSON.
 pub(super) fn memfd<T: Serialize>(value: &T) -> io::Result<OwnedFd> {
-    let bytes = serde_json::to_vec(value)?;
+    sealed(&serde_json::to_vec(value)?)
+}
+
+/// A copy of a [`memfd`], whose memory is that of the caller's cgroup.
+pub(super) fn copy_memfd(memfd: BorrowedFd) -> io::Result<OwnedFd> {
+    let mut bytes = contents(memfd)?;
+    let copy = sealed(&bytes);
+    clear(&mut bytes);
+    copy
+}
+
+fn sealed(bytes: &[u8]) -> io::Result<OwnedFd> {
     let flags =
         nix::sys::memfd::MemFdCreateFlag::MFD_CLOEXEC | nix::sys::memfd::MemFdCreateFlag::MFD_ALLOW_SEALING;
     let mut file = std::fs::File::from(nix::sys::memfd::memfd_create(c"nodlet", flags)?);
-    file.write_all(&bytes)?;
+    file.write_all(bytes)?;
     let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
     // SAFETY: no pointers.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
@@ -266,15 +279,24 @@ pub(super) fn memfd<T: Serialize>(value: &T) -> io::Result<OwnedFd> {
 /// Reads the value of a [`memfd`], any number of times. No copy of its text stays in memory: see
 /// `SupervisedContainer`.
 pub(super) fn read_memfd<T: DeserializeOwned>(memfd: BorrowedFd) -> io::Result<T> {
+    let mut bytes = contents(memfd)?;
+    let value = serde_json::from_slice(&bytes);
+    clear(&mut bytes);
+    Ok(value?)
+}
+
+fn contents(memfd: BorrowedFd) -> io::Result<Vec<u8>> {
     let file = std::fs::File::from(memfd.try_clone_to_owned()?);
     let mut bytes = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX)];
     // Read by position, since forked helpers share the offset.
     file.read_exact_at(&mut bytes, 0)?;
-    let value = serde_json::from_slice(&bytes);
+    Ok(bytes)
+}
+
+fn clear(bytes: &mut [u8]) {
     bytes.fill(0);
     // Otherwise the compiler may omit a write that nobody reads.
-    std::hint::black_box(&bytes);
-    Ok(value?)
+    std::hint::black_box(bytes);
 }
 
 #[cfg(test)]
@@ -303,6 +325,8 @@ mod tests {
         let (frame, descriptors) = receive::<Request>(theirs.as_fd()).unwrap().unwrap();
         assert_eq!(frame, start);
         assert_eq!(read_memfd::<Vec<String>>(descriptors[0].as_fd()).unwrap(), ["a", "b"]);
+        let copy = copy_memfd(descriptors[0].as_fd()).unwrap();
+        assert_eq!(read_memfd::<Vec<String>>(copy.as_fd()).unwrap(), ["a", "b"]);
         assert_eq!(receive::<Request>(theirs.as_fd()).unwrap().unwrap().0, Request::End);
         drop(ours);
         assert!(receive::<Request>(theirs.as_fd()).unwrap().is_none());

@@ -53,6 +53,8 @@ const CONSOLE: &str = "/dev/console";
 pub(super) struct Start<'a> {
     /// A [`ContainerConfig`].
     pub(super) config: BorrowedFd<'a>,
+    /// The files by which a task joins the container's cgroups v1.
+    pub(super) v1_tasks: &'a [PathBuf],
     /// The layers, lowest first.
     pub(super) layers: Vec<BorrowedFd<'a>>,
     pub(super) namespaces: &'a Namespaces,
@@ -210,8 +212,12 @@ impl Start<'_> {
     }
 
     fn start(self) -> Result<(), StartError> {
+        // First, so that all that this helper needs is memory of the container.
+        sys::join_tasks(self.v1_tasks).map_err(StartError::JoinCgroup)?;
+        let copy = protocol::copy_memfd(self.config).map_err(StartError::ReadConfig)?;
+        protocol::send(self.status, &Status::Config, &[copy.as_fd()]).map_err(StartError::ReadConfig)?;
+        drop(copy);
         let config: ContainerConfig = protocol::read_memfd(self.config).map_err(StartError::ReadConfig)?;
-        sys::join_tasks(&config.cgroup.v1_tasks).map_err(StartError::JoinCgroup)?;
         sys::new_session_keyring().map_err(StartError::Keyring)?;
         if let Some(profile) = &config.process.app_armor {
             // Here, where /proc is the host's. The processes that this one forks inherit it up to their first program.

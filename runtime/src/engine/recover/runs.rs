@@ -104,6 +104,7 @@ pub(super) fn adopt_runs(
                 started: Some(container.clone()),
                 image: facts,
                 _layers: Vec::new(),
+                turn: None,
             };
             sandbox.runs.borrow_mut().insert((name, number), run);
         }

@@ -243,6 +243,12 @@ impl Process {
             let is_from = |whom: &Option<Pid>| whom.is_some() && received.sender == *whom;
             let (from_helper, from_reporter) = (is_from(helper), is_from(reporter));
             match received.frame {
+                // The agent's own memory had that for all containers, as long as they run.
+                Status::Config if from_helper => {
+                    if let Some(copy) = received.descriptors.into_iter().next() {
+                        attempt.config = copy;
+                    }
+                }
                 Status::User { uid, gid, groups, home } if from_helper => {
                     attempt.user = User { uid, gid, groups, home: home.as_str().to_owned() };
                 }
@@ -270,7 +276,7 @@ impl Process {
                     }
                 }
                 Status::Failed { run, message } => return attempt.fail(run, message),
-                Status::User { .. } | Status::Created { .. } | Status::Terminal { .. } => {
+                Status::Config | Status::User { .. } | Status::Created { .. } | Status::Terminal { .. } => {
                     return attempt.fail(
                         false,
                         cut(
@@ -309,7 +315,7 @@ impl Process {
                     *terminal = received.descriptors.into_iter().next();
                 }
                 Status::Failed { message, .. } => return exec.fail(message),
-                Status::Created { .. } | Status::User { .. } | Status::Terminal { .. } => {
+                Status::Config | Status::Created { .. } | Status::User { .. } | Status::Terminal { .. } => {
                     return exec.fail(cut("exec: the process was reported by another than its helper"));
                 }
             }

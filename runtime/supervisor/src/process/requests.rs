@@ -183,6 +183,7 @@ impl Process {
             Some(helper) => helper,
             None => Start {
                 config: memfd.as_fd(),
+                v1_tasks: &config.cgroup.v1_tasks,
                 layers: layers.iter().map(|layer| layer.as_fd()).collect(),
                 namespaces,
                 target: target.as_ref(),
