@@ -9,7 +9,10 @@ use std::time::Duration;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::Pid;
 use nodlet_core::time::Instant;
+use nodlet_host::paths::Paths;
+use nodlet_host::reserve::{Left, Reserve};
 use nodlet_rootfs::own_file;
+use nodlet_runtime::durable::{self, NoFault};
 
 use super::process::ABSENT;
 use super::{identity, network, watchdog};
@@ -27,6 +30,9 @@ const HOST_KEY: &str = "/var/lib/nodlet/ssh/host_key";
 
 /// The path of the SSH host key if the data partition cannot be written.
 const HOST_KEY_IN_RAM: &str = "/run/ssh/host_key";
+
+/// A host key that is being made.
+const NEW_KEY_IN_RAM: &str = "/run/ssh/host_key.new";
 
 /// The program that generates and reads SSH keys.
 const DROPBEARKEY: &str = "/usr/bin/dropbearkey";
@@ -256,25 +262,26 @@ fn host_key() -> std::io::Result<&'static str> {
     }
 }
 
-/// Generates a key, and replaces whatever exists at its path.
+/// Generates a key in RAM, and replaces whatever exists at its path, also on a full disk.
 fn make_key(key: &str) -> std::io::Result<()> {
     let key = Path::new(key);
-    let directory = key.parent().unwrap_or(Path::new("/"));
-    let new = directory.join("host_key.new");
-    std::fs::create_dir_all(directory)?;
-    remove(&new)?;
-    let made = Command::new(DROPBEARKEY).args(["-t", "ed25519", "-f"]).arg(&new).output()?;
+    let new = Path::new(NEW_KEY_IN_RAM);
+    let public = new.with_extension("new.pub");
+    std::fs::create_dir_all(new.parent().unwrap_or(Path::new("/")))?;
+    remove(new)?;
+    let made = Command::new(DROPBEARKEY).args(["-t", "ed25519", "-f"]).arg(new).output()?;
     // Newer versions also write the public half.
-    remove(&directory.join("host_key.new.pub"))?;
+    remove(&public)?;
     if !made.status.success() {
         return Err(std::io::Error::other(String::from_utf8_lossy(&made.stderr).trim().to_owned()));
     }
-    own_file::open(&new)?.sync_all()?;
+    let text = own_file::read(new)?;
+    remove(new)?;
     if key.is_dir() {
         remove(key)?;
     }
-    std::fs::rename(&new, key)?;
-    std::fs::File::open(directory)?.sync_all()
+    let reserve = Reserve::of(&Paths::new(Path::new("/")));
+    durable::replace(key, &text, &NoFault, Some((&reserve, Left::None)))
 }
 
 /// Removes a file, or a directory with its contents.
