@@ -182,7 +182,7 @@ impl Content {
 
     pub(crate) fn sync_directory(&self, path: &Path) -> Result<(), ContentError> {
         self.allow(&Operation::SyncDirectory(path))
-            .and_then(|()| fs::File::open(path)?.sync_all())
+            .and_then(|()| crate::own_file::open_directory(path)?.sync_all())
             .map_err(|source| ContentError::new("sync directory", path, source))
     }
 

@@ -35,6 +35,39 @@ pub fn open_with(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     Ok(file)
 }
 
+/// Opens a file of the machine, such as `/etc/resolv.conf`, to read it. Unlike a file of nodlet, it may be a link.
+///
+/// # Errors
+/// The file cannot be opened, or is not a regular file.
+pub fn open_linked(path: &Path) -> io::Result<File> {
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(irregular()) }
+}
+
+/// Opens a directory, to lock or sync it. It may be a link.
+///
+/// # Errors
+/// The directory cannot be opened, or something else is in its place.
+pub fn open_directory(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(path)
+}
+
+/// Refuses a link in the place of a directory whose content nodlet removes: what the link leads to is not nodlet's.
+///
+/// # Errors
+/// It is a link; the error has its path. A directory that does not exist is no error.
+pub fn refuse_link(directory: &Path) -> io::Result<()> {
+    if std::fs::symlink_metadata(directory).is_ok_and(|found| found.is_symlink()) {
+        let message = format!(
+            "{}: it is a link: mount the other directory there instead (mount --bind)",
+            directory.display()
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    Ok(())
+}
+
 fn irregular() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file: remove it")
 }
@@ -149,6 +182,15 @@ mod tests {
             assert!(write(&path, "new").is_err_and(|error| is_irregular(&error)), "{name} was written");
         }
         assert!(read(Path::new("/dev/zero")).is_err());
+        for name in ["fifo", "device", "directory", "socket"] {
+            assert!(open_linked(&place(name)).is_err(), "{name} was read");
+        }
+        assert!(open_linked(&place("link")).is_ok());
+        for name in ["fifo", "target", "socket"] {
+            assert!(open_directory(&place(name)).is_err(), "{name} was opened");
+        }
+        assert!(open_directory(&directory).is_ok() && refuse_link(&directory).is_ok());
+        assert!(refuse_link(&place("link")).is_err() && refuse_link(&place("absent")).is_ok());
         assert_eq!(read_to_string(&target).expect("it is a file"), "old");
         assert!(!place("nothing").exists());
         let _ = std::fs::remove_dir_all(&directory);

@@ -2,7 +2,7 @@
 //! are not written. In the agent, only the storage thread calls these functions. On a full file system, a file is written
 //! in a spare file of the reserve ([`nodlet_host::reserve`]), if its writer may use that.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
@@ -157,7 +157,7 @@ pub(crate) fn sync(path: &Path, fault: &dyn Fault) -> io::Result<()> {
 
 fn sync_directory(directory: &Path, fault: &dyn Fault) -> io::Result<()> {
     fault.step(Step::SyncDirectory, directory)?;
-    File::open(directory)?.sync_all()
+    own_file::open_directory(directory)?.sync_all()
 }
 
 /// Creates `directory` with this mode, and its missing parents, durably.

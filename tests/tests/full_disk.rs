@@ -1,6 +1,7 @@
 //! Pods that fill the file system of the data: with blocks or inodes, without privileges or as root, at each place that
 //! a container can write to. The pod is evicted, and no other one; what is asked of the board meanwhile is done.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use nodlet_tests::{Device, demo_archive, manifest};
@@ -19,8 +20,13 @@ const VOLUME: &str = "terminationGracePeriodSeconds: 1\nvolumes: [{name: data, e
 
 /// A device whose `/var` is a file system of 64 MiB with few inodes and no reserved blocks, as process 1 makes them.
 fn device() -> Device {
+    device_with("2048")
+}
+
+/// The same with so many inodes.
+fn device_with(inodes: &str) -> Device {
     let mut device = Device::new();
-    device.run_on_a_disk_of(64, "mkfs.ext4", &["-m", "0", "-N", "2048"], "");
+    device.run_on_a_disk_of(64, "mkfs.ext4", &["-m", "0", "-N", inodes], "");
     device.agent_arguments(["--container-log-max-size", "1Gi"]);
     device.start_agent();
     device.load_image(demo_archive());
@@ -104,6 +110,60 @@ fn a_pod_that_fills_the_disk_is_evicted_alone_whatever_it_fills_it_with() {
         assert_eq!(device.pod("hog").phase(), "Failed", "{what}");
         assert_eq!(device.pod("hog").status()["reason"], "Evicted", "{what}");
     }
+}
+
+#[test]
+fn pods_that_end_on_a_full_disk_leave_room_for_the_eviction() {
+    let mut device = device_with("8192");
+    start_innocent(&device);
+    // More of them than spare files.
+    let jobs = 70;
+    let gate = device.path("/gate");
+    std::fs::create_dir(&gate).expect("a directory");
+    std::fs::set_permissions(&gate, std::fs::Permissions::from_mode(0o777)).expect("it is ours");
+    let spec = |rest: &str| {
+        format!(
+            "{rest}terminationGracePeriodSeconds: 1\nvolumes:\n- {{name: data, emptyDir: {{}}}}\n- {{name: gate, \
+             hostPath: {{path: {}}}}}\n",
+            gate.display()
+        )
+    };
+    let mounts = format!(
+        "{RESTRICTED}volumeMounts: [{{name: data, mountPath: /data}}, {{name: gate, mountPath: /gate}}]\n"
+    );
+    let pod = |name: &str, steps: &str, rest: &str| {
+        manifest::pod_of(name, &[manifest::container("app", steps, &mounts)], &spec(rest))
+    };
+    for job in 0..jobs {
+        let name = format!("job-{job:02}");
+        let steps = format!("wait /gate/go then spam-file /gate/{name} 1 then exit 1");
+        let text = pod(&name, &steps, "restartPolicy: Never\n");
+        device.write_manifest(&format!("{name}.yaml"), &text);
+    }
+    device.write_manifest("hog.yaml", &pod("hog", "wait /gate/fill then fill /data/file", ""));
+    let phases = |device: &Device, wanted: &str| {
+        let pods = device.get("/api/v1/pods").unwrap_or_default();
+        let pods = pods["items"].as_array().into_iter().flatten();
+        pods.filter(|pod| pod["status"]["phase"] == wanted).count()
+    };
+    device
+        .wait_within(Duration::from_secs(120), "all pods to run", || phases(&device, "Running") == jobs + 2);
+    std::fs::write(gate.join("fill"), "").expect("a file");
+    wait_full(&device);
+    // All of them end before the eviction is decided.
+    device.kill_agent();
+    std::fs::write(gate.join("go"), "").expect("a file");
+    let ended = || std::fs::read_dir(&gate).into_iter().flatten().flatten().count() == jobs + 2;
+    device.wait_for("all to end", ended);
+    device.start_agent();
+    wait_evicted(&device);
+    device.wait_for("all that ended to be recorded", || phases(&device, "Failed") == jobs + 1);
+    apply(&device, "new");
+    device.cut_power();
+    device.start_agent();
+    device.pod("web").wait_ready();
+    assert_eq!(phases(&device, "Failed"), jobs + 1);
+    assert_eq!(device.pod("hog").status()["reason"], "Evicted");
 }
 
 #[test]

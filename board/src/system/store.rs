@@ -67,7 +67,7 @@ impl Store {
     /// until the trial ends.
     pub(super) fn lock(&self, within: Duration) -> io::Result<Option<Lock>> {
         let end = Instant::now() + within;
-        let mut directory = File::open(&self.directory)?;
+        let mut directory = own_file::open_directory(&self.directory)?;
         loop {
             match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => return Ok(Some(lock)),
@@ -205,7 +205,7 @@ impl durable::Fault for Flash {
 
 /// Syncs the directory, which makes a rename durable.
 fn sync_directory(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
+    own_file::open_directory(directory)?.sync_all()
 }
 
 /// The SHA-256 of a file, in hex.

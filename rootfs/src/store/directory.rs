@@ -9,31 +9,33 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::error::StoreError;
 use crate::content::ContentError;
+use crate::own_file;
 
 /// A lock on a directory, held while its contents are changed exclusively.
 pub(crate) type Lock = Flock<fs::File>;
 
 pub(crate) fn lock(directory: &Path) -> Result<Lock, ContentError> {
     let failed = |source: io::Error| ContentError::new("lock", directory, source);
-    let file = fs::File::open(directory).map_err(failed)?;
+    let file = own_file::open_directory(directory).map_err(failed)?;
     Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| failed(errno.into()))
 }
 
 /// Tries to lock a directory. Returns `None` if it is locked by another process or does not exist.
 pub(super) fn try_lock(directory: &Path) -> Option<Lock> {
-    let file = fs::File::open(directory).ok()?;
+    let file = own_file::open_directory(directory).ok()?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()
 }
 
 /// Whether a directory is locked, by this process or another.
 pub(super) fn is_locked(directory: &Path) -> bool {
-    let Ok(file) = fs::File::open(directory) else { return false };
+    let Ok(file) = own_file::open_directory(directory) else { return false };
     matches!(Flock::lock(file, FlockArg::LockExclusiveNonblock), Err((_, Errno::EWOULDBLOCK)))
 }
 
-/// The names in a directory, sorted; empty if it does not exist.
+/// The names in a directory, sorted; empty if it does not exist. A link is refused: callers remove what has these names.
 pub(super) fn names_in(directory: &Path) -> Result<Vec<String>, StoreError> {
     let failed = |source: io::Error| ContentError::new("list", directory, source);
+    own_file::refuse_link(directory).map_err(failed)?;
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -140,6 +140,11 @@ impl Paths {
         self.below("var/lib/nodlet/claims.json")
     }
 
+    /// All that survives a reboot, but logs and settings.
+    pub fn data(&self) -> PathBuf {
+        self.below("var/lib/nodlet")
+    }
+
     /// The record of updates, and their programs.
     pub fn system(&self) -> PathBuf {
         self.below("var/lib/nodlet/system")
@@ -153,7 +158,7 @@ impl Paths {
     /// The directories whose files may be written in spare files.
     pub(crate) fn reserve_targets(&self) -> Vec<PathBuf> {
         vec![
-            self.below("var/lib/nodlet"),
+            self.data(),
             self.below("var/lib/nodlet/init"),
             self.system(),
             self.records(),
@@ -274,7 +279,7 @@ impl Paths {
             // A process that can open this directory can lock it, and delay every start.
             (self.run().join("leases"), 0o700),
             (self.run().join("manifests"), 0o755),
-            (self.below("var/lib/nodlet"), 0o755),
+            (self.data(), 0o755),
             // A process that can open a directory can lock it, and with these two delay every load and start.
             // Files in these two can be opened by any process that knows the name.
             (self.below("var/lib/nodlet/images"), 0o711),

@@ -57,8 +57,21 @@ const MARGIN: u64 = 64 << 10;
 pub enum Left {
     /// None: the write is what room can be made after.
     None,
+    /// A quarter of each size: pods that end must not use up what frees the disk.
+    Quarter,
     /// Half of each size: what clients ask for must not use up what frees the disk.
     Half,
+}
+
+impl Left {
+    /// How many of so many spare files are left.
+    fn of(self, count: usize) -> usize {
+        match self {
+            Left::None => 0,
+            Left::Quarter => count / 4,
+            Left::Half => count / 2,
+        }
+    }
 }
 
 /// The spare files of one file system.
@@ -114,7 +127,7 @@ impl Reserve {
             let numbers = first..first + count;
             first += count;
             let found: Vec<_> = numbers.filter_map(|number| Some((self.length(number)?, number))).collect();
-            if left == Left::Half && found.len() <= count / 2 {
+            if found.len() <= left.of(count) {
                 continue;
             }
             // A spare file that was shortened and not used still serves for less.
@@ -162,6 +175,7 @@ impl Reserve {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             Ok(()) | Err(_) => {}
         }
+        own_file::refuse_link(&self.directory)?;
         let _lock = self.lock()?;
         let mut budget = Budget::of(&self.directory)?;
         let sizes = SHAPE.iter().flat_map(|(count, size)| std::iter::repeat_n(*size, *count));
@@ -195,13 +209,16 @@ impl Reserve {
     }
 
     fn lock(&self) -> io::Result<Flock<File>> {
-        Flock::lock(File::open(&self.directory)?, FlockArg::LockExclusive).map_err(|(_, error)| error.into())
+        Flock::lock(own_file::open_directory(&self.directory)?, FlockArg::LockExclusive)
+            .map_err(|(_, error)| error.into())
     }
 
     /// Writes a spare file, and syncs it before it gets its name.
     fn make(&self, number: usize, size: u64) -> io::Result<()> {
         let path = self.path(number);
         let new = path.with_extension(&NEW[1..]);
+        clear(&path)?;
+        clear(&new)?;
         let written = (|| {
             let mut options = OpenOptions::new();
             let mut file = own_file::open_with(&new, options.write(true).create(true).mode(0o600))?;
@@ -221,7 +238,8 @@ impl Reserve {
     fn make_slack(&self) -> io::Result<bool> {
         let linked = self.directory.join(LINKED);
         if !linked.is_file() {
-            fs::write(&linked, "")?;
+            clear(&linked)?;
+            own_file::write(&linked, "")?;
         }
         for directory in &self.targets {
             if !directory.is_dir() || slack_in(directory).len() >= SLACK {
@@ -264,6 +282,16 @@ impl Spare {
     /// The file cannot be synced.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_all()
+    }
+}
+
+/// Removes what is no file in the place of a file of the reserve, whose directory has nothing else.
+fn clear(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
+        Ok(found) if !found.is_file() => fs::remove_file(path),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -395,6 +423,11 @@ mod tests {
         // Half of each size: a client's small object may take a large file.
         assert_eq!(used, 27 + 4 + 1);
         assert!(!reserve.is_complete());
+        while use_one(&reserve, &directory, 2000, Left::Quarter) {
+            used += 1;
+        }
+        // Pods that end leave room for evictions.
+        assert_eq!(used, 41 + 6 + 2);
         while use_one(&reserve, &directory, 2000, Left::None) {
             used += 1;
         }
@@ -407,6 +440,28 @@ mod tests {
         assert_eq!(parts, 64);
         assert!(reserve.is_complete() && !use_one(&reserve, &directory, 2 << 20, Left::None));
         assert!(use_one(&reserve, &directory, 1 << 20, Left::Half));
+        fs::remove_dir_all(directory).expect("the scratch directory goes");
+    }
+
+    #[test]
+    fn what_is_no_file_in_the_place_of_a_spare_file_is_replaced_and_a_link_is_refused() {
+        let directory = scratch("irregular");
+        let place = directory.join("reserve");
+        fs::create_dir_all(place.join("00.new/x")).expect("a directory");
+        fs::create_dir_all(place.join("05/x")).expect("a directory");
+        for name in ["07", "08.new", LINKED] {
+            nix::unistd::mkfifo(&place.join(name), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+        }
+        let reserve = complete(&directory);
+        assert!((0..64).all(|number| reserve.length(number).is_some()));
+        assert_eq!(slack_in(&directory.join("records")).len(), SLACK);
+        let linked = directory.join("linked");
+        std::os::unix::fs::symlink(&place, &linked).expect("a link");
+        let error = Reserve::new(linked, Vec::new()).replenish().expect_err("it is a link");
+        assert!(error.to_string().contains("linked: it is a link"), "{error}");
+        nix::unistd::mkfifo(&directory.join("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+        let pipe = Reserve::new(directory.join("pipe"), Vec::new());
+        assert!(pipe.replenish().is_err() && pipe.take(1, Left::None).is_err());
         fs::remove_dir_all(directory).expect("the scratch directory goes");
     }
 

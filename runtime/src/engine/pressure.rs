@@ -21,6 +21,7 @@ use nodlet_host::cgroup::Usage;
 use nodlet_host::mounts::mount_of;
 use nodlet_host::usage::Unit;
 use nodlet_registry::NodeEvent;
+use nodlet_rootfs::own_file;
 use smol::Async;
 
 use super::root::of_meminfo;
@@ -188,7 +189,7 @@ struct Disk {
 
 /// The file system of a directory, which may not exist yet.
 fn disk(path: &Path) -> Option<Disk> {
-    let directory = path.ancestors().find_map(|directory| File::open(directory).ok())?;
+    let directory = path.ancestors().find_map(|directory| own_file::open_directory(directory).ok())?;
     let statistics = fstatvfs(&directory).ok()?;
     // The flag is not set when ext4 has found an error.
     let is_read_only = statistics.flags().contains(FsFlags::ST_RDONLY)

@@ -33,7 +33,11 @@ fn lives(pid: i32) -> bool {
 pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
     loop {
         for (directory, mode) in paths.directories() {
-            make_directory(&directory, mode)
+            // An operator may have put all of nodlet's data elsewhere by a link, but no part of it.
+            let is_top = [paths.run(), paths.data()].contains(&directory);
+            let refused = if is_top { Ok(()) } else { own_file::refuse_link(&directory) };
+            refused
+                .and_then(|()| make_directory(&directory, mode))
                 .map_err(|source| EngineError::Prepare { path: directory, source })?;
         }
         nodlet_host::log_files::prepare(paths)

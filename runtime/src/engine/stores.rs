@@ -11,7 +11,7 @@ use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::Uid;
 use nodlet_core::time::Anchor;
 use nodlet_host::paths::Paths;
-use nodlet_host::reserve::{Left, Reserve};
+use nodlet_host::reserve::{Left, Reserve, is_full};
 use nodlet_host::volume;
 use nodlet_registry::Wanted;
 use nodlet_rootfs::Store as Images;
@@ -87,7 +87,10 @@ impl Stores {
             Ok(is_done) => is_done.then_some(()),
             Err(error) => {
                 // A full disk is no news: it has the condition DiskPressure.
-                log::debug!("failed to make a spare file: {error}");
+                match is_full(&error) {
+                    true => log::debug!("failed to make a spare file: {error}"),
+                    false => log::warn!("failed to make a spare file for a full disk: {error}"),
+                }
                 Some(())
             }
         }));
@@ -168,7 +171,8 @@ impl Stores {
     }
 
     /// Writes a record durably. The result is reported as `Saved` or `SaveFailed`. On a full file system, a record with
-    /// a terminal phase is written in a spare file: in the last one, too, if files of the pod are removed after that.
+    /// a terminal phase is written in a spare file: in the last one, too, if the pod is evicted, because its files are
+    /// removed after that. Pods that end by themselves cannot use up the reserve.
     pub(super) fn save(
         &self,
         wanted: &Wanted,
@@ -180,8 +184,13 @@ impl Stores {
         let (path, bytes) = self.records.render(uid, record, &wanted.presets, priority, anchor);
         let (fault, reserve) = (self.fault.clone(), self.reserve.clone());
         let is_terminal = record.phase.is_terminal();
+        let is_evicted = record.is_evicted();
         self.storage.run(move || {
-            let left = if files.is_dir() { Left::None } else { Left::Half };
+            let left = match files.is_dir() {
+                true if is_evicted => Left::None,
+                true => Left::Quarter,
+                false => Left::Half,
+            };
             durable::replace(&path, &bytes, &*fault, is_terminal.then_some((&reserve, left)))
         })
     }

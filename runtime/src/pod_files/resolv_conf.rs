@@ -2,12 +2,13 @@
 //! without the name servers of the machine that a pod cannot reach.
 
 use std::fmt::Write as _;
-use std::fs;
+use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use nodlet_core::spec::pod::{DnsConfig, DnsPolicy};
 use nodlet_core::spec::{Pod, PodSpec};
+use nodlet_rootfs::own_file;
 
 /// Maximum number of name servers of a resolver (`MAXNS`), which validation and the kubelet use, too.
 const NAMESERVERS: usize = 3;
@@ -17,6 +18,9 @@ pub const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// File with the upstream name servers of systemd-resolved.
 const RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
+
+/// The most bytes that are read of a file of the machine.
+const MOST_BYTES: u64 = 64 * 1024;
 
 /// Maximum number of search domains, as with a kubelet.
 const SEARCHES: usize = 32;
@@ -62,9 +66,9 @@ pub(super) struct NodeDns {
 impl NodeDns {
     /// Reads the files. Call this on the storage thread. A missing file counts as an empty one.
     pub(super) fn read(file: Option<&Path>) -> NodeDns {
-        let file = file.map(|file| fs::read_to_string(file).unwrap_or_default());
+        let file = file.map(|file| read(file).unwrap_or_default());
         let is_stub = file.as_deref().is_some_and(is_stub);
-        NodeDns { file, resolved: is_stub.then(|| fs::read_to_string(RESOLVED).ok()).flatten() }
+        NodeDns { file, resolved: is_stub.then(|| read(Path::new(RESOLVED)).ok()).flatten() }
     }
 
     /// Returns the text for the pod, which reaches the stub of systemd-resolved only in the machine's network.
@@ -74,9 +78,16 @@ impl NodeDns {
     }
 }
 
+/// Reads a file of the machine, which may be a link. Name servers beyond the first [`MOST_BYTES`] are ignored.
+fn read(file: &Path) -> io::Result<String> {
+    let mut text = Vec::new();
+    own_file::open_linked(file)?.take(MOST_BYTES).read_to_end(&mut text)?;
+    String::from_utf8(text).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
 /// Returns the files of the machine from which the resolv.conf of pods is currently computed.
 pub(crate) fn sources(file: &Path) -> Vec<&Path> {
-    let stub = fs::read_to_string(file).is_ok_and(|node| is_stub(&node));
+    let stub = read(file).is_ok_and(|node| is_stub(&node));
     std::iter::once(file).chain(stub.then_some(Path::new(RESOLVED))).collect()
 }
 

@@ -81,6 +81,11 @@ pub struct FoundCondition {
 }
 
 impl Record {
+    /// Whether the pod is evicted.
+    pub fn is_evicted(&self) -> bool {
+        self.reason.as_deref() == Some(crate::pod::EVICTED)
+    }
+
     /// Whether both records are equal except for `last` and `allocated`, which are written along and are no reason
     /// to write.
     pub(crate) fn equals_in_progress(&self, other: &Record) -> bool {

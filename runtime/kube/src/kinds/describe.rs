@@ -28,7 +28,7 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
 }
 
 pub(crate) fn is_control_character(letter: char) -> bool {
-    let direction =
-        matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');
+    // Of the direction of writing, and two that end a line.
+    let direction = matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     (letter.is_control() && !matches!(letter, '\n' | '\t')) || direction
 }
