@@ -50,6 +50,8 @@ pub(super) enum ExecError {
     Supervisor(SupervisorError),
     /// The failure that the pod's supervisor reports.
     Failed(String),
+    /// The command of a probe or hook is longer than the kernel accepts; the message says so.
+    Command(String),
     MakePipe(nix::errno::Errno),
     ReadPipe(io::Error),
 }
@@ -71,7 +73,7 @@ impl fmt::Display for ExecError {
             ExecError::NoContainer => "the container does not run",
             ExecError::Gone => "the container is gone",
             ExecError::Supervisor(error) => return error.fmt(f),
-            ExecError::Failed(message) => message,
+            ExecError::Failed(message) | ExecError::Command(message) => message,
             ExecError::MakePipe(_) => "failed to make a pipe",
             ExecError::ReadPipe(_) => "failed to read a pipe",
         })
@@ -81,7 +83,8 @@ impl fmt::Display for ExecError {
 impl std::error::Error for ExecError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            ExecError::NoPod | ExecError::NoContainer | ExecError::Gone | ExecError::Failed(_) => None,
+            ExecError::NoPod | ExecError::NoContainer | ExecError::Gone => None,
+            ExecError::Failed(_) | ExecError::Command(_) => None,
             ExecError::Supervisor(error) => error.source(),
             ExecError::MakePipe(source) => Some(source),
             ExecError::ReadPipe(source) => Some(source),
@@ -218,8 +221,8 @@ impl Execs {
         &self,
         container: &Container,
         command: &[String],
-    ) -> Result<(ExecConfig, Option<Turn>), String> {
-        let build = || probe_command(container, command);
+    ) -> Result<(ExecConfig, Option<Turn>), ExecError> {
+        let build = || probe_command(container, command).map_err(ExecError::Command);
         let (args, turn) = self.turns.take(build, |words| bytes_of(words)).await?;
         Ok((ExecConfig { args, tty: false, size: None, devices: None }, turn))
     }
@@ -354,7 +357,7 @@ async fn exec_probe(
     };
     let (config, turn) = match smol::future::or(made, no_turn).await {
         Some(Ok(made)) => made,
-        Some(Err(error)) => return ProbeResult::Error(error.into()),
+        Some(Err(failed)) => return error(failed),
         None => return timed_out(),
     };
     // Its writing end blocks: a program that writes much waits until it is read, and gets no EAGAIN.

@@ -37,7 +37,7 @@ pub(super) enum HookError {
 
 /// The cause of the failure of a hook.
 pub(super) enum HookCause {
-    /// The command is longer than the kernel accepts, or a request got no response: the reason is Go's.
+    /// A request got no response: the reason is Go's.
     Words(String),
     /// The command could not be run, or was not followed to its end.
     Exec(ExecError),
@@ -160,7 +160,7 @@ async fn exec(
     container: &Container,
     command: &[String],
 ) -> Result<(), CommandFailure> {
-    let (config, turn) = shell.execs.command(container, command).await.map_err(HookCause::Words)?;
+    let (config, turn) = shell.execs.command(container, command).await?;
     let pipe = || nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(ExecError::MakePipe);
     let ((output, to_output), (errors, to_errors)) = (pipe()?, pipe()?);
     // Before there is a process that nobody would end.
