@@ -36,6 +36,7 @@ pub use observation::{
     Exit, Found, FoundAttempt, FoundSandbox, Observation, PodObservation, PodUsage, ProbeResult,
     SandboxFailure, StartFailure, StartFailureReason, Starved, StorageUsage,
 };
+pub(crate) use record::EVICTED;
 pub use record::{ContainerRecord, FoundCondition, LastShown, PodPhase, Record, RecordedExit};
 pub use run::{Health, RunIdentity, RunProcess, StartedContainer, User};
 pub(crate) use shutdown::{EndCause, EndRequest};

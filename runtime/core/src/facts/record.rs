@@ -80,10 +80,13 @@ pub struct FoundCondition {
     pub since: Moment,
 }
 
+/// `reason` of an evicted pod, and of the event.
+pub(crate) const EVICTED: &str = "Evicted";
+
 impl Record {
     /// Whether the pod is evicted.
     pub fn is_evicted(&self) -> bool {
-        self.reason.as_deref() == Some(crate::pod::EVICTED)
+        self.reason.as_deref() == Some(EVICTED)
     }
 
     /// Whether both records are equal except for `last` and `allocated`, which are written along and are no reason

@@ -15,8 +15,7 @@ use super::stage::Stage;
 pub(super) const PREEMPTING: &str = "Preempting";
 /// The beginning of the message about an eviction under pressure.
 pub(crate) const NODE_LOW: &str = "The node was low on resource: ";
-/// `reason` of an evicted pod, and of the event.
-pub(crate) const EVICTED: &str = "Evicted";
+pub(crate) use crate::facts::EVICTED;
 /// `reason` of a pod that a shutdown of the machine ended.
 pub(crate) const TERMINATED: &str = "Terminated";
 /// `reason` of a pod whose node could not renew its Lease, as the node controller of Kubernetes names it.
