@@ -224,7 +224,26 @@ fn the_worst_manifests_there_are_cost_little() {
     let environment = |how_many: usize| -> String {
         (0..how_many).map(|number| format!("    - {{name: A{number}, value: x}}\n")).collect()
     };
-    let worst: [(&str, String); 9] = [
+    let of_each = |line: &dyn Fn(usize) -> String| -> String { (0..6000).map(line).collect() };
+    let headers = of_each(&|number| format!("        - {{name: h{number}, value: x}}\n"));
+    let aliases = of_each(&|number| format!("  - {{ip: 10.0.0.1, hostnames: [h{number}]}}\n"));
+    let container = "  - name: c\n    image: localhost/none:1\n";
+    let anchors: String = (1..30)
+        .map(|number| format!("a{number}: &a{number} [{}]\n", format!("*a{}, ", number - 1).repeat(9)))
+        .collect();
+    let worst: [(&str, String); 13] = [
+        ("aliases of aliases", format!("a0: &a0 [x, x]\n{anchors}")),
+        (
+            "aliases of a long text",
+            format!("t: &t {}\nl: [{}]\n", "x".repeat(mib / 2), "*t, ".repeat(50_000)),
+        ),
+        (
+            "headers",
+            format!(
+                "{pod}{container}    livenessProbe:\n      httpGet:\n        port: 80\n        httpHeaders:\n{headers}"
+            ),
+        ),
+        ("host aliases", format!("{pod}{container}  hostAliases:\n{aliases}")),
         ("10 MiB of zeros", "0".repeat(10 * mib)),
         ("10 MiB of pods", pod.repeat(10 * mib / pod.len())),
         ("lists in a list", format!("[{}]", "[],".repeat(mib / 3 - 2))),
@@ -334,6 +353,32 @@ fn what_each_of_forty_containers_is_given_is_not_in_memory_for_all_at_once() {
         watched.stayed_below(READING, what);
         fs::remove_file(device.manifests().join("big.yaml")).expect("it is there");
         device.wait_within(LONG, "the pod to be gone", || device.pods() == ["witness"]);
+    }
+    watched.is_undisturbed();
+    watched.fell_again();
+}
+
+#[test]
+fn the_worst_queries_there_are_cost_little() {
+    let watched = Watched::start();
+    let values = |bytes: usize| "b,".repeat(bytes / 2);
+    for bytes in [3_000, 50_000, 1_000_000] {
+        let queries = [
+            format!("labelSelector=a%20in%20({}c)", values(bytes)),
+            format!("labelSelector={}c", values(bytes)),
+            format!("fieldSelector={}c", "status.phase!%3Dx,".repeat(bytes / 18)),
+            format!("watch=1&resourceVersion={}", "1".repeat(bytes)),
+            format!("{}limit=1", "limit=1&".repeat(bytes / 8)),
+        ];
+        thread::scope(|scope| {
+            for client in 0..60 {
+                let path = format!("/api/v1/pods?{}", queries[client % queries.len()]);
+                let device = &watched.device;
+                // The longest are rejected.
+                scope.spawn(move || drop(device.get(&path)));
+            }
+        });
+        watched.stayed_below(SERVING, &format!("60 queries of {bytes} bytes"));
     }
     watched.is_undisturbed();
     watched.fell_again();
