@@ -1,5 +1,6 @@
 //! Deaths of an agent by its own fault, while it handles an object.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
@@ -10,18 +11,29 @@ use nix::unistd::Pid;
 
 use crate::device::Device;
 
-/// Waits until the agent's marks name an object that a task handles, and then makes the agent die.
-pub fn die_while_a_task_handles(device: &mut Device, kill: fn(Pid)) {
-    die_when(device, kill, |_, of_tasks| of_tasks.chunks(16).any(|mark| mark[..8] != [0; 8]));
+/// Waits until the agent's marks name a pod that a task handles, and then makes the agent die: not while the loop handles
+/// anything, whose object would be taken for the cause, and not while a task handles the pod with the UID `other`.
+pub fn die_while_a_task_handles(device: &mut Device, other: &str, kill: fn(Pid)) {
+    let other = number_of(OsStr::new(other));
+    die_when(device, kill, |of_loop, of_tasks| {
+        let mut handled =
+            of_tasks.chunks(16).map(|mark| &mark[..8]).filter(|object| *object != [0; 8]).peekable();
+        of_loop[..8] == [0; 8] && handled.peek().is_some() && handled.all(|object| object != other)
+    });
 }
 
 /// Waits until the agent's marks name this file as the one that the loop reads, and then makes the agent die. Reading must
 /// take so long that this is seen.
 pub fn die_while_the_loop_reads(device: &mut Device, file: &Path, kill: fn(Pid)) {
-    let mut hasher = DefaultHasher::new();
-    file.hash(&mut hasher);
-    let object = hasher.finish().to_ne_bytes();
+    let object = number_of(file);
     die_when(device, kill, |of_loop, _| of_loop[..8] == object);
+}
+
+/// The number by which a mark names an object.
+fn number_of(object: impl Hash) -> [u8; 8] {
+    let mut hasher = DefaultHasher::new();
+    object.hash(&mut hasher);
+    hasher.finish().to_ne_bytes()
 }
 
 /// Waits until the marks of the loop and of tasks are such ones, and then makes the agent die.

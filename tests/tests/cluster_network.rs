@@ -168,13 +168,14 @@ fn pods_before_and_after_a_change_of_the_range_reach_and_are_reached() {
 
     // The Node is deleted and made again, which ends the pod of the cluster.
     let uid = || plane.line("get node board-1 --ignore-not-found -o jsonpath={.metadata.uid}").ok();
-    let deleted = uid();
+    let (deleted, earlier) = (uid(), range(&plane, "board-1"));
     plane.line("delete node board-1").ok();
     one.device.wait_for("another Node", || !["", &*deleted].contains(&&*uid()));
     assert_eq!(plane.line("get pod after --ignore-not-found -o name").ok(), "");
     plane.apply(&server("again", "board-1"));
     let again = one.device.pod("again");
     again.wait_ready();
+    assert_ne!(range(&plane, "board-1"), earlier, "the Node has another range");
     assert!(is_in(&again.ip(), &range(&plane, "board-1")), "{}", again.ip());
     for pod in [&before, &again] {
         reaches_all(&plane, &one, pod, &far.ip());

@@ -12,11 +12,12 @@ fn a_pod_of_a_cluster_is_set_aside_and_the_cluster_learns_why() {
     let mut node = ClusterNode::join(&plane, "board-1");
     node.device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
     node.device.pod("web").wait_ready();
+    let web = node.device.pod("web").uid();
     let app = manifest::container("app", "sleep", "imagePullPolicy: IfNotPresent");
     let bad = manifest::pod_of("bad", &[app], "nodeName: board-1\nautomountServiceAccountToken: false");
     plane.apply(&bad);
     for _ in 0..2 {
-        die_while_a_task_handles(&mut node.device, fault);
+        die_while_a_task_handles(&mut node.device, &web, fault);
         node.device.launch_agent();
     }
     let events =

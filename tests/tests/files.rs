@@ -486,7 +486,6 @@ fn a_link_whose_log_is_gone_goes_when_the_agent_starts_and_no_other() {
     device.pod("web").wait_ready();
 }
 
-/// Puts something at a path that is not a regular file.
 #[test]
 fn a_link_in_the_place_of_a_pods_directory_is_neither_written_through_nor_emptied() {
     let device = Device::start();
@@ -529,6 +528,7 @@ fn a_link_in_the_place_of_a_pods_directory_is_neither_written_through_nor_emptie
     assert_eq!(listing(&precious), before);
 }
 
+/// Puts something at a path that is not a regular file.
 type Put<'a> = &'a dyn Fn(&Path);
 
 #[test]

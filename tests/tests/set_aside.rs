@@ -36,8 +36,12 @@ fn a_manifest_that_exhausts_the_agents_memory_twice_is_set_aside_and_the_other_p
     device.load_image(nodlet_tests::demo_archive());
     device.stop_agent();
     device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.write_manifest("hostile.yaml", &manifest::pod("hostile", "sleep"));
     limited.launch(&mut device);
-    device.wait_for("the pod", || device.get("/api/v1/pods").is_ok() && device.pod("web").is_ready());
+    device.wait_for("the pods", || {
+        let is_ready = |name| device.pod(name).is_ready();
+        device.get("/api/v1/pods").is_ok() && is_ready("web") && is_ready("hostile")
+    });
     let before = device.container_processes();
     limited.limit(ROOM);
     device.write_manifest("hostile.yaml", &hostile());
@@ -51,10 +55,16 @@ fn a_manifest_that_exhausts_the_agents_memory_twice_is_set_aside_and_the_other_p
     };
     device.wait_reviving("the event", &revive, |device| set_aside_events(device, "hostile") > 0);
     assert_eq!(deaths.get(), 2, "{}", device.agent_log());
-    assert_eq!(device.container_processes(), before, "the other pod runs on");
-    device.write_manifest("hostile.yaml", &manifest::pod("hostile", "sleep"));
-    device.wait_for("the changed pod", || device.pod("hostile").is_ready());
-    assert_eq!(device.container_processes().len(), before.len() + 1);
+    assert_eq!(
+        device.container_processes(),
+        before,
+        "the other pod runs on, and that of the earlier manifest"
+    );
+    assert_eq!(device.pod("hostile").phase(), "Running");
+    let changed = manifest::pod_of("hostile", &[manifest::container("changed", "sleep", "")], "");
+    device.write_manifest("hostile.yaml", &changed);
+    device.wait_for("the changed pod", || device.pod("hostile").container("changed").is_ready());
+    assert_eq!(device.container_processes().len(), before.len());
 }
 
 /// A device with an image, a pod that runs, and another one of which the agent dies three times.
@@ -65,12 +75,13 @@ fn device_after_deaths(deaths: &[fn(Pid)]) -> Device {
     device.load_image(nodlet_tests::demo_archive());
     device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
     device.wait_for("the pod", || device.pod("web").is_ready());
+    let web = device.pod("web").uid();
     device.write_manifest("bad.yaml", &manifest::pod("bad", "sleep"));
     for (count, kill) in deaths.iter().enumerate() {
         if count > 0 {
             device.launch_agent();
         }
-        die_while_a_task_handles(&mut device, *kill);
+        die_while_a_task_handles(&mut device, &web, *kill);
     }
     device.start_agent();
     device

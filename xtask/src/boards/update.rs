@@ -116,7 +116,7 @@ fn reject(
     ] {
         install(user, &update, 1, why)?;
         runs(board, VERSION, "image")?;
-        board.expect("ls /var/lib/nodlet/system", "", "")?;
+        board.expect("ls /var/lib/nodlet/system", "", "changes\n")?;
     }
     Ok(())
 }
