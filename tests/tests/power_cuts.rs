@@ -8,6 +8,7 @@
 //! | --- | --- | --- | --- |
 //! | `runtime/src/durable.rs` (objects, records, the record of a push) | yes | yes | `applied`, `finished`, `a_log` |
 //! | `runtime/host/src/reserve.rs` | yes | as above | `full_disk` |
+//! | `runtime/src/engine/manifests.rs` (manifests that others copied) | yes | by the same call | `copied` |
 //! | `rootfs/src/content.rs` (layers, index of images) | yes | yes | `loaded` |
 //!
 //! ext4 commits renames and removals in their order, so a sync of a directory before another durable change cannot be
@@ -84,6 +85,10 @@ impl Recorded {
         // ext4 writes the bytes of a file that is renamed over another one even if nobody has synced them. Other file
         // systems do not.
         device.run_on(disk.path(), "noatime,noauto_da_alloc");
+        // The directory of manifests is on the data partition, too.
+        fs::create_dir(device.path("/var/manifests")).expect("the partition is new");
+        fs::create_dir_all(device.path("/etc/nodlet")).expect("the root can be written to");
+        std::os::unix::fs::symlink(device.path("/var/manifests"), device.manifests()).expect("it is new");
         device.start_agent();
         device.load_image(demo_archive());
         Recorded { device, medium, disk, directory }
@@ -305,6 +310,32 @@ fn a_pod_that_was_shown_as_finished_stays_finished() {
             device.pod(&name).wait_phase("Succeeded");
         });
     }
+    recorded.check();
+}
+
+/// `scp` syncs nothing; the agent syncs what it accepts.
+#[test]
+#[ignore = "by cargo xtask long power-cuts"]
+fn a_manifest_that_was_copied_into_its_directory_survives_as_its_pod_ran() {
+    let recorded = Recorded::start("copied");
+    let (device, medium) = (&recorded.device, &recorded.medium);
+    for name in ["one", "two", "three"] {
+        let file = device.manifests().join(format!("{name}.yaml"));
+        let fill = format!("  annotations: {{fill: {}}}\n  name: {name}\n", "x".repeat(FILL));
+        let text =
+            manifest::pod(name, "print v1 then sleep").replacen(&format!("  name: {name}\n"), &fill, 1);
+        medium.during(&format!("pod/{name}"), "v1", || {
+            fs::write(&file, &text).expect("it is new");
+            device.pod(name).wait_log("app", "v1");
+            // The same thread writes this, after the sync.
+            recorded.configure(&format!("after-{name}"), "v1");
+        });
+    }
+    medium.during("pod/one", ABSENT, || {
+        fs::remove_file(device.manifests().join("one.yaml")).expect("it is there");
+        device.wait_for("the pod to be gone", || !device.pods().iter().any(|pod| pod == "one"));
+        recorded.configure("after-all", "v1");
+    });
     recorded.check();
 }
 
