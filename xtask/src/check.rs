@@ -170,6 +170,7 @@ const CLUSTER: &[&str] = &[
     "cluster_network",
     "cluster_pods",
     "cluster_set_aside",
+    "cluster_soak",
     "differential",
     "enrolment",
     "konnectivity",

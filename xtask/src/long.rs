@@ -65,6 +65,14 @@ const SUBJECTS: &[(&str, Test)] = &[
     ("memory", Test::Rounds(500, &["--package", "nodlet-rootfs", "tests::memory::"])),
     // This many restarts of containers, and at least twice as many exec probes.
     ("soak", Test::Rounds(10_000, &["--package", "nodlet-tests", "--test", "soak"])),
+    // This many pods of a cluster that come and go, after those that fill all rings.
+    (
+        "soak-cluster",
+        Test::Rounds(
+            100,
+            &["--package", "nodlet-tests", "--test", SOAK_CLUSTER, "--", "--ignored", "--nocapture"],
+        ),
+    ),
     // This many states of a data partition after a power cut, for each kind of operation.
     (
         "power-cuts",
@@ -84,6 +92,9 @@ const SUBJECTS: &[(&str, Test)] = &[
     // Tests in virtual machines, with each processor.
     ("guests", Test::Parts(guest::whole)),
 ];
+
+/// The test that needs the servers of a cluster.
+const SOAK_CLUSTER: &str = "cluster_soak";
 
 /// The test that needs the program that answers for kubectl.
 const YAML: &str = "manifests_changed_at_random_are_read_beside_go";
@@ -137,6 +148,9 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             Test::Random(default, words) | Test::Rounds(default, words) | Test::Guided(default, words) => {
                 if words.contains(&"nodlet-tests") {
                     build()?;
+                }
+                if words.contains(&SOAK_CLUSTER) {
+                    go::control_plane(&[])?;
                 }
                 let rounds = rounds.clone().unwrap_or_else(|| default.to_string());
                 let mut cargo = cargo()?;

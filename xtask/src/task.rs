@@ -67,7 +67,7 @@ pub(crate) const TASKS: &[Task] = &[
     ),
     (
         "long",
-        "[images] [fuzz] [stories] [mutants] [memory] [soak] [kills] [upgrade] [guests] [--rounds N] [--minutes N] [--seed N] [--shard M/N]",
+        "[images] [fuzz] [yaml] [stories] [mutants] [memory] [soak] [soak-cluster] [power-cuts] [board-power-cuts] [kills] [upgrade] [clusters] [guests] [--rounds N] [--minutes N] [--seed N] [--shard M/N]",
         "what check runs for a short while, for long or in every case there is",
     ),
     ("demo-image", "", "build the demo image into .work/images, in both archive formats"),

@@ -25,6 +25,9 @@ const LINE: usize = 100;
 /// The host key that the board made at its first boot; the name of the file with its digest.
 const FIRST_KEY: &str = "first-key";
 
+/// The size of a data partition that fills a medium of twice the size.
+const GROWN: &str = "grown";
+
 /// The state of the data partition after a power cut during its creation, in use, and during a factory reset.
 const REASONS: [&str; 3] = ["Created", "Ready", "Reset"];
 
@@ -44,10 +47,26 @@ pub(in super::super) fn try_out(
     Session { profile, tried: Tried { qemu, medium: &medium, directory, key }, medium: &recorded }.run()?;
     drop(export);
 
-    let record = recorded.record(&flashed.file);
-    eprintln!("  {} writes and {} flushes", record.writes(), record.flushes());
     let state = flashed.at(directory.join("state"));
     let tried = Tried { qemu, medium: &state, directory, key };
+    boot_states(profile, &tried, &recorded.record(&flashed.file), (states, seed, minutes))?;
+    eprintln!("growth with the medium");
+    let states = states.div_ceil(GROWING);
+    let record = record_growth(profile, qemu, image, (directory, key))?;
+    boot_states(profile, &tried, &record, (states, seed, minutes))
+}
+
+/// One in so many states is one in which the data partition grows.
+const GROWING: u64 = 6;
+
+/// Boots this many states after a power cut, or those for which there is time.
+fn boot_states(
+    profile: &Profile,
+    tried: &Tried<'_>,
+    record: &Record,
+    (states, seed, minutes): (u64, u64, Option<u64>),
+) -> Outcome {
+    eprintln!("  {} writes and {} flushes", record.writes(), record.flushes());
     let cuts = record.cuts(&mut Seed::new(seed), usize::try_from(states)?);
     let (begun, all) = (Instant::now(), cuts.len());
     for (number, cut) in cuts.into_iter().enumerate() {
@@ -57,11 +76,45 @@ pub(in super::super) fn try_out(
         }
         let described = record.describe(&cut);
         eprintln!("  state {number}: {described}");
-        record.write(&cut, &state.file)?;
-        check(profile, &tried, &record, &cut)
+        record.write(&cut, &tried.medium.file)?;
+        check(profile, tried, record, &cut)
             .map_err(|Failure(why)| Failure(format!("{why}\nafter the {described}")))?;
     }
     Ok(())
+}
+
+/// Records the boot in which the data partition grows, because its medium was copied to one of twice the size.
+fn record_growth(
+    profile: &Profile,
+    qemu: &Qemu,
+    image: &DeviceImage,
+    (directory, key): (&Path, &Path),
+) -> Result<Record, Failure> {
+    let flashed = flash(profile, qemu, image, directory)?.ok_or("the board's profile has no disk")?;
+    let (mut board, _monitor) =
+        Tried { qemu, medium: &flashed, directory, key }.boot_as("", &[], &["Created"], false)?;
+    board.expect("nodlet apply -f -", &manifest::pod("web", "print v1 then sleep"), "pod/web created\n")?;
+    wait_for_log(&mut board, "web", "v1\n")?;
+    fs::write(directory.join(FIRST_KEY), host_key(&board)?)?;
+    board.turn_off()?;
+    flashed.resize(fs::metadata(&flashed.file)?.len() * 2)?;
+
+    let recorded = Medium::new(&flashed.file, &directory.join("current"))?;
+    let export = Export::new(recorded.clone(), &directory.join("nbd"))?;
+    for (thing, value) in [("pod/web", "v1"), ("pod/baked", "baked"), ("key/", FIRST_KEY)] {
+        recorded.during(thing, value, || ());
+    }
+    let medium = flashed.at(export.url());
+    let tried = Tried { qemu, medium: &medium, directory, key };
+    let (mut board, _monitor) =
+        recorded.during("size/", GROWN, || tried.boot_as(",discard=unmap", &[], &["Ready"], false))?;
+    let size = observe(profile, &mut board, directory, "size/")?;
+    if size != GROWN {
+        return Err(board.failed(&format!("the data partition is {size}")));
+    }
+    board.turn_off()?;
+    drop(export);
+    Ok(recorded.record(&flashed.file))
 }
 
 /// Boots a state, and compares what the board has with what was acknowledged.
@@ -205,6 +258,12 @@ fn observe(profile: &Profile, board: &mut Board, directory: &Path, thing: &str) 
         "key" => {
             let is_first = host_key(board)? == fs::read_to_string(directory.join(FIRST_KEY))?;
             if is_first { Ok(FIRST_KEY.to_owned()) } else { absent() }
+        }
+        "size" => {
+            let least = profile.storage.as_ref().map_or(0, |storage| storage.medium_mib) * 1024;
+            let free = text(&board.ssh("df -k /var | tail -n 1", "")?.stdout);
+            let kib = free.split_whitespace().nth(1).and_then(|number| number.parse::<u64>().ok());
+            if kib.is_some_and(|kib| kib >= least) { Ok(GROWN.to_owned()) } else { absent() }
         }
         "push" => {
             board.wait_for("the record of an interrupted push to go", |board| {
