@@ -115,6 +115,7 @@ pub(super) fn try_out(
     }
     overwrite_identity(&board, &wrong)?;
     let before = board.date()?;
+    let born = life_of_applied(&mut board)?;
     go_down_with_grace(board)?;
 
     let (mut board, _) = tried.boot_as("", &NO_BATTERY, &["Ready"], false)?;
@@ -128,6 +129,12 @@ pub(super) fn try_out(
     }
     board.require_said("the clock was behind; it begins at")?;
     board.expect("cat /var/lib/said/word", "", "ended\n")?;
+    let life = life_of_applied(&mut board)?;
+    if life != (born.0.clone(), born.1 + 1) {
+        return Err(
+            board.failed(&format!("after a reboot, AGE and RESTARTS are of {life:?}, and were of {born:?}"))
+        );
+    }
     // Nothing of an invalid identity is applied.
     board.expect("cat /proc/sys/kernel/hostname", "", "gate-17\n")?;
     board.require_said("/boot/nodlet.conf is rejected: line 2: unknown key \"nmae\"")?;
@@ -288,6 +295,15 @@ fn fill_and_damage(board: Board) -> Outcome {
          busybox fallocate -l {bytes} /var/lib/fill && sync && echo filled"
     );
     board.expect(&command, "", "filled\n")
+}
+
+/// The time from which the AGE of the applied pod counts, and its RESTARTS, when it runs.
+fn life_of_applied(board: &mut Board) -> Result<(String, u64), Failure> {
+    wait_for_applied(board)?;
+    let pod = board.json("nodlet get pod applied -o json")?;
+    let created = pod["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned();
+    let restarts = pod["status"]["containerStatuses"][0]["restartCount"].as_u64().unwrap_or_default();
+    Ok((created, restarts))
 }
 
 fn wait_for_applied(board: &mut Board) -> Outcome {
