@@ -53,19 +53,21 @@ pub fn open_directory(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(path)
 }
 
-/// Refuses a link in the place of a directory whose content nodlet removes: what the link leads to is not nodlet's.
+/// Returns whether a directory of nodlet exists. Something else in its place is refused: a FIFO would block whoever opens
+/// it, and what a link leads to is not nodlet's, which removes the content of such directories.
 ///
 /// # Errors
-/// It is a link; the error has its path. A directory that does not exist is no error.
-pub fn refuse_link(directory: &Path) -> io::Result<()> {
-    if std::fs::symlink_metadata(directory).is_ok_and(|found| found.is_symlink()) {
-        let message = format!(
-            "{}: it is a link: mount the other directory there instead (mount --bind)",
-            directory.display()
-        );
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-    }
-    Ok(())
+/// Something else is there, or it cannot be looked at; the first error has the path.
+pub fn is_directory(path: &Path) -> io::Result<bool> {
+    let advice = match std::fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => return Ok(true),
+        Ok(found) if found.is_symlink() => ", or mount the other directory there (mount --bind)",
+        Ok(_) => "",
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let message = format!("{}: it is not a directory: remove it{advice}", path.display());
+    Err(io::Error::new(io::ErrorKind::InvalidInput, message))
 }
 
 fn irregular() -> io::Error {
@@ -122,15 +124,7 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
 /// # Errors
 /// The directory cannot be made, or something else is in its place; the error has its path.
 pub fn make_directory(path: &Path) -> io::Result<()> {
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => {
-            let message = format!("{}: it is not a directory: remove it", path.display());
-            Err(io::Error::new(io::ErrorKind::InvalidInput, message))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => std::fs::create_dir_all(path),
-        Err(error) => Err(error),
-    }
+    if is_directory(path)? { Ok(()) } else { std::fs::create_dir_all(path) }
 }
 
 #[cfg(test)]
@@ -153,9 +147,9 @@ mod tests {
         assert!(metadata(&own).is_ok_and(|found| found.is_dir()));
         assert!(metadata(&file).is_ok_and(|found| found.is_file()));
         assert!(metadata(&link).is_err_and(|error| is_irregular(&error)));
-        for path in [&link, &file] {
+        for (path, advice) in [(&link, ", or mount the other directory there (mount --bind)"), (&file, "")] {
             let error = make_directory(path).expect_err("it is not a directory").to_string();
-            assert_eq!(error, format!("{}: it is not a directory: remove it", path.display()));
+            assert_eq!(error, format!("{}: it is not a directory: remove it{advice}", path.display()));
         }
         let _ = std::fs::remove_dir_all(&directory);
     }
@@ -189,8 +183,10 @@ mod tests {
         for name in ["fifo", "target", "socket"] {
             assert!(open_directory(&place(name)).is_err(), "{name} was opened");
         }
-        assert!(open_directory(&directory).is_ok() && refuse_link(&directory).is_ok());
-        assert!(refuse_link(&place("link")).is_err() && refuse_link(&place("absent")).is_ok());
+        assert!(open_directory(&directory).is_ok() && is_directory(&directory).is_ok_and(|there| there));
+        assert!(
+            is_directory(&place("fifo")).is_err() && is_directory(&place("absent")).is_ok_and(|there| !there)
+        );
         assert_eq!(read_to_string(&target).expect("it is a file"), "old");
         assert!(!place("nothing").exists());
         let _ = std::fs::remove_dir_all(&directory);

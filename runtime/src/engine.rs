@@ -390,27 +390,25 @@ impl Engine {
     /// gone.
     fn open_api(&mut self) {
         let Some((api, listener)) = self.unserved_api.take() else { return };
-        let config = &self.shell.config;
-        log::info!(
-            "nodlet {} runs the pods of node {} below {}; its API is on {}",
-            env!("CARGO_PKG_VERSION"),
-            config.node_name,
-            config.root.display(),
-            self.shell.paths.api_socket().display()
-        );
-        let paths = self.shell.paths.clone();
+        let shell = self.shell.clone();
         self.shell.tasks.spawn(async move {
             let listener = match listener {
                 Some(listener) => Ok(listener),
-                None => root::listen_when_there_is_room(&paths).await,
+                None => root::listen_when_there_is_room(&shell.paths).await,
             };
-            match listener {
-                Ok(listener) => {
-                    if let Err(error) = api::serve(api, listener).await {
-                        log::error!("the API has ended: {error}");
-                    }
-                }
-                Err(error) => log::error!("no API: {}", nodlet_host::error::chain(&error)),
+            let listener = match listener {
+                Ok(listener) => listener,
+                Err(error) => return log::error!("no API: {}", nodlet_host::error::chain(&error)),
+            };
+            log::info!(
+                "nodlet {} runs the pods of node {} below {}; its API is on {}",
+                env!("CARGO_PKG_VERSION"),
+                shell.config.node_name,
+                shell.config.root.display(),
+                shell.paths.api_socket().display()
+            );
+            if let Err(error) = api::serve(api, listener).await {
+                log::error!("the API has ended: {error}");
             }
         });
     }

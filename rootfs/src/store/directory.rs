@@ -32,10 +32,11 @@ pub(super) fn is_locked(directory: &Path) -> bool {
     matches!(Flock::lock(file, FlockArg::LockExclusiveNonblock), Err((_, Errno::EWOULDBLOCK)))
 }
 
-/// The names in a directory, sorted; empty if it does not exist. A link is refused: callers remove what has these names.
+/// The names in a directory, sorted; empty if it does not exist. Callers remove what has these names, so
+/// that a link is refused.
 pub(super) fn names_in(directory: &Path) -> Result<Vec<String>, StoreError> {
     let failed = |source: io::Error| ContentError::new("list", directory, source);
-    own_file::refuse_link(directory).map_err(failed)?;
+    own_file::is_directory(directory).map_err(failed)?;
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -175,7 +175,7 @@ impl Reserve {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             Ok(()) | Err(_) => {}
         }
-        own_file::refuse_link(&self.directory)?;
+        own_file::is_directory(&self.directory)?;
         let _lock = self.lock()?;
         let mut budget = Budget::of(&self.directory)?;
         let sizes = SHAPE.iter().flat_map(|(count, size)| std::iter::repeat_n(*size, *count));
@@ -458,7 +458,7 @@ mod tests {
         let linked = directory.join("linked");
         std::os::unix::fs::symlink(&place, &linked).expect("a link");
         let error = Reserve::new(linked, Vec::new()).replenish().expect_err("it is a link");
-        assert!(error.to_string().contains("linked: it is a link"), "{error}");
+        assert!(error.to_string().contains("linked: it is not a directory"), "{error}");
         nix::unistd::mkfifo(&directory.join("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
         let pipe = Reserve::new(directory.join("pipe"), Vec::new());
         assert!(pipe.replenish().is_err() && pipe.take(1, Left::None).is_err());

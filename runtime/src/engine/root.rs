@@ -35,9 +35,9 @@ pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
         for (directory, mode) in paths.directories() {
             // An operator may have put all of nodlet's data elsewhere by a link, but no part of it.
             let is_top = [paths.run(), paths.data()].contains(&directory);
-            let refused = if is_top { Ok(()) } else { own_file::refuse_link(&directory) };
-            refused
-                .and_then(|()| make_directory(&directory, mode))
+            let looked = if is_top { Ok(false) } else { own_file::is_directory(&directory) };
+            looked
+                .and_then(|_| make_directory(&directory, mode))
                 .map_err(|source| EngineError::Prepare { path: directory, source })?;
         }
         nodlet_host::log_files::prepare(paths)
@@ -131,7 +131,6 @@ pub(super) async fn listen_when_there_is_room(paths: &Paths) -> Result<Async<Uni
     loop {
         smol::Timer::after(UNTIL_ROOM).await;
         if let Some(listener) = listen(paths)? {
-            log::info!("the API is on {}", paths.api_socket().display());
             return Ok(listener);
         }
     }
@@ -176,6 +175,34 @@ pub(super) fn of_meminfo(field: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_directory_of_nodlet_is_refused_with_its_path_and_left_as_it_is() {
+        let root = std::env::temp_dir().join(format!("nodlet-root-other-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        let (paths, precious) = (Paths::new(&root), root.join("precious"));
+        fs::create_dir_all(&precious).unwrap();
+        fs::write(precious.join("keep"), "").unwrap();
+        fs::create_dir_all(paths.data()).unwrap();
+        let place = paths.records();
+        let refused = || {
+            let error = take_root(&paths).map(drop).unwrap_err();
+            let text = nodlet_host::error::chain(&error).to_string();
+            assert!(text.contains(&format!("{}: it is not a directory", place.display())), "{text}");
+            fs::remove_file(&place).unwrap();
+        };
+        std::os::unix::fs::symlink(&precious, &place).unwrap();
+        refused();
+        nix::unistd::mkfifo(&place, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        refused();
+        drop(take_root(&paths).unwrap());
+        assert!(precious.join("keep").exists() && fs::read_dir(&precious).unwrap().count() == 1);
+        // All of the data may be elsewhere.
+        fs::rename(paths.data(), root.join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink(root.join("elsewhere"), paths.data()).unwrap();
+        drop(take_root(&paths).unwrap());
+        fs::remove_dir_all(&root).unwrap();
+    }
 
     #[test]
     fn an_agent_that_is_about_to_end_is_waited_for_and_one_that_stays_is_not() {
