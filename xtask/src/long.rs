@@ -68,10 +68,7 @@ const SUBJECTS: &[(&str, Test)] = &[
     // This many pods of a cluster that come and go, after those that fill all rings.
     (
         "soak-cluster",
-        Test::Rounds(
-            100,
-            &["--package", "nodlet-tests", "--test", SOAK_CLUSTER, "--", "--ignored", "--nocapture"],
-        ),
+        Test::Rounds(100, &["--package", "nodlet-tests", "--test", SOAK_CLUSTER, "--", "--ignored"]),
     ),
     // This many states of a data partition after a power cut, for each kind of operation.
     (
