@@ -46,9 +46,16 @@ pub use shutdown::{Shutdown, ShutdownGroup, ShutdownScope};
 /// ([`Plan::more`]). The bound keeps a plan on the stack.
 pub(crate) const MAX_ACTIONS: usize = 32;
 
-/// Upper bound of the exec probes that run at once on the whole board. Each is a process with memory of its
-/// own; with many more, probing starves the containers that it probes.
+/// Upper bound of the exec probes that hold a place at once, on the whole board. Each is a process with memory
+/// of its own; with many more, probing starves the containers that it probes.
 pub(crate) const EXEC_PROBES_AT_ONCE: usize = 4;
+
+/// How long an exec probe holds its place. A probe that runs for longer waits for something, rather than use
+/// the processor, and must not keep the probes of other pods from running.
+pub(crate) const EXEC_PROBE_HOLDS_PLACE: Duration = Duration::from_secs(2);
+
+/// Upper bound of the exec probes of one pod that run at once, with and without a place.
+pub(crate) const EXEC_PROBES_OF_A_POD: usize = 4;
 
 /// Upper bound of the pods that a node accepts, in whatever state. The kubelet's `maxPods`.
 pub const MAX_PODS: usize = 110;

@@ -26,7 +26,7 @@ pub use ring::{
 
 use crate::facts::*;
 use crate::pod::{Demand, NodeContext, PodState};
-use crate::spec::{Pod, QosClass, Uid};
+use crate::spec::{ContainerIndex, Pod, ProbeKind, QosClass, Uid};
 use crate::time::{Instant, Moment};
 use shutdown::ShutdownProgress;
 
@@ -76,8 +76,20 @@ pub struct Node {
     evicted: Option<(PodIndex, Instant)>,
     /// When files of an evicted pod were removed last.
     files_freed_at: Option<Instant>,
+    /// The exec probes that hold a place.
+    exec_places: heapless::Vec<ExecPlace, EXEC_PROBES_AT_ONCE>,
     /// The fields of the Node object that admission depends on.
     info: Box<NodeInfo>,
+}
+
+/// The place of an exec probe that is in flight.
+#[derive(Clone, Debug)]
+struct ExecPlace {
+    pod: PodIndex,
+    container: ContainerIndex,
+    kind: ProbeKind,
+    /// When another probe may have the place, even if this one is still in flight.
+    until: Instant,
 }
 
 impl Node {
@@ -169,7 +181,7 @@ impl Node {
             None if draft.is_full() => self.first = (self.first + 1) % count.max(1),
             None => {}
         }
-        let exec_probes = self.plan_exec_probes(now, &mut draft);
+        self.plan_exec_probes(now, &mut draft);
         // Pods that ended without a process to wait for make room for the next ones at once.
         let passed = self.shutdown.as_mut().is_some_and(|progress| progress.advance(now, &self.pods));
         let after =
@@ -178,7 +190,10 @@ impl Node {
         self.events.plan(&mut draft);
         // A pod that left may be the one that another pod waits for.
         let more = draft.is_full() || left || passed;
-        let mut wake = Wake::new(now, exec_probes < EXEC_PROBES_AT_ONCE);
+        let mut wake = Wake::new(now, !self.exec_places.is_full());
+        if self.exec_places.is_full() {
+            self.exec_places.iter().for_each(|place| wake.note(place.until));
+        }
         for place in 0..self.pods.len() {
             let context = self.node_context(place);
             self.pods[place].wake(&mut wake, context);
@@ -325,10 +340,14 @@ impl Node {
     }
 
     /// Plans exec probes for the free places, those first that have been due for longest. Waiting probes have
-    /// a due time and no queue, so nothing can overflow. Returns how many are in flight afterwards.
-    fn plan_exec_probes(&mut self, now: Instant, draft: &mut Draft) -> usize {
-        let mut in_flight: usize = self.pods.iter().map(PodState::exec_probes_in_flight).sum();
-        while in_flight < EXEC_PROBES_AT_ONCE && !draft.is_full() {
+    /// a due time and no queue, so nothing can overflow.
+    fn plan_exec_probes(&mut self, now: Instant, draft: &mut Draft) {
+        let pods = &self.pods;
+        self.exec_places.retain(|place| {
+            let mut of_pod = pods.iter().filter(|pod| pod.index() == place.pod);
+            now < place.until && of_pod.any(|pod| pod.is_exec_probe_in_flight(place.container, place.kind))
+        });
+        while !self.exec_places.is_full() && !draft.is_full() {
             let due = |(place, pod): (usize, &PodState)| {
                 pod.oldest_exec_probe().map(|(due, container, kind)| (due, place, container, kind))
             };
@@ -338,9 +357,12 @@ impl Node {
                 break;
             }
             self.pods[place].plan_exec_probe(container, kind, draft);
-            in_flight += usize::from(!draft.is_full());
+            let pod = self.pods[place].index();
+            if self.pods[place].is_exec_probe_in_flight(container, kind) {
+                let until = now + EXEC_PROBE_HOLDS_PLACE;
+                let _ = self.exec_places.push(ExecPlace { pod, container, kind, until });
+            }
         }
-        in_flight
     }
 
     /// Drops pods that are gone, and returns whether there were any.

@@ -171,7 +171,8 @@ pub(crate) struct Sim {
     fate: Box<Fates>,
     answer: Box<Answers>,
     hook: Box<HookFates>,
-    probes_in_flight: Vec<(PodIndex, Attempt, ProbeKind)>,
+    /// With the time at which each began.
+    probes_in_flight: Vec<((PodIndex, Attempt, ProbeKind), Instant)>,
     wake_at: Option<Instant>,
     /// Images that are not on the board.
     pub(crate) absent: BTreeSet<String>,

@@ -199,11 +199,12 @@ impl Probes {
 
     /// The number of exec probes that are running.
     pub(crate) fn exec_in_flight(&self) -> usize {
-        let in_flight = |worker: &&Worker| match worker.state {
-            ProbeState::InFlight | ProbeState::GivenUp => worker.exec,
-            ProbeState::Between | ProbeState::Held => false,
-        };
-        self.workers.iter().filter(in_flight).count()
+        self.workers.iter().filter(|worker| worker.is_exec_in_flight()).count()
+    }
+
+    /// Whether this probe is an exec probe that is running.
+    pub(crate) fn is_exec_in_flight(&self, kind: ProbeKind) -> bool {
+        self.workers.iter().any(|worker| worker.kind == kind && worker.is_exec_in_flight())
     }
 
     /// Records that the probe is running.
@@ -305,6 +306,13 @@ impl Probes {
 }
 
 impl Worker {
+    fn is_exec_in_flight(&self) -> bool {
+        match self.state {
+            ProbeState::InFlight | ProbeState::GivenUp => self.exec,
+            ProbeState::Between | ProbeState::Held => false,
+        }
+    }
+
     /// Sets the next due time on the beat of the period. If beats were missed (a slow result, no free place),
     /// one of them is made up for at once.
     fn keep_time(&mut self, now: Instant, period: Duration) {

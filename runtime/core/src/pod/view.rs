@@ -4,7 +4,9 @@ use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::facts::{Attempt, ClientCondition, Deletion, Health, PodIndex, PodPhase, StartedContainer};
+use crate::facts::{
+    Attempt, ClientCondition, Deletion, EXEC_PROBES_OF_A_POD, Health, PodIndex, PodPhase, StartedContainer,
+};
 use crate::spec::{ContainerIndex, Pod, ProbeKind, RestartPolicy};
 use crate::time::{Instant, Moment};
 
@@ -233,9 +235,15 @@ impl PodState {
         self.containers.exec_probes_in_flight()
     }
 
-    /// The exec probe of this pod that has been due for longest.
+    /// Whether this probe, an exec probe, is in flight.
+    pub(crate) fn is_exec_probe_in_flight(&self, container: ContainerIndex, kind: ProbeKind) -> bool {
+        self.containers.get(container).is_some_and(|container| container.probes().is_exec_in_flight(kind))
+    }
+
+    /// The exec probe of this pod that has been due for longest, unless as many are in flight as a pod may have.
     pub(crate) fn oldest_exec_probe(&self) -> Option<(Instant, ContainerIndex, ProbeKind)> {
-        probe::oldest_exec_probe(&self.containers)
+        let may_have_more = self.exec_probes_in_flight() < EXEC_PROBES_OF_A_POD;
+        may_have_more.then(|| probe::oldest_exec_probe(&self.containers)).flatten()
     }
 
     /// Whether a process of a container may be alive: of a run that has not ended, or that was lost with its

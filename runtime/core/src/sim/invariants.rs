@@ -98,15 +98,21 @@ impl Sim {
             }
         }
         self.check_promises();
-        let executes = |(index, attempt, kind): &&(PodIndex, Attempt, ProbeKind)| {
+        let executes = |((index, attempt, kind), _): &&((PodIndex, Attempt, ProbeKind), Instant)| {
             self.pods.iter().filter(|world| world.index == Some(*index)).any(|world| {
                 let probe = world.pod.spec.container(attempt.container).probe(*kind);
                 let exec = probe.is_some_and(|probe| matches!(probe.action, ProbeAction::Exec(_)));
                 exec && world.alive.contains_key(attempt)
             })
         };
-        let probes = self.probes_in_flight.iter().filter(executes).count();
-        assert!(probes <= EXEC_PROBES_AT_ONCE, "{probes} exec probes at once\n{}", self.log);
+        let probes: Vec<_> = self.probes_in_flight.iter().filter(executes).collect();
+        let places =
+            probes.iter().filter(|(_, began)| self.now.since(*began) < EXEC_PROBE_HOLDS_PLACE).count();
+        assert!(places <= EXEC_PROBES_AT_ONCE, "{places} exec probes hold places at once\n{}", self.log);
+        for world in &self.pods {
+            let of_pod = probes.iter().filter(|((index, ..), _)| world.index == Some(*index)).count();
+            assert!(of_pod <= EXEC_PROBES_OF_A_POD, "{of_pod} exec probes of a pod at once\n{}", self.log);
+        }
         let writes = self.pods.iter().filter(|world| world.save_in_flight).count();
         assert!(writes <= WRITES_AT_ONCE, "{writes} records are written at once");
     }

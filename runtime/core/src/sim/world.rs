@@ -116,8 +116,9 @@ impl Sim {
             }
             Action::Probe(attempt, kind) => {
                 let asked = (index, attempt, kind);
-                assert!(!self.probes_in_flight.contains(&asked), "asked twice: {asked:?}");
-                self.probes_in_flight.push(asked);
+                let twice = self.probes_in_flight.iter().any(|(before, _)| *before == asked);
+                assert!(!twice, "asked twice: {asked:?}");
+                self.probes_in_flight.push((asked, now));
                 let Some(process) = self.of(&uid).alive.get(&attempt) else { return };
                 let age = now.since(process.started.expect("only what runs is probed"));
                 let result = (self.answer)(&name(attempt.container), kind, age);
@@ -344,7 +345,7 @@ impl Sim {
                         world.order.probed(attempt, kind, result);
                         world.probed(attempt, kind, result);
                     }
-                    self.probes_in_flight.retain(|asked| *asked != (index, attempt, kind));
+                    self.probes_in_flight.retain(|(asked, _)| *asked != (index, attempt, kind));
                 }
                 if let PodObservation::Hooked { attempt, kind, ref failure } = seen {
                     self.record_reported_hook(index, attempt, kind, failure.is_some());

@@ -217,17 +217,23 @@ fn only_so_many_exec_probes_run_at_once_and_every_one_has_its_turn() {
     assert!(*least > 20 && most - least <= least / 4, "{all:?}");
 }
 
-#[test]
-fn an_exec_probe_has_its_place_until_it_answers_even_if_its_pod_is_stopped() {
+/// A world whose containers note each exec probe, and the list of the containers that were asked.
+fn noting() -> (Sim, Rc<RefCell<Vec<String>>>) {
     let asked = Rc::new(RefCell::new(Vec::<String>::new()));
     let noted = asked.clone();
-    let mut sim = Sim::empty(|_, _| Fate::IgnoresTerm).probes(move |name, _, _| {
+    let sim = Sim::empty(|_, _| Fate::IgnoresTerm).probes(move |name, _, _| {
         noted.borrow_mut().push(name.to_owned());
         ProbeResult::Success
     });
+    (sim, asked)
+}
+
+#[test]
+fn an_exec_probe_holds_its_place_even_if_its_pod_is_stopped() {
+    let (mut sim, asked) = noting();
     for number in 0..=EXEC_PROBES_AT_ONCE {
         let mut app = container(&format!("app{number}"));
-        app.liveness_probe = Some(Probe { initial_delay: secs(5 + number as u64), ..exec_probe() });
+        app.liveness_probe = Some(Probe { initial_delay: secs(5), ..exec_probe() });
         sim.want(
             pod(RestartPolicy::Always).uid(&format!("u{number}")).named(&format!("p{number}")).with([app]),
         );
@@ -235,20 +241,36 @@ fn an_exec_probe_has_its_place_until_it_answers_even_if_its_pod_is_stopped() {
     sim.run_until(secs(4));
     // No probe answers during this time.
     sim.weather.latency = secs(1_000_000);
-    sim.run_until(secs(8));
+    sim.run_until(secs(5));
     assert_eq!(asked.borrow().len(), EXEC_PROBES_AT_ONCE);
     for number in 0..EXEC_PROBES_AT_ONCE {
         sim.unwant(&format!("u{number}").as_str().into(), Some(secs(100)));
     }
-    sim.run_until(secs(20));
+    sim.run_until(secs(6));
     assert_eq!(asked.borrow().len(), EXEC_PROBES_AT_ONCE, "a place was given twice");
-    sim.weather.latency = secs(0);
-    sim.run_until(secs(120));
-    assert_eq!(
-        asked.borrow().last().map(String::as_str),
-        Some("app4"),
-        "its process is gone, and its place free"
-    );
+    sim.run_until(secs(5) + EXEC_PROBE_HOLDS_PLACE);
+    assert_eq!(asked.borrow().last().map(String::as_str), Some("app4"), "its place is free");
+}
+
+#[test]
+fn exec_probes_that_take_long_keep_no_other_pod_from_being_probed() {
+    let (mut sim, asked) = noting();
+    let slow = (0..EXEC_PROBES_OF_A_POD + 2).map(|number| {
+        let mut app = container(&format!("slow{number}"));
+        app.liveness_probe = Some(Probe { initial_delay: secs(5), timeout: secs(3600), ..exec_probe() });
+        app
+    });
+    sim.want(pod(RestartPolicy::Always).uid("u1").named("slow").with(slow));
+    let mut app = container("app");
+    app.liveness_probe = Some(Probe { initial_delay: secs(5), ..exec_probe() });
+    sim.want(pod(RestartPolicy::Always).uid("u2").named("other").with([app]));
+    sim.run_until(secs(4));
+    sim.weather.latency = secs(1_000_000);
+    sim.run_until(secs(5));
+    assert!(asked.borrow().iter().all(|name| name.starts_with("slow")), "{:?}", asked.borrow());
+    sim.run_until(secs(100));
+    assert_eq!(asked.borrow().last().map(String::as_str), Some("app"));
+    assert_eq!(asked.borrow().len(), EXEC_PROBES_OF_A_POD + 1, "a pod has a bound of its own");
 }
 
 #[test]
