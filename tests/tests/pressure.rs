@@ -171,6 +171,31 @@ fn a_node_without_memory_evicts_the_pod_above_its_request_and_rejects_best_effor
 }
 
 #[test]
+fn the_files_of_volumes_count_as_memory_of_their_pod() {
+    let plane = ControlPlane::start();
+    let mut node = Node::join(&plane, "board-1");
+    let text = "x".repeat(900 << 10);
+    plane.create(&format!(
+        "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: large}}, data: {{a: {text}}}}}"
+    ));
+    let item = |number| format!("{{configMap: {{name: large, items: [{{key: a, path: '{number}'}}]}}}}");
+    let sources = (0..24).map(item).collect::<Vec<_>>().join(", ");
+    let volumes = format!("volumes: [{{name: files, projected: {{sources: [{sources}]}}}}]");
+    plane.apply(&pod("files", &volumes, "volumeMounts: [{name: files, mountPath: /files}]"));
+    plane.apply(&pod("hog", "", "").replace("args: [wait, /end]", "args: [hog, '8', then, wait, /end]"));
+    for name in ["files", "hog"] {
+        plane.wait_for(&format!("get pod {name} --no-headers"), |pod| pod.contains("1/1"));
+    }
+    restart(&mut node, &["--eviction-hard", "memory.available<1Ei"]);
+    for name in ["files", "hog"] {
+        plane.wait_for(&format!("get pod {name} -o jsonpath={{.status.reason}}"), |why| why == "Evicted");
+    }
+    let log = node.device.agent_log();
+    let place = |name: &str| log.find(&format!("default/{name}: Evicted")).expect("its event");
+    assert!(place("files") < place("hog"), "{log}");
+}
+
+#[test]
 fn a_node_without_process_ids_evicts_the_pod_with_most_processes_first() {
     let plane = ControlPlane::start();
     let mut node = Node::join(&plane, "board-1");

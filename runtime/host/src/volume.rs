@@ -29,6 +29,9 @@ pub use empty_dir::{memory_volumes, path as empty_dir_path};
 pub use lock::{LockRequest, VolumeLock};
 pub use projected::{ProjectedFile, ProjectedFiles};
 
+/// The directory of the volumes whose files the agent writes, in that of their pod on tmpfs.
+const WRITTEN: &str = "volumes";
+
 /// The sources of mounts for the containers of a pod, by the name of the volume.
 pub type Volumes = SortedMap<String, MountSource>;
 
@@ -279,9 +282,14 @@ fn of_claim(claimed: &ClaimedVolume, is_read_only: bool) -> Kind {
     }
 }
 
+/// The directory of all volumes of a pod whose files the agent writes. It is on tmpfs.
+pub fn written_files(paths: &Paths, uid: &str) -> PathBuf {
+    paths.run_pod(uid).join(WRITTEN)
+}
+
 /// The directory of a volume whose files the agent writes, in that of its pod on tmpfs.
 fn projected_place(plugin: &str, name: &str) -> PathBuf {
-    Path::new("volumes").join(plugin).join(name)
+    Path::new(WRITTEN).join(plugin).join(name)
 }
 
 /// The name of a volume's directory in that of its pod, from the name of the kubelet's plugin.

@@ -238,12 +238,19 @@ async fn usage(shell: Rc<Shell>, resource: StarvedResource) -> Vec<(PodIndex, Po
         let usage = match resource {
             StarvedResource::Memory | StarvedResource::Pids => {
                 let Some(total) = of(sandbox.cgroup.usage()) else { continue };
-                let runs = sandbox.runs.borrow();
-                // The leaf of a run that has ended has no usage.
-                let containers = runs
-                    .iter()
-                    .filter_map(|((name, _), run)| Some((name.as_str().into(), of(run.leaf.usage())?)));
-                PodUsage { total, containers: containers.collect() }
+                let containers = {
+                    let runs = sandbox.runs.borrow();
+                    // The leaf of a run that has ended has no usage.
+                    let of_run = runs
+                        .iter()
+                        .filter_map(|((name, _), run)| Some((name.as_str().into(), of(run.leaf.usage())?)));
+                    of_run.collect()
+                };
+                let files = match resource {
+                    StarvedResource::Memory => volumes::memory_of_files(&shell, &wanted).await,
+                    _ => 0,
+                };
+                PodUsage { total: total.saturating_add(files), containers }
             }
             StarvedResource::EphemeralStorage | StarvedResource::Inodes => {
                 let unit = match resource {

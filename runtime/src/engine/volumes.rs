@@ -104,6 +104,14 @@ pub(super) fn remove(
     }
 }
 
+/// Measures the bytes of memory that the files of volumes have which nodlet writes for a pod. They are on tmpfs and belong
+/// to no cgroup of the pod, since its containers did not write them.
+pub(super) async fn memory_of_files(shell: &Shell, wanted: &Wanted) -> u64 {
+    let directory = volume::written_files(&shell.paths, &wanted.pod.uid.0);
+    let mut measurement = nodlet_host::usage::Measurement::new([(0, directory)], 1, Unit::Bytes);
+    shell.stores.storage.run_in_parts(move || measurement.part()).await.into_iter().sum()
+}
+
 /// Measures the local storage that a pod uses: the bytes or the inodes of each container, with its writable layer and its
 /// logs, and those of each volume. What is not in the scope counts as 0. Files that all containers can write count after the volumes.
 pub(super) async fn measure(
