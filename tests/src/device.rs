@@ -309,11 +309,11 @@ impl Device {
         self.run_on_a_disk_of(mib, program, arguments, options);
     }
 
-    /// Mounts a file system as [`Device::run_on_a_disk_made_with`] does, of this size.
+    /// Mounts a file system as [`Device::run_on_a_disk_made_with`] does, of this size, also of `mkfs.btrfs`.
     pub fn run_on_a_disk_of(&mut self, mib: u64, program: &str, arguments: &[&str], options: &str) {
         let (image, var) = (self.slot.dir().join("disk.img"), self.path("/var"));
         let usual = match program {
-            "mkfs.xfs" => "-q -f",
+            "mkfs.xfs" | "mkfs.btrfs" => "-q -f",
             _ => "-q -F -E lazy_itable_init=0,lazy_journal_init=0",
         };
         let file = fs::File::create(&image).expect("/tmp can be written to");

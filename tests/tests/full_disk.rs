@@ -229,3 +229,31 @@ fn a_pod_that_fills_a_disk_with_the_run_time_directory_is_evicted_alone_by_the_n
         device.nodlet(["down"]).ok();
     }
 }
+
+#[test]
+#[ignore = "needs a kernel with these file systems, and their programs: cargo xtask guest disk"]
+fn a_pod_that_fills_another_file_system_than_ext4_is_evicted_alone() {
+    for (program, mib, steps) in [
+        ("mkfs.xfs", 512, "fill /data/file"),
+        ("mkfs.xfs", 512, "fill-inodes /data"),
+        ("mkfs.btrfs", 256, "fill /data/file"),
+    ] {
+        eprintln!("{program}: {steps}");
+        let mut device = Device::new();
+        device.run_on_a_disk_of(mib, program, &[], "");
+        device.start_agent();
+        device.load_image(demo_archive());
+        device.wait_for("the reserve", || spares(&device) == 64);
+        start_innocent(&device);
+        device.write_manifest("hog.yaml", &hog(steps, RESTRICTED, ""));
+        wait_evicted(&device);
+        assert_eq!(device.pod("web").container("app").restart_count(), 0);
+        assert!(device.pod("web").is_ready());
+        apply(&device, "new");
+        device.cut_power();
+        device.start_agent();
+        device.pod("web").wait_ready();
+        assert_eq!(device.pod("hog").status()["reason"], "Evicted");
+        assert!(device.nodlet(["get", "configmaps"]).ok().contains("new"));
+    }
+}

@@ -2,7 +2,8 @@
 //! no block or no inode left.
 //!
 //! A spare file is written and synced in advance. When a file system is full, a writer overwrites a spare file in
-//! place, shortens it, syncs it and renames it over its target: none of this needs a block or an inode. A rename may
+//! place, shortens it, syncs it and renames it over its target: none of this needs a block or an inode. (Btrfs would
+//! write each change to another block: spare files have its attribute `nodatacow`.) A rename may
 //! need a block for the directory of the target; so each of these directories has [`SLACK`] long names (links to one
 //! file), of which the rename removes as many as it needs. What was used is made again as soon as there is room. The
 //! reserve is never given back to the file system to make room: a container would take it at once.
@@ -12,17 +13,19 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::fcntl::{Flock, FlockArg};
-use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, FsType, TMPFS_MAGIC, fstatfs, statfs};
 use nix::sys::statvfs::statvfs;
 use nodlet_rootfs::own_file;
 
 use crate::paths::Paths;
+use crate::volume::set_flags;
 
 /// The spare files of a reserve, smallest first: how many there are of each size in bytes. The smallest take a record,
 /// the middle ones an ordinary manifest, the largest ones the largest object that a client can apply.
@@ -223,6 +226,7 @@ impl Reserve {
             let mut options = OpenOptions::new();
             let mut file = own_file::open_with(&new, options.write(true).create(true).mode(0o600))?;
             file.set_len(0)?;
+            keep_blocks(&file);
             fill(&mut file, size)?;
             file.sync_all()?;
             fs::rename(&new, &path)
@@ -336,6 +340,19 @@ fn is_in_memory(directory: &Path) -> io::Result<bool> {
     let kind: FsType = statfs(directory)?.filesystem_type();
     // Compared as numbers, because the type differs between libcs.
     Ok(kind == TMPFS_MAGIC || kind.0 as u32 == RAMFS_MAGIC)
+}
+
+/// Makes the file system overwrite this empty file in place, where it would write all changes to other blocks.
+fn keep_blocks(file: &File) {
+    /// `FS_NOCOW_FL`.
+    const NO_COPY_ON_WRITE: libc::c_long = 0x0080_0000;
+    if fstatfs(file).is_ok_and(|found| found.filesystem_type() == BTRFS_SUPER_MAGIC) {
+        // SAFETY: an open descriptor, and the kernel reads one integer.
+        let set = unsafe { set_flags(file.as_raw_fd(), &NO_COPY_ON_WRITE) };
+        if let Err(error) = set {
+            log::warn!("failed to make a spare file that btrfs overwrites in place: {error}");
+        }
+    }
 }
 
 /// The long names in a directory.

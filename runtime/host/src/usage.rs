@@ -10,6 +10,7 @@ use nix::dir::{Dir, OwningIter};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
+use nix::sys::statvfs::fstatvfs;
 
 use crate::volume::quota;
 
@@ -23,6 +24,10 @@ const MAX_ENTRIES: usize = 1_000_000;
 /// Directories that wait for their turn, and the bytes of their paths. A place with more uses more than any limit, too.
 const MAX_PENDING: usize = 16 * 1024;
 const MAX_PENDING_BYTES: usize = 2 << 20;
+
+/// What a file takes beside its blocks where the file system has no fixed number of inodes, as btrfs: otherwise, a disk
+/// that is full of empty files would be used by nobody.
+const BYTES_OF_INODE: u64 = 512;
 
 const DIRECTORY: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
@@ -58,6 +63,8 @@ struct Root {
     place: usize,
     directory: OwnedFd,
     device: libc::dev_t,
+    /// Added to the bytes of each file.
+    bytes_of_inode: u64,
 }
 
 impl Measurement {
@@ -160,7 +167,7 @@ impl Measurement {
         }
         let is_directory = SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR;
         let usage = &mut self.usage[root.place];
-        *usage = usage.saturating_add(size(&found, is_directory, self.unit));
+        *usage = usage.saturating_add(size(&found, is_directory, root.bytes_of_inode, self.unit));
         if is_directory {
             if self.pending.len() >= MAX_PENDING || self.pending_bytes >= MAX_PENDING_BYTES {
                 *usage = u64::MAX;
@@ -179,7 +186,9 @@ impl Root {
         // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
         let directory = unsafe { OwnedFd::from_raw_fd(opened) };
         let device = fstat(directory.as_raw_fd()).ok()?.st_dev;
-        Some(Root { place, directory, device })
+        let has_inodes = fstatvfs(&directory).is_ok_and(|disk| disk.files() > 0);
+        let bytes_of_inode = if has_inodes { 0 } else { BYTES_OF_INODE };
+        Some(Root { place, directory, device, bytes_of_inode })
     }
 
     /// Opens a directory below this one, through no link and no mount; an empty path is this one.
@@ -194,13 +203,14 @@ impl Root {
 
 /// The disk space of a file, or its inode. A file with several names counts once, if all of them are here; the inode of
 /// such a file counts for each name, since it cannot be divided.
-fn size(found: &FileStat, is_directory: bool, unit: Unit) -> u64 {
+fn size(found: &FileStat, is_directory: bool, bytes_of_inode: u64, unit: Unit) -> u64 {
     if unit == Unit::Inodes {
         return 1;
     }
     let bytes = u64::try_from(found.st_blocks).unwrap_or_default().saturating_mul(512);
     #[allow(clippy::unnecessary_cast, reason = "other processors have another type")]
     let links = (found.st_nlink as u64).max(1);
+    let bytes = bytes.saturating_add(bytes_of_inode);
     if is_directory { bytes } else { bytes / links }
 }
 

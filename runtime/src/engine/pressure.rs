@@ -7,12 +7,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, fstatfs};
 use nix::sys::statvfs::{FsFlags, Statvfs, fstatvfs};
 use nodlet_core::facts::{Observation, PodIndex, PodUsage, Starved, StorageScope};
 use nodlet_core::pressure::{Level, Met, RecordsDisk, Signal, StarvedResource};
@@ -102,7 +103,16 @@ impl Engine {
     /// Continues when unused images were removed: evicts a pod if the disk is still too full.
     fn images_reclaimed(&mut self) {
         let measured_at = nodlet_host::clock::instant();
-        let again = levels(self.shell.clone());
+        let shell = self.shell.clone();
+        let again = async move {
+            let disks = [Some(shell.paths.records()), shell.stores.images.watch_paths().into_iter().next()];
+            shell
+                .stores
+                .storage
+                .run(move || disks.iter().flatten().for_each(|path| free_removed(path)))
+                .await;
+            levels(shell).await
+        };
         self.shell.tasks.then(again, move |engine, levels| {
             let is_of_disk = |met: &Met| {
                 matches!(met.signal.resource(), StarvedResource::EphemeralStorage | StarvedResource::Inodes)
@@ -195,6 +205,19 @@ fn disk(path: &Path) -> Option<Disk> {
     let is_read_only = statistics.flags().contains(FsFlags::ST_RDONLY)
         || mount_of(&directory).ok().flatten().is_some_and(|mount| mount.is_read_only);
     Some(Disk { statistics, is_read_only })
+}
+
+/// Has btrfs free what was removed. It does so with its next transaction, up to 30 s later, and a pod would be evicted for
+/// what another one has freed.
+fn free_removed(path: &Path) {
+    let Some(directory) = path.ancestors().find_map(|directory| own_file::open_directory(directory).ok())
+    else {
+        return;
+    };
+    if fstatfs(&directory).is_ok_and(|found| found.filesystem_type() == BTRFS_SUPER_MAGIC) {
+        // Best effort: a file system that cannot be synced is found to be broken by what is written next.
+        let _ = nix::unistd::syncfs(directory.as_raw_fd());
+    }
 }
 
 #[allow(clippy::unnecessary_cast, reason = "the types differ between architectures")]

@@ -71,7 +71,11 @@ impl Guest<'_> {
             for (suites, packages, programs) in [
                 (WITH_LINKS, IPROUTE, &["/usr/sbin/ip", "/usr/sbin/tc"][..]),
                 (WITH_APPARMOR, APPARMOR, &["/usr/sbin/apparmor_parser"]),
-                (WITH_DISKS, DISK_TOOLS, &["/usr/sbin/mkfs.ext4", "/usr/sbin/mkfs.xfs", "/usr/bin/lsattr"]),
+                (
+                    WITH_DISKS,
+                    DISK_TOOLS,
+                    &["/usr/sbin/mkfs.ext4", "/usr/sbin/mkfs.xfs", "/usr/sbin/mkfs.btrfs", "/usr/bin/lsattr"],
+                ),
             ] {
                 if system.is_some() || !self.runs_any_of(suites) {
                     continue;

@@ -78,20 +78,26 @@ pub(super) const WITH_APPARMOR: &[&str] = &["apparmor"];
 /// `apparmor_parser`, and the packages with its libraries.
 pub(super) const APPARMOR: &[&str] = &["apparmor", "libapparmor1", "libc6", "libgcc-s1", "libstdc++6"];
 
-/// Suites that make file systems with e2fsprogs and xfsprogs.
+/// Suites that make file systems.
 pub(super) const WITH_DISKS: &[&str] = &["cores", "full_disk"];
 
-/// e2fsprogs and xfsprogs, and the packages with the libraries of what tests run of them.
+/// The programs that make file systems, and the packages with the libraries of what tests run of them.
 pub(super) const DISK_TOOLS: &[&str] = &[
+    "btrfs-progs",
     "e2fsprogs",
     "libblkid1",
     "libc6",
+    "libcap2",
     "libcom-err2",
     "libext2fs2t64",
     "libinih1",
+    "liblzo2-2",
+    "libudev1",
     "liburcu8t64",
     "libuuid1",
+    "libzstd1",
     "xfsprogs",
+    "zlib1g",
 ];
 
 /// Files of the project that suites read: the suite, and a file or the directory of the files.
@@ -212,8 +218,8 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
     Guest {
         name: "disk",
         what: "pods that fill the disk, with cgroup v2",
-        runs: &["full_disk --test-threads=1 --nocapture"],
-        modules: &[BASE, &["ext4"]],
+        runs: &["full_disk --include-ignored --test-threads=1 --nocapture"],
+        modules: &[BASE, &["ext4", "xfs", "btrfs"]],
         ..PLAIN
     },
     Guest {
