@@ -17,6 +17,7 @@ use crate::profile::{Loader, Profile, Qemu, Update};
 use crate::task::{Failure, Outcome};
 use crate::{cross, targets};
 
+mod boot_files;
 pub(super) mod losses;
 mod power_cuts;
 
