@@ -34,6 +34,11 @@ impl Background {
         self.stdin.as_mut().expect("it is open").write_all(text.as_bytes()).expect("the command reads");
     }
 
+    /// The lines that it has printed so far.
+    pub fn lines(&self) -> Vec<String> {
+        self.lines.lock().expect("no reader panics").clone()
+    }
+
     /// Whether it has printed such a line.
     pub fn saw(&self, test: impl Fn(&str) -> bool) -> bool {
         self.lines.lock().expect("no reader panics").iter().any(|line| test(line))

@@ -66,6 +66,14 @@ pub struct Mount {
 }
 
 impl Mount {
+    /// Mounts the ext4 file system of a block device, or of a file with the option `loop`, at a directory.
+    pub fn ext4(of: &Path, at: &Path, options: &str) -> Mount {
+        let mounted = Command::new("mount").args(["-t", "ext4", "-o", options]).args([of, at]).output();
+        let mounted = mounted.expect("mount is installed");
+        assert!(mounted.status.success(), "{}: {mounted:?}", of.display());
+        Mount { path: at.to_owned() }
+    }
+
     /// Remounts the file system with other options or flags.
     pub fn remount(&self, flags: nix::mount::MsFlags, options: &str) {
         let none = None::<&str>;
@@ -75,7 +83,10 @@ impl Mount {
 }
 
 /// Checks an ext4 file system that is not mounted, as process 1 does at a boot.
-fn check_file_system(path: &Path) {
+///
+/// # Panics
+/// It cannot be repaired.
+pub fn check_file_system(path: &Path) {
     let check = |how: &[&str]| {
         let checked = Command::new("e2fsck").args(how).arg(path).output().expect("e2fsck is installed");
         // The bits 1 and 2 report repairs.
@@ -333,13 +344,13 @@ impl Device {
 
     /// Mounts the ext4 file system of a block device at `/var`, which must be empty.
     pub fn run_on(&mut self, device: &str, options: &str) {
-        self.mount_disk(&["-o", options, device]);
+        self.mount_disk(Path::new(device), options);
     }
 
     /// Mounts a copy of a disk at `/var` as process 1 does at a boot: it is checked first.
     pub fn run_on_a_copy(&mut self, image: &Path) {
         check_file_system(image);
-        self.mount_disk(&["-o", "loop,noatime", &image.display().to_string()]);
+        self.mount_disk(image, "loop,noatime");
     }
 
     /// Makes ext4 find an error on the disk of `/var`, which was mounted with `errors=remount-ro`: it accepts no more
@@ -356,13 +367,10 @@ impl Device {
         self.disk = None;
     }
 
-    fn mount_disk(&mut self, arguments: &[&str]) {
+    fn mount_disk(&mut self, of: &Path, options: &str) {
         let var = self.path("/var");
         fs::create_dir_all(&var).expect("the root can be written to");
-        let mounted = Command::new("mount").args(["-t", "ext4"]).args(arguments).arg(&var).output();
-        let mounted = mounted.expect("mount is installed");
-        assert!(mounted.status.success(), "{arguments:?}: {mounted:?}");
-        self.disk = Some(Mount { path: var });
+        self.disk = Some(Mount::ext4(of, &var, options));
     }
 
     /// Puts `/run` on the file system of `/var`, as on a machine whose run-time directory is no tmpfs.

@@ -19,7 +19,7 @@ use crate::Seed;
 mod disk;
 mod nbd;
 
-pub use disk::Disk;
+pub use disk::{Disk, HONEST_OPTIONS, make_data_partition};
 pub use nbd::Export;
 
 /// The value of a thing before its first operation.

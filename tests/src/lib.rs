@@ -76,7 +76,7 @@ pub use calls::{Calls, Counted};
 pub use cluster_images::{coredns_archive, konnectivity_archive, kube_proxy_archive, with_dynamic_program};
 pub use cluster_node::ClusterNode;
 pub use control_plane::{ControlPlane, Isolation, Partition, TOKEN};
-pub use device::{Device, Mount, Ran};
+pub use device::{Device, Mount, Ran, check_file_system};
 pub use figures::{Holdings, Memory, Share, switches};
 pub use kubectl::Kubectl;
 pub use kubelet_node::KubeletNode;

@@ -1,6 +1,9 @@
 //! The network of pods of a real Kubernetes cluster whose nodes are boards: ranges, routes, names and Services.
 
-use nodlet_tests::{ClusterNode, ControlPlane, TestPod, coredns_archive, kube_proxy_archive};
+use nodlet_tests::{
+    Background, ClusterNode, ControlPlane, Namespace, TestPod, coredns_archive, demo_program,
+    kube_proxy_archive,
+};
 
 /// Lets nodes read all Nodes, as docs/cluster.md tells the cluster's administrator.
 fn let_nodes_read_nodes(plane: &ControlPlane) {
@@ -185,10 +188,55 @@ fn pods_before_and_after_a_change_of_the_range_reach_and_are_reached() {
     assert_eq!(fetch(&two, &far, &format!("http://{}/peer", again.ip())).trim(), far.ip());
 }
 
+/// Another machine on the link of a board, which has the addresses 192.0.2.2 and 2001:db8::2 there.
+struct Machine {
+    network: Namespace,
+    _server: Background,
+}
+
+impl Machine {
+    fn beside(board: &Namespace) -> Machine {
+        let network = Namespace::new();
+        board.connect("eth0", &network, "lan0");
+        for (namespace, link, host) in [(board, "eth0", 2), (&network, "lan0", 1)] {
+            namespace.ip(&format!("address add 192.0.2.{host}/24 dev {link}"));
+            namespace.ip(&format!("address add 2001:db8::{host}/64 dev {link} nodad"));
+        }
+        board.ip("route add default via 192.0.2.1");
+        board.ip("route add default via 2001:db8::1");
+        let mut server = std::process::Command::new(demo_program());
+        server.args(["serve", "80", "/"]);
+        network.give_to(&mut server);
+        let server = Background::start(server);
+        Machine { network, _server: server }
+    }
+
+    /// A pod, whose port 80 is this port of the board, reaches the machine under the board's address, and the machine
+    /// reaches the pod, in each of these families.
+    #[track_caller]
+    fn reaches_and_is_reached_by(
+        &self,
+        (name, pod): (&str, &TestPod<'_>),
+        port: u16,
+        families: &[[&str; 2]],
+    ) {
+        for [machine, board] in families {
+            let from_pod = pod.exec("app", ["/bin/demo", "get", &format!("http://{machine}:80/peer")]).ok();
+            assert_eq!(from_pod.trim(), board.trim_matches(['[', ']']), "{name} reaches {machine}");
+            let answer = self.network.demo(&format!("get http://{board}:{port}/hostname"));
+            assert_eq!(answer.as_deref().map(str::trim), Ok(name), "{board}:{port}");
+        }
+    }
+}
+
+/// The address of the machine and that of the board, as they are written before a port.
+const FAMILIES: [[&str; 2]; 2] = [["192.0.2.1", "192.0.2.2"], ["[2001:db8::1]", "[2001:db8::2]"]];
+
 #[test]
 fn pods_before_and_after_another_pod_cidr_of_an_agent_reach_each_other_and_are_reached() {
     let mut device = nodlet_tests::Device::new();
     let network = device.own_network();
+    let lan = Machine::beside(&network);
     device.agent_arguments(["--pod-cidr", "10.77.0.0/24,fd00:77::/64"]);
     device.start_agent();
     device.load_image(nodlet_tests::demo_archive());
@@ -215,15 +263,23 @@ fn pods_before_and_after_another_pod_cidr_of_an_agent_reach_each_other_and_are_r
     network.call(|| std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").expect("a setting"));
     device.write_manifest("before.yaml", &served("before", 8081));
     device.pod("before").wait_ready();
+    let traffic = |device: &nodlet_tests::Device, name: &str, port: u16, families: &[[&str; 2]]| {
+        lan.reaches_and_is_reached_by((name, &device.pod(name)), port, families);
+    };
+    traffic(&device, "before", 8081, &FAMILIES);
     device.kill_agent();
     device.agent_arguments(["--pod-cidr", "10.78.0.0/24,fd00:78::/64"]);
     device.start_agent();
+    traffic(&device, "before", 8081, &FAMILIES);
     device.write_manifest("after.yaml", &served("after", 8082));
     let (before, after) = (device.pod("before"), device.pod("after"));
     after.wait_ready();
     let (of_before, of_after) = (both(&before), both(&after));
     assert!(of_before[0].starts_with("10.77.0.") && of_before[1].starts_with("[fd00:77::"), "{of_before:?}");
     assert!(of_after[0].starts_with("10.78.0.") && of_after[1].starts_with("[fd00:78::"), "{of_after:?}");
+    // Each pod reaches another machine, which reaches each pod.
+    traffic(&device, "before", 8081, &FAMILIES);
+    traffic(&device, "after", 8082, &FAMILIES);
     // Each pod reaches itself and the other one, by their addresses and by the host's ports.
     for (pod, gateways) in [(&before, ["10.77.0.1", "[fd00:77::1]"]), (&after, ["10.78.0.1", "[fd00:78::1]"])]
     {
@@ -243,6 +299,7 @@ fn pods_before_and_after_another_pod_cidr_of_an_agent_reach_each_other_and_are_r
     device.remove_manifest("before.yaml");
     before.wait_gone();
     device.wait_for("the earlier ranges to go", || !has("10.77.0.1/24") && !has("fd00:77::1/64"));
+    traffic(&device, "after", 8082, &FAMILIES);
     for address in &of_after {
         network.demo(&format!("connect {address}:80")).expect("the node reaches its pods");
     }
@@ -254,10 +311,13 @@ fn pods_before_and_after_another_pod_cidr_of_an_agent_reach_each_other_and_are_r
     device.write_manifest("last.yaml", &served("last", 8083));
     device.pod("last").wait_ready();
     network.demo(&format!("connect {}:80", of_after[1])).expect("the node reaches its pods");
+    traffic(&device, "after", 8082, &FAMILIES);
+    traffic(&device, "last", 8083, &FAMILIES[..1]);
     assert_eq!(network.demo("get http://[fd00:78::1]:8082/hostname").as_deref(), Ok("after\n"));
     device.remove_manifest("after.yaml");
     device.pod("after").wait_gone();
     device.wait_for("the IPv6 range to go", || !has("fd00:78::1/64"));
+    traffic(&device, "last", 8083, &FAMILIES[..1]);
     network.demo(&format!("connect {}:80", device.pod("last").ip())).expect("the node reaches its pods");
 }
 

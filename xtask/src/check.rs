@@ -171,6 +171,7 @@ const CLUSTER: &[&str] = &[
     "cluster_pods",
     "cluster_set_aside",
     "cluster_soak",
+    "deleted_node",
     "differential",
     "enrolment",
     "konnectivity",

@@ -75,7 +75,15 @@ const SUBJECTS: &[(&str, Test)] = &[
         "power-cuts",
         Test::Random(
             100,
-            &["--package", "nodlet-tests", "--test", "power_cuts", "--", "--ignored", "--test-threads=1"],
+            &[
+                "--package",
+                "nodlet-tests",
+                "--test",
+                "power_cuts",
+                "--",
+                "--include-ignored",
+                "--test-threads=1",
+            ],
         ),
     ),
     // This many states of a board's medium after a power cut, each of which the board boots.

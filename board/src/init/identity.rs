@@ -16,6 +16,7 @@ use nodlet_base64 as base64;
 use nodlet_host::paths::Paths;
 use nodlet_host::reserve::{Left, Reserve};
 use nodlet_kube::manifest::{check_label, is_node_name, node_name_of};
+use nodlet_rootfs::own_file;
 use nodlet_runtime::durable::{self, NoFault};
 
 use super::storage::change_boot;
@@ -169,7 +170,12 @@ fn lost_with_copy(chosen: (Option<String>, Option<String>)) -> Option<String> {
 /// Replaces the fragment durably, for `nodlet identity`; the board applies it at the next boot. The text must
 /// be valid: see [`judge`].
 pub(crate) fn replace_fragment(text: &str) -> io::Result<()> {
-    change_boot(|| durable::replace(Path::new(FRAGMENT), text.as_bytes(), &NoFault, None))
+    change_boot(|| {
+        // FAT frees the clusters of the old fragment when it is open nowhere any more. The medium must not keep that
+        // before the directory that names the new one, which `replace` syncs.
+        let _old = own_file::open(Path::new(FRAGMENT));
+        durable::replace(Path::new(FRAGMENT), text.as_bytes(), &NoFault, None)
+    })
 }
 
 /// Summarises the identity that a board would take from the text of a fragment.

@@ -261,7 +261,7 @@ fn remove_marker() -> io::Result<()> {
 /// Creates the marker, for `nodlet factory-reset`: the next boot resets the board.
 pub(crate) fn leave_marker() -> io::Result<()> {
     let marker = Path::new(RESET_MARKER);
-    change_boot(|| own_file::open_with(marker, File::options().write(true).create(true))?.sync_all())
+    change_boot(|| own_file::open_with(marker, File::options().write(true).create(true)).map(drop))
 }
 
 /// Makes the boot partition writable for one change, which is durable afterwards.
@@ -271,11 +271,12 @@ pub(super) fn change_boot(change: impl FnOnce() -> io::Result<()>) -> io::Result
     remount_boot(false).and(changed)
 }
 
+/// Makes all changes durable. For FAT, `syncfs` writes them and does not flush the medium; the sync of a directory does.
 fn sync_boot() -> io::Result<()> {
     let boot = File::open(BOOT)?;
     // SAFETY: an open descriptor.
     match unsafe { libc::syncfs(boot.as_raw_fd()) } {
-        0 => Ok(()),
+        0 => boot.sync_all(),
         _ => Err(io::Error::last_os_error()),
     }
 }

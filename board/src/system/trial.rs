@@ -422,6 +422,9 @@ impl Watch {
 }
 
 #[cfg(test)]
+mod power_cuts;
+
+#[cfg(test)]
 mod tests {
     use nodlet_host::paths::Paths;
     use nodlet_host::reserve::Reserve;
@@ -431,15 +434,20 @@ mod tests {
     use super::*;
 
     /// A data partition and the image's nodlet.
-    struct Board {
+    pub(super) struct Board {
         directory: PathBuf,
-        store: Store,
+        pub(super) store: Store,
     }
 
     impl Board {
         fn new(name: &str) -> Board {
             let directory = std::env::temp_dir().join(format!("nodlet-trial-{}-{name}", std::process::id()));
             let _ = std::fs::remove_dir_all(&directory);
+            Board::at(directory)
+        }
+
+        /// A board whose root is this directory.
+        pub(super) fn at(directory: PathBuf) -> Board {
             std::fs::create_dir_all(&directory).expect("a scratch directory");
             std::fs::write(directory.join("image"), "image").expect("it can be written");
             let store = Store::new(&directory);
@@ -453,13 +461,17 @@ mod tests {
 
         /// Installs an update as `nodlet system install` does.
         fn install(&self, content: &str) -> io::Result<()> {
+            self.install_version(content, content)
+        }
+
+        pub(super) fn install_version(&self, version: &str, content: &str) -> io::Result<()> {
             let mut state = self.store.read()?;
             let mut file = self.store.new_program()?;
             let mut written = store::Written::new(&mut file);
             written.write(content.as_bytes())?;
             let digest = written.digest();
             self.store.add_program(&file, &digest)?;
-            let program = Program { digest, version: content.into() };
+            let program = Program { digest, version: version.into() };
             state.install(store::digest_of(&self.image())?, program, Before::default());
             self.store.write(&state)?;
             self.store.clean(&state);
@@ -467,7 +479,7 @@ mod tests {
         }
 
         /// Chooses the agent's program. Returns the choice and the program's content.
-        fn start(&self) -> (Choice, String) {
+        pub(super) fn start(&self) -> (Choice, String) {
             let choice = choose(&self.store, &self.image(), true).0;
             let path = match &choice {
                 Choice::Image => self.image(),

@@ -35,6 +35,10 @@ impl std::error::Error for TooManyNodes {}
 pub struct Nodes {
     /// The name of this node.
     own: String,
+    /// The UID of the Node with which it registered.
+    uid: String,
+    /// The cluster does not have that Node any more.
+    is_deleted: bool,
     /// The ranges of this node.
     ranges: Vec<(IpAddr, u8)>,
     /// The ranges of other nodes with the addresses of these, by the node's name.
@@ -42,9 +46,9 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Nothing is known of any node. `own` is the name of this one.
-    pub fn new(own: &str) -> Nodes {
-        Nodes { own: own.to_owned(), ..Nodes::default() }
+    /// Nothing is known of any node. `own` is the name of this one, and `uid` that of its Node.
+    pub fn new(own: &str, uid: &str) -> Nodes {
+        Nodes { own: own.to_owned(), uid: uid.to_owned(), ..Nodes::default() }
     }
 
     /// The name of this node.
@@ -62,6 +66,7 @@ impl Nodes {
         let listed = spec["podCIDRs"].as_array().into_iter().flatten();
         let ranges: Vec<(IpAddr, u8)> = listed.filter_map(|range| parse_range(range.as_str()?)).collect();
         if name == self.own {
+            self.is_deleted |= node["metadata"]["uid"] != *self.uid;
             // A range that was assigned is never taken away, but by another one.
             if !ranges.is_empty() {
                 self.ranges = ranges;
@@ -92,12 +97,19 @@ impl Nodes {
 
     /// Records that the cluster has a node no more. Nothing changes for this one, which keeps its range.
     pub fn forget(&mut self, name: &str) {
+        self.is_deleted |= name == self.own;
         self.others.remove(name);
     }
 
-    /// Forgets all other nodes but those with these names.
+    /// Records that the cluster has no nodes but those with these names.
     pub fn keep(&mut self, names: &[String]) {
+        self.is_deleted |= !names.contains(&self.own);
         self.others.retain(|name, _| names.contains(name));
+    }
+
+    /// Whether the Node with which this node registered was deleted.
+    pub fn is_deleted(&self) -> bool {
+        self.is_deleted
     }
 
     /// Whether the cluster has assigned a range to this node.
@@ -150,12 +162,12 @@ mod tests {
             .map(|address| json!({ "type": "InternalIP", "address": address }))
             .chain([json!({ "type": "Hostname", "address": name })])
             .collect();
-        json!({ "metadata": { "name": name }, "spec": { "podCIDRs": ranges }, "status": { "addresses": addresses } })
+        json!({ "metadata": { "name": name, "uid": "1" }, "spec": { "podCIDRs": ranges }, "status": { "addresses": addresses } })
     }
 
     #[test]
     fn ranges_of_other_nodes_lead_to_their_addresses_of_the_same_family() {
-        let mut nodes = Nodes::new("a");
+        let mut nodes = Nodes::new("a", "1");
         assert_eq!(nodes.text(), "\n");
         nodes.see(&node("a", &["fd00:1::/64", "10.244.1.0/24"], &["192.0.2.1"])).expect("its own");
         nodes.see(&node("c", &["10.244.3.0/24"], &[])).expect("no address yet");
@@ -181,8 +193,32 @@ mod tests {
     }
 
     #[test]
+    fn the_deletion_of_the_own_node_is_seen_in_events_and_in_lists() {
+        let seen = |see: &dyn Fn(&mut Nodes)| {
+            let mut nodes = Nodes::new("a", "1");
+            nodes.see(&node("a", &[], &[])).expect("its own");
+            nodes.see(&node("b", &["10.0.0.0/24"], &["192.0.2.1"])).expect("there is room");
+            see(&mut nodes);
+            nodes.is_deleted()
+        };
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert!(!seen(&|nodes| nodes.forget("b")));
+        assert!(!seen(&|nodes| nodes.keep(&names(&["a"]))));
+        assert!(seen(&|nodes| nodes.forget("a")));
+        assert!(seen(&|nodes| nodes.keep(&names(&["b"]))));
+        let mut another = node("a", &[], &[]);
+        another["metadata"]["uid"] = "2".into();
+        assert!(seen(&|nodes| nodes.see(&another).expect("its own")));
+        // It stays deleted, whatever comes after it.
+        assert!(seen(&|nodes| {
+            nodes.forget("a");
+            nodes.see(&node("a", &[], &[])).expect("its own");
+        }));
+    }
+
+    #[test]
     fn a_node_cannot_take_the_traffic_of_other_machines() {
-        let mut nodes = Nodes::new("a");
+        let mut nodes = Nodes::new("a", "1");
         for ranges in ["0.0.0.0/0", "192.0.2.0/24", "::/0", "10.0.0.0/33", "10.0.0.0", "x/8"] {
             nodes.see(&node("b", &[ranges], &["192.0.2.2", "fd00::2"])).expect("there is room");
             assert_eq!(nodes.text(), "\n", "{ranges}");

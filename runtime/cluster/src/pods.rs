@@ -96,7 +96,10 @@ mod tests {
         let pod = |metadata: Value| json!({ "metadata": metadata });
         let deleted =
             |grace: u64| pod(json!({ "deletionTimestamp": "now", "deletionGracePeriodSeconds": grace }));
-        let mirror = pod(json!({ "annotations": { "kubernetes.io/config.mirror": "hash" } }));
+        let mirror = |mut pod: Value| {
+            pod["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "hash" });
+            pod
+        };
         for (object, is_present, expected) in [
             (pod(json!({})), true, Retirement::Begin),
             (pod(json!({})), false, Retirement::Begin),
@@ -104,7 +107,9 @@ mod tests {
             (deleted(30), false, Retirement::Finish),
             (deleted(0), true, Retirement::Await),
             (deleted(0), false, Retirement::Done),
-            (mirror, true, Retirement::Done),
+            (mirror(pod(json!({}))), false, Retirement::Finish),
+            (mirror(deleted(30)), true, Retirement::Finish),
+            (mirror(deleted(0)), false, Retirement::Done),
         ] {
             assert_eq!(retirement(&object, is_present), expected, "{object} {is_present}");
         }

@@ -233,6 +233,9 @@ impl Schedule {
                 self.lease_at = now + every + jitter(every / 25, random);
             }
             Seen::Retiring => self.register_at = now + RETIRE_EVERY,
+            // What the watch still has to say is about pods that end. Clients of these look for others: the next session
+            // begins at once, and there is no third one before a Node was made, after a pause.
+            Seen::NodeDeleted => self.link = Link::Down { until: now },
             Seen::NodeGone => self.node = Node::Unregistered,
             Seen::Listed { version } => {
                 self.pods = Pods::Listed;

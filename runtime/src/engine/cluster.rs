@@ -46,6 +46,7 @@ use nodlet_core::error::causes;
 use nodlet_core::facts::{Observation, PodObservation};
 use nodlet_core::pod::PodState;
 
+use super::network::cluster_network::FollowedNodes;
 use super::network::{cluster_network, uplink};
 use super::{Engine, Shell};
 use crate::api::Reply;
@@ -81,7 +82,7 @@ struct Follower {
     /// The client with which Nodes are followed, until that begins.
     nodes_api: Option<Api>,
     /// Follows the Nodes during a session.
-    nodes: Option<smol::Task<()>>,
+    nodes: Option<FollowedNodes>,
     /// There are no credentials any more.
     has_ended: bool,
     /// Something of a pod was sent or taken, for the length of a visit.
@@ -358,6 +359,7 @@ impl Follower {
         enum Woken {
             News((Target, WatchMessage)),
             Asked(Option<Reply<&'static str>>),
+            Deleted,
             Due,
         }
         let event = async {
@@ -378,7 +380,15 @@ impl Follower {
             Ok(Woken::Due)
         };
         let asked = async { Ok(Woken::Asked(self.requests.recv().await.ok())) };
-        let woken = smol::future::or(smol::future::or(due, asked), smol::future::or(event, changed)).await;
+        let deleted = async {
+            match &self.nodes {
+                Some(nodes) => nodes.own_is_deleted().await,
+                None => smol::future::pending().await,
+            }
+            Ok(Woken::Deleted)
+        };
+        let own = smol::future::or(smol::future::or(due, asked), deleted);
+        let woken = smol::future::or(own, smol::future::or(event, changed)).await;
         let woken = woken.map_err(|error| Failure::new(format!("the watches: {}", causes(&error))))?;
         let (target, news) = match woken {
             Woken::News(news) => news,
@@ -386,6 +396,7 @@ impl Follower {
                 self.waiting.extend(reply);
                 return Ok(Some(Seen::ConnectNow));
             }
+            Woken::Deleted => return Ok(Some(Seen::NodeGone)),
             Woken::Due => {
                 let is_changed = self.shell.publication.objects.version() > self.version;
                 return Ok(is_changed.then_some(Seen::BoardChanged));
@@ -429,8 +440,8 @@ impl Follower {
             Action::RenewLease { create } => self.renew_lease(api, create).await,
             Action::List => {
                 if let Some(api) = self.nodes_api.take() {
-                    let node = &self.credentials.node;
-                    self.nodes = Some(cluster_network::follow(&self.shell, node, api).await);
+                    let (node, uid) = (&self.credentials.node, &self.node_uid);
+                    self.nodes = Some(cluster_network::follow(&self.shell, node, uid, api).await);
                 }
                 self.list(api).await
             }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use nix::mount::{MntFlags, umount2};
@@ -41,6 +42,24 @@ impl Drop for Disk {
         let _ = umount2(&self.directory, MntFlags::MNT_DETACH);
         let _ = fs::remove_dir(&self.directory);
     }
+}
+
+/// Options of a mount on which ext4 does not write the bytes of a file by itself when it is renamed over another one, as
+/// other file systems do not.
+pub const HONEST_OPTIONS: &str = "noatime,noauto_da_alloc";
+
+/// Makes a file with an empty data partition of this size, as process 1 makes it.
+///
+/// # Panics
+/// The file cannot be written, or `mke2fs` is not installed.
+pub fn make_data_partition(file: &Path, mib: u64) {
+    fs::File::create(file).and_then(|file| file.set_len(mib << 20)).expect("/tmp can be written to");
+    let made = Command::new("mke2fs")
+        .args(["-q", "-F", "-t", "ext4", "-m", "0", "-e", "remount-ro", "-L", "data"])
+        .args(["-E", "lazy_itable_init=0,lazy_journal_init=0"])
+        .arg(file)
+        .status();
+    assert!(made.expect("mke2fs is installed").success());
 }
 
 impl Medium {

@@ -17,6 +17,7 @@ use crate::profile::{Loader, Profile, Qemu, Update};
 use crate::task::{Failure, Outcome};
 use crate::{cross, targets};
 
+mod boot_files;
 pub(super) mod losses;
 mod power_cuts;
 
@@ -81,14 +82,16 @@ pub(super) fn try_out(
     // A data partition that was created before a power cut is not created again, and may have been created
     // without a report.
     let first: &[&str] = if was_created { &["Ready"] } else { &["Created", "Ready"] };
-    let (board, mut monitor) = tried.boot_as("", &[], first, false)?;
+    let (mut board, mut monitor) = tried.boot_as("", &[], first, false)?;
     let booted = board.begun.elapsed();
     board.expect("cat /proc/sys/kernel/hostname", "", &format!("{}\n", default_name(profile)))?;
     require_fixed_address(&board)?;
     let host_key = ssh::host_key(&board)?;
-    // Copy a manifest as `scp` does; the power is cut later.
+    // Copy a manifest as `scp` does, which syncs nothing; the power is cut later. The agent syncs the file when it has
+    // accepted it, before it writes what is applied below.
     let copied = manifest::pod("copied", "print copied then sleep");
-    board.expect("cat >/etc/nodlet/manifests/copied.yaml && sync", &copied, "")?;
+    board.expect("cat >/etc/nodlet/manifests/copied.yaml", &copied, "")?;
+    wait_for_log(&mut board, "copied", "copied\n")?;
     write_identity(&board, &format!("name = gate-17\n{FIXED}{login}end\n"))?;
     let mut user = User::new(board.port, key, directory)?;
     let board = apply(board)?;
@@ -99,9 +102,7 @@ pub(super) fn try_out(
     wait_for_applied(&mut board)?;
     board.expect("cat /proc/sys/kernel/hostname", "", "gate-17\n")?;
     require_host_key(&board, &host_key, true, "a power cut")?;
-    board.wait_for("the pod of a copied manifest to write its log", |board| {
-        Ok(text(&board.ssh("nodlet logs copied", "")?.stdout) == "copied\n")
-    })?;
+    wait_for_log(&mut board, "copied", "copied\n")?;
     pushed.require_whole_or_nothing(&mut board, &user, was_pushed)?;
     power_cuts::cut_update(&tried, board, &mut monitor, &user, &newer, &mut moments)?;
 

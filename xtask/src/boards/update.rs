@@ -1,5 +1,6 @@
 //! Tests updates of nodlet on an emulated board: one that works, some that do not, and some that the board
-//! must reject. Meanwhile a pod counts, and no container may notice anything.
+//! must reject. Meanwhile a pod counts, and no container may notice anything. Then an update whose trial a power cut
+//! interrupts, on a board whose pods become ready slowly.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use nodlet_tests::manifest;
 use serde_json::Value;
 
 use super::push::User;
-use super::{Board, alone, build, prepare, text};
+use super::{Board, Medium, alone, build, flash, prepare, text};
 use crate::profile::{Profile, Qemu, Update};
 use crate::task::{Failure, Outcome, run as run_command};
 use crate::{cross, debian, elf, targets};
@@ -86,6 +87,89 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
          and no container noticed",
         profile.name
     );
+    drop(board);
+    match flash(&profile, qemu, &image, &directory)? {
+        Some(medium) => cut_trial(&profile, qemu, &medium, (&directory, &key), &newer, &owner.sign(&newer)?),
+        None => Ok(()),
+    }
+}
+
+/// The seconds after its start at which a pod is first asked whether it is ready: more than `healthy-after`, and more
+/// than the 45 seconds after which an update is given up for pods that were ready and are not.
+const SLOW: u64 = 60;
+
+/// Cuts the power while an update is on trial, on a board with a pod that becomes ready slowly and one that never was
+/// ready. The update is kept: the health is compared with that before the update.
+fn cut_trial(
+    profile: &Profile,
+    qemu: &Qemu,
+    medium: &Medium,
+    (directory, key): (&Path, &Path),
+    newer: &Program,
+    update: &Signed,
+) -> Outcome {
+    let mut board = medium.boot(qemu, directory, key)?;
+    let user = User::new(board.port, key, directory)?;
+    board.wait_for("the agent", |board| Ok(board.ssh("nodlet healthcheck", "")?.status.success()))?;
+    for (name, probe) in [
+        ("slow", format!("{{initialDelaySeconds: {SLOW}, exec: {{command: [/bin/demo, print, ready]}}}}")),
+        ("never", "{exec: {command: [/bin/demo, exit, '1']}}".to_owned()),
+    ] {
+        let container =
+            manifest::container("app", "print up then sleep", &format!("readinessProbe: {probe}"));
+        let pod = manifest::pod_of(name, &[container], "");
+        board.expect("nodlet apply -f -", &pod, &format!("pod/{name} created\n"))?;
+    }
+    let is_ready = |board: &Board, name: &str| -> Result<bool, Failure> {
+        let pod = board.json(&format!("nodlet get pod {name} -o json"))?;
+        Ok(pod["status"]["containerStatuses"][0]["ready"] == true)
+    };
+    for pod in ["counter", "slow"] {
+        board.wait_for(&format!("the pod {pod} to be ready"), |board| is_ready(board, pod))?;
+    }
+
+    let status = |board: &Board| -> Result<Value, Failure> {
+        let status = board.ssh("nodlet system -o json", "")?.stdout;
+        Ok(serde_json::from_slice(&status).unwrap_or_default())
+    };
+    let on_trial = |board: &Board, starts: u64| -> Result<bool, Failure> {
+        let status = status(board)?;
+        let (running, trial) = (&status["running"], &status["trial"]);
+        Ok(running["from"] == "trial"
+            && running["version"] == newer.version.as_str()
+            && trial["starts"] == starts)
+    };
+    let mut push = user.command(&["push", "--system", &write(&user, update)?]).spawn()?;
+    let cut = board.wait_for("trial of an update", |board| match push.try_wait()? {
+        Some(status) => Err(board.failed(&format!("the update ended before the power was cut: {status}"))),
+        None => on_trial(board, 1),
+    });
+    // The power is cut.
+    drop(board);
+    let _ = push.kill();
+    push.wait()?;
+    cut?;
+
+    let mut board = medium.boot(qemu, directory, key)?;
+    board.wait_for("the agent after the power cut", |board| Ok(status(board)?["running"].is_object()))?;
+    if !on_trial(&board, 2)? || is_ready(&board, "slow")? {
+        let status = status(&board)?;
+        return Err(board.failed(&format!("no trial goes on before the slow pod is ready: {status}")));
+    }
+    let begun = Instant::now();
+    board.wait_for("end of a trial", |board| {
+        let status = status(board)?;
+        Ok(status["running"].is_object() && status["trial"].is_null())
+    })?;
+    runs(&board, &newer.version, "kept")?;
+    if !is_ready(&board, "slow")? || is_ready(&board, "never")? {
+        return Err(board.failed("the slow pod is not ready, or the one that never is"));
+    }
+    eprintln!(
+        "{}: after a power cut during its trial, an update was kept after {:.0?}, when the slow pod was ready",
+        profile.name,
+        begun.elapsed()
+    );
     Ok(())
 }
 
@@ -139,6 +223,16 @@ fn reject_second(board: &mut Board, version: &str) -> Outcome {
 
 /// Pushes an update, and requires this exit code and these words.
 pub(super) fn install(user: &User, update: &Signed, code: i32, words: &str) -> Outcome {
+    let output = user.nodlet(&["push", "--system", &write(user, update)?])?;
+    let said = text(&output.stdout) + &text(&output.stderr);
+    if output.status.code() == Some(code) && said.contains(words) {
+        return Ok(());
+    }
+    Err(Failure(format!("the update ended with {}, not {code} and {words:?}: {said}", output.status)))
+}
+
+/// Writes an update and its signature, if any, to files. Returns the path of the program.
+fn write(user: &User, update: &Signed) -> Result<String, Failure> {
     let file = user.directory().join("nodlet-update");
     fs::write(&file, &update.program)?;
     let signature = file.with_extension("minisig");
@@ -146,12 +240,7 @@ pub(super) fn install(user: &User, update: &Signed, code: i32, words: &str) -> O
         true => drop(fs::remove_file(&signature)),
         false => fs::write(&signature, &update.signature)?,
     }
-    let output = user.nodlet(&["push", "--system", &file.display().to_string()])?;
-    let said = text(&output.stdout) + &text(&output.stderr);
-    if output.status.code() == Some(code) && said.contains(words) {
-        return Ok(());
-    }
-    Err(Failure(format!("the update ended with {}, not {code} and {words:?}: {said}", output.status)))
+    Ok(file.display().to_string())
 }
 
 /// Requires that the agent has this version and comes from there.

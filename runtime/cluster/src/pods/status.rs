@@ -156,21 +156,20 @@ pub enum Retirement {
     Await,
     /// Delete it for good.
     Finish,
-    /// Nothing: it is a mirror pod, or its finalizers are others' work.
+    /// Nothing: its finalizers are others' work.
     Done,
 }
 
 /// Decides about a pod of a Node that was deleted.
 pub fn retirement(pod: &Value, is_present: bool) -> Retirement {
     let metadata = &pod["metadata"];
-    if super::is_mirror(pod) {
-        return Retirement::Done;
-    }
-    match (metadata["deletionTimestamp"].is_string(), is_present) {
-        (false, _) => Retirement::Begin,
-        (true, true) => Retirement::Await,
-        (true, false) if metadata["deletionGracePeriodSeconds"] == 0 => Retirement::Done,
-        (true, false) => Retirement::Finish,
+    // What a mirror pod shows runs on, and gets another one with the next Node.
+    let is_mirror = super::is_mirror(pod);
+    match metadata["deletionTimestamp"].is_string() {
+        false if !is_mirror => Retirement::Begin,
+        true if is_present && !is_mirror => Retirement::Await,
+        true if metadata["deletionGracePeriodSeconds"] == 0 => Retirement::Done,
+        _ => Retirement::Finish,
     }
 }
 

@@ -8,7 +8,7 @@ pub enum Action {
     /// Prepare requests to the API server. Outcome: [`Seen::Connected`].
     Connect,
     /// Make the Node, or update the existing one. Outcome: [`Seen::Registered`], or [`Seen::Retiring`] while pods of a
-    /// Node that was deleted remain.
+    /// Node that was deleted remain, or [`Seen::NodeDeleted`] while these are watched.
     Register,
     /// Renew the Lease; if `create`, make a missing one. Outcome: [`Seen::LeaseRenewed`] or [`Seen::NodeGone`].
     RenewLease {
@@ -50,6 +50,8 @@ pub enum Seen {
     Registered,
     /// The Node was deleted: its pods end before there is another one, which is looked at again then.
     Retiring,
+    /// The Node was deleted, and its pods are watched, which ends.
+    NodeDeleted,
     /// The Lease was renewed.
     LeaseRenewed,
     /// The cluster has no Node or no Lease. It removes a Lease with its Node.

@@ -189,6 +189,23 @@ fn a_node_that_was_deleted_is_made_again_when_its_pods_are_gone() {
 }
 
 #[test]
+fn a_session_whose_node_was_deleted_is_followed_by_another_one_at_once() {
+    let mut sim = Sim::new();
+    sim.run_until(5, |_| None);
+    sim.take();
+    sim.see(Seen::NodeGone);
+    let mut looks = 0;
+    sim.run_until(7, |action| {
+        looks += usize::from(*action == Action::Register);
+        let outcomes = [Seen::NodeDeleted, Seen::Retiring];
+        (*action == Action::Register).then(|| outcomes.get(looks - 1).cloned()).flatten()
+    });
+    let expected = "   5s Register: NodeDeleted\n   5s Connect\n   5s Register: Retiring\n   6s Register\n   6s RenewLease { create: true }\n   6s List\n";
+    let trace = sim.take();
+    assert!(trace.starts_with(expected), "{trace}");
+}
+
+#[test]
 fn another_node_is_made_after_a_pause_and_not_before_the_pods_have_ended() {
     let seconds = Duration::from_secs;
     for (has_ended, gone_for, expected) in

@@ -91,6 +91,9 @@ impl Follower {
                 Err(error) if error.code() == Some(404) => true,
                 Err(error) => return Err(error.into()),
             };
+            if is_gone && self.schedule.has_listed() {
+                return Ok(Seen::NodeDeleted);
+            }
             if is_gone && !self.retire(api).await? {
                 return Ok(Seen::Retiring);
             }

@@ -45,10 +45,6 @@ impl Follower {
 
     /// Takes a step at ending the pods of a Node that was deleted. Returns whether all have ended, and the pause is over.
     pub(super) async fn retire(&mut self, api: &mut Api) -> Result<bool, Failure> {
-        // What the watch still has to say is about these pods.
-        if self.schedule.has_listed() {
-            return Err(Failure::new("the Node of this board was deleted in the cluster"));
-        }
         let now = Instant::now();
         let since = match self.gone_since {
             Some(since) => since,

@@ -1,5 +1,5 @@
 //! Follows the Nodes of the cluster while a session with it lasts: the range of this node's pods, and the routes to
-//! those of other nodes. What follows from a Node is decided in `nodlet-cluster`, and put into effect by
+//! those of other nodes, and that this node's was deleted. What follows from a Node is decided in `nodlet-cluster`, and put into effect by
 //! `host/src/network/cluster.rs`.
 //!
 //! A cluster lets a node read its own Node only, unless its administrator grants more. Then, and with
@@ -8,7 +8,7 @@
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use async_channel::Sender;
+use async_channel::{Receiver, Sender};
 use nodlet_cluster::api::random;
 use nodlet_cluster::api::{self, Api, ApiError, EVENT};
 use nodlet_cluster::backoff::{Backoff, Rate};
@@ -87,13 +87,36 @@ pub(in crate::engine) fn missing_dns(shell: &Shell, wanted: &Wanted) -> Option<S
     })
 }
 
-/// Starts to follow the Nodes until the result is dropped. Waits for the range of this node, if none is known: pods of
-/// the cluster that start before would get addresses which other nodes do not know. A cluster may assign none.
-pub(in crate::engine) async fn follow(shell: &Rc<Shell>, node: &str, api: Api) -> smol::Task<()> {
+/// The Nodes, which are followed until this is dropped.
+pub(in crate::engine) struct FollowedNodes {
+    _task: smol::Task<()>,
+    deleted: Receiver<()>,
+}
+
+impl FollowedNodes {
+    /// Waits until the Node of this board is deleted, which is reported once.
+    pub(in crate::engine) async fn own_is_deleted(&self) {
+        if self.deleted.recv().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+/// Starts to follow the Nodes; `node` is the name of this board's, and `uid` its UID. Waits for the range of this node, if
+/// none is known: pods of the cluster that start before would get addresses which other nodes do not know. A cluster may
+/// assign none.
+pub(in crate::engine) async fn follow(shell: &Rc<Shell>, node: &str, uid: &str, api: Api) -> FollowedNodes {
     let stored = restore(shell).await;
     let has_range = !stored.lines().next().unwrap_or_default().is_empty();
     let (told, is_known) = async_channel::bounded(1);
-    let follower = Follower { shell: shell.clone(), nodes: Nodes::new(node), stored, told };
+    let (tells_deleted, deleted) = async_channel::bounded(1);
+    let follower = Follower {
+        shell: shell.clone(),
+        nodes: Nodes::new(node, uid),
+        stored,
+        told,
+        deleted: Some(tells_deleted),
+    };
     let task: std::pin::Pin<Box<dyn Future<Output = ()>>> = Box::pin(follower.run(api));
     let task = shell.tasks.executor.spawn(task);
     if !has_range {
@@ -104,7 +127,7 @@ pub(in crate::engine) async fn follow(shell: &Rc<Shell>, node: &str, api: Api) -
         };
         smol::future::or(known, late).await;
     }
-    task
+    FollowedNodes { _task: task, deleted }
 }
 
 struct Follower {
@@ -114,6 +137,8 @@ struct Follower {
     stored: String,
     /// Receives a message when the range of this node is in use.
     told: Sender<()>,
+    /// Receives a message when this node was deleted, once.
+    deleted: Option<Sender<()>>,
 }
 
 impl Follower {
@@ -225,6 +250,9 @@ impl Follower {
         }
         if self.nodes.has_range() {
             let _ = self.told.try_send(());
+        }
+        if let Some(deleted) = self.deleted.take_if(|_| self.nodes.is_deleted()) {
+            let _ = deleted.try_send(());
         }
     }
 }

@@ -12,7 +12,7 @@ use nodlet_tests::{Seed, manifest};
 use super::super::update::{self, Instruction, Program};
 use super::super::{Board, alone, default_name, demo_for, flash, text};
 use super::power_cuts::{IMAGE, POD, Pushed};
-use super::{Tried, User, first_identity, wait_for_log, write_identity};
+use super::{Tried, User, boot_files, first_identity, wait_for_log, write_identity};
 use crate::image::DeviceImage;
 use crate::profile::{Profile, Qemu};
 use crate::task::{Failure, Outcome};
@@ -39,6 +39,9 @@ pub(in super::super) fn try_out(
     (directory, key): (&Path, &Path),
     (states, seed, minutes): (u64, u64, Option<u64>),
 ) -> Outcome {
+    eprintln!("files of the boot partition");
+    boot_files::try_out(profile, qemu, image, (directory, key), seed)?;
+    eprintln!("a session of the board");
     let flashed = flash(profile, qemu, image, directory)?
         .ok_or("the board's profile has no disk or no firmware that boots it")?;
     let recorded = Medium::new(&flashed.file, &directory.join("current"))?;

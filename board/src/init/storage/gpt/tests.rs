@@ -1,3 +1,6 @@
+use nodlet_tests::honest::{self, ABSENT, Disk};
+use nodlet_tests::seed;
+
 use super::*;
 
 const ROOT: Guid = Guid([7; 16]);
@@ -122,4 +125,46 @@ fn a_change_leaves_the_table_in_use_alone_until_one_sector_is_written() {
         assert_eq!(before.map(|data| data.sectors), (round > 0).then_some(2048 * round));
         medium.0.write_all_at(&header, SECTOR).expect("it can be written");
     }
+}
+
+/// States of a medium after a power cut that are read.
+const STATES: usize = 100;
+
+/// Firmware and other tools may read the first copy alone.
+#[test]
+fn the_first_copy_is_the_old_or_the_new_table_whatever_a_medium_lost() {
+    let directory = std::env::temp_dir().join(format!("nodlet-gpt-power-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a scratch directory");
+    let (initial, state) = (directory.join("initial"), directory.join("state"));
+    let mut medium = Medium::new("lost");
+    let sectors = medium.grow(64);
+    let mut copy = File::create(&initial).expect("a scratch file");
+    io::copy(&mut medium.0, &mut copy).expect("it has 64 MiB");
+    let recorded = honest::Medium::new(&initial, &directory.join("current")).expect("it is there");
+    let disk = Disk::attach(recorded.clone(), &directory.join("fuse"));
+    // The data partition is created, and then it grows.
+    for mib in 1..=8 {
+        let disk = File::options().read(true).write(true).open(disk.path()).expect("a block device");
+        let mut table = Table::read(&disk, sectors).expect("it is whole");
+        let data = part(3, 12288, 2048 * mib);
+        recorded.during("data", &data.sectors.to_string(), || {
+            table.write_data(&disk, sectors, data, NEW).expect("it can be written");
+        });
+    }
+    let record = recorded.record(&initial);
+    let cuts = record.cuts(&mut seed(), STATES);
+    assert!(cuts.len() >= STATES / 2, "{} states differ", cuts.len());
+    for cut in cuts {
+        record.write(&cut, &state).expect("/tmp can be written to");
+        let table = Table::read_at(&File::open(&state).expect("it was written"), 1);
+        let found = match &table {
+            None => "no table".to_owned(),
+            Some(table) => table.of_kind(DATA).map_or(ABSENT.to_owned(), |data| data.sectors.to_string()),
+        };
+        if let Some(allowed) = record.allowed(&cut).get("data") {
+            assert!(allowed.contains(&*found), "{found} of {allowed:?} after the {}", record.describe(&cut));
+        }
+    }
+    drop(disk);
+    std::fs::remove_dir_all(directory).expect("removed");
 }

@@ -160,7 +160,7 @@ fn other_objects_with_any_damaged_field_are_read() {
         let all = json!([damaged]);
         services::config_map("shop", "", &all);
         trust::config_map("shop", r#"{"signerName":"s","labelSelector":{}}"#, Some(&all));
-        let mut nodes = Nodes::new("board");
+        let mut nodes = Nodes::new("board", "1");
         let _ = nodes.see(&damaged);
         nodes.text();
         node::labels(&damaged);
