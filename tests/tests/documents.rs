@@ -12,10 +12,12 @@
 //! * `X-Custom-Header: Awesome` on the wire: `probes.rs`, `headers_and_the_agent_name_are_sent_as_written`;
 //! * the five steps of PodPresets, and the annotation that excludes a pod: `presets.rs`;
 //! * sidecars that end last and in reverse order: `init.rs`;
-//! * scripts that end by SIGTERM, or not: `down.rs`.
+//! * scripts that end by SIGTERM, or not: `down.rs`;
+//! * a Service that a pod finds by its DNS name, which needs a cluster: `cluster_network.rs`,
+//!   `a_service_is_reached_by_its_address_and_by_its_name_through_kube_proxy_and_coredns`.
 //!
 //! A pod on a single node cannot test: Deployments and Jobs that replace pods, Services and their endpoints,
-//! and lost nodes. The DNS names of Services have no test yet, because a board has no Services.
+//! and lost nodes. A board alone has no Services, and so no DNS names of them.
 
 use std::fs;
 use std::path::Path;
