@@ -241,6 +241,9 @@ fn without_watches_manifests_are_looked_at_from_time_to_time_and_down_works() {
         device.load_image(demo_archive());
         assert!(device.agent_log().contains("until that is possible they are read every 10 s"));
         device.wait_within(Duration::from_secs(120), "the pod", || device.pod("web").is_ready());
+        let log = device.agent_log();
+        assert!(log.contains(&format!("failed to watch {}: ", resolvers.display())), "{log}");
+        assert!(log.contains("until that is possible it is read every 10 s"), "{log}");
         fs::write(&resolvers, "nameserver 192.0.2.2\n").expect("the directory can be written to");
         device.wait_within(Duration::from_secs(120), "the other name server", || {
             let shown = device.pod("web").exec("app", ["/bin/demo", "cat", "/etc/resolv.conf"]).ok();
