@@ -53,8 +53,8 @@ pub struct Device {
     etc: Option<PathBuf>,
     /// The network namespace of the agent and of `nodlet down`, if it is not that of the machine.
     namespace: Option<Namespace>,
-    /// Whether later agents run as on a kernel without nf_tables.
-    lacks_nftables: bool,
+    /// Takes something of the kernel from later agents.
+    lacks: Option<fn(&mut Command)>,
     lacks_sctp: bool,
     /// The number of power cuts.
     boots: u32,
@@ -195,7 +195,7 @@ impl Device {
             environment: Vec::new(),
             etc: None,
             namespace: None,
-            lacks_nftables: false,
+            lacks: None,
             lacks_sctp: false,
             boots: 0,
         }
@@ -244,7 +244,12 @@ impl Device {
 
     /// Makes every later agent run as on a kernel without nf_tables, or with it again.
     pub fn lack_nftables(&mut self, lacks: bool) {
-        self.lacks_nftables = lacks;
+        self.lacks = lacks.then_some(namespace::without_nftables);
+    }
+
+    /// Makes every later agent run as if the kernel had no instance of inotify left for its user.
+    pub fn lack_inotify(&mut self) {
+        self.lacks = Some(namespace::without_inotify);
     }
 
     /// Makes every later agent run as on a kernel that does not track SCTP connections, or that does again.
@@ -464,8 +469,8 @@ impl Device {
         let mut command = Command::new(&self.program);
         self.enter_network(&mut command);
         view.give_to(&mut command);
-        if self.lacks_nftables {
-            namespace::without_nftables(&mut command);
+        if let Some(take) = self.lacks {
+            take(&mut command);
         }
         command
     }

@@ -106,22 +106,46 @@ impl Namespace {
 /// A table of nftables that belongs to its socket.
 pub struct OwnedTable(#[allow(dead_code, reason = "the kernel deletes the table when it is closed")] OwnedFd);
 
+/// An operation of a seccomp filter, as linux/filter.h and linux/seccomp.h define it.
+const fn operation(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code, jt, jf, k }
+}
+
+/// The codes of operations: load a word, jump if equal, return.
+const LOAD: u16 = 0x20;
+const JUMP: u16 = 0x15;
+const END: u16 = 0x06;
+
 /// Makes the command, and all that it starts, run as on a kernel without nfnetlink, and so without nf_tables.
 pub(crate) fn without_nftables(command: &mut Command) {
-    // Of linux/filter.h and linux/seccomp.h. The operations are: load a word, jump if equal, return.
-    let operation = |code: u16, jt: u8, jf: u8, k: u32| libc::sock_filter { code, jt, jf, k };
-    let (load, jump, end) = (0x20, 0x15, 0x06);
     let filter = [
-        operation(load, 0, 0, 0),
-        operation(jump, 0, 5, libc::SYS_socket as u32),
+        operation(LOAD, 0, 0, 0),
+        operation(JUMP, 0, 5, libc::SYS_socket as u32),
         // The low words of the first and the third argument; the machine is little-endian.
-        operation(load, 0, 0, 16),
-        operation(jump, 0, 3, libc::AF_NETLINK as u32),
-        operation(load, 0, 0, 32),
-        operation(jump, 0, 1, libc::NETLINK_NETFILTER as u32),
-        operation(end, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPROTONOSUPPORT as u32),
-        operation(end, 0, 0, libc::SECCOMP_RET_ALLOW),
+        operation(LOAD, 0, 0, 16),
+        operation(JUMP, 0, 3, libc::AF_NETLINK as u32),
+        operation(LOAD, 0, 0, 32),
+        operation(JUMP, 0, 1, libc::NETLINK_NETFILTER as u32),
+        operation(END, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPROTONOSUPPORT as u32),
+        operation(END, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
+    filter_calls(command, filter);
+}
+
+/// Makes the command, and all that it starts, run as a user with no instance of inotify left
+/// (`fs.inotify.max_user_instances`).
+pub(crate) fn without_inotify(command: &mut Command) {
+    let filter = [
+        operation(LOAD, 0, 0, 0),
+        operation(JUMP, 0, 1, libc::SYS_inotify_init1 as u32),
+        operation(END, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EMFILE as u32),
+        operation(END, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    filter_calls(command, filter);
+}
+
+/// Gives the command a seccomp filter.
+fn filter_calls<const N: usize>(command: &mut Command, filter: [libc::sock_filter; N]) {
     let load = move || {
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
         // SAFETY: the program and its instructions outlive the call, which only reads them.

@@ -1,12 +1,13 @@
 //! Devices of the board: their files, the resource `nodlet.dev/<name>`, and the devices in containers.
 
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
 
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nodlet_tests::{Device, manifest};
+
+#[path = "devices/watches.rs"]
+mod watches;
 
 /// A node in /dev, which stands for a device that is plugged in. It is removed when it is dropped.
 struct Node(PathBuf);
@@ -107,45 +108,6 @@ fn a_container_gets_its_device_and_no_other() {
     let down = device.nodlet(["down"]);
     assert_eq!(down.code, 0, "{}", down.stderr);
     assert!(!down.stderr.contains("DeviceLost"), "{}", down.stderr);
-}
-
-/// The kernel allows the user of all agents of a machine few instances of inotify.
-#[test]
-fn an_agent_that_watches_devices_images_and_manifests_and_follows_logs_has_one_instance_of_inotify() {
-    let device = Device::start();
-    let instances = || {
-        let files = fs::read_dir(format!("/proc/{}/fd", device.agent_pid())).expect("the agent runs");
-        let links = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
-        links.filter(|link| link == Path::new("anon_inode:inotify")).count()
-    };
-    let node = Node::named("radio");
-    node.plug(0);
-    define(&device, "radio.yaml", &format!("name: radio\npath: {}\n", node.path()));
-    device.wait_for("the resource", || resource(&device, "capacity", "radio") == "1");
-    device.write_manifest("radio.yaml", &asking("radio", "print on then sleep", "nodlet.dev/radio: 1"));
-    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
-    device.pod("radio").wait_log("app", "on\n");
-    device.pod("web").wait_ready();
-    let mut followers: Vec<Child> = ["radio", "web", "web"]
-        .map(|pod| device.command(&["logs", "-f", pod]).stdout(Stdio::piped()).spawn().expect("it starts"))
-        .into();
-    for follower in &mut followers {
-        let mut begun = [0; 2];
-        let output = follower.stdout.as_mut().expect("it is a pipe");
-        output.read_exact(&mut begun).expect("each pod prints something");
-    }
-    assert_eq!(instances(), 1);
-    // Of pods that end, the agent watches the cgroups.
-    for name in ["web", "radio"] {
-        device.remove_manifest(&format!("{name}.yaml"));
-    }
-    device.wait_for("the pods to be gone", || {
-        assert_eq!(instances(), 1);
-        ["web", "radio"].iter().all(|name| device.pod(name).object().is_none())
-    });
-    for mut follower in followers {
-        assert!(follower.wait().expect("it is our child").success(), "a log ends with its container");
-    }
 }
 
 #[test]

@@ -72,16 +72,18 @@ fn report_images(shell: &Rc<Shell>) {
     let first = watch_images(&shell.watches, &shell.stores.images);
     let (shell, executor) = (shell.clone(), shell.clone());
     executor.tasks.spawn(async move {
-        let mut watched = first;
+        let (mut watched, mut is_reported) = (first, false);
         let images = loop {
             match watched {
                 Ok(images) => break images,
                 Err(error) => {
-                    log::warn!(
-                        "failed to watch the images: {error} (see fs.inotify.max_user_instances and \
-                         fs.inotify.max_user_watches); until that is possible pods that lack one wait \
-                         for the end of their back-off"
-                    );
+                    if !std::mem::replace(&mut is_reported, true) {
+                        log::warn!(
+                            "failed to watch the images: {error} (see fs.inotify.max_user_instances and \
+                             fs.inotify.max_user_watches); until that is possible pods that lack one wait \
+                             for the end of their back-off"
+                        );
+                    }
                     smol::Timer::after(WATCH_AGAIN).await;
                     let (watches, images) = (shell.watches.clone(), shell.stores.images.clone());
                     watched = shell.stores.storage.run(move || watch_images(&watches, &images)).await;

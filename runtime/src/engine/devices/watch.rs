@@ -217,3 +217,28 @@ pub(in crate::engine) fn resume(shell: &Rc<Shell>) {
     }
     watch(shell);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_an_instance_of_inotify_devices_are_looked_up_after_a_while() {
+        // Sockets that report nothing: no group is joined.
+        let silent = |protocol| {
+            let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+            Async::new(socket(AddressFamily::Netlink, SockType::Datagram, flags, protocol).unwrap()).unwrap()
+        };
+        let watch = Watch {
+            uevents: silent(SockProtocol::NetlinkKObjectUEvent),
+            links: silent(SockProtocol::NetlinkRoute),
+            watches_links: Cell::new(false),
+            files: None,
+        };
+        let late = async {
+            smol::Timer::after(6 * LOOK_AGAIN).await;
+            Err(io::ErrorKind::TimedOut.into())
+        };
+        smol::block_on(smol::future::or(watch.changed(), late)).expect("it wakes up by itself");
+    }
+}
