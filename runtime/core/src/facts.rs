@@ -50,9 +50,9 @@ pub(crate) const MAX_ACTIONS: usize = 32;
 /// of its own; with many more, probing starves the containers that it probes.
 pub(crate) const EXEC_PROBES_AT_ONCE: usize = 4;
 
-/// How long an exec probe holds its place. A probe that runs for longer waits for something, rather than use
-/// the processor, and must not keep the probes of other pods from running.
-pub(crate) const EXEC_PROBE_HOLDS_PLACE: Duration = Duration::from_secs(2);
+/// How long an exec probe holds its place: the default of `timeoutSeconds`. A probe that runs for longer waits
+/// for something, rather than use the processor, and must not keep the probes of other pods from running.
+pub(crate) const EXEC_PROBE_HOLDS_PLACE: Duration = Duration::from_secs(1);
 
 /// Upper bound of the exec probes of one pod that run at once, with and without a place.
 pub(crate) const EXEC_PROBES_OF_A_POD: usize = 4;

@@ -339,8 +339,9 @@ impl Node {
         self.pods.push(state);
     }
 
-    /// Plans exec probes for the free places, those first that have been due for longest. Waiting probes have
-    /// a due time and no queue, so nothing can overflow.
+    /// Plans exec probes for the free places. The pods take turns, whatever number of probes each has; of one pod,
+    /// the probe comes first that has been due for longest. Waiting probes have a due time and no queue, so
+    /// nothing can overflow.
     fn plan_exec_probes(&mut self, now: Instant, draft: &mut Draft) {
         let pods = &self.pods;
         self.exec_places.retain(|place| {
@@ -349,14 +350,14 @@ impl Node {
         });
         while !self.exec_places.is_full() && !draft.is_full() {
             let due = |(place, pod): (usize, &PodState)| {
-                pod.oldest_exec_probe().map(|(due, container, kind)| (due, place, container, kind))
+                let (due, container, kind) = pod.oldest_exec_probe().filter(|(due, ..)| *due <= now)?;
+                Some((pod.last_exec_probe(), due, place, container, kind))
             };
-            let oldest = self.pods.iter().enumerate().filter_map(due).min();
-            let Some((due, place, container, kind)) = oldest else { break };
-            if due > now {
+            let Some((_, _, place, container, kind)) = self.pods.iter().enumerate().filter_map(due).min()
+            else {
                 break;
-            }
-            self.pods[place].plan_exec_probe(container, kind, draft);
+            };
+            self.pods[place].plan_exec_probe(now, container, kind, draft);
             let pod = self.pods[place].index();
             if self.pods[place].is_exec_probe_in_flight(container, kind) {
                 let until = now + EXEC_PROBE_HOLDS_PLACE;

@@ -116,6 +116,8 @@ pub struct PodState {
     local_storage: LocalStorage,
     conditions: Conditions,
     fence: Fence,
+    /// When an exec probe of this pod began last.
+    last_exec_probe: Instant,
     /// Whether the published status may differ since it was last asked for.
     changed: bool,
 }
@@ -195,6 +197,7 @@ impl PodState {
             outcome: Outcome::pending(),
             restart_all: RestartAll::default(),
             journal: Journal::default(),
+            last_exec_probe: Instant::default(),
             resize: Resize::default(),
             local_storage: LocalStorage::default(),
             conditions: Conditions::new(now),
@@ -241,7 +244,14 @@ impl PodState {
     }
 
     /// Adds an exec probe to the plan.
-    pub(crate) fn plan_exec_probe(&mut self, index: ContainerIndex, kind: ProbeKind, draft: &mut Draft) {
+    pub(crate) fn plan_exec_probe(
+        &mut self,
+        now: Instant,
+        index: ContainerIndex,
+        kind: ProbeKind,
+        draft: &mut Draft,
+    ) {
+        self.last_exec_probe = now;
         if let Some(container) = self.containers.get_mut(index) {
             probe::plan_exec_probe(self.index, (index, container), kind, draft);
         }

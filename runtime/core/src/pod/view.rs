@@ -235,6 +235,11 @@ impl PodState {
         self.containers.exec_probes_in_flight()
     }
 
+    /// When an exec probe of this pod began last; the beginning of time if none did.
+    pub(crate) fn last_exec_probe(&self) -> Instant {
+        self.last_exec_probe
+    }
+
     /// Whether this probe, an exec probe, is in flight.
     pub(crate) fn is_exec_probe_in_flight(&self, container: ContainerIndex, kind: ProbeKind) -> bool {
         self.containers.get(container).is_some_and(|container| container.probes().is_exec_in_flight(kind))
