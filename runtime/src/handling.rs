@@ -411,9 +411,16 @@ fn kernel_log() -> Option<Vec<u8>> {
     Some(all)
 }
 
-/// Whether the kernel's log says that the OOM killer killed this process.
+/// Whether the kernel's log says that the OOM killer killed this process. A record is a line whose text follows the first
+/// `;`. Anybody can have the kernel log a text of theirs, such as the path of a mount, but not one that begins like these.
 fn is_oom_killed(log: &[u8], pid: u32) -> bool {
-    memchr::memmem::find(log, format!("Killed process {pid} (").as_bytes()).is_some()
+    let texts = log
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| memchr::memchr(b';', line).map(|at| &line[at + 1..]));
+    let reasons =
+        ["Out of memory", "Memory cgroup out of memory", "Out of memory (oom_kill_allocating_task)"];
+    let beginnings = reasons.map(|reason| format!("{reason}: Killed process {pid} ("));
+    texts.into_iter().any(|text| beginnings.iter().any(|beginning| text.starts_with(beginning.as_bytes())))
 }
 
 #[cfg(test)]
@@ -482,5 +489,11 @@ mod tests {
         let log = b"3,1,2,-;Memory cgroup out of memory: Killed process 4711 (nodlet) total-vm:1kB\n";
         assert!(is_oom_killed(log, 4711));
         assert!(!is_oom_killed(log, 471) && !is_oom_killed(log, 711));
+        let whole = b"6,1,2,-;other\n SUBSYSTEM=x\n3,2,3,-;Out of memory: Killed process 4711 (nodlet) total-vm:1kB\n";
+        assert!(is_oom_killed(whole, 4711));
+        // A path that somebody chose, and the name of a process that failed.
+        let forged = b"3,1,2,-;overlayfs: failed to resolve '/;Out of memory: Killed process 4711 (x': -2\n\
+            3,2,2,-;Out of memory[5]: segfault at 0 in x: Killed process 4711 (x[1]\n";
+        assert!(!is_oom_killed(forged, 4711));
     }
 }
