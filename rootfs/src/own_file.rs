@@ -98,6 +98,14 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Reads a file of UTF-8 that an operator may have replaced by a link ([`open_linked`]).
+///
+/// # Errors
+/// The file cannot be read, is not a regular file, or is not UTF-8.
+pub fn read_linked(path: &Path) -> io::Result<String> {
+    io::read_to_string(open_linked(path)?)
+}
+
 /// Reads a file of UTF-8.
 ///
 /// # Errors

@@ -23,7 +23,6 @@ mod nfnetlink;
 mod nft;
 mod range;
 
-use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
@@ -109,7 +108,7 @@ impl Network {
                 text: text.to_owned(),
                 wrong,
             })?,
-            None => match fs::read_to_string(&file) {
+            None => match own_file::read_linked(&file) {
                 Ok(text) => Range::parse_all(text.trim()).map_err(|wrong| NetworkError::Range {
                     origin: file.display().to_string(),
                     text: text.trim().to_owned(),

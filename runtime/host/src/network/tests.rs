@@ -1,3 +1,4 @@
+use std::fs;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -96,6 +97,11 @@ fn the_flag_comes_before_the_file_and_the_file_before_the_default() {
     assert!(range(Some("10.98.0.0")).unwrap_err().to_string().contains("--pod-cidr"));
     fs::write(paths.pod_cidr(), "many").unwrap();
     assert!(range(None).unwrap_err().to_string().contains("etc/nodlet/pod-cidr"));
+    // Nobody waits for the other end of a pipe.
+    fs::remove_file(paths.pod_cidr()).unwrap();
+    nix::unistd::mkfifo(&paths.pod_cidr(), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let refused = crate::error::causes(&range(None).unwrap_err());
+    assert!(refused.contains("it is not a regular file"), "{refused}");
     fs::remove_dir_all(root).unwrap();
 }
 
