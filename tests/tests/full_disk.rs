@@ -95,6 +95,16 @@ fn a_pod_that_fills_the_disk_is_evicted_alone_whatever_it_fills_it_with() {
         ("the termination message", "fill /dev/termination-log", ""),
         ("/etc/hosts", "fill /etc/hosts", ""),
         ("the log", "spam 100000000 then sleep", ""),
+        (
+            "a file without a name",
+            "leave fill /data/file then wait /data/file then rm /data/file then sleep",
+            RESTRICTED,
+        ),
+        (
+            "a file of the writable layer without a name, as root",
+            "leave fill /file then wait /file then rm /file then sleep",
+            "",
+        ),
     ] {
         eprintln!("{what}");
         let mut device = device();

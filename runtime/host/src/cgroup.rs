@@ -23,6 +23,7 @@ mod pod;
 mod quota;
 mod resize;
 mod tree;
+pub(crate) use tree::processes;
 mod unpacker;
 mod usage;
 

@@ -1,6 +1,8 @@
 //! Measures how much disk files use that containers wrote: without following their links, entering their mounts, holding
 //! up the storage thread, or nesting as deep as their directories do.
 
+mod deleted;
+
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -13,6 +15,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::sys::statvfs::fstatvfs;
 
 use crate::volume::quota;
+pub use deleted::DeletedFiles;
 
 /// Files and directories that one part of a measurement looks at.
 const ENTRIES_PER_PART: usize = 256;

@@ -20,7 +20,7 @@ use nodlet_core::pressure::{Level, Met, RecordsDisk, Signal, StarvedResource};
 use nodlet_core::time::Instant;
 use nodlet_host::cgroup::Usage;
 use nodlet_host::mounts::mount_of;
-use nodlet_host::usage::Unit;
+use nodlet_host::usage::{DeletedFiles, Unit};
 use nodlet_registry::NodeEvent;
 use nodlet_rootfs::own_file;
 use smol::Async;
@@ -281,7 +281,12 @@ async fn usage(shell: Rc<Shell>, resource: StarvedResource) -> Vec<(PodIndex, Po
                     _ => Unit::Bytes,
                 };
                 let used = volumes::measure(shell.clone(), wanted.clone(), StorageScope::Pod, unit).await;
-                let total = used.containers.iter().chain(&used.volumes).copied().fold(0, u64::saturating_add);
+                // What a container has deleted and keeps open is found by no walk.
+                let (cgroup, directory) = (sandbox.cgroup.directory(), shell.paths.pod(&wanted.pod.uid.0));
+                let mut deleted = DeletedFiles::new(cgroup, directory, unit);
+                let deleted = shell.stores.storage.run_in_parts(move || deleted.part()).await;
+                let named = used.containers.iter().chain(&used.volumes).copied();
+                let total = named.chain([deleted]).fold(0, u64::saturating_add);
                 let names = wanted.pod.spec.all_containers().map(|container| container.name.as_str().into());
                 PodUsage { total, containers: names.zip(used.containers).collect() }
             }

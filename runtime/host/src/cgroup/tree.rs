@@ -285,7 +285,7 @@ pub(super) fn freeze(root: &Path, frozen: bool) -> Result<(), CgroupError> {
 }
 
 /// The processes in the v2 cgroup at `root` and below it, with their PIDs in this PID namespace.
-fn processes(root: &Path) -> Vec<Pid> {
+pub(crate) fn processes(root: &Path) -> Vec<Pid> {
     let mut found = Vec::new();
     walk(root, |directory| {
         let text = read_in(directory, c"cgroup.procs").unwrap_or_default();
