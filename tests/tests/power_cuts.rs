@@ -178,15 +178,20 @@ fn observe(device: &Device, thing: &str) -> String {
             Err(why) if why.starts_with("404") => ABSENT.to_owned(),
             Err(why) => why,
         },
-        // Its log is of the present run, and ends with all of its lines.
+        // The present run writes on in the log of the run before, if that was not recorded: what ends with the last line is
+        // judged as it was read.
         "log" => {
             if !device.pods().iter().any(|pod| pod == name) {
                 return ABSENT.to_owned();
             }
             device.pod(name).wait_ready();
             let last = format!("{:0>12} ", SPAM / LINE - 1);
-            device.wait_for("the last line of the log", || device.pod(name).logs("app").contains(&last));
-            observe_log(&device.pod(name).logs("app"))
+            let mut text = String::new();
+            device.wait_for("the last line of the log", || {
+                text = device.pod(name).logs("app");
+                text.lines().last().is_some_and(|line| line.starts_with(&last))
+            });
+            observe_log(&text)
         }
         "image" => observe_image(device, name),
         // A process completes an interrupted push after the start of the agent.
