@@ -52,8 +52,8 @@ fn down(mut context: Context, mut parser: Parser) -> Outcome {
     end_agent(&Paths::new(&config.root))?;
     let done = start(config)?;
     println!(
-        "all pods have ended; images, manifests and records stay: the next agent starts the pods again, except \
-         those that have finished"
+        "all pods have ended; images, manifests and records stay, logs and emptyDirs are removed: the next agent \
+         starts the pods again, except those that have finished and those of restartPolicy Never"
     );
     Ok(done)
 }

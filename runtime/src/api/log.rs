@@ -227,6 +227,12 @@ impl Reader {
                 "previous terminated container in pod \"{}\" not found: its log is gone",
                 key.name
             )),
+            io::ErrorKind::NotFound => Status::bad_request(format!(
+                "the log of container \"{container}\" in pod \"{}\" is gone: nodlet down removes logs, and {} does \
+                 not exist",
+                key.name,
+                path.display()
+            )),
             _ => failed(what, &error),
         })?;
         let follow = match watch {

@@ -37,6 +37,10 @@ pub(in crate::engine) fn follow(shell: &Rc<Shell>) {
         let Some(file) = shell.config.resolv_conf.clone() else {
             return renew_resolv_confs(&shell).await;
         };
+        let named = file.clone();
+        if !shell.stores.storage.run(move || named.exists()).await {
+            log::warn!("{} does not exist: pods get no name servers from it until it does", file.display());
+        }
         let mut is_reported = false;
         loop {
             let (watches, watched) = (shell.watches.clone(), file.clone());
