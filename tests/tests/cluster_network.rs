@@ -1,8 +1,8 @@
 //! The network of pods of a real Kubernetes cluster whose nodes are boards: ranges, routes, names and Services.
 
 use nodlet_tests::{
-    Background, ClusterNode, ControlPlane, Namespace, TestPod, coredns_archive, demo_program,
-    kube_proxy_archive,
+    Background, ClusterNode, ControlPlane, Namespace, Sender, TestPod, coredns_archive, demo_program,
+    kube_proxy_archive, manifest,
 };
 
 /// Lets nodes read all Nodes, as docs/cluster.md tells the cluster's administrator.
@@ -360,6 +360,59 @@ fn a_service_is_reached_by_its_address_and_by_its_name_through_kube_proxy_and_co
                 names.borrow().iter().eq(["a", "b"])
             });
         }
+    }
+    udp_senders_that_go_on_reach_each_pod_of_a_service(&plane, &nodes);
+}
+
+/// Three programs send UDP to a Service from one port each. They begin before it has a pod, and go on while its pod is
+/// replaced, on the same node and on the other one, and while another pod has the address of a former one.
+fn udp_senders_that_go_on_reach_each_pod_of_a_service(plane: &ControlPlane, nodes: &[ClusterNode; 2]) {
+    plane.apply(
+        "{apiVersion: v1, kind: Service, metadata: {name: udp}, spec: {selector: {app: udp}, \
+          ports: [{port: 53, targetPort: 5353, protocol: UDP}]}}",
+    );
+    let address = plane.line("get service udp -o jsonpath={.spec.clusterIP}").ok() + ":53";
+    let listen = |name: &str, node: usize, label: &str| {
+        let app = manifest::container("app", "datagrams 5353", "imagePullPolicy: Never\n");
+        let pod = manifest::pod_of(name, &[app], &format!("nodeName: board-{}\n", node + 1));
+        plane.apply(&pod.replacen("metadata:\n", &format!("metadata:\n  labels: {{app: {label}}}\n"), 1));
+    };
+    let all = ["first", "second", "pod"];
+    let network_of = |process: u32| std::fs::read_link(format!("/proc/{process}/ns/net")).expect("it runs");
+    let of_node = network_of(nodes[0].device.agent_pid());
+    let mut processes = nodes[0].device.container_processes().into_iter();
+    let in_pod = processes.find(|process| network_of(*process) != of_node).expect("kube-proxy is not alone");
+    let in_pod = Namespace::of_process(&in_pod.to_string());
+    let _senders = [
+        Sender::begin(&nodes[0].network, &address, all[0]),
+        Sender::begin(&nodes[1].network, &address, all[1]),
+        Sender::begin(&in_pod, &address, all[2]),
+    ];
+    let mut heirs: Vec<(usize, String)> = Vec::new();
+    for (round, node) in [0, 1, 1].into_iter().enumerate() {
+        let name = format!("udp-{round}");
+        listen(&name, node, "udp");
+        let pod = nodes[node].device.pod(&name);
+        for word in all {
+            nodes[node].device.wait_for(&format!("the sender {word} to reach {name}"), || {
+                pod.logs("app").lines().any(|line| line.ends_with(&format!(" says {word}")))
+            });
+        }
+        // From then on, nothing is sent to an address of a former pod, which another pod has now. Until then kube-proxy
+        // may not have learned that the former one is gone.
+        let logs = || heirs.iter().map(|(node, heir)| nodes[*node].device.pod(heir).logs("app")).collect();
+        let (sent, received): (Vec<String>, usize) = (logs(), pod.logs("app").lines().count());
+        nodes[node].device.wait_for("more datagrams", || pod.logs("app").lines().count() > received + 50);
+        assert_eq!(logs(), sent);
+
+        let first_address = pod.ip();
+        plane.line(&format!("delete pod {name}")).ok();
+        pod.wait_gone();
+        let heir = format!("heir-{round}");
+        listen(&heir, node, "other");
+        nodes[node].device.pod(&heir).wait_log("app", "bound");
+        assert_eq!(nodes[node].device.pod(&heir).ip(), first_address);
+        heirs.push((node, heir));
     }
 }
 

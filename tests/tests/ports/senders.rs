@@ -1,61 +1,11 @@
 //! Senders of UDP that go on with one port, as those of sensors and of syslog do: the kernel keeps an entry of each.
 
-use std::io::ErrorKind;
 use std::net::UdpSocket;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use nodlet_tests::{Device, Namespace, manifest};
+use nodlet_tests::{Device, Sender, manifest};
 
 use super::{BOARD, NEIGHBOUR, board, board_of_both_versions, forward_ipv6};
-
-/// Sends a word again and again, always from the same port, until it is dropped.
-struct Sender {
-    ends: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Sender {
-    /// Begins to send from a namespace to an address at which nobody listens. Returns when the board has refused a packet,
-    /// which shows that its kernel has an entry of the sender.
-    fn begin(from: &Namespace, to: &'static str, word: &'static str) -> Sender {
-        let socket = from.call(move || {
-            let any = if to.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
-            let socket = UdpSocket::bind(any).expect("a port is free");
-            socket.connect(to).expect("there is a route");
-            socket
-        });
-        socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a time");
-        let mut refused = false;
-        for _ in 0..1500 {
-            let _ = socket.send(word.as_bytes());
-            if socket.recv(&mut [0; 1]).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
-                refused = true;
-                break;
-            }
-        }
-        assert!(refused, "{to} refuses nothing");
-        let ends = Arc::new(AtomicBool::new(false));
-        let has_ended = ends.clone();
-        let thread = std::thread::spawn(move || {
-            while !has_ended.load(Ordering::Relaxed) {
-                let _ = socket.send(word.as_bytes());
-                // Waits for 20 ms, or for a refusal.
-                let _ = socket.recv(&mut [0; 1]);
-            }
-        });
-        Sender { ends, thread: Some(thread) }
-    }
-}
-
-impl Drop for Sender {
-    fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
-}
 
 /// A pod that prints what comes to two ports of the board. It listens on `port`.
 fn listener(step: &str, port: u16) -> String {
