@@ -103,6 +103,15 @@ fn a_board_joins_runs_the_pods_of_a_deployment_and_leaves() {
     assert_eq!(shown, "{\"supplementalGroupsPolicy\":true} nodlet");
     let users = "get node board-1 -o jsonpath={.status.runtimeHandlers[*].features.userNamespaces}";
     assert_eq!(plane.line(users).ok(), "true true");
+    let uuid = plane.line("get node board-1 -o jsonpath={.status.nodeInfo.systemUUID}").ok();
+    let files = [
+        "/sys/class/dmi/id/product_uuid",
+        "/proc/device-tree/system-id",
+        "/proc/device-tree/vm,uuid",
+        "/etc/machine-id",
+    ];
+    let of_machine = files.iter().find_map(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+    assert_eq!(uuid, of_machine.trim_end_matches('\0').trim());
 
     // Another agent finds the pods, and restarts no container.
     let born = pod.born("app");
