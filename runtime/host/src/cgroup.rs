@@ -23,7 +23,7 @@ mod pod;
 mod quota;
 mod resize;
 mod tree;
-pub(crate) use tree::processes;
+pub(crate) use tree::processes_up_to;
 mod unpacker;
 mod usage;
 

@@ -8,7 +8,7 @@
 
 use std::ffi::{CStr, CString};
 use std::fs;
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -111,16 +111,29 @@ fn remove_in(directory: &OwnedFd, name: &CStr) -> io::Result<()> {
 /// Calls `visit` with the cgroup at `root` and with each cgroup below it that contains a process. v1 does not
 /// report whether a cgroup does, so each cgroup is visited.
 pub(super) fn walk(root: &Path, mut visit: impl FnMut(&OwnedFd)) {
-    let Ok(mut here) = open(root) else { return };
+    walk_up_to(root, usize::MAX, |directory| {
+        visit(directory);
+        true
+    });
+}
+
+/// The walk of [`walk`], up to the first visit that returns false, or until there are more than `most` cgroups, also
+/// those without a process. Returns whether it came to its end.
+fn walk_up_to(root: &Path, most: usize, mut visit: impl FnMut(&OwnedFd) -> bool) -> bool {
+    let Ok(mut here) = open(root) else { return true };
     // The cgroups that are still to be visited, for each level down to the current one.
     let mut left: Vec<Vec<CString>> = Vec::new();
+    let mut found = 1;
     loop {
-        visit(&here);
-        let mut children = children_of(&here, None).unwrap_or_default();
+        if found > most || !visit(&here) {
+            return false;
+        }
+        let mut children = children_of(&here, Some((most - found).saturating_add(1))).unwrap_or_default();
+        found = found.saturating_add(children.len());
         children.retain(|child| open_in(&here, child).is_ok_and(|child| may_be_populated(&child)));
         left.push(children);
         loop {
-            let Some(level) = left.last_mut() else { return };
+            let Some(level) = left.last_mut() else { return found <= most };
             match level.pop() {
                 Some(child) => {
                     // A cgroup that was removed meanwhile has no process.
@@ -131,7 +144,7 @@ pub(super) fn walk(root: &Path, mut visit: impl FnMut(&OwnedFd)) {
                 }
                 None => {
                     left.pop();
-                    let Ok(above) = open_in(&here, c"..") else { return };
+                    let Ok(above) = open_in(&here, c"..") else { return true };
                     here = above;
                 }
             }
@@ -285,7 +298,7 @@ pub(super) fn freeze(root: &Path, frozen: bool) -> Result<(), CgroupError> {
 }
 
 /// The processes in the v2 cgroup at `root` and below it, with their PIDs in this PID namespace.
-pub(crate) fn processes(root: &Path) -> Vec<Pid> {
+fn processes(root: &Path) -> Vec<Pid> {
     let mut found = Vec::new();
     walk(root, |directory| {
         let text = read_in(directory, c"cgroup.procs").unwrap_or_default();
@@ -294,6 +307,26 @@ pub(crate) fn processes(root: &Path) -> Vec<Pid> {
         found.extend(pids.filter(|pid: &i32| *pid > 0).map(Pid::from_raw));
     });
     found
+}
+
+/// The processes of [`processes`], if they are at most `most`, in at most `most_cgroups` cgroups: a container without a
+/// limit of processes can have as many as the machine.
+pub(crate) fn processes_up_to(root: &Path, most: usize, most_cgroups: usize) -> Option<Vec<Pid>> {
+    let mut found = Vec::new();
+    let are_all = walk_up_to(root, most_cgroups, |directory| {
+        let Ok(file) = openat(Some(directory.as_raw_fd()), c"cgroup.procs", OFlag::O_CLOEXEC, Mode::empty())
+        else {
+            return true;
+        };
+        // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+        let lines = BufReader::new(unsafe { fs::File::from_raw_fd(file) }).lines();
+        let pids = lines.map_while(Result::ok).filter_map(|line| line.parse().ok());
+        // One more, to see whether there are too many.
+        let room = (most - found.len()).saturating_add(1);
+        found.extend(pids.filter(|pid: &i32| *pid > 0).map(Pid::from_raw).take(room));
+        found.len() <= most
+    });
+    are_all.then_some(found)
 }
 
 /// Whether a process is in the v2 cgroup at `root` or below it; a missing cgroup has none.

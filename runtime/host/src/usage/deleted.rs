@@ -5,11 +5,19 @@ use std::fs::{self, ReadDir};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use nix::unistd::Pid;
+use nodlet_core::sorted::SortedSet;
+
 use super::{ENTRIES_PER_PART, MAX_ENTRIES, Unit};
-use crate::cgroup::processes;
+use crate::cgroup::processes_up_to;
 
 /// Files that count once, however many descriptors lead to them. Further files count for each descriptor.
 const MAX_KNOWN: usize = 4096;
+
+/// Processes of a pod, and cgroups that its containers made. A pod with more uses more than any limit: it could hide its
+/// files behind others.
+const MAX_PROCESSES: usize = 65_536;
+const MAX_CGROUPS: usize = 4096;
 
 /// What a descriptor's link in /proc ends with if its file has no name.
 const DELETED: &[u8] = b" (deleted)";
@@ -20,15 +28,27 @@ pub struct DeletedFiles {
     /// A directory of the disk that is measured.
     directory: PathBuf,
     unit: Unit,
-    begun: bool,
     /// The file system of `directory`.
     device: Option<Device>,
-    /// Directories in /proc that are still to be read, with the mount of the root of their process.
-    pending: Vec<(PathBuf, Option<u64>)>,
-    current: Option<(ReadDir, Option<u64>)>,
-    known: Vec<(Device, u64)>,
+    /// Processes that are still to be looked at; `None` before the first part.
+    processes: Option<Vec<Pid>>,
+    /// The process that is being looked at.
+    current: Option<Process>,
+    known: SortedSet<(Device, u64)>,
     left: usize,
     usage: u64,
+}
+
+/// A process whose files are being looked at. Its directories are read one at a time: of threads, too, there may be as
+/// many as the machine can have.
+struct Process {
+    directory: PathBuf,
+    /// The mount of its root.
+    root: Option<u64>,
+    /// Its threads, which can have descriptors of their own. `None` after the last one.
+    threads: Option<ReadDir>,
+    /// The directory of descriptors or mappings that is being read.
+    files: Option<ReadDir>,
 }
 
 /// Major and minor number of a file system.
@@ -46,49 +66,40 @@ impl DeletedFiles {
             cgroup,
             directory,
             unit,
-            begun: false,
             device: None,
-            pending: Vec::new(),
+            processes: None,
             current: None,
-            known: Vec::new(),
+            known: SortedSet::new(),
             left: MAX_ENTRIES,
             usage: 0,
         }
     }
 
     /// Measures a part. Returns what all of them use, or `None` if there is more. What cannot be read does not count: its
-    /// process may have ended meanwhile. More descriptors than anybody needs use more than any limit.
+    /// process may have ended meanwhile. More descriptors, threads or processes than anybody needs use more than any limit.
     pub fn part(&mut self) -> Option<u64> {
-        if !self.begun {
-            self.begun = true;
+        if self.processes.is_none() {
             self.device = status(&self.directory).map(|found| device(&found));
-            self.pending = processes(&self.cgroup)
-                .into_iter()
-                .flat_map(|process| {
-                    let process = PathBuf::from(format!("/proc/{process}"));
-                    let root = status(&process.join("root")).and_then(|found| mount(&found));
-                    // Threads can have descriptors of their own.
-                    let threads = fs::read_dir(process.join("task")).into_iter().flatten().flatten();
-                    let tables = threads.map(|thread| thread.path().join("fd"));
-                    tables.chain([process.join("map_files")]).map(move |path| (path, root))
-                })
-                .collect();
+            self.processes = processes_up_to(&self.cgroup, MAX_PROCESSES, MAX_CGROUPS);
+            if self.processes.is_none() {
+                return Some(u64::MAX);
+            }
         }
         for _ in 0..ENTRIES_PER_PART {
             if self.left == 0 {
                 return Some(u64::MAX);
             }
             self.left -= 1;
-            let Some((entries, root)) = &mut self.current else {
-                let Some((path, root)) = self.pending.pop() else { return Some(self.usage) };
-                self.current = fs::read_dir(path).ok().map(|entries| (entries, root));
+            let Some(process) = &mut self.current else {
+                let Some(next) = self.processes.as_mut().and_then(Vec::pop) else { return Some(self.usage) };
+                self.current = Some(Process::open(next));
                 continue;
             };
-            let root = *root;
-            match entries.next() {
-                None => self.current = None,
-                Some(Ok(entry)) => self.entry(&entry.path(), root),
-                Some(Err(_)) => {}
+            let root = process.root;
+            match process.next() {
+                Step::File(path) => self.entry(&path, root),
+                Step::Directory => {}
+                Step::End => self.current = None,
             }
         }
         None
@@ -107,12 +118,53 @@ impl DeletedFiles {
             return;
         }
         if self.known.len() < MAX_KNOWN {
-            self.known.push(file);
+            self.known.insert(file);
         }
         self.usage = self.usage.saturating_add(match self.unit {
             Unit::Bytes => found.stx_blocks.saturating_mul(512),
             Unit::Inodes => 1,
         });
+    }
+}
+
+/// What was found of a process.
+enum Step {
+    /// A descriptor or a mapping.
+    File(PathBuf),
+    /// A directory begins or ends.
+    Directory,
+    /// There is nothing more.
+    End,
+}
+
+impl Process {
+    fn open(process: Pid) -> Process {
+        let directory = PathBuf::from(format!("/proc/{process}"));
+        let root = status(&directory.join("root")).and_then(|found| mount(&found));
+        let threads = fs::read_dir(directory.join("task")).ok();
+        Process { directory, root, threads, files: None }
+    }
+
+    fn next(&mut self) -> Step {
+        if let Some(files) = &mut self.files {
+            match files.next() {
+                Some(Ok(file)) => return Step::File(file.path()),
+                Some(Err(_)) => {}
+                None => self.files = None,
+            }
+            return Step::Directory;
+        }
+        let Some(threads) = &mut self.threads else { return Step::End };
+        let directory = match threads.next() {
+            Some(Ok(thread)) => thread.path().join("fd"),
+            Some(Err(_)) => return Step::Directory,
+            None => {
+                self.threads = None;
+                self.directory.join("map_files")
+            }
+        };
+        self.files = fs::read_dir(directory).ok();
+        Step::Directory
     }
 }
 
@@ -134,4 +186,134 @@ fn status(path: &Path) -> Option<libc::statx> {
     let got = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, mask, found.as_mut_ptr()) };
     // SAFETY: any bytes are a valid structure, and zeros were there before.
     (got == 0).then(|| unsafe { found.assume_init() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A directory of a test, which stands for the cgroup of a pod, too: its `cgroup.procs` names processes.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let root = std::env::temp_dir().join(format!("nodlet-deleted-{name}-{}", std::process::id()));
+            fs::create_dir_all(root.join("cgroup")).unwrap();
+            Scratch(root)
+        }
+
+        fn contains(&self, processes: &[u32]) {
+            let lines: String = processes.iter().map(|process| format!("{process}\n")).collect();
+            fs::write(self.0.join("cgroup/cgroup.procs"), lines).unwrap();
+        }
+
+        fn file(&self, mib: usize) -> File {
+            unnamed(&self.0.join("file"), mib)
+        }
+
+        fn measurement(&self, unit: Unit) -> DeletedFiles {
+            DeletedFiles::new(self.0.join("cgroup"), self.0.clone(), unit)
+        }
+
+        fn measure(&self, unit: Unit) -> u64 {
+            end(self.measurement(unit))
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// A file of so many MiB without a name.
+    fn unnamed(path: &Path, mib: usize) -> File {
+        fs::write(path, vec![7; mib << 20]).unwrap();
+        let file = File::open(path).unwrap();
+        fs::remove_file(path).unwrap();
+        file
+    }
+
+    fn end(mut measurement: DeletedFiles) -> u64 {
+        std::iter::from_fn(|| Some(measurement.part())).flatten().next().expect("it ends")
+    }
+
+    /// A process with these files, until it is dropped.
+    struct Holder(Child);
+
+    impl Holder {
+        fn of(input: impl Into<Stdio>, output: impl Into<Stdio>, errors: impl Into<Stdio>) -> Holder {
+            let mut command = Command::new("sleep");
+            Holder(command.arg("600").stdin(input).stdout(output).stderr(errors).spawn().unwrap())
+        }
+    }
+
+    impl Drop for Holder {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn files_without_a_name_count_once_and_others_do_not() {
+        let scratch = Scratch::new("once");
+        assert_eq!(scratch.measure(Unit::Bytes), 0, "a cgroup that is gone");
+        let (one, two) = (scratch.file(1), scratch.file(2));
+        let named = scratch.0.join("named (deleted)");
+        fs::write(&named, vec![7; 4 << 20]).unwrap();
+        let first = Holder::of(one.try_clone().unwrap(), one, File::open(named).unwrap());
+        // A file of another file system.
+        let elsewhere = format!("/dev/shm/nodlet-deleted-{}", std::process::id());
+        let second = Holder::of(Stdio::null(), two, unnamed(Path::new(&elsewhere), 8));
+        scratch.contains(&[first.0.id()]);
+        assert_eq!(scratch.measure(Unit::Bytes), MIB);
+        scratch.contains(&[first.0.id(), second.0.id(), first.0.id()]);
+        assert_eq!((scratch.measure(Unit::Bytes), scratch.measure(Unit::Inodes)), (3 * MIB, 2));
+        drop(second);
+        assert_eq!(scratch.measure(Unit::Bytes), MIB);
+    }
+
+    #[test]
+    fn processes_of_cgroups_below_count_and_more_cgroups_than_the_limit_use_more_than_any_limit() {
+        let scratch = Scratch::new("below");
+        let holder = Holder::of(scratch.file(1), Stdio::null(), Stdio::null());
+        let below = scratch.0.join("cgroup/below");
+        fs::create_dir(&below).unwrap();
+        fs::write(below.join("cgroup.procs"), holder.0.id().to_string()).unwrap();
+        assert_eq!(scratch.measure(Unit::Bytes), MIB);
+        for number in 2..MAX_CGROUPS {
+            fs::create_dir(below.join(number.to_string())).unwrap();
+        }
+        assert_eq!(scratch.measure(Unit::Bytes), MIB);
+        // A cgroup that would not be visited counts, too.
+        let empty = below.join("empty");
+        fs::create_dir(&empty).unwrap();
+        fs::write(empty.join("cgroup.events"), "populated 0").unwrap();
+        assert_eq!(scratch.measurement(Unit::Bytes).part(), Some(u64::MAX));
+    }
+
+    #[test]
+    fn processes_are_looked_at_in_parts_and_more_than_the_limit_use_more_than_any_limit() {
+        let scratch = Scratch::new("many");
+        let holder = Holder::of(scratch.file(1), Stdio::null(), Stdio::null());
+        // Each needs a step itself, and others for its thread and its files.
+        scratch.contains(&vec![holder.0.id(); 1000]);
+        let mut measurement = scratch.measurement(Unit::Bytes);
+        assert_eq!(measurement.part(), None);
+        let left = measurement.processes.as_ref().map_or(0, Vec::len);
+        assert!(left > 1000 - ENTRIES_PER_PART, "{left} of 1000 are left");
+        assert_eq!(end(measurement), MIB);
+        let short = DeletedFiles { left: 300, ..scratch.measurement(Unit::Bytes) };
+        assert_eq!(end(short), u64::MAX);
+        scratch.contains(&vec![holder.0.id(); MAX_PROCESSES]);
+        assert_eq!(scratch.measurement(Unit::Bytes).part(), None);
+        scratch.contains(&vec![holder.0.id(); MAX_PROCESSES + 1]);
+        assert_eq!(scratch.measurement(Unit::Bytes).part(), Some(u64::MAX));
+    }
 }
