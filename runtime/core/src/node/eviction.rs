@@ -50,8 +50,8 @@ impl Starved {
     }
 }
 
-/// The place of a pod in the order of eviction. A pod whose usage is unknown comes first; of pods with the same rank, the
-/// oldest one does.
+/// The place of a pod in the order of eviction; of pods with the same rank, the oldest one comes first. A pod whose usage is
+/// unknown comes last: it began after the pods were measured, and the shortage before.
 fn rank(pod: &PodState, starved: &Starved) -> impl Ord + use<> {
     let usage = starved.usage(pod.index()).map(|usage| i64::try_from(usage.total).unwrap_or(i64::MAX));
     let request = match starved.resource {
@@ -62,7 +62,7 @@ fn rank(pod: &PodState, starved: &Starved) -> impl Ord + use<> {
     let above = usage.map_or(i64::MAX, |usage| usage.saturating_sub(request));
     // Requests play no part where there are none of a resource.
     let within = starved.resource != StarvedResource::Pids && above <= 0;
-    (usage.is_some(), within, pod.pod().priority, Reverse(above))
+    (usage.is_none(), within, pod.pod().priority, Reverse(above))
 }
 
 /// The message about an eviction: what is missing, and which containers use more than they request.

@@ -99,18 +99,41 @@ fn pods_are_ranked_by_requests_then_priority_then_usage_above_the_request() {
         assert_eq!(reason(&sim, expected), "Failed Evicted", "{resource:?} {usage:?}");
         assert_eq!(evicted(&sim), 1);
     }
-    // A pod whose usage is unknown comes first, and a critical one never does.
-    let mut sim = with_pods(&[("known", 0, 0), ("unknown", 0, 9), ("critical", 0, 2_000_000_000)]);
-    starve(&mut sim, Memory, &[("known", 900)]);
-    assert_eq!(reason(&sim, "unknown"), "Failed Evicted");
-    starve(&mut sim, Memory, &[("known", 900)]);
-    starve(&mut sim, Memory, &[]);
+    // A critical pod is never evicted.
+    let mut sim = with_pods(&[("other", 0, 9), ("critical", 0, 2_000_000_000)]);
+    starve(&mut sim, Memory, &[("other", 1), ("critical", 900)]);
+    starve(&mut sim, Memory, &[("critical", 900)]);
     assert_eq!(
-        (reason(&sim, "known"), reason(&sim, "critical")),
+        (reason(&sim, "other"), reason(&sim, "critical")),
         ("Failed Evicted".into(), "Running -".into())
     );
-    assert_eq!(evicted(&sim), 2);
+    assert_eq!(evicted(&sim), 1);
     sim.replay();
+}
+
+#[test]
+fn a_pod_that_began_after_the_pods_were_measured_is_evicted_last() {
+    use StarvedResource::{EphemeralStorage, Inodes, Memory, Pids};
+    for resource in [Memory, EphemeralStorage, Inodes, Pids] {
+        let mut sim = with_pods(&[("full", 0, 5), ("small", 2000, 9)]);
+        sim.want(asking("new", 0));
+        sim.run_until(secs(10));
+        let usage = [("full", 900), ("small", 1)];
+        starve(&mut sim, resource, &usage);
+        assert_eq!(
+            (reason(&sim, "full"), reason(&sim, "new")),
+            ("Failed Evicted".into(), "Running -".into())
+        );
+        starve(&mut sim, resource, &usage);
+        assert_eq!(
+            (reason(&sim, "small"), reason(&sim, "new")),
+            ("Failed Evicted".into(), "Running -".into())
+        );
+        // If no pod could be measured, one of them ends all the same.
+        starve(&mut sim, resource, &usage);
+        assert_eq!(reason(&sim, "new"), "Failed Evicted");
+        sim.replay();
+    }
 }
 
 #[test]
