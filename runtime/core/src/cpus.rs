@@ -4,6 +4,10 @@
 
 use std::fmt::Write;
 
+/// The message for a pod that requests exclusive cpus of a node that has none.
+pub const NO_EXCLUSIVE_CPUS: &str = "this node has no exclusive cpus, for which it needs more than one cpu and the cpuset \
+     controller of cgroup v2 (CONFIG_CPUSETS; where cgroup v1 has the controller, boot with cgroup_no_v1=cpuset)";
+
 /// Parses a list of the kernel. `None` for anything else.
 pub fn parse(list: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();

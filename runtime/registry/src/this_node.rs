@@ -34,6 +34,8 @@ pub struct NodeFacts<'a> {
     pub devices: SortedMap<String, i64>,
     /// How many cpus containers may be limited to; 0 if the kernel cannot limit them.
     pub cpus: usize,
+    /// Whether the operator allows containers to have cpus for themselves.
+    pub allows_exclusive_cpus: bool,
     /// Whether the kernel has AppArmor.
     pub app_armor: bool,
     /// Whether containers of burstable pods may swap.
@@ -128,6 +130,7 @@ pub fn node_info(facts: &NodeFacts<'_>) -> NodeInfo {
         devices: facts.devices.clone(),
         huge_pages: facts.huge_pages.clone(),
         exclusive_cpus: exclusive_cpus(facts.cpus),
+        allows_exclusive_cpus: facts.allows_exclusive_cpus,
         allowed_sysctls: facts.allowed_sysctls.to_owned(),
         app_armor: facts.app_armor,
         limited_swap: facts.limited_swap,
@@ -364,6 +367,7 @@ mod tests {
             huge_pages: &settings.huge_pages,
             devices: [("gps".to_owned(), 2)].into_iter().collect(),
             cpus: 4,
+            allows_exclusive_cpus: false,
             app_armor: false,
             limited_swap: false,
             pressure: vec![NodeCondition::DiskPressure],

@@ -73,6 +73,7 @@ pub(super) fn facts<'a>(config: &'a Config, machine: &'a Machine) -> NodeFacts<'
         huge_pages: machine.cgroups.huge_pages().amounts(),
         devices: machine.devices.borrow().capacity(),
         cpus: machine.cgroups.cpus().len(),
+        allows_exclusive_cpus: config.allowed_annotations.allow_exclusive_cpus(),
         app_armor: machine.app_armor,
         limited_swap: config.limited_swap && machine.cgroups.limits_swap(),
         pressure: machine.pressure.borrow().present(),

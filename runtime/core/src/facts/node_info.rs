@@ -83,6 +83,10 @@ pub struct NodeInfo {
     /// [`EXCLUSIVE_CPUS`]: crate::spec::container::EXCLUSIVE_CPUS
     #[serde(default, skip_serializing_if = "SortedMap::is_empty")]
     pub exclusive_cpus: SortedMap<String, i64>,
+    /// Whether the operator allows pods to have exclusive cpus (`--allowed-annotations`). Otherwise, no pod takes any: one
+    /// that requests them is admitted, and its containers wait for the operator.
+    #[serde(default)]
+    pub allows_exclusive_cpus: bool,
     /// Kernel parameters that pods may set besides the safe ones (`--allowed-unsafe-sysctls`).
     #[serde(default)]
     pub allowed_sysctls: Vec<String>,
@@ -110,6 +114,7 @@ impl Default for NodeInfo {
             devices: SortedMap::new(),
             huge_pages: SortedMap::new(),
             exclusive_cpus: SortedMap::new(),
+            allows_exclusive_cpus: false,
             allowed_sysctls: Vec::new(),
             app_armor: false,
             limited_swap: false,

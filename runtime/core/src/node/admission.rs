@@ -6,6 +6,7 @@
 
 use super::preemption;
 use super::resources::{ExistingPod, Resource};
+use crate::cpus::NO_EXCLUSIVE_CPUS;
 use crate::facts::{Amounts, NodeInfo, PodIndex};
 use crate::pod::EVICTED;
 use crate::pod::resize::Refusal;
@@ -62,12 +63,15 @@ pub(super) fn admit(node: &NodeInfo, pod: &Pod, others: &[ExistingPod<'_>]) -> O
             return rejected("SysctlForbidden", &format!("forbidden sysctl: {why}"));
         }
     }
-    if node.exclusive_cpus.is_empty() && names(pod, |resources| &resources.exclusive_cpus).next().is_some() {
+    if node.allows_exclusive_cpus
+        && node.exclusive_cpus.is_empty()
+        && names(pod, |resources| &resources.exclusive_cpus).next().is_some()
+    {
         // As of the static policy of a kubelet's cpu manager.
-        let why = "Allocate failed due to exclusive-cpus.nodlet.dev: this node has no exclusive cpus, for which it needs \
-                   more than one cpu and the cpuset controller of cgroup v2 (CONFIG_CPUSETS; where cgroup v1 has the \
-                   controller, boot with cgroup_no_v1=cpuset), which is unexpected";
-        return rejected("UnexpectedAdmissionError", why);
+        let why = format!(
+            "Allocate failed due to exclusive-cpus.nodlet.dev: {NO_EXCLUSIVE_CPUS}, which is unexpected"
+        );
+        return rejected("UnexpectedAdmissionError", &why);
     }
     if pod.spec.requires_app_armor() && !node.app_armor {
         return rejected("AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host");
@@ -232,12 +236,13 @@ type List = fn(&ResourceRequirements) -> &Vec<(Box<str>, i64)>;
 
 /// The resources that each node has under names of its own: their prefix, their amounts in a container, and in the
 /// node.
-fn named(node: &NodeInfo) -> [(&'static str, List, &SortedMap<String, i64>); 3] {
-    [
+fn named(node: &NodeInfo) -> impl Iterator<Item = (&'static str, List, &SortedMap<String, i64>)> {
+    let always: [(&str, List, _); 2] = [
         (DEVICE_DOMAIN, |resources| &resources.devices, &node.devices),
         (HUGE_PAGES, |resources| &resources.huge_pages, &node.huge_pages),
-        ("", |resources| &resources.exclusive_cpus, &node.exclusive_cpus),
-    ]
+    ];
+    let exclusive_cpus: (&str, List, _) = ("", |resources| &resources.exclusive_cpus, &node.exclusive_cpus);
+    always.into_iter().chain(node.allows_exclusive_cpus.then_some(exclusive_cpus))
 }
 
 /// The rejection of a pod that requests more users of a device of the board than the device may have, or more huge
@@ -247,7 +252,7 @@ fn missing_device<'a>(
     pod: &Pod,
     others: impl Iterator<Item = &'a Pod> + Clone,
 ) -> Option<Outcome> {
-    named(node).into_iter().find_map(|(prefix, list, capacity)| {
+    named(node).find_map(|(prefix, list, capacity)| {
         let mut names: Vec<&str> = names(pod, list).collect();
         names.sort_unstable();
         names.into_iter().find_map(|name| {

@@ -61,6 +61,11 @@ impl AllowedAnnotations {
         })
     }
 
+    /// Whether pods may request exclusive cpus.
+    pub fn allow_exclusive_cpus(&self) -> bool {
+        self.has(domain(EXCLUSIVE_CPUS))
+    }
+
     fn has(&self, name: &str) -> bool {
         self.names.iter().any(|known| known == name)
     }
@@ -101,6 +106,7 @@ mod tests {
         for name in names {
             assert!(allowed.allow(name), "{name}");
         }
+        assert_eq!(allowed.allow_exclusive_cpus(), names.contains(&"exclusive-cpus.nodlet.dev"));
         allowed
     }
 

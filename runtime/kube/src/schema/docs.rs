@@ -38,7 +38,8 @@ crun, Kata Containers, containerd, Multus, NRI, and the classes of RDT and block
 | `rtprio.nodlet.dev/CONTAINER: \"10\"` | processes of the container may choose real-time priorities up to this one (`RLIMIT_RTPRIO`), from 1 to 99. The container does not start if nodlet lacks `CAP_SYS_RESOURCE`, or if the kernel has `CONFIG_RT_GROUP_SCHED` and lets no cgroup of a pod run such processes |
 
 The operator of the board allows each of them with `--allowed-annotations` ([cli.md](cli.md#admission-and-preemption));
-otherwise `apply` warns, and the containers of the pod wait (`CreateContainerConfigError`).
+otherwise `apply` warns, and the containers of the pod wait (`CreateContainerConfigError`), on a node without exclusive cpus,
+too; admission counts no cpus for such a pod.
 The container is one of `containers` or `initContainers`. Neither annotation can change in place. A process with a
 real-time priority can keep all others off its cpu; `exclusive-cpus.nodlet.dev` keeps it off the cpus of others.
 

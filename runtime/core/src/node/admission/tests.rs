@@ -19,6 +19,7 @@ fn node() -> NodeInfo {
         devices: [("can0".to_owned(), 1), ("gps".to_owned(), 1), ("led".to_owned(), 3)].into(),
         huge_pages: crate::sorted::SortedMap::new(),
         exclusive_cpus: crate::sorted::SortedMap::new(),
+        allows_exclusive_cpus: false,
         allowed_sysctls: vec!["kernel.msg*".into()],
         app_armor: false,
         limited_swap: false,
@@ -509,7 +510,11 @@ fn exclusive_cpus_are_as_many_as_the_node_can_keep_others_off() {
         app.resources.exclusive_cpus = vec![(EXCLUSIVE_CPUS.into(), count)];
         pod(RestartPolicy::Always).uid(name).with([app])
     };
-    let able = NodeInfo { exclusive_cpus: [(EXCLUSIVE_CPUS.to_owned(), 3)].into(), ..node() };
+    let able = NodeInfo {
+        exclusive_cpus: [(EXCLUSIVE_CPUS.to_owned(), 3)].into(),
+        allows_exclusive_cpus: true,
+        ..node()
+    };
     let here = [asking("a", 2)];
     assert_eq!(outcome_of(&able, &asking("b", 1), &here), "admitted");
     let lacks = "OutOfexclusive-cpus: Node didn't have enough resource: exclusive-cpus, requested: 2, used: 2, capacity: 3";
@@ -519,12 +524,18 @@ fn exclusive_cpus_are_as_many_as_the_node_can_keep_others_off() {
     let mut both = asking("b", 3);
     both.spec.init_containers = both.spec.containers.clone();
     assert_eq!(outcome_of(&able, &both, &[]), "admitted");
-    let unable = outcome_of(&node(), &asking("b", 1), &[]);
+    let unable = NodeInfo { allows_exclusive_cpus: true, ..node() };
+    let unable = outcome_of(&unable, &asking("b", 1), &[]);
     assert!(
         unable.starts_with("UnexpectedAdmissionError: Allocate failed due to exclusive-cpus.nodlet.dev"),
         "{unable}"
     );
     assert!(unable.contains("CONFIG_CPUSETS"), "{unable}");
+    // Without the consent of the operator, a pod waits, and takes none from others.
+    let not_allowing = NodeInfo { allows_exclusive_cpus: false, ..able };
+    for node in [not_allowing, node()] {
+        assert_eq!(outcome_of(&node, &asking("b", 4), &[asking("a", 9)]), "admitted");
+    }
 }
 
 #[test]
