@@ -107,6 +107,7 @@ pub(crate) struct Facts<'a> {
 fn config_error(message: impl Into<String>) -> StartFailure {
     StartFailure {
         image: None,
+        before_image: false,
         reason: StartFailureReason::CreateContainerConfigError,
         message: message.into().into_boxed_str(),
     }
@@ -115,6 +116,7 @@ fn config_error(message: impl Into<String>) -> StartFailure {
 fn not_created(message: String) -> StartFailure {
     StartFailure {
         image: None,
+        before_image: false,
         reason: StartFailureReason::CreateContainerError,
         message: message.into_boxed_str(),
     }
@@ -297,6 +299,7 @@ fn arguments(
     if command.is_empty() {
         return Err(StartFailure {
             image: None,
+            before_image: false,
             reason: StartFailureReason::CreateContainerError,
             message: "no command specified: neither the container nor its image names one".into(),
         });

@@ -69,6 +69,37 @@ fn a_pod_with_exclusive_cpus_is_rejected_where_there_is_no_cpuset_of_version_2()
 }
 
 #[test]
+fn a_pod_with_exclusive_cpus_that_the_operator_does_not_allow_waits_and_takes_none() {
+    let mut device = Device::start();
+    // More than there are: they are not counted.
+    device.write_manifest("fast.yaml", &exclusive("fast", 1024));
+    let why = "annotation exclusive-cpus.nodlet.dev/app: the operator of this board does not allow annotations to \
+               request exclusive-cpus.nodlet.dev; start nodlet agent with --allowed-annotations=exclusive-cpus.nodlet.dev";
+    device.wait_for("the outcome of admission and start", || {
+        let pod = device.pod("fast");
+        pod.phase() == "Failed" || !pod.container("app").message().is_empty()
+    });
+    let waiting = |device: &Device| {
+        let app = device.pod("fast").container("app");
+        (device.pod("fast").phase(), app.reason(), app.message())
+    };
+    assert_eq!(
+        waiting(&device),
+        ("Pending".to_owned(), "CreateContainerConfigError".to_owned(), why.to_owned())
+    );
+    let events = device.pod("fast").events();
+    assert!(!events.iter().any(|event| event.contains("Pulled")), "{events:?}");
+    device.stop_agent();
+    device.agent_arguments(["--allowed-annotations=exclusive-cpus.nodlet.dev"]);
+    device.start_agent();
+    device.wait_for("the start to fail for another reason", || {
+        let (_, reason, message) = waiting(&device);
+        reason == "CreateContainerError"
+            && (message.contains("1024 exclusive cpus are not free") || message.contains("CONFIG_CPUSETS"))
+    });
+}
+
+#[test]
 fn annotations_of_nodlet_are_checked_by_name() {
     let device = Device::start();
     let apply = |name: &str, annotation: &str| {

@@ -240,7 +240,7 @@ fn place_of(source: &DeviceSource) -> String {
 }
 
 fn failure(reason: StartFailureReason, message: String) -> StartFailure {
-    StartFailure { reason, message: message.into(), image: None }
+    StartFailure { reason, message: message.into(), image: None, before_image: false }
 }
 
 fn missing(message: String) -> StartFailure {

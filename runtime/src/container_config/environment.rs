@@ -38,6 +38,7 @@ impl Room {
             }
             None => Err(StartFailure {
                 image: None,
+                before_image: false,
                 reason: StartFailureReason::CreateContainerError,
                 message: "its command and environment, with the variables in them expanded, are longer than 2 MiB, \
                           which no process can be given"
@@ -188,7 +189,12 @@ fn data_of(object: &ObjectReference, facts: &Facts<'_>) -> Result<Option<Rc<Conf
 }
 
 fn awaits_object(message: String) -> StartFailure {
-    StartFailure { reason: StartFailureReason::ObjectNotFound, message: message.into(), image: None }
+    StartFailure {
+        reason: StartFailureReason::ObjectNotFound,
+        message: message.into(),
+        image: None,
+        before_image: false,
+    }
 }
 
 /// Returns a value as text. The error names the variable and never contains the value.
@@ -197,6 +203,7 @@ fn text_of<'a>(value: &'a [u8], name: &str, object: &ObjectReference) -> Result<
         Ok(text) if !text.contains('\0') => Ok(text),
         Ok(_) | Err(_) => Err(StartFailure {
             image: None,
+            before_image: false,
             reason: StartFailureReason::CreateContainerError,
             message: format!(
                 "the value of the environment variable {name:?} from {} {:?} is not text: mount the object as \

@@ -18,7 +18,12 @@ use super::Shell;
 type Key = (PodIndex, String, u32);
 
 fn failure(message: String) -> StartFailure {
-    StartFailure { reason: StartFailureReason::CreateContainerError, message: message.into(), image: None }
+    StartFailure {
+        reason: StartFailureReason::CreateContainerError,
+        message: message.into(),
+        image: None,
+        before_image: false,
+    }
 }
 
 /// The state of exclusive cpus.
@@ -69,6 +74,10 @@ pub(super) fn reserve(
     let count = container.resources.exclusive_cpus.first().map_or(0, |(_, count)| *count);
     if count == 0 && !shell.cores.is_restricted.get() {
         return Ok(None);
+    }
+    // A pod that was admitted before the operator allowed its annotation.
+    if count > 0 && shell.machine.cgroups.cpus().len() < 2 {
+        return Err(failure(cpus::NO_EXCLUSIVE_CPUS.to_owned()));
     }
     let key = (pod, container.name.clone(), number);
     let taken = taken(shell, Some(&key));

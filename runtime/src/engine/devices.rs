@@ -131,6 +131,7 @@ pub(super) async fn inject(
         reason: StartFailureReason::CreateContainerError,
         message: message.into(),
         image: None,
+        before_image: false,
     };
     let mut names = cdi::requested(pod).map_err(failed)?;
     for (name, _) in &container.resources.devices {

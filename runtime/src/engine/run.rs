@@ -58,7 +58,7 @@ impl Layers {
 }
 
 pub(super) fn failure(reason: StartFailureReason, message: impl Into<String>) -> StartFailure {
-    StartFailure { reason, message: message.into().into_boxed_str(), image: None }
+    StartFailure { reason, message: message.into().into_boxed_str(), image: None, before_image: false }
 }
 
 /// The end of the text of an `io::Error` that stands for ENOMEM.
@@ -102,17 +102,21 @@ pub(super) async fn start(
     objects: ConfigObjects,
 ) -> Result<(), StartFailure> {
     let shell = &shell;
-    let gone = || failure(StartFailureReason::CreateContainerError, "the pod's sandbox is gone");
+    let before_image = |failure| StartFailure { before_image: true, ..failure };
+    let gone =
+        || before_image(failure(StartFailureReason::CreateContainerError, "the pod's sandbox is gone"));
     let sandbox = shell.pods.sandbox(pod).ok_or_else(gone)?;
     let container = wanted.pod.spec.container(attempt.container);
     let create = |error: &(dyn std::error::Error + 'static)| {
         failure(StartFailureReason::CreateContainerError, nodlet_host::error::chain(error))
     };
-    let _reservation =
-        shell.start_reservations.run(shell.pods.unconfirmed_runs()).map_err(|error| create(&error))?;
+    let _reservation = shell
+        .start_reservations
+        .run(shell.pods.unconfirmed_runs())
+        .map_err(|error| before_image(create(&error)))?;
     if let Some(why) = shell.config.allowed_annotations.refusal(&wanted.pod) {
         // Only another agent, or other annotations, change that.
-        return Err(failure(StartFailureReason::ObjectNotFound, why));
+        return Err(before_image(failure(StartFailureReason::ObjectNotFound, why)));
     }
     let policy = container.image_pull_policy;
     let found = find_image(shell, &wanted, policy, &container.image).await;

@@ -493,6 +493,9 @@ pub struct StartFailure<T = Box<str>> {
     /// The image of a volume, if that one is missing and not the container's.
     #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
     pub image: Option<T>,
+    /// Whether the start failed before its image was looked for, which may not be on the board.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub before_image: bool,
 }
 
 impl<T> StartFailure<T> {
@@ -501,6 +504,7 @@ impl<T> StartFailure<T> {
             reason: self.reason,
             message: text(&self.message),
             image: self.image.as_ref().map(text),
+            before_image: self.before_image,
         }
     }
 }

@@ -63,7 +63,12 @@ impl PodState {
                 StartRetry::At(now)
             }
             Err(message) if !of_start => {
-                let failure = StartFailure { reason: StartFailureReason::ImageToPull, message, image: None };
+                let failure = StartFailure {
+                    reason: StartFailureReason::ImageToPull,
+                    message,
+                    image: None,
+                    before_image: false,
+                };
                 return self.new_image_missing(now, attempt, &failure, events);
             }
             Err(message) => {
@@ -71,6 +76,7 @@ impl PodState {
                     reason: StartFailureReason::ErrImagePull,
                     message,
                     image: container.images().awaited_volume().map(Into::into),
+                    before_image: false,
                 };
                 warn_of_image(index, at, image, &failure, events);
                 container.wait(reason_name(failure.reason), failure.message);

@@ -231,7 +231,9 @@ impl PodState {
             StartFailureReason::CreateContainerConfigError
             | StartFailureReason::ObjectNotFound
             | StartFailureReason::CreateContainerError => {
-                events.note(index, at, "Pulled", pulled(&spec.image));
+                if !failure.before_image {
+                    events.note(index, at, "Pulled", pulled(&spec.image));
+                }
                 events.warn(index, at, "Failed", format!("Error: {message}").into());
                 match failure.reason {
                     StartFailureReason::ObjectNotFound => StartRetry::WhenObjectsChange,

@@ -103,6 +103,7 @@ impl Sim {
         let image = self.of(uid).pod.spec.container(attempt.container).image.clone();
         let failure = self.absent.contains(&image).then(|| StartFailure {
             image: None,
+            before_image: false,
             reason: self.absent_reason(),
             message: format!("image {image} is not on this node").into(),
         });

@@ -70,6 +70,7 @@ impl Sim {
                         Err(StartFailureReason::ObjectNotFound)
                     }
                     Fate::FailsToStart(reason) => Err(reason),
+                    Fate::NotAllowed => Err(StartFailureReason::ObjectNotFound),
                     Fate::Runs | Fate::IgnoresTerm | Fate::Exits(..) | Fate::OutOfMemory(_) => image,
                 };
                 let world = self.of(&uid);
@@ -85,7 +86,13 @@ impl Sim {
                         {
                             self.of(&uid).restarts.forget(attempt.container);
                         }
-                        let failure = StartFailure { reason, message: "it cannot be".into(), image: None };
+                        let before_image = matches!(fate, Fate::NotAllowed);
+                        let failure = StartFailure {
+                            reason,
+                            message: "it cannot be".into(),
+                            image: None,
+                            before_image,
+                        };
                         let created =
                             (reason == StartFailureReason::RunContainerError).then(|| created(attempt));
                         self.answer_of(index, PodObservation::StartFailed { attempt, failure, created });
@@ -146,7 +153,11 @@ impl Sim {
                 if let Some(process) = self.of(&uid).alive.get_mut(&attempt) {
                     match process.fate {
                         Fate::IgnoresTerm => {}
-                        Fate::Runs | Fate::Exits(..) | Fate::OutOfMemory(_) | Fate::FailsToStart(_) => {
+                        Fate::Runs
+                        | Fate::Exits(..)
+                        | Fate::OutOfMemory(_)
+                        | Fate::FailsToStart(_)
+                        | Fate::NotAllowed => {
                             self.after_latency(Happening::Ended(uid, attempt, 143, false));
                         }
                     }
@@ -410,7 +421,7 @@ impl Sim {
                         self.after(after, Happening::Ended(uid, attempt, code, false))
                     }
                     Fate::OutOfMemory(after) => self.after(after, Happening::Ended(uid, attempt, 137, true)),
-                    Fate::Runs | Fate::IgnoresTerm | Fate::FailsToStart(_) => {}
+                    Fate::Runs | Fate::IgnoresTerm | Fate::FailsToStart(_) | Fate::NotAllowed => {}
                 }
                 let container = Box::new(started_for(now, attempt, image));
                 self.observe_of(index, PodObservation::Started { attempt, container });

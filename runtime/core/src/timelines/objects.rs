@@ -1,6 +1,6 @@
 //! ConfigMaps and Secrets that pods refer to: starts that wait for them, and volumes that follow them.
 
-use super::{Observation, first, phase, uid};
+use super::{Observation, StartFailureReason, first, phase, uid};
 use crate::sim::*;
 use crate::spec::*;
 
@@ -44,6 +44,21 @@ fn a_container_that_waits_for_what_an_annotation_requests_tries_again_when_the_a
     sim.later(secs(0), Observation::Wanted { pod: annotated.into(), record: None, status: None });
     sim.run_until(secs(2000));
     assert_eq!(sim.trace, "   0s app#0 start\n1000s app#0 start\n");
+}
+
+#[test]
+fn no_event_says_that_the_image_is_there_if_nobody_has_looked_for_it() {
+    let check = |fate: Fate| {
+        let mut sim = Sim::new(pod(RestartPolicy::Always).with([container("app")]), move |_, _| fate.clone());
+        sim.run_until(secs(100));
+        assert_eq!(first(&sim)["state"]["waiting"]["reason"], "CreateContainerConfigError");
+        sim.events
+            .iter()
+            .map(|event| event.split(':').next().unwrap_or_default().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(check(Fate::NotAllowed), ["Failed"]);
+    assert_eq!(check(Fate::FailsToStart(StartFailureReason::ObjectNotFound)), ["Pulled", "Failed"]);
 }
 
 #[test]
