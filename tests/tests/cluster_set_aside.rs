@@ -80,6 +80,48 @@ fn a_pod_of_a_cluster_whose_manifest_the_agent_dies_of_waits_with_an_event() {
 }
 
 #[test]
+fn an_object_of_a_cluster_is_set_aside_until_it_changes_and_events_of_its_pods_name_it() {
+    let plane = ControlPlane::start();
+    let mut node = ClusterNode::join(&plane, "board-1");
+    node.device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    node.device.pod("web").wait_ready();
+    for (kind, reference, field) in
+        [("ConfigMap", "configMapKeyRef", "data"), ("Secret", "secretKeyRef", "stringData")]
+    {
+        let low = kind.to_lowercase();
+        let object = |values: usize| {
+            let values: Vec<String> = (0..values).map(|number| format!("k{number}: v")).collect();
+            let values = values.join(", ");
+            format!("apiVersion: v1\nkind: {kind}\nmetadata: {{name: large}}\n{field}: {{{values}}}\n")
+        };
+        plane.create(&object(12_000));
+        node.device.stop_agent();
+        let env = format!("env: [{{name: V, valueFrom: {{{reference}: {{name: large, key: k1}}}}}}]");
+        let app = manifest::container("app", "sleep", &format!("imagePullPolicy: IfNotPresent\n{env}"));
+        let spec = "nodeName: board-1\nautomountServiceAccountToken: false";
+        let names = [format!("one-{low}"), format!("two-{low}")];
+        for name in &names {
+            plane.apply(&manifest::pod_of(name, std::slice::from_ref(&app), spec));
+        }
+        let file = node.device.path(&format!("var/lib/nodlet/cluster/{low}_default_large.json"));
+        die_twice_while_reading(&mut node.device, &file);
+        for name in &names {
+            let all = plane.wait_for(&events(name), |events| events.contains("set aside"));
+            let why = format!("{kind} \"large\" is set aside: the agent died 2 times");
+            assert!(all.contains("SetAside") && all.contains(&why), "{all}");
+            plane.wait_for(&format!("get pod {name} --no-headers"), |pod| {
+                pod.contains("CreateContainerConfigError")
+            });
+        }
+        assert!(node.device.pod("web").is_ready());
+        plane.kubectl_with(&["replace", "-f", "-"], &object(2)).ok();
+        for name in &names {
+            plane.wait_for(&format!("get pod {name} --no-headers"), |pod| pod.contains("1/1"));
+        }
+    }
+}
+
+#[test]
 fn a_volume_of_a_cluster_is_set_aside_and_an_event_of_its_pod_names_it() {
     let plane = ControlPlane::start();
     let mut node = ClusterNode::join(&plane, "board-1");

@@ -248,6 +248,14 @@ impl Followed {
         all
     }
 
+    /// The pods that refer to an object.
+    pub fn that_need<'a>(&'a self, reference: &'a Reference) -> impl Iterator<Item = &'a Known> {
+        self.pods.values().filter(move |known| {
+            let objects = known.needs.iter().flat_map(|needs| &needs.objects);
+            objects.into_iter().any(|(resource, name)| known.reference(resource, name) == *reference)
+        })
+    }
+
     /// The names of the files that the pods on this board need: manifests, and Secrets with tokens. A pod that ends has
     /// no manifest any more, and uses its objects until it is gone.
     pub fn files(&self) -> (SortedSet<String>, SortedSet<String>) {

@@ -35,7 +35,7 @@ use serde_json::Value;
 
 use nodlet_cluster::api::{self, Api, ApiError, random};
 use nodlet_cluster::credentials::Credentials;
-use nodlet_cluster::followed::Followed;
+use nodlet_cluster::followed::{Followed, Reference};
 use nodlet_cluster::gates;
 use nodlet_cluster::mirrors::Mirrors;
 use nodlet_cluster::objects::Objects;
@@ -45,14 +45,15 @@ use nodlet_cluster::watches::{Target, WatchMessage, Watches};
 use nodlet_core::error::causes;
 use nodlet_core::facts::{Observation, PodObservation};
 use nodlet_core::pod::PodState;
+use nodlet_core::sorted::SortedMap;
 
 use super::network::cluster_network::FollowedNodes;
 use super::network::{cluster_network, uplink};
 use super::{Engine, Shell};
 use crate::api::Reply;
 use crate::at_rest::AtRest;
-use nodlet_registry::Status;
 use nodlet_registry::objects::Key;
+use nodlet_registry::{Handled, Status};
 
 /// The longest life of a watch in seconds (client-go: 5 to 10 minutes).
 const WATCH_SECONDS: u32 = 480;
@@ -92,6 +93,8 @@ struct Follower {
     mirrors: Mirrors,
     rejections: Rejections,
     objects: Objects,
+    /// The objects that are set aside, and why.
+    set_aside: SortedMap<Reference, (Handled, String)>,
     /// The cluster serves ClusterTrustBundles as v1beta1.
     has_beta_bundles: bool,
     /// The version of the local API up to which changes were sent.
@@ -234,6 +237,7 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
         mirrors: Mirrors::default(),
         rejections: Rejections::default(),
         objects: Objects::default(),
+        set_aside: SortedMap::new(),
         has_beta_bundles: false,
         version: 0,
         sent_at: 0,
@@ -403,7 +407,7 @@ impl Follower {
             }
         };
         if let Some(reference) = target {
-            return self.object_news(watches, &reference, news).await;
+            return self.object_news(api, watches, &reference, news).await;
         }
         let line = match news {
             WatchMessage::Event(line) => line,

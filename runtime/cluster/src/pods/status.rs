@@ -118,7 +118,7 @@ const UNSUPPORTED: &str = "PodSpecNotSupported";
 pub enum NotRun {
     /// This node does not support the spec of the pod.
     Unsupported,
-    /// The agent died of the pod or of one of its volumes. Nothing is wrong with the spec.
+    /// The agent died of the pod, of one of its volumes, or of an object that it refers to. Nothing is wrong with the spec.
     SetAside,
 }
 

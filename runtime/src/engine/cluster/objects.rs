@@ -59,6 +59,7 @@ impl Follower {
     /// Acts on news of the watch of an object.
     pub(super) async fn object_news(
         &mut self,
+        api: &mut Api,
         watches: &mut Watches,
         reference: &Reference,
         news: WatchMessage,
@@ -85,7 +86,9 @@ impl Follower {
             Some("ADDED" | "MODIFIED" | "DELETED") => {
                 if self.objects.changed(reference, object["metadata"]["resourceVersion"].as_str()) {
                     let object = (event["type"] != "DELETED").then_some(object);
-                    self.keep(reference, object.map(|object| pods::local_object(object, reference.0))).await;
+                    let local = object.map(|object| pods::local_object(object, reference.0));
+                    self.keep(reference, local).await;
+                    self.report_object(api, reference).await?;
                 }
             }
             _ => {
@@ -131,6 +134,7 @@ impl Follower {
                 self.keep(reference, local).await;
                 let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
                 self.objects.read(reference, version, can_watch, Instant::now());
+                self.report_object(api, reference).await?;
                 Ok(true)
             }
             Err(ApiError::Http(HttpError::TooLarge)) => {
@@ -154,16 +158,48 @@ impl Follower {
         if reference.0 == BUNDLES && self.has_beta_bundles { trust::beta(&path) } else { path }
     }
 
-    /// Writes down an object, or that there is none.
-    async fn keep(&self, reference: &Reference, object: Option<Value>) {
+    /// Writes down an object, or that there is none. Notes whether the board sets it aside.
+    async fn keep(&mut self, reference: &Reference, object: Option<Value>) {
         let path = self.shell.paths.cluster_manifests().join(file(reference));
+        self.set_aside.remove(reference);
         let Some(object) = object else {
             // Volumes keep their files, as with a kubelet.
             let removed = self.shell.stores.storage.run(move || std::fs::remove_file(path)).await;
             return drop(removed);
         };
         let bytes = format!("{object:#}\n").into_bytes();
+        let handled = Handled::file(&path, &bytes);
+        if let Err(why) = self.shell.handling.read(handled).map(drop) {
+            let (resource, _, name) = reference;
+            let kind = Kind::of_resource(resource).map_or(*resource, Kind::as_str);
+            self.set_aside.insert(reference.clone(), (handled, format!("{kind} {name:?} {why}")));
+        }
         self.write(path, bytes).await;
+    }
+
+    /// Reports to each pod that refers to this object that the object is set aside, if it is. A container that has started
+    /// runs on, and one that needs the object waits for it.
+    async fn report_object(&self, api: &mut Api, reference: &Reference) -> Result<(), Failure> {
+        let Some((handled, why)) = self.set_aside.get(reference) else { return Ok(()) };
+        for known in self.followed.that_need(reference) {
+            self.report_set_aside(api, known, *handled, why).await?;
+        }
+        Ok(())
+    }
+
+    /// Reports to a pod which of the objects that it refers to are set aside.
+    pub(super) async fn report_objects_of(
+        &self,
+        api: &mut Api,
+        known: &Known,
+        objects: &[(&'static str, String)],
+    ) -> Result<(), Failure> {
+        for (resource, name) in objects {
+            if let Some((handled, why)) = self.set_aside.get(&known.reference(resource, name)) {
+                self.report_set_aside(api, known, *handled, why).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Reads the claims of a pod and their volumes, until all are bound: they stay bound. Returns why the pod

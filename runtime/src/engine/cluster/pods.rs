@@ -324,6 +324,7 @@ impl Follower {
                 smol::Timer::after(Duration::from_millis(500)).await;
             }
         }
+        self.report_objects_of(api, known, &needs.objects).await?;
         if let Err(why) = self.fetch_volumes(api, known, &needs.claims).await? {
             return if known.has_manifest { Ok(()) } else { self.reject(api, known, &why).await };
         }
