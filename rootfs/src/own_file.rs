@@ -70,6 +70,40 @@ pub fn is_directory(path: &Path) -> io::Result<bool> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, message))
 }
 
+/// Removes what is in the place of a directory whose content nodlet makes anew: only a directory stays. A link is removed,
+/// and not what it leads to. Returns whether anything was removed.
+///
+/// # Errors
+/// It cannot be looked at or removed.
+pub fn clear_directory(path: &Path) -> io::Result<bool> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        found => found?,
+    };
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        removed => removed.map(|()| true),
+    }
+}
+
+/// Removes what is in the place of a file whose content nodlet makes anew, a directory with all its content included: only
+/// a regular file stays. Returns whether anything was removed.
+///
+/// # Errors
+/// It cannot be looked at or removed.
+pub fn clear_file(path: &Path) -> io::Result<bool> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.is_file() => Ok(false),
+        Ok(found) if found.is_dir() => std::fs::remove_dir_all(path).map(|()| true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        found => {
+            found?;
+            clear_directory(path)
+        }
+    }
+}
+
 fn irregular() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file: remove it")
 }
@@ -158,6 +192,39 @@ mod tests {
         for (path, advice) in [(&link, ", or mount the other directory there (mount --bind)"), (&file, "")] {
             let error = make_directory(path).expect_err("it is not a directory").to_string();
             assert_eq!(error, format!("{}: it is not a directory: remove it{advice}", path.display()));
+        }
+        let _ = std::fs::remove_dir_all(&directory);
+    }
+
+    #[test]
+    fn what_is_in_the_place_of_scratch_files_is_removed_and_no_target_of_a_link() {
+        let directory = std::env::temp_dir().join(format!("nodlet-own-scratch-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        let place = |name: &str| directory.join(name);
+        let kept = place("kept");
+        let put = || {
+            std::fs::create_dir_all(kept.join("within")).expect("a directory");
+            write(&place("file"), "").expect("it is new");
+            nix::unistd::mkfifo(&place("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+            symlink(&kept, place("link")).expect("a link");
+            symlink("nothing", place("dangling")).expect("a link");
+        };
+        let there = |name: &str| std::fs::symlink_metadata(place(name)).is_ok();
+        put();
+        for name in ["file", "fifo", "link", "dangling"] {
+            assert!(clear_directory(&place(name)).expect("it can be removed") && !there(name), "{name}");
+        }
+        assert!(!clear_directory(&kept).expect("it stays") && kept.join("within").exists());
+        put();
+        for name in ["fifo", "link", "dangling"] {
+            assert!(clear_file(&place(name)).expect("it can be removed") && !there(name), "{name}");
+        }
+        assert!(!clear_file(&place("file")).expect("it stays") && there("file"));
+        assert!(
+            kept.join("within").exists() && clear_file(&kept).expect("it can be removed") && !kept.exists()
+        );
+        for clear in [clear_directory, clear_file] {
+            assert!(!clear(&place("absent")).expect("nothing is there"));
         }
         let _ = std::fs::remove_dir_all(&directory);
     }

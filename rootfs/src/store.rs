@@ -262,11 +262,10 @@ impl Store {
         }
         let directory = self.leases.join(image.hex());
         let path = directory.join(holder);
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(&directory)
-            .and_then(|()| own_file::write(&path, name))
+        own_file::clear_directory(&directory)
+            .and_then(|_| fs::DirBuilder::new().recursive(true).mode(0o755).create(&directory))
+            .and_then(|()| own_file::clear_file(&path))
+            .and_then(|_| own_file::write(&path, name))
             .map_err(|source| ContentError::new("create", &path, source))?;
         Ok(())
     }
@@ -280,7 +279,9 @@ impl Store {
         for directory in names_in(&self.leases)? {
             let directory = self.leases.join(directory);
             let path = directory.join(holder);
-            match fs::remove_file(&path) {
+            // Special files are nobody's leases, and must not hold up the removal of a pod.
+            let cleared = own_file::clear_directory(&directory).and_then(|_| own_file::clear_file(&path));
+            match cleared.and_then(|_| fs::remove_file(&path)) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(source) => return Err(ContentError::new("remove", &path, source).into()),
@@ -311,10 +312,8 @@ impl Store {
     /// the lock of loads: the start of a pod must not wait for the end of a load.
     fn lock_leases(&self) -> Result<Lock, StoreError> {
         // Any process that can open the file can lock it and delay every start.
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.leases)
+        own_file::clear_directory(&self.leases)
+            .and_then(|_| fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.leases))
             .map_err(|source| ContentError::new("create directory", &self.leases, source))?;
         Ok(lock(&self.leases)?)
     }

@@ -5,6 +5,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nodlet_tests::{Device, demo_archive, manifest};
@@ -605,5 +606,201 @@ fn special_files_in_the_place_of_nodlets_own_hold_up_only_their_pods() {
     fifo(&index);
     device.stop_agent();
     device.nodlet(["down"]).ok();
+    assert_eq!(listing(&precious), before);
+}
+
+/// Replaces a directory, which is kept aside, by a special file.
+fn replace(directory: &Path, put: Put<'_>) {
+    fs::rename(directory, directory.with_extension("aside")).expect("it is there");
+    put(directory);
+}
+
+/// Puts a directory back that [`replace`] has replaced. Whatever the agent made in its place is removed.
+fn put_back(directory: &Path) {
+    let is_directory = fs::symlink_metadata(directory).is_ok_and(|found| found.is_dir());
+    let removed = if is_directory { fs::remove_dir_all(directory) } else { fs::remove_file(directory) };
+    removed.expect("it is there");
+    fs::rename(directory.with_extension("aside"), directory).expect("it can be renamed");
+}
+
+/// The directories of nodlet with content that nodlet can make anew.
+const SCRATCH: [&str; 6] = [
+    "run/nodlet/leases",
+    "run/nodlet/locks",
+    "run/nodlet/pods",
+    "run/nodlet/statuses",
+    "var/lib/nodlet/images/staging",
+    "var/lib/nodlet/reserve",
+];
+
+/// The directories of nodlet with content that nobody can make anew.
+const STATE: [&str; 7] = [
+    "run/nodlet",
+    "run/nodlet/manifests",
+    "var/lib/nodlet",
+    "var/lib/nodlet/images",
+    "var/lib/nodlet/manifests",
+    "var/lib/nodlet/pods",
+    "var/lib/nodlet/records",
+];
+
+#[test]
+fn a_special_file_in_the_place_of_a_directory_of_scratch_files_is_removed_and_pods_run() {
+    let mut device = Device::start();
+    let precious = precious(&device);
+    let before = listing(&precious);
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.pod("web").wait_ready();
+    device.wait_for("the reserve", || device.path("/var/lib/nodlet/reserve").exists());
+    let kinds: [(&str, Put<'_>); 4] = [
+        ("fifo", &|path| mknod(path, SFlag::S_IFIFO, Mode::S_IRWXU, 0).expect("made")),
+        ("file", &|path| fs::write(path, "").expect("written")),
+        ("link", &|path| symlink(&precious, path).expect("made")),
+        ("dangling", &|path| symlink("/nothing", path).expect("made")),
+    ];
+    for (kind, put) in kinds {
+        let born = device.pod("web").born("app");
+        device.stop_agent();
+        let places = SCRATCH.map(|place| device.path(&format!("/{place}")));
+        places.iter().for_each(|place| replace(place, put));
+        let logged = device.agent_log().len();
+        device.start_agent();
+        device.pod("web").wait_ready();
+        assert_ne!(device.pod("web").born("app"), born, "{kind}: its supervisor is not found");
+        device.write_manifest("next.yaml", &manifest::pod("next", "sleep"));
+        device.pod("next").wait_ready();
+        device.load_image(demo_archive());
+        for place in &places {
+            device.wait_for(&format!("{kind}: {} to be a directory", place.display()), || {
+                fs::symlink_metadata(place).is_ok_and(|found| found.is_dir())
+            });
+            let said = format!("removed {}, which was not a directory", place.display());
+            assert_eq!(device.agent_log()[logged..].matches(&said).count(), 1, "{kind}: {said}");
+        }
+        device.remove_manifest("next.yaml");
+        device.pod("next").wait_gone();
+        assert_eq!(listing(&precious), before, "{kind}");
+        places.iter().for_each(|place| fs::remove_dir_all(place.with_extension("aside")).expect("removed"));
+    }
+    for (kind, put) in kinds {
+        device.stop_agent();
+        for place in SCRATCH.map(|place| device.path(&format!("/{place}"))) {
+            fs::remove_dir_all(&place).expect("removed");
+            put(&place);
+        }
+        device.nodlet(["down"]).ok();
+        assert_eq!(listing(&precious), before, "{kind}");
+        device.start_agent();
+        device.pod("web").wait_ready();
+        device.wait_for("the reserve", || device.path("/var/lib/nodlet/reserve").is_dir());
+    }
+}
+
+#[test]
+fn a_special_file_in_the_place_of_a_directory_of_state_is_refused_with_its_path_and_a_remedy() {
+    let mut device = Device::start();
+    let precious = precious(&device);
+    let before = listing(&precious);
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.pod("web").wait_ready();
+    let born = device.pod("web").born("app");
+    let kinds: [(&str, Put<'_>); 3] = [
+        ("fifo", &|path| mknod(path, SFlag::S_IFIFO, Mode::S_IRWXU, 0).expect("made")),
+        ("file", &|path| fs::write(path, "").expect("written")),
+        ("link", &|path| symlink(&precious, path).expect("made")),
+    ];
+    device.stop_agent();
+    for place in STATE {
+        for (kind, put) in kinds {
+            // All of the data may be elsewhere.
+            if kind == "link" && ["run/nodlet", "var/lib/nodlet"].contains(&place) {
+                continue;
+            }
+            let path = device.path(&format!("/{place}"));
+            replace(&path, put);
+            let wanted = format!("{}: it is not a directory: remove it", path.display());
+            let logged = device.agent_log().len();
+            device.launch_agent();
+            assert_eq!(device.agent_ended(), 1, "{kind} {place}");
+            let said = device.agent_log()[logged..].to_owned();
+            assert!(said.contains(&wanted), "{kind} {place}: the agent: {said}");
+            let said = device.nodlet(["down"]).refused();
+            assert!(said.contains(&wanted), "{kind} {place}: down: {said}");
+            assert_eq!(listing(&precious), before, "{kind} {place}");
+            put_back(&path);
+        }
+    }
+    // Nothing is lost, and the pod has run on.
+    device.start_agent();
+    device.pod("web").wait_ready();
+    assert_eq!(device.pod("web").born("app"), born);
+}
+
+/// A pod with a fixed UID.
+fn pod_with_uid(name: &str) -> String {
+    manifest::pod(name, "sleep").replacen("  name:", &format!("  uid: uid-of-{name}\n  name:"), 1)
+}
+
+#[test]
+fn a_pod_is_deleted_at_once_behind_special_files_among_locks_and_leases() {
+    // A removal that fails is tried again after 10 s.
+    const AT_ONCE: Duration = Duration::from_secs(8);
+    let device = Device::start();
+    let precious = precious(&device);
+    let before = listing(&precious);
+    let kinds: [(&str, Put<'_>); 4] = [
+        ("fifo", &|path| mknod(path, SFlag::S_IFIFO, Mode::S_IRWXU, 0).expect("made")),
+        ("file", &|path| fs::write(path, "").expect("written")),
+        ("directory", &|path| fs::create_dir_all(path.join("within")).expect("made")),
+        ("link", &|path| symlink(&precious, path).expect("made")),
+    ];
+    let (locks, leases) = (device.path("/run/nodlet/locks"), device.path("/run/nodlet/leases"));
+    for (kind, put) in kinds {
+        let replace = |path: &Path| {
+            fs::remove_file(path).or_else(|_| fs::remove_dir_all(path)).expect("it is there");
+            put(path);
+        };
+        for place in ["lock", "lease", "image", "other", "locks", "leases"] {
+            let at = format!("{kind} in the place of the {place}");
+            device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod("web", "sleep")).ok();
+            device.pod("web").wait_ready();
+            let uid = device.pod("web").uid();
+            let mut images = fs::read_dir(&leases).expect("read").flatten().map(|entry| entry.path());
+            let image = images.find(|path| path.join(&uid).exists()).expect("the pod's lease");
+            match place {
+                "lock" => replace(&locks.join("default_web")),
+                "lease" => replace(&image.join(&uid)),
+                "image" => replace(&image),
+                "other" => {
+                    put(&leases.join(kind));
+                    put(&locks.join(kind));
+                }
+                "locks" => replace(&locks),
+                _ => replace(&leases),
+            }
+            let mut deletion = device.command(&["delete", "pod", "web", "--now"]);
+            let mut deletion = deletion.spawn().expect("nodlet can be run");
+            device.wait_within(AT_ONCE, &at, || deletion.try_wait().expect("a child").is_some());
+            assert!(deletion.wait().expect("a child").success(), "{at}");
+            assert_eq!(listing(&precious), before, "{at}");
+        }
+    }
+}
+
+#[test]
+fn a_pod_with_a_link_in_the_place_of_its_run_time_directory_does_not_start_and_says_why() {
+    let device = Device::start();
+    let precious = precious(&device);
+    let before = listing(&precious);
+    let place = device.path("/run/nodlet/pods/uid-of-web");
+    symlink(&precious, &place).expect("a link can be made");
+    device.write_manifest("web.yaml", &pod_with_uid("web"));
+    let wanted = format!("{}: it is not a directory: remove it", place.display());
+    device.wait_for("the reason", || device.pod("web").events().iter().any(|event| event.contains(&wanted)));
+    assert_eq!(listing(&precious), before);
+    // What failed is removed before the pod starts again, and so is the link.
+    device.pod("web").wait_ready();
+    device.remove_manifest("web.yaml");
+    device.pod("web").wait_gone();
     assert_eq!(listing(&precious), before);
 }

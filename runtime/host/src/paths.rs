@@ -227,6 +227,11 @@ impl Paths {
         self.run().join("locks")
     }
 
+    /// The images that pods use.
+    fn leases(&self) -> PathBuf {
+        self.run().join("leases")
+    }
+
     /// The lock of the agent itself.
     pub fn agent_lock(&self) -> PathBuf {
         self.run().join("agent.lock")
@@ -277,7 +282,7 @@ impl Paths {
             (self.statuses(), 0o700),
             (self.locks(), 0o700),
             // A process that can open this directory can lock it, and delay every start.
-            (self.run().join("leases"), 0o700),
+            (self.leases(), 0o700),
             (self.run().join("manifests"), 0o755),
             (self.data(), 0o755),
             // A process that can open a directory can lock it, and with these two delay every load and start.
@@ -289,6 +294,19 @@ impl Paths {
             // The files of containers in there, setuid programs among them, must be accessible to the
             // containers alone.
             (self.pods(), 0o700),
+        ]
+    }
+
+    /// Those of [`Paths::directories`] whose content nodlet makes anew. What is in the place of one is removed when an agent
+    /// starts; in the place of another directory, it is refused. Containers are found by their cgroups if the files of
+    /// their supervisors are gone.
+    pub fn scratch_directories(&self) -> Vec<PathBuf> {
+        vec![
+            self.run_pods(),
+            self.statuses(),
+            self.locks(),
+            self.leases(),
+            self.below("var/lib/nodlet/images/staging"),
         ]
     }
 
@@ -329,7 +347,9 @@ mod tests {
         assert_eq!(paths.hash().len(), 8);
         assert_ne!(paths.hash(), Paths::new(Path::new("/tmp/b")).hash());
         let closed = |path: PathBuf| paths.directories().contains(&(path, 0o700));
-        assert!(closed(paths.pods()) && closed(paths.records()) && closed(paths.run().join("leases")));
+        assert!(closed(paths.pods()) && closed(paths.records()) && closed(paths.leases()));
+        let all = paths.directories();
+        assert!(paths.scratch_directories().iter().all(|path| all.iter().any(|(other, _)| other == path)));
         assert_eq!(
             paths.removed_by_down().last(),
             Some(&paths.run()),

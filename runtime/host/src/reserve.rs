@@ -174,11 +174,13 @@ impl Reserve {
         if self.is_complete() {
             return Ok(true);
         }
+        if own_file::clear_directory(&self.directory)? {
+            log::warn!("removed {}, which was not a directory, and made it anew", self.directory.display());
+        }
         match fs::DirBuilder::new().mode(0o700).create(&self.directory) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             Ok(()) | Err(_) => {}
         }
-        own_file::is_directory(&self.directory)?;
         let _lock = self.lock()?;
         let mut budget = Budget::of(&self.directory)?;
         let sizes = SHAPE.iter().flat_map(|(count, size)| std::iter::repeat_n(*size, *count));
@@ -212,6 +214,7 @@ impl Reserve {
     }
 
     fn lock(&self) -> io::Result<Flock<File>> {
+        own_file::is_directory(&self.directory)?;
         Flock::lock(own_file::open_directory(&self.directory)?, FlockArg::LockExclusive)
             .map_err(|(_, error)| error.into())
     }
@@ -220,8 +223,8 @@ impl Reserve {
     fn make(&self, number: usize, size: u64) -> io::Result<()> {
         let path = self.path(number);
         let new = path.with_extension(&NEW[1..]);
-        clear(&path)?;
-        clear(&new)?;
+        own_file::clear_file(&path)?;
+        own_file::clear_file(&new)?;
         let written = (|| {
             let mut options = OpenOptions::new();
             let mut file = own_file::open_with(&new, options.write(true).create(true).mode(0o600))?;
@@ -242,7 +245,7 @@ impl Reserve {
     fn make_slack(&self) -> io::Result<bool> {
         let linked = self.directory.join(LINKED);
         if !linked.is_file() {
-            clear(&linked)?;
+            own_file::clear_file(&linked)?;
             own_file::write(&linked, "")?;
         }
         for directory in &self.targets {
@@ -286,16 +289,6 @@ impl Spare {
     /// The file cannot be synced.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_all()
-    }
-}
-
-/// Removes what is no file in the place of a file of the reserve, whose directory has nothing else.
-fn clear(path: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
-        Ok(found) if !found.is_file() => fs::remove_file(path),
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }
 
@@ -461,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_in_the_place_of_a_spare_file_is_replaced_and_a_link_is_refused() {
+    fn what_is_in_the_place_of_a_spare_file_or_of_their_directory_is_replaced() {
         let directory = scratch("irregular");
         let place = directory.join("reserve");
         fs::create_dir_all(place.join("00.new/x")).expect("a directory");
@@ -474,11 +467,20 @@ mod tests {
         assert_eq!(slack_in(&directory.join("records")).len(), SLACK);
         let linked = directory.join("linked");
         std::os::unix::fs::symlink(&place, &linked).expect("a link");
-        let error = Reserve::new(linked, Vec::new()).replenish().expect_err("it is a link");
-        assert!(error.to_string().contains("linked: it is not a directory"), "{error}");
-        nix::unistd::mkfifo(&directory.join("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
-        let pipe = Reserve::new(directory.join("pipe"), Vec::new());
-        assert!(pipe.replenish().is_err() && pipe.take(1, Left::None).is_err());
+        let pipe = directory.join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+        for path in [linked, pipe] {
+            let replaced = Reserve::new(path.clone(), Vec::new());
+            let error = replaced.take(1, Left::None).expect_err("it is not a directory");
+            assert!(error.to_string().contains("it is not a directory"), "{error}");
+            while !replaced.replenish().expect("there is room") {}
+            assert!(fs::symlink_metadata(&path).expect("it is there").is_dir());
+            assert!(replaced.take(1, Left::None).expect("readable").is_some());
+        }
+        assert!(
+            (0..64).all(|number| reserve.length(number).is_some()),
+            "the target of the link is unchanged"
+        );
         fs::remove_dir_all(directory).expect("the scratch directory goes");
     }
 

@@ -51,7 +51,7 @@ pub(super) fn write_pod(
     claims: Vec<ClaimedVolume>,
 ) -> io::Result<()> {
     let directory = paths.run_pod(&wanted.pod.uid.0);
-    fs::create_dir_all(&directory)?;
+    nodlet_rootfs::own_file::make_directory(&directory)?;
     let pod = PodFile {
         source: wanted.source.clone(),
         created: nodlet_host::clock::instant(),

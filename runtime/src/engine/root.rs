@@ -32,13 +32,23 @@ fn lives(pid: i32) -> bool {
 /// Creates the directories of the root, and locks it for this agent.
 pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
     loop {
+        let scratch = paths.scratch_directories();
         for (directory, mode) in paths.directories() {
+            let failed = |source| EngineError::Prepare { path: directory.clone(), source };
             // An operator may have put all of nodlet's data elsewhere by a link, but no part of it.
             let is_top = [paths.run(), paths.data()].contains(&directory);
-            let looked = if is_top { Ok(false) } else { own_file::is_directory(&directory) };
-            looked
-                .and_then(|_| make_directory(&directory, mode))
-                .map_err(|source| EngineError::Prepare { path: directory, source })?;
+            let is_removed = if scratch.contains(&directory) {
+                own_file::clear_directory(&directory).map_err(failed)?
+            } else {
+                if !(is_top && directory.is_dir()) {
+                    own_file::is_directory(&directory).map_err(failed)?;
+                }
+                false
+            };
+            make_directory(&directory, mode).map_err(failed)?;
+            if is_removed {
+                log::warn!("removed {}, which was not a directory, and made it anew", directory.display());
+            }
         }
         nodlet_host::log_files::prepare(paths)
             .map_err(|source| EngineError::Prepare { path: paths.var_log(), source })?;

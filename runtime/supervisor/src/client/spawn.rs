@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,9 +21,10 @@ const SOCKET: &str = "sock";
 /// Makes and locks the file that shows that a pod of this name has a supervisor.
 pub(super) fn lock(dir: &Path, name: &str) -> Result<File, SupervisorError> {
     let locks = dir.ancestors().nth(2).unwrap_or(dir).join("locks");
-    fs::create_dir_all(&locks).map_err(SupervisorError::Lock)?;
     let mut options = OpenOptions::new();
-    let file = own_file::open_with(&locks.join(name), options.write(true).create(true).mode(0o600))
+    let file = clear_lock(&locks, &locks.join(name))
+        .and_then(|()| fs::DirBuilder::new().recursive(true).mode(0o700).create(&locks))
+        .and_then(|()| own_file::open_with(&locks.join(name), options.write(true).create(true).mode(0o600)))
         .map_err(SupervisorError::Lock)?;
     // SAFETY: no pointers. The lock belongs to the open file, which the supervisor inherits.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } < 0 {
@@ -36,6 +37,19 @@ pub(super) fn lock(dir: &Path, name: &str) -> Result<File, SupervisorError> {
     Ok(file)
 }
 
+/// Removes what is no directory in the place of the directory of all locks, and what is no regular file in the place of a
+/// lock: no supervisor can hold it.
+fn clear_lock(locks: &Path, lock: &Path) -> io::Result<()> {
+    for (path, is_removed) in
+        [(locks, own_file::clear_directory(locks)?), (lock, own_file::clear_file(lock)?)]
+    {
+        if is_removed {
+            log::warn!("removed {}, which was no lock", path.display());
+        }
+    }
+    Ok(())
+}
+
 /// Removes free locks, which no supervisor holds: that of one name, or all. Call it only on the thread that
 /// calls `Supervisor::spawn`: if a lock were removed after it was opened and before it is locked, there
 /// could be two supervisors of one name.
@@ -45,6 +59,7 @@ pub fn remove_free_locks(locks: &Path, name: Option<&str>) -> io::Result<()> {
         None => fs::read_dir(locks)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?,
     };
     for path in paths {
+        clear_lock(locks, &path)?;
         let file = match own_file::open_with(&path, OpenOptions::new().write(true)) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
