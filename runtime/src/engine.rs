@@ -374,7 +374,7 @@ impl Engine {
             let pods = self.shell.pods.borrow().len();
             if !self.shell.config.down {
                 log::info!(
-                    "the agent ends; its pods ({pods}) stay as they are, and the next agent continues with them"
+                    "the agent ends, and leaves its pods ({pods}) to the next agent or to nodlet down"
                 );
                 return Ok(());
             }

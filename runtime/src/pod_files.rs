@@ -16,7 +16,9 @@ mod resolv_conf;
 
 use self::resolv_conf::NodeDns;
 pub use self::resolv_conf::{ClusterDns, RESOLV_CONF};
-pub(crate) use self::resolv_conf::{sources as resolv_conf_sources, wants_cluster_dns};
+pub(crate) use self::resolv_conf::{
+    problem as resolv_conf_problem, sources as resolv_conf_sources, wants_cluster_dns,
+};
 
 /// Maximum length of a pod's host name in Kubernetes.
 const HOSTNAME: usize = 63;

@@ -136,11 +136,51 @@ fn a_term_ends_the_agent_and_leaves_the_pods() {
     let born = device.pod("web").born("app");
     assert_eq!(device.stop_agent(), 0);
     let log = device.agent_log();
-    assert!(log.contains("the agent ends; its pods (1) stay as they are"), "{log}");
+    assert!(
+        log.contains("the agent ends, and leaves its pods (1) to the next agent or to nodlet down"),
+        "{log}"
+    );
     assert_eq!(device.container_processes().len(), 1);
     device.start_agent();
     device.pod("web").wait_ready();
     assert_eq!(device.pod("web").born("app"), born);
+}
+
+#[test]
+fn down_reports_what_it_removes_and_what_stays_and_that_is_so() {
+    let mut device = Device::start();
+    let app = manifest::container(
+        "app",
+        "write /work/file up then print up then sleep",
+        "volumeMounts: [{name: work, mountPath: /work}]",
+    );
+    let text = manifest::pod_of("web", &[app], "volumes: [{name: work, emptyDir: {}}]");
+    device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+    device.pod("web").wait_log("app", "up");
+    let logs = device.path("/var/log/pods");
+    let volumes = device.path(&format!("/var/lib/nodlet/pods/{}/volumes", device.pod("web").uid()));
+    let names = |directory: &str| -> Vec<_> {
+        let entries = fs::read_dir(device.path(directory)).expect("it is there").flatten();
+        let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+        names.sort();
+        names
+    };
+    let kept =
+        ["/var/lib/nodlet/images/images", "/var/lib/nodlet/images/layers", "/var/lib/nodlet/manifests"];
+    let before = kept.map(names);
+    assert!(before.iter().all(|names| !names.is_empty()), "{before:?}");
+    assert!(volumes.exists() && fs::read_dir(&logs).expect("it is there").next().is_some());
+    assert_eq!(
+        device.nodlet(["down"]).ok(),
+        "all pods have ended; images, manifests and records stay, logs and emptyDirs are removed: the next agent starts \
+         the pods again, except those that have finished and those of restartPolicy Never\n"
+    );
+    assert_eq!(kept.map(names), before);
+    assert!(!names("/var/lib/nodlet/records").is_empty());
+    assert!(!volumes.exists() && fs::read_dir(&logs).is_ok_and(|mut logs| logs.next().is_none()));
+    assert_eq!(device.agent_ended(), 0);
+    device.start_agent();
+    device.pod("web").wait_ready();
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Each pod has a network of its own, and all of them can reach each other.
 
+use std::fs;
+
 use nodlet_tests::{Device, manifest};
 
 #[test]
@@ -212,4 +214,43 @@ fn the_hosts_processes_and_ipc_are_seen_when_the_pod_asks() {
     let seen = host.exec("app", ["/bin/demo", "cat", &format!("/proc/{}/comm", std::process::id())]).ok();
     let here = std::fs::read_to_string("/proc/self/comm").expect("/proc is mounted");
     assert_eq!(seen, here);
+}
+
+#[test]
+fn the_agent_warns_of_a_file_of_resolv_conf_from_which_pods_get_no_name_server() {
+    let mut device = Device::new();
+    let file = device.path("/resolv.conf");
+    let path = file.to_str().expect("the path is text").to_owned();
+    device.agent_arguments(["--resolv-conf", &path]);
+    // The files of pods are written after the warning.
+    let good = "nameserver 192.0.2.53\n";
+    fs::write(&file, good).expect("written");
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.pod("web").wait_ready();
+    let shown =
+        |device: &Device| device.pod("web").exec("app", ["/bin/demo", "cat", "/etc/resolv.conf"]).ok();
+    assert_eq!(shown(&device), good);
+    assert!(!device.agent_log().contains(&path), "{}", device.agent_log());
+    let remove = || fs::remove_file(&file).or_else(|_| fs::remove_dir(&file)).expect("it is there");
+    let warnings: [(&dyn Fn(), &str); 3] = [
+        (&|| (), " does not exist: pods get no name servers from it until it does"),
+        (&|| fs::create_dir(&file).expect("made"), ": it is not a regular file"),
+        (
+            &|| fs::write(&file, "search lan\nnameserver fe80::1%eth0\n").expect("written"),
+            " names no name server that a pod can reach: add one",
+        ),
+    ];
+    for (put, warning) in warnings {
+        device.stop_agent();
+        remove();
+        put();
+        let logged = device.agent_log().len();
+        device.start_agent();
+        device.wait_for(warning, || device.agent_log()[logged..].contains(&format!("{path}{warning}")));
+        if !file.exists() {
+            fs::write(&file, "").expect("written");
+        }
+    }
 }

@@ -85,22 +85,18 @@ fn main() -> ExitCode {
         unsafe { std::env::remove_var(name) };
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let Some((name, rest)) = arguments.split_first() else {
-        eprint!("{}", overview());
-        return ExitCode::from(2);
+    let (task, rest) = match parse(&arguments) {
+        Request::Task(task, rest) => (task, rest),
+        Request::Help(text) => {
+            print!("{text}");
+            return ExitCode::SUCCESS;
+        }
+        Request::Misuse(text) => {
+            eprint!("{text}");
+            return ExitCode::from(2);
+        }
     };
-    if is_help(name) {
-        print!("{}", overview());
-        return ExitCode::SUCCESS;
-    }
-    let Some(task @ (_, _, what)) = TASKS.iter().find(|(task, ..)| task == name) else {
-        eprint!("xtask: unknown task {name:?}\n{}", overview());
-        return ExitCode::from(2);
-    };
-    if rest.iter().any(|argument| is_help(argument)) {
-        println!("{}\n{what}", usage(name));
-        return ExitCode::SUCCESS;
-    }
+    let name = task.0;
     // xtask is built for another target than the programs that it builds and runs.
     if let Ok(nodlet) = toolchain::built("debug", "nodlet") {
         nodlet_tests::programs_are_in(nodlet.with_file_name(""));
@@ -112,6 +108,30 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What the arguments of a command line ask for.
+#[derive(Debug)]
+enum Request<'a> {
+    Task(&'static Task, &'a [String]),
+    /// Text for the standard output.
+    Help(String),
+    /// Text for the standard error.
+    Misuse(String),
+}
+
+fn parse(arguments: &[String]) -> Request<'_> {
+    let Some((name, rest)) = arguments.split_first() else { return Request::Misuse(overview()) };
+    if is_help(name) {
+        return Request::Help(overview());
+    }
+    let Some(task @ (_, _, what)) = TASKS.iter().find(|(task, ..)| task == name) else {
+        return Request::Misuse(format!("xtask: unknown task {name:?}\n{}", overview()));
+    };
+    if rest.iter().any(|argument| is_help(argument)) {
+        return Request::Help(format!("{}\n{what}\n", usage(name)));
+    }
+    Request::Task(task, rest)
 }
 
 fn perform((name, takes, _): &Task, arguments: &[String]) -> Outcome {
@@ -137,6 +157,38 @@ mod tests {
 
     use super::*;
     use crate::task::project;
+
+    #[test]
+    fn help_is_printed_on_request_and_misuse_is_an_error() {
+        let parsed = |line: &str| {
+            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            match parse(&words) {
+                Request::Task((name, ..), rest) => format!("{name} {rest:?}"),
+                Request::Help(text) => format!("out: {text}"),
+                Request::Misuse(text) => format!("err: {text}"),
+            }
+        };
+        assert!(parsed("").starts_with("err: cargo xtask TASK"), "{}", parsed(""));
+        for line in ["--help", "-h", "help"] {
+            assert!(parsed(line).starts_with("out: cargo xtask TASK"), "{line}");
+        }
+        for line in ["setup --help", "setup -h"] {
+            assert!(parsed(line).starts_with("out: usage: cargo xtask setup\ninstall"), "{line}");
+        }
+        assert!(parsed("nonsense --help").starts_with("err: xtask: unknown task \"nonsense\"\n"));
+        assert_eq!(parsed("demo --keep"), "demo [\"--keep\"]");
+    }
+
+    /// A line of the list says what the task does, as `git help` does: a verb first.
+    #[test]
+    fn the_line_of_each_task_begins_with_a_verb() {
+        const VERBS: &[&str] =
+            &["boot", "build", "check", "compare", "install", "list", "measure", "run", "show", "write"];
+        for (name, _, what) in TASKS {
+            let first = what.split(' ').next().unwrap_or_default();
+            assert!(VERBS.contains(&first), "{name}: {what}");
+        }
+    }
 
     #[test]
     fn every_task_rejects_unknown_arguments_before_it_does_anything() {

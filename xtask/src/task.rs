@@ -20,38 +20,38 @@ pub(crate) const TASKS: &[Task] = &[
     (
         "check",
         "[--install] [fmt] [clippy] [doc] [unit] [containers] [conformance] [gates] [guest] [boards]",
-        "all tests: formatting, lints, unit tests, real containers, virtual machines",
+        "run all tests: formatting, lints, unit tests, real containers, virtual machines",
     ),
     (
         "cross",
         "[--tests] [TARGET]...",
-        "static binaries for boards, into target/cross; --tests: what tests them there",
+        "build static binaries for boards, into target/cross; --tests also builds their tests",
     ),
     (
         "deb",
         "[--version VERSION] [TARGET]...",
-        "packages for Debian with the binaries for boards, into target/packages",
+        "build Debian packages of the binaries for boards, into target/packages",
     ),
     (
         "recipes",
         "[yocto] [buildroot]",
-        "what the Yocto layer and the Buildroot tree do, without either of them",
+        "check the Yocto layer and the Buildroot tree, without Yocto and Buildroot",
     ),
     ("distribution", "", "build as a distribution does: stable Rust, this C library, offline"),
     (
         "sizes",
         "[--compare | --write] [release | TARGET]...",
-        "the bytes of each build; --compare with their budgets, --write them",
+        "show the size of each build; --compare compares it with its budget, --write writes the budgets",
     ),
     (
         "bench",
         "[--cluster | --only NAME]... [--rounds N] [--minutes N] [--debug | --binary PATH]",
-        "the figures of the README, measured here; of another binary with --binary",
+        "measure the figures of the README on this machine; --binary measures another binary",
     ),
     (
         "gates",
         "[--write] [--binary PATH]",
-        "bytes, memory, system calls and wake-ups, held against xtask/budgets.toml",
+        "check bytes, memory, system calls and wake-ups against xtask/budgets.toml",
     ),
     // Traces programs by breakpoints of x86-64.
     #[cfg(target_arch = "x86_64")]
@@ -63,12 +63,12 @@ pub(crate) const TASKS: &[Task] = &[
     (
         "guest",
         "[--target TARGET] [--shipped] [--shard PART/OF | --some NUMBER/COUNT] [GUEST [PROGRAM ARGUMENT...]]",
-        "the tests that need a kernel of their own, in QEMU: all, those of one virtual machine, or one test",
+        "run the tests that need a kernel of their own, in QEMU: all, those of one virtual machine, or one test",
     ),
     (
         "long",
         "[images] [fuzz] [yaml] [stories] [mutants] [memory] [soak] [soak-cluster] [power-cuts] [board-power-cuts] [kills] [upgrade] [clusters] [guests] [--rounds N] [--minutes N] [--seed N] [--shard M/N]",
-        "what check runs for a short while, for long or in every case there is",
+        "run what check runs for a short time, for a long time or in all cases",
     ),
     ("demo-image", "", "build the demo image into .work/images, in both archive formats"),
     (
@@ -84,7 +84,7 @@ pub(crate) const TASKS: &[Task] = &[
     (
         "image",
         "PROFILE [--pod FILE]... [--oci FILE]... [--ssh-key FILE]... [--push-key FILE]... [--config FILE] [--bootstrap-kubeconfig FILE] [--firmware DIR]",
-        "what a board of board/profiles boots, with pods and images in it, into .work/boards/PROFILE",
+        "build what a board of board/profiles boots, with pods and images in it, into .work/boards/PROFILE",
     ),
     ("images", "", "build images of redis, nginx and python3 with buildah, podman and skopeo"),
     ("agnhost", "", "build the servers of Kubernetes' own tests into .work/agnhost"),
@@ -93,12 +93,12 @@ pub(crate) const TASKS: &[Task] = &[
     (
         "conformance",
         "[--focus REGEX]... [--labels EXPRESSION] [--shard PART/OF] [--procs N] [--minutes N]",
-        "Kubernetes' own tests of nodes, on a board that is a node of a real cluster",
+        "run Kubernetes' own tests of nodes on a board that is a node of a real cluster",
     ),
     (
         "differential",
         "[--seed N] [--rounds N]",
-        "the API beside a real kube-apiserver: differences in the answers to changed pods, by class and count",
+        "compare the API with a real kube-apiserver: differences in the answers to changed pods, by class and count",
     ),
     ("schema", "", "write the table of Kubernetes' fields and docs/pods.md anew (Go, network)"),
 ];

@@ -18,6 +18,9 @@ pub(super) const ANSWER: Duration = Duration::from_secs(10);
 /// Delay between two checks of an agent that runs but is not healthy.
 const AGAIN: Duration = Duration::from_millis(500);
 
+/// How many unready pods an error names.
+const MOST_NAMED: usize = 10;
+
 /// The pods that must be ready.
 pub(super) enum Pods<'a> {
     /// No pods.
@@ -69,16 +72,19 @@ pub(super) fn check_pods(root: &Path, pods: &Pods<'_>) -> Result<(), Failure> {
         return Ok(());
     }
     let list = list(root)?;
-    let mut failing = list.iter().filter(|pod| is_unready(pod)).map(name).filter(|name| match pods {
+    let failing = list.iter().filter(|pod| is_unready(pod)).map(name).filter(|name| match pods {
         Pods::Any => false,
         Pods::All => true,
         Pods::These(names) => names.contains(name),
     });
-    let Some(first) = failing.next() else { return Ok(()) };
-    Err(Failure::new(match failing.count() {
-        0 => format!("pod {first} is not ready"),
-        others => format!("pod {first} is not ready, and {others} more"),
-    }))
+    let failing: Vec<String> = failing.collect();
+    let named = failing[..failing.len().min(MOST_NAMED)].join(", ");
+    match (failing.len(), failing.len().saturating_sub(MOST_NAMED)) {
+        (0, _) => Ok(()),
+        (1, _) => Err(Failure::new(format!("pod {named} is not ready"))),
+        (_, 0) => Err(Failure::new(format!("pods {named} are not ready"))),
+        (_, others) => Err(Failure::new(format!("pods {named} and {others} more are not ready"))),
+    }
 }
 
 /// Waits until an event about an unready pod arrives, at most until `end`.
@@ -239,6 +245,33 @@ mod tests {
         }
         let before = before(&agent("ready", pods(&some).split_off(2)), "boot".into()).expect("it answers");
         assert_eq!((before.ready, before.slowest_start), (vec!["default/web".to_owned()], 0));
+    }
+
+    #[test]
+    fn all_unready_pods_are_named_up_to_a_bound() {
+        for (count, expected) in [
+            (1, "pod default/p0 is not ready".to_owned()),
+            (2, "pods default/p0, default/p1 are not ready".to_owned()),
+            (
+                10,
+                format!(
+                    "pods {} are not ready",
+                    (0..10).map(|n| format!("default/p{n}")).collect::<Vec<_>>().join(", ")
+                ),
+            ),
+            (
+                13,
+                format!(
+                    "pods {} and 3 more are not ready",
+                    (0..10).map(|n| format!("default/p{n}")).collect::<Vec<_>>().join(", ")
+                ),
+            ),
+        ] {
+            let some: Vec<String> = (0..count).map(|n| pod(&format!("p{n}"), "Running", "False")).collect();
+            let root = agent(&format!("unready-{count}"), pods(&some.join(",")));
+            let why = check(&root, &Pods::All).expect_err("they are not ready").to_string();
+            assert!(why.contains(&expected), "{why}");
+        }
     }
 
     #[test]

@@ -361,12 +361,9 @@ impl Network {
         self.install()
     }
 
-    /// The links that forward only because of nodlet, for people.
-    pub fn forwarding_links(&self) -> String {
-        match self.forwarding.links() {
-            [] => "no link that nodlet changed".to_owned(),
-            links => links.join(", "),
-        }
+    /// The links that forward only because of nodlet.
+    pub fn forwarding_links(&self) -> &[String] {
+        self.forwarding.links()
     }
 
     /// Makes further links forward after an address or the forwarding of a link changed. Returns whether anything was

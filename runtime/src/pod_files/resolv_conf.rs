@@ -91,6 +91,33 @@ pub(crate) fn sources(file: &Path) -> Vec<&Path> {
     std::iter::once(file).chain(stub.then_some(Path::new(RESOLVED))).collect()
 }
 
+/// Returns why pods get no name server from the file of `--resolv-conf`, with what would change that; `None` if they get
+/// one. The machine's own [`RESOLV_CONF`] may be without name servers as long as the machine has no network.
+pub(crate) fn problem(file: &Path) -> Option<String> {
+    let path = file.display();
+    let text = match read(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Some(format!("{path} does not exist: pods get no name servers from it until it does"));
+        }
+        Err(error) => {
+            return Some(format!("failed to read {path}: {error}: pods get no name servers from it"));
+        }
+        Ok(text) => text,
+    };
+    let names_one = |text: &str| {
+        parse_resolv_conf(text).nameservers.iter().any(|server| why_unreachable(server).is_none())
+    };
+    let is_usable = names_one(&text)
+        || (is_stub(&text) && read(Path::new(RESOLVED)).is_ok_and(|text| names_one(&text)))
+        || file == Path::new(RESOLV_CONF);
+    (!is_usable).then(|| {
+        format!(
+            "{path} names no name server that a pod can reach: add one, such as `nameserver 192.0.2.53`, or pods need \
+             dnsConfig.nameservers"
+        )
+    })
+}
+
 /// Returns the text of `/etc/resolv.conf`, and messages about omitted name servers and search domains (kubelet: the
 /// event `DNSConfigForming`). Without a DNS of the cluster, `ClusterFirst` uses the node's configuration; without that
 /// one (`node`), the pod's own loopback, as with a kubelet.
@@ -397,6 +424,40 @@ mod tests {
             let made = resolv_conf(&pod("web", spec), NodeDns::read(None).of(&pod("web", spec)), &none);
             assert_eq!(made, (expected.to_owned(), vec![]), "{spec}");
         }
+    }
+
+    #[test]
+    fn a_file_without_a_name_server_that_pods_can_reach_is_a_problem() {
+        let directory = std::env::temp_dir().join(format!("nodlet-resolv-conf-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir_all(&directory).expect("a scratch directory");
+        let file = directory.join("resolv.conf");
+        let names_none = "names no name server that a pod can reach: add one";
+        for (text, expected) in [
+            ("nameserver 9.9.9.9\n", None),
+            ("nameserver 127.0.0.1\nnameserver 9.9.9.9\n", None),
+            ("", Some(names_none)),
+            ("search lan\n", Some(names_none)),
+            ("nameserver fe80::1%eth0\n", Some(names_none)),
+            ("nameserver dns.lan\n", Some(names_none)),
+        ] {
+            std::fs::write(&file, text).expect("written");
+            let problem = problem(&file);
+            let is_expected = match (&problem, expected) {
+                (Some(problem), Some(expected)) => {
+                    problem.starts_with(&format!("{} {expected}", file.display()))
+                }
+                (problem, expected) => problem.is_none() && expected.is_none(),
+            };
+            assert!(is_expected, "{text:?}: {problem:?}");
+        }
+        let absent = directory.join("absent");
+        let expected =
+            format!("{} does not exist: pods get no name servers from it until it does", absent.display());
+        assert_eq!(problem(&absent), Some(expected));
+        let problem = problem(&directory).expect("it is a directory");
+        assert!(problem.starts_with(&format!("failed to read {}: ", directory.display())), "{problem}");
+        std::fs::remove_dir_all(directory).expect("it is ours");
     }
 
     #[test]

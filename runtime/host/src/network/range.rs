@@ -76,10 +76,10 @@ impl fmt::Display for AnyRange {
 
 impl Ipv6Range {
     pub(super) fn parse(text: &str) -> Result<Ipv6Range, String> {
-        let example = "write it as fd00:10:85::/64";
-        let (base, prefix) = text.split_once('/').ok_or(example)?;
-        let base: Ipv6Addr = base.parse().map_err(|_| format!("not an IPv6 range; {example}"))?;
-        let prefix: u8 = prefix.parse().map_err(|_| example)?;
+        let wrong = "the second one is not an IPv6 range such as fd00:10:85::/64";
+        let (base, prefix) = text.split_once('/').ok_or(wrong)?;
+        let base: Ipv6Addr = base.parse().map_err(|_| wrong)?;
+        let prefix: u8 = prefix.parse().map_err(|_| wrong)?;
         Ipv6Range::checked(base, prefix)
     }
 
@@ -126,15 +126,14 @@ impl Range {
 
     /// Parses `a.b.c.d/n`. The error says what is wrong with it.
     pub(super) fn parse(text: &str) -> Result<Range, String> {
-        let example = "write it as 10.85.0.0/24";
+        let wrong = "it is not an IPv4 range such as 10.85.0.0/24";
         let Some((base, prefix)) = text.split_once('/') else {
-            let address = text.parse::<Ipv4Addr>().map(|address| address.octets());
-            return Err(
-                address.map_or(example.to_owned(), |[a, b, c, _]| format!("write it as {a}.{b}.{c}.0/24"))
-            );
+            let address = text.parse::<Ipv4Addr>().map_err(|_| wrong)?;
+            let [a, b, c, _] = address.octets();
+            return Err(format!("it is an address and not a range: write {a}.{b}.{c}.0/24"));
         };
-        let base: Ipv4Addr = base.parse().map_err(|_| format!("not an IPv4 range; {example}"))?;
-        let prefix: u8 = prefix.parse().map_err(|_| example)?;
+        let base: Ipv4Addr = base.parse().map_err(|_| wrong)?;
+        let prefix: u8 = prefix.parse().map_err(|_| wrong)?;
         Range::checked(base, prefix)
     }
 

@@ -37,10 +37,10 @@ fn an_invalid_pod_range_is_rejected_with_a_valid_suggestion() {
         ("10.85.0.0/24", "10.85.0.0/24"),
         ("10.0.0.0/8", "10.0.0.0/8"),
         ("192.168.7.248/29", "192.168.7.248/29"),
-        ("10.86.3.7", "write it as 10.86.3.0/24"),
-        ("", "write it as 10.85.0.0/24"),
-        ("fd00::/64", "not an IPv4 range; write it as 10.85.0.0/24"),
-        ("10.85.0.0/x", "write it as 10.85.0.0/24"),
+        ("10.86.3.7", "it is an address and not a range: write 10.86.3.0/24"),
+        ("", "it is not an IPv4 range such as 10.85.0.0/24"),
+        ("fd00::/64", "it is not an IPv4 range such as 10.85.0.0/24"),
+        ("10.85.0.0/x", "it is not an IPv4 range such as 10.85.0.0/24"),
         ("10.85.0.0/30", "it must have from /8 to /29"),
         ("8.0.0.0/7", "it must have from /8 to /29"),
         ("10.85.0.9/24", "its first address is 10.85.0.0: write 10.85.0.0/24"),
@@ -60,13 +60,13 @@ fn a_second_range_is_one_of_ipv6() {
         ("10.85.0.0/24,fd00:10:85::/64", "fd00:10:85::/64"),
         ("10.85.0.0/24,fd00:10:85::/108", "an IPv6 range must have from /16 to /104"),
         ("10.85.0.0/24,fd00:10:85::1/64", "its first address is fd00:10:85::: write fd00:10:85::/64"),
-        ("10.85.0.0/24,10.86.0.0/24", "not an IPv6 range; write it as fd00:10:85::/64"),
-        ("10.85.0.0/24,fd00:10:85::", "write it as fd00:10:85::/64"),
+        ("10.85.0.0/24,10.86.0.0/24", "the second one is not an IPv6 range such as fd00:10:85::/64"),
+        ("10.85.0.0/24,fd00:10:85::", "the second one is not an IPv6 range such as fd00:10:85::/64"),
         (
             "10.85.0.0/24,fe80::/64",
             "hosts cannot have these addresses; take a private range such as fd00:10:85::/64",
         ),
-        ("fd00:10:85::/64,10.85.0.0/24", "not an IPv4 range; write it as 10.85.0.0/24"),
+        ("fd00:10:85::/64,10.85.0.0/24", "it is not an IPv4 range such as 10.85.0.0/24"),
     ] {
         let found = Range::parse_all(text).map(|(_, ipv6)| ipv6);
         let found = found.map_or_else(
@@ -94,7 +94,16 @@ fn the_flag_comes_before_the_file_and_the_file_before_the_default() {
     fs::write(paths.pod_cidr(), "10.99.0.0/16\n").unwrap();
     assert_eq!(range(None).unwrap(), "10.99.0.0/16");
     assert_eq!(range(Some("10.98.0.0/16")).unwrap(), "10.98.0.0/16");
-    assert!(range(Some("10.98.0.0")).unwrap_err().to_string().contains("--pod-cidr"));
+    for (text, wrong) in [
+        ("banana", "it is not an IPv4 range such as 10.85.0.0/24"),
+        ("10.98.0.0", "it is an address and not a range: write 10.98.0.0/24"),
+        ("banana/24", "it is not an IPv4 range such as 10.85.0.0/24"),
+        ("10.98.0.0/x", "it is not an IPv4 range such as 10.85.0.0/24"),
+        ("10.98.0.0/16,banana", "the second one is not an IPv6 range such as fd00:10:85::/64"),
+    ] {
+        let expected = format!("read the range of the pods' addresses from --pod-cidr: {text:?}: {wrong}");
+        assert_eq!(range(Some(text)).unwrap_err().to_string(), expected);
+    }
     fs::write(paths.pod_cidr(), "many").unwrap();
     assert!(range(None).unwrap_err().to_string().contains("etc/nodlet/pod-cidr"));
     // Nobody waits for the other end of a pipe.

@@ -55,6 +55,32 @@ pub(in crate::engine) fn release(shell: &Shell, wanted: &Wanted) -> Result<(), N
     shell.machine.network.borrow_mut().release(&wanted.pod.uid)
 }
 
+/// What was logged about the links that nodlet makes forward. A link that loses its address again and again is logged
+/// once.
+#[derive(Default)]
+struct LoggedLinks {
+    /// The links of the last line that names links.
+    links: Vec<String>,
+    /// A line has said that there are none.
+    without: bool,
+}
+
+impl LoggedLinks {
+    /// The line for the log after the links have changed; `None` if it would repeat an earlier one.
+    fn line(&mut self, links: &[String]) -> Option<String> {
+        if links.is_empty() {
+            let is_new = !std::mem::replace(&mut self.without, true);
+            return is_new
+                .then(|| "no link has to be changed to forward packets to and from pods".to_owned());
+        }
+        if self.links == links {
+            return None;
+        }
+        self.links = links.to_vec();
+        Some(format!("packets to and from pods are forwarded by {}", links.join(", ")))
+    }
+}
+
 /// A watch whose sockets are registered with the executor.
 struct Awaited {
     watch: Watch,
@@ -71,6 +97,7 @@ impl Awaited {
 
     /// Runs until a socket fails.
     async fn run(&self, shell: &Rc<Shell>) -> io::Result<()> {
+        let mut logged = LoggedLinks::default();
         loop {
             let tables = async { self.tables.readable().await.map(|()| true) };
             let links = async { self.links.readable().await.map(|()| false) };
@@ -103,14 +130,36 @@ impl Awaited {
                 match followed {
                     Ok(false) => {}
                     Ok(true) => {
-                        log::info!(
-                            "packets to and from pods are forwarded by {}",
-                            network.borrow().forwarding_links()
-                        );
+                        if let Some(line) = logged.line(network.borrow().forwarding_links()) {
+                            log::info!("{line}");
+                        }
                     }
                     Err(error) => log::error!("failed to {}", chain(&error)),
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_that_come_and_go_are_logged_once() {
+        let mut logged = LoggedLinks::default();
+        let (none, one) = (Vec::new(), vec!["eth0".to_owned()]);
+        let both = vec!["eth0".to_owned(), "wlan0".to_owned()];
+        let sets = [&none, &one, &none, &one, &none, &both, &none, &both, &one];
+        let lines: Vec<String> = sets.into_iter().filter_map(|links| logged.line(links)).collect();
+        assert_eq!(
+            lines,
+            [
+                "no link has to be changed to forward packets to and from pods",
+                "packets to and from pods are forwarded by eth0",
+                "packets to and from pods are forwarded by eth0, wlan0",
+                "packets to and from pods are forwarded by eth0",
+            ]
+        );
     }
 }

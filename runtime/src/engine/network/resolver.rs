@@ -38,8 +38,9 @@ pub(in crate::engine) fn follow(shell: &Rc<Shell>) {
             return renew_resolv_confs(&shell).await;
         };
         let named = file.clone();
-        if !shell.stores.storage.run(move || named.exists()).await {
-            log::warn!("{} does not exist: pods get no name servers from it until it does", file.display());
+        if let Some(problem) = shell.stores.storage.run(move || pod_files::resolv_conf_problem(&named)).await
+        {
+            log::warn!("{problem}");
         }
         let mut is_reported = false;
         loop {
