@@ -1,6 +1,7 @@
 //! Measures files that processes of a pod hold and that have no name any more. What they take of a disk is found by no walk
 //! over its files.
 
+use std::ffi::OsStr;
 use std::fs::{self, ReadDir};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -42,10 +43,11 @@ pub struct DeletedFiles {
 /// A process whose files are being looked at. Its directories are read one at a time: of threads, too, there may be as
 /// many as the machine can have.
 struct Process {
+    pid: Pid,
     directory: PathBuf,
     /// The mount of its root.
     root: Option<u64>,
-    /// Its threads, which can have descriptors of their own. `None` after the last one.
+    /// Its threads, which can have descriptors of their own, and usually have not. `None` after the last one.
     threads: Option<ReadDir>,
     /// The directory of descriptors or mappings that is being read.
     files: Option<ReadDir>,
@@ -142,7 +144,7 @@ impl Process {
         let directory = PathBuf::from(format!("/proc/{process}"));
         let root = status(&directory.join("root")).and_then(|found| mount(&found));
         let threads = fs::read_dir(directory.join("task")).ok();
-        Process { directory, root, threads, files: None }
+        Process { pid: process, directory, root, threads, files: None }
     }
 
     fn next(&mut self) -> Step {
@@ -156,6 +158,7 @@ impl Process {
         }
         let Some(threads) = &mut self.threads else { return Step::End };
         let directory = match threads.next() {
+            Some(Ok(thread)) if self.shares_descriptors(&thread.file_name()) => return Step::Directory,
             Some(Ok(thread)) => thread.path().join("fd"),
             Some(Err(_)) => return Step::Directory,
             None => {
@@ -165,6 +168,18 @@ impl Process {
         };
         self.files = fs::read_dir(directory).ok();
         Step::Directory
+    }
+
+    /// Whether a thread has the table of descriptors of the first thread, in which these were found. False if the kernel
+    /// does not say it (without `CONFIG_KCMP`): each descriptor then takes an entry in each thread.
+    fn shares_descriptors(&self, thread: &OsStr) -> bool {
+        const KCMP_FILES: libc::c_int = 2;
+        let first = self.pid.as_raw();
+        let Some(thread) = thread.to_str().and_then(|thread| thread.parse::<libc::pid_t>().ok()) else {
+            return false;
+        };
+        // SAFETY: the call takes numbers alone.
+        thread != first && unsafe { libc::syscall(libc::SYS_kcmp, first, thread, KCMP_FILES, 0, 0) } == 0
     }
 }
 
@@ -296,6 +311,33 @@ mod tests {
         fs::create_dir(&empty).unwrap();
         fs::write(empty.join("cgroup.events"), "populated 0").unwrap();
         assert_eq!(scratch.measurement(Unit::Bytes).part(), Some(u64::MAX));
+    }
+
+    #[test]
+    fn descriptors_that_threads_share_take_one_entry_and_their_own_ones_count() {
+        let scratch = Scratch::new("threads");
+        let (shared, own) = (scratch.file(1), scratch.file(64));
+        let shared: Vec<File> = (0..200).map(|_| shared.try_clone().unwrap()).collect();
+        let ready = std::sync::Barrier::new(102);
+        let done = std::sync::Barrier::new(102);
+        std::thread::scope(|scope| {
+            for _ in 0..100 {
+                scope.spawn(|| [&ready, &done].into_iter().for_each(|at| drop(at.wait())));
+            }
+            scope.spawn(|| {
+                nix::sched::unshare(nix::sched::CloneFlags::CLONE_FILES).unwrap();
+                [&ready, &done].into_iter().for_each(|at| drop(at.wait()));
+            });
+            ready.wait();
+            // The table of that thread still has it.
+            drop(own);
+            scratch.contains(&[std::process::id()]);
+            let few = DeletedFiles { left: 4000, ..scratch.measurement(Unit::Bytes) };
+            let usage = end(few);
+            done.wait();
+            // Other tests in this process have files of some MiB.
+            assert!((65 * MIB..90 * MIB).contains(&usage), "{usage} of {} descriptors", shared.len());
+        });
     }
 
     #[test]
