@@ -320,13 +320,17 @@ mod tests {
         let shared: Vec<File> = (0..200).map(|_| shared.try_clone().unwrap()).collect();
         let ready = std::sync::Barrier::new(102);
         let done = std::sync::Barrier::new(102);
+        let wait = || {
+            ready.wait();
+            done.wait();
+        };
         std::thread::scope(|scope| {
             for _ in 0..100 {
-                scope.spawn(|| [&ready, &done].into_iter().for_each(|at| drop(at.wait())));
+                scope.spawn(wait);
             }
             scope.spawn(|| {
                 nix::sched::unshare(nix::sched::CloneFlags::CLONE_FILES).unwrap();
-                [&ready, &done].into_iter().for_each(|at| drop(at.wait()));
+                wait();
             });
             ready.wait();
             // The table of that thread still has it.
