@@ -284,6 +284,10 @@ async fn usage(shell: Rc<Shell>, resource: StarvedResource) -> Vec<(PodIndex, Po
                 // What a container has deleted and keeps open is found by no walk.
                 let (cgroup, directory) = (sandbox.cgroup.directory(), shell.paths.pod(&wanted.pod.uid.0));
                 let mut deleted = DeletedFiles::new(cgroup, directory, unit);
+                if volumes::may_have_quota(&wanted) {
+                    let measured = volumes::measured(&shell, &wanted, StorageScope::Pod);
+                    measured.for_each(|(_, volume)| deleted.leave_out_project(volume));
+                }
                 let deleted = shell.stores.storage.run_in_parts(move || deleted.part()).await;
                 let named = used.containers.iter().chain(&used.volumes).copied();
                 let total = named.chain([deleted]).fold(0, u64::saturating_add);

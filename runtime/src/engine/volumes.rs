@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use super::{Shell, this_node};
@@ -112,6 +113,24 @@ pub(super) async fn memory_of_files(shell: &Shell, wanted: &Wanted) -> u64 {
     shell.stores.storage.run_in_parts(move || measurement.part()).await.into_iter().sum()
 }
 
+/// The directories of the volumes that are measured, each with the place of its volume in the spec.
+pub(super) fn measured(
+    shell: &Shell,
+    wanted: &Wanted,
+    scope: StorageScope,
+) -> impl Iterator<Item = (usize, PathBuf)> {
+    let directory = shell.paths.pod(&wanted.pod.uid.0);
+    let volumes = wanted.pod.spec.volumes.iter().enumerate();
+    let volumes = volumes.filter(move |(_, volume)| scope.has_volume(&volume.source));
+    volumes.map(move |(place, volume)| (place, volume::empty_dir_path(&directory, &volume.name)))
+}
+
+/// Whether the volumes of a pod may be measured by a project quota. Where root of a container is root of the host, it can
+/// give its files to another project.
+pub(super) fn may_have_quota(wanted: &Wanted) -> bool {
+    !wanted.pod.spec.host_users
+}
+
 /// Measures the local storage that a pod uses: the bytes or the inodes of each container, with its writable layer and its
 /// logs, and those of each volume. What is not in the scope counts as 0. Files that all containers can write count after the volumes.
 pub(super) async fn measure(
@@ -134,13 +153,8 @@ pub(super) async fn measure(
         }
         count += 1;
     }
-    for (place, volume) in pod.spec.volumes.iter().enumerate() {
-        if scope.has_volume(&volume.source) {
-            // Where root of a container is root of the host, it can give its files to another project.
-            let found = if pod.spec.host_users { &mut directories } else { &mut projects };
-            found.push((count + place, volume::empty_dir_path(&directory, &volume.name)));
-        }
-    }
+    let found = if may_have_quota(&wanted) { &mut projects } else { &mut directories };
+    found.extend(measured(&shell, &wanted, scope).map(|(place, path)| (count + place, path)));
     let places = count + pod.spec.volumes.len();
     let mut measurement = nodlet_host::usage::Measurement::new(directories, places, unit);
     for (place, directory) in projects {

@@ -5,9 +5,11 @@
 //! elsewhere, root of a container may give its files to another project. The project of a volume is that of its directory,
 //! which new files in it inherit; no other file records it.
 
+use std::ffi::{CStr, OsStr};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -78,12 +80,29 @@ pub(crate) struct Used {
 /// What the files of a volume use. `None` if it is no project of nodlet.
 pub(crate) fn usage(directory: &Path) -> Option<Used> {
     let file = open(directory).ok()?;
-    let Attributes { project, flags, .. } = attributes(&file).ok()?;
-    if flags & INHERIT == 0 || project != project_of(&file).ok()? {
-        return None;
-    }
-    let Quota { bytes, inodes, .. } = used(&file, project).ok()?;
+    let Quota { bytes, inodes, .. } = used(&file, project_with_quota(&file)?).ok()?;
     Some(Used { bytes, inodes })
+}
+
+/// The project of a volume whose usage is known.
+pub(crate) fn project(directory: &Path) -> Option<u32> {
+    let file = open(directory).ok()?;
+    let project = project_with_quota(&file)?;
+    used(&file, project).ok().map(|_| project)
+}
+
+/// The project of a regular file, which may have no name any more.
+pub(crate) fn project_of_file(path: &CStr) -> Option<u32> {
+    let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+    // A container may have a lease on its file, for whose end nobody waits.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    attributes(&file).ok().map(|attributes| attributes.project)
+}
+
+/// The project that [`account`] has given to a directory.
+fn project_with_quota(directory: &File) -> Option<u32> {
+    let Attributes { project, flags, .. } = attributes(directory).ok()?;
+    (flags & INHERIT != 0 && project == project_of(directory).ok()?).then_some(project)
 }
 
 fn open(directory: &Path) -> io::Result<File> {
