@@ -468,7 +468,7 @@ impl ManifestDirectories {
         }
         let metadata = fs::metadata(&path);
         match &metadata {
-            Ok(metadata) if !metadata.is_file() => return None,
+            Ok(metadata) if metadata.is_dir() && !self.directories[index].has_place_of(name) => return None,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Ok(_) | Err(_) => {}
         }
@@ -483,6 +483,12 @@ impl ManifestDirectories {
                 return Ok(came_back);
             }
             file.stamp = Some(stamp);
+            if !metadata.is_file() {
+                return Ok(Some(FoundFile::Unread(format!(
+                    "{}: it is not a regular file: replace it by one, or remove it and what it has defined",
+                    path.display()
+                ))));
+            }
             let bytes = if stamp.size > MAX_BYTES { None } else { Some(read(&path)?) };
             Ok(Some(match bytes.filter(|bytes| bytes.len() as u64 <= MAX_BYTES) {
                 Some(bytes) => match self.at_rest.open(&path, bytes) {

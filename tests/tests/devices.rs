@@ -165,6 +165,10 @@ fn a_wrong_device_file_is_reported_with_its_line_and_the_others_stay() {
         assert!(events.contains("InvalidDeviceFile"), "{events}");
         assert_eq!(resource(&device, "capacity", "good"), "1");
     }
+    let fifo = device.path("/etc/nodlet/devices/fifo.yaml");
+    mknod(&fifo, SFlag::S_IFIFO, Mode::S_IRWXU, 0).expect("made");
+    let said = format!("{}: it is not a regular file: replace it by one", fifo.display());
+    device.wait_for(&said, || device.agent_log().contains(&said));
     fs::remove_file(device.path("/etc/nodlet/devices/good.yaml")).expect("it is there");
     device.wait_for("the other definition", || {
         device.agent_log().contains("other.yaml") && {

@@ -609,6 +609,73 @@ fn special_files_in_the_place_of_nodlets_own_hold_up_only_their_pods() {
     assert_eq!(listing(&precious), before);
 }
 
+#[test]
+fn a_special_file_in_the_place_of_a_manifest_ends_no_pod_and_an_event_says_what_to_do() {
+    let kinds: [(&str, Put<'_>); 2] = [
+        ("fifo", &|path| mknod(path, SFlag::S_IFIFO, Mode::S_IRWXU, 0).expect("made")),
+        ("link to a directory", &|path| symlink("/", path).expect("made")),
+    ];
+    // At no time is nothing in the place of the manifest.
+    let replace = |path: &Path, put: Put<'_>| {
+        let aside = path.with_file_name(".aside");
+        put(&aside);
+        fs::rename(aside, path).expect("it is the same directory");
+    };
+    for (kind, put) in kinds {
+        let mut device = Device::start();
+        let text = |name: &str| manifest::pod_with(name, "sleep", "volumes: [{name: data, emptyDir: {}}]");
+        device.write_manifest("site.yaml", &text("site"));
+        device.nodlet_with_input(["apply", "-f", "-"], &text("keep")).ok();
+        let pods = [
+            ("site", device.path("/etc/nodlet/manifests/site.yaml")),
+            ("keep", device.path("/var/lib/nodlet/manifests/default_keep.json")),
+        ];
+        let ours = pods.each_ref().map(|(name, _)| {
+            device.pod(name).wait_ready();
+            let directory = device.path(&format!("/var/lib/nodlet/pods/{}", device.pod(name).uid()));
+            let data = directory.join("volumes/kubernetes.io~empty-dir/data/file");
+            fs::write(&data, "kept").expect("the emptyDir exists");
+            (data, device.pod(name).born("app"))
+        });
+        let texts = pods.each_ref().map(|(_, path)| fs::read(path).expect("it is there"));
+        pods.iter().for_each(|(_, path)| replace(path, put));
+        let new = pods[0].1.with_file_name("new.yaml");
+        put(&new);
+        for is_next_agent in [false, true] {
+            let logged = if is_next_agent { device.agent_log().len() } else { 0 };
+            if is_next_agent {
+                device.stop_agent();
+                device.start_agent();
+            }
+            let said =
+                |path: &Path| format!("{}: it is not a regular file: replace it by one", path.display());
+            let places = pods.iter().map(|(_, path)| path).chain([&new]);
+            for said in places.map(|path| said(path)) {
+                device.wait_for(&said, || device.agent_log()[logged..].contains(&said));
+            }
+            for ((name, path), (data, born)) in pods.iter().zip(&ours) {
+                // The next agent does not know which pod a manifest had that it never read.
+                device.wait_for(&format!("{kind}: {name} to say why"), || {
+                    is_next_agent || device.pod(name).events().iter().any(|event| event.contains(&said(path)))
+                });
+                device.pod(name).wait_ready();
+                assert_eq!(device.pod(name).born("app"), *born, "{kind}: {name}");
+                assert_eq!(fs::read_to_string(data).expect("it is kept"), "kept", "{kind}");
+            }
+        }
+        for ((_, path), text) in pods.iter().zip(&texts) {
+            replace(path, &|aside| fs::write(aside, text).expect("written"));
+        }
+        device.write_manifest("last.yaml", &manifest::pod("last", "sleep"));
+        device.pod("last").wait_ready();
+        for ((name, path), (_, born)) in pods.iter().zip(&ours) {
+            assert_eq!(device.pod(name).born("app"), *born, "{kind}: {name}");
+            fs::remove_file(path).expect("it is there");
+            device.pod(name).wait_gone();
+        }
+    }
+}
+
 /// Replaces a directory, which is kept aside, by a special file.
 fn replace(directory: &Path, put: Put<'_>) {
     fs::rename(directory, directory.with_extension("aside")).expect("it is there");

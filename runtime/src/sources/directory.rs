@@ -4,12 +4,12 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nodlet_core::sorted::{SortedMap, SortedSet};
 use nodlet_core::time::Instant;
 use nodlet_registry::{MAX_BYTES, MAX_FILES};
+use nodlet_rootfs::own_file;
 
 use super::SAVED_WITHIN;
 
@@ -65,10 +65,8 @@ pub(super) struct Stamp {
 /// Reads at most [`MAX_BYTES`] and one more byte of a file. The size from `stat` may be outdated or wrong: a link
 /// may lead to a file of /proc that has no end, or that blocks its readers.
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let file =
-        fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     let mut bytes = Vec::new();
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    own_file::open_linked(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -112,6 +110,12 @@ impl Directory {
             }
         }
         Ok(names.into_iter().rev().collect())
+    }
+
+    /// Whether a directory with this name is in the place of a manifest: others, such as lost+found, define nothing.
+    pub(super) fn has_place_of(&self, name: &OsStr) -> bool {
+        let extension = Path::new(name).extension().and_then(OsStr::to_str);
+        self.files.contains_key(name) || matches!(extension, Some("yaml" | "yml" | "json"))
     }
 
     /// Ends a look at this directory: forgets removed files, except those that may come back.

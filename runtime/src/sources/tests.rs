@@ -192,6 +192,77 @@ fn a_file_that_becomes_wrong_keeps_its_pod_and_disturbs_no_other() {
     assert_eq!(images(&sources), ["b=one"]);
 }
 
+/// Puts something at a path that is not a regular file.
+type Put<'a> = &'a dyn Fn(&Path);
+
+#[test]
+fn a_special_file_in_the_place_of_a_manifest_keeps_its_pod_and_is_refused_once() {
+    use nix::sys::stat::{Mode, SFlag, mknod};
+    let scratch = Scratch::new("special");
+    let (directory, aside) = (scratch.0.join("manifests"), scratch.0.join("aside"));
+    fs::create_dir(&directory).expect("made");
+    let node = |path: &Path, kind: SFlag| mknod(path, kind, Mode::S_IRWXU, 0).expect("made");
+    let fifo = scratch.0.join("fifo");
+    node(&fifo, SFlag::S_IFIFO);
+    let kinds: [(&str, Put<'_>); 5] = [
+        ("fifo", &|path| node(path, SFlag::S_IFIFO)),
+        ("socket", &|path| node(path, SFlag::S_IFSOCK)),
+        ("directory", &|path| fs::create_dir(path).expect("made")),
+        ("link to a fifo", &|path| symlink(&fifo, path).expect("made")),
+        ("link to a directory", &|path| symlink(&scratch.0, path).expect("made")),
+    ];
+    let removed = |path: &Path| {
+        let is_directory = fs::symlink_metadata(path).expect("it is there").is_dir();
+        if is_directory { fs::remove_dir(path) } else { fs::remove_file(path) }.expect("removed");
+    };
+    let mut sources = Sources::new(vec![directory.clone()], "node");
+    for (kind, put) in kinds {
+        for name in ["a.yaml", "a"] {
+            let path = directory.join(name);
+            fs::write(&path, manifest("a", "one")).expect("written");
+            sources.read(Instant(0));
+            assert_eq!(images(&sources), ["a=one"], "{kind}");
+            fs::rename(&path, &aside).expect("moved away");
+            put(&path);
+            news(&mut sources);
+            assert_eq!(images(&sources), ["a=one"], "{kind} {name} ended the pod");
+            let (_, refusals) = sources.wanted();
+            let said: Vec<&str> = refusals.iter().map(|refusal| &*refusal.message).collect();
+            let wanted = format!(
+                "{}: it is not a regular file: replace it by one, or remove it and what it has defined",
+                path.display()
+            );
+            assert_eq!(said, [wanted], "{kind}");
+            assert_eq!(refusals[0].object, Some((Kind::Pod, "default".into(), "a".into())), "{kind}");
+            assert!(!sources.directories.is_blind() && quiet(&mut sources), "{kind} is read again and again");
+            removed(&path);
+            fs::rename(&aside, &path).expect("put back");
+            news(&mut sources);
+            assert_eq!(images(&sources), ["a=one"], "{kind}");
+            assert!(sources.wanted().1.is_empty(), "{kind}: {:?}", sources.wanted().1);
+            fs::remove_file(&path).expect("removed");
+            put(&path);
+            sources.read(Instant(0));
+            removed(&path);
+            news(&mut sources);
+            assert!(images(&sources).is_empty(), "{kind}: removed, and its pod stays");
+        }
+        // A new one, and directories that are no manifests.
+        let path = directory.join("new.json");
+        put(&path);
+        fs::create_dir(directory.join("lost+found")).expect("made");
+        fs::create_dir(directory.join("..data")).expect("made");
+        news(&mut sources);
+        assert!(sources.is_refused(&path), "{kind}");
+        assert_eq!(sources.wanted().1.len(), 1, "{kind}: {:?}", sources.wanted().1);
+        removed(&path);
+        fs::remove_dir(directory.join("lost+found")).expect("removed");
+        fs::remove_dir(directory.join("..data")).expect("removed");
+        news(&mut sources);
+        assert!(sources.wanted().1.is_empty(), "{kind}");
+    }
+}
+
 #[test]
 fn a_file_that_was_never_valid_is_recorded_as_rejected() {
     let scratch = Scratch::new("never");
