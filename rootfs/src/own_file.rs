@@ -41,7 +41,11 @@ pub fn open_with(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 /// The file cannot be opened, or is not a regular file.
 pub fn open_linked(path: &Path) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        // A socket, or a device without a driver.
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return Err(irregular()),
+        opened => opened?,
+    };
     if file.metadata()?.is_file() { Ok(file) } else { Err(irregular()) }
 }
 
@@ -109,7 +113,8 @@ fn irregular() -> io::Error {
 }
 
 /// Whether an error of this module says that something is not a regular file.
-pub(crate) fn is_irregular(error: &io::Error) -> bool {
+#[must_use]
+pub fn is_irregular(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidInput && error.raw_os_error().is_none()
 }
 
@@ -252,7 +257,8 @@ mod tests {
         }
         assert!(read(Path::new("/dev/zero")).is_err());
         for name in ["fifo", "device", "directory", "socket"] {
-            assert!(open_linked(&place(name)).is_err(), "{name} was read");
+            let opened = open_linked(&place(name));
+            assert!(opened.is_err_and(|error| is_irregular(&error)), "{name} was read");
         }
         assert!(open_linked(&place("link")).is_ok());
         for name in ["fifo", "target", "socket"] {

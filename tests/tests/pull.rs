@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::symlink;
 use std::sync::{Arc, Mutex};
 
+use nix::sys::stat::{Mode, SFlag, mknod};
 use nodlet_tests::docker_registry::{DockerRegistry, PASSWORD, USER, list};
 use nodlet_tests::image::Image;
 use nodlet_tests::ssh::noise;
@@ -190,6 +192,38 @@ fn a_registry_with_tls_is_verified() {
     fs::create_dir_all(&directory).expect("created");
     fs::copy(certificate, directory.join("ca.crt")).expect("copied");
     device.nodlet(["image", "pull", NAME]).ok();
+}
+
+#[test]
+fn a_special_file_in_the_place_of_a_file_of_a_registry_is_named_and_a_link_is_followed() {
+    let device = Device::new();
+    let (registry, certificate) = DockerRegistry::with_tls(&device);
+    registry.push(demo_archive(), "team/demo:1");
+    registry.list(&device, false);
+    let of_host = format!("/etc/containers/certs.d/127.0.0.1:{}", registry.port());
+    fs::create_dir_all(device.path(&of_host)).expect("created");
+    fs::create_dir_all(device.path("/run/containers/0")).expect("created");
+    fs::create_dir_all(device.path("/etc/ssl/certs")).expect("created");
+    fs::copy(&certificate, device.path(&format!("{of_host}/ca.crt"))).expect("copied");
+    let auth = device.path("/run/containers/0/auth.json");
+    fs::write(&auth, "{\"auths\": {}}").expect("written");
+    let bundle = device.path("/etc/ssl/certs/ca-certificates.crt");
+    fs::copy(&certificate, &bundle).expect("copied");
+    let conf = device.path("/etc/containers/registries.conf");
+    for path in [conf, auth, device.path(&format!("{of_host}/ca.crt")), bundle] {
+        let elsewhere = path.with_extension("elsewhere");
+        fs::rename(&path, &elsewhere).expect("it is there");
+        for kind in [SFlag::S_IFIFO, SFlag::S_IFSOCK] {
+            mknod(&path, kind, Mode::S_IRWXU, 0).expect("made");
+            let error = device.nodlet(["image", "pull", NAME]).refused();
+            let said = format!("{}: it is not a regular file: remove it", path.display());
+            assert!(error.contains(&said), "{said}: {error}");
+            fs::remove_file(&path).expect("it is there");
+        }
+        symlink(&elsewhere, &path).expect("linked");
+        device.nodlet(["image", "pull", NAME]).ok();
+        device.nodlet(["image", "rm", NAME]).ok();
+    }
 }
 
 /// Forwards connections to a port, and cuts each after `bytes` of the responses. Returns its own port, and the heads of

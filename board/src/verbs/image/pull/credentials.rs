@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use nodlet_base64 as base64;
+use nodlet_rootfs::own_file;
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -35,9 +36,9 @@ impl Credentials {
             let text = match std::fs::metadata(&path) {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                 Ok(metadata) if metadata.len() > FILE_MAX => return Err(wrong(&"the file is too large")),
-                _ => std::fs::read(&path).map_err(|error| wrong(&error))?,
+                _ => own_file::read_linked(&path).map_err(|error| wrong(&error))?,
             };
-            let document = serde_json::from_slice(&text).map_err(|error| wrong(&error))?;
+            let document = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
             all.add(&document).map_err(|error| wrong(&error))?;
             break;
         }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use nodlet_rootfs::Reference;
+use nodlet_rootfs::{Reference, own_file};
 
 use crate::failure::Failure;
 
@@ -62,7 +62,7 @@ struct Entry {
 /// file does not list is an error; otherwise it is contacted with TLS.
 pub(super) fn places(root: &Path, image: &Reference, only_listed: bool) -> Result<Vec<Place>, Failure> {
     let path = root.join(FILE);
-    let text = match std::fs::read_to_string(&path) {
+    let text = match own_file::read_linked(&path) {
         Ok(text) if text.len() <= FILE_MAX => text,
         Ok(_) => return Err(Failure::new(format!("{}: more than {FILE_MAX} bytes", path.display()))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),

@@ -5,6 +5,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 
 use nodlet_base64 as base64;
+use nodlet_rootfs::own_file;
 use nodlet_wire::http::{Connection, HttpError, Stream};
 use nodlet_wire::tls::{Client, TlsError, Trust};
 use smol::Async;
@@ -65,7 +66,13 @@ fn trust(root: &Path, host: &str) -> Result<Trust, RemoteError> {
     let files = std::fs::read_dir(&of_host).into_iter().flatten().flatten().map(|entry| entry.path());
     let files = files.filter(|path| path.extension().is_some_and(|end| end == "crt"));
     for file in std::iter::once(root.join(AUTHORITIES)).chain(files) {
-        let Ok(text) = std::fs::read_to_string(&file) else { continue };
+        let text = match own_file::read_linked(&file) {
+            Ok(text) => text,
+            Err(error) if own_file::is_irregular(&error) => {
+                return Err(RemoteError::Invalid(format!("{}: {error}", file.display())));
+            }
+            Err(_) => continue,
+        };
         for certificate in text.split("-----BEGIN CERTIFICATE-----").skip(1) {
             let certificate = certificate.split("-----END").next().unwrap_or_default();
             let letters: Vec<u8> = certificate.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
