@@ -121,8 +121,8 @@ pub fn socket_path(root: &Path) -> PathBuf {
     root.join("run/nodlet/api.sock")
 }
 
-/// Listens on [`socket_path`], with mode 0660 and the group `nodlet` if it exists. A socket that an earlier
-/// agent left is replaced; the caller must ensure that no other agent runs.
+/// Listens on [`socket_path`], with mode 0660 and the group `nodlet` if it exists. What is in its place, such as the
+/// socket of an earlier agent, is replaced unless it is a directory; the caller must ensure that no other agent runs.
 pub(crate) fn listen(root: &Path) -> io::Result<Async<UnixListener>> {
     let path = socket_path(root);
     if let Some(directory) = path.parent() {
@@ -130,6 +130,12 @@ pub(crate) fn listen(root: &Path) -> io::Result<Async<UnixListener>> {
     }
     // The socket is made beside its place and renamed, so that it never exists there with another mode.
     let new = path.with_extension("sock.new");
+    for path in [&path, &new] {
+        if std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()) {
+            let message = format!("{}: it is a directory: remove it", path.display());
+            return Err(io::Error::new(io::ErrorKind::IsADirectory, message));
+        }
+    }
     match std::fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

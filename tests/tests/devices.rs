@@ -351,6 +351,8 @@ fn a_pod_gets_cdi_devices_by_an_annotation() {
     for directory in ["/etc/cdi", "/var/run/cdi"] {
         fs::create_dir_all(device.path(directory)).expect("the root can be written to");
     }
+    let fifo = device.path("/var/run/cdi/fifo.yaml");
+    mknod(&fifo, SFlag::S_IFIFO, Mode::S_IRWXU, 0).expect("made");
     let edits =
         |device: &str, more: &str| format!("{{\"name\": \"{device}\", \"containerEdits\": {{{more}}}}}");
     let front = edits(
@@ -382,6 +384,9 @@ fn a_pod_gets_cdi_devices_by_an_annotation() {
     let log = device.pod("eye").logs("app");
     assert!(log.contains("CAM=new\n") && !log.contains("CAM=old"), "{log}");
     assert!(log.contains("sharp\nblock 0440 0:0 7,0\n") && log.contains("Operation not permitted"), "{log}");
+    let said = format!("{}: it is not a regular file: remove it", fifo.display());
+    assert_eq!(device.agent_log().matches(&said).count(), 1, "{}", device.agent_log());
+    fs::remove_file(&fifo).expect("it is there");
     for (name, devices, expected) in [
         (
             "rear",

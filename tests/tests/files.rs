@@ -803,6 +803,44 @@ fn a_special_file_in_the_place_of_a_directory_of_state_is_refused_with_its_path_
     assert_eq!(device.pod("web").born("app"), born);
 }
 
+#[test]
+fn a_special_file_in_the_place_of_the_lock_or_the_socket_of_an_agent_is_named_or_replaced() {
+    let mut device = Device::new();
+    let run = device.path("/run/nodlet");
+    fs::create_dir_all(&run).expect("made");
+    let node = |kind: SFlag| move |path: &Path| mknod(path, kind, Mode::S_IRWXU, 0).expect("made");
+    let (fifo, socket) = (node(SFlag::S_IFIFO), node(SFlag::S_IFSOCK));
+    let directory: Put<'_> = &|path| fs::create_dir(path).expect("made");
+    let refused: [(&str, Put<'_>, &str); 5] = [
+        ("agent.lock", &fifo, "it is not a regular file: remove it"),
+        ("agent.lock", &socket, "it is not a regular file: remove it"),
+        ("agent.lock", directory, "it is not a regular file: remove it"),
+        ("api.sock", directory, "it is a directory: remove it"),
+        ("api.sock.new", directory, "it is a directory: remove it"),
+    ];
+    for (name, put, said) in refused {
+        let path = run.join(name);
+        put(&path);
+        let logged = device.agent_log().len();
+        device.launch_agent();
+        assert_eq!(device.agent_ended(), 1, "{name}");
+        let said = format!("{}: {said}", path.display());
+        assert!(device.agent_log()[logged..].contains(&said), "{said}: {}", device.agent_log());
+        let is_directory = fs::symlink_metadata(&path).expect("it stays").is_dir();
+        if is_directory { fs::remove_dir(&path) } else { fs::remove_file(&path) }.expect("it is there");
+    }
+    let file: Put<'_> = &|path| fs::write(path, "").expect("written");
+    for name in ["api.sock", "api.sock.new"] {
+        for put in [&fifo, file] {
+            let _ = fs::remove_file(run.join("api.sock"));
+            put(&run.join(name));
+            device.start_agent();
+            device.nodlet(["healthcheck"]).ok();
+            device.stop_agent();
+        }
+    }
+}
+
 /// A pod with a fixed UID.
 fn pod_with_uid(name: &str) -> String {
     manifest::pod(name, "sleep").replacen("  name:", &format!("  uid: uid-of-{name}\n  name:"), 1)

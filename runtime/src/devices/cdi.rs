@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nodlet_core::spec::Pod;
 use nodlet_host::launch::{DeviceNode, MountConfig, MountSource, Propagation};
 use nodlet_kube::manifest::{CDI_ANNOTATION, CdiEdits, CdiNode, DeviceSource, cdi_edits, cdi_names};
+use nodlet_rootfs::own_file;
 
 use super::find;
 
@@ -93,7 +93,11 @@ fn look_up(name: &str, directories: &[PathBuf]) -> Result<CdiEdits, String> {
                 (Err(error), _) => wrong = Some(error),
             }
         }
-        if let Some((_, edits)) = found {
+        if let Some((path, edits)) = found {
+            // The device may be in this file, too.
+            if let Some(error) = wrong {
+                log::warn!("{error}; device {name} is that of {}", path.display());
+            }
             return Ok(edits);
         }
     }
@@ -113,11 +117,8 @@ fn files(directory: &Path) -> Vec<PathBuf> {
 }
 
 fn read(path: &Path) -> std::io::Result<Vec<u8>> {
-    // A pipe in its place does not block.
-    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let mut bytes = Vec::new();
-    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    own_file::open_linked(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
