@@ -53,7 +53,7 @@ fn down(mut context: Context, mut parser: Parser) -> Outcome {
     let done = start(config)?;
     println!(
         "all pods have ended; images, manifests and records stay, logs and emptyDirs are removed: the next agent \
-         starts the pods again, except those that have finished and those of restartPolicy Never"
+         starts the pods again, except those that have finished and those of restartPolicy Never that had started"
     );
     Ok(done)
 }

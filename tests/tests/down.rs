@@ -173,7 +173,7 @@ fn down_reports_what_it_removes_and_what_stays_and_that_is_so() {
     assert_eq!(
         device.nodlet(["down"]).ok(),
         "all pods have ended; images, manifests and records stay, logs and emptyDirs are removed: the next agent starts \
-         the pods again, except those that have finished and those of restartPolicy Never\n"
+         the pods again, except those that have finished and those of restartPolicy Never that had started\n"
     );
     assert_eq!(kept.map(names), before);
     assert!(!names("/var/lib/nodlet/records").is_empty());

@@ -110,5 +110,11 @@ fn without_an_instance_of_inotify_each_watcher_looks_from_time_to_time() {
     for what in ["the images", "/dev", &resolvers.to_string_lossy()] {
         said(what);
     }
+    let log = device.agent_log();
+    let of_resolvers = format!("failed to watch {}: ", resolvers.display());
+    let line = log.lines().find(|line| line.contains(&of_resolvers)).expect("it is there once");
+    let advice = "(see fs.inotify.max_user_instances and fs.inotify.max_user_watches); until that is possible it is read \
+                  every 10 s";
+    assert!(line.ends_with(advice), "{line}");
     device.nodlet(["down"]).ok();
 }
