@@ -33,7 +33,11 @@ impl Node {
         if waits || self.shutdown.is_some() {
             return;
         }
-        let candidates = self.pods.iter().filter(|pod| pod.may_be_evicted());
+        // A pod between two runs of its containers has no process, and files that may take all that is missing.
+        let holds_something = |pod: &&PodState| {
+            pod.any_alive() || starved.usage(pod.index()).is_some_and(|usage| usage.total > 0)
+        };
+        let candidates = self.pods.iter().filter(|pod| pod.may_be_evicted()).filter(holds_something);
         let Some(victim) = candidates.min_by_key(|pod| rank(pod, starved)).map(PodState::index) else {
             return;
         };

@@ -59,8 +59,8 @@ impl PodState {
         } else {
             return None;
         };
-        let may_be_evicted = matches!(self.stage, Stage::Active) && !self.pod.is_critical();
-        (may_be_evicted && self.any_alive()).then_some(scope)
+        // Between two runs of its containers, a pod has a sandbox and its files.
+        (self.may_be_evicted() && (self.any_alive() || self.sandbox.is_ready())).then_some(scope)
     }
 
     /// Records how much the pod uses. Evicts the pod if that is more than a limit.

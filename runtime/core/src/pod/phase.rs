@@ -67,12 +67,20 @@ pub(super) struct Outcome {
     interrupted: Option<PodPhase>,
     /// Whether the pod starts again after it has ended.
     resumes: bool,
+    /// Whether the node evicted the pod when its terminal phase was decided already.
+    hastened: bool,
 }
 
 impl Outcome {
     /// A pod that has not begun.
     pub(super) fn pending() -> Self {
-        Outcome { phase: PodPhase::Pending, terminal: None, interrupted: None, resumes: false }
+        Outcome {
+            phase: PodPhase::Pending,
+            terminal: None,
+            interrupted: None,
+            resumes: false,
+            hastened: false,
+        }
     }
 
     /// `status.phase`.
@@ -103,6 +111,16 @@ impl Outcome {
     /// Decides how the pod ends. The phase is shown when the pod has ended.
     pub(super) fn decide(&mut self, terminal: TerminalPhase) {
         self.terminal = Some(terminal);
+    }
+
+    /// Records that the node evicts the pod, whose terminal phase is decided and stays so.
+    pub(super) fn hasten(&mut self) {
+        self.hastened = true;
+    }
+
+    /// Whether the node evicted the pod when its terminal phase was decided already.
+    pub(super) fn is_hastened(&self) -> bool {
+        self.hastened
     }
 
     /// Whether the node ends, or has ended, the pod for a reason of the node: preemption, pressure, shutdown or fencing.

@@ -66,23 +66,33 @@ impl PodState {
         self.settle(now);
     }
 
-    /// Fails the pod, with the shortest grace period, because it uses more than it may, or more than the node has.
+    /// Fails the pod, with the shortest grace period, because it uses more than it may, or more than the node has. If it
+    /// is ending and its phase is decided, only its grace period becomes shorter.
     pub(crate) fn evict(&mut self, now: Instant, message: String, events: &mut Events) {
         events.warn(self.index, None, EVICTED, message.as_str().into());
-        self.outcome.decide(TerminalPhase::failed(EVICTED, message));
+        match self.outcome.terminal().is_some() {
+            true => self.outcome.hasten(),
+            false => self.outcome.decide(TerminalPhase::failed(EVICTED, message)),
+        }
         self.stop(now, Some(EVICTION_GRACE));
         self.settle(now);
     }
 
-    /// Whether the pod may be evicted when the node has too little of a resource: it runs, and is not critical.
+    /// Whether an eviction would end the pod, or end it earlier: it is not critical, and is neither ending within the
+    /// grace period of an eviction nor over. A kubelet also evicts pods that are ending (`GetActivePods`).
     pub(crate) fn may_be_evicted(&self) -> bool {
-        matches!(self.stage, Stage::Active) && !self.pod.is_critical() && self.any_alive()
+        let goes_on = match self.stage {
+            Stage::Active => true,
+            Stage::Stopping { grace, .. } => grace > EVICTION_GRACE && !self.is_interrupted(),
+            Stage::Stopped | Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => false,
+        };
+        goes_on && !self.pod.is_critical()
     }
 
     /// Whether the pod was evicted, or is being evicted.
     pub(crate) fn is_victim(&self) -> bool {
         // A pod that was rejected under pressure has the same reason, and no files.
-        self.outcome.is_evicted() && !self.is_rejected()
+        (self.outcome.is_evicted() || self.outcome.is_hastened()) && !self.is_rejected()
     }
 
     /// Whether the pod was evicted, or is being evicted, and its volumes and writable layers still exist.

@@ -253,7 +253,7 @@ impl PodState {
 
     /// Whether a process of a container may be alive: of a run that has not ended, or that was lost with its
     /// sandbox.
-    pub(super) fn any_alive(&self) -> bool {
+    pub(crate) fn any_alive(&self) -> bool {
         self.containers.any_alive() || self.sandbox.may_have_processes()
     }
 

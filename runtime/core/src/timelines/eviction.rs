@@ -137,6 +137,66 @@ fn a_pod_that_began_after_the_pods_were_measured_is_evicted_last() {
 }
 
 #[test]
+fn a_pod_between_two_runs_of_its_container_is_evicted_for_its_files() {
+    use StarvedResource::{EphemeralStorage, Inodes, Memory};
+    for resource in [Memory, EphemeralStorage, Inodes] {
+        let mut sim =
+            Sim::empty(|name, _| if name == "crash" { Fate::Exits(1, secs(1)) } else { Fate::Runs });
+        let crashing =
+            || pod(RestartPolicy::Always).uid("crashing").named("crashing").with([container("crash")]);
+        for pod in [asking("one", 0), crashing(), asking("two", 0)] {
+            sim.want(pod);
+        }
+        sim.run_until(secs(50));
+        let waiting = &sim.status(&"crashing".into())["containerStatuses"][0]["state"]["waiting"];
+        assert_eq!(waiting["reason"], "CrashLoopBackOff");
+        starve(&mut sim, resource, &[("one", 1), ("crashing", 900), ("two", 2)]);
+        assert_eq!((reason(&sim, "crashing"), evicted(&sim)), ("Failed Evicted".into(), 1), "{resource:?}");
+        // Without a process and without files, it frees nothing.
+        let mut sim = Sim::empty(|_, _| Fate::Exits(1, secs(1)));
+        sim.want(crashing());
+        sim.run_until(secs(50));
+        starve(&mut sim, resource, &[("crashing", 0)]);
+        assert_eq!(evicted(&sim), 0);
+        sim.replay();
+    }
+}
+
+#[test]
+fn a_pod_that_is_ending_is_evicted_within_the_shortest_grace_period() {
+    for resource in [StarvedResource::Memory, StarvedResource::EphemeralStorage] {
+        let mut sim = Sim::empty(|_, _| Fate::IgnoresTerm);
+        let mut slow = asking("slow", 0);
+        slow.spec.termination_grace_period = secs(3600);
+        sim.want(slow);
+        sim.want(asking("other", 0));
+        sim.run_until(secs(5));
+        sim.unwant(&"slow".into(), None);
+        sim.run_until(secs(10));
+        starve(&mut sim, resource, &[("slow", 900), ("other", 1)]);
+        assert!(sim.trace.contains("  12s slow/app#0 Kill\n"), "{}", sim.trace);
+        assert!(sim.is_gone(&"slow".into()));
+        assert_eq!((reason(&sim, "other"), evicted(&sim)), ("Running -".into(), 1), "{resource:?}");
+        sim.replay();
+    }
+}
+
+#[test]
+fn a_finished_pod_whose_sidecar_goes_on_ends_at_once_and_stays_finished() {
+    let mut sim =
+        Sim::empty(|name, _| if name == "app" { Fate::Exits(0, secs(1)) } else { Fate::IgnoresTerm });
+    let mut job = pod(RestartPolicy::Never).uid("job").named("job").with([container("app")]);
+    job.spec.termination_grace_period = secs(3600);
+    job.spec.init_containers = vec![sidecar("log")];
+    sim.want(job);
+    sim.run_until(secs(10));
+    starve(&mut sim, StarvedResource::Inodes, &[("job", 900)]);
+    assert_eq!((reason(&sim, "job"), evicted(&sim)), ("Succeeded -".into(), 1), "{}", sim.trace);
+    starve(&mut sim, StarvedResource::Inodes, &[("job", 900)]);
+    assert_eq!(evicted(&sim), 1);
+}
+
+#[test]
 fn no_other_pod_is_evicted_while_an_evicted_one_ends() {
     let mut sim = with_pods(&[("one", 0, 0), ("two", 0, 0)]);
     for second in 0..2 {
