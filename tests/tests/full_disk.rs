@@ -90,6 +90,7 @@ fn a_pod_that_fills_the_disk_is_evicted_alone_whatever_it_fills_it_with() {
     for (what, steps, container) in [
         ("blocks of a volume, without privileges", "fill /data/file", RESTRICTED),
         ("inodes of a volume, without privileges", "fill-inodes /data", RESTRICTED),
+        ("a volume, by a container that crashes then", "spam-file /data/file 1000000000", RESTRICTED),
         ("blocks of the writable layer, as root", "fill /file", ""),
         ("inodes of the writable layer, as root", "mkdir /many then fill-inodes /many", ""),
         ("the termination message", "fill /dev/termination-log", ""),
@@ -120,6 +121,25 @@ fn a_pod_that_fills_the_disk_is_evicted_alone_whatever_it_fills_it_with() {
         assert_eq!(device.pod("hog").phase(), "Failed", "{what}");
         assert_eq!(device.pod("hog").status()["reason"], "Evicted", "{what}");
     }
+}
+
+#[test]
+fn a_pod_that_fills_the_disk_while_it_is_deleted_ends_before_its_grace_period_and_no_other_one_does() {
+    let device = device();
+    start_innocent(&device);
+    let steps = "ignore-term then print up then wait /data/go then fill /data/file";
+    let slow = hog(steps, RESTRICTED, "").replace("Seconds: 1\n", "Seconds: 3600\n");
+    device.nodlet_with_input(["apply", "-f", "-"], &slow).ok();
+    device.pod("hog").wait_log("app", "up");
+    device.nodlet(["delete", "pod", "hog", "--wait=false"]).ok();
+    device.pod("hog").tell("app", "/data/go");
+    device.wait_within(Duration::from_secs(120), "the end of the pod", || {
+        // An idle agent measures nothing.
+        let _ = device.get("/api/v1/nodes");
+        device.pods() == ["web"]
+    });
+    assert!(device.pod("web").is_ready());
+    assert_eq!(device.pod("web").container("app").restart_count(), 0);
 }
 
 #[test]
