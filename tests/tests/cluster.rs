@@ -1,5 +1,6 @@
 //! A real Kubernetes control plane, to which boards are nodes.
 
+use nodlet_tests::bus::FakeLogind;
 use nodlet_tests::{ClusterNode as Node, ControlPlane, Namespace, manifest};
 use serde_json::{Map, Value, json};
 
@@ -18,6 +19,51 @@ fn a_pod_stays_pending_in_a_cluster_without_nodes() {
         info.contains("jws-kubeconfig-abcdef")
     });
     assert!(info.contains(&plane.server()), "{info}");
+}
+
+#[test]
+fn pods_that_a_shutdown_of_the_machine_ends_run_on_after_it_and_have_no_successors() {
+    let plane = ControlPlane::start();
+    let mut node = Node::join(&plane, "board-1");
+    let bus = node.device.path("/bus");
+    let logind = FakeLogind::listen(&bus);
+    node.device.agent_variable("DBUS_SYSTEM_BUS_ADDRESS", format!("unix:path={}", bus.display()));
+    node.device.agent_arguments(["--node-name", "board-1", "--shutdown-grace-period", "30s"]);
+    node.device.kill_agent();
+    node.device.start_agent();
+    let mut lock = logind.lock();
+    plane.apply(&deployment(1));
+    // Its container exits with 0 when it is asked to end, as one does that has done its work.
+    let app = manifest::container("app", "print began then sleep", "imagePullPolicy: IfNotPresent");
+    let job = manifest::deployment(1, &[app], "", "restartPolicy: OnFailure");
+    let job =
+        job.replace("apps/v1", "batch/v1").replace("Deployment", "Job").replace("name: web", "name: job");
+    plane.apply(&job.replace("  replicas: 1\n", "").replace("  selector: {matchLabels: {app: web}}\n", ""));
+    let pods = "get pods --no-headers -o custom-columns=:metadata.uid,:status.phase,:status.conditions[?(@.type=='Ready')].status";
+    let are = |state: &'static str| move |pods: &str| pods.matches(state).count() == 2;
+    let uids = |pods: String| -> Vec<String> {
+        pods.lines().filter_map(|pod| Some(pod.split_whitespace().next()?.to_owned())).collect()
+    };
+    plane.wait_for(pods, |pods| pods.matches("True").count() == 2);
+    let before = uids(plane.wait_for(pods, are("Running")));
+
+    logind.prepare_for_shutdown(true);
+    node.device.wait_for("the pods to end", || lock.is_released());
+    assert!(node.device.container_processes().is_empty());
+    plane.wait_for("get node board-1 --no-headers", |node| node.contains("NotReady"));
+    // No controller has a reason for another pod, and no client takes these for ready.
+    plane.wait_for(pods, |pods| pods.matches("False").count() == 2);
+    assert_eq!(uids(plane.wait_for(pods, are("Running"))), before);
+
+    node.device.cut_power();
+    node.device.start_agent();
+    plane.wait_for(pods, |pods| pods.matches("True").count() == 2);
+    assert_eq!(uids(plane.wait_for(pods, are("Running"))), before);
+    assert_eq!(node.device.pods().len(), 2);
+    let counts = plane.line("get pods -o jsonpath={.items[*].status.containerStatuses[*].restartCount}").ok();
+    assert_eq!(counts, "1 1");
+    let log = node.device.agent_log();
+    assert!(!log.contains("Forbidden"), "{log}");
 }
 
 #[test]

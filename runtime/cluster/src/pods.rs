@@ -16,7 +16,7 @@ pub use copy::{
 };
 pub use status::{
     NotRun, Retirement, ended, final_deletion, first_deletion, is_held_back, is_sent_before, rejection,
-    rejection_event, retirement, runs_again, status_patch,
+    rejection_event, retirement, runs_again, status_patch, unready,
 };
 
 /// The annotation of a mirror pod: the hash of the pod that it shows (`ConfigMirrorAnnotationKey`).

@@ -25,6 +25,11 @@ pub(super) struct ShutdownState {
 }
 
 impl ShutdownState {
+    /// Whether the machine is shutting down.
+    pub(super) fn goes_down(&self) -> bool {
+        self.goes_down.get()
+    }
+
     pub(super) fn new(since: Instant) -> ShutdownState {
         ShutdownState { goes_down: Cell::new(false), since: Cell::new(since), lock: RefCell::new(None) }
     }

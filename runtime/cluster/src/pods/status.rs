@@ -9,16 +9,64 @@ use crate::rejections::PENDING;
 use crate::{difference, gates};
 
 /// Whether the status of a pod must wait: that of one that is being deleted, until nothing of it is left on the board,
-/// since the scheduler gives its resources to another pod once its phase is final; and that of one that a fence ended.
-pub fn is_held_back(local: &Value) -> bool {
-    let is_deleted = local["metadata"]["deletionTimestamp"].is_string();
-    (is_deleted || runs_again(local)) && has_terminal_phase(local)
+/// since the scheduler gives its resources to another pod once its phase is final; that of one that runs again; and
+/// while the machine goes down, that of one that is to run again, since even the end of a container could not always be
+/// taken back.
+pub fn is_held_back(local: &Value, goes_down: bool) -> bool {
+    match has_terminal_phase(local) {
+        true => local["metadata"]["deletionTimestamp"].is_string() || runs_again(local),
+        false => goes_down && is_interrupted_by_shutdown(local),
+    }
 }
 
-/// Whether a fence ended the pod, which starts again unless the cluster deletes it: a final phase could not be taken
-/// back.
+/// Whether the pod starts again, unless the cluster deletes it, although the board shows its phase as final: a fence or a
+/// shutdown of the machine has ended it. The cluster does not learn of that phase: it could not be taken back, and a
+/// controller would make another pod beside this one.
 pub fn runs_again(local: &Value) -> bool {
-    local["status"]["reason"] == "NodeLost" && local["spec"]["restartPolicy"] != "Never"
+    match local["status"]["reason"].as_str() {
+        Some("NodeLost") => local["spec"]["restartPolicy"] != "Never",
+        Some("Terminated") => is_interrupted_by_shutdown(local),
+        Some("NodeShutdown") => true,
+        Some(_) | None => false,
+    }
+}
+
+/// What the cluster learns of a pod whose status is held back because it runs again: that it is not ready. Everything else
+/// is as the cluster knows it.
+pub fn unready(local: &Value, known: &Value) -> Value {
+    let mut shown = json!({ "metadata": local["metadata"], "status": known });
+    let conditions = |status: &Value| status["conditions"].as_array().cloned().unwrap_or_default();
+    let mut own = conditions(known);
+    for condition in &mut own {
+        let of_board = conditions(&local["status"]).into_iter().find(|one| one["type"] == condition["type"]);
+        let Some(of_board) = of_board.filter(|one| one["status"] == "False") else { continue };
+        if matches!(condition["type"].as_str(), Some("Ready" | "ContainersReady"))
+            && condition["status"] == "True"
+        {
+            condition["status"] = "False".into();
+            condition["lastTransitionTime"] = of_board["lastTransitionTime"].clone();
+            condition["reason"] = "ContainersNotReady".into();
+            condition["message"] = "the board has ended the pod, and will run it again".into();
+        }
+    }
+    if !own.is_empty() {
+        shown["status"]["conditions"] = own.into();
+    }
+    shown
+}
+
+/// Whether a shutdown of the machine only interrupts the pod: unless its policy is `Never` and one of its containers has
+/// started (`nodlet_core::pod::shutdown`).
+fn is_interrupted_by_shutdown(local: &Value) -> bool {
+    let lists = ["containerStatuses", "initContainerStatuses"];
+    let mut all = lists.iter().filter_map(|list| local["status"][*list].as_array()).flatten();
+    let has_started = |container: &Value| {
+        let state = &container["state"];
+        [&state["running"], &state["terminated"], &container["lastState"]["terminated"]]
+            .iter()
+            .any(|state| state.is_object())
+    };
+    local["spec"]["restartPolicy"] != "Never" || !all.any(has_started)
 }
 
 /// The patch for a pod that has ended without a known status: before it is deleted, its phase must be final, or a Job
@@ -217,11 +265,67 @@ mod tests {
     #[test]
     fn the_final_phase_of_a_deleted_pod_is_held_back_until_it_is_gone() {
         let pod = |deleted: Option<&str>, phase: &str| json!({ "metadata": { "deletionTimestamp": deleted }, "status": { "phase": phase } });
-        assert!(is_held_back(&pod(Some("t"), "Succeeded")) && is_held_back(&pod(Some("t"), "Failed")));
-        assert!(!is_held_back(&pod(Some("t"), "Running")) && !is_held_back(&pod(None, "Failed")));
+        let is_held_back = |pod| super::is_held_back(&pod, false);
+        assert!(is_held_back(pod(Some("t"), "Succeeded")) && is_held_back(pod(Some("t"), "Failed")));
+        assert!(!is_held_back(pod(Some("t"), "Running")) && !is_held_back(pod(None, "Failed")));
         let fenced = |policy: &str| json!({ "spec": { "restartPolicy": policy }, "status": { "phase": "Failed", "reason": "NodeLost" } });
-        assert!(is_held_back(&fenced("Always")) && !is_held_back(&fenced("Never")));
+        assert!(is_held_back(fenced("Always")) && !is_held_back(fenced("Never")));
         assert!(runs_again(&fenced("OnFailure")) && !runs_again(&fenced("Never")));
+    }
+
+    #[test]
+    fn a_pod_that_runs_again_is_not_ready_until_then_and_nothing_else() {
+        let condition = |kind: &str, status: &str, since: &str| json!({ "type": kind, "status": status, "lastTransitionTime": since });
+        let local = json!({ "metadata": { "name": "web" }, "status": {
+            "phase": "Failed", "reason": "Terminated",
+            "conditions": [condition("Ready", "False", "2"), condition("PodScheduled", "False", "2")],
+        } });
+        let known = json!({
+            "phase": "Running",
+            "conditions": [condition("Ready", "True", "1"), condition("PodScheduled", "True", "1")],
+        });
+        let shown = unready(&local, &known);
+        let mut expected = known.clone();
+        expected["conditions"][0] = json!({
+            "type": "Ready", "status": "False", "lastTransitionTime": "2", "reason": "ContainersNotReady",
+            "message": "the board has ended the pod, and will run it again",
+        });
+        assert_eq!(shown["status"], expected);
+        assert!(status_patch(&shown, &known).is_some());
+        assert_eq!(status_patch(&unready(&local, &expected), &expected), None, "it is sent once");
+        let new = json!({ "phase": "Pending" });
+        assert_eq!(status_patch(&unready(&local, &new), &new), None);
+    }
+
+    #[test]
+    fn the_cluster_learns_of_a_shutdown_only_what_stays_so_after_it() {
+        let pod = |policy: &str, phase: &str, reason: &str, state: Value| {
+            json!({
+                "metadata": {}, "spec": { "restartPolicy": policy },
+                "status": { "phase": phase, "reason": reason, "containerStatuses": [state] },
+            })
+        };
+        let waiting = || json!({ "state": { "waiting": {} } });
+        let running = || json!({ "state": { "running": {} } });
+        let ended = || json!({ "state": { "terminated": {} } });
+        let again = || json!({ "state": { "waiting": {} }, "lastState": { "terminated": {} } });
+        for (policy, phase, reason, state, always, while_down) in [
+            ("Always", "Failed", "Terminated", ended(), true, true),
+            ("OnFailure", "Failed", "Terminated", ended(), true, true),
+            ("Never", "Failed", "Terminated", ended(), false, false),
+            ("Never", "Failed", "Terminated", again(), false, false),
+            ("Never", "Failed", "Terminated", waiting(), true, true),
+            ("Never", "Failed", "NodeShutdown", waiting(), true, true),
+            ("Always", "Failed", "Evicted", ended(), false, false),
+            ("OnFailure", "Succeeded", "", ended(), false, false),
+            ("OnFailure", "Running", "", ended(), false, true),
+            ("Never", "Running", "", running(), false, false),
+            ("Never", "Pending", "", waiting(), false, true),
+        ] {
+            let pod = pod(policy, phase, reason, state);
+            let found = (is_held_back(&pod, false), is_held_back(&pod, true));
+            assert_eq!(found, (always, while_down), "{pod}");
+        }
     }
 
     #[test]

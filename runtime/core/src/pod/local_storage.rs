@@ -8,7 +8,7 @@ use crate::facts::{Action, Draft, Events, StorageScope, StorageUsage, Wake};
 use crate::spec::{Pod, Quantity, ResourceRequirements, VolumeSource};
 use crate::time::Instant;
 
-use super::{PodState, Stage};
+use super::PodState;
 
 /// The time from the start of a pod to its first measurement.
 const FIRST_MEASUREMENT: Duration = Duration::from_secs(30);

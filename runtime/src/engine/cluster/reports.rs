@@ -211,8 +211,12 @@ impl Follower {
             let (local, status) = (local.clone(), known.object["status"].clone());
             self.in_loop(move |engine| engine.take_conditions(&local, &status)).await;
         }
-        if pods::is_held_back(local) {
-            return Ok(());
+        if pods::is_held_back(local, self.shell.machine.shutdown.goes_down()) {
+            if local["metadata"]["deletionTimestamp"].is_string() {
+                return Ok(());
+            }
+            let shown = pods::unready(local, &known.object["status"]);
+            return Self::send(api, &self.has_news, known, &shown).await;
         }
         if rejections::is_rejected(local) && known.holds_rejection(&mut self.rejections, Instant::now()) {
             return Self::send(api, &self.has_news, known, &rejections::waiting(local)).await;

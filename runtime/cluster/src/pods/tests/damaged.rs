@@ -87,7 +87,8 @@ fn decide(whole: &Value, damaged: &Value) {
     gates::conditions(whole, &damaged["status"], &[]);
     for (local, known) in [(whole, damaged), (damaged, whole)] {
         status_patch(local, &known["status"]);
-        is_held_back(local);
+        is_held_back(local, false);
+        is_held_back(local, true);
         mirrors::shown(whole, known);
     }
     rejection_event(damaged, "board", "1", (NotRun::Unsupported, "why"), "now");
