@@ -287,3 +287,30 @@ fn a_pod_that_fills_another_file_system_than_ext4_is_evicted_alone() {
         assert!(device.nodlet(["get", "configmaps"]).ok().contains("new"));
     }
 }
+
+#[test]
+#[ignore = "needs a kernel with project quotas: cargo xtask guest disk"]
+fn a_file_without_a_name_counts_once_where_a_project_quota_counts_it_too() {
+    let mut device = Device::new();
+    device.run_on_a_disk_of(64, "mkfs.ext4", &["-m", "0", "-O", "quota,project"], "");
+    device.start_agent();
+    device.load_image(demo_archive());
+    device.wait_for("the reserve", || spares(&device) == 64);
+    let disk = nix::sys::statvfs::statvfs(&device.path("/var")).expect("it is mounted");
+    // Less than the hog will have, and more than half of it.
+    let size = disk.blocks_available() * disk.fragment_size() / 10 * 4;
+    let steps =
+        format!("spam-file /data/own {size} then lock /data/own then rm /data/own then print up then sleep");
+    // Only volumes with a limit have a quota.
+    let volume = VOLUME.replace("emptyDir: {}", "emptyDir: {sizeLimit: 64Mi}");
+    let container = manifest::container("app", &steps, MOUNT);
+    device.write_manifest(
+        "web.yaml",
+        &manifest::pod_of("web", &[container], &format!("hostUsers: false\n{volume}")),
+    );
+    device.pod("web").wait_log("app", "up");
+    device.write_manifest("hog.yaml", &hog("fill /data/file", RESTRICTED, ""));
+    wait_evicted(&device);
+    assert_eq!(device.pod("web").container("app").restart_count(), 0);
+    assert!(device.pod("web").is_ready());
+}

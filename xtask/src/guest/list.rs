@@ -219,7 +219,7 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
         name: "disk",
         what: "pods that fill the disk, with cgroup v2",
         runs: &["full_disk --include-ignored --test-threads=1 --nocapture"],
-        modules: &[BASE, &["ext4", "xfs", "btrfs"]],
+        modules: &[BASE, &["ext4", "quota_v2", "xfs", "btrfs"]],
         ..PLAIN
     },
     Guest {
