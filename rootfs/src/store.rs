@@ -272,7 +272,8 @@ impl Store {
 
     /// Records that `holder` no longer uses any image.
     pub fn release(&self, holder: &str) -> Result<(), StoreError> {
-        if !self.leases.is_dir() {
+        // The removal of a pod goes on without leases.
+        if !own_file::is_directory(&self.leases).is_ok_and(|there| there) {
             return Ok(());
         }
         let _lock = self.lock_leases()?;
@@ -294,6 +295,7 @@ impl Store {
 
     /// The names of the pods that use the image.
     fn holders(&self, image: &Digest) -> Result<Vec<String>, StoreError> {
+        self.check_leases()?;
         let directory = self.leases.join(image.hex());
         let mut names: Vec<String> = names_in(&directory)?
             .into_iter()
@@ -311,11 +313,27 @@ impl Store {
     /// Takes the lock under which leases are taken and removals are decided. It is on a tmpfs, apart from
     /// the lock of loads: the start of a pod must not wait for the end of a load.
     fn lock_leases(&self) -> Result<Lock, StoreError> {
+        self.check_leases()?;
         // Any process that can open the file can lock it and delay every start.
-        own_file::clear_directory(&self.leases)
-            .and_then(|_| fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.leases))
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.leases)
             .map_err(|source| ContentError::new("create directory", &self.leases, source))?;
         Ok(lock(&self.leases)?)
+    }
+
+    /// Refuses what is in the place of the directory of leases. It is not made anew here, since images of running pods could
+    /// be removed then: an agent that starts makes it, and takes the leases of running pods again.
+    fn check_leases(&self) -> Result<(), StoreError> {
+        match fs::symlink_metadata(&self.leases) {
+            Ok(found) if !found.is_dir() => {
+                let advice = "it is not a directory: restart the agent, which makes it anew with the images of running pods";
+                let source = io::Error::new(io::ErrorKind::InvalidInput, advice);
+                Err(ContentError::new("use", &self.leases, source).into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Removes a name of an image, and with the last name the image and all layers that no other image uses.

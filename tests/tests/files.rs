@@ -850,7 +850,7 @@ fn pod_with_uid(name: &str) -> String {
 fn a_pod_is_deleted_at_once_behind_special_files_among_locks_and_leases() {
     // A removal that fails is tried again after 10 s.
     const AT_ONCE: Duration = Duration::from_secs(8);
-    let device = Device::start();
+    let mut device = Device::start();
     let precious = precious(&device);
     let before = listing(&precious);
     let kinds: [(&str, Put<'_>); 4] = [
@@ -888,8 +888,49 @@ fn a_pod_is_deleted_at_once_behind_special_files_among_locks_and_leases() {
             device.wait_within(AT_ONCE, &at, || deletion.try_wait().expect("a child").is_some());
             assert!(deletion.wait().expect("a child").success(), "{at}");
             assert_eq!(listing(&precious), before, "{at}");
+            // What is in the place of all leases stays until an agent starts.
+            if place == "leases" {
+                device.stop_agent();
+                device.start_agent();
+                assert!(fs::symlink_metadata(&leases).expect("it is made anew").is_dir(), "{at}");
+            }
         }
     }
+}
+
+#[test]
+fn the_image_of_a_running_pod_stays_behind_a_special_file_in_the_place_of_the_leases() {
+    let mut device = Device::start();
+    let leases = device.path("/run/nodlet/leases");
+    let apply = |device: &Device, name: &str| {
+        device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod(name, "sleep")).ok();
+    };
+    apply(&device, "one");
+    apply(&device, "two");
+    device.pod("one").wait_ready();
+    device.pod("two").wait_ready();
+    let born = device.pod("one").born("app");
+    replace(&leases, &|path| mknod(path, SFlag::S_IFIFO, Mode::S_IRWXU, 0).expect("made"));
+    let expected = format!("{}: it is not a directory: restart the agent", leases.display());
+    device.nodlet(["delete", "pod", "two"]).ok();
+    apply(&device, "two");
+    device.wait_for("the reason", || {
+        device.pod("two").events().iter().any(|event| event.contains(&expected))
+            || device.pod("two").is_ready()
+    });
+    device.nodlet(["delete", "pod", "two"]).ok();
+    let refused = device.nodlet(["image", "rm", "localhost/demo:1"]).refused();
+    assert!(refused.contains(&expected), "{refused}");
+    apply(&device, "two");
+    device.stop_agent();
+    device.start_agent();
+    device.pod("two").wait_ready();
+    device.nodlet(["delete", "pod", "two"]).ok();
+    assert_eq!(device.pod("one").born("app"), born);
+    let refused = device.nodlet(["image", "rm", "localhost/demo:1"]).refused();
+    assert!(refused.contains("in use by default/one; delete the pods first"), "{refused}");
+    device.nodlet(["delete", "pod", "one"]).ok();
+    device.nodlet(["image", "rm", "localhost/demo:1"]).ok();
 }
 
 #[test]

@@ -105,6 +105,43 @@ fn an_image_in_use_is_not_removed_until_its_pods_are_gone() {
 }
 
 #[test]
+fn what_is_in_the_place_of_the_leases_is_refused_and_no_image_is_removed() {
+    let scratch = Scratch::new();
+    let store = store_of(scratch.path(), &["app:1"]);
+    let image = find(&store, "app:1").unwrap();
+    store.lease(&image.id, "uid-1", "default/web").unwrap();
+    let leases = scratch.path().join("run/nodlet/leases");
+    let (aside, other) = (scratch.path().join("aside"), scratch.path().join("other"));
+    fs::rename(&leases, &aside).unwrap();
+    fs::create_dir(&other).unwrap();
+    let fifo = || nix::unistd::mkfifo(&leases, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let kinds: [&dyn Fn(); 3] = [&fifo, &|| fs::write(&leases, "").unwrap(), &|| {
+        std::os::unix::fs::symlink(&other, &leases).unwrap();
+    }];
+    for put in kinds {
+        put();
+        let expected = format!(
+            "use {}: it is not a directory: restart the agent, which makes it anew with the images of running pods",
+            leases.display()
+        );
+        let chain = |error: &dyn std::error::Error| {
+            let causes = std::iter::successors(Some(error), |error| error.source());
+            causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+        };
+        let error = store.lease(&image.id, "uid-2", "default/db").map_err(|error| chain(&error));
+        assert_eq!(error, Err(expected.clone()));
+        // A pod is removed nevertheless.
+        store.release("uid-2").unwrap();
+        let error = store.remove("app:1").map_err(|error| chain(&error));
+        assert_eq!(error, Err(expected));
+        assert!(find(&store, "app:1").is_some() && fs::read_dir(&other).unwrap().count() == 0);
+        fs::remove_file(&leases).unwrap();
+    }
+    fs::rename(&aside, &leases).unwrap();
+    assert!(matches!(store.remove("app:1"), Err(RemoveError::InUse { .. })));
+}
+
+#[test]
 fn lost_or_damaged_files_of_the_store_are_reported_and_loaded_again() {
     let scratch = Scratch::new();
     let store = store_of(scratch.path(), &["app:1", "tool:1"]);

@@ -18,6 +18,7 @@ use nodlet_host::volume;
 use nodlet_kube::manifest;
 use nodlet_registry::Wanted;
 use nodlet_registry::held_updates::Waits;
+use nodlet_rootfs::Reference;
 use nodlet_supervisor::client::{self, SupervisorError};
 
 use super::cleanup::{self};
@@ -147,6 +148,28 @@ fn paths_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
+/// Leases the images of a pod's runs and volumes again: the leases of the last agent may be lost.
+async fn lease_images(shell: &Shell, wanted: &Wanted, sandbox: &Sandbox) {
+    let volumes = wanted.pod.spec.image_volumes().map(|(_, name, _)| name.to_owned());
+    let mut names: Vec<String> = volumes.collect();
+    names.extend(sandbox.runs.borrow().values().map(|run| run.image.image_id.clone()));
+    let (images, uid) = (shell.stores.images.clone(), wanted.pod.uid.0.to_string());
+    let pod = format!("{}/{}", wanted.pod.namespace, wanted.pod.name);
+    let leased = shell.stores.storage.run(move || {
+        for name in names {
+            let Ok(reference) = Reference::parse(&name) else { continue };
+            let found = images.find(&reference);
+            // An image that is not there is no longer of use to anybody.
+            if let Err(error) =
+                found.and_then(|image| image.map_or(Ok(()), |image| images.lease(&image.id, &uid, &pod)))
+            {
+                log::error!("failed to lease {name} to {pod}: {}", nodlet_host::error::chain(&error));
+            }
+        }
+    });
+    leased.await;
+}
+
 async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<FoundPod, LookError> {
     let unreadable = |error: &dyn std::fmt::Display| LookError::Unreadable(format!("pod.json: {error}"));
     let file = directory.join("pod.json");
@@ -220,6 +243,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         let mut made = Sandbox::new(supervisor, cgroup, file.ip, volumes);
         attempts = adopt_runs(&shell.paths, &wanted, &made, known.runs);
         made.layers = layers;
+        lease_images(shell, &wanted, &made).await;
         sandbox = Some(made);
     }
     if ready.is_none() {
