@@ -17,8 +17,6 @@ mod client;
 mod failure;
 mod help;
 mod init;
-#[cfg(target_env = "musl")]
-mod musl;
 mod pidfd;
 mod system;
 mod verb;

@@ -12,9 +12,9 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-use nodlet_base64 as base64;
 use nodlet_host::paths::Paths;
 use nodlet_host::reserve::{Left, Reserve};
+use nodlet_kube::base64;
 use nodlet_kube::manifest::{check_label, is_node_name, node_name_of};
 use nodlet_rootfs::own_file;
 use nodlet_runtime::durable::{self, NoFault};

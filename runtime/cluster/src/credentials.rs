@@ -1,6 +1,6 @@
 //! The credentials of a joined board, in one owner-only file, and the texts that `nodlet join` prints. Pure.
 
-use nodlet_base64 as base64;
+use nodlet_kube::base64;
 use nodlet_wire::tls::der::Certificate;
 use nodlet_wire::tls::{ClientKey, TlsError, Trust};
 use serde_json::{Value, json};

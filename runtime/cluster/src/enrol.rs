@@ -4,8 +4,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use nodlet_base64 as base64;
 use nodlet_core::time::Timestamp;
+use nodlet_kube::base64;
 use nodlet_wire::tls::der::Certificate;
 use nodlet_wire::tls::{ClientKey, Trust};
 use serde_json::{Value, json};

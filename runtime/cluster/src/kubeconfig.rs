@@ -1,7 +1,7 @@
 //! A bootstrap kubeconfig (the kubelet's `--bootstrap-kubeconfig`): the API server, the certificates of its CA, and the
 //! token with which a board enrols by itself. Pure.
 
-use nodlet_base64 as base64;
+use nodlet_kube::base64;
 use serde_json::Value;
 
 use crate::credentials::Server;

@@ -1,6 +1,6 @@
 //! PEM (RFC 7468), as Kubernetes carries certificates and requests for certificates.
 
-use nodlet_base64 as base64;
+use nodlet_kube::base64;
 
 /// The label of a certificate.
 pub const CERTIFICATE: &str = "CERTIFICATE";

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use nodlet_base64 as base64;
+use nodlet_kube::base64;
 use nodlet_wire::tls::ClientKey;
 use nodlet_wire::tls::der::Certificate;
 use serde_json::{Value, json};

@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value as Json};
 
+use crate::base64;
 use crate::schema::{self, Field as SchemaField, Shape, Type, Value};
-use nodlet_base64 as base64;
 use nodlet_core::time::Timestamp;
 
 /// Prefix of an encoded object (`protobuf.serializer`), after which a `runtime.Unknown` follows.

@@ -126,8 +126,7 @@ impl Registry {
                 let Manifest { pod, mut object, warnings } = manifest;
                 if applied == Applied::Created {
                     object["metadata"]["generation"] = 1.into();
-                    object["status"] =
-                        json!({"phase": "Pending", "qosClass": format!("{:?}", pod.spec.qos_class())});
+                    object["status"] = json!({"phase": "Pending", "qosClass": pod.spec.qos_class().as_str()});
                 }
                 Ok(Decision::Reply(Accepted { object, applied, warnings }, Some(pod)))
             }
@@ -292,8 +291,8 @@ impl Registry {
         manifest.warnings.extend(refusal(&manifest.pod).filter(|why| before.as_ref() != Some(why)));
         let compared = if resizes {
             let class = desired.pod.spec.qos_class();
-            let left = (class != manifest.pod.spec.qos_class()).then(|| format!("{class:?}"));
-            update::resize(&old, &manifest.object, left.as_deref())
+            let left = (class != manifest.pod.spec.qos_class()).then(|| class.as_str());
+            update::resize(&old, &manifest.object, left)
         } else {
             update::compare(&old, &manifest.object)
         };

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use data_encoding::BASE64;
 use sha1::{Digest, Sha1};
 
 /// The subprotocols of kubectl and nodlet, in order of preference. Each binary message begins with the number of its
@@ -233,7 +234,7 @@ pub fn accept_key(key: &str) -> String {
     let mut hash = Sha1::new();
     hash.update(key.as_bytes());
     hash.update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
-    nodlet_base64::encode(&hash.finalize())
+    BASE64.encode(&hash.finalize())
 }
 
 #[cfg(test)]

@@ -9,14 +9,16 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use netlink_packet_core::{
-    DecodeError, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST,
-    NetlinkBuffer, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkBuffer,
+    NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
     InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
-use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
@@ -55,6 +57,9 @@ const TCA_BPF_FLAG_ACT_DIRECT: u32 = 1;
 const ETH_P_ALL: u16 = 3;
 
 const AF_BRIDGE: u8 = 7;
+
+/// `NLMSG_HDRLEN`: the bytes of the header of netlink.
+const HEADER_BYTES: usize = 16;
 
 mod addresses;
 mod borrowed;
@@ -153,7 +158,10 @@ impl Netlink {
         link.header.index = index;
         link.header.flags = LinkFlags::Up;
         link.header.change_mask = LinkFlags::Up;
-        link.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Other(IFLA_INFO_SLAVE_DATA, flags)]));
+        link.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Other(DefaultNla::new(
+            IFLA_INFO_SLAVE_DATA,
+            flags,
+        ))]));
         link.attributes.push(ipv4_configuration(values));
         // Only this one of the two requests that change a link evaluates the flags of a port.
         self.change(RouteNetlinkMessage::NewLink(link), 0)
@@ -178,7 +186,7 @@ impl Netlink {
         entry.header.family = AddressFamily::Inet;
         entry.header.ifindex = index;
         entry.header.state = NeighbourState::Permanent;
-        entry.attributes.push(NeighbourAttribute::Destination(address));
+        entry.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(address)));
         entry.attributes.push(NeighbourAttribute::LinkLayerAddress(hardware.to_vec()));
         self.change(RouteNetlinkMessage::NewNeighbour(entry), NLM_F_CREATE | NLM_F_REPLACE)
     }
@@ -334,7 +342,7 @@ impl Netlink {
     /// Sends a request with `body` as its header and attributes, and waits for the acknowledgement.
     fn change_with(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
-        let length = u32::try_from(16 + body.len()).unwrap_or(u32::MAX);
+        let length = u32::try_from(HEADER_BYTES + body.len()).unwrap_or(u32::MAX);
         let mut bytes = length.to_ne_bytes().to_vec();
         bytes.extend(kind.to_ne_bytes());
         bytes.extend((NLM_F_REQUEST | NLM_F_ACK | flags).to_ne_bytes());
@@ -342,21 +350,25 @@ impl Netlink {
         bytes.extend(0u32.to_ne_bytes());
         bytes.extend(body);
         self.socket.send(&bytes, 0)?;
-        self.receive(|_| ())
+        self.receive(|_, _| ())
     }
 
     /// Sends a request that changes something, and waits for the acknowledgement.
     fn change(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         self.send(message, flags | NLM_F_ACK)?;
-        self.receive(|_| ())
+        self.receive(|_, _| ())
     }
 
     /// Sends a request for a list. It does not set NLM_F_ACK, since the acknowledgement would be read as the
-    /// answer to the next request.
+    /// answer to the next request. An answer that cannot be parsed is skipped.
     fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.send(message, NLM_F_DUMP)?;
         let mut found = Vec::new();
-        self.receive(|answer| found.push(answer))?;
+        self.receive(|kind, body| {
+            let mut header = NetlinkHeader::default();
+            header.message_type = kind;
+            found.extend(RouteNetlinkMessage::deserialize(&header, body));
+        })?;
         Ok(found)
     }
 
@@ -372,8 +384,9 @@ impl Netlink {
         Ok(())
     }
 
-    /// Reads the answers to the latest request, up to its acknowledgement or the end of its list.
-    fn receive(&mut self, mut each: impl FnMut(RouteNetlinkMessage)) -> io::Result<()> {
+    /// Reads the answers to the latest request, up to its acknowledgement or the end of its list: for each of them its
+    /// type, and its bytes after the header of netlink.
+    fn receive(&mut self, mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
         loop {
             let (bytes, _) = self.socket.recv_from_full()?;
             if read_answers(&bytes, self.sequence, &mut each)? {
@@ -383,33 +396,28 @@ impl Netlink {
     }
 }
 
-/// Reads the answers to one request from one message of the kernel. Returns whether they are complete. A link
-/// or address that cannot be parsed is skipped.
-fn read_answers(bytes: &[u8], sequence: u32, each: &mut impl FnMut(RouteNetlinkMessage)) -> io::Result<bool> {
-    /// `NLMSG_MIN_TYPE`: lower types belong to netlink itself, such as acknowledgements.
-    const FIRST_OF_RTNETLINK: u16 = 0x10;
-    let invalid = |error: DecodeError| io::Error::new(io::ErrorKind::InvalidData, error);
+/// Reads the answers to one request from one message of the kernel. Returns whether they are complete.
+fn read_answers(bytes: &[u8], sequence: u32, each: &mut impl FnMut(u16, &[u8])) -> io::Result<bool> {
+    // From linux/netlink.h. Other types below the first one of rtnetlink have no content.
+    const NLMSG_ERROR: u16 = 2;
+    const NLMSG_DONE: u16 = 3;
+    const NLMSG_MIN_TYPE: u16 = 0x10;
     let mut rest = bytes;
     while !rest.is_empty() {
-        let header = NetlinkBuffer::new_checked(rest).map_err(invalid)?;
+        let header = NetlinkBuffer::new_checked(rest)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         let (length, kind) = (header.length() as usize, header.message_type());
-        let packet = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&rest[..length]);
+        let body = rest.get(HEADER_BYTES..length).unwrap_or_default();
+        let is_answer = header.sequence_number() == sequence;
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        let packet = match packet {
-            Ok(packet) => packet,
-            Err(_) if kind >= FIRST_OF_RTNETLINK => continue,
-            Err(error) => return Err(invalid(error)),
-        };
-        if packet.header.sequence_number != sequence {
-            continue;
-        }
-        match packet.payload {
-            NetlinkPayload::Error(error) => match error.code {
-                Some(code) => return Err(io::Error::from_raw_os_error(code.get().abs())),
-                None => return Ok(true),
-            },
-            NetlinkPayload::Done(_) => return Ok(true),
-            NetlinkPayload::InnerMessage(message) => each(message),
+        match kind {
+            _ if !is_answer => {}
+            NLMSG_ERROR => {
+                let code = body.first_chunk().map_or(-libc::EIO, |code| i32::from_ne_bytes(*code));
+                return if code == 0 { Ok(true) } else { Err(io::Error::from_raw_os_error(code.abs())) };
+            }
+            NLMSG_DONE => return Ok(true),
+            NLMSG_MIN_TYPE.. => each(kind, body),
             _ => {}
         }
     }
@@ -420,7 +428,8 @@ fn read_answers(bytes: &[u8], sequence: u32, each: &mut impl FnMut(RouteNetlinkM
 fn ipv4_configuration(values: &[(u16, u32)]) -> LinkAttribute {
     let values: Vec<u8> =
         values.iter().flat_map(|(kind, value)| attribute(*kind, &value.to_ne_bytes())).collect();
-    LinkAttribute::Other(IFLA_AF_SPEC, attribute(AF_INET, &attribute(IFLA_INET_CONF, &values)))
+    let values = attribute(AF_INET, &attribute(IFLA_INET_CONF, &values));
+    LinkAttribute::Other(DefaultNla::new(IFLA_AF_SPEC, values))
 }
 
 /// The bytes of an rtnetlink attribute, padded to a multiple of four.
@@ -481,7 +490,8 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_cannot_be_understood_hides_no_other() {
+    fn the_answers_to_a_request_are_read_up_to_its_end() {
+        const NLMSG_ERROR: u16 = 2;
         const NLMSG_DONE: u16 = 3;
         const RTM_NEWLINK: u16 = 16;
         let message = |kind: u16, body: &[u8]| {
@@ -495,24 +505,18 @@ mod tests {
             bytes.resize(bytes.len().next_multiple_of(4), 0);
             bytes
         };
-        let link = |index: i32, attributes: &[u8]| {
-            let mut body = vec![0; 4];
-            body.extend(index.to_ne_bytes());
-            body.extend([0; 8]);
-            body.extend(attributes);
-            message(RTM_NEWLINK, &body)
-        };
-        // An attribute that is longer than its message.
-        let wrong = link(2, &[200, 0, 4, 0, 1, 0, 0, 0]);
-        let bytes = [link(1, &[]), wrong, link(3, &[]), message(NLMSG_DONE, &[0; 4])].concat();
+        let done = message(NLMSG_DONE, &[0; 4]);
+        let bytes = [message(RTM_NEWLINK, &[1]), message(RTM_NEWLINK, &[2; 5]), done.clone()].concat();
         let mut seen = Vec::new();
-        let mut each = |message: RouteNetlinkMessage| {
-            if let RouteNetlinkMessage::NewLink(link) = message {
-                seen.push(link.header.index);
-            }
-        };
-        assert!(read_answers(&bytes, 7, &mut each).unwrap());
-        assert_eq!(seen, [1, 3]);
-        assert!(read_answers(&[1, 2, 3], 7, &mut |_| {}).is_err());
+        assert!(read_answers(&bytes, 7, &mut |kind, body| seen.push((kind, body.to_vec()))).unwrap());
+        assert_eq!(seen, [(RTM_NEWLINK, vec![1]), (RTM_NEWLINK, vec![2; 5])]);
+        assert!(!read_answers(&message(RTM_NEWLINK, &[]), 7, &mut |_, _| {}).unwrap(), "a part of a list");
+        assert!(!read_answers(&done, 8, &mut |_, _| {}).unwrap(), "the end of another list");
+        let refused = |code: i32| message(NLMSG_ERROR, &code.to_ne_bytes());
+        assert!(read_answers(&refused(0), 7, &mut |_, _| {}).unwrap());
+        let error = read_answers(&refused(-libc::ENODEV), 7, &mut |_, _| {}).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
+        assert!(read_answers(&message(NLMSG_ERROR, &[]), 7, &mut |_, _| {}).is_err());
+        assert!(read_answers(&[1, 2, 3], 7, &mut |_, _| {}).is_err());
     }
 }

@@ -10,11 +10,11 @@ use serde_json::{Map, Value};
 use super::definition::{self, Definition};
 use super::describe::Tabs;
 use super::describe::text::{annotations, labels, of};
+use crate::base64;
 use crate::kind::Kind;
 use crate::object::error::ManifestError;
 use crate::object::field::{Errors, FieldError, Path};
 use crate::object::rules;
-use nodlet_base64 as base64;
 use nodlet_core::sorted::SortedMap;
 
 /// Maximum size of all values of one object in bytes (`MaxSecretSize`).

@@ -12,12 +12,12 @@ use super::describe::Tabs;
 use super::describe::text::of;
 use super::generic;
 use super::strategy::{Column, Describe, Strategy};
+use crate::base64;
 use crate::kind::Kind;
 use crate::object::error::{ManifestCause, ManifestError};
 use crate::object::field::{Errors, FieldError, FieldErrorKind, Path};
 use crate::object::json;
 use crate::object::walk::Validation;
-use nodlet_base64 as base64;
 use nodlet_core::time::Timestamp;
 
 pub(super) static STRATEGY: Strategy = Strategy {

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::io;
 
-use nodlet_base64 as base64;
+use data_encoding::BASE64;
 use rustls::crypto::cipher::NONCE_LEN;
 use zeroize::Zeroizing;
 
@@ -70,7 +70,7 @@ impl Keys {
             let wrong = || format!("line {}: must be a name, a space, and 32 bytes in base64", number + 1);
             let (name, key) = line.split_once(' ').ok_or_else(wrong)?;
             let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-            let key = Zeroizing::new(base64::decode(key.trim().as_bytes()).unwrap_or_default());
+            let key = Zeroizing::new(BASE64.decode(key.trim().as_bytes()).unwrap_or_default());
             if name.len() > 63 || !name.bytes().all(is_name) || key.len() != KEY_BYTES {
                 return Err(wrong());
             }
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     fn line(name: &str, byte: u8) -> String {
-        format!("{name} {}\n", base64::encode(&[byte; KEY_BYTES]))
+        format!("{name} {}\n", BASE64.encode(&[byte; KEY_BYTES]))
     }
 
     fn keys(text: &str) -> Keys {
@@ -192,13 +192,13 @@ mod tests {
 
     #[test]
     fn a_wrong_key_file_is_named_by_its_line_and_shows_no_key() {
-        let short = base64::encode(&[7; 16]);
+        let short = BASE64.encode(&[7; 16]);
         for (text, expected) in [
             (String::new(), "it has no key"),
             ("# only a comment\n".to_owned(), "it has no key"),
             (format!("{}one {short}", line("two", 1)), "line 2: must be a name, a space, and 32 bytes"),
             (line("o:e", 1), "line 1: must be a name, a space, and 32 bytes"),
-            (base64::encode(&[7; 32]), "line 1: must be a name, a space, and 32 bytes"),
+            (BASE64.encode(&[7; 32]), "line 1: must be a name, a space, and 32 bytes"),
             (line("one", 1) + &line("one", 2), "line 2: the name \"one\" occurs twice"),
             ((0..9).map(|number| line(&format!("k{number}"), 1)).collect(), "more than 8 keys"),
         ] {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nodlet_base64 as base64;
+use nodlet_kube::base64;
 use nodlet_rootfs::own_file;
 use serde_json::Value;
 

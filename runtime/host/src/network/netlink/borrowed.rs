@@ -3,16 +3,19 @@
 
 use std::io;
 
-use netlink_packet_core::NLM_F_ACK;
+use netlink_packet_core::{DefaultNla, NLM_F_ACK};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 
 use super::{Netlink, attribute};
 
 // From linux/if_link.h, linux/rtnetlink.h and linux/if.h.
-const IFLA_MTU: u16 = 4;
+const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
 const IFLA_TXQLEN: u16 = 13;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
 const IFLA_GROUP: u16 = 27;
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_FD: u16 = 1;
@@ -21,6 +24,7 @@ const IFLA_XDP_FLAGS: u16 = 3;
 const IFLA_PROP_LIST: u16 = 52;
 const IFLA_ALT_IFNAME: u16 = 53;
 const NLA_F_NESTED: u16 = 0x8000;
+const RTM_NEWLINK: u16 = 16;
 const RTM_NEWLINKPROP: u16 = 108;
 const RTM_DELLINKPROP: u16 = 109;
 /// IFF_DEBUG, IFF_NOARP, IFF_PROMISC, IFF_ALLMULTI and IFF_MULTICAST: the flags that a container can set.
@@ -58,11 +62,10 @@ impl LinkSettings {
             self.kind, self.mtu, self.flags, self.group, self.queue_length
         );
         for (_, value) in attributes(&self.alternative_names) {
-            let name = String::from_utf8_lossy(value);
-            let name = name.trim_end_matches('\0');
+            let name = text(value);
             if !name.is_empty() && !name.contains(char::is_whitespace) {
                 line += " ";
-                line += name;
+                line += &name;
             }
         }
         line
@@ -113,6 +116,11 @@ fn number(value: &[u8]) -> u32 {
     <[u8; 4]>::try_from(value).map_or(0, u32::from_ne_bytes)
 }
 
+/// The text of an attribute, without the null byte at its end.
+fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value).trim_end_matches('\0').to_owned()
+}
+
 fn about(index: u32) -> LinkMessage {
     let mut link = LinkMessage::default();
     link.header.index = index;
@@ -121,33 +129,31 @@ fn about(index: u32) -> LinkMessage {
 
 impl Netlink {
     /// The settings of the link with `index`.
+    ///
+    /// Attributes are read one by one, and no other one can hide these: a container may have chosen names that are no
+    /// UTF-8, with which a `LinkMessage` cannot be parsed.
     pub fn settings(&mut self, index: u32) -> io::Result<LinkSettings> {
         self.send(RouteNetlinkMessage::GetLink(about(index)), NLM_F_ACK)?;
         let mut found = LinkSettings::default();
-        self.receive(|answer| {
-            let RouteNetlinkMessage::NewLink(link) = answer else { return };
-            found.flags = link.header.flags.bits() & FLAGS;
-            for attribute in link.attributes {
-                match attribute {
-                    LinkAttribute::IfName(name) => found.name = name,
-                    LinkAttribute::Address(address) => found.hardware = address,
-                    LinkAttribute::Other(IFLA_MTU, value) => found.mtu = number(&value),
-                    LinkAttribute::Other(IFLA_GROUP, value) => found.group = number(&value),
-                    LinkAttribute::Other(IFLA_TXQLEN, value) => found.queue_length = number(&value),
-                    LinkAttribute::Other(IFLA_PROP_LIST, list) => found.alternative_names = list,
-                    LinkAttribute::Other(IFLA_XDP, value) => {
-                        found.has_xdp = attributes(&value)
+        self.receive(|kind, body| {
+            // A `struct ifinfomsg`: family, type, index, flags and their mask.
+            let (RTM_NEWLINK, Some((header, list))) = (kind, body.split_at_checked(16)) else { return };
+            found.flags = number(&header[8..12]) & FLAGS;
+            for (kind, value) in attributes(list) {
+                match kind {
+                    IFLA_ADDRESS => found.hardware = value.to_owned(),
+                    IFLA_IFNAME => found.name = text(value),
+                    IFLA_MTU => found.mtu = number(value),
+                    IFLA_GROUP => found.group = number(value),
+                    IFLA_TXQLEN => found.queue_length = number(value),
+                    IFLA_PROP_LIST => found.alternative_names = value.to_owned(),
+                    IFLA_XDP => {
+                        found.has_xdp = attributes(value)
                             .any(|(kind, value)| kind == IFLA_XDP_ATTACHED && value.first() != Some(&0));
                     }
-                    LinkAttribute::LinkInfo(infos) => {
-                        for info in infos {
-                            match info {
-                                LinkInfo::Kind(InfoKind::Bridge) => found.kind = "bridge".to_owned(),
-                                LinkInfo::Kind(InfoKind::Veth) => found.kind = "veth".to_owned(),
-                                LinkInfo::Kind(InfoKind::Other(name)) => found.kind = name,
-                                _ => {}
-                            }
-                        }
+                    IFLA_LINKINFO => {
+                        let name = attributes(value).find(|(kind, _)| *kind == IFLA_INFO_KIND);
+                        found.kind = name.map_or_else(String::new, |(_, name)| text(name));
                     }
                     _ => {}
                 }
@@ -181,7 +187,7 @@ impl Netlink {
                 let program = attribute(IFLA_XDP_FD, &(-1_i32).to_ne_bytes());
                 let value = [program, attribute(IFLA_XDP_FLAGS, &mode.to_ne_bytes())].concat();
                 let mut link = about(index);
-                link.attributes.push(LinkAttribute::Other(IFLA_XDP | NLA_F_NESTED, value));
+                link.attributes.push(LinkAttribute::Other(DefaultNla::new(IFLA_XDP | NLA_F_NESTED, value)));
                 let _ = self.change(RouteNetlinkMessage::SetLink(link), 0);
             }
         }
@@ -210,7 +216,8 @@ impl Netlink {
         ] {
             if found != before {
                 let mut link = about(index);
-                link.attributes.push(LinkAttribute::Other(kind, before.to_ne_bytes().to_vec()));
+                link.attributes
+                    .push(LinkAttribute::Other(DefaultNla::new(kind, before.to_ne_bytes().to_vec())));
                 let _ = self.change(RouteNetlinkMessage::SetLink(link), 0);
             }
         }
@@ -277,15 +284,19 @@ mod tests {
             assert_eq!(before, own);
 
             netlink.set_hardware_address(index, [2, 0, 0, 0, 0, 7]).unwrap();
-            for name in ["eth0", "another", &"x".repeat(120)] {
-                let theirs = LinkSettings { alternative_names: alternative_name(name), ..own.clone() };
+            let no_text = attribute(IFLA_ALT_IFNAME, b"\xff\xfe\0");
+            for name in
+                ["eth0", "another", &"x".repeat(120)].map(alternative_name).into_iter().chain([no_text])
+            {
+                let theirs = LinkSettings { alternative_names: name, ..own.clone() };
                 assert!(netlink.add_alternative_names("can0", &theirs));
             }
             let mut link = about(index);
             link.header.flags = LinkFlags::from_bits_retain(0x381);
             link.header.change_mask = LinkFlags::from_bits_retain(0x381);
             for (kind, value) in [(IFLA_MTU, 1000_u32), (IFLA_GROUP, 7), (IFLA_TXQLEN, 5)] {
-                link.attributes.push(LinkAttribute::Other(kind, value.to_ne_bytes().to_vec()));
+                link.attributes
+                    .push(LinkAttribute::Other(DefaultNla::new(kind, value.to_ne_bytes().to_vec())));
             }
             netlink.change(RouteNetlinkMessage::SetLink(link), 0).unwrap();
             let code = [(crate::bpf::MOVE, 2), (crate::bpf::EXIT, 0)];
@@ -294,7 +305,7 @@ mod tests {
             let fd = std::os::fd::AsRawFd::as_raw_fd(&program);
             let mut link = about(index);
             let value = attribute(IFLA_XDP_FD, &fd.to_ne_bytes());
-            link.attributes.push(LinkAttribute::Other(IFLA_XDP | NLA_F_NESTED, value));
+            link.attributes.push(LinkAttribute::Other(DefaultNla::new(IFLA_XDP | NLA_F_NESTED, value)));
             netlink.change(RouteNetlinkMessage::SetLink(link), 0).unwrap();
             let changed = netlink.settings(index).unwrap();
             assert!(changed.has_xdp && changed.mtu == 1000 && changed.flags != before.flags);

@@ -152,7 +152,7 @@ impl Go {
 
     /// The value of the first document, or the error.
     fn read(&mut self, text: &str) -> Result<Value, String> {
-        let line = format!("{}\n", nodlet_base64::encode(text.as_bytes()));
+        let line = format!("{}\n", crate::base64::encode(text.as_bytes()));
         self.lines.write_all(line.as_bytes()).unwrap();
         let mut answer = String::new();
         self.answers.read_line(&mut answer).unwrap();

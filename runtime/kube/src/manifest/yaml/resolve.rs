@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::{Number, Value};
 
-use nodlet_base64 as base64;
+use crate::base64;
 
 /// The value of a scalar. `tag` is the name of a core tag, such as `str`.
 pub(super) fn scalar(text: Cow<'_, str>, plain: bool, tag: Option<&str>) -> Result<Value, String> {

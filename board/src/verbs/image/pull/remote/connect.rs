@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 
-use nodlet_base64 as base64;
+use nodlet_kube::base64;
 use nodlet_rootfs::own_file;
 use nodlet_wire::http::{Connection, HttpError, Stream};
 use nodlet_wire::tls::{Client, TlsError, Trust};

@@ -6,8 +6,8 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpStream};
 use std::time::Instant;
 
-use nodlet_base64 as base64;
 use nodlet_cluster::network::{contains, parse_range};
+use nodlet_kube::base64;
 
 use super::{CONNECT_WITHIN, RemoteError};
 
