@@ -2,6 +2,7 @@
 //! containers. It prints each step, stops at the first that fails, and never skips what this machine cannot
 //! do. Of the slowest suites with containers, and of the longest steps with boards, it runs a part, chosen by
 //! the commit; all of them if the step is named. With `--install` it first installs what the tests need and this machine lacks.
+//! The tests run nodlet as boards get it (`cross.rs`); with `--debug`, an unoptimised binary that is built in less time.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -10,7 +11,7 @@ use std::time::Instant;
 use crate::commit::CLUSTER_PARTS;
 use crate::task::{Failure, Outcome, line_of, project, run as run_command, usage};
 use crate::toolchain::{self, Part, cargo};
-use crate::{boards, commit, conformance, gates, go, guest, images, programs, setup};
+use crate::{boards, commit, conformance, cross, gates, go, guest, images, programs, setup};
 
 /// A step: its name, its description, and its function.
 type Step = (&'static str, &'static str, fn() -> Outcome);
@@ -33,14 +34,19 @@ const STEPS: &[Step] = &[
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let (options, arguments): (Vec<&String>, Vec<&String>) =
-        arguments.iter().partition(|argument| *argument == "--install");
+        arguments.iter().partition(|argument| argument.starts_with('-'));
+    if let Some(unknown) = options.iter().find(|option| !["--install", "--debug"].contains(&option.as_str()))
+    {
+        return Err(Failure(format!("unknown option {unknown:?}; {}", usage("check"))));
+    }
+    let has = |wanted: &str| options.iter().any(|option| *option == wanted);
     for wanted in &arguments {
         if !STEPS.iter().any(|(name, _, _)| name == wanted) {
             return Err(Failure(format!("unknown step {wanted:?}; {}", usage("check"))));
         }
     }
     let chosen = |name: &str| arguments.is_empty() || arguments.iter().any(|wanted| *wanted == name);
-    if !options.is_empty() {
+    if has("--install") {
         setup::run(&[])?;
     }
     // Checked first, so that a missing tool or a full disk is not reported only after ten minutes.
@@ -49,6 +55,9 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     }
     toolchain::complete(&[Part::Rustfmt, Part::Clippy])?;
     toolchain::host()?;
+    if has("--debug") {
+        cross::provide_debug()?;
+    }
     if chosen("containers") || chosen("conformance") {
         setup::require()?;
     }
@@ -249,7 +258,7 @@ fn containers_of(options: &[String]) -> Outcome {
         programs::provide("docker-registry", "docker-registry")?;
     }
     images::build()?;
-    run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
+    cross::provide()?;
     run_command(cargo()?.args(["build", "--package", "nodlet-runtime", "--example", "replay"]))?;
     // All tests run, even if one fails: readers of CI's output cannot try again.
     run_command(
@@ -267,7 +276,11 @@ mod tests {
     #[test]
     fn the_usage_names_every_step_in_its_order() {
         let steps: Vec<String> = STEPS.iter().map(|(name, ..)| format!("[{name}]")).collect();
-        assert!(usage("check").ends_with(&format!("[--install] {}", steps.join(" "))), "{}", usage("check"));
+        assert!(
+            usage("check").ends_with(&format!("[--install] [--debug] {}", steps.join(" "))),
+            "{}",
+            usage("check")
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ use nodlet_tests::{ClusterNode, ControlPlane};
 
 use crate::task::{Failure, Outcome, line_of, misused, project, run as run_command, work};
 use crate::toolchain::cargo;
-use crate::{go, setup};
+use crate::{cross, go, setup};
 
 mod allowed;
 mod images;
@@ -106,7 +106,7 @@ fn shard(text: &str) -> Option<Shard> {
 fn perform(options: &Options) -> Outcome {
     setup::require()?;
     let allowed = Allowed::read(&project().join("tests/conformance/allowed-failures"))?;
-    run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
+    cross::provide()?;
     run_command(cargo()?.args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
     let suite = Suite::build()?;
     let all = suite.list()?;

@@ -7,21 +7,49 @@
 //! (`docs/decisions/0004-cross-builds.md`).
 
 use std::fs;
-use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::elf;
 use crate::musl::{self, Musl};
-use crate::patched;
 use crate::targets::{self, TARGETS, Target};
 use crate::task::{Failure, Outcome, line_of, misused, plain_cargo, project, run as run_command, target_dir};
 use crate::toolchain::{self, Part, cargo};
-use crate::{elf, linker_script};
 
-/// Flags in addition to those of `.cargo/config.toml` for each target. They apply only to the shipped
-/// program, because programs of `cargo test` must unwind. They make the bytes independent of the source
-/// directory, and shorten the paths in messages.
-fn shipped() -> Result<Vec<String>, Failure> {
+/// The flags that make the shipped program smaller than that of a plain `cargo build --release`, each with its reason. They
+/// change no meaning: the source is the same. They do not apply to programs of `cargo test`, which must unwind.
+const SMALLER: [&str; 5] = [
+    // A panic aborts, and nothing reads the tables.
+    "-Cforce-unwind-tables=no",
+    // Equal functions are kept once. No code compares the addresses of functions.
+    "-Clink-arg=--icf=all",
+    // Equal constants are kept once. No code compares the addresses of equal ones.
+    "-Clink-arg=--ignore-data-address-equality",
+    // Texts that end with another text share its bytes.
+    "-Clink-arg=-O2",
+    // A program runs by its segments: no kernel reads the table of sections.
+    "-Clink-arg=-znosectionheader",
+];
+
+/// Further flags for the processors of most boards and developers, of the same kind.
+fn smaller_on(target: &Target) -> &'static [&'static str] {
+    match target.machine {
+        elf::EM_X86_64 => &[
+            // Sequences of instructions that occur several times become functions, as LLVM does by itself for ARM.
+            "-Cllvm-args=-enable-machine-outliner",
+            // An instruction that addresses the stack by the frame pointer is a byte shorter, and can be outlined.
+            "-Cforce-frame-pointers=yes",
+        ],
+        elf::EM_AARCH64 => &[
+            // Functions that save the same registers share the instructions for it.
+            "-Cllvm-args=-homogeneous-prolog-epilog",
+        ],
+        _ => &[],
+    }
+}
+
+/// The flags that make the bytes independent of the source directory, and shorten the paths in messages.
+fn remapped() -> Result<Vec<String>, Failure> {
     let crates = match (std::env::var_os("CARGO_HOME"), std::env::var_os("HOME")) {
         (Some(home), _) => PathBuf::from(home),
         (None, Some(home)) => Path::new(&home).join(".cargo"),
@@ -32,23 +60,8 @@ fn shipped() -> Result<Vec<String>, Failure> {
         (toolchain::rustlib()?.join("src/rust"), "/rust"),
         (project().to_owned(), "/nodlet"),
     ];
-    let remapped = from_to.iter().map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
-    let flags = ["-Cforce-unwind-tables=no", "-Csymbol-mangling-version=v0", "-Zfmt-debug=shallow"];
-    Ok(flags.into_iter().map(str::to_owned).chain(remapped).collect())
+    Ok(from_to.iter().map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display())).collect())
 }
-
-/// Options of LLVM for the shipped program, which has them when all crates are compiled as one:
-///
-/// - On aarch64, functions that save the same registers share the instructions that save and restore them.
-/// - The outliner looks again for sequences that calls of outlined functions are part of.
-const SMALLER: [&str; 2] = ["-homogeneous-prolog-epilog", "-machine-outliner-reruns=1"];
-
-/// LLVM has the outliner for x86-64, and does not use it by itself, as on aarch64.
-const OUTLINER: &str = "-enable-machine-outliner";
-
-/// On x86-64, an instruction that addresses the stack by the frame pointer is a byte shorter than by the stack
-/// pointer, and only such instructions can be outlined.
-const FRAME_POINTERS: &str = "-Cforce-frame-pointers=yes";
 
 /// The argument of cargo that sets additional flags of a target.
 fn with_flags(target: &Target, flags: &[String]) -> String {
@@ -81,61 +94,44 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 
 /// Builds the binary as it is shipped, checks it, and returns its path.
 pub(crate) fn build(target: &Target) -> Result<PathBuf, Failure> {
-    let program = link(target, Folding::On)?;
+    toolchain::complete(&[Part::Source])?;
+    let mut flags = musl::get(target)?.flags();
+    flags.extend(SMALLER.iter().chain(smaller_on(target)).map(|flag| (*flag).to_owned()));
+    flags.extend(remapped()?);
+    // All options precede the command: cargo drops these if the same option follows the command.
+    run_command(
+        plain_cargo_for(target)?
+            .arg(with_flags(target, &flags))
+            .args(["-Zbuild-std=std,panic_abort", "-Zbuild-std-features=optimize_for_size"])
+            .args(["build", "--release", "--locked", "--package", "nodlet"])
+            // A pinned stable compiler supports the unstable options that compile its own standard library.
+            .env("RUSTC_BOOTSTRAP", "1"),
+    )?;
+    let program = build_dir().join(target.triple).join("release/nodlet");
     let bytes = fs::read(&program)?;
     elf::require_static(&bytes, target.machine)?;
     require_small(bytes.len() as u64, target)?;
     put(&program, &place(target).join("nodlet"))
 }
 
-/// Whether the linker keeps one of several functions with the same instructions (`--icf=all`).
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Folding {
-    On,
-    /// For `cargo xtask layout`, which has to know under which of its names a function was called: the linker folds
-    /// functions within each of the layout's sections only.
-    Off,
+/// Builds the binary that a board with this machine's processor gets, and lets all tests run it that this process starts,
+/// unless `$NODLET` names another one.
+pub(crate) fn provide() -> Outcome {
+    if std::env::var_os("NODLET").is_some() {
+        return Ok(());
+    }
+    let program = build(targets::host()?)?;
+    // SAFETY: this program has one thread so far; nobody else reads the environment.
+    unsafe { std::env::set_var("NODLET", program) };
+    Ok(())
 }
 
-/// Links the release binary, and returns its path in cargo's directory.
-pub(crate) fn link(target: &Target, folding: Folding) -> Result<PathBuf, Failure> {
-    toolchain::complete(&[Part::Source])?;
-    let musl = musl::get(target)?;
-    let mut linked = vec![format!("-Clink-arg=-T{}", layout()?.display())];
-    linked.push(format!("-Clink-arg=-Map={}", map_of(target, folding)?.display()));
-    linked.push("-Clink-arg=--no-demangle".into());
-    // Texts that end with another text share its bytes.
-    linked.push("-Clink-arg=-O2".into());
-    // A program runs by its segments: no kernel reads the table of sections.
-    linked.push("-Clink-arg=-znosectionheader".into());
-    linked.extend(SMALLER.map(|option| format!("-Cllvm-args={option}")));
-    if target.machine == elf::EM_X86_64 {
-        linked.push(format!("-Cllvm-args={OUTLINER}"));
-    }
-    if folding == Folding::On {
-        // The second option does the same to constants: no code compares the addresses of equal ones.
-        linked.extend(["-Clink-arg=--icf=all".into(), "-Clink-arg=--ignore-data-address-equality".into()]);
-    }
-    if musl == Musl::Rustup {
-        // The linker finds this before rustup's libunwind.a.
-        linked.push(format!("-Lnative={}", musl::no_unwind(target)?.display()));
-    }
-    let mut flags = shipped()?;
-    if target.machine == elf::EM_X86_64 {
-        flags.push(FRAME_POINTERS.into());
-    }
-    // All options precede the command: cargo drops these if the same option follows the command.
-    run_command(
-        plain_cargo_for(target)?
-            .arg(with_flags(target, &musl.flags()))
-            .arg(with_flags(target, &flags))
-            .args(["-Zbuild-std=std,panic_abort", "-Zbuild-std-features=optimize_for_size"])
-            .args(["rustc", "--release", "--locked", "--package", "nodlet", "--"])
-            .args(linked)
-            // A pinned stable compiler supports the unstable features behind these two options.
-            .env("RUSTC_BOOTSTRAP", "1"),
-    )?;
-    Ok(build_dir().join(target.triple).join("release/nodlet"))
+/// Builds an unoptimised binary, which takes a fraction of the time, and lets the tests run it.
+pub(crate) fn provide_debug() -> Outcome {
+    run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
+    // SAFETY: as in `provide`.
+    unsafe { std::env::set_var("NODLET", toolchain::built("debug", "nodlet")?) };
+    Ok(())
 }
 
 /// Fails if a program is too large for boards of this kind, whatever its budget.
@@ -144,25 +140,6 @@ fn require_small(bytes: u64, target: &Target) -> Outcome {
         return Ok(());
     }
     Err(Failure(format!("the binary for {} has {bytes} bytes, of at most {}", target.triple, target.most)))
-}
-
-/// The linker script for the layout of the code. The file's name changes with its content, because cargo does
-/// not notice changes of it.
-fn layout() -> Result<PathBuf, Failure> {
-    let text = linker_script::script(&linker_script::read()?);
-    let mut hasher = DefaultHasher::new();
-    hasher.write(text.as_bytes());
-    let file = build_dir().join(format!("layout-{:016x}.ld", hasher.finish()));
-    fs::create_dir_all(build_dir())?;
-    fs::write(&file, text).map_err(|error| format!("failed to write {}: {error}", file.display()))?;
-    Ok(file)
-}
-
-/// The linker's map for a target. Each layout has a map of its own, because cargo keeps programs linked with
-/// other layouts, and reuses them without running the linker.
-pub(crate) fn map_of(target: &Target, folding: Folding) -> Result<PathBuf, Failure> {
-    let unfolded = if folding == Folding::Off { ".unfolded" } else { "" };
-    Ok(layout()?.with_extension(format!("{}{unfolded}.map", target.triple)))
 }
 
 /// Builds the test programs, in the test profile and with the precompiled standard library: the demo program,
@@ -246,11 +223,12 @@ fn cargo_for(target: &Target) -> Result<Command, Failure> {
 }
 
 fn plain_cargo_for(target: &Target) -> Result<Command, Failure> {
+    // Writes the configuration with the patched crate.
+    toolchain::host()?;
     let mut command = plain_cargo();
     // These would override .cargo/config.toml.
     command.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
     command.env("CARGO_TARGET_DIR", build_dir()).env("CARGO_BUILD_TARGET", target.triple);
-    patched::apply(target.patched, &mut command)?;
     Ok(command)
 }
 

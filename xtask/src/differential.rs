@@ -3,7 +3,7 @@
 
 use crate::task::{Failure, Outcome, misused, run as run_command};
 use crate::toolchain::cargo;
-use crate::{commit, go};
+use crate::{commit, cross, go};
 
 /// Rounds of creates, and as many of patches, that take a minute.
 const ROUNDS: &str = "3000";
@@ -12,7 +12,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     let (seed, rounds) = options(arguments)?;
     go::KUBECTL.build(None)?;
     go::control_plane(&[])?;
-    run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
+    cross::provide()?;
     eprintln!("NODLET_SEED={seed} NODLET_ROUNDS={rounds}");
     let mut tests = cargo()?;
     tests.args(["test", "--package", "nodlet-tests", "--test", "differential", "--", "--nocapture"]);

@@ -18,7 +18,7 @@ use nodlet_tests::{Calls, Counted, Device, Share, manifest, switches};
 use crate::budgets::{Budgets, MEASURED_ON};
 use crate::task::{Failure, Outcome, misused, run as run_command, target_dir};
 use crate::toolchain::cargo;
-use crate::{cross, layout, setup, targets};
+use crate::{cross, setup, targets};
 
 /// The number of repetitions of a count; see [`least`].
 const ROUNDS: usize = 5;
@@ -54,7 +54,6 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     run_command(cargo()?.args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
     let ours = targets::host()?;
     let mut budgets = Budgets::read()?;
-    let built = binary.is_none();
     let program = match binary {
         // A relative path refers to the directory in which cargo was called.
         Some(path) => fs::canonicalize(path).map_err(|error| format!("failed to find {path}: {error}"))?,
@@ -67,9 +66,6 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     };
     budgets.measured(ours.triple, fs::metadata(&program)?.len())?;
     if ours.triple == MEASURED_ON {
-        if built {
-            budgets.measured("stale-layout", layout::stale(ours)?)?;
-        }
         measure(&mut budgets, &program)?;
     } else {
         println!("memory, system calls and wake-ups have budgets for {MEASURED_ON} alone");

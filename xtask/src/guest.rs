@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nodlet_tests::guest::Choice;
@@ -142,7 +142,7 @@ const SILENCE: Duration = Duration::from_secs(1800);
 const MEMORY_MIB: u32 = 3072;
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let (mut wanted, mut choice, mut is_shipped, mut arguments) = (host()?, None, false, arguments);
+    let (mut wanted, mut choice, mut is_debug, mut arguments) = (host()?, None, false, arguments);
     loop {
         arguments = match arguments {
             [option, triple, rest @ ..] if option == "--target" => {
@@ -162,8 +162,8 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
                 })?);
                 rest
             }
-            [option, rest @ ..] if option == "--shipped" => {
-                is_shipped = true;
+            [option, rest @ ..] if option == "--debug" => {
+                is_debug = true;
                 rest
             }
             [option, ..] if option.starts_with('-') => return Err(misused("guest")),
@@ -171,8 +171,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         };
     }
     let processor = wanted;
-    // Built before the tests: a guest without it is of no use here.
-    let nodlet = if is_shipped { Some(cross::build(targets::get(processor.triple)?)?) } else { None };
+    let nodlet = if is_debug { None } else { Some(shipped(processor)?) };
     let nodlet = nodlet.as_deref();
     let Some((name, words)) = arguments.split_first() else {
         return boot_all(processor, &always(), choice, nodlet);
@@ -201,7 +200,7 @@ pub(crate) fn check() -> Outcome {
     eprintln!("of the guests {}, the commit chooses {}", others.join(", "), chosen.name);
     let mut guests = always();
     guests.push(chosen);
-    boot_all(host()?, &guests, None, None)
+    boot_all(host()?, &guests, None, Some(&shipped(host()?)?))
 }
 
 /// The number of tests of one program with another processor, for which a check has time.
@@ -224,7 +223,8 @@ pub(crate) fn foreign(number: usize) -> Outcome {
     let (guest, number) = (&runs[number % runs.len()], number / runs.len());
     let (triple, name, run) = (processor.triple, guest.name, guest.runs.join(" "));
     eprintln!("$ cargo xtask guest --target {triple} --some {number}/{FOREIGN_TESTS} {name} {run}");
-    boot_all(processor, &[guest], Some(Choice::Some { number, count: FOREIGN_TESTS }), None)
+    let choice = Choice::Some { number, count: FOREIGN_TESTS };
+    boot_all(processor, &[guest], Some(choice), Some(&shipped(processor)?))
 }
 
 /// Runs every guest, with every processor, or a part of each guest's tests. Guests that are not portable only run
@@ -235,13 +235,18 @@ pub(crate) fn whole(part: &str) -> Outcome {
     PROCESSORS.iter().try_for_each(|processor| {
         let native = processor.triple == ours;
         let all: Vec<&Guest<'_>> = GUESTS.iter().filter(|guest| native || guest.is_portable()).collect();
-        boot_all(processor, &all, choice, None)
+        boot_all(processor, &all, choice, Some(&shipped(processor)?))
     })
 }
 
 /// The emulator of guests with this machine's processor, and its Debian package.
 pub(crate) fn emulator() -> Option<(&'static str, &'static str)> {
     host().ok().map(|processor| (processor.qemu, processor.package))
+}
+
+/// The binary that boards with this processor get. Built before the tests: a guest without it is of no use.
+fn shipped(processor: &Processor) -> Result<PathBuf, Failure> {
+    cross::build(targets::get(processor.triple)?)
 }
 
 /// This machine's own processor.

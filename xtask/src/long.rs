@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::task::{Failure, Outcome, run as run_command, target_dir, usage};
 use crate::toolchain::cargo;
-use crate::{boards, commit, earlier, go, guest, mutants, setup};
+use crate::{boards, commit, cross, earlier, go, guest, mutants, setup};
 
 /// How a subject is tested.
 enum Test {
@@ -239,7 +239,7 @@ fn clusters() -> Outcome {
 /// Builds the programs for the tests with real containers.
 fn build() -> Outcome {
     setup::require_root()?;
-    run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
+    cross::provide()?;
     run_command(cargo()?.args(["build", "--package", "nodlet-runtime", "--example", "replay"]))
 }
 

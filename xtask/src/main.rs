@@ -26,9 +26,6 @@ mod guest;
 mod help;
 mod image;
 mod images;
-#[cfg(target_arch = "x86_64")]
-mod layout;
-mod linker_script;
 mod long;
 mod musl;
 mod mutants;
@@ -58,8 +55,6 @@ fn function(name: &str) -> Option<fn(&[String]) -> Outcome> {
         "sizes" => sizes::run,
         "bench" => bench::run,
         "gates" => gates::run,
-        #[cfg(target_arch = "x86_64")]
-        "layout" => layout::run,
         "guest" => guest::run,
         "long" => long::run,
         "demo-image" => demo_image::run,

@@ -55,7 +55,6 @@ const NAME: &str = "musl-dev";
 impl Musl {
     /// The flags that link a program with this library, in addition to those of `.cargo/config.toml`.
     pub(crate) fn flags(&self) -> Vec<String> {
-        // All use the same linker, because the layout's patterns apply to its section names.
         let mut flags = vec!["-Clinker=rust-lld".to_owned()];
         match self {
             Musl::Rustup => flags.push("-Clink-self-contained=yes".to_owned()),

@@ -11,6 +11,7 @@ use nix::sys::statvfs::statvfs;
 
 use crate::guest;
 use crate::task::{Failure, Outcome, project, run as run_command, target_dir};
+use crate::toolchain;
 
 /// The disk that a whole check needs in a fresh clone, in bytes.
 const CHECK_DISK: u64 = 14 << 30;
@@ -38,6 +39,8 @@ const TOOLS: &[(&str, &str)] = &[
 ];
 
 pub(crate) fn run(_: &[String]) -> Outcome {
+    // Writes the configuration of builds in this checkout, with the patched crate.
+    toolchain::host()?;
     let missing = missing();
     if missing.is_empty() {
         return Ok(());

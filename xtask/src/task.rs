@@ -19,7 +19,7 @@ pub(crate) const TASKS: &[Task] = &[
     ("setup", "", "install what the tests need and this machine lacks (Debian, root)"),
     (
         "check",
-        "[--install] [fmt] [clippy] [doc] [unit] [containers] [conformance] [gates] [guest] [boards]",
+        "[--install] [--debug] [fmt] [clippy] [doc] [unit] [containers] [conformance] [gates] [guest] [boards]",
         "run all tests: formatting, lints, unit tests, real containers, virtual machines",
     ),
     (
@@ -53,16 +53,9 @@ pub(crate) const TASKS: &[Task] = &[
         "[--write] [--binary PATH]",
         "check bytes, memory, system calls and wake-ups against xtask/budgets.toml",
     ),
-    // Traces programs by breakpoints of x86-64.
-    #[cfg(target_arch = "x86_64")]
-    (
-        "layout",
-        "",
-        "write the lists in xtask/layout: what agents and supervisors execute lies together in the binary",
-    ),
     (
         "guest",
-        "[--target TARGET] [--shipped] [--shard PART/OF | --some NUMBER/COUNT] [GUEST [PROGRAM ARGUMENT...]]",
+        "[--target TARGET] [--debug] [--shard PART/OF | --some NUMBER/COUNT] [GUEST [PROGRAM ARGUMENT...]]",
         "run the tests that need a kernel of their own, in QEMU: all, those of one virtual machine, or one test",
     ),
     (

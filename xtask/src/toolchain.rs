@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
+use crate::patched;
 use crate::targets::{self, Target};
 use crate::task::{Failure, Outcome, line_of, plain_cargo, project, run as run_command, target_dir};
 
@@ -94,13 +95,17 @@ pub(crate) fn host() -> Result<&'static Target, Failure> {
     }
     let host = targets::host()?;
     complete(&[Part::Library(host.triple)])?;
-    write_default(&project().join(".cargo/host.toml"), host.triple)?;
+    let patched = patched::libcontainer()?;
+    write_default(&project().join(".cargo/host.toml"), host.triple, &patched)?;
     Ok(HOST.get_or_init(|| host))
 }
 
 /// Writes the file that `.cargo/config.toml` includes, unless it has this content already.
-fn write_default(file: &Path, triple: &str) -> Outcome {
-    let text = format!("# Written by `cargo xtask`.\n[build]\ntarget = \"{triple}\"\n");
+fn write_default(file: &Path, triple: &str, patched: &Path) -> Outcome {
+    let text = format!(
+        "# Written by `cargo xtask`.\npaths = [\"{}\"]\n\n[build]\ntarget = \"{triple}\"\n",
+        patched.display()
+    );
     if fs::read_to_string(file).is_ok_and(|present| present == text) {
         return Ok(());
     }
@@ -187,12 +192,15 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("xtask-toolchain-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let file = dir.join("host.toml");
-        write_default(&file, "x86_64-unknown-linux-musl").unwrap();
+        let patched = Path::new(".cargo/patched/one-1.0.0");
+        write_default(&file, "x86_64-unknown-linux-musl", patched).unwrap();
+        let paths = "paths = [\".cargo/patched/one-1.0.0\"]\n";
+        assert!(fs::read_to_string(&file).unwrap().contains(paths));
         assert!(fs::read_to_string(&file).unwrap().contains("target = \"x86_64-unknown-linux-musl\""));
         let written = fs::metadata(&file).unwrap().modified().unwrap();
-        write_default(&file, "x86_64-unknown-linux-musl").unwrap();
+        write_default(&file, "x86_64-unknown-linux-musl", patched).unwrap();
         assert_eq!(fs::metadata(&file).unwrap().modified().unwrap(), written);
-        write_default(&file, "aarch64-unknown-linux-musl").unwrap();
+        write_default(&file, "aarch64-unknown-linux-musl", patched).unwrap();
         assert!(fs::read_to_string(&file).unwrap().contains("target = \"aarch64-unknown-linux-musl\""));
         fs::remove_dir_all(&dir).unwrap();
     }
