@@ -101,6 +101,7 @@ fn unit() -> Outcome {
     eprintln!("NODLET_SEED={seed}");
     let tests = &mut cargo()?;
     run_command(tests.args(["test", "--workspace", "--exclude", "nodlet-tests"]).env("NODLET_SEED", seed))?;
+    cross::test_tls()?;
     beside_go()
 }
 

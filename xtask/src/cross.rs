@@ -94,24 +94,38 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 
 /// Builds the binary as it is shipped, checks it, and returns its path.
 pub(crate) fn build(target: &Target) -> Result<PathBuf, Failure> {
-    toolchain::complete(&[Part::Source])?;
-    let mut flags = musl::get(target)?.flags();
-    flags.extend(SMALLER.iter().chain(smaller_on(target)).map(|flag| (*flag).to_owned()));
-    flags.extend(remapped()?);
-    // All options precede the command: cargo drops these if the same option follows the command.
-    run_command(
-        plain_cargo_for(target)?
-            .arg(with_flags(target, &flags))
-            .args(["-Zbuild-std=std,panic_abort", "-Zbuild-std-features=optimize_for_size"])
-            .args(["build", "--release", "--locked", "--package", "nodlet"])
-            // A pinned stable compiler supports the unstable options that compile its own standard library.
-            .env("RUSTC_BOOTSTRAP", "1"),
-    )?;
+    let cargo = &mut shipping_cargo(target)?;
+    cargo.args(["-Zbuild-std=std,panic_abort", "build", "--release", "--locked", "--package", "nodlet"]);
+    run_command(cargo)?;
     let program = build_dir().join(target.triple).join("release/nodlet");
     let bytes = fs::read(&program)?;
     elf::require_static(&bytes, target.machine)?;
     require_small(bytes.len() as u64, target)?;
     put(&program, &place(target).join("nodlet"))
+}
+
+/// A cargo command with the flags of the shipped program, to which the crates of the standard library are to be added
+/// that it compiles. All options precede the command: cargo drops these if the same option follows the command.
+fn shipping_cargo(target: &Target) -> Result<Command, Failure> {
+    toolchain::complete(&[Part::Source])?;
+    let mut flags = musl::get(target)?.flags();
+    flags.extend(SMALLER.iter().chain(smaller_on(target)).map(|flag| (*flag).to_owned()));
+    flags.extend(remapped()?);
+    let mut command = plain_cargo_for(target)?;
+    command.arg(with_flags(target, &flags)).arg("-Zbuild-std-features=optimize_for_size");
+    // A pinned stable compiler supports the unstable options that compile its own standard library.
+    command.env("RUSTC_BOOTSTRAP", "1");
+    Ok(command)
+}
+
+/// Runs the tests of TLS, compiled with the flags of the shipped program: arithmetic that a compiler optimises wrongly
+/// would pass all others.
+pub(crate) fn test_tls() -> Outcome {
+    let cargo = &mut shipping_cargo(targets::host()?)?;
+    // The tests do not unwind: each runs in a process of its own.
+    cargo.args(["-Zbuild-std=std,panic_abort,test", "-Zpanic-abort-tests"]);
+    cargo.args(["test", "--release", "--locked", "--package", "nodlet-wire", "--lib", "tls::"]);
+    run_command(cargo)
 }
 
 /// Builds the binary that a board with this machine's processor gets, and lets all tests run it that this process starts,
