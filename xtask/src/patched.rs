@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::targets;
 use crate::task::{Failure, line_of, plain_cargo, project, run as run_command};
 
 const NAME: &str = "libcontainer";
@@ -44,7 +45,9 @@ pub(crate) fn libcontainer() -> Result<PathBuf, Failure> {
 fn published() -> Result<PathBuf, Failure> {
     let mut cargo = plain_cargo();
     // Outside of the checkout, whose configuration may name a copy that is being made.
-    cargo.args(["metadata", "--locked", "--format-version", "1", "--manifest-path"]);
+    cargo.args(["metadata", "--locked", "--format-version", "1"]);
+    // Without crates for other systems, which would be downloaded.
+    cargo.args(["--filter-platform", targets::host()?.triple, "--manifest-path"]);
     cargo.arg(project().join("Cargo.toml")).current_dir("/").stderr(Stdio::inherit());
     let output = cargo.output()?;
     if !output.status.success() {
