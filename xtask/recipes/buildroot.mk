@@ -40,7 +40,7 @@ $(1)-download:
 	mkdir -p .cargo
 	CARGO_HOME=$$(DL_DIR)/br-cargo-home cargo vendor --manifest-path Cargo.toml --locked VENDOR > .cargo/config
 
-# Buildroot names no target for the host. Here that would be the one of .cargo/host.toml in the
+# Buildroot names no target for the host. Here that would be the one of .cargo/host in the
 # checkout around this directory: this machine's own is named, and the program put where Buildroot
 # finds it.
 $(1)-build: @D = $$($(2)_DIR)

@@ -1,6 +1,6 @@
 //! The one crate that is patched: libcontainer, which does not compile for 32-bit ARM as published, and would give
-//! containers wrong ids there. `xtask/patches/NAME-VERSION.patch` is applied to a copy of the crate in `.cargo/patched`,
-//! and `.cargo/host.toml` (`toolchain.rs`) makes all builds in this checkout use the copy. `Cargo.lock` stays unchanged.
+//! containers wrong ids there. `xtask/patches/NAME-VERSION.patch` is applied to a copy of the crate in `.cargo/host`, and
+//! `config.toml` beside it (`toolchain.rs`) makes all builds in this checkout use the copy. `Cargo.lock` stays unchanged.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,15 @@ use crate::task::{Failure, line_of, plain_cargo, project, run as run_command};
 const NAME: &str = "libcontainer";
 const VERSION: &str = "0.7.0";
 
-/// The directory of the patched crate below the project's root. Created if it is missing or the patch has changed.
-pub(crate) fn libcontainer() -> Result<PathBuf, Failure> {
-    let place = Path::new(".cargo/patched");
-    let relative = place.join(format!("{NAME}-{VERSION}"));
-    let copy = project().join(&relative);
+/// The name of the patched crate in the directory `host`. Created if it is missing or the patch has changed.
+pub(crate) fn libcontainer(host: &Path) -> Result<String, Failure> {
+    let name = format!("{NAME}-{VERSION}");
+    let copy = host.join(&name);
     let patch = project().join(format!("xtask/patches/{NAME}-{VERSION}.patch"));
     let text = fs::read(&patch).map_err(|error| format!("failed to read {}: {error}", patch.display()))?;
     let applied = copy.join(".applied.patch");
     if fs::read(&applied).is_ok_and(|before| before == text) {
-        return Ok(relative);
+        return Ok(name);
     }
     // Until the copy is complete, builds use the published crate.
     let aside = copy.with_extension("new");
@@ -30,15 +29,15 @@ pub(crate) fn libcontainer() -> Result<PathBuf, Failure> {
             fs::remove_dir_all(old)?;
         }
     }
-    fs::create_dir_all(project().join(place))?;
+    fs::create_dir_all(host)?;
     run_command(Command::new("cp").arg("--recursive").arg(published()?).arg(&aside))?;
     // Pretends to be outside of any repository, so that git uses the paths unchanged.
     let mut git = Command::new("git");
-    git.arg("apply").arg(&patch).current_dir(&aside).env("GIT_CEILING_DIRECTORIES", project().join(place));
+    git.arg("apply").arg(&patch).current_dir(&aside).env("GIT_CEILING_DIRECTORIES", host);
     run_command(&mut git)?;
     fs::write(aside.join(".applied.patch"), text)?;
     fs::rename(&aside, &copy)?;
-    Ok(relative)
+    Ok(name)
 }
 
 /// The directory into which cargo unpacks the published crate.

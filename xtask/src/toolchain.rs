@@ -95,21 +95,25 @@ pub(crate) fn host() -> Result<&'static Target, Failure> {
     }
     let host = targets::host()?;
     complete(&[Part::Library(host.triple)])?;
-    let patched = patched::libcontainer()?;
-    write_default(&project().join(".cargo/host.toml"), host.triple, &patched)?;
+    // One directory, so that removing it removes the crate and its name in the configuration.
+    let directory = project().join(".cargo/host");
+    let patched = patched::libcontainer(&directory)?;
+    write_default(&directory, host.triple, &patched)?;
     Ok(HOST.get_or_init(|| host))
 }
 
-/// Writes the file that `.cargo/config.toml` includes, unless it has this content already.
-fn write_default(file: &Path, triple: &str, patched: &Path) -> Outcome {
+/// Writes `config.toml` of the directory `host`, which `.cargo/config.toml` includes, unless it has this content already.
+/// `patched` is the name of a directory beside the file.
+fn write_default(host: &Path, triple: &str, patched: &str) -> Outcome {
+    // cargo reads relative paths from the parent of the file's directory.
     let text = format!(
-        "# Written by `cargo xtask`.\npaths = [\"{}\"]\n\n[build]\ntarget = \"{triple}\"\n",
-        patched.display()
+        "# Written by `cargo xtask`.\npaths = [\"host/{patched}\"]\n\n[build]\ntarget = \"{triple}\"\n"
     );
-    if fs::read_to_string(file).is_ok_and(|present| present == text) {
+    let file = host.join("config.toml");
+    if fs::read_to_string(&file).is_ok_and(|present| present == text) {
         return Ok(());
     }
-    fs::write(file, text).map_err(|error| format!("failed to write {}: {error}", file.display()).into())
+    fs::write(&file, text).map_err(|error| format!("failed to write {}: {error}", file.display()).into())
 }
 
 /// `cargo` in the root of the repository, which builds for the musl target of this machine's processor.
@@ -191,17 +195,51 @@ mod tests {
     fn the_default_target_is_written_again_only_where_it_is_another() {
         let dir = std::env::temp_dir().join(format!("xtask-toolchain-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
-        let file = dir.join("host.toml");
-        let patched = Path::new(".cargo/patched/one-1.0.0");
-        write_default(&file, "x86_64-unknown-linux-musl", patched).unwrap();
-        let paths = "paths = [\".cargo/patched/one-1.0.0\"]\n";
+        let file = dir.join("config.toml");
+        let patched = "one-1.0.0";
+        write_default(&dir, "x86_64-unknown-linux-musl", patched).unwrap();
+        let paths = "paths = [\"host/one-1.0.0\"]\n";
         assert!(fs::read_to_string(&file).unwrap().contains(paths));
         assert!(fs::read_to_string(&file).unwrap().contains("target = \"x86_64-unknown-linux-musl\""));
         let written = fs::metadata(&file).unwrap().modified().unwrap();
-        write_default(&file, "x86_64-unknown-linux-musl", patched).unwrap();
+        write_default(&dir, "x86_64-unknown-linux-musl", patched).unwrap();
         assert_eq!(fs::metadata(&file).unwrap().modified().unwrap(), written);
-        write_default(&file, "aarch64-unknown-linux-musl", patched).unwrap();
+        write_default(&dir, "aarch64-unknown-linux-musl", patched).unwrap();
         assert!(fs::read_to_string(&file).unwrap().contains("target = \"aarch64-unknown-linux-musl\""));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// `git clean -X`, and a developer who starts anew, remove what git ignores, in parts.
+    #[test]
+    fn without_the_directory_that_cargo_xtask_writes_cargo_uses_the_published_crate() {
+        let dir = std::env::temp_dir().join(format!("xtask-host-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(dir.join(".cargo")).unwrap();
+        fs::create_dir_all(dir.join("src")).unwrap();
+        fs::copy(project().join(".cargo/config.toml"), dir.join(".cargo/config.toml")).unwrap();
+        fs::write(dir.join("Cargo.toml"), "[package]\nname = \"empty\"\nedition = \"2024\"\n").unwrap();
+        fs::write(dir.join("src/lib.rs"), "").unwrap();
+        let configured = || {
+            let mut cargo = plain_cargo();
+            let output =
+                cargo.args(["metadata", "--format-version", "1", "--offline"]).current_dir(&dir).output();
+            let output = output.unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8_lossy(&output.stderr).into_owned()
+        };
+        let host = dir.join(".cargo/host");
+        fs::create_dir_all(host.join("one-1.0.0/src")).unwrap();
+        fs::write(host.join("one-1.0.0/Cargo.toml"), "[package]\nname = \"one\"\nedition = \"2024\"\n")
+            .unwrap();
+        fs::write(host.join("one-1.0.0/src/lib.rs"), "").unwrap();
+        write_default(&host, "x86_64-unknown-linux-musl", "one-1.0.0").unwrap();
+        configured();
+        // What git ignores is a single directory, so that nobody removes a part of it.
+        let ignored = fs::read_to_string(project().join(".gitignore")).unwrap();
+        let ours: Vec<&str> = ignored.lines().filter(|line| line.contains(".cargo")).collect();
+        assert_eq!(ours, ["/.cargo/host"]);
+        fs::remove_dir_all(dir.join(&ours[0][1..])).unwrap();
+        configured();
         fs::remove_dir_all(&dir).unwrap();
     }
 
