@@ -36,11 +36,13 @@
 //! * [`ring`] keeps the latest observations and actions of the core, and [`replay`] replays them.
 //! * [`service`] notifies the service manager as long as the loop turns; on a board, [`progress`] does so for
 //!   process 1.
+//! * [`built_from`] is what this program was built from, for `/version` and `nodlet version`.
 //! * [`logind`] delays a shutdown of the machine until the pods have ended.
 
 pub mod api;
 pub mod app_armor;
 mod at_rest;
+pub mod built_from;
 pub mod container_config;
 mod devices;
 mod downward_api;

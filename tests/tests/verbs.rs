@@ -4,6 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 use nodlet_tests::{Device, Terminal, manifest, nodlet_program};
+use serde_json::{Value, json};
 
 #[test]
 fn apply_get_and_delete_do_as_kubectl_does() {
@@ -261,6 +262,61 @@ fn commands_of_other_tools_are_answered_with_what_does_the_same() {
 fn version_is_printed_without_an_agent() {
     let device = Device::new();
     assert!(device.nodlet(["version"]).ok().contains(env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn program_and_agent_name_what_they_were_built_from() {
+    let device = Device::start();
+    let said = device.nodlet(["version", "-o", "json"]).ok();
+    let versions: Value = serde_json::from_str(&said).expect("JSON");
+    let (client, server) = (&versions["clientVersion"], &versions["serverVersion"]);
+    for field in ["gitCommit", "gitTreeState", "buildDate", "target", "crates"] {
+        assert!(!client[field].is_null() && client[field] == server[field], "{field}: {versions}");
+    }
+    assert!(client["target"].as_str().is_some_and(|target| target.contains("-linux-")), "{versions}");
+    assert_eq!(device.get("/version").expect("an answer")["target"], client["target"]);
+    // Only builds for boards list their crates.
+    let program = std::fs::read(nodlet_program()).expect("the program");
+    let lists = program.windows(8).any(|bytes| bytes == b".dep-v0\0");
+    let names = client["crates"].as_array().expect("a list");
+    assert_eq!(names.iter().any(|name| name == "libcontainer 0.7.0"), lists, "{versions}");
+}
+
+#[test]
+fn a_program_from_a_changed_checkout_says_so() {
+    // As `cargo xtask cross` does, in a copy.
+    let mut program = std::fs::read(nodlet_program()).expect("the program");
+    let begin = b"\nthis program is built from commit ";
+    let places: Vec<usize> =
+        (0..program.len()).filter(|place| program[*place..].starts_with(begin)).collect();
+    assert_eq!(places.len(), 1, "the place for the commit");
+    let commit = "4a83cd04d2f0a1114a83cd04d2f0a1114a83cd04";
+    let device = Device::new();
+    let copy = device.path("/nodlet-of-a-commit");
+    for (state, expected) in [("clean", ""), ("dirty", "-dirty")] {
+        let fields = format!("{commit} 2026-01-31T12:00:00Z {state}");
+        program[places[0] + begin.len()..][..fields.len()].copy_from_slice(fields.as_bytes());
+        std::fs::write(&copy, &program).expect("a file");
+        std::fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a mode");
+        let said = |arguments: &[&str]| {
+            let output = std::process::Command::new(&copy).args(arguments).output().expect("it runs");
+            String::from_utf8(output.stdout).expect("text")
+        };
+        let version = format!("v{}{expected}", env!("CARGO_PKG_VERSION"));
+        let text = said(&["--version", "--client"]);
+        assert!(text.starts_with(&format!("Client Version: {version}\n")), "{text}");
+        assert!(text.contains(&format!("Client Commit: {commit} of 2026-01-31T12:00:00Z\n")), "{text}");
+        let versions: Value =
+            serde_json::from_str(&said(&["version", "--client", "-o", "json"])).expect("JSON");
+        let client = &versions["clientVersion"];
+        assert_eq!(client["gitVersion"], version, "{versions}");
+        assert_eq!(
+            (&client["gitCommit"], &client["gitTreeState"]),
+            (&json!(commit), &json!(state)),
+            "{versions}"
+        );
+        assert_eq!(client["buildDate"], "2026-01-31T12:00:00Z");
+    }
 }
 
 #[test]

@@ -51,7 +51,7 @@ $(1)-build:
 	cp -R $$($(2)_SOURCES) $$($(2)_DIR)
 	$$(foreach hook,$$($(2)_POST_PATCH_HOOKS),$$(call $$(hook))$$(sep))
 	cd $$($(2)_DIR)
-	CARGO_HOME=$$(O)/empty-cargo-home CARGO_BUILD_TARGET=$$(RUSTC_TARGET_NAME) \
+	CARGO_HOME=$$(O)/empty-cargo-home CARGO_BUILD_TARGET=$$(RUSTC_TARGET_NAME) $$($(2)_CARGO_ENV) \
 		cargo build --offline --release --manifest-path Cargo.toml --locked $$($(2)_CARGO_BUILD_OPTS)
 	$(if $(filter host,$(4)),cp target/$$(RUSTC_TARGET_NAME)/release/nodlet target/release)
 

@@ -7,18 +7,19 @@
 //! (`docs/decisions/0004-cross-builds.md`).
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::elf;
 use crate::musl::{self, Musl};
 use crate::targets::{self, TARGETS, Target};
 use crate::task::{Failure, Outcome, line_of, misused, plain_cargo, project, run as run_command, target_dir};
 use crate::toolchain::{self, Part, cargo};
+use crate::{crates, elf, stamp};
 
 /// The flags that make the shipped program smaller than that of a plain `cargo build --release`, each with its reason. They
 /// change no meaning: the source is the same. They do not apply to programs of `cargo test`, which must unwind.
-const SMALLER: [&str; 5] = [
+const SMALLER: [&str; 4] = [
     // A panic aborts, and nothing reads the tables.
     "-Cforce-unwind-tables=no",
     // Equal functions are kept once. No code compares the addresses of functions.
@@ -27,8 +28,6 @@ const SMALLER: [&str; 5] = [
     "-Clink-arg=--ignore-data-address-equality",
     // Texts that end with another text share its bytes.
     "-Clink-arg=-O2",
-    // A program runs by its segments: no kernel reads the table of sections.
-    "-Clink-arg=-znosectionheader",
 ];
 
 /// Further flags for the processors of most boards and developers, of the same kind.
@@ -94,14 +93,35 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 
 /// Builds the binary as it is shipped, checks it, and returns its path.
 pub(crate) fn build(target: &Target) -> Result<PathBuf, Failure> {
+    let list = crates_in(target)?;
     let cargo = &mut shipping_cargo(target)?;
     cargo.args(["-Zbuild-std=std,panic_abort", "build", "--release", "--locked", "--package", "nodlet"]);
-    run_command(cargo)?;
-    let program = build_dir().join(target.triple).join("release/nodlet");
-    let bytes = fs::read(&program)?;
+    run_command(cargo.env("NODLET_CRATES", &list))?;
+    let mut bytes = fs::read(build_dir().join(target.triple).join("release/nodlet"))?;
     elf::require_static(&bytes, target.machine)?;
     require_small(bytes.len() as u64, target)?;
-    put(&program, &place(target).join("nodlet"))
+    if elf::section(&bytes, LIST_OF_CRATES) != Some(&fs::read(&list)?) {
+        return Err(Failure(format!("the binary for {} does not list its crates", target.triple)));
+    }
+    if let Some(commit) = stamp::of(project())? {
+        stamp::write(&mut bytes, &commit)?;
+    }
+    put_bytes(&bytes, &place(target).join("nodlet"))
+}
+
+/// The section with the list of crates, by the convention of cargo-auditable.
+pub(crate) const LIST_OF_CRATES: &str = ".dep-v0";
+
+/// Writes the list of crates that the program for a target has in itself, and returns its path. The file stays unchanged
+/// with the crates, so that nothing is compiled again.
+fn crates_in(target: &Target) -> Result<PathBuf, Failure> {
+    let list = crates::list(target)?;
+    let file = build_dir().join(format!("crates-{}", target.triple));
+    if !fs::read(&file).is_ok_and(|before| before == list) {
+        fs::create_dir_all(build_dir())?;
+        fs::write(&file, list).map_err(|error| format!("failed to write {}: {error}", file.display()))?;
+    }
+    Ok(file)
 }
 
 /// A cargo command with the flags of the shipped program, to which the crates of the standard library are to be added
@@ -240,19 +260,29 @@ fn plain_cargo_for(target: &Target) -> Result<Command, Failure> {
     // Writes the configuration with the patched crate.
     toolchain::host()?;
     let mut command = plain_cargo();
+    // The commit is written into the finished program.
+    command.env_remove("NODLET_COMMIT").env_remove("NODLET_COMMIT_DATE");
     // These would override .cargo/config.toml.
     command.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
     command.env("CARGO_TARGET_DIR", build_dir()).env("CARGO_BUILD_TARGET", target.triple);
     Ok(command)
 }
 
+/// Copies a program to its finished place.
 fn put(from: &Path, to: &Path) -> Result<PathBuf, Failure> {
+    let bytes = fs::read(from).map_err(|error| format!("failed to read {}: {error}", from.display()))?;
+    put_bytes(&bytes, to)
+}
+
+fn put_bytes(bytes: &[u8], to: &Path) -> Result<PathBuf, Failure> {
     let failed = |error| Failure(format!("failed to write {}: {error}", to.display()));
     let dir = to.parent().ok_or("it lies in a directory")?;
     fs::create_dir_all(dir).map_err(failed)?;
     // A new file is renamed into place, because the old one may be running.
     let aside = dir.join(".aside");
-    fs::copy(from, &aside).and_then(|_| fs::rename(&aside, to)).map_err(failed)?;
+    fs::write(&aside, bytes).map_err(failed)?;
+    fs::set_permissions(&aside, fs::Permissions::from_mode(0o755)).map_err(failed)?;
+    fs::rename(&aside, to).map_err(failed)?;
     Ok(to.to_owned())
 }
 

@@ -5,21 +5,19 @@
 //! describes what the package does when it is installed and removed, and `cargo xtask guest package` tests
 //! it.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use flate2::{Compression, GzBuilder};
 use md5::{Digest, Md5};
-use serde_json::Value;
 
 use crate::targets::{self, Target};
-use crate::task::{Failure, Outcome, line_of, misused, plain_cargo, project, run as run_command, target_dir};
+use crate::task::{Failure, Outcome, line_of, misused, project, run as run_command, target_dir};
 use crate::toolchain::{built, cargo};
-use crate::{cross, help};
+use crate::{crates, cross, help};
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let (mut version, mut targets) = (default_version(), Vec::new());
@@ -122,6 +120,14 @@ fn add_service(files: &mut Files) -> Outcome {
     Ok(())
 }
 
+/// The archive of the manual pages and the shell completions, at their places in a root file system.
+pub(crate) fn manuals(help: &help::Help) -> Result<Vec<u8>, Failure> {
+    let time = Time::of_source()?;
+    let mut files = Files::default();
+    add_manuals(&mut files, help, &time);
+    files.tar(&time)
+}
+
 /// Adds manual pages and shell completions.
 fn add_manuals(files: &mut Files, help: &help::Help, time: &Time) {
     for (name, page) in help::manual::pages(help, env!("CARGO_PKG_VERSION"), &time.date) {
@@ -139,10 +145,12 @@ fn add_manuals(files: &mut Files, help: &help::Help, time: &Time) {
 /// Adds changelogs, licenses and examples.
 fn add_documents(files: &mut Files, target: &Target, version: &str, time: &Time) -> Outcome {
     let to = "usr/share/doc/nodlet";
-    let (list, texts) = crates(target)?;
+    let crates = crates::linked(target)?;
+    let list: String =
+        crates.iter().map(|one| format!("  {} {}: {}\n", one.name, one.version, one.license)).collect();
     let copyright = String::from_utf8(ours("packages/debian/copyright")?)? + &list;
     files.add(&format!("{to}/copyright"), 0o644, copyright.into_bytes());
-    files.add(&format!("{to}/crates.gz"), 0o644, compressed(texts.as_bytes()));
+    files.add(&format!("{to}/crates.gz"), 0o644, compressed(crates::texts(&crates)?.as_bytes()));
     let changelog = format!(
         "nodlet ({version}) unstable; urgency=medium\n\n  * Version {} of nodlet, see changelog.gz.\n\n -- {}  {}\n",
         env!("CARGO_PKG_VERSION"),
@@ -169,55 +177,6 @@ fn add_documents(files: &mut Files, target: &Target, version: &str, time: &Time)
         }
     }
     Ok(())
-}
-
-/// The crates that are linked into the program for a target, one line each, and all of their license files.
-fn crates(target: &Target) -> Result<(String, String), Failure> {
-    let mut tree = plain_cargo();
-    tree.args(["tree", "--locked", "--package", "nodlet", "--target", target.triple, "--prefix", "none"]);
-    tree.args(["--edges", "normal,no-proc-macro", "--format", "{p}"]);
-    let linked: BTreeSet<String> = output(&mut tree)?
-        .lines()
-        .filter_map(|line| {
-            let mut words = line.split(' ');
-            Some(format!("{} {}", words.next()?, words.next()?.strip_prefix('v')?))
-        })
-        .collect();
-    let mut metadata = plain_cargo();
-    metadata.args(["metadata", "--locked", "--format-version", "1", "--filter-platform", target.triple]);
-    let metadata: Value = serde_json::from_str(&output(&mut metadata)?)?;
-    let (mut list, mut texts) = (String::new(), String::new());
-    for package in metadata["packages"].as_array().ok_or("cargo metadata lists packages")? {
-        let text = |field: &str| package[field].as_str().unwrap_or_default();
-        let name = format!("{} {}", text("name"), text("version"));
-        // Crates of the workspace have no source.
-        if package["source"].is_null() || !linked.contains(&name) {
-            continue;
-        }
-        writeln!(list, "  {name}: {}", text("license"))?;
-        let directory = Path::new(text("manifest_path")).parent().ok_or("a manifest lies in a directory")?;
-        let mut licenses = fs::read_dir(directory)?
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| path.is_file() && is_license(path))
-            .collect::<Vec<_>>();
-        licenses.sort();
-        for path in licenses {
-            let name_of_file = path.file_name().unwrap_or_default().to_string_lossy();
-            let license = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
-            write!(texts, "==== {name}: {name_of_file}\n\n{}\n\n", license.trim_end())?;
-        }
-    }
-    if list.is_empty() {
-        return Err("cargo names no crate that is linked into nodlet".into());
-    }
-    Ok((list, texts))
-}
-
-fn is_license(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
-    ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE"]
-        .iter()
-        .any(|word| name.starts_with(word))
 }
 
 /// The archive with `control` and the maintainer scripts.
@@ -363,6 +322,22 @@ impl Files {
         }
         Ok(tar.into_inner()?.finish()?)
     }
+}
+
+/// The compressed tar archive of files, each with its mode. Paths may have any length.
+pub(crate) fn archive_of(files: &BTreeMap<String, (u32, Vec<u8>)>) -> Result<Vec<u8>, Failure> {
+    let seconds = Time::of_source()?.seconds;
+    let mut tar = tar::Builder::new(GzBuilder::new().mtime(0).write(Vec::new(), Compression::best()));
+    for (path, (mode, bytes)) in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(*mode);
+        header.set_mtime(seconds);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_size(bytes.len() as u64);
+        tar.append_data(&mut header, path, bytes.as_slice())?;
+    }
+    Ok(tar.into_inner()?.finish()?)
 }
 
 /// Makes an ar archive (deb(5)).

@@ -62,6 +62,33 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Elf, Failure> {
     headers().ok_or_else(|| "the binary's program headers are cut off".into())
 }
 
+/// The bytes of a section.
+pub(crate) fn section<'a>(bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let number = |at: usize, length: usize| -> Option<usize> {
+        let field = bytes.get(at..at.checked_add(length)?)?;
+        usize::try_from(field.iter().rev().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte))).ok()
+    };
+    // The places, in the header, of the table and of the number of its entries; and in an entry those of the section.
+    let (address, table, count, offset) = match bytes.get(..6)? {
+        b"\x7fELF\x01\x01" => (4, 32, 48, 16),
+        b"\x7fELF\x02\x01" => (8, 40, 60, 24),
+        _ => return None,
+    };
+    let (start, size, entries) = (number(table, address)?, number(count - 2, 2)?, number(count, 2)?);
+    let entry = |index: usize| start.checked_add(index.checked_mul(size)?);
+    let content = |index: usize| {
+        let at = entry(index)?;
+        let begin = number(at + offset, address)?;
+        bytes.get(begin..begin.checked_add(number(at + offset + address, address)?)?)
+    };
+    let names = content(number(count + 2, 2)?)?;
+    let is_named = |index: &usize| {
+        let name_of = || names.get(number(entry(*index)?, 4)?..)?.split(|byte| *byte == 0).next();
+        name_of() == Some(name.as_bytes())
+    };
+    content((0..entries).find(is_named)?)
+}
+
 /// Rejects a program that would not start on a board with this processor, or would cost some 200 KiB of
 /// private memory in every process there.
 pub(crate) fn require_static(bytes: &[u8], machine: u64) -> Outcome {
@@ -127,6 +154,18 @@ mod tests {
         assert!(refusal(&elf).contains("cut off"));
         elf.truncate(10);
         assert!(refusal(&elf).contains("cut off"));
+    }
+
+    #[test]
+    fn sections_are_found_by_their_names() {
+        let program = ourselves();
+        // The table of names is a section itself.
+        let names = section(&program, ".shstrtab").unwrap();
+        assert!(names.windows(6).any(|name| name == b".text\0"));
+        assert!(section(&program, ".text").unwrap().len() > 1000);
+        assert_eq!(section(&program, ".dep-v0"), None);
+        assert_eq!(section(&program[..100], ".text"), None);
+        assert_eq!(section(b"#!/bin/sh", ".text"), None);
     }
 
     #[test]

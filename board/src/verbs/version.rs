@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
+use nodlet_runtime::built_from;
 use serde_json::json;
 
 use crate::arguments::{Context, Flag, switch};
@@ -27,7 +28,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
             other => context.global(&other, &mut parser)?,
         }
     }
-    let version = concat!("v", env!("CARGO_PKG_VERSION"));
+    let version = built_from::version(concat!("v", env!("CARGO_PKG_VERSION")));
     // Without an agent the client's version is still printed: it may be why the user asks.
     let server = match client_only {
         true => None,
@@ -43,13 +44,19 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     match format.as_deref() {
         None => {
             println!("Client Version: {version}");
+            if let Some(commit) = built_from::commit() {
+                println!("Client Commit: {} of {}", commit.hash, commit.date);
+            }
+            println!("Client Target: {}", built_from::TARGET);
             if let Some(server) = &server {
                 println!("Server Version: {}", server["gitVersion"].as_str().unwrap_or("unknown"));
             }
         }
         Some(format @ ("json" | "yaml")) => {
-            let mut versions = json!({"clientVersion": {
-                "gitVersion": version, "platform": format!("linux/{}", std::env::consts::ARCH)}});
+            let mut client = built_from::fields();
+            client.insert("gitVersion".into(), version.into());
+            client.insert("platform".into(), format!("linux/{}", std::env::consts::ARCH).into());
+            let mut versions = json!({ "clientVersion": client });
             if let Some(server) = server {
                 versions["serverVersion"] = server;
             }

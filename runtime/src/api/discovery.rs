@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::Status;
 use super::body::{self, Body};
 use super::route::Target;
+use crate::built_from;
 use nodlet_kube::kinds::{self, KINDS, Kind};
 
 pub(super) fn show(target: &Target) -> Result<Response<Body>, Status> {
@@ -50,12 +51,19 @@ pub(super) fn show(target: &Target) -> Result<Response<Body>, Status> {
 /// The version in the format of `kubectl version`; its build metadata names nodlet.
 fn version() -> Value {
     let mut numbers = KUBERNETES.trim_start_matches('v').split('.');
-    json!({
-        "major": numbers.next(), "minor": numbers.next(),
-        "gitVersion": format!("{KUBERNETES}+nodlet-{}", env!("CARGO_PKG_VERSION")),
-        "gitCommit": "", "gitTreeState": "", "buildDate": "1970-01-01T00:00:00Z", "goVersion": "",
-        "compiler": "rustc", "platform": format!("linux/{}", nodlet_registry::architecture(std::env::consts::ARCH)),
-    })
+    let nodlet = built_from::version(env!("CARGO_PKG_VERSION"));
+    let mut version = built_from::fields();
+    version.extend([
+        ("major".into(), numbers.next().into()),
+        ("minor".into(), numbers.next().into()),
+        ("gitVersion".into(), format!("{KUBERNETES}+nodlet-{nodlet}").into()),
+        ("goVersion".into(), "".into()),
+        (
+            "platform".into(),
+            format!("linux/{}", nodlet_registry::architecture(std::env::consts::ARCH)).into(),
+        ),
+    ]);
+    version.into()
 }
 
 /// A named API group, with its only version.
