@@ -11,7 +11,7 @@ use std::time::Instant;
 use crate::commit::CLUSTER_PARTS;
 use crate::task::{Failure, Outcome, line_of, project, run as run_command, usage};
 use crate::toolchain::{self, Part, cargo};
-use crate::{boards, commit, conformance, cross, gates, go, guest, images, programs, setup};
+use crate::{boards, commit, conformance, cross, deny, gates, go, guest, images, programs, setup};
 
 /// A step: its name, its description, and its function.
 type Step = (&'static str, &'static str, fn() -> Outcome);
@@ -24,6 +24,7 @@ const STEPS: &[Step] = &[
     ("containers", "the tests with real containers", containers),
     ("conformance", "Kubernetes' own tests of nodes, on a node of a real cluster", conformance::check),
     ("gates", "what the binary for boards costs, against its budgets", gates::check),
+    ("deny", "the licences, versions and sources of crates, and their list in the binary", deny::check),
     ("guest", "the tests that need a kernel of their own, in QEMU", guest::check),
     (
         "boards",

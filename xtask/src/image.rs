@@ -21,7 +21,7 @@ use crate::disk;
 use crate::guest::cpio::Cpio;
 use crate::guest::kernel::{self, Kernel};
 use crate::profile::{self, Profile, Program, Storage};
-use crate::task::{Failure, Outcome, misused, run as run_command, work};
+use crate::task::{Failure, Outcome, misused, project, run as run_command, work};
 use crate::toolchain::{built, cargo};
 use crate::{cross, targets};
 
@@ -260,6 +260,44 @@ pub(crate) fn require_kernel(profile: &Profile) -> Outcome {
 
 /// A line for each Debian package of which an image was made.
 fn packages_of(profile: &Profile) -> Result<String, Failure> {
+    let mut names = package_names(profile);
+    // The package of the C library with which nodlet is linked, unless it is rustup's.
+    if debian::is_here("musl-dev", &profile.debian)? {
+        names.push("musl-dev");
+    }
+    debian::records(names, &profile.debian)
+}
+
+/// The texts of the licences of everything in an image: nodlet's crates, and the packages of Debian.
+pub(crate) fn licences_of(profile: &Profile) -> Result<String, Failure> {
+    let mut all = fs::read_to_string(project().join(crate::deny::TEXTS))?;
+    for name in package_names(profile) {
+        let documents = debian::package(name, &profile.debian)?.join("usr/share/doc");
+        let own = documents.join(name);
+        // A package that shares its source with another names that one's directory.
+        let (owner, documents) = match fs::read_link(&own) {
+            Ok(owner) => {
+                let owner = owner.to_str().ok_or("a package's name is text")?.to_owned();
+                let documents = debian::package(&owner, &profile.debian)?.join("usr/share/doc");
+                (owner, documents)
+            }
+            // The package of a kernel has the name of its version.
+            Err(_) if !own.is_dir() => (
+                debian::only(&documents, "")?.file_name().unwrap_or_default().to_string_lossy().into(),
+                documents,
+            ),
+            Err(_) => (name.to_owned(), documents),
+        };
+        let file = documents.join(owner).join("copyright");
+        let text = fs::read_to_string(&file)
+            .map_err(|error| format!("no licence of {name}: {}: {error}", file.display()))?;
+        all.push_str(&format!("==== Debian package {name}\n\n{}\n\n", text.trim_end()));
+    }
+    Ok(all)
+}
+
+/// Debian's packages in an image.
+fn package_names(profile: &Profile) -> Vec<&str> {
     let ssh = if profile.services.contains(&Program::Ssh) { SSH_PACKAGES } else { &[] };
     let mut names = vec![profile.kernel.as_str()];
     for package in PACKAGES.iter().chain(ssh) {
@@ -268,11 +306,7 @@ fn packages_of(profile: &Profile) -> Result<String, Failure> {
     for package in profile.storage.iter().flat_map(disk::packages) {
         names.push(package);
     }
-    // The package of the C library with which nodlet is linked, unless it is rustup's.
-    if debian::is_here("musl-dev", &profile.debian)? {
-        names.push("musl-dev");
-    }
-    debian::records(names, &profile.debian)
+    names
 }
 
 /// An error about a key of a profile.
@@ -382,6 +416,9 @@ fn add_system<W: Write>(cpio: &mut Cpio<W>, profile: &Profile) -> Outcome {
     for tool in TOOLS {
         cpio.link(&format!("/usr/bin/{tool}"), "busybox")?;
     }
+    let mut licences = GzEncoder::new(Vec::new(), Compression::best());
+    licences.write_all(licences_of(profile)?.as_bytes())?;
+    cpio.file("/usr/share/doc/nodlet/copyright.gz", 0o644, &licences.finish()?)?;
     let texts = [
         (
             "/etc/passwd",

@@ -3,6 +3,7 @@
 
 use std::process::ExitCode;
 
+mod advisories;
 mod bench;
 mod boards;
 mod boot_files;
@@ -16,6 +17,7 @@ mod deb;
 mod debian;
 mod demo;
 mod demo_image;
+mod deny;
 mod differential;
 mod disk;
 mod distribution;
@@ -41,6 +43,7 @@ mod stamp;
 mod targets;
 mod task;
 mod toolchain;
+mod tools;
 
 use task::{Failure, Outcome, TASKS, Task, misused, usage};
 
@@ -54,6 +57,8 @@ fn function(name: &str) -> Option<fn(&[String]) -> Outcome> {
         "deb" => deb::run,
         "recipes" => recipes::run,
         "distribution" => distribution::run,
+        "deny" => deny::run,
+        "advisories" => advisories::run,
         "sizes" => sizes::run,
         "bench" => bench::run,
         "gates" => gates::run,

@@ -19,7 +19,7 @@ pub(crate) const TASKS: &[Task] = &[
     ("setup", "", "install what the tests need and this machine lacks (Debian, root)"),
     (
         "check",
-        "[--install] [--debug] [fmt] [clippy] [doc] [unit] [containers] [conformance] [gates] [guest] [boards]",
+        "[--install] [--debug] [fmt] [clippy] [doc] [unit] [containers] [conformance] [gates] [deny] [guest] [boards]",
         "run all tests: formatting, lints, unit tests, real containers, virtual machines",
     ),
     (
@@ -38,6 +38,16 @@ pub(crate) const TASKS: &[Task] = &[
         "check the Yocto layer and the Buildroot tree, without Yocto and Buildroot",
     ),
     ("distribution", "", "build as a distribution does: stable Rust, this C library, offline"),
+    (
+        "deny",
+        "[--write]",
+        "check licences, versions and sources of crates by deny.toml, and the licences in packages; --write writes these",
+    ),
+    (
+        "advisories",
+        "[--database DIR]",
+        "list known vulnerabilities of the crates, from RustSec's database in DIR and from xtask/advisories.toml",
+    ),
     (
         "sizes",
         "[--compare | --write] [release | TARGET]...",

@@ -9,8 +9,12 @@
 NODLET_SITE = $(realpath $(BR2_EXTERNAL_NODLET_PATH)/../../..)
 NODLET_SITE_METHOD = git
 NODLET_VERSION := $(shell git -C $(BR2_EXTERNAL_NODLET_PATH) rev-parse HEAD)
-NODLET_LICENSE = Apache-2.0
-NODLET_LICENSE_FILES = LICENSE
+NODLET_LICENSE = 0BSD, Apache-2.0, BSD-3-Clause, ISC, MIT, MPL-2.0, Unicode-3.0, Zlib
+NODLET_LICENSE_FILES = LICENSE board/packages/licences/crates.txt
+
+# The program names its commit.
+NODLET_CARGO_ENV = NODLET_COMMIT=$(NODLET_VERSION) \
+	NODLET_COMMIT_DATE=$(shell TZ=UTC git -C $(BR2_EXTERNAL_NODLET_PATH) log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ)
 
 NODLET_CARGO_BUILD_OPTS = --frozen --package nodlet
 HOST_NODLET_CARGO_BUILD_OPTS = --frozen --package nodlet
