@@ -36,6 +36,7 @@ mod patched;
 mod profile;
 mod programs;
 mod recipes;
+mod release;
 mod schema;
 mod setup;
 mod sizes;
@@ -56,6 +57,7 @@ fn function(name: &str) -> Option<fn(&[String]) -> Outcome> {
         "cross" => cross::run,
         "deb" => deb::run,
         "recipes" => recipes::run,
+        "release" => release::run,
         "distribution" => distribution::run,
         "deny" => deny::run,
         "advisories" => advisories::run,

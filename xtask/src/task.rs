@@ -37,6 +37,11 @@ pub(crate) const TASKS: &[Task] = &[
         "[yocto] [buildroot]",
         "check the Yocto layer and the Buildroot tree, without Yocto and Buildroot",
     ),
+    (
+        "release",
+        "--key FILE [--twice] [--no-images] [TARGET]...",
+        "build all files of a release, signed with the key of minisign, into target/release-VERSION; --twice compares two",
+    ),
     ("distribution", "", "build as a distribution does: stable Rust, this C library, offline"),
     (
         "deny",

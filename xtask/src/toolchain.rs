@@ -102,6 +102,17 @@ pub(crate) fn host() -> Result<&'static Target, Failure> {
     Ok(HOST.get_or_init(|| host))
 }
 
+/// The directory of the patched crate, which [`host`] has made.
+pub(crate) fn patched() -> Result<PathBuf, Failure> {
+    let directory = project().join(".cargo/host");
+    Ok(directory.join(patched::libcontainer(&directory)?))
+}
+
+/// The directory with the documents of the toolchain, such as the licences of the standard library.
+pub(crate) fn documents() -> Result<PathBuf, Failure> {
+    Ok(sysroot()?.join("share/doc/rust"))
+}
+
 /// Writes `config.toml` of the directory `host`, which `.cargo/config.toml` includes, unless it has this content already.
 /// `patched` is the name of a directory beside the file.
 fn write_default(host: &Path, triple: &str, patched: &str) -> Outcome {
