@@ -41,7 +41,7 @@ fn unsupported_fields_that_change_behaviour_are_rejected_with_their_path() {
         let ManifestCause::Invalid { errors, .. } = &error.cause else { panic!("{error}") };
         assert_eq!(errors[0].path, path);
         let text = errors[0].to_string();
-        assert!(text.starts_with(&format!("{path}: Forbidden: nodlet 0.1 ")), "{text}");
+        assert!(text.starts_with(&format!("{path}: Forbidden: nodlet 0.2 ")), "{text}");
         assert!(!text.contains("yet"), "it is refused for ever, and the text has the way out: {text}");
     }
     assert_eq!(
@@ -170,7 +170,7 @@ fn fields_without_effect_on_a_single_node_cause_warnings_with_their_path() {
     ] {
         let warnings = one(&pod(spec, container)).warnings;
         assert_eq!(warnings.len(), 1, "{warnings:?}");
-        assert!(warnings[0].starts_with(&format!("{path}: has no effect: nodlet 0.1 ")), "{}", warnings[0]);
+        assert!(warnings[0].starts_with(&format!("{path}: has no effect: nodlet 0.2 ")), "{}", warnings[0]);
     }
     for (metadata, warning) in [
         (
@@ -203,7 +203,7 @@ fn fields_without_effect_on_a_single_node_cause_warnings_with_their_path() {
         ),
         (
             "ownerReferences: [{apiVersion: v1, kind: Node, name: node, uid: u}]",
-            "metadata.ownerReferences: has no effect: nodlet 0.1 deletes no object with its owner",
+            "metadata.ownerReferences: has no effect: nodlet 0.2 deletes no object with its owner",
         ),
     ] {
         let warnings = one(&POD.replace("{name: web}", &format!("{{name: web, {metadata}}}"))).warnings;
@@ -216,7 +216,7 @@ fn fields_without_effect_on_a_single_node_cause_warnings_with_their_path() {
 
 #[test]
 fn unsupported_metadata_is_rejected_with_its_path() {
-    let refusal = "metadata.finalizers: Forbidden: nodlet 0.1 does not keep an object for its finalizers";
+    let refusal = "metadata.finalizers: Forbidden: nodlet 0.2 does not keep an object for its finalizers";
     let text = POD.replace("{name: web}", "{name: web, finalizers: [example.com/hold]}");
     let refused = parse("web.yaml", text.as_bytes(), Validation::Ignore, "board").expect_err("it is refused");
     assert!(refused.to_string().ends_with(refusal), "{refused}");

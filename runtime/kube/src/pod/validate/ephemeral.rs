@@ -183,7 +183,7 @@ mod tests {
             ),
             (
                 json!({"name": "look", "image": "a", "securityContext": {"seLinuxOptions": {"level": "s0"}}}),
-                "securityContext.seLinuxOptions: Forbidden: nodlet 0.1 does not confine containers by SELinux",
+                "securityContext.seLinuxOptions: Forbidden: nodlet 0.2 does not confine containers by SELinux",
             ),
         ] {
             let text = refused(&pod, json!([container]));

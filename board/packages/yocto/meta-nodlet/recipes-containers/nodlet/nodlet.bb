@@ -3,7 +3,7 @@ DESCRIPTION = "One program is kubelet, container runtime, pod supervisor and com
 LICENSE = "0BSD & Apache-2.0 & BSD-3-Clause & ISC & MIT & MPL-2.0 & Unicode-3.0 & Zlib"
 LIC_FILES_CHKSUM = "file://LICENSE;md5=3b83ef96387f14655fc854ddc3c6bd57"
 LIC_FILES_CHKSUM += "file://board/packages/licences/crates.txt;md5=ac22d09d1a927b31037ec69582007c1e"
-PV = "0.1.0"
+PV = "0.2.0"
 
 # Crates with the checksums of Cargo.lock, which cargo verifies again. Those without a source are
 # nodlet's own and lie in the checkout.
