@@ -222,13 +222,16 @@ impl ControlPlane {
     #[track_caller]
     pub fn wait_for(&self, line: &str, mut condition: impl FnMut(&str) -> bool) -> String {
         let begun = Instant::now();
+        // kubectl is a large program: calls in a row would take a whole processor.
+        let mut pause = Duration::from_millis(100);
         loop {
             let ran = self.line(line);
             if ran.code == 0 && condition(&ran.stdout) {
                 return ran.stdout;
             }
             assert!(begun.elapsed() < DEADLINE, "kubectl {line}: not within {DEADLINE:?}: {ran:#?}");
-            thread::sleep(Duration::from_millis(200));
+            thread::sleep(pause);
+            pause = (pause * 3 / 2).min(Duration::from_secs(1));
         }
     }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// The file with the guest's orders, one per line: `load MODULE…`, `cgroup1 CONTROLLER,…`, or `run PROGRAM
 /// ARGUMENT…`. After a line
-/// with a [`Choice`], only the chosen tests are run.
+/// with a [`Part`], only its tests are run.
 pub const ORDERS: &str = "/guest/orders";
 
 /// The beginning of an order that mounts controllers of cgroup v1: `cgroup1 cpu,cpuacct`.
@@ -41,66 +41,40 @@ pub const CHOSEN: &str = "tests in this part: ";
 /// The last line that the guest prints before it turns itself off.
 pub const END: &str = "guest: the end";
 
-/// The choice of tests of the programs that follow, if not all are run.
+/// A part of the tests of the programs that follow, if not all are run: part 2 of 5 is every fifth test, beginning with
+/// the second.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Choice {
-    /// One part of all tests. For example, part 2 of 5 is every fifth test, beginning with the second.
-    Part {
-        /// The number of the part, from 1.
-        part: usize,
-        /// The number of parts.
-        of: usize,
-    },
-    /// This many tests of each program. Each next number chooses the next tests, wrapping around at the end.
-    Some {
-        /// The number of the choice.
-        number: usize,
-        /// The number of tests.
-        count: usize,
-    },
+pub struct Part {
+    /// The number of the part, from 1.
+    part: usize,
+    /// The number of parts.
+    of: usize,
 }
 
-impl Choice {
+impl Part {
     /// Parses a part such as `2/5`.
-    pub fn part(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let (part, of) = text.split_once('/')?;
         let (part, of) = (part.parse().ok()?, of.parse().ok()?);
-        (1..=of).contains(&part).then_some(Self::Part { part, of })
+        (1..=of).contains(&part).then_some(Self { part, of })
     }
 
-    /// Parses the choice in a line of the orders.
+    /// Parses the part in a line of the orders.
     pub fn of_order(order: &str) -> Option<Self> {
-        match order.split(' ').collect::<Vec<_>>()[..] {
-            ["part", text] => Self::part(text),
-            ["some", number, count] => {
-                Some(Self::Some { number: number.parse().ok()?, count: count.parse().ok()? })
-            }
-            _ => None,
-        }
+        Self::parse(order.strip_prefix("part ")?)
     }
 
-    /// The chosen tests of a program, after `before` tests of earlier programs.
+    /// The tests of a program that are in this part, after `before` tests of earlier programs.
     pub fn choose<T: Clone>(self, tests: &[T], before: usize) -> Vec<T> {
-        match self {
-            Self::Part { part, of } => {
-                let first = (part - 1 + of - before % of) % of;
-                tests.iter().skip(first).step_by(of).cloned().collect()
-            }
-            Self::Some { number, count } => {
-                let first = number.wrapping_mul(count) % tests.len().max(1);
-                tests.iter().cycle().skip(first).take(count.min(tests.len())).cloned().collect()
-            }
-        }
+        let first = (self.part - 1 + self.of - before % self.of) % self.of;
+        tests.iter().skip(first).step_by(self.of).cloned().collect()
     }
 }
 
-/// Formats the choice as a line of the orders.
-impl fmt::Display for Choice {
+/// Formats the part as a line of the orders.
+impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Part { part, of } => write!(f, "part {part}/{of}"),
-            Self::Some { number, count } => write!(f, "some {number} {count}"),
-        }
+        write!(f, "part {}/{}", self.part, self.of)
     }
 }
 
@@ -194,8 +168,8 @@ mod tests {
         for of in 1..12 {
             let mut all = Vec::new();
             for part in 1..=of {
-                let choice = Choice::Part { part, of };
-                assert_eq!(Choice::of_order(&choice.to_string()), Some(choice));
+                let choice = Part { part, of };
+                assert_eq!(Part::of_order(&choice.to_string()), Some(choice));
                 let mut before = 0;
                 for tests in programs {
                     all.extend(choice.choose(tests, before));
@@ -205,22 +179,9 @@ mod tests {
             all.sort_unstable();
             assert_eq!(all, (0..9).collect::<Vec<_>>(), "{of} parts");
         }
-        assert_eq!(Choice::part("2/5"), Some(Choice::Part { part: 2, of: 5 }));
+        assert_eq!(Part::parse("2/5"), Some(Part { part: 2, of: 5 }));
         for wrong in ["0/5", "6/5", "2", "2/", "/5", "-1/5", ""] {
-            assert_eq!(Choice::part(wrong), None, "{wrong:?}");
+            assert_eq!(Part::parse(wrong), None, "{wrong:?}");
         }
-    }
-
-    #[test]
-    fn a_choice_of_some_tests_has_the_given_size_and_numbers_reach_all() {
-        for (number, expected) in [(0, [0, 1]), (1, [2, 3]), (2, [4, 0]), (3, [1, 2])] {
-            let choice = Choice::Some { number, count: 2 };
-            assert_eq!(Choice::of_order(&choice.to_string()), Some(choice));
-            assert_eq!(choice.choose(&[0, 1, 2, 3, 4], 7), expected);
-        }
-        let many = Choice::Some { number: usize::MAX, count: 9 };
-        assert_eq!(many.choose(&[1], 0), [1]);
-        assert!(many.choose::<u32>(&[], 0).is_empty());
-        assert_eq!(Choice::of_order("some"), None);
     }
 }

@@ -3,13 +3,9 @@
 //! processes themselves show ([`nodlet_tests::Witness`]); packets are dropped between servers and boards, and no client
 //! is stopped.
 
-#[path = "at_most_one/failures.rs"]
 mod failures;
-#[path = "at_most_one/fencing.rs"]
 mod fencing;
-#[path = "at_most_one/handover.rs"]
 mod handover;
-#[path = "at_most_one/steps.rs"]
 mod steps;
 
 use nodlet_tests::{ClusterNode, ControlPlane, Witness};

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use nodlet_tests::{Device, Kubectl, manifest};
 
-#[path = "configured/mounts.rs"]
 mod mounts;
 
 /// A value that may be nowhere but in the Secret, in its volume and in the environment of its container.

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nodlet_tests::{Device, manifest};
 
-#[path = "devices/watches.rs"]
 mod watches;
 
 /// A node in /dev, which stands for a device that is plugged in. It is removed when it is dropped.

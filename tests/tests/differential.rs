@@ -1,10 +1,8 @@
 //! The API beside a real kube-apiserver: both get the same changed pods, and their answers are compared.
 
-mod differential {
-    pub(crate) mod compare;
-    pub(crate) mod mutate;
-    pub(crate) mod requests;
-}
+mod compare;
+mod mutate;
+mod requests;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -13,9 +11,8 @@ use nodlet_kube::schema;
 use nodlet_tests::{ControlPlane, Device, Seed, request_as, seed};
 use serde_json::{Value, json};
 
-use differential::compare::{Answer, Report};
-use differential::mutate::mutate;
-use differential::requests;
+use compare::{Answer, Report};
+use mutate::mutate;
 
 /// Plugins that change pods for what a board does not have: accounts, nodes that are lost, storage classes.
 const PLUGINS: &str = "--disable-admission-plugins=ServiceAccount,DefaultTolerationSeconds";

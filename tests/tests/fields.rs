@@ -42,19 +42,12 @@ use serde_json::{Value, json};
 
 use difference::{differences, documented, fields_of};
 
-#[path = "fields/claim.rs"]
 mod claim;
-#[path = "fields/container.rs"]
 mod container;
-#[path = "fields/difference.rs"]
 mod difference;
-#[path = "fields/ephemeral.rs"]
 mod ephemeral;
-#[path = "fields/pod.rs"]
 mod pod;
-#[path = "fields/probe.rs"]
 mod probe;
-#[path = "fields/volume.rs"]
 mod volume;
 
 /// The tables, by area.

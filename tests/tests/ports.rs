@@ -6,9 +6,7 @@ use std::net::{TcpListener, UdpSocket};
 
 use nodlet_tests::{Device, Namespace, manifest};
 
-#[path = "ports/agents.rs"]
 mod agents;
-#[path = "ports/senders.rs"]
 mod senders;
 
 /// The board's address on the link to the world.

@@ -6,15 +6,10 @@ use std::path::{Path, PathBuf};
 use nodlet_tests::image::Image;
 use nodlet_tests::{Device, Kubectl, TestPod};
 
-#[path = "tasks/configuration.rs"]
 mod configuration;
-#[path = "tasks/debugging.rs"]
 mod debugging;
-#[path = "tasks/pages.rs"]
 mod pages;
-#[path = "tasks/pods.rs"]
 mod pods;
-#[path = "tasks/storage.rs"]
 mod storage;
 
 /// The directory of the manifests.

@@ -11,11 +11,10 @@ use std::time::Instant;
 use nodlet_tests::image::Image;
 use nodlet_tests::manifest;
 
-use crate::commit::CLUSTER_PARTS;
 use crate::image::{self, Contents, DeviceImage};
 use crate::profile::{self, Profile, Qemu};
 use crate::task::{Failure, Outcome, line_of, misused, run as run_command, work};
-use crate::{commit, cross, demo_image, guest, programs, targets};
+use crate::{cross, demo_image, programs, targets};
 
 mod board;
 mod cluster;
@@ -100,41 +99,19 @@ fn step(name: &str) -> Result<Step, Failure> {
     })
 }
 
-/// The steps of which a check has time for one group, chosen by the commit; it runs all other steps always.
-const GROUPS: &[&[&str]] = &[&["watchdog"], &["disk", "demo"], &["update", "network"]];
+/// The steps of the check; `cargo xtask long boards` runs all of them, on all boards.
+const OF_CHECK: &[&str] = &["ssh", "watchdog", "disk", "update"];
 
-/// The steps that are run for the commit with this number.
-fn steps_of(number: usize) -> Vec<Step> {
-    // The slow suites with containers are chosen by the remainder of 3, and this by the quotient.
-    let chosen = (number / GROUPS.len()) % GROUPS.len();
-    // The servers of a cluster are built for every fourth commit.
-    let has_servers = number.is_multiple_of(CLUSTER_PARTS);
-    let runs = |name: &str| {
-        GROUPS.iter().enumerate().all(|(n, group)| n == chosen || !group.contains(&name))
-            && (name != "cluster" || has_servers)
-    };
-    STEPS.iter().filter(|(name, _)| runs(name)).copied().collect()
-}
-
-/// Boots the emulated board with this machine's processor, as a step of the check. The commit chooses which of
-/// the long steps are run. For every fourth commit, also runs some of the guests' tests with another processor.
-pub(crate) fn check_of_commit() -> Outcome {
-    let number = commit::number();
-    let steps = steps_of(number);
-    let names: Vec<&str> = steps.iter().map(|(name, _)| *name).collect();
-    eprintln!("by the commit: {}; all: cargo xtask check boards", names.join(", "));
-    check_steps(&steps)?;
-    if number.is_multiple_of(4) { guest::foreign(number / 4) } else { Ok(()) }
-}
-
-/// Runs every step on the emulated board with this machine's processor.
+/// Boots the emulated board with this machine's processor, as a step of the check.
 pub(crate) fn check() -> Outcome {
-    check_steps(STEPS)
+    let steps: Vec<Step> = STEPS.iter().filter(|(name, _)| OF_CHECK.contains(name)).copied().collect();
+    let (profile, qemu) = of_this_machine()?;
+    try_out(&profile, &qemu, &steps)
 }
 
-fn check_steps(steps: &[Step]) -> Outcome {
-    let (profile, qemu) = of_this_machine()?;
-    try_out(&profile, &qemu, steps)
+/// Runs every step on every board that can be emulated.
+pub(crate) fn all() -> Outcome {
+    run(&[])
 }
 
 /// The emulated board with this machine's processor.
@@ -442,25 +419,11 @@ fn text(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
-    use super::{CLUSTER_PARTS, GROUPS, STEPS, steps_of};
+    use super::{OF_CHECK, STEPS};
 
     #[test]
-    fn each_long_step_runs_for_a_third_of_the_commits_and_the_others_always() {
-        let known: BTreeSet<&str> = STEPS.iter().map(|(name, _)| *name).collect();
-        assert!(GROUPS.iter().flat_map(|group| *group).all(|name| known.contains(name)));
-        let numbers = 0..GROUPS.len() * GROUPS.len() * CLUSTER_PARTS;
-        for step in known {
-            let runs =
-                numbers.clone().filter(|number| steps_of(*number).iter().any(|(name, _)| *name == step));
-            let part = match GROUPS.iter().any(|group| group.contains(&step)) {
-                true => GROUPS.len(),
-                false if step == "cluster" => CLUSTER_PARTS,
-                false => 1,
-            };
-            assert_eq!(runs.count(), numbers.len() / part, "{step}");
-        }
+    fn the_steps_of_the_check_exist() {
+        assert!(OF_CHECK.iter().all(|name| STEPS.iter().any(|(step, _)| step == name)));
     }
 
     #[test]

@@ -1,17 +1,18 @@
-//! The complete check, which CI also runs: formatting, lints, unit tests, then the tests with real
-//! containers. It prints each step, stops at the first that fails, and never skips what this machine cannot
-//! do. Of the slowest suites with containers, and of the longest steps with boards, it runs a part, chosen by
-//! the commit; all of them if the step is named. With `--install` it first installs what the tests need and this machine lacks.
-//! The tests run nodlet as boards get it (`cross.rs`); with `--debug`, an unoptimised binary that is built in less time.
+//! The check, which CI also runs: the same list each time. It prints each step, how long it took here before, and the
+//! command that repeats it; stops at the first step that fails; and never skips what this machine cannot do. What it leaves
+//! out, `cargo xtask long` runs, and the check says at its end what of that is overdue. With `--install` it first installs
+//! what the tests need and this machine lacks. With `--changed`, it runs what the changes since a commit can affect. The
+//! tests run nodlet as boards get it (`cross.rs`); with `--debug`, an unoptimised binary that is built in less time.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::process::Stdio;
-use std::time::Instant;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use crate::commit::CLUSTER_PARTS;
-use crate::task::{Failure, Outcome, line_of, project, run as run_command, usage};
+use crate::changed::Changes;
+use crate::task::{Failure, Outcome, line_of, run as run_command, seed, usage, work};
 use crate::toolchain::{self, Part, cargo};
-use crate::{boards, commit, conformance, cross, deny, gates, go, guest, images, programs, setup};
+use crate::{boards, changed, conformance, cross, deny, gates, go, guest, ledger, setup, suites, targets};
 
 /// A step: its name, its description, and its function.
 type Step = (&'static str, &'static str, fn() -> Outcome);
@@ -21,65 +22,158 @@ const STEPS: &[Step] = &[
     ("clippy", "lints, all of which count as errors", clippy),
     ("doc", "the documentation of the code, with every link", doc),
     ("unit", "the tests beside the code", unit),
-    ("containers", "the tests with real containers", containers),
-    ("conformance", "Kubernetes' own tests of nodes, on a node of a real cluster", conformance::check),
+    ("containers", "the tests with real containers", suites::check),
+    (
+        "conformance",
+        "a sample of Kubernetes' own tests of nodes, on a node of a real cluster",
+        conformance::check,
+    ),
     ("gates", "what the binary for boards costs, against its budgets", gates::check),
     ("deny", "the licences, versions and sources of crates, and their list in the binary", deny::check),
-    ("guest", "the tests that need a kernel of their own, in QEMU", guest::check),
-    (
-        "boards",
-        "an emulated board with this machine's processor, over SSH; or guests with another",
-        boards::check,
-    ),
+    ("guest", "the tests that need cgroup v2, on a kernel of their own in QEMU", guest::check),
+    ("boards", "an emulated board with this machine's processor, over SSH", boards::check),
 ];
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let (options, arguments): (Vec<&String>, Vec<&String>) =
-        arguments.iter().partition(|argument| argument.starts_with('-'));
-    if let Some(unknown) = options.iter().find(|option| !["--install", "--debug"].contains(&option.as_str()))
-    {
-        return Err(Failure(format!("unknown option {unknown:?}; {}", usage("check"))));
-    }
-    let has = |wanted: &str| options.iter().any(|option| *option == wanted);
-    for wanted in &arguments {
-        if !STEPS.iter().any(|(name, _, _)| name == wanted) {
-            return Err(Failure(format!("unknown step {wanted:?}; {}", usage("check"))));
-        }
-    }
-    let chosen = |name: &str| arguments.is_empty() || arguments.iter().any(|wanted| *wanted == name);
-    if has("--install") {
+    let Request { install, debug, changes, steps } = Request::parse(arguments)?;
+    if install {
         setup::run(&[])?;
     }
+    let is_whole = steps.is_empty() && changes.is_none();
     // Checked first, so that a missing tool or a full disk is not reported only after ten minutes.
-    if arguments.is_empty() {
+    if is_whole {
         setup::require_disk()?;
     }
     toolchain::complete(&[Part::Rustfmt, Part::Clippy])?;
     toolchain::host()?;
-    if has("--debug") {
+    if debug {
         cross::provide_debug()?;
     }
+    let changes = changes.map(|base| changed::since(base.as_deref())).transpose()?;
+    let chosen = |name: &str| {
+        (steps.is_empty() || steps.iter().any(|step| step == name))
+            && changes.as_ref().is_none_or(|changes| changes.affect(name))
+    };
     if chosen("containers") || chosen("conformance") {
         setup::require()?;
     }
     if chosen("gates") {
         gates::require()?;
     }
+    let mut times = Times::read()?;
+    let mut binary = None;
     for (name, what, step) in STEPS {
         if chosen(name) {
-            eprintln!("\n== {name}: {what}");
-            let begun = Instant::now();
-            match *name {
-                "containers" if arguments.is_empty() => containers_of_commit()?,
-                "conformance" if arguments.is_empty() => conformance_of_commit()?,
-                "boards" if arguments.is_empty() => boards::check_of_commit()?,
-                _ => step()?,
+            if is_whole && !debug {
+                match *name {
+                    // To link the binary takes minutes of one processor: it is built beside the first steps.
+                    "clippy" => binary = Some(std::thread::spawn(build_binary)),
+                    "containers" => wait_for(binary.take())?,
+                    _ => {}
+                }
             }
-            eprintln!("== {name} took {:.0?}", begun.elapsed());
+            let last = times.0.get(*name).map_or_else(String::new, |seconds| {
+                format!(" (took {:?} here before)", Duration::from_secs(*seconds))
+            });
+            eprintln!("\n== {name}: {what}{last}");
+            let begun = Instant::now();
+            match &changes {
+                Some(changes) => partly(name, *step, changes),
+                None => step(),
+            }
+            .map_err(|Failure(why)| {
+                Failure(format!("{why}\n{name} is repeated by: {}", repeat(name, debug)))
+            })?;
+            let took = begun.elapsed();
+            eprintln!("== {name} took {took:.0?}");
+            if changes.is_none() {
+                times.0.insert((*name).to_owned(), took.as_secs());
+                times.write()?;
+            }
         }
+    }
+    if is_whole {
+        ledger::print_overdue()?;
     }
     eprintln!("\nall is well");
     Ok(())
+}
+
+/// Builds the binary that boards with this machine's processor get.
+fn build_binary() -> Outcome {
+    cross::build(targets::host()?).map(drop)
+}
+
+/// Waits for the thread that builds it.
+fn wait_for(build: Option<JoinHandle<Outcome>>) -> Outcome {
+    match build.map(JoinHandle::join) {
+        None => Ok(()),
+        Some(Ok(outcome)) => outcome,
+        Some(Err(_)) => Err("the build of the binary panicked".into()),
+    }
+}
+
+/// What the arguments ask for.
+#[derive(Debug, Default, PartialEq)]
+struct Request {
+    install: bool,
+    debug: bool,
+    /// What the changes since this commit can affect; since the branch began, without a commit.
+    changes: Option<Option<String>>,
+    /// The steps; all if there is none.
+    steps: Vec<String>,
+}
+
+impl Request {
+    fn parse(arguments: &[String]) -> Result<Self, Failure> {
+        let mut request = Self::default();
+        let is_step = |word: &String| STEPS.iter().any(|(name, ..)| name == word);
+        let mut words = arguments.iter().peekable();
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--install" => request.install = true,
+                "--debug" => request.debug = true,
+                "--changed" => {
+                    let base = words.next_if(|word| !word.starts_with('-') && !is_step(word));
+                    request.changes = Some(base.cloned());
+                }
+                option if option.starts_with('-') => {
+                    return Err(Failure(format!("unknown option {option:?}; {}", usage("check"))));
+                }
+                step if is_step(word) => request.steps.push(step.to_owned()),
+                other => return Err(Failure(format!("unknown step {other:?}; {}", usage("check")))),
+            }
+        }
+        Ok(request)
+    }
+}
+
+/// Runs what of a step the changes can affect.
+fn partly(name: &str, step: fn() -> Outcome, changes: &Changes) -> Outcome {
+    match name {
+        "unit" => unit_of(changes.packages()),
+        "containers" => suites::run_those(&changes.suites()?),
+        _ => step(),
+    }
+}
+
+/// The command that repeats a step.
+fn repeat(name: &str, is_debug: bool) -> String {
+    format!("cargo xtask check {}{name}", if is_debug { "--debug " } else { "" })
+}
+
+/// The seconds that each step took when it last passed here.
+struct Times(BTreeMap<String, u64>);
+
+impl Times {
+    fn read() -> Result<Self, Failure> {
+        let text = std::fs::read_to_string(work("check")?.join("times.json")).unwrap_or_default();
+        Ok(Self(serde_json::from_str(&text).unwrap_or_default()))
+    }
+
+    fn write(&self) -> Outcome {
+        Ok(std::fs::write(work("check")?.join("times.json"), serde_json::to_string_pretty(&self.0)?)?)
+    }
 }
 
 fn fmt() -> Outcome {
@@ -98,12 +192,30 @@ fn doc() -> Outcome {
 }
 
 fn unit() -> Outcome {
-    let seed = seed();
-    eprintln!("NODLET_SEED={seed}");
-    let tests = &mut cargo()?;
-    run_command(tests.args(["test", "--workspace", "--exclude", "nodlet-tests"]).env("NODLET_SEED", seed))?;
+    unit_tests(&["--workspace", "--exclude", "nodlet-tests"])?;
     cross::test_tls()?;
     beside_go()
+}
+
+/// The unit tests of these packages.
+fn unit_of(packages: &[String]) -> Outcome {
+    let words: Vec<&str> = packages.iter().flat_map(|name| ["--package", name.as_str()]).collect();
+    unit_tests(&words)?;
+    let has = |name: &str| packages.iter().any(|package| package == name);
+    if has("nodlet-wire") {
+        cross::test_tls()?;
+    }
+    if has("nodlet-kube") { beside_go() } else { Ok(()) }
+}
+
+/// Runs the unit tests that these words choose. All run, even if one fails: readers of CI's output cannot try again.
+fn unit_tests(words: &[&str]) -> Outcome {
+    let seed = seed()?;
+    eprintln!("NODLET_SEED={seed}");
+    let tests = &mut cargo()?;
+    tests.args(["test", "--no-fail-fast"]).args(words).env("NODLET_SEED", seed.to_string());
+    run_command(tests)
+        .map_err(|Failure(why)| Failure(format!("{why}\nthe random inputs were of NODLET_SEED={seed}")))
 }
 
 /// The tests that compare the reader of YAML with the one of kubectl.
@@ -116,9 +228,11 @@ const BESIDE_GO: [&str; 3] = [
 /// Runs these tests, with the program that answers for kubectl.
 fn beside_go() -> Outcome {
     let judge = go::YAML_JUDGE.build(None)?;
+    let seed = seed()?;
+    eprintln!("NODLET_SEED={seed}");
     let beside = &mut cargo()?;
     beside.args(["test", "--package", "nodlet-kube", "--lib", "beside_go", "--", "--ignored"]);
-    beside.env("NODLET_YAML_JUDGE", judge);
+    beside.env("NODLET_YAML_JUDGE", judge).env("NODLET_SEED", seed.to_string());
     let line = line_of(beside);
     eprintln!("$ {line}");
     let output = beside.stderr(Stdio::inherit()).output()?;
@@ -128,147 +242,8 @@ fn beside_go() -> Outcome {
     if output.status.success() && BESIDE_GO.iter().all(|name| said.contains(&format!("{name} ... ok"))) {
         return Ok(());
     }
-    Err(Failure(format!("{line}: {}; {} must pass", output.status, BESIDE_GO.join(", "))))
-}
-
-/// The first seed of the random inputs of unit tests: different for each commit, so that more and more inputs
-/// are tried, but the same when a commit is checked again. Or `$NODLET_SEED`.
-fn seed() -> String {
-    let chosen = std::env::var("NODLET_SEED").ok().filter(|text| text.parse::<u64>().is_ok());
-    chosen.unwrap_or_else(|| seed_of(&commit::checked_out().unwrap_or_default()).to_string())
-}
-
-/// The first seed for a commit; 1 without a commit.
-fn seed_of(commit: &str) -> u64 {
-    // More than the inputs that `check` tries in one test.
-    const APART: u64 = 100_000;
-    let beginning = commit.get(..8).and_then(|digits| u64::from_str_radix(digits, 16).ok());
-    1 + beginning.unwrap_or(0) * APART
-}
-
-/// The suites with containers that take longest, in the order of their time: together three quarters of all. For
-/// `cluster`, the servers of a cluster are built.
-const SLOW: &[&str] = &[
-    "soak",
-    "bounded",
-    "removal",
-    "volumes",
-    "agnhost",
-    "documents",
-    "reboot",
-    "fields",
-    "update",
-    "attack",
-    "steps",
-    "policies",
-    "push",
-    "resources",
-    "init",
-    "hooks",
-    "push_changes",
-    "store_limits",
-    "describe",
-    "files",
-    "real",
-    "probes",
-];
-
-/// Suites with a control plane of Kubernetes, whose build alone takes ten minutes.
-const CLUSTER: &[&str] = &[
-    "at_most_one",
-    "at_rest",
-    "cluster",
-    "cluster_network",
-    "cluster_pods",
-    "cluster_set_aside",
-    "cluster_soak",
-    "deleted_node",
-    "differential",
-    "enrolment",
-    "konnectivity",
-    "kubelet_server",
-    "misbehaving",
-    "pressure",
-    "rejections",
-    "requests",
-    "restarted",
-    "sync",
-    "workloads",
-];
-
-/// One in so many slow suites is run for a commit.
-const SLOW_PARTS: usize = 3;
-
-/// All tests with containers.
-fn containers() -> Outcome {
-    containers_of(&[])
-}
-
-/// All fast suites with containers, and the part of the slow ones that is the commit's.
-fn containers_of_commit() -> Outcome {
-    let chosen = suites_of(&suites()?, commit::number());
-    eprintln!("of {} slow suites every third, by the commit; all: cargo xtask check containers", SLOW.len());
-    let mut options = vec!["--lib".to_owned(), "--bins".to_owned()];
-    for suite in chosen {
-        options.extend(["--test".to_owned(), suite]);
-    }
-    containers_of(&options)
-}
-
-/// A part of Kubernetes' own tests, for commits with suites that have a control plane.
-fn conformance_of_commit() -> Outcome {
-    let number = commit::number();
-    if number.is_multiple_of(CLUSTER_PARTS) {
-        return conformance::check_part(number / CLUSTER_PARTS);
-    }
-    eprintln!("not for this commit, but for one in {CLUSTER_PARTS}; all: cargo xtask check conformance");
-    Ok(())
-}
-
-/// The names of all suites with containers.
-fn suites() -> Result<BTreeSet<String>, Failure> {
-    let mut suites = BTreeSet::new();
-    for entry in std::fs::read_dir(project().join("tests/tests"))? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "rs") {
-            suites.extend(path.file_stem().and_then(|name| name.to_str()).map(str::to_owned));
-        }
-    }
-    Ok(suites)
-}
-
-/// The suites of `all` that are run for the commit with this number.
-fn suites_of(all: &BTreeSet<String>, number: usize) -> BTreeSet<String> {
-    let place = |suite: &String| SLOW.iter().position(|slow| slow == suite);
-    let of_cluster = |suite: &String| CLUSTER.iter().position(|other| other == suite);
-    let runs = |suite: &&String| match of_cluster(suite) {
-        Some(place) => number.is_multiple_of(CLUSTER_PARTS) && place % 2 == number / CLUSTER_PARTS % 2,
-        None => place(suite).is_none_or(|place| place % SLOW_PARTS == number % SLOW_PARTS),
-    };
-    all.iter().filter(runs).cloned().collect()
-}
-
-/// Runs the tests with containers that the options of `cargo test` name: all without options.
-fn containers_of(options: &[String]) -> Outcome {
-    go::KUBECTL.build(None)?;
-    go::AGNHOST.build(None)?;
-    let runs = |suite: &str| options.is_empty() || options.iter().any(|option| option == suite);
-    if CLUSTER.iter().copied().any(runs) {
-        go::control_plane(&[])?;
-    }
-    if runs("pull") {
-        programs::provide("docker-registry", "docker-registry")?;
-    }
-    images::build()?;
-    cross::provide()?;
-    run_command(cargo()?.args(["build", "--package", "nodlet-runtime", "--example", "replay"]))?;
-    // All tests run, even if one fails: readers of CI's output cannot try again.
-    run_command(
-        cargo()?
-            .args(["test", "--package", "nodlet-tests", "--no-fail-fast"])
-            .args(options)
-            .env("NODLET_SEED", seed()),
-    )
+    let all = BESIDE_GO.join(", ");
+    Err(Failure(format!("{line}: {}; {all} must pass, with NODLET_SEED={seed}", output.status)))
 }
 
 #[cfg(test)]
@@ -278,45 +253,32 @@ mod tests {
     #[test]
     fn the_usage_names_every_step_in_its_order() {
         let steps: Vec<String> = STEPS.iter().map(|(name, ..)| format!("[{name}]")).collect();
-        assert!(
-            usage("check").ends_with(&format!("[--install] [--debug] {}", steps.join(" "))),
-            "{}",
-            usage("check")
-        );
+        let expected = format!("[--install] [--debug] [--changed [BASE]] {}", steps.join(" "));
+        assert!(usage("check").ends_with(&expected), "{}", usage("check"));
     }
 
     #[test]
-    fn random_inputs_begin_elsewhere_with_every_commit() {
-        assert_eq!(seed_of("00000001c5a7"), 100_001);
-        assert_eq!(seed_of("6104d2f0a111\n"), 1 + 0x6104_d2f0 * 100_000);
-        for none in ["", "6104d2f", "no commit"] {
-            assert_eq!(seed_of(none), 1);
+    fn a_base_is_what_follows_changed_and_is_no_step() {
+        let parse = |line: &str| {
+            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            Request::parse(&words)
+        };
+        let changes = |line: &str| parse(line).unwrap().changes;
+        assert_eq!(changes("unit"), None);
+        assert_eq!(changes("--changed"), Some(None));
+        assert_eq!(changes("--changed HEAD~3"), Some(Some("HEAD~3".to_owned())));
+        assert_eq!(changes("--changed unit"), Some(None));
+        assert_eq!(changes("--changed --debug"), Some(None));
+        assert_eq!(parse("unit --debug").unwrap().steps, ["unit"]);
+        for wrong in ["--fast", "units"] {
+            let Failure(why) = parse(wrong).unwrap_err();
+            assert!(why.contains("unknown") && why.contains(wrong), "{why}");
         }
     }
+
     #[test]
-    fn each_suite_runs_for_its_part_of_the_commits() {
-        let all = suites().unwrap();
-        assert!(SLOW.iter().all(|slow| all.contains(*slow)), "a slow suite does not exist");
-        for suite in &all {
-            let text = std::fs::read_to_string(project().join(format!("tests/tests/{suite}.rs"))).unwrap();
-            let of_cluster = CLUSTER.contains(&suite.as_str());
-            assert_eq!(text.contains("ControlPlane"), of_cluster, "{suite} in CLUSTER");
-        }
-        assert!(
-            CLUSTER.iter().all(|suite| all.contains(*suite)),
-            "a suite with a control plane does not exist"
-        );
-        // All remainders of all divisors.
-        let numbers = 2 * CLUSTER_PARTS * SLOW_PARTS;
-        let parts: Vec<_> = (7..7 + numbers).map(|number| suites_of(&all, number)).collect();
-        for suite in &all {
-            let runs = parts.iter().filter(|part| part.contains(suite)).count();
-            let expected = match suite.as_str() {
-                of_cluster if CLUSTER.contains(&of_cluster) => numbers / CLUSTER_PARTS / 2,
-                slow if SLOW.contains(&slow) => numbers / SLOW_PARTS,
-                _ => numbers,
-            };
-            assert_eq!(runs, expected, "{suite}");
-        }
+    fn a_failed_step_names_the_command_that_repeats_it() {
+        assert_eq!(repeat("unit", false), "cargo xtask check unit");
+        assert_eq!(repeat("guest", true), "cargo xtask check --debug guest");
     }
 }

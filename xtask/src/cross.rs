@@ -208,7 +208,7 @@ fn build_tests(target: &Target) -> Outcome {
 
 /// The test programs in cargo's messages, one JSON object per line, and the destination of each. Unit tests
 /// have a directory of their own: those of `nodlet` have the name of the program for which the suites look.
-fn test_programs(messages: &str) -> Result<Vec<(PathBuf, PathBuf)>, Failure> {
+pub(crate) fn test_programs(messages: &str) -> Result<Vec<(PathBuf, PathBuf)>, Failure> {
     let mut programs = Vec::new();
     for line in messages.lines() {
         let message: serde_json::Value = serde_json::from_str(line)?;

@@ -1,9 +1,9 @@
 //! Compares nodlet's API with a real kube-apiserver: both get the same randomly changed pods, and the differences are
 //! printed by class and count. The suite is `tests/tests/differential.rs`; `check` runs a short form of it.
 
-use crate::task::{Failure, Outcome, misused, run as run_command};
+use crate::task::{Failure, Outcome, misused, run as run_command, seed};
 use crate::toolchain::cargo;
-use crate::{commit, cross, go};
+use crate::{cross, go};
 
 /// Rounds of creates, and as many of patches, that take a minute.
 const ROUNDS: &str = "3000";
@@ -15,13 +15,22 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     cross::provide()?;
     eprintln!("NODLET_SEED={seed} NODLET_ROUNDS={rounds}");
     let mut tests = cargo()?;
-    tests.args(["test", "--package", "nodlet-tests", "--test", "differential", "--", "--nocapture"]);
+    tests.args([
+        "test",
+        "--package",
+        "nodlet-tests",
+        "--test",
+        "suites",
+        "differential::",
+        "--",
+        "--nocapture",
+    ]);
     run_command(tests.env("NODLET_SEED", seed).env("NODLET_ROUNDS", rounds))
 }
 
-/// The seed, by default of the commit, and the number of rounds.
+/// The seed, by default a random one, and the number of rounds.
 fn options(arguments: &[String]) -> Result<(String, String), Failure> {
-    let (mut seed, mut rounds) = (commit::number().to_string(), ROUNDS.to_owned());
+    let (mut seed, mut rounds) = (seed()?.to_string(), ROUNDS.to_owned());
     let (pairs, rest) = arguments.as_chunks::<2>();
     for [name, value] in pairs {
         let place = match name.as_str() {

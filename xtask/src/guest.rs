@@ -13,16 +13,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nodlet_tests::guest::Choice;
+use nodlet_tests::guest::Part;
 
 use crate::task::{Failure, Outcome, misused, usage, work};
-use crate::{commit, cross, deb, debian, go, images, programs, targets};
+use crate::{cross, deb, debian, go, images, programs, targets};
 
 mod boot;
 mod build;
 pub(crate) mod cpio;
 pub(crate) mod kernel;
 mod list;
+mod run;
 mod systemd;
 
 use self::build::{build, without_debug};
@@ -102,27 +103,15 @@ struct Guest<'a> {
     what: &'static str,
     /// Additional arguments of the kernel's command line.
     kernel: &'static str,
-    /// Test programs and their arguments.
+    /// What is run: a suite with containers or a program of unit tests, and its arguments (`Run`).
     runs: &'a [&'a str],
     /// Modules that are loaded before the tests: everything that nodlet needs of the kernel.
     modules: &'static [&'static [&'static str]],
-    when: When,
     system: System,
     /// Arguments of QEMU for hardware, and so a kernel with drivers for it.
     hardware: &'static [&'static str],
     /// The controllers of cgroup v1 that are mounted, instead of those of v2.
     cgroup_v1: &'static [&'static str],
-}
-
-/// When a guest is booted.
-#[derive(Clone, Copy, PartialEq)]
-enum When {
-    /// For every check.
-    Always,
-    /// For some checks: the commit chooses one of these guests.
-    InTurn,
-    /// Only by name, because it takes too long.
-    ByHand,
 }
 
 /// The files of a guest besides the tests.
@@ -142,7 +131,7 @@ const SILENCE: Duration = Duration::from_secs(1800);
 const MEMORY_MIB: u32 = 3072;
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let (mut wanted, mut choice, mut is_debug, mut arguments) = (host()?, None, false, arguments);
+    let (mut wanted, mut part, mut is_debug, mut arguments) = (host()?, None, false, arguments);
     loop {
         arguments = match arguments {
             [option, triple, rest @ ..] if option == "--target" => {
@@ -150,15 +139,8 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
                 rest
             }
             [option, text, rest @ ..] if option == "--shard" => {
-                choice = Some(Choice::part(text).ok_or_else(|| {
+                part = Some(Part::parse(text).ok_or_else(|| {
                     Failure(format!("--shard takes a part and of how many, as 2/5; {}", usage("guest")))
-                })?);
-                rest
-            }
-            [option, text, rest @ ..] if option == "--some" => {
-                let order = format!("some {}", text.replacen('/', " ", 1));
-                choice = Some(Choice::of_order(&order).ok_or_else(|| {
-                    Failure(format!("--some takes a number and how many tests, as 7/4; {}", usage("guest")))
                 })?);
                 rest
             }
@@ -174,7 +156,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     let nodlet = if is_debug { None } else { Some(shipped(processor)?) };
     let nodlet = nodlet.as_deref();
     let Some((name, words)) = arguments.split_first() else {
-        return boot_all(processor, &always(), choice, nodlet);
+        return boot_all(processor, &of_check(), part, nodlet);
     };
     let guest = GUESTS.iter().find(|guest| guest.name == name).ok_or_else(|| {
         let names: Vec<&str> = GUESTS.iter().map(|guest| guest.name).collect();
@@ -182,60 +164,30 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         Failure(format!("unknown guest {name:?}, only {names}; {}", usage("guest")))
     })?;
     if words.is_empty() {
-        return boot_all(processor, &[guest], choice, nodlet);
+        return boot_all(processor, &[guest], part, nodlet);
     }
     let run = words.join(" ");
-    boot_all(processor, &[&Guest { runs: &[&run], ..*guest }], choice, nodlet)
+    boot_all(processor, &[&Guest { runs: &[&run], ..*guest }], part, nodlet)
 }
 
 /// The most test programs in one boot of a guest with another processor: its emulator cannot load an
 /// initramfs of many hundreds of MiB, nor can a 32-bit kernel.
 const FOREIGN_AT_A_TIME: usize = 10;
 
-/// Boots the guests that are a step of the check.
+/// Boots the guests that are a step of the check: the other ones are booted by `cargo xtask long guests`.
 pub(crate) fn check() -> Outcome {
-    let in_turn: Vec<&Guest<'_>> = GUESTS.iter().filter(|guest| guest.when == When::InTurn).collect();
-    let chosen = in_turn[commit::number() % in_turn.len()];
-    let others: Vec<&str> = in_turn.iter().map(|guest| guest.name).collect();
-    eprintln!("of the guests {}, the commit chooses {}", others.join(", "), chosen.name);
-    let mut guests = always();
-    guests.push(chosen);
-    boot_all(host()?, &guests, None, Some(&shipped(host()?)?))
-}
-
-/// The number of tests of one program with another processor, for which a check has time.
-const FOREIGN_TESTS: usize = 4;
-
-/// Guests that are known to boot with each processor.
-const FOREIGN: &[&str] = &["v2", "lacking", "idle", "off"];
-
-/// Runs a few tests with another processor. The number chooses the processor, the program, and its tests;
-/// consecutive numbers choose the processors in turn.
-pub(crate) fn foreign(number: usize) -> Outcome {
-    let ours = host()?.triple;
-    let processors: Vec<&Processor> =
-        PROCESSORS.iter().filter(|processor| processor.triple != ours).collect();
-    let mut runs = Vec::new();
-    for guest in GUESTS.iter().filter(|guest| FOREIGN.contains(&guest.name)) {
-        runs.extend(guest.runs.iter().map(|run| Guest { runs: std::slice::from_ref(run), ..*guest }));
-    }
-    let (processor, number) = (processors[number % processors.len()], number / processors.len());
-    let (guest, number) = (&runs[number % runs.len()], number / runs.len());
-    let (triple, name, run) = (processor.triple, guest.name, guest.runs.join(" "));
-    eprintln!("$ cargo xtask guest --target {triple} --some {number}/{FOREIGN_TESTS} {name} {run}");
-    let choice = Choice::Some { number, count: FOREIGN_TESTS };
-    boot_all(processor, &[guest], Some(choice), Some(&shipped(processor)?))
+    boot_all(host()?, &of_check(), None, Some(&shipped(host()?)?))
 }
 
 /// Runs every guest, with every processor, or a part of each guest's tests. Guests that are not portable only run
 /// with this machine's own processor: debootstrap executes the packages' programs.
 pub(crate) fn whole(part: &str) -> Outcome {
-    let choice = Some(part).filter(|part| *part != "1/1").and_then(Choice::part);
+    let part = Some(part).filter(|part| *part != "1/1").and_then(Part::parse);
     let ours = host()?.triple;
     PROCESSORS.iter().try_for_each(|processor| {
         let native = processor.triple == ours;
         let all: Vec<&Guest<'_>> = GUESTS.iter().filter(|guest| native || guest.is_portable()).collect();
-        boot_all(processor, &all, choice, Some(&shipped(processor)?))
+        boot_all(processor, &all, part, Some(&shipped(processor)?))
     })
 }
 
@@ -254,8 +206,11 @@ fn host() -> Result<&'static Processor, Failure> {
     processor(targets::host()?.triple)
 }
 
-fn always() -> Vec<&'static Guest<'static>> {
-    GUESTS.iter().filter(|guest| guest.when == When::Always).collect()
+/// The guest of the check: what this machine's kernel cannot show.
+const OF_CHECK: &str = "v2";
+
+fn of_check() -> Vec<&'static Guest<'static>> {
+    GUESTS.iter().filter(|guest| guest.name == OF_CHECK).collect()
 }
 
 fn processor(triple: &str) -> Result<&'static Processor, Failure> {
@@ -269,7 +224,7 @@ fn processor(triple: &str) -> Result<&'static Processor, Failure> {
 fn boot_all(
     processor: &Processor,
     guests: &[&Guest<'_>],
-    choice: Option<Choice>,
+    part: Option<Part>,
     nodlet: Option<&Path>,
 ) -> Outcome {
     programs::provide(processor.qemu, processor.package)?;
@@ -315,11 +270,11 @@ fn boot_all(
             System::Firewalls => Some(systemd::get(processor.debian, &systemd::FIREWALLS)?),
         };
         let system = system.as_deref().map(|dir| (dir, processor.console));
-        guest.write_initramfs(processor, &initramfs, &kernel, &programs, system, choice)?;
+        guest.write_initramfs(processor, &initramfs, &kernel, &programs, system, part)?;
         let log = dir.join(format!("{}.log", guest.name));
         let said = guest.boot(processor, &kernel, &initramfs, &log)?;
         fs::remove_file(&initramfs)?;
-        let counts = match guest.judge(&said, choice) {
+        let counts = match guest.judge(&said, part) {
             Ok(counts) => counts,
             Err(why) => {
                 // The other guests still run: readers of CI's output cannot try again.
@@ -349,6 +304,7 @@ fn boot_all(
 
 #[cfg(test)]
 mod tests {
+    use super::run::Run;
     use super::*;
 
     const GUEST: Guest<'_> =
@@ -357,7 +313,7 @@ mod tests {
     #[test]
     fn guests_have_kubectl_for_each_suite_that_drives_a_device_with_it() {
         for run in GUESTS.iter().flat_map(|guest| guest.runs) {
-            let suite = run.split(' ').next().unwrap();
+            let suite = Run::parse(run).suite;
             let source = crate::task::project().join(format!("tests/tests/{suite}.rs"));
             let Ok(text) = fs::read_to_string(source) else { continue };
             assert!(!text.contains("Kubectl::new") || WITH_KUBECTL.contains(&suite), "{suite} needs kubectl");
@@ -366,14 +322,14 @@ mod tests {
 
     #[test]
     fn a_guest_is_believed_only_if_every_run_ended_well_and_ran_tests() {
-        let well = "boot\n\nguest: run /tests/line\ntest result: ok. 2 passed; 0 failed\n\nguest: exit 0\n\
+        let well = "boot\n\nguest: run /tests/suites line::\ntest result: ok. 2 passed; 0 failed\n\nguest: exit 0\n\
              \nguest: run /tests/supervisor x\ntest result: 40 passed; 0 failed []\n\nguest: exit 0\n\nguest: the end\n";
         assert_eq!(GUEST.judge(well, None), Ok(vec![2, 40]));
         for (from, to) in [
             ("guest: exit 0\n\nguest: the end", "guest: exit 1\n\nguest: the end"),
             ("ok. 2 passed", "ok. 0 passed"),
             ("guest: the end", "guest: failed to load the module erofs"),
-            ("guest: run /tests/line\n", ""),
+            ("guest: run /tests/suites line::\n", ""),
             ("guest: the end\n", "Kernel panic"),
         ] {
             assert!(GUEST.judge(&well.replace(from, to), None).is_err(), "{from} -> {to}");
@@ -382,8 +338,8 @@ mod tests {
 
     #[test]
     fn a_part_of_the_tests_counts_only_if_all_chosen_tests_passed() {
-        let part = Choice::part("2/5");
-        let well = "guest: run /tests/line\nguest: tests in this part: 0\nguest: exit 0\n\
+        let part = Part::parse("2/5");
+        let well = "guest: run /tests/suites line::\nguest: tests in this part: 0\nguest: exit 0\n\
              guest: run /tests/supervisor x\nguest: tests in this part: 2\n\
              test result: 2 passed; 0 failed []\nguest: exit 0\nguest: the end\n";
         assert_eq!(GUEST.judge(well, part), Ok(vec![0, 2]));

@@ -1,14 +1,17 @@
-//! Runs the tests that `check` runs in a short form, for any time. The first seed is printed, and by default
-//! differs between commits; a failure names the seed to reproduce it:
+//! Runs what `check` leaves out or runs in a short form, for any time, and writes to the ledger (`ledger.rs`) which subject
+//! passed as a whole. The first seed is random and printed; a failure names the seed to reproduce it:
 //! `cargo xtask long fuzz --seed 4711 --rounds 1`. A subject with a finite number of cases runs all of them, or
 //! with `--shard 2/5` the second of five parts, and prints their number. `cargo xtask long mutants --minutes 20` ends
 //! with the mutation that is tested after 20 minutes.
 
 use std::process::Command;
+use std::time::Instant;
 
-use crate::task::{Failure, Outcome, run as run_command, target_dir, usage};
+use crate::task::{Failure, Outcome, run as run_command, seed as random_seed, target_dir, usage};
 use crate::toolchain::cargo;
-use crate::{boards, commit, cross, earlier, go, guest, mutants, setup};
+use crate::{
+    boards, conformance, cross, distribution, earlier, go, guest, ledger, mutants, recipes, setup, suites,
+};
 
 /// How a subject is tested.
 enum Test {
@@ -64,11 +67,14 @@ const SUBJECTS: &[(&str, Test)] = &[
     // An image with this many megabytes in one layer, and one with the most names that are accepted.
     ("memory", Test::Rounds(500, &["--package", "nodlet-rootfs", "tests::memory::"])),
     // This many restarts of containers, and at least twice as many exec probes.
-    ("soak", Test::Rounds(10_000, &["--package", "nodlet-tests", "--test", "soak"])),
+    ("soak", Test::Rounds(10_000, &["--package", "nodlet-tests", "--test", "suites", "soak::"])),
     // This many pods of a cluster that come and go, after those that fill all rings.
     (
         "soak-cluster",
-        Test::Rounds(100, &["--package", "nodlet-tests", "--test", SOAK_CLUSTER, "--", "--ignored"]),
+        Test::Rounds(
+            100,
+            &["--package", "nodlet-tests", "--test", "suites", SOAK_CLUSTER, "--", "--ignored"],
+        ),
     ),
     // This many states of a data partition after a power cut, for each kind of operation.
     (
@@ -79,7 +85,8 @@ const SUBJECTS: &[(&str, Test)] = &[
                 "--package",
                 "nodlet-tests",
                 "--test",
-                "power_cuts",
+                "suites",
+                "power_cuts::",
                 "--",
                 "--include-ignored",
                 "--test-threads=1",
@@ -90,16 +97,36 @@ const SUBJECTS: &[(&str, Test)] = &[
     ("board-power-cuts", Test::Sample(60, boards::power_cuts)),
     // Agent, supervisors and helpers, each killed at each of its steps.
     ("kills", Test::Parts(kills)),
+    // The agent, killed or cut off at each of its requests to a cluster.
+    ("requests", Test::Parts(requests)),
     // Pods that are run by the binary of an earlier commit.
     ("upgrade", Test::All(upgrade)),
     // Boards in clusters of other versions of Kubernetes.
     ("clusters", Test::All(clusters)),
     // Tests in virtual machines, with each processor.
     ("guests", Test::Parts(guest::whole)),
+    // Tests with real containers that are too long for the check.
+    ("suites", Test::All(suites::long)),
+    // The API beside a real kube-apiserver.
+    ("differential", Test::Random(3_000, &["--package", "nodlet-tests", "--test", "suites", DIFFERENTIAL])),
+    // Kubernetes' own tests of nodes, all of them.
+    ("conformance", Test::All(conformance::all)),
+    // Every step on every emulated board.
+    ("boards", Test::All(boards::all)),
+    // A build as a distribution makes it, and the recipes of Yocto and Buildroot.
+    ("distribution", Test::All(distributions)),
 ];
 
+/// The test beside a real kube-apiserver.
+const DIFFERENTIAL: &str = "differential::";
+
+/// The names of all subjects.
+pub(crate) fn subjects() -> Vec<&'static str> {
+    SUBJECTS.iter().map(|(name, _)| *name).collect()
+}
+
 /// The test that needs the servers of a cluster.
-const SOAK_CLUSTER: &str = "cluster_soak";
+const SOAK_CLUSTER: &str = "cluster_soak::";
 
 /// The test that needs the program that answers for kubectl.
 const YAML: &str = "manifests_changed_at_random_are_read_beside_go";
@@ -142,46 +169,65 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             }
         }
     }
-    // Different for each commit, so that more and more cases are tried.
-    let seed = seed.unwrap_or_else(|| commit::number().to_string());
+    let seed = seed.map_or_else(|| random_seed().map(|seed| seed.to_string()), Ok)?;
     let takes_seed = |test: &Test| matches!(test, Test::Random(..) | Test::Guided(..) | Test::Sample(..));
     if chosen().any(|(_, test)| takes_seed(test)) {
         eprintln!("NODLET_SEED={seed}");
     }
-    for (_, test) in chosen() {
-        match test {
+    let is_part = minutes.is_some() || shard.is_some();
+    for (name, test) in chosen() {
+        let begun = Instant::now();
+        let is_whole = match test {
             Test::Random(default, words) | Test::Rounds(default, words) | Test::Guided(default, words) => {
-                if words.contains(&"nodlet-tests") {
-                    build()?;
-                }
-                if words.contains(&SOAK_CLUSTER) {
-                    go::control_plane(&[])?;
-                }
-                let rounds = rounds.clone().unwrap_or_else(|| default.to_string());
-                let mut cargo = cargo()?;
-                if words.contains(&YAML) {
-                    cargo.env("NODLET_YAML_JUDGE", go::YAML_JUDGE.build(None)?);
-                }
-                if let Test::Guided(..) = test {
-                    counting(&mut cargo);
-                }
-                cargo.arg("test").args(*words);
-                // The subject's own arguments of the tests come after these dashes.
-                if !words.contains(&"--") {
-                    cargo.arg("--");
-                }
-                run_command(cargo.arg("--nocapture").env("NODLET_ROUNDS", rounds).env("NODLET_SEED", &seed))?;
+                let rounds = rounds.as_ref().and_then(|text| text.parse().ok()).unwrap_or(*default);
+                run_tests(words, matches!(test, Test::Guided(..)), rounds, &seed)?;
+                rounds >= *default
             }
             Test::Sample(default, test) => {
                 let rounds = rounds.as_ref().and_then(|text| text.parse().ok()).unwrap_or(*default);
                 let minutes = minutes.as_ref().and_then(|text| text.parse().ok());
                 test(rounds, seed.parse().unwrap_or(1), minutes)?;
+                rounds >= *default
             }
-            Test::Parts(test) => test(shard.as_deref().unwrap_or("1/1"))?,
-            Test::All(test) => test()?,
+            Test::Parts(test) => test(shard.as_deref().unwrap_or("1/1")).map(|()| true)?,
+            Test::All(test) => test().map(|()| true)?,
+        };
+        if is_whole && !is_part {
+            ledger::record(name, begun.elapsed())?;
         }
     }
     Ok(())
+}
+
+/// Runs tests with so many rounds; `is_guided` by the coverage that their inputs reach.
+fn run_tests(words: &[&str], is_guided: bool, rounds: u64, seed: &str) -> Outcome {
+    if words.contains(&"nodlet-tests") {
+        build()?;
+    }
+    if words.contains(&SOAK_CLUSTER) || words.contains(&DIFFERENTIAL) {
+        go::control_plane(&[])?;
+    }
+    if words.contains(&DIFFERENTIAL) {
+        go::KUBECTL.build(None)?;
+    }
+    let mut cargo = cargo()?;
+    if words.contains(&YAML) {
+        cargo.env("NODLET_YAML_JUDGE", go::YAML_JUDGE.build(None)?);
+    }
+    if is_guided {
+        counting(&mut cargo);
+    }
+    cargo.arg("test").args(words);
+    // The subject's own arguments of the tests come after these dashes.
+    if !words.contains(&"--") {
+        cargo.arg("--");
+    }
+    run_command(cargo.arg("--nocapture").env("NODLET_ROUNDS", rounds.to_string()).env("NODLET_SEED", seed))
+}
+
+fn distributions() -> Outcome {
+    recipes::run(&[])?;
+    distribution::run(&[])
 }
 
 /// Makes cargo build with a counter in each basic block, for `tests/fuzz/src/coverage.rs`.
@@ -204,32 +250,41 @@ fn is_shard(text: &str) -> bool {
 
 fn kills(shard: &str) -> Outcome {
     build()?;
-    let mut tests = ignored(&["kill", "steps"])?;
+    let mut tests = ignored(&["kill::", "steps::"])?;
     tests.env("NODLET_SHARD", shard);
     run_command(&mut tests)
+}
+
+fn requests(shard: &str) -> Outcome {
+    go::KUBECTL.build(None)?;
+    go::control_plane(&[])?;
+    build()?;
+    let mut tests = cargo()?;
+    tests.args(["test", "--package", "nodlet-tests", "--test", "suites", "requests::", "--", "--nocapture"]);
+    run_command(tests.env("NODLET_SHARD", shard))
 }
 
 fn upgrade() -> Outcome {
     build()?;
     for earlier in earlier::ALL {
-        run_command(ignored(&["upgrade"])?.env("NODLET_EARLIER", earlier.build()?))?;
+        run_command(ignored(&["upgrade::"])?.env("NODLET_EARLIER", earlier.build()?))?;
     }
     Ok(())
 }
 
 /// Runs the suites in which a board is a Node with control planes of the minor version before and the one after.
 fn clusters() -> Outcome {
-    const SUITES: [&str; 6] = ["cluster", "cluster_pods", "enrolment", "kubelet_server", "sync", "workloads"];
+    const SUITES: [&str; 6] =
+        ["cluster::", "cluster_pods::", "enrolment::", "kubelet_server::", "sync::", "workloads::"];
     go::control_plane(&[])?;
     build()?;
     for program in go::OTHER_CONTROL_PLANES {
         program.build(None)?;
         eprintln!("NODLET_KUBERNETES={}", program.release);
-        let suites = SUITES.iter().flat_map(|suite| ["--test", suite]);
         run_command(
             cargo()?
-                .args(["test", "--package", "nodlet-tests", "--no-fail-fast"])
-                .args(suites)
+                .args(["test", "--package", "nodlet-tests", "--test", "suites", "--no-fail-fast", "--"])
+                .args(SUITES)
                 .env("NODLET_KUBERNETES", program.release),
         )?;
     }
@@ -243,15 +298,12 @@ fn build() -> Outcome {
     run_command(cargo()?.args(["build", "--package", "nodlet-runtime", "--example", "replay"]))
 }
 
-/// The command that runs the tests in these files that `check` skips, with their output.
-fn ignored(files: &[&str]) -> Result<Command, Failure> {
+/// The command that runs the tests of these suites that `check` skips, with their output.
+fn ignored(suites: &[&str]) -> Result<Command, Failure> {
     let mut command = cargo()?;
-    command.args(["test", "--package", "nodlet-tests"]);
-    for file in files {
-        command.args(["--test", file]);
-    }
+    command.args(["test", "--package", "nodlet-tests", "--test", "suites", "--"]).args(suites);
     // One after another, because each uses the whole machine.
-    command.args(["--", "--ignored", "--nocapture", "--test-threads=1"]);
+    command.args(["--ignored", "--nocapture", "--test-threads=1"]);
     Ok(command)
 }
 

@@ -8,8 +8,8 @@ mod bench;
 mod boards;
 mod boot_files;
 mod budgets;
+mod changed;
 mod check;
-mod commit;
 mod conformance;
 mod crates;
 mod cross;
@@ -29,6 +29,7 @@ mod guest;
 mod help;
 mod image;
 mod images;
+mod ledger;
 mod long;
 mod musl;
 mod mutants;
@@ -41,6 +42,7 @@ mod schema;
 mod setup;
 mod sizes;
 mod stamp;
+mod suites;
 mod targets;
 mod task;
 mod toolchain;
@@ -77,6 +79,7 @@ fn function(name: &str) -> Option<fn(&[String]) -> Outcome> {
         "conformance" => conformance::run,
         "differential" => differential::run,
         "schema" => schema::run,
+        "suites" => suites::run,
         _ => return None,
     };
     Some(function)

@@ -1,6 +1,8 @@
 //! The common parts of the tasks: their list, their outcome, the directories that they use, and the commands that they
 //! run.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc;
@@ -19,8 +21,13 @@ pub(crate) const TASKS: &[Task] = &[
     ("setup", "", "install what the tests need and this machine lacks (Debian, root)"),
     (
         "check",
-        "[--install] [--debug] [fmt] [clippy] [doc] [unit] [containers] [conformance] [gates] [deny] [guest] [boards]",
-        "run all tests: formatting, lints, unit tests, real containers, virtual machines",
+        "[--install] [--debug] [--changed [BASE]] [fmt] [clippy] [doc] [unit] [containers] [conformance] [gates] [deny] [guest] [boards]",
+        "run the tests, the same each time: formatting, lints, unit tests, real containers, virtual machines; --changed runs what the changes since a commit can affect",
+    ),
+    (
+        "suites",
+        "[--debug] [SUITE | TEST]...",
+        "run tests with real containers: all that check runs, those of tests/tests/SUITE.rs, or one such as probes::NAME",
     ),
     (
         "cross",
@@ -70,13 +77,13 @@ pub(crate) const TASKS: &[Task] = &[
     ),
     (
         "guest",
-        "[--target TARGET] [--debug] [--shard PART/OF | --some NUMBER/COUNT] [GUEST [PROGRAM ARGUMENT...]]",
-        "run the tests that need a kernel of their own, in QEMU: all, those of one virtual machine, or one test",
+        "[--target TARGET] [--debug] [--shard PART/OF] [GUEST [SUITE ARGUMENT...]]",
+        "run the tests that need a kernel of their own, in QEMU: those of check, those of one virtual machine, or one test",
     ),
     (
         "long",
-        "[images] [fuzz] [yaml] [stories] [mutants] [memory] [soak] [soak-cluster] [power-cuts] [board-power-cuts] [kills] [upgrade] [clusters] [guests] [--rounds N] [--minutes N] [--seed N] [--shard M/N]",
-        "run what check runs for a short time, for a long time or in all cases",
+        "[images] [fuzz] [yaml] [stories] [mutants] [memory] [soak] [soak-cluster] [power-cuts] [board-power-cuts] [kills] [requests] [upgrade] [clusters] [guests] [suites] [differential] [conformance] [boards] [distribution] [--rounds N] [--minutes N] [--seed N] [--shard M/N]",
+        "run what check leaves out, or runs for a short time only; what passed as a whole is written to xtask/ledger",
     ),
     ("demo-image", "", "build the demo image into .work/images, in both archive formats"),
     (
@@ -193,6 +200,16 @@ fn with_progress_every<T>(
         drop(end);
         value
     })
+}
+
+/// The seed of random choices: `$NODLET_SEED`, or a number of the kernel's. Whoever uses it prints it.
+pub(crate) fn seed() -> Result<u64, Failure> {
+    if let Ok(text) = std::env::var("NODLET_SEED") {
+        return text.parse().map_err(|_| Failure(format!("NODLET_SEED={text:?}, which is no number")));
+    }
+    let mut bytes = [0; 4];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from(u32::from_le_bytes(bytes)))
 }
 
 pub(crate) fn line_of(command: &Command) -> String {

@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use nix::mount::{MsFlags, mount};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
-use nodlet_tests::guest::{CGROUP_V1, CHOSEN, Choice, END, ORDERS, SAYS, SYSTEMD, load_module};
+use nodlet_tests::guest::{CGROUP_V1, CHOSEN, END, ORDERS, Part, SAYS, SYSTEMD, load_module};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -150,7 +150,7 @@ fn load() -> Result<(), Failure> {
 }
 
 fn carry_out() -> Result<(), Failure> {
-    let mut choice: Option<Choice> = None;
+    let mut part: Option<Part> = None;
     let mut before = 0;
     for order in orders()?.lines() {
         let words: Vec<&str> = order.split(' ').collect();
@@ -159,9 +159,9 @@ fn carry_out() -> Result<(), Failure> {
             ["run", program, arguments @ ..] => {
                 println!("\n{SAYS}{order}");
                 let mut arguments: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();
-                if let Some(choice) = choice {
+                if let Some(part) = part {
                     let tests = tests(program, &arguments)?;
-                    let chosen = choice.choose(&tests, before);
+                    let chosen = part.choose(&tests, before);
                     before += tests.len();
                     println!("\n{SAYS}{CHOSEN}{}", chosen.len());
                     if chosen.is_empty() {
@@ -179,8 +179,8 @@ fn carry_out() -> Result<(), Failure> {
                 println!("\n{SAYS}exit {code}");
             }
             _ => {
-                let new = Choice::of_order(order).ok_or_else(|| format!("understand the order {order:?}"))?;
-                choice = Some(new);
+                let new = Part::of_order(order).ok_or_else(|| format!("understand the order {order:?}"))?;
+                part = Some(new);
             }
         }
     }

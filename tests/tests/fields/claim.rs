@@ -1,7 +1,7 @@
 //! The fields of claims, image volumes, files with variables, and of what a test of their own shows.
 
-use crate::Look::{Claim, Log, Status};
-use crate::{Row, elsewhere, row};
+use super::Look::{Claim, Log, Status};
+use super::{Row, elsewhere, row};
 
 const SUCCEEDED: &str = r#""phase":"Succeeded""#;
 const RESIZES: &str = "the field shows when a running pod is resized";

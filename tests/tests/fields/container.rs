@@ -1,7 +1,7 @@
 //! The fields of containers: programs, variables, resources, restarts and security.
 
-use crate::Look::{Limits, Log, Status};
-use crate::{Row, elsewhere, row};
+use super::Look::{Limits, Log, Status};
+use super::{Row, elsewhere, row};
 
 const SUCCEEDED: &str = r#""phase":"Succeeded""#;
 const FAILED: &str = r#""phase":"Failed""#;

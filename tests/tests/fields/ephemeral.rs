@@ -1,7 +1,7 @@
 //! The fields of ephemeral containers, which are added when their pod runs. Their text is JSON.
 
-use crate::Look::{Log, Status};
-use crate::{Row, debug};
+use super::Look::{Log, Status};
+use super::{Row, debug};
 
 const ENDED: &str = r#""reason":"Completed""#;
 

@@ -1,7 +1,7 @@
 //! The fields of pods as a whole: admission, names, namespaces, users and DNS.
 
-use crate::Look::{Limits, Log, Status};
-use crate::{Row, elsewhere, row};
+use super::Look::{Limits, Log, Status};
+use super::{Row, elsewhere, row};
 
 const SUCCEEDED: &str = r#""phase":"Succeeded""#;
 const RUNNING: &str = r#""phase":"Running""#;

@@ -1,7 +1,7 @@
 //! The fields of probes and of lifecycle hooks.
 
-use crate::Look::{Log, Status};
-use crate::{Row, elsewhere, row};
+use super::Look::{Log, Status};
+use super::{Row, elsewhere, row};
 
 const READY: &str = r#""ready":true"#;
 const UNREADY: &str = "Readiness probe failed";

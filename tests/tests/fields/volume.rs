@@ -1,7 +1,7 @@
 //! The fields of volumes and of their mounts.
 
-use crate::Look::{Log, Status};
-use crate::{Row, row};
+use super::Look::{Log, Status};
+use super::{Row, row};
 
 const SUCCEEDED: &str = r#""phase":"Succeeded""#;
 const UNMOUNTED: &str = "FailedMount: ";

@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nodlet_tests::guest::{CGROUP_V1, CHOSEN, Choice, END, MODULE_LIST, MODULES, ORDERS, SAYS};
+use nodlet_tests::guest::{CGROUP_V1, CHOSEN, END, MODULE_LIST, MODULES, ORDERS, Part, SAYS};
 
 use super::cpio::Cpio;
 use super::kernel::Kernel;
 use super::list::*;
+use super::run::Run;
 use super::{Guest, MEMORY_MIB, Processor, SILENCE, System, systemd};
 use crate::task::{Failure, Outcome};
 use crate::{debian, go};
@@ -25,7 +26,7 @@ impl Guest<'_> {
     }
 
     pub(super) fn runs_any_of(&self, suites: &[&str]) -> bool {
-        self.runs.iter().filter_map(|run| run.split(' ').next()).any(|run| suites.contains(&run))
+        self.runs.iter().any(|run| suites.contains(&Run::parse(run).suite))
     }
 
     pub(super) fn write_initramfs(
@@ -35,7 +36,7 @@ impl Guest<'_> {
         kernel: &Kernel,
         programs: &BTreeMap<String, PathBuf>,
         system: Option<(&Path, &str)>,
-        choice: Option<Choice>,
+        part: Option<Part>,
     ) -> Outcome {
         let failed = |error: io::Error| Failure(format!("failed to write {}: {error}", path.display()));
         let program =
@@ -44,13 +45,13 @@ impl Guest<'_> {
         for controllers in self.cgroup_v1 {
             orders.push_str(&format!("{CGROUP_V1} {controllers}\n"));
         }
-        if let Some(choice) = choice {
-            orders.push_str(&format!("{choice}\n"));
+        if let Some(part) = part {
+            orders.push_str(&format!("{part}\n"));
         }
         let mut wanted = vec!["nodlet", "demo"];
-        for run in self.runs {
-            orders.push_str(&format!("run /tests/{run}\n"));
-            wanted.extend(run.split(' ').next());
+        for run in self.runs.iter().map(|run| Run::parse(run)) {
+            orders.push_str(&format!("run /tests/{}\n", run.line()));
+            wanted.push(run.program());
         }
         let mut cpio = Cpio::new(BufWriter::new(File::create(path).map_err(failed)?));
         let is_systemd = self.system == System::Systemd;
@@ -121,7 +122,6 @@ impl Guest<'_> {
         for name in wanted {
             cpio.file(&format!("/tests/{name}"), 0o755, &fs::read(program(name)?)?).map_err(failed)?;
         }
-        // Not below /tests, which has a test program of the name `examples`.
         cpio.file("/examples/replay", 0o755, &fs::read(program("replay")?)?).map_err(failed)?;
         let modules = kernel.modules(&self.modules.concat())?;
         let mut list = String::new();
@@ -203,10 +203,10 @@ impl Guest<'_> {
 
     /// The number of passed tests in each run. Fails unless all wanted tests ran and passed. With a part of
     /// the tests, a run may have none.
-    pub(super) fn judge(&self, said: &str, choice: Option<Choice>) -> Result<Vec<u32>, String> {
+    pub(super) fn judge(&self, said: &str, part: Option<Part>) -> Result<Vec<u32>, String> {
         let says = |what: &str| said.lines().filter(|line| *line == format!("{SAYS}{what}")).count();
         for run in self.runs {
-            if says(&format!("run /tests/{run}")) == 0 {
+            if says(&format!("run /tests/{}", Run::parse(run).line())) == 0 {
                 return Err(format!("it did not run {run}"));
             }
         }
@@ -214,7 +214,7 @@ impl Guest<'_> {
             return Err("not all went well".to_owned());
         }
         let mut passed = said.lines().filter_map(passed);
-        if choice.is_none() {
+        if part.is_none() {
             let passed: Vec<u32> = passed.collect();
             if passed.len() != self.runs.len() || passed.contains(&0) {
                 return Err("a program ran no test".to_owned());

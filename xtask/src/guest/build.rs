@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use super::list::UNITS;
+use super::run::Run;
 use super::{Guest, Processor};
 use crate::task::{Failure, line_of};
 use crate::{cross, toolchain};
@@ -22,11 +23,9 @@ pub(super) fn build(
     guests: &[&Guest<'_>],
     nodlet: Option<&Path>,
 ) -> Result<BTreeMap<String, PathBuf>, Failure> {
-    let runs = guests.iter().flat_map(|guest| guest.runs).filter_map(|run| run.split(' ').next());
-    let tests: BTreeSet<String> = runs
-        .map(
-            |program| if UNITS.contains(&program) { "--lib".to_owned() } else { format!("--test {program}") },
-        )
+    let programs = guests.iter().flat_map(|guest| guest.runs).map(|run| Run::parse(run).program());
+    let tests: BTreeSet<String> = programs
+        .map(|name| if UNITS.contains(&name) { "--lib".to_owned() } else { format!("--test {name}") })
         .collect();
     let tests: Vec<String> = tests.into_iter().collect();
     let tests = format!(

@@ -1,6 +1,6 @@
 //! The guests, and what the suites in them need.
 
-use super::{Guest, System, When};
+use super::{Guest, System};
 
 /// The common parts of most guests.
 pub(super) const PLAIN: Guest<'_> = Guest {
@@ -9,7 +9,6 @@ pub(super) const PLAIN: Guest<'_> = Guest {
     kernel: "",
     runs: &[],
     modules: NEEDED,
-    when: When::ByHand,
     system: System::Tools,
     hardware: &[],
     cgroup_v1: &[],
@@ -170,7 +169,6 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
         kernel: "",
         runs: &["lacking --ignored --test-threads=1 --skip memory_controller --skip landlock"],
         modules: NEEDED,
-        when: When::Always,
         ..PLAIN
     },
     Guest {
@@ -179,16 +177,16 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
         kernel: "",
         runs: &["idle --ignored --test-threads=1"],
         modules: NEEDED,
-        when: When::Always,
         ..PLAIN
     },
     Guest {
         name: "off",
         what: "a kernel whose memory controller is off, as many boards have it, and Landlock with it",
         kernel: "cgroup_disable=memory lsm=capability",
-        runs: &["lacking --ignored --test-threads=1 memory_controller landlock"],
+        runs: &[
+            "lacking --ignored --test-threads=1 doctor_finds when_the_memory_controller without_landlock",
+        ],
         modules: NEEDED,
-        when: When::Always,
         ..PLAIN
     },
     Guest {
@@ -203,7 +201,6 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
             "nodlet_host cgroup::",
         ],
         modules: NEEDED,
-        when: When::Always,
         ..PLAIN
     },
     Guest {
@@ -212,7 +209,6 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
         kernel: "",
         runs: &["cores --ignored --test-threads=1"],
         modules: &[BASE, &["ext4", "quota_v2", "xfs", "zram"]],
-        when: When::InTurn,
         ..PLAIN
     },
     Guest {
@@ -309,7 +305,6 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
         what: "a gateway of real software: a broker, a collector of a serial device and a web server",
         runs: &["gateway"],
         modules: &[BASE, FILTERS, SERIAL],
-        when: When::InTurn,
         hardware: HARDWARE,
         ..PLAIN
     },
@@ -318,7 +313,6 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
         what: "devices on USB, which are plugged in and out, and CAN",
         runs: &["hardware --ignored --test-threads=1"],
         modules: &[BASE, SERIAL, &["can_raw", "vcan", "vxcan", "kvaser_pci"]],
-        when: When::InTurn,
         hardware: HARDWARE,
         ..PLAIN
     },
@@ -326,7 +320,6 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
         name: "v1",
         what: "huge pages, where controllers are those of cgroup v1",
         runs: &["limits --ignored --test-threads=1 huge_pages"],
-        when: When::InTurn,
         cgroup_v1: &["cpu,cpuacct", "pids", "devices", "freezer", "hugetlb"],
         ..PLAIN
     },
@@ -364,8 +357,6 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
                 "xt_tcpudp",
             ],
         ],
-        // The Debian is 300 MB of packages.
-        when: When::ByHand,
         system: System::Firewalls,
         ..PLAIN
     },
@@ -375,7 +366,6 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
         kernel: "apparmor=1 lsm=capability,landlock,yama,apparmor",
         runs: &["apparmor --include-ignored --test-threads=1"],
         modules: NEEDED,
-        when: When::InTurn,
         ..PLAIN
     },
     Guest {
@@ -401,7 +391,7 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
         name: "poweroff",
         what: "a machine with systemd that is turned off while pods run",
         kernel: "systemd.show_status=0",
-        runs: &["systemd --ignored turned_off"],
+        runs: &["systemd --ignored a_machine_that_is_turned_off"],
         modules: NEEDED,
         system: System::Systemd,
         ..PLAIN

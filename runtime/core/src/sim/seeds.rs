@@ -19,7 +19,7 @@ use crate::pressure::StarvedResource;
 use crate::spec::pod::CRITICAL;
 use crate::spec::*;
 
-/// Runs one story for each seed, within seconds; `check` sets a new `NODLET_SEED` for each commit.
+/// Runs one story for each seed, within seconds; `check` sets a random `NODLET_SEED`.
 fn for_each_seed(story: fn(u64)) {
     let (first, rounds) = (setting("NODLET_SEED", 0), setting("NODLET_ROUNDS", 400));
     println!("seeds {first} to {}", first.saturating_add(rounds));

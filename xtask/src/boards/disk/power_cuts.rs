@@ -1,7 +1,6 @@
 //! Power cuts in the middle of operations: while the data partition is created, while a push is received, and
 //! while an update is received or on trial. The moments are chosen by a seed.
 
-use std::env;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Stdio;
@@ -17,8 +16,8 @@ use super::super::push::User;
 use super::super::update::{self, Program};
 use super::super::{Board, PATIENCE, STARTED, text};
 use super::Tried;
-use crate::commit;
-use crate::task::{Failure, Outcome};
+
+use crate::task::{Failure, Outcome, seed};
 
 /// The kernel's first text on the console.
 const KERNEL: &str = "Linux version ";
@@ -47,10 +46,9 @@ pub(super) const POD: &str = "cut-off";
 pub(super) struct Moments(std::vec::IntoIter<u8>);
 
 impl Moments {
-    /// Moments by the current commit, or by `$NODLET_SEED`.
+    /// Moments by a random seed, or by `$NODLET_SEED`.
     pub(super) fn new() -> Result<Moments, Failure> {
-        let chosen = env::var("NODLET_SEED").ok().and_then(|text| text.parse().ok());
-        let seed = chosen.map_or_else(|| u64::try_from(commit::number()), Ok)?;
+        let seed = seed()?;
         eprintln!("  power cuts of NODLET_SEED={seed}");
         let mut bytes = noise(1024, seed.wrapping_mul(2)).into_iter();
         // The first bytes are similar for small seeds.

@@ -1,0 +1,304 @@
+//! What the changes since a commit can affect: the crates that depend on what changed, by cargo's own graph, and the suites
+//! with containers, by a table.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::suites;
+use crate::task::{Failure, project};
+use crate::toolchain::cargo;
+
+/// The suites that a change of a crate can affect: of all crates that are not named, each suite.
+const SUITES_OF: &[(&str, &[&str])] = &[
+    (
+        "nodlet-rootfs",
+        &[
+            "agnhost",
+            "attack",
+            "baking",
+            "files",
+            "full_disk",
+            "hostile",
+            "images",
+            "pull",
+            "push",
+            "real",
+            "store_limits",
+        ],
+    ),
+    (
+        "nodlet-kube",
+        &[
+            "admission",
+            "bad",
+            "bounded",
+            "describe",
+            "differential",
+            "documents",
+            "examples",
+            "fields",
+            "kubectl",
+            "manifests",
+            "metadata",
+            "objects",
+            "status",
+            "tasks",
+            "verbs",
+        ],
+    ),
+    ("nodlet-wire", &["enrolment", "kubelet_server", "probes", "pull", "cluster", "messages", "misbehaving"]),
+    ("nodlet-fuzz", &[]),
+    ("xtask", &[]),
+];
+
+/// Crates of which a change can affect the suites with a control plane alone.
+const OF_CLUSTERS: &[&str] = &["nodlet-cluster"];
+
+/// The package with the suites.
+const TESTS: &str = "nodlet-tests";
+
+/// The package of the binary for boards.
+const BINARY: &str = "nodlet";
+
+/// What changed.
+pub(crate) struct Changes {
+    /// Files that changed, relative to the root of the repository.
+    files: Vec<String>,
+    /// Packages with a changed file.
+    changed: BTreeSet<String>,
+    /// These and all that depend on them.
+    affected: BTreeSet<String>,
+    /// Those of them that have unit tests.
+    packages: Vec<String>,
+}
+
+/// The changes since a commit, those that are not committed among them; without a commit, since this branch left `main`.
+pub(crate) fn since(base: Option<&str>) -> Result<Changes, Failure> {
+    let base = match base {
+        Some(base) => base.to_owned(),
+        None => git(&["merge-base", "HEAD", "origin/main"])
+            .or_else(|_| git(&["merge-base", "HEAD", "main"]))
+            .map_err(|Failure(why)| {
+                Failure(format!("no branch main to compare with ({why}): name a commit"))
+            })?,
+    };
+    let tracked = git(&["diff", "--name-only", &base, "--"])?;
+    let new = git(&["ls-files", "--others", "--exclude-standard"])?;
+    let files: Vec<String> = tracked.lines().chain(new.lines()).map(str::to_owned).collect();
+    let graph = Graph::of_workspace()?;
+    let changes = Changes::of(files, &graph);
+    eprintln!("{} files changed since {base}, in {}", changes.files.len(), listed(&changes.changed));
+    Ok(changes)
+}
+
+fn listed(names: &BTreeSet<String>) -> String {
+    if names.is_empty() {
+        return "no package".to_owned();
+    }
+    names.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
+fn git(words: &[&str]) -> Result<String, Failure> {
+    let said = Command::new("git").current_dir(project()).args(words).stdin(Stdio::null()).output()?;
+    if said.status.success() {
+        return Ok(String::from_utf8(said.stdout)?.trim().to_owned());
+    }
+    Err(Failure(format!("git {}: {}", words.join(" "), String::from_utf8_lossy(&said.stderr).trim())))
+}
+
+/// The packages of the workspace: the directory of each, and what it depends on.
+struct Graph {
+    directories: BTreeMap<String, String>,
+    needs: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Graph {
+    fn of_workspace() -> Result<Self, Failure> {
+        let output = cargo()?
+            .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+            .stderr(Stdio::inherit())
+            .output()?;
+        Self::parse(&String::from_utf8(output.stdout)?, project())
+    }
+
+    fn parse(metadata: &str, root: &Path) -> Result<Self, Failure> {
+        let metadata: Value = serde_json::from_str(metadata)?;
+        let (mut directories, mut needs) = (BTreeMap::new(), BTreeMap::new());
+        for package in metadata["packages"].as_array().ok_or("cargo lists packages")? {
+            let name = package["name"].as_str().ok_or("a package has a name")?;
+            let manifest = Path::new(package["manifest_path"].as_str().ok_or("a package has a manifest")?);
+            let directory = manifest.parent().and_then(|dir| dir.strip_prefix(root).ok());
+            directories.insert(
+                name.to_owned(),
+                directory.ok_or("a member lies in the repository")?.display().to_string(),
+            );
+            let dependencies = package["dependencies"].as_array().into_iter().flatten();
+            let names = dependencies.filter_map(|dependency| dependency["name"].as_str().map(str::to_owned));
+            needs.insert(name.to_owned(), names.collect());
+        }
+        Ok(Self { directories, needs })
+    }
+
+    /// The package that has a file: the one with the longest directory.
+    fn package_of(&self, file: &str) -> Option<&str> {
+        let has = |directory: &str| file.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'));
+        let packages = self.directories.iter().filter(|(_, directory)| has(directory));
+        packages.max_by_key(|(_, directory)| directory.len()).map(|(name, _)| name.as_str())
+    }
+
+    /// These packages and all that depend on them.
+    fn with_dependents(&self, packages: &BTreeSet<String>) -> BTreeSet<String> {
+        let mut all = packages.clone();
+        loop {
+            let more =
+                self.needs.iter().filter(|(name, needs)| !all.contains(*name) && !needs.is_disjoint(&all));
+            let more: Vec<String> = more.map(|(name, _)| name.clone()).collect();
+            if more.is_empty() {
+                return all;
+            }
+            all.extend(more);
+        }
+    }
+}
+
+impl Changes {
+    fn of(files: Vec<String>, graph: &Graph) -> Self {
+        // What all packages are built from.
+        let is_common = |file: &String| {
+            ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".cargo/config.toml"].contains(&file.as_str())
+                || file.starts_with("xtask/patches/")
+        };
+        let changed: BTreeSet<String> = match files.iter().any(is_common) {
+            true => graph.directories.keys().cloned().collect(),
+            false => files.iter().filter_map(|file| graph.package_of(file)).map(str::to_owned).collect(),
+        };
+        let affected = graph.with_dependents(&changed);
+        let packages = affected.iter().filter(|package| *package != TESTS).cloned().collect();
+        Self { files, changed, affected, packages }
+    }
+
+    /// Whether they can affect a step of the check.
+    pub(crate) fn affect(&self, step: &str) -> bool {
+        let has = |package: &str| self.affected.contains(package);
+        match step {
+            "fmt" => self.files.iter().any(|file| file.ends_with(".rs")),
+            "clippy" | "doc" => !self.affected.is_empty(),
+            "unit" => !self.packages().is_empty(),
+            "containers" => self.suites().is_ok_and(|suites| !suites.is_empty()),
+            "conformance" => has("nodlet-cluster"),
+            "gates" | "guest" | "boards" => has(BINARY),
+            _ => true,
+        }
+    }
+
+    /// The packages whose unit tests they can affect.
+    pub(crate) fn packages(&self) -> &[String] {
+        &self.packages
+    }
+
+    /// The suites with containers that they can affect.
+    pub(crate) fn suites(&self) -> Result<Vec<String>, Failure> {
+        Ok(self.suites_of(&suites::names()?))
+    }
+
+    /// Those of all suites that the changes can affect.
+    fn suites_of(&self, all: &BTreeSet<String>) -> Vec<String> {
+        let mut chosen = BTreeSet::new();
+        for package in self.changed.iter().filter(|package| *package != TESTS) {
+            match SUITES_OF.iter().find(|(name, _)| name == package) {
+                Some((_, suites)) => chosen.extend(suites.iter().map(|suite| (*suite).to_owned())),
+                None if OF_CLUSTERS.contains(&package.as_str()) => {
+                    chosen.extend(all.iter().filter(|suite| suites::has_control_plane(suite)).cloned());
+                }
+                None => return all.iter().cloned().collect(),
+            }
+        }
+        for file in &self.files {
+            if let Some(rest) = file.strip_prefix("tests/tests/") {
+                let suite = rest.split(['/', '.']).next().unwrap_or_default();
+                // The list of all suites changes with each of them.
+                chosen.extend(all.get(suite).cloned());
+            } else if file.starts_with("tests/src/") || file == "tests/Cargo.toml" {
+                return all.iter().cloned().collect();
+            } else if file.starts_with("examples/") {
+                chosen.extend(["examples", "gateway", "presets", "tasks"].map(str::to_owned));
+            }
+            if file.ends_with(".md") {
+                chosen.insert("docs".to_owned());
+            }
+        }
+        chosen.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const METADATA: &str = r#"{"packages": [
+        {"name": "nodlet", "manifest_path": "/p/board/Cargo.toml", "dependencies": [{"name": "nodlet-runtime"}]},
+        {"name": "nodlet-runtime", "manifest_path": "/p/runtime/Cargo.toml", "dependencies": [{"name": "nodlet-kube"}]},
+        {"name": "nodlet-kube", "manifest_path": "/p/runtime/kube/Cargo.toml", "dependencies": [{"name": "serde"}]},
+        {"name": "nodlet-tests", "manifest_path": "/p/tests/Cargo.toml", "dependencies": [{"name": "nodlet-kube"}]},
+        {"name": "xtask", "manifest_path": "/p/xtask/Cargo.toml", "dependencies": []}
+    ]}"#;
+
+    fn changes(files: &[&str]) -> Changes {
+        let graph = Graph::parse(METADATA, Path::new("/p")).unwrap();
+        Changes::of(files.iter().map(|file| (*file).to_owned()).collect(), &graph)
+    }
+
+    fn suites_of(files: &[&str]) -> Vec<String> {
+        let all = ["cluster", "docs", "kubectl", "probes", "tasks"].map(str::to_owned).into();
+        changes(files).suites_of(&all).into_iter().filter(|suite| all.contains(suite)).collect()
+    }
+
+    #[test]
+    fn a_change_affects_its_package_and_all_that_depend_on_it() {
+        let packages = |files: &[&str]| changes(files).packages().join(" ");
+        assert_eq!(packages(&["runtime/kube/src/lib.rs"]), "nodlet nodlet-kube nodlet-runtime");
+        assert_eq!(packages(&["runtime/src/lib.rs"]), "nodlet nodlet-runtime");
+        assert_eq!(packages(&["xtask/src/main.rs"]), "xtask");
+        assert_eq!(packages(&["README.md"]), "");
+        assert_eq!(packages(&["Cargo.lock"]), "nodlet nodlet-kube nodlet-runtime xtask");
+    }
+
+    #[test]
+    fn suites_are_chosen_by_the_packages_that_changed_and_by_their_own_files() {
+        assert_eq!(suites_of(&["tests/tests/probes.rs"]), ["probes"]);
+        assert_eq!(suites_of(&["tests/tests/tasks/pods.rs"]), ["tasks"]);
+        assert_eq!(suites_of(&["README.md"]), ["docs"]);
+        assert_eq!(suites_of(&["runtime/kube/src/lib.rs"]), ["kubectl", "tasks"]);
+        assert_eq!(suites_of(&["runtime/src/lib.rs"]).len(), 5);
+        assert_eq!(suites_of(&["tests/src/device.rs"]).len(), 5);
+        assert!(suites_of(&["xtask/src/main.rs"]).is_empty());
+    }
+
+    #[test]
+    fn steps_that_nothing_affects_are_left_out() {
+        let steps = |files: &[&str]| {
+            let changes = changes(files);
+            let all = ["fmt", "clippy", "unit", "conformance", "gates", "guest", "boards"];
+            all.into_iter().filter(|step| changes.affect(step)).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(steps(&["docs/cli.md"]), "");
+        assert_eq!(steps(&["xtask/src/main.rs"]), "fmt clippy unit");
+        assert_eq!(steps(&["runtime/kube/src/lib.rs"]), "fmt clippy unit gates guest boards");
+    }
+
+    #[test]
+    fn the_tables_name_packages_and_suites_that_exist() {
+        let graph = Graph::of_workspace().unwrap();
+        let all = suites::names().unwrap();
+        for (package, suites) in SUITES_OF {
+            assert!(graph.directories.contains_key(*package), "{package}");
+            assert!(suites.iter().all(|suite| all.contains(*suite)), "{package}: {suites:?}");
+        }
+        assert!(
+            OF_CLUSTERS.iter().chain([&TESTS, &BINARY]).all(|name| graph.directories.contains_key(*name))
+        );
+    }
+}

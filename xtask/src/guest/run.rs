@@ -1,0 +1,71 @@
+//! What a guest runs: a suite with containers, which is a module of the program of all suites, or a program of unit tests.
+
+use super::list::UNITS;
+
+/// The program with all suites.
+pub(super) const SUITES: &str = "suites";
+
+/// A program with tests of its own, in the package of the supervisor.
+const SUPERVISOR: &str = "supervisor";
+
+/// One run, as a guest's list or a person writes it: `probes`, or `limits --ignored huge_pages`, where a word that is no
+/// option is the beginning of a test's name in the suite.
+pub(super) struct Run<'a> {
+    /// The suite, or the program of unit tests.
+    pub(super) suite: &'a str,
+    words: &'a str,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn parse(text: &'a str) -> Self {
+        let (suite, words) = text.split_once(' ').unwrap_or((text, ""));
+        Self { suite, words }
+    }
+
+    /// The program.
+    pub(super) fn program(&self) -> &'a str {
+        if self.is_program() { self.suite } else { SUITES }
+    }
+
+    fn is_program(&self) -> bool {
+        UNITS.contains(&self.suite) || self.suite == SUPERVISOR
+    }
+
+    /// The program and its arguments, in a line.
+    pub(super) fn line(&self) -> String {
+        if self.is_program() {
+            return format!("{} {}", self.suite, self.words).trim_end().to_owned();
+        }
+        let (mut line, mut has_filter, mut is_value) = (SUITES.to_owned(), false, false);
+        for word in self.words.split_whitespace() {
+            line.push(' ');
+            let is_filter = !is_value && !word.starts_with('-');
+            if is_filter {
+                line.push_str(self.suite);
+                line.push_str("::");
+            }
+            line.push_str(word);
+            has_filter |= is_filter;
+            is_value = word == "--skip";
+        }
+        if has_filter { line } else { format!("{line} {}::", self.suite) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suite_is_a_module_of_the_program_of_all_suites() {
+        let check = |text: &str, program: &str, line: &str| {
+            let run = Run::parse(text);
+            assert_eq!((run.program(), run.line().as_str()), (program, line));
+        };
+        check("probes", "suites", "suites probes::");
+        check("limits --ignored huge a", "suites", "suites --ignored limits::huge limits::a");
+        check("documents --skip myapp_pod", "suites", "suites --skip myapp_pod documents::");
+        check("nodlet_host cgroup:: volume::", "nodlet_host", "nodlet_host cgroup:: volume::");
+        check("supervisor", "supervisor", "supervisor");
+    }
+}

@@ -1,0 +1,229 @@
+//! The ledger: when each subject of `cargo xtask long` last passed as a whole, on which commit, and in which time. It is a
+//! file of the repository, so that the check can say what is overdue.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::long;
+use crate::task::{Failure, Outcome, project};
+
+/// The age after which a subject is overdue.
+const DAYS: u64 = 7;
+const COMMITS: u64 = 200;
+
+/// Seconds of a day.
+const DAY: u64 = 86_400;
+
+const HEAD: &str = "\
+# When each subject of `cargo xtask long` last passed as a whole: the day (UTC), the commit that was tested, and the minutes.
+# `cargo xtask long` writes it; the commit with the change is a child of the tested one.
+";
+
+/// A line of the ledger.
+#[derive(Debug, Clone, PartialEq)]
+struct Entry {
+    /// The day, in days since 1970.
+    day: u64,
+    commit: String,
+    minutes: u64,
+}
+
+/// The ledger, by subject.
+#[derive(Debug, Default, PartialEq)]
+struct Ledger(BTreeMap<String, Entry>);
+
+impl Ledger {
+    fn read() -> Result<Self, Failure> {
+        let path = path();
+        let text = fs::read_to_string(&path)
+            .map_err(|error| format!("failed to read {}: {error}", path.display()))?;
+        Self::parse(&text).map_err(|why| Failure(format!("{}: {why}", path.display())))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let entries = lines.map(|line| {
+            let entry = match line.split_whitespace().collect::<Vec<_>>()[..] {
+                [subject, date, commit, minutes] => {
+                    day_of(date).zip(minutes.parse().ok()).map(|(day, minutes)| {
+                        (subject.to_owned(), Entry { day, commit: commit.to_owned(), minutes })
+                    })
+                }
+                _ => None,
+            };
+            entry.ok_or_else(|| format!("{line:?} is not SUBJECT YYYY-MM-DD COMMIT MINUTES"))
+        });
+        Ok(Self(entries.collect::<Result<_, _>>()?))
+    }
+
+    fn text(&self) -> String {
+        let mut text = HEAD.to_owned();
+        for (subject, Entry { day, commit, minutes }) in &self.0 {
+            let _ = writeln!(text, "{subject:<18} {} {commit} {minutes}", date_of(*day));
+        }
+        text
+    }
+
+    /// The subjects that are overdue today, and why: it has been this many commits since each.
+    fn overdue(&self, subjects: &[&str], today: u64, since: impl Fn(&str) -> Option<u64>) -> Vec<String> {
+        let why = |subject: &str| {
+            let Some(entry) = self.0.get(subject) else { return Some("never passed as a whole".to_owned()) };
+            let days = today.saturating_sub(entry.day);
+            match since(&entry.commit) {
+                None => Some(format!("passed on {}, which is no commit of this history", entry.commit)),
+                Some(commits) if days > DAYS || commits > COMMITS => {
+                    Some(format!("passed {days} days and {commits} commits ago, on {}", entry.commit))
+                }
+                Some(_) => None,
+            }
+        };
+        subjects.iter().filter_map(|subject| Some(format!("{subject}: {}", why(subject)?))).collect()
+    }
+}
+
+fn path() -> PathBuf {
+    project().join("xtask/ledger")
+}
+
+/// Records that a subject passed as a whole on the checked-out commit. Says so if it cannot: a tree with changes is no commit.
+pub(crate) fn record(subject: &str, took: Duration) -> Outcome {
+    let changed = git(&["status", "--porcelain", "--", ".", ":!xtask/ledger"]);
+    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]).filter(|_| changed.as_deref() == Some(""))
+    else {
+        eprintln!("{subject} passed; not written to xtask/ledger, because this tree is no commit");
+        return Ok(());
+    };
+    let mut ledger = Ledger::read()?;
+    let entry = Entry { day: today()?, commit, minutes: took.as_secs().div_ceil(60) };
+    ledger.0.insert(subject.to_owned(), entry);
+    fs::write(path(), ledger.text())?;
+    eprintln!("{subject} passed; written to xtask/ledger");
+    Ok(())
+}
+
+/// Prints the subjects that were not run lately.
+pub(crate) fn print_overdue() -> Outcome {
+    let since = |commit: &str| git(&["rev-list", "--count", &format!("{commit}..HEAD")])?.parse().ok();
+    let overdue = Ledger::read()?.overdue(&long::subjects(), today()?, since);
+    if !overdue.is_empty() {
+        eprintln!("\nof `cargo xtask long`, older than {DAYS} days or {COMMITS} commits:");
+        for line in overdue {
+            eprintln!("  {line}");
+        }
+    }
+    Ok(())
+}
+
+/// What git prints; `None` if it fails, as in an archive of the sources.
+fn git(words: &[&str]) -> Option<String> {
+    let said = Command::new("git").current_dir(project()).args(words).output().ok()?;
+    said.status.success().then(|| String::from_utf8_lossy(&said.stdout).trim().to_owned())
+}
+
+fn today() -> Result<u64, Failure> {
+    Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() / DAY)
+}
+
+/// The date of a day since 1970, as `2026-11-30`.
+fn date_of(day: u64) -> String {
+    let (mut year, mut left) = (1970, day);
+    while left >= days_of(year) {
+        left -= days_of(year);
+        year += 1;
+    }
+    let mut month = 1;
+    while left >= days_of_month(year, month) {
+        left -= days_of_month(year, month);
+        month += 1;
+    }
+    format!("{year:04}-{month:02}-{:02}", left + 1)
+}
+
+/// The day since 1970 of a date; `None` if there is no such date.
+fn day_of(date: &str) -> Option<u64> {
+    let parts: Vec<u64> = date.split('-').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+    let &[year @ 1970..=9999, month @ 1..=12, day] = parts.as_slice() else { return None };
+    if day == 0 || day > days_of_month(year, month) {
+        return None;
+    }
+    let before: u64 = (1970..year).map(days_of).sum::<u64>()
+        + (1..month).map(|month| days_of_month(year, month)).sum::<u64>();
+    Some(before + day - 1)
+}
+
+fn days_of(year: u64) -> u64 {
+    (1..=12).map(|month| days_of_month(year, month)).sum()
+}
+
+fn days_of_month(year: u64, month: u64) -> u64 {
+    match month {
+        2 if year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400)) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_date_is_a_day_since_1970() {
+        for (date, day) in [("1970-01-01", 0), ("2000-02-29", 11_016), ("2026-11-30", 20_787)] {
+            assert_eq!(day_of(date), Some(day), "{date}");
+            assert_eq!(date_of(day), date);
+        }
+        for wrong in ["2026-02-29", "2026-13-01", "2026-1", "today", "1969-12-31", "2026-04-31"] {
+            assert_eq!(day_of(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_ledger_is_read_as_it_was_written() {
+        let text = format!("{HEAD}fuzz               2026-11-30 0123456789ab 12\n");
+        let ledger = Ledger::parse(&text).unwrap();
+        assert_eq!(ledger.0["fuzz"].minutes, 12);
+        assert_eq!(ledger.text(), text);
+        let why = Ledger::parse("fuzz yesterday 0123 12").unwrap_err();
+        assert!(why.contains("SUBJECT YYYY-MM-DD COMMIT MINUTES"), "{why}");
+    }
+
+    #[test]
+    fn what_is_old_in_days_or_commits_is_overdue() {
+        let entry = |day, commit: &str| Entry { day, commit: commit.to_owned(), minutes: 1 };
+        let ledger = Ledger(BTreeMap::from([
+            ("new".to_owned(), entry(100, "a")),
+            ("old".to_owned(), entry(92, "a")),
+            ("behind".to_owned(), entry(100, "b")),
+            ("elsewhere".to_owned(), entry(100, "c")),
+        ]));
+        let since = |commit: &str| match commit {
+            "a" => Some(200),
+            "b" => Some(201),
+            _ => None,
+        };
+        let overdue = ledger.overdue(&["new", "old", "behind", "elsewhere", "none"], 100, since);
+        assert_eq!(
+            overdue,
+            [
+                "old: passed 8 days and 200 commits ago, on a",
+                "behind: passed 0 days and 201 commits ago, on b",
+                "elsewhere: passed on c, which is no commit of this history",
+                "none: never passed as a whole",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_ledger_of_the_repository_names_only_subjects() {
+        let subjects = long::subjects();
+        for subject in Ledger::read().unwrap().0.keys() {
+            assert!(subjects.contains(&subject.as_str()), "{subject} is no subject");
+        }
+    }
+}
