@@ -142,7 +142,13 @@ fn container_status(
     // Why the pod has no sandbox. A kubelet reports it only by an event, which expires long before the pod
     // runs.
     let first_deferred = pod.sandbox_failure();
-    let (state, last) = container.shown();
+    let (state, last) = match container.shown() {
+        // Another run follows, whatever the exit code of this one was, which a cluster might not take back.
+        (Shown::Terminated(_), last) if pod.is_active() && container.is_interrupted() => {
+            (Shown::NotYet, last)
+        }
+        shown => shown,
+    };
     let state = match state {
         Shown::NotYet => json!({ "waiting": waiting(not_yet(of_pod), first_deferred) }),
         Shown::Waiting { reason, message } => {

@@ -160,6 +160,38 @@ fn a_pod_ended_by_a_shutdown_is_shown_as_by_a_kubelet_and_runs_again() {
 }
 
 #[test]
+fn after_the_reboot_an_interrupted_container_waits_and_its_end_is_the_last_state_of_the_next_run() {
+    // A cluster forbids a container of this policy to run again once its state is an exit with 0.
+    let mut sim = Sim::new(pod(RestartPolicy::OnFailure), |_, number| match number {
+        0 => Fate::Exits(0, secs(12)),
+        _ => Fate::Runs,
+    });
+    sim.run_until(secs(5));
+    sim.weather.failures = 100;
+    goes_down(&mut sim);
+    sim.run_until(secs(6));
+    sim.weather.failures = 0;
+    sim.run_until(secs(40));
+    sim.reboot();
+    sim.weather.latency = secs(4);
+    let mut waited = false;
+    while alive(&sim, "u1").is_none() {
+        sim.run_until(sim.now.since(at(0)) + std::time::Duration::from_millis(100));
+        let container = sim.status(&uid())["containerStatuses"][0].clone();
+        if container["state"]["running"].is_null() {
+            assert_eq!(container["state"]["waiting"]["reason"], "ContainerCreating", "{container}");
+            waited = true;
+        }
+        assert!(sim.now < at(90), "{}", sim.trace);
+    }
+    assert!(waited);
+    sim.run_until(secs(95));
+    let container = sim.status(&uid())["containerStatuses"][0].clone();
+    assert_eq!(container["lastState"]["terminated"]["exitCode"], 0, "{container}");
+    assert_eq!(container["restartCount"], 1);
+}
+
+#[test]
 fn finished_pods_and_never_pods_do_not_run_again_after_a_shutdown() {
     let finished = pod(RestartPolicy::OnFailure).uid("finished").named("finished");
     let once = pod(RestartPolicy::Never).uid("once").named("once").with([container("runs")]);
