@@ -56,8 +56,11 @@ impl Holdings {
         let entries = |what: &str| -> usize {
             own.iter().map(|pid| fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count)).sum()
         };
+        // Other tests run beside, and mount and unmount in the same namespace.
+        let root = device.root().display().to_string();
         let mounts = own.iter().map(|pid| {
-            fs::read_to_string(format!("/proc/{pid}/mountinfo")).map_or(0, |table| table.lines().count())
+            let table = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+            table.lines().filter(|mount| mount.contains(&root)).count()
         });
         Holdings {
             descriptors: entries("fd"),
