@@ -8,9 +8,10 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::task::{Failure, Outcome, run as run_command, seed as random_seed, target_dir, usage};
-use crate::toolchain::cargo;
+use crate::toolchain::{self, cargo};
 use crate::{
-    boards, conformance, cross, distribution, earlier, go, guest, ledger, mutants, recipes, setup, suites,
+    boards, conformance, cross, distribution, earlier, go, guest, ledger, mutants, recipes, setup, sizes,
+    suites,
 };
 
 /// How a subject is tested.
@@ -107,6 +108,10 @@ const SUBJECTS: &[(&str, Test)] = &[
     ("guests", Test::Parts(guest::whole)),
     // Tests with real containers that are too long for the check.
     ("suites", Test::All(suites::long)),
+    // The suites with a plain release build.
+    ("release", Test::All(release)),
+    // The size of the binary for each target.
+    ("sizes", Test::All(sizes)),
     // The API beside a real kube-apiserver.
     ("differential", Test::Random(3_000, &["--package", "nodlet-tests", "--test", "suites", DIFFERENTIAL])),
     // Kubernetes' own tests of nodes, all of them.
@@ -223,6 +228,17 @@ fn run_tests(words: &[&str], is_guided: bool, rounds: u64, seed: &str) -> Outcom
         cargo.arg("--");
     }
     run_command(cargo.arg("--nocapture").env("NODLET_ROUNDS", rounds.to_string()).env("NODLET_SEED", seed))
+}
+
+fn release() -> Outcome {
+    run_command(cargo()?.args(["build", "--release", "--package", "nodlet"]))?;
+    // SAFETY: this program has one thread so far; nobody else reads the environment.
+    unsafe { std::env::set_var("NODLET", toolchain::built("release", "nodlet")?) };
+    suites::check()
+}
+
+fn sizes() -> Outcome {
+    sizes::run(&["--compare".to_owned()])
 }
 
 fn distributions() -> Outcome {
