@@ -1,13 +1,12 @@
-//! Builds nodlet as a distribution does: only from the files in git, with an empty `CARGO_HOME`, with crates
-//! fetched first and no network afterwards, for this machine's C library. `docs/building.md` tells
+//! Builds nodlet as a distribution does: only from the archive of the sources of a release, with an empty `CARGO_HOME`, with
+//! crates fetched first and no network afterwards, for this machine's C library. `docs/building.md` tells
 //! distributions what they need to know; this task tests that it is true.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
-use crate::elf;
-use crate::task::{Failure, Outcome, line_of, plain_cargo, project, run as run_command, target_dir, work};
+use crate::task::{Failure, Outcome, plain_cargo, project, run as run_command, target_dir, work};
+use crate::{elf, release};
 
 pub(crate) fn run(_: &[String]) -> Outcome {
     let program = build()?;
@@ -29,7 +28,12 @@ fn build() -> Result<std::path::PathBuf, Failure> {
             fs::remove_dir_all(old)?;
         }
     }
-    copy_source(&source)?;
+    fs::create_dir_all(&source)?;
+    let archive = release::source_archive(&dir)?;
+    let mut tar = Command::new("tar");
+    run_command(
+        tar.arg("--extract").arg("--strip-components=1").arg("--file").arg(&archive).arg("-C").arg(&source),
+    )?;
     let cargo = || {
         let mut command = plain_cargo();
         command.current_dir(&source).env("CARGO_HOME", &home);
@@ -42,22 +46,6 @@ fn build() -> Result<std::path::PathBuf, Failure> {
     run_command(cargo().args(["fetch", "--locked", "--target"]).arg(&host))?;
     run_command(cargo().args(["build", "--release", "--locked", "--offline", "--package", "nodlet"]))?;
     Ok(target_dir().join("distribution/release/nodlet"))
-}
-
-/// Copies the files that git tracks, in their current state.
-fn copy_source(to: &Path) -> Outcome {
-    let mut git = Command::new("git");
-    git.args(["ls-files", "-z"]).current_dir(project());
-    let output = git.output().map_err(|error| format!("failed to run git: {error}"))?;
-    if !output.status.success() {
-        return Err(Failure(format!("{}: {}", line_of(&git), output.status)));
-    }
-    for name in String::from_utf8(output.stdout)?.split_terminator('\0') {
-        let (from, to) = (project().join(name), to.join(name));
-        fs::create_dir_all(to.parent().ok_or("a file lies in a directory")?)?;
-        fs::copy(&from, &to).map_err(|error| format!("failed to copy {}: {error}", from.display()))?;
-    }
-    Ok(())
 }
 
 /// The compiler's version, and its default target.

@@ -226,6 +226,13 @@ fn write_json(path: &Path, value: &Value) -> Outcome {
     Ok(fs::write(path, serde_json::to_string_pretty(value)? + "\n")?)
 }
 
+/// Writes the archive of the sources of the present checkout into a directory, and returns its path.
+pub(crate) fn source_archive(directory: &Path) -> Result<PathBuf, Failure> {
+    let source = stamp::of(project())?.unwrap_or_default();
+    sources(&source, directory)?;
+    Ok(named(directory, "source.tar.gz"))
+}
+
 /// Writes the archive of the sources, in which the patched crate is in its place, so that a plain `cargo build` uses it. The
 /// file `COMMIT` names the commit for programs that are built from there.
 fn sources(source: &str, directory: &Path) -> Outcome {

@@ -19,15 +19,14 @@ NODLET_CARGO_ENV = NODLET_COMMIT=$(NODLET_VERSION) \
 NODLET_CARGO_BUILD_OPTS = --frozen --package nodlet
 HOST_NODLET_CARGO_BUILD_OPTS = --frozen --package nodlet
 
-# libcontainer as it is published does not compile for 32-bit processors with musl. The vendored
-# crate is patched, and its checksums of single files are dropped.
-ifeq ($(BR2_arm)$(BR2_TOOLCHAIN_USES_MUSL),yy)
+# libcontainer as it is published is wrong on 32-bit processors, and all builds have the same source.
+# The vendored crate is patched, and its checksums of single files are dropped.
 define NODLET_PATCH_LIBCONTAINER
 	patch -d $(@D)/VENDOR/libcontainer -p1 < $(@D)/xtask/patches/libcontainer-0.7.0.patch
 	$(SED) 's/"files": *{[^}]*}/"files":{}/' $(@D)/VENDOR/libcontainer/.cargo-checksum.json
 endef
 NODLET_POST_PATCH_HOOKS += NODLET_PATCH_LIBCONTAINER
-endif
+HOST_NODLET_POST_PATCH_HOOKS += NODLET_PATCH_LIBCONTAINER
 
 # Its members may use the API.
 define NODLET_USERS

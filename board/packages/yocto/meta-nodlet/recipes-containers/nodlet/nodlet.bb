@@ -35,11 +35,11 @@ EXTERNALSRC_SYMLINKS = ""
 # --frozen is --locked and --offline.
 CARGO_BUILD_FLAGS += "--package nodlet"
 
-# libcontainer as it is published does not compile for 32-bit processors with musl. The crate in
-# the vendored directory is patched, and its checksums of single files are dropped.
-do_configure:append:class-target () {
+# libcontainer as it is published is wrong on 32-bit processors, and all builds have the same source.
+# The crate in the vendored directory is patched, and its checksums of single files are dropped.
+do_configure:append () {
 	crate=${CARGO_VENDORING_DIRECTORY}/libcontainer-0.7.0
-	if [ "${SITEINFO_BITS}" = 32 ] && [ "${TCLIBC}" = musl ] && [ ! -e $crate/.nodlet-patched ]; then
+	if [ ! -e $crate/.nodlet-patched ]; then
 		patch -d $crate -p1 < ${S}/xtask/patches/libcontainer-0.7.0.patch
 		sed -i 's/"files": *{[^}]*}/"files":{}/' $crate/.cargo-checksum.json
 		touch $crate/.nodlet-patched
