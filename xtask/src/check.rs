@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use crate::changed::Changes;
 use crate::task::{Failure, Outcome, line_of, run as run_command, seed, usage, work};
 use crate::toolchain::{self, Part, cargo};
-use crate::{boards, changed, conformance, cross, deny, gates, go, guest, ledger, setup, suites, targets};
+use crate::{
+    boards, changed, conformance, cross, deny, gates, go, guest, ledger, long, setup, suites, targets,
+};
 
 /// A step: its name, its description, and its function.
 type Step = (&'static str, &'static str, fn() -> Outcome);
@@ -93,7 +95,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         }
     }
     if is_whole {
-        ledger::print_overdue()?;
+        ledger::print_overdue(&long::subjects())?;
     }
     eprintln!("\nall is well");
     Ok(())

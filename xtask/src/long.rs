@@ -10,8 +10,8 @@ use std::time::Instant;
 use crate::task::{Failure, Outcome, run as run_command, seed as random_seed, target_dir, usage};
 use crate::toolchain::{self, cargo};
 use crate::{
-    boards, conformance, cross, distribution, earlier, go, guest, ledger, mutants, recipes, setup, sizes,
-    suites,
+    boards, conformance, cross, distribution, earlier, go, guest, ledger, mutants, recipes, release, setup,
+    sizes, suites, targets,
 };
 
 /// How a subject is tested.
@@ -109,7 +109,7 @@ const SUBJECTS: &[(&str, Test)] = &[
     // Tests with real containers that are too long for the check.
     ("suites", Test::All(suites::long)),
     // The suites with a plain release build.
-    ("release", Test::All(release)),
+    ("release", Test::All(plain_release)),
     // The size of the binary for each target.
     ("sizes", Test::All(sizes)),
     // The API beside a real kube-apiserver.
@@ -118,6 +118,8 @@ const SUBJECTS: &[(&str, Test)] = &[
     ("conformance", Test::All(conformance::all)),
     // Every step on every emulated board.
     ("boards", Test::All(boards::all)),
+    // All files of a release for this machine's processor, twice, in two directories: the same bytes.
+    ("reproducible", Test::All(reproducible)),
     // A build as a distribution makes it, and the recipes of Yocto and Buildroot.
     ("distribution", Test::All(distributions)),
 ];
@@ -230,7 +232,7 @@ fn run_tests(words: &[&str], is_guided: bool, rounds: u64, seed: &str) -> Outcom
     run_command(cargo.arg("--nocapture").env("NODLET_ROUNDS", rounds.to_string()).env("NODLET_SEED", seed))
 }
 
-fn release() -> Outcome {
+fn plain_release() -> Outcome {
     run_command(cargo()?.args(["build", "--release", "--package", "nodlet"]))?;
     // SAFETY: this program has one thread so far; nobody else reads the environment.
     unsafe { std::env::set_var("NODLET", toolchain::built("release", "nodlet")?) };
@@ -239,6 +241,10 @@ fn release() -> Outcome {
 
 fn sizes() -> Outcome {
     sizes::run(&["--compare".to_owned()])
+}
+
+fn reproducible() -> Outcome {
+    release::try_twice(targets::host()?)
 }
 
 fn distributions() -> Outcome {
@@ -326,6 +332,13 @@ fn ignored(suites: &[&str]) -> Result<Command, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_ledger_names_only_subjects() {
+        for subject in ledger::recorded().unwrap() {
+            assert!(subjects().contains(&subject.as_str()), "{subject} is no subject");
+        }
+    }
 
     #[test]
     fn a_shard_must_be_one_of_the_declared_number() {

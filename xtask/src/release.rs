@@ -58,6 +58,16 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
+/// Makes the files of a release for one target twice, with a key of its own, and requires the same bytes.
+pub(crate) fn try_twice(target: &Target) -> Outcome {
+    programs::provide("minisign", "minisign")?;
+    let key = work("release")?.join("test.key");
+    let mut minisign = Command::new("minisign");
+    // Without a password, for which minisign would ask.
+    run_command(minisign.args(["-G", "-f", "-W", "-p"]).arg(key.with_extension("pub")).arg("-s").arg(&key))?;
+    run(&["--key".to_owned(), key.display().to_string(), "--twice".to_owned(), target.triple.to_owned()])
+}
+
 fn parse(arguments: &[String]) -> Result<Request, Failure> {
     let mut request = Request::default();
     let mut words = arguments.iter();
