@@ -1,16 +1,27 @@
 //! [`seed`]: the random choices of a test, and how to reproduce them. [`shard`]: the part of its cases that a
 //! test with many cases runs.
 
-use std::hash::{BuildHasher, Hasher};
+use std::fs::File;
+use std::io::Read;
 
 /// A random number generator that depends only on its seed (splitmix64).
 #[derive(Debug)]
 pub struct Seed(u64);
 
-/// A new seed, or `$NODLET_SEED`. The seed is printed; cargo shows the output of a failed test.
+/// A new seed, or `$NODLET_SEED`. The seed is printed; the output of a failed test is shown.
+///
+/// # Panics
+/// `$NODLET_SEED` is no number.
 pub fn seed() -> Seed {
-    let chosen = std::env::var("NODLET_SEED").ok().and_then(|text| text.parse().ok());
-    let number = chosen.unwrap_or_else(|| std::hash::RandomState::new().build_hasher().finish() >> 32);
+    let number = match std::env::var("NODLET_SEED") {
+        Ok(text) => text.parse().expect("NODLET_SEED is a number"),
+        Err(_) => {
+            let mut bytes = [0; 4];
+            let mut random = File::open("/dev/urandom").expect("the kernel has random numbers");
+            random.read_exact(&mut bytes).expect("the kernel has random numbers");
+            u64::from(u32::from_le_bytes(bytes))
+        }
+    };
     println!("NODLET_SEED={number}");
     Seed(number)
 }

@@ -1,6 +1,6 @@
 //! Exclusive cpus, real-time priorities, and swap.
 //!
-//! `cargo xtask guest` runs the ignored tests, in a virtual machine with several processors: see `src/guest.rs`.
+//! `cargo xtask guest cores` runs the ignored tests, in a virtual machine with several processors: see `src/guest.rs`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -169,7 +169,7 @@ fn a_pod_gets_no_real_time_priority_that_the_operator_does_not_allow() {
 }
 
 #[test]
-#[ignore = "needs cgroup v2 and four cpus: cargo xtask guest"]
+#[ignore = "needs cgroup v2 and four cpus: cargo xtask guest cores"]
 fn a_container_has_cpus_for_itself_that_no_other_container_uses() {
     let mut device = allowing();
     device.write_manifest("first.yaml", &manifest::pod("first", "sleep"));
@@ -225,7 +225,7 @@ fn a_container_has_cpus_for_itself_that_no_other_container_uses() {
 }
 
 #[test]
-#[ignore = "needs CAP_SYS_RESOURCE: cargo xtask guest"]
+#[ignore = "needs CAP_SYS_RESOURCE: cargo xtask guest cores"]
 fn a_container_has_the_real_time_priorities_that_its_annotation_allows_and_no_others() {
     let device = allowing();
     let steps = "realtime 7 then realtime 8 then sleep";
@@ -300,7 +300,7 @@ fn meminfo(name: &str) -> u64 {
 }
 
 #[test]
-#[ignore = "needs cgroup v2 and swap: cargo xtask guest"]
+#[ignore = "needs cgroup v2 and swap: cargo xtask guest cores"]
 fn a_burstable_container_swaps_as_much_as_the_kubelet_lets_it() {
     const MIB: u64 = 1 << 20;
     let swap = Swap::on(2048);
@@ -358,7 +358,7 @@ fn a_burstable_container_swaps_as_much_as_the_kubelet_lets_it() {
 }
 
 #[test]
-#[ignore = "needs a kernel with project quotas: cargo xtask guest"]
+#[ignore = "needs a kernel with project quotas: cargo xtask guest cores"]
 fn an_empty_dir_of_a_pod_with_its_own_users_is_measured_by_a_project_quota_of_ext4() {
     let mut device = Device::new();
     device.run_on_a_disk_made_with("mkfs.ext4", &["-O", "quota,project"], "");
@@ -366,7 +366,7 @@ fn an_empty_dir_of_a_pod_with_its_own_users_is_measured_by_a_project_quota_of_ex
 }
 
 #[test]
-#[ignore = "needs a kernel with project quotas: cargo xtask guest"]
+#[ignore = "needs a kernel with project quotas: cargo xtask guest cores"]
 fn an_empty_dir_of_a_pod_with_its_own_users_is_measured_by_a_project_quota_of_xfs() {
     let mut device = Device::new();
     device.run_on_a_disk_made_with("mkfs.xfs", &[], "prjquota");

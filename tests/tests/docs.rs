@@ -26,7 +26,7 @@ fn files_below(dir: &Path, ending: &str) -> Vec<PathBuf> {
 #[test]
 fn every_link_leads_to_a_file_and_every_anchor_to_a_heading() {
     let mut pages = files_below(&project().join("docs"), "md");
-    pages.extend(["README.md", "CHANGELOG.md"].map(|name| project().join(name)));
+    pages.extend(["README.md", "CHANGELOG.md", "SECURITY.md"].map(|name| project().join(name)));
     let mut wrong = Vec::new();
     for page in pages {
         let text = fs::read_to_string(&page).unwrap_or_else(|error| panic!("{}: {error}", page.display()));
@@ -76,7 +76,11 @@ fn wrong_references(page: &str, guests: bool) -> Vec<String> {
         for (name, file) in tests {
             let source = fs::read_to_string(page.with_file_name(file)).unwrap_or_default();
             let is_marked = |kind: &str| item.contains(&format!("(*{kind}*)"));
-            match kind_of_test(&source, name) {
+            let kind = match kind_of_test(&source, name) {
+                Some(Runs::Here) if is_left_out(file, name) => Some(Runs::InLong),
+                kind => kind,
+            };
+            match kind {
                 Some(Runs::Here) => {}
                 Some(Runs::InGuest) if guests && is_marked("guest") => {}
                 Some(Runs::InGuest) => {
@@ -121,6 +125,15 @@ fn kind_of_test(source: &str, name: &str) -> Option<Runs> {
     }
 }
 
+/// Whether the check leaves a test of this file to `cargo xtask long suites`.
+fn is_left_out(file: &str, name: &str) -> bool {
+    let slow =
+        fs::read_to_string(project().join("xtask/src/suites/slow.rs")).expect("the lists of slow tests");
+    let (_, left_out) = slow.split_once("const LONG_ONLY").expect("the list of tests that are left out");
+    let module = file.rsplit_once("tests/tests/").and_then(|(_, path)| path.strip_suffix(".rs"));
+    module.is_some_and(|path| left_out.contains(&format!("\"{}::{name}\"", path.replace('/', "::"))))
+}
+
 #[test]
 fn tests_are_distinguished_from_other_functions() {
     let source = "#[test]\nfn one() {}\nfn two() {}\n#[test]\n#[ignore = \"no\"]\nfn three() {}\n\
@@ -137,7 +150,7 @@ fn tests_are_distinguished_from_other_functions() {
 #[test]
 fn every_path_in_the_pages_exists() {
     let mut pages = files_below(&project().join("docs"), "md");
-    pages.push(project().join("README.md"));
+    pages.extend(["README.md", "SECURITY.md"].map(|name| project().join(name)));
     let tops = ["board/", "docs/", "examples/", "rootfs/", "runtime/", "tests/", "xtask/"];
     let mut wrong = Vec::new();
     for page in pages {

@@ -1,4 +1,4 @@
-//! The cost of an idle board. `cargo xtask guest` runs this test in a virtual machine, whose clock skips idle
+//! The cost of an idle board. `cargo xtask guest idle` runs this test in a virtual machine, whose clock skips idle
 //! time, so that a day takes little time.
 
 use std::fs;
@@ -19,7 +19,7 @@ fn written(device: &Device) -> u64 {
 }
 
 #[test]
-#[ignore = "needs a machine of its own, with a clock of its own: cargo xtask guest"]
+#[ignore = "needs a machine of its own, with a clock of its own: cargo xtask guest idle"]
 fn idle_pods_cause_no_wakeups_and_no_writes_for_a_day() {
     let device = Device::start_unwatched();
     for number in 0..PODS {

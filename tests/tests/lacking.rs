@@ -2,7 +2,7 @@
 //! in the agent's log; nothing else is affected, and the pod starts by itself once the kernel has the
 //! feature.
 //!
-//! `cargo xtask guest` runs these tests, in a virtual machine: see `src/guest.rs`.
+//! `cargo xtask guest lacking` and `cargo xtask guest off` run these tests, in virtual machines: see `src/guest.rs`.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -31,7 +31,7 @@ fn check(module: &'static str, sentence: &str) {
 }
 
 #[test]
-#[ignore = "needs a kernel of its own: cargo xtask guest"]
+#[ignore = "needs a kernel of its own: cargo xtask guest lacking"]
 fn without_erofs_the_pod_waits_for_it() {
     check(
         "erofs",
@@ -40,7 +40,7 @@ fn without_erofs_the_pod_waits_for_it() {
 }
 
 #[test]
-#[ignore = "needs a kernel of its own: cargo xtask guest"]
+#[ignore = "needs a kernel of its own: cargo xtask guest lacking"]
 fn without_overlayfs_the_pod_waits_for_it() {
     check(
         "overlay",
@@ -50,7 +50,7 @@ fn without_overlayfs_the_pod_waits_for_it() {
 
 /// The images of a guest are on a tmpfs, from which kernels can only mount EROFS through a loop device.
 #[test]
-#[ignore = "needs a kernel of its own: cargo xtask guest"]
+#[ignore = "needs a kernel of its own: cargo xtask guest lacking"]
 fn without_loop_devices_the_pod_waits_for_one() {
     check(
         "loop",
@@ -59,13 +59,13 @@ fn without_loop_devices_the_pod_waits_for_one() {
 }
 
 #[test]
-#[ignore = "needs a kernel of its own: cargo xtask guest"]
+#[ignore = "needs a kernel of its own: cargo xtask guest lacking"]
 fn without_veth_the_pod_waits_for_it() {
     check("veth", "this kernel has no veth; load the module veth, or use a kernel with CONFIG_VETH");
 }
 
 #[test]
-#[ignore = "needs a kernel of its own: cargo xtask guest"]
+#[ignore = "needs a kernel of its own: cargo xtask guest lacking"]
 fn without_bridges_the_pod_waits_for_them() {
     check(
         "bridge",
@@ -74,7 +74,7 @@ fn without_bridges_the_pod_waits_for_them() {
 }
 
 #[test]
-#[ignore = "needs a kernel of its own: cargo xtask guest"]
+#[ignore = "needs a kernel of its own: cargo xtask guest lacking"]
 fn without_veth_and_bridges_pods_with_host_network_run() {
     let _veth = Lacking::new("veth");
     let _bridge = Lacking::new("bridge");
@@ -86,7 +86,7 @@ fn without_veth_and_bridges_pods_with_host_network_run() {
 }
 
 #[test]
-#[ignore = "needs a kernel of its own: cargo xtask guest"]
+#[ignore = "needs a kernel of its own: cargo xtask guest off"]
 fn when_the_memory_controller_is_off_a_pod_runs_only_without_a_memory_limit() {
     let device = Device::start();
     device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
@@ -123,7 +123,7 @@ fn doctor(name: &str) -> (Vec<String>, Value) {
 }
 
 #[test]
-#[ignore = "needs a kernel of its own: cargo xtask guest"]
+#[ignore = "needs a kernel of its own: cargo xtask guest lacking"]
 fn doctor_names_each_module_that_is_not_loaded() {
     for (module, name) in [
         ("erofs", "EROFS"),
@@ -143,7 +143,7 @@ fn doctor_names_each_module_that_is_not_loaded() {
 }
 
 #[test]
-#[ignore = "needs a kernel of its own: cargo xtask guest"]
+#[ignore = "needs a kernel of its own: cargo xtask guest off"]
 fn doctor_finds_the_memory_controller_and_landlock_off() {
     let (missing, check) = doctor("memory controller");
     assert_eq!(missing, ["memory controller"], "{check:#}");
@@ -156,7 +156,7 @@ fn doctor_finds_the_memory_controller_and_landlock_off() {
 }
 
 #[test]
-#[ignore = "needs a kernel of its own: cargo xtask guest"]
+#[ignore = "needs a kernel of its own: cargo xtask guest off"]
 fn without_landlock_images_are_loaded_and_other_users_get_a_warning() {
     let device = Device::start();
     let baked = device.path("/baked");
@@ -195,7 +195,7 @@ fn without_landlock_images_are_loaded_and_other_users_get_a_warning() {
 }
 
 #[test]
-#[ignore = "needs a kernel of its own: cargo xtask guest"]
+#[ignore = "needs a kernel of its own: cargo xtask guest lacking"]
 fn without_a_cgroup_file_system_the_agent_reports_how_to_mount_it() {
     let mut device = Device::new();
     let none = nix::mount::MntFlags::MNT_DETACH;
@@ -227,7 +227,7 @@ impl Drop for Limit {
 }
 
 #[test]
-#[ignore = "needs a kernel of its own: cargo xtask guest"]
+#[ignore = "needs a kernel of its own: cargo xtask guest lacking"]
 fn without_watches_manifests_are_looked_at_from_time_to_time_and_down_works() {
     for file in ["/proc/sys/fs/inotify/max_user_instances", "/proc/sys/fs/inotify/max_user_watches"] {
         let mut device = Device::new();
@@ -290,7 +290,7 @@ fn return_to_the_initial_root() {
 }
 
 #[test]
-#[ignore = "needs a kernel of its own: cargo xtask guest"]
+#[ignore = "needs a kernel of its own: cargo xtask guest lacking"]
 fn on_an_initramfs_that_was_not_left_the_pod_says_what_to_do() {
     return_to_the_initial_root();
     let (missing, check) = doctor("root file system");

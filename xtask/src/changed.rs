@@ -54,6 +54,41 @@ const SUITES_OF: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
+/// The steps that a change of a file affects, by the beginning of its path. A change of the binary affects all of them.
+const STEPS_OF: &[(&str, &[&str])] = &[
+    ("tests/src/", &["conformance", "gates", "guest", "boards"]),
+    ("tests/conformance/", &["conformance"]),
+    ("tests/tests/cgroup2.rs", &["guest"]),
+    ("tests/tests/isolation.rs", &["guest"]),
+    ("tests/tests/limits.rs", &["guest"]),
+    ("xtask/budgets.toml", &["gates"]),
+    ("xtask/src/boards", &["boards"]),
+    ("xtask/src/budgets.rs", &["gates"]),
+    ("xtask/src/conformance", &["conformance"]),
+    ("xtask/src/disk", &["boards"]),
+    ("xtask/src/gates.rs", &["gates"]),
+    ("xtask/src/guest", &["guest"]),
+    ("xtask/src/image", &["boards"]),
+    ("xtask/src/profile", &["boards"]),
+];
+
+/// The packages whose unit tests read a file of no package or of another one, by the beginning of its path.
+const READ_BY: &[(&str, &str)] = &[
+    ("CHANGELOG.md", "xtask"),
+    ("SECURITY.md", "xtask"),
+    ("board/", "xtask"),
+    ("deny.toml", "xtask"),
+    ("docs/differences.md", "nodlet-kube"),
+    ("docs/packages.md", "xtask"),
+    ("docs/pods.md", "nodlet-kube"),
+    ("examples/", "nodlet-kube"),
+    ("tests/conformance/", "xtask"),
+    ("tests/tests/", "xtask"),
+];
+
+/// The package whose unit tests read the sources of all others.
+const READS_SOURCES: &str = "nodlet-fuzz";
+
 /// Crates of which a change can affect the suites with a control plane alone.
 const OF_CLUSTERS: &[&str] = &["nodlet-cluster"];
 
@@ -71,7 +106,7 @@ pub(crate) struct Changes {
     changed: BTreeSet<String>,
     /// These and all that depend on them.
     affected: BTreeSet<String>,
-    /// Those of them that have unit tests.
+    /// The packages whose unit tests are affected.
     packages: Vec<String>,
 }
 
@@ -85,8 +120,9 @@ pub(crate) fn since(base: Option<&str>) -> Result<Changes, Failure> {
                 Failure(format!("no branch main to compare with ({why}): name a commit"))
             })?,
     };
-    let tracked = git(&["diff", "--name-only", &base, "--"])?;
-    let new = git(&["ls-files", "--others", "--exclude-standard"])?;
+    // A file that was moved has changed in both places.
+    let tracked = git(&["-c", "core.quotePath=off", "diff", "--name-only", "--no-renames", &base, "--"])?;
+    let new = git(&["-c", "core.quotePath=off", "ls-files", "--others", "--exclude-standard"])?;
     let files: Vec<String> = tracked.lines().chain(new.lines()).map(str::to_owned).collect();
     let graph = Graph::of_workspace()?;
     let changes = Changes::of(files, &graph);
@@ -121,6 +157,9 @@ impl Graph {
             .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
             .stderr(Stdio::inherit())
             .output()?;
+        if !output.status.success() {
+            return Err(Failure(format!("cargo metadata: {}", output.status)));
+        }
         Self::parse(&String::from_utf8(output.stdout)?, project())
     }
 
@@ -166,30 +205,52 @@ impl Graph {
 
 impl Changes {
     fn of(files: Vec<String>, graph: &Graph) -> Self {
-        // What all packages are built from.
-        let is_common = |file: &String| {
-            ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", ".cargo/config.toml"].contains(&file.as_str())
-                || file.starts_with("xtask/patches/")
-        };
+        // What all packages are built from, or the binary with its flags.
+        const COMMON: &[&str] = &[
+            ".cargo/config.toml",
+            "Cargo.lock",
+            "Cargo.toml",
+            "runtime/supervisor/regex/",
+            "rust-toolchain.toml",
+            "xtask/no_unwind.rs",
+            "xtask/patches/",
+            "xtask/src/cross.rs",
+            "xtask/src/musl.rs",
+            "xtask/src/targets.rs",
+        ];
+        let is_common = |file: &String| COMMON.iter().any(|common| file.starts_with(common));
         let changed: BTreeSet<String> = match files.iter().any(is_common) {
             true => graph.directories.keys().cloned().collect(),
             false => files.iter().filter_map(|file| graph.package_of(file)).map(str::to_owned).collect(),
         };
         let affected = graph.with_dependents(&changed);
-        let packages = affected.iter().filter(|package| *package != TESTS).cloned().collect();
+        let mut tested = affected.clone();
+        for file in &files {
+            let readers = READ_BY.iter().filter(|(path, _)| file.starts_with(path));
+            tested.extend(readers.map(|(_, package)| (*package).to_owned()));
+            if file.ends_with(".rs") {
+                tested.insert(READS_SOURCES.to_owned());
+            }
+        }
+        let packages = tested.into_iter().filter(|package| package != TESTS).collect();
         Self { files, changed, affected, packages }
     }
 
     /// Whether they can affect a step of the check.
     pub(crate) fn affect(&self, step: &str) -> bool {
         let has = |package: &str| self.affected.contains(package);
+        let is_changed = |name: &str| self.files.iter().any(|file| file == name);
+        let is_named = || {
+            let named = STEPS_OF.iter().filter(|(_, steps)| steps.contains(&step));
+            let mut paths = named.map(|(path, _)| path);
+            paths.any(|path| self.files.iter().any(|file| file.starts_with(path)))
+        };
         match step {
-            "fmt" => self.files.iter().any(|file| file.ends_with(".rs")),
-            "clippy" | "doc" => !self.affected.is_empty(),
+            "fmt" => is_changed("rustfmt.toml") || self.files.iter().any(|file| file.ends_with(".rs")),
+            "clippy" | "doc" => is_changed("clippy.toml") || !self.affected.is_empty(),
             "unit" => !self.packages().is_empty(),
             "containers" => self.suites().is_ok_and(|suites| !suites.is_empty()),
-            "conformance" => has("nodlet-cluster"),
-            "gates" | "guest" | "boards" => has(BINARY),
+            "conformance" | "gates" | "guest" | "boards" => has(BINARY) || is_named(),
             _ => true,
         }
     }
@@ -224,7 +285,15 @@ impl Changes {
             } else if file.starts_with("tests/src/") || file == "tests/Cargo.toml" {
                 return all.iter().cloned().collect();
             } else if file.starts_with("examples/") {
-                chosen.extend(["examples", "gateway", "presets", "tasks"].map(str::to_owned));
+                chosen.extend(
+                    ["apparmor", "examples", "gateway", "ports", "presets", "pull", "tasks"]
+                        .map(str::to_owned),
+                );
+            }
+            for (page, suite) in [("docs/firewalls.md", "firewalls"), ("docs/pods.md", "fields")] {
+                if file == page {
+                    chosen.insert(suite.to_owned());
+                }
             }
             if file.ends_with(".md") {
                 chosen.insert("docs".to_owned());
@@ -259,11 +328,20 @@ mod tests {
     #[test]
     fn a_change_affects_its_package_and_all_that_depend_on_it() {
         let packages = |files: &[&str]| changes(files).packages().join(" ");
-        assert_eq!(packages(&["runtime/kube/src/lib.rs"]), "nodlet nodlet-kube nodlet-runtime");
-        assert_eq!(packages(&["runtime/src/lib.rs"]), "nodlet nodlet-runtime");
-        assert_eq!(packages(&["xtask/src/main.rs"]), "xtask");
+        assert_eq!(packages(&["runtime/kube/kinds.json"]), "nodlet nodlet-kube nodlet-runtime");
+        assert_eq!(packages(&["runtime/Cargo.toml"]), "nodlet nodlet-runtime");
         assert_eq!(packages(&["README.md"]), "");
-        assert_eq!(packages(&["Cargo.lock"]), "nodlet nodlet-kube nodlet-runtime xtask");
+        for common in ["Cargo.lock", "xtask/patches/one.patch"] {
+            assert_eq!(packages(&[common]), "nodlet nodlet-kube nodlet-runtime xtask");
+        }
+    }
+
+    #[test]
+    fn unit_tests_that_read_a_file_are_run_when_it_changes() {
+        let packages = |files: &[&str]| changes(files).packages().join(" ");
+        assert_eq!(packages(&["xtask/src/main.rs"]), "nodlet-fuzz xtask");
+        assert_eq!(packages(&["examples/web.yaml", "docs/packages.md"]), "nodlet-kube xtask");
+        assert_eq!(packages(&["tests/tests/probes.rs"]), "nodlet-fuzz xtask");
     }
 
     #[test]
@@ -286,7 +364,11 @@ mod tests {
         };
         assert_eq!(steps(&["docs/cli.md"]), "");
         assert_eq!(steps(&["xtask/src/main.rs"]), "fmt clippy unit");
-        assert_eq!(steps(&["runtime/kube/src/lib.rs"]), "fmt clippy unit gates guest boards");
+        assert_eq!(steps(&["runtime/kube/src/lib.rs"]), "fmt clippy unit conformance gates guest boards");
+        assert_eq!(steps(&["xtask/src/guest/list.rs"]), "fmt clippy unit guest");
+        assert_eq!(steps(&["xtask/src/cross.rs"]), "fmt clippy unit conformance gates guest boards");
+        assert_eq!(steps(&["tests/conformance/allowed-failures"]), "clippy unit conformance");
+        assert_eq!(steps(&["rustfmt.toml"]), "fmt");
     }
 
     #[test]
@@ -297,8 +379,18 @@ mod tests {
             assert!(graph.directories.contains_key(*package), "{package}");
             assert!(suites.iter().all(|suite| all.contains(*suite)), "{package}: {suites:?}");
         }
+        for (path, _) in STEPS_OF {
+            let is = |ending: &str| project().join(format!("{path}{ending}")).exists();
+            assert!(is("") || is(".rs"), "{path}");
+        }
+        for (path, package) in READ_BY {
+            assert!(project().join(path).exists() && graph.directories.contains_key(*package), "{path}");
+        }
         assert!(
-            OF_CLUSTERS.iter().chain([&TESTS, &BINARY]).all(|name| graph.directories.contains_key(*name))
+            OF_CLUSTERS
+                .iter()
+                .chain([&TESTS, &BINARY, &READS_SOURCES])
+                .all(|name| graph.directories.contains_key(*name))
         );
     }
 }

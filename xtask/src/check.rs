@@ -108,9 +108,12 @@ fn build_binary() -> Outcome {
 
 /// Waits for the thread that builds it.
 fn wait_for(build: Option<JoinHandle<Outcome>>) -> Outcome {
+    let target = targets::host().map_or_else(|_| String::new(), |target| format!(" {}", target.triple));
     match build.map(JoinHandle::join) {
         None => Ok(()),
-        Some(Ok(outcome)) => outcome,
+        Some(Ok(outcome)) => outcome.map_err(|Failure(why)| {
+            Failure(format!("{why}\nthe build of the binary is repeated by: cargo xtask cross{target}"))
+        }),
         Some(Err(_)) => Err("the build of the binary panicked".into()),
     }
 }

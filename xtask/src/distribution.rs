@@ -5,7 +5,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::task::{Failure, Outcome, plain_cargo, project, run as run_command, target_dir, work};
+use crate::task::{Failure, Outcome, outside, plain_cargo, project, run as run_command, target_dir};
 use crate::{elf, release};
 
 pub(crate) fn run(_: &[String]) -> Outcome {
@@ -21,13 +21,8 @@ fn build() -> Result<std::path::PathBuf, Failure> {
     if version.contains("nightly") || version.contains("beta") {
         return Err(Failure(format!("rustc {version} is not a stable Rust")));
     }
-    let dir = work("distribution")?;
+    let dir = outside("distribution")?;
     let (source, home) = (dir.join("source"), dir.join("cargo-home"));
-    for old in [&source, &home] {
-        if old.exists() {
-            fs::remove_dir_all(old)?;
-        }
-    }
     fs::create_dir_all(&source)?;
     let archive = release::source_archive(&dir)?;
     let mut tar = Command::new("tar");
@@ -45,6 +40,7 @@ fn build() -> Result<std::path::PathBuf, Failure> {
     };
     run_command(cargo().args(["fetch", "--locked", "--target"]).arg(&host))?;
     run_command(cargo().args(["build", "--release", "--locked", "--offline", "--package", "nodlet"]))?;
+    fs::remove_dir_all(&dir)?;
     Ok(target_dir().join("distribution/release/nodlet"))
 }
 

@@ -153,21 +153,26 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         };
     }
     let processor = wanted;
+    let guest = |name: &String| {
+        GUESTS.iter().find(|guest| guest.name == name).ok_or_else(|| {
+            let names: Vec<&str> = GUESTS.iter().map(|guest| guest.name).collect();
+            let names = names.join(", ");
+            Failure(format!("unknown guest {name:?}, only {names}; {}", usage("guest")))
+        })
+    };
+    let (name, words) =
+        arguments.split_first().map_or((None, arguments), |(name, words)| (Some(name), words));
+    let guest = name.map(guest).transpose()?;
     let nodlet = if is_debug { None } else { Some(shipped(processor)?) };
     let nodlet = nodlet.as_deref();
-    let Some((name, words)) = arguments.split_first() else {
-        return boot_all(processor, &of_check(), part, nodlet);
-    };
-    let guest = GUESTS.iter().find(|guest| guest.name == name).ok_or_else(|| {
-        let names: Vec<&str> = GUESTS.iter().map(|guest| guest.name).collect();
-        let names = names.join(", ");
-        Failure(format!("unknown guest {name:?}, only {names}; {}", usage("guest")))
-    })?;
-    if words.is_empty() {
-        return boot_all(processor, &[guest], part, nodlet);
+    match guest {
+        None => boot_all(processor, &of_check(), part, nodlet),
+        Some(guest) if words.is_empty() => boot_all(processor, &[guest], part, nodlet),
+        Some(guest) => {
+            let run = words.join(" ");
+            boot_all(processor, &[&Guest { runs: &[&run], ..*guest }], part, nodlet)
+        }
     }
-    let run = words.join(" ");
-    boot_all(processor, &[&Guest { runs: &[&run], ..*guest }], part, nodlet)
 }
 
 /// The most test programs in one boot of a guest with another processor: its emulator cannot load an

@@ -45,7 +45,8 @@ impl Ledger {
 
     fn parse(text: &str) -> Result<Self, String> {
         let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let entries = lines.map(|line| {
+        let mut entries = BTreeMap::new();
+        for line in lines {
             let entry = match line.split_whitespace().collect::<Vec<_>>()[..] {
                 [subject, date, commit, minutes] => {
                     day_of(date).zip(minutes.parse().ok()).map(|(day, minutes)| {
@@ -54,9 +55,14 @@ impl Ledger {
                 }
                 _ => None,
             };
-            entry.ok_or_else(|| format!("{line:?} is not SUBJECT YYYY-MM-DD COMMIT MINUTES"))
-        });
-        Ok(Self(entries.collect::<Result<_, _>>()?))
+            let (subject, entry) =
+                entry.ok_or_else(|| format!("{line:?} is not SUBJECT YYYY-MM-DD COMMIT MINUTES"))?;
+            // As after a merge of two branches.
+            if entries.insert(subject, entry).is_some() {
+                return Err(format!("{line:?} is the second line of its subject: remove one"));
+            }
+        }
+        Ok(Self(entries))
     }
 
     fn text(&self) -> String {
@@ -74,6 +80,9 @@ impl Ledger {
             let days = today.saturating_sub(entry.day);
             match since(&entry.commit) {
                 None => Some(format!("passed on {}, which is no commit of this history", entry.commit)),
+                Some(_) if entry.day > today => {
+                    Some(format!("passed on {}, in the future", date_of(entry.day)))
+                }
                 Some(commits) if days > DAYS || commits > COMMITS => {
                     Some(format!("passed {days} days and {commits} commits ago, on {}", entry.commit))
                 }
@@ -94,13 +103,36 @@ pub(crate) fn recorded() -> Result<Vec<String>, Failure> {
     Ok(Ledger::read()?.0.into_keys().collect())
 }
 
-/// Records that a subject passed as a whole on the checked-out commit. Says so if it cannot: a tree with changes is no commit.
-pub(crate) fn record(subject: &str, took: Duration) -> Outcome {
-    let changed = git(&["status", "--porcelain", "--", ".", ":!xtask/ledger"]);
-    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]).filter(|_| changed.as_deref() == Some(""))
-    else {
-        eprintln!("{subject} passed; not written to xtask/ledger, because this tree is no commit");
-        return Ok(());
+/// The sources that are tested: a commit, or `None` for a tree with other changes than those of the ledger.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Tested(Option<String>);
+
+impl Tested {
+    /// What is checked out now. Fails if the ledger cannot be read, before hours of tests that it should record.
+    pub(crate) fn now() -> Result<Self, Failure> {
+        Ledger::read()?;
+        let changed = git(&["status", "--porcelain", "--", ".", ":!xtask/ledger"]);
+        Ok(Self(git(&["rev-parse", "--short=12", "HEAD"]).filter(|_| changed.as_deref() == Some(""))))
+    }
+
+    /// The commit, if the same one is checked out after the tests.
+    fn commit(self, after: &Self) -> Result<String, &'static str> {
+        match self.0 {
+            None => Err("this tree is no commit"),
+            Some(_) if self != *after => Err("the tree has changed meanwhile"),
+            Some(commit) => Ok(commit),
+        }
+    }
+}
+
+/// Records that a subject passed as a whole on what was tested. Prints the reason if that is no commit.
+pub(crate) fn record(subject: &str, tested: Tested, took: Duration) -> Outcome {
+    let commit = match tested.commit(&Tested::now()?) {
+        Ok(commit) => commit,
+        Err(why) => {
+            eprintln!("{subject} passed; not written to xtask/ledger, because {why}");
+            return Ok(());
+        }
     };
     let mut ledger = Ledger::read()?;
     let entry = Entry { day: today()?, commit, minutes: took.as_secs().div_ceil(60) };
@@ -150,6 +182,9 @@ fn date_of(day: u64) -> String {
 
 /// The day since 1970 of a date; `None` if there is no such date.
 fn day_of(date: &str) -> Option<u64> {
+    if date.len() != "YYYY-MM-DD".len() || !date.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-') {
+        return None;
+    }
     let parts: Vec<u64> = date.split('-').map(|part| part.parse().ok()).collect::<Option<_>>()?;
     let &[year @ 1970..=9999, month @ 1..=12, day] = parts.as_slice() else { return None };
     if day == 0 || day > days_of_month(year, month) {
@@ -183,7 +218,16 @@ mod tests {
             assert_eq!(day_of(date), Some(day), "{date}");
             assert_eq!(date_of(day), date);
         }
-        for wrong in ["2026-02-29", "2026-13-01", "2026-1", "today", "1969-12-31", "2026-04-31"] {
+        for wrong in [
+            "2026-02-29",
+            "2026-13-01",
+            "2026-1",
+            "today",
+            "1969-12-31",
+            "2026-04-31",
+            "2026-1-31",
+            "+026-01-31",
+        ] {
             assert_eq!(day_of(wrong), None, "{wrong}");
         }
     }
@@ -196,6 +240,8 @@ mod tests {
         assert_eq!(ledger.text(), text);
         let why = Ledger::parse("fuzz yesterday 0123 12").unwrap_err();
         assert!(why.contains("SUBJECT YYYY-MM-DD COMMIT MINUTES"), "{why}");
+        let why = Ledger::parse("fuzz 2026-11-30 0123 12\nfuzz 2026-11-29 4567 12\n").unwrap_err();
+        assert!(why.contains("4567") && why.contains("remove one"), "{why}");
     }
 
     #[test]
@@ -206,21 +252,32 @@ mod tests {
             ("old".to_owned(), entry(92, "a")),
             ("behind".to_owned(), entry(100, "b")),
             ("elsewhere".to_owned(), entry(100, "c")),
+            ("mistyped".to_owned(), entry(101, "a")),
         ]));
         let since = |commit: &str| match commit {
             "a" => Some(200),
             "b" => Some(201),
             _ => None,
         };
-        let overdue = ledger.overdue(&["new", "old", "behind", "elsewhere", "none"], 100, since);
+        let overdue = ledger.overdue(&["new", "old", "behind", "elsewhere", "mistyped", "none"], 100, since);
         assert_eq!(
             overdue,
             [
                 "old: passed 8 days and 200 commits ago, on a",
                 "behind: passed 0 days and 201 commits ago, on b",
                 "elsewhere: passed on c, which is no commit of this history",
+                "mistyped: passed on 1970-04-12, in the future",
                 "none: never passed as a whole",
             ]
         );
+    }
+
+    #[test]
+    fn only_a_commit_that_is_checked_out_before_and_after_its_tests_is_recorded() {
+        let tested = |commit: Option<&str>| Tested(commit.map(str::to_owned));
+        assert_eq!(tested(Some("a")).commit(&tested(Some("a"))), Ok("a".to_owned()));
+        assert_eq!(tested(Some("a")).commit(&tested(Some("b"))), Err("the tree has changed meanwhile"));
+        assert_eq!(tested(Some("a")).commit(&tested(None)), Err("the tree has changed meanwhile"));
+        assert_eq!(tested(None).commit(&tested(Some("a"))), Err("this tree is no commit"));
     }
 }

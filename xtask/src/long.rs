@@ -183,7 +183,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     }
     let is_part = minutes.is_some() || shard.is_some();
     for (name, test) in chosen() {
-        let begun = Instant::now();
+        let (tested, begun) = (ledger::Tested::now()?, Instant::now());
         let is_whole = match test {
             Test::Random(default, words) | Test::Rounds(default, words) | Test::Guided(default, words) => {
                 let rounds = rounds.as_ref().and_then(|text| text.parse().ok()).unwrap_or(*default);
@@ -200,7 +200,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             Test::All(test) => test().map(|()| true)?,
         };
         if is_whole && !is_part {
-            ledger::record(name, begun.elapsed())?;
+            ledger::record(name, tested, begun.elapsed())?;
         }
     }
     Ok(())
@@ -234,9 +234,19 @@ fn run_tests(words: &[&str], is_guided: bool, rounds: u64, seed: &str) -> Outcom
 
 fn plain_release() -> Outcome {
     run_command(cargo()?.args(["build", "--release", "--package", "nodlet"]))?;
+    let before = std::env::var_os("NODLET");
     // SAFETY: this program has one thread so far; nobody else reads the environment.
     unsafe { std::env::set_var("NODLET", toolchain::built("release", "nodlet")?) };
-    suites::check()
+    let tested = suites::check();
+    // The subjects that follow test the binary for boards.
+    // SAFETY: as above.
+    unsafe {
+        match before {
+            Some(program) => std::env::set_var("NODLET", program),
+            None => std::env::remove_var("NODLET"),
+        }
+    }
+    tested
 }
 
 fn sizes() -> Outcome {
@@ -337,6 +347,17 @@ mod tests {
     fn the_ledger_names_only_subjects() {
         for subject in ledger::recorded().unwrap() {
             assert!(subjects().contains(&subject.as_str()), "{subject} is no subject");
+        }
+    }
+
+    #[test]
+    fn the_usage_and_the_page_on_tests_name_every_subject() {
+        let names: Vec<String> = subjects().iter().map(|name| format!("[{name}]")).collect();
+        assert!(usage("long").contains(&format!("{} [--rounds N]", names.join(" "))), "{}", usage("long"));
+        let page = std::fs::read_to_string(crate::task::project().join("docs/testing.md")).unwrap();
+        let (_, table) = page.split_once("| subject | content |").unwrap();
+        for name in subjects() {
+            assert!(table.contains(&format!("`{name}`")), "{name}");
         }
     }
 

@@ -86,9 +86,9 @@ fn function(name: &str) -> Option<fn(&[String]) -> Outcome> {
 }
 
 fn main() -> ExitCode {
-    for name in ["NODLET_BOARD", "NODLET_ROOT", "NODLET_SSH"] {
-        // SAFETY: no other thread exists yet. Without this variable, verbs run by a task never go to a board
-        // that the user's shell names.
+    for name in ["NODLET", "NODLET_BOARD", "NODLET_ROOT", "NODLET_SSH"] {
+        // SAFETY: no other thread exists yet. Without these variables, a task tests the binary that it builds, and
+        // verbs that it runs never go to a board that the user's shell names.
         unsafe { std::env::remove_var(name) };
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();

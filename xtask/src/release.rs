@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use crate::profile::{self, Profile};
 use crate::targets::{self, TARGETS, Target};
 use crate::task::{
-    Failure, Outcome, line_of, misused, plain_cargo, project, run as run_command, target_dir, work,
+    Failure, Outcome, line_of, misused, outside, plain_cargo, project, run as run_command, target_dir, work,
 };
 use crate::toolchain::{self, built, cargo};
 use crate::{crates, cross, deb, deny, help, image, programs, stamp, tools};
@@ -333,8 +333,7 @@ fn sign(key: &Path, source: &str, files: &[PathBuf]) -> Outcome {
 
 /// Makes the release again in a clone of the repository, and requires the same files.
 fn twice(request: &Request, first: &Path) -> Outcome {
-    let directory = work("release")?.join("a-second-directory");
-    let _ = fs::remove_dir_all(&directory);
+    let directory = outside("release")?;
     run_command(Command::new("git").args(["clone", "--quiet"]).arg(project()).arg(&directory))?;
     let mut cargo = plain_cargo();
     cargo.current_dir(&directory).args(["xtask", "release", "--key"]).arg(&request.key);
@@ -348,7 +347,7 @@ fn twice(request: &Request, first: &Path) -> Outcome {
     run_command(&mut cargo)?;
     require_same(first, &directory.join("target").join(first.file_name().ok_or("a release has a name")?))?;
     println!("the files of both directories are the same");
-    Ok(())
+    Ok(fs::remove_dir_all(&directory)?)
 }
 
 /// Requires that two directories have the same files.

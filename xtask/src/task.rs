@@ -152,6 +152,16 @@ pub(crate) fn work(name: &str) -> Result<PathBuf, Failure> {
     Ok(dir)
 }
 
+/// A path for a copy of the checkout, outside of it: cargo also reads the configuration in all parent directories, where
+/// that of the checkout would add flags, a target and the patched crate. Nothing is there yet.
+pub(crate) fn outside(name: &str) -> Result<PathBuf, Failure> {
+    let dir = Path::new("/var/tmp").join(format!("nodlet-{name}-{}", std::process::id()));
+    if dir.exists() {
+        std::fs::remove_dir_all(&dir)?;
+    }
+    Ok(dir)
+}
+
 /// The `cargo` that runs this task, in the root of the repository, without a target yet.
 pub(crate) fn plain_cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -191,7 +191,7 @@ impl Report {
         entry.0 += 1;
     }
 
-    /// Fails if fewer answers agree than did in runs with several seeds; a run for a commit has few objects.
+    /// Fails if fewer answers agree than did in runs with several seeds.
     pub(crate) fn require(&self) {
         // One answer more may differ, since it is more than a thousandth of a short run.
         let below = |share: &Share, thousandths: u64| {

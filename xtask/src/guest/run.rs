@@ -1,6 +1,11 @@
 //! What a guest runs: a suite with containers, which is a module of the program of all suites, or a program of unit tests.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use super::list::UNITS;
+use crate::task::project;
 
 /// The program with all suites.
 pub(super) const SUITES: &str = "suites";
@@ -48,8 +53,33 @@ impl<'a> Run<'a> {
             has_filter |= is_filter;
             is_value = word == "--skip";
         }
-        if has_filter { line } else { format!("{line} {}::", self.suite) }
+        if !has_filter {
+            line.push_str(&format!(" {}::", self.suite));
+        }
+        // A filter chooses each test with this text anywhere in its name.
+        let others = modules();
+        for other in others.iter().filter(|other| *other != self.suite && other.ends_with(self.suite)) {
+            line.push_str(&format!(" --skip {other}::"));
+        }
+        line
     }
+}
+
+/// The names of all modules with tests: the suites, and the modules in them, such as `fields::pod`.
+fn modules() -> BTreeSet<String> {
+    let entries = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let stem = |path: &Path| path.file_stem().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+    let is_source = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "rs");
+    let mut modules = BTreeSet::new();
+    for path in entries(&project().join("tests/tests")) {
+        let suite = stem(&path);
+        if is_source(&path) {
+            modules.insert(suite);
+        } else {
+            modules.extend(entries(&path).filter(is_source).map(|path| format!("{suite}::{}", stem(&path))));
+        }
+    }
+    modules
 }
 
 #[cfg(test)]
@@ -63,9 +93,12 @@ mod tests {
             assert_eq!((run.program(), run.line().as_str()), (program, line));
         };
         check("probes", "suites", "suites probes::");
-        check("limits --ignored huge a", "suites", "suites --ignored limits::huge limits::a");
+        check("cgroup2 --ignored huge a", "suites", "suites --ignored cgroup2::huge cgroup2::a");
         check("documents --skip myapp_pod", "suites", "suites --skip myapp_pod documents::");
         check("nodlet_host cgroup:: volume::", "nodlet_host", "nodlet_host cgroup:: volume::");
         check("supervisor", "supervisor", "supervisor");
+        // Suites whose names end as that of another one.
+        check("network", "suites", "suites network:: --skip cluster_network::");
+        check("steps", "suites", "suites steps:: --skip at_most_one::steps::");
     }
 }
