@@ -197,7 +197,8 @@ fn doc() -> Outcome {
 }
 
 fn unit() -> Outcome {
-    unit_tests(&["--workspace", "--exclude", "nodlet-tests"])?;
+    // All but the suites with containers.
+    unit_tests(&["--workspace", "--lib", "--bins", "--test", "supervisor"])?;
     cross::test_tls()?;
     beside_go()
 }

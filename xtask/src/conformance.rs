@@ -11,8 +11,7 @@ use std::time::Instant;
 use nodlet_tests::{ClusterNode, ControlPlane};
 
 use crate::task::{Failure, Outcome, line_of, misused, project, run as run_command, work};
-use crate::toolchain::cargo;
-use crate::{cross, go, setup};
+use crate::{cross, go, setup, toolchain};
 
 mod allowed;
 mod images;
@@ -104,7 +103,7 @@ fn perform(options: &Options) -> Outcome {
     setup::require()?;
     let allowed = Allowed::read(&project().join("tests/conformance/allowed-failures"))?;
     cross::provide()?;
-    run_command(cargo()?.args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
+    toolchain::programs()?;
     let suite = Suite::build()?;
     let all = suite.list()?;
     allowed.require_known(all.names())?;

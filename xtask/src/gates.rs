@@ -16,9 +16,8 @@ use std::time::Duration;
 use nodlet_tests::{Calls, Counted, Device, Share, manifest, switches};
 
 use crate::budgets::{Budgets, MEASURED_ON};
-use crate::task::{Failure, Outcome, misused, run as run_command, target_dir};
-use crate::toolchain::cargo;
-use crate::{cross, setup, targets};
+use crate::task::{Failure, Outcome, misused, target_dir};
+use crate::{cross, setup, targets, toolchain};
 
 /// The number of repetitions of a count; see [`least`].
 const ROUNDS: usize = 5;
@@ -51,7 +50,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         }
     }
     setup::require_root()?;
-    run_command(cargo()?.args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
+    toolchain::programs()?;
     let ours = targets::host()?;
     let mut budgets = Budgets::read()?;
     let program = match binary {

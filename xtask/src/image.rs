@@ -22,7 +22,7 @@ use crate::guest::cpio::Cpio;
 use crate::guest::kernel::{self, Kernel};
 use crate::profile::{self, Profile, Program, Storage};
 use crate::task::{Failure, Outcome, misused, project, run as run_command, work};
-use crate::toolchain::{built, cargo};
+use crate::toolchain::own_nodlet;
 use crate::{cross, targets};
 
 mod board_json;
@@ -495,10 +495,10 @@ fn add_limits<W: Write>(cpio: &mut Cpio<W>, profile: &Profile) -> Outcome {
 /// store.
 fn bake(profile: &Profile, contents: &Contents, directory: &Path) -> Result<PathBuf, Failure> {
     eprintln!("Building nodlet for this machine, which judges what goes into the image");
-    run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
-    judge_agent(profile)?;
+    let nodlet = &own_nodlet()?;
+    judge_agent(nodlet, profile)?;
     if let Some(file) = &contents.config {
-        judge_identity(file)?;
+        judge_identity(nodlet, file)?;
     }
     let root = directory.join("baked");
     let _ = fs::remove_dir_all(&root);
@@ -510,7 +510,7 @@ fn bake(profile: &Profile, contents: &Contents, directory: &Path) -> Result<Path
     };
     for archive in &contents.archives {
         run_command(
-            Command::new(built("debug", "nodlet")?)
+            Command::new(nodlet)
                 .args(["image", "load", "--platform", &platform, "--root"])
                 .arg(&root)
                 .arg(archive),
@@ -518,7 +518,7 @@ fn bake(profile: &Profile, contents: &Contents, directory: &Path) -> Result<Path
     }
     if !contents.pods.is_empty() {
         // Rejects manifests that no agent would run, and warns of images that are not baked in.
-        let mut judge = Command::new(built("debug", "nodlet")?);
+        let mut judge = Command::new(nodlet);
         judge.args(["apply", "--dry-run=client", "--root"]).arg(&root);
         judge.stdout(Stdio::null());
         run_command(judge.args(contents.pods.iter().flat_map(|pod| [OsStr::new("-f"), pod.as_os_str()])))?;
@@ -531,10 +531,9 @@ const IMAGES: &str = "var/lib/nodlet/images";
 
 /// Rejects a profile with arguments that an agent would reject: an agent parses them before it prints its
 /// help.
-fn judge_agent(profile: &Profile) -> Outcome {
+fn judge_agent(nodlet: &Path, profile: &Profile) -> Outcome {
     let arguments = profile.agent_arguments();
-    let judged =
-        Command::new(built("debug", "nodlet")?).arg("agent").args(&arguments).arg("--help").output()?;
+    let judged = Command::new(nodlet).arg("agent").args(&arguments).arg("--help").output()?;
     // A flag at the end without its value would consume `--help` as the value.
     if judged.status.success() && judged.stdout.starts_with(b"Run the pods") {
         return Ok(());
@@ -545,8 +544,8 @@ fn judge_agent(profile: &Profile) -> Outcome {
 }
 
 /// Rejects a `nodlet.conf` that no board would accept.
-fn judge_identity(file: &Path) -> Outcome {
-    let judged = Command::new(built("debug", "nodlet")?).args(["doctor", "--identity"]).arg(file).output()?;
+fn judge_identity(nodlet: &Path, file: &Path) -> Outcome {
+    let judged = Command::new(nodlet).args(["doctor", "--identity"]).arg(file).output()?;
     if judged.status.success() {
         return Ok(());
     }

@@ -327,7 +327,7 @@ fn clusters() -> Outcome {
 fn build() -> Outcome {
     setup::require_root()?;
     cross::provide()?;
-    run_command(cargo()?.args(["build", "--package", "nodlet-runtime", "--example", "replay"]))
+    toolchain::programs()
 }
 
 /// The command that runs the tests of these suites that `check` skips, with their output.

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::task::{Failure, Outcome, line_of, misused, project, run as run_command, work};
-use crate::toolchain::cargo;
+use crate::task::{Failure, Outcome, line_of, misused, project, work};
+use crate::toolchain::{self, cargo};
 use crate::{cross, go, images, programs, setup};
 
 mod slow;
@@ -90,8 +90,7 @@ pub(crate) fn run_those(wanted: &[String]) -> Outcome {
     }
     images::build()?;
     cross::provide()?;
-    run_command(cargo()?.args(["build", "--package", "nodlet-runtime", "--example", "replay"]))?;
-    run_command(cargo()?.args(["build", "--package", "nodlet-tests", "--bins"]))?;
+    toolchain::programs()?;
     let program = build()?;
     // Who names tests gets them; the check and a suite leave out the long ones.
     let is_long = |test: &String| LONG_ONLY.iter().any(|(long, _)| long == test) && !wanted.contains(test);
@@ -152,7 +151,7 @@ pub(crate) fn has_control_plane(suite: &str) -> bool {
 /// Builds the program with all suites, and returns its path.
 pub(crate) fn build() -> Result<PathBuf, Failure> {
     let mut build = cargo()?;
-    build.args(["test", "--no-run", "--package", "nodlet-tests", "--test", "suites"]);
+    build.args(["test", "--no-run", "--workspace", "--test", "suites"]);
     build.arg("--message-format=json-render-diagnostics");
     eprintln!("$ {}", line_of(&build));
     let output = build.stderr(Stdio::inherit()).output()?;

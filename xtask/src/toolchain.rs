@@ -139,6 +139,21 @@ pub(crate) fn built(profile: &str, program: &str) -> Result<PathBuf, Failure> {
     Ok(target_dir().join(targets::host()?.triple).join(profile).join(program))
 }
 
+/// The nodlet that a task itself calls on this machine: that of `$NODLET`, or an unoptimised one, which is built.
+pub(crate) fn own_nodlet() -> Result<PathBuf, Failure> {
+    if let Some(path) = std::env::var_os("NODLET") {
+        return Ok(path.into());
+    }
+    run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
+    built("debug", "nodlet")
+}
+
+/// Builds the programs of the tests: that in containers, the replay of observations, and an unoptimised nodlet. With the
+/// features that unit tests have, so that nothing is compiled twice.
+pub(crate) fn programs() -> Outcome {
+    run_command(cargo()?.args(["build", "--workspace", "--bins", "--examples"]))
+}
+
 /// The directory of the toolchain's libraries, and of parts that rustup adds.
 pub(crate) fn rustlib() -> Result<PathBuf, Failure> {
     Ok(sysroot()?.join("lib/rustlib"))

@@ -71,7 +71,8 @@ fn a_pod_that_is_still_wanted_starts_again_only_after_the_cluster_has_confirmed_
 
     let cut = cluster.plane.partition_from(&cluster.boards[here].address);
     witness.wait_ended();
-    assert_eq!(cluster.boards[here].device.pod("db-0").status()["reason"], "NodeLost");
+    let board = &cluster.boards[here].device;
+    board.wait_for("the reason", || board.pod("db-0").status()["reason"] == "NodeLost");
     drop(cut);
     witness.wait_running(2);
     cluster.wait_ready("db-0");

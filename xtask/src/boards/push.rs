@@ -11,7 +11,7 @@ use nodlet_tests::image::Image;
 use nodlet_tests::manifest;
 use nodlet_tests::ssh::noise;
 
-use super::{PATIENCE, alone, demo_for, executable, text};
+use super::{PATIENCE, alone, demo_for, text};
 use crate::go;
 use crate::profile::Profile;
 use crate::task::{Failure, Outcome};
@@ -81,11 +81,9 @@ impl User {
                 key.display()
             ),
         )?;
-        let mut build = crate::toolchain::cargo()?;
-        build.args(["build", "--quiet", "--package", "nodlet", "--message-format=json"]);
         Ok(User {
             directory: directory.to_owned(),
-            nodlet: alone(|| executable(build))?,
+            nodlet: alone(crate::toolchain::own_nodlet)?,
             board: format!("root@127.0.0.1:{port}"),
         })
     }
