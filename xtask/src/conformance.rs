@@ -56,7 +56,7 @@ pub(crate) fn all() -> Outcome {
 
 /// Runs the sample of the check: every eighth test, without those that take many minutes each.
 pub(crate) fn check() -> Outcome {
-    perform(&Options { shard: Some((0, 8)), minutes: 5, slow: false, ..Options::default() })
+    perform(&Options { shard: Some((0, 8)), minutes: 20, slow: false, ..Options::default() })
 }
 
 impl Default for Options {
