@@ -235,7 +235,7 @@ fn boot_all(
     programs::provide(processor.qemu, processor.package)?;
     let tools = debian::package("busybox-static", processor.debian)?;
     let dir = work(&format!("guest/{}", processor.debian))?;
-    let mut programs = build(processor, guests, nodlet)?;
+    let mut programs = build(processor, guests)?;
     if processor.triple != host()?.triple {
         programs = without_debug(&programs, &dir.join("programs"))?;
     }

@@ -11,35 +11,35 @@ use super::list::UNITS;
 use super::run::Run;
 use super::{Guest, Processor};
 use crate::task::{Failure, line_of};
-use crate::{cross, toolchain};
+use crate::{cross, targets, toolchain};
 
 /// The cargo arguments that build the program in the containers.
 const DEMO: &str = "rustc --package nodlet-tests --bin demo";
 
-/// Builds the programs that these guests run, and those that they need for it. Returns them by name. With a binary of
-/// nodlet that was built before, builds no other one.
+/// Builds the programs that these guests run, and those that they need for it. Returns them by name.
 pub(super) fn build(
     processor: &Processor,
     guests: &[&Guest<'_>],
-    nodlet: Option<&Path>,
 ) -> Result<BTreeMap<String, PathBuf>, Failure> {
     let programs = guests.iter().flat_map(|guest| guest.runs).map(|run| Run::parse(run).program());
     let tests: BTreeSet<String> = programs
         .map(|name| if UNITS.contains(&name) { "--lib".to_owned() } else { format!("--test {name}") })
         .collect();
     let tests: Vec<String> = tests.into_iter().collect();
-    let tests = format!(
-        "test --no-run --package nodlet-host --package nodlet-runtime --package nodlet-supervisor --package nodlet-tests {}",
-        tests.join(" ")
-    );
+    // With the features of unit tests, so that this machine's programs are not compiled again. For another processor, the
+    // tasks are left out.
+    let packages = match processor.triple == targets::host()?.triple {
+        true => "--workspace",
+        false => {
+            "--package nodlet --package nodlet-host --package nodlet-runtime --package nodlet-supervisor --package nodlet-tests"
+        }
+    };
+    let programs_of_tests = format!("build {packages} --bins --examples");
+    let tests = format!("test --no-run {packages} {}", tests.join(" "));
     let mut programs = BTreeMap::new();
     for words in [
-        match nodlet {
-            Some(_) => "build --bin guest-init --package nodlet-tests",
-            None => "build --bin nodlet --bin guest-init --package nodlet --package nodlet-tests",
-        },
-        "build --package nodlet-runtime --example replay",
-        &tests,
+        &*programs_of_tests,
+        &*tests,
         // Last, because the tests' build makes a program with the same name.
         DEMO,
     ] {
