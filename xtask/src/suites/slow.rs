@@ -70,6 +70,14 @@ pub(super) const SLOW: &[(&str, &str)] = &[
         "kubelet_server::a_request_that_nobody_approves_is_reported_and_denied_ones_are_repeated_later_and_later",
         "the pauses between requests, which grow",
     ),
+    (
+        "at_most_one::fencing::a_pod_that_is_still_wanted_starts_again_only_after_the_cluster_has_confirmed_it_also_after_a_reboot",
+        "the fencing period, twice",
+    ),
+    (
+        "at_most_one::fencing::a_pod_of_a_lost_node_ends_before_force_deletion_starts_it_elsewhere_and_stays_ended_when_the_node_returns",
+        "the time until a cluster takes a node for lost",
+    ),
     ("bounded::a_thousand_clients_that_read_nothing_keep_nobody_out", "a thousand clients"),
 ];
 
