@@ -17,7 +17,7 @@ mod slow;
 use slow::{LONG_ONLY, SLOW};
 
 /// The most tests that run at once.
-const AT_ONCE: usize = 6;
+const AT_ONCE: usize = 8;
 
 /// So many tests run at once even if no processor is idle.
 const AT_LEAST: usize = 2;
