@@ -189,8 +189,10 @@ fn owners_and_prefixes_of_names_are_kept_whoever_gives_them_and_finalizers_are_r
     let kubectl = Kubectl::new(&device);
     let patch = json!({ "metadata": { "ownerReferences": [owner], "generateName": "web-" } }).to_string();
     let patched = kubectl.run(["patch", "pod", "web", "-p", &patch]);
-    let words = "metadata.ownerReferences: has no effect: nodlet 0.1 deletes no object with its owner";
-    assert!(patched.stderr.contains(words), "{}", patched.stderr);
+    let (version, _) = env!("CARGO_PKG_VERSION").rsplit_once('.').expect("a version has dots");
+    let words =
+        format!("metadata.ownerReferences: has no effect: nodlet {version} deletes no object with its owner");
+    assert!(patched.stderr.contains(&words), "{}", patched.stderr);
     assert_eq!(
         (&metadata()["ownerReferences"], &metadata()["generateName"]),
         (&json!([owner]), &json!("web-"))
@@ -205,26 +207,28 @@ fn owners_and_prefixes_of_names_are_kept_whoever_gives_them_and_finalizers_are_r
     assert_eq!(metadata()["ownerReferences"], json!([owner]));
     assert_eq!(device.pod("web").uid(), uid, "it is the same pod");
 
-    let words = "metadata.finalizers: Forbidden: nodlet 0.1 does not keep an object for its finalizers";
+    let words = format!(
+        "metadata.finalizers: Forbidden: nodlet {version} does not keep an object for its finalizers"
+    );
     let finalizers = json!({ "metadata": { "finalizers": ["example.com/hold"] } });
     for kind in ["strategic-merge", "merge"] {
         let refused = device.patch(WEB, kind, &finalizers);
-        assert!(refused.0 == 422 && message(&refused).contains(words), "{refused:?}");
+        assert!(refused.0 == 422 && message(&refused).contains(&words), "{refused:?}");
     }
     let mut held = device.pod("web").object().expect("it is there");
     held["metadata"]["finalizers"] = json!(["example.com/hold"]);
     let refused = device.request("PUT", WEB, Some(&held));
-    assert!(refused.0 == 422 && message(&refused).contains(words), "{refused:?}");
+    assert!(refused.0 == 422 && message(&refused).contains(&words), "{refused:?}");
     let text = with_metadata(&format!("finalizers: [example.com/hold]\n  ownerReferences: [{OWNER}]"));
     let text = text.replacen("name: web", "name: held", 1);
     let refused = device.nodlet_with_input(["apply", "-f", "-"], &text).refused();
-    assert!(refused.contains(words), "{refused}");
+    assert!(refused.contains(&words), "{refused}");
     device.write_manifest("held.yaml", &text);
-    device.wait_for("the file to be refused", || device.nodlet(["get", "events"]).ok().contains(words));
+    device.wait_for("the file to be refused", || device.nodlet(["get", "events"]).ok().contains(&words));
     let deleted = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
     let refused = device.patch(WEB, "merge", &deleted);
     let words = "metadata.deletionTimestamp: Invalid value: \"2026-01-01T00:00:00Z\": field is immutable";
-    assert!(refused.0 == 422 && message(&refused).contains(words), "{refused:?}");
+    assert!(refused.0 == 422 && message(&refused).contains(&words), "{refused:?}");
 }
 
 #[test]
@@ -234,7 +238,7 @@ fn ephemeral_containers_are_not_changed_by_a_patch_of_the_pod() {
     let patch = json!({ "spec": { "ephemeralContainers": [debugger] } });
     let refused = device.patch(WEB, "strategic-merge", &patch);
     let words = "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`";
-    assert!(refused.0 == 422 && message(&refused).contains(words), "{refused:?}");
+    assert!(refused.0 == 422 && message(&refused).contains(&words), "{refused:?}");
     // The error mentions no fields that the agent itself has added to the pod.
     assert!(
         !message(&refused).contains("riority") && !message(&refused).contains("preemption"),
@@ -243,7 +247,7 @@ fn ephemeral_containers_are_not_changed_by_a_patch_of_the_pod() {
     let added = device.patch(&format!("{WEB}/ephemeralcontainers"), "strategic-merge", &patch);
     assert_eq!(added.0, 200, "{added:?}");
     let refused = device.patch(WEB, "merge", &json!({ "spec": { "ephemeralContainers": [] } }));
-    assert!(refused.0 == 422 && message(&refused).contains(words), "{refused:?}");
+    assert!(refused.0 == 422 && message(&refused).contains(&words), "{refused:?}");
     // A patch that leaves them unchanged can change other fields.
     let labels = json!({ "metadata": { "labels": { "tier": "front" } } });
     assert_eq!(device.patch(WEB, "merge", &labels).0, 200);
