@@ -228,7 +228,7 @@ fn owners_and_prefixes_of_names_are_kept_whoever_gives_them_and_finalizers_are_r
     let deleted = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
     let refused = device.patch(WEB, "merge", &deleted);
     let words = "metadata.deletionTimestamp: Invalid value: \"2026-01-01T00:00:00Z\": field is immutable";
-    assert!(refused.0 == 422 && message(&refused).contains(&words), "{refused:?}");
+    assert!(refused.0 == 422 && message(&refused).contains(words), "{refused:?}");
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn ephemeral_containers_are_not_changed_by_a_patch_of_the_pod() {
     let patch = json!({ "spec": { "ephemeralContainers": [debugger] } });
     let refused = device.patch(WEB, "strategic-merge", &patch);
     let words = "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`";
-    assert!(refused.0 == 422 && message(&refused).contains(&words), "{refused:?}");
+    assert!(refused.0 == 422 && message(&refused).contains(words), "{refused:?}");
     // The error mentions no fields that the agent itself has added to the pod.
     assert!(
         !message(&refused).contains("riority") && !message(&refused).contains("preemption"),
@@ -247,7 +247,7 @@ fn ephemeral_containers_are_not_changed_by_a_patch_of_the_pod() {
     let added = device.patch(&format!("{WEB}/ephemeralcontainers"), "strategic-merge", &patch);
     assert_eq!(added.0, 200, "{added:?}");
     let refused = device.patch(WEB, "merge", &json!({ "spec": { "ephemeralContainers": [] } }));
-    assert!(refused.0 == 422 && message(&refused).contains(&words), "{refused:?}");
+    assert!(refused.0 == 422 && message(&refused).contains(words), "{refused:?}");
     // A patch that leaves them unchanged can change other fields.
     let labels = json!({ "metadata": { "labels": { "tier": "front" } } });
     assert_eq!(device.patch(WEB, "merge", &labels).0, 200);
