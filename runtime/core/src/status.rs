@@ -143,8 +143,8 @@ fn container_status(
     // runs.
     let first_deferred = pod.sandbox_failure();
     let (state, last) = match container.shown() {
-        // Another run follows, whatever the exit code of this one was, which a cluster might not take back.
-        (Shown::Terminated(_), last) if pod.is_active() && container.is_interrupted() => {
+        // A kube-apiserver takes back no end of a container that its policy does not restart.
+        (Shown::Terminated(_), last) if pod.is_active() && container.awaits_next_run() => {
             (Shown::NotYet, last)
         }
         shown => shown,

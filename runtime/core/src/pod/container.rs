@@ -141,8 +141,9 @@ impl ContainerState {
         is_between && self.is_redefined() && self.ran_in_sandbox() && self.waiting().is_none()
     }
 
-    /// Whether a shutdown interrupted the newest run, and the next one has not begun in the sandbox of this boot.
-    pub(crate) fn is_interrupted(&self) -> bool {
+    /// Whether another run follows the newest one whatever its exit code, because a shutdown interrupted it or its spec
+    /// changed, and has not begun in the sandbox of this boot.
+    pub(crate) fn awaits_next_run(&self) -> bool {
         let has_ended = match self.run() {
             Run::Exited | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => true,
             Run::Waiting | Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,

@@ -113,20 +113,25 @@ fn a_shutdown_limits_a_terminating_pod_to_the_grace_of_its_group() {
     assert!(sim.is_gone(&"slow".into()));
 }
 
+/// A pod that a shutdown has ended, and whose container exited with 0 after it was asked to end.
+fn ended_with_0(policy: RestartPolicy) -> Sim {
+    let mut sim = Sim::new(pod(policy), |_, number| match number {
+        0 => Fate::Exits(0, secs(12)),
+        _ => Fate::Runs,
+    });
+    sim.run_until(secs(5));
+    sim.weather.failures = 100;
+    goes_down(&mut sim);
+    sim.run_until(secs(6));
+    sim.weather.failures = 0;
+    sim.run_until(secs(40));
+    sim
+}
+
 #[test]
 fn a_pod_ended_by_a_shutdown_is_shown_as_by_a_kubelet_and_runs_again() {
     for policy in [RestartPolicy::Always, RestartPolicy::OnFailure] {
-        let mut sim = Sim::new(pod(policy), |_, number| match number {
-            // The container exits with 0 after it is asked to end.
-            0 => Fate::Exits(0, secs(12)),
-            _ => Fate::Runs,
-        });
-        sim.run_until(secs(5));
-        sim.weather.failures = 100;
-        goes_down(&mut sim);
-        sim.run_until(secs(6));
-        sim.weather.failures = 0;
-        sim.run_until(secs(40));
+        let mut sim = ended_with_0(policy);
         let status = sim.status(&uid());
         let message = "Pod was terminated in response to imminent node shutdown.";
         assert_eq!(
@@ -162,16 +167,7 @@ fn a_pod_ended_by_a_shutdown_is_shown_as_by_a_kubelet_and_runs_again() {
 #[test]
 fn after_the_reboot_an_interrupted_container_waits_and_its_end_is_the_last_state_of_the_next_run() {
     // A cluster forbids a container of this policy to run again once its state is an exit with 0.
-    let mut sim = Sim::new(pod(RestartPolicy::OnFailure), |_, number| match number {
-        0 => Fate::Exits(0, secs(12)),
-        _ => Fate::Runs,
-    });
-    sim.run_until(secs(5));
-    sim.weather.failures = 100;
-    goes_down(&mut sim);
-    sim.run_until(secs(6));
-    sim.weather.failures = 0;
-    sim.run_until(secs(40));
+    let mut sim = ended_with_0(RestartPolicy::OnFailure);
     sim.reboot();
     sim.weather.latency = secs(4);
     let mut waited = false;
