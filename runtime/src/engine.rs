@@ -179,8 +179,6 @@ pub struct Engine {
     request_sender: async_channel::Sender<Request>,
     /// The files of earlier boots were removed.
     swept: bool,
-    /// Actions begun, for `Config::stop_after`.
-    begun: u64,
     _lock: nix::fcntl::Flock<std::fs::File>,
 }
 
@@ -298,7 +296,6 @@ impl Engine {
             probe_counts: stats::ProbeCounts::default(),
             request_sender,
             swept: false,
-            begun: 0,
             _lock: lock,
         })
     }

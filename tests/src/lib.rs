@@ -6,7 +6,7 @@
 //! * [`Memory`], [`Share`], [`Holdings`]: the resources that a device uses
 //! * [`manifest`]: the common parts of manifests
 //! * [`Terminal`]: a command on a terminal; [`Background`]: one in the background
-//! * [`steps`]: kills a process of nodlet before its n-th step
+//! * [`steps`]: kills a process of a pod before its n-th step; [`AgentSteps`]: the agent
 //! * [`upgrade`]: the binaries that supervisors execute, and other binaries
 //! * [`Calls`]: counts the system calls that nodlet makes
 //! * [`image`]: images from files given in the test
@@ -26,6 +26,7 @@
 //! A test waits for a condition ([`Device::wait_for`]), never for a time. The tests are in `tests/tests/`,
 //! one file per area; they run the built binary and link nothing of it.
 
+mod agent_steps;
 mod api;
 mod background;
 mod binary;
@@ -69,6 +70,7 @@ pub mod upgrade;
 mod view;
 mod witness;
 
+pub use agent_steps::AgentSteps;
 pub use api::send_as as request_as;
 pub use api::send_for_headers as request_for_headers;
 pub use background::Background;

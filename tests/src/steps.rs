@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use libc::{c_long, pid_t};
 
-use crate::trace::{Call, Next, Trace, Watcher};
+use crate::trace::{Call, Next, Trace, Watcher, is_over};
 
 /// The role of a pod's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -323,12 +323,6 @@ impl Follower {
     }
 }
 
-/// Whether a process has ended, reaped or not.
-fn is_over(pid: pid_t) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with(['Z', 'X']))
-}
-
 /// Whether a process sleeps in this system call until something happens.
 fn is_wait_for_news(call: c_long) -> bool {
     #[cfg(any(target_arch = "x86_64", target_arch = "arm"))]
@@ -477,7 +471,7 @@ fn is_step(call: &Call) -> bool {
 }
 
 /// The names of the most important system calls, for people.
-fn name_of(number: c_long) -> String {
+pub(crate) fn name_of(number: c_long) -> String {
     const NAMES: &[(c_long, &str)] = &[
         (libc::SYS_accept4, "accept4"),
         (libc::SYS_capset, "capset"),
@@ -486,14 +480,18 @@ fn name_of(number: c_long) -> String {
         (libc::SYS_clone3, "clone3"),
         (libc::SYS_execve, "execve"),
         (libc::SYS_exit_group, "exit_group"),
+        (libc::SYS_ftruncate, "ftruncate"),
         (libc::SYS_kill, "kill"),
         (libc::SYS_mkdirat, "mkdirat"),
         (libc::SYS_mount, "mount"),
         (libc::SYS_move_mount, "move_mount"),
         (libc::SYS_openat, "openat"),
         (libc::SYS_open_tree, "open_tree"),
+        (libc::SYS_pidfd_send_signal, "pidfd_send_signal"),
         (libc::SYS_pivot_root, "pivot_root"),
+        (libc::SYS_pwrite64, "pwrite64"),
         (libc::SYS_sendmsg, "sendmsg"),
+        (libc::SYS_sendto, "sendto"),
         (libc::SYS_setns, "setns"),
         (libc::SYS_umount2, "umount2"),
         (libc::SYS_unlinkat, "unlinkat"),
@@ -507,6 +505,7 @@ fn name_of(number: c_long) -> String {
         (libc::SYS_fchown, "fchown"),
         #[cfg(target_arch = "arm")]
         (libc::SYS_fchown32, "fchown"),
+        (libc::SYS_chmod, "chmod"),
         (libc::SYS_fork, "fork"),
         (libc::SYS_mkdir, "mkdir"),
         (libc::SYS_open, "open"),

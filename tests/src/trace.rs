@@ -104,7 +104,7 @@ struct Tracer<W> {
 }
 
 /// Whether the thread has ended, except that its exit code may not be reaped.
-fn is_over(thread: libc::pid_t) -> bool {
+pub(crate) fn is_over(thread: pid_t) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
     // The preceding name may contain anything.
     stat.rsplit(')')

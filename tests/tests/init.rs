@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use nodlet_tests::{Device, Kubectl, manifest};
+use nodlet_tests::{AgentSteps, Device, Kubectl, manifest, seed};
 use serde_json::Value;
 
 /// The mount of the directory in which all containers of a test record their actions.
@@ -376,37 +376,44 @@ fn long(shared: &str, policy: &str) -> String {
 
 #[test]
 fn an_agent_that_is_killed_at_any_moment_runs_no_init_container_twice() {
-    for stop_after in (1..30).step_by(2) {
-        let mut device = Device::new();
-        device.start_agent();
-        device.load_image(nodlet_tests::demo_archive());
-        device.stop_agent();
-        let (shared, here) = device.shared("one");
-        device
-            .write_manifest("web.yaml", &long(&shared, if stop_after % 4 == 1 { "Always" } else { "Never" }));
-        device.agent_arguments(["--stop-after", &stop_after.to_string()]);
-        device.launch_agent();
-        let revive = |device: &mut Device| {
-            if device.agent_is_dead() {
-                device.agent_arguments([]);
-                device.start_agent();
-            }
-        };
-        device.wait_reviving("the pod to be ready", &revive, |device| device.pod("web").is_ready());
-        wait_story(&device, &here, &["first", "proxy", "second", "app"]);
-        for name in ["first", "proxy", "second", "app"] {
-            assert!(
-                !here.join(format!("{name}.twice")).exists(),
-                "two of {name} at once, after {stop_after}"
-            );
-            let container = device.pod("web").container(name);
-            assert_eq!(container.restart_count(), 0, "{name} after {stop_after} actions");
-        }
-        device.remove_manifest("web.yaml");
-        device.wait_reviving("the pod to be gone", &revive, |device| {
-            device.get("/api/v1/pods").is_ok_and(|list| list["items"] == Value::Array(Vec::new()))
-        });
+    let steps = begin_and_end("Always", None);
+    // The numbers of steps differ from start to start: these lie between all kinds of them.
+    const PARTS: u64 = 8;
+    let first = 1 + seed().number() % (steps / PARTS);
+    for (number, policy) in (0..PARTS).zip(["Always", "Never"].into_iter().cycle()) {
+        begin_and_end(policy, Some(first + number * steps / PARTS));
     }
+}
+
+/// Lets a pod begin, by an agent that is killed before this step and restarted, and removes it. Returns the number of steps
+/// of the first agent.
+fn begin_and_end(policy: &str, kill_before: Option<u64>) -> u64 {
+    let mut device = Device::new();
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    device.stop_agent();
+    let (shared, here) = device.shared("one");
+    device.write_manifest("web.yaml", &long(&shared, policy));
+    device.launch_agent();
+    let steps = AgentSteps::follow(device.agent_pid(), kill_before);
+    let revive = |device: &mut Device| {
+        if device.agent_is_dead() {
+            device.start_agent();
+        }
+    };
+    let what = || format!("before step {} of {kill_before:?}, {:?}", steps.made(), steps.killed_before());
+    device.wait_reviving("the pod to be ready", &revive, |device| device.pod("web").is_ready());
+    wait_story(&device, &here, &["first", "proxy", "second", "app"]);
+    for name in ["first", "proxy", "second", "app"] {
+        assert!(!here.join(format!("{name}.twice")).exists(), "two of {name} at once, {}", what());
+        let container = device.pod("web").container(name);
+        assert_eq!(container.restart_count(), 0, "{name} {}", what());
+    }
+    device.remove_manifest("web.yaml");
+    device.wait_reviving("the pod to be gone", &revive, |device| {
+        device.get("/api/v1/pods").is_ok_and(|list| list["items"] == Value::Array(Vec::new()))
+    });
+    steps.made()
 }
 
 #[test]

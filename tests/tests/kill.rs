@@ -1,15 +1,13 @@
-//! The agent is killed after its n-th action, and the next one continues: no container stops, restarts, runs
-//! twice or is lost. `--stop-after` makes an agent end silently at that point, so no test depends on luck.
-//! `cargo xtask long kills` tests every n, `cargo xtask check` some: `NODLET_SEED` chooses them.
+//! The agent is killed before its n-th step, and the next one continues: no container stops, restarts, runs twice or is
+//! lost. `cargo xtask long kills` tests every n, `cargo xtask check` some: `NODLET_SEED` chooses them.
 
-use std::cell::Cell;
 use std::fs;
 use std::path::Path;
 
-use nodlet_tests::{Device, manifest, seed, shard};
+use nodlet_tests::{AgentSteps, Device, manifest, seed, shard};
 
-/// More actions than the scenario below has, even on a slow machine, on which probes continue meanwhile.
-const MOST: u64 = 400;
+/// More steps than the scenario below has, even on a slow machine, on which probes continue meanwhile.
+const MOST: u64 = 4_000;
 
 /// A container that holds a lock during its life, so that a second one at the same time is detected, and that
 /// records each of its runs with `word`.
@@ -35,20 +33,15 @@ fn web(shared: &str, word: &str) -> String {
 }
 
 /// Runs three pods, of which one is replaced, one ends by itself and all are finally removed, with an agent
-/// that dies after `stop_after` actions and is restarted. Returns the number of actions begun, or `None` if
-/// the agent died.
-fn live(stop_after: u64) -> Option<u64> {
+/// that is killed before this step and restarted. Returns the number of steps of the first agent, or `None` if it was
+/// killed.
+fn live(kill_before: Option<u64>) -> Option<u64> {
     let mut device = Device::new();
     device.start_agent();
     device.load_image(nodlet_tests::demo_archive());
     device.stop_agent();
-    device.agent_arguments(["--stop-after", &stop_after.to_string()]);
-    let died = Cell::new(false);
     let revive = |device: &mut Device| {
-        // The agent may have stopped itself; the next one runs without that argument.
         if device.agent_is_dead() {
-            died.set(true);
-            device.agent_arguments([]);
             device.start_agent();
         }
     };
@@ -61,6 +54,7 @@ fn live(stop_after: u64) -> Option<u64> {
     let spec = format!("restartPolicy: Never\n{volumes}");
     device.write_manifest("job.yaml", &manifest::pod_of("job", &[job], &spec));
     device.launch_agent();
+    let steps = AgentSteps::follow(device.agent_pid(), kill_before);
     device.wait_reviving("all pods to be where they stay", &revive, |device| {
         device.pod("web").is_ready()
             && device.pod("job").phase() == "Failed"
@@ -71,24 +65,25 @@ fn live(stop_after: u64) -> Option<u64> {
         let web = device.pod("web");
         web.is_ready() && web.logs("app").starts_with("new\n") && web.logs("beside") == "new\n"
     });
-    let what = format!("stopped after {stop_after} actions");
-    device.wait_reviving("the API", &revive, |device| check(device, &here, &what).is_some());
+    let what =
+        || format!("killed before step {} of {kill_before:?}, {:?}", steps.made(), steps.killed_before());
+    device.wait_reviving("the API", &revive, |device| check(device, &here, &what()).is_some());
     for file in ["web.yaml", "tick.yaml", "job.yaml"] {
         device.remove_manifest(file);
     }
     device.wait_reviving("all pods to be gone", &revive, |device| {
         device.get("/api/v1/pods").is_ok_and(|list| list["items"].as_array().is_some_and(Vec::is_empty))
     });
-    assert!(device.container_processes().is_empty(), "{what}");
+    assert!(device.container_processes().is_empty(), "{}", what());
     // An agent that finds only the logs of a pod shows no pod, and removes the logs.
     device.wait_for("no logs to be left", || {
         fs::read_dir(device.path("/var/log/pods")).expect("it is there").count() == 0
     });
     for name in ["app", "beside", "tick", "job"] {
-        assert!(!here.join(format!("{name}.twice")).exists(), "{what}: two of {name} at once");
+        assert!(!here.join(format!("{name}.twice")).exists(), "{}: two of {name} at once", what());
     }
-    // This includes the actions of the removal.
-    (!died.get()).then(|| device.actions_begun())
+    // This includes the steps of the removal.
+    steps.killed_before().is_none().then(|| steps.made())
 }
 
 /// Checks what must hold before everything is removed. Returns `None` if the agent died meanwhile.
@@ -126,7 +121,7 @@ fn check(device: &Device, here: &Path, what: &str) -> Option<()> {
 
 #[test]
 #[ignore = "takes long: cargo xtask long kills"]
-fn killed_after_any_action_no_container_stops_runs_twice_or_loses_a_thing() {
+fn killed_before_any_step_no_container_stops_runs_twice_or_loses_a_thing() {
     let (part, of) = shard();
     let (part, of) = (part as u64, of as u64);
     // As many scenarios at once as the machine can handle.
@@ -141,7 +136,7 @@ fn killed_after_any_action_no_container_stops_runs_twice_or_loses_a_thing() {
                     if n >= end.load(order) {
                         return;
                     }
-                    if live(n).is_some() {
+                    if live(Some(n)).is_some() {
                         end.fetch_min(n, order);
                     } else {
                         covered.fetch_add(1, order);
@@ -154,19 +149,19 @@ fn killed_after_any_action_no_container_stops_runs_twice_or_loses_a_thing() {
     // The cases of this part, without those that were started at the same time as the first agent that
     // survived.
     let all = (end - part).div_ceil(of);
-    println!("killed after {} of {all} actions", covered.load(order).min(all));
-    assert!(end < MOST, "{MOST} actions are not enough for these pods");
-    assert!(all * of > 20 && covered.load(order) >= all, "is --stop-after heard?");
+    println!("killed before {} of {all} steps", covered.load(order).min(all));
+    assert!(end < MOST, "{MOST} steps are not enough for these pods");
+    assert!(all * of > 20 && covered.load(order) >= all, "is the agent killed?");
 }
 
 #[test]
-fn killed_after_some_actions_no_container_stops_runs_twice_or_loses_a_thing() {
+fn killed_before_some_steps_no_container_stops_runs_twice_or_loses_a_thing() {
     let mut seed = seed();
-    let actions = live(u64::MAX).expect("nothing stopped it");
-    let chosen: Vec<u64> = (0..3).map(|_| 1 + seed.number() % actions).collect();
-    let died = chosen.iter().filter(|n| live(**n).is_none()).count();
-    println!("killed after {died} of {chosen:?}, out of {actions} actions");
-    assert!(died > 0, "is --stop-after heard?");
+    let steps = live(None).expect("nothing kills it");
+    let chosen: Vec<u64> = (0..3).map(|_| 1 + seed.number() % steps).collect();
+    let died = chosen.iter().filter(|n| live(Some(**n)).is_none()).count();
+    println!("killed before {died} of {chosen:?}, out of {steps} steps");
+    assert!(steps > 20 && died > 0, "is the agent killed?");
 }
 
 /// Tests that two holders of one lock are detected, on which all tests of this file and of `steps.rs` depend.

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use nodlet_tests::image::Image;
-use nodlet_tests::{Device, Kubectl, demo_program, manifest};
+use nodlet_tests::{AgentSteps, Device, Kubectl, demo_program, manifest, seed};
 use serde_json::Value;
 
 /// A device that has the demo image also under another name.
@@ -268,13 +268,15 @@ fn whenever_the_agent_dies_over_a_new_image_it_is_the_old_or_the_new_and_never_b
     apply(&device, &two(&device, "restartPolicy: OnFailure"));
     device.pod("web").wait_ready();
     let other = device.pod("web").born("other");
-    for (round, image) in (1..=5).zip(["localhost/demo:2", "localhost/demo:1"].into_iter().cycle()) {
-        // The agent stops at its action number `round`. To find the running pod takes no action; the actions
-        // are the end of the old run, its removal, and the new run.
+    // How many steps the first change has tells where to kill the agent in the others.
+    let (mut seed, mut all) = (seed(), 0);
+    for (round, image) in (1..=6_u64).zip(["localhost/demo:2", "localhost/demo:1"].into_iter().cycle()) {
         device.kill_agent();
-        device.agent_arguments(["--stop-after", &round.to_string()]);
         device.start_agent();
         device.nodlet(["get", "pods"]).ok();
+        let kill_before =
+            (round > 1).then(|| 1 + (round - 2) * all / 5 + seed.number() % u64::max(all / 5, 1));
+        let steps = AgentSteps::follow(device.agent_pid(), kill_before);
         let (_, mut object) = device.request("GET", "/api/v1/namespaces/default/pods/web", None);
         object["spec"]["containers"][0]["image"] = image.into();
         object["metadata"]["resourceVersion"] = Value::Null;
@@ -282,12 +284,12 @@ fn whenever_the_agent_dies_over_a_new_image_it_is_the_old_or_the_new_and_never_b
         let path = device.path("/tmp/put.json");
         fs::create_dir_all(device.path("/tmp")).expect("it can be made");
         fs::write(&path, body).expect("it can be written");
-        // The agent may die before it has responded.
+        // The agent may die before it has responded, and before it has stored anything.
         device.nodlet(["apply", "-f", &path.display().to_string()]);
         let revive = |device: &mut Device| {
             if device.agent_is_dead() {
-                device.agent_arguments([]);
                 device.start_agent();
+                device.nodlet(["apply", "-f", &path.display().to_string()]).ok();
             }
         };
         device.wait_reviving("the new image", &revive, |device| {
@@ -295,7 +297,10 @@ fn whenever_the_agent_dies_over_a_new_image_it_is_the_old_or_the_new_and_never_b
             web.is_ready() && web.container("app").of_status("image") == image
         });
         wait_for_image(&device, image);
-        assert_eq!(device.pod("web").container("app").restart_count(), round, "no run was lost or doubled");
+        all = if round == 1 { steps.made() } else { all };
+        let what = format!("killed before step {kill_before:?} of {all}, {:?}", steps.killed_before());
+        println!("{what}");
+        assert_eq!(device.pod("web").container("app").restart_count(), round.cast_signed(), "{what}");
     }
     assert_eq!(device.pod("web").born("other"), other);
 }

@@ -45,7 +45,6 @@ pub(super) struct Options {
     logs: LogLimits,
     kubelet_port: Option<u16>,
     limits: limits::Flags,
-    stop_after: Option<u64>,
     pub(super) quiet: bool,
     pub(super) shutdown: shutdown::Flags,
     sync_every: Option<Duration>,
@@ -189,9 +188,6 @@ impl Options {
                     options.logs.max_size = size.filter(|size| *size > 0).ok_or_else(|| {
                         refused("container-log-max-size", &value, "a quantity of bytes, as 10Mi")
                     })?;
-                }
-                Flag::Long(name) if name == "stop-after" => {
-                    options.stop_after = Some(number(&mut parser, "--stop-after")?);
                 }
                 Flag::Long(name) if name == "sync-every" => {
                     let text = parser.value()?.string()?;
@@ -348,7 +344,6 @@ pub(super) fn config(root: &Path, options: Options, down: bool) -> Result<Config
         fencing_period: options.fencing_period,
         reporting: options.reporting,
         encryption_key_file,
-        stop_after: options.stop_after,
         down,
         shutdown_groups: options.shutdown.groups()?,
     })
@@ -429,7 +424,6 @@ mod tests {
             ("--allowed-unsafe-sysctls net.core.*,vm.swappiness", "--allowed-unsafe-sysctls"),
             ("--allowed-unsafe-sysctls kernel.*", "--allowed-unsafe-sysctls"),
             ("--memory-swap-behavior UnlimitedSwap", "--memory-swap-behavior"),
-            ("--stop-after x", "--stop-after"),
             ("--sync-every 59s", "--sync-every"),
             ("--fencing-period 39s", "--fencing-period"),
             ("--sync-every 6", "--sync-every"),

@@ -74,8 +74,6 @@ pub struct Config {
     /// The time without a renewal of its Lease after which no pod of the cluster runs on a joined board; `None` for no
     /// end.
     pub fencing_period: Option<Duration>,
-    /// For tests: die, as by SIGKILL, when this many actions have been begun.
-    pub stop_after: Option<u64>,
     /// Stop every pod, remove what is left of them, and end (`nodlet down`).
     pub down: bool,
     /// The groups of pods, by priority, in which pods end when the machine shuts down; empty to delay no shutdown.

@@ -17,7 +17,6 @@ impl Engine {
     /// `Resize` writes cgroups. `Discard` has no result: later actions remove the same files.
     pub(super) fn perform(&mut self, pod: PodIndex, action: Action) {
         use PodObservation as Seen;
-        self.count();
         let shell = &self.shell;
         // Actions of a removed pod are ignored.
         let Some(wanted) = shell.pods.allocated(pod, self.node.pod(pod)) else { return };
@@ -154,15 +153,6 @@ impl Engine {
                 });
             }
             Action::Emit(event) => shell.publication.emit(&wanted, &event),
-        }
-    }
-
-    /// Counts an action, and kills the agent after `Config::stop_after` actions.
-    fn count(&mut self) {
-        self.begun += 1;
-        if self.shell.config.stop_after == Some(self.begun) {
-            // What was begun before goes on in no task: this is SIGKILL.
-            let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
         }
     }
 }
