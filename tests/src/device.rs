@@ -184,7 +184,7 @@ impl Device {
             "these tests start real containers and need root: sudo -E cargo xtask check"
         );
         let slot = Slot::take();
-        let root = slot.dir().join("root");
+        let root = slot.root();
         leftovers::sweep(&root);
         let _ = fs::remove_dir_all(&root);
         let _ = fs::remove_file(slot.dir().join("agent.log"));

@@ -92,6 +92,7 @@ pub use programs::{demo_archive, demo_program, nodlet_program, programs_are_in};
 pub use seed::{Seed, seed, shard};
 pub use sender::Sender;
 pub use serial::SerialLine;
+pub use slot::sweep_devices;
 pub use terminal::Terminal;
 pub use trace::PtraceRequest;
 pub use witness::Witness;

@@ -5,6 +5,8 @@
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
+use crate::leftovers;
+
 /// The number of slots: far more than tests ever run at once.
 const SLOTS: u8 = 200;
 
@@ -17,26 +19,47 @@ pub(crate) struct Slot {
     _lock: File,
 }
 
+/// Ends and removes the devices of tests that were killed. Devices of tests that run are left alone.
+///
+/// # Panics
+/// `/tmp` cannot be written to.
+pub fn sweep_devices() {
+    for slot in (0..SLOTS).filter(|number| dir(*number).exists()).filter_map(Slot::try_take) {
+        leftovers::sweep(&slot.root());
+    }
+}
+
+fn dir(number: u8) -> PathBuf {
+    Path::new(ALL).join(number.to_string())
+}
+
 impl Slot {
     pub(crate) fn take() -> Self {
+        (0..SLOTS).find_map(Self::try_take).unwrap_or_else(|| panic!("all {SLOTS} slots in {ALL} are taken"))
+    }
+
+    /// `None` if another test has this slot.
+    fn try_take(number: u8) -> Option<Self> {
         fs::create_dir_all(ALL).expect("/tmp can be written to");
-        for number in 0..SLOTS {
-            let lock = fs::OpenOptions::new()
-                .create(true)
-                .append(true)
-                .open(Path::new(ALL).join(format!("{number}.lock")))
-                .expect("a lock file can be opened below /tmp");
-            match lock.try_lock() {
-                Ok(()) => {
-                    let dir = Path::new(ALL).join(number.to_string());
-                    fs::create_dir_all(&dir).expect("/tmp can be written to");
-                    return Self { number, dir, _lock: lock };
-                }
-                Err(TryLockError::WouldBlock) => {}
-                Err(TryLockError::Error(error)) => panic!("failed to lock a slot in {ALL}: {error}"),
+        let lock = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(Path::new(ALL).join(format!("{number}.lock")))
+            .expect("a lock file can be opened below /tmp");
+        match lock.try_lock() {
+            Ok(()) => {
+                let dir = dir(number);
+                fs::create_dir_all(&dir).expect("/tmp can be written to");
+                Some(Self { number, dir, _lock: lock })
             }
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Error(error)) => panic!("failed to lock a slot in {ALL}: {error}"),
         }
-        panic!("all {SLOTS} slots in {ALL} are taken");
+    }
+
+    /// The root directory of the device.
+    pub(crate) fn root(&self) -> PathBuf {
+        self.dir.join("root")
     }
 
     pub(crate) fn number(&self) -> u8 {

@@ -92,6 +92,8 @@ native = parsed(path, OVERRIDES='class-native', DISTRO_FEATURES='systemd')
 assert 'systemd' not in native.getVar('do_install'), 'the native recipe installs the program alone'
 
 recipe = parsed(path, OVERRIDES='class-target', DISTRO_FEATURES='systemd')
+assert len(recipe.getVar('NODLET_COMMIT')) == 40, recipe.getVar('NODLET_COMMIT')
+assert recipe.getVar('NODLET_COMMIT_DATE').endswith('Z'), recipe.getVar('NODLET_COMMIT_DATE')
 with open(recipe.getVar('NODLET_SOURCE') + '/Cargo.lock') as file:
     locked = sum(line.startswith('checksum = ') for line in file)
 urls = recipe.getVar('SRC_URI').split()

@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use serde_json::Value;
 
 use crate::suites;
-use crate::task::{Failure, project};
+use crate::task::{Failure, git, project};
 use crate::toolchain::cargo;
 
 /// The suites that a change of a crate can affect: of all crates that are not named, each suite.
@@ -114,15 +114,16 @@ pub(crate) struct Changes {
 pub(crate) fn since(base: Option<&str>) -> Result<Changes, Failure> {
     let base = match base {
         Some(base) => base.to_owned(),
-        None => git(&["merge-base", "HEAD", "origin/main"])
-            .or_else(|_| git(&["merge-base", "HEAD", "main"]))
+        None => git(project(), &["merge-base", "HEAD", "origin/main"])
+            .or_else(|_| git(project(), &["merge-base", "HEAD", "main"]))
             .map_err(|Failure(why)| {
                 Failure(format!("no branch main to compare with ({why}): name a commit"))
             })?,
     };
     // A file that was moved has changed in both places.
-    let tracked = git(&["-c", "core.quotePath=off", "diff", "--name-only", "--no-renames", &base, "--"])?;
-    let new = git(&["-c", "core.quotePath=off", "ls-files", "--others", "--exclude-standard"])?;
+    let tracked =
+        git(project(), &["-c", "core.quotePath=off", "diff", "--name-only", "--no-renames", &base, "--"])?;
+    let new = git(project(), &["-c", "core.quotePath=off", "ls-files", "--others", "--exclude-standard"])?;
     let files: Vec<String> = tracked.lines().chain(new.lines()).map(str::to_owned).collect();
     let graph = Graph::of_workspace()?;
     let changes = Changes::of(files, &graph);
@@ -135,14 +136,6 @@ fn listed(names: &BTreeSet<String>) -> String {
         return "no package".to_owned();
     }
     names.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
-}
-
-fn git(words: &[&str]) -> Result<String, Failure> {
-    let said = Command::new("git").current_dir(project()).args(words).stdin(Stdio::null()).output()?;
-    if said.status.success() {
-        return Ok(String::from_utf8(said.stdout)?.trim().to_owned());
-    }
-    Err(Failure(format!("git {}: {}", words.join(" "), String::from_utf8_lossy(&said.stderr).trim())))
 }
 
 /// The packages of the workspace: the directory of each, and what it depends on.

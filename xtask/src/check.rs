@@ -2,7 +2,8 @@
 //! command that repeats it; stops at the first step that fails; and never skips what this machine cannot do. What it leaves
 //! out, `cargo xtask long` runs, and the check says at its end what of that is overdue. With `--install` it first installs
 //! what the tests need and this machine lacks. With `--changed`, it runs what the changes since a commit can affect. The
-//! tests run nodlet as boards get it (`cross.rs`); with `--debug`, an unoptimised binary that is built in less time.
+//! tests run nodlet as boards get it (`cross.rs`); with `--debug`, for the loop of a developer, the tests with containers run
+//! an unoptimised binary that is built in less time, and the steps after them are left out.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -10,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::changed::Changes;
-use crate::task::{Failure, Outcome, line_of, run as run_command, seed, usage, work};
+use crate::task::{Failure, Outcome, line_of, run as run_command, seed, seed_in, usage, work};
 use crate::toolchain::{self, Part, cargo};
 use crate::{
     boards, changed, conformance, cross, deny, gates, go, guest, ledger, long, setup, suites, targets,
@@ -36,12 +37,15 @@ const STEPS: &[Step] = &[
     ("boards", "an emulated board with this machine's processor, over SSH", boards::check),
 ];
 
+/// The steps that test nothing but the binary of boards.
+const OF_BOARDS: [&str; 4] = ["gates", "deny", "guest", "boards"];
+
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let Request { install, debug, changes, steps } = Request::parse(arguments)?;
     if install {
         setup::run(&[])?;
     }
-    let is_whole = steps.is_empty() && changes.is_none();
+    let is_whole = steps.is_empty() && changes.is_none() && !debug;
     // Checked first, so that a missing tool or a full disk is not reported only after ten minutes.
     if is_whole {
         setup::require_disk()?;
@@ -53,7 +57,8 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     }
     let changes = changes.map(|base| changed::since(base.as_deref())).transpose()?;
     let chosen = |name: &str| {
-        (steps.is_empty() || steps.iter().any(|step| step == name))
+        !(debug && OF_BOARDS.contains(&name))
+            && (steps.is_empty() || steps.iter().any(|step| step == name))
             && changes.as_ref().is_none_or(|changes| changes.affect(name))
     };
     if chosen("containers") || chosen("conformance") {
@@ -66,7 +71,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     let mut binary = None;
     for (name, what, step) in STEPS {
         if chosen(name) {
-            if is_whole && !debug {
+            if is_whole {
                 match *name {
                     // To link the binary takes minutes of one processor: it is built beside the first steps.
                     "clippy" => binary = Some(std::thread::spawn(build_binary)),
@@ -84,7 +89,8 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
                 None => step(),
             }
             .map_err(|Failure(why)| {
-                Failure(format!("{why}\n{name} is repeated by: {}", repeat(name, debug)))
+                let repeat = repeat(name, debug, &why);
+                Failure(format!("{why}\n{name} is repeated by: {repeat}"))
             })?;
             let took = begun.elapsed();
             eprintln!("== {name} took {took:.0?}");
@@ -149,7 +155,12 @@ impl Request {
                 other => return Err(Failure(format!("unknown step {other:?}; {}", usage("check")))),
             }
         }
-        Ok(request)
+        match request.steps.iter().find(|step| OF_BOARDS.contains(&step.as_str())) {
+            Some(step) if request.debug => {
+                Err(Failure(format!("{step} tests the binary of boards, without --debug")))
+            }
+            _ => Ok(request),
+        }
     }
 }
 
@@ -163,8 +174,8 @@ fn partly(name: &str, step: fn() -> Outcome, changes: &Changes) -> Outcome {
 }
 
 /// The command that repeats a step.
-fn repeat(name: &str, is_debug: bool) -> String {
-    format!("cargo xtask check {}{name}", if is_debug { "--debug " } else { "" })
+fn repeat(name: &str, is_debug: bool, why: &str) -> String {
+    format!("{}cargo xtask check {}{name}", seed_in(why), if is_debug { "--debug " } else { "" })
 }
 
 /// The seconds that each step took when it last passed here.
@@ -280,11 +291,14 @@ mod tests {
             let Failure(why) = parse(wrong).unwrap_err();
             assert!(why.contains("unknown") && why.contains(wrong), "{why}");
         }
+        let Failure(why) = parse("gates --debug").unwrap_err();
+        assert!(why.contains("gates tests the binary of boards"), "{why}");
     }
 
     #[test]
     fn a_failed_step_names_the_command_that_repeats_it() {
-        assert_eq!(repeat("unit", false), "cargo xtask check unit");
-        assert_eq!(repeat("guest", true), "cargo xtask check --debug guest");
+        assert_eq!(repeat("unit", false, "exit 1"), "cargo xtask check unit");
+        assert_eq!(repeat("unit", false, "of NODLET_SEED=47"), "NODLET_SEED=47 cargo xtask check unit");
+        assert_eq!(repeat("containers", true, ""), "cargo xtask check --debug containers");
     }
 }

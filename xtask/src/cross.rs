@@ -13,7 +13,9 @@ use std::process::{Command, Stdio};
 
 use crate::musl::{self, Musl};
 use crate::targets::{self, TARGETS, Target};
-use crate::task::{Failure, Outcome, line_of, misused, plain_cargo, project, run as run_command, target_dir};
+use crate::task::{
+    Failure, Outcome, line_of, misused, passed, plain_cargo, project, run as run_command, target_dir,
+};
 use crate::toolchain::{self, Part, cargo};
 use crate::{crates, elf, stamp};
 
@@ -145,7 +147,16 @@ pub(crate) fn test_tls() -> Outcome {
     // The tests do not unwind: each runs in a process of its own.
     cargo.args(["-Zbuild-std=std,panic_abort,test", "-Zpanic-abort-tests"]);
     cargo.args(["test", "--release", "--locked", "--package", "nodlet-wire", "--lib", "tls::"]);
-    run_command(cargo)
+    let line = line_of(cargo);
+    eprintln!("$ {line}");
+    let output = cargo.stderr(Stdio::inherit()).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    print!("{said}");
+    match passed(&said) {
+        0 => Err(Failure(format!("{line}: {}; no test passed", output.status))),
+        _ if output.status.success() => Ok(()),
+        _ => Err(Failure(format!("{line}: {}", output.status))),
+    }
 }
 
 /// Builds the binary that a board with this machine's processor gets, and lets all tests run it that this process starts,

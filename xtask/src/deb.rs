@@ -15,7 +15,7 @@ use flate2::{Compression, GzBuilder};
 use md5::{Digest, Md5};
 
 use crate::targets::{self, Target};
-use crate::task::{Failure, Outcome, line_of, misused, project, run as run_command, target_dir};
+use crate::task::{Failure, Outcome, git, line_of, misused, project, run as run_command, target_dir};
 use crate::toolchain::{built, cargo};
 use crate::{crates, cross, help};
 
@@ -201,10 +201,8 @@ fn maintainer() -> Result<String, Failure> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     match (variable("DEBFULLNAME"), variable("DEBEMAIL")) {
         (Some(name), Some(mail)) => Ok(format!("{name} <{mail}>")),
-        (_, _) => Ok(output(Command::new("git").args(["log", "-1", "--format=%an <%ae>"]))
-            .map_err(|_| "package maintainer unknown: set DEBFULLNAME and DEBEMAIL, or commit first")?
-            .trim()
-            .to_owned()),
+        (_, _) => Ok(git(project(), &["log", "-1", "--format=%an <%ae>"])
+            .map_err(|_| "package maintainer unknown: set DEBFULLNAME and DEBEMAIL, or commit first")?),
     }
 }
 
@@ -232,7 +230,7 @@ impl Time {
     fn of_source() -> Result<Time, Failure> {
         let seconds = match std::env::var("SOURCE_DATE_EPOCH") {
             Ok(text) => text,
-            Err(_) => output(Command::new("git").args(["log", "-1", "--format=%ct"]))
+            Err(_) => git(project(), &["log", "-1", "--format=%ct"])
                 .map_err(|_| "there is no commit whose time the package could have: set SOURCE_DATE_EPOCH")?,
         };
         let seconds = seconds.trim();

@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::targets;
-use crate::task::{Failure, Outcome, project, run as run_command, work};
-use crate::toolchain::cargo;
+use crate::task::{Failure, Outcome, outside, plain_cargo, project, run as run_command, work};
 
 /// An earlier commit.
 pub(crate) struct Earlier(&'static str);
@@ -27,21 +26,20 @@ impl Earlier {
         if built.is_file() {
             return Ok(built);
         }
-        let (source, target) = (dir.join("source"), dir.join("target"));
-        let _ = std::fs::remove_dir_all(&dir);
+        // With the configuration of that commit alone.
+        let source = outside(&format!("earlier-{}", self.0))?;
+        let (target, triple) = (source.join("target"), targets::host()?.triple);
+        std::fs::create_dir_all(&dir)?;
         std::fs::create_dir_all(&source)?;
         extract(self.0, &source)?;
-        run_command(cargo()?.current_dir(&source).env("CARGO_TARGET_DIR", &target).args([
-            "build",
-            "--locked",
-            "--package",
-            "nodlet",
-        ]))?;
+        let mut cargo = plain_cargo();
+        cargo.current_dir(&source).env("CARGO_TARGET_DIR", &target).env("CARGO_BUILD_TARGET", triple);
+        run_command(cargo.args(["build", "--locked", "--package", "nodlet"]))?;
         // Renamed last, so that an existing file is complete.
         let aside = dir.join("nodlet.new");
-        std::fs::copy(target.join(targets::host()?.triple).join("debug/nodlet"), &aside)?;
+        std::fs::copy(target.join(triple).join("debug/nodlet"), &aside)?;
         std::fs::rename(&aside, &built)?;
-        std::fs::remove_dir_all(&target)?;
+        std::fs::remove_dir_all(&source)?;
         Ok(built)
     }
 }

@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use sha2::{Digest, Sha256};
+
 use crate::task::{Failure, Outcome, project, run as run_command, work};
 
 const VERSION: &str = "1.36.3";
@@ -131,10 +133,11 @@ impl Program {
         Ok(work(self.name)?.join(format!("{}-{}{processor}", self.name, self.release)))
     }
 
-    /// Builds the program unless it is already built, which takes some minutes once.
+    /// Builds the program unless it is already built from the same files, which takes some minutes once.
     pub(crate) fn build(&self, processor: Option<&str>) -> Result<PathBuf, Failure> {
         let path = self.path(processor)?;
-        if path.exists() {
+        let (made_of, inputs) = (path.with_added_extension("inputs"), self.inputs()?);
+        if path.exists() && std::fs::read_to_string(&made_of).is_ok_and(|before| before == inputs) {
             return Ok(path);
         }
         let name = self.name;
@@ -151,7 +154,7 @@ impl Program {
                 self.release
             );
         }
-        let new = path.with_extension("new");
+        let new = path.with_added_extension("new");
         run_command(
             Command::new("go")
                 .current_dir(project().join("xtask").join(self.module))
@@ -163,6 +166,25 @@ impl Program {
                 .arg(self.package),
         )?;
         std::fs::rename(&new, &path)?;
+        std::fs::write(&made_of, inputs)?;
         Ok(path)
+    }
+
+    /// A digest of what the program is made of: the files of its module, and what is compiled of it.
+    fn inputs(&self) -> Result<String, Failure> {
+        let directory = project().join("xtask").join(self.module);
+        let mut files: Vec<PathBuf> = std::fs::read_dir(&directory)
+            .map_err(|error| format!("failed to read {}: {error}", directory.display()))?
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<Result<_, _>>()?;
+        files.sort();
+        let mut digest = Sha256::new();
+        digest.update(format!("{} {} {:?} {}\n", self.package, self.release, self.version, self.tests));
+        for file in files.iter().filter(|file| file.is_file()) {
+            let bytes = std::fs::read(file)?;
+            digest.update(format!("{:?} {}\n", file.file_name(), bytes.len()));
+            digest.update(bytes);
+        }
+        Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 }

@@ -69,6 +69,7 @@ www-data:x:33:33:www-data:/var/www:/bin/sh
 redis:x:101:101::/var/lib/redis:/bin/sh
 nobody:x:65534:65534:nobody:/nonexistent:/bin/sh
 ";
+const HEAD: &str = "FROM scratch\nCOPY rootfs /\nRUN /bin/chmod 1777 /tmp\n";
 const GROUP: &str = "root:x:0:\nadm:x:4:\nwww-data:x:33:\nredis:x:101:\nnogroup:x:65534:\n";
 
 pub(crate) fn run(_: &[String]) -> Outcome {
@@ -83,7 +84,7 @@ pub(crate) fn build() -> Result<PathBuf, Failure> {
     for recipe in RECIPES {
         // The stamp is written last: if it exists, all files exist and were made by the current recipe.
         let stamp = dir.join(format!("{}.recipe", recipe.name));
-        let text = format!("{:?}\n{}", recipe.packages, recipe.containerfile);
+        let text = format!("{:?}\n{PASSWD}{GROUP}{HEAD}{}", recipe.packages, recipe.containerfile);
         if !std::fs::read_to_string(&stamp).is_ok_and(|made| made == text) {
             recipe.build(&dir).map_err(|Failure(why)| format!("image {}: {why}", recipe.name))?;
             std::fs::write(&stamp, text)?;
@@ -111,8 +112,7 @@ impl Recipe {
         std::fs::create_dir_all(rootfs.join("tmp"))?;
         std::fs::write(rootfs.join("etc/passwd"), PASSWD)?;
         std::fs::write(rootfs.join("etc/group"), GROUP)?;
-        let containerfile =
-            format!("FROM scratch\nCOPY rootfs /\nRUN /bin/chmod 1777 /tmp\n{}", self.containerfile);
+        let containerfile = format!("{HEAD}{}", self.containerfile);
         std::fs::write(context.join("Containerfile"), containerfile)?;
 
         let reference = format!("localhost/{}:1", self.name);

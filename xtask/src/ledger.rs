@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::task::{Failure, Outcome, project};
+use crate::task::{Failure, Outcome, git, project};
 
 /// The age after which a subject is overdue.
 const DAYS: u64 = 7;
@@ -111,8 +110,10 @@ impl Tested {
     /// What is checked out now. Fails if the ledger cannot be read, before hours of tests that it should record.
     pub(crate) fn now() -> Result<Self, Failure> {
         Ledger::read()?;
-        let changed = git(&["status", "--porcelain", "--", ".", ":!xtask/ledger"]);
-        Ok(Self(git(&["rev-parse", "--short=12", "HEAD"]).filter(|_| changed.as_deref() == Some(""))))
+        // An archive of the sources is in no repository.
+        let changed = git(project(), &["status", "--porcelain", "--", ".", ":!xtask/ledger"]).ok();
+        let head = git(project(), &["rev-parse", "--short=12", "HEAD"]).ok();
+        Ok(Self(head.filter(|_| changed.as_deref() == Some(""))))
     }
 
     /// The commit, if the same one is checked out after the tests.
@@ -144,7 +145,9 @@ pub(crate) fn record(subject: &str, tested: Tested, took: Duration) -> Outcome {
 
 /// Prints those of the subjects that were not run lately.
 pub(crate) fn print_overdue(subjects: &[&str]) -> Outcome {
-    let since = |commit: &str| git(&["rev-list", "--count", &format!("{commit}..HEAD")])?.parse().ok();
+    let since = |commit: &str| {
+        git(project(), &["rev-list", "--count", &format!("{commit}..HEAD")]).ok()?.parse().ok()
+    };
     let overdue = Ledger::read()?.overdue(subjects, today()?, since);
     if !overdue.is_empty() {
         eprintln!("\nof `cargo xtask long`, older than {DAYS} days or {COMMITS} commits:");
@@ -153,12 +156,6 @@ pub(crate) fn print_overdue(subjects: &[&str]) -> Outcome {
         }
     }
     Ok(())
-}
-
-/// What git prints; `None` if it fails, as in an archive of the sources.
-fn git(words: &[&str]) -> Option<String> {
-    let said = Command::new("git").current_dir(project()).args(words).output().ok()?;
-    said.status.success().then(|| String::from_utf8_lossy(&said.stdout).trim().to_owned())
 }
 
 fn today() -> Result<u64, Failure> {

@@ -184,26 +184,47 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     let is_part = minutes.is_some() || shard.is_some();
     for (name, test) in chosen() {
         let (tested, begun) = (ledger::Tested::now()?, Instant::now());
-        let is_whole = match test {
-            Test::Random(default, words) | Test::Rounds(default, words) | Test::Guided(default, words) => {
-                let rounds = rounds.as_ref().and_then(|text| text.parse().ok()).unwrap_or(*default);
-                run_tests(words, matches!(test, Test::Guided(..)), rounds, &seed)?;
-                rounds >= *default
-            }
-            Test::Sample(default, test) => {
-                let rounds = rounds.as_ref().and_then(|text| text.parse().ok()).unwrap_or(*default);
-                let minutes = minutes.as_ref().and_then(|text| text.parse().ok());
-                test(rounds, seed.parse().unwrap_or(1), minutes)?;
-                rounds >= *default
-            }
-            Test::Parts(test) => test(shard.as_deref().unwrap_or("1/1")).map(|()| true)?,
-            Test::All(test) => test().map(|()| true)?,
-        };
+        let is_whole = perform(test, rounds.as_deref(), minutes.as_deref(), &seed, shard.as_deref())
+            .map_err(|Failure(why)| {
+                let given = [("--rounds", &rounds), ("--minutes", &minutes), ("--shard", &shard)];
+                let mut options: String = given
+                    .iter()
+                    .filter_map(|(name, value)| Some(format!(" {name} {}", value.as_ref()?)))
+                    .collect();
+                if takes_seed(test) {
+                    options += &format!(" --seed {seed}");
+                }
+                Failure(format!("{why}\n{name} is repeated by: cargo xtask long {name}{options}"))
+            })?;
         if is_whole && !is_part {
             ledger::record(name, tested, begun.elapsed())?;
         }
     }
     Ok(())
+}
+
+/// Tests a subject. Returns whether it was with as many rounds as by default, or more.
+fn perform(
+    test: &Test,
+    rounds: Option<&str>,
+    minutes: Option<&str>,
+    seed: &str,
+    shard: Option<&str>,
+) -> Result<bool, Failure> {
+    let rounds = |default: u64| rounds.and_then(|text| text.parse().ok()).unwrap_or(default);
+    match test {
+        Test::Random(default, words) | Test::Rounds(default, words) | Test::Guided(default, words) => {
+            run_tests(words, matches!(test, Test::Guided(..)), rounds(*default), seed)?;
+            Ok(rounds(*default) >= *default)
+        }
+        Test::Sample(default, test) => {
+            let minutes = minutes.and_then(|text| text.parse().ok());
+            test(rounds(*default), seed.parse().unwrap_or(1), minutes)?;
+            Ok(rounds(*default) >= *default)
+        }
+        Test::Parts(test) => test(shard.unwrap_or("1/1")).map(|()| true),
+        Test::All(test) => test().map(|()| true),
+    }
 }
 
 /// Runs tests with so many rounds; `is_guided` by the coverage that their inputs reach.

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use nodlet_tests::image::Image;
 
-use crate::task::{Failure, Outcome, plain_cargo, project, run as run_command, usage, work};
+use crate::task::{Failure, Outcome, outside, plain_cargo, project, run as run_command, usage, work};
 
 /// The Python package with BitBake's modules.
 const BITBAKE: &str = "bitbake-setup==2.19.0";
@@ -38,10 +38,9 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Creates a directory below `.work/recipes`, with an image for arm64 and a manifest to bake in.
+/// Creates a directory with an image for arm64 and a manifest to bake in.
 fn scratch(name: &str) -> Result<PathBuf, Failure> {
-    let directory = work("recipes")?.join(name);
-    let _ = fs::remove_dir_all(&directory);
+    let directory = outside(name)?;
     fs::create_dir_all(&directory)?;
     let image = Image::new("localhost/app:1").architecture("arm64").directory("bin", 0o755).file(
         "bin/app",
@@ -139,7 +138,8 @@ fn yocto() -> Outcome {
             "image/etc/nodlet/manifests",
         ],
     )?;
-    require_baked(&directory.join("image/usr/bin/nodlet"), &directory.join("rootfs"))
+    require_baked(&directory.join("image/usr/bin/nodlet"), &directory.join("rootfs"))?;
+    Ok(fs::remove_dir_all(&directory)?)
 }
 
 /// The directory in which cargo keeps fetched crates.
@@ -176,7 +176,8 @@ fn buildroot() -> Outcome {
     make(&["target-finalize"])?;
     let target = directory.join("target");
     expect(&target, &["usr/bin/nodlet", "etc/init.d/S80nodlet", "etc/nodlet/manifests"])?;
-    require_baked(&directory.join("host/bin/nodlet"), &target)
+    require_baked(&directory.join("host/bin/nodlet"), &target)?;
+    Ok(fs::remove_dir_all(&directory)?)
 }
 
 const BAKED: &[&str] = &["usr/lib/nodlet/images/index.json", "usr/lib/nodlet/manifests/pod.yaml"];

@@ -49,6 +49,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         );
     }
     programs::provide("minisign", "minisign")?;
+    try_key(&request.key, &source)?;
     let directory = target_dir().join(format!("release-{VERSION}"));
     make(&request, &source, &directory)?;
     if request.twice {
@@ -145,7 +146,7 @@ fn materials(target: &Target, source: &str, directory: &Path) -> Outcome {
         .arg(project().join("board/Cargo.toml"))
         .env("SOURCE_DATE_EPOCH", &seconds)
         .current_dir(project());
-    run_command(&mut cyclonedx)?;
+    let made = run_command(&mut cyclonedx);
     // The plugin writes one file beside the manifest of each crate of the workspace.
     let written = project().join("board/sbom.json");
     let text = fs::read_to_string(&written)
@@ -153,6 +154,7 @@ fn materials(target: &Target, source: &str, directory: &Path) -> Outcome {
     for entry in members()? {
         let _ = fs::remove_file(entry.join("sbom.json"));
     }
+    made?;
     let list = independent(serde_json::from_str(&text?)?, source);
     write_json(&named(directory, &format!("{}.cdx.json", target.triple)), &list)?;
 
@@ -321,6 +323,13 @@ fn checksums(directory: &Path) -> Result<String, Failure> {
         sums.push_str(&format!("{digits}  {name}\n"));
     }
     Ok(sums)
+}
+
+/// Signs something at the beginning: a wrong password would otherwise be noticed after an hour.
+fn try_key(key: &Path, source: &str) -> Outcome {
+    let file = work("release")?.join("try");
+    fs::write(&file, source)?;
+    sign(key, source, &[file])
 }
 
 /// Signs files with minisign, which asks for the password of the key. The trusted comment names the commit instead of the

@@ -2,9 +2,8 @@
 //! changes no source thus needs no new build, which would take minutes for each target.
 
 use std::path::Path;
-use std::process::Command;
 
-use crate::task::{Failure, Outcome};
+use crate::task::{Failure, Outcome, git};
 
 /// The text before the place, as in `built_from.rs`.
 const BEGIN: &[u8] = b"\nthis program is built from commit ";
@@ -13,20 +12,14 @@ const FIELDS_BYTES: usize = 40 + 1 + 20 + 1 + 5;
 
 /// The text for the place, from the checkout in a directory; `None` if it is in no repository.
 pub(crate) fn of(checkout: &Path) -> Result<Option<String>, Failure> {
-    let git = |arguments: &[&str]| -> Option<String> {
-        let mut git = Command::new("git");
-        let output = git.args(arguments).current_dir(checkout).env("TZ", "UTC").output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
     // An archive of the sources may be unpacked in a repository of something else.
-    let top = git(&["rev-parse", "--show-toplevel"]);
-    if top.is_none_or(|top| Path::new(&top).canonicalize().ok() != checkout.canonicalize().ok()) {
+    let top = git(checkout, &["rev-parse", "--show-toplevel"]);
+    if top.ok().is_none_or(|top| Path::new(&top).canonicalize().ok() != checkout.canonicalize().ok()) {
         return Ok(None);
     }
     let date = "--date=format-local:%Y-%m-%dT%H:%M:%SZ";
-    let commit = git(&["log", "-1", "--format=%H %cd", date]).ok_or("the repository has no commit")?;
-    let changes =
-        git(&["status", "--porcelain"]).ok_or("git does not tell whether the checkout is changed")?;
+    let commit = git(checkout, &["log", "-1", "--format=%H %cd", date])?;
+    let changes = git(checkout, &["status", "--porcelain"])?;
     let fields = format!("{commit} {}", if changes.is_empty() { "clean" } else { "dirty" });
     // Not for a repository with longer hashes.
     if fields.len() == FIELDS_BYTES {
@@ -62,6 +55,7 @@ fn memchr_all(bytes: &[u8], wanted: &[u8]) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::process::Command;
 
     use super::*;
 
@@ -78,7 +72,7 @@ mod tests {
         };
         assert_eq!(of(&dir).unwrap(), None);
         git(&["init", "--quiet"]);
-        assert!(of(&dir).unwrap_err().0.contains("no commit"));
+        assert!(of(&dir).unwrap_err().0.contains("does not have any commits"));
         fs::write(dir.join("source"), "1").unwrap();
         git(&["add", "source"]);
         git(&["commit", "--quiet", "--message", "one"]);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::task::{Failure, Outcome, line_of, misused, project, work};
+use crate::task::{Failure, Outcome, line_of, misused, project, seed_in, work};
 use crate::toolchain::{self, cargo};
 use crate::{cross, go, images, programs, setup};
 
@@ -83,6 +83,8 @@ pub(crate) fn run_those(wanted: &[String]) -> Outcome {
     let runs =
         |suite: &str| wanted.is_empty() || wanted.iter().any(|name| name.split("::").next() == Some(suite));
     let _lock = lock()?;
+    // A run that was interrupted leaves devices behind.
+    nodlet_tests::sweep_devices();
     go::KUBECTL.build(None)?;
     go::AGNHOST.build(None)?;
     if suites.iter().any(|suite| runs(suite) && has_control_plane(suite)) {
@@ -344,12 +346,7 @@ impl Runner {
 
 /// The command that repeats a failed test, with its random choices.
 fn repeat(ended: &Ended) -> String {
-    let seed = ended.failure.as_deref().and_then(|text| {
-        let (_, rest) = text.split_once("NODLET_SEED=")?;
-        Some(rest.chars().take_while(char::is_ascii_digit).collect::<String>())
-    });
-    let seed = seed.map_or_else(String::new, |seed| format!("NODLET_SEED={seed} "));
-    format!("{seed}cargo xtask suites {}", ended.test)
+    format!("{}cargo xtask suites {}", seed_in(ended.failure.as_deref().unwrap_or_default()), ended.test)
 }
 
 /// The file with the time of each test when it last passed here, in milliseconds.

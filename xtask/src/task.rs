@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -180,6 +180,17 @@ pub(crate) fn run(command: &mut Command) -> Outcome {
     if status.success() { Ok(()) } else { Err(Failure(format!("{line}: {status}"))) }
 }
 
+/// What `git` prints in a directory. Fails with git's message, as where there is no repository.
+pub(crate) fn git(directory: &Path, words: &[&str]) -> Result<String, Failure> {
+    let mut git = Command::new("git");
+    git.current_dir(directory).args(words).stdin(Stdio::null()).env("TZ", "UTC");
+    let said = git.output().map_err(|error| format!("failed to run {}: {error}", line_of(&git)))?;
+    if said.status.success() {
+        return Ok(String::from_utf8(said.stdout)?.trim().to_owned());
+    }
+    Err(Failure(format!("{}: {}", line_of(&git), String::from_utf8_lossy(&said.stderr).trim())))
+}
+
 /// Delay between two lines about a step that writes nothing itself.
 const PROGRESS: Duration = Duration::from_secs(15);
 
@@ -220,6 +231,20 @@ pub(crate) fn seed() -> Result<u64, Failure> {
     let mut bytes = [0; 4];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(u64::from(u32::from_le_bytes(bytes)))
+}
+
+/// The seed in what a failed test printed, as a shell sets it before the command that repeats the test; empty without one.
+pub(crate) fn seed_in(text: &str) -> String {
+    let after = text.split_once("NODLET_SEED=").map_or("", |(_, after)| after);
+    let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
+    if digits.is_empty() { digits } else { format!("NODLET_SEED={digits} ") }
+}
+
+/// The number of tests that passed, in the output of `cargo test`. A filter that matches no test any more is no error of
+/// `cargo test`.
+pub(crate) fn passed(output: &str) -> u64 {
+    let lines = output.lines().filter_map(|line| line.strip_prefix("test result: ok. "));
+    lines.filter_map(|line| line.split_once(" passed")?.0.parse::<u64>().ok()).sum()
 }
 
 pub(crate) fn line_of(command: &Command) -> String {

@@ -23,6 +23,21 @@ python () {
         d.setVarFlag('SRC_URI', crate + '.sha256sum', field['checksum'])
 }
 
+# The program names the commit of the checkout. Sources without a repository name it themselves.
+python () {
+    import subprocess
+
+    git = ['git', '-C', d.getVar('NODLET_SOURCE'), 'log', '-1', '--date=format-local:%Y-%m-%dT%H:%M:%SZ']
+    for name, form in (('NODLET_COMMIT', '%H'), ('NODLET_COMMIT_DATE', '%cd')):
+        try:
+            said = subprocess.run(git + ['--format=' + form], env=dict(os.environ, TZ='UTC'), capture_output=True, text=True)
+        except FileNotFoundError:
+            break
+        if said.returncode == 0:
+            d.setVar(name, said.stdout.strip())
+            d.setVarFlag(name, 'export', '1')
+}
+
 SRC_URI = ""
 
 inherit cargo systemd update-rc.d useradd externalsrc
