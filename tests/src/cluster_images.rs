@@ -19,6 +19,9 @@ pub fn kube_proxy_archive() -> &'static Path {
             .directory("tmp", 0o1777)
             .directory("run", 0o755)
             .directory("lib", 0o755)
+            // As in the published image. Without these names, nft lists protocols as numbers, and a second kube-proxy
+            // deletes what the first one left and what it has just added.
+            .file("etc/protocols", 0o644, b"tcp 6 TCP\nudp 17 UDP\nsctp 132 SCTP\n")
             .file("usr/local/bin/kube-proxy", 0o755, &read(&built("kube-proxy-1.36.3")))
             .config("Env", json!(["PATH=/usr/local/bin:/usr/sbin"]));
         write("kube-proxy", &with_dynamic_program(image, "usr/sbin/nft"))

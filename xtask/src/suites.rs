@@ -38,9 +38,6 @@ const LONG: Duration = Duration::from_secs(60);
 const ALONE: &[&str] = &[
     // It compares the links of the machine before and after.
     "doctor::doctor_finds_nothing_missing_on_a_machine_that_runs_pods_and_leaves_nothing_behind",
-    // Beside nine others it failed twice in four runs: a pod did not reach a Service within a minute of the end of
-    // kube-proxy, for a reason that is not known yet.
-    "cluster_network::pods_before_and_after_a_change_of_the_range_reach_and_are_reached",
 ];
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {

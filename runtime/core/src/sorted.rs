@@ -1,5 +1,5 @@
 //! Maps and sets that are sorted vectors. They have the methods of the standard library's `BTreeMap` and `BTreeSet`, and
-//! much less code for each type: with them, the binary for aarch64 has 153 472 bytes less.
+//! much less code for each type: with them, the binary for x86-64 has 288 256 bytes less.
 //!
 //! Lookups take logarithmic time. An insertion or removal moves all larger entries, so it takes linear time, except for a
 //! key larger than all others: a map is built from sorted input in linear time. That is fast for thousands of entries.
