@@ -6,7 +6,9 @@
 //! an unoptimised binary that is built in less time, and the steps after them are left out.
 
 use std::collections::BTreeMap;
-use std::process::Stdio;
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -68,7 +70,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         gates::require()?;
     }
     let mut times = Times::read()?;
-    let mut binary = None;
+    let (mut binary, mut boards) = (None, None);
     for (name, what, step) in STEPS {
         if chosen(name) {
             if is_whole {
@@ -76,6 +78,8 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
                     // To link the binary takes minutes of one processor: it is built beside the first steps.
                     "clippy" => binary = Some(std::thread::spawn(build_binary)),
                     "containers" => wait_for(binary.take())?,
+                    // Boards wait for watchdogs most of the time, and these steps measure no time.
+                    "gates" => boards = Some(Beside::begin("boards")?),
                     _ => {}
                 }
             }
@@ -83,10 +87,12 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
                 format!(" (took {:?} here before)", Duration::from_secs(*seconds))
             });
             eprintln!("\n== {name}: {what}{last}");
-            let begun = Instant::now();
-            match &changes {
-                Some(changes) => partly(name, *step, changes),
-                None => step(),
+            let ahead = boards.take_if(|_| *name == "boards");
+            let begun = ahead.as_ref().map_or_else(Instant::now, |ahead| ahead.begun);
+            match (&changes, ahead) {
+                (_, Some(ahead)) => ahead.wait(),
+                (Some(changes), None) => partly(name, *step, changes),
+                (None, None) => step(),
             }
             .map_err(|Failure(why)| {
                 let repeat = repeat(name, debug, &why);
@@ -121,6 +127,38 @@ fn wait_for(build: Option<JoinHandle<Outcome>>) -> Outcome {
             Failure(format!("{why}\nthe build of the binary is repeated by: cargo xtask cross{target}"))
         }),
         Some(Err(_)) => Err("the build of the binary panicked".into()),
+    }
+}
+
+/// A step that runs beside others, in a process of its own. What it prints is shown at its end.
+struct Beside {
+    begun: Instant,
+    child: Child,
+    output: PathBuf,
+}
+
+impl Beside {
+    fn begin(step: &str) -> Result<Self, Failure> {
+        let output = work("check")?.join(format!("{step}.log"));
+        let file = File::create(&output)?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["check", step]).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        eprintln!("\n{step} begins; its output comes later, and is in {}", output.display());
+        Ok(Self { begun: Instant::now(), child: command.spawn()?, output })
+    }
+
+    fn wait(mut self) -> Outcome {
+        let status = self.child.wait()?;
+        eprint!("{}", String::from_utf8_lossy(&std::fs::read(&self.output)?));
+        if status.success() { Ok(()) } else { Err(Failure(status.to_string())) }
+    }
+}
+
+impl Drop for Beside {
+    /// When another step has failed.
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
