@@ -73,15 +73,13 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     let (mut binary, mut boards) = (None, None);
     for (name, what, step) in STEPS {
         if chosen(name) {
-            if is_whole {
-                match *name {
-                    // To link the binary takes minutes of one processor: it is built beside the first steps.
-                    "clippy" => binary = Some(std::thread::spawn(build_binary)),
-                    "containers" => wait_for(binary.take())?,
-                    // Boards wait for watchdogs most of the time, and these steps measure no time.
-                    "gates" => boards = Some(Beside::begin("boards")?),
-                    _ => {}
-                }
+            match *name {
+                // To link the binary takes minutes of one processor: it is built beside the first steps.
+                "clippy" if is_whole => binary = Some(std::thread::spawn(build_binary)),
+                "containers" if is_whole => wait_for(binary.take())?,
+                // Boards wait for watchdogs most of the time, and the steps from here on measure no time.
+                "gates" if chosen("boards") => boards = Some(Beside::begin("boards")?),
+                _ => {}
             }
             let last = times.0.get(*name).map_or_else(String::new, |seconds| {
                 format!(" (took {:?} here before)", Duration::from_secs(*seconds))
