@@ -5,15 +5,15 @@
 //! tests run nodlet as boards get it (`cross.rs`); with `--debug`, for the loop of a developer, the tests with containers run
 //! an unoptimised binary that is built in less time, and the steps after them are left out.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::changed::Changes;
 use crate::task::{Failure, Outcome, line_of, run as run_command, seed, seed_in, usage, work};
+use crate::times::Times;
 use crate::toolchain::{self, Part, cargo};
 use crate::{
     boards, changed, conformance, cross, deny, gates, go, guest, ledger, long, setup, suites, targets,
@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     if chosen("gates") {
         gates::require()?;
     }
-    let mut times = Times::read()?;
+    let mut times = Times::read("check")?;
     let (mut binary, mut boards) = (None, None);
     for (name, what, step) in STEPS {
         if chosen(name) {
@@ -81,9 +81,8 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
                 "gates" if chosen("boards") => boards = Some(Beside::begin("boards")?),
                 _ => {}
             }
-            let last = times.0.get(*name).map_or_else(String::new, |seconds| {
-                format!(" (took {:?} here before)", Duration::from_secs(*seconds))
-            });
+            let last =
+                times.get(name).map(|took| format!(" (took {took:.0?} here before)")).unwrap_or_default();
             eprintln!("\n== {name}: {what}{last}");
             let ahead = boards.take_if(|_| *name == "boards");
             let begun = ahead.as_ref().map_or_else(Instant::now, |ahead| ahead.begun);
@@ -99,7 +98,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             let took = begun.elapsed();
             eprintln!("== {name} took {took:.0?}");
             if changes.is_none() {
-                times.0.insert((*name).to_owned(), took.as_secs());
+                times.insert(name, took);
                 times.write()?;
             }
         }
@@ -212,20 +211,6 @@ fn partly(name: &str, step: fn() -> Outcome, changes: &Changes) -> Outcome {
 /// The command that repeats a step.
 fn repeat(name: &str, is_debug: bool, why: &str) -> String {
     format!("{}cargo xtask check {}{name}", seed_in(why), if is_debug { "--debug " } else { "" })
-}
-
-/// The seconds that each step took when it last passed here.
-struct Times(BTreeMap<String, u64>);
-
-impl Times {
-    fn read() -> Result<Self, Failure> {
-        let text = std::fs::read_to_string(work("check")?.join("times.json")).unwrap_or_default();
-        Ok(Self(serde_json::from_str(&text).unwrap_or_default()))
-    }
-
-    fn write(&self) -> Outcome {
-        Ok(std::fs::write(work("check")?.join("times.json"), serde_json::to_string_pretty(&self.0)?)?)
-    }
 }
 
 fn fmt() -> Outcome {

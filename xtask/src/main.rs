@@ -45,6 +45,7 @@ mod stamp;
 mod suites;
 mod targets;
 mod task;
+mod times;
 mod toolchain;
 mod tools;
 

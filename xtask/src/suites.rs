@@ -1,7 +1,7 @@
 //! `cargo xtask suites`: runs the tests with real containers, each in a process of its own. Most of them wait most of the
 //! time: while processors are idle, another one begins.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::task::{Failure, Outcome, line_of, misused, project, seed_in, work};
+use crate::times::Times;
 use crate::toolchain::{self, cargo};
 use crate::{cross, go, images, programs, setup};
 
@@ -222,7 +223,7 @@ impl Runner {
 
     fn run(mut self, tests: Vec<String>) -> Outcome {
         let begun = Instant::now();
-        let last = last_times();
+        let last = Times::read("suites")?;
         let usual: Duration = tests.iter().filter_map(|test| last.get(test)).sum();
         eprintln!("{} tests, which took {:.0?} of their own time here before", tests.len(), usual);
         let mut waiting = tests.into_iter().peekable();
@@ -346,24 +347,13 @@ fn repeat(ended: &Ended) -> String {
     format!("{}cargo xtask suites {}", seed_in(ended.failure.as_deref().unwrap_or_default()), ended.test)
 }
 
-/// The file with the time of each test when it last passed here, in milliseconds.
-fn times_file() -> Result<PathBuf, Failure> {
-    Ok(work("suites")?.join("times.json"))
-}
-
-fn last_times() -> BTreeMap<String, Duration> {
-    let text = times_file().ok().and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
-    let times: BTreeMap<String, u64> = serde_json::from_str(&text).unwrap_or_default();
-    times.into_iter().map(|(test, millis)| (test, Duration::from_millis(millis))).collect()
-}
-
+/// Remembers the times of those that passed.
 fn remember(ended: &[Ended]) -> Outcome {
-    let mut times: BTreeMap<String, u128> =
-        last_times().into_iter().map(|(test, took)| (test, took.as_millis())).collect();
+    let mut times = Times::read("suites")?;
     for ended in ended.iter().filter(|ended| ended.failure.is_none()) {
-        times.insert(ended.test.clone(), ended.took.as_millis());
+        times.insert(&ended.test, ended.took);
     }
-    Ok(fs::write(times_file()?, serde_json::to_string_pretty(&times)?)?)
+    times.write()
 }
 
 /// The time that all processors have spent, in ticks.
