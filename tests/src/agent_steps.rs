@@ -2,11 +2,13 @@
 //!
 //! A *step* of an agent is a system call of which something is left when the agent dies: a change of a file, a mount, a
 //! process, a signal, a message to a supervisor or to the kernel's network. What the agent begins between two steps is lost
-//! with it, wherever it dies. Responses to clients are no steps.
+//! with it, wherever it dies. Responses to clients are no steps, and neither is what the agent does between its execution
+//! and the beginning of the trace, while it claims its directory.
 //!
 //! An [`AgentSteps`] must not outlive its agent, unless it killed it: end it first.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use libc::{c_int, c_long, pid_t};
@@ -96,12 +98,21 @@ impl Follower {
         let number = call.number();
         match number {
             libc::SYS_openat => makes(call.arguments[2]),
+            libc::SYS_openat2 => self.number_at(call.arguments[2]).is_none_or(makes),
             #[cfg(any(target_arch = "x86_64", target_arch = "arm"))]
             libc::SYS_open => makes(call.arguments[1]),
             libc::SYS_clone => call.arguments[0] & libc::CLONE_THREAD as u64 == 0,
             _ if WRITES.contains(&number) => self.is_seen_by_others(call.arguments[0] as c_int),
             _ => STEPS.contains(&number) || STEPS_HERE.contains(&number),
         }
+    }
+
+    /// The number in the agent's memory at this address, such as the flags at the beginning of `struct open_how`.
+    fn number_at(&self, address: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        let memory = std::fs::File::open(format!("/proc/{}/mem", self.agent)).ok()?;
+        memory.read_exact_at(&mut bytes, address).ok()?;
+        Some(u64::from_ne_bytes(bytes))
     }
 
     /// Whether others than a client see what the agent writes to this descriptor.
@@ -162,6 +173,7 @@ const WRITES: &[c_long] = &[
 
 /// Calls with an effect on files, mounts or processes.
 const STEPS: &[c_long] = &[
+    libc::SYS_bpf,
     libc::SYS_clone3,
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
@@ -177,6 +189,7 @@ const STEPS: &[c_long] = &[
     libc::SYS_move_mount,
     libc::SYS_pidfd_send_signal,
     libc::SYS_renameat2,
+    libc::SYS_setxattr,
     libc::SYS_symlinkat,
     libc::SYS_umount2,
     libc::SYS_unlinkat,
@@ -200,4 +213,9 @@ const STEPS_HERE: &[c_long] = &[
     libc::SYS_vfork,
 ];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "arm")))]
-const STEPS_HERE: &[c_long] = &[libc::SYS_fchown, libc::SYS_renameat];
+const STEPS_HERE: &[c_long] = &[
+    libc::SYS_fchown,
+    // RISC-V has only renameat2.
+    #[cfg(not(target_arch = "riscv64"))]
+    libc::SYS_renameat,
+];

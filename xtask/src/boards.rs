@@ -104,6 +104,7 @@ const OF_CHECK: &[&str] = &["ssh", "watchdog", "disk", "update"];
 
 /// Boots the emulated board with this machine's processor, as a step of the check.
 pub(crate) fn check() -> Outcome {
+    cross::provide()?;
     let steps: Vec<Step> = STEPS.iter().filter(|(name, _)| OF_CHECK.contains(name)).copied().collect();
     let (profile, qemu) = of_this_machine()?;
     try_out(&profile, &qemu, &steps)
@@ -111,6 +112,7 @@ pub(crate) fn check() -> Outcome {
 
 /// Runs every step on every board that can be emulated.
 pub(crate) fn all() -> Outcome {
+    cross::provide()?;
     run(&[])
 }
 
@@ -130,6 +132,7 @@ fn of_this_machine() -> Result<(Profile, Qemu), Failure> {
 /// Cuts the power of the emulated board with this machine's processor, on a medium that loses what was not flushed, and
 /// boots this many states of the medium, or those for which the minutes suffice.
 pub(crate) fn power_cuts(states: u64, seed: u64, minutes: Option<u64>) -> Outcome {
+    cross::provide()?;
     let (profile, qemu) = of_this_machine()?;
     provide(&qemu)?;
     let profile = &Profile { update: disk::update_rules(), ..profile };

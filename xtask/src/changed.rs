@@ -68,6 +68,11 @@ const STEPS_OF: &[(&str, &[&str])] = &[
     ("xtask/src/disk", &["boards"]),
     ("xtask/src/gates.rs", &["gates"]),
     ("xtask/src/guest", &["guest"]),
+    ("xtask/agnhost/", &["conformance"]),
+    ("xtask/control-plane/", &["conformance"]),
+    ("xtask/e2e/", &["conformance"]),
+    ("xtask/kubectl/", &["conformance"]),
+    ("xtask/src/go.rs", &["conformance"]),
     ("xtask/src/image", &["boards"]),
     ("xtask/src/profile", &["boards"]),
 ];
@@ -85,6 +90,19 @@ const READ_BY: &[(&str, &str)] = &[
     ("tests/conformance/", "xtask"),
     ("tests/tests/", "xtask"),
 ];
+
+/// What the programs are made of that only suites with a control plane run, by the beginning of the path.
+const PROGRAMS_OF_CLUSTERS: [&str; 5] = [
+    "xtask/control-plane/",
+    "xtask/coredns/",
+    "xtask/konnectivity/",
+    "xtask/metrics-server/",
+    "xtask/misbehave/",
+];
+
+/// What the programs and images are made of that any suite may run.
+const PROGRAMS_OF_ALL: [&str; 4] =
+    ["xtask/agnhost/", "xtask/kubectl/", "xtask/src/go.rs", "xtask/src/images.rs"];
 
 /// The package whose unit tests read the sources of all others.
 const READS_SOURCES: &str = "nodlet-fuzz";
@@ -275,8 +293,13 @@ impl Changes {
                 let suite = rest.split(['/', '.']).next().unwrap_or_default();
                 // The list of all suites changes with each of them.
                 chosen.extend(all.get(suite).cloned());
-            } else if file.starts_with("tests/src/") || file == "tests/Cargo.toml" {
+            } else if file.starts_with("tests/src/")
+                || file == "tests/Cargo.toml"
+                || PROGRAMS_OF_ALL.iter().any(|path| file.starts_with(path))
+            {
                 return all.iter().cloned().collect();
+            } else if PROGRAMS_OF_CLUSTERS.iter().any(|path| file.starts_with(path)) {
+                chosen.extend(all.iter().filter(|suite| suites::has_control_plane(suite)).cloned());
             } else if file.starts_with("examples/") {
                 chosen.extend(
                     ["apparmor", "examples", "gateway", "ports", "presets", "pull", "tasks"]
@@ -346,6 +369,8 @@ mod tests {
         assert_eq!(suites_of(&["runtime/src/lib.rs"]).len(), 5);
         assert_eq!(suites_of(&["tests/src/device.rs"]).len(), 5);
         assert!(suites_of(&["xtask/src/main.rs"]).is_empty());
+        assert_eq!(suites_of(&["xtask/kubectl/go.mod"]).len(), 5);
+        assert_eq!(suites_of(&["xtask/misbehave/main.go"]), ["cluster"]);
     }
 
     #[test]
@@ -375,6 +400,9 @@ mod tests {
         for (path, _) in STEPS_OF {
             let is = |ending: &str| project().join(format!("{path}{ending}")).exists();
             assert!(is("") || is(".rs"), "{path}");
+        }
+        for path in PROGRAMS_OF_CLUSTERS.iter().chain(&PROGRAMS_OF_ALL) {
+            assert!(project().join(path).exists(), "{path}");
         }
         for (path, package) in READ_BY {
             assert!(project().join(path).exists() && graph.directories.contains_key(*package), "{path}");

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use crate::changed::Changes;
+use crate::suites::Binary;
 use crate::task::{Failure, Outcome, line_of, run as run_command, seed, seed_in, usage, work};
 use crate::times::Times;
 use crate::toolchain::{self, Part, cargo};
@@ -27,7 +28,7 @@ const STEPS: &[Step] = &[
     ("clippy", "lints, all of which count as errors", clippy),
     ("doc", "the documentation of the code, with every link", doc),
     ("unit", "the tests beside the code", unit),
-    ("containers", "the tests with real containers", suites::check),
+    ("containers", "the tests with real containers", containers),
     (
         "conformance",
         "a sample of Kubernetes' own tests of nodes, on a node of a real cluster",
@@ -85,10 +86,12 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
                 times.get(name).map(|took| format!(" (took {took:.0?} here before)")).unwrap_or_default();
             eprintln!("\n== {name}: {what}{last}");
             let ahead = boards.take_if(|_| *name == "boards");
-            let begun = ahead.as_ref().map_or_else(Instant::now, |ahead| ahead.begun);
+            let begun = Instant::now();
+            let is_ahead = ahead.is_some();
             match (&changes, ahead) {
                 (_, Some(ahead)) => ahead.wait(),
-                (Some(changes), None) => partly(name, *step, changes),
+                (None, None) if debug && *name == "containers" => suites::run_those(&[], Binary::Debug),
+                (Some(changes), None) => partly(name, *step, changes, debug),
                 (None, None) => step(),
             }
             .map_err(|Failure(why)| {
@@ -96,8 +99,12 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
                 Failure(format!("{why}\n{name} is repeated by: {repeat}"))
             })?;
             let took = begun.elapsed();
-            eprintln!("== {name} took {took:.0?}");
-            if changes.is_none() {
+            let more = if is_ahead { " more" } else { "" };
+            eprintln!("== {name} took {took:.0?}{more}");
+            // A step that ran beside others has written its own time.
+            if is_ahead {
+                times = Times::read("check")?;
+            } else if changes.is_none() {
                 times.insert(name, took);
                 times.write()?;
             }
@@ -129,7 +136,6 @@ fn wait_for(build: Option<JoinHandle<Outcome>>) -> Outcome {
 
 /// A step that runs beside others, in a process of its own. What it prints is shown at its end.
 struct Beside {
-    begun: Instant,
     child: Child,
     output: PathBuf,
 }
@@ -140,14 +146,19 @@ impl Beside {
         let file = File::create(&output)?;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["check", step]).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-        eprintln!("\n{step} begins; its output comes later, and is in {}", output.display());
-        Ok(Self { begun: Instant::now(), child: command.spawn()?, output })
+        eprintln!(
+            "\n== {step} begins beside the next steps. What it prints is shown at its end, and is now in {}",
+            output.display()
+        );
+        Ok(Self { child: command.spawn()?, output })
     }
 
     fn wait(mut self) -> Outcome {
         let status = self.child.wait()?;
-        eprint!("{}", String::from_utf8_lossy(&std::fs::read(&self.output)?));
-        if status.success() { Ok(()) } else { Err(Failure(status.to_string())) }
+        let output = std::fs::read(&self.output)?;
+        let output = String::from_utf8_lossy(&output);
+        eprint!("{output}");
+        if status.success() { Ok(()) } else { Err(Failure(format!("{status} {}", seed_in(&output)))) }
     }
 }
 
@@ -200,10 +211,11 @@ impl Request {
 }
 
 /// Runs what of a step the changes can affect.
-fn partly(name: &str, step: fn() -> Outcome, changes: &Changes) -> Outcome {
+fn partly(name: &str, step: fn() -> Outcome, changes: &Changes, is_debug: bool) -> Outcome {
+    let binary = if is_debug { Binary::Debug } else { Binary::OfBoards };
     match name {
         "unit" => unit_of(changes.packages()),
-        "containers" => suites::run_those(&changes.suites()?),
+        "containers" => suites::run_those(&changes.suites()?, binary),
         _ => step(),
     }
 }
@@ -226,6 +238,10 @@ fn doc() -> Outcome {
     let doc = &mut cargo()?;
     doc.args(["doc", "--workspace", "--no-deps", "--document-private-items"]);
     run_command(doc.env("RUSTDOCFLAGS", "--deny warnings"))
+}
+
+fn containers() -> Outcome {
+    suites::run_those(&[], Binary::OfBoards)
 }
 
 fn unit() -> Outcome {

@@ -179,6 +179,14 @@ pub(crate) fn provide_debug() -> Outcome {
     Ok(())
 }
 
+/// Builds the binary of a plain `cargo build --release`, and lets the tests run it.
+pub(crate) fn provide_release() -> Outcome {
+    run_command(cargo()?.args(["build", "--release", "--package", "nodlet"]))?;
+    // SAFETY: as in `provide`.
+    unsafe { std::env::set_var("NODLET", toolchain::built("release", "nodlet")?) };
+    Ok(())
+}
+
 /// Fails if a program is too large for boards of this kind, whatever its budget.
 fn require_small(bytes: u64, target: &Target) -> Outcome {
     if bytes <= target.most {

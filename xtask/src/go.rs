@@ -170,7 +170,7 @@ impl Program {
         Ok(path)
     }
 
-    /// A digest of what the program is made of: the files of its module, and what is compiled of it.
+    /// A digest of what the program is made of: the files of its module, what is compiled of it, and by which Go.
     fn inputs(&self) -> Result<String, Failure> {
         let directory = project().join("xtask").join(self.module);
         let mut files: Vec<PathBuf> = std::fs::read_dir(&directory)
@@ -179,6 +179,8 @@ impl Program {
             .collect::<Result<_, _>>()?;
         files.sort();
         let mut digest = Sha256::new();
+        let go = Command::new("go").arg("version").output().map(|said| said.stdout).unwrap_or_default();
+        digest.update(go);
         digest.update(format!("{} {} {:?} {}\n", self.package, self.release, self.version, self.tests));
         for file in files.iter().filter(|file| file.is_file()) {
             let bytes = std::fs::read(file)?;

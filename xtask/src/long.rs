@@ -106,8 +106,6 @@ const SUBJECTS: &[(&str, Test)] = &[
     ("clusters", Test::All(clusters)),
     // Tests in virtual machines, with each processor.
     ("guests", Test::Parts(guest::whole)),
-    // Tests with real containers that are too long for the check.
-    ("suites", Test::All(suites::long)),
     // The suites with a plain release build.
     ("release", Test::All(plain_release)),
     // The size of the binary for each target.
@@ -254,19 +252,10 @@ fn run_tests(words: &[&str], is_guided: bool, rounds: u64, seed: &str) -> Outcom
 }
 
 fn plain_release() -> Outcome {
-    run_command(cargo()?.args(["build", "--release", "--package", "nodlet"]))?;
-    let before = std::env::var_os("NODLET");
-    // SAFETY: this program has one thread so far; nobody else reads the environment.
-    unsafe { std::env::set_var("NODLET", toolchain::built("release", "nodlet")?) };
-    let tested = suites::check();
+    let tested = suites::run_those(&[], suites::Binary::Release);
     // The subjects that follow test the binary for boards.
-    // SAFETY: as above.
-    unsafe {
-        match before {
-            Some(program) => std::env::set_var("NODLET", program),
-            None => std::env::remove_var("NODLET"),
-        }
-    }
+    // SAFETY: this program has one thread; nobody else reads the environment.
+    unsafe { std::env::remove_var("NODLET") };
     tested
 }
 

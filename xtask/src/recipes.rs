@@ -12,6 +12,7 @@ use std::process::Command;
 
 use nodlet_tests::image::Image;
 
+use crate::stamp;
 use crate::task::{Failure, Outcome, outside, plain_cargo, project, run as run_command, usage, work};
 
 /// The Python package with BitBake's modules.
@@ -126,8 +127,11 @@ fn yocto() -> Outcome {
     ]);
     cargo.arg(format!("--manifest-path={}", project().join("Cargo.toml").display()));
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let exported = fs::read_to_string(directory.join("environment"))?;
+    cargo.envs(exported.lines().filter_map(|line| line.split_once('=')));
     run_command(quickly(&mut cargo).env("CARGO_HOME", &home).env("CARGO_BUILD_TARGET", target))?;
     sh("do_install")?;
+    require_commit(&directory.join("image/usr/bin/nodlet"))?;
     fs::create_dir_all(directory.join("rootfs"))?;
     sh("nodlet_bake")?;
     expect(
@@ -195,6 +199,21 @@ fn require_baked(nodlet: &Path, root: &Path) -> Outcome {
             root.display(),
             String::from_utf8_lossy(&output.stderr)
         ))),
+    }
+}
+
+/// Requires that a program names the commit of this checkout; none if the checkout has changes.
+fn require_commit(nodlet: &Path) -> Outcome {
+    let source = stamp::of(project())?.filter(|source| source.ends_with("clean"));
+    let commit = source.as_deref().and_then(|source| source.split(' ').next());
+    let output = Command::new(nodlet).args(["version", "--client", "-o", "json"]).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let names = |commit: &str| said.contains(commit);
+    match commit {
+        Some(commit) if !names(commit) => {
+            Err(Failure(format!("{} does not name {commit}: {said}", nodlet.display())))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -49,7 +49,6 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         );
     }
     programs::provide("minisign", "minisign")?;
-    try_key(&request.key, &source)?;
     let directory = target_dir().join(format!("release-{VERSION}"));
     make(&request, &source, &directory)?;
     if request.twice {
@@ -95,6 +94,7 @@ fn parse(arguments: &[String]) -> Result<Request, Failure> {
 fn make(request: &Request, source: &str, directory: &Path) -> Outcome {
     let _ = fs::remove_dir_all(directory);
     fs::create_dir_all(directory)?;
+    write_public_key(&request.key, &named(directory, "minisign.pub"))?;
     // What is checked in must be what is linked.
     deny::run(&[])?;
     let mut signed = Vec::new();
@@ -325,11 +325,9 @@ fn checksums(directory: &Path) -> Result<String, Failure> {
     Ok(sums)
 }
 
-/// Signs something at the beginning: a wrong password would otherwise be noticed after an hour.
-fn try_key(key: &Path, source: &str) -> Outcome {
-    let file = work("release")?.join("try");
-    fs::write(&file, source)?;
-    sign(key, source, &[file])
+/// Writes the public key of a secret key. minisign asks for its password, so that a wrong one is noticed at the beginning.
+fn write_public_key(key: &Path, to: &Path) -> Outcome {
+    run_command(Command::new("minisign").args(["-R", "-f", "-s"]).arg(key).arg("-p").arg(to))
 }
 
 /// Signs files with minisign, which asks for the password of the key. The trusted comment names the commit instead of the

@@ -15,7 +15,7 @@ use crate::{cross, go, images, programs, setup};
 
 mod slow;
 
-use slow::{LONG_ONLY, SLOW};
+use slow::SLOW;
 
 /// The most tests that run at once.
 const AT_ONCE: usize = 8;
@@ -44,33 +44,48 @@ const ALONE: &[&str] = &[
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let (options, wanted): (Vec<&String>, Vec<&String>) =
         arguments.iter().partition(|argument| argument.starts_with('-'));
-    match options.as_slice() {
-        [] => {}
-        [one] if *one == "--debug" => cross::provide_debug()?,
+    let binary = match options.as_slice() {
+        [] => Binary::OfBoards,
+        [one] if *one == "--debug" => Binary::Debug,
+        [one] if *one == "--release" => Binary::Release,
         _ => return Err(misused("suites")),
-    }
+    };
     setup::require()?;
-    run_those(&wanted.into_iter().cloned().collect::<Vec<_>>())
+    run_those(&wanted.into_iter().cloned().collect::<Vec<_>>(), binary)
 }
 
-/// Runs all tests that `check` runs.
-pub(crate) fn check() -> Outcome {
-    run_those(&[])
+/// The binary that the suites test.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Binary {
+    /// That of boards with this machine's processor.
+    OfBoards,
+    /// An unoptimised one.
+    Debug,
+    /// That of a plain `cargo build --release`.
+    Release,
 }
 
-/// Runs the tests that the check leaves out because they take too long.
-pub(crate) fn long() -> Outcome {
-    let tests: Vec<String> = LONG_ONLY.iter().map(|(test, _)| (*test).to_owned()).collect();
-    // Without a name, all tests would run.
-    if tests.is_empty() {
-        eprintln!("the check runs all tests with real containers: none is left");
-        return Ok(());
+impl Binary {
+    fn provide(self) -> Outcome {
+        match self {
+            Binary::OfBoards => cross::provide(),
+            Binary::Debug => cross::provide_debug(),
+            Binary::Release => cross::provide_release(),
+        }
     }
-    run_those(&tests)
+
+    /// The option of `cargo xtask suites`, with a blank.
+    fn option(self) -> &'static str {
+        match self {
+            Binary::OfBoards => "",
+            Binary::Debug => "--debug ",
+            Binary::Release => "--release ",
+        }
+    }
 }
 
 /// Runs the suites and tests of these names, such as `probes` or `probes::a_test`; all without a name.
-pub(crate) fn run_those(wanted: &[String]) -> Outcome {
+pub(crate) fn run_those(wanted: &[String], binary: Binary) -> Outcome {
     let suites = names()?;
     for name in wanted {
         let suite = name.split("::").next().unwrap_or_default();
@@ -92,17 +107,15 @@ pub(crate) fn run_those(wanted: &[String]) -> Outcome {
         programs::provide("docker-registry", "docker-registry")?;
     }
     images::build()?;
-    cross::provide()?;
+    binary.provide()?;
     toolchain::programs()?;
     let program = build()?;
-    // Who names tests gets them; the check and a suite leave out the long ones.
-    let is_long = |test: &String| LONG_ONLY.iter().any(|(long, _)| long == test) && !wanted.contains(test);
-    let chosen = tests(&program)?.into_iter().filter(|test| is_wanted(test, wanted) && !is_long(test));
+    let chosen = tests(&program)?.into_iter().filter(|test| is_wanted(test, wanted));
     let tests = in_order(chosen.collect());
     if tests.is_empty() {
         return Err(Failure(format!("there is no test {}", wanted.join(" "))));
     }
-    Runner::new(program)?.run(tests)
+    Runner::new(program, binary)?.run(tests)
 }
 
 /// Waits until no other run of suites in this checkout builds or tests: both would write the same files, and each would be
@@ -210,6 +223,7 @@ struct Ended {
 /// Runs tests, and reports each that fails.
 struct Runner {
     program: PathBuf,
+    binary: Binary,
     /// The directory of what tests print.
     dir: PathBuf,
     running: Vec<Running>,
@@ -217,8 +231,8 @@ struct Runner {
 }
 
 impl Runner {
-    fn new(program: PathBuf) -> Result<Self, Failure> {
-        Ok(Self { program, dir: work("suites")?, running: Vec::new(), ended: Vec::new() })
+    fn new(program: PathBuf, binary: Binary) -> Result<Self, Failure> {
+        Ok(Self { program, binary, dir: work("suites")?, running: Vec::new(), ended: Vec::new() })
     }
 
     fn run(mut self, tests: Vec<String>) -> Outcome {
@@ -331,7 +345,8 @@ impl Runner {
         if failed.is_empty() {
             return Ok(());
         }
-        let lines: Vec<String> = failed.iter().map(|ended| format!("  {}", repeat(ended))).collect();
+        let lines: Vec<String> =
+            failed.iter().map(|ended| format!("  {}", repeat(ended, self.binary))).collect();
         Err(Failure(format!(
             "{} of {} tests failed; the output of each is in {}; to repeat one:\n{}",
             failed.len(),
@@ -343,8 +358,9 @@ impl Runner {
 }
 
 /// The command that repeats a failed test, with its random choices.
-fn repeat(ended: &Ended) -> String {
-    format!("{}cargo xtask suites {}", seed_in(ended.failure.as_deref().unwrap_or_default()), ended.test)
+fn repeat(ended: &Ended, binary: Binary) -> String {
+    let seed = seed_in(ended.failure.as_deref().unwrap_or_default());
+    format!("{seed}cargo xtask suites {}{}", binary.option(), ended.test)
 }
 
 /// Remembers the times of those that passed.
@@ -421,7 +437,7 @@ mod tests {
     #[test]
     fn each_slow_test_exists_and_has_a_reason() {
         let alone = ALONE.iter().map(|test| (*test, "it has a comment"));
-        for (test, reason) in SLOW.iter().chain(LONG_ONLY).copied().chain(alone) {
+        for (test, reason) in SLOW.iter().copied().chain(alone) {
             let suite = test.split("::").next().unwrap_or_default();
             let name = test.rsplit("::").next().unwrap_or_default();
             let dir = project().join("tests/tests");
@@ -443,8 +459,10 @@ mod tests {
             took: Duration::ZERO,
             failure: Some(text.to_owned()),
         };
-        assert_eq!(repeat(&ended("exit 1\nNODLET_SEED=47\n")), "NODLET_SEED=47 cargo xtask suites push::a");
-        assert_eq!(repeat(&ended("exit 1")), "cargo xtask suites push::a");
+        let of_boards = |text: &str| repeat(&ended(text), Binary::OfBoards);
+        assert_eq!(of_boards("exit 1\nNODLET_SEED=47\n"), "NODLET_SEED=47 cargo xtask suites push::a");
+        assert_eq!(of_boards("exit 1"), "cargo xtask suites push::a");
+        assert_eq!(repeat(&ended(""), Binary::Release), "cargo xtask suites --release push::a");
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(crate) const TASKS: &[Task] = &[
     ),
     (
         "suites",
-        "[--debug] [SUITE | TEST]...",
+        "[--debug | --release] [SUITE | TEST]...",
         "run tests with real containers: all that check runs, those of tests/tests/SUITE.rs, or one such as probes::NAME",
     ),
     (
@@ -82,7 +82,7 @@ pub(crate) const TASKS: &[Task] = &[
     ),
     (
         "long",
-        "[images] [fuzz] [yaml] [stories] [mutants] [memory] [soak] [soak-cluster] [power-cuts] [board-power-cuts] [kills] [requests] [upgrade] [clusters] [guests] [suites] [release] [sizes] [differential] [conformance] [boards] [reproducible] [distribution] [--rounds N] [--minutes N] [--seed N] [--shard M/N]",
+        "[images] [fuzz] [yaml] [stories] [mutants] [memory] [soak] [soak-cluster] [power-cuts] [board-power-cuts] [kills] [requests] [upgrade] [clusters] [guests] [release] [sizes] [differential] [conformance] [boards] [reproducible] [distribution] [--rounds N] [--minutes N] [--seed N] [--shard M/N]",
         "run what check leaves out, or runs for a short time only; what passed as a whole is written to xtask/ledger",
     ),
     ("demo-image", "", "build the demo image into .work/images, in both archive formats"),

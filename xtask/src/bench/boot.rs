@@ -82,5 +82,11 @@ fn boot(bench: &Bench, what: &str, pods: usize, rounds: usize, before: fn() -> O
         Contestant::if_possible(&podman_name, &podman, by_podman),
     ];
     race(bench.rounds(rounds), &mut all)?;
-    report::comparisons(what, "ms", &all, 0, &[(pods > 1).then_some(Target(1.0)), None])
+    report::comparisons(
+        what,
+        "ms",
+        &all,
+        0,
+        &[(pods > 1).then_some(Target(if pods < 100 { 0.6 } else { 0.5 })), None],
+    )
 }

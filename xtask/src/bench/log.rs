@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::cpu::used_by;
 use super::crun::Crun;
 use super::race::{Contestant, race};
-use super::report;
+use super::report::{self, Target};
 use super::scratch::{Scratch, milliseconds, wait};
 use super::{Bench, board};
 use crate::task::{Failure, Outcome};
@@ -37,7 +37,7 @@ pub(super) fn log(bench: &Bench) -> Outcome {
     };
     let mut all = [Contestant::new("nodlet", ours), Contestant::if_possible("conmon", &crun, by_conmon)];
     race(rounds, &mut all)?;
-    report::comparisons("log, lines of 100 bytes: CPU of each MB", "ms", &all, 0, &[None])
+    report::comparisons("log, lines of 100 bytes: CPU of each MB", "ms", &all, 0, &[Some(Target(0.7))])
 }
 
 /// The steps that write this much output in each round, on request.

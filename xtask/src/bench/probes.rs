@@ -65,7 +65,7 @@ pub(super) fn exec(bench: &Bench) -> Outcome {
         Contestant::if_possible("`podman exec`", &podman, by_podman),
     ];
     race(bench.rounds(10), &mut all)?;
-    report::comparisons("exec probe, CPU of all involved", "ms", &all, 0, &[Some(Target(1.0 / 3.0)), None])
+    report::comparisons("exec probe, CPU of all involved", "ms", &all, 0, &[Some(Target(0.2)), None])
 }
 
 /// Measures HTTP probes. There is nothing to compare with: neither crun nor podman has such a probe.

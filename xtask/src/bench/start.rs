@@ -10,15 +10,15 @@ use super::{Bench, board};
 use crate::task::Outcome;
 
 pub(super) fn warm(bench: &Bench) -> Outcome {
-    start(bench, "1 pod, warm: manifest → first instruction", 20, || Ok(()))
+    start(bench, "1 pod, warm: manifest → first instruction", 20, Target(0.9), || Ok(()))
 }
 
 /// Measures a start without page cache. Running processes keep their mapped pages: the agent, as on a board.
 pub(super) fn cold(bench: &Bench) -> Outcome {
-    start(bench, "1 pod, page cache dropped: manifest → first instruction", 10, drop_caches)
+    start(bench, "1 pod, page cache dropped: manifest → first instruction", 10, Target(0.5), drop_caches)
 }
 
-fn start(bench: &Bench, what: &str, rounds: usize, before: fn() -> Outcome) -> Outcome {
+fn start(bench: &Bench, what: &str, rounds: usize, target: Target, before: fn() -> Outcome) -> Outcome {
     let scratch = &bench.scratch;
     let device = board::awake();
     let crun = Crun::new(scratch);
@@ -57,7 +57,7 @@ fn start(bench: &Bench, what: &str, rounds: usize, before: fn() -> Outcome) -> O
         Contestant::if_possible("`podman run`", &podman, by_podman),
     ];
     race(bench.rounds(rounds), &mut all)?;
-    report::comparisons(what, "ms", &all, 0, &[Some(Target(1.5)), None])
+    report::comparisons(what, "ms", &all, 0, &[Some(target), None])
 }
 
 /// The steps of a container that records its start time and keeps running.

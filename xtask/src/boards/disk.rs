@@ -62,22 +62,29 @@ pub(super) fn try_out(
     directory: &Path,
     key: &Path,
 ) -> Outcome {
-    let (Some(disk), Some(storage)) = (&image.disk, &profile.storage) else {
-        return Err("a board with a disk has [storage]".into());
-    };
     let Some(medium) = &flash(profile, qemu, image, directory)? else {
         eprintln!("{}: its profile names no firmware: no disk is booted", profile.name);
         return Ok(());
     };
-    let tried = Tried { qemu, medium, directory, key };
-    let login = login(key)?;
     let mut moments = Moments::new()?;
+    let seed = moments.seed;
+    boot(profile, image, &Tried { qemu, medium, directory, key }, &mut moments)
+        .map_err(|Failure(why)| Failure(format!("{why}\nthe power was cut by NODLET_SEED={seed}")))
+}
+
+/// Boots the disk, and cuts the power at random moments.
+fn boot(profile: &Profile, image: &DeviceImage, tried: &Tried<'_>, moments: &mut Moments) -> Outcome {
+    let Tried { medium, directory, key, .. } = *tried;
+    let (Some(disk), Some(storage)) = (&image.disk, &profile.storage) else {
+        return Err("a board with a disk has [storage]".into());
+    };
+    let login = login(key)?;
     let pushed = Pushed::write(demo_for(profile)?, directory)?;
     let newer = Program::read(&alone(|| cross::build(targets::get(&profile.target)?))?)?.with_version(1)?;
 
     let mut was_created = false;
     for _ in 0..2 {
-        was_created |= power_cuts::during_boot(&tried, &mut moments)?;
+        was_created |= power_cuts::during_boot(tried, moments)?;
     }
     // A data partition that was created before a power cut is not created again, and may have been created
     // without a report.
@@ -95,7 +102,7 @@ pub(super) fn try_out(
     write_identity(&board, &format!("name = gate-17\n{FIXED}{login}end\n"))?;
     let mut user = User::new(board.port, key, directory)?;
     let board = apply(board)?;
-    let was_pushed = pushed.cut(board, &mut monitor, &user, &mut moments)?;
+    let was_pushed = pushed.cut(board, &mut monitor, &user, moments)?;
 
     let (mut board, mut monitor) = tried.boot_as("", &[], &["Ready"], false)?;
     user.reach(board.port);
@@ -104,7 +111,7 @@ pub(super) fn try_out(
     require_host_key(&board, &host_key, true, "a power cut")?;
     wait_for_log(&mut board, "copied", "copied\n")?;
     pushed.require_whole_or_nothing(&mut board, &user, was_pushed)?;
-    power_cuts::cut_update(&tried, board, &mut monitor, &user, &newer, &mut moments)?;
+    power_cuts::cut_update(tried, board, &mut monitor, &user, &newer, moments)?;
 
     let mut board = tried.boot("Ready", false)?;
     user.reach(board.port);

@@ -1,4 +1,4 @@
-//! The tests with real containers that take more than a minute, and those that only `cargo xtask long suites` runs.
+//! The tests with real containers that take more than a minute.
 
 /// Each test of the check that takes more than a minute, at least on a busy machine, and why. They begin first.
 pub(super) const SLOW: &[(&str, &str)] = &[
@@ -80,6 +80,3 @@ pub(super) const SLOW: &[(&str, &str)] = &[
     ),
     ("bounded::a_thousand_clients_that_read_nothing_keep_nobody_out", "a thousand clients"),
 ];
-
-/// Each test that is left to `cargo xtask long suites`, and what the check runs in its place.
-pub(super) const LONG_ONLY: &[(&str, &str)] = &[];

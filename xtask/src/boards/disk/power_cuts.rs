@@ -43,7 +43,10 @@ pub(super) const IMAGE: &str = "localhost/cut-off:1";
 pub(super) const POD: &str = "cut-off";
 
 /// Random moments.
-pub(super) struct Moments(std::vec::IntoIter<u8>);
+pub(super) struct Moments {
+    bytes: std::vec::IntoIter<u8>,
+    pub(super) seed: u64,
+}
 
 impl Moments {
     /// Moments by a random seed, or by `$NODLET_SEED`.
@@ -53,12 +56,12 @@ impl Moments {
         let mut bytes = noise(1024, seed.wrapping_mul(2)).into_iter();
         // The first bytes are similar for small seeds.
         bytes.nth(255);
-        Ok(Moments(bytes))
+        Ok(Moments { bytes, seed })
     }
 
     /// A random number below this limit.
     fn below(&mut self, limit: u64) -> u64 {
-        let [high, low] = [0; 2].map(|_| u64::from(self.0.next().unwrap_or_default()));
+        let [high, low] = [0; 2].map(|_| u64::from(self.bytes.next().unwrap_or_default()));
         (limit * (high << 8 | low)) >> 16
     }
 }

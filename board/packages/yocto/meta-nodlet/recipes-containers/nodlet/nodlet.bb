@@ -23,18 +23,26 @@ python () {
         d.setVarFlag('SRC_URI', crate + '.sha256sum', field['checksum'])
 }
 
-# The program names the commit of the checkout. Sources without a repository name it themselves.
+# The program names the commit of the checkout, if it has no changes. Sources without a repository of their own name
+# their commit themselves.
 python () {
     import subprocess
 
-    git = ['git', '-C', d.getVar('NODLET_SOURCE'), 'log', '-1', '--date=format-local:%Y-%m-%dT%H:%M:%SZ']
-    for name, form in (('NODLET_COMMIT', '%H'), ('NODLET_COMMIT_DATE', '%cd')):
-        try:
-            said = subprocess.run(git + ['--format=' + form], env=dict(os.environ, TZ='UTC'), capture_output=True, text=True)
-        except FileNotFoundError:
-            break
-        if said.returncode == 0:
-            d.setVar(name, said.stdout.strip())
+    source = d.getVar('NODLET_SOURCE')
+
+    def git(*words):
+        said = subprocess.run(('git', '-C', source) + words, env=dict(os.environ, TZ='UTC'), capture_output=True, text=True)
+        return said.stdout.strip() if said.returncode == 0 else None
+
+    try:
+        top, changes = git('rev-parse', '--show-toplevel'), git('status', '--porcelain')
+        date = '--date=format-local:%Y-%m-%dT%H:%M:%SZ'
+        commit, day = git('log', '-1', '--format=%H'), git('log', '-1', '--format=%cd', date)
+    except FileNotFoundError:
+        return
+    if top and os.path.realpath(top) == os.path.realpath(source) and changes == '':
+        for name, value in (('NODLET_COMMIT', commit), ('NODLET_COMMIT_DATE', day)):
+            d.setVar(name, value)
             d.setVarFlag(name, 'export', '1')
 }
 
