@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         return image::pull::run_for_pod(std::env::args().skip(2));
     }
     match run() {
-        Ok(code) => code,
+        Ok(code) => output::code(code),
         Err(failure) => {
             eprintln!("{failure}");
             ExitCode::FAILURE

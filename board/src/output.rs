@@ -3,18 +3,49 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
 /// Prints a line. This macro takes the place of that of the standard library in all modules of this crate: texts of
 /// containers, registries and other machines must not steer the terminal.
 macro_rules! println {
-    ($($text:tt)*) => { ::std::println!("{}", $crate::output::escaped(&::std::format!($($text)*))) };
+    ($($text:tt)*) => { $crate::output::print(&::std::format!("{}\n", ::std::format!($($text)*))) };
+}
+
+/// Prints a text, as `println!` of this crate prints a line.
+macro_rules! print {
+    ($($text:tt)*) => { $crate::output::print(&::std::format!($($text)*)) };
 }
 
 /// Prints a line to standard error, as `println!` of this crate does to standard output.
 macro_rules! eprintln {
-    ($($text:tt)*) => { ::std::eprintln!("{}", $crate::output::escaped(&::std::format!($($text)*))) };
+    ($($text:tt)*) => { $crate::output::complain(&::std::format!($($text)*)) };
+}
+
+/// Whether a text could not be printed.
+static IS_LOST: AtomicBool = AtomicBool::new(false);
+
+/// Prints a text without what would steer a terminal. What a verb does goes on if nobody can be told; that a text was lost
+/// is an error at its end ([`code`]).
+pub(crate) fn print(text: &str) {
+    let mut out = io::stdout().lock();
+    if let Err(error) = out.write_all(escaped(text).as_bytes()).and_then(|()| out.flush())
+        && !IS_LOST.swap(true, Ordering::Relaxed)
+    {
+        complain(&format!("error: failed to write to the standard output: {error}"));
+    }
+}
+
+/// Prints a line to standard error. There is nobody to tell if that fails.
+pub(crate) fn complain(text: &str) {
+    let _ = writeln!(io::stderr(), "{}", escaped(text));
+}
+
+/// The exit code of a verb that ends with this one.
+pub(crate) fn code(code: ExitCode) -> ExitCode {
+    if IS_LOST.load(Ordering::Relaxed) { ExitCode::FAILURE } else { code }
 }
 
 pub(crate) use nodlet_kube::kinds::escaped;

@@ -399,7 +399,7 @@ impl Engine {
             };
             log::info!(
                 "nodlet {} runs the pods of node {} below {}; its API is on {}",
-                env!("CARGO_PKG_VERSION"),
+                crate::built_from::version(env!("CARGO_PKG_VERSION")),
                 shell.config.node_name,
                 shell.config.root.display(),
                 shell.paths.api_socket().display()

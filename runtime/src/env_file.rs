@@ -8,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nodlet_rootfs::undisturbed;
 
 /// Maximum size of a file in bytes.
 const MAX_SIZE: u64 = 1 << 20;
@@ -27,7 +28,7 @@ pub(crate) fn read(volume: &Path, path: &Path) -> io::Result<String> {
     // The node must not open a device, so what is there is looked at first.
     let look = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(resolve);
     let open = |how| -> io::Result<File> {
-        let opened = openat2(volume.as_raw_fd(), path, how)?;
+        let opened = undisturbed(|| openat2(volume.as_raw_fd(), path, how))?;
         // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
         Ok(unsafe { File::from_raw_fd(opened) })
     };

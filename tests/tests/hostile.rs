@@ -195,3 +195,91 @@ fn an_image_with_a_file_or_a_link_at_proc_or_sys_is_rejected_with_the_path() {
         device.wait_for(&said, || device.pod(name).container("app").message().contains(&said));
     }
 }
+
+/// Loads an image of the demo program with more in it.
+fn load_with(device: &Device, name: &str, more: impl FnOnce(Image) -> Image) {
+    let program = fs::read(demo_program()).expect("it is built");
+    device.load(&more(Image::demo(&format!("localhost/{name}:1"), &program)));
+}
+
+/// A pod of such an image.
+fn pod_of(name: &str, image: &str, steps: &str, spec: &str) -> String {
+    manifest::pod_with(name, steps, spec).replace("localhost/demo:1", &format!("localhost/{image}:1"))
+}
+
+/// Each rename or mount on the machine disturbs the kernel's walk along a `..` within a directory.
+#[test]
+fn containers_that_rename_without_end_keep_no_other_from_starting() {
+    let device = Device::start();
+    load_with(&device, "up", |image| {
+        image
+            .layer()
+            .directory("usr/lib", 0o755)
+            .file("usr/lib/passwd", 0o644, b"app:x:1234:1234::/:/bin/demo\n")
+            .symlink("etc/passwd", "../usr/lib/passwd")
+    });
+    for number in 0..2 {
+        let swap = "mkdir /tmp/a then mkdir /tmp/b then print up then swap /tmp/a /tmp/b";
+        let name = format!("swap-{number}");
+        let spec = "volumes: [{name: tmp, emptyDir: {medium: Memory}}]";
+        let container = manifest::container("app", swap, "volumeMounts: [{name: tmp, mountPath: /tmp}]");
+        device.write_manifest(&format!("{name}.yaml"), &manifest::pod_of(&name, &[container], spec));
+        device.pod(&name).wait_log("app", "up");
+    }
+    let names: Vec<String> = (0..12).map(|number| format!("up-{number}")).collect();
+    for name in &names {
+        // The user is looked up in the image, and the subPath leads through a link with `..`.
+        let container = manifest::container(
+            "app",
+            "print up then sleep",
+            "securityContext: {runAsUser: 1234}\n\
+             volumeMounts: [{name: data, mountPath: /data, subPath: a/l}]",
+        )
+        .replace("localhost/demo:1", "localhost/up:1");
+        let first = manifest::container(
+            "first",
+            "mkdir /data/a then mkdir /data/b then link ../b /data/a/l",
+            "volumeMounts: [{name: data, mountPath: /data}]",
+        );
+        let spec = "volumes: [{name: data, emptyDir: {}}]";
+        let pod = manifest::pod_behind(name, &[first], &[container], spec);
+        device.write_manifest(&format!("{name}.yaml"), &pod);
+    }
+    for name in &names {
+        device.pod(name).wait_ready();
+        let events = device.pod(name).events();
+        assert!(!events.iter().any(|event| event.contains("temporarily unavailable")), "{events:?}");
+        assert_eq!(device.pod(name).container("app").restart_count(), 0);
+    }
+}
+
+#[test]
+fn what_an_image_has_in_its_dev_leads_no_mount_elsewhere() {
+    let device = Device::start();
+    load_with(&device, "dev", |image| {
+        image
+            .directory("dev", 0o755)
+            .symlink("dev/shm", "/etc")
+            .symlink("dev/termination-log", "/srv/index.html")
+            .symlink("data", "/dev")
+            .symlink("sys-data", "/sys")
+    });
+    device.write_manifest("shm.yaml", &pod_of("shm", "dev", "print up then sleep", ""));
+    device.pod("shm").wait_ready();
+    assert!(device.pod("shm").exec("app", ["/bin/demo", "stat", "/dev/shm"]).ok().starts_with("dir"));
+    let page = device.pod("shm").exec("app", ["/bin/demo", "cat", "/srv/index.html"]).ok();
+    assert_eq!(page, "hello from the image\n");
+    for (name, path) in [("onto-dev", "/data"), ("onto-sys", "/sys-data")] {
+        let container = manifest::container(
+            "app",
+            "sleep",
+            &format!("volumeMounts: [{{name: data, mountPath: {path}}}]"),
+        );
+        let pod = manifest::pod_of(name, &[container], "volumes: [{name: data, emptyDir: {}}]");
+        device.write_manifest(&format!("{name}.yaml"), &pod.replace("localhost/demo:1", "localhost/dev:1"));
+        device.wait_for("it to be refused", || {
+            let events = device.pod(name).events();
+            events.iter().any(|event| event.contains("a container needs its own there"))
+        });
+    }
+}

@@ -141,3 +141,24 @@ fn no_text_of_a_pod_or_of_a_manifest_steers_the_terminal() {
         assert_harmless(&format!("apply with {more}"), &terminal.screen(), &["before", "after"]);
     }
 }
+
+#[test]
+fn a_verb_that_cannot_print_does_its_work_and_ends_with_an_error() {
+    let device = Device::start();
+    let pods: Vec<String> =
+        ["one", "two", "three"].iter().map(|name| nodlet_tests::manifest::pod(name, "sleep")).collect();
+    let file = device.path("/pods.yaml");
+    std::fs::write(&file, pods.join("---\n")).expect("it can be written");
+    let path = file.display().to_string();
+    for words in [&["apply", "-f", &path][..], &["version", "--client", "-o", "json"], &["--help"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("it is there");
+        let said = device.command(words).stdout(full).output().expect("it can be run");
+        let stderr = String::from_utf8_lossy(&said.stderr);
+        assert_eq!(said.status.code(), Some(1), "{words:?}: {stderr}");
+        assert_eq!(
+            stderr, "error: failed to write to the standard output: No space left on device (os error 28)\n",
+            "{words:?}"
+        );
+    }
+    assert_eq!(device.get("/api/v1/pods").expect("it answers")["items"].as_array().map_or(0, Vec::len), 3);
+}

@@ -131,7 +131,10 @@ pub(crate) struct Changes {
 /// The changes since a commit, those that are not committed among them; without a commit, since this branch left `main`.
 pub(crate) fn since(base: Option<&str>) -> Result<Changes, Failure> {
     let base = match base {
-        Some(base) => base.to_owned(),
+        Some(base) => git(project(), &["rev-parse", "--verify", "--quiet", &format!("{base}^{{commit}}")])
+            .map_err(|_| {
+                format!("{base:?} is neither a step of the check nor a commit of this repository")
+            })?,
         None => git(project(), &["merge-base", "HEAD", "origin/main"])
             .or_else(|_| git(project(), &["merge-base", "HEAD", "main"]))
             .map_err(|Failure(why)| {

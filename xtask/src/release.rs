@@ -73,7 +73,10 @@ fn parse(arguments: &[String]) -> Result<Request, Failure> {
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
-            "--key" => request.key = words.next().ok_or_else(|| misused("release"))?.into(),
+            "--key" => {
+                let key = words.next().filter(|key| !key.starts_with('-'));
+                request.key = key.ok_or_else(|| misused("release"))?.into();
+            }
             "--twice" => request.twice = true,
             "--no-images" => request.no_images = true,
             triple if !triple.starts_with('-') => request.targets.push(targets::get(triple)?),

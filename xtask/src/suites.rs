@@ -90,7 +90,7 @@ pub(crate) fn run_those(wanted: &[String], binary: Binary) -> Outcome {
     for name in wanted {
         let suite = name.split("::").next().unwrap_or_default();
         if !suites.contains(suite) {
-            return Err(Failure(format!("there is no suite {suite:?} in tests/tests")));
+            return Err(Failure(format!("there is no suite {suite:?}: each is a file of tests/tests")));
         }
     }
     let runs =

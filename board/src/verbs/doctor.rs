@@ -65,7 +65,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
             if json {
                 println!("{}", output::json(&report.json()));
             } else {
-                print!("{}", output::escaped(&report.text()));
+                print!("{}", report.text());
             }
             Ok(if report.is_sufficient() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }

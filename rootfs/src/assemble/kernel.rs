@@ -10,6 +10,8 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 
+use crate::undisturbed;
+
 // linux/mount.h
 const FSOPEN_CLOEXEC: c_uint = 1;
 const FSCONFIG_SET_FLAG: c_uint = 0;
@@ -123,8 +125,10 @@ fn openat2(at: BorrowedFd<'_>, path: &CStr, flags: c_int, resolve: u64) -> Resul
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
     how.flags = flags as u64;
     how.resolve = resolve;
-    // SAFETY: the path ends in NUL, and the size is that of `how`.
-    descriptor(unsafe {
-        libc::syscall(libc::SYS_openat2, at.as_raw_fd(), path.as_ptr(), &how, size_of::<libc::open_how>())
+    undisturbed(|| {
+        // SAFETY: the path ends in NUL, and the size is that of `how`.
+        descriptor(unsafe {
+            libc::syscall(libc::SYS_openat2, at.as_raw_fd(), path.as_ptr(), &how, size_of::<libc::open_how>())
+        })
     })
 }

@@ -68,7 +68,7 @@ pub struct NodeState {
     /// The name of the operating system.
     pub os_image: String,
     /// The version of nodlet.
-    pub version: &'static str,
+    pub version: String,
     /// The conditions about pressure: the status of each, and since when.
     pub conditions: Vec<(NodeCondition, bool, String)>,
     /// Why the node cannot write to its file system, and since when. The condition is that of the node problem detector.
@@ -425,7 +425,7 @@ mod tests {
             machine_id: "0123456789abcdef0123456789abcdef".into(),
             system_uuid: "uuid".into(),
             os_image: "Linux".into(),
-            version: "0.1.0",
+            version: "0.1.0".into(),
             conditions: vec![
                 (NodeCondition::MemoryPressure, false, "m".into()),
                 (NodeCondition::DiskPressure, true, "d".into()),

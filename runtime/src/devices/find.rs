@@ -10,6 +10,7 @@ use nix::sys::stat::fstat;
 
 use nodlet_kube::manifest::DeviceSource;
 use nodlet_registry::FoundDevice;
+use nodlet_rootfs::undisturbed;
 
 /// Upper bound of the devices of one subsystem that are compared.
 const MAX_DEVICES: usize = 4096;
@@ -51,11 +52,14 @@ fn at_path(path: &str, dev: &Path) -> Result<FoundDevice, String> {
         .map_err(|error| format!("{}: {}", dev.display(), error.desc()))?;
     let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     let how = OpenHow::new().flags(flags).resolve(resolve);
-    let opened = openat2(directory.as_raw_fd(), below, how).map(owned).map_err(|error| match error {
-        nix::Error::ENOENT | nix::Error::ENOTDIR => format!("{path} does not exist"),
-        nix::Error::EXDEV | nix::Error::ELOOP => format!("{path} is a link that leads out of /dev"),
-        error => format!("{path}: {}", error.desc()),
-    })?;
+    let opened =
+        undisturbed(|| openat2(directory.as_raw_fd(), below, how)).map(owned).map_err(
+            |error| match error {
+                nix::Error::ENOENT | nix::Error::ENOTDIR => format!("{path} does not exist"),
+                nix::Error::EXDEV | nix::Error::ELOOP => format!("{path} is a link that leads out of /dev"),
+                error => format!("{path}: {}", error.desc()),
+            },
+        )?;
     let about = fstat(opened.as_raw_fd()).map_err(|error| format!("{path}: {}", error.desc()))?;
     let block = match about.st_mode & libc::S_IFMT {
         libc::S_IFCHR => false,

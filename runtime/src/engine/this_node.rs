@@ -31,7 +31,7 @@ pub(super) fn publish(shell: &Shell) {
         machine_id: machine.installed.machine_id.clone(),
         system_uuid: machine.installed.system_uuid.clone(),
         os_image: machine.installed.os_image.clone(),
-        version: env!("CARGO_PKG_VERSION"),
+        version: crate::built_from::version(env!("CARGO_PKG_VERSION")),
         conditions: {
             let pressure = machine.pressure.borrow();
             pressure

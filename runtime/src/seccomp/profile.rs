@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nodlet_rootfs::undisturbed;
 use serde_json::Value;
 
 use super::{
@@ -235,7 +236,7 @@ fn read(directory: &Path, name: &str) -> io::Result<Vec<u8>> {
     let how = OpenHow::new()
         .flags(flags)
         .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let file = openat2(directory.as_raw_fd(), name, how).map_err(|error| match error {
+    let file = undisturbed(|| openat2(directory.as_raw_fd(), name, how)).map_err(|error| match error {
         Errno::EXDEV => io::Error::other("it is outside of the directory of profiles"),
         error => error.into(),
     })?;

@@ -12,8 +12,10 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nodlet_host::launch::{OpenFilesConfig, SeccompConfig};
+use nodlet_rootfs::undisturbed;
 
 mod capabilities;
 mod cgroups;
@@ -90,17 +92,19 @@ pub(super) fn open_in(directory: BorrowedFd, path: &Path, flags: i32, resolve: R
             },
     };
     let path = c_path(path)?;
-    // SAFETY: the structure is the kernel's own, with its size given; the path is a C string.
-    let fd = owned(unsafe {
-        libc::syscall(
-            libc::SYS_openat2,
-            directory.as_raw_fd(),
-            path.as_ptr(),
-            &raw const how,
-            size_of::<OpenHow>(),
-        )
-    })?;
-    Ok(File::from(fd))
+    let opened = undisturbed(|| {
+        // SAFETY: the structure is the kernel's own, with its size given; the path is a C string.
+        Errno::result(unsafe {
+            libc::syscall(
+                libc::SYS_openat2,
+                directory.as_raw_fd(),
+                path.as_ptr(),
+                &raw const how,
+                size_of::<OpenHow>(),
+            )
+        })
+    });
+    Ok(File::from(owned(opened?)?))
 }
 
 /// `readlinkat(2)` of a link that is open.

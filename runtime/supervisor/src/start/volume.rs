@@ -13,7 +13,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use nodlet_rootfs::assemble;
 
@@ -314,14 +314,20 @@ fn check_propagation(wanted: Propagation, path: &Path, opened: BorrowedFd) -> io
 /// ones, as containerd does. Rejects places that a container needs for itself.
 pub(super) fn find_places(volumes: &mut [Volume], root: BorrowedFd) -> Result<(), StartError> {
     for volume in volumes.iter_mut() {
-        volume.place = place(root, &volume.destination).map_err(|error| {
-            volume.failed(match error.raw_os_error() {
-                Some(libc::ENOTDIR) => {
-                    io::Error::other("the image has a file where a directory of that path should be")
-                }
-                _ => error,
-            })
-        })?;
+        let plain = without_dots(&volume.destination);
+        volume.place = if plain.starts_with(DEV) {
+            // What the image has there is not in the container, whose directory of devices is its own.
+            plain
+        } else {
+            place(root, &volume.destination).map_err(|error| {
+                volume.failed(match error.raw_os_error() {
+                    Some(libc::ENOTDIR) => {
+                        io::Error::other("the image has a file where a directory of that path should be")
+                    }
+                    _ => error,
+                })
+            })?
+        };
         let refused = |why: &str| {
             let led = if volume.place == volume.destination {
                 String::new()
@@ -330,7 +336,9 @@ pub(super) fn find_places(volumes: &mut [Volume], root: BorrowedFd) -> Result<()
             };
             Err(volume.failed(io::Error::other(format!("{led}{why}"))))
         };
-        if [Path::new("/"), Path::new("/proc")].contains(&volume.place.as_path()) {
+        let is_led = volume.place != volume.destination;
+        let place = volume.place.as_path();
+        if [Path::new("/"), Path::new("/proc")].contains(&place) || (is_led && is_needed(place)) {
             return refused("a container needs its own there; mount the volume elsewhere");
         }
         if DEV_LINKS.iter().any(|link| volume.place.starts_with(link)) {
@@ -339,6 +347,26 @@ pub(super) fn find_places(volumes: &mut [Volume], root: BorrowedFd) -> Result<()
     }
     sort(volumes);
     Ok(())
+}
+
+/// Whether a container needs its own file system or device there. A manifest may name such a path, as of the devices of the
+/// machine; a link of an image may not lead there.
+fn is_needed(place: &Path) -> bool {
+    [DEV, "/sys"].iter().any(|own| place == Path::new(own))
+        || ["/proc"].iter().chain(DEV_OWN).any(|own| place.starts_with(own))
+}
+
+/// An absolute path with its `.` and `..` resolved, without a look at links.
+fn without_dots(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::from("/");
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => plain.push(name),
+            Component::ParentDir => drop(plain.pop()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    plain
 }
 
 /// Adds the volumes of the image that stay writable in a read-only root. Each is a further mount of its directory in the
