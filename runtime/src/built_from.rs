@@ -92,6 +92,8 @@ pub fn fields() -> Map<String, Value> {
     fields.insert("gitTreeState".into(), state.into());
     fields.insert("buildDate".into(), commit.date.into());
     fields.insert("compiler".into(), "rustc".into());
+    let architecture = nodlet_registry::architecture(std::env::consts::ARCH);
+    fields.insert("platform".into(), format!("linux/{architecture}").into());
     fields.insert("target".into(), TARGET.into());
     fields.insert("crates".into(), json!(crates()));
     fields

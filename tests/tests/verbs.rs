@@ -316,6 +316,8 @@ fn a_program_from_a_changed_checkout_says_so() {
             "{versions}"
         );
         assert_eq!(client["buildDate"], "2026-01-31T12:00:00Z");
+        let platform = client["platform"].as_str().expect("a name");
+        assert!(!platform.contains("x86_64") && !platform.contains("aarch64"), "Go's names: {platform}");
     }
 }
 

@@ -55,7 +55,6 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         Some(format @ ("json" | "yaml")) => {
             let mut client = built_from::fields();
             client.insert("gitVersion".into(), version.into());
-            client.insert("platform".into(), format!("linux/{}", std::env::consts::ARCH).into());
             let mut versions = json!({ "clientVersion": client });
             if let Some(server) = server {
                 versions["serverVersion"] = server;

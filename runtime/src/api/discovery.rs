@@ -58,10 +58,6 @@ fn version() -> Value {
         ("minor".into(), numbers.next().into()),
         ("gitVersion".into(), format!("{KUBERNETES}+nodlet-{nodlet}").into()),
         ("goVersion".into(), "".into()),
-        (
-            "platform".into(),
-            format!("linux/{}", nodlet_registry::architecture(std::env::consts::ARCH)).into(),
-        ),
     ]);
     version.into()
 }
