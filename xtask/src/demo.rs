@@ -312,6 +312,9 @@ impl Show {
         let pod = if gateway { "collector" } else { "crash" };
         println!("nodlet delete pod {pod:<23} # enough of it");
         println!("nodlet down                              # all pods end; manifests and images stay");
+        if !gateway {
+            println!("rm -r {DIARY:<34} # what the volume of the demo leaves");
+        }
     }
 }
 

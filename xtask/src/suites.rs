@@ -239,7 +239,12 @@ impl Runner {
         let begun = Instant::now();
         let last = Times::read("suites")?;
         let usual: Duration = tests.iter().filter_map(|test| last.get(test)).sum();
-        eprintln!("{} tests, which took {:.0?} of their own time here before", tests.len(), usual);
+        let before = if usual.is_zero() {
+            String::new()
+        } else {
+            format!(", which took {usual:.0?} of their own time here before")
+        };
+        eprintln!("{} tests{before}", tests.len());
         let mut waiting = tests.into_iter().peekable();
         let mut processors = Processors::now()?;
         let mut shown = begun;
