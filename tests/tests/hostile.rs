@@ -261,25 +261,10 @@ fn what_an_image_has_in_its_dev_leads_no_mount_elsewhere() {
             .directory("dev", 0o755)
             .symlink("dev/shm", "/etc")
             .symlink("dev/termination-log", "/srv/index.html")
-            .symlink("data", "/dev")
-            .symlink("sys-data", "/sys")
     });
     device.write_manifest("shm.yaml", &pod_of("shm", "dev", "print up then sleep", ""));
     device.pod("shm").wait_ready();
     assert!(device.pod("shm").exec("app", ["/bin/demo", "stat", "/dev/shm"]).ok().starts_with("dir"));
     let page = device.pod("shm").exec("app", ["/bin/demo", "cat", "/srv/index.html"]).ok();
     assert_eq!(page, "hello from the image\n");
-    for (name, path) in [("onto-dev", "/data"), ("onto-sys", "/sys-data")] {
-        let container = manifest::container(
-            "app",
-            "sleep",
-            &format!("volumeMounts: [{{name: data, mountPath: {path}}}]"),
-        );
-        let pod = manifest::pod_of(name, &[container], "volumes: [{name: data, emptyDir: {}}]");
-        device.write_manifest(&format!("{name}.yaml"), &pod.replace("localhost/demo:1", "localhost/dev:1"));
-        device.wait_for("it to be refused", || {
-            let events = device.pod(name).events();
-            events.iter().any(|event| event.contains("a container needs its own there"))
-        });
-    }
 }

@@ -336,9 +336,7 @@ pub(super) fn find_places(volumes: &mut [Volume], root: BorrowedFd) -> Result<()
             };
             Err(volume.failed(io::Error::other(format!("{led}{why}"))))
         };
-        let is_led = volume.place != volume.destination;
-        let place = volume.place.as_path();
-        if [Path::new("/"), Path::new("/proc")].contains(&place) || (is_led && is_needed(place)) {
+        if [Path::new("/"), Path::new("/proc")].contains(&volume.place.as_path()) {
             return refused("a container needs its own there; mount the volume elsewhere");
         }
         if DEV_LINKS.iter().any(|link| volume.place.starts_with(link)) {
@@ -347,13 +345,6 @@ pub(super) fn find_places(volumes: &mut [Volume], root: BorrowedFd) -> Result<()
     }
     sort(volumes);
     Ok(())
-}
-
-/// Whether a container needs its own file system or device there. A manifest may name such a path, as of the devices of the
-/// machine; a link of an image may not lead there.
-fn is_needed(place: &Path) -> bool {
-    [DEV, "/sys"].iter().any(|own| place == Path::new(own))
-        || ["/proc"].iter().chain(DEV_OWN).any(|own| place.starts_with(own))
 }
 
 /// An absolute path with its `.` and `..` resolved, without a look at links.
