@@ -76,11 +76,7 @@ fn wrong_references(page: &str, guests: bool) -> Vec<String> {
         for (name, file) in tests {
             let source = fs::read_to_string(page.with_file_name(file)).unwrap_or_default();
             let is_marked = |kind: &str| item.contains(&format!("(*{kind}*)"));
-            let kind = match kind_of_test(&source, name) {
-                Some(Runs::Here) if is_left_out(file, name) => Some(Runs::InLong),
-                kind => kind,
-            };
-            match kind {
+            match kind_of_test(&source, name) {
                 Some(Runs::Here) => {}
                 Some(Runs::InGuest) if guests && is_marked("guest") => {}
                 Some(Runs::InGuest) => {
@@ -123,15 +119,6 @@ fn kind_of_test(source: &str, name: &str) -> Option<Runs> {
         (true, Some(why)) if why.contains("cargo xtask long") => Some(Runs::InLong),
         (true, Some(_)) | (false, _) => None,
     }
-}
-
-/// Whether the check leaves a test of this file to `cargo xtask long suites`.
-fn is_left_out(file: &str, name: &str) -> bool {
-    let slow =
-        fs::read_to_string(project().join("xtask/src/suites/slow.rs")).expect("the lists of slow tests");
-    let (_, left_out) = slow.split_once("const LONG_ONLY").expect("the list of tests that are left out");
-    let module = file.rsplit_once("tests/tests/").and_then(|(_, path)| path.strip_suffix(".rs"));
-    module.is_some_and(|path| left_out.contains(&format!("\"{}::{name}\"", path.replace('/', "::"))))
 }
 
 #[test]

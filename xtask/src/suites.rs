@@ -278,7 +278,8 @@ impl Runner {
                 );
             }
         }
-        remember(&self.ended)?;
+        let passed = self.ended.iter().filter(|ended| ended.failure.is_none());
+        Times::add("suites", passed.map(|ended| (&*ended.test, ended.took)))?;
         self.report(begun.elapsed())
     }
 
@@ -366,15 +367,6 @@ impl Runner {
 fn repeat(ended: &Ended, binary: Binary) -> String {
     let seed = seed_in(ended.failure.as_deref().unwrap_or_default());
     format!("{seed}cargo xtask suites {}{}", binary.option(), ended.test)
-}
-
-/// Remembers the times of those that passed.
-fn remember(ended: &[Ended]) -> Outcome {
-    let mut times = Times::read("suites")?;
-    for ended in ended.iter().filter(|ended| ended.failure.is_none()) {
-        times.insert(&ended.test, ended.took);
-    }
-    times.write()
 }
 
 /// The time that all processors have spent, in ticks.

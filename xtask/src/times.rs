@@ -25,11 +25,10 @@ impl Times {
         self.milliseconds.get(name).and_then(|time| (*time).try_into().ok()).map(Duration::from_millis)
     }
 
-    pub(crate) fn insert(&mut self, name: &str, took: Duration) {
-        self.milliseconds.insert(name.to_owned(), took.as_millis());
-    }
-
-    pub(crate) fn write(&self) -> Outcome {
-        Ok(fs::write(&self.path, serde_json::to_string_pretty(&self.milliseconds)?)?)
+    /// Adds times to those in the file, to which another task may have written meanwhile.
+    pub(crate) fn add<'a>(directory: &str, times: impl IntoIterator<Item = (&'a str, Duration)>) -> Outcome {
+        let mut all = Self::read(directory)?;
+        all.milliseconds.extend(times.into_iter().map(|(name, took)| (name.to_owned(), took.as_millis())));
+        Ok(fs::write(&all.path, serde_json::to_string_pretty(&all.milliseconds)?)?)
     }
 }

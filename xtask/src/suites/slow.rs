@@ -78,5 +78,19 @@ pub(super) const SLOW: &[(&str, &str)] = &[
         "at_most_one::fencing::a_pod_of_a_lost_node_ends_before_force_deletion_starts_it_elsewhere_and_stays_ended_when_the_node_returns",
         "the time until a cluster takes a node for lost",
     ),
+    (
+        "cluster::a_pod_that_the_board_cannot_run_is_rejected_with_an_event",
+        "the board's back-off for a pod whose RuntimeClass has a handler that it lacks, and for its deletion",
+    ),
+    (
+        "cluster_pods::labels_that_could_not_be_stored_are_stored_later_and_a_damaged_file_of_them_is_reported",
+        "the interval at which a file that could not be written is written again",
+    ),
+    ("workloads::jobs_complete_each_index_and_a_cron_job_starts_them", "a CronJob of each minute"),
+    (
+        "misbehaving::rejected_pods_and_pods_of_files_that_the_api_server_cannot_take_keep_no_other_from_being_reported",
+        "the back-off of rejected statuses",
+    ),
+    ("at_most_one::failures::master_node_partition", "the time until a cluster takes a node for lost, twice"),
     ("bounded::a_thousand_clients_that_read_nothing_keep_nobody_out", "a thousand clients"),
 ];
