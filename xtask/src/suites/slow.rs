@@ -80,7 +80,7 @@ pub(super) const SLOW: &[(&str, &str)] = &[
     ),
     (
         "cluster::a_pod_that_the_board_cannot_run_is_rejected_with_an_event",
-        "the board's back-off for a pod whose RuntimeClass has a handler that it lacks, and for its deletion",
+        "a board deletes a pod that it has rejected, and that the cluster deletes, within a minute",
     ),
     (
         "cluster_pods::labels_that_could_not_be_stored_are_stored_later_and_a_damaged_file_of_them_is_reported",
