@@ -435,7 +435,7 @@ impl Device {
             .arg(&self.root)
             .args(["agent", "--pod-cidr", &self.slot.pod_cidr()])
             // The machine's own firewall and forwarding stay unchanged.
-            .args(self.namespace.is_none().then_some("--masquerade=false"))
+            .args((self.namespace.is_none() && self.knows("--masquerade")).then_some("--masquerade=false"))
             .args(&self.arguments)
             .envs(self.environment.iter().cloned())
             .stdin(Stdio::null())
@@ -447,6 +447,14 @@ impl Device {
         // Another version may have no ring, or another core.
         let replays = self.replays && self.program == nodlet_program();
         self.ring = replays.then(|| RingReader::start(self.socket()));
+    }
+
+    /// Whether the agent has this flag: an earlier version may lack it.
+    fn knows(&self, flag: &str) -> bool {
+        self.program == nodlet_program() || {
+            let help = Command::new(&self.program).args(["agent", "--help"]).output();
+            help.is_ok_and(|help| String::from_utf8_lossy(&help.stdout).contains(flag))
+        }
     }
 
     /// Replays the agent's observations to the core, which must decide the same.
