@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 
-/// The most repetitions. A process that does nothing but rename disturbs about one attempt in three.
+/// The most attempts. A process that does nothing but rename disturbs about one attempt in three.
 const ATTEMPTS: usize = 256;
 
 /// Repeats an openat2(2) while it returns EAGAIN. With `RESOLVE_BENEATH` or `RESOLVE_IN_ROOT`, the kernel gives up at each
