@@ -7,7 +7,7 @@ use super::shell::Shown;
 use super::{Happening, Sim, WorldSandbox, secs};
 use crate::facts::*;
 use crate::node::*;
-use crate::spec::Uid;
+use crate::spec::{RestartPolicy, Uid};
 
 impl Sim {
     /// Kills the supervisor of a pod. Its processes die with it, unless something fails.
@@ -130,8 +130,11 @@ impl Sim {
                 .record
                 .as_ref()
                 .map(|_| crate::record_file::parse(&pod.flash, &self.boot_id).expect("a record"));
-            // Nobody knows the amounts that such a pod had before it was resized: it is admitted as a new one.
-            if pod.record.is_none() && pod.is_resized {
+            // A pod of which nothing reached flash is admitted as a new one, and may be rejected: another pod may have
+            // taken its room, and nobody knows the amounts that it had before it was resized. A container that runs
+            // once is recorded before it runs.
+            let may_run_again = pod.pod.spec.restart_policy != RestartPolicy::Never;
+            if pod.record.is_none() && (pod.is_resized || may_run_again) {
                 pod.begun.iter_mut().for_each(Vec::clear);
             }
         }
