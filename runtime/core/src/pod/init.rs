@@ -65,11 +65,15 @@ pub(super) fn is_initialized(containers: &Containers) -> bool {
         Shown::Running { .. } | Shown::Terminated(_) => true,
         Shown::NotYet | Shown::Waiting { .. } => false,
     };
-    let is_complete = |container: &ContainerState| match container.role() {
+    regular.any(has_begun) || init.all(is_complete)
+}
+
+/// Whether the container has come so far that those after an init container or a sidecar may start.
+pub(super) fn is_complete(container: &ContainerState) -> bool {
+    match container.role() {
         Role::Sidecar => container.health().started,
         Role::Init | Role::Regular | Role::Ephemeral => container.health().ready,
-    };
-    regular.any(has_begun) || init.all(is_complete)
+    }
 }
 
 /// `Initialized` of a found pod: true since its last init container succeeded.

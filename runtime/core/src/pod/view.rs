@@ -10,6 +10,7 @@ use crate::facts::{
 use crate::spec::{ContainerIndex, Pod, ProbeKind, RestartPolicy};
 use crate::time::{Instant, Moment};
 
+use super::init::is_complete;
 use super::{Conditions, ContainerState, Demand, PodState, Stage, TerminalPhase, probe};
 
 impl PodState {
@@ -194,11 +195,14 @@ impl PodState {
     }
 
     /// Whether the run of a container is being replaced by the next one. Nobody is shown the moment in between: a kubelet
-    /// ends a run and starts the next one in one go.
+    /// ends a run and starts the next one in one go. A run that waits for an init container or a sidecar has ended.
     pub fn is_replacing_a_run(&self) -> bool {
+        let is_between = |container: &ContainerState| container.is_between_runs();
+        let is_awaited = |container: &ContainerState| container.role().is_init() && !is_complete(container);
         self.may_run()
             && self.sandbox.is_ready()
-            && self.containers.iter().any(ContainerState::is_between_runs)
+            && self.containers.iter().any(is_between)
+            && !self.containers.iter().any(|container| is_awaited(container) && !is_between(container))
     }
 
     /// Whether this agent has created nothing for the pod yet.

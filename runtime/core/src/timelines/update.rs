@@ -67,6 +67,26 @@ fn nobody_is_shown_the_moment_between_the_runs_of_a_container_with_another_image
 }
 
 #[test]
+fn a_container_whose_next_run_waits_for_a_sidecar_is_not_ready() {
+    let mut with_sidecar = pod(RestartPolicy::Always);
+    with_sidecar.spec.init_containers = vec![sidecar("side")];
+    let mut sim = Sim::new(with_sidecar, |_, _| Fate::Runs);
+    sim.run_until(secs(20));
+    let ready = |sim: &Sim| condition(&sim.status(&uid()), "Ready")["status"].clone();
+    assert_eq!(ready(&sim), "True");
+    sim.absent.insert("app:1".into());
+    sim.restart(&uid(), None);
+    sim.run_until(secs(60));
+    assert!(first(&sim)["state"]["terminated"].is_object(), "{}", first(&sim));
+    assert_eq!(ready(&sim), "False");
+    sim.absent.clear();
+    sim.later(secs(0), Observation::ImagesChanged);
+    sim.run_until(secs(70));
+    assert_eq!((ready(&sim), first(&sim)["restartCount"].clone()), ("True".into(), 1.into()));
+    sim.replay();
+}
+
+#[test]
 fn a_container_that_a_user_restarts_ends_and_begins_anew_whatever_the_policy_says() {
     for policy in [RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never] {
         let mut sim = Sim::new(pod(policy).with([container("app"), container("other")]), |_, _| Fate::Runs);
