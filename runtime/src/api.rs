@@ -70,7 +70,7 @@ use accept::Form;
 use answer::Answer;
 use body::Body;
 pub(crate) use place::{Place, Places};
-pub(crate) use request::{ExecExit, ExecSession, Family, Reply, Request};
+pub(crate) use request::{EphemeralRequest, ExecExit, ExecSession, Family, Reply, Request};
 use route::{Query, Target};
 
 /// The maximum number of clients at a time, by default.

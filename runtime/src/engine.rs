@@ -12,6 +12,7 @@
 //! Read next: `engine/sandbox.rs` and `engine/run.rs`, which perform actions; `engine/publish.rs`, which publishes
 //! the pods.
 
+mod changes;
 mod claims;
 mod cleanup;
 mod cluster;
@@ -33,6 +34,7 @@ mod images;
 mod kernel_events;
 mod machine;
 mod manifests;
+mod message;
 mod network;
 mod perform;
 mod pods;
@@ -49,6 +51,7 @@ mod sandbox;
 mod shutdown;
 mod stats;
 mod stop;
+mod stored;
 mod stores;
 mod tasks;
 mod terminated;
@@ -89,6 +92,7 @@ use nodlet_registry::objects::Objects;
 use nodlet_registry::{Events, NodeEvent, Registry, Wanted, excessive_reservations};
 
 pub use crate::pod_files::{ClusterDns, RESOLV_CONF};
+use changes::{Change, Changes};
 pub use config::Config;
 pub use error::EngineError;
 use exec::Execs;
@@ -98,13 +102,14 @@ use images::pull::Pulls;
 pub use images::{ImageCollection, ImageLimitError, LOOK, PULL, image_store_limit};
 pub use machine::Eviction;
 use machine::Machine;
+use message::Message;
 use network::{firewall, resolver};
 pub use nodlet_registry::EVENTS;
 use pods::Pods;
 use publication::Publication;
 use run::Layers;
 use stores::Stores;
-use tasks::{MESSAGES, Message, Tasks};
+use tasks::{MESSAGES, Tasks};
 
 /// Requests of the API that may wait for the loop.
 const REQUESTS: usize = 64;
@@ -169,6 +174,7 @@ pub struct Engine {
     unserved_api: Option<(api::Api, Option<Async<UnixListener>>)>,
     registry: Registry,
     manifest_reads: manifests::ManifestReads,
+    changes: Changes,
     image_use: ImageUse,
     /// The task that follows the cluster, if the board has joined one.
     cluster: Option<cluster::Following>,
@@ -290,6 +296,7 @@ impl Engine {
             unserved_api,
             registry,
             manifest_reads: manifests::ManifestReads::new(directories),
+            changes: Changes::default(),
             image_use: ImageUse::default(),
             cluster: None,
             kubelet_server: None,
@@ -458,6 +465,9 @@ impl Engine {
             }
         };
         let request = async {
+            if self.changes.is_full() {
+                return smol::future::pending().await;
+            }
             match self.requests.recv().await {
                 Ok(request) => Woken::Request(request),
                 Err(_) => smol::future::pending().await,
@@ -482,11 +492,28 @@ impl Engine {
                     self.list_images();
                 }
                 Woken::Message(Message::ClockSet) => self.clock_was_set(),
-                Woken::Message(Message::Then(go_on)) => go_on(self),
+                Woken::Message(Message::Images(news)) => self.image_news(news),
+                Woken::Message(Message::ImagesLookedUp { look_up, present }) => {
+                    self.images_looked_up(look_up, present);
+                }
+                Woken::Message(Message::Manifests(news)) => self.manifest_news(news),
+                Woken::Message(Message::Stored(change)) => self.stored(*change),
+                Woken::Message(Message::End(end)) => self.changes.push(Change::End(end)),
+                Woken::Message(Message::ImagesReclaimed(look)) => {
+                    self.images_checked(look);
+                    self.images_reclaimed();
+                }
+                Woken::Message(Message::Pressure(news)) => self.pressure_news(news),
+                Woken::Message(Message::Cluster(call)) => self.cluster_call(call),
+                Woken::Message(Message::NodeChanged) => self.observe_node(),
+                Woken::Message(Message::CloseFence(_done)) => self.close_fence(),
+                Woken::Message(Message::GoesDown(goes_down)) => self.set_goes_down(goes_down),
+                Woken::Message(Message::Beat(heartbeat)) => heartbeat.beat(),
                 Woken::Request(request) => self.answer(request),
                 Woken::Due => {}
             }
-            woken = match (self.inbox.try_recv(), self.requests.is_empty()) {
+            self.make_changes();
+            woken = match (self.inbox.try_recv(), self.changes.is_full()) {
                 (Ok(message), _) => Woken::Message(message),
                 (Err(_), false) => match self.requests.try_recv() {
                     Ok(request) => Woken::Request(request),

@@ -3,7 +3,7 @@
 //! again from time to time.
 //!
 //! [`ManifestDirectories::look`] waits for flash and is called on the storage thread.
-//! [`ManifestDirectories::report`] parses the contents and is called in the loop.
+//! [`ManifestDirectories::parse`] and [`ManifestDirectories::report`] are called in the loop.
 //!
 //! This module decides nothing about objects: [`nodlet_registry`] owns them. Read next:
 //! `registry/src/sources.rs`, which decides which sources count; `engine/manifests.rs`, which schedules the looks;
@@ -26,11 +26,12 @@ use crate::at_rest::AtRest;
 use crate::devices::DeviceFiles;
 use crate::handling::Handling;
 pub(crate) use directory::Found;
-use directory::{Directory, FoundFile, Stamp, is_manifest_name, read};
+pub(crate) use directory::Stamp;
+use directory::{Directory, FoundFile, ReadFile, is_manifest_name, read};
 use nodlet_core::time::Instant;
 use nodlet_host::paths::Paths;
 use nodlet_host::watches::{Event, Watcher, Watches};
-use nodlet_registry::{Handled, MAX_BYTES, Owner, Size, SourceDirectory, Sources};
+use nodlet_registry::{Handled, MAX_BYTES, Owner, Size, SourceDirectory, SourceFile, Sources};
 
 /// Interval between reads of directories that cannot be watched.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -97,6 +98,28 @@ pub(crate) struct ManifestDirectories {
     /// Accepted files, and directories in which files appeared or vanished, since the last
     /// [`ManifestDirectories::take_unsynced`]: no more files than the registry has of all directories.
     unsynced: SortedSet<PathBuf>,
+}
+
+/// A result of a look, in whose place a manifest has its objects.
+pub(crate) enum Parsed {
+    /// A directory, and the error if it cannot be read.
+    Directory(usize, Option<String>),
+    /// A file in the directory with this index.
+    File(usize, OsString, ParsedFile),
+}
+
+/// The result of a look for one manifest.
+pub(crate) enum ParsedFile {
+    /// The file was moved to `NAME~`, and may come back.
+    Aside,
+    /// The file came back unchanged.
+    Present,
+    /// The file was removed.
+    Gone,
+    /// The objects of a new or changed file.
+    Objects(SourceFile),
+    /// The file is wrong or cannot be read.
+    Refused { message: String, is_logged: bool },
 }
 
 /// The state of an unfinished look.
@@ -179,8 +202,39 @@ impl ManifestDirectories {
         let news = watcher.take();
         news.lost
             || news.events.iter().any(|event| {
-                self.concerns_us(event.watch, event.name.as_deref()) && !self.is_being_written(event)
+                self.concerns_us(event.watch, event.name.as_deref())
+                    && !self.is_being_written(event)
+                    && !self.is_known(event)
             })
+    }
+
+    /// Records that the agent has written a file, and that the registry knows its content; or that the agent has removed
+    /// it (`None`).
+    pub(crate) fn set_own(&mut self, path: &Path, stamp: Option<Stamp>) {
+        let Some(directory) = self.directories.iter_mut().find(|ours| path.parent() == Some(&ours.path))
+        else {
+            return;
+        };
+        let Some(name) = path.file_name() else { return };
+        match stamp {
+            Some(_) => {
+                directory.files.insert(name.to_owned(), ReadFile { stamp, ..ReadFile::default() });
+            }
+            None => drop(directory.files.remove(name)),
+        }
+    }
+
+    /// Whether a file is as it was when it was read last, or when the agent wrote or removed it.
+    fn is_known(&self, event: &Event) -> bool {
+        let (Some(directory), Some(name)) = (self.watches.get(&event.watch), &event.name) else {
+            return false;
+        };
+        let Some(ours) = self.directories.iter().find(|ours| ours.path == *directory) else { return false };
+        match (fs::symlink_metadata(directory.join(name)), ours.files.get(name)) {
+            (Ok(found), Some(known)) => known.aside.is_none() && known.stamp == Some(Stamp::of(&found)),
+            (Err(error), None) => error.kind() == io::ErrorKind::NotFound,
+            (Ok(_), None) | (Err(_), Some(_)) => false,
+        }
     }
 
     /// Whether an event is relevant. In a parent of a manifest directory, only the path to that directory is
@@ -216,7 +270,7 @@ impl ManifestDirectories {
     }
 
     /// Reads one part of the changes since the last look; other jobs run between two parts. Pass `found` to
-    /// [`ManifestDirectories::report`]. Returns whether another part follows.
+    /// [`ManifestDirectories::parse`]. Returns whether another part follows.
     pub(crate) fn look(&mut self, now: Instant, found: &mut Vec<Found>) -> bool {
         let (begun, mut bytes) = (nodlet_host::clock::instant(), 0);
         let mut look = self.look.take().unwrap_or_else(|| {
@@ -279,15 +333,16 @@ impl ManifestDirectories {
         files.any(|file| file.aside.is_some())
     }
 
-    /// Parses the files that one part of a look has read, and reports the results to the registry.
-    pub(crate) fn report(
+    /// Parses the manifests that one part of a look has read, and reports the device files. Pass the results of all parts
+    /// to [`ManifestDirectories::report`].
+    pub(crate) fn parse(
         &mut self,
         found: Vec<Found>,
-        sources: &mut Sources,
+        sources: &Sources,
         devices: &mut DeviceFiles,
         handling: &Handling,
-    ) {
-        let mut used: Option<(usize, Size)> = None;
+    ) -> Vec<Parsed> {
+        let mut parsed = Vec::new();
         for found in found {
             match found {
                 Found::Directory(index, message) if self.devices == Some(index) => {
@@ -315,71 +370,119 @@ impl ManifestDirectories {
                         }
                     }
                 }
-                Found::Directory(index, message) => {
+                Found::Directory(index, unread) => parsed.push(Parsed::Directory(index, unread)),
+                Found::File(index, name, file) => {
+                    let file = match file {
+                        FoundFile::Aside => ParsedFile::Aside,
+                        FoundFile::Present => ParsedFile::Present,
+                        FoundFile::Gone => ParsedFile::Gone,
+                        FoundFile::Unread(message) => ParsedFile::Refused { message, is_logged: true },
+                        FoundFile::Contents(bytes) => {
+                            self.parse_manifest((index, &name), &bytes, sources, handling)
+                        }
+                    };
+                    parsed.push(Parsed::File(index, name, file));
+                }
+            }
+        }
+        parsed
+    }
+
+    fn parse_manifest(
+        &self,
+        (index, name): (usize, &OsStr),
+        bytes: &[u8],
+        sources: &Sources,
+        handling: &Handling,
+    ) -> ParsedFile {
+        let path = self.directories[index].path.join(name);
+        let _mark = match handling.read(Handled::file(&path, bytes)) {
+            Ok(mark) => mark,
+            Err(why) => {
+                let message = format!("{} {why}", path.display());
+                return ParsedFile::Refused { message, is_logged: true };
+            }
+        };
+        match sources.parse(index, name, bytes, &self.node) {
+            Ok(objects) => ParsedFile::Objects(objects),
+            // An empty file is probably about to be written.
+            Err(error) => ParsedFile::Refused { message: error.to_string(), is_logged: !bytes.is_empty() },
+        }
+    }
+
+    /// Reports to the registry what a whole look has found, except of files that the agent has written or removed since.
+    pub(crate) fn report(
+        &mut self,
+        parsed: Vec<Parsed>,
+        is_own: impl Fn(&Path) -> bool,
+        sources: &mut Sources,
+        handling: &Handling,
+    ) {
+        let mut used: Option<(usize, Size)> = None;
+        for one in parsed {
+            let (index, name, file) = match one {
+                Parsed::Directory(index, message) => {
                     // Each reason is logged once.
                     if let Some(refusal) = sources.set_unreadable(index, message) {
                         log::error!("{}; its pods stay unchanged", refusal.message);
                     }
+                    continue;
                 }
-                Found::File(index, name, FoundFile::Gone) => {
-                    handling.release(Handled::object_of(&self.directories[index].path.join(&name)));
+                Parsed::File(index, name, file) => (index, name, file),
+            };
+            let path = self.directories[index].path.join(&name);
+            if is_own(&path) {
+                continue;
+            }
+            sources.set_aside(index, &name, matches!(file, ParsedFile::Aside));
+            match file {
+                ParsedFile::Gone => {
+                    handling.release(Handled::object_of(&path));
                     sources.remove(index, &name);
                     self.add_unsynced(index, None);
                 }
-                Found::File(index, name, FoundFile::Aside) => sources.set_aside(index, &name, true),
-                Found::File(index, name, FoundFile::Present) => sources.set_aside(index, &name, false),
-                Found::File(index, name, FoundFile::Unread(message)) => {
-                    sources.set_aside(index, &name, false);
-                    refuse(sources, (index, &name), message);
+                ParsedFile::Aside | ParsedFile::Present => {}
+                ParsedFile::Refused { message, is_logged } => {
+                    let refusal = sources.refuse(index, &name, message);
+                    if let Some(refusal) = refusal.filter(|_| is_logged) {
+                        log::error!("{}", refusal.message);
+                    }
                 }
-                Found::File(index, name, FoundFile::Contents(bytes)) => {
+                ParsedFile::Objects(objects) => {
                     // Removed files no longer count.
                     let used = match &mut used {
                         Some((of, used)) if *of == index => used,
                         other => &mut other.insert((index, sources.used(index))).1,
                     };
-                    sources.set_aside(index, &name, false);
-                    self.report_contents((index, &name), &bytes, sources, used, handling);
+                    self.report_objects((index, &name), objects, sources, used);
                 }
             }
         }
     }
 
-    fn report_contents(
+    fn report_objects(
         &mut self,
         (index, name): (usize, &OsStr),
-        bytes: &[u8],
+        objects: SourceFile,
         sources: &mut Sources,
         used: &mut Size,
-        handling: &Handling,
     ) {
         let path = self.directories[index].path.join(name);
-        let mark = match handling.read(Handled::file(&path, bytes)) {
-            Ok(mark) => mark,
-            Err(why) => return refuse(sources, (index, name), format!("{} {why}", path.display())),
-        };
-        let contents = sources.parse(index, name, bytes, &self.node);
-        drop(mark);
-        let put = contents.map_err(|error| error.to_string()).and_then(|contents| {
-            sources.put(index, name, contents, used).map_err(|why| {
-                // Read the file again after any change, since other files may have been removed.
-                if let Some(file) = self.directories[index].files.get_mut(name) {
-                    file.stamp = None;
-                }
-                format!("{}: {why}; remove some files", path.display())
-            })
-        });
-        match put {
-            Ok(()) => {
-                self.add_unsynced(index, Some(name));
-                let warned = self.warned.as_ref().is_some_and(|directory| path.starts_with(directory));
-                for warning in sources.warnings(index, name).filter(|_| !warned) {
-                    log::warn!("{}: {warning}", path.display());
-                }
+        if let Err(why) = sources.put(index, name, objects, used) {
+            // Read the file again after any change, since other files may have been removed.
+            if let Some(file) = self.directories[index].files.get_mut(name) {
+                file.stamp = None;
             }
-            // An empty file is probably about to be written, so the error is not logged.
-            Err(message) if bytes.is_empty() => drop(sources.refuse(index, name, message)),
-            Err(message) => refuse(sources, (index, name), message),
+            let message = format!("{}: {why}; remove some files", path.display());
+            if let Some(refusal) = sources.refuse(index, name, message) {
+                log::error!("{}", refusal.message);
+            }
+            return;
+        }
+        self.add_unsynced(index, Some(name));
+        let warned = self.warned.as_ref().is_some_and(|directory| path.starts_with(directory));
+        for warning in sources.warnings(index, name).filter(|_| !warned) {
+            log::warn!("{}: {warning}", path.display());
         }
     }
 
@@ -502,13 +605,6 @@ impl ManifestDirectories {
             }))
         });
         read.unwrap_or_else(|error| file.could_not_be_read(before, &path, &error))
-    }
-}
-
-/// Reports the error of a file to the registry, and logs it if it is new.
-fn refuse(sources: &mut Sources, (index, name): (usize, &OsStr), message: String) {
-    if let Some(refusal) = sources.refuse(index, name, message) {
-        log::error!("{}", refusal.message);
     }
 }
 

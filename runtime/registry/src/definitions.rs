@@ -7,7 +7,6 @@ use std::rc::Rc;
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 
-use super::preconditions::MODIFIED;
 use super::present::as_published;
 use super::published::{DefinitionName, key};
 use super::request::{RequestOptions, refused, same};
@@ -42,7 +41,6 @@ impl Registry {
             }
         }
         self.definitions = definitions;
-        self.definitions_version += u64::from(!changed.is_empty());
         self.publish_built_in_classes(began);
         (refusals, changed)
     }
@@ -65,7 +63,6 @@ impl Registry {
         )
         .map_err(|error| refused(&error))?;
         let name = definition.key();
-        self.require_settled(&name, options.new)?;
         let published = self.published_definition(&name);
         let applied = self.outcome_of(&definition, published.as_ref(), options.new)?;
         let (mut object, warnings) = (definition.object(), definition.warnings.clone());
@@ -107,9 +104,9 @@ impl Registry {
         }
         let json = to_raw_value(&object).map_err(Status::internal)?;
         let file = SourceFile::of_definition(Definition { json, warnings: Vec::new(), ..definition });
-        let text = self.reserve(&path, called, &object, file)?;
-        let of = Written::Definition(name);
-        Ok(Decision::Write(Box::new(Write { path, text, of, object, applied, warnings })))
+        let text = self.text_within_quota(&path, called, &object)?;
+        let (file, of) = (file.with_text(&text), Written::Definition(name));
+        Ok(Decision::Write(Box::new(Write { path, text, file, of, object, applied, warnings })))
     }
 
     /// Returns the outcome of applying `new` over `published`, if that is allowed.
@@ -161,7 +158,6 @@ impl Registry {
     /// The definition does not exist, or does not meet the preconditions.
     pub fn change_definition(&self, key: &DefinitionName, change: Change) -> Result<Value, Status> {
         let ((kind, ..), name) = (key, &*key.2);
-        self.require_settled(key, false)?;
         let current = self.published_definition(key);
         let current = current.ok_or_else(|| Status::not_found(&kind.row().qualified(), name))?;
         let mut changed = change.apply(&current)?;
@@ -178,45 +174,16 @@ impl Registry {
         Ok(changed)
     }
 
-    /// Rejects a change of a definition whose file is being written or removed for another client, because
-    /// the change would be made to an outdated object. PriorityClasses change one after another, because only
-    /// one of them may be the default.
-    fn require_settled(&self, name: &DefinitionName, is_new: bool) -> Result<(), Status> {
-        let path = self.definition_path(name);
-        let classes = Kind::PriorityClass.row().file("", "");
-        let is_class = |path: &Path| {
-            let file = path.file_name().and_then(|file| file.to_str()).unwrap_or_default();
-            file.starts_with(classes.trim_end_matches(".json"))
-        };
-        let qualified = name.0.row().qualified();
-        match self.sources.is_in_flight(&path) {
-            true if is_new => Err(Status::already_exists(&qualified, &name.2)),
-            true => Err(Status::conflict(&qualified, &name.2, MODIFIED)),
-            false if name.0 == Kind::PriorityClass && self.sources.in_flight().any(is_class) => {
-                Err(Status::conflict(
-                    &qualified,
-                    &name.2,
-                    "another priority class is being changed, please try again",
-                ))
-            }
-            false => Ok(()),
-        }
-    }
-
-    /// Returns the object that a client may remove, and its file. Unless this is a dry run, the file counts
-    /// as being removed until [`Registry::release`].
+    /// Returns the object that a client may remove, and its file.
     ///
     /// # Errors
-    /// The object does not exist, does not meet the preconditions, is defined by another file, or is being
-    /// changed.
+    /// The object does not exist, does not meet the preconditions, or is defined by another file.
     pub fn delete_definition(
-        &mut self,
+        &self,
         name: &DefinitionName,
         preconditions: &Preconditions,
-        dry_run: bool,
     ) -> Result<(Value, PathBuf), Status> {
         let qualified = name.0.row().qualified();
-        self.require_settled(name, false)?;
         let object = self.published_definition(name).ok_or_else(|| Status::not_found(&qualified, &name.2))?;
         if name.0 == Kind::PriorityClass
             && priority_class::BUILT_IN.iter().any(|(known, ..)| **known == *name.2)
@@ -233,11 +200,7 @@ impl Registry {
         if *source != self.definition_path(name) {
             return Err(defined_by(name, source));
         }
-        let source = source.clone();
-        if !dry_run {
-            self.sources.begin_removal(&source);
-        }
-        Ok((object, source))
+        Ok((object, source.clone()))
     }
 
     fn publish_built_in_classes(&self, created: &str) {

@@ -7,7 +7,6 @@ use super::set_aside::Handled;
 use super::wanted::{Admitted, Problem};
 use super::{PodName, Refusal, Registry, Wanted, WantedByName};
 use nodlet_core::facts::{Record, StatusHandover};
-use nodlet_core::sorted::SortedSet;
 use nodlet_core::spec::Uid;
 use nodlet_kube::kinds::Kind;
 
@@ -54,13 +53,7 @@ impl Registry {
         for (name, base) in bases {
             let Some(new) = wanted.get_mut(&name) else { continue };
             let _begun = begin(self.sources.handled(&new.source));
-            // Without a change since its request, the same decision is not made again.
-            let known = self.sources.take_admitted(new, self.definitions_version);
-            let admitted = match (base, known) {
-                (Base::New, Some(known)) => Ok(known),
-                (base, _) => admit(base, new, &policy),
-            };
-            match admitted {
+            match admit(base, new, &policy) {
                 Ok(Admitted { wanted, problem }) => {
                     *new = wanted.clone();
                     admissions.problems.extend(problem.map(|problem| (wanted, problem)));
@@ -107,9 +100,9 @@ impl Registry {
         })
     }
 
-    /// Returns the changes of which the core must be notified so that it has the pods in `wanted`. Pods in
-    /// `deleting` are left out, because the removal of their file notifies the core.
-    pub fn difference(&mut self, wanted: WantedByName, deleting: &SortedSet<Uid>) -> Difference {
+    /// Returns the changes of which the core must be notified so that it has the pods in `wanted`. The pod `removing` is
+    /// left out, because the removal of its file notifies the core.
+    pub fn difference(&mut self, wanted: WantedByName, removing: Option<&Uid>) -> Difference {
         let mut difference = Difference::default();
         for (name, old) in std::mem::take(&mut self.desired) {
             let stays = wanted.get(&name).is_some_and(|new| new.pod.uid == old.pod.uid);
@@ -118,7 +111,7 @@ impl Registry {
                     || self.sources.is_refused(&old.source));
             if stays || is_unread {
                 self.desired.insert(name, old);
-            } else if !deleting.contains(&old.pod.uid) {
+            } else if removing != Some(&old.pod.uid) {
                 difference.unwanted.push(old.pod.uid.clone());
             }
         }

@@ -44,7 +44,7 @@ mod volumes_in_use;
 pub mod waiting;
 mod wanted;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use nodlet_core::sorted::SortedMap;
@@ -102,8 +102,6 @@ pub struct Registry {
     desired: WantedByName,
     /// The definitions, with the file of each.
     definitions: DefinitionsByName,
-    /// The number of changes of definitions.
-    definitions_version: u64,
     /// Pods from files that are rejected because of their priority.
     without_class: SortedMap<PodName, Refusal>,
     /// The bindings of PersistentVolumeClaims.
@@ -120,7 +118,8 @@ pub enum Decision {
     Published(Vec<String>),
     /// Notify the core of these client conditions, and reply with the resulting pod.
     ClientConditions(Rc<[ClientCondition]>, Vec<String>),
-    /// Write a file, read it like any file, and then reply. Its quota is reserved.
+    /// Write a file, pass its contents to [`Registry::written`], and reply with the result. Until then, no other
+    /// request is decided.
     Write(Box<Write>),
 }
 
@@ -133,6 +132,7 @@ pub struct Write {
     pub text: Vec<u8>,
     /// The content of the file.
     pub of: Written,
+    file: SourceFile,
     object: Value,
     applied: Applied,
     warnings: Vec<String>,
@@ -169,7 +169,6 @@ impl Registry {
             objects,
             desired: WantedByName::new(),
             definitions: DefinitionsByName::new(),
-            definitions_version: 0,
             without_class: SortedMap::new(),
             claims: claims::Claims::default(),
             volumes_in_use: volumes_in_use::VolumesInUse::default(),
@@ -239,8 +238,13 @@ impl Registry {
         wanted.into_values().filter(|one| self.owner_of(one) == Some(owner)).collect()
     }
 
-    /// The reply to a request whose file was written and read.
-    pub fn written(&self, write: Write) -> Accepted {
+    /// Records the contents of a file that was written for a request.
+    pub fn written(&mut self, write: &mut Write) {
+        self.sources.put_written(&write.path, std::mem::take(&mut write.file));
+    }
+
+    /// The reply to a request whose file was written, and of which the core was notified.
+    pub fn reply_to(&self, write: Write) -> Accepted {
         let Write { of, object, applied, warnings, .. } = write;
         let published = match &of {
             Written::Pod(pod) => {
@@ -252,10 +256,5 @@ impl Registry {
             Written::Definition(name) => self.published_definition(name),
         };
         Accepted { object: published.unwrap_or(object), applied, warnings }
-    }
-
-    /// Releases the quota that is reserved for a file, after the file was read or could not be written.
-    pub fn release(&mut self, path: &Path) {
-        self.sources.release(path);
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::admission::{Base, admit, as_update_of, with_identity};
 use super::difference::forbidden;
-use super::preconditions::{self, MODIFIED};
+use super::preconditions;
 use super::present::{Present, ReplacedPod, as_published};
 use super::request::{RequestOptions, refused, same, strip};
 use super::sources::SourceFile;
@@ -108,7 +108,6 @@ impl Registry {
             };
             let path = self.applied_path(&manifest.pod.namespace, &manifest.pod.name);
             let wanted = Wanted::of_own_file(&manifest, &path);
-            let is_new = matches!(base, Base::New);
             let admitted = admit(base, &wanted, &self.policy())
                 .map_err(|why| Status::forbidden(forbidden(&manifest.pod.name, &why.to_string())))?;
             if options.dry_run {
@@ -117,11 +116,10 @@ impl Registry {
                 }
                 self.check_room(&path, ("pods", &manifest.pod.name), &manifest.object)?;
             }
-            let admitted = is_new.then_some((self.definitions_version, admitted));
-            file = Some(SourceFile::of_pod(wanted, admitted)).filter(|_| !options.dry_run);
+            file = Some(SourceFile::of_pod(wanted)).filter(|_| !options.dry_run);
         }
         match file {
-            Some(file) => self.reserve_pod(manifest, file, applied),
+            Some(file) => self.write_pod(manifest, file, applied),
             None => {
                 let Manifest { pod, mut object, warnings } = manifest;
                 if applied == Applied::Created {
@@ -143,12 +141,6 @@ impl Registry {
         let name = (manifest.pod.namespace.clone(), manifest.pod.name.clone());
         let desired = self.desired.get(&name);
         let Some(old) = known.waiting.as_ref().or(desired) else {
-            // Another client is creating the pod, and its file is not read yet.
-            match (self.sources.is_in_flight(&self.applied_path(&name.0, &name.1)), is_new) {
-                (true, true) => return Err(Status::already_exists("pods", &name.1)),
-                (true, false) => return Err(Status::conflict("pods", &name.1, MODIFIED)),
-                (false, _) => {}
-            }
             let is_published = self.objects.get(&Key::new("pods", &name.0, &name.1)).is_some();
             if is_new && is_published {
                 let mut status = Status::already_exists("pods", &name.1);
@@ -181,18 +173,13 @@ impl Registry {
         }
     }
 
-    /// Reserves quota for an applied pod, and for its file.
-    fn reserve_pod(
-        &mut self,
-        manifest: Manifest,
-        file: SourceFile,
-        applied: Applied,
-    ) -> Result<Decision, Status> {
+    /// The decision to write the file of an applied pod, if the quota suffices.
+    fn write_pod(&self, manifest: Manifest, file: SourceFile, applied: Applied) -> Result<Decision, Status> {
         let Manifest { pod, object, warnings } = manifest;
         let path = self.applied_path(&pod.namespace, &pod.name);
-        let text = self.reserve(&path, ("pods", &pod.name), &object, file)?;
-        let of = Written::Pod(pod);
-        Ok(Decision::Write(Box::new(Write { path, text, of, object, applied, warnings })))
+        let text = self.text_within_quota(&path, ("pods", &pod.name), &object)?;
+        let (file, of) = (file.with_text(&text), Written::Pod(pod));
+        Ok(Decision::Write(Box::new(Write { path, text, file, of, object, applied, warnings })))
     }
 
     /// The warning about a file that overrides an applied pod.
@@ -244,9 +231,6 @@ impl Registry {
         present: &Present,
     ) -> Result<Decision, Status> {
         let Pod { namespace, name, uid, .. } = &*present.wanted.pod;
-        if present.is_updating {
-            return Err(Status::conflict("pods", name, MODIFIED));
-        }
         let desired = self.desired.get(&(namespace.clone(), name.clone()));
         let Some(desired) = desired.filter(|desired| desired.pod.uid == *uid).cloned() else {
             return Err(Status::conflict("pods", name, "the pod is being deleted"));
@@ -313,8 +297,8 @@ impl Registry {
                 };
                 if !dry_run {
                     let path = self.applied_path(namespace, &manifest.pod.name);
-                    let file = SourceFile::of_pod(Wanted::of_own_file(&manifest, &path), None);
-                    return self.reserve_pod(manifest, file, Applied::Configured);
+                    let file = SourceFile::of_pod(Wanted::of_own_file(&manifest, &path));
+                    return self.write_pod(manifest, file, Applied::Configured);
                 }
                 let Manifest { pod, mut object, warnings } = manifest;
                 if let Some(priority) = &desired.priority {

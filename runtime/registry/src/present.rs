@@ -32,8 +32,6 @@ pub struct Present {
     pub is_unwanted: bool,
     /// Whether the pod has finished.
     pub has_terminal_phase: bool,
-    /// Whether a change of the pod is being written, which the next change must include.
-    pub is_updating: bool,
     /// Another version of the pod that waits for images.
     pub waiting: Option<Rc<Wanted>>,
     /// The conditions that clients set.

@@ -1,34 +1,30 @@
-//! The quota of applied objects. It is reserved before a file is written: an object beyond the quota is
+//! The quota of applied objects. It is checked before a file is written: an object beyond the quota is
 //! rejected, and is never written to flash without being read.
 
 use std::path::Path;
 
 use serde_json::Value;
 
-use super::sources::SourceFile;
 use super::{Registry, Status, patch};
 use nodlet_kube::manifest::VALUES;
 
 impl Registry {
-    /// Reserves quota for `object`, the `name` of `resource` in `of`, in the file `path`, whose contents are
-    /// `file`. Returns the text of the file.
+    /// The text of the file `path` for `object`, the `name` of `resource` in `of`.
     ///
     /// # Errors
     /// The quota is exceeded, or the object has more values than a file may have.
-    pub(super) fn reserve(
-        &mut self,
+    pub(super) fn text_within_quota(
+        &self,
         path: &Path,
         of: (&str, &str),
         object: &Value,
-        file: SourceFile,
     ) -> Result<Vec<u8>, Status> {
         // Defaults may have added values beyond the number with which the next agent reads a file.
         if patch::values_of(object) > VALUES {
             return Err(Status::too_large(format!("{VALUES} values, those of defaults included")));
         }
         let (bytes, text) = text_of(object);
-        self.sources.reserve(path, bytes, text.len()).map_err(|why| no_room(of, &why))?;
-        self.sources.expect(path, &text, file);
+        self.sources.check_room(path, bytes, text.len()).map_err(|why| no_room(of, &why))?;
         Ok(text)
     }
 

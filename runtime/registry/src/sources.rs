@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::set_aside::{Handled, hash};
-use super::wanted::{Admitted, shorten};
+use super::wanted::shorten;
 use super::{Refusal, Wanted, WantedByName};
 use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::Uid;
@@ -38,20 +38,6 @@ pub(crate) type DefinitionsByName = SortedMap<(Kind, Rc<str>, Rc<str>), (Rc<Defi
 #[derive(Debug, Default)]
 pub struct Sources {
     list: Vec<Source>,
-    /// The files that are being written or removed.
-    reserved: SortedMap<PathBuf, Reserved>,
-    /// The contents are those of some parts of a read, and not of all.
-    pub is_partial: bool,
-}
-
-/// A file that is being written or removed.
-#[derive(Debug, Default)]
-struct Reserved {
-    /// Its share of the quota.
-    size: Size,
-    writers: usize,
-    /// The newest text that is written, and its objects, so that the file is not parsed again.
-    written: Option<(u64, SourceFile)>,
 }
 
 /// A source with its files.
@@ -72,8 +58,6 @@ pub struct SourceFile {
     refusal: Option<Refusal>,
     /// The number of its last valid text.
     content: u64,
-    /// The admission of its new pod during the request, with the version of the definitions at that time.
-    pub(crate) admitted: Option<(u64, Admitted)>,
     /// The file was moved to its `NAME~`, and may come back.
     is_aside: bool,
 }
@@ -116,7 +100,7 @@ impl Sources {
     pub fn new(directories: Vec<SourceDirectory>) -> Sources {
         let list =
             directories.into_iter().map(|directory| Source { directory, files: Vec::new(), unread: None });
-        Sources { list: list.collect(), ..Sources::default() }
+        Sources { list: list.collect() }
     }
 
     /// The source that has a file.
@@ -153,24 +137,18 @@ impl Sources {
         others.map(SourceFile::size).sum()
     }
 
-    /// Reads the contents of a file on the node of this name. The objects of a text that the agent is writing
-    /// itself are known, and are not parsed again.
+    /// Reads the contents of a file on the node of this name.
     ///
     /// # Errors
     /// The contents are invalid.
     pub fn parse(
-        &mut self,
+        &self,
         source: usize,
         name: &OsStr,
         bytes: &[u8],
         node: &str,
     ) -> Result<SourceFile, ManifestError> {
         let path = self.list[source].directory.path.join(name);
-        let written = self.reserved.get_mut(&path).map(|reserved| &mut reserved.written);
-        let content = hash(bytes);
-        if let Some((_, known)) = written.and_then(|written| written.take_if(|(of, _)| *of == content)) {
-            return Ok(SourceFile { content, ..known });
-        }
         let mut contents = manifest::contents(&path.to_string_lossy(), bytes, Validation::Strict, node)?;
         if self.list[source].directory.owner == Owner::Cluster {
             for pod in &mut contents.pods {
@@ -181,7 +159,7 @@ impl Sources {
         Ok(SourceFile {
             wanted: contents.pods.into_iter().map(wanted).collect(),
             definitions: contents.definitions.into_iter().map(Rc::new).collect(),
-            content,
+            content: hash(bytes),
             ..SourceFile::default()
         })
     }
@@ -203,6 +181,28 @@ impl Sources {
         }
         *self.list[source].file_mut(name) = new;
         Ok(())
+    }
+
+    /// Records the contents of a file that the agent has written, whose share of the quota was checked before.
+    pub(crate) fn put_written(&mut self, path: &Path, new: SourceFile) {
+        if let Some((source, name)) = self.source_of(path) {
+            *source.file_mut(name) = new;
+        }
+    }
+
+    /// Records that the agent has removed a file.
+    pub fn remove_written(&mut self, path: &Path) {
+        if let Some((source, name)) = self.source_of(path)
+            && let Ok(place) = source.place(name)
+        {
+            source.files.remove(place);
+        }
+    }
+
+    /// The source that a file is in, and the name of the file.
+    fn source_of<'a>(&mut self, path: &'a Path) -> Option<(&mut Source, &'a OsStr)> {
+        let source = self.list.iter_mut().find(|source| path.parent() == Some(&source.directory.path))?;
+        Some((source, path.file_name()?))
     }
 
     /// The warnings about the contents of a file.
@@ -364,37 +364,6 @@ impl Sources {
         wins.then(|| winner.clone())
     }
 
-    /// Reserves quota for an object of `bytes` in the file `path`, which has `text` bytes, until
-    /// [`Sources::release`].
-    ///
-    /// # Errors
-    /// As [`Sources::check_room`].
-    pub fn reserve(&mut self, path: &Path, bytes: usize, text: usize) -> Result<(), String> {
-        self.check_room(path, bytes, text)?;
-        let reserved = self.reserved.entry(path.to_owned()).or_default();
-        reserved.size = reserved.size.or(Size { pods: 1, bytes });
-        reserved.writers += 1;
-        Ok(())
-    }
-
-    /// Takes the admission of a new pod that was decided before its file was written, if the definitions still
-    /// have this version.
-    pub(crate) fn take_admitted(&mut self, new: &Rc<Wanted>, version: u64) -> Option<Admitted> {
-        let source =
-            self.list.iter_mut().find(|source| new.source.parent() == Some(&source.directory.path))?;
-        let place = source.place(new.source.file_name()?).ok()?;
-        let file = &mut source.files[place].1;
-        let (decided, admitted) = file.admitted.take()?;
-        (decided == version && file.wanted.iter().any(|own| Rc::ptr_eq(own, new))).then_some(admitted)
-    }
-
-    /// Records the objects of `text`, which is being written to the file `path`, for [`Sources::parse`].
-    pub(crate) fn expect(&mut self, path: &Path, text: &[u8], objects: SourceFile) {
-        if let Some(reserved) = self.reserved.get_mut(path) {
-            reserved.written = Some((hash(text), objects));
-        }
-    }
-
     /// A file with its last valid text, as the agent marks it while it handles the file's objects.
     pub fn handled(&self, file: &Path) -> Option<Handled> {
         let source = self.list.iter().find(|source| file.parent() == Some(&source.directory.path))?;
@@ -402,26 +371,11 @@ impl Sources {
         Some(Handled { object: Handled::object_of(file), content })
     }
 
-    /// Records that a file is being removed, until [`Sources::release`].
-    pub(crate) fn begin_removal(&mut self, path: &Path) {
-        self.reserved.entry(path.to_owned()).or_default().writers += 1;
-    }
-
-    /// The files that are being written or removed.
-    pub(crate) fn in_flight(&self) -> impl Iterator<Item = &Path> {
-        self.reserved.keys().map(PathBuf::as_path)
-    }
-
-    /// Whether a file is being written or removed, so that its known content is not the newest.
-    pub(crate) fn is_in_flight(&self, path: &Path) -> bool {
-        self.reserved.contains_key(path)
-    }
-
     /// Checks that the quota suffices for an object of `bytes` in the file `path`, which has `text` bytes.
     ///
     /// # Errors
-    /// The file would not be read, because existing files and files that are being written use up the quota.
-    pub(crate) fn check_room(&self, path: &Path, bytes: usize, text: usize) -> Result<(), String> {
+    /// The file would not be read, because existing files use up the quota.
+    pub fn check_room(&self, path: &Path, bytes: usize, text: usize) -> Result<(), String> {
         if text as u64 > MAX_BYTES {
             return Err("its manifest is larger than 1 MiB".to_owned());
         }
@@ -430,10 +384,6 @@ impl Sources {
             let here =
                 source.files.iter().map(|(name, file)| (source.directory.path.join(name), file.size()));
             files.extend(here);
-        }
-        for (path, reserved) in &self.reserved {
-            let held = files.entry(path.clone()).or_default();
-            *held = held.or(reserved.size);
         }
         let old = files.remove(path);
         let beside = files.keys().filter(|other| other.parent() == path.parent()).count();
@@ -447,16 +397,6 @@ impl Sources {
             return Err(format!("{}; delete some", no_room()));
         }
         Ok(())
-    }
-
-    /// Releases the reservation for a file, after the file was read or could not be written.
-    pub fn release(&mut self, path: &Path) {
-        if let Some(reserved) = self.reserved.get_mut(path) {
-            reserved.writers -= 1;
-            if reserved.writers == 0 {
-                self.reserved.remove(path);
-            }
-        }
     }
 
     /// Whether `source` is an existing file that cannot be read or parsed, so that its previous objects
@@ -474,11 +414,6 @@ impl Sources {
 }
 
 impl Size {
-    /// The larger of each of the two values.
-    fn or(self, other: Size) -> Size {
-        Size { pods: self.pods.max(other.pods), bytes: self.bytes.max(other.bytes) }
-    }
-
     /// Replaces the share `old` by `new`. Returns `false`, without any change, if that exceeds the quota.
     fn replace(&mut self, old: Size, new: Size) -> bool {
         let with = Size {
@@ -508,9 +443,14 @@ fn no_room() -> String {
 }
 
 impl SourceFile {
-    /// The contents of a file with one pod, and its admission, if it is new.
-    pub(crate) fn of_pod(pod: Rc<Wanted>, admitted: Option<(u64, Admitted)>) -> SourceFile {
-        SourceFile { wanted: vec![pod], admitted, ..SourceFile::default() }
+    /// The contents of a file with one pod.
+    pub(crate) fn of_pod(pod: Rc<Wanted>) -> SourceFile {
+        SourceFile { wanted: vec![pod], ..SourceFile::default() }
+    }
+
+    /// The same contents, in a file with this text.
+    pub(crate) fn with_text(self, text: &[u8]) -> SourceFile {
+        SourceFile { content: hash(text), ..self }
     }
 
     /// The contents of a file with one definition.

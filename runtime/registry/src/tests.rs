@@ -1,6 +1,7 @@
 //! Tests of the registry with a small engine, which performs the decisions of the registry at once.
 
 use std::ffi::OsStr;
+use std::path::Path;
 
 use nodlet_core::sorted::{SortedMap, SortedSet};
 use nodlet_fuzz::setting;
@@ -149,9 +150,6 @@ impl World {
         let (source, name) = self.place(path);
         let mut used = self.registry.sources.used(source);
         let put = self.registry.sources.parse(source, &name, text.as_bytes(), NODE);
-        if let Ok(file) = &put {
-            check_known(file, path, text);
-        }
         let put = put.map_err(|error| error.to_string());
         let put = put.and_then(|contents| self.registry.sources.put(source, &name, contents, &mut used));
         if let Err(message) = put {
@@ -194,7 +192,7 @@ impl World {
         let bases = new.into_iter().map(|(name, new)| (name, base(new))).collect();
         let admissions = self.registry.admit_all(&mut wanted, bases, drop);
         refusals.extend(admissions.refusals);
-        let difference = self.registry.difference(wanted, &SortedSet::new());
+        let difference = self.registry.difference(wanted, None);
         for uid in difference.unwanted {
             let name = self.pods.iter().find(|(_, pod)| pod.pod.uid == uid).map(|(name, _)| name.clone());
             let name = name.expect("only what the core knows is unwanted");
@@ -251,7 +249,6 @@ impl World {
             object,
             is_unwanted,
             has_terminal_phase: false,
-            is_updating: false,
             waiting: None,
             client_conditions,
         })
@@ -287,12 +284,13 @@ impl World {
             Decision::Published(warnings) | Decision::ClientConditions(_, warnings) => {
                 Ok(Accepted { object: Value::Null, applied: Applied::Unchanged, warnings })
             }
-            Decision::Write(write) => {
-                let text = String::from_utf8(write.text.clone()).expect("it is JSON");
-                self.put(&write.path, &text);
+            Decision::Write(mut write) => {
+                let text = String::from_utf8(std::mem::take(&mut write.text)).expect("it is JSON");
+                check_known(&write.file, &write.path, &text);
+                self.files.insert(write.path.clone(), text);
+                self.registry.written(&mut write);
                 self.read();
-                self.registry.release(&write.path);
-                Ok(self.registry.written(*write))
+                Ok(self.registry.reply_to(*write))
             }
         }
     }

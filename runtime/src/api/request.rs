@@ -96,20 +96,7 @@ pub(crate) enum Request {
         reply: Reply<Value>,
     },
     /// Add ephemeral containers to a pod. The reply is the pod with them.
-    Ephemeral {
-        /// `metadata.namespace`.
-        namespace: String,
-        /// `metadata.name`.
-        name: String,
-        /// The change of the ephemeral containers; other changes are ignored.
-        change: Change,
-        /// The handling of unknown and duplicate fields.
-        validation: FieldValidation,
-        /// Whether to only admit the ephemeral containers.
-        dry_run: bool,
-        /// The reply: the pod.
-        reply: Reply<Accepted>,
-    },
+    Ephemeral(EphemeralRequest),
     /// Restart containers of a pod.
     Restart {
         /// `metadata.namespace`.
@@ -198,3 +185,20 @@ pub(crate) enum ExecExit {
 
 /// The maximum time of the engine for a request, after which the client gets a timeout.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+
+/// A request to add ephemeral containers to a pod.
+#[derive(Debug)]
+pub(crate) struct EphemeralRequest {
+    /// `metadata.namespace`.
+    pub(crate) namespace: String,
+    /// `metadata.name`.
+    pub(crate) name: String,
+    /// The change of the ephemeral containers; other changes are ignored.
+    pub(crate) change: Change,
+    /// The handling of unknown and duplicate fields.
+    pub(crate) validation: FieldValidation,
+    /// Whether to only admit the ephemeral containers.
+    pub(crate) dry_run: bool,
+    /// The reply: the pod.
+    pub(crate) reply: Reply<Accepted>,
+}

@@ -622,7 +622,7 @@ fn a_client_whose_change_is_being_made_is_not_disconnected_for_another_one() {
 fn ephemeral_containers_are_accepted_by_patch_and_put_only() {
     let root = Root::new();
     let engine = |request| match request {
-        Request::Ephemeral { namespace, name, change, validation, dry_run, reply } => {
+        Request::Ephemeral(EphemeralRequest { namespace, name, change, validation, dry_run, reply }) => {
             let change = match change {
                 Change::Replace(pod) => json!(["put", pod["metadata"]["name"]]),
                 Change::Patch(how, patch) => json!([format!("{how:?}"), patch]),

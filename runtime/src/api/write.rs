@@ -10,7 +10,8 @@ use super::options::{self, Repeated, WriteOptions, Wrong};
 use super::place::Held;
 use super::request::ANSWER_WITHIN;
 use super::{
-    Accepted, Api, Applied, Change, Part, PatchKind, Preconditions, Query, Reply, Request, Status, read,
+    Accepted, Api, Applied, Change, EphemeralRequest, Part, PatchKind, Preconditions, Query, Reply, Request,
+    Status, read,
 };
 use nodlet_kube::kinds::{KINDS, Kind, Row};
 use nodlet_registry::objects::Key;
@@ -117,8 +118,9 @@ pub(super) async fn ephemeral(
         }
     }
     let (namespace, name) = (key.namespace.to_string(), key.name.to_string());
-    let accepted =
-        ask(api, |reply| Request::Ephemeral { namespace, name, change, validation, dry_run, reply });
+    let accepted = ask(api, |reply| {
+        Request::Ephemeral(EphemeralRequest { namespace, name, change, validation, dry_run, reply })
+    });
     Ok(show(StatusCode::OK, &repeated.finish(row, accepted.await)?))
 }
 

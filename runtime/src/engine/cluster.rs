@@ -47,13 +47,15 @@ use nodlet_core::facts::{Observation, PodObservation};
 use nodlet_core::pod::PodState;
 use nodlet_core::sorted::SortedMap;
 
+use super::changes::Change;
+use super::message::{ClusterCall, Message, Named};
 use super::network::cluster_network::FollowedNodes;
 use super::network::{cluster_network, uplink};
 use super::{Engine, Shell};
-use crate::api::Reply;
+use crate::api::{Reply, Request};
 use crate::at_rest::AtRest;
 use nodlet_registry::objects::Key;
-use nodlet_registry::{Handled, Status};
+use nodlet_registry::{Handled, Owner, Status};
 
 /// The longest life of a watch in seconds (client-go: 5 to 10 minutes).
 const WATCH_SECONDS: u32 = 480;
@@ -172,6 +174,29 @@ impl Engine {
         let _ = refused.0.try_send(Err(Status::bad_request(refused.1)));
     }
 
+    /// Does what the task that follows the cluster asks for.
+    pub(super) fn cluster_call(&mut self, call: ClusterCall) {
+        match call {
+            ClusterCall::Serve => self.serve_cluster(),
+            ClusterCall::ReadManifests => self.read_sources(),
+            ClusterCall::Confirm(confirmed) => self.confirm_pods(&confirmed),
+            ClusterCall::TakeConditions { local, status } => self.take_conditions(&local, &status),
+            ClusterCall::AddEphemeral(asked) => {
+                self.changes.push(Change::Request(Box::new(Request::Ephemeral(asked))));
+            }
+            ClusterCall::Pods(reply) => {
+                let pods = self.registry.wanted_of(Owner::Cluster).into_iter();
+                let pods = pods.map(|one| (one.pod.uid.clone(), one.source.clone()));
+                let _ = reply.try_send(pods.collect());
+            }
+            ClusterCall::Named { name, uid, reply } => {
+                let _ = reply.try_send(Named::of(&self.registry, &name, &uid));
+            }
+            ClusterCall::IsDesired { uid, reply } => drop(reply.try_send(self.registry.desires(&uid))),
+            ClusterCall::Turn => {}
+        }
+    }
+
     /// Takes the conditions of a pod's readiness gates from the pod's status in the cluster.
     fn take_conditions(&mut self, local: &Value, status: &Value) {
         let metadata = &local["metadata"];
@@ -199,7 +224,7 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
         cluster_network::apply(&shell, None);
         shell.machine.cluster_labels.borrow_mut().clear();
         shell.machine.unstored_labels.set(false);
-        shell.tasks.then_loop(|engine: &mut Engine| engine.observe_node()).await;
+        shell.tasks.send(Message::NodeChanged).await;
     }
     let Some(credentials) = enrolment::credentials(&shell).await else {
         // It has just left.
@@ -216,7 +241,7 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
         );
     }
     log::info!("this board is node {} of the cluster at {}", credentials.node, credentials.server);
-    shell.tasks.then_loop(Engine::serve_cluster).await;
+    shell.tasks.send(Message::Cluster(ClusterCall::Serve)).await;
     cluster_network::restore(&shell).await;
     // Events wait for a connection from now on.
     shell.publication.events_sent(0);
@@ -504,11 +529,16 @@ impl Follower {
         written.is_ok()
     }
 
-    /// Calls a function in the loop, and returns its value; `None` if the agent ends.
-    async fn in_loop<T: 'static>(&self, call: impl FnOnce(&mut Engine) -> T + 'static) -> Option<T> {
-        let (done, value) = async_channel::bounded(1);
-        self.shell.tasks.then_loop(move |engine| drop(done.try_send(call(engine)))).await;
-        value.recv().await.ok()
+    /// Has the loop do something.
+    async fn call(&self, call: ClusterCall) {
+        self.shell.tasks.send(Message::Cluster(call)).await;
+    }
+
+    /// Asks the loop, and returns its answer; `None` if the agent ends.
+    async fn ask<T>(&self, call: impl FnOnce(Sender<T>) -> ClusterCall) -> Option<T> {
+        let (reply, answer) = async_channel::bounded(1);
+        self.call(call(reply)).await;
+        answer.recv().await.ok()
     }
 }
 

@@ -4,20 +4,17 @@
 //! The registry decides on them (`registry/src/ephemeral.rs`). A client is answered when they are on flash. Then the
 //! pod with the added containers is reported to the core as any wanted pod.
 
+use std::io;
 use std::rc::Rc;
 
 use serde_json::Value;
 
-use crate::api::{Accepted, Applied, Change, Status};
+use crate::api::{Accepted, Applied, Change, EphemeralRequest, Status};
 use nodlet_core::facts::{Observation, PodIndex};
 use nodlet_core::pod::PodState;
 use nodlet_registry::{Wanted, ephemeral_of, with_ephemeral, without_ephemeral};
 
-use super::pods::EphemeralRequest;
 use super::{Engine, handover_files};
-
-/// Requests for one pod that may wait for an earlier one.
-const WAITING: usize = 64;
 
 impl Engine {
     /// Changes the ephemeral containers of a pod, and answers the client when they are durable.
@@ -25,17 +22,6 @@ impl Engine {
         let Some(index) = self.shown(&asked.namespace, &asked.name) else {
             return drop(asked.reply.try_send(Err(Status::not_found("pods", &asked.name))));
         };
-        if let Some(pod) = self.shell.pods.borrow_mut().get_mut(&index)
-            && pod.ephemeral.writing
-        {
-            if pod.ephemeral.waiting.len() < WAITING {
-                pod.ephemeral.waiting.push(asked);
-            } else {
-                let why = "too many changes of this pod are pending, please try again later";
-                let _ = asked.reply.try_send(Err(Status::too_many_requests(why)));
-            }
-            return;
-        }
         let change = std::mem::replace(&mut asked.change, Change::Replace(Value::Null));
         let changed = match self.present(index) {
             Some(present) => {
@@ -59,42 +45,29 @@ impl Engine {
         self.write_ephemeral(index, wanted, asked);
     }
 
-    /// Writes the ephemeral containers of a pod to flash, adds them to the pod, and answers the client.
-    fn write_ephemeral(&mut self, index: PodIndex, wanted: Rc<Wanted>, asked: EphemeralRequest) {
-        let uid = wanted.pod.uid.0.clone();
-        let path = self.shell.stores.records.ephemeral_path_of(&uid);
-        let bytes = ephemeral_of(&wanted).to_string().into_bytes();
-        if let Some(pod) = self.shell.pods.borrow_mut().get_mut(&index) {
-            pod.ephemeral.writing = true;
-        }
-        let kept = self.shell.stores.replace(path.clone(), bytes);
-        self.shell.tasks.then(kept, move |engine, kept| {
-            let waiting = match engine.shell.pods.borrow_mut().get_mut(&index) {
-                Some(pod) => {
-                    pod.ephemeral.writing = false;
-                    std::mem::take(&mut pod.ephemeral.waiting)
-                }
-                None => Vec::new(),
-            };
-            let answer = match kept {
-                Ok(()) => engine.add_ephemeral(index, &wanted, &asked.name),
-                Err(error) => Err(Status::internal(format!(
-                    "failed to write {}: {}",
-                    path.display(),
-                    nodlet_host::error::chain(&error)
-                ))),
-            };
-            let answer = answer.map(|object| Accepted {
-                object,
-                applied: Applied::Configured,
-                warnings: wanted.warnings.clone(),
-            });
-            // A client that hung up has changed nothing about what it asked for.
-            let _ = asked.reply.try_send(answer);
-            for asked in waiting {
-                engine.change_ephemeral(asked);
+    /// Adds the ephemeral containers to the pod when they are on flash, and answers the client.
+    pub(super) fn ephemeral_written(
+        &mut self,
+        index: PodIndex,
+        wanted: &Rc<Wanted>,
+        asked: EphemeralRequest,
+        written: io::Result<()>,
+    ) {
+        let answer = match written {
+            Ok(()) => self.add_ephemeral(index, wanted, &asked.name),
+            Err(error) => {
+                let path = self.shell.stores.records.ephemeral_path_of(&wanted.pod.uid.0);
+                let why = nodlet_host::error::chain(&error);
+                Err(Status::internal(format!("failed to write {}: {why}", path.display())))
             }
+        };
+        let answer = answer.map(|object| Accepted {
+            object,
+            applied: Applied::Configured,
+            warnings: wanted.warnings.clone(),
         });
+        // A client that hung up has changed nothing about what it asked for.
+        let _ = asked.reply.try_send(answer);
     }
 
     /// Adds ephemeral containers that are on flash to a pod. Returns the pod as it is published then.

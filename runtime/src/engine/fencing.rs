@@ -21,6 +21,7 @@ use nodlet_host::paths::Paths;
 use nodlet_registry::Owner;
 use smol::Async;
 
+use super::message::Message;
 use super::{Engine, EngineError, Shell};
 
 /// The fence of the cluster's pods.
@@ -116,13 +117,7 @@ pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
                         fences.decision.borrow_mut().close(Duration::MAX);
                     }
                     let (done, is_done) = async_channel::bounded::<()>(1);
-                    of_task
-                        .tasks
-                        .then_loop(move |engine| {
-                            engine.close_fence();
-                            drop(done);
-                        })
-                        .await;
+                    of_task.tasks.send(Message::CloseFence(done)).await;
                     let _ = is_done.recv().await;
                 }
             }
@@ -133,7 +128,7 @@ pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
 
 impl Engine {
     /// Closes the fence, if it is time to.
-    fn close_fence(&mut self) {
+    pub(super) fn close_fence(&mut self) {
         let Some(fences) = &self.shell.fences else { return };
         if fences.decision.borrow_mut().close(now()) {
             log::warn!(

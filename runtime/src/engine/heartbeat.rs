@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::Engine;
-use super::tasks::Message;
+use super::message::{Heartbeat, Message};
 use crate::progress::Progress;
 use crate::service::Service;
 
@@ -17,10 +17,8 @@ impl Engine {
             self.shell.tasks.spawn(async move {
                 loop {
                     smol::Timer::after(every).await;
-                    let service = service.clone();
-                    // Sent by the loop itself: a timer also fires in a loop that hangs.
-                    let lives = Message::Then(Box::new(move |_| service.lives()));
-                    if messages.send(lives).await.is_err() {
+                    let beat = Message::Beat(Heartbeat::Service(service.clone()));
+                    if messages.send(beat).await.is_err() {
                         return;
                     }
                 }
@@ -41,10 +39,7 @@ impl Engine {
         self.shell.tasks.spawn(async move {
             loop {
                 smol::Timer::after(progress.until_next(nodlet_host::clock::instant())).await;
-                let progress = progress.clone();
-                // Stored by the loop itself: a timer also fires in a loop that hangs.
-                let turns = Message::Then(Box::new(move |_| progress.store(nodlet_host::clock::instant())));
-                if messages.send(turns).await.is_err() {
+                if messages.send(Message::Beat(Heartbeat::Progress(progress.clone()))).await.is_err() {
                     return;
                 }
             }

@@ -25,8 +25,9 @@ impl Engine {
             return drop(reply.try_send(Ok(accepted)));
         }
         let images = awaited.iter().map(|awaited| awaited.image.clone()).collect();
-        self.shell.tasks.then(are_present(&self.shell.stores, images), move |_, present| {
-            let missing = awaited.iter().zip(present).filter(|(_, present)| !present);
+        let present = are_present(&self.shell.stores, images);
+        self.shell.tasks.spawn(async move {
+            let missing = awaited.iter().zip(present.await).filter(|(_, present)| !present);
             accepted.warnings.extend(missing.map(|(awaited, _)| awaited.warning()));
             let _ = reply.try_send(Ok(accepted));
         });

@@ -16,7 +16,8 @@ use nodlet_host::watches::{Watcher, Watches};
 use nodlet_rootfs::Store as Images;
 use smol::Async;
 
-use super::tasks::{Message, Tasks};
+use super::message::Message;
+use super::tasks::Tasks;
 use super::{EngineError, Shell};
 
 /// Time until a watch that the kernel refused is tried again.

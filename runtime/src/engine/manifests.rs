@@ -1,46 +1,19 @@
 //! Reads the manifest directories, on the storage thread, since a card may take seconds. There is one read at a time.
 //!
-//! A caller that needs the result of a read passes a continuation. A read that is requested during another one starts
-//! after it. A read of many bytes has several parts; the difference is reported to the core after the last part.
+//! A read that is requested during another one starts after it. A read of many bytes has several parts; the registry
+//! learns of all of them after the last one, and the core then learns of the difference. What the agent itself writes or
+//! removes enters the registry without a read (`engine/changes.rs`).
 //!
 //! Read next: `sources.rs`, which reads the files; `engine/reconcile.rs`, which reports to the core.
 
-use std::error::Error;
-use std::fmt;
-use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use nodlet_core::facts::Observation;
-use nodlet_core::sorted::SortedSet;
-use nodlet_core::spec::Uid;
-use nodlet_registry::Owner;
+use nodlet_core::sorted::{SortedMap, SortedSet};
 
 use super::Engine;
+use super::message::{ManifestNews, Message, ReadPart};
 use crate::durable;
-use crate::sources::{Found, LOOK_AGAIN, ManifestDirectories, SAVED_WITHIN};
-use crate::store::Recorded;
-
-/// The manifest of a pod could not be removed.
-#[derive(Debug)]
-pub(super) struct RemoveManifestError {
-    path: PathBuf,
-    source: io::Error,
-}
-
-impl fmt::Display for RemoveManifestError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "failed to remove {}", self.path.display())
-    }
-}
-
-impl Error for RemoveManifestError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&self.source)
-    }
-}
-
-/// Runs in the loop after a read. At most one exists for each request whose file was written or removed.
-type Continuation = Box<dyn FnOnce(&mut Engine)>;
+use crate::sources::{LOOK_AGAIN, ManifestDirectories, Parsed, SAVED_WITHIN, Stamp};
 
 /// The state of the reads of the manifest directories.
 pub(super) struct ManifestReads {
@@ -52,21 +25,14 @@ pub(super) struct ManifestReads {
     news: bool,
     /// A read was requested during a read.
     asked: bool,
-    /// Continuations of the next read.
-    waiting: Vec<Continuation>,
+    /// What the parts of the present read have found.
+    parsed: Vec<Parsed>,
+    /// Files that the agent has written, with their stamps, or removed since the last read began.
+    own: SortedMap<PathBuf, Option<Stamp>>,
     /// The next read includes the records: they were not read yet, or not completely.
     reads_records: bool,
     /// A read is scheduled, see [`Engine::read_again`].
     is_due: bool,
-}
-
-/// The result of one part of a read.
-struct ReadPart {
-    directories: Box<ManifestDirectories>,
-    /// `None` if the inotify events were of no interest and nobody requested the read.
-    found: Option<Vec<Found>>,
-    more: bool,
-    recorded: Option<Recorded>,
 }
 
 impl ManifestReads {
@@ -76,10 +42,16 @@ impl ManifestReads {
             is_watched: false,
             news: false,
             asked: false,
-            waiting: Vec::new(),
+            parsed: Vec::new(),
+            own: SortedMap::new(),
             reads_records: true,
             is_due: false,
         }
+    }
+
+    /// Records that the agent has written or removed a file, and that the registry knows it.
+    pub(super) fn set_own(&mut self, path: &Path, stamp: Option<Stamp>) {
+        self.own.insert(path.to_owned(), stamp);
     }
 }
 
@@ -88,40 +60,6 @@ impl Engine {
     pub(super) fn read_sources(&mut self) {
         self.manifest_reads.asked = true;
         self.begin_read();
-    }
-
-    /// Reads the manifest directories, reports the difference to the core, and then calls `go_on`.
-    pub(super) fn read_sources_then(&mut self, go_on: impl FnOnce(&mut Engine) + 'static) {
-        self.manifest_reads.waiting.push(Box::new(go_on));
-        self.read_sources();
-    }
-
-    /// Removes the manifest of a pod from flash, and then calls `go_on`, which stops the pod. The manifest goes first: a
-    /// power cut does not bring the pod back. Reads of the sources meanwhile do not stop the pod, since only `go_on` has
-    /// the requested grace period.
-    ///
-    /// After a failure, `go_on` gets the error, and the pod runs on: the caller repeats the removal. If the manifest is
-    /// gone nevertheless, because only the sync of its directory failed, the pod ends within its own grace period.
-    pub(super) fn remove_pod_manifest(
-        &mut self,
-        uid: Uid,
-        source: PathBuf,
-        go_on: impl FnOnce(&mut Engine, Result<(), RemoveManifestError>) + 'static,
-    ) {
-        self.shell.pods.set_deleted(&uid, true);
-        let owner = self.registry.sources.owner_of(&source);
-        let of = owner.is_some_and(Owner::replaces_in_place).then_some(&uid);
-        let removed = self.shell.stores.remove_manifest(source.clone(), of);
-        self.shell.tasks.then(removed, move |engine, removed| {
-            engine.read_sources_then(move |engine| {
-                engine.shell.pods.set_deleted(&uid, false);
-                if removed.is_err() && !engine.registry.desires(&uid) {
-                    engine.observe(Observation::Unwanted { uid, grace: None });
-                    engine.publish_changed();
-                }
-                go_on(engine, removed.map_err(|error| RemoveManifestError { path: source, source: error }));
-            });
-        });
     }
 
     /// The first read, before the loop begins.
@@ -136,43 +74,51 @@ impl Engine {
     /// Schedules one read after [`LOOK_AGAIN`].
     pub(super) fn read_again(&mut self) {
         if !std::mem::replace(&mut self.manifest_reads.is_due, true) {
-            self.shell.tasks.later(LOOK_AGAIN, |engine| {
-                engine.manifest_reads.is_due = false;
-                engine.read_sources();
-            });
+            self.shell.tasks.later(LOOK_AGAIN, Message::Manifests(ManifestNews::Due));
         }
     }
 
     fn begin_read(&mut self) {
-        let Some(directories) = self.manifest_reads.directories.take() else { return };
-        self.manifest_reads.news = false;
-        let asked = std::mem::take(&mut self.manifest_reads.asked);
-        let waiting = std::mem::take(&mut self.manifest_reads.waiting);
-        self.continue_read(directories, asked, waiting);
+        let reads = &mut self.manifest_reads;
+        let Some(mut directories) = reads.directories.take() else { return };
+        for (path, stamp) in std::mem::take(&mut reads.own) {
+            directories.set_own(&path, stamp);
+        }
+        reads.news = false;
+        let asked = std::mem::take(&mut reads.asked);
+        self.continue_read(directories, asked);
     }
 
-    fn continue_read(
-        &mut self,
-        directories: Box<ManifestDirectories>,
-        asked: bool,
-        waiting: Vec<Continuation>,
-    ) {
+    fn continue_read(&mut self, directories: Box<ManifestDirectories>, asked: bool) {
         let part = self.read_part(directories, asked);
-        self.shell.tasks.then(part, move |engine, part| {
-            let (more, is_news) = engine.accept_part(part);
-            if let Some(directories) = more {
-                return engine.continue_read(directories, true, waiting);
+        self.shell.tasks.then(part, |part| Message::Manifests(ManifestNews::Part(part)));
+    }
+
+    /// Continues with what a task has reported of the manifest directories.
+    pub(super) fn manifest_news(&mut self, news: ManifestNews) {
+        match news {
+            ManifestNews::Part(part) => {
+                let (more, is_news) = self.accept_part(part);
+                if let Some(directories) = more {
+                    return self.continue_read(directories, true);
+                }
+                if is_news {
+                    self.reconcile();
+                }
+                if self.manifest_reads.asked || self.manifest_reads.news {
+                    self.begin_read();
+                }
             }
-            if is_news {
-                engine.reconcile();
+            ManifestNews::Changed => {
+                (self.manifest_reads.is_watched, self.manifest_reads.news) = (false, true);
+                self.begin_read();
             }
-            for go_on in waiting {
-                go_on(engine);
+            ManifestNews::Saved => self.read_sources(),
+            ManifestNews::Due => {
+                self.manifest_reads.is_due = false;
+                self.read_sources();
             }
-            if engine.manifest_reads.asked || engine.manifest_reads.news {
-                engine.begin_read();
-            }
-        });
+        }
     }
 
     /// One part of a read, on the storage thread.
@@ -201,21 +147,24 @@ impl Engine {
             *self.shell.stores.recorded.borrow_mut() = recorded;
         }
         let is_news = found.is_some();
-        let devices = &self.shell.machine.devices;
-        directories.report(
-            found.unwrap_or_default(),
-            &mut self.registry.sources,
-            &mut devices.borrow_mut(),
-            &self.shell.handling,
-        );
-        self.device_files_changed();
-        self.registry.sources.is_partial = more;
+        let (sources, handling) = (&mut self.registry.sources, &self.shell.handling);
+        let reads = &mut self.manifest_reads;
+        let mut devices = self.shell.machine.devices.borrow_mut();
+        reads.parsed.extend(directories.parse(found.unwrap_or_default(), sources, &mut devices, handling));
+        drop(devices);
         if more {
             return (Some(directories), is_news);
         }
+        directories.report(
+            std::mem::take(&mut reads.parsed),
+            |path| reads.own.contains_key(path),
+            sources,
+            handling,
+        );
+        self.device_files_changed();
         self.sync_files(directories.take_unsynced());
         if directories.is_any_aside() {
-            self.shell.tasks.later(SAVED_WITHIN, Engine::read_sources);
+            self.shell.tasks.later(SAVED_WITHIN, Message::Manifests(ManifestNews::Saved));
         }
         self.wait_for_news(&directories);
         if directories.is_blind() {
@@ -250,9 +199,6 @@ impl Engine {
         }
         let Some(changed) = directories.changed() else { return };
         self.manifest_reads.is_watched = true;
-        self.shell.tasks.then(changed, |engine, ()| {
-            (engine.manifest_reads.is_watched, engine.manifest_reads.news) = (false, true);
-            engine.begin_read();
-        });
+        self.shell.tasks.then(changed, |()| Message::Manifests(ManifestNews::Changed));
     }
 }

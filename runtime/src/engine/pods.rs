@@ -4,10 +4,9 @@
 use std::cell::{Ref, RefCell, RefMut};
 use std::rc::Rc;
 
-use crate::api::{Accepted, Change, FieldValidation, Reply};
 use nodlet_core::facts::PodIndex;
 use nodlet_core::pod::PodState;
-use nodlet_core::sorted::{SortedMap, SortedSet};
+use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::Uid;
 use nodlet_core::time::Moment;
 use nodlet_registry::Wanted;
@@ -24,8 +23,6 @@ pub(super) struct PodShell {
     pub(super) wanted: Rc<Wanted>,
     pub(super) sandbox: Option<Rc<Sandbox>>,
     pub(super) published: Published,
-    pub(super) ephemeral: EphemeralWrites,
-    pub(super) manifest: ManifestWork,
 }
 
 /// The engine's data of the publication of a pod.
@@ -42,53 +39,10 @@ impl Published {
     }
 }
 
-/// The writes of a pod's ephemeral containers, one at a time.
-#[derive(Default)]
-pub(super) struct EphemeralWrites {
-    /// A write is under way.
-    pub(super) writing: bool,
-    /// Requests that wait for that write.
-    pub(super) waiting: Vec<EphemeralRequest>,
-}
-
-/// A request to change the ephemeral containers of a pod.
-pub(super) struct EphemeralRequest {
-    pub(super) namespace: String,
-    pub(super) name: String,
-    pub(super) change: Change,
-    pub(super) validation: FieldValidation,
-    pub(super) dry_run: bool,
-    pub(super) reply: Reply<Accepted>,
-}
-
-/// The work under way on the manifest of a pod that came through the API.
-#[derive(Default)]
-pub(super) struct ManifestWork {
-    /// A change in place is being written. The next change has to see it.
-    pub(super) updating: bool,
-    pub(super) removal: Option<ManifestRemoval>,
-}
-
-/// Why the manifest of a pod is being removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ManifestRemoval {
-    /// A client deletes the pod. The request stops the pod itself when the manifest is gone, with its own grace
-    /// period.
-    Deleted,
-    /// More pods have finished than are kept.
-    Collected,
-}
-
 impl PodShell {
     /// A pod of which nothing exists yet.
     pub(super) fn new(wanted: Rc<Wanted>, created: Moment) -> PodShell {
-        PodShell {
-            wanted,
-            sandbox: None,
-            published: Published::new(created),
-            ephemeral: EphemeralWrites::default(),
-            manifest: ManifestWork::default(),
-        }
+        PodShell { wanted, sandbox: None, published: Published::new(created) }
     }
 }
 
@@ -132,37 +86,5 @@ impl Pods {
         sandboxes
             .map(|sandbox| sandbox.runs.borrow().values().filter(|run| run.started.is_none()).count())
             .sum()
-    }
-
-    /// The pods that clients delete, and whose manifests are being removed.
-    pub(super) fn deleted(&self) -> SortedSet<Uid> {
-        let pods = self.borrow();
-        let deleted = pods.values().filter(|pod| pod.manifest.removal == Some(ManifestRemoval::Deleted));
-        deleted.map(|pod| pod.wanted.pod.uid.clone()).collect()
-    }
-
-    /// Records whether a change in place of a pod is being written.
-    pub(super) fn set_updating(&self, uid: &Uid, updating: bool) {
-        self.with_uid(uid, |work| work.updating = updating);
-    }
-
-    /// Records whether a client deletes a pod.
-    pub(super) fn set_deleted(&self, uid: &Uid, deleted: bool) {
-        self.with_uid(uid, |work| work.set(ManifestRemoval::Deleted, deleted));
-    }
-
-    fn with_uid(&self, uid: &Uid, change: impl Fn(&mut ManifestWork)) {
-        let mut pods = self.borrow_mut();
-        pods.values_mut().filter(|pod| pod.wanted.pod.uid == *uid).for_each(|pod| change(&mut pod.manifest));
-    }
-}
-
-impl ManifestWork {
-    /// Records that a removal begins, or has ended.
-    pub(super) fn set(&mut self, removal: ManifestRemoval, is_under_way: bool) {
-        match is_under_way {
-            true => self.removal = Some(removal),
-            false => drop(self.removal.take_if(|present| *present == removal)),
-        }
     }
 }

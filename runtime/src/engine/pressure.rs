@@ -25,6 +25,7 @@ use nodlet_registry::NodeEvent;
 use nodlet_rootfs::own_file;
 use smol::Async;
 
+use super::message::{Message, PressureNews};
 use super::root::of_meminfo;
 use super::{Engine, Shell, this_node, volumes};
 use crate::api::Reply;
@@ -46,7 +47,8 @@ impl Engine {
         if pressure.begin(nodlet_host::clock::instant()) {
             let measured_at = nodlet_host::clock::instant();
             let levels = levels(self.shell.clone());
-            self.shell.tasks.then(levels, move |engine, levels| engine.measured(&levels, measured_at));
+            let news = move |levels| Message::Pressure(PressureNews::Measured { levels, measured_at });
+            self.shell.tasks.then(levels, news);
         }
         pressure.wake_at()
     }
@@ -55,12 +57,29 @@ impl Engine {
     /// has the resource reclaimed.
     pub(super) fn measure(&mut self, reply: Reply<()>) {
         let levels = levels(self.shell.clone());
-        self.shell.tasks.then(levels, move |engine, levels| {
-            if engine.show_pressure(&levels).is_some() {
-                engine.shell.machine.pressure.borrow_mut().stalled();
+        self.shell.tasks.then(levels, move |levels| Message::Pressure(PressureNews::Asked { levels, reply }));
+    }
+
+    /// Continues with what was measured.
+    pub(super) fn pressure_news(&mut self, news: PressureNews) {
+        match news {
+            PressureNews::Measured { levels, measured_at } => self.measured(&levels, measured_at),
+            PressureNews::Asked { levels, reply } => {
+                if self.show_pressure(&levels).is_some() {
+                    self.shell.machine.pressure.borrow_mut().stalled();
+                }
+                let _ = reply.try_send(Ok(()));
             }
-            let _ = reply.try_send(Ok(()));
-        });
+            PressureNews::Reclaimed { levels, measured_at } => self.reclaimed(&levels, measured_at),
+            PressureNews::Used { met, measured_at, usage } => {
+                let Met { threshold, available, .. } = met;
+                let resource = met.signal.resource();
+                let starved = Starved { resource, threshold, available, measured_at, usage };
+                self.observe(Observation::Starved(Box::new(starved)));
+                self.shell.machine.pressure.borrow_mut().relieved(nodlet_host::clock::instant());
+            }
+            PressureNews::Stalled => self.shell.machine.pressure.borrow_mut().stalled(),
+        }
     }
 
     fn measured(&mut self, levels: &[(Signal, Level)], measured_at: Instant) {
@@ -72,9 +91,7 @@ impl Engine {
         let resource = met.signal.resource();
         self.shell.publication.emit_of_node(NodeEvent::ThresholdMet(resource));
         match resource {
-            StarvedResource::EphemeralStorage | StarvedResource::Inodes => {
-                self.remove_all_unused_images(Engine::images_reclaimed)
-            }
+            StarvedResource::EphemeralStorage | StarvedResource::Inodes => self.remove_all_unused_images(),
             StarvedResource::Memory | StarvedResource::Pids => self.relieve(met, measured_at),
         }
     }
@@ -101,7 +118,7 @@ impl Engine {
     }
 
     /// Continues when unused images were removed: evicts a pod if the disk is still too full.
-    fn images_reclaimed(&mut self) {
+    pub(super) fn images_reclaimed(&mut self) {
         let measured_at = nodlet_host::clock::instant();
         let shell = self.shell.clone();
         let again = async move {
@@ -113,28 +130,26 @@ impl Engine {
                 .await;
             levels(shell).await
         };
-        self.shell.tasks.then(again, move |engine, levels| {
-            let is_of_disk = |met: &Met| {
-                matches!(met.signal.resource(), StarvedResource::EphemeralStorage | StarvedResource::Inodes)
-            };
-            let met = engine.shell.machine.pressure.borrow().thresholds().met(&levels).filter(is_of_disk);
-            match met {
-                Some(met) => engine.relieve(met, measured_at),
-                None => engine.shell.machine.pressure.borrow_mut().relieved(nodlet_host::clock::instant()),
-            }
-        });
+        let news = move |levels| Message::Pressure(PressureNews::Reclaimed { levels, measured_at });
+        self.shell.tasks.then(again, news);
+    }
+
+    fn reclaimed(&mut self, levels: &[(Signal, Level)], measured_at: Instant) {
+        let is_of_disk = |met: &Met| {
+            matches!(met.signal.resource(), StarvedResource::EphemeralStorage | StarvedResource::Inodes)
+        };
+        let met = self.shell.machine.pressure.borrow().thresholds().met(levels).filter(is_of_disk);
+        match met {
+            Some(met) => self.relieve(met, measured_at),
+            None => self.shell.machine.pressure.borrow_mut().relieved(nodlet_host::clock::instant()),
+        }
     }
 
     /// Measures the pods, and has one of them evicted.
     fn relieve(&mut self, met: Met, measured_at: Instant) {
-        let resource = met.signal.resource();
-        let usage = usage(self.shell.clone(), resource);
-        self.shell.tasks.then(usage, move |engine, usage| {
-            let Met { threshold, available, .. } = met;
-            let starved = Starved { resource, threshold, available, measured_at, usage };
-            engine.observe(Observation::Starved(Box::new(starved)));
-            engine.shell.machine.pressure.borrow_mut().relieved(nodlet_host::clock::instant());
-        });
+        let usage = usage(self.shell.clone(), met.signal.resource());
+        let news = move |usage| Message::Pressure(PressureNews::Used { met, measured_at, usage });
+        self.shell.tasks.then(usage, news);
     }
 }
 
@@ -310,8 +325,7 @@ pub(super) fn watch_stalls(shell: &Rc<Shell>) {
     shell.clone().tasks.spawn(async move {
         let _stalls = stalls;
         while awaited.readable().await.is_ok() {
-            let tell = |engine: &mut Engine| engine.shell.machine.pressure.borrow_mut().stalled();
-            shell.tasks.then_loop(tell).await;
+            shell.tasks.send(Message::Pressure(PressureNews::Stalled)).await;
             smol::Timer::after(STALLS_EVERY).await;
         }
     });

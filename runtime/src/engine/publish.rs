@@ -121,7 +121,6 @@ impl Engine {
             object,
             is_unwanted: state.is_unwanted(),
             has_terminal_phase: state.has_terminal_phase(),
-            is_updating: entry.manifest.updating,
             waiting,
             client_conditions: state.client_conditions().clone(),
         })

@@ -4,6 +4,7 @@
 use std::rc::Rc;
 
 use super::handover_files::{self, StatusFile};
+use super::message::Message;
 use super::pods::PodShell;
 use super::publish::created;
 use super::{Engine, cleanup, images, recover, sandbox};
@@ -18,11 +19,6 @@ impl Engine {
     /// Reports to the core the difference between the pods that sources want now and those that they wanted before.
     /// Reads no file.
     pub(super) fn reconcile(&mut self) {
-        if self.registry.sources.is_partial {
-            // The registry may know that a manifest was removed, and not yet that it is in another directory.
-            // The read calls this function after its last part.
-            return;
-        }
         let (mut wanted, mut refusals) = self.registry.sources.wanted();
         let (rejected, mut changed) = self.read_definitions();
         refusals.extend(rejected);
@@ -39,7 +35,7 @@ impl Engine {
             self.look_up(look_up);
         }
         self.shell.publication.refused(&refusals);
-        let difference = self.registry.difference(wanted, &self.shell.pods.deleted());
+        let difference = self.registry.difference(wanted, self.changes.removing());
         for uid in difference.unwanted {
             self.observe(Observation::Unwanted { uid, grace: None });
         }
@@ -79,14 +75,15 @@ impl Engine {
 
     /// Looks up the images of a change that is held back, and then decides again.
     fn look_up(&self, look_up: LookUp) {
-        self.shell.tasks.then(
-            images::are_present(&self.shell.stores, look_up.images.clone()),
-            move |engine, present| {
-                if engine.registry.held_updates.looked_up(look_up, present) {
-                    engine.reconcile();
-                }
-            },
-        );
+        let present = images::are_present(&self.shell.stores, look_up.images.clone());
+        self.shell.tasks.then(present, move |present| Message::ImagesLookedUp { look_up, present });
+    }
+
+    /// Continues when the images of a change were looked up.
+    pub(super) fn images_looked_up(&mut self, look_up: LookUp, present: Vec<bool>) {
+        if self.registry.held_updates.looked_up(look_up, present) {
+            self.reconcile();
+        }
     }
 
     /// Reports changes of objects to the pods that refer to them.

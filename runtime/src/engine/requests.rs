@@ -6,63 +6,30 @@ use std::rc::Rc;
 use serde_json::Value;
 
 use crate::api::{Accepted, Applied, ExecExit, ExecSession, Preconditions, Reply, Request, Status};
-use nodlet_core::error::causes;
 use nodlet_core::facts::{Observation, PodIndex, PodObservation};
 use nodlet_core::pod::PodState;
 use nodlet_host::launch::ExecConfig;
 use nodlet_kube::kinds::Kind;
 use nodlet_registry::{
     Decision, DefinitionName, Deletion, Handled, Identity, PodName, Registry, ReplacedPod, RequestOptions,
-    Stop, Updating, Write, Written, as_published,
+    Stop, Updating, as_published,
 };
 
+use super::changes::Change;
 use super::exec::{Exec, ExecNews};
+use super::message::PodEnd;
 use super::network::netns;
-use super::pods::EphemeralRequest;
 use super::{Engine, Shell, stats};
 
 impl Engine {
     /// Carries out a request of the API. Parts that take time continue in a task.
     pub(super) fn answer(&mut self, request: Request) {
         match request {
-            Request::Create { object, validation, dry_run, reply } => {
-                self.apply(
-                    object,
-                    RequestOptions { validation, dry_run, new: true, keeps_claim: false },
-                    reply,
-                );
-            }
-            Request::Apply { object, validation, dry_run, reply } => {
-                self.apply(
-                    object,
-                    RequestOptions { validation, dry_run, new: false, keeps_claim: false },
-                    reply,
-                );
-            }
-            Request::Update { resource, namespace, name, change, part, validation, dry_run, reply } => {
-                let Some(kind) = definition(resource) else {
-                    let asked = Updating { change, part, validation, dry_run };
-                    return self.update(&namespace, &name, asked, reply);
-                };
-                let name = (kind, (*namespace).into(), (*name).into());
-                match self.registry.change_definition(&name, change) {
-                    Ok(changed) => self.apply(
-                        changed,
-                        RequestOptions { validation, dry_run, new: false, keeps_claim: false },
-                        reply,
-                    ),
-                    Err(status) => drop(reply.try_send(Err(status))),
-                }
-            }
-            Request::Delete { resource, namespace, name, preconditions, grace, dry_run, reply } => {
-                match definition(resource) {
-                    Some(kind) => {
-                        let name = (kind, (*namespace).into(), (*name).into());
-                        self.delete_definition(&name, &preconditions, dry_run, reply);
-                    }
-                    None => self.delete(&namespace, &name, &preconditions, grace, dry_run, reply),
-                }
-            }
+            request @ (Request::Create { .. }
+            | Request::Apply { .. }
+            | Request::Update { .. }
+            | Request::Delete { .. }
+            | Request::Ephemeral(_)) => self.changes.push(Change::Request(Box::new(request))),
             Request::Cluster { sync: true, reply } => self.sync_cluster(reply),
             Request::Cluster { sync: false, reply } => {
                 self.follow_cluster();
@@ -78,16 +45,6 @@ impl Engine {
             }
             Request::ProbeMetrics { reply } => {
                 let _ = reply.try_send(Ok(self.probe_counts.metrics(&self.shell)));
-            }
-            Request::Ephemeral { namespace, name, change, validation, dry_run, reply } => {
-                self.change_ephemeral(EphemeralRequest {
-                    namespace,
-                    name,
-                    change,
-                    validation,
-                    dry_run,
-                    reply,
-                });
             }
             Request::Restart { namespace, name, container, reply } => {
                 let _ = reply.try_send(self.restart(&namespace, &name, container));
@@ -134,6 +91,43 @@ impl Engine {
         }
     }
 
+    /// Decides on a change that a client asks for.
+    pub(super) fn decide(&mut self, request: Request) {
+        let options =
+            |validation, dry_run, new| RequestOptions { validation, dry_run, new, keeps_claim: false };
+        match request {
+            Request::Create { object, validation, dry_run, reply } => {
+                self.apply(object, options(validation, dry_run, true), reply);
+            }
+            Request::Apply { object, validation, dry_run, reply } => {
+                self.apply(object, options(validation, dry_run, false), reply);
+            }
+            Request::Update { resource, namespace, name, change, part, validation, dry_run, reply } => {
+                let Some(kind) = definition(resource) else {
+                    let asked = Updating { change, part, validation, dry_run };
+                    return self.update(&namespace, &name, asked, reply);
+                };
+                let name = (kind, (*namespace).into(), (*name).into());
+                match self.registry.change_definition(&name, change) {
+                    Ok(changed) => self.apply(changed, options(validation, dry_run, false), reply),
+                    Err(status) => drop(reply.try_send(Err(status))),
+                }
+            }
+            Request::Delete { resource, namespace, name, preconditions, grace, dry_run, reply } => {
+                match definition(resource) {
+                    Some(kind) => {
+                        let name = (kind, (*namespace).into(), (*name).into());
+                        self.delete_definition(&name, &preconditions, dry_run, reply);
+                    }
+                    None => self.delete(&namespace, &name, &preconditions, grace, dry_run, reply),
+                }
+            }
+            Request::Ephemeral(asked) => self.change_ephemeral(asked),
+            // No other request changes what the board wants.
+            request => self.answer(request),
+        }
+    }
+
     /// Creates or replaces an object that a client sends.
     fn apply(&mut self, mut object: Value, asked: RequestOptions, reply: Reply<Accepted>) {
         let asked = asked.of(&object);
@@ -150,15 +144,20 @@ impl Engine {
             // A new object that has a version is refused for what else is wrong with it first.
             Err(status) => {
                 let asked = RequestOptions { dry_run: true, ..asked };
-                self.decide(kind, object, asked).and(Err(status))
+                self.decide_object(kind, object, asked).and(Err(status))
             }
-            Ok(()) => self.decide(kind, object, asked),
+            Ok(()) => self.decide_object(kind, object, asked),
         };
         self.carry_out(decision, None, reply);
     }
 
     /// The registry's decision on an object that a client creates or replaces.
-    fn decide(&mut self, kind: Kind, object: Value, asked: RequestOptions) -> Result<Decision, Status> {
+    fn decide_object(
+        &mut self,
+        kind: Kind,
+        object: Value,
+        asked: RequestOptions,
+    ) -> Result<Decision, Status> {
         if kind != Kind::Pod {
             return self.registry.apply_definition(kind, object, asked);
         }
@@ -197,51 +196,13 @@ impl Engine {
                 }
                 self.accepted(index, Applied::Configured, warnings)
             }
-            Ok(Decision::Write(write)) => return self.write(*write, reply),
+            Ok(Decision::Write(write)) => return self.write(write, reply),
         };
         let _ = reply.try_send(answer);
     }
 
-    /// Writes a manifest file, looks at the manifest directories, and then answers the client.
-    fn write(&mut self, mut write: Write, reply: Reply<Accepted>) {
-        self.shell.handling.release(Handled::object_of(&write.path));
-        let awaited = match &write.of {
-            Written::Pod(pod) => {
-                self.shell.pods.set_updating(&pod.uid, true);
-                self.awaited_images(pod)
-            }
-            Written::Definition(_) => Vec::new(),
-        };
-        let written = self.shell.stores.replace(write.path.clone(), std::mem::take(&mut write.text));
-        self.shell.tasks.then(written, move |engine, written| {
-            let is_written = written.is_ok();
-            let go_on = move |engine: &mut Engine| {
-                engine.registry.release(&write.path);
-                if is_written {
-                    engine.publish_changed();
-                }
-                if let Written::Pod(pod) = &write.of {
-                    engine.shell.pods.set_updating(&pod.uid, false);
-                }
-                match written {
-                    Ok(()) => {
-                        let mut accepted = engine.registry.written(write);
-                        engine.complete(&mut accepted.object);
-                        engine.answer_with_images(accepted, awaited, reply);
-                    }
-                    Err(error) => {
-                        let (path, why) = (write.path.display(), nodlet_host::error::chain(&error));
-                        let message = format!("failed to write {path}: {why}");
-                        let _ = reply.try_send(Err(Status::internal(message)));
-                    }
-                }
-            };
-            if is_written { engine.read_sources_then(go_on) } else { go_on(engine) }
-        });
-    }
-
     /// Adds to a written pod what its published object has besides: the status, and the fields of the server.
-    fn complete(&self, object: &mut Value) {
+    pub(super) fn complete(&self, object: &mut Value) {
         let metadata = &object["metadata"];
         let text = |field: &str| metadata[field].as_str().unwrap_or_default();
         let index = self.shown(text("namespace"), text("name")).filter(|_| object["kind"] == "Pod");
@@ -289,26 +250,10 @@ impl Engine {
         dry_run: bool,
         reply: Reply<Value>,
     ) {
-        let (object, source) = match self.registry.delete_definition(name, preconditions, dry_run) {
-            Ok(found) => found,
-            Err(status) => return drop(reply.try_send(Err(status))),
-        };
-        if dry_run {
-            return drop(reply.try_send(Ok(object)));
+        match self.registry.delete_definition(name, preconditions) {
+            Ok((object, path)) if !dry_run => self.remove(object, path, reply),
+            found => drop(reply.try_send(found.map(|(object, _)| object))),
         }
-        let removed = self.shell.stores.remove(source.clone());
-        self.shell.tasks.then(removed, move |engine, removed| {
-            if let Err(error) = removed {
-                engine.registry.release(&source);
-                let message = format!("failed to remove {}: {error}", source.display());
-                return drop(reply.try_send(Err(Status::internal(message))));
-            }
-            engine.read_sources_then(move |engine| {
-                engine.registry.release(&source);
-                engine.publish_changed();
-                let _ = reply.try_send(Ok(object));
-            });
-        });
     }
 
     fn delete(
@@ -331,17 +276,8 @@ impl Engine {
         let name = name.to_owned();
         match desired {
             Some(desired) if !dry_run => {
-                let uid = desired.pod.uid.clone();
-                self.remove_pod_manifest(uid, desired.source.clone(), move |engine, removed| {
-                    if let Err(error) = removed {
-                        return drop(reply.try_send(Err(Status::internal(causes(&error)))));
-                    }
-                    if let Some(uid) = replacement {
-                        // Also if the pod that it replaces has ended meanwhile.
-                        engine.observe(Observation::Unwanted { uid, grace: None });
-                    }
-                    let _ = reply.try_send(engine.stop(index, &name, stop));
-                });
+                let end = PodEnd::Deleted { index, name, stop, replacement, reply };
+                self.remove_pod(desired.pod.uid.clone(), desired.source.clone(), end);
             }
             Some(_) | None if dry_run => {
                 let _ = reply.try_send(self.object(index).ok_or_else(|| Status::not_found("pods", &name)));

@@ -11,6 +11,7 @@ use nodlet_core::facts::{Observation, Shutdown, ShutdownScope};
 use nodlet_core::time::Instant;
 use nodlet_registry::NodeEvent;
 
+use super::message::Message;
 use super::{Engine, Shell};
 
 /// Time until a connection to a missing logind is tried again.
@@ -67,15 +68,15 @@ async fn hold(shell: &Shell) -> io::Result<()> {
         let lock = logind.delay().await?;
         *shell.machine.shutdown.lock.borrow_mut() = Some(lock);
         // logind grants no lock during a shutdown.
-        shell.tasks.then_loop(|engine| engine.set_goes_down(false)).await;
+        shell.tasks.send(Message::GoesDown(false)).await;
         while !logind.prepares_for_shutdown().await? {}
-        shell.tasks.then_loop(|engine| engine.set_goes_down(true)).await;
+        shell.tasks.send(Message::GoesDown(true)).await;
         while logind.prepares_for_shutdown().await? {}
     }
 }
 
 impl Engine {
-    fn set_goes_down(&mut self, goes_down: bool) {
+    pub(super) fn set_goes_down(&mut self, goes_down: bool) {
         if self.shell.machine.shutdown.goes_down.replace(goes_down) == goes_down {
             return;
         }

@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use crate::at_rest::AtRest;
 use crate::durable::{self, Fault, NoFault};
+use crate::sources::Stamp;
 use crate::storage::Storage;
 use crate::store::{AdmittedWith, LoadError, Recorded, Records};
 
@@ -106,6 +107,19 @@ impl Stores {
         self.storage.run(move || durable::replace(&path, &bytes, &*fault, Some((&reserve, Left::Half))))
     }
 
+    /// Makes `bytes` the durable content of a manifest. Returns the stamp by which the file is known again.
+    pub(super) fn write_manifest(
+        &self,
+        path: PathBuf,
+        bytes: Vec<u8>,
+    ) -> impl Future<Output = io::Result<Option<Stamp>>> + use<> {
+        let (fault, reserve) = (self.fault.clone(), self.reserve.clone());
+        self.storage.run(move || {
+            durable::replace(&path, &bytes, &*fault, Some((&reserve, Left::Half)))?;
+            Ok(Stamp::of_file(&path))
+        })
+    }
+
     /// Makes `text` the durable content of a file about the cluster, encrypted if the board has keys. Writes nothing if
     /// that is so.
     pub(super) fn replace_sealed(
@@ -130,17 +144,17 @@ impl Stores {
         self.storage.run(move || durable::remove(&path, &*fault))
     }
 
-    /// Removes the manifest of a pod durably. With `uid`, a file with the manifest of another pod stays: a pod of the same
-    /// name may have got its manifest there meanwhile.
+    /// Removes the manifest of a pod durably. With `uid`, a file with the manifest of another pod stays, and `false` is
+    /// returned: a pod of the same name may have got its manifest there meanwhile.
     pub(super) fn remove_manifest(
         &self,
         path: PathBuf,
         uid: Option<&Uid>,
-    ) -> impl Future<Output = io::Result<()>> + use<> {
+    ) -> impl Future<Output = io::Result<bool>> + use<> {
         let (fault, at_rest, uid) = (self.fault.clone(), self.at_rest.clone(), uid.map(Uid::to_string));
         self.storage.run(move || match uid {
-            Some(uid) if is_of_another(&at_rest, &path, &uid)? => Ok(()),
-            Some(_) | None => durable::remove(&path, &*fault),
+            Some(uid) if is_of_another(&at_rest, &path, &uid)? => Ok(false),
+            Some(_) | None => durable::remove(&path, &*fault).map(|()| true),
         })
     }
 
@@ -262,8 +276,8 @@ mod tests {
         let manifest =
             |uid: &str| format!("{{\n  \"kind\": \"Pod\",\n  \"metadata\": {{ \"uid\": \"{uid}\" }}\n}}\n");
         let remove = |uid: Option<&str>| {
-            smol::block_on(stores.remove_manifest(path.clone(), uid.map(Uid::from).as_ref()))
-                .expect("removed");
+            let removed = smol::block_on(stores.remove_manifest(path.clone(), uid.map(Uid::from).as_ref()));
+            assert_eq!(removed.expect("it can be read"), !path.exists());
             !path.exists()
         };
         for (content, uid, is_removed) in [

@@ -9,24 +9,10 @@ use smol::LocalExecutor;
 
 use nodlet_core::facts::{PodIndex, PodObservation};
 
-use super::Engine;
+use super::message::Message;
 
 /// The number of messages that may wait for the loop. A task that sends more waits.
 pub(super) const MESSAGES: usize = 256;
-
-/// A report of a task to the loop.
-pub(super) enum Message {
-    /// A fact about a pod.
-    Seen(PodIndex, PodObservation),
-    /// Images were added to the store, or removed.
-    ImagesChanged,
-    /// The clock was set.
-    ClockSet,
-    /// SIGTERM or SIGINT: the agent ends, and leaves the pods.
-    Terminate,
-    /// A task has finished; this continues in the loop.
-    Then(Box<dyn FnOnce(&mut Engine)>),
-}
 
 /// The executor of all tasks, and the channel to the loop. The loop ends before its tasks only when the
 /// process does, so that failed sends need no handling.
@@ -61,35 +47,30 @@ impl Tasks {
         });
     }
 
-    /// Calls `go_on` in the loop after a while.
-    pub(super) fn later(&self, after: Duration, go_on: impl FnOnce(&mut Engine) + 'static) {
-        let messages = self.messages.clone();
-        self.spawn(async move {
-            smol::Timer::after(after).await;
-            let _ = messages.send(Message::Then(Box::new(go_on))).await;
-        });
+    /// Sends a message to the loop after a while.
+    pub(super) fn later(&self, after: Duration, message: Message) {
+        self.then(smol::Timer::after(after), |_| message);
     }
 
-    /// Waits for `value` in a task, then calls `go_on` with it in the loop.
+    /// Waits for `value` in a task, then sends the loop the message that it makes.
     pub(super) fn then<T: 'static>(
         &self,
         value: impl Future<Output = T> + 'static,
-        go_on: impl FnOnce(&mut Engine, T) + 'static,
+        message: impl FnOnce(T) -> Message + 'static,
     ) {
         let messages = self.messages.clone();
         self.spawn(async move {
-            let value = value.await;
-            let _ = messages.send(Message::Then(Box::new(move |engine| go_on(engine, value)))).await;
+            let _ = messages.send(message(value.await)).await;
         });
     }
 
     /// Reports a fact about a pod; waits if the loop is behind.
     pub(super) async fn report(&self, pod: PodIndex, seen: PodObservation) {
-        let _ = self.messages.send(Message::Seen(pod, seen)).await;
+        self.send(Message::Seen(pod, seen)).await;
     }
 
-    /// Calls `go_on` in the loop; waits if the loop is behind.
-    pub(super) async fn then_loop(&self, go_on: impl FnOnce(&mut Engine) + 'static) {
-        let _ = self.messages.send(Message::Then(Box::new(go_on))).await;
+    /// Sends a message to the loop; waits if the loop is behind.
+    pub(super) async fn send(&self, message: Message) {
+        let _ = self.messages.send(message).await;
     }
 }

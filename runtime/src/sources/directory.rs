@@ -55,7 +55,7 @@ pub(crate) enum FoundFile {
 
 /// The metadata that changes when a file is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(crate) struct Stamp {
     device: u64,
     inode: u64,
     pub(super) size: u64,
@@ -163,6 +163,11 @@ impl ReadFile {
 }
 
 impl Stamp {
+    /// The stamp of a file; `None` if the file cannot be found.
+    pub(crate) fn of_file(path: &Path) -> Option<Stamp> {
+        fs::metadata(path).ok().map(|metadata| Stamp::of(&metadata))
+    }
+
     pub(super) fn of(metadata: &fs::Metadata) -> Stamp {
         use std::os::unix::fs::MetadataExt;
         Stamp {

@@ -25,11 +25,14 @@ impl Sources {
     }
 
     fn read(&mut self, now: Instant) -> bool {
+        let mut all = Vec::new();
         loop {
             let mut found = Vec::new();
             let more = self.directories.look(now, &mut found);
-            self.directories.report(found, &mut self.list, &mut DeviceFiles::default(), &self.handling);
+            let (devices, handling) = (&mut DeviceFiles::default(), &self.handling);
+            all.extend(self.directories.parse(found, &self.list, devices, handling));
             if !more {
+                self.directories.report(all, |_| false, &mut self.list, handling);
                 return self.directories.is_any_aside();
             }
         }
@@ -576,7 +579,7 @@ fn presets_are_read_beside_pods_and_override_each_other_as_these_do() {
 }
 
 #[test]
-fn quota_is_reserved_for_a_file_being_written_and_released_once_it_is_read() {
+fn a_file_has_room_beside_all_others_and_in_place_of_itself() {
     let scratch = Scratch::new("room");
     let (vendor, ours) = (scratch.0.join("vendor"), scratch.0.join("ours"));
     for directory in [&vendor, &ours] {
@@ -595,31 +598,16 @@ fn quota_is_reserved_for_a_file_being_written_and_released_once_it_is_read() {
     let full =
         Err("quota exceeded: all manifests together can have at most 1024 objects and 4 MiB; delete some"
             .to_owned());
-    let (a, b) = (ours.join("a"), ours.join("b"));
-    assert_eq!(sources.reserve(&a, left + 1, 0), full);
-    assert_eq!(sources.reserve(&a, left, 0), Ok(()));
-    assert_eq!(sources.reserve(&b, 1, 0), full, "while the other is being written");
-    assert_eq!(sources.reserve(&a, left, 0), Ok(()), "in the place of the same file");
-    sources.release(&a);
-    assert_eq!(sources.reserve(&b, 1, 0), full, "one of two writers is left");
-    sources.release(&a);
-    assert_eq!(sources.reserve(&b, left, 0), Ok(()), "nothing came of it");
-    sources.release(&b);
-    // What it takes the place of gives its room back, and what is there keeps it.
-    let first = vendor.join("0");
-    assert_eq!(sources.reserve(&first, left + 250_000, 0), Ok(()));
-    assert_eq!(sources.reserve(&b, 1_000, 0), full);
-    sources.release(&first);
-    assert_eq!(sources.reserve(&first, 1, 0), Ok(()));
-    assert_eq!(sources.reserve(&b, left + 1, 0), full, "the old one is there still");
-    sources.release(&first);
-    let long = sources.reserve(&b, 1, MAX_BYTES as usize + 1);
+    let (new, first) = (ours.join("a"), vendor.join("0"));
+    assert_eq!(sources.check_room(&new, left + 1, 0), full);
+    assert_eq!(sources.check_room(&new, left, 0), Ok(()));
+    assert_eq!(sources.check_room(&first, left + 250_000, 0), Ok(()));
+    let long = sources.check_room(&new, 1, MAX_BYTES as usize + 1);
     assert_eq!(long, Err("its manifest is larger than 1 MiB".to_owned()));
-    assert_eq!(sources.reserve(&b, left, 0), Ok(()), "nothing is kept for a refused one");
 }
 
 #[test]
-fn no_quota_is_reserved_beyond_the_maximum_number_of_files() {
+fn there_is_no_room_beyond_the_maximum_number_of_files() {
     let scratch = Scratch::new("full");
     for number in 0..MAX_FILES {
         fs::write(scratch.0.join(format!("{number:05}")), "").expect("written");
@@ -627,15 +615,14 @@ fn no_quota_is_reserved_beyond_the_maximum_number_of_files() {
     let mut sources = Sources::new(vec![scratch.0.clone()], "node");
     sources.read(nodlet_host::clock::instant());
     assert_eq!(
-        sources.reserve(&scratch.0.join("a"), 1, 1),
+        sources.check_room(&scratch.0.join("a"), 1, 1),
         Err("quota exceeded: a directory can have at most 1024 manifests; delete some".to_owned())
     );
-    assert_eq!(sources.reserve(&scratch.0.join("00007"), 1, 1), Ok(()));
+    assert_eq!(sources.check_room(&scratch.0.join("00007"), 1, 1), Ok(()));
     fs::remove_file(scratch.0.join("00008")).expect("removed");
     sources.read(nodlet_host::clock::instant() + SAVED_WITHIN * 2);
     sources.read(nodlet_host::clock::instant() + SAVED_WITHIN * 4);
-    assert_eq!(sources.reserve(&scratch.0.join("a"), 1, 1), Ok(()));
-    assert!(sources.reserve(&scratch.0.join("b"), 1, 1).is_err(), "the other is being written");
+    assert_eq!(sources.check_room(&scratch.0.join("a"), 1, 1), Ok(()));
 }
 
 #[test]
@@ -646,26 +633,57 @@ fn a_long_scan_is_done_in_parts_and_misses_no_change_between_them() {
         fs::write(scratch.0.join(name), big("one").replace("NAME", name)).expect("written");
     }
     let mut sources = Sources::new(vec![scratch.0.clone()], "node");
-    for known in 1..3 {
+    let mut parsed = Vec::new();
+    while parsed.len() < 2 {
         // A part may end early for the time that it took.
-        while images(&sources).len() < known {
-            let mut found = Vec::new();
-            assert!(sources.directories.look(nodlet_host::clock::instant(), &mut found));
-            sources.directories.report(
-                found,
-                &mut sources.list,
-                &mut DeviceFiles::default(),
-                &sources.handling,
-            );
-        }
-        assert!(images(&sources).len() == known && sources.directories.is_looking());
+        let mut found = Vec::new();
+        assert!(sources.directories.look(nodlet_host::clock::instant(), &mut found));
+        let (devices, handling) = (&mut DeviceFiles::default(), &sources.handling);
+        parsed.extend(sources.directories.parse(found, &sources.list, devices, handling));
+        assert!(parsed.len() < 3 && sources.directories.is_looking());
     }
+    assert_eq!(images(&sources), [""; 0], "nothing is reported before the whole look");
+    sources.directories.report(parsed, |_| false, &mut sources.list, &sources.handling);
     fs::write(scratch.0.join("a"), big("two").replace("NAME", "a")).expect("written");
     sources.read(nodlet_host::clock::instant());
     assert_eq!(images(&sources), ["a=one", "b=one", "c=one"]);
     assert!(!sources.directories.is_looking());
     news(&mut sources);
     assert_eq!(images(&sources), ["a=two", "b=one", "c=one"]);
+}
+
+#[test]
+fn what_the_agent_writes_and_removes_itself_is_not_read_and_what_others_change_is() {
+    let scratch = Scratch::new("own");
+    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
+    sources.read(nodlet_host::clock::instant());
+    let path = scratch.0.join("web.json");
+    let write = |image: &str| {
+        let new = scratch.0.join(".web.json.new");
+        fs::write(&new, manifest("web", image)).expect("written");
+        fs::rename(new, &path).expect("renamed");
+        Stamp::of_file(&path)
+    };
+    let is_news = |sources: &mut Sources| sources.directories.drain();
+    let stamp = write("one");
+    assert!(stamp.is_some());
+    sources.directories.set_own(&path, stamp);
+    assert!(!is_news(&mut sources), "it is known");
+    write("two");
+    assert!(is_news(&mut sources), "somebody else has changed it");
+    sources.read(nodlet_host::clock::instant());
+    assert_eq!(images(&sources), ["web=two"]);
+    fs::remove_file(&path).expect("removed");
+    sources.directories.set_own(&path, None);
+    assert!(!is_news(&mut sources), "it is known");
+    write("three");
+    let mut found = Vec::new();
+    assert!(is_news(&mut sources) && !sources.directories.look(nodlet_host::clock::instant(), &mut found));
+    // The agent writes it while the look goes on: the look may have seen the text before.
+    let (devices, handling) = (&mut DeviceFiles::default(), &sources.handling);
+    let parsed = sources.directories.parse(found, &sources.list, devices, handling);
+    sources.directories.report(parsed, |own| own == path, &mut sources.list, handling);
+    assert_eq!(images(&sources), ["web=two"], "its objects are those that the agent has written");
 }
 
 #[test]

@@ -104,7 +104,7 @@ fn clients_may_delete_only_definitions_that_clients_applied() {
         ("high", Preconditions::default(), "/applied/priorityclass__high.json"),
     ] {
         let name: DefinitionName = (Kind::PriorityClass, "".into(), name.into());
-        let answer = match world.registry.delete_definition(&name, &preconditions, true) {
+        let answer = match world.registry.delete_definition(&name, &preconditions) {
             Ok((_, source)) => source.display().to_string(),
             Err(status) => format!("{} {}", status.code, status.message),
         };
@@ -165,10 +165,8 @@ fn objects_of_the_same_name_in_two_namespaces_are_independent() {
         patch(&mut world, &none, PatchKind::Merge, json!({})),
         "404 NotFound: configmaps \"web\" not found"
     );
-    let (_, source) = world
-        .registry
-        .delete_definition(&kitchen, &Preconditions::default(), true)
-        .expect("it is the client's");
+    let (_, source) =
+        world.registry.delete_definition(&kitchen, &Preconditions::default()).expect("it is the client's");
     assert_eq!(source, Path::new("/applied/configmap_kitchen_web.json"));
     world.remove("/applied/configmap_kitchen_web.json");
     assert!(world.registry.published_definition(&kitchen).is_none());
@@ -261,58 +259,6 @@ fn site_config_maps_override_those_of_the_vendor_and_clients_cannot_change_eithe
     world.remove("/site/z.yaml");
     world.remove("/site/zz.yaml");
     assert_eq!(data(&world), "vendor");
-}
-
-#[test]
-fn an_object_whose_file_is_being_written_rejects_another_change() {
-    let mut world = World::new();
-    let name: DefinitionName = (Kind::ConfigMap, "default".into(), "web".into());
-    let map = |data: Value| config("ConfigMap", "default", json!({"data": data}));
-    let begin = |world: &mut World, object: Value, options: RequestOptions| {
-        let kind = object["kind"].as_str().and_then(Kind::named).expect("a kind");
-        let identity = Identity::new([9; 16], [0, 1, 2, 3, 4], NOW.to_owned());
-        let mut object = object;
-        world.registry.prepare(kind, &mut object, options.new, &identity)?;
-        match kind {
-            Kind::Pod => world.registry.apply(object, options, &ReplacedPod::default()),
-            _ => world.registry.apply_definition(kind, object, options),
-        }
-    };
-    let modified = "409 Conflict: Operation cannot be fulfilled on configmaps \"web\": the object has been modified; please apply your changes to the latest version and try again";
-    let written = begin(&mut world, map(json!({"a": "1"})), CREATE).expect("it is new");
-    assert_eq!(
-        line(world.apply(map(json!({"a": "2"})), CREATE)),
-        "409 AlreadyExists: configmaps \"web\" already exists"
-    );
-    assert_eq!(line(world.apply(map(json!({"a": "2"})), APPLY)), modified);
-    assert_eq!(line(world.carry_out(written)), "Created");
-
-    let written = begin(&mut world, map(json!({"a": "1", "b": "2"})), APPLY).expect("it is changed");
-    let merged = || Change::Patch(PatchKind::Merge, json!({"data": {"c": "3"}}));
-    let change = world.registry.change_definition(&name, merged()).expect_err("it is in flight");
-    assert_eq!(format!("{} {}: {}", change.code, change.reason, change.message), modified);
-    let removed = world.registry.delete_definition(&name, &Preconditions::default(), false);
-    assert_eq!(removed.expect_err("it is in flight").code, 409);
-    assert_eq!(line(world.carry_out(written)), "Configured");
-    assert_eq!(world.registry.change_definition(&name, merged()).expect("it is settled")["data"]["b"], "2");
-
-    let (_, source) =
-        world.registry.delete_definition(&name, &Preconditions::default(), false).expect("it is settled");
-    assert_eq!(line(world.apply(map(json!({"a": "4"})), APPLY)), modified);
-    world.remove(&source.to_string_lossy());
-    world.registry.release(&source);
-    assert_eq!(line(world.apply(map(json!({"a": "4"})), CREATE)), "Created");
-
-    let class = |name: &str| class(name, json!({"globalDefault": true}));
-    let written = begin(&mut world, class("one"), CREATE).expect("it is new");
-    assert_eq!(begin(&mut world, class("two"), CREATE).expect_err("one is in flight").code, 409);
-    assert_eq!(line(world.carry_out(written)), "Created");
-    assert_eq!(begin(&mut world, class("two"), CREATE).expect_err("one is the default").code, 403);
-
-    let written = begin(&mut world, pod("web", "a:1"), CREATE).expect("it is new");
-    let other = begin(&mut world, pod("web", "a:2"), CREATE).expect_err("it is being created");
-    assert_eq!((other.code, &*other.message), (409, "pods \"web\" already exists"));
-    assert_eq!(line(world.carry_out(written)), "Created");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use nodlet_core::error::causes;
 use nodlet_registry::objects::Key;
 
 use super::super::fencing::Fences;
+use super::super::message::ClusterCall;
 use super::enrolment::EnrolmentError;
 use super::{Failure, Follower, Shell, enrolment, labels};
 
@@ -173,7 +174,7 @@ impl Follower {
             }
         }
         // The node is measured as often.
-        self.shell.tasks.then_loop(|_| {}).await;
+        self.call(ClusterCall::Turn).await;
         self.shell.lease_renewed(sent);
         // Another session lists the pods, which may start again only then.
         if self.shell.fences.as_ref().is_some_and(Fences::needs_list) && self.schedule.has_listed() {

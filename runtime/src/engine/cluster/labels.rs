@@ -10,7 +10,8 @@ use nodlet_core::spec::Pod;
 use nodlet_host::paths::Paths;
 use serde_json::Value;
 
-use super::super::{Engine, Shell, this_node};
+use super::super::message::Message;
+use super::super::{Shell, this_node};
 
 /// Uses and stores the labels of a Node object.
 pub(in crate::engine) async fn see(shell: &Rc<Shell>, node: &Value) {
@@ -20,7 +21,7 @@ pub(in crate::engine) async fn see(shell: &Rc<Shell>, node: &Value) {
     }
     *shell.machine.cluster_labels.borrow_mut() = labels;
     store(shell).await;
-    shell.tasks.then_loop(|engine: &mut Engine| engine.observe_node()).await;
+    shell.tasks.send(Message::NodeChanged).await;
 }
 
 /// Stores the labels that could not be stored before. The schedule calls for it with [`Action::Refresh`].

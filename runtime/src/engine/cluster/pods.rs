@@ -15,29 +15,18 @@ use nodlet_core::sorted::SortedSet;
 use nodlet_core::spec::Uid;
 use nodlet_kube::kinds;
 use nodlet_kube::manifest::{self, Manifest, Validation};
-use nodlet_registry::{Handled, Owner};
+use nodlet_registry::Handled;
 use nodlet_wire::http::HttpError;
 
+use super::super::message::{ClusterCall, ClusterPodEnd, Message, Named};
 use super::reports::postpone;
-use super::{Engine, Failure, Follower, labels};
+use super::{Failure, Follower, labels};
 
 /// Pods in one page of a list.
 const PAGE: usize = 50;
 
 /// Requests of one list. A list in pages of one pod each may take [`MAX_PODS`] more.
 const MAX_REQUESTS: usize = 64;
-
-/// Which pod of a name the manifests of the board contain.
-enum Named {
-    /// None, or no pod of the cluster or of a file.
-    Nothing,
-    /// The pod with this UID.
-    Itself,
-    /// Another pod of the cluster.
-    Predecessor(Uid),
-    /// A pod of this file.
-    OfFile(PathBuf),
-}
 
 impl Follower {
     /// Lists all pods of this node, and acts on the difference to what is here.
@@ -88,22 +77,17 @@ impl Follower {
         }
         self.mirrors.keep(&seen);
         self.remove_leftovers(seen).await;
-        self.in_loop(move |engine| engine.confirm_pods(&confirmed)).await;
+        self.call(ClusterCall::Confirm(confirmed)).await;
         Ok(Seen::Listed { version })
     }
 
     /// Ends pods of the cluster's manifests that the cluster does not list, and removes objects that no pod refers to.
     async fn remove_leftovers(&mut self, listed: SortedSet<String>) {
         let directory = self.shell.paths.cluster_manifests();
-        let stale = self
-            .in_loop(move |engine| {
-                let of_cluster = engine.registry.wanted_of(Owner::Cluster).into_iter();
-                let stale = of_cluster.filter(|one| !listed.contains(&*one.pod.uid.0));
-                stale.map(|one| (one.pod.uid.clone(), one.source.clone())).collect::<Vec<_>>()
-            })
-            .await;
-        for (uid, path) in stale.unwrap_or_default() {
-            self.in_loop(move |engine| engine.end_cluster_pod(uid, path, None, Backoff::default())).await;
+        for (uid, path) in self.ask(ClusterCall::Pods).await.unwrap_or_default() {
+            if !listed.contains(&*uid.0) {
+                self.end_pod(uid, path, None).await;
+            }
         }
         let (kept, kept_tokens) = self.followed.files();
         let tokens = self.shell.paths.run_manifests();
@@ -261,8 +245,13 @@ impl Follower {
 
     async fn end(&self, uid: Uid, known: &Known, grace: Option<Duration>) {
         self.has_news.set(true);
-        let path = self.pod_path(known);
-        self.in_loop(move |engine| engine.end_cluster_pod(uid, path, grace, Backoff::default())).await;
+        self.end_pod(uid, self.pod_path(known), grace).await;
+    }
+
+    /// Ends a pod whose manifest is this file.
+    pub(super) async fn end_pod(&self, uid: Uid, path: PathBuf, grace: Option<Duration>) {
+        let end = ClusterPodEnd { uid, path, grace, backoff: Backoff::default() };
+        self.shell.tasks.send(Message::End(end)).await;
     }
 
     /// Writes the manifest of a pod, and before it what the pod needs.
@@ -349,24 +338,14 @@ impl Follower {
                 known.name
             );
         }
-        self.in_loop(Engine::read_sources).await;
+        self.call(ClusterCall::ReadManifests).await;
         Ok(())
     }
 
     /// Which pod with the name of `known`, whose UID is `uid`, the manifests of the board contain.
     async fn named(&self, uid: &str, known: &Known) -> Named {
-        let key = (known.namespace.as_str().into(), known.name.as_str().into());
-        let uid = Uid::from(uid);
-        let found = self.in_loop(move |engine| {
-            let (wanted, _) = engine.registry.sources.wanted();
-            let Some(found) = wanted.get(&key) else { return Named::Nothing };
-            match engine.registry.owner_of(found) == Some(Owner::Cluster) {
-                true if found.pod.uid == uid => Named::Itself,
-                true => Named::Predecessor(found.pod.uid.clone()),
-                false => Named::OfFile(found.source.clone()),
-            }
-        });
-        found.await.unwrap_or(Named::Nothing)
+        let (name, uid) = ((known.namespace.as_str().into(), known.name.as_str().into()), Uid::from(uid));
+        self.ask(|reply| ClusterCall::Named { name, uid, reply }).await.unwrap_or(Named::Nothing)
     }
 
     fn pod_path(&self, known: &Known) -> PathBuf {

@@ -13,9 +13,9 @@ use nodlet_core::spec::Uid;
 use nodlet_registry::Handled;
 use nodlet_registry::objects::{ChangeKind, ObjectChange};
 
-use super::super::pods::EphemeralRequest;
+use super::super::message::ClusterCall;
 use super::{Failure, Follower, tolerate};
-use crate::api::{Change, FieldValidation, PatchKind};
+use crate::api::{Change, EphemeralRequest, FieldValidation, PatchKind};
 
 /// What a report about a pod came to. An error of the API server about it alone keeps no other pod from being reported:
 /// the report is sent again by [`Follower::refresh`].
@@ -209,7 +209,7 @@ impl Follower {
         }
         if gates::types(local).next().is_some() {
             let (local, status) = (local.clone(), known.object["status"].clone());
-            self.in_loop(move |engine| engine.take_conditions(&local, &status)).await;
+            self.call(ClusterCall::TakeConditions { local, status }).await;
         }
         if pods::is_held_back(local, self.shell.machine.shutdown.goes_down()) {
             if local["metadata"]["deletionTimestamp"].is_string() {
@@ -238,7 +238,7 @@ impl Follower {
             dry_run: false,
             reply,
         };
-        self.in_loop(move |engine| engine.change_ephemeral(request)).await;
+        self.call(ClusterCall::AddEphemeral(request)).await;
         match answer.recv().await {
             Ok(Err(status)) => {
                 self.send_warning(api, known, &self.suffix(), (NotRun::Unsupported, &status.message)).await
@@ -375,7 +375,7 @@ impl Follower {
         known: &mut Known,
     ) -> Result<(), Failure> {
         let wanted = Uid::from(uid);
-        let is_wanted = self.in_loop(move |engine| engine.registry.desires(&wanted)).await != Some(false);
+        let is_wanted = self.ask(|reply| ClusterCall::IsDesired { uid: wanted, reply }).await != Some(false);
         let is_present = is_wanted || self.local_pod(uid, &known.namespace, &known.name).is_some();
         match pods::step(&known.object, false, is_present) {
             Step::Delete => self.finish(api, uid, known).await,

@@ -9,15 +9,14 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use nodlet_cluster::api::{self, Api, JSON};
-use nodlet_cluster::backoff::Backoff;
 use nodlet_cluster::pods::{self, Retirement};
 use nodlet_cluster::schedule::may_register;
 use nodlet_core::sorted::SortedSet;
-use nodlet_registry::Owner;
 use serde_json::Value;
 
 use super::super::Shell;
-use super::{Engine, Failure, Follower, cluster_network, tolerate};
+use super::super::message::ClusterCall;
+use super::{Failure, Follower, cluster_network, tolerate};
 
 /// Pods in one answer of the server, each of which may be large.
 const PAGE: usize = 10;
@@ -99,13 +98,10 @@ impl Follower {
     /// Ends these pods of the cluster on this board; all of them, if the cluster has none any more. Others are Ready in the
     /// cluster until they are deleted there.
     async fn end_deleted(&self, deleted: SortedSet<String>) {
-        let ends = move |engine: &mut Engine| {
-            let mut wanted = engine.registry.wanted_of(Owner::Cluster);
-            wanted.retain(|one| deleted.is_empty() || deleted.contains(&*one.pod.uid.0));
-            wanted.into_iter().map(|one| (one.pod.uid.clone(), one.source.clone())).collect::<Vec<_>>()
-        };
-        for (uid, path) in self.in_loop(ends).await.unwrap_or_default() {
-            self.in_loop(move |engine| engine.end_cluster_pod(uid, path, None, Backoff::default())).await;
+        for (uid, path) in self.ask(ClusterCall::Pods).await.unwrap_or_default() {
+            if deleted.is_empty() || deleted.contains(&*uid.0) {
+                self.end_pod(uid, path, None).await;
+            }
         }
     }
 }

@@ -18,6 +18,7 @@ use nodlet_core::time::Instant;
 use nodlet_host::paths::Paths;
 
 use crate::engine::Engine;
+use crate::engine::message::{ImageNews, Look, Message};
 
 /// The thresholds of image removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,22 +52,10 @@ pub(in crate::engine) struct ImageUse {
     looking: bool,
     /// Another check follows it.
     again: bool,
-    /// The disk is under pressure: the next check removes all unused images, and then this is called.
-    for_pressure: Option<fn(&mut Engine)>,
+    /// The disk is under pressure: the next check removes all unused images.
+    for_pressure: bool,
     /// The check that follows when an image is old enough.
     later: Option<smol::Task<()>>,
-}
-
-/// The result of a check.
-#[derive(Debug, Default)]
-struct Look {
-    images: Images,
-    /// Names or IDs of the images that were removed, and why.
-    removed: Vec<(String, &'static str)>,
-    /// Bytes above the low threshold that are left.
-    excess: u64,
-    /// Time until the first unused image reaches the minimum age.
-    older: Option<Duration>,
 }
 
 impl Engine {
@@ -77,28 +66,49 @@ impl Engine {
         }
         let store = self.shell.stores.images.clone();
         let listed = self.shell.stores.storage.run(move || store.images());
-        self.shell.tasks.then(listed, |engine, listed| {
-            let of = |image: Image| NodeImage {
-                id: image.id.hex(),
-                names: image.repo_digests.into_iter().chain(image.names).collect(),
-                size: image.size,
-            };
-            match listed {
-                Ok(images) => {
-                    let images = node_images(images.into_iter().map(of).collect());
-                    if *engine.shell.machine.images.borrow() != images {
-                        engine.shell.machine.images.replace(images);
-                        engine.publish_node();
-                    }
-                }
-                Err(error) => log::error!("failed to list images: {}", nodlet_host::error::chain(&error)),
-            }
-        });
+        self.shell.tasks.then(listed, |listed| Message::Images(ImageNews::Listed(listed)));
     }
 
-    /// Removes all images that no pod uses, because the disk is under pressure, and then calls `then`.
-    pub(in crate::engine) fn remove_all_unused_images(&mut self, then: fn(&mut Engine)) {
-        self.image_use.for_pressure = Some(then);
+    /// Continues with what a task has reported of the images.
+    pub(in crate::engine) fn image_news(&mut self, news: ImageNews) {
+        match news {
+            ImageNews::Listed(Ok(images)) => {
+                let of = |image: Image| NodeImage {
+                    id: image.id.hex(),
+                    names: image.repo_digests.into_iter().chain(image.names).collect(),
+                    size: image.size,
+                };
+                let images = node_images(images.into_iter().map(of).collect());
+                if *self.shell.machine.images.borrow() != images {
+                    self.shell.machine.images.replace(images);
+                    self.publish_node();
+                }
+            }
+            ImageNews::Listed(Err(error)) => {
+                log::error!("failed to list images: {}", nodlet_host::error::chain(&error));
+            }
+            ImageNews::Checked(look) => self.images_checked(look),
+            ImageNews::Due => self.collect_images(),
+        }
+    }
+
+    /// Continues when unused images were looked for.
+    pub(in crate::engine) fn images_checked(&mut self, look: Result<Look, StoreError>) {
+        self.image_use.looking = false;
+        match look {
+            Ok(look) => self.looked_at_images(look),
+            Err(error) => {
+                log::error!("failed to look for unused images: {}", nodlet_host::error::chain(&error))
+            }
+        }
+        if std::mem::take(&mut self.image_use.again) {
+            self.collect_images();
+        }
+    }
+
+    /// Removes all images that no pod uses, because the disk is under pressure, and reports that.
+    pub(in crate::engine) fn remove_all_unused_images(&mut self) {
+        self.image_use.for_pressure = true;
         self.collect_images();
     }
 
@@ -112,11 +122,11 @@ impl Engine {
             return;
         }
         self.image_use.looking = true;
-        let for_pressure = self.image_use.for_pressure.take();
+        let for_pressure = std::mem::take(&mut self.image_use.for_pressure);
         let configured = self.shell.config.image_collection.unwrap_or(NEVER);
         let rule = match for_pressure {
-            Some(_) => ImageCollection { minimum_age: configured.minimum_age, ..UNDER_PRESSURE },
-            None => configured,
+            true => ImageCollection { minimum_age: configured.minimum_age, ..UNDER_PRESSURE },
+            false => configured,
         };
         let mut names = Vec::new();
         for pod in self.node.pods().map(|pod| &**pod.pod()).chain(self.registry.held_updates.pods()) {
@@ -135,21 +145,11 @@ impl Engine {
                 limit.map_err(|error| log::error!("failed to {}", nodlet_host::error::chain(&error))).ok();
             look(&store, rule, max.flatten(), &names, images, nodlet_host::clock::instant())
         });
-        self.shell.tasks.then(looked, move |engine, looked| {
-            engine.image_use.looking = false;
-            match looked {
-                Ok(look) => engine.looked_at_images(look),
-                Err(error) => {
-                    log::error!("failed to look for unused images: {}", nodlet_host::error::chain(&error))
-                }
-            }
-            if std::mem::take(&mut engine.image_use.again) {
-                engine.collect_images();
-            }
-            if let Some(then) = for_pressure {
-                then(engine);
-            }
-        });
+        let news = move |look| match for_pressure {
+            true => Message::ImagesReclaimed(look),
+            false => Message::Images(ImageNews::Checked(look)),
+        };
+        self.shell.tasks.then(looked, news);
     }
 
     fn looked_at_images(&mut self, look: Look) {
@@ -160,7 +160,7 @@ impl Engine {
             let shell = self.shell.clone();
             let check = async move {
                 smol::Timer::after(wait).await;
-                shell.tasks.then_loop(Engine::collect_images).await;
+                shell.tasks.send(Message::Images(ImageNews::Due)).await;
             };
             // Boxed, so that all tasks are of one type.
             let check: Pin<Box<dyn Future<Output = ()>>> = Box::pin(check);

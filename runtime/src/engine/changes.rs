@@ -1,0 +1,126 @@
+//! Changes of what the board wants that are written to flash: manifests of clients, their removal, and ephemeral
+//! containers. There is one at a time, so that each is decided with the result of the one before it; the one thread of
+//! `storage` writes them one after another anyway.
+//!
+//! ```text
+//! request ─► Change ─► decided by the registry ─► a write ─► StoredChange ─► sources ─► reconcile ─► the reply
+//!            waits while another one is written                `engine/stored.rs`
+//! ```
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use nodlet_core::facts::PodIndex;
+use nodlet_core::sorted::SortedSet;
+use nodlet_core::spec::Uid;
+use nodlet_registry::{Accepted, Handled, Owner, Wanted, Write, Written, ephemeral_of};
+use serde_json::Value;
+
+use super::Engine;
+use super::message::{ClusterPodEnd, Message, PodEnd, StoredChange};
+use crate::api::{EphemeralRequest, Reply, Request};
+
+/// Changes that may wait, of those that clients ask for.
+const WAITING: usize = 64;
+
+/// A change that waits for its turn.
+pub(super) enum Change {
+    /// A client asks for it.
+    Request(Box<Request>),
+    /// The cluster has deleted a pod. There is at most one for each pod.
+    End(ClusterPodEnd),
+    /// A finished pod is one too many. There is at most one for each pod.
+    Collection(PodIndex),
+}
+
+/// The changes that wait, and the one that is being written.
+#[derive(Default)]
+pub(super) struct Changes {
+    is_writing: bool,
+    waiting: VecDeque<Change>,
+    /// The pod whose manifest is being removed: only the end of the removal knows its grace period.
+    removing: Option<Uid>,
+    /// The finished pods whose manifests are being removed.
+    collected: SortedSet<PodIndex>,
+}
+
+impl Changes {
+    /// Whether clients have to wait before they ask for more.
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting.len() >= WAITING
+    }
+
+    /// Lets a change wait for its turn.
+    pub(super) fn push(&mut self, change: Change) {
+        match change {
+            Change::Collection(index) if !self.collected.insert(index) => {}
+            change => self.waiting.push_back(change),
+        }
+    }
+
+    /// The next change, unless another one is being written.
+    pub(super) fn next(&mut self) -> Option<Change> {
+        if self.is_writing { None } else { self.waiting.pop_front() }
+    }
+
+    /// Records that a change was written.
+    pub(super) fn stored(&mut self) {
+        (self.is_writing, self.removing) = (false, None);
+    }
+
+    /// Records that the collection of a pod has ended.
+    pub(super) fn collected(&mut self, index: PodIndex) {
+        self.collected.remove(&index);
+    }
+
+    /// The pod whose manifest is being removed.
+    pub(super) fn removing(&self) -> Option<&Uid> {
+        self.removing.as_ref()
+    }
+}
+
+impl Engine {
+    /// Reports in the loop what becomes of a write or a removal.
+    fn store<T: 'static>(
+        &mut self,
+        job: impl Future<Output = T> + 'static,
+        stored: impl FnOnce(T) -> StoredChange + 'static,
+    ) {
+        self.changes.is_writing = true;
+        self.shell.tasks.then(job, move |result| Message::Stored(Box::new(stored(result))));
+    }
+
+    /// Writes the manifest of a client's object.
+    pub(super) fn write(&mut self, mut write: Box<Write>, reply: Reply<Accepted>) {
+        self.shell.handling.release(Handled::object_of(&write.path));
+        let awaited = match &write.of {
+            Written::Pod(pod) => self.awaited_images(pod),
+            Written::Definition(_) => Vec::new(),
+        };
+        let job = self.shell.stores.write_manifest(write.path.clone(), std::mem::take(&mut write.text));
+        self.store(job, move |written| StoredChange::Manifest { write, awaited, reply, written });
+    }
+
+    /// Removes the manifest of an object that is no pod.
+    pub(super) fn remove(&mut self, object: Value, path: PathBuf, reply: Reply<Value>) {
+        let job = self.shell.stores.remove(path.clone());
+        self.store(job, move |removed| StoredChange::Removal { object, path, reply, removed });
+    }
+
+    /// Removes the manifest of a pod, which then ends. The manifest goes first: a power cut does not bring the pod back.
+    pub(super) fn remove_pod(&mut self, uid: Uid, path: PathBuf, end: PodEnd) {
+        let owner = self.registry.sources.owner_of(&path);
+        let of = owner.is_some_and(Owner::replaces_in_place).then_some(&uid);
+        let job = self.shell.stores.remove_manifest(path.clone(), of);
+        self.changes.removing = Some(uid.clone());
+        self.store(job, move |removed| StoredChange::PodRemoval { uid, path, end, removed });
+    }
+
+    /// Writes the ephemeral containers of a pod.
+    pub(super) fn write_ephemeral(&mut self, index: PodIndex, wanted: Rc<Wanted>, asked: EphemeralRequest) {
+        let path = self.shell.stores.records.ephemeral_path_of(&wanted.pod.uid.0);
+        let job = self.shell.stores.replace(path, ephemeral_of(&wanted).to_string().into_bytes());
+        self.store(job, move |written| StoredChange::Ephemeral { index, wanted, asked, written });
+    }
+}
