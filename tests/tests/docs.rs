@@ -51,20 +51,32 @@ fn every_link_leads_to_a_file_and_every_anchor_to_a_heading() {
 
 #[test]
 fn every_guarantee_names_existing_tests() {
-    let wrong = wrong_references("guarantees.md", false);
+    let wrong = wrong_references("guarantees.md", None, false);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
 fn every_sentence_about_security_names_existing_tests() {
-    let wrong = wrong_references("security.md", true);
+    let wrong = wrong_references("security.md", None, true);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The wrong references to tests in the items of this page. `guests`: whether the tests may run in a guest.
-fn wrong_references(page: &str, guests: bool) -> Vec<String> {
+#[test]
+fn every_invariant_of_the_architecture_names_existing_tests() {
+    let wrong = wrong_references("architecture.md", Some("Invariants"), true);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The wrong references to tests in the items of this page, or of its section `section` up to the next heading.
+/// `guests`: whether the tests may run in a guest.
+fn wrong_references(page: &str, section: Option<&str>, guests: bool) -> Vec<String> {
     let page = project().join("docs").join(page);
-    let text = fs::read_to_string(&page).expect("the page is there");
+    let mut text = fs::read_to_string(&page).expect("the page is there");
+    if let Some(section) = section {
+        let (_, rest) = text.split_once(&format!("\n## {section}\n")).expect("the section is there");
+        text = rest.split("\n#").next().unwrap_or_default().to_owned();
+        assert!(text.matches("\n* ").count() > 10, "{section} has items");
+    }
     let mut wrong = Vec::new();
     for item in text.split("\n* ").skip(1) {
         let item = item.split("\n\n").next().unwrap_or(item);
