@@ -9,6 +9,10 @@ fn project() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this is a member of the workspace")
 }
 
+fn read(page: &str) -> String {
+    fs::read_to_string(project().join(page)).unwrap_or_else(|error| panic!("{page}: {error}"))
+}
+
 fn files_below(dir: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -51,20 +55,32 @@ fn every_link_leads_to_a_file_and_every_anchor_to_a_heading() {
 
 #[test]
 fn every_guarantee_names_existing_tests() {
-    let wrong = wrong_references("guarantees.md", false);
+    let wrong = wrong_references("guarantees.md", None, false);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
 fn every_sentence_about_security_names_existing_tests() {
-    let wrong = wrong_references("security.md", true);
+    let wrong = wrong_references("security.md", None, true);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The wrong references to tests in the items of this page. `guests`: whether the tests may run in a guest.
-fn wrong_references(page: &str, guests: bool) -> Vec<String> {
+#[test]
+fn every_invariant_of_the_architecture_names_existing_tests() {
+    let wrong = wrong_references("architecture.md", Some("Invariants"), true);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The wrong references to tests in the items of this page, or of its section `section` up to the next heading.
+/// `guests`: whether the tests may run in a guest.
+fn wrong_references(page: &str, section: Option<&str>, guests: bool) -> Vec<String> {
     let page = project().join("docs").join(page);
-    let text = fs::read_to_string(&page).expect("the page is there");
+    let mut text = fs::read_to_string(&page).expect("the page is there");
+    if let Some(section) = section {
+        let (_, rest) = text.split_once(&format!("\n## {section}\n")).expect("the section is there");
+        text = rest.split("\n#").next().unwrap_or_default().to_owned();
+        assert!(text.matches("\n* ").count() > 10, "{section} has items");
+    }
     let mut wrong = Vec::new();
     for item in text.split("\n* ").skip(1) {
         let item = item.split("\n\n").next().unwrap_or(item);
@@ -150,6 +166,71 @@ fn every_path_in_the_pages_exists() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_readme_lists_each_profile_of_a_board() {
+    let readme = read("README.md");
+    let profiles = files_below(&project().join("board/profiles"), "toml");
+    let names = profiles.iter().filter_map(|profile| profile.file_stem()?.to_str());
+    let missing: Vec<&str> = names.filter(|name| !readme.contains(&format!("\n| `{name}` | "))).collect();
+    assert!(profiles.len() > 3 && missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn the_figures_of_the_readme_are_those_of_the_page_on_benchmarks() {
+    let (readme, page) = (read("README.md"), read("docs/benchmarks.md"));
+    let (short, long) = (between_marks(&readme), between_marks(&page));
+    assert_eq!(short.lines().next(), long.lines().next(), "the date and the machine");
+    // A short row has the medians of a long one, whose cells have the quartiles, too.
+    let is_part_of = |short: &str, long: &str| {
+        let begins = |(short, long): (&str, &str)| long.trim().starts_with(short.trim());
+        short.split('|').zip(long.split('|')).all(begins)
+    };
+    let rows = |table| str::lines(table).filter(|line| line.starts_with("| ")).skip(1);
+    let is_wrong = |row: &&str| !rows(long).any(|line| is_part_of(row, line));
+    let wrong: Vec<&str> = rows(short).filter(is_wrong).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_commands_of_the_readme_print_what_it_shows() {
+    let readme = read("README.md");
+    let blocks = readme.split("```console\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let shown = blocks.into_iter().find(|block| block.starts_with("# nodlet ")).expect("it has commands");
+    let mut device = nodlet_tests::Device::new();
+    device.start_agent();
+    let archive = nodlet_tests::demo_archive().display().to_string();
+    for (command, expected) in shown.split("# nodlet ").filter_map(|part| part.split_once('\n')) {
+        let word = |word: &str| match word {
+            ".work/images/demo.oci.tar" => archive.clone(),
+            path if path.starts_with("examples/") => project().join(path).display().to_string(),
+            other => other.to_owned(),
+        };
+        if command == "get pods" {
+            device.pod("web").wait_ready();
+        }
+        let words: Vec<String> = command.split(' ').map(word).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let output = device.command(&words).output().expect("nodlet can be run");
+        assert_eq!(
+            without_ages(&String::from_utf8_lossy(&output.stdout)),
+            without_ages(expected),
+            "{command}"
+        );
+    }
+}
+
+/// The words of each line of a table, without the age of a pod at its end.
+fn without_ages(table: &str) -> Vec<Vec<&str>> {
+    let is_age = |word: &&str| word.ends_with('s') && word.starts_with(|first: char| first.is_ascii_digit());
+    table.lines().map(|line| line.split_whitespace().filter(|word| !is_age(word)).collect()).collect()
+}
+
+/// What `cargo xtask bench` measured: the lines between two marks.
+fn between_marks(page: &str) -> &str {
+    let (_, rest) = page.split_once("<!-- bench -->\n").expect("the first mark is there");
+    rest.split_once("<!-- /bench -->").expect("the second mark is there").0
 }
 
 #[test]

@@ -197,7 +197,7 @@ fn doctor_reports_missing_capabilities_of_root_and_skipped_checks() {
     assert_eq!(check(&found, "writable layers")["verdict"], "unknown");
 }
 
-/// The options that pods need according to README and decisions, for a kernel before 6.12.
+/// The options that pods need according to `docs/start.md` and decisions, for a kernel before 6.12.
 const NEEDED: &[&str] = &[
     "NAMESPACES",
     "NET_NS",

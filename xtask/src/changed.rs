@@ -305,7 +305,7 @@ impl Changes {
                 chosen.extend(all.iter().filter(|suite| suites::has_control_plane(suite)).cloned());
             } else if file.starts_with("examples/") {
                 chosen.extend(
-                    ["apparmor", "examples", "gateway", "ports", "presets", "pull", "tasks"]
+                    ["apparmor", "docs", "examples", "gateway", "ports", "presets", "pull", "tasks"]
                         .map(str::to_owned),
                 );
             }

@@ -1,4 +1,4 @@
-//! Measures the size of the shipped binary: of the README's `cargo build --release`, and of `cargo xtask
+//! Measures the size of the shipped binary: of `cargo build --release`, and of `cargo xtask
 //! cross` for each board. `--compare` compares the sizes with their budgets (`budgets.rs`) and fails if one
 //! has grown past its margin; `--write` writes the measurements as the new budgets. A binary that would not
 //! start on a board is rejected (`elf.rs`).
