@@ -1,14 +1,47 @@
-//! The difference between the pods that the core was last notified of and the current pods of the sources.
+//! The steps from the current pods of the sources to their difference from the pods that the core was last notified of.
+//! Each step takes what the one before returns:
+//!
+//! ```text
+//! read ─► Read ─► admit_all ─► AdmittedPods ─► hold_back ─► DuePods ─► difference ─► Difference ─► the core
+//! ```
 
 use std::rc::Rc;
 
 use super::admission::{Base, admit};
+use super::held_updates::{Effect, NodePods};
 use super::set_aside::Handled;
 use super::wanted::{Admitted, Problem};
-use super::{PodName, Refusal, Registry, Wanted, WantedByName};
+use super::{DefinitionName, PodName, Refusal, Registry, Wanted, WantedByName};
 use nodlet_core::facts::{Record, StatusHandover};
 use nodlet_core::spec::Uid;
+use nodlet_core::time::Instant;
 use nodlet_kube::kinds::Kind;
+
+/// What the sources have now: their definitions are in effect, and their pods are not admitted yet.
+#[derive(Debug)]
+pub struct Read {
+    wanted: WantedByName,
+    /// The rejections of files, pods and definitions.
+    pub refusals: Vec<Refusal>,
+    /// The definitions that were created, changed or deleted.
+    pub changed: Vec<DefinitionName>,
+}
+
+/// The pods that files want, as they are admitted.
+#[derive(Debug)]
+pub struct AdmittedPods(WantedByName);
+
+/// The admitted pods that the core is to have now. Of a pod that waits for its images, that is the pod that runs.
+#[derive(Debug)]
+pub struct DuePods(WantedByName);
+
+#[cfg(test)]
+impl AdmittedPods {
+    /// All pods, as on a board that has all images.
+    pub(crate) fn all_due(self) -> DuePods {
+        DuePods(self.0)
+    }
+}
 
 /// The results of the admission of pods.
 #[derive(Debug, Default)]
@@ -31,22 +64,32 @@ pub struct Difference {
 }
 
 impl Registry {
-    /// The pods in `wanted` that differ from those that the core was notified of, and must be admitted.
-    pub fn unadmitted<'a>(&self, wanted: &'a WantedByName) -> Vec<(PodName, &'a Rc<Wanted>)> {
+    /// Reads the pods of the sources, and publishes the current definitions. The times are those of
+    /// [`Registry::read_definitions`].
+    pub fn read(&mut self, now: &str, began: &str) -> Read {
+        let (wanted, mut refusals) = self.sources.wanted();
+        let (rejected, changed) = self.read_definitions(now, began);
+        refusals.extend(rejected);
+        Read { wanted, refusals, changed }
+    }
+
+    /// The pods that differ from those that the core was notified of, and must be admitted.
+    pub fn unadmitted<'a>(&self, read: &'a Read) -> Vec<(PodName, &'a Rc<Wanted>)> {
         let known =
             |name: &PodName, new: &Wanted| self.desired.get(name).is_some_and(|old| old.is_same_as(new));
-        let new = wanted.iter().filter(|(name, new)| !known(name, new));
+        let new = read.wanted.iter().filter(|(name, new)| !known(name, new));
         new.map(|(name, new)| (name.clone(), new)).collect()
     }
 
-    /// Admits these pods in `wanted`, and removes pods without a priority from it. Calls `begin` before each pod, and
-    /// keeps the result until the pod is admitted.
+    /// Admits the pods of `bases`, and removes pods without a priority. Calls `begin` before each pod, and keeps the
+    /// result until the pod is admitted.
     pub fn admit_all<T>(
         &mut self,
-        wanted: &mut WantedByName,
+        read: Read,
         bases: Vec<(PodName, Base)>,
         begin: impl Fn(Option<Handled>) -> T,
-    ) -> Admissions {
+    ) -> (AdmittedPods, Admissions) {
+        let mut wanted = read.wanted;
         let policy = self.policy();
         let before = std::mem::take(&mut self.without_class);
         let mut admissions = Admissions::default();
@@ -72,12 +115,18 @@ impl Registry {
         }
         wanted.retain(|name, _| !self.without_class.contains_key(name));
         admissions.refusals = self.without_class.values().cloned().collect();
-        admissions
+        (AdmittedPods(wanted), admissions)
     }
 
-    /// Whether all files are valid, so that a pod that is not desired is in no file.
-    pub fn all_read(&self) -> bool {
-        self.without_class.is_empty() && self.sources.wanted().1.is_empty()
+    /// Replaces pods whose images are not on the board by those that run, see [`HeldUpdates::hold_back`].
+    pub fn hold_back(
+        &mut self,
+        AdmittedPods(mut wanted): AdmittedPods,
+        pods: &dyn NodePods,
+        now: Instant,
+    ) -> (DuePods, Vec<Effect>) {
+        let effects = self.held_updates.hold_back(&mut wanted, &self.desired, pods, now);
+        (DuePods(wanted), effects)
     }
 
     /// Whether the file of a running pod exists and is rejected, so that the pod stays unchanged.
@@ -100,9 +149,9 @@ impl Registry {
         })
     }
 
-    /// Returns the changes of which the core must be notified so that it has the pods in `wanted`. The pod `removing` is
-    /// left out, because the removal of its file notifies the core.
-    pub fn difference(&mut self, wanted: WantedByName, removing: Option<&Uid>) -> Difference {
+    /// Returns the changes of which the core must be notified so that it has these pods. The pod `removing` is left
+    /// out, because the removal of its file notifies the core.
+    pub fn difference(&mut self, DuePods(wanted): DuePods, removing: Option<&Uid>) -> Difference {
         let mut difference = Difference::default();
         for (name, old) in std::mem::take(&mut self.desired) {
             let stays = wanted.get(&name).is_some_and(|new| new.pod.uid == old.pod.uid);

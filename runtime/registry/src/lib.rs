@@ -6,7 +6,7 @@
 //! in which it publishes definitions.
 //!
 //! ```text
-//! files ─► Sources ─► wanted ─► admit_all ─► hold_back ─► difference ─► the core
+//! files ─► Sources ─► read ─► admit_all ─► hold_back ─► difference ─► the core
 //! requests ─► prepare ─► apply | update | delete ─► Decision ─► a file, an observation, a reply
 //! ```
 //!
@@ -50,11 +50,10 @@ use std::rc::Rc;
 use nodlet_core::sorted::SortedMap;
 use serde_json::Value;
 
-use crate::held_updates::{Effect, HeldUpdates, LookUp, NodePods};
+use crate::held_updates::{HeldUpdates, LookUp, NodePods};
 use crate::objects::Objects;
 use nodlet_core::facts::ClientCondition;
 use nodlet_core::spec::Pod;
-use nodlet_core::time::Instant;
 use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::AllowedAnnotations;
 
@@ -66,7 +65,7 @@ pub use devices::{
     DeviceOfRun, DeviceRetry, FoundDevice, SeenDevices, device_events, grant_devices, grant_interfaces,
     interface_returned, requested_devices,
 };
-pub use difference::{Admissions, Difference, sort_admitted_first};
+pub use difference::{Admissions, AdmittedPods, Difference, DuePods, Read, sort_admitted_first};
 pub use ephemeral::{list_of as ephemeral_of, with_list as with_ephemeral, without as without_ephemeral};
 pub use events::{EVENTS, Events};
 pub use patch::PatchKind;
@@ -175,6 +174,11 @@ impl Registry {
         }
     }
 
+    /// Whether all files are valid, so that a pod that is not desired is in no file.
+    pub fn all_read(&self) -> bool {
+        self.without_class.is_empty() && self.sources.wanted().1.is_empty()
+    }
+
     /// The pod of this name that the core was last notified of.
     pub fn desired(&self, name: &PodName) -> Option<&Rc<Wanted>> {
         self.desired.get(name)
@@ -188,12 +192,6 @@ impl Registry {
     /// Records that the core was notified of this pod.
     pub fn set_desired(&mut self, wanted: Rc<Wanted>) {
         self.desired.insert((wanted.pod.namespace.clone(), wanted.pod.name.clone()), wanted);
-    }
-
-    /// Replaces pods of `wanted` whose images are not on the board by those that run, see
-    /// [`HeldUpdates::hold_back`].
-    pub fn hold_back(&mut self, wanted: &mut WantedByName, pods: &dyn NodePods, now: Instant) -> Vec<Effect> {
-        self.held_updates.hold_back(wanted, &self.desired, pods, now)
     }
 
     /// The images to look up before the first [`Registry::hold_back`], see [`HeldUpdates::begin`].

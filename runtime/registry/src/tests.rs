@@ -12,6 +12,7 @@ use crate::objects::Key;
 use nodlet_core::sim::NodeWorld;
 use nodlet_core::spec::Uid;
 use nodlet_core::spec::volume::ClaimedVolume;
+use nodlet_core::time::Instant;
 use nodlet_fuzz::imports::{circles, imports};
 use nodlet_fuzz::purity::impurities;
 use nodlet_kube::kinds::Kind;
@@ -175,10 +176,9 @@ impl World {
     /// Notifies the core of the difference. Returns the notifications and the rejections.
     pub(super) fn read(&mut self) -> Vec<String> {
         let mut changes = Vec::new();
-        let (mut wanted, mut refusals) = self.registry.sources.wanted();
-        let (rejected, changed) = self.registry.read_definitions(NOW, NOW);
-        refusals.extend(rejected);
-        let new = self.registry.unadmitted(&wanted);
+        let mut read = self.registry.read(NOW, NOW);
+        let (mut refusals, changed) = (std::mem::take(&mut read.refusals), std::mem::take(&mut read.changed));
+        let new = self.registry.unadmitted(&read);
         let known = |uid: &Uid| match &self.node {
             Some(node) => self.admitted.get(uid).filter(|_| !node.is_gone(uid)),
             None => self.pods.values().find(|known| known.pod.uid == *uid),
@@ -190,9 +190,9 @@ impl World {
             None => Base::New,
         };
         let bases = new.into_iter().map(|(name, new)| (name, base(new))).collect();
-        let admissions = self.registry.admit_all(&mut wanted, bases, drop);
+        let (admitted, admissions) = self.registry.admit_all(read, bases, drop);
         refusals.extend(admissions.refusals);
-        let difference = self.registry.difference(wanted, None);
+        let difference = self.registry.difference(admitted.all_due(), None);
         for uid in difference.unwanted {
             let name = self.pods.iter().find(|(_, pod)| pod.pod.uid == uid).map(|(name, _)| name.clone());
             let name = name.expect("only what the core knows is unwanted");

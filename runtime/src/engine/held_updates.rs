@@ -6,8 +6,9 @@ use std::rc::Rc;
 use nodlet_core::node::Node;
 use nodlet_core::spec::{Pod, Uid};
 use nodlet_registry::held_updates::{Activity, Effect, LookUp, NodePods, kept_bytes};
-use nodlet_registry::{AwaitedImage, PodName, Wanted, WantedByName};
+use nodlet_registry::{AdmittedPods, AwaitedImage, DuePods, PodName, Wanted, WantedByName};
 
+use super::message::Message;
 use super::pods::Pods;
 use super::{Engine, images};
 
@@ -33,18 +34,17 @@ impl NodePods for View<'_> {
 }
 
 impl Engine {
-    /// Holds back changes of `wanted` whose images are not on the board, and performs what follows from it, except the
-    /// look-ups of images, which it returns: their results change what the board wants.
-    #[must_use]
-    pub(super) fn hold_back(&mut self, wanted: &mut WantedByName) -> Vec<LookUp> {
-        let mut look_ups = Vec::new();
+    /// Holds back changes whose images are not on the board, and performs what follows from it. After look-ups of images,
+    /// the loop decides again.
+    pub(super) fn hold_back(&mut self, admitted: AdmittedPods) -> DuePods {
         let view = View { node: &self.node, pods: &self.shell.pods };
-        for effect in self.registry.hold_back(wanted, &view, nodlet_host::clock::instant()) {
+        let (due, effects) = self.registry.hold_back(admitted, &view, nodlet_host::clock::instant());
+        for effect in effects {
             match effect {
                 Effect::Emit(pod, event) => self.shell.publication.emit(&pod, &event),
                 Effect::KeepOnFlash(pod) => self.keep_on_flash(&pod),
                 Effect::RemoveKept(uid) => self.remove_kept(&uid),
-                Effect::LookUp(look_up) => look_ups.push(look_up),
+                Effect::LookUp(look_up) => self.look_up(look_up),
                 Effect::Publish(uid) => {
                     if let Some(index) = self.node.index_of(&uid) {
                         self.publish(index);
@@ -52,7 +52,13 @@ impl Engine {
                 }
             }
         }
-        look_ups
+        due
+    }
+
+    /// Looks up the images of a change that is held back.
+    fn look_up(&self, look_up: LookUp) {
+        let present = images::are_present(&self.shell.stores, look_up.images.clone());
+        self.shell.tasks.then(present, move |present| Message::ImagesLookedUp { look_up, present });
     }
 
     /// Looks up the images of changes, before the registry first decides about them.

@@ -4,38 +4,55 @@
 use std::rc::Rc;
 
 use super::handover_files::{self, StatusFile};
-use super::message::Message;
 use super::pods::PodShell;
 use super::publish::created;
-use super::{Engine, cleanup, images, recover, sandbox};
+use super::{Engine, cleanup, recover, sandbox};
 use crate::store::{LoadError, Recorded};
 use nodlet_core::facts::{Observation, PodObservation, Record};
 use nodlet_core::pod::PodState;
 use nodlet_core::spec::{Pod, Uid};
 use nodlet_registry::held_updates::{LookUp, read_kept};
-use nodlet_registry::{self as registry, Base, DefinitionName, Problem, Refusal, Wanted, WantedByName};
+use nodlet_registry::{
+    self as registry, AdmittedPods, Base, DefinitionName, Difference, Problem, Read, Refusal, Wanted,
+    WantedByName,
+};
 
 impl Engine {
     /// Reports to the core the difference between the pods that sources want now and those that they wanted before.
-    /// Reads no file.
+    /// Reads no file. The types of the registry hold the order of the steps.
     pub(super) fn reconcile(&mut self) {
-        let (mut wanted, mut refusals) = self.registry.sources.wanted();
-        let (rejected, mut changed) = self.read_definitions();
-        refusals.extend(rejected);
-        let new = self.registry.unadmitted(&wanted);
+        let (now, began) = self.times();
+        let mut read = self.registry.read(&now, &began);
+        let mut changed = std::mem::take(&mut read.changed);
+        let (admitted, problems) = self.admit(read);
+        let due = self.hold_back(admitted);
+        let difference = self.registry.difference(due, self.changes.removing());
+        self.report_difference(difference, &problems);
+        changed.extend(self.bind_claims());
+        self.report_changed_objects(&changed);
+        // The core knows more of these pods than their files as they were when the agent began.
+        let node = &self.node;
+        self.shell.stores.recorded.borrow_mut().retain(|uid| node.index_of(&Uid::from(uid)).is_none());
+        self.sweep();
+    }
+
+    /// Admits the pods that are new or changed, and shows all rejections.
+    fn admit(&mut self, mut read: Read) -> (AdmittedPods, Vec<(Rc<Wanted>, Problem)>) {
+        let mut refusals = std::mem::take(&mut read.refusals);
+        let new = self.registry.unadmitted(&read);
         let bases = new.into_iter().map(|(name, new)| (name, self.base_of(new))).collect();
-        let admissions = self
-            .registry
-            .admit_all(&mut wanted, bases, |file| file.map(|file| self.shell.handling.in_loop(file)));
+        let handling = &self.shell.handling;
+        let (admitted, admissions) =
+            self.registry.admit_all(read, bases, |file| file.map(|file| handling.in_loop(file)));
         for message in &admissions.new_refusals {
             log::error!("{message}");
         }
         refusals.extend(admissions.refusals);
-        for look_up in self.hold_back(&mut wanted) {
-            self.look_up(look_up);
-        }
         self.shell.publication.refused(&refusals);
-        let difference = self.registry.difference(wanted, self.changes.removing());
+        (admitted, admissions.problems)
+    }
+
+    fn report_difference(&mut self, difference: Difference, problems: &[(Rc<Wanted>, Problem)]) {
         for uid in difference.unwanted {
             self.observe(Observation::Unwanted { uid, grace: None });
         }
@@ -57,7 +74,7 @@ impl Engine {
         });
         for (new, record, left) in news {
             self.want(&new, record, left);
-            for (_, problem) in admissions.problems.iter().filter(|(of, _)| Rc::ptr_eq(of, &new)) {
+            for (_, problem) in problems.iter().filter(|(of, _)| Rc::ptr_eq(of, &new)) {
                 match problem {
                     Problem::Conflict(event) => self.shell.publication.emit(&new, event),
                     Problem::Lost(why) => log::error!("{why}"),
@@ -65,18 +82,6 @@ impl Engine {
             }
             self.registry.set_desired(new);
         }
-        changed.extend(self.bind_claims());
-        self.report_changed_objects(&changed);
-        // The core knows more of these pods than their files as they were when the agent began.
-        let node = &self.node;
-        self.shell.stores.recorded.borrow_mut().retain(|uid| node.index_of(&Uid::from(uid)).is_none());
-        self.sweep();
-    }
-
-    /// Looks up the images of a change that is held back, and then decides again.
-    fn look_up(&self, look_up: LookUp) {
-        let present = images::are_present(&self.shell.stores, look_up.images.clone());
-        self.shell.tasks.then(present, move |present| Message::ImagesLookedUp { look_up, present });
     }
 
     /// Continues when the images of a change were looked up.
@@ -97,11 +102,14 @@ impl Engine {
 
     /// Publishes all non-pod objects from files. Returns the refusals, and the names of the changed objects.
     pub(super) fn read_definitions(&mut self) -> (Vec<Refusal>, Vec<DefinitionName>) {
-        let (now, began) = (
-            self.shell.machine.timestamp(nodlet_host::clock::instant()),
-            self.shell.machine.timestamp(self.shell.machine.began),
-        );
+        let (now, began) = self.times();
         self.registry.read_definitions(&now, &began)
+    }
+
+    /// The wall time of now, and that of the start of the agent.
+    fn times(&self) -> (String, String) {
+        let machine = &self.shell.machine;
+        (machine.timestamp(nodlet_host::clock::instant()), machine.timestamp(machine.began))
     }
 
     /// Has held changes decided again after images were added or removed.

@@ -133,7 +133,10 @@ fn a_pod_that_a_client_deletes_is_not_stopped_again_when_its_file_is_removed() {
     let unwanted = |removing: Option<&Uid>| {
         let mut world = World::new();
         world.file("/site/a", &text("web", "a:1"));
-        let difference = world.registry.difference(WantedByName::new(), removing);
+        world.registry.sources.remove_written(Path::new("/site/a"));
+        let read = world.registry.read(NOW, NOW);
+        let (admitted, _) = world.registry.admit_all(read, Vec::new(), drop);
+        let difference = world.registry.difference(admitted.all_due(), removing);
         assert!(!world.registry.desires(&uid) && difference.wanted.is_empty());
         difference.unwanted.len()
     };
