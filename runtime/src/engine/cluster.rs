@@ -34,6 +34,7 @@ use async_channel::{Receiver, Sender, TrySendError};
 use serde_json::Value;
 
 use nodlet_cluster::api::{self, Api, ApiError, random};
+use nodlet_cluster::backoff::Backoff;
 use nodlet_cluster::credentials::Credentials;
 use nodlet_cluster::followed::{Followed, Reference};
 use nodlet_cluster::gates;
@@ -46,9 +47,10 @@ use nodlet_core::error::causes;
 use nodlet_core::facts::{Observation, PodObservation};
 use nodlet_core::pod::PodState;
 use nodlet_core::sorted::SortedMap;
+use nodlet_core::spec::Uid;
 
 use super::changes::Change;
-use super::message::{ClusterCall, Message, Named};
+use super::message::{ClusterCall, ClusterPodEnd, Message, Named};
 use super::network::cluster_network::FollowedNodes;
 use super::network::{cluster_network, uplink};
 use super::{Engine, Shell};
@@ -527,6 +529,12 @@ impl Follower {
             log::error!("failed to write {}: {error}", path.display());
         }
         written.is_ok()
+    }
+
+    /// Ends a pod whose manifest is this file.
+    async fn end_pod(&self, uid: Uid, path: PathBuf, grace: Option<Duration>) {
+        let end = ClusterPodEnd { uid, path, grace, backoff: Backoff::default() };
+        self.shell.tasks.send(Message::End(end)).await;
     }
 
     /// Has the loop do something.

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use nodlet_cluster::api::{self, Api, ApiError};
-use nodlet_cluster::backoff::Backoff;
 use nodlet_cluster::followed::{Known, MAX_PODS, class_file};
 use nodlet_cluster::pods::{self, Step, TOKEN_PREFIX};
 use nodlet_cluster::schedule::Seen;
@@ -18,7 +17,7 @@ use nodlet_kube::manifest::{self, Manifest, Validation};
 use nodlet_registry::Handled;
 use nodlet_wire::http::HttpError;
 
-use super::super::message::{ClusterCall, ClusterPodEnd, Message, Named};
+use super::super::message::{ClusterCall, Named};
 use super::reports::postpone;
 use super::{Failure, Follower, labels};
 
@@ -246,12 +245,6 @@ impl Follower {
     async fn end(&self, uid: Uid, known: &Known, grace: Option<Duration>) {
         self.has_news.set(true);
         self.end_pod(uid, self.pod_path(known), grace).await;
-    }
-
-    /// Ends a pod whose manifest is this file.
-    pub(super) async fn end_pod(&self, uid: Uid, path: PathBuf, grace: Option<Duration>) {
-        let end = ClusterPodEnd { uid, path, grace, backoff: Backoff::default() };
-        self.shell.tasks.send(Message::End(end)).await;
     }
 
     /// Writes the manifest of a pod, and before it what the pod needs.
