@@ -1,7 +1,6 @@
 //! Creates and removes the sandboxes of pods: volumes, cgroup, network and supervisor, which the pod's containers
 //! share. [`forget`] removes what outlives a sandbox.
 
-use std::fmt;
 use std::io;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -353,11 +352,14 @@ async fn greet_again(execs: &Execs, pod: PodIndex, supervisor: &Supervisor) -> O
 }
 
 /// A part of a sandbox that could not be removed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum RemoveError {
+    #[error(transparent)]
     Processes(cleanup::CleanupError),
+    #[error("failed to remove {path}")]
     Directory { path: PathBuf, source: io::Error },
-    Ports(NetworkError),
+    #[error("failed to close its hostPorts")]
+    Ports(#[source] NetworkError),
 }
 
 impl RemoveError {
@@ -366,26 +368,6 @@ impl RemoveError {
         match self {
             RemoveError::Processes(_) | RemoveError::Ports(_) => chain(self),
             RemoveError::Directory { .. } => causes(self),
-        }
-    }
-}
-
-impl fmt::Display for RemoveError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RemoveError::Processes(error) => error.fmt(f),
-            RemoveError::Directory { path, .. } => write!(f, "failed to remove {}", path.display()),
-            RemoveError::Ports(_) => f.write_str("failed to close its hostPorts"),
-        }
-    }
-}
-
-impl std::error::Error for RemoveError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            RemoveError::Processes(error) => error.source(),
-            RemoveError::Directory { source, .. } => Some(source),
-            RemoveError::Ports(source) => Some(source),
         }
     }
 }
@@ -438,33 +420,16 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
 }
 
 /// A part of a pod that could not be removed and outlives its sandbox.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum ForgetError {
-    Volumes(io::Error),
-    Leases(StoreError),
-    Record(io::Error),
+    #[error("failed to remove its volumes")]
+    Volumes(#[source] io::Error),
+    #[error("failed to remove its image leases")]
+    Leases(#[source] StoreError),
+    #[error("failed to remove its record")]
+    Record(#[source] io::Error),
+    #[error("failed to remove the lock {name}")]
     Lock { name: String, source: io::Error },
-}
-
-impl fmt::Display for ForgetError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ForgetError::Volumes(_) => "failed to remove its volumes",
-            ForgetError::Leases(_) => "failed to remove its image leases",
-            ForgetError::Record(_) => "failed to remove its record",
-            ForgetError::Lock { name, .. } => return write!(f, "failed to remove the lock {name}"),
-        })
-    }
-}
-
-impl std::error::Error for ForgetError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ForgetError::Volumes(source) | ForgetError::Record(source) => Some(source),
-            ForgetError::Leases(source) => Some(source),
-            ForgetError::Lock { source, .. } => Some(source),
-        }
-    }
 }
 
 /// Removes all that outlives a sandbox: volumes, logs, image leases, records and locks. Called again after a failure.

@@ -1,7 +1,5 @@
 //! Writes the files of volumes that show ConfigMaps, Secrets and fields of the pod, and measures what pods use of the disk.
 
-use std::error::Error;
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -67,20 +65,9 @@ pub(super) async fn write_files(
 }
 
 /// The volumes and writable layers of a pod could not be removed.
-#[derive(Debug)]
-pub(super) struct RemoveError(io::Error);
-
-impl fmt::Display for RemoveError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("failed to remove its volumes")
-    }
-}
-
-impl Error for RemoveError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&self.0)
-    }
-}
+#[derive(Debug, thiserror::Error)]
+#[error("failed to remove its volumes")]
+pub(super) struct RemoveError(#[source] io::Error);
 
 /// Removes the volumes and writable layers of a pod, and its logs if `logs` is set.
 ///
