@@ -13,16 +13,16 @@ use nodlet_host::{log_files, volume};
 use nodlet_registry::{ConfigObjects, Wanted};
 
 /// The reason why the files of a volume could not be written.
-pub(super) struct Failure {
+pub(super) struct WriteFailure {
     pub(super) reason: SandboxFailure,
     /// The text of the event `FailedMount`.
     pub(super) message: String,
 }
 
-impl Failure {
+impl WriteFailure {
     /// The pod is not tried, for this reason.
-    pub(super) fn set_aside(message: String) -> Failure {
-        Failure { reason: SandboxFailure::SetAside, message }
+    pub(super) fn set_aside(message: String) -> WriteFailure {
+        WriteFailure { reason: SandboxFailure::SetAside, message }
     }
 }
 
@@ -35,7 +35,7 @@ pub(super) async fn write_files(
     shell: Rc<Shell>,
     wanted: Rc<Wanted>,
     objects: ConfigObjects,
-) -> Result<(), Failure> {
+) -> Result<(), WriteFailure> {
     let pod = &wanted.pod;
     let allocatable = this_node::info(&shell.config, &shell.machine).allocatable;
     let request = volume::Request::new(pod, &shell.paths, &[]);
@@ -58,8 +58,8 @@ pub(super) async fn write_files(
         }
     }
     match (failed, missing) {
-        (Some(message), _) => Err(Failure { reason: SandboxFailure::Mount, message }),
-        (None, Some(message)) => Err(Failure { reason: SandboxFailure::ObjectNotFound, message }),
+        (Some(message), _) => Err(WriteFailure { reason: SandboxFailure::Mount, message }),
+        (None, Some(message)) => Err(WriteFailure { reason: SandboxFailure::ObjectNotFound, message }),
         (None, None) => Ok(()),
     }
 }
