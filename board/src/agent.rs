@@ -16,7 +16,7 @@ use nodlet_host::paths::Paths;
 use nodlet_runtime::engine::{Config, Engine, EngineError};
 
 use crate::arguments::{Context, Flag};
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
 use console::Console;
 pub(crate) use flags::host_name;
@@ -58,15 +58,15 @@ fn down(mut context: Context, mut parser: Parser) -> Outcome {
     Ok(done)
 }
 
-fn begin(quiet: bool) -> Result<(), Failure> {
+fn begin(quiet: bool) -> Result<(), VerbError> {
     if !nix::unistd::geteuid().is_root() {
         let why =
             "the agent must run as root, because namespaces, mounts and cgroups require it: run it with sudo";
-        return Err(Failure::new(why));
+        return Err(VerbError::new(why));
     }
-    reset_inherited_state().map_err(|error| Failure::new(format!("failed to begin: {error}")))?;
+    reset_inherited_state().map_err(|error| VerbError::new(format!("failed to begin: {error}")))?;
     log::set_max_level(if quiet { log::LevelFilter::Warn } else { log::LevelFilter::Info });
-    log::set_logger(&Console).map_err(|error| Failure::new(error.to_string()))
+    log::set_logger(&Console).map_err(|error| VerbError::new(error.to_string()))
 }
 
 /// Resets inherited state, so that the agent behaves the same whether a shell, a script or a service manager
@@ -96,8 +96,9 @@ fn set_oom_score() {
 
 fn start(config: Config) -> Outcome {
     // The caller's directory may be on a file system that somebody wants to unmount.
-    nix::unistd::chdir("/").map_err(|errno| Failure::new(format!("failed to change directory: {errno}")))?;
-    let explain = |error: EngineError| Failure::new(format!("failed to {}", chain(&error)));
+    nix::unistd::chdir("/")
+        .map_err(|errno| VerbError::new(format!("failed to change directory: {errno}")))?;
+    let explain = |error: EngineError| VerbError::new(format!("failed to {}", chain(&error)));
     Engine::start(config).map_err(explain)?.run().map_err(explain)?;
     Ok(ExitCode::SUCCESS)
 }

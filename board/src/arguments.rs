@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use lexopt::{Arg, Parser, ValueExt};
 
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::help;
 
 pub(crate) mod duration;
@@ -39,15 +39,15 @@ impl Context {
     }
 
     /// Parses an option that every verb has. Rejects any other option by its name.
-    pub(crate) fn global(&mut self, flag: &Flag, parser: &mut Parser) -> Result<(), Failure> {
+    pub(crate) fn global(&mut self, flag: &Flag, parser: &mut Parser) -> Result<(), VerbError> {
         match flag {
             Flag::Long(name) if name == "root" => {
                 self.root = parser.value()?.into();
                 self.root_given = true;
             }
             Flag::Long(name) if name == "board" => self.board = Some(parser.value()?.string()?),
-            Flag::Short('h') => return Err(Failure::help()),
-            Flag::Long(name) if name == "help" => return Err(Failure::help()),
+            Flag::Short('h') => return Err(VerbError::help()),
+            Flag::Long(name) if name == "help" => return Err(VerbError::help()),
             Flag::Short(_) | Flag::Long(_) => {
                 let see = match self.verb {
                     "" => "nodlet --help".into(),
@@ -58,7 +58,9 @@ impl Context {
                     Flag::Short('l') => ", which kubectl has",
                     _ => "",
                 };
-                return Err(Failure::new(format!("unknown flag: {flag}{kubectls}\nSee '{see}' for usage.")));
+                return Err(VerbError::new(format!(
+                    "unknown flag: {flag}{kubectls}\nSee '{see}' for usage."
+                )));
             }
         }
         Ok(())
@@ -71,7 +73,7 @@ impl Context {
     }
 
     /// Parses an option of [`Context::global`] or `-n NAMESPACE`.
-    pub(crate) fn namespaced(&mut self, flag: &Flag, parser: &mut Parser) -> Result<(), Failure> {
+    pub(crate) fn namespaced(&mut self, flag: &Flag, parser: &mut Parser) -> Result<(), VerbError> {
         match flag {
             Flag::Short('n') => self.namespace = parser.value()?.string()?,
             Flag::Long(name) if name == "namespace" => self.namespace = parser.value()?.string()?,
@@ -82,10 +84,10 @@ impl Context {
     }
 
     /// The namespace of an object from a file: the object's own, or the one of the command line.
-    pub(crate) fn namespace_of(&self, object: &serde_json::Value) -> Result<String, Failure> {
+    pub(crate) fn namespace_of(&self, object: &serde_json::Value) -> Result<String, VerbError> {
         match object["metadata"]["namespace"].as_str() {
             None | Some("") => Ok(self.namespace.clone()),
-            Some(own) if self.namespace_given && own != self.namespace => Err(Failure::new(format!(
+            Some(own) if self.namespace_given && own != self.namespace => Err(VerbError::new(format!(
                 "the namespace from the provided object {own:?} does not match the namespace {:?}. You must pass \
                  '--namespace={own}' to perform this operation.",
                 self.namespace
@@ -95,10 +97,10 @@ impl Context {
     }
 
     /// A failure for a missing or superfluous argument, with the verb's usage line.
-    pub(crate) fn wrong_use(&self, why: impl std::fmt::Display) -> Failure {
+    pub(crate) fn wrong_use(&self, why: impl std::fmt::Display) -> VerbError {
         let help = help::of(self.verb);
         let usage = help.lines().find(|line| line.starts_with("Usage:")).unwrap_or("");
-        Failure::new(format!("{why}\n{usage}\nSee 'nodlet {} --help' for more.", self.verb))
+        VerbError::new(format!("{why}\n{usage}\nSee 'nodlet {} --help' for more.", self.verb))
     }
 }
 
@@ -129,22 +131,22 @@ impl std::fmt::Display for Flag {
 }
 
 /// Parses the value of a flag that may be given as `--flag`, `--flag=true` or `--flag=false`.
-pub(crate) fn switch(parser: &mut Parser) -> Result<bool, Failure> {
+pub(crate) fn switch(parser: &mut Parser) -> Result<bool, VerbError> {
     match parser.optional_value() {
         None => Ok(true),
         Some(value) => match value.to_string_lossy().as_ref() {
             "true" | "1" => Ok(true),
             "false" | "0" => Ok(false),
-            other => Err(Failure::new(format!("invalid value {other:?}: must be true or false"))),
+            other => Err(VerbError::new(format!("invalid value {other:?}: must be true or false"))),
         },
     }
 }
 
 /// Parses the number that follows a flag. The error names the flag.
-pub(crate) fn number(parser: &mut Parser, flag: &str) -> Result<u64, Failure> {
+pub(crate) fn number(parser: &mut Parser, flag: &str) -> Result<u64, VerbError> {
     let text = parser.value()?.string()?;
     text.parse().map_err(|_| {
-        Failure::new(format!("invalid value {text:?} for {flag}: must be a whole number, 0 or more"))
+        VerbError::new(format!("invalid value {text:?} for {flag}: must be a whole number, 0 or more"))
     })
 }
 

@@ -23,7 +23,7 @@ use std::path::Path;
 
 use nodlet_rootfs::own_file;
 
-use crate::failure::Failure;
+use crate::error::VerbError;
 
 pub(crate) mod config;
 pub(crate) mod console;
@@ -41,12 +41,12 @@ pub(crate) const STORAGE: &str = "/run/nodlet/storage.json";
 const MOST_BYTES: usize = 16 << 10;
 
 /// Fails if another program is process 1, and advises what to do `instead`.
-pub(crate) fn require_our_init(instead: &str) -> Result<(), Failure> {
+pub(crate) fn require_our_init(instead: &str) -> Result<(), VerbError> {
     let name = fs::read_to_string("/proc/1/comm").unwrap_or_default();
     if name.trim() == INIT {
         return Ok(());
     }
-    Err(Failure::new(format!("process 1 is {:?} and not nodlet's init: {instead}", name.trim())))
+    Err(VerbError::new(format!("process 1 is {:?} and not nodlet's init: {instead}", name.trim())))
 }
 
 /// The warning about the data partition in the status file, as the reason and the message of an event.

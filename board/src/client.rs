@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::arguments::Context;
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verb::Outcome;
 
 pub(crate) mod remote;
@@ -30,7 +30,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(context: &Context) -> Result<Self, Failure> {
+    pub(crate) fn new(context: &Context) -> Result<Self, VerbError> {
         let remote = context.board.as_deref().map(|board| Remote::new(board, context.root_given()));
         Ok(Client { remote: remote.transpose()?, ..Client::local(&context.root) })
     }
@@ -41,10 +41,10 @@ impl Client {
     }
 
     /// The failure to report if a connection ended without a response.
-    pub(crate) fn lost(&self, error: &io::Error) -> Failure {
+    pub(crate) fn lost(&self, error: &io::Error) -> VerbError {
         match &self.remote {
             Some(remote) => remote.lost(error),
-            None => Failure::disconnected(format!("the connection to the agent was lost: {error}")),
+            None => VerbError::disconnected(format!("the connection to the agent was lost: {error}")),
         }
     }
 
@@ -62,7 +62,7 @@ impl Client {
         }
     }
 
-    pub(crate) fn connect(&self) -> Result<UnixStream, Failure> {
+    pub(crate) fn connect(&self) -> Result<UnixStream, VerbError> {
         if let Some(remote) = &self.remote {
             return remote.connect();
         }
@@ -74,20 +74,20 @@ impl Client {
                     if root == "/"
                         && let Some(why) = crate::boot::safe_mode::is_safe()
                     {
-                        return Failure::disconnected(why);
+                        return VerbError::disconnected(why);
                     }
                     let option = if root == "/" { String::new() } else { format!(" --root {root}") };
-                    Failure::disconnected(format!(
+                    VerbError::disconnected(format!(
                         "nodlet agent is not running under {root}: start it with `nodlet{option} agent` \
                          (no process listens on {})",
                         path.display()
                     ))
                 }
-                io::ErrorKind::PermissionDenied => Failure::disconnected(format!(
+                io::ErrorKind::PermissionDenied => VerbError::disconnected(format!(
                     "no permission to open {}: run this as root, or as a member of the group nodlet",
                     path.display()
                 )),
-                _ => Failure::disconnected(format!("failed to connect to {}: {error}", path.display())),
+                _ => VerbError::disconnected(format!("failed to connect to {}: {error}", path.display())),
             }
         })
     }
@@ -99,7 +99,7 @@ impl Client {
         target: &str,
         accept: &str,
         body: Option<&Value>,
-    ) -> Result<Response, Failure> {
+    ) -> Result<Response, VerbError> {
         let response = self.send(method, target, accept, body)?;
         if (200..300).contains(&response.code) {
             return Ok(response);
@@ -107,7 +107,7 @@ impl Client {
         let mut text = String::new();
         let mut response = response;
         let _ = response.body.read_to_string(&mut text);
-        Err(Failure::refused(response.code, explain(response.code, &text)))
+        Err(VerbError::refused(response.code, explain(response.code, &text)))
     }
 
     fn send(
@@ -116,7 +116,7 @@ impl Client {
         target: &str,
         accept: &str,
         body: Option<&Value>,
-    ) -> Result<Response, Failure> {
+    ) -> Result<Response, VerbError> {
         let mut stream = self.connect()?;
         let body = body.map(Value::to_string);
         let mut head = format!(
@@ -149,13 +149,13 @@ impl Client {
         &self,
         target: &str,
         accept: &str,
-        mut show: impl FnMut(&str, &Value) -> Result<WatchFlow, Failure>,
-    ) -> Result<WatchFlow, Failure> {
+        mut show: impl FnMut(&str, &Value) -> Result<WatchFlow, VerbError>,
+    ) -> Result<WatchFlow, VerbError> {
         let mut events = BufReader::new(self.request("GET", target, accept, None)?.body);
         let mut line = String::new();
-        while events.read_line(&mut line).map_err(Failure::disconnected)? > 0 {
+        while events.read_line(&mut line).map_err(VerbError::disconnected)? > 0 {
             let event: Value = serde_json::from_str(&line)
-                .map_err(|error| Failure::new(format!("the agent's response is not JSON: {error}")))?;
+                .map_err(|error| VerbError::new(format!("the agent's response is not JSON: {error}")))?;
             line.clear();
             let object = &event["object"];
             match event["type"].as_str() {
@@ -163,7 +163,7 @@ impl Client {
                 Some("ERROR") => {
                     let code =
                         object["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(500);
-                    return Err(Failure::refused(code, explain(code, &object.to_string())));
+                    return Err(VerbError::refused(code, explain(code, &object.to_string())));
                 }
                 Some(kind) => {
                     if let WatchFlow::Stop = show(kind, object)? {
@@ -176,7 +176,7 @@ impl Client {
     }
 
     /// Sends a request and parses the response as JSON.
-    pub(crate) fn json(&self, method: &str, target: &str, body: Option<&Value>) -> Result<Value, Failure> {
+    pub(crate) fn json(&self, method: &str, target: &str, body: Option<&Value>) -> Result<Value, VerbError> {
         self.request(method, target, "application/json", body)?.json()
     }
 }
@@ -234,7 +234,7 @@ impl Response {
         let mut out = io::stdout().lock();
         let mut bytes = vec![0; 32 * 1024];
         loop {
-            let read = self.body.read(&mut bytes).map_err(Failure::disconnected)?;
+            let read = self.body.read(&mut bytes).map_err(VerbError::disconnected)?;
             if read == 0 {
                 return Ok(ExitCode::SUCCESS);
             }
@@ -293,11 +293,11 @@ impl Response {
         self.all("warning").map(unquote).collect()
     }
 
-    pub(crate) fn json(mut self) -> Result<Value, Failure> {
+    pub(crate) fn json(mut self) -> Result<Value, VerbError> {
         let mut bytes = Vec::new();
         self.body.read_to_end(&mut bytes)?;
         serde_json::from_slice(&bytes)
-            .map_err(|error| Failure::new(format!("the agent's response is not JSON: {error}")))
+            .map_err(|error| VerbError::new(format!("the agent's response is not JSON: {error}")))
     }
 }
 

@@ -14,7 +14,7 @@ mod arguments;
 mod board_json;
 mod boot;
 mod client;
-mod failure;
+mod error;
 mod help;
 mod init;
 mod pidfd;
@@ -23,7 +23,7 @@ mod verb;
 mod verbs;
 
 use arguments::Context;
-use failure::Failure;
+use error::VerbError;
 use verb::Outcome;
 use verbs::{VERBS, image, machine_verbs, push, version};
 
@@ -205,10 +205,10 @@ const OURS: &[(&str, &str)] = &[
 /// Verbs of kubectl for features that a board does not have.
 const OF_CLUSTERS: &[&str] = &["autoscale", "cordon", "drain", "expose", "scale", "taint", "uncordon"];
 
-fn unknown(context: &Context, name: &str) -> Failure {
+fn unknown(context: &Context, name: &str) -> VerbError {
     let see = "See 'nodlet --help' for usage.";
     if let Some((_, ours)) = OURS.iter().find(|(theirs, _)| *theirs == name) {
-        return Failure::new(format!("unknown command {name:?} for \"nodlet\"\n\nUse {ours}.\n\n{see}"));
+        return VerbError::new(format!("unknown command {name:?} for \"nodlet\"\n\nUse {ours}.\n\n{see}"));
     }
     let near = VERBS
         .iter()
@@ -227,5 +227,5 @@ fn unknown(context: &Context, name: &str) -> Failure {
         }
         None => String::new(),
     };
-    Failure::new(format!("unknown command {name:?} for \"nodlet\"{hint}\n\n{see}"))
+    VerbError::new(format!("unknown command {name:?} for \"nodlet\"{hint}\n\n{see}"))
 }

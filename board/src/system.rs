@@ -19,7 +19,7 @@ use crate::arguments::{Context, Flag, switch};
 use crate::boot::{config, require_our_init, safe_mode};
 use crate::client::Client;
 use crate::client::watch::Watch;
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
 use crate::{agent, output};
 
@@ -126,10 +126,10 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     }
 }
 
-fn is_json(parser: &mut Parser) -> Result<bool, Failure> {
+fn is_json(parser: &mut Parser) -> Result<bool, VerbError> {
     match parser.value()?.string()?.as_str() {
         "json" => Ok(true),
-        _ => Err(Failure::new("--output must be 'json'")),
+        _ => Err(VerbError::new("--output must be 'json'")),
     }
 }
 
@@ -137,17 +137,17 @@ fn is_json(parser: &mut Parser) -> Result<bool, Failure> {
 const HERE_OTHERS_UPDATE: &str = "update nodlet here with its package manager, such as \
                                   apt, and restart it, for example with `systemctl restart nodlet`";
 
-fn install(context: &Context, store: &Store, file: &str, options: &Options) -> Result<String, Failure> {
-    let rejected = |why: String| Failure::new(format!("the update is rejected: {why}"));
+fn install(context: &Context, store: &Store, file: &str, options: &Options) -> Result<String, VerbError> {
+    let rejected = |why: String| VerbError::new(format!("the update is rejected: {why}"));
     let rules = config::update_rules().map_err(failed("read the board's rules of updates"))?;
     store.create().map_err(failed("make the directory of updates"))?;
     let lock = store.lock(Duration::ZERO).map_err(failed("lock the updates"))?;
     let Some(lock) = lock else {
-        return Err(Failure::new("another update is being installed or is on trial: see `nodlet system`"));
+        return Err(VerbError::new("another update is being installed or is on trial: see `nodlet system`"));
     };
     let mut state = read(store);
     if let Some(trial) = &state.trial {
-        return Err(Failure::new(format!(
+        return Err(VerbError::new(format!(
             "nodlet {} is on trial: wait for its end, or run `nodlet system rollback`",
             trial.program.version
         )));
@@ -168,7 +168,7 @@ fn install(context: &Context, store: &Store, file: &str, options: &Options) -> R
     let input: Box<dyn Read> = match file {
         "-" => Box::new(std::io::stdin().lock()),
         path => Box::new(
-            File::open(path).map_err(|error| Failure::new(format!("failed to open {path}: {error}")))?,
+            File::open(path).map_err(|error| VerbError::new(format!("failed to open {path}: {error}")))?,
         ),
     };
     let mut stream = BufReader::new(input);
@@ -238,12 +238,13 @@ fn read(store: &Store) -> State {
 }
 
 /// Returns a converter to a failure that names the operation.
-fn failed(what: &'static str) -> impl Fn(std::io::Error) -> Failure {
-    move |error| Failure::new(format!("failed to {what}: {error}"))
+fn failed(what: &'static str) -> impl Fn(std::io::Error) -> VerbError {
+    move |error| VerbError::new(format!("failed to {what}: {error}"))
 }
 
-fn read_signature(path: &Path) -> Result<String, Failure> {
-    let failed = |error: std::io::Error| Failure::new(format!("failed to read {}: {error}", path.display()));
+fn read_signature(path: &Path) -> Result<String, VerbError> {
+    let failed =
+        |error: std::io::Error| VerbError::new(format!("failed to read {}: {error}", path.display()));
     let mut text = String::new();
     let file = File::open(path).map_err(failed)?;
     file.take(receive::SIGNATURE_BYTES as u64).read_to_string(&mut text).map_err(failed)?;
@@ -263,19 +264,19 @@ fn wait(store: &Store, version: &str) -> Outcome {
                     println!("nodlet {version} is kept");
                     Ok(ExitCode::SUCCESS)
                 }
-                Some(why) => Err(Failure::new(format!(
+                Some(why) => Err(VerbError::new(format!(
                     "nodlet {version} was rolled back, and the version before it runs again: {why}"
                 ))),
             };
         }
         if !change.wait(end) {
-            return Err(Failure::new(format!("nodlet {version} is still on trial: see `nodlet system`")));
+            return Err(VerbError::new(format!("nodlet {version} is still on trial: see `nodlet system`")));
         }
     }
 }
 
 fn roll_back(context: &Context, store: &Store) -> Outcome {
-    let none = || Err(Failure::new("the image's own nodlet is running: there is no previous version"));
+    let none = || Err(VerbError::new("the image's own nodlet is running: there is no previous version"));
     if !store.directory().is_dir() {
         return none();
     }
@@ -284,7 +285,7 @@ fn roll_back(context: &Context, store: &Store) -> Outcome {
     let mut state = read(store);
     // The process that watches a trial has the lock. It ends with its agent, and then releases the lock.
     if lock.is_none() && state.trial.is_none() {
-        return Err(Failure::new(
+        return Err(VerbError::new(
             "an update is being installed: retry when it is installed, see `nodlet system`",
         ));
     }

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use crate::arguments::Context;
-use crate::failure::Failure;
+use crate::error::VerbError;
 
 /// The result of a verb: the exit code, or the error to show the user.
-pub(crate) type Outcome = Result<ExitCode, Failure>;
+pub(crate) type Outcome = Result<ExitCode, VerbError>;
 
 /// A verb of the command line.
 pub(crate) struct Verb {

@@ -3,7 +3,6 @@
 //! This module decides which images are wanted and which layers they have. It reads only the small documents,
 //! through [`Documents`]; `load` reads the layers, once it is known that they are wanted.
 
-use std::fmt;
 use std::io;
 
 use serde::{Deserialize, Serialize};
@@ -32,20 +31,31 @@ const NESTING_MAX: usize = 4;
 const NAMES_MAX: usize = 1024;
 
 /// Why an archive has no image that can be loaded.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// The archive is neither an OCI image layout nor a docker archive.
+    #[error(
+        "read the archive: it has neither index.json (an OCI image layout) nor manifest.json (a docker archive); make one \
+         with podman save, docker save, buildah push or skopeo copy"
+    )]
     Unrecognised,
     /// The format is one that other tools support, but nodlet does not.
+    #[error("read the archive: {problem}")]
     Foreign {
         /// The format, and what to do instead.
         problem: String,
     },
     /// The archive could not be read.
-    Read(io::Error),
+    #[error("read the archive")]
+    Read(#[source] io::Error),
+    /// The archive ends too early.
+    #[error("read the archive: it is cut off; copy it, or save the image, again")]
+    CutOff,
     /// The file is not a tar archive, or is damaged.
+    #[error(transparent)]
     Tar(TarError),
     /// A document in the archive is invalid.
+    #[error("read {} in the archive: {problem}", .member.escape_debug())]
     Document {
         /// The document's name in the archive.
         member: String,
@@ -53,11 +63,13 @@ pub enum ArchiveError {
         problem: String,
     },
     /// A part that another part refers to is missing.
+    #[error("read {}: it is not in the archive, though its manifest names it", .member.escape_debug())]
     Missing {
         /// The missing part's name in the archive.
         member: String,
     },
     /// A digest that nodlet cannot verify.
+    #[error("read {} in the archive", .member.escape_debug())]
     Digest {
         /// The document that contains the digest.
         member: String,
@@ -65,6 +77,7 @@ pub enum ArchiveError {
         source: DigestError,
     },
     /// The archive has images, but none for the platform.
+    #[error("find an image for {wanted}: the archive has {}", listed(.available))]
     NoPlatform {
         /// The wanted platform.
         wanted: Platform,
@@ -73,54 +86,18 @@ pub enum ArchiveError {
     },
 }
 
-impl fmt::Display for ArchiveError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ArchiveError::Unrecognised => write!(
-                f,
-                "read the archive: it has neither index.json (an OCI image layout) nor manifest.json (a docker \
-                 archive); make one with podman save, docker save, buildah push or skopeo copy"
-            ),
-            ArchiveError::Foreign { problem } => write!(f, "read the archive: {problem}"),
-            ArchiveError::Read(error) if is_cut_off(error) => {
-                write!(f, "read the archive: it is cut off; copy it, or save the image, again")
-            }
-            ArchiveError::Read(_) => write!(f, "read the archive"),
-            ArchiveError::Tar(error) => error.fmt(f),
-            ArchiveError::Document { member, problem } => {
-                write!(f, "read {} in the archive: {problem}", member.escape_debug())
-            }
-            ArchiveError::Missing { member } => {
-                let member = member.escape_debug();
-                write!(f, "read {member}: it is not in the archive, though its manifest names it")
-            }
-            ArchiveError::Digest { member, .. } => write!(f, "read {} in the archive", member.escape_debug()),
-            ArchiveError::NoPlatform { wanted, available } => write!(
-                f,
-                "find an image for {wanted}: the archive has {}",
-                match available.is_empty() {
-                    true => "none".to_owned(),
-                    false => format!("{}; --platform of nodlet image load chooses one", available.join(", ")),
-                }
-            ),
-        }
+impl ArchiveError {
+    /// The error of reading the archive.
+    pub(crate) fn read(error: io::Error) -> ArchiveError {
+        if is_cut_off(&error) { ArchiveError::CutOff } else { ArchiveError::Read(error) }
     }
 }
 
-impl std::error::Error for ArchiveError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ArchiveError::Read(source) => {
-                Some(source).filter(|source| !is_cut_off(source)).map(|source| source as _)
-            }
-            ArchiveError::Tar(error) => error.source(),
-            ArchiveError::Digest { source, .. } => Some(source),
-            ArchiveError::Unrecognised
-            | ArchiveError::Foreign { .. }
-            | ArchiveError::Document { .. }
-            | ArchiveError::Missing { .. }
-            | ArchiveError::NoPlatform { .. } => None,
-        }
+/// The platforms of an archive, for a message.
+fn listed(platforms: &[String]) -> String {
+    match platforms {
+        [] => "none".to_owned(),
+        _ => format!("{}; --platform of nodlet image load chooses one", platforms.join(", ")),
     }
 }
 

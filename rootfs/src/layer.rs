@@ -3,7 +3,6 @@
 //! Members are hostile input. A member that would leave the root, or that cannot be represented faithfully,
 //! is rejected by its name. `tree` judges names, `erofs` lays out bytes.
 
-use std::fmt;
 use std::io::{self, Read};
 
 use crate::attributes::Attributes;
@@ -45,11 +44,13 @@ impl Default for LayerBounds {
 }
 
 /// Why a layer could not be stored.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum LayerError {
     /// The stream is not a supported archive.
-    Tar(TarError),
+    #[error(transparent)]
+    Tar(#[from] TarError),
     /// A member is rejected.
+    #[error("unpack {path}: {problem}")]
     Member {
         /// The member's name.
         path: String,
@@ -57,47 +58,26 @@ pub enum LayerError {
         problem: String,
     },
     /// The layer as a whole is rejected.
+    #[error("unpack the layer: {problem}")]
     Refused {
         /// The error in the layer.
         problem: String,
     },
     /// The compressed stream could not be read completely.
-    Read(io::Error),
+    #[error("read the layer")]
+    Read(#[source] io::Error),
+    /// The compressed stream ends too early.
+    #[error("read the layer: it is cut off; copy it, or save the image, again")]
+    CutOff,
     /// The layer's file could not be written.
+    #[error(transparent)]
     Write(ContentError),
 }
 
-impl fmt::Display for LayerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LayerError::Tar(error) => error.fmt(f),
-            LayerError::Member { path, problem } => write!(f, "unpack {path}: {problem}"),
-            LayerError::Refused { problem } => write!(f, "unpack the layer: {problem}"),
-            LayerError::Read(error) if is_cut_off(error) => {
-                write!(f, "read the layer: it is cut off; copy it, or save the image, again")
-            }
-            LayerError::Read(_) => write!(f, "read the layer"),
-            LayerError::Write(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for LayerError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            LayerError::Tar(error) => error.source(),
-            LayerError::Member { .. } | LayerError::Refused { .. } => None,
-            LayerError::Read(source) => {
-                Some(source).filter(|source| !is_cut_off(source)).map(|source| source as _)
-            }
-            LayerError::Write(error) => error.source(),
-        }
-    }
-}
-
-impl From<TarError> for LayerError {
-    fn from(error: TarError) -> LayerError {
-        LayerError::Tar(error)
+impl LayerError {
+    /// The error of reading the compressed stream.
+    pub(crate) fn read(error: io::Error) -> LayerError {
+        if is_cut_off(&error) { LayerError::CutOff } else { LayerError::Read(error) }
     }
 }
 
@@ -116,7 +96,7 @@ pub(crate) fn convert(
     bounds: LayerBounds,
     warn: &mut dyn FnMut(String),
 ) -> Result<Converted, LayerError> {
-    let plain = peek(stream).map_err(LayerError::Read)?;
+    let plain = peek(stream).map_err(LayerError::read)?;
     if let Some(problem) = plain.format.refusal() {
         return Err(LayerError::Refused { problem });
     }
@@ -126,16 +106,16 @@ pub(crate) fn convert(
         let refused = |problem: String| LayerError::Member { path: shown(&member.path), problem };
         layer.add(&member, &mut members, warn).map_err(|error| match error {
             ErofsError::Refused(problem) => refused(problem),
-            ErofsError::Read(source) => LayerError::Read(source),
+            ErofsError::Read(source) => LayerError::read(source),
             ErofsError::Write(error) => LayerError::Write(error),
         })?;
     }
     layer.tree.settle().map_err(|problem| LayerError::Refused { problem })?;
     // The digest also covers data after the archive's end.
-    let (diff_id, _) = members.into_inner().finish().map_err(LayerError::Read)?;
+    let (diff_id, _) = members.into_inner().finish().map_err(LayerError::read)?;
     let image = layer.writer.finish(&layer.tree, &diff_id).map_err(|error| match error {
         ErofsError::Refused(problem) => LayerError::Refused { problem },
-        ErofsError::Read(source) => LayerError::Read(source),
+        ErofsError::Read(source) => LayerError::read(source),
         ErofsError::Write(error) => LayerError::Write(error),
     })?;
     Ok(Converted { diff_id, image })

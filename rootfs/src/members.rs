@@ -115,8 +115,7 @@ impl<R: Read> Members<R> {
         loop {
             self.segments.clear();
             let gap = self.next - self.position;
-            (self.skip)(&mut self.reader, gap)
-                .map_err(|source| TarError::Read { offset: self.position, source })?;
+            (self.skip)(&mut self.reader, gap).map_err(|source| TarError::read(self.position, source))?;
             self.position = self.next;
             let Some(header) = self.header()? else {
                 return match extensions.any {
@@ -179,7 +178,7 @@ impl<R: Read> Members<R> {
                     return Err(self.wrong("data after its end: it is damaged, or more than one archive"));
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => return Err(TarError::Read { offset: self.position, source }),
+                Err(source) => return Err(TarError::read(self.position, source)),
             }
         }
     }
@@ -220,11 +219,11 @@ impl<R: Read> Members<R> {
                 Ok(0) if filled == 0 => return Ok(false),
                 Ok(0) => {
                     let source = io::ErrorKind::UnexpectedEof.into();
-                    return Err(TarError::Read { offset: self.position, source });
+                    return Err(TarError::read(self.position, source));
                 }
                 Ok(n) => filled += n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => return Err(TarError::Read { offset: self.position, source }),
+                Err(source) => return Err(TarError::read(self.position, source)),
             }
         }
         self.position += BLOCK;
@@ -247,9 +246,7 @@ impl<R: Read> Members<R> {
         }
         self.advance(size)?;
         let mut bytes = vec![0; size as usize];
-        self.reader
-            .read_exact(&mut bytes)
-            .map_err(|source| TarError::Read { offset: self.position, source })?;
+        self.reader.read_exact(&mut bytes).map_err(|source| TarError::read(self.position, source))?;
         self.position += size;
         Ok(bytes)
     }

@@ -44,11 +44,11 @@ pub struct Parcel {
 impl Parcel {
     /// Opens an archive, or an OCI image layout that is a directory.
     pub fn open(path: &Path) -> Result<Parcel, ArchiveError> {
-        let mut file = File::open(path).map_err(ArchiveError::Read)?;
-        if file.metadata().map_err(ArchiveError::Read)?.is_dir() {
+        let mut file = File::open(path).map_err(ArchiveError::read)?;
+        if file.metadata().map_err(ArchiveError::read)?.is_dir() {
             return Ok(Parcel { archive: Box::new(Directory::new(file.into())) });
         }
-        let peeked = peek(&mut file).map_err(ArchiveError::Read)?;
+        let peeked = peek(&mut file).map_err(ArchiveError::read)?;
         if let Some(problem) = peeked.format.refusal() {
             return Err(ArchiveError::Foreign { problem });
         }
@@ -58,7 +58,7 @@ impl Parcel {
                 file
             }
             // An archive that is compressed as a whole is not seekable.
-            Format::Gzip | Format::Zstd => unnamed(&mut peeked.decompressed()).map_err(ArchiveError::Read)?,
+            Format::Gzip | Format::Zstd => unnamed(&mut peeked.decompressed()).map_err(ArchiveError::read)?,
         };
         Ok(Parcel { archive: Box::new(TarFile::open(file)?) })
     }
@@ -91,7 +91,7 @@ impl Parcel {
             let bounds = changes::Bounds { bytes, end };
             changes::compare(&mut layer.decompressed(), blocks, from, &bounds, temporary()?)
         });
-        found.map_err(ArchiveError::Read)
+        found.map_err(ArchiveError::read)
     }
 }
 

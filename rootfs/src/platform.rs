@@ -17,23 +17,13 @@ pub struct Platform {
 }
 
 /// The error for a text that is not a platform.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "read platform \"{text}\": must be OS/ARCHITECTURE or OS/ARCHITECTURE/VARIANT, as in linux/arm64 or linux/arm/v7"
+)]
 pub struct PlatformError {
     text: String,
 }
-
-impl fmt::Display for PlatformError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "read platform \"{}\": must be OS/ARCHITECTURE or OS/ARCHITECTURE/VARIANT, as in linux/arm64 or \
-             linux/arm/v7",
-            self.text
-        )
-    }
-}
-
-impl std::error::Error for PlatformError {}
 
 impl Platform {
     /// Parses `linux/arm64` or `linux/arm/v7`.

@@ -25,30 +25,20 @@ pub struct Reference {
 }
 
 /// Why a text is no image name, in the kubelet's words.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("couldn't parse image name \"{image}\": invalid reference format{detail}")]
 pub struct ReferenceError {
     image: String,
-    detail: Option<String>,
+    /// What is wrong, after a colon; empty if nothing more is known.
+    detail: String,
 }
-
-impl fmt::Display for ReferenceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "couldn't parse image name \"{}\": invalid reference format", self.image)?;
-        match &self.detail {
-            Some(detail) => write!(f, ": {detail}"),
-            None => Ok(()),
-        }
-    }
-}
-
-impl std::error::Error for ReferenceError {}
 
 impl Reference {
     /// Parses `[domain/]path[:tag][@digest]`. A name without tag and digest gets the tag `latest`.
     pub fn parse(image: &str) -> Result<Reference, ReferenceError> {
-        let wrong = |detail: Option<String>| ReferenceError { image: image.to_owned(), detail };
+        let wrong = |detail: String| ReferenceError { image: image.to_owned(), detail };
         if image.len() == 64 && image.bytes().all(is_lower_hex) {
-            return Err(wrong(Some(format!("cannot specify 64-byte hexadecimal strings ({image})"))));
+            return Err(wrong(format!(": cannot specify 64-byte hexadecimal strings ({image})")));
         }
         let (domain, remainder) = split_domain(image);
         let (named, digest) = match remainder.split_once('@') {
@@ -64,18 +54,18 @@ impl Reference {
             false => path.to_owned(),
         };
         if path.bytes().any(|b| b.is_ascii_uppercase()) {
-            return Err(wrong(Some(format!("repository name ({path}) must be lowercase"))));
+            return Err(wrong(format!(": repository name ({path}) must be lowercase")));
         }
         let well_formed = is_domain(domain)
             && path.split('/').all(is_path_component)
             && tag.is_none_or(is_tag)
             && digest.is_none_or(is_digest);
         if !well_formed {
-            return Err(wrong(None));
+            return Err(wrong(String::new()));
         }
         if domain.len() + 1 + path.len() > NAME_MAX {
-            let detail = format!("repository name must not be more than {NAME_MAX} characters");
-            return Err(wrong(Some(detail)));
+            let detail = format!(": repository name must not be more than {NAME_MAX} characters");
+            return Err(wrong(detail));
         }
         let tag = match (tag, digest) {
             (None, None) => Some("latest"),
@@ -255,35 +245,21 @@ fn is_lower_hex(b: u8) -> bool {
 pub struct Digest([u8; 32]);
 
 /// Why a text is not a digest that nodlet can verify.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
     /// An algorithm other than SHA-256.
+    #[error("check digest \"{digest}\": only sha256 is supported")]
     Unsupported {
         /// The digest as written.
         digest: String,
     },
     /// Not `sha256:` and 64 lower-case hexadecimal digits.
+    #[error("read digest \"{digest}\": must be \"sha256:\" followed by 64 lower-case hexadecimal digits")]
     Malformed {
         /// The digest as written.
         digest: String,
     },
 }
-
-impl fmt::Display for DigestError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DigestError::Unsupported { digest } => {
-                write!(f, "check digest \"{digest}\": only sha256 is supported")
-            }
-            DigestError::Malformed { digest } => write!(
-                f,
-                "read digest \"{digest}\": must be \"sha256:\" followed by 64 lower-case hexadecimal digits"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for DigestError {}
 
 impl Digest {
     /// Parses `sha256:<64 hex>`.

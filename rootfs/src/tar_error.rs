@@ -1,19 +1,32 @@
 //! Why a stream is not an acceptable tar archive, and how messages show it.
 
-use std::fmt;
 use std::io;
 
 /// Why the stream is not an acceptable tar archive.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum TarError {
     /// The stream could not be read further.
+    #[error("read the tar archive at byte {offset}")]
     Read {
         /// The offset in the uncompressed archive.
         offset: u64,
         /// The error of reading.
         source: io::Error,
     },
+    /// The stream ends before the first header is complete.
+    #[error(
+        "read the archive: it has fewer bytes than the first header of a tar archive; make one with podman save, \
+         docker save, buildah push or skopeo copy"
+    )]
+    TooShort,
+    /// The stream ends too early.
+    #[error("read the archive at byte {offset}: it is cut off; copy it, or save the image, again")]
+    CutOff {
+        /// The offset in the uncompressed archive.
+        offset: u64,
+    },
     /// A header is inconsistent.
+    #[error("read the tar header at byte {offset}: {problem}")]
     Header {
         /// The offset in the uncompressed archive.
         offset: u64,
@@ -21,6 +34,7 @@ pub enum TarError {
         problem: String,
     },
     /// A well-formed member is rejected.
+    #[error("read tar member {path}: {problem}")]
     Member {
         /// The member's name.
         path: String,
@@ -28,6 +42,7 @@ pub enum TarError {
         problem: String,
     },
     /// The sparse map at the start of a member's data could not be read.
+    #[error("read tar member {path}: sparse map")]
     SparseMap {
         /// The member's name.
         path: String,
@@ -36,38 +51,13 @@ pub enum TarError {
     },
 }
 
-impl fmt::Display for TarError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TarError::Read { offset: 0, source } if is_cut_off(source) => {
-                write!(
-                    f,
-                    "read the archive: it has fewer bytes than the first header of a tar archive; make one with \
-                     podman save, docker save, buildah push or skopeo copy"
-                )
-            }
-            TarError::Read { offset, source } if is_cut_off(source) => {
-                write!(
-                    f,
-                    "read the archive at byte {offset}: it is cut off; copy it, or save the image, again"
-                )
-            }
-            TarError::Read { offset, .. } => write!(f, "read the tar archive at byte {offset}"),
-            TarError::Header { offset, problem } => {
-                write!(f, "read the tar header at byte {offset}: {problem}")
-            }
-            TarError::Member { path, problem } => write!(f, "read tar member {path}: {problem}"),
-            TarError::SparseMap { path, .. } => write!(f, "read tar member {path}: sparse map"),
-        }
-    }
-}
-
-impl std::error::Error for TarError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            TarError::Read { source, .. } if is_cut_off(source) => None,
-            TarError::Read { source, .. } | TarError::SparseMap { source, .. } => Some(source),
-            TarError::Header { .. } | TarError::Member { .. } => None,
+impl TarError {
+    /// The error of reading the stream at `offset`.
+    pub(crate) fn read(offset: u64, source: io::Error) -> TarError {
+        match offset {
+            _ if !is_cut_off(&source) => TarError::Read { offset, source },
+            0 => TarError::TooShort,
+            _ => TarError::CutOff { offset },
         }
     }
 }

@@ -22,7 +22,7 @@ use nodlet_runtime::engine::{ClusterDns, Config, EVENTS, RESOLV_CONF};
 use super::{limits, shutdown};
 use crate::arguments::duration::go_duration;
 use crate::arguments::{Context, Flag, number, switch};
-use crate::failure::Failure;
+use crate::error::VerbError;
 
 /// The parsed command line of `nodlet agent`.
 #[derive(Default)]
@@ -55,7 +55,7 @@ pub(super) struct Options {
 }
 
 impl Options {
-    pub(super) fn parse(context: &mut Context, mut parser: Parser) -> Result<Self, Failure> {
+    pub(super) fn parse(context: &mut Context, mut parser: Parser) -> Result<Self, VerbError> {
         let mut options = Options::default();
         while let Some(argument) = parser.next()? {
             if let lexopt::Arg::Value(value) = argument {
@@ -65,7 +65,7 @@ impl Options {
                 Flag::Long(name) if name == "node-name" => {
                     let value = parser.value()?.string()?;
                     if !is_node_name(&value) {
-                        return Err(Failure::new(format!(
+                        return Err(VerbError::new(format!(
                             "invalid value {value:?} for --node-name: must be lower case letters, digits, '-' and '.', \
                          as in a host's name"
                         )));
@@ -141,7 +141,7 @@ impl Options {
                         "NoSwap" => false,
                         "LimitedSwap" => true,
                         value => {
-                            return Err(Failure::new(format!(
+                            return Err(VerbError::new(format!(
                                 "invalid value {value:?} for --memory-swap-behavior: must be NoSwap or LimitedSwap"
                             )));
                         }
@@ -179,7 +179,7 @@ impl Options {
                     let files = number(&mut parser, "--container-log-max-files")?;
                     let files = u32::try_from(files).ok().filter(|files| *files >= 2);
                     options.logs.max_files = files.ok_or_else(|| {
-                        Failure::new("invalid value for --container-log-max-files: must be 2 or more")
+                        VerbError::new("invalid value for --container-log-max-files: must be 2 or more")
                     })?;
                 }
                 Flag::Long(name) if name == "container-log-max-size" => {
@@ -222,15 +222,15 @@ impl Options {
             }
         }
         if options.sync_jitter.is_some() && options.sync_every.is_none() {
-            return Err(Failure::new("--sync-jitter has no effect without --sync-every"));
+            return Err(VerbError::new("--sync-jitter has no effect without --sync-every"));
         }
         if options.sync_every.is_some() && options.fencing_period.is_some() {
-            return Err(Failure::new(
+            return Err(VerbError::new(
                 "--fencing-period needs a board that stays connected: with --sync-every, the Lease lapses between two visits",
             ));
         }
         if options.sync_every.is_some() && options.kubelet_port.is_some_and(|port| port != 0) {
-            return Err(Failure::new(
+            return Err(VerbError::new(
                 "--kubelet-port needs a board that stays connected: the port has to ask the cluster who may use it; leave out --sync-every, or use --kubelet-port 0",
             ));
         }
@@ -238,8 +238,8 @@ impl Options {
     }
 }
 
-fn refused(flag: &str, value: &str, why: &str) -> Failure {
-    Failure::new(format!("invalid value {value:?} for --{flag}: must be {why}"))
+fn refused(flag: &str, value: &str, why: &str) -> VerbError {
+    VerbError::new(format!("invalid value {value:?} for --{flag}: must be {why}"))
 }
 
 /// Parses labels in the form `KEY=VALUE,...`.
@@ -287,20 +287,20 @@ pub(super) fn reserved(text: &str) -> Result<Amounts, String> {
 
 /// Parses `--pod-pids-limit`: a number of processes, at least 1 for the container's own process, or -1 for no
 /// limit.
-fn pod_pids_limit(parser: &mut Parser) -> Result<PodPidsLimit, Failure> {
+fn pod_pids_limit(parser: &mut Parser) -> Result<PodPidsLimit, VerbError> {
     let value = parser.value()?.string()?;
     match value.parse::<i64>().map(|limit| (limit, u64::try_from(limit))) {
         Ok((-1, _)) => Ok(PodPidsLimit::Unlimited),
         Ok((1.., Ok(limit))) => Ok(PodPidsLimit::Of(limit)),
-        Ok(_) | Err(_) => Err(Failure::new(format!(
+        Ok(_) | Err(_) => Err(VerbError::new(format!(
             "invalid value {value:?} for --pod-pids-limit: must be at least 1, or -1 for no limit"
         ))),
     }
 }
 
-pub(super) fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> {
+pub(super) fn config(root: &Path, options: Options, down: bool) -> Result<Config, VerbError> {
     let root = fs::canonicalize(root).map_err(|error| {
-        Failure::new(format!("failed to use --root {}: {error}; make the directory first", root.display()))
+        VerbError::new(format!("failed to use --root {}: {error}; make the directory first", root.display()))
     })?;
     let node_name = match options.node_name {
         Some(name) => name,
@@ -349,13 +349,13 @@ pub(super) fn config(root: &Path, options: Options, down: bool) -> Result<Config
     })
 }
 
-pub(crate) fn host_name() -> Result<String, Failure> {
+pub(crate) fn host_name() -> Result<String, VerbError> {
     let name = nix::unistd::gethostname().map_err(|errno| {
-        Failure::new(format!("failed to read the host's name: {errno}; add --node-name NAME"))
+        VerbError::new(format!("failed to read the host's name: {errno}; add --node-name NAME"))
     })?;
     let name = name.to_string_lossy();
     node_name_of(&name).ok_or_else(|| {
-        Failure::new(format!("the host's name {name:?} cannot be the name of a Node; add --node-name NAME"))
+        VerbError::new(format!("the host's name {name:?} cannot be the name of a Node; add --node-name NAME"))
     })
 }
 

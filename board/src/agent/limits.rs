@@ -10,7 +10,7 @@ use nodlet_runtime::engine::{Eviction, ImageCollection};
 
 use crate::arguments::duration::go_duration;
 use crate::arguments::number;
-use crate::failure::Failure;
+use crate::error::VerbError;
 
 const HIGH: &str = "--image-gc-high-threshold";
 const LOW: &str = "--image-gc-low-threshold";
@@ -41,7 +41,7 @@ pub(super) struct Flags {
 
 impl Flags {
     /// Parses the flag of this name and its value. Returns `false` if this module has no such flag.
-    pub(super) fn take(&mut self, name: &str, parser: &mut Parser) -> Result<bool, Failure> {
+    pub(super) fn take(&mut self, name: &str, parser: &mut Parser) -> Result<bool, VerbError> {
         match name {
             "max-pods" => self.pods = Some(within(parser, "--max-pods", 1..=MAX_PODS)?),
             // One connection is reserved for short requests.
@@ -60,7 +60,8 @@ impl Flags {
             }
             "eviction-hard" => {
                 let thresholds = Thresholds::parse(&parser.value()?.string()?);
-                let thresholds = thresholds.map_err(|why| Failure::new(format!("--eviction-hard: {why}")))?;
+                let thresholds =
+                    thresholds.map_err(|why| VerbError::new(format!("--eviction-hard: {why}")))?;
                 self.eviction.thresholds = thresholds;
             }
             "eviction-pressure-transition-period" => {
@@ -73,11 +74,11 @@ impl Flags {
     }
 
     /// When images are removed; `None` if `--image-gc-high-threshold` is not given.
-    pub(super) fn image_collection(&self) -> Result<Option<ImageCollection>, Failure> {
+    pub(super) fn image_collection(&self) -> Result<Option<ImageCollection>, VerbError> {
         let Some(high) = self.high else {
             let given = [(LOW, self.low.is_some()), (AGE, self.minimum_age.is_some())];
             return match given.into_iter().find(|(_, given)| *given) {
-                Some((flag, _)) => Err(Failure::new(format!("{flag} needs {HIGH}"))),
+                Some((flag, _)) => Err(VerbError::new(format!("{flag} needs {HIGH}"))),
                 // No usage reaches these thresholds.
                 None => Ok(self.maximum_age.map(|_| ImageCollection {
                     high: u8::MAX,
@@ -89,7 +90,7 @@ impl Flags {
         };
         let low = self.low.unwrap_or(high.saturating_sub(BETWEEN));
         if low >= high {
-            return Err(Failure::new(format!(
+            return Err(VerbError::new(format!(
                 "invalid value {low} for {LOW}: must be less than {HIGH}, {high}"
             )));
         }
@@ -98,16 +99,16 @@ impl Flags {
     }
 }
 
-fn within(parser: &mut Parser, flag: &str, range: RangeInclusive<usize>) -> Result<usize, Failure> {
+fn within(parser: &mut Parser, flag: &str, range: RangeInclusive<usize>) -> Result<usize, VerbError> {
     let value = usize::try_from(number(parser, flag)?).unwrap_or(usize::MAX);
     if range.contains(&value) {
         return Ok(value);
     }
     let (least, most) = (range.start(), range.end());
-    Err(Failure::new(format!("invalid value {value} for {flag}: must be from {least} to {most}")))
+    Err(VerbError::new(format!("invalid value {value} for {flag}: must be from {least} to {most}")))
 }
 
-fn percent(parser: &mut Parser, flag: &str, range: RangeInclusive<usize>) -> Result<u8, Failure> {
+fn percent(parser: &mut Parser, flag: &str, range: RangeInclusive<usize>) -> Result<u8, VerbError> {
     Ok(u8::try_from(within(parser, flag, range)?).unwrap_or(u8::MAX))
 }
 

@@ -9,17 +9,17 @@ use nix::unistd::Pid;
 use nodlet_host::paths::Paths;
 use nodlet_rootfs::own_file;
 
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::pidfd::pidfd;
 
 /// How long an agent may take to end. An ending agent waits for nothing.
 const AGENT_END: Duration = Duration::from_secs(10);
 
 /// Ends the agent that holds the lock of this root, if there is one, and waits until it has ended.
-pub(crate) fn end_agent(paths: &Paths) -> Result<(), Failure> {
+pub(crate) fn end_agent(paths: &Paths) -> Result<(), VerbError> {
     let Some(pid) = holder(&paths.agent_lock()) else { return Ok(()) };
     let failed = |what: &str, why: &dyn std::fmt::Display| {
-        Failure::new(format!("failed to {what} the agent (pid {pid}): {why}"))
+        VerbError::new(format!("failed to {what} the agent (pid {pid}): {why}"))
     };
     let Some(process) = pidfd(pid).map_err(|error| failed("find", &error))? else { return Ok(()) };
     kill(pid, Signal::SIGTERM).map_err(|errno| failed("end", &errno))?;

@@ -7,7 +7,7 @@ use lexopt::{Parser, ValueExt};
 use nodlet_core::facts::ShutdownGroup;
 
 use crate::arguments::duration::go_duration;
-use crate::failure::Failure;
+use crate::error::VerbError;
 
 const TOTAL: &str = "--shutdown-grace-period";
 const CRITICAL: &str = "--shutdown-grace-period-critical-pods";
@@ -42,7 +42,7 @@ pub(super) struct Flags {
 
 impl Flags {
     /// Parses the value of a shutdown flag. Returns `false` if this module has no such flag.
-    pub(super) fn take(&mut self, name: &str, parser: &mut Parser) -> Result<bool, Failure> {
+    pub(super) fn take(&mut self, name: &str, parser: &mut Parser) -> Result<bool, VerbError> {
         let flag = format!("--{name}");
         match flag.as_str() {
             TOTAL => self.total = Some(seconds(TOTAL, &parser.value()?.string()?)?),
@@ -54,13 +54,15 @@ impl Flags {
     }
 
     /// The shutdown groups by priority, lowest first; an empty list means no limits.
-    pub(super) fn groups(self) -> Result<Vec<ShutdownGroup>, Failure> {
+    pub(super) fn groups(self) -> Result<Vec<ShutdownGroup>, VerbError> {
         let (total, critical) = (self.total.unwrap_or_default(), self.critical.unwrap_or_default());
         if !self.groups.is_empty() && (self.total.is_some() || self.critical.is_some()) {
-            return Err(Failure::new(format!("{GROUPS} cannot be used together with {TOTAL} or {CRITICAL}")));
+            return Err(VerbError::new(format!(
+                "{GROUPS} cannot be used together with {TOTAL} or {CRITICAL}"
+            )));
         }
         if critical > total {
-            return Err(Failure::new(format!(
+            return Err(VerbError::new(format!(
                 "{CRITICAL} must not be longer than {TOTAL}, of which it is a part"
             )));
         }
@@ -71,13 +73,13 @@ impl Flags {
     }
 }
 
-fn seconds(flag: &str, text: &str) -> Result<Duration, Failure> {
+fn seconds(flag: &str, text: &str) -> Result<Duration, VerbError> {
     go_duration(flag, text).map(Option::unwrap_or_default)
 }
 
-fn groups(text: &str) -> Result<Vec<ShutdownGroup>, Failure> {
+fn groups(text: &str) -> Result<Vec<ShutdownGroup>, VerbError> {
     let invalid = || {
-        Failure::new(format!(
+        VerbError::new(format!(
             "invalid value {text:?} for {GROUPS}: must be like 0=20s,2000000000=10s, with each priority once"
         ))
     };

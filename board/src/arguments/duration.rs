@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::failure::Failure;
+use crate::error::VerbError;
 
 /// Parses a duration as Go writes it: `1h30m`, `90s`. Zero is returned as `None`.
-pub(crate) fn go_duration(flag: &str, text: &str) -> Result<Option<Duration>, Failure> {
+pub(crate) fn go_duration(flag: &str, text: &str) -> Result<Option<Duration>, VerbError> {
     let invalid =
-        || Failure::new(format!("invalid value {text:?} for {flag}: must be a duration like 5s, 2m or 3h"));
+        || VerbError::new(format!("invalid value {text:?} for {flag}: must be a duration like 5s, 2m or 3h"));
     const SECOND: u64 = 1_000_000_000;
     let mut total = 0u64;
     let mut rest = text;

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
 
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::pidfd::pidfd;
 use crate::verb::Outcome;
 
@@ -60,9 +60,9 @@ struct Place {
 }
 
 impl Place {
-    fn parse(text: &str) -> Result<Place, Failure> {
+    fn parse(text: &str) -> Result<Place, VerbError> {
         let wrong = || {
-            Failure::new(format!(
+            VerbError::new(format!(
                 "invalid board {text:?}: must be [USER@]HOST[:PORT], as in root@192.168.1.20 or root@[fe80::1%eth0]:2222"
             ))
         };
@@ -112,7 +112,7 @@ impl fmt::Display for Place {
 }
 
 impl Remote {
-    pub(crate) fn new(board: &str, root: Option<&Path>) -> Result<Remote, Failure> {
+    pub(crate) fn new(board: &str, root: Option<&Path>) -> Result<Remote, VerbError> {
         Ok(Remote { place: Place::parse(board)?, root: root.map(Path::to_owned), started: Mutex::default() })
     }
 
@@ -149,7 +149,7 @@ impl Remote {
     }
 
     /// Opens a connection to the board's agent.
-    pub(crate) fn connect(&self) -> Result<UnixStream, Failure> {
+    pub(crate) fn connect(&self) -> Result<UnixStream, VerbError> {
         let (ours, theirs) = UnixStream::pair()?;
         let theirs = OwnedFd::from(theirs);
         let mut ssh = self.ssh();
@@ -163,11 +163,11 @@ impl Remote {
     }
 
     /// The failure to report if a connection ended before the agent responded.
-    pub(crate) fn lost(&self, error: &io::Error) -> Failure {
+    pub(crate) fn lost(&self, error: &io::Error) -> VerbError {
         let board = &self.place.destination;
         let mut started = self.started.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let status = started.last_mut().and_then(wait_exit_status);
-        Failure::disconnected(match status.map(|status| (status, status.code())) {
+        VerbError::disconnected(match status.map(|status| (status, status.code())) {
             Some((_, Some(SSH_FAILED))) => {
                 let place = &self.place;
                 format!("failed to connect to {board}: see the message of ssh; `ssh {place}` must work first")
@@ -206,7 +206,7 @@ impl Remote {
     pub(crate) fn start<'a>(
         &'a self,
         arguments: &'a [OsString],
-    ) -> Result<(UnixStream, Running<'a>), Failure> {
+    ) -> Result<(UnixStream, Running<'a>), VerbError> {
         // A pipe would kill this process by SIGPIPE when the verb stops reading.
         let (ours, theirs) = UnixStream::pair()?;
         let mut ssh = self.ssh();
@@ -221,12 +221,12 @@ impl Remote {
             Some(SSH_FAILED) => {
                 let board = &self.place.destination;
                 let verb = arguments.first().map(|verb| verb.to_string_lossy()).unwrap_or_default();
-                Err(Failure::disconnected(format!(
+                Err(VerbError::disconnected(format!(
                     "failed to connect to {board}, or the connection was lost while `nodlet {verb}` ran there: see the message of ssh"
                 )))
             }
             Some(code) => Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from)),
-            None => Err(Failure::new(format!("ssh ended: {status}"))),
+            None => Err(VerbError::new(format!("ssh ended: {status}"))),
         }
     }
 }
@@ -246,8 +246,8 @@ impl Running<'_> {
     }
 }
 
-fn not_started(ssh: &Command, error: &io::Error) -> Failure {
-    Failure::disconnected(format!(
+fn not_started(ssh: &Command, error: &io::Error) -> VerbError {
+    VerbError::disconnected(format!(
         "failed to run {}: {error}; Debian's package openssh-client has it",
         ssh.get_program().display()
     ))

@@ -14,7 +14,7 @@ use nodlet_wire::websocket::{self, Decoder, Opcode, Role};
 use serde_json::Value;
 
 use crate::client::{Client, Response, explain};
-use crate::failure::Failure;
+use crate::error::VerbError;
 
 /// The local streams that a session uses.
 pub(crate) struct Stdio {
@@ -35,7 +35,7 @@ pub(crate) enum Ended {
 }
 
 /// Opens a session at `target`, and returns when it has ended.
-pub(crate) fn run(client: &Client, target: &str, stdio: &Stdio) -> Result<Ended, Failure> {
+pub(crate) fn run(client: &Client, target: &str, stdio: &Stdio) -> Result<Ended, VerbError> {
     let (stream, decoder) = connect(client, target, websocket::PROTOCOLS[0])?;
     let raw = if stdio.tty { Some(Raw::new()?) } else { None };
     let signals = Signals::block(raw.as_ref())?;
@@ -54,7 +54,7 @@ pub(crate) fn connect(
     client: &Client,
     target: &str,
     protocol: &str,
-) -> Result<(UnixStream, Decoder), Failure> {
+) -> Result<(UnixStream, Decoder), VerbError> {
     // Any key is valid: there is no proxy that it would have to protect against.
     const KEY: &str = "bm9kbGV0IGV4ZWMgdjEuMA==";
     let mut stream = client.connect()?;
@@ -69,10 +69,10 @@ pub(crate) fn connect(
     if response.code != 101 {
         let mut text = String::new();
         let _ = response.body.read_to_string(&mut text);
-        return Err(Failure::refused(response.code, explain(response.code, &text)));
+        return Err(VerbError::refused(response.code, explain(response.code, &text)));
     }
     if response.header("sec-websocket-accept") != Some(&websocket::accept_key(KEY)) {
-        return Err(Failure::new("the agent's response is not a WebSocket handshake"));
+        return Err(VerbError::new("the agent's response is not a WebSocket handshake"));
     }
     let (stream, read_ahead) = response.body.into_stream();
     let mut decoder = Decoder::new(Role::Client);
@@ -86,7 +86,7 @@ fn talk(
     mut stream: UnixStream,
     mut decoder: Decoder,
     signals: Option<Signals>,
-) -> Result<Ended, Failure> {
+) -> Result<Ended, VerbError> {
     let writer = Writer::new(stream.try_clone()?);
     let (detach, detached) = (stream.try_clone()?, Arc::new(AtomicBool::new(false)));
     if let Some(signals) = signals {
@@ -110,7 +110,7 @@ fn talk(
     let mut status = Value::Null;
     let mut bytes = vec![0; 32 * 1024];
     loop {
-        while let Some(message) = decoder.message().map_err(|error| Failure::chain(&error))? {
+        while let Some(message) = decoder.message().map_err(|error| VerbError::chain(&error))? {
             match (message.opcode, message.payload.split_first()) {
                 (Opcode::Binary, Some((&websocket::STDOUT, bytes))) => show(&mut io::stdout().lock(), bytes)?,
                 (Opcode::Binary, Some((&websocket::STDERR, bytes))) => show(&mut io::stderr().lock(), bytes)?,
@@ -128,11 +128,13 @@ fn talk(
         match stream.read(&mut bytes) {
             Ok(0) | Err(_) if detached.load(Ordering::SeqCst) => return Ok(Ended::Detached),
             Ok(0) if !status.is_null() => return Ok(Ended::Status(status)),
-            Ok(0) => return Err(Failure::disconnected("the connection to the agent was lost")),
+            Ok(0) => return Err(VerbError::disconnected("the connection to the agent was lost")),
             Ok(read) => decoder.push(&bytes[..read]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => {
-                return Err(Failure::disconnected(format!("the connection to the agent was lost: {error}")));
+                return Err(VerbError::disconnected(format!(
+                    "the connection to the agent was lost: {error}"
+                )));
             }
         }
     }

@@ -4,7 +4,6 @@
 //! [`prepare`] runs in process 1 itself; [`set_up`] runs in a child. A step that fails is reported on the
 //! console, and the board continues to boot: a board that can be reached can be repaired.
 
-use std::fmt;
 use std::fs;
 use std::io;
 
@@ -30,30 +29,14 @@ const MOUNTS: &[(&str, &str, &str)] = &[
 ];
 
 /// A step of [`prepare`] that failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum PrepareError {
-    LeaveInitialRoot(io::Error),
-    Share(io::Error),
+    #[error("leave the initial root")]
+    LeaveInitialRoot(#[source] io::Error),
+    #[error("make the root a shared mount")]
+    Share(#[source] io::Error),
+    #[error("mount {kind} at {place}")]
     Mount { kind: &'static str, place: &'static str, source: io::Error },
-}
-
-impl fmt::Display for PrepareError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PrepareError::LeaveInitialRoot(_) => f.write_str("leave the initial root"),
-            PrepareError::Share(_) => f.write_str("make the root a shared mount"),
-            PrepareError::Mount { kind, place, .. } => write!(f, "mount {kind} at {place}"),
-        }
-    }
-}
-
-impl std::error::Error for PrepareError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        let (PrepareError::LeaveInitialRoot(source)
-        | PrepareError::Share(source)
-        | PrepareError::Mount { source, .. }) = self;
-        Some(source)
-    }
 }
 
 /// The steps that process 1 must do itself. Returns the last one that failed.

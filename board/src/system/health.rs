@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::state::Before;
 use crate::client::{Client, Response, WatchFlow};
-use crate::failure::Failure;
+use crate::error::VerbError;
 
 /// How long one response of the agent may take.
 pub(super) const ANSWER: Duration = Duration::from_secs(10);
@@ -35,7 +35,7 @@ pub(super) enum Pods<'a> {
 ///
 /// # Errors
 /// The first check that failed.
-pub(super) fn check(root: &Path, pods: &Pods<'_>) -> Result<(), Failure> {
+pub(super) fn check(root: &Path, pods: &Pods<'_>) -> Result<(), VerbError> {
     check_agent(root)?;
     check_pods(root, pods)
 }
@@ -44,17 +44,17 @@ pub(super) fn check(root: &Path, pods: &Pods<'_>) -> Result<(), Failure> {
 ///
 /// # Errors
 /// It does not.
-pub(super) fn check_agent(root: &Path) -> Result<(), Failure> {
+pub(super) fn check_agent(root: &Path) -> Result<(), VerbError> {
     // The agent's loop itself has to look for this pod, which no board has; a dry run deletes nothing.
     let pod = "/api/v1/namespaces/default/pods/nodlet.healthcheck.none?dryRun=All";
     let response = ask(root, "DELETE", pod)?;
     if response.code != 404 {
-        return Err(Failure::new(format!("the agent responds with HTTP status {}", response.code)));
+        return Err(VerbError::new(format!("the agent responds with HTTP status {}", response.code)));
     }
     let response = ask(root, "GET", "/healthz")?;
     match response.code {
         200 => Ok(()),
-        code => Err(Failure::new(match response.json() {
+        code => Err(VerbError::new(match response.json() {
             Ok(status) if status["message"].is_string() => {
                 format!("the agent is not healthy: {}", status["message"].as_str().unwrap_or_default())
             }
@@ -67,7 +67,7 @@ pub(super) fn check_agent(root: &Path) -> Result<(), Failure> {
 ///
 /// # Errors
 /// Some are not, or the agent does not respond.
-pub(super) fn check_pods(root: &Path, pods: &Pods<'_>) -> Result<(), Failure> {
+pub(super) fn check_pods(root: &Path, pods: &Pods<'_>) -> Result<(), VerbError> {
     if matches!(pods, Pods::Any) {
         return Ok(());
     }
@@ -81,15 +81,15 @@ pub(super) fn check_pods(root: &Path, pods: &Pods<'_>) -> Result<(), Failure> {
     let named = failing[..failing.len().min(MOST_NAMED)].join(", ");
     match (failing.len(), failing.len().saturating_sub(MOST_NAMED)) {
         (0, _) => Ok(()),
-        (1, _) => Err(Failure::new(format!("pod {named} is not ready"))),
-        (_, 0) => Err(Failure::new(format!("pods {named} are not ready"))),
-        (_, others) => Err(Failure::new(format!("pods {named} and {others} more are not ready"))),
+        (1, _) => Err(VerbError::new(format!("pod {named} is not ready"))),
+        (_, 0) => Err(VerbError::new(format!("pods {named} are not ready"))),
+        (_, others) => Err(VerbError::new(format!("pods {named} and {others} more are not ready"))),
     }
 }
 
 /// Waits until an event about an unready pod arrives, at most until `end`.
 pub(super) fn wait_for_pods(client: &Client, end: Instant) {
-    let wait = || -> Result<bool, Failure> {
+    let wait = || -> Result<bool, VerbError> {
         let list = client.request("GET", "/api/v1/pods", "application/json", None)?.json()?;
         let mut pods = list["items"].as_array().into_iter().flatten();
         let version = list["metadata"]["resourceVersion"].as_str();
@@ -106,7 +106,7 @@ pub(super) fn wait_for_pods(client: &Client, end: Instant) {
 }
 
 /// The pods that are ready now, and how long the slowest of them needed for that.
-pub(super) fn before(root: &Path, boot: String) -> Result<Before, Failure> {
+pub(super) fn before(root: &Path, boot: String) -> Result<Before, VerbError> {
     let list = list(root)?;
     let ready = || list.iter().filter(|pod| is_ready(pod));
     let slowest_start = ready().filter_map(seconds_to_ready).max().unwrap_or(0);
@@ -128,22 +128,22 @@ fn seconds_to_ready(pod: &Value) -> Option<u64> {
     u64::try_from(ready.saturating_sub(begun)).ok()
 }
 
-fn list(root: &Path) -> Result<Vec<Value>, Failure> {
+fn list(root: &Path) -> Result<Vec<Value>, VerbError> {
     let mut answer = ask(root, "GET", "/api/v1/pods")?.json()?;
     match answer["items"].take() {
         Value::Array(pods) => Ok(pods),
-        _ => Err(Failure::new("the agent's response is not a list of pods")),
+        _ => Err(VerbError::new("the agent's response is not a list of pods")),
     }
 }
 
 /// Sends one request with a short timeout: an agent that hangs still has its socket.
-fn ask(root: &Path, method: &str, target: &str) -> Result<Response, Failure> {
+fn ask(root: &Path, method: &str, target: &str) -> Result<Response, VerbError> {
     let mut stream = Client::local(root).connect()?;
     let lost = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::WouldBlock => {
-            Failure::disconnected(format!("the agent does not respond within {} s", ANSWER.as_secs()))
+            VerbError::disconnected(format!("the agent does not respond within {} s", ANSWER.as_secs()))
         }
-        _ => Failure::disconnected(format!("the connection to the agent was lost: {error}")),
+        _ => VerbError::disconnected(format!("the connection to the agent was lost: {error}")),
     };
     stream.set_read_timeout(Some(ANSWER)).and_then(|()| stream.set_write_timeout(Some(ANSWER)))?;
     let head = format!(

@@ -3,7 +3,6 @@
 //! The program is processed in pieces, because a board may lack memory for all of it. Errors in its first
 //! bytes are reported at once, and nothing is installed before the last byte was verified.
 
-use std::fmt;
 use std::io::{self, Read};
 
 use minisign_verify::{Error as SignatureError, PublicKey, Signature, StreamVerifier};
@@ -66,33 +65,17 @@ pub(super) struct Received {
 }
 
 /// The reason why this board does not accept a program.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum ReceiveError {
     /// The program or its signature is not acceptable.
+    #[error("{0}")]
     Rejected(String),
+    #[error("{0}")]
     Signature(SignatureError),
-    Read(io::Error),
-    Write(io::Error),
-}
-
-impl fmt::Display for ReceiveError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ReceiveError::Rejected(why) => why,
-            ReceiveError::Signature(error) => return error.fmt(f),
-            ReceiveError::Read(_) => "it cannot be read",
-            ReceiveError::Write(_) => "it cannot be written",
-        })
-    }
-}
-
-impl std::error::Error for ReceiveError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ReceiveError::Rejected(_) | ReceiveError::Signature(_) => None,
-            ReceiveError::Read(source) | ReceiveError::Write(source) => Some(source),
-        }
-    }
+    #[error("it cannot be read")]
+    Read(#[source] io::Error),
+    #[error("it cannot be written")]
+    Write(#[source] io::Error),
 }
 
 impl From<String> for ReceiveError {

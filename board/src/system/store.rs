@@ -6,7 +6,6 @@
 //! state is written on a full disk, too: the end of a trial must be recorded. A program is compared with its
 //! digest before it is executed.
 
-use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -158,28 +157,12 @@ impl Store {
 }
 
 /// The reason why a program's file cannot be used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum VerifyError {
+    #[error("its file is damaged")]
     Damaged,
-    Read(io::Error),
-}
-
-impl fmt::Display for VerifyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            VerifyError::Damaged => "its file is damaged",
-            VerifyError::Read(_) => "its file cannot be read",
-        })
-    }
-}
-
-impl std::error::Error for VerifyError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            VerifyError::Damaged => None,
-            VerifyError::Read(source) => Some(source),
-        }
-    }
+    #[error("its file cannot be read")]
+    Read(#[source] io::Error),
 }
 
 /// Called before each change of the flash, and before a new file; tests cut the power and fill the flash in them.

@@ -13,7 +13,7 @@ use nodlet_rootfs::{Reference, Store, StoreError};
 
 use crate::arguments::{Context, Flag};
 use crate::client::{Client, encode};
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
 use crate::verbs::files::{self, Object};
 use crate::verbs::hint;
@@ -75,19 +75,19 @@ struct Images {
 
 impl Images {
     /// Opens the image store below the root. Returns `None` if there is none: the root is not a board's then.
-    fn of(root: &Path) -> Result<Option<Images>, Failure> {
-        let store = Store::open(root).map_err(|error: StoreError| Failure::chain(&error))?;
+    fn of(root: &Path) -> Result<Option<Images>, VerbError> {
+        let store = Store::open(root).map_err(|error: StoreError| VerbError::chain(&error))?;
         Ok(store.exists().then(|| Images { store, missing: SortedSet::new() }))
     }
 
     /// Images of a pod that the store lacks. Each image is returned once.
-    fn missing(&mut self, pod: &Pod) -> Result<Vec<String>, Failure> {
+    fn missing(&mut self, pod: &Pod) -> Result<Vec<String>, VerbError> {
         let mut missing = Vec::new();
         let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
         let of_volumes = pod.spec.image_volumes().map(|(_, image, _)| image);
         for image in containers.map(|container| &*container.image).chain(of_volumes) {
             let Ok(reference) = Reference::parse(image) else { continue };
-            let found = self.store.find(&reference).map_err(|error| Failure::chain(&error))?;
+            let found = self.store.find(&reference).map_err(|error| VerbError::chain(&error))?;
             if found.is_none() && self.missing.insert(image.to_owned()) {
                 missing.push(image.to_owned());
             }
@@ -104,7 +104,7 @@ struct Apply {
 }
 
 impl Apply {
-    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Apply, Failure> {
+    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Apply, VerbError> {
         let mut apply = Apply::default();
         while let Some(argument) = parser.next()? {
             if let lexopt::Arg::Value(value) = argument {
@@ -133,7 +133,7 @@ impl Apply {
         context: &Context,
         validator: &mut Validator,
         object: &Object,
-    ) -> Result<String, Failure> {
+    ) -> Result<String, VerbError> {
         let namespace = context.namespace_of(&object.value)?;
         let (did, warnings) = match validator {
             Validator::Agent(client) => {
@@ -160,7 +160,7 @@ impl Apply {
         images: Option<&mut Images>,
         object: &Object,
         namespace: &str,
-    ) -> Result<(String, Vec<String>), Failure> {
+    ) -> Result<(String, Vec<String>), VerbError> {
         /// A node name to validate with; any valid name will do.
         const NODE: &str = "board";
         let mut value = object.value.clone();
@@ -175,7 +175,7 @@ impl Apply {
         let mut warnings;
         let name;
         if kind == Kind::Pod {
-            let manifest = manifest::read_new(value, self.validation, NODE).map_err(Failure::new)?;
+            let manifest = manifest::read_new(value, self.validation, NODE).map_err(VerbError::new)?;
             warnings = manifest.warnings;
             if let Some(images) = images {
                 let missing = images.missing(&manifest.pod)?;
@@ -189,7 +189,7 @@ impl Apply {
             name = manifest.pod.name.to_string();
         } else {
             let definition =
-                manifest::read_new_definition(value, kind, self.validation, NODE).map_err(Failure::new)?;
+                manifest::read_new_definition(value, kind, self.validation, NODE).map_err(VerbError::new)?;
             (warnings, name) = (definition.warnings, definition.name.to_string());
         }
         Ok((format!("{shown}/{name} created"), warnings))
@@ -212,7 +212,7 @@ pub(crate) fn send(
     namespace: &str,
     validation: Validation,
     dry_run: bool,
-) -> Result<Applied, Failure> {
+) -> Result<Applied, VerbError> {
     let (collection, kind) = object.collection(namespace);
     let how = match validation {
         Validation::Strict => "Strict",
@@ -234,30 +234,30 @@ pub(crate) fn send(
 }
 
 /// Whether `--dry-run` asks for no changes.
-pub(crate) fn dry_run(parser: &mut Parser) -> Result<bool, Failure> {
+pub(crate) fn dry_run(parser: &mut Parser) -> Result<bool, VerbError> {
     Ok(which_dry_run(parser)? != DryRun::None)
 }
 
-fn which_dry_run(parser: &mut Parser) -> Result<DryRun, Failure> {
+fn which_dry_run(parser: &mut Parser) -> Result<DryRun, VerbError> {
     match parser.optional_value() {
         None => Ok(DryRun::Server),
         Some(value) => match value.to_string_lossy().as_ref() {
             "server" | "true" => Ok(DryRun::Server),
             "client" => Ok(DryRun::Client),
             "none" | "false" => Ok(DryRun::None),
-            other => Err(Failure::new(format!(
+            other => Err(VerbError::new(format!(
                 "invalid dry-run value ({other}): must be \"none\", \"server\" or \"client\""
             ))),
         },
     }
 }
 
-pub(crate) fn validation(parser: &mut Parser) -> Result<Validation, Failure> {
+pub(crate) fn validation(parser: &mut Parser) -> Result<Validation, VerbError> {
     match parser.value()?.string()?.as_str() {
         "strict" | "true" => Ok(Validation::Strict),
         "warn" => Ok(Validation::Warn),
         "ignore" | "false" => Ok(Validation::Ignore),
-        other => Err(Failure::new(format!(
+        other => Err(VerbError::new(format!(
             "invalid value {other:?} for --validate: must be \"strict\", \"warn\" or \"ignore\""
         ))),
     }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::arguments::{Context, Flag, switch};
 use crate::client::session::{self, Ended, Stdio};
 use crate::client::{Client, encode};
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
 use crate::verbs::containers;
 
@@ -73,7 +73,7 @@ pub(crate) fn attach(context: &Context, client: &Client, attach: &Attach) -> Out
     match session::run(client, &target, &Stdio { stdin: attach.stdin, tty, redraw: true, detach_keys })? {
         Ended::Status(status) if status["status"] == "Success" => Ok(ExitCode::SUCCESS),
         Ended::Status(status) => {
-            Err(Failure::new(status["message"].as_str().unwrap_or("the container was lost")))
+            Err(VerbError::new(status["message"].as_str().unwrap_or("the container was lost")))
         }
         Ended::Detached => {
             let which = attach.container.as_ref().map_or(String::new(), |name| format!(" -c {name}"));
@@ -91,7 +91,7 @@ fn spec<'a>(pod: &'a Value, container: Option<&str>) -> &'a Value {
 }
 
 impl Attach {
-    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Attach, Failure> {
+    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Attach, VerbError> {
         let (mut container, mut stdin, mut tty, mut pod) = (None, false, false, None);
         let mut keys = DETACH_KEYS.to_owned();
         while let Some(argument) = parser.next()? {

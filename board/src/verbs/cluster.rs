@@ -26,7 +26,7 @@ use nodlet_runtime::durable::{self, NoFault};
 use crate::agent::host_name;
 use crate::arguments::{Context, Flag};
 use crate::client::Client;
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::output::printable;
 use crate::verb::{Outcome, Verb};
 
@@ -47,14 +47,14 @@ fn join(mut context: Context, mut parser: Parser) -> Outcome {
             if server.is_some() {
                 return Err(context.wrong_use(format!("unexpected argument {value:?}")));
             }
-            server = Some(Server::parse(&value.string()?).map_err(Failure::new)?);
+            server = Some(Server::parse(&value.string()?).map_err(VerbError::new)?);
             continue;
         }
         match Flag::from(argument) {
             Flag::Long(flag) if flag == "token" => token = Some(parser.value()?.string()?),
             Flag::Long(flag) if flag == "node-name" => name = Some(parser.value()?.string()?),
             Flag::Long(flag) if flag == "discovery-token-ca-cert-hash" => {
-                hashes.push(parse_hash(&parser.value()?.string()?).map_err(Failure::new)?);
+                hashes.push(parse_hash(&parser.value()?.string()?).map_err(VerbError::new)?);
             }
             flag => context.global(&flag, &mut parser)?,
         }
@@ -62,7 +62,7 @@ fn join(mut context: Context, mut parser: Parser) -> Outcome {
     let server =
         server.ok_or_else(|| context.wrong_use("the API server is missing: HOST:PORT".to_owned()))?;
     let token = token.ok_or_else(|| context.wrong_use("--token is missing".to_owned()))?;
-    check_token(&token).map_err(Failure::new)?;
+    check_token(&token).map_err(VerbError::new)?;
     if hashes.is_empty() {
         return Err(context.wrong_use(
             "--discovery-token-ca-cert-hash is missing: without it, the board cannot authenticate the cluster"
@@ -73,7 +73,7 @@ fn join(mut context: Context, mut parser: Parser) -> Outcome {
     let path = paths.cluster_credentials();
     let now = clock::timestamp();
     if is_in_use(&path, now) {
-        return Err(Failure::new("this board has joined a cluster already: `nodlet leave` ends that"));
+        return Err(VerbError::new("this board has joined a cluster already: `nodlet leave` ends that"));
     }
     let client = Client::local(&context.root);
     let of_agent = client.json("GET", "/api/v1/nodes", None).ok();
@@ -81,7 +81,7 @@ fn join(mut context: Context, mut parser: Parser) -> Outcome {
         of_agent.and_then(|nodes| Some(nodes["items"][0]["metadata"]["name"].as_str()?.to_owned()));
     let node = match (name, of_agent) {
         (Some(name), Some(agent)) if name != agent => {
-            return Err(Failure::new(format!(
+            return Err(VerbError::new(format!(
                 "the node of the running agent is {agent:?}: leave --node-name out, or start the agent with \
                  --node-name {name}"
             )));
@@ -90,11 +90,11 @@ fn join(mut context: Context, mut parser: Parser) -> Outcome {
         (None, None) => host_name()?,
     };
     if !is_node_name(&node) {
-        return Err(Failure::new(format!("{node:?} cannot be the name of a Node")));
+        return Err(VerbError::new(format!("{node:?} cannot be the name of a Node")));
     }
     let found = (&*server.host, server.port).to_socket_addrs();
     let addresses =
-        found.map_err(|error| Failure::new(format!("failed to look up {}: {error}", server.host)))?;
+        found.map_err(|error| VerbError::new(format!("failed to look up {}: {error}", server.host)))?;
     let machine_id = fs::read_to_string("/etc/machine-id").unwrap_or_default();
     let credentials = join_and_wait(Join {
         server: &server,
@@ -108,10 +108,10 @@ fn join(mut context: Context, mut parser: Parser) -> Outcome {
     })
     .map_err(|error| {
         let why = causes(&error);
-        Failure::new(printable(&format!("failed to join the cluster at {server}: {why}")))
+        VerbError::new(printable(&format!("failed to join the cluster at {server}: {why}")))
     })?;
     replace(&paths, &path, credentials.to_json().as_bytes())
-        .map_err(|error| Failure::new(format!("failed to write {}: {error}", path.display())))?;
+        .map_err(|error| VerbError::new(format!("failed to write {}: {error}", path.display())))?;
     remove(&paths.cluster_left())?;
     match notify(&client, true)? {
         true => println!("node {node} has joined the cluster at {server}"),
@@ -138,7 +138,7 @@ fn leave(mut context: Context, mut parser: Parser) -> Outcome {
     }
     let notified = || notify(&Client::local(&context.root), false).map(drop);
     if !forget(&paths, notified)? && !leaves_bootstrap {
-        return Err(Failure::new("this board has joined no cluster"));
+        return Err(VerbError::new("this board has joined no cluster"));
     }
     println!("this board has left the cluster; its Node remains there until `kubectl delete node`");
     Ok(ExitCode::SUCCESS)
@@ -168,12 +168,12 @@ fn is_in_use(credentials: &Path, now: Timestamp) -> bool {
     is_there && own_file::read_to_string(credentials).ok().and_then(expired).is_none()
 }
 
-fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
-    Failure::new(format!("failed to {what} {}: {error}", path.display()))
+fn failed(what: &str, path: &Path, error: &io::Error) -> VerbError {
+    VerbError::new(format!("failed to {what} {}: {error}", path.display()))
 }
 
 /// Removes a file. Returns `false` if there is none.
-fn remove(path: &Path) -> Result<bool, Failure> {
+fn remove(path: &Path) -> Result<bool, VerbError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         removed => removed.map(|()| true).map_err(|error| failed("remove", path, &error)),
@@ -181,7 +181,7 @@ fn remove(path: &Path) -> Result<bool, Failure> {
 }
 
 /// Removes the files in `directory` whose names fit. Returns `false` if there was nothing to remove.
-fn empty(directory: &Path, fits: impl Fn(&str) -> bool) -> Result<bool, Failure> {
+fn empty(directory: &Path, fits: impl Fn(&str) -> bool) -> Result<bool, VerbError> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         entries => entries.map_err(|error| failed("read", directory, &error))?,
@@ -198,7 +198,7 @@ fn empty(directory: &Path, fits: impl Fn(&str) -> bool) -> Result<bool, Failure>
 
 /// Removes the credentials, has the agent `notified`, and removes the manifests of the cluster and the tokens of its
 /// pods. Returns `false` if there was nothing to remove. After a failure, the same call removes the rest.
-fn forget(paths: &Paths, notified: impl FnOnce() -> Result<(), Failure>) -> Result<bool, Failure> {
+fn forget(paths: &Paths, notified: impl FnOnce() -> Result<(), VerbError>) -> Result<bool, VerbError> {
     let had_credentials = remove(&paths.cluster_credentials())?;
     remove(&paths.serving_certificate())?;
     // The agent must not write the pods down again.
@@ -209,7 +209,7 @@ fn forget(paths: &Paths, notified: impl FnOnce() -> Result<(), Failure>) -> Resu
 }
 
 /// Notifies the agent. Returns `false` if none runs. A board that `joins` gets a warning, if there is one.
-fn notify(client: &Client, joins: bool) -> Result<bool, Failure> {
+fn notify(client: &Client, joins: bool) -> Result<bool, VerbError> {
     match client.request("POST", "/nodlet/cluster", "*/*", None) {
         Ok(mut response) => {
             let mut warning = String::new();
@@ -270,7 +270,7 @@ mod tests {
         // The agent is notified when the credentials are gone and before the manifests are.
         let stopped = forget(&paths, || {
             assert_eq!(files.each_ref().map(|file| file.exists()), [false, false, true, true, true]);
-            Err(Failure::new("stopped"))
+            Err(VerbError::new("stopped"))
         });
         assert!(stopped.is_err());
         assert!(forget(&paths, || Ok(())).expect("the rest is removed"));

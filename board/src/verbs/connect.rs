@@ -12,7 +12,7 @@ use lexopt::Parser;
 use crate::arguments::{Context, Flag};
 use crate::client::Client;
 use crate::client::remote;
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
 
 /// The verb that is the board's end of a connection.
@@ -38,7 +38,7 @@ fn connect(mut context: Context, mut parser: Parser) -> Outcome {
         Ok(()) => Ok(ExitCode::SUCCESS),
         // The agent had sent everything, and did not read the rest of standard input.
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(ExitCode::SUCCESS),
-        Err(error) => Err(Failure::disconnected(format!("the connection was lost: {error}"))),
+        Err(error) => Err(VerbError::disconnected(format!("the connection was lost: {error}"))),
     }
 }
 

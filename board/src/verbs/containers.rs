@@ -4,23 +4,23 @@ use nodlet_kube::kinds::Kind;
 
 use crate::arguments::Context;
 use crate::client::{Client, encode};
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verbs::resources;
 
 /// The pod's name in `web` or `pod/web`.
-pub(crate) fn pod_name(text: &str) -> Result<String, Failure> {
+pub(crate) fn pod_name(text: &str) -> Result<String, VerbError> {
     match text.split_once('/') {
         None => Ok(text.into()),
         Some((kind, name)) => match resources::kind(kind)? {
             Kind::Pod => Ok(name.into()),
-            other => Err(Failure::new(format!("{} have no containers, only pods", other.resource()))),
+            other => Err(VerbError::new(format!("{} have no containers, only pods", other.resource()))),
         },
     }
 }
 
 /// The default container: the one that the annotation `kubectl.kubernetes.io/default-container` names, else
 /// the first, which is then reported to the user. Returns `None` if the pod has only one container.
-pub(crate) fn default(context: &Context, client: &Client, pod: &str) -> Result<Option<String>, Failure> {
+pub(crate) fn default(context: &Context, client: &Client, pod: &str) -> Result<Option<String>, VerbError> {
     let target = format!("/api/v1/namespaces/{}/pods/{}", encode(&context.namespace), encode(pod));
     let object = client.json("GET", &target, None)?;
     let names: Vec<&str> = ["containers", "initContainers", "ephemeralContainers"]

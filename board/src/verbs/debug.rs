@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, WatchFlow, encode, session};
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::output::escaped;
 use crate::verb::{Outcome, Verb};
 use crate::verbs::attach::{self, Attach, DETACH_KEYS};
@@ -74,7 +74,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
 fn show_log(client: &Client, pod: &str, container: &str) -> Outcome {
     let target = format!("{pod}/log?follow=true&container={}", encode(container));
     let mut log = client.request("GET", &target, "*/*", None)?.body;
-    io::copy(&mut log, &mut io::stdout()).map_err(Failure::disconnected)?;
+    io::copy(&mut log, &mut io::stdout()).map_err(VerbError::disconnected)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -86,7 +86,7 @@ enum DebugState {
 }
 
 /// Waits until the new container has started or ended. Prints the reasons for which it is waiting.
-fn wait(context: &Context, client: &Client, pod: &str, container: &str) -> Result<DebugState, Failure> {
+fn wait(context: &Context, client: &Client, pod: &str, container: &str) -> Result<DebugState, VerbError> {
     let target = format!(
         "/api/v1/namespaces/{}/pods?watch=true&fieldSelector={}",
         encode(&context.namespace),
@@ -96,7 +96,7 @@ fn wait(context: &Context, client: &Client, pod: &str, container: &str) -> Resul
     loop {
         client.watch(&target, "application/json", |kind, object| {
             if kind == "DELETED" {
-                return Err(Failure::new(format!("pods {pod:?} not found")));
+                return Err(VerbError::new(format!("pods {pod:?} not found")));
             }
             let statuses = object["status"]["ephemeralContainerStatuses"].as_array();
             let status = statuses.into_iter().flatten().find(|status| status["name"] == container);
@@ -105,7 +105,7 @@ fn wait(context: &Context, client: &Client, pod: &str, container: &str) -> Resul
                 debug_state = Some(DebugState::Runs);
             } else if state["terminated"]["reason"] == "StartError" {
                 let why = state["terminated"]["message"].as_str().unwrap_or("no reason is known");
-                return Err(Failure::new(format!("container {container} did not start: {why}")));
+                return Err(VerbError::new(format!("container {container} did not start: {why}")));
             } else if state["terminated"].is_object() {
                 debug_state = Some(DebugState::Ended);
             } else if let Some(why) = state["waiting"]["message"].as_str()
@@ -123,16 +123,16 @@ fn wait(context: &Context, client: &Client, pod: &str, container: &str) -> Resul
 }
 
 /// A random suffix of five letters and digits from Kubernetes' alphabet, which cannot form a word.
-fn suffix() -> Result<String, Failure> {
+fn suffix() -> Result<String, VerbError> {
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut bytes = [0; 5];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut bytes));
-    read.map_err(|error| Failure::new(format!("failed to read /dev/urandom: {error}")))?;
+    read.map_err(|error| VerbError::new(format!("failed to read /dev/urandom: {error}")))?;
     Ok(bytes.iter().map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect())
 }
 
 impl Debug {
-    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Debug, Failure> {
+    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Debug, VerbError> {
         let (mut debug, mut attach, mut pod) = (Debug::default(), None, None);
         loop {
             // All arguments after `--` are the command, even if they look like options.
@@ -181,7 +181,7 @@ impl Debug {
     }
 
     /// The container that `kubectl debug` would add, except for `stdinOnce`.
-    fn new_container(&self, name: &str) -> Result<Value, Failure> {
+    fn new_container(&self, name: &str) -> Result<Value, VerbError> {
         let mut container = json!({
             "name": name, "image": self.image, "stdin": self.stdin, "tty": self.tty,
             "terminationMessagePolicy": "File",
@@ -210,7 +210,7 @@ impl Debug {
                 "runAsNonRoot": true, "allowPrivilegeEscalation": false,
                 "capabilities": { "drop": ["ALL"] }, "seccompProfile": { "type": "RuntimeDefault" },
             }),
-            Some(other) => return Err(Failure::new(format!("unknown profile: {other}"))),
+            Some(other) => return Err(VerbError::new(format!("unknown profile: {other}"))),
         };
         if !may.is_null() {
             container["securityContext"] = may;

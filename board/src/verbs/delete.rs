@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, WatchFlow, encode};
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
 use crate::verbs::files;
 use crate::verbs::resources;
@@ -98,7 +98,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
 }
 
 impl Delete {
-    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Delete, Failure> {
+    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Delete, VerbError> {
         let mut delete = Delete {
             kind: Kind::Pod,
             names: Vec::new(),
@@ -125,7 +125,7 @@ impl Delete {
                     "grace-period" => {
                         let text = parser.value()?.string()?;
                         delete.grace = Some(text.parse().map_err(|_| {
-                            Failure::new(format!(
+                            VerbError::new(format!(
                                 "invalid value {text:?} for --grace-period: must be seconds"
                             ))
                         })?);
@@ -143,13 +143,13 @@ impl Delete {
         delete.grace = delete.grace.filter(|seconds| *seconds >= 0);
         if now {
             if delete.grace.is_some() {
-                return Err(Failure::new("--now and --grace-period cannot be specified together"));
+                return Err(VerbError::new("--now and --grace-period cannot be specified together"));
             }
             delete.grace = Some(1);
         }
         delete.grace = match (delete.grace, force) {
             (Some(seconds), true) if seconds > 0 => {
-                return Err(Failure::new(
+                return Err(VerbError::new(
                     "--force and --grace-period greater than 0 cannot be specified together",
                 ));
             }
@@ -161,10 +161,10 @@ impl Delete {
         Ok(delete)
     }
 
-    fn names(&mut self, context: &Context, values: Vec<String>) -> Result<(), Failure> {
+    fn names(&mut self, context: &Context, values: Vec<String>) -> Result<(), VerbError> {
         let deletable = |name: &str| match resources::kind(name)? {
             kind if kind.row().allows("delete") => Ok(kind),
-            other => Err(Failure::new(format!(
+            other => Err(VerbError::new(format!(
                 "{} cannot be deleted, only {}",
                 other.resource(),
                 resources::plurals(KINDS.iter().filter(|row| row.allows("delete")))
@@ -181,7 +181,7 @@ impl Delete {
                 Some((kind, name)) => {
                     let kind = deletable(kind)?;
                     if (typed || !self.names.is_empty()) && kind != self.kind {
-                        return Err(Failure::new("only one type of resource is accepted"));
+                        return Err(VerbError::new("only one type of resource is accepted"));
                     }
                     self.kind = kind;
                     self.names.push(name.into());
@@ -191,7 +191,7 @@ impl Delete {
             }
         }
         if self.kind != Kind::Pod && (self.all || !self.labels.is_empty()) {
-            return Err(Failure::new(format!("{} are deleted by name or with -f", self.kind.resource())));
+            return Err(VerbError::new(format!("{} are deleted by name or with -f", self.kind.resource())));
         }
         let ways = [!self.names.is_empty(), !self.files.is_empty(), !self.labels.is_empty(), self.all];
         match ways.into_iter().filter(|given| *given).count() {
@@ -199,13 +199,13 @@ impl Delete {
                 self.ignore_not_found |= self.all || !self.labels.is_empty();
                 Ok(())
             }
-            0 if typed => Err(Failure::new("resource(s) were provided, but no name was specified")),
+            0 if typed => Err(VerbError::new("resource(s) were provided, but no name was specified")),
             0 | 1 => Err(context.wrong_use("You must provide one or more pods: pod NAME, or -f FILE")),
             _ => Err(context.wrong_use("specify one of names, -f FILE, -l LABELS and --all")),
         }
     }
 
-    fn named(&self, context: &Context, client: &Client) -> Result<Vec<DeleteTarget>, Failure> {
+    fn named(&self, context: &Context, client: &Client) -> Result<Vec<DeleteTarget>, VerbError> {
         if !self.files.is_empty() {
             let (objects, failures) = files::read(&self.files, Validation::Ignore)?;
             if let Some(failure) = failures.into_iter().next() {
@@ -235,7 +235,7 @@ impl Delete {
         Ok(names.map(of).collect())
     }
 
-    fn one(&self, client: &Client, named: &DeleteTarget) -> Result<DeletedPod, Failure> {
+    fn one(&self, client: &Client, named: &DeleteTarget) -> Result<DeletedPod, VerbError> {
         let target = format!("{}/{}", named.collection, encode(&named.name));
         let mut options = json!({"kind": "DeleteOptions", "apiVersion": "v1"});
         if let Some(seconds) = self.grace {
@@ -261,7 +261,7 @@ impl Delete {
 }
 
 /// Waits until the pod is gone. A pod with the same name and another uid is another pod.
-fn wait_until_gone(client: &Client, pod: &DeletedPod) -> Result<(), Failure> {
+fn wait_until_gone(client: &Client, pod: &DeletedPod) -> Result<(), VerbError> {
     let selector = encode(&format!("metadata.name={}", pod.name));
     let pods = format!("/api/v1/namespaces/{}/pods?fieldSelector={selector}", encode(&pod.namespace));
     let is_it = |object: &Value| object["metadata"]["uid"].as_str() == Some(&pod.uid) || pod.uid.is_empty();

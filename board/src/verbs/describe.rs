@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, encode};
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
 use crate::verbs::resources::{collection, kind};
 
@@ -64,13 +64,13 @@ fn text_of(value: &Value) -> &str {
 struct Found {
     objects: Vec<Value>,
     /// The errors about missing objects.
-    missing: Vec<Failure>,
+    missing: Vec<VerbError>,
     /// Whether the given name is a prefix of the objects' names.
     by_prefix: bool,
 }
 
 impl Describe {
-    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Describe, Failure> {
+    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Describe, VerbError> {
         let mut describe = Describe::default();
         let mut values: Vec<String> = Vec::new();
         while let Some(argument) = parser.next()? {
@@ -107,7 +107,7 @@ impl Describe {
                     name.to_owned()
                 }
                 Some(_) => {
-                    return Err(Failure::new(format!(
+                    return Err(VerbError::new(format!(
                         "{value}: only objects of one type can be described at once"
                     )));
                 }
@@ -116,18 +116,18 @@ impl Describe {
             describe.names.push(name);
         }
         if !describe.names.is_empty() && !describe.labels.is_empty() {
-            return Err(Failure::new("name cannot be provided when a selector is specified"));
+            return Err(VerbError::new("name cannot be provided when a selector is specified"));
         }
         if !describe.names.is_empty() && describe.all_namespaces {
-            return Err(Failure::new("a resource cannot be retrieved by name across all namespaces"));
+            return Err(VerbError::new("a resource cannot be retrieved by name across all namespaces"));
         }
         Ok(describe)
     }
 
-    fn find(&self, context: &Context, client: &Client) -> Result<Found, Failure> {
+    fn find(&self, context: &Context, client: &Client) -> Result<Found, VerbError> {
         let namespace = Some(context.namespace.as_str()).filter(|_| !self.all_namespaces);
         let collection = collection(self.kind.row(), namespace);
-        let list = |labels: &str| -> Result<Vec<Value>, Failure> {
+        let list = |labels: &str| -> Result<Vec<Value>, VerbError> {
             let mut list =
                 client.json("GET", &format!("{collection}?labelSelector={}", encode(labels)), None)?;
             Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
@@ -156,10 +156,10 @@ impl Describe {
         Ok(found)
     }
 
-    fn text(&self, client: &Client, object: &Value, events: bool) -> Result<String, Failure> {
+    fn text(&self, client: &Client, object: &Value, events: bool) -> Result<String, VerbError> {
         let metadata = &object["metadata"];
         let (name, namespace) = (text_of(&metadata["name"]), text_of(&metadata["namespace"]));
-        let search = |more: &str| -> Result<Vec<Value>, Failure> {
+        let search = |more: &str| -> Result<Vec<Value>, VerbError> {
             let selector = format!("involvedObject.name={name},involvedObject.namespace={namespace}{more}");
             let collection =
                 collection(Kind::Event.row(), Some(namespace).filter(|namespace| !namespace.is_empty()));

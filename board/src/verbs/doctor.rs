@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use lexopt::{Parser, ValueExt};
 
 use crate::arguments::{Context, Flag};
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::output;
 use crate::verb::{Outcome, Verb};
 
@@ -78,7 +78,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
 }
 
 impl Arguments {
-    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Arguments, Failure> {
+    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Arguments, VerbError> {
         let mut arguments = Arguments::default();
         while let Some(argument) = parser.next()? {
             if let lexopt::Arg::Value(value) = argument {
@@ -95,7 +95,7 @@ impl Arguments {
                     match parser.value()?.string()?.as_str() {
                         "json" => arguments.json = true,
                         other => {
-                            return Err(Failure::new(format!(
+                            return Err(VerbError::new(format!(
                                 "invalid value {other:?} for --output: must be json"
                             )));
                         }
@@ -112,10 +112,10 @@ impl Arguments {
 }
 
 /// Checks an identity file as a board would.
-fn judge_identity(file: &Path) -> Result<Report, Failure> {
+fn judge_identity(file: &Path) -> Result<Report, VerbError> {
     const NAME: &str = "identity";
     let shown = file.display().to_string();
-    let failed = |error: &dyn std::fmt::Display| Failure::new(format!("failed to read {shown}: {error}"));
+    let failed = |error: &dyn std::fmt::Display| VerbError::new(format!("failed to read {shown}: {error}"));
     let judged = match crate::boot::read_short(file) {
         Ok(Some(text)) => crate::init::judge_identity(&text),
         Ok(None) => return Err(failed(&"there is no such file")),
@@ -133,10 +133,11 @@ fn judge_identity(file: &Path) -> Result<Report, Failure> {
     Ok(Report { subject: shown, checks: vec![check] })
 }
 
-fn of_file(path: &Path) -> Result<Report, Failure> {
+fn of_file(path: &Path) -> Result<Report, VerbError> {
     let shown = path.display();
-    let config = Config::read(path)
-        .map_err(|error| Failure::new(format!("failed to read the kernel configuration {shown}: {error}")))?;
+    let config = Config::read(path).map_err(|error| {
+        VerbError::new(format!("failed to read the kernel configuration {shown}: {error}"))
+    })?;
     let release = config.release.as_deref().map_or_else(String::new, |release| format!(", Linux {release}"));
     Ok(Report {
         subject: format!("the kernel configuration {shown}{release}"),

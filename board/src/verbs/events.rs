@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, WatchFlow, encode};
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::output::{self, Columns, escaped};
 use crate::verb::{Outcome, Verb};
 use crate::verbs::resources;
@@ -94,7 +94,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
 }
 
 impl Events {
-    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Events, Failure> {
+    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Events, VerbError> {
         let mut events = Events::default();
         while let Some(argument) = parser.next()? {
             if let lexopt::Arg::Value(value) = &argument {
@@ -150,11 +150,11 @@ impl Events {
 }
 
 /// The field selector for `TYPE/NAME`.
-fn about(text: &str) -> Result<String, Failure> {
+fn about(text: &str) -> Result<String, VerbError> {
     let (kind, name) =
-        text.split_once('/').ok_or_else(|| Failure::new("--for must be in resource/name form"))?;
+        text.split_once('/').ok_or_else(|| VerbError::new("--for must be in resource/name form"))?;
     if name.contains('/') {
-        return Err(Failure::new("arguments in resource/name form may not have more than one slash"));
+        return Err(VerbError::new("arguments in resource/name form may not have more than one slash"));
     }
     let row = resources::kind(kind)?.row();
     Ok(format!(
@@ -163,21 +163,21 @@ fn about(text: &str) -> Result<String, Failure> {
     ))
 }
 
-fn types(text: &str) -> Result<Vec<String>, Failure> {
+fn types(text: &str) -> Result<Vec<String>, VerbError> {
     let types: Vec<String> = text.split(',').map(str::to_owned).collect();
     let is_type = |kind: &String| ["normal", "warning"].contains(&kind.to_ascii_lowercase().as_str());
     if types.iter().all(is_type) {
         Ok(types)
     } else {
-        Err(Failure::new("valid --types are Normal or Warning"))
+        Err(VerbError::new("valid --types are Normal or Warning"))
     }
 }
 
-fn format(text: &str) -> Result<Format, Failure> {
+fn format(text: &str) -> Result<Format, VerbError> {
     match text {
         "yaml" => Ok(Format::Yaml),
         "json" => Ok(Format::Json),
-        other => Err(Failure::new(format!(
+        other => Err(VerbError::new(format!(
             "unable to match a printer suitable for the output format {other:?}, allowed formats are: json,yaml"
         ))),
     }

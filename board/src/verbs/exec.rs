@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::arguments::{Context, Flag, switch};
 use crate::client::session::{self, Ended, Stdio};
 use crate::client::{Client, encode};
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
 use crate::verbs::containers;
 
@@ -40,12 +40,12 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let stdio = Stdio { stdin: exec.stdin, tty: exec.tty, redraw: false, detach_keys: Vec::new() };
     match session::run(&client, &exec.target(&context), &stdio)? {
         Ended::Status(status) => outcome(&status),
-        Ended::Detached => Err(Failure::new("the command was lost")),
+        Ended::Detached => Err(VerbError::new("the command was lost")),
     }
 }
 
 impl Exec {
-    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Exec, Failure> {
+    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Exec, VerbError> {
         let mut exec = Exec::default();
         let mut values: Vec<String> = Vec::new();
         loop {
@@ -80,7 +80,7 @@ impl Exec {
             .ok_or_else(|| context.wrong_use("pod, type/name or --filename must be specified"))?;
         exec.pod = containers::pod_name(&pod)?;
         if values.next().is_some() {
-            return Err(Failure::new(format!(
+            return Err(VerbError::new(format!(
                 "exec [POD] [COMMAND] is not supported anymore. Use exec [POD] -- [COMMAND] instead: nodlet exec {pod} -- COMMAND"
             )));
         }
@@ -125,7 +125,7 @@ fn outcome(status: &Value) -> Outcome {
             eprintln!("command terminated with exit code {code}");
             Ok(ExitCode::from(code))
         }
-        None => Err(Failure::new(status["message"].as_str().unwrap_or("the command was lost"))),
+        None => Err(VerbError::new(status["message"].as_str().unwrap_or("the command was lost"))),
     }
 }
 

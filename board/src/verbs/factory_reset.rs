@@ -5,7 +5,7 @@ use nix::sys::signal::Signal;
 
 use crate::arguments::{Context, Flag};
 use crate::boot;
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::init::lost_by_reset;
 use crate::init::storage::{self, RESET_MARKER};
 use crate::verb::{Outcome, Verb};
@@ -23,10 +23,12 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     }
     boot::require_our_init(ONLY_A_BOARD)?;
     if let Some(why) = lost_by_reset() {
-        return Err(Failure::new(format!("{why}; nothing was reset")));
+        return Err(VerbError::new(format!("{why}; nothing was reset")));
     }
     storage::leave_marker().map_err(|error| {
-        Failure::new(format!("failed to leave {RESET_MARKER} for the next boot: {error}; nothing was reset"))
+        VerbError::new(format!(
+            "failed to leave {RESET_MARKER} for the next boot: {error}; nothing was reset"
+        ))
     })?;
     power::signal_init(Signal::SIGTERM)
 }

@@ -7,7 +7,7 @@ use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::{self, SIZE_LIMIT, Validation};
 use serde_json::Value;
 
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verbs::resources::collection;
 
 /// An object as it was written, and its place in the files.
@@ -40,8 +40,8 @@ impl Object {
     }
 
     /// The object's name, for verbs that require one.
-    pub(crate) fn required_name(&self) -> Result<&str, Failure> {
-        self.name().ok_or_else(|| Failure::new(format!("{}: metadata.name: Required value", self.place)))
+    pub(crate) fn required_name(&self) -> Result<&str, VerbError> {
+        self.name().ok_or_else(|| VerbError::new(format!("{}: metadata.name: Required value", self.place)))
     }
 }
 
@@ -50,7 +50,7 @@ impl Object {
 pub(crate) fn read(
     paths: &[PathBuf],
     validation: Validation,
-) -> Result<(Vec<Object>, Vec<Failure>), Failure> {
+) -> Result<(Vec<Object>, Vec<VerbError>), VerbError> {
     let (mut objects, mut failures) = (Vec::new(), Vec::new());
     for path in paths {
         for file in expand(path)? {
@@ -67,11 +67,12 @@ pub(crate) fn read(
 }
 
 /// Expands a directory to the manifests in it, sorted by name.
-fn expand(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+fn expand(path: &Path) -> Result<Vec<PathBuf>, VerbError> {
     if path.as_os_str() == "-" || !path.is_dir() {
         return Ok(vec![path.into()]);
     }
-    let failed = |error: std::io::Error| Failure::new(format!("failed to read {}: {error}", path.display()));
+    let failed =
+        |error: std::io::Error| VerbError::new(format!("failed to read {}: {error}", path.display()));
     let mut files = Vec::new();
     for entry in std::fs::read_dir(path).map_err(failed)? {
         let file = entry.map_err(failed)?.path();
@@ -81,7 +82,7 @@ fn expand(path: &Path) -> Result<Vec<PathBuf>, Failure> {
         }
     }
     if files.is_empty() {
-        return Err(Failure::new(format!("there is no .yaml, .yml or .json file in {}", path.display())));
+        return Err(VerbError::new(format!("there is no .yaml, .yml or .json file in {}", path.display())));
     }
     files.sort();
     Ok(files)
@@ -94,7 +95,7 @@ fn is_archive(bytes: &[u8]) -> bool {
         || bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
 }
 
-fn read_file(path: &Path, validation: Validation) -> Result<(Vec<Object>, Vec<Failure>), Failure> {
+fn read_file(path: &Path, validation: Validation) -> Result<(Vec<Object>, Vec<VerbError>), VerbError> {
     let name = if path.as_os_str() == "-" { "STDIN".into() } else { path.display().to_string() };
     let limit = SIZE_LIMIT as u64 + 1;
     let mut bytes = Vec::new();
@@ -104,14 +105,14 @@ fn read_file(path: &Path, validation: Validation) -> Result<(Vec<Object>, Vec<Fa
         std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes))
     };
     read.map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => Failure::new(format!("the path \"{name}\" does not exist")),
-        _ => Failure::new(format!("failed to read {name}: {error}")),
+        std::io::ErrorKind::NotFound => VerbError::new(format!("the path \"{name}\" does not exist")),
+        _ => VerbError::new(format!("failed to read {name}: {error}")),
     })?;
     if is_archive(&bytes) {
         let text = format!("{name}: this is an archive; load the images in it with 'nodlet image load FILE'");
-        return Err(Failure::new(text));
+        return Err(VerbError::new(text));
     }
-    let (written, others) = manifest::written(&name, &bytes, validation).map_err(Failure::new)?;
+    let (written, others) = manifest::written(&name, &bytes, validation).map_err(VerbError::new)?;
     let object = |written: manifest::Written| Object {
         value: written.object,
         warnings: written.warnings,
@@ -120,7 +121,7 @@ fn read_file(path: &Path, validation: Validation) -> Result<(Vec<Object>, Vec<Fa
             None => name.clone(),
         },
     };
-    Ok((written.into_iter().map(object).collect(), others.into_iter().map(Failure::new).collect()))
+    Ok((written.into_iter().map(object).collect(), others.into_iter().map(VerbError::new).collect()))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, WatchFlow, encode};
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::output::{self, Columns};
 use crate::verb::{Outcome, Verb};
 use crate::verbs::files;
@@ -56,7 +56,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
 }
 
 impl Get {
-    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Get, Failure> {
+    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Get, VerbError> {
         let mut get = Get::default();
         let mut values: Vec<String> = Vec::new();
         while let Some(argument) = parser.next()? {
@@ -87,13 +87,13 @@ impl Get {
         get.parse_targets(context, values)?;
         if !get.names.is_empty() {
             if get.all_namespaces {
-                return Err(Failure::new("a resource cannot be retrieved by name across all namespaces"));
+                return Err(VerbError::new("a resource cannot be retrieved by name across all namespaces"));
             }
             if !get.labels.is_empty() || !get.fields.is_empty() {
-                return Err(Failure::new("name cannot be provided when a selector is specified"));
+                return Err(VerbError::new("name cannot be provided when a selector is specified"));
             }
             if get.watch && get.names.len() > 1 {
-                return Err(Failure::new(
+                return Err(VerbError::new(
                     "watch is only supported on individual resources and resource collections",
                 ));
             }
@@ -102,7 +102,7 @@ impl Get {
     }
 
     /// Parses the type and the names, from the positional arguments or from files.
-    fn parse_targets(&mut self, context: &Context, values: Vec<String>) -> Result<(), Failure> {
+    fn parse_targets(&mut self, context: &Context, values: Vec<String>) -> Result<(), VerbError> {
         let mut values = values.into_iter();
         let Some(first) = values.next() else {
             if self.files.is_empty() {
@@ -131,7 +131,7 @@ impl Get {
             match value.split_once('/') {
                 None => names.push(value),
                 Some((kind, name)) if resources::kind(kind)? == self.kind => names.push(name.into()),
-                Some(_) => return Err(Failure::new("only one type of resource is accepted")),
+                Some(_) => return Err(VerbError::new("only one type of resource is accepted")),
             }
         }
         self.names = names.into_iter().map(|name| (context.namespace.clone(), name)).collect();
@@ -232,7 +232,7 @@ impl Get {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn show(&self, object: &Value, out: &mut impl Write) -> Result<(), Failure> {
+    fn show(&self, object: &Value, out: &mut impl Write) -> Result<(), VerbError> {
         match self.format {
             Format::Yaml => write!(out, "{}", output::yaml(object))?,
             Format::Json => writeln!(out, "{}", output::json(object))?,
@@ -255,8 +255,8 @@ impl Get {
         client: &Client,
         accept: &str,
         version: &str,
-        mut show: impl FnMut(&Value) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+        mut show: impl FnMut(&Value) -> Result<(), VerbError>,
+    ) -> Result<(), VerbError> {
         let (namespace, selectors) = match self.names.first() {
             Some((namespace, name)) => {
                 (namespace, format!("fieldSelector={}", encode(&format!("metadata.name={name}"))))
@@ -273,13 +273,13 @@ impl Get {
     }
 }
 
-fn format(text: &str) -> Result<Format, Failure> {
+fn format(text: &str) -> Result<Format, VerbError> {
     match text {
         "wide" => Ok(Format::Wide),
         "yaml" => Ok(Format::Yaml),
         "json" => Ok(Format::Json),
         "name" => Ok(Format::Name),
-        other => Err(Failure::new(format!(
+        other => Err(VerbError::new(format!(
             "unable to match a printer suitable for the output format {other:?}, allowed formats are: json,name,wide,yaml"
         ))),
     }

@@ -7,7 +7,7 @@ use lexopt::Parser;
 
 use crate::arguments::{Context, Flag};
 use crate::boot::{read_short, require_our_init, short_text};
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::init::{FRAGMENT, judge_identity, replace_fragment};
 use crate::verb::{Outcome, Verb};
 
@@ -34,12 +34,12 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         "STDIN" => short_text(std::io::stdin().lock()),
         _ => read_short(&file).and_then(|text| text.ok_or_else(|| std::io::ErrorKind::NotFound.into())),
     };
-    let text = read.map_err(|error| Failure::new(format!("failed to read {shown}: {error}")))?;
+    let text = read.map_err(|error| VerbError::new(format!("failed to read {shown}: {error}")))?;
     let summary = judge_identity(&text)
-        .map_err(|why| Failure::new(format!("{shown} is rejected: {why}; {FRAGMENT} stays as it is")))?;
+        .map_err(|why| VerbError::new(format!("{shown} is rejected: {why}; {FRAGMENT} stays as it is")))?;
     require_our_init(ONLY_A_BOARD)?;
     replace_fragment(&text).map_err(|error| {
-        Failure::new(format!("failed to replace {FRAGMENT}: {error}; the old file remains"))
+        VerbError::new(format!("failed to replace {FRAGMENT}: {error}; the old file remains"))
     })?;
     println!("{FRAGMENT} is replaced: {summary}; the board applies it at the next boot");
     Ok(ExitCode::SUCCESS)

@@ -22,7 +22,7 @@ pub(crate) mod pull;
 
 use crate::arguments::{Context, Flag};
 use crate::client::Client;
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::output::{self, Columns};
 use crate::verb::{Outcome, Verb};
 
@@ -46,17 +46,17 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         match Flag::from(argument) {
             Flag::Long(name) if name == "platform" => {
                 let platform = Platform::parse(&parser.value()?.string()?);
-                options.platform = Some(platform.map_err(|error| Failure::chain(&error))?);
+                options.platform = Some(platform.map_err(|error| VerbError::chain(&error))?);
             }
             Flag::Long(name) if name == "name" => {
                 let name = Reference::parse(&parser.value()?.string()?);
-                options.name = Some(name.map_err(Failure::new)?);
+                options.name = Some(name.map_err(VerbError::new)?);
             }
             other => context.global(&other, &mut parser)?,
         }
     }
     let values: Vec<&str> = values.iter().map(String::as_str).collect();
-    let open = || Store::open(&context.root).map_err(|error| Failure::chain(&error));
+    let open = || Store::open(&context.root).map_err(|error| VerbError::chain(&error));
     match values[..] {
         ["load", source] => interruptible(|| load(&context.root, &open()?, source, options)),
         ["pull", name] => interruptible(|| pull(&context.root, &open()?, name, options)),
@@ -120,7 +120,7 @@ fn load(root: &Path, store: &Store, source: &str, mut options: LoadOptions) -> O
     let mut progress = Shown { terminal: std::io::stderr().is_terminal(), hundredth: 0 };
     let loaded = if source == "-" {
         if std::io::stdin().is_terminal() {
-            return Err(Failure::new("an archive is expected from standard input, which is a terminal"));
+            return Err(VerbError::new("an archive is expected from standard input, which is a terminal"));
         }
         let input = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
         store.load_file(input, &options, &mut |step| progress.show(&step))
@@ -130,9 +130,9 @@ fn load(root: &Path, store: &Store, source: &str, mut options: LoadOptions) -> O
     drop(cgroup);
     progress.clear();
     let named = |error: LoadError| match (&error, source) {
-        (LoadError::Open { .. }, _) => Failure::chain(&error),
-        (_, "-") => Failure::chain(&error).of("standard input"),
-        (_, file) => Failure::chain(&error).of(file),
+        (LoadError::Open { .. }, _) => VerbError::chain(&error),
+        (_, "-") => VerbError::chain(&error).of("standard input"),
+        (_, file) => VerbError::chain(&error).of(file),
     };
     for image in loaded.map_err(named)? {
         println!("{}", lines(&image));
@@ -186,7 +186,7 @@ fn runs_earlier_build(status: &Value, loaded: &Loaded) -> bool {
 }
 
 fn pull(root: &Path, store: &Store, name: &str, options: LoadOptions) -> Outcome {
-    let reference = Reference::parse(name).map_err(Failure::new)?;
+    let reference = Reference::parse(name).map_err(VerbError::new)?;
     tell_of_wait(store);
     let mut progress = Shown { terminal: std::io::stderr().is_terminal(), hundredth: 0 };
     let pulled = pull::pull(root, store, &reference, options, &[], false, &mut |step| progress.show(&step));
@@ -203,8 +203,8 @@ pub(crate) fn confine(
     root: &Path,
     store: &Store,
     options: &mut LoadOptions,
-) -> Result<Option<UnpackerCgroup>, Failure> {
-    options.max_bytes = image_store_limit(&Paths::new(root)).map_err(|error| Failure::chain(&error))?;
+) -> Result<Option<UnpackerCgroup>, VerbError> {
+    options.max_bytes = image_store_limit(&Paths::new(root)).map_err(|error| VerbError::chain(&error))?;
     same_modes();
     // A cgroup would count a store in memory as memory of the process, and kill the process for that.
     let cgroup = if store.is_in_memory() { None } else { memory_cgroup(root) };
@@ -287,7 +287,7 @@ impl Shown {
 }
 
 fn list(store: &Store) -> Outcome {
-    let images = store.images().map_err(|error| Failure::chain(&error))?;
+    let images = store.images().map_err(|error| VerbError::chain(&error))?;
     if images.is_empty() {
         eprintln!("No images found: load one with `nodlet image load FILE`");
         return Ok(ExitCode::SUCCESS);
@@ -335,7 +335,7 @@ fn remove(root: &Path, store: &Store, names: &[&str]) -> Outcome {
                 }
             }
             Err(error) => {
-                eprintln!("{}", Failure::chain(&error));
+                eprintln!("{}", VerbError::chain(&error));
                 code = ExitCode::FAILURE;
             }
         }

@@ -7,7 +7,7 @@ use lexopt::{Parser, ValueExt};
 use crate::arguments::duration::go_duration;
 use crate::arguments::{Context, Flag, number, switch};
 use crate::client::{Client, encode};
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
 use crate::verbs::containers;
 
@@ -38,7 +38,7 @@ struct Logs {
 }
 
 impl Logs {
-    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Logs, Failure> {
+    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Logs, VerbError> {
         let mut logs = Logs::default();
         let mut values = Vec::new();
         while let Some(argument) = parser.next()? {
@@ -69,7 +69,7 @@ impl Logs {
         logs.pod = containers::pod_name(&pod)?;
         match (values.next(), &logs.container) {
             (Some(_), Some(_)) => {
-                return Err(Failure::new("only one of -c or an inline [CONTAINER] arg is allowed"));
+                return Err(VerbError::new("only one of -c or an inline [CONTAINER] arg is allowed"));
             }
             (Some(container), None) => logs.container = Some(container),
             (None, _) => {}
@@ -78,7 +78,7 @@ impl Logs {
             return Err(context.wrong_use(format!("unexpected argument {more:?}")));
         }
         if logs.since.is_some() && logs.since_time.is_some() {
-            return Err(Failure::new("at most one of --since-time and --since may be used"));
+            return Err(VerbError::new("at most one of --since-time and --since may be used"));
         }
         Ok(logs)
     }
@@ -112,11 +112,11 @@ impl Logs {
 }
 
 /// Parses a number of lines. -1 means all lines, which is returned as `None`.
-fn lines(text: &str) -> Result<Option<u64>, Failure> {
+fn lines(text: &str) -> Result<Option<u64>, VerbError> {
     match text.parse::<i64>() {
         Ok(-1) => Ok(None),
         Ok(lines) if lines >= 0 => Ok(Some(lines.unsigned_abs())),
-        _ => Err(Failure::new(format!(
+        _ => Err(VerbError::new(format!(
             "invalid value {text:?} for --tail: must be greater than or equal to -1"
         ))),
     }

@@ -9,7 +9,7 @@ use lexopt::Parser;
 
 use crate::arguments::Context;
 use crate::client::remote::Remote;
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verb::Outcome;
 use crate::verbs::push::system::Update;
 
@@ -67,7 +67,7 @@ pub(crate) fn run_on_board(verb: &str, context: &Context, parser: &mut Parser) -
 }
 
 /// For `system install FILE`, the update to send with its signature. `None` for anything else.
-fn update(arguments: &[OsString]) -> Option<Result<Update, Failure>> {
+fn update(arguments: &[OsString]) -> Option<Result<Update, VerbError>> {
     if arguments.first()? != "system" || !arguments.iter().any(|argument| argument == "install") {
         return None;
     }
@@ -93,7 +93,7 @@ fn update(arguments: &[OsString]) -> Option<Result<Update, Failure>> {
     }
     match update.program.to_str() {
         // With `-`, the caller puts the signature before the program.
-        Some("-") if update.signature.is_some() => Some(Err(Failure::new(
+        Some("-") if update.signature.is_some() => Some(Err(VerbError::new(
             "--signature needs a FILE to install: - has its signature before the program",
         ))),
         Some("" | "-") => None,
@@ -102,7 +102,7 @@ fn update(arguments: &[OsString]) -> Option<Result<Update, Failure>> {
 }
 
 /// Opens the local FILE of `image load FILE` or `identity FILE` as the verb's standard input.
-fn stdin(arguments: &mut [OsString]) -> Result<Stdio, Failure> {
+fn stdin(arguments: &mut [OsString]) -> Result<Stdio, VerbError> {
     let words = match arguments {
         [verb, ..] if verb == "identity" => 1,
         [verb, load, ..] if verb == "image" && load == "load" => 2,
@@ -116,11 +116,11 @@ fn stdin(arguments: &mut [OsString]) -> Result<Stdio, Failure> {
             true => of_option = text == "--platform" || text == "--name",
             false if text == "-" => break,
             false => {
-                let failed = |error| Failure::new(format!("failed to open {text}: {error}"));
+                let failed = |error| VerbError::new(format!("failed to open {text}: {error}"));
                 let file = File::open(&*text).map_err(failed)?;
                 if file.metadata().map_err(failed)?.is_dir() {
                     let instead = if words == 2 { ": `nodlet push` sends one" } else { "" };
-                    return Err(Failure::new(format!("{text} is a directory{instead}")));
+                    return Err(VerbError::new(format!("{text} is a directory{instead}")));
                 }
                 *argument = "-".into();
                 return Ok(file.into());

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::arguments::{Context, Flag};
 use crate::client::session::{self, Writer};
 use crate::client::{Client, encode};
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
 use crate::verbs::containers;
 
@@ -48,7 +48,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let object = client.json("GET", &path, None)?;
     let phase = object["status"]["phase"].as_str().unwrap_or("Unknown");
     if phase != "Running" {
-        return Err(Failure::new(format!(
+        return Err(VerbError::new(format!(
             "unable to forward port because pod is not running. Current status={phase}"
         )));
     }
@@ -57,7 +57,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     for (local, remote) in &options.ports {
         let remote = number(&object, remote)?;
         let listener = TcpListener::bind((options.address, *local)).map_err(|error| {
-            Failure::new(format!(
+            VerbError::new(format!(
                 "unable to listen on {}: {error}",
                 std::net::SocketAddr::new(options.address, *local)
             ))
@@ -103,7 +103,7 @@ fn listen(listener: &TcpListener, remote: u16, target: &Arc<(Client, String)>) {
 }
 
 /// Forwards one connection until both sides have ended.
-fn forward(client: &Client, target: &str, local: &TcpStream, remote: u16) -> Result<(), Failure> {
+fn forward(client: &Client, target: &str, local: &TcpStream, remote: u16) -> Result<(), VerbError> {
     let (mut stream, mut messages) = session::connect(client, target, spdy::PROTOCOL)?;
     let writer = Writer::new(stream.try_clone()?);
     let (mut encoder, port) = (spdy::Encoder::default(), remote.to_string());
@@ -124,7 +124,7 @@ fn forward(client: &Client, target: &str, local: &TcpStream, remote: u16) -> Res
     let (mut decoder, mut why, mut piece) = (spdy::Decoder::default(), Vec::new(), vec![0; PIECE]);
     // The error stream ends last, after both directions of data.
     loop {
-        while let Some(message) = messages.message().map_err(|error| Failure::chain(&error))? {
+        while let Some(message) = messages.message().map_err(|error| VerbError::chain(&error))? {
             match message.opcode {
                 Opcode::Binary => decoder.push(&message.payload),
                 Opcode::Ping => writer.send(Opcode::Pong, &[&message.payload])?,
@@ -132,7 +132,7 @@ fn forward(client: &Client, target: &str, local: &TcpStream, remote: u16) -> Res
                 Opcode::Text | Opcode::Pong => {}
             }
         }
-        while let Some(frame) = decoder.frame().map_err(|error| Failure::chain(&error))? {
+        while let Some(frame) = decoder.frame().map_err(|error| VerbError::chain(&error))? {
             match frame {
                 Frame::Data { stream: DATA, bytes, fin } => {
                     let mut to = local;
@@ -151,26 +151,26 @@ fn forward(client: &Client, target: &str, local: &TcpStream, remote: u16) -> Res
                         let _ = stream.shutdown(Shutdown::Both);
                         return match why.as_slice() {
                             [] => Ok(()),
-                            why => Err(Failure::new(String::from_utf8_lossy(why))),
+                            why => Err(VerbError::new(String::from_utf8_lossy(why))),
                         };
                     }
                 }
-                Frame::Reset { .. } => return Err(Failure::new("the agent rejected the connection")),
+                Frame::Reset { .. } => return Err(VerbError::new("the agent rejected the connection")),
                 Frame::Ping { id } => writer.send(Opcode::Binary, &[&spdy::pong(id)])?,
                 Frame::Open { .. } | Frame::Data { .. } | Frame::GoAway | Frame::Other => {}
             }
         }
         match stream.read(&mut piece) {
-            Ok(0) | Err(_) => return Err(Failure::disconnected("the connection to the agent was lost")),
+            Ok(0) | Err(_) => return Err(VerbError::disconnected("the connection to the agent was lost")),
             Ok(read) => messages.push(&piece[..read]),
         }
     }
 }
 
 /// The number of a pod's port, given as a number or as the name of a container's port.
-fn number(pod: &Value, port: &str) -> Result<u16, Failure> {
+fn number(pod: &Value, port: &str) -> Result<u16, VerbError> {
     if let Ok(number) = port.parse::<u16>() {
-        return if number > 0 { Ok(number) } else { Err(Failure::new("remote port must be > 0")) };
+        return if number > 0 { Ok(number) } else { Err(VerbError::new("remote port must be > 0")) };
     }
     let lists = ["containers", "initContainers"];
     let containers = lists.iter().filter_map(|list| pod["spec"][*list].as_array()).flatten();
@@ -178,11 +178,11 @@ fn number(pod: &Value, port: &str) -> Result<u16, Failure> {
     ports
         .find(|known| known["name"] == port)
         .and_then(|known| known["containerPort"].as_u64()?.try_into().ok())
-        .ok_or_else(|| Failure::new(format!("the pod has no port named {port}")))
+        .ok_or_else(|| VerbError::new(format!("the pod has no port named {port}")))
 }
 
 impl PortForward {
-    fn parse(context: &mut Context, parser: &mut Parser) -> Result<PortForward, Failure> {
+    fn parse(context: &mut Context, parser: &mut Parser) -> Result<PortForward, VerbError> {
         let mut address = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let mut values = Vec::new();
         while let Some(argument) = parser.next()? {

@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 
 use crate::arguments::{Context, Flag};
 use crate::boot::require_our_init;
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
 
 /// The verb `nodlet reboot`.
@@ -39,7 +39,7 @@ const USE_ITS_OWN: &str = "use the command of that init";
 /// Requests process 1 to shut the board down or reboot it.
 pub(crate) fn signal_init(signal: Signal) -> Outcome {
     kill(Pid::from_raw(1), signal)
-        .map_err(|error| Failure::new(format!("failed to signal process 1: {}", error.desc())))?;
+        .map_err(|error| VerbError::new(format!("failed to signal process 1: {}", error.desc())))?;
     Ok(ExitCode::SUCCESS)
 }
 

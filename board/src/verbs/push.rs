@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::arguments::Context;
 use crate::client::Client;
 use crate::client::remote::Remote;
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::output::printable;
 use crate::verb::{Outcome, Verb};
 use crate::verbs::image;
@@ -47,7 +47,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
             eprintln!("Warning: {}: {warning}", object.place);
         }
     }
-    let manifests: Result<Vec<Value>, Failure> = objects
+    let manifests: Result<Vec<Value>, VerbError> = objects
         .iter()
         .map(|object| {
             let namespace =

@@ -3,7 +3,7 @@
 use nodlet_kube::kinds::{self, Kind, Row};
 
 use crate::client::encode;
-use crate::failure::Failure;
+use crate::error::VerbError;
 
 /// Types of clusters that have a template of Pods, singular or short.
 const WORKLOADS: &[&str] = &[
@@ -23,9 +23,9 @@ const WORKLOADS: &[&str] = &[
 ];
 
 /// The kind of a type that was named.
-pub(crate) fn kind(name: &str) -> Result<Kind, Failure> {
+pub(crate) fn kind(name: &str) -> Result<Kind, VerbError> {
     kinds::on_command_line(name).map(|row| row.kind).ok_or_else(|| {
-        Failure::new(format!("the server doesn't have a resource type {name:?}{}", instead_of(name)))
+        VerbError::new(format!("the server doesn't have a resource type {name:?}{}", instead_of(name)))
     })
 }
 

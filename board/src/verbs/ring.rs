@@ -7,7 +7,7 @@ use lexopt::{Parser, ValueExt};
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, encode};
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::output;
 use crate::verb::{Outcome, Verb};
 
@@ -29,7 +29,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         }
     }
     if !matches!(format.as_str(), "" | "json") {
-        return Err(Failure::new(format!(
+        return Err(VerbError::new(format!(
             "unable to match a printer suitable for the output format {format:?}, allowed formats are: json"
         )));
     }
@@ -44,7 +44,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     // Entries hold texts of containers, and JSON leaves some characters as they are that steer a terminal.
     let mut out = io::stdout().lock();
     for line in BufReader::new(response.body).lines() {
-        writeln!(out, "{}", output::escaped_json(line.map_err(Failure::disconnected)?))?;
+        writeln!(out, "{}", output::escaped_json(line.map_err(VerbError::disconnected)?))?;
         out.flush()?;
     }
     Ok(ExitCode::SUCCESS)

@@ -6,7 +6,7 @@ use lexopt::Parser;
 
 use crate::arguments::{Context, Flag};
 use crate::boot::{crash_count, safe_mode};
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
 use crate::verbs::power;
 
@@ -32,9 +32,10 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         println!("{why}");
         return Ok(ExitCode::SUCCESS);
     }
-    crash_count::remove().map_err(|error| Failure::new(format!("failed to clear the failures: {error}")))?;
+    crash_count::remove()
+        .map_err(|error| VerbError::new(format!("failed to clear the failures: {error}")))?;
     if safe_mode::is_requested_by_kernel() {
-        return Err(Failure::new(format!(
+        return Err(VerbError::new(format!(
             "the failures are cleared, but the kernel argument {0} remains: boot without {0}",
             safe_mode::ARGUMENT
         )));

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::Client;
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::output;
 use crate::verb::{Outcome, Verb};
 
@@ -64,7 +64,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
                 _ => print!("{}", output::yaml(&versions)),
             }
         }
-        Some(_) => return Err(Failure::new("--output must be 'yaml' or 'json'")),
+        Some(_) => return Err(VerbError::new("--output must be 'yaml' or 'json'")),
     }
     Ok(ExitCode::SUCCESS)
 }

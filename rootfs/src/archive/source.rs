@@ -55,7 +55,7 @@ impl Seekable for Directory {
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 Ok(None)
             }
-            Err(error) => Err(ArchiveError::Read(error)),
+            Err(error) => Err(ArchiveError::read(error)),
         }
     }
 }
@@ -81,8 +81,8 @@ enum Location {
 impl TarFile {
     /// Reads the headers of all members, and seeks over their data.
     pub(crate) fn open(mut file: File) -> Result<TarFile, ArchiveError> {
-        file.rewind().map_err(ArchiveError::Read)?;
-        let length = file.metadata().map_err(ArchiveError::Read)?.len();
+        file.rewind().map_err(ArchiveError::read)?;
+        let length = file.metadata().map_err(ArchiveError::read)?.len();
         let mut members = HashMap::new();
         let mut walk = Members::with_skip(&file, |file, bytes| {
             let bytes = i64::try_from(bytes).map_err(|_| io::ErrorKind::UnexpectedEof)?;
@@ -92,7 +92,7 @@ impl TarFile {
             let Some(name) = cleaned(&member.path) else { continue };
             let location = match member.kind {
                 Kind::File if member.offset.checked_add(member.size).is_none_or(|end| end > length) => {
-                    return Err(ArchiveError::Read(io::ErrorKind::UnexpectedEof.into()));
+                    return Err(ArchiveError::CutOff);
                 }
                 Kind::File => Location::File { offset: member.offset, size: member.size },
                 _ => match link_target(&name, &member) {
@@ -119,7 +119,7 @@ impl Seekable for TarFile {
         };
         match self.members.get(&name) {
             Some(Location::File { offset, size }) => {
-                self.file.seek(SeekFrom::Start(*offset)).map_err(ArchiveError::Read)?;
+                self.file.seek(SeekFrom::Start(*offset)).map_err(ArchiveError::read)?;
                 Ok(Some((Box::new((&self.file).take(*size)), *size)))
             }
             Some(Location::Link(_)) | None => Ok(None),
@@ -140,7 +140,7 @@ fn read_document(source: &mut dyn Seekable, member: &str) -> Result<Option<Vec<u
         return Err(ArchiveError::Document { member: member.to_owned(), problem });
     }
     let mut bytes = Vec::with_capacity(size as usize);
-    stream.read_to_end(&mut bytes).map_err(ArchiveError::Read)?;
+    stream.read_to_end(&mut bytes).map_err(ArchiveError::read)?;
     Ok(Some(bytes))
 }
 

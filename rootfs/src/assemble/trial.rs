@@ -1,7 +1,6 @@
 //! Tries whether this kernel mounts layers, and whether a file system supports a container's changes, with a
 //! layer of one directory and a small overlay. For `nodlet doctor`; no pod depends on it.
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -34,54 +33,30 @@ pub struct LayerTrial {
 }
 
 /// Why a trial could not be carried out, or what it found missing.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum TrialError {
     /// The layer could not be written.
-    Write(io::Error),
+    #[error("write files there")]
+    Write(#[source] io::Error),
     /// The kernel did not mount the layer.
+    #[error(transparent)]
     Mount(AssembleError),
     /// The kernel has no overlayfs.
+    #[error("mount an overlay: this kernel has no overlayfs")]
     NoOverlay,
     /// The kernel rejected an overlay with its changes on this file system.
-    Overlay(io::Error),
+    #[error("mount an overlay with its changes there")]
+    Overlay(#[source] io::Error),
     /// A file of a lower layer could not be changed or removed.
-    Change(io::Error),
+    #[error("change and remove files of an image")]
+    Change(#[source] io::Error),
     /// A removed file of a lower layer is still listed: the file system does not report the types of
     /// directory entries.
+    #[error("hide removed files: the file system does not report the types of directory entries (d_type)")]
     Listed,
     /// A directory could not replace one of a lower layer: the file system lacks extended attributes.
-    Replace(io::Error),
-}
-
-impl fmt::Display for TrialError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TrialError::Write(_) => f.write_str("write files there"),
-            TrialError::Mount(error) => error.fmt(f),
-            TrialError::NoOverlay => f.write_str("mount an overlay: this kernel has no overlayfs"),
-            TrialError::Overlay(_) => f.write_str("mount an overlay with its changes there"),
-            TrialError::Change(_) => f.write_str("change and remove files of an image"),
-            TrialError::Listed => f.write_str(
-                "hide removed files: the file system does not report the types of directory entries (d_type)",
-            ),
-            TrialError::Replace(_) => {
-                f.write_str("replace a directory of an image: the file system has no extended attributes")
-            }
-        }
-    }
-}
-
-impl std::error::Error for TrialError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            TrialError::Write(source)
-            | TrialError::Overlay(source)
-            | TrialError::Change(source)
-            | TrialError::Replace(source) => Some(source),
-            TrialError::Mount(error) => error.source(),
-            TrialError::NoOverlay | TrialError::Listed => None,
-        }
-    }
+    #[error("replace a directory of an image: the file system has no extended attributes")]
+    Replace(#[source] io::Error),
 }
 
 /// Writes a layer into `directory` and mounts it, detached.

@@ -1,6 +1,5 @@
 //! Looks up the user that an image or a Pod names, in the image itself.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -29,67 +28,40 @@ pub struct ProcessUser {
 }
 
 /// Why a user could not be resolved.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum UserError {
     /// `/etc/passwd` lacks this name.
+    #[error("find user \"{user}\": the image's /etc/passwd has no user of that name")]
     NoSuchUser {
         /// The user name.
         user: String,
     },
     /// `/etc/group` lacks this name.
+    #[error("find group \"{group}\": the image's /etc/group has no group of that name")]
     NoSuchGroup {
         /// The group name.
         group: String,
     },
     /// A number is not a valid user or group ID.
+    #[error("use \"{id}\" as a user or group ID: must be between 0 and 2147483647")]
     OutOfRange {
         /// The number as written.
         id: String,
     },
     /// A file of the image is too large.
+    #[error("read {file} in the image: larger than {FILE_MAX} bytes")]
     TooLarge {
         /// The file.
         file: &'static str,
     },
     /// A file of the image could not be read.
+    #[error("read {file} in the image")]
     Read {
         /// The file.
         file: &'static str,
         /// The error of reading.
         source: io::Error,
     },
-}
-
-impl fmt::Display for UserError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            UserError::NoSuchUser { user } => {
-                write!(f, "find user \"{user}\": the image's /etc/passwd has no user of that name")
-            }
-            UserError::NoSuchGroup { group } => {
-                write!(f, "find group \"{group}\": the image's /etc/group has no group of that name")
-            }
-            UserError::OutOfRange { id } => {
-                write!(f, "use \"{id}\" as a user or group ID: must be between 0 and 2147483647")
-            }
-            UserError::TooLarge { file } => {
-                write!(f, "read {file} in the image: larger than {FILE_MAX} bytes")
-            }
-            UserError::Read { file, .. } => write!(f, "read {file} in the image"),
-        }
-    }
-}
-
-impl std::error::Error for UserError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            UserError::Read { source, .. } => Some(source),
-            UserError::NoSuchUser { .. }
-            | UserError::NoSuchGroup { .. }
-            | UserError::OutOfRange { .. }
-            | UserError::TooLarge { .. } => None,
-        }
-    }
 }
 
 /// Resolves `user[:group]`, as names or numbers, in the root file system `root`. An empty `user` means root.

@@ -15,9 +15,10 @@ use crate::reference::Digest;
 use crate::store::StoreError;
 
 /// The reason why no image was loaded.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The archive could not be opened.
+    #[error("open {path}")]
     Open {
         /// The path of the archive.
         path: PathBuf,
@@ -25,8 +26,10 @@ pub enum LoadError {
         source: io::Error,
     },
     /// The file is not an archive of images, or has no suitable image.
-    Archive(ArchiveError),
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
     /// A layer is damaged or rejected.
+    #[error("load layer {}", .member.escape_debug())]
     Layer {
         /// The layer's name in the archive.
         member: String,
@@ -34,6 +37,10 @@ pub enum LoadError {
         source: LayerError,
     },
     /// A layer's content does not match its digest.
+    #[error(
+        "load layer {}: its content has digest {actual} but should have {expected}; the archive is damaged",
+        .member.escape_debug()
+    )]
     Digest {
         /// The layer's name in the archive.
         member: String,
@@ -43,6 +50,10 @@ pub enum LoadError {
         actual: Digest,
     },
     /// A layer is longer or shorter than its descriptor says.
+    #[error(
+        "load layer {}: it has {actual} bytes but should have {expected}; the archive is damaged",
+        .member.escape_debug()
+    )]
     Size {
         /// The layer's name in the archive.
         member: String,
@@ -52,13 +63,16 @@ pub enum LoadError {
         actual: u64,
     },
     /// A layer cannot be rebuilt from its base and its changed blocks.
+    #[error("make layer {layer} of its changed blocks")]
     NotRebuilt {
         /// The layer's diff ID.
         layer: Digest,
         /// The reason why the layer cannot be rebuilt.
+        #[source]
         cause: Refusal,
     },
     /// The process that reads the archive could not be started, or communication with it failed.
+    #[error("{verb}")]
     Unpacker {
         /// The operation that failed, as a verb.
         verb: &'static str,
@@ -66,8 +80,10 @@ pub enum LoadError {
         source: io::Error,
     },
     /// The process that reads the archive rejected it.
+    #[error(transparent)]
     Refused(Refusal),
     /// The process that reads the archive died while it read.
+    #[error("unpack the archive: the process that reads it {}", death(*.status, *.memory))]
     Died {
         /// The exit status of the process.
         status: ExitStatus,
@@ -75,11 +91,15 @@ pub enum LoadError {
         memory: u64,
     },
     /// The process that reads the archive reported an impossible result.
+    #[error("unpack the archive: the process that reads it reported an invalid result: {problem}")]
     InvalidResult {
         /// The impossible part of the result.
         problem: String,
     },
     /// The disk lacks space for the layers.
+    #[error(
+        "load into {path}: at least {needed} bytes are needed and {free} are free; remove images with nodlet image rm"
+    )]
     NotEnoughSpace {
         /// The path of the store.
         path: PathBuf,
@@ -89,6 +109,10 @@ pub enum LoadError {
         free: u64,
     },
     /// The layers exceed the store's size limit.
+    #[error(
+        "load into {path}: at least {needed} bytes are needed and its limit leaves {free}; remove images with nodlet \
+         image rm"
+    )]
     StoreFull {
         /// The path of the store.
         path: PathBuf,
@@ -98,60 +122,8 @@ pub enum LoadError {
         free: u64,
     },
     /// An operation of the store failed.
+    #[error(transparent)]
     Store(StoreError),
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LoadError::Open { path, .. } => write!(f, "open {}", path.display()),
-            LoadError::Archive(error) => error.fmt(f),
-            LoadError::Layer { member, .. } => write!(f, "load layer {}", member.escape_debug()),
-            LoadError::Digest { member, expected, actual } => write!(
-                f,
-                "load layer {}: its content has digest {actual} but should have {expected}; the archive is damaged",
-                member.escape_debug()
-            ),
-            LoadError::Size { member, expected, actual } => write!(
-                f,
-                "load layer {}: it has {actual} bytes but should have {expected}; the archive is damaged",
-                member.escape_debug()
-            ),
-            LoadError::NotRebuilt { layer, .. } => write!(f, "make layer {layer} of its changed blocks"),
-            LoadError::Unpacker { verb, .. } => f.write_str(verb),
-            LoadError::Refused(refusal) => refusal.fmt(f),
-            LoadError::Died { status, memory } => {
-                write!(f, "unpack the archive: the process that reads it {}", ending(*status))?;
-                match status.signal() {
-                    Some(_) => write!(
-                        f,
-                        "; it can use {} MiB of memory, and an archive that needs more is rejected",
-                        memory / (1024 * 1024)
-                    ),
-                    None => Ok(()),
-                }
-            }
-            LoadError::InvalidResult { problem } => {
-                write!(
-                    f,
-                    "unpack the archive: the process that reads it reported an invalid result: {problem}"
-                )
-            }
-            LoadError::NotEnoughSpace { path, needed, free } => write!(
-                f,
-                "load into {}: at least {needed} bytes are needed and {free} are free; remove images with nodlet \
-                 image rm",
-                path.display()
-            ),
-            LoadError::StoreFull { path, needed, free } => write!(
-                f,
-                "load into {}: at least {needed} bytes are needed and its limit leaves {free}; remove images with \
-                 nodlet image rm",
-                path.display()
-            ),
-            LoadError::Store(error) => error.fmt(f),
-        }
-    }
 }
 
 impl LoadError {
@@ -175,55 +147,19 @@ impl LoadError {
     }
 }
 
-impl std::error::Error for LoadError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            LoadError::Open { source, .. } => Some(source),
-            LoadError::Archive(error) => error.source(),
-            LoadError::Layer { source, .. } => Some(source),
-            LoadError::Store(error) => error.source(),
-            LoadError::Unpacker { source, .. } => Some(source),
-            LoadError::Refused(refusal) => std::error::Error::source(refusal),
-            LoadError::NotRebuilt { cause, .. } => Some(cause),
-            LoadError::Digest { .. }
-            | LoadError::Size { .. }
-            | LoadError::Died { .. }
-            | LoadError::InvalidResult { .. }
-            | LoadError::NotEnoughSpace { .. }
-            | LoadError::StoreFull { .. } => None,
-        }
-    }
-}
-
 impl<E: Into<StoreError>> From<E> for LoadError {
     fn from(error: E) -> LoadError {
         LoadError::Store(error.into())
     }
 }
 
-impl From<ArchiveError> for LoadError {
-    fn from(error: ArchiveError) -> LoadError {
-        LoadError::Archive(error)
-    }
-}
-
 /// Why the process that reads an archive rejected it: a chain of causes.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, thiserror::Error)]
+#[error("{text}")]
 pub struct Refusal {
     text: String,
+    #[source]
     cause: Option<Box<Refusal>>,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl std::error::Error for Refusal {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.cause.as_deref().map(|cause| cause as _)
-    }
 }
 
 impl Refusal {
@@ -250,6 +186,16 @@ pub(super) fn printable(text: &str) -> String {
         false => c.to_string(),
     };
     text.chars().map(shown).collect()
+}
+
+/// How the process that reads an archive ended. Most often a signal ends it when it needs more than `memory` bytes.
+fn death(status: ExitStatus, memory: u64) -> String {
+    let mut text = ending(status);
+    if status.signal().is_some() {
+        let mib = memory / (1024 * 1024);
+        text += &format!("; it can use {mib} MiB of memory, and an archive that needs more is rejected");
+    }
+    text
 }
 
 /// How a process ended, for messages such as "the process was killed by SIGKILL".

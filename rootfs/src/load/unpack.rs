@@ -142,7 +142,7 @@ struct Space {
 
 impl Unpacking<'_> {
     fn file(&mut self, mut file: File) -> Result<Vec<Planned>, LoadError> {
-        let failed = |source: io::Error| LoadError::from(ArchiveError::Read(source));
+        let failed = |source: io::Error| LoadError::from(ArchiveError::read(source));
         let metadata = file.metadata().map_err(failed)?;
         if metadata.is_dir() {
             return self.seekable(&mut Directory::new(file.into()));
@@ -215,7 +215,7 @@ impl Unpacking<'_> {
     ) -> Result<(), LoadError> {
         let (pieces, size) = archive.open(&layer.member)?.ok_or_else(|| absent(layer))?;
         let made = Rebuilt::new(base, pieces)
-            .map_err(|error| LoadError::from(ArchiveError::Read(error)))
+            .map_err(|error| LoadError::from(ArchiveError::read(error)))
             .and_then(|mut rebuilt| self.convert(&layer.member, &mut rebuilt, size))
             // The digest is not that of a blob, so it proves nothing about one.
             .and_then(|met| verify(layer, met));
@@ -227,7 +227,7 @@ impl Unpacking<'_> {
 
     /// Reads the whole stream once, and determines at the end which layers are wanted.
     fn stream(&mut self, input: &mut dyn Read) -> Result<Vec<Planned>, LoadError> {
-        let archive = peek(input).map_err(ArchiveError::Read)?;
+        let archive = peek(input).map_err(ArchiveError::read)?;
         if let Some(problem) = archive.format.refusal() {
             return Err(ArchiveError::Foreign { problem }.into());
         }
@@ -243,7 +243,7 @@ impl Unpacking<'_> {
                     continue;
                 }
             }
-            let mut stream = peek(&mut members).map_err(ArchiveError::Read)?;
+            let mut stream = peek(&mut members).map_err(ArchiveError::read)?;
             match stream.format {
                 Format::Gzip | Format::Zstd | Format::Tar | Format::Foreign(_) => {
                     let result = match self.expected(&name) {
@@ -268,7 +268,7 @@ impl Unpacking<'_> {
                 }
                 Format::Other if member.size <= DOCUMENT_MAX => {
                     let mut bytes = Vec::with_capacity(member.size as usize);
-                    stream.read_to_end(&mut bytes).map_err(ArchiveError::Read)?;
+                    stream.read_to_end(&mut bytes).map_err(ArchiveError::read)?;
                     passed.keep_document(name, bytes)?;
                 }
                 Format::Other => {}
@@ -376,7 +376,7 @@ impl Unpacking<'_> {
                 });
             }
         };
-        let failed = |error| LoadError::Layer { member: label.to_owned(), source: LayerError::Read(error) };
+        let failed = |error| LoadError::Layer { member: label.to_owned(), source: LayerError::read(error) };
         let (blob, bytes) = blob.finish().map_err(failed)?;
         let diff_id = converted.diff_id;
         self.bytes_written += converted.image.written;
@@ -419,7 +419,7 @@ fn check_present(
     blob: Digest,
     diff_id: Digest,
 ) -> Result<ReadLayer, LoadError> {
-    let failed = |error| LoadError::Layer { member: name.to_owned(), source: LayerError::Read(error) };
+    let failed = |error| LoadError::Layer { member: name.to_owned(), source: LayerError::read(error) };
     let (actual, bytes) = Digesting::new(stream).finish().map_err(failed)?;
     match actual == blob {
         true => Ok(ReadLayer { diff_id, blob, bytes }),

@@ -39,19 +39,28 @@ pub const STRATEGIC: &str = "application/strategic-merge-patch+json";
 pub const MERGE: &str = "application/merge-patch+json";
 
 /// The error of a request.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ApiError {
+    /// The server has no address.
+    #[error("the server has no address")]
+    NoAddress(#[source] io::Error),
     /// No address of the server accepts connections: the last one that was tried, and its error.
-    Connect(Option<SocketAddr>, io::Error),
+    #[error("failed to connect to {0}")]
+    Connect(SocketAddr, #[source] io::Error),
     /// The TLS handshake failed.
+    #[error(transparent)]
     Tls(TlsError),
     /// The request or its response failed.
+    #[error(transparent)]
     Http(HttpError),
     /// The time limit is over.
+    #[error("no response within {} s", WITHIN.as_secs())]
     Timeout,
     /// The response is not this, which was requested.
+    #[error("the API server sent something else than {0}")]
     Unexpected(&'static str),
     /// The server rejects the request.
+    #[error("HTTP {code} {reason}: {message}")]
     Status {
         /// The HTTP status.
         code: u16,
@@ -99,35 +108,6 @@ impl ApiError {
         match self {
             ApiError::Status { retry_after, .. } => *retry_after,
             _ => Duration::ZERO,
-        }
-    }
-}
-
-impl std::fmt::Display for ApiError {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            ApiError::Connect(Some(address), _) => write!(formatter, "failed to connect to {address}"),
-            ApiError::Connect(None, _) => formatter.write_str("the server has no address"),
-            ApiError::Tls(error) => error.fmt(formatter),
-            ApiError::Http(error) => error.fmt(formatter),
-            ApiError::Timeout => write!(formatter, "no response within {} s", WITHIN.as_secs()),
-            ApiError::Unexpected(wanted) => {
-                write!(formatter, "the API server sent something else than {wanted}")
-            }
-            ApiError::Status { code, reason, message, .. } => {
-                write!(formatter, "HTTP {code} {reason}: {message}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for ApiError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ApiError::Connect(_, source) => Some(source),
-            ApiError::Tls(error) => error.source(),
-            ApiError::Http(error) => error.source(),
-            ApiError::Timeout | ApiError::Unexpected(_) | ApiError::Status { .. } => None,
         }
     }
 }
@@ -327,7 +307,7 @@ impl Api {
     /// # Errors
     /// No address accepts connections, or the server is not the right one.
     pub async fn dial(&self, http2: bool) -> Result<Client, ApiError> {
-        let mut last = ApiError::Connect(None, io::ErrorKind::NotFound.into());
+        let mut last = ApiError::NoAddress(io::ErrorKind::NotFound.into());
         // Behind an address that does not answer, the next ones get a share of the time, and so does the request. The last
         // one may take all of it.
         let share = WITHIN / u32::try_from(self.addresses.len() + 1).unwrap_or(u32::MAX);
@@ -350,7 +330,7 @@ impl Api {
                     };
                     return client.map_err(ApiError::Tls);
                 }
-                Err(error) => last = ApiError::Connect(Some(*address), error),
+                Err(error) => last = ApiError::Connect(*address, error),
             }
         }
         Err(last)

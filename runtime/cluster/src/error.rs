@@ -9,18 +9,25 @@ use nodlet_wire::tls::TlsError;
 use crate::api::ApiError;
 
 /// The reason why a board cannot join a cluster, or get another certificate. No text contains a secret.
+#[derive(thiserror::Error)]
 pub enum JoinError {
     /// The text is no API server.
+    #[error("the API server {0:?} is invalid: must be HOST:PORT, such as 192.0.2.1:6443")]
     Server(String),
     /// The token does not have the form of a bootstrap token.
+    #[error("the token must have the form abcdef.0123456789abcdef")]
     Token,
     /// The text is no hash of a CA.
+    #[error("the CA hash {0:?} is invalid: must be sha256: followed by 64 hexadecimal digits")]
     Hash(String),
     /// The file with the credentials is not JSON.
+    #[error("it is not JSON")]
     NotJson,
     /// A field of the credentials or of a kubeconfig is missing.
+    #[error("the field {0} is missing")]
     Missing(&'static str),
     /// A field of the credentials or of a kubeconfig is not what it must be.
+    #[error("the field {field} is not a {what}")]
     Wrong {
         /// The field.
         field: &'static str,
@@ -28,8 +35,10 @@ pub enum JoinError {
         what: &'static str,
     },
     /// The file is not a kubeconfig.
+    #[error("not a kubeconfig: must have `apiVersion: v1` and `kind: Config`")]
     NotKubeconfig,
     /// A list of a kubeconfig has no entry of a name that the file refers to.
+    #[error("the list {list} has no entry {name:?}")]
     NoEntry {
         /// The list.
         list: &'static str,
@@ -37,6 +46,7 @@ pub enum JoinError {
         name: String,
     },
     /// A field of a kubeconfig has no effect.
+    #[error("the field {field} is not supported: {possible} are possible")]
     NotSupported {
         /// The field.
         field: String,
@@ -44,14 +54,24 @@ pub enum JoinError {
         possible: String,
     },
     /// The server of a kubeconfig is not the URL of an API server.
+    #[error("the field cluster.server is {0:?}: must be https://HOST:PORT")]
     Url(String),
     /// The cluster publishes no CA certificate.
+    #[error("the ConfigMap kube-public/cluster-info has no certificate-authority-data")]
     NoAuthority,
     /// No CA certificate that the cluster publishes has an accepted hash.
+    #[error(
+        "no CA certificate of the cluster has the hash of --discovery-token-ca-cert-hash: this is another cluster, or \
+         somebody between it and this board"
+    )]
     OtherAuthority,
     /// The CA certificates cannot be used.
-    Authority(TlsError),
+    #[error("the CA certificate of the cluster is invalid")]
+    Authority(#[source] TlsError),
     /// The clock shows a time before the CA is valid.
+    #[error(
+        "the clock of this board is wrong: it shows {now}, and the CA of the cluster is valid from {from}; set the clock"
+    )]
     Clock {
         /// The time that the clock shows.
         now: Timestamp,
@@ -59,8 +79,16 @@ pub enum JoinError {
         from: Timestamp,
     },
     /// The cluster rejects the token.
+    #[error(
+        "the cluster rejects the token: it is wrong or has expired, and `kubeadm token create --print-join-command` makes \
+         another"
+    )]
     TokenRejected,
     /// Another machine uses the name of the node.
+    #[error(
+        "another machine (machine ID {machine_id}) uses the Node name {name}, and is Ready; choose another name with \
+         --node-name of `nodlet agent`, or delete that Node"
+    )]
     NameTaken {
         /// The name.
         name: String,
@@ -68,6 +96,7 @@ pub enum JoinError {
         machine_id: String,
     },
     /// A request to the API server failed.
+    #[error("failed to {step}")]
     Call {
         /// The step that it is part of.
         step: &'static str,
@@ -75,10 +104,13 @@ pub enum JoinError {
         source: ApiError,
     },
     /// No key could be made.
-    Key(Box<dyn Error + Send + Sync>),
+    #[error("failed to make a key")]
+    Key(#[source] Box<dyn Error + Send + Sync>),
     /// The certificate request of this name was not approved in time.
+    #[error("the certificate request {0} was not approved in time: see `kubectl certificate approve`")]
     NotApproved(String),
     /// The certificate request was denied, or its signer failed.
+    #[error("the certificate request is {condition:?}: {message}")]
     Refused {
         /// The type of the condition.
         condition: &'static str,
@@ -86,6 +118,7 @@ pub enum JoinError {
         message: String,
     },
     /// The certificate request was signed with something else than a certificate for its key.
+    #[error("the cluster signed the request {request} with {what}")]
     Signed {
         /// The name of the request.
         request: String,
@@ -101,99 +134,10 @@ impl JoinError {
     }
 }
 
-impl fmt::Display for JoinError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            JoinError::Server(text) => {
-                write!(f, "the API server {text:?} is invalid: must be HOST:PORT, such as 192.0.2.1:6443")
-            }
-            JoinError::Token => f.write_str("the token must have the form abcdef.0123456789abcdef"),
-            JoinError::Hash(text) => {
-                write!(f, "the CA hash {text:?} is invalid: must be sha256: followed by 64 hexadecimal digits")
-            }
-            JoinError::NotJson => f.write_str("it is not JSON"),
-            JoinError::Missing(field) => write!(f, "the field {field} is missing"),
-            JoinError::Wrong { field, what } => write!(f, "the field {field} is not a {what}"),
-            JoinError::NotKubeconfig => {
-                f.write_str("not a kubeconfig: must have `apiVersion: v1` and `kind: Config`")
-            }
-            JoinError::NoEntry { list, name } => write!(f, "the list {list} has no entry {name:?}"),
-            JoinError::NotSupported { field, possible } => {
-                write!(f, "the field {field} is not supported: {possible} are possible")
-            }
-            JoinError::Url(url) => {
-                write!(f, "the field cluster.server is {url:?}: must be https://HOST:PORT")
-            }
-            JoinError::NoAuthority => {
-                f.write_str("the ConfigMap kube-public/cluster-info has no certificate-authority-data")
-            }
-            JoinError::OtherAuthority => f.write_str(
-                "no CA certificate of the cluster has the hash of --discovery-token-ca-cert-hash: this is another \
-                 cluster, or somebody between it and this board",
-            ),
-            JoinError::Authority(_) => f.write_str("the CA certificate of the cluster is invalid"),
-            JoinError::Clock { now, from } => write!(
-                f,
-                "the clock of this board is wrong: it shows {now}, and the CA of the cluster is valid from {from}; \
-                 set the clock"
-            ),
-            JoinError::TokenRejected => f.write_str(
-                "the cluster rejects the token: it is wrong or has expired, and `kubeadm token create \
-                 --print-join-command` makes another",
-            ),
-            JoinError::NameTaken { name, machine_id } => write!(
-                f,
-                "another machine (machine ID {machine_id}) uses the Node name {name}, and is Ready; \
-                 choose another name with --node-name of `nodlet agent`, or delete that Node"
-            ),
-            JoinError::Call { step, .. } => write!(f, "failed to {step}"),
-            JoinError::Key(_) => f.write_str("failed to make a key"),
-            JoinError::NotApproved(request) => write!(
-                f,
-                "the certificate request {request} was not approved in time: see `kubectl certificate approve`"
-            ),
-            JoinError::Refused { condition, message } => {
-                write!(f, "the certificate request is {condition:?}: {message}")
-            }
-            JoinError::Signed { request, what } => {
-                write!(f, "the cluster signed the request {request} with {what}")
-            }
-        }
-    }
-}
-
 /// The text: the derived code would be linked without being used.
 impl fmt::Debug for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-impl Error for JoinError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            JoinError::Authority(source) => Some(source),
-            JoinError::Call { source, .. } => Some(source),
-            JoinError::Key(source) => Some(&**source),
-            JoinError::Server(_)
-            | JoinError::Token
-            | JoinError::Hash(_)
-            | JoinError::NotJson
-            | JoinError::Missing(_)
-            | JoinError::Wrong { .. }
-            | JoinError::NotKubeconfig
-            | JoinError::NoEntry { .. }
-            | JoinError::NotSupported { .. }
-            | JoinError::Url(_)
-            | JoinError::NoAuthority
-            | JoinError::OtherAuthority
-            | JoinError::Clock { .. }
-            | JoinError::TokenRejected
-            | JoinError::NameTaken { .. }
-            | JoinError::NotApproved(_)
-            | JoinError::Refused { .. }
-            | JoinError::Signed { .. } => None,
-        }
     }
 }
 
@@ -206,7 +150,7 @@ mod tests {
     #[test]
     fn a_step_that_failed_has_its_cause_in_source() {
         let refused = std::io::Error::from_raw_os_error(111);
-        let source = ApiError::Connect(Some(([192, 0, 2, 1], 6443).into()), refused);
+        let source = ApiError::Connect(([192, 0, 2, 1], 6443).into(), refused);
         let error = JoinError::at("read kube-public/cluster-info")(source);
         assert_eq!(error.to_string(), "failed to read kube-public/cluster-info");
         assert_eq!(

@@ -6,7 +6,6 @@
 //! 10.244.2.0/24 192.0.2.7         the range of another node, and that node's address (InternalIP)
 //! ```
 
-use std::fmt;
 use std::net::IpAddr;
 
 use nodlet_core::sorted::SortedMap;
@@ -17,18 +16,11 @@ use serde_json::Value;
 pub(crate) const MAX_NODES: usize = 250;
 
 /// A node that is ignored, because as many as possible are followed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("node {ignored}: ignored, since {MAX_NODES} other nodes are known")]
 pub struct TooManyNodes {
     ignored: String,
 }
-
-impl fmt::Display for TooManyNodes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "node {}: ignored, since {MAX_NODES} other nodes are known", self.ignored)
-    }
-}
-
-impl std::error::Error for TooManyNodes {}
 
 /// The Nodes of a cluster.
 #[derive(Debug, Default)]

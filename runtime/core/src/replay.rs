@@ -4,7 +4,6 @@
 //! Reads the output of `nodlet ring -f -o json`. `cargo run -p nodlet-runtime --example replay FILE` replays
 //! a file; the tests replay the rings of all agents that they start.
 
-use std::fmt;
 use std::rc::Rc;
 
 use serde::Deserialize;
@@ -32,15 +31,19 @@ pub struct Replayed {
 }
 
 /// Why a replay failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// A line is not an entry of a ring.
-    Line(u64, serde_json::Error),
+    #[error("read line {0}")]
+    Line(u64, #[source] serde_json::Error),
     /// Entries before this one are lost; a replay needs all entries since the agent started.
+    #[error("replay: entries before {0} are lost; a replay begins with the agent")]
     Lost(u64),
     /// The pod of this entry is rejected, or was too large to be recorded.
-    Pod(u64, Box<dyn std::error::Error>),
+    #[error("admit the pod of entry {0}")]
+    Pod(u64, #[source] Box<dyn std::error::Error>),
     /// The core planned another action than the recorded one.
+    #[error("decide the same at entry {number}: it asked for {recorded}, and now asks for {replayed}")]
     Different {
         /// The number of the entry.
         number: u64,
@@ -49,32 +52,6 @@ pub enum ReplayError {
         /// The action planned by the replay.
         replayed: String,
     },
-}
-
-impl fmt::Display for ReplayError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ReplayError::Line(line, _) => write!(f, "read line {line}"),
-            ReplayError::Lost(number) => {
-                write!(f, "replay: entries before {number} are lost; a replay begins with the agent")
-            }
-            ReplayError::Pod(number, _) => write!(f, "admit the pod of entry {number}"),
-            ReplayError::Different { number, recorded, replayed } => write!(
-                f,
-                "decide the same at entry {number}: it asked for {recorded}, and now asks for {replayed}"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for ReplayError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ReplayError::Line(_, source) => Some(source),
-            ReplayError::Pod(_, source) => Some(source.as_ref()),
-            ReplayError::Lost(_) | ReplayError::Different { .. } => None,
-        }
-    }
 }
 
 /// Replays the lines of a ring from its first entry on. The last line may be incomplete, since the agent may

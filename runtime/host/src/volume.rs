@@ -12,7 +12,6 @@ pub mod quota;
 mod remove;
 
 use std::ffi::OsStr;
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -87,9 +86,10 @@ enum Kind {
 const PATH_SHOWN: usize = 512;
 
 /// Why a volume could not be set up: the text of the event `FailedMount`.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
     /// The path is of another type than `hostPath.type` requires.
+    #[error("hostPath type check failed: {path} is not {wanted}")]
     HostPathType {
         /// `hostPath.path`.
         path: PathBuf,
@@ -97,6 +97,7 @@ pub enum VolumeError {
         wanted: &'static str,
     },
     /// The files of a volume could not be given to the pod's `fsGroup`.
+    #[error("give {} to fsGroup", shortened(.path))]
     Group {
         /// The file, or the root of the volume.
         path: PathBuf,
@@ -104,18 +105,22 @@ pub enum VolumeError {
         source: io::Error,
     },
     /// Another pod uses the PersistentVolume, and one of the two needs it alone.
+    #[error("{VOLUME_IN_USE}")]
     InUse,
     /// The PersistentVolume could not be locked.
+    #[error("lock the volume")]
     Lock {
         /// The cause.
         source: io::Error,
     },
     /// The path of a local PersistentVolume does not exist.
+    #[error("path {:?} does not exist", .path.display().to_string())]
     Missing {
         /// `local.path`.
         path: PathBuf,
     },
     /// The directory of an emptyDir, or the path that hostPath should create, could not be created.
+    #[error("create {path}")]
     Create {
         /// The path.
         path: PathBuf,
@@ -124,45 +129,21 @@ pub enum VolumeError {
     },
 }
 
-impl fmt::Display for VolumeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            VolumeError::HostPathType { path, wanted } => {
-                write!(f, "hostPath type check failed: {} is not {wanted}", path.display())
-            }
-            VolumeError::InUse => f.write_str(VOLUME_IN_USE),
-            VolumeError::Lock { .. } => f.write_str("lock the volume"),
-            VolumeError::Missing { path } => {
-                write!(f, "path {:?} does not exist", path.display().to_string())
-            }
-            // A container chooses the names, which may be as long as the list of files that wait.
-            VolumeError::Group { path, .. } => {
-                let path = path.display().to_string();
-                match path.char_indices().nth(PATH_SHOWN) {
-                    Some((end, _)) => write!(f, "give {:?}… to fsGroup", &path[..end]),
-                    None => write!(f, "give {path:?} to fsGroup"),
-                }
-            }
-            VolumeError::Create { path, .. } => write!(f, "create {}", path.display()),
-        }
-    }
-}
-
-impl std::error::Error for VolumeError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            VolumeError::HostPathType { .. } | VolumeError::Missing { .. } | VolumeError::InUse => None,
-            VolumeError::Lock { source }
-            | VolumeError::Create { source, .. }
-            | VolumeError::Group { source, .. } => Some(source),
-        }
+/// A path in quotes, cut after [`PATH_SHOWN`] characters: a container chooses the names, which may be as long as the list
+/// of files that wait.
+fn shortened(path: &Path) -> String {
+    let path = path.display().to_string();
+    match path.char_indices().nth(PATH_SHOWN) {
+        Some((end, _)) => format!("{:?}…", &path[..end]),
+        None => format!("{path:?}"),
     }
 }
 
 /// A volume that could not be set up: the event `FailedMount`, in the kubelet's words.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum SetUpError {
     /// The volume could not be created, or its path is not acceptable.
+    #[error("{}", set_up_of(.volume))]
     Volume {
         /// The name of the volume, or of its PersistentVolume.
         volume: String,
@@ -170,28 +151,13 @@ pub enum SetUpError {
         source: VolumeError,
     },
     /// The files of the volume could not be written.
+    #[error("{}", set_up_of(.volume))]
     Write {
         /// The name of the volume.
         volume: String,
         /// The cause.
         source: io::Error,
     },
-}
-
-impl fmt::Display for SetUpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (SetUpError::Volume { volume, .. } | SetUpError::Write { volume, .. }) = self;
-        f.write_str(&set_up_of(volume))
-    }
-}
-
-impl std::error::Error for SetUpError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            SetUpError::Volume { source, .. } => Some(source),
-            SetUpError::Write { source, .. } => Some(source),
-        }
-    }
 }
 
 impl Request {

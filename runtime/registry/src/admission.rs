@@ -7,7 +7,6 @@
 //! another. Neither function parses or validates a pod again to which nothing is added.
 
 use std::error::Error;
-use std::fmt;
 use std::rc::Rc;
 
 use serde_json::Value;
@@ -160,7 +159,8 @@ impl Policy {
 /// A box and no enum, since no code tells the reasons apart: each is the text of a rejection, an event or the log. Those
 /// of presets, priority, classes and limits are texts that Kubernetes has in the same words, and the other two, JSON and
 /// a manifest that is invalid with what was added to it, are shown as they are.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 pub struct AdmissionError(Box<dyn Error>);
 
 impl AdmissionError {
@@ -172,18 +172,6 @@ impl AdmissionError {
 impl From<String> for AdmissionError {
     fn from(message: String) -> AdmissionError {
         AdmissionError(message.into())
-    }
-}
-
-impl fmt::Display for AdmissionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl Error for AdmissionError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.0.source()
     }
 }
 

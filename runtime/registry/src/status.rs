@@ -6,7 +6,8 @@ use std::fmt;
 use serde_json::{Value, json};
 
 /// A rejection in the words of Kubernetes. Programs read `code` and `reason`, people `message`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{message}")]
 pub struct Status {
     /// The HTTP status.
     pub code: u16,
@@ -151,14 +152,6 @@ fn details(resource: &str, name: &str) -> Value {
         None => json!({"name": name, "kind": resource}),
     }
 }
-
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for Status {}
 
 /// The reply to a rejected object.
 pub(super) fn refused(error: &ManifestError) -> Status {

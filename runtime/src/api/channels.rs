@@ -1,8 +1,6 @@
 //! The channels of a process on one connection: messages of a WebSocket, or streams of SPDY/3.1, which API servers
 //! before 1.36 and kubectl before 1.31 use. Read next: `api/streams.rs`, which transfers their bytes.
 
-use std::error::Error;
-use std::fmt;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -92,28 +90,12 @@ pub(super) struct Channels {
 }
 
 /// The client sent bytes that are no frames, and the connection must be closed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum ChannelError {
+    #[error(transparent)]
     WebSocket(FrameError),
+    #[error(transparent)]
     Spdy(SpdyError),
-}
-
-impl fmt::Display for ChannelError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ChannelError::WebSocket(error) => error.fmt(f),
-            ChannelError::Spdy(error) => error.fmt(f),
-        }
-    }
-}
-
-impl Error for ChannelError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            ChannelError::WebSocket(error) => error.source(),
-            ChannelError::Spdy(error) => error.source(),
-        }
-    }
 }
 
 impl Channels {

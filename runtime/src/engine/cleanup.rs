@@ -1,7 +1,6 @@
 //! Removes the remains of pods: those of earlier boots, of supervisors that died, and at the end of `nodlet down`
 //! all of them.
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -130,35 +129,16 @@ pub(super) fn names(directory: &Path) -> Vec<String> {
 const KILLED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The reason why processes or cgroups of a pod may be left.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum CleanupError {
+    #[error("failed to look for processes of {uid}")]
     Find { uid: String, source: CgroupError },
+    #[error("failed to kill the processes of {cgroup}")]
     Kill { cgroup: String, source: CgroupError },
+    #[error("processes in the cgroup {cgroup} did not end after SIGKILL")]
     Alive { cgroup: String },
+    #[error(transparent)]
     Remove(CgroupError),
-}
-
-impl fmt::Display for CleanupError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CleanupError::Find { uid, .. } => write!(f, "failed to look for processes of {uid}"),
-            CleanupError::Kill { cgroup, .. } => write!(f, "failed to kill the processes of {cgroup}"),
-            CleanupError::Alive { cgroup } => {
-                write!(f, "processes in the cgroup {cgroup} did not end after SIGKILL")
-            }
-            CleanupError::Remove(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for CleanupError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            CleanupError::Find { source, .. } | CleanupError::Kill { source, .. } => Some(source),
-            CleanupError::Alive { .. } => None,
-            CleanupError::Remove(error) => error.source(),
-        }
-    }
 }
 
 /// Kills every process of the pod, and waits up to [`KILLED_WITHIN`] until the last is gone. When to kill again is the

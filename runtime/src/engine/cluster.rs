@@ -118,7 +118,7 @@ struct Follower {
 }
 
 /// The reason why a session ends, as the log and `nodlet sync` show it.
-struct Failure {
+struct SessionEnd {
     why: String,
     /// The time for which the server accepts no requests.
     retry_after: Duration,
@@ -126,19 +126,19 @@ struct Failure {
     is_of_one_request: bool,
 }
 
-impl Failure {
-    fn new(why: impl Into<String>) -> Failure {
-        Failure { why: why.into(), retry_after: Duration::ZERO, is_of_one_request: false }
+impl SessionEnd {
+    fn new(why: impl Into<String>) -> SessionEnd {
+        SessionEnd { why: why.into(), retry_after: Duration::ZERO, is_of_one_request: false }
     }
 
-    fn of(error: &(dyn Error + 'static)) -> Failure {
-        Failure::new(causes(error))
+    fn of(error: &(dyn Error + 'static)) -> SessionEnd {
+        SessionEnd::new(causes(error))
     }
 }
 
-impl From<ApiError> for Failure {
-    fn from(error: ApiError) -> Failure {
-        Failure {
+impl From<ApiError> for SessionEnd {
+    fn from(error: ApiError) -> SessionEnd {
+        SessionEnd {
             why: causes(&error),
             retry_after: error.retry_after(),
             is_of_one_request: error.code() == Some(500),
@@ -288,7 +288,7 @@ impl Follower {
         loop {
             let seen = match self.turn(&mut api, &mut watches).await {
                 Ok(seen) => seen,
-                Err(Failure { why, retry_after, .. }) => {
+                Err(SessionEnd { why, retry_after, .. }) => {
                     self.answer(Err(&why));
                     // Each reason once: a board may be without its cluster for weeks.
                     if self.logged != why {
@@ -324,7 +324,11 @@ impl Follower {
     }
 
     /// Does the next thing, or waits for it.
-    async fn turn(&mut self, api: &mut Option<Api>, watches: &mut Watches) -> Result<Option<Seen>, Failure> {
+    async fn turn(
+        &mut self,
+        api: &mut Option<Api>,
+        watches: &mut Watches,
+    ) -> Result<Option<Seen>, SessionEnd> {
         let now = Instant::now();
         let is_periodic = self.shell.config.sync.is_some();
         let mut next = self.schedule.next(now, self.seconds());
@@ -361,7 +365,7 @@ impl Follower {
     }
 
     /// Waits until the next session, which begins at `until`, when a link comes up, or on request.
-    async fn rest(&mut self, until: Instant) -> Result<Option<Seen>, Failure> {
+    async fn rest(&mut self, until: Instant) -> Result<Option<Seen>, SessionEnd> {
         let ours = self.shell.machine.network.borrow().bridge().to_owned();
         let request = async { self.requests.recv().await.ok().map(Some) };
         let link = async {
@@ -386,7 +390,7 @@ impl Follower {
         watches: &mut Watches,
         until: Instant,
         (reads, changes): (bool, bool),
-    ) -> Result<Option<Seen>, Failure> {
+    ) -> Result<Option<Seen>, SessionEnd> {
         enum Woken {
             News((Target, WatchMessage)),
             Asked(Option<Reply<&'static str>>),
@@ -420,7 +424,7 @@ impl Follower {
         };
         let own = smol::future::or(smol::future::or(due, asked), deleted);
         let woken = smol::future::or(own, smol::future::or(event, changed)).await;
-        let woken = woken.map_err(|error| Failure::new(format!("the watches: {}", causes(&error))))?;
+        let woken = woken.map_err(|error| SessionEnd::new(format!("the watches: {}", causes(&error))))?;
         let (target, news) = match woken {
             Woken::News(news) => news,
             Woken::Asked(reply) => {
@@ -463,7 +467,7 @@ impl Follower {
         api: &mut Api,
         watches: &mut Watches,
         action: Action,
-    ) -> Result<Seen, Failure> {
+    ) -> Result<Seen, SessionEnd> {
         match action {
             Action::Connect => Ok(Seen::Failed),
             Action::Leave => Ok(Seen::Left),
@@ -496,7 +500,7 @@ impl Follower {
                 watches.start(api, None, &target).await?;
                 Ok(Seen::WatchOpened)
             }
-            Action::GiveUp => Err(Failure::new("the watch of pods is silent")),
+            Action::GiveUp => Err(SessionEnd::new("the watch of pods is silent")),
             Action::Rotate => Ok(Seen::Rotated(self.rotate(api).await)),
         }
     }
@@ -552,7 +556,7 @@ impl Follower {
 
 /// Ends the session only if the connection failed or the server is overloaded: a rejected change is logged, and the
 /// next change is sent anyway.
-fn tolerate(result: Result<Value, ApiError>) -> Result<(), Failure> {
+fn tolerate(result: Result<Value, ApiError>) -> Result<(), SessionEnd> {
     match result {
         Ok(_) => Ok(()),
         // Another pod has the name, or the pod is gone.

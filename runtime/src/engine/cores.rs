@@ -119,37 +119,22 @@ fn mark(shell: &Shell) -> PathBuf {
 }
 
 /// The reason why containers without exclusive cpus could not be restricted to the others.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 enum CoresError {
+    #[error(transparent)]
     Share(CgroupError),
+    #[error("write {path}")]
     Mark { path: PathBuf, source: std::io::Error },
 }
 
 impl CoresError {
     /// The text for the event and the log. Advice about full or read-only disks is not for a file on tmpfs.
     fn message(&self) -> String {
-        match self {
+        let text = match self {
             CoresError::Share(_) => nodlet_host::error::chain(self),
             CoresError::Mark { .. } => nodlet_host::error::causes(self),
-        }
-    }
-}
-
-impl std::fmt::Display for CoresError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            CoresError::Share(error) => write!(f, "failed to {error}"),
-            CoresError::Mark { path, .. } => write!(f, "failed to write {}", path.display()),
-        }
-    }
-}
-
-impl std::error::Error for CoresError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            CoresError::Share(error) => error.source(),
-            CoresError::Mark { source, .. } => Some(source),
-        }
+        };
+        format!("failed to {text}")
     }
 }
 

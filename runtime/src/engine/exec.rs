@@ -2,7 +2,6 @@
 //! attach to the first process. The supervisor runs them; this file has only the tasks that wait for each.
 
 use std::cell::{Cell, RefCell};
-use std::fmt;
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
@@ -40,20 +39,28 @@ pub(super) enum ExecNews {
 }
 
 /// The reason why a process could not be run, or a client not be attached.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum ExecError {
+    #[error("the pod does not run")]
     NoPod,
+    #[error("the container does not run")]
     NoContainer,
     /// The container ended meanwhile.
+    #[error("the container is gone")]
     Gone,
     /// The pod's supervisor could not be asked.
+    #[error(transparent)]
     Supervisor(SupervisorError),
     /// The failure that the pod's supervisor reports.
+    #[error("{0}")]
     Failed(String),
     /// The command of a probe or hook is longer than the kernel accepts; the message says so.
+    #[error("{0}")]
     Command(String),
-    MakePipe(nix::errno::Errno),
-    ReadPipe(io::Error),
+    #[error("failed to make a pipe")]
+    MakePipe(#[source] nix::errno::Errno),
+    #[error("failed to read a pipe")]
+    ReadPipe(#[source] io::Error),
 }
 
 impl ExecError {
@@ -62,32 +69,6 @@ impl ExecError {
         match self {
             ExecError::ReadPipe(_) => nodlet_host::error::causes(self),
             _ => nodlet_host::error::chain(self),
-        }
-    }
-}
-
-impl fmt::Display for ExecError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ExecError::NoPod => "the pod does not run",
-            ExecError::NoContainer => "the container does not run",
-            ExecError::Gone => "the container is gone",
-            ExecError::Supervisor(error) => return error.fmt(f),
-            ExecError::Failed(message) | ExecError::Command(message) => message,
-            ExecError::MakePipe(_) => "failed to make a pipe",
-            ExecError::ReadPipe(_) => "failed to read a pipe",
-        })
-    }
-}
-
-impl std::error::Error for ExecError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ExecError::NoPod | ExecError::NoContainer | ExecError::Gone => None,
-            ExecError::Failed(_) | ExecError::Command(_) => None,
-            ExecError::Supervisor(error) => error.source(),
-            ExecError::MakePipe(source) => Some(source),
-            ExecError::ReadPipe(source) => Some(source),
         }
     }
 }

@@ -3,7 +3,6 @@
 //!
 //! A hook ends with its run at the latest: its processes are killed with the run, and no answer is waited for.
 
-use std::error::Error;
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -20,65 +19,32 @@ use super::exec::{ExecError, Output, address, shown_command};
 use super::pods::Pods;
 
 /// The failure of a hook. It is displayed in the words of a kubelet, which has the text of the cause in the middle.
+#[derive(thiserror::Error)]
 pub(super) enum HookError {
-    /// The container has no such hook.
+    #[error("there is no such hook")]
     Missing,
+    #[error(
+        "{hook} for Container {container:?} in Pod {pod:?} failed - error: {cause}{}",
+        .output.as_ref().map(|output| format!(", message: {:?}", String::from_utf8_lossy(output))).unwrap_or_default()
+    )]
     Failed {
         /// The hook, as a kubelet names it.
         hook: String,
         container: String,
         /// `web_default(uid)`, as a kubelet prints a pod.
         pod: String,
-        cause: HookCause,
+        cause: String,
         /// The output of the command.
         output: Option<Vec<u8>>,
+        /// The error of a command that could not be run, or was not followed to its end.
+        source: Option<ExecError>,
     },
-}
-
-/// The cause of the failure of a hook.
-pub(super) enum HookCause {
-    /// A request got no response: the reason is Go's.
-    Words(String),
-    /// The command could not be run, or was not followed to its end.
-    Exec(ExecError),
-    /// The command ended with this code and these errors.
-    Exited { command: String, code: i32, errors: String },
-}
-
-impl fmt::Display for HookError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let HookError::Failed { hook, container, pod, cause, output } = self else {
-            return f.write_str("there is no such hook");
-        };
-        write!(f, "{hook} for Container {container:?} in Pod {pod:?} failed - error: ")?;
-        match cause {
-            HookCause::Words(words) => f.write_str(words)?,
-            HookCause::Exec(error) => f.write_str(&error.message())?,
-            HookCause::Exited { command, code, errors } => {
-                write!(f, "command '{command}' exited with {code}: {errors}")?;
-            }
-        }
-        match output {
-            Some(output) => write!(f, ", message: {:?}", String::from_utf8_lossy(output)),
-            None => Ok(()),
-        }
-    }
 }
 
 /// The text: the derived code would be linked without being used.
 impl fmt::Debug for HookError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-impl Error for HookError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            HookError::Failed { cause: HookCause::Exec(source), .. } => Some(source),
-            HookError::Failed { cause: HookCause::Words(_) | HookCause::Exited { .. }, .. }
-            | HookError::Missing => None,
-        }
     }
 }
 
@@ -96,15 +62,15 @@ pub(super) async fn run(
     let shell = &shell;
     let container = wanted.pod.spec.container(attempt.container);
     let hook = container.lifecycle.hook(kind).ok_or(HookError::Missing)?;
-    let failed = |hook, cause, output| {
+    let failed = |hook, cause, output, source| {
         let (container, pod) = (container.name.clone(), full_name(&wanted.pod));
-        HookError::Failed { hook, container, pod, cause, output }
+        HookError::Failed { hook, container, pod, cause, output, source }
     };
     match hook {
         Hook::Asks(ProbeAction::Exec(command)) => {
             let ended = exec(shell, pod, attempt.number, container, command).await;
-            ended.map_err(|CommandFailure { cause, output }| {
-                failed(format!("Exec lifecycle hook ([{}])", command.join(" ")), cause, Some(output))
+            ended.map_err(|CommandFailure { cause, output, source }| {
+                failed(format!("Exec lifecycle hook ([{}])", command.join(" ")), cause, Some(output), source)
             })
         }
         Hook::Asks(ProbeAction::HttpGet { secure, host, port, path, headers }) => {
@@ -115,9 +81,8 @@ pub(super) async fn run(
                 Err("the container is gone".to_owned())
             };
             let answer = smol::future::or(asked, gone).await;
-            let open = answer.map_err(|words| {
-                failed(format!("HTTP lifecycle hook ({path})"), HookCause::Words(words), None)
-            })?;
+            let open =
+                answer.map_err(|words| failed(format!("HTTP lifecycle hook ({path})"), words, None, None))?;
             if let Some(host) = open {
                 let message = format!(
                     "request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP succeeded"
@@ -136,19 +101,23 @@ pub(super) async fn run(
 
 /// The failure of a command, with its output.
 struct CommandFailure {
-    cause: HookCause,
+    cause: String,
     output: Vec<u8>,
+    source: Option<ExecError>,
 }
 
-impl From<HookCause> for CommandFailure {
-    fn from(cause: HookCause) -> Self {
-        CommandFailure { cause, output: Vec::new() }
+impl CommandFailure {
+    /// The failure of a command that ended with this code and these errors, without its output.
+    fn exited(command: &str, code: i32, errors: &[u8]) -> CommandFailure {
+        let errors = String::from_utf8_lossy(errors);
+        let cause = format!("command '{command}' exited with {code}: {errors}");
+        CommandFailure { cause, output: Vec::new(), source: None }
     }
 }
 
 impl From<ExecError> for CommandFailure {
     fn from(error: ExecError) -> Self {
-        CommandFailure::from(HookCause::Exec(error))
+        CommandFailure { cause: error.message(), output: Vec::new(), source: Some(error) }
     }
 }
 
@@ -175,16 +144,13 @@ async fn exec(
         smol::future::or(read, ended).await
     };
     let (mut output, mut errors) = (output.all(), errors.all());
-    let cause = match ended {
+    let failure = match ended {
         Ok(Some(0) | None) => return Ok(()),
-        Ok(Some(code)) => {
-            let errors = String::from_utf8_lossy(&errors).into_owned();
-            HookCause::Exited { command: shown_command(container, command), code, errors }
-        }
-        Err(error) => HookCause::Exec(error),
+        Ok(Some(code)) => CommandFailure::exited(&shown_command(container, command), code, &errors),
+        Err(error) => error.into(),
     };
     output.append(&mut errors);
-    Err(CommandFailure { cause, output })
+    Err(CommandFailure { output, ..failure })
 }
 
 /// Waits until the first process of the run has ended.
@@ -206,18 +172,20 @@ fn full_name(pod: &Pod) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::error::Error;
+
     use super::*;
 
-    fn failed(hook: &str, cause: HookCause, output: Option<&[u8]>) -> HookError {
+    fn failed(hook: &str, failure: CommandFailure, output: Option<&[u8]>) -> HookError {
+        let CommandFailure { cause, source, .. } = failure;
         let (hook, container) = (hook.to_owned(), "app".to_owned());
         let (pod, output) = ("web_default(1-2)".to_owned(), output.map(<[u8]>::to_vec));
-        HookError::Failed { hook, container, pod, cause, output }
+        HookError::Failed { hook, container, pod, cause, output, source }
     }
 
     #[test]
     fn failures_have_the_text_of_a_kubelet_and_their_cause() {
-        let exited =
-            HookCause::Exited { command: "sh -c x".to_owned(), code: 127, errors: "x: not found".to_owned() };
+        let exited = CommandFailure::exited("sh -c x", 127, b"x: not found");
         let error = failed("Exec lifecycle hook ([sh -c x])", exited, Some(b"x: not found"));
         assert_eq!(
             error.to_string(),
@@ -225,13 +193,14 @@ mod tests {
              command 'sh -c x' exited with 127: x: not found, message: \"x: not found\""
         );
         assert!(error.source().is_none());
-        let error = failed("Exec lifecycle hook ([true])", HookCause::Exec(ExecError::Gone), Some(b""));
+        let error = failed("Exec lifecycle hook ([true])", ExecError::Gone.into(), Some(b""));
         assert!(
             error.to_string().ends_with(" failed - error: the container is gone, message: \"\""),
             "{error}"
         );
         assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("the container is gone"));
-        let refused = HookCause::Words("dial tcp 10.0.0.1:80: connect: connection refused".to_owned());
+        let cause = "dial tcp 10.0.0.1:80: connect: connection refused".to_owned();
+        let refused = CommandFailure { cause, output: Vec::new(), source: None };
         assert_eq!(
             failed("HTTP lifecycle hook (/stop)", refused, None).to_string(),
             "HTTP lifecycle hook (/stop) for Container \"app\" in Pod \"web_default(1-2)\" failed - error: dial tcp \

@@ -3,7 +3,6 @@
 //! one thread for each pod, also if the check is repeated.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,33 +20,14 @@ const WITHIN: Duration = Duration::from_secs(10);
 const STACK: usize = 256 * 1024;
 
 /// The reason why the host paths of a pod are not acceptable.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum HostPathError {
+    #[error("MountVolume.SetUp failed: a hostPath did not respond: its file server may be unreachable")]
     NoAnswer,
-    Thread(io::Error),
+    #[error("MountVolume.SetUp failed: no thread to look at a hostPath")]
+    Thread(#[source] io::Error),
+    #[error(transparent)]
     Volume(volume::SetUpError),
-}
-
-impl fmt::Display for HostPathError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            HostPathError::NoAnswer => {
-                "MountVolume.SetUp failed: a hostPath did not respond: its file server may be unreachable"
-            }
-            HostPathError::Thread(_) => "MountVolume.SetUp failed: no thread to look at a hostPath",
-            HostPathError::Volume(error) => return error.fmt(f),
-        })
-    }
-}
-
-impl std::error::Error for HostPathError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            HostPathError::NoAnswer => None,
-            HostPathError::Thread(source) => Some(source),
-            HostPathError::Volume(error) => error.source(),
-        }
-    }
 }
 
 /// The pods whose host paths have not answered yet.

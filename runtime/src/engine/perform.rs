@@ -27,11 +27,12 @@ impl Engine {
                 let claims = self.take_claims(pod, &wanted);
                 let handled = Handled::pod(&wanted);
                 let made = sandbox::create(shell.clone(), pod, wanted, objects, claims);
-                let made =
-                    async move { shell.handling.handle(handled, made, sandbox::Failure::set_aside).await };
+                let made = async move {
+                    shell.handling.handle(handled, made, sandbox::CreateFailure::set_aside).await
+                };
                 self.shell.tasks.answer(pod, made, |made| match made {
                     Ok(sandbox::Made { ip, at }) => Some(Seen::SandboxReady { ip, at }),
-                    Err(sandbox::Failure { reason, remains, message }) => {
+                    Err(sandbox::CreateFailure { reason, remains, message }) => {
                         Some(Seen::SandboxFailed { reason, remains, message: message.into() })
                     }
                 });
@@ -41,11 +42,11 @@ impl Engine {
                 let (handled, shared_shell) = (Handled::pod(&wanted), shared());
                 let updated = volumes::write_files(shared(), wanted, objects);
                 let updated = async move {
-                    shared_shell.handling.handle(handled, updated, volumes::Failure::set_aside).await
+                    shared_shell.handling.handle(handled, updated, volumes::WriteFailure::set_aside).await
                 };
                 shell.tasks.answer(pod, updated, |updated| match updated {
                     Ok(()) => Some(Seen::VolumesUpdated),
-                    Err(volumes::Failure { reason, message }) => {
+                    Err(volumes::WriteFailure { reason, message }) => {
                         Some(Seen::VolumesUpdateFailed { reason, message: message.into() })
                     }
                 });

@@ -1,7 +1,6 @@
 //! Creates and removes the sandboxes of pods: volumes, cgroup, network and supervisor, which the pod's containers
 //! share. [`forget`] removes what outlives a sandbox.
 
-use std::fmt;
 use std::io;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -44,31 +43,31 @@ pub(super) struct Made {
 }
 
 /// The reason why a sandbox could not be created.
-pub(super) struct Failure {
+pub(super) struct CreateFailure {
     pub(super) reason: SandboxFailure,
     pub(super) message: String,
     /// Whether parts of the sandbox may exist, which [`remove`] removes.
     pub(super) remains: bool,
 }
 
-impl Failure {
-    fn sandbox(error: impl std::error::Error + 'static) -> Failure {
-        Failure::new(SandboxFailure::Sandbox, nodlet_host::error::chain(&error))
+impl CreateFailure {
+    fn sandbox(error: impl std::error::Error + 'static) -> CreateFailure {
+        CreateFailure::new(SandboxFailure::Sandbox, nodlet_host::error::chain(&error))
     }
 
     /// A failure after the first part of the sandbox was begun.
-    fn new(reason: SandboxFailure, message: String) -> Failure {
-        Failure { reason, message, remains: true }
+    fn new(reason: SandboxFailure, message: String) -> CreateFailure {
+        CreateFailure { reason, message, remains: true }
     }
 
     /// The pod is not tried, for this reason.
-    pub(super) fn set_aside(why: String) -> Failure {
-        Failure { remains: false, ..Failure::new(SandboxFailure::SetAside, why) }
+    pub(super) fn set_aside(why: String) -> CreateFailure {
+        CreateFailure { remains: false, ..CreateFailure::new(SandboxFailure::SetAside, why) }
     }
 
     /// A failure before anything was begun.
-    fn early(error: impl std::error::Error + 'static) -> Failure {
-        Failure { remains: false, ..Failure::sandbox(error) }
+    fn early(error: impl std::error::Error + 'static) -> CreateFailure {
+        CreateFailure { remains: false, ..CreateFailure::sandbox(error) }
     }
 }
 
@@ -82,8 +81,8 @@ pub(super) async fn create(
     wanted: Rc<Wanted>,
     objects: ConfigObjects,
     claims: Result<Vec<ClaimedVolume>, String>,
-) -> Result<Made, Failure> {
-    let before = |reason, message| Failure { remains: false, ..Failure::new(reason, message) };
+) -> Result<Made, CreateFailure> {
+    let before = |reason, message| CreateFailure { remains: false, ..CreateFailure::new(reason, message) };
     let claims = claims.map_err(|message| before(SandboxFailure::ObjectNotFound, message))?;
     if !claims.is_empty() {
         let saved = shell.stores.save_bindings(&shell.paths).await;
@@ -94,7 +93,7 @@ pub(super) async fn create(
     let ip = shell.machine.network.borrow_mut().allocate(&wanted.pod);
     let made = match ip {
         Ok(ip) => make(&shell, pod, &wanted, ip, objects, claims).await,
-        Err(error) => Err(Failure::early(error)),
+        Err(error) => Err(CreateFailure::early(error)),
     };
     match made {
         Ok((sandbox, at)) => {
@@ -145,20 +144,20 @@ async fn make(
     ip: Option<Ipv4Addr>,
     objects: ConfigObjects,
     mut claims: Vec<ClaimedVolume>,
-) -> Result<(Sandbox, Instant), Failure> {
-    let _reservation = shell.start_reservations.pod().map_err(Failure::early)?;
+) -> Result<(Sandbox, Instant), CreateFailure> {
+    let _reservation = shell.start_reservations.pod().map_err(CreateFailure::early)?;
     // Processes that an earlier agent could not end; this agent knows nothing else of their pod.
     let earlier = shell.machine.cgroups.known_pod(&wanted.pod).and_then(|cgroup| cgroup.populated());
-    if earlier.map_err(Failure::sandbox)? {
+    if earlier.map_err(CreateFailure::sandbox)? {
         let message = "processes of an earlier sandbox of the pod are alive".to_owned();
-        return Err(Failure::new(SandboxFailure::Sandbox, message));
+        return Err(CreateFailure::new(SandboxFailure::Sandbox, message));
     }
     let volumes = set_up_volumes(shell, pod, wanted, objects, &mut claims).await?;
     let made = make_on(shell, wanted, ip, volumes, claims);
     let late = async {
         smol::Timer::after(SANDBOX_WITHIN).await;
         let seconds = SANDBOX_WITHIN.as_secs();
-        Err(Failure::new(
+        Err(CreateFailure::new(
             SandboxFailure::Sandbox,
             format!("failed to make its namespaces within {seconds} s"),
         ))
@@ -172,18 +171,18 @@ async fn set_up_volumes(
     wanted: &Rc<Wanted>,
     objects: ConfigObjects,
     claims: &mut [ClaimedVolume],
-) -> Result<volume::Volumes, Failure> {
+) -> Result<volume::Volumes, CreateFailure> {
     let written = volumes::write_files(shell.clone(), wanted.clone(), objects).await;
-    written.map_err(|failed| Failure::new(failed.reason, failed.message))?;
+    written.map_err(|failed| CreateFailure::new(failed.reason, failed.message))?;
     let mut request = volume::Request::new(&wanted.pod, &shell.paths, claims);
     if request.has_host_paths() {
         // The lock of an attempt that failed.
         shell.volume_locks.borrow_mut().remove(&pod);
         if !claims.is_empty() {
-            request = request.locked(lock_request(shell, wanted).map_err(Failure::sandbox)?);
+            request = request.locked(lock_request(shell, wanted).map_err(CreateFailure::sandbox)?);
         }
         let checked = shell.host_paths.check(&shell.tasks, &wanted.pod.uid, &request).await;
-        let checked = checked.map_err(|error| Failure::new(SandboxFailure::Mount, chain(&error)));
+        let checked = checked.map_err(|error| CreateFailure::new(SandboxFailure::Mount, chain(&error)));
         let (devices, lock) = checked?;
         shell.volume_locks.borrow_mut().extend(lock.map(|lock| (pod, lock)));
         for (name, device) in devices {
@@ -197,19 +196,19 @@ async fn set_up_volumes(
     // A link in its place must not lead the volumes out of the directory of all pods.
     let own = shell.paths.pod(&wanted.pod.uid.0);
     let made = shell.stores.storage.run(move || nodlet_rootfs::own_file::make_directory(&own)).await;
-    made.map_err(|error| Failure::new(SandboxFailure::Mount, chain(&error)))?;
+    made.map_err(|error| CreateFailure::new(SandboxFailure::Mount, chain(&error)))?;
     // No container of the pod runs: existing writable layers are of an earlier sandbox.
     let layers = container_config::run_files::runs_directory(&shell.paths, &wanted.pod.uid.0);
     shell.stores.remove_tree(layers.clone()).await.map_err(|error| {
         let message = format!("failed to remove {}: {error}", layers.display());
-        Failure::new(SandboxFailure::Mount, message)
+        CreateFailure::new(SandboxFailure::Mount, message)
     })?;
     shell
         .stores
         .storage
         .run(move || volume::set_up(&request))
         .await
-        .map_err(|error| Failure::new(SandboxFailure::Mount, chain(&error)))
+        .map_err(|error| CreateFailure::new(SandboxFailure::Mount, chain(&error)))
 }
 
 /// The lock of the PersistentVolumes of a pod: its processes, and those of its supervisor, have it.
@@ -227,31 +226,31 @@ async fn make_on(
     ip: Option<Ipv4Addr>,
     volumes: volume::Volumes,
     claims: Vec<ClaimedVolume>,
-) -> Result<(Sandbox, Instant), Failure> {
+) -> Result<(Sandbox, Instant), CreateFailure> {
     let pod = &wanted.pod;
     let uid = &pod.uid.0;
     let directory = shell.paths.run_pod(uid);
     let interfaces =
-        devices::interfaces(shell, pod).map_err(|(reason, message)| Failure::new(reason, message))?;
+        devices::interfaces(shell, pod).map_err(|(reason, message)| CreateFailure::new(reason, message))?;
     let ipv6 = shell.machine.network.borrow().ipv6_of(&pod.uid);
-    handover_files::write_pod(&shell.paths, wanted, ip, ipv6, claims).map_err(Failure::sandbox)?;
+    handover_files::write_pod(&shell.paths, wanted, ip, ipv6, claims).map_err(CreateFailure::sandbox)?;
     if let Some(ip) = ip {
         let connected = shell.machine.network.borrow_mut().connect(pod, ip);
-        firewall::follow(shell, connected.map_err(Failure::sandbox)?);
+        firewall::follow(shell, connected.map_err(CreateFailure::sandbox)?);
     }
-    let host_name = pod_files::host_name().map_err(Failure::sandbox)?;
+    let host_name = pod_files::host_name().map_err(CreateFailure::sandbox)?;
     let file = shell.config.resolv_conf.clone();
     let node = shell.stores.storage.run(move || NodeFiles::read(file.as_deref())).await;
     let (files, left_out) = pod_files::texts(pod, (ip, ipv6), &host_name, &node, &shell.config.dns);
     let on_disk = shell.paths.pod(uid);
-    shell.stores.storage.run(move || files.write(&on_disk)).await.map_err(Failure::sandbox)?;
+    shell.stores.storage.run(move || files.write(&on_disk)).await.map_err(CreateFailure::sandbox)?;
     resolver::report_left_out(shell, wanted, left_out);
     if let Some(message) = cluster_network::missing_dns(shell, wanted) {
         let reason = "MissingClusterDNS".into();
         let event = Event { container: None, warning: true, reason, message: message.into() };
         shell.publication.emit(wanted, &event);
     }
-    let cgroup = shell.machine.cgroups.pod(pod).map_err(Failure::sandbox)?;
+    let cgroup = shell.machine.cgroups.pod(pod).map_err(CreateFailure::sandbox)?;
     let mut network = ip.map(|ip| shell.machine.network.borrow().config(&pod.uid, ip));
     if let Some(network) = &mut network {
         network.interfaces = interfaces;
@@ -260,23 +259,23 @@ async fn make_on(
         pod,
         (&host_name, &shell.config.dns),
         network,
-        cgroup.pause_paths(pod.spec.share_process_namespace).map_err(Failure::sandbox)?,
+        cgroup.pause_paths(pod.spec.share_process_namespace).map_err(CreateFailure::sandbox)?,
         memory_of_all_pods(&this_node::facts(&shell.config, &shell.machine)),
     );
-    let config = config.map_err(|error| Failure::sandbox(std::io::Error::other(error)))?;
-    let own_cgroup = shell.machine.cgroups.supervisor(uid).map_err(Failure::sandbox)?;
+    let config = config.map_err(|error| CreateFailure::sandbox(std::io::Error::other(error)))?;
+    let own_cgroup = shell.machine.cgroups.supervisor(uid).map_err(CreateFailure::sandbox)?;
     let own_paths = shell.machine.cgroups.supervisor_paths(&own_cgroup);
     let supervisor =
-        Supervisor::spawn(&directory, &lock_name(wanted), &own_paths).map_err(Failure::sandbox)?;
-    supervisor.hello().await.map_err(Failure::sandbox)?;
-    supervisor.create_sandbox(&config).map_err(Failure::sandbox)?;
+        Supervisor::spawn(&directory, &lock_name(wanted), &own_paths).map_err(CreateFailure::sandbox)?;
+    supervisor.hello().await.map_err(CreateFailure::sandbox)?;
+    supervisor.create_sandbox(&config).map_err(CreateFailure::sandbox)?;
     loop {
-        match supervisor.next().await.map_err(Failure::sandbox)? {
+        match supervisor.next().await.map_err(CreateFailure::sandbox)? {
             SupervisorEvent::SandboxReady { at } => {
                 return Ok((Sandbox::new(supervisor, cgroup, ip, volumes), at));
             }
             SupervisorEvent::SandboxFailed { message } => {
-                return Err(Failure::new(SandboxFailure::Sandbox, format!("failed to {message}")));
+                return Err(CreateFailure::new(SandboxFailure::Sandbox, format!("failed to {message}")));
             }
             other => log::debug!("{uid}: {other:?} before the sandbox was ready"),
         }
@@ -353,11 +352,14 @@ async fn greet_again(execs: &Execs, pod: PodIndex, supervisor: &Supervisor) -> O
 }
 
 /// A part of a sandbox that could not be removed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum RemoveError {
+    #[error(transparent)]
     Processes(cleanup::CleanupError),
+    #[error("failed to remove {path}")]
     Directory { path: PathBuf, source: io::Error },
-    Ports(NetworkError),
+    #[error("failed to close its hostPorts")]
+    Ports(#[source] NetworkError),
 }
 
 impl RemoveError {
@@ -366,26 +368,6 @@ impl RemoveError {
         match self {
             RemoveError::Processes(_) | RemoveError::Ports(_) => chain(self),
             RemoveError::Directory { .. } => causes(self),
-        }
-    }
-}
-
-impl fmt::Display for RemoveError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RemoveError::Processes(error) => error.fmt(f),
-            RemoveError::Directory { path, .. } => write!(f, "failed to remove {}", path.display()),
-            RemoveError::Ports(_) => f.write_str("failed to close its hostPorts"),
-        }
-    }
-}
-
-impl std::error::Error for RemoveError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            RemoveError::Processes(error) => error.source(),
-            RemoveError::Directory { source, .. } => Some(source),
-            RemoveError::Ports(source) => Some(source),
         }
     }
 }
@@ -438,33 +420,16 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
 }
 
 /// A part of a pod that could not be removed and outlives its sandbox.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum ForgetError {
-    Volumes(io::Error),
-    Leases(StoreError),
-    Record(io::Error),
+    #[error("failed to remove its volumes")]
+    Volumes(#[source] io::Error),
+    #[error("failed to remove its image leases")]
+    Leases(#[source] StoreError),
+    #[error("failed to remove its record")]
+    Record(#[source] io::Error),
+    #[error("failed to remove the lock {name}")]
     Lock { name: String, source: io::Error },
-}
-
-impl fmt::Display for ForgetError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ForgetError::Volumes(_) => "failed to remove its volumes",
-            ForgetError::Leases(_) => "failed to remove its image leases",
-            ForgetError::Record(_) => "failed to remove its record",
-            ForgetError::Lock { name, .. } => return write!(f, "failed to remove the lock {name}"),
-        })
-    }
-}
-
-impl std::error::Error for ForgetError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            ForgetError::Volumes(source) | ForgetError::Record(source) => Some(source),
-            ForgetError::Leases(source) => Some(source),
-            ForgetError::Lock { source, .. } => Some(source),
-        }
-    }
 }
 
 /// Removes all that outlives a sandbox: volumes, logs, image leases, records and locks. Called again after a failure.

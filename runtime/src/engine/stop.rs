@@ -22,28 +22,12 @@ pub(super) fn forget(sandbox: &Sandbox, container: &str, number: u32) {
 }
 
 /// The reason why a run could not be stopped.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum StopError {
-    Signal(std::io::Error),
-    Kill(CgroupError),
-}
-
-impl std::fmt::Display for StopError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            StopError::Signal(_) => "signal the container",
-            StopError::Kill(_) => "kill the container",
-        })
-    }
-}
-
-impl std::error::Error for StopError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            StopError::Signal(source) => Some(source),
-            StopError::Kill(source) => Some(source),
-        }
-    }
+    #[error("signal the container")]
+    Signal(#[source] std::io::Error),
+    #[error("kill the container")]
+    Kill(#[source] CgroupError),
 }
 
 /// Sends the stop signal to the first process of the run.

@@ -1,8 +1,6 @@
 //! Continues when a change is on flash (`engine/changes.rs`): the registry and the core learn of it, and then the client
 //! gets its reply.
 
-use std::error::Error;
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -18,22 +16,11 @@ use crate::api::Reply;
 use crate::sources::Stamp;
 
 /// The manifest of a pod could not be removed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("failed to remove {path}")]
 struct RemoveManifestError {
     path: PathBuf,
     source: io::Error,
-}
-
-impl fmt::Display for RemoveManifestError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "failed to remove {}", self.path.display())
-    }
-}
-
-impl Error for RemoveManifestError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&self.source)
-    }
 }
 
 impl Engine {

@@ -1,7 +1,5 @@
 //! Writes the files of volumes that show ConfigMaps, Secrets and fields of the pod, and measures what pods use of the disk.
 
-use std::error::Error;
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -15,16 +13,16 @@ use nodlet_host::{log_files, volume};
 use nodlet_registry::{ConfigObjects, Wanted};
 
 /// The reason why the files of a volume could not be written.
-pub(super) struct Failure {
+pub(super) struct WriteFailure {
     pub(super) reason: SandboxFailure,
     /// The text of the event `FailedMount`.
     pub(super) message: String,
 }
 
-impl Failure {
+impl WriteFailure {
     /// The pod is not tried, for this reason.
-    pub(super) fn set_aside(message: String) -> Failure {
-        Failure { reason: SandboxFailure::SetAside, message }
+    pub(super) fn set_aside(message: String) -> WriteFailure {
+        WriteFailure { reason: SandboxFailure::SetAside, message }
     }
 }
 
@@ -37,7 +35,7 @@ pub(super) async fn write_files(
     shell: Rc<Shell>,
     wanted: Rc<Wanted>,
     objects: ConfigObjects,
-) -> Result<(), Failure> {
+) -> Result<(), WriteFailure> {
     let pod = &wanted.pod;
     let allocatable = this_node::info(&shell.config, &shell.machine).allocatable;
     let request = volume::Request::new(pod, &shell.paths, &[]);
@@ -60,27 +58,16 @@ pub(super) async fn write_files(
         }
     }
     match (failed, missing) {
-        (Some(message), _) => Err(Failure { reason: SandboxFailure::Mount, message }),
-        (None, Some(message)) => Err(Failure { reason: SandboxFailure::ObjectNotFound, message }),
+        (Some(message), _) => Err(WriteFailure { reason: SandboxFailure::Mount, message }),
+        (None, Some(message)) => Err(WriteFailure { reason: SandboxFailure::ObjectNotFound, message }),
         (None, None) => Ok(()),
     }
 }
 
 /// The volumes and writable layers of a pod could not be removed.
-#[derive(Debug)]
-pub(super) struct RemoveError(io::Error);
-
-impl fmt::Display for RemoveError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("failed to remove its volumes")
-    }
-}
-
-impl Error for RemoveError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&self.0)
-    }
-}
+#[derive(Debug, thiserror::Error)]
+#[error("failed to remove its volumes")]
+pub(super) struct RemoveError(#[source] io::Error);
 
 /// Removes the volumes and writable layers of a pod, and its logs if `logs` is set.
 ///

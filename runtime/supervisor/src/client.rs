@@ -7,7 +7,6 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -28,61 +27,50 @@ pub(super) use spawn::seal;
 use spawn::{connect, execute, listen, lock};
 
 /// A failure between agent and supervisor.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum SupervisorError {
     /// Another supervisor has a pod of this name.
+    #[error("lock {name}: a supervisor of a pod of that name lives")]
     Locked {
         /// `<namespace>_<name>`.
         name: String,
     },
     /// The lock file cannot be opened.
-    Lock(io::Error),
+    #[error("open the pod's lock")]
+    Lock(#[source] io::Error),
     /// The socket cannot be made or reached.
-    Socket(io::Error),
+    #[error("make or reach the supervisor's socket")]
+    Socket(#[source] io::Error),
     /// The supervisor's queue of connections is full.
+    #[error("reach the supervisor: it accepts no connection")]
     Occupied,
     /// The binary cannot be executed.
-    Execute(io::Error),
+    #[error("execute the supervisor")]
+    Execute(#[source] io::Error),
     /// A request could not be sent.
-    Send(io::Error),
+    #[error("send a request to the supervisor")]
+    Send(#[source] io::Error),
     /// A report could not be received.
-    Receive(io::Error),
+    #[error("receive from the supervisor")]
+    Receive(#[source] io::Error),
     /// The supervisor is dead, and its containers with it.
+    #[error("receive from the supervisor: it ended")]
     Died,
     /// The supervisor runs another version: call `reexec` first.
+    #[error("talk to the supervisor: it speaks version {theirs}, this is {VERSION}")]
     Version {
         /// The supervisor's version.
         theirs: u32,
     },
     /// The supervisor is starting something, and cannot replace itself meanwhile.
+    #[error("replace the supervisor: {}", protocol::BUSY)]
     Busy,
     /// The supervisor could not replace itself, and continues unchanged.
+    #[error("replace the supervisor: {message}")]
     Reexec {
         /// The cause.
         message: String,
     },
-}
-
-impl fmt::Display for SupervisorError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SupervisorError::Locked { name } => {
-                write!(f, "lock {name}: a supervisor of a pod of that name lives")
-            }
-            SupervisorError::Lock(_) => write!(f, "open the pod's lock"),
-            SupervisorError::Socket(_) => write!(f, "make or reach the supervisor's socket"),
-            SupervisorError::Occupied => write!(f, "reach the supervisor: it accepts no connection"),
-            SupervisorError::Execute(_) => write!(f, "execute the supervisor"),
-            SupervisorError::Send(_) => write!(f, "send a request to the supervisor"),
-            SupervisorError::Receive(_) => write!(f, "receive from the supervisor"),
-            SupervisorError::Died => write!(f, "receive from the supervisor: it ended"),
-            SupervisorError::Version { theirs } => {
-                write!(f, "talk to the supervisor: it speaks version {theirs}, this is {VERSION}")
-            }
-            SupervisorError::Busy => write!(f, "replace the supervisor: {}", protocol::BUSY),
-            SupervisorError::Reexec { message } => write!(f, "replace the supervisor: {message}"),
-        }
-    }
 }
 
 impl SupervisorError {
@@ -102,24 +90,6 @@ impl SupervisorError {
                 Ok(source)
             }
             error => Err(error),
-        }
-    }
-}
-
-impl std::error::Error for SupervisorError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            SupervisorError::Lock(source)
-            | SupervisorError::Socket(source)
-            | SupervisorError::Execute(source)
-            | SupervisorError::Send(source)
-            | SupervisorError::Receive(source) => Some(source),
-            SupervisorError::Locked { .. }
-            | SupervisorError::Occupied
-            | SupervisorError::Died
-            | SupervisorError::Version { .. }
-            | SupervisorError::Busy
-            | SupervisorError::Reexec { .. } => None,
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 use std::error::Error;
-use std::fmt;
 use std::io;
 
 use super::protocol::{Message, cut};
 
 /// A step that failed, or that was refused.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{step}")]
 pub(super) struct StepError {
     step: Cow<'static, str>,
     source: Option<io::Error>,
@@ -34,18 +34,6 @@ impl From<String> for StepError {
 impl From<&'static str> for StepError {
     fn from(reason: &'static str) -> Self {
         StepError { step: reason.into(), source: None }
-    }
-}
-
-impl fmt::Display for StepError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.step)
-    }
-}
-
-impl Error for StepError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.source.as_ref().map(|source| source as &(dyn Error + 'static))
     }
 }
 

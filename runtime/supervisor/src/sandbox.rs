@@ -6,9 +6,7 @@
 //! process of a shared PID namespace is in another mount namespace, which is empty. If a step fails, the
 //! helper undoes what the kernel does not undo by itself.
 
-use std::error::Error;
 use std::ffi::{CStr, CString};
-use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -80,63 +78,34 @@ pub(super) enum Made {
 }
 
 /// A step that failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 enum SandboxError {
-    ReadConfig(io::Error),
-    Netlink(io::Error),
-    Unshare(io::Error),
-    Users(io::Error),
-    Hostname(io::Error),
+    #[error("read the sandbox's configuration")]
+    ReadConfig(#[source] io::Error),
+    #[error("open a netlink socket")]
+    Netlink(#[source] io::Error),
+    #[error("make namespaces")]
+    Unshare(#[source] io::Error),
+    #[error("make a user namespace")]
+    Users(#[source] io::Error),
+    #[error("set the host name")]
+    Hostname(#[source] io::Error),
+    #[error("find the bridge {name}")]
     Bridge { name: String, source: io::Error },
+    #[error("make the link {name}")]
     Link { name: String, source: io::Error },
+    #[error("move the interface {name} into the pod")]
     Interface { name: String, source: io::Error },
-    Address(io::Error),
+    #[error("set the pod's address and route")]
+    Address(#[source] io::Error),
+    #[error("set {name}")]
     Sysctl { name: String, source: io::Error },
-    Mounts(io::Error),
-    Pause(io::Error),
-    Namespace(io::Error),
-}
-
-impl fmt::Display for SandboxError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SandboxError::ReadConfig(_) => write!(f, "read the sandbox's configuration"),
-            SandboxError::Netlink(_) => write!(f, "open a netlink socket"),
-            SandboxError::Unshare(_) => write!(f, "make namespaces"),
-            SandboxError::Users(_) => write!(f, "make a user namespace"),
-            SandboxError::Hostname(_) => write!(f, "set the host name"),
-            SandboxError::Bridge { name, source: _ } => write!(f, "find the bridge {name}"),
-            SandboxError::Link { name, source: _ } => write!(f, "make the link {name}"),
-            SandboxError::Interface { name, source: _ } => {
-                write!(f, "move the interface {name} into the pod")
-            }
-            SandboxError::Address(_) => write!(f, "set the pod's address and route"),
-            SandboxError::Sysctl { name, source: _ } => write!(f, "set {name}"),
-            SandboxError::Mounts(_) => write!(f, "mount /dev/shm and memory volumes"),
-            SandboxError::Pause(_) => write!(f, "start the pause process"),
-            SandboxError::Namespace(_) => write!(f, "open the new namespaces"),
-        }
-    }
-}
-
-impl Error for SandboxError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            SandboxError::ReadConfig(source)
-            | SandboxError::Netlink(source)
-            | SandboxError::Unshare(source)
-            | SandboxError::Users(source)
-            | SandboxError::Hostname(source)
-            | SandboxError::Bridge { source, .. }
-            | SandboxError::Link { source, .. }
-            | SandboxError::Interface { source, .. }
-            | SandboxError::Address(source)
-            | SandboxError::Sysctl { source, .. }
-            | SandboxError::Mounts(source)
-            | SandboxError::Pause(source)
-            | SandboxError::Namespace(source) => Some(source),
-        }
-    }
+    #[error("mount /dev/shm and memory volumes")]
+    Mounts(#[source] io::Error),
+    #[error("start the pause process")]
+    Pause(#[source] io::Error),
+    #[error("open the new namespaces")]
+    Namespace(#[source] io::Error),
 }
 
 /// Runs the helper; never returns. `scratch` is a directory on which the root of a mount namespace is built.

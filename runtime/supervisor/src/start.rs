@@ -12,7 +12,6 @@
 
 use std::error::Error;
 use std::ffi::CString;
-use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -76,102 +75,50 @@ pub(super) struct Target {
 }
 
 /// A step of a start that failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum StartError {
-    ReadConfig(io::Error),
-    JoinCgroup(io::Error),
-    NewNamespace(io::Error),
-    Scratch(io::Error),
-    Keyring(io::Error),
+    #[error("read the container's configuration")]
+    ReadConfig(#[source] io::Error),
+    #[error("join the container's cgroup")]
+    JoinCgroup(#[source] io::Error),
+    #[error("make a mount namespace")]
+    NewNamespace(#[source] io::Error),
+    #[error("mount a private tmpfs")]
+    Scratch(#[source] io::Error),
+    #[error("make a session keyring")]
+    Keyring(#[source] io::Error),
+    #[error("apply the AppArmor profile {profile}")]
     AppArmor { profile: Box<str>, source: io::Error },
-    Proc(io::Error),
+    #[error("find the /proc of the PID namespace that the container shares")]
+    Proc(#[source] io::Error),
+    #[error("mount the volume at {destination}")]
     Volume { destination: PathBuf, source: io::Error },
+    #[error("mount the volume at {destination}: subPath {sub_path}")]
     SubPath { destination: PathBuf, sub_path: PathBuf, source: io::Error },
-    Root(io::Error),
+    #[error("mount the root file system")]
+    Root(#[source] io::Error),
+    #[error("make the container's own {path}")]
     Own { path: &'static str, source: io::Error },
+    #[error(transparent)]
     Image(AssembleError),
-    MapLayers(io::Error),
+    #[error("map the IDs of the image's files")]
+    MapLayers(#[source] io::Error),
+    #[error(transparent)]
     User(UserError),
+    #[error("use the ID {0}: with hostUsers: false, a pod has the IDs 0 to {max}", max = sandbox::IDS - 1)]
     UnmappedId(u32),
+    #[error("set {0} supplemental groups: at most {MAX_GROUPS} are possible")]
     TooManyGroups(usize),
+    #[error("make the working directory {path}")]
     WorkingDirectory { path: PathBuf, source: io::Error },
-    Bundle(io::Error),
-    RealTime(io::Error),
-    OpenFiles(io::Error),
+    #[error("write the bundle")]
+    Bundle(#[source] io::Error),
+    #[error("allow real-time priorities (rtprio.nodlet.dev)")]
+    RealTime(#[source] io::Error),
+    #[error("set the limit of open files (io.podman.annotations.ulimit)")]
+    OpenFiles(#[source] io::Error),
+    #[error("create the container: {0}")]
     Create(String),
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StartError::ReadConfig(_) => write!(f, "read the container's configuration"),
-            StartError::JoinCgroup(_) => write!(f, "join the container's cgroup"),
-            StartError::NewNamespace(_) => write!(f, "make a mount namespace"),
-            StartError::Scratch(_) => write!(f, "mount a private tmpfs"),
-            StartError::Keyring(_) => write!(f, "make a session keyring"),
-            StartError::AppArmor { profile, source: _ } => {
-                write!(f, "apply the AppArmor profile {profile}")
-            }
-            StartError::Proc(_) => write!(f, "find the /proc of the PID namespace that the container shares"),
-            StartError::Volume { destination, source: _ } => {
-                write!(f, "mount the volume at {}", destination.display())
-            }
-            StartError::SubPath { destination, sub_path, source: _ } => {
-                write!(f, "mount the volume at {}: subPath {}", destination.display(), sub_path.display())
-            }
-            StartError::Root(_) => write!(f, "mount the root file system"),
-            StartError::Own { path, source: _ } => write!(f, "make the container's own {path}"),
-            StartError::Image(error) => error.fmt(f),
-            StartError::MapLayers(_) => write!(f, "map the IDs of the image's files"),
-            StartError::User(error) => error.fmt(f),
-            StartError::UnmappedId(id) => {
-                write!(
-                    f,
-                    "use the ID {id}: with hostUsers: false, a pod has the IDs 0 to {}",
-                    sandbox::IDS - 1
-                )
-            }
-            StartError::TooManyGroups(count) => {
-                write!(f, "set {count} supplemental groups: at most {MAX_GROUPS} are possible")
-            }
-            StartError::WorkingDirectory { path, source: _ } => {
-                write!(f, "make the working directory {}", path.display())
-            }
-            StartError::Bundle(_) => write!(f, "write the bundle"),
-            StartError::RealTime(_) => write!(f, "allow real-time priorities (rtprio.nodlet.dev)"),
-            StartError::OpenFiles(_) => {
-                write!(f, "set the limit of open files (io.podman.annotations.ulimit)")
-            }
-            StartError::Create(message) => write!(f, "create the container: {message}"),
-        }
-    }
-}
-
-impl Error for StartError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            StartError::ReadConfig(source)
-            | StartError::JoinCgroup(source)
-            | StartError::NewNamespace(source)
-            | StartError::Scratch(source)
-            | StartError::Keyring(source)
-            | StartError::Proc(source)
-            | StartError::AppArmor { source, .. }
-            | StartError::Volume { source, .. }
-            | StartError::SubPath { source, .. }
-            | StartError::Root(source)
-            | StartError::Own { source, .. }
-            | StartError::MapLayers(source)
-            | StartError::WorkingDirectory { source, .. }
-            | StartError::RealTime(source)
-            | StartError::OpenFiles(source)
-            | StartError::Bundle(source) => Some(source),
-            // Their texts are those of the error itself.
-            StartError::Image(error) => error.source(),
-            StartError::User(error) => error.source(),
-            StartError::UnmappedId(_) | StartError::TooManyGroups(_) | StartError::Create(_) => None,
-        }
-    }
 }
 
 impl StartError {

@@ -5,8 +5,6 @@
 //! dictionary. Sent headers are a zlib stream of stored blocks, so that no compressor is needed. There are no windows
 //! for flow control, because kubectl has none: the connection itself limits the sender.
 
-use std::fmt;
-
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::{DecompressorOxide, TINFL_LZ_DICT_SIZE, decompress, inflate_flags};
 
@@ -64,27 +62,18 @@ pub enum Frame {
 }
 
 /// The error of bytes that are not valid SPDY, or that exceed a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpdyError {
     /// Another version than 3.
+    #[error("read a SPDY frame: it is not of version 3")]
     Version,
     /// A frame that is too long, or too short for its kind.
+    #[error("read a SPDY frame: its length is wrong")]
     Length,
     /// Headers that cannot be decompressed or parsed.
+    #[error("read a SPDY frame: its headers cannot be read")]
     Headers,
 }
-
-impl fmt::Display for SpdyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            SpdyError::Version => "read a SPDY frame: it is not of version 3",
-            SpdyError::Length => "read a SPDY frame: its length is wrong",
-            SpdyError::Headers => "read a SPDY frame: its headers cannot be read",
-        })
-    }
-}
-
-impl std::error::Error for SpdyError {}
 
 /// Decodes bytes into frames.
 #[derive(Default)]

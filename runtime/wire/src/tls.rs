@@ -55,40 +55,23 @@ const MAX_IDLE_BYTES: usize = 128 * 1024;
 const IDLE_BYTES_PER_DATA_BYTE: usize = 32;
 
 /// The error of a connection that cannot be opened or used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// Reading from or writing to the socket failed.
-    Io(io::Error),
+    #[error("the connection failed")]
+    Io(#[source] io::Error),
     /// The server closed the connection without `close_notify`.
+    #[error("the server closed the connection")]
     Ended,
     /// The server does not respond with TLS; these are its first bytes.
+    #[error("the server does not respond with TLS")]
     NoTls([u8; HEADER_BYTES]),
     /// The server has sent too many bytes without data.
+    #[error("the server sends too many bytes without data")]
     Useless,
     /// The handshake or a record was rejected by either end.
-    Failed(Error),
-}
-
-impl std::fmt::Display for TlsError {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            TlsError::Io(_) => formatter.write_str("the connection failed"),
-            TlsError::Ended => formatter.write_str("the server closed the connection"),
-            TlsError::NoTls(_) => formatter.write_str("the server does not respond with TLS"),
-            TlsError::Useless => formatter.write_str("the server sends too many bytes without data"),
-            TlsError::Failed(_) => formatter.write_str("tls"),
-        }
-    }
-}
-
-impl std::error::Error for TlsError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            TlsError::Io(source) => Some(source),
-            TlsError::Failed(source) => Some(source),
-            TlsError::Ended | TlsError::NoTls(_) | TlsError::Useless => None,
-        }
-    }
+    #[error("tls")]
+    Failed(#[source] Error),
 }
 
 /// Whom a client trusts, and who the client is.

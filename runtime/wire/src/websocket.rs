@@ -1,8 +1,6 @@
 //! WebSocket (RFC 6455), as exec uses it: decodes frames into messages, and encodes messages.
 //! Pure: the caller reads and writes the bytes, on the agent's loop or, blocking, in `nodlet exec`.
 
-use std::fmt;
-
 use data_encoding::BASE64;
 use sha1::{Digest, Sha1};
 
@@ -54,33 +52,24 @@ pub struct Message {
 }
 
 /// The error of bytes that are not valid WebSocket frames, or that exceed a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// A reserved bit or opcode.
+    #[error("read a frame: it uses reserved bits")]
     Reserved,
     /// An unmasked frame from a client, or a masked one from a server.
+    #[error("read a frame: it is masked as the other side's are")]
     Mask,
     /// A control frame that is too long or fragmented.
+    #[error("read a frame: a control frame is long or in pieces")]
     Control,
     /// A continuation without a message, or a message inside of another.
+    #[error("read a frame: it does not fit the one before")]
     Fragment,
     /// A message that exceeds the maximum size.
+    #[error("read a frame: it is too long")]
     TooLong,
 }
-
-impl fmt::Display for FrameError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            FrameError::Reserved => "read a frame: it uses reserved bits",
-            FrameError::Mask => "read a frame: it is masked as the other side's are",
-            FrameError::Control => "read a frame: a control frame is long or in pieces",
-            FrameError::Fragment => "read a frame: it does not fit the one before",
-            FrameError::TooLong => "read a frame: it is too long",
-        })
-    }
-}
-
-impl std::error::Error for FrameError {}
 
 /// The role of this end of the connection. Only clients mask their frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

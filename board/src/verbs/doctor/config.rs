@@ -48,44 +48,27 @@ pub(super) struct Config {
 }
 
 /// Why a file is not a kernel's configuration.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum ConfigError {
+    #[error("{0}")]
     Read(io::Error),
+    #[error("it begins like a gzip file but cannot be unpacked: {0}; copy it again")]
     Unpack(io::Error),
+    #[error("it has more than {} MiB; specify a kernel's .config", BYTES_MAX / 1024 / 1024)]
     TooLarge,
+    #[error("it is neither text nor gzip; specify a kernel's .config, or /proc/config.gz of a board")]
     NotText,
+    #[error(
+        "line {number} must be CONFIG_NAME=VALUE, \"# CONFIG_NAME is not set\" or a comment, but is {text:?}; specify a \
+         kernel's .config"
+    )]
     Line { number: usize, text: String },
+    #[error(
+        "this is Buildroot's own configuration; specify the kernel's, output/build/linux-VERSION/.config"
+    )]
     Buildroot,
+    #[error("it has no line CONFIG_NAME=VALUE; specify a kernel's .config")]
     NoOptions,
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ConfigError::Read(source) => source.fmt(f),
-            ConfigError::Unpack(source) => {
-                write!(f, "it begins like a gzip file but cannot be unpacked: {source}; copy it again")
-            }
-            ConfigError::TooLarge => {
-                write!(f, "it has more than {} MiB; specify a kernel's .config", BYTES_MAX / 1024 / 1024)
-            }
-            ConfigError::NotText => f.write_str(
-                "it is neither text nor gzip; specify a kernel's .config, or /proc/config.gz of a board",
-            ),
-            ConfigError::Line { number, text } => write!(
-                f,
-                "line {number} must be CONFIG_NAME=VALUE, \"# CONFIG_NAME is not set\" or a comment, but is \
-                 {text:?}; specify a kernel's .config"
-            ),
-            ConfigError::Buildroot => f.write_str(
-                "this is Buildroot's own \
-                 configuration; specify the kernel's, output/build/linux-VERSION/.config",
-            ),
-            ConfigError::NoOptions => {
-                f.write_str("it has no line CONFIG_NAME=VALUE; specify a kernel's .config")
-            }
-        }
-    }
 }
 
 impl Config {

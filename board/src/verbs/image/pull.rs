@@ -18,7 +18,7 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use nodlet_rootfs::{LoadOptions, Loaded, Platform, Progress, Reference, Store};
 use nodlet_runtime::engine::LOOK;
 
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::output::printable;
 use crate::verbs::image;
 
@@ -38,20 +38,20 @@ const CREDENTIALS_MAX: u64 = 4 << 20;
 pub(crate) fn run_for_pod(mut arguments: impl Iterator<Item = String>) -> ExitCode {
     let pulled = (|| {
         let (Some(root), Some(name)) = (arguments.next(), arguments.next()) else {
-            return Err(Failure::new("two arguments are required"));
+            return Err(VerbError::new("two arguments are required"));
         };
         let mut text = Vec::new();
         std::io::stdin().lock().take(CREDENTIALS_MAX).read_to_end(&mut text)?;
         let secrets: Vec<(String, String)> = match text.is_empty() {
             true => Vec::new(),
-            false => serde_json::from_slice(&text).map_err(Failure::new)?,
+            false => serde_json::from_slice(&text).map_err(VerbError::new)?,
         };
-        let reference = Reference::parse(&name).map_err(Failure::new)?;
+        let reference = Reference::parse(&name).map_err(VerbError::new)?;
         let root = Path::new(&root);
         if arguments.next().as_deref() == Some(LOOK) {
             return registries::places(root, &reference, true).map(drop);
         }
-        let store = Store::open(root).map_err(|error| Failure::chain(&error))?;
+        let store = Store::open(root).map_err(|error| VerbError::chain(&error))?;
         pull(root, &store, &reference, LoadOptions::default(), &secrets, true, &mut |_| {}).map(drop)
     })();
     match pulled {
@@ -74,9 +74,9 @@ pub(crate) fn pull(
     secrets: &[(String, String)],
     only_listed: bool,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Vec<Loaded>, Failure> {
+) -> Result<Vec<Loaded>, VerbError> {
     // SAFETY: no handler is installed. A write to the pipe of a process that ended must be an error.
-    unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) }.map_err(Failure::new)?;
+    unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) }.map_err(VerbError::new)?;
     let places = registries::places(root, reference, only_listed)?;
     let credentials = Credentials::read(root, secrets)?;
     let wanted = Wanted {
@@ -90,10 +90,10 @@ pub(crate) fn pull(
             Ok(loaded) => return Ok(loaded),
             Err(Attempt::Final(failure)) => return Err(failure),
             // The next mirror may have the image.
-            Err(Attempt::Remote(text)) => failure = Some(Failure::new(text)),
+            Err(Attempt::Remote(text)) => failure = Some(VerbError::new(text)),
         }
     }
-    Err(failure.unwrap_or_else(|| Failure::new(format!("{reference}: no registry is configured"))))
+    Err(failure.unwrap_or_else(|| VerbError::new(format!("{reference}: no registry is configured"))))
 }
 
 /// The image that is pulled.
@@ -108,7 +108,7 @@ enum Attempt {
     /// The registry cannot be reached, or does not have the image, or has a damaged one.
     Remote(String),
     /// Another place would not help.
-    Final(Failure),
+    Final(VerbError),
 }
 
 impl Attempt {
@@ -166,7 +166,7 @@ fn from_place(
                 &format_args!("what the registry sent is damaged or invalid: failed to {why}"),
             ))
         }
-        (Err(error), _) => Err(Attempt::Final(Failure::chain(&error))),
+        (Err(error), _) => Err(Attempt::Final(VerbError::chain(&error))),
     }
 }
 

@@ -9,7 +9,7 @@ use nodlet_kube::manifest::Validation;
 use super::system::Update;
 use crate::arguments::duration::go_duration;
 use crate::arguments::{Context, Flag, number, switch};
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verbs::apply;
 
 /// How often in a row a connection is retried after the line dropped. Including the pauses this takes longer
@@ -44,7 +44,7 @@ impl Default for Push {
 }
 
 impl Push {
-    pub(super) fn parse(context: &mut Context, parser: &mut Parser) -> Result<Push, Failure> {
+    pub(super) fn parse(context: &mut Context, parser: &mut Parser) -> Result<Push, VerbError> {
         let mut push = Push::default();
         let mut update = Update::default();
         // The last flag that only images and manifests accept, and the last that only an update accepts.

@@ -40,7 +40,7 @@ use serde_json::{Value, json};
 
 use super::frames::{Frame, VERSION, Wire, invalid};
 use crate::client::Client;
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verbs::apply;
 use crate::verbs::image;
 
@@ -142,7 +142,7 @@ impl Receiver {
         let offer = Offer::of(&self.wire.message()?, &platform)?;
         let client = Client::local(&self.root);
         let foreseen = offer.judge(&client)?;
-        let store = Store::open(&self.root).map_err(|error| Failure::chain(&error))?;
+        let store = Store::open(&self.root).map_err(|error| VerbError::chain(&error))?;
         let mut missing = spool.missing(&offer, &store)?;
         if offer.dry_run {
             self.wire.send(&json!({"done": offer.summary(&missing, foreseen, &SortedSet::new())}))?;
@@ -260,7 +260,7 @@ impl Receiver {
         let paths = Paths::new(&self.root);
         let applied = paths.applied_manifests();
         let expected = offer.expected();
-        let before = store.before(&expected).map_err(|error| Failure::chain(&error))?;
+        let before = store.before(&expected).map_err(|error| VerbError::chain(&error))?;
         let redo = Redo::new(&expected, before, &offer.manifests, offer.validation, &applied)
             .map_err(refused("read the applied objects"))?;
         // A single change is atomic by itself and needs no record.
@@ -285,7 +285,7 @@ impl Receiver {
             let loaded = store.load_all(sources, &options, &mut |_| {});
             drop(cgroup);
             let loaded = loaded.map_err(|error| {
-                let end = End::from(Failure::chain(&error));
+                let end = End::from(VerbError::chain(&error));
                 forget(match (error, end) {
                     (LoadError::NotRebuilt { .. }, End::Refused(why)) => End::NotRebuilt(why),
                     (_, end) => end,
@@ -335,7 +335,7 @@ fn finish(root: &Path, spool: &Spool) -> Result<(), End> {
             )));
         }
     };
-    let store = Store::open(root).map_err(|error| Failure::chain(&error))?;
+    let store = Store::open(root).map_err(|error| VerbError::chain(&error))?;
     if !redo.is_back() && !redo.is_loaded(&store)? {
         return remove();
     }

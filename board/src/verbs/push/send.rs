@@ -18,7 +18,7 @@ use super::blocks::{COMPARING, Wanted};
 use super::frames::{Frame, MESSAGE_MAX, PIECE_MAX, VERSION, Wire, invalid};
 use super::options::Push;
 use crate::client::{Client, Response, explain};
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::output::printable;
 use crate::verbs::image;
 
@@ -29,7 +29,7 @@ impl Push {
         client: &Client,
         manifests: &[Value],
         archives: &mut [Archive],
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, VerbError> {
         let mut retries = Retries { left: 0, most: self.retries, reached: None };
         // Whether the board failed to make a layer from its changed blocks.
         let mut whole = false;
@@ -50,7 +50,7 @@ impl Push {
             let text = failure.to_string();
             let Some(pause) = retries.pause(reached) else {
                 let why = text.strip_prefix("error: ").unwrap_or(&text);
-                return Err(Failure::disconnected(match retries.reached {
+                return Err(VerbError::disconnected(match retries.reached {
                     Some(_) => format!("{why}; push again to continue"),
                     None => why.to_owned(),
                 }));
@@ -100,7 +100,7 @@ struct Sender<'a> {
 }
 
 impl<'a> Sender<'a> {
-    fn connect(client: &'a Client) -> Result<Sender<'a>, Failure> {
+    fn connect(client: &'a Client) -> Result<Sender<'a>, VerbError> {
         let lost = |error| client.lost(&error);
         let mut stream = client.connect()?;
         let request = format!(
@@ -109,12 +109,12 @@ impl<'a> Sender<'a> {
         stream.write_all(request.as_bytes()).map_err(lost)?;
         let mut response = Response::read(stream).map_err(lost)?;
         if response.code == 404 {
-            return Err(Failure::new("the board's nodlet is too old to receive a push: update it first"));
+            return Err(VerbError::new("the board's nodlet is too old to receive a push: update it first"));
         }
         if response.code != 101 {
             let mut text = String::new();
             let _ = response.body.read_to_string(&mut text);
-            return Err(Failure::refused(response.code, explain(response.code, &text)));
+            return Err(VerbError::refused(response.code, explain(response.code, &text)));
         }
         let (stream, ahead) = response.body.into_stream();
         let wire = Wire { to: stream.try_clone()?, from: io::Cursor::new(ahead).chain(stream) };
@@ -125,23 +125,23 @@ impl<'a> Sender<'a> {
         let hello = sender.message()?;
         let versions = hello["versions"].as_array().map_or(&[][..], Vec::as_slice);
         if !versions.iter().any(|version| *version == VERSION) {
-            return Err(Failure::new(
+            return Err(VerbError::new(
                 "the board's nodlet supports another version of the push protocol: use a nodlet of the same release",
             ));
         }
         let platform = Platform::parse(hello["platform"].as_str().unwrap_or_default());
-        sender.platform = platform.map_err(|error| Failure::chain(&error))?;
+        sender.platform = platform.map_err(|error| VerbError::chain(&error))?;
         Ok(sender)
     }
 
     /// Receives the board's next message. A rejection becomes an error.
-    fn message(&mut self) -> Result<Value, Failure> {
+    fn message(&mut self) -> Result<Value, VerbError> {
         let message = self.wire.message().map_err(|error| self.lost(&error))?;
         self.judged(message)
     }
 
     /// Returns the message unless it is the board's rejection.
-    fn judged(&mut self, message: Value) -> Result<Value, Failure> {
+    fn judged(&mut self, message: Value) -> Result<Value, VerbError> {
         match message["error"].as_str() {
             Some(why) => {
                 self.clear();
@@ -149,24 +149,24 @@ impl<'a> Sender<'a> {
                 // Retry: either the line dropped in one direction only, or another push is running, which may
                 // be this one as long as the board has not noticed the dropped line.
                 Err(match message["again"] == true {
-                    true => Failure::disconnected(printable(why)),
-                    false => Failure::new(printable(why)),
+                    true => VerbError::disconnected(printable(why)),
+                    false => VerbError::new(printable(why)),
                 })
             }
             None => Ok(message),
         }
     }
 
-    fn lost(&self, error: &io::Error) -> Failure {
+    fn lost(&self, error: &io::Error) -> VerbError {
         self.clear();
         match error.kind() {
-            io::ErrorKind::InvalidData => Failure::new(format!("the board's response is invalid: {error}")),
+            io::ErrorKind::InvalidData => VerbError::new(format!("the board's response is invalid: {error}")),
             _ => self.client.lost(error),
         }
     }
 
     /// Handles a failure to send: the board may have sent the reason.
-    fn unsent(&mut self, error: &io::Error) -> Failure {
+    fn unsent(&mut self, error: &io::Error) -> VerbError {
         match self.message() {
             Err(failure) => failure,
             Ok(_) => self.lost(error),
@@ -174,9 +174,9 @@ impl<'a> Sender<'a> {
     }
 
     /// Sends a message to the board.
-    fn send_message(&mut self, message: &Value) -> Result<(), Failure> {
+    fn send_message(&mut self, message: &Value) -> Result<(), VerbError> {
         self.wire.send(message).map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidData => Failure::new(format!(
+            io::ErrorKind::InvalidData => VerbError::new(format!(
                 "manifests and documents of archives have more than {}: push fewer at a time",
                 image::size(MESSAGE_MAX as u64)
             )),
@@ -190,7 +190,7 @@ impl<'a> Sender<'a> {
         manifests: &[Value],
         archives: &mut [Archive],
         whole: bool,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, VerbError> {
         let mut offered = Vec::new();
         for archive in archives.iter_mut() {
             let documents = archive.parcel.documents(&self.platform);
@@ -217,7 +217,7 @@ impl<'a> Sender<'a> {
             let (Some(number), Some(member)) =
                 (number.filter(|number| *number < archives.len()), layer["member"].as_str())
             else {
-                return Err(Failure::new("the board requested a layer of another push"));
+                return Err(VerbError::new("the board requested a layer of another push"));
             };
             let archive = &mut archives[number];
             let size = layer_of(archive, member)?.1;
@@ -251,7 +251,7 @@ impl<'a> Sender<'a> {
     }
 
     /// Compares layers with their bases on the board where that may save much.
-    fn compare(&mut self, archives: &mut [Archive], wanted: &mut [Wanted]) -> Result<(), Failure> {
+    fn compare(&mut self, archives: &mut [Archive], wanted: &mut [Wanted]) -> Result<(), VerbError> {
         let listed: Vec<usize> = (0..wanted.len()).filter(|number| wanted[*number].needs_list()).collect();
         if listed.is_empty() {
             return Ok(());
@@ -267,7 +267,7 @@ impl<'a> Sender<'a> {
                     Frame::Piece(piece) => piece,
                     Frame::Message(message) => {
                         self.judged(message)?;
-                        return Err(Failure::new("the board's response is invalid: no list of blocks"));
+                        return Err(VerbError::new("the board's response is invalid: no list of blocks"));
                     }
                 };
                 if piece.is_empty() {
@@ -292,9 +292,9 @@ impl<'a> Sender<'a> {
         archive: &mut Archive,
         layer: &Wanted,
         progress: &mut Progress,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), VerbError> {
         let file = archive.path.display().to_string();
-        let failed = |error: io::Error| Failure::new(format!("failed to read {file}: {error}"));
+        let failed = |error: io::Error| VerbError::new(format!("failed to read {file}: {error}"));
         let (mut stream, _) = layer_of(archive, &layer.member)?;
         io::copy(&mut (&mut stream).take(layer.from), &mut io::sink()).map_err(failed)?;
         let mut piece = vec![0; PIECE_MAX];
@@ -303,7 +303,7 @@ impl<'a> Sender<'a> {
             let most = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_MAX);
             let read = stream.read(&mut piece[..most]).map_err(failed)?;
             if read == 0 {
-                return Err(Failure::new(format!("{file} became shorter while it was read")));
+                return Err(VerbError::new(format!("{file} became shorter while it was read")));
             }
             self.piece(&piece[..read], progress)?;
             left -= read as u64;
@@ -318,18 +318,18 @@ impl<'a> Sender<'a> {
         layer: &Wanted,
         place: u64,
         progress: &mut Progress,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), VerbError> {
         let pieces = archive.compared.get(&layer.member).map(|compared| compared.changes.pieces(place));
         for piece in pieces.into_iter().flatten() {
             let piece = piece.map_err(|error| {
-                Failure::new(format!("failed to read the changes of {}: {error}", layer.member))
+                VerbError::new(format!("failed to read the changes of {}: {error}", layer.member))
             })?;
             self.piece(&piece, progress)?;
         }
         Ok(())
     }
 
-    fn piece(&mut self, piece: &[u8], progress: &mut Progress) -> Result<(), Failure> {
+    fn piece(&mut self, piece: &[u8], progress: &mut Progress) -> Result<(), VerbError> {
         if self.has_message() {
             self.message()?;
         }
@@ -350,15 +350,15 @@ impl<'a> Sender<'a> {
         poll(&mut ready, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
-    fn refusal(&self, error: &nodlet_rootfs::ArchiveError, archive: &Archive) -> Failure {
+    fn refusal(&self, error: &nodlet_rootfs::ArchiveError, archive: &Archive) -> VerbError {
         match error {
-            nodlet_rootfs::ArchiveError::NoPlatform { available, .. } => Failure::new(format!(
+            nodlet_rootfs::ArchiveError::NoPlatform { available, .. } => VerbError::new(format!(
                 "the board is {}, but {} has images only for {}",
                 self.platform,
                 archive.path.display(),
                 available.join(", ")
             )),
-            error => Failure::chain(error).of(&archive.path.display().to_string()),
+            error => VerbError::chain(error).of(&archive.path.display().to_string()),
         }
     }
 
@@ -387,17 +387,17 @@ impl Progress {
     }
 }
 
-fn layer_of<'a>(archive: &'a mut Archive, member: &str) -> Result<Layer<'a>, Failure> {
+fn layer_of<'a>(archive: &'a mut Archive, member: &str) -> Result<Layer<'a>, VerbError> {
     let file = archive.path.display().to_string();
-    let found = archive.parcel.layer(member).map_err(|error| Failure::chain(&error).of(&file))?;
-    found.ok_or_else(|| Failure::new(format!("{file}: layer {member} is missing")))
+    let found = archive.parcel.layer(member).map_err(|error| VerbError::chain(&error).of(&file))?;
+    found.ok_or_else(|| VerbError::new(format!("{file}: layer {member} is missing")))
 }
 
 /// Converts an archive's documents, which are JSON, to text.
-fn texts(documents: DocumentTexts, archive: &Archive) -> Result<Value, Failure> {
+fn texts(documents: DocumentTexts, archive: &Archive) -> Result<Value, VerbError> {
     let text = |(name, bytes): (String, Vec<u8>)| {
         let text = String::from_utf8(bytes).map_err(|_| {
-            Failure::new(format!("{}: {name} in the archive is not text", archive.path.display()))
+            VerbError::new(format!("{}: {name} in the archive is not text", archive.path.display()))
         })?;
         Ok((name, Value::String(text)))
     };

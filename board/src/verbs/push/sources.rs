@@ -8,12 +8,12 @@ use nodlet_rootfs::parcel::Parcel;
 
 use super::archive::Archive;
 use super::options::Push;
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verbs::files::{self, Object};
 
 impl Push {
     /// Reads the manifests and opens the archives. Errors in files are reported before anything is sent.
-    pub(super) fn open(&self) -> Result<(Vec<Object>, Vec<Archive>), Failure> {
+    pub(super) fn open(&self) -> Result<(Vec<Object>, Vec<Archive>), VerbError> {
         let (mut manifests, mut archives, mut failures) = (Vec::new(), Vec::new(), Vec::new());
         for path in &self.paths {
             let found = expand(path);
@@ -33,7 +33,7 @@ impl Push {
                         spared: 0,
                         compared: SortedMap::new(),
                     }),
-                    Err(error) => failures.push(Failure::chain(&error).of(&path.display().to_string())),
+                    Err(error) => failures.push(VerbError::chain(&error).of(&path.display().to_string())),
                 }
             }
         }
@@ -52,10 +52,10 @@ impl Push {
 }
 
 /// The files that a path denotes, and whether each is an archive.
-fn expand(path: &Path) -> Result<Vec<(PathBuf, bool)>, Failure> {
+fn expand(path: &Path) -> Result<Vec<(PathBuf, bool)>, VerbError> {
     let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => Failure::new(format!("the path \"{}\" does not exist", path.display())),
-        _ => Failure::new(format!("failed to read {}: {error}", path.display())),
+        io::ErrorKind::NotFound => VerbError::new(format!("the path \"{}\" does not exist", path.display())),
+        _ => VerbError::new(format!("failed to read {}: {error}", path.display())),
     };
     if !std::fs::metadata(path).map_err(failed)?.is_dir() {
         return Ok(vec![(path.to_owned(), is_archive(path).map_err(failed)?)]);
@@ -80,7 +80,7 @@ fn expand(path: &Path) -> Result<Vec<(PathBuf, bool)>, Failure> {
     found.sort();
     match found.is_empty() {
         true => {
-            Err(Failure::new(format!("{} contains neither manifests nor image archives", path.display())))
+            Err(VerbError::new(format!("{} contains neither manifests nor image archives", path.display())))
         }
         false => Ok(found),
     }

@@ -10,7 +10,7 @@ use std::net::Shutdown;
 use std::path::{Path, PathBuf};
 
 use crate::client::remote::Remote;
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::system::{COMMENT, SIGNATURE_BYTES};
 use crate::verb::Outcome;
 use crate::verbs::image;
@@ -33,11 +33,11 @@ impl Update {
     pub(crate) fn send(&self, remote: &Remote) -> Outcome {
         let signature = self.signature()?;
         let name = self.program.display();
-        let failed = |error: io::Error| Failure::new(format!("failed to read {name}: {error}"));
+        let failed = |error: io::Error| VerbError::new(format!("failed to read {name}: {error}"));
         let program = File::open(&self.program).map_err(failed)?;
         let metadata = program.metadata().map_err(failed)?;
         if !metadata.is_file() {
-            return Err(Failure::new(format!("{name} is not a file: --system requires a nodlet program")));
+            return Err(VerbError::new(format!("{name} is not a file: --system requires a nodlet program")));
         }
         let total = signature.len() as u64 + metadata.len();
         let mut arguments: Vec<OsString> = ["system", "install", "-"].map(OsString::from).into();
@@ -66,7 +66,7 @@ impl Update {
     }
 
     /// The signature to send before the program; empty if there is none, which a board may accept.
-    fn signature(&self) -> Result<Vec<u8>, Failure> {
+    fn signature(&self) -> Result<Vec<u8>, VerbError> {
         let beside = {
             let mut name = self.program.clone().into_os_string();
             name.push(".minisig");
@@ -81,11 +81,11 @@ impl Update {
     }
 }
 
-fn read_signature(path: &Path) -> Result<Vec<u8>, Failure> {
+fn read_signature(path: &Path) -> Result<Vec<u8>, VerbError> {
     let name = path.display();
     let mut text = Vec::new();
     let read = File::open(path).and_then(|file| file.take(SIGNATURE_BYTES as u64).read_to_end(&mut text));
-    read.map_err(|error| Failure::new(format!("failed to read {name}: {error}")))?;
+    read.map_err(|error| VerbError::new(format!("failed to read {name}: {error}")))?;
     while text.last().is_some_and(u8::is_ascii_whitespace) {
         text.pop();
     }
@@ -93,7 +93,7 @@ fn read_signature(path: &Path) -> Result<Vec<u8>, Failure> {
     // The board would take anything after the fourth line for the beginning of the program.
     match text.starts_with(COMMENT) && text.iter().filter(|byte| **byte == b'\n').count() == 4 {
         true => Ok(text),
-        false => Err(Failure::new(format!(
+        false => Err(VerbError::new(format!(
             "{name} is not a minisign signature: it must have the four lines that `minisign -Sm FILE` writes"
         ))),
     }

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::client::{Client, WatchFlow, encode};
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::output::escaped;
 
 /// Waits for all pods to become ready. Reports the state of each that did not. Returns whether all did.
-pub(super) fn until_ready(client: &Client, pods: &[Value], patience: Duration) -> Result<bool, Failure> {
+pub(super) fn until_ready(client: &Client, pods: &[Value], patience: Duration) -> Result<bool, VerbError> {
     let end = Instant::now() + patience;
     let mut all = true;
     for pod in pods {

@@ -25,26 +25,15 @@ enum Family {
 }
 
 /// Why a text is not a quantity, in Kubernetes' words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     /// The text has no number, or something other than a suffix follows the number.
+    #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
     Format,
     /// Kubernetes does not know the suffix, for instance `K` or `mb`.
+    #[error("unable to parse quantity's suffix")]
     Suffix,
 }
-
-impl fmt::Display for QuantityError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            QuantityError::Format => {
-                "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
-            }
-            QuantityError::Suffix => "unable to parse quantity's suffix",
-        })
-    }
-}
-
-impl std::error::Error for QuantityError {}
 
 const NANO: i128 = 1_000_000_000;
 const MILLI: i128 = 1_000_000;

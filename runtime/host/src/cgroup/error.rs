@@ -1,20 +1,25 @@
 //! Failures of cgroups.
 
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// An operation on a cgroup that failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
     /// No v2 hierarchy is mounted.
+    #[error(
+        "find a cgroup v2 hierarchy: mount one (`mount -t cgroup2 cgroup2 /sys/fs/cgroup`, or at \
+         /sys/fs/cgroup/unified beside v1); the kernel needs CONFIG_CGROUPS"
+    )]
     NoUnified,
     /// A uid that cannot name a directory.
+    #[error("name a cgroup after the pod: metadata.uid {uid:?} must be a name without '/'")]
     Uid {
         /// The uid.
         uid: String,
     },
     /// An operation on a file or directory of a cgroup.
+    #[error("{operation} {path}")]
     File {
         /// The operation.
         operation: &'static str,
@@ -24,6 +29,7 @@ pub enum CgroupError {
         source: io::Error,
     },
     /// An operation of cgroups-rs on a limit.
+    #[error("{operation} {path}")]
     Limit {
         /// The operation.
         operation: &'static str,
@@ -33,6 +39,10 @@ pub enum CgroupError {
         source: cgroups_rs::fs::error::Error,
     },
     /// The kernel has no controller for a limit that the pod asks for.
+    #[error(
+        "set {limit}: the kernel cannot ({option}), or its controller is not mounted or not delegated; remove the limit \
+         or change the kernel"
+    )]
     Missing {
         /// The limit.
         limit: &'static str,
@@ -40,6 +50,7 @@ pub enum CgroupError {
         option: &'static str,
     },
     /// The kernel reports another value than the one that was written.
+    #[error("set the {limit} of {path}: wrote {wanted}, but the kernel has {found}")]
     NotApplied {
         /// The cgroup.
         path: PathBuf,
@@ -50,12 +61,14 @@ pub enum CgroupError {
         /// The value that was read back.
         found: String,
     },
-    /// A memory limit that is below what is used already.
+    /// A memory limit that is below what is used already. The text is the kubelet's, without a verb before it.
+    #[error("cannot decrease memory limits: {texts}")]
     BelowUsage {
         /// Which limits, and how much is used.
         texts: String,
     },
     /// Loading or attaching the eBPF program that filters devices.
+    #[error("filter the devices of {path} (CONFIG_CGROUP_BPF)")]
     DeviceFilter {
         /// The cgroup.
         path: PathBuf,
@@ -116,51 +129,6 @@ impl CgroupError {
             | CgroupError::BelowUsage { .. }
             | CgroupError::NotApplied { .. }
             | CgroupError::DeviceFilter { .. } => None,
-        }
-    }
-}
-
-impl fmt::Display for CgroupError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CgroupError::NoUnified => f.write_str(
-                "find a cgroup v2 hierarchy: mount one (`mount -t cgroup2 cgroup2 /sys/fs/cgroup`, or at \
-                 /sys/fs/cgroup/unified beside v1); the kernel needs CONFIG_CGROUPS",
-            ),
-            CgroupError::Uid { uid } => {
-                write!(f, "name a cgroup after the pod: metadata.uid {uid:?} must be a name without '/'")
-            }
-            CgroupError::File { operation, path, .. } | CgroupError::Limit { operation, path, .. } => {
-                write!(f, "{operation} {}", path.display())
-            }
-            CgroupError::Missing { limit, option } => {
-                write!(
-                    f,
-                    "set {limit}: the kernel cannot ({option}), or its controller is not mounted or not delegated; remove the limit or change the kernel"
-                )
-            }
-            CgroupError::NotApplied { path, limit, wanted, found } => {
-                write!(f, "set the {limit} of {}: wrote {wanted}, but the kernel has {found}", path.display())
-            }
-            // Without a verb before it: the kubelet's text.
-            CgroupError::BelowUsage { texts } => write!(f, "cannot decrease memory limits: {texts}"),
-            CgroupError::DeviceFilter { path, .. } => {
-                write!(f, "filter the devices of {} (CONFIG_CGROUP_BPF)", path.display())
-            }
-        }
-    }
-}
-
-impl std::error::Error for CgroupError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            CgroupError::File { source, .. } | CgroupError::DeviceFilter { source, .. } => Some(source),
-            CgroupError::Limit { source, .. } => Some(source),
-            CgroupError::NoUnified
-            | CgroupError::Uid { .. }
-            | CgroupError::Missing { .. }
-            | CgroupError::BelowUsage { .. }
-            | CgroupError::NotApplied { .. } => None,
         }
     }
 }

@@ -12,7 +12,6 @@ mod resolve;
 
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::fmt;
 use std::rc::Rc;
 
 use nodlet_core::sorted::SortedMap;
@@ -33,21 +32,14 @@ const DEPTH: usize = 64;
 const TEXT: usize = SIZE_LIMIT;
 
 /// The reason why a text is not YAML that Kubernetes reads.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
 pub(super) struct YamlError {
     /// The line, from 1.
     pub(super) line: usize,
     /// The message in lower case, without the line.
     pub(super) message: String,
 }
-
-impl fmt::Display for YamlError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for YamlError {}
 
 /// One document of a file.
 #[derive(Debug, PartialEq)]

@@ -146,7 +146,8 @@ impl Error for ManifestError {
 
 /// The reason why a text from outside cannot be read. It is displayed with the words of its source, since Kubernetes
 /// prints both as one text.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
 pub struct TextError {
     message: String,
     source: Option<Arc<dyn Error + Send + Sync>>,
@@ -162,18 +163,6 @@ impl TextError {
 impl From<String> for TextError {
     fn from(message: String) -> TextError {
         TextError { message, source: None }
-    }
-}
-
-impl fmt::Display for TextError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl Error for TextError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.source.as_deref().map(|source| source as &(dyn Error + 'static))
     }
 }
 

@@ -317,20 +317,9 @@ fn a_new_pod_gets_the_defaults_of_limit_ranges_and_must_respect_their_bounds() {
 
 #[test]
 fn an_admission_error_prints_the_error_that_it_contains_once() {
-    #[derive(Debug)]
-    struct Cause;
-
-    impl std::fmt::Display for Cause {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("failed to read the pod")
-        }
-    }
-
-    impl std::error::Error for Cause {
-        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-            Some(&std::fmt::Error)
-        }
-    }
+    #[derive(Debug, thiserror::Error)]
+    #[error("failed to read the pod")]
+    struct Cause(#[source] std::fmt::Error);
 
     let texts = |error: &crate::AdmissionError| {
         let first: &(dyn std::error::Error + 'static) = error;
@@ -338,6 +327,6 @@ fn an_admission_error_prints_the_error_that_it_contains_once() {
         texts.map(ToString::to_string).collect::<Vec<_>>()
     };
     let cause = std::fmt::Error.to_string();
-    assert_eq!(texts(&crate::AdmissionError::of(Cause)), ["failed to read the pod", &cause]);
+    assert_eq!(texts(&crate::AdmissionError::of(Cause(std::fmt::Error))), ["failed to read the pod", &cause]);
     assert_eq!(texts(&"no priority class".to_owned().into()), ["no priority class"]);
 }

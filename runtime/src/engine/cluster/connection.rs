@@ -15,7 +15,7 @@ use nodlet_registry::objects::Key;
 use super::super::fencing::Fences;
 use super::super::message::ClusterCall;
 use super::enrolment::EnrolmentError;
-use super::{Failure, Follower, Shell, enrolment, labels};
+use super::{Follower, SessionEnd, Shell, enrolment, labels};
 
 /// The time for which a new certificate is awaited, during which the Lease is not renewed.
 const CERTIFICATE_WITHIN: Duration = Duration::from_secs(10);
@@ -48,7 +48,7 @@ pub(in crate::engine) fn local_node(shell: &Shell, name: &str) -> Value {
 
 impl Follower {
     /// Prepares requests to the API server; the first one opens the connection.
-    pub(super) async fn connect(&mut self, api: &mut Option<Api>) -> Result<Seen, Failure> {
+    pub(super) async fn connect(&mut self, api: &mut Option<Api>) -> Result<Seen, SessionEnd> {
         let mut rotate_at = i64::MAX;
         if let Some(validity) = self.credentials.validity() {
             if Usability::of(Some(validity), self.seconds()) != Usability::Valid {
@@ -63,9 +63,9 @@ impl Follower {
             rotate_at = rotation(validity, random());
         }
         let server = &self.credentials.server;
-        let addresses = enrolment::addresses(server).await.map_err(|error| Failure::of(&error))?;
+        let addresses = enrolment::addresses(server).await.map_err(|error| SessionEnd::of(&error))?;
         self.address = addresses.first().copied();
-        let trust = self.credentials.trust().map_err(|error| Failure::of(&error))?;
+        let trust = self.credentials.trust().map_err(|error| SessionEnd::of(&error))?;
         let client = || Api::new(&server.host, addresses.clone(), Verification::By(trust.clone()), None);
         // A second connection for Nodes would cost a short visit more than all else.
         let follows_nodes = self.shell.config.sync.is_none() || self.node_uid.is_empty();
@@ -82,7 +82,7 @@ impl Follower {
     }
 
     /// Makes the Node, or updates an existing one. If the one of before was deleted, its pods end first.
-    pub(super) async fn register(&mut self, api: &mut Api) -> Result<Seen, Failure> {
+    pub(super) async fn register(&mut self, api: &mut Api) -> Result<Seen, SessionEnd> {
         let local = self.local_node();
         let now = self.now().to_string();
         let path = format!("/api/v1/nodes/{}", self.credentials.node);
@@ -112,7 +112,7 @@ impl Follower {
                 let Ok(mut found) = api.call("GET", &path, None).await else { return Err(error.into()) };
                 let machine_id = local["status"]["nodeInfo"]["machineID"].as_str().unwrap_or_default();
                 let checked = enrol::check_name(&found, &self.credentials.node, machine_id);
-                checked.map_err(|error| Failure::of(&error))?;
+                checked.map_err(|error| SessionEnd::of(&error))?;
                 self.known_node = node::known(&mut found);
                 self.report_node(api).await?;
                 found
@@ -127,7 +127,7 @@ impl Follower {
 
     /// Reports the state of the node; and once more, if the answer has resources of other clients that the first report
     /// could not know.
-    pub(super) async fn report_node(&mut self, api: &mut Api) -> Result<Seen, Failure> {
+    pub(super) async fn report_node(&mut self, api: &mut Api) -> Result<Seen, SessionEnd> {
         let seen = self.report_node_once(api).await?;
         if seen == Seen::NodeReported && node::is_unsettled(&self.known_node) {
             return self.report_node_once(api).await;
@@ -135,7 +135,7 @@ impl Follower {
         Ok(seen)
     }
 
-    async fn report_node_once(&mut self, api: &mut Api) -> Result<Seen, Failure> {
+    async fn report_node_once(&mut self, api: &mut Api) -> Result<Seen, SessionEnd> {
         let local = self.local_node();
         let patch = node::status_patch(&local, &self.known_node, &self.now().to_string());
         let path = format!("/api/v1/nodes/{}/status", self.credentials.node);
@@ -152,7 +152,7 @@ impl Follower {
     }
 
     /// Renews the Lease; if `create`, makes a missing one.
-    pub(super) async fn renew_lease(&mut self, api: &mut Api, create: bool) -> Result<Seen, Failure> {
+    pub(super) async fn renew_lease(&mut self, api: &mut Api, create: bool) -> Result<Seen, SessionEnd> {
         // `metav1.MicroTime` has six digits.
         let sent = self.shell.renewal_begins();
         let now = self.now().nanos().to_string();
@@ -178,7 +178,7 @@ impl Follower {
         self.shell.lease_renewed(sent);
         // Another session lists the pods, which may start again only then.
         if self.shell.fences.as_ref().is_some_and(Fences::needs_list) && self.schedule.has_listed() {
-            return Err(Failure::new("the Lease was renewed too late for the fencing period"));
+            return Err(SessionEnd::new("the Lease was renewed too late for the fencing period"));
         }
         Ok(Seen::LeaseRenewed)
     }

@@ -2,7 +2,6 @@
 //! kubeconfig of the image (`etc/nodlet/bootstrap-kubeconfig`), also after the stored certificate has expired. Waits
 //! for what is missing: a network, with back-off, or a clock, without polling. Pods wait for none of it.
 
-use std::error::Error;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -34,59 +33,35 @@ const APPROVAL_WITHIN: Duration = Duration::from_secs(60 * 60);
 const ENROL_AGAIN: Duration = Duration::from_secs(300);
 
 /// The reason why the board has no credentials that it can use, or cannot make a connection with them.
+#[derive(thiserror::Error)]
 pub(in crate::engine) enum EnrolmentError {
     /// A file cannot be read.
+    #[error("{file}")]
     Read { file: String, source: io::Error },
-    /// The bootstrap kubeconfig is not one object of YAML.
+    /// The bootstrap kubeconfig is not one object of YAML. The text has the words of its source.
+    #[error("{0}")]
     Syntax(TextError),
     /// A file does not contain what it must.
+    #[error("{file}")]
     Content { file: String, source: JoinError },
     /// The host of the API server has no address.
+    #[error("no such host: {0}")]
     NoAddress(String),
     /// The board cannot join the cluster, or get a certificate.
-    Join(JoinError),
+    #[error(transparent)]
+    Join(#[from] JoinError),
     /// The key of a certificate cannot be used.
+    #[error("the stored client key is invalid")]
     Key,
     /// The certificates cannot be used.
+    #[error(transparent)]
     Tls(TlsError),
-}
-
-impl fmt::Display for EnrolmentError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            EnrolmentError::Read { file, .. } | EnrolmentError::Content { file, .. } => f.write_str(file),
-            EnrolmentError::Syntax(error) => error.fmt(f),
-            EnrolmentError::NoAddress(host) => write!(f, "no such host: {host}"),
-            EnrolmentError::Join(error) => error.fmt(f),
-            EnrolmentError::Key => f.write_str("the stored client key is invalid"),
-            EnrolmentError::Tls(error) => error.fmt(f),
-        }
-    }
 }
 
 /// The text: the derived code would be linked without being used.
 impl fmt::Debug for EnrolmentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-impl Error for EnrolmentError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            EnrolmentError::Read { source, .. } => Some(source),
-            EnrolmentError::Content { source, .. } => Some(source),
-            // Its text has the words of its source.
-            EnrolmentError::Syntax(_) | EnrolmentError::NoAddress(_) | EnrolmentError::Key => None,
-            EnrolmentError::Join(error) => error.source(),
-            EnrolmentError::Tls(error) => error.source(),
-        }
-    }
-}
-
-impl From<JoinError> for EnrolmentError {
-    fn from(error: JoinError) -> EnrolmentError {
-        EnrolmentError::Join(error)
     }
 }
 

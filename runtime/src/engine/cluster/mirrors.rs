@@ -9,11 +9,11 @@ use nodlet_cluster::mirrors::{self, Name, Step};
 use nodlet_cluster::pods;
 use nodlet_core::error::causes;
 
-use super::{Failure, Follower, tolerate};
+use super::{Follower, SessionEnd, tolerate};
 
 impl Follower {
     /// Makes the mirror pods those of all pods of files.
-    pub(super) async fn mirror_all(&mut self, api: &mut Api) -> Result<(), Failure> {
+    pub(super) async fn mirror_all(&mut self, api: &mut Api) -> Result<(), SessionEnd> {
         let mut orphans = self.mirrors.names();
         let (all, _) = self.shell.publication.objects.list("pods", None);
         for (_, object) in all {
@@ -30,7 +30,7 @@ impl Follower {
     }
 
     /// Makes a mirror pod that of the pod that it shows, which is looked up.
-    pub(super) async fn mirror_again(&mut self, api: &mut Api, name: &Name) -> Result<(), Failure> {
+    pub(super) async fn mirror_again(&mut self, api: &mut Api, name: &Name) -> Result<(), SessionEnd> {
         let (all, _) = self.shell.publication.objects.list("pods", Some(&name.0));
         let local = all.iter().find_map(|(_, object)| {
             let local: Value = serde_json::from_str(&object.json).ok()?;
@@ -46,7 +46,7 @@ impl Follower {
         api: &mut Api,
         name: &Name,
         local: Option<&Value>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), SessionEnd> {
         let is_known = self.mirrors.resume(name);
         match self.adapt(api, name, local).await {
             Err(failure) if failure.is_of_one_request => {
@@ -65,7 +65,7 @@ impl Follower {
         }
     }
 
-    async fn adapt(&mut self, api: &mut Api, name: &Name, local: Option<&Value>) -> Result<(), Failure> {
+    async fn adapt(&mut self, api: &mut Api, name: &Name, local: Option<&Value>) -> Result<(), SessionEnd> {
         let node = &self.credentials.node;
         let mirror = local.map(|local| mirrors::mirror(local, name, node, &self.node_uid));
         let path = format!("/api/v1/namespaces/{}/pods", name.0);

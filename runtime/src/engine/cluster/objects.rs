@@ -20,7 +20,7 @@ use nodlet_registry::Handled;
 use nodlet_wire::http::HttpError;
 
 use super::reports::postpone;
-use super::{Failure, Follower, labels};
+use super::{Follower, SessionEnd, labels};
 
 /// The shortest time limit of the watch of an object in seconds. A watch that ends costs a request, and often a list:
 /// without events, its version is too old by then.
@@ -33,7 +33,7 @@ impl Follower {
         api: &mut Api,
         watches: &mut Watches,
         need: Need,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), SessionEnd> {
         match need {
             Need::Read(reference) => {
                 self.fetch(api, watches.has_many(), &reference).await?;
@@ -63,7 +63,7 @@ impl Follower {
         watches: &mut Watches,
         reference: &Reference,
         news: WatchMessage,
-    ) -> Result<Option<Seen>, Failure> {
+    ) -> Result<Option<Seen>, SessionEnd> {
         let line = match news {
             WatchMessage::Event(line) => line,
             WatchMessage::Ended => {
@@ -106,7 +106,7 @@ impl Follower {
         api: &mut Api,
         can_watch: bool,
         reference: &Reference,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, SessionEnd> {
         // A visit watches none, and would read it without end.
         let can_watch = can_watch && self.shell.config.sync.is_none();
         let target = self.path_of(reference);
@@ -179,7 +179,7 @@ impl Follower {
 
     /// Reports to each pod that refers to this object that the object is set aside, if it is. A container that has started
     /// runs on, and one that needs the object waits for it.
-    async fn report_object(&self, api: &mut Api, reference: &Reference) -> Result<(), Failure> {
+    async fn report_object(&self, api: &mut Api, reference: &Reference) -> Result<(), SessionEnd> {
         let Some((handled, why)) = self.set_aside.get(reference) else { return Ok(()) };
         for known in self.followed.that_need(reference) {
             self.report_set_aside(api, known, *handled, why).await?;
@@ -193,7 +193,7 @@ impl Follower {
         api: &mut Api,
         known: &Known,
         objects: &[(&'static str, String)],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), SessionEnd> {
         for (resource, name) in objects {
             if let Some((handled, why)) = self.set_aside.get(&known.reference(resource, name)) {
                 self.report_set_aside(api, known, *handled, why).await?;
@@ -209,7 +209,7 @@ impl Follower {
         api: &mut Api,
         known: &mut Known,
         claims: &[String],
-    ) -> Result<Result<(), String>, Failure> {
+    ) -> Result<Result<(), String>, SessionEnd> {
         let directory = self.shell.paths.cluster_manifests();
         let mut found = Vec::new();
         for name in claims {
@@ -256,7 +256,7 @@ impl Follower {
     }
 
     /// Reads a claim or volume, if there is one.
-    async fn read_volume(&self, api: &mut Api, kind: Kind, path: &str) -> Result<Option<Value>, Failure> {
+    async fn read_volume(&self, api: &mut Api, kind: Kind, path: &str) -> Result<Option<Value>, SessionEnd> {
         let mut attempts = 0;
         loop {
             attempts += 1;
@@ -275,7 +275,7 @@ impl Follower {
     }
 
     /// Requests the tokens of a pod, if it has any and they are new or nearly expired.
-    pub(super) async fn renew_tokens(&self, api: &mut Api, known: &mut Known) -> Result<(), Failure> {
+    pub(super) async fn renew_tokens(&self, api: &mut Api, known: &mut Known) -> Result<(), SessionEnd> {
         let Some(needs) = &known.needs else { return Ok(()) };
         if needs.tokens.is_empty() || known.tokens_until.is_some_and(|until| Instant::now() < until) {
             return Ok(());
@@ -311,7 +311,7 @@ impl Follower {
         Ok(())
     }
 
-    async fn renew(&self, api: &mut Api, known: &mut Known) -> Result<(), Failure> {
+    async fn renew(&self, api: &mut Api, known: &mut Known) -> Result<(), SessionEnd> {
         let claims = known.needs.as_ref().map(|needs| needs.claims.clone()).unwrap_or_default();
         if known.volumes.len() < claims.len()
             && let Err(why) = self.fetch_volumes(api, known, &claims).await?
@@ -323,7 +323,7 @@ impl Follower {
 
     /// Renews tokens that expire, reads claims that were not bound, deletes rejected pods that are to end, sends reports
     /// and mirror pods again that were not accepted, and stores labels that could not be stored.
-    pub(super) async fn refresh(&mut self, api: &mut Api) -> Result<Seen, Failure> {
+    pub(super) async fn refresh(&mut self, api: &mut Api) -> Result<Seen, SessionEnd> {
         labels::store_again(&self.shell).await;
         for uid in self.followed.uids() {
             let Some(mut known) = self.followed.remove(&uid) else { continue };

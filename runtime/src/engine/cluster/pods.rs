@@ -19,7 +19,7 @@ use nodlet_wire::http::HttpError;
 
 use super::super::message::{ClusterCall, Named};
 use super::reports::postpone;
-use super::{Failure, Follower, labels};
+use super::{Follower, SessionEnd, labels};
 
 /// Pods in one page of a list.
 const PAGE: usize = 50;
@@ -29,7 +29,7 @@ const MAX_REQUESTS: usize = 64;
 
 impl Follower {
     /// Lists all pods of this node, and acts on the difference to what is here.
-    pub(super) async fn list(&mut self, api: &mut Api) -> Result<Seen, Failure> {
+    pub(super) async fn list(&mut self, api: &mut Api) -> Result<Seen, SessionEnd> {
         let (mut seen, mut confirmed) = (SortedSet::new(), SortedSet::new());
         let (mut more, mut limit) = (String::new(), PAGE);
         let mut requests = 0;
@@ -37,7 +37,7 @@ impl Follower {
             requests += 1;
             if requests > if limit == 1 { MAX_REQUESTS + MAX_PODS } else { MAX_REQUESTS } {
                 let why = format!("the list of pods has no end after {} requests", requests - 1);
-                return Err(Failure::new(why));
+                return Err(SessionEnd::new(why));
             }
             let target = format!("{}&limit={limit}&continue={more}", self.selector());
             let mut page = match api.call("GET", &target, None).await {
@@ -106,7 +106,7 @@ impl Follower {
         removed.await;
     }
 
-    pub(super) async fn event(&mut self, api: &mut Api, mut event: Value) -> Result<(), Failure> {
+    pub(super) async fn event(&mut self, api: &mut Api, mut event: Value) -> Result<(), SessionEnd> {
         let pod = event["object"].take();
         let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
         let mirror = match event["type"].as_str() {
@@ -126,7 +126,7 @@ impl Follower {
     }
 
     /// The cluster has a pod in this state.
-    async fn see(&mut self, api: &mut Api, pod: Value) -> Result<(), Failure> {
+    async fn see(&mut self, api: &mut Api, pod: Value) -> Result<(), SessionEnd> {
         if !pod.is_object() {
             return Err(ApiError::Unexpected("a JSON object").into());
         }
@@ -248,7 +248,7 @@ impl Follower {
     }
 
     /// Writes the manifest of a pod, and before it what the pod needs.
-    async fn run(&mut self, api: &mut Api, uid: &str, known: &mut Known) -> Result<(), Failure> {
+    async fn run(&mut self, api: &mut Api, uid: &str, known: &mut Known) -> Result<(), SessionEnd> {
         known.rejection = None;
         if known.object["spec"].is_null() {
             let why = format!("the pod has more than {} values", api::VALUES);

@@ -14,12 +14,12 @@ use nodlet_registry::Handled;
 use nodlet_registry::objects::{ChangeKind, ObjectChange};
 
 use super::super::message::ClusterCall;
-use super::{Failure, Follower, tolerate};
+use super::{Follower, SessionEnd, tolerate};
 use crate::api::{Change, EphemeralRequest, FieldValidation, PatchKind};
 
 /// What a report about a pod came to. An error of the API server about it alone keeps no other pod from being reported:
 /// the report is sent again by [`Follower::refresh`].
-pub(super) fn postpone(known: &mut Known, reported: Result<(), Failure>) -> Result<(), Failure> {
+pub(super) fn postpone(known: &mut Known, reported: Result<(), SessionEnd>) -> Result<(), SessionEnd> {
     known.is_unreported = false;
     match reported {
         Err(failure) if failure.is_of_one_request => {
@@ -33,7 +33,7 @@ pub(super) fn postpone(known: &mut Known, reported: Result<(), Failure>) -> Resu
 }
 
 /// What sending an event came to. An event that the API server fails at is dropped, as by client-go's recorder.
-fn accept_event(sent: Result<Value, ApiError>) -> Result<(), Failure> {
+fn accept_event(sent: Result<Value, ApiError>) -> Result<(), SessionEnd> {
     match tolerate(sent) {
         Err(failure) if failure.is_of_one_request => {
             log::warn!("the cluster cannot take an event: {}", failure.why);
@@ -48,7 +48,7 @@ const CHANGES: usize = 64;
 
 impl Follower {
     /// Sends the status of all pods whose status differs, and deletes those that ended meanwhile.
-    pub(super) async fn send_all(&mut self, api: &mut Api) -> Result<(), Failure> {
+    pub(super) async fn send_all(&mut self, api: &mut Api) -> Result<(), SessionEnd> {
         self.look_at_node();
         let version = self.shell.publication.objects.version();
         for uid in self.followed.uids() {
@@ -68,7 +68,7 @@ impl Follower {
         api: &mut Api,
         uid: &str,
         known: &mut Known,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), SessionEnd> {
         let reported = match self.local_pod(uid, &known.namespace, &known.name) {
             Some(local) => self.report(api, known, &local).await,
             None => match (pods::step(&known.object, known.has_manifest, false), known.rejection.take()) {
@@ -81,7 +81,7 @@ impl Follower {
     }
 
     /// Reports the rejections that were held back until now.
-    pub(super) async fn release(&mut self, api: &mut Api) -> Result<(), Failure> {
+    pub(super) async fn release(&mut self, api: &mut Api) -> Result<(), SessionEnd> {
         let now = Instant::now();
         for uid in self.followed.uids() {
             if self.followed.get(&uid).is_none_or(|known| known.held.is_none_or(|until| now < until)) {
@@ -98,7 +98,7 @@ impl Follower {
     }
 
     /// Sends what changed in the local API.
-    pub(super) async fn send_changed(&mut self, api: &mut Api) -> Result<Seen, Failure> {
+    pub(super) async fn send_changed(&mut self, api: &mut Api) -> Result<Seen, SessionEnd> {
         let objects = self.shell.publication.objects.clone();
         let Ok(changes) = objects.changes_since(self.version, CHANGES) else {
             let version = objects.version();
@@ -156,7 +156,7 @@ impl Follower {
     }
 
     /// Sends what a change of a pod of the local API means to the cluster.
-    async fn send_pod(&mut self, api: &mut Api, object: Value, is_deleted: bool) -> Result<(), Failure> {
+    async fn send_pod(&mut self, api: &mut Api, object: Value, is_deleted: bool) -> Result<(), SessionEnd> {
         if let Some(name) = mirrors::name_of(&object, &self.credentials.node) {
             return self.mirror(api, &name, (!is_deleted).then_some(&object)).await;
         }
@@ -198,7 +198,7 @@ impl Follower {
         api: &mut Api,
         known: &mut Known,
         local: &Value,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), SessionEnd> {
         let ephemeral = pods::ephemeral(&known.object).len();
         if ephemeral > known.ephemeral && known.has_manifest {
             known.ephemeral = ephemeral;
@@ -226,7 +226,12 @@ impl Follower {
 
     /// Adds ephemeral containers to a pod on this board, beside those that it has. A rejection becomes an event, and
     /// the pod runs on.
-    async fn add_ephemeral(&mut self, api: &mut Api, known: &Known, new: &[&Value]) -> Result<(), Failure> {
+    async fn add_ephemeral(
+        &mut self,
+        api: &mut Api,
+        known: &Known,
+        new: &[&Value],
+    ) -> Result<(), SessionEnd> {
         let (reply, answer) = async_channel::bounded(1);
         let mut list = json!({ "spec": { "ephemeralContainers": new } });
         pods::deny_own_objects(&mut list, "");
@@ -254,7 +259,7 @@ impl Follower {
         api: &mut Api,
         known: &mut Known,
         why: &str,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), SessionEnd> {
         known.rejection = Some(why.to_owned());
         let is_held = known.holds_rejection(&mut self.rejections, Instant::now());
         let patch = pods::rejection(&known.object["metadata"]["uid"], why, is_held);
@@ -284,7 +289,7 @@ impl Follower {
         known: &Known,
         handled: Handled,
         why: &str,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), SessionEnd> {
         log::error!("{}/{}: {why}", known.namespace, known.name);
         let suffix = format!("{:x}", handled.content);
         self.send_warning(api, known, &suffix, (NotRun::SetAside, why)).await
@@ -297,7 +302,7 @@ impl Follower {
         known: &Known,
         suffix: &str,
         why: (NotRun, &str),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), SessionEnd> {
         let now = self.now().to_string();
         let event = pods::rejection_event(&known.object, &self.credentials.node, suffix, why, &now);
         let events = format!("/api/v1/namespaces/{}/events", known.namespace);
@@ -305,7 +310,7 @@ impl Follower {
     }
 
     /// Sends an event of a pod of the cluster, or of the node.
-    async fn send_event(&self, api: &mut Api, mut event: Value) -> Result<(), Failure> {
+    async fn send_event(&self, api: &mut Api, mut event: Value) -> Result<(), SessionEnd> {
         if !self.shell.config.reporting.sends(&event) {
             return Ok(());
         }
@@ -347,7 +352,7 @@ impl Follower {
     }
 
     /// Deletes a pod that has ended here from the cluster, after its last status was sent.
-    pub(super) async fn finish(&self, api: &mut Api, uid: &str, known: &mut Known) -> Result<(), Failure> {
+    pub(super) async fn finish(&self, api: &mut Api, uid: &str, known: &mut Known) -> Result<(), SessionEnd> {
         if !pods::has_terminal_phase(&known.object) {
             let changes = self.shell.publication.objects.changes_since(self.version, usize::MAX);
             let mut changes = changes.unwrap_or_default().into_iter().rev();
@@ -373,7 +378,7 @@ impl Follower {
         api: &mut Api,
         uid: &str,
         known: &mut Known,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), SessionEnd> {
         let wanted = Uid::from(uid);
         let is_wanted = self.ask(|reply| ClusterCall::IsDesired { uid: wanted, reply }).await != Some(false);
         let is_present = is_wanted || self.local_pod(uid, &known.namespace, &known.name).is_some();

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::super::Shell;
 use super::super::message::ClusterCall;
-use super::{Failure, Follower, cluster_network, tolerate};
+use super::{Follower, SessionEnd, cluster_network, tolerate};
 
 /// Pods in one answer of the server, each of which may be large.
 const PAGE: usize = 10;
@@ -30,7 +30,7 @@ pub(super) async fn stored(shell: &Rc<Shell>) -> String {
 
 impl Follower {
     /// Records the UID of the Node with which the board has registered.
-    pub(super) async fn store_node(&mut self, uid: String) -> Result<(), Failure> {
+    pub(super) async fn store_node(&mut self, uid: String) -> Result<(), SessionEnd> {
         if uid != self.node_uid {
             let path = self.shell.paths.cluster_node();
             let stored = self.shell.stores.replace(path.clone(), format!("{uid}\n").into_bytes()).await;
@@ -43,7 +43,7 @@ impl Follower {
     }
 
     /// Takes a step at ending the pods of a Node that was deleted. Returns whether all have ended, and the pause is over.
-    pub(super) async fn retire(&mut self, api: &mut Api) -> Result<bool, Failure> {
+    pub(super) async fn retire(&mut self, api: &mut Api) -> Result<bool, SessionEnd> {
         let now = Instant::now();
         let since = match self.gone_since {
             Some(since) => since,
@@ -78,7 +78,7 @@ impl Follower {
     }
 
     /// Takes the next step at deleting a pod in the cluster. Returns its UID, until nothing is left to do.
-    async fn delete_for_good(&self, api: &mut Api, pod: &Value) -> Result<Option<String>, Failure> {
+    async fn delete_for_good(&self, api: &mut Api, pod: &Value) -> Result<Option<String>, SessionEnd> {
         let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default().to_owned();
         let (namespace, name, uid) = (text("namespace"), text("name"), text("uid"));
         let is_present = self.local_pod(&uid, &namespace, &name).is_some();

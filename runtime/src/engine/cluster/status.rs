@@ -8,7 +8,7 @@ use nodlet_cluster::api::{Api, STRATEGIC};
 use nodlet_cluster::followed::Known;
 use nodlet_cluster::pods;
 
-use super::{Failure, Follower, tolerate};
+use super::{Follower, SessionEnd, tolerate};
 
 impl Follower {
     /// Sends the status of a pod, as far as it differs.
@@ -17,7 +17,7 @@ impl Follower {
         has_news: &Cell<bool>,
         known: &mut Known,
         local: &Value,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), SessionEnd> {
         match pods::status_patch(local, &known.object["status"]) {
             Some(patch) => Self::patch_status(api, has_news, known, &patch).await,
             None => Ok(()),
@@ -30,7 +30,7 @@ impl Follower {
         has_news: &Cell<bool>,
         known: &mut Known,
         patch: &Value,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), SessionEnd> {
         match api.call("PATCH", &format!("{}/status", known.path()), Some((STRATEGIC, patch))).await {
             Ok(changed) => {
                 known.record_status_response(changed);

@@ -6,6 +6,7 @@
 //! decided in the core (`core/src/image_use.rs`).
 
 use std::io;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -250,25 +251,22 @@ fn excess(store: &Store, rule: ImageCollection, max: Option<u64>) -> Result<u64,
 }
 
 /// The limit of the image store cannot be read.
-#[derive(Debug)]
-pub struct ImageLimitError {
-    path: std::path::PathBuf,
-    source: Option<io::Error>,
-}
-
-impl std::fmt::Display for ImageLimitError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.source {
-            Some(_) => write!(f, "read {}", self.path.display()),
-            None => write!(f, "read {}: must be a quantity of bytes, as 64Mi", self.path.display()),
-        }
-    }
-}
-
-impl std::error::Error for ImageLimitError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_ref().map(|source| source as _)
-    }
+#[derive(Debug, thiserror::Error)]
+pub enum ImageLimitError {
+    /// The file cannot be read.
+    #[error("read {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The file has another content.
+    #[error("read {path}: must be a quantity of bytes, as 64Mi")]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+    },
 }
 
 /// Bytes that loaded images may take: the content of `etc/nodlet/image-store-limit` below the root, such as `64Mi`;
@@ -282,10 +280,10 @@ pub fn image_store_limit(paths: &Paths) -> Result<Option<u64>, ImageLimitError> 
         Ok(text) => {
             let bytes = Quantity::parse(text.trim()).ok();
             let bytes = bytes.and_then(|bytes| u64::try_from(bytes.value()).ok()).filter(|bytes| *bytes > 0);
-            bytes.map(Some).ok_or(ImageLimitError { path, source: None })
+            bytes.map(Some).ok_or(ImageLimitError::Invalid { path })
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(ImageLimitError { path, source: Some(error) }),
+        Err(error) => Err(ImageLimitError::Read { path, source: error }),
     }
 }
 

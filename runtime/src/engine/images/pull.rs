@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::convert::Infallible;
-use std::error::Error;
 use std::fmt;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -41,44 +40,29 @@ const PROXIES: [&str; 6] = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_pr
 const ERROR_MAX: u64 = 4096;
 
 /// The reason why an image was not pulled.
+#[derive(thiserror::Error)]
 pub(in crate::engine) enum PullError {
     /// The pod is not wanted any more.
+    #[error("the pod is not wanted any more")]
     Unwanted,
     /// The process that pulls could not be run.
-    Process(io::Error),
+    #[error("the process that pulls")]
+    Process(#[source] io::Error),
     /// The process that pulls has no standard error.
+    #[error("the process that pulls has no standard error")]
     NoOutput,
     /// The process that pulls ended without a reason.
+    #[error("the process that pulls ended: {0}")]
     Ended(ExitStatus),
     /// The reason that the process gives.
+    #[error("{}", .0.trim_end())]
     Reported(String),
-}
-
-impl fmt::Display for PullError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PullError::Unwanted => f.write_str("the pod is not wanted any more"),
-            PullError::Process(_) => f.write_str("the process that pulls"),
-            PullError::NoOutput => f.write_str("the process that pulls has no standard error"),
-            PullError::Ended(status) => write!(f, "the process that pulls ended: {status}"),
-            PullError::Reported(reason) => f.write_str(reason.trim_end()),
-        }
-    }
 }
 
 /// The text: the derived code would be linked without being used.
 impl fmt::Debug for PullError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-impl Error for PullError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            PullError::Process(source) => Some(source),
-            PullError::Unwanted | PullError::NoOutput | PullError::Ended(_) | PullError::Reported(_) => None,
-        }
     }
 }
 

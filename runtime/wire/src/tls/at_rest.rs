@@ -2,7 +2,6 @@
 //! `k8s:enc:aesgcm:v1:KEY:`, a random nonce, the cipher text and its tag. The name of the file is authenticated with it,
 //! so that no file passes for another one.
 
-use std::fmt;
 use std::io;
 
 use data_encoding::BASE64;
@@ -29,29 +28,17 @@ struct Key {
 }
 
 /// The reason why something stored cannot be read.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// The content was encrypted with a key of this name, which is not among the keys.
+    #[error("it was encrypted with the key {0:?}, which the key file does not have")]
     UnknownKey(String),
     /// The key of this name does not decrypt it.
+    #[error(
+        "the key {0:?} of the key file does not decrypt it: it was encrypted with another key, or is damaged"
+    )]
     Wrong(String),
 }
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OpenError::UnknownKey(name) => {
-                write!(formatter, "it was encrypted with the key {name:?}, which the key file does not have")
-            }
-            OpenError::Wrong(name) => write!(
-                formatter,
-                "the key {name:?} of the key file does not decrypt it: it was encrypted with another key, or is damaged"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}
 
 impl Keys {
     /// Parses lines of a name and a key in base64. Empty lines, and those that begin with `#`, mean nothing.

@@ -6,7 +6,7 @@ use nodlet_kube::base64;
 use nodlet_rootfs::own_file;
 use serde_json::Value;
 
-use crate::failure::Failure;
+use crate::error::VerbError;
 
 /// Where podman and docker keep credentials of root, below the root. The first that exists is read.
 const FILES: [&str; 3] =
@@ -21,18 +21,19 @@ pub(super) struct Credentials(Vec<(String, String)>);
 
 impl Credentials {
     /// The credentials of Secrets, which are names with texts, then those of the first file.
-    pub(super) fn read(root: &Path, secrets: &[(String, String)]) -> Result<Credentials, Failure> {
+    pub(super) fn read(root: &Path, secrets: &[(String, String)]) -> Result<Credentials, VerbError> {
         let mut all = Credentials::default();
         for (name, text) in secrets {
             let wrong = |error: &dyn std::fmt::Display| {
-                Failure::new(format!("the credentials in the Secret {name:?} of imagePullSecrets: {error}"))
+                VerbError::new(format!("the credentials in the Secret {name:?} of imagePullSecrets: {error}"))
             };
             let document = serde_json::from_str(text).map_err(|error| wrong(&error))?;
             all.add(&document).map_err(|error| wrong(&error))?;
         }
         for file in FILES {
             let path = root.join(file);
-            let wrong = |error: &dyn std::fmt::Display| Failure::new(format!("{}: {error}", path.display()));
+            let wrong =
+                |error: &dyn std::fmt::Display| VerbError::new(format!("{}: {error}", path.display()));
             let text = match std::fs::metadata(&path) {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                 Ok(metadata) if metadata.len() > FILE_MAX => return Err(wrong(&"the file is too large")),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nodlet_rootfs::{Reference, own_file};
 
-use crate::failure::Failure;
+use crate::error::VerbError;
 
 /// The file below the root that lists the registries.
 const FILE: &str = "etc/containers/registries.conf";
@@ -60,15 +60,15 @@ struct Entry {
 
 /// The places from which an image is pulled, in their order: mirrors first. With `only_listed`, a registry that the
 /// file does not list is an error; otherwise it is contacted with TLS.
-pub(super) fn places(root: &Path, image: &Reference, only_listed: bool) -> Result<Vec<Place>, Failure> {
+pub(super) fn places(root: &Path, image: &Reference, only_listed: bool) -> Result<Vec<Place>, VerbError> {
     let path = root.join(FILE);
     let text = match own_file::read_linked(&path) {
         Ok(text) if text.len() <= FILE_MAX => text,
-        Ok(_) => return Err(Failure::new(format!("{}: more than {FILE_MAX} bytes", path.display()))),
+        Ok(_) => return Err(VerbError::new(format!("{}: more than {FILE_MAX} bytes", path.display()))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(Failure::new(format!("{}: {error}", path.display()))),
+        Err(error) => return Err(VerbError::new(format!("{}: {error}", path.display()))),
     };
-    choose(&text, image, only_listed).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
+    choose(&text, image, only_listed).map_err(|error| VerbError::new(format!("{}: {error}", path.display())))
 }
 
 fn choose(text: &str, image: &Reference, only_listed: bool) -> Result<Vec<Place>, String> {

@@ -4,7 +4,7 @@ use std::io;
 
 use serde_json::{Value, json};
 
-use crate::failure::Failure;
+use crate::error::VerbError;
 
 /// Why a push ended early.
 pub(super) enum End {
@@ -31,8 +31,8 @@ impl From<io::Error> for End {
     }
 }
 
-impl From<Failure> for End {
-    fn from(failure: Failure) -> End {
+impl From<VerbError> for End {
+    fn from(failure: VerbError) -> End {
         let text = failure.to_string();
         End::Refused(text.strip_prefix("error: ").map(str::to_owned).unwrap_or(text))
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use nodlet_kube::manifest::Validation;
 
 use crate::client::Client;
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verbs::apply;
 use crate::verbs::files::Object;
 
@@ -20,7 +20,7 @@ pub(super) struct Manifest {
 
 impl Manifest {
     /// Applies the manifest. Retries if the agent is just being restarted.
-    pub(super) fn apply(&self, client: &Client, validation: Validation) -> Result<apply::Applied, Failure> {
+    pub(super) fn apply(&self, client: &Client, validation: Validation) -> Result<apply::Applied, VerbError> {
         let end = Instant::now() + AGENT_RESTART_TIMEOUT;
         loop {
             let restart = client.watch_restart();

@@ -11,7 +11,7 @@ use super::manifest::Manifest;
 use super::missing::Missing;
 use super::redo;
 use crate::client::Client;
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verbs::apply;
 use crate::verbs::files::Object;
 use crate::verbs::push::frames::invalid;
@@ -48,7 +48,7 @@ impl Offer {
                 let text = text.as_str().ok_or_else(|| invalid("a document that is not text"))?;
                 texts.insert(name, text.as_bytes().to_vec());
             }
-            let images = parcel::wanted(&texts, platform).map_err(|error| Failure::chain(&error))?;
+            let images = parcel::wanted(&texts, platform).map_err(|error| VerbError::chain(&error))?;
             archives.push(Archive { documents: texts, images });
         }
         let mut manifests = Vec::new();

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::manifest::Manifest;
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verbs::apply;
 use crate::verbs::files::Object;
 
@@ -82,7 +82,7 @@ pub(super) enum Ended {
     /// The agent rejected a manifest, for this reason. All other changes were rolled back.
     Back(String),
     /// No agent responded for too long: the record remains.
-    Waits(Failure),
+    Waits(VerbError),
 }
 
 /// Takes back the load of images, given the store's previous state and the images with their names.
@@ -90,7 +90,7 @@ pub(super) type TakeBack<'a> = dyn FnMut(&StoreSnapshot, &[(Digest, Vec<String>)
 
 /// The operations that a record needs to be carried out.
 pub(super) struct Steps<'a> {
-    pub(super) apply: &'a mut dyn FnMut(&Manifest, Validation) -> Result<apply::Applied, Failure>,
+    pub(super) apply: &'a mut dyn FnMut(&Manifest, Validation) -> Result<apply::Applied, VerbError>,
     /// Takes back the load of images. Returns whether anything changed.
     pub(super) take_back: &'a mut TakeBack<'a>,
 }
@@ -193,8 +193,8 @@ impl Redo {
     }
 
     /// Whether the images have been loaded.
-    pub(super) fn is_loaded(&self, store: &Store) -> Result<bool, Failure> {
-        let images = store.images().map_err(|error| Failure::chain(&error))?;
+    pub(super) fn is_loaded(&self, store: &Store) -> Result<bool, VerbError> {
+        let images = store.images().map_err(|error| VerbError::chain(&error))?;
         let has = |id: &String| images.iter().any(|image| image.id.to_string() == *id);
         let leads = |(name, id): (&String, &String)| {
             images.iter().any(|image| image.id.to_string() == *id && image.names.contains(name))
@@ -250,8 +250,8 @@ impl Redo {
     /// Applies all manifests. An error has the place of the rejected manifest, and the reason.
     fn forward(
         &self,
-        apply: &mut dyn FnMut(&Manifest, Validation) -> Result<apply::Applied, Failure>,
-    ) -> Result<Vec<apply::Applied>, (String, Failure)> {
+        apply: &mut dyn FnMut(&Manifest, Validation) -> Result<apply::Applied, VerbError>,
+    ) -> Result<Vec<apply::Applied>, (String, VerbError)> {
         let validation = match self.validation.as_str() {
             "warn" => Validation::Warn,
             "ignore" => Validation::Ignore,

@@ -29,7 +29,7 @@ use super::base::Base;
 use super::end::{End, refused};
 use super::missing::{Missing, Transfer};
 use super::offer::Offer;
-use crate::failure::Failure;
+use crate::error::VerbError;
 use crate::verbs::image;
 use crate::verbs::push::frames::invalid;
 
@@ -111,7 +111,7 @@ impl Spool {
         let mut missing: Vec<Missing> = Vec::new();
         let mut seen: SortedSet<Digest> = SortedSet::new();
         let here: Vec<Image> = match offer.blocks && !offer.dry_run {
-            true => store.images().map_err(|error| Failure::chain(&error))?,
+            true => store.images().map_err(|error| VerbError::chain(&error))?,
             false => Vec::new(),
         };
         for (archive, images) in offer.archives.iter().map(|archive| &archive.images).enumerate() {

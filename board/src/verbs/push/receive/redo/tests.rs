@@ -56,9 +56,9 @@ impl Board {
         let mut apply = |manifest: &Manifest, _| {
             let name = manifest.object.name().expect("named");
             if self.rejected == Some(name) {
-                return Err(Failure::refused(403, "it may not be"));
+                return Err(VerbError::refused(403, "it may not be"));
             }
-            step().map_err(Failure::disconnected)?;
+            step().map_err(VerbError::disconnected)?;
             fs::write(self.applied().join(file_of(manifest)?), "new")?;
             let did = format!("{name} configured");
             Ok(apply::Applied { did, warnings: Vec::new(), object: Value::Null })

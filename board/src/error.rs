@@ -6,7 +6,7 @@ use crate::output::escaped;
 
 /// An error text for stderr. The process exits with code 1.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct VerbError {
     text: String,
     cause: Cause,
 }
@@ -23,33 +23,33 @@ enum Cause {
     Refused(u16),
 }
 
-impl Failure {
+impl VerbError {
     pub(crate) fn new(text: impl fmt::Display) -> Self {
-        Failure { text: format!("error: {text}"), cause: Cause::Any }
+        VerbError { text: format!("error: {text}"), cause: Cause::Any }
     }
 
     /// A failure with the text `error: failed to …` and all causes.
     pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> Self {
-        Failure::new(format!("failed to {}", nodlet_host::error::chain(error)))
+        VerbError::new(format!("failed to {}", nodlet_host::error::chain(error)))
     }
 
     /// Adds the file that the failure is about.
     pub(crate) fn of(self, file: &str) -> Self {
         let text = self.text.strip_prefix("error: ").unwrap_or(&self.text);
-        Failure { text: format!("error: {file}: {text}"), ..self }
+        VerbError { text: format!("error: {file}: {text}"), ..self }
     }
 
     /// An error response of the agent, with the text to print.
     pub(crate) fn refused(code: u16, text: impl Into<String>) -> Self {
-        Failure { text: text.into(), cause: Cause::Refused(code) }
+        VerbError { text: text.into(), cause: Cause::Refused(code) }
     }
 
     pub(crate) fn disconnected(text: impl fmt::Display) -> Self {
-        Failure { cause: Cause::Disconnected, ..Failure::new(text) }
+        VerbError { cause: Cause::Disconnected, ..VerbError::new(text) }
     }
 
     pub(crate) fn help() -> Self {
-        Failure { text: String::new(), cause: Cause::Help }
+        VerbError { text: String::new(), cause: Cause::Help }
     }
 
     pub(crate) fn is_help(&self) -> bool {
@@ -78,21 +78,21 @@ impl Failure {
 }
 
 /// The text contains what others wrote, such as names of an image, and must not steer a terminal.
-impl fmt::Display for Failure {
+impl fmt::Display for VerbError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&escaped(&self.text))
     }
 }
 
-impl From<lexopt::Error> for Failure {
+impl From<lexopt::Error> for VerbError {
     fn from(error: lexopt::Error) -> Self {
-        Failure::new(error)
+        VerbError::new(error)
     }
 }
 
-impl From<std::io::Error> for Failure {
+impl From<std::io::Error> for VerbError {
     fn from(error: std::io::Error) -> Self {
-        Failure::new(error)
+        VerbError::new(error)
     }
 }
 
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn what_others_wrote_in_an_error_cannot_steer_a_terminal() {
-        let failure = Failure::refused(400, "unknown field \"\u{1b}[2J\r\"\nand more");
+        let failure = VerbError::refused(400, "unknown field \"\u{1b}[2J\r\"\nand more");
         assert_eq!(failure.to_string(), "unknown field \"^[[2J\\r\"\nand more");
     }
 }
