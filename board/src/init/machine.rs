@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nodlet_host::network::netlink::{Netlink, link_index};
+use nodlet_host::netlink::{Netlink, link_index};
 
 use super::initramfs::{leave_initial_root, load_modules, remove_modules_in_ram};
 use super::network::clock;

@@ -7,10 +7,10 @@
 //! again, and the kernel keeps addresses until their leases expire. Read next: `ports.rs`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nodlet_host::network::netlink::Netlink;
+use nodlet_host::netlink::{Netlink, News};
 
 use super::identity;
 use super::process::ABSENT;
@@ -85,7 +85,7 @@ struct Service<'a> {
     board: &'a Board,
     host_name: String,
     netlink: Netlink,
-    links_changed: OwnedFd,
+    links_changed: News,
     ports: Vec<Port>,
     sntp: sntp::Client,
     request: Option<Request>,
@@ -105,7 +105,7 @@ impl Service<'_> {
             board,
             host_name: host_name.unwrap_or_default(),
             netlink: Netlink::open()?,
-            links_changed: sockets::links_changed()?,
+            links_changed: News::open(libc::NETLINK_ROUTE, &[libc::RTNLGRP_LINK])?,
             ports: Vec::new(),
             sntp: sntp::Client::new(Random::seed()),
             request: None,
@@ -286,7 +286,8 @@ impl Service<'_> {
         let messages = descriptors[1..ports].iter().any(happened);
         let answer = descriptors[ports..].iter().any(happened);
         if links {
-            sockets::discard(&self.links_changed);
+            // All links are inspected anyway, even if news were lost.
+            let _ = self.links_changed.read(|_| {});
             self.look_at_links();
         }
         if messages {

@@ -3,7 +3,7 @@
 //! Each pod that does not share the host's network gets an address of one range, and a veth pair to one
 //! bridge, whose address, the first of the range, is the pods' gateway. This module makes the bridge and
 //! allocates addresses; the supervisor makes a pod's link (`supervisor/src/sandbox.rs`), with the requests of
-//! `network/netlink.rs`. What the host accepts from pods is in `network/guard.rs`, what pods can send in
+//! `netlink.rs`. What the host accepts from pods is in `network/guard.rs`, what pods can send in
 //! `network/filter.rs`. How pods reach the world, and the world their `hostPort`s, is in `network/firewall.rs` and
 //! `network/forwarding.rs`. This module must never touch a link, route, table or sysctl of the machine that is not
 //! nodlet's, but for the `forwarding` of links.
@@ -18,9 +18,6 @@ mod firewall;
 pub mod foreign;
 mod forwarding;
 pub mod guard;
-pub mod netlink;
-mod nfnetlink;
-mod nft;
 mod range;
 
 use std::io;
@@ -35,10 +32,10 @@ pub use self::error::NetworkError;
 use self::firewall::{Firewall, Forward};
 pub use self::firewall::{TableNews, Watch};
 use self::forwarding::Forwarding;
-use self::netlink::{Netlink, link_index};
 pub use self::range::Range;
 use self::range::{DEFAULT_RANGE, Ipv6Range};
 use crate::launch::{Ipv6Config, NetworkConfig};
+use crate::netlink::{Netlink, link_index};
 use crate::paths::Paths;
 use nodlet_core::spec::{Pod, Uid};
 use nodlet_rootfs::own_file;

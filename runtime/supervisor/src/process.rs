@@ -30,7 +30,7 @@ use super::sys;
 use super::{END_REASON_FILE, RENAMED_FILE};
 use nodlet_core::time::Instant;
 use nodlet_host::launch::SandboxConfig;
-use nodlet_host::network::netlink::Netlink;
+use nodlet_host::netlink::Netlink;
 
 use self::reports::Agent;
 

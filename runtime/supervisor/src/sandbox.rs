@@ -23,7 +23,7 @@ use super::error;
 use super::protocol::{self, Message};
 use super::sys::{self, Parent, lacking, used_up};
 use nodlet_host::launch::{SandboxConfig, SeccompConfig};
-use nodlet_host::network::netlink::{Netlink, link_index};
+use nodlet_host::netlink::{Netlink, link_index};
 
 mod interfaces;
 

@@ -517,7 +517,7 @@ mod tests {
             ("board/src/init/network.rs", "wire"),
             ("rootfs/src/lib.rs", "xattr"),
             ("runtime/src/lib.rs", "storage"),
-            ("runtime/host/src/network.rs", "netlink"),
+            ("runtime/host/src/network.rs", "range"),
             ("runtime/supervisor/src/lib.rs", "user"),
             ("runtime/wire/src/lib.rs", "tls"),
             ("tests/src/lib.rs", "device"),

@@ -6,7 +6,7 @@ use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 
-use nodlet_host::network::netlink::Netlink;
+use nodlet_host::netlink::Netlink;
 
 use super::config::Link;
 use super::dhcp::{Client, Lease, Message, State};
@@ -283,7 +283,7 @@ impl Port {
         }
         let Some(Address { address, prefix, gateway, expires }) = wanted else { return Ok(()) };
         let lifetime = expires.map(|expires| expires.saturating_sub(now));
-        netlink.replace_address(self.index, address, prefix, lifetime)?;
+        netlink.add_address(self.index, address, prefix, lifetime)?;
         match gateway {
             Some(gateway) => netlink.replace_default_route(self.index, gateway, self.metric),
             None => Ok(()),

@@ -1,40 +1,15 @@
-//! The sockets of the network service: the kernel's notifications of links, and DHCP on one link.
+//! The sockets of the network service for DHCP on one link.
 
 use std::ffi::OsString;
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
-use nix::sys::socket::{
-    AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, SockaddrIn, bind, setsockopt, socket,
-    sockopt,
-};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket, sockopt};
 
 use super::wire;
 
-/// `RTMGRP_LINK` of linux/rtnetlink.h: notifications of links that appear, disappear or change.
-const LINKS: u32 = 1;
-
 const NONBLOCKING: SockFlag = SockFlag::SOCK_CLOEXEC.union(SockFlag::SOCK_NONBLOCK);
-
-/// Opens a socket that is readable when a link has appeared, disappeared or changed.
-pub(super) fn links_changed() -> io::Result<OwnedFd> {
-    let news = socket(AddressFamily::Netlink, SockType::Raw, NONBLOCKING, SockProtocol::NetlinkRoute)?;
-    bind(news.as_raw_fd(), &NetlinkAddr::new(0, LINKS))?;
-    Ok(news)
-}
-
-/// Discards the kernel's notifications: all links are inspected anyway, even if notifications overflowed the
-/// socket's buffer.
-pub(super) fn discard(news: &OwnedFd) {
-    let mut buffer = [0; 4096];
-    loop {
-        match nix::unistd::read(news.as_raw_fd(), &mut buffer) {
-            Ok(_) | Err(nix::Error::ENOBUFS | nix::Error::EINTR) => {}
-            Err(_) => return,
-        }
-    }
-}
 
 /// Opens a socket that receives DHCP servers' messages on the link `name`, even while it has no address.
 pub(super) fn dhcp(name: &str) -> io::Result<UdpSocket> {
@@ -48,22 +23,17 @@ pub(super) fn dhcp(name: &str) -> io::Result<UdpSocket> {
 /// Broadcasts a DHCP message on the link with `index`, without a source address: the kernel's UDP would use
 /// the address of another link.
 pub(super) fn broadcast(index: u32, message: &[u8]) -> io::Result<()> {
-    // The protocol 0 means that the socket receives nothing.
-    // SAFETY: no pointer is passed, and nobody else has the descriptor.
-    let socket = unsafe {
-        let socket = libc::socket(libc::AF_PACKET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
-        if socket < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        OwnedFd::from_raw_fd(socket)
+    // Without a protocol, the socket receives nothing.
+    let socket = socket(AddressFamily::Packet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    let to = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: (libc::ETH_P_IP as u16).to_be(),
+        sll_ifindex: index as i32,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 6,
+        sll_addr: [0xff; 8],
     };
-    // SAFETY: all zero is a value of this structure of numbers.
-    let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    to.sll_family = libc::AF_PACKET as u16;
-    to.sll_protocol = (libc::ETH_P_IP as u16).to_be();
-    to.sll_ifindex = index as i32;
-    to.sll_halen = 6;
-    to.sll_addr = [0xff; 8];
     let packet = wire::broadcast(message);
     // SAFETY: packet and address have the lengths that are passed.
     let sent = unsafe {

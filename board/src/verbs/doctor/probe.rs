@@ -12,8 +12,8 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
 use nodlet_host::cgroup::try_device_filter;
+use nodlet_host::netlink::{Netlink, link_index};
 use nodlet_host::network::filter;
-use nodlet_host::network::netlink::{Netlink, link_index};
 use nodlet_rootfs::assemble::{AssembleError, Backing, LayerTrial, TrialError, try_layer, try_overlay};
 use nodlet_runtime::app_armor;
 

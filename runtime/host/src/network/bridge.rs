@@ -7,9 +7,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use nix::net::if_::if_nameindex;
 use nodlet_core::spec::Uid;
 
-use super::netlink::{Netlink, link_index};
 use super::range::AnyRange;
 use super::{Network, NetworkError, TableState, filter, guard, hardware_address, link_name};
+use crate::netlink::{Netlink, link_index};
 
 impl Network {
     /// Makes the bridge, with its addresses and up, unless it exists. Rejects a range that the machine uses for
@@ -58,11 +58,9 @@ impl Network {
         };
         self.guard(&mut netlink, index)?;
         for range in missing {
-            let added = match range {
-                AnyRange::V4(range) => netlink.add_address(index, range.gateway(), range.prefix),
-                AnyRange::V6(range) => netlink.add_ipv6_address(index, range.gateway(), range.prefix),
-            };
-            added.map_err(failed("give the bridge its address"))?;
+            netlink
+                .add_address(index, range.gateway(), range.prefix(), None)
+                .map_err(failed("give the bridge its address"))?;
         }
         netlink.set_up(index).map_err(failed("set the bridge up"))
     }

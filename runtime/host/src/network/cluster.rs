@@ -11,9 +11,9 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
-use super::netlink::Netlink;
 use super::range::{Ipv6Range, Range};
 use super::{Network, NetworkError};
+use crate::netlink::Netlink;
 
 /// The range of the pods of another node, and the address to which packets for them are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,9 +7,11 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
+use netlink_packet_core::NLA_F_NESTED;
+
 use super::firewall::Forward;
-use super::netlink::attribute;
-use super::nfnetlink::{self, attributes};
+use crate::netlink::netfilter::{self, Object};
+use crate::netlink::{Socket, attribute, find};
 
 const NFNL_SUBSYS_CTNETLINK: u16 = 1;
 const IPCTNL_MSG_CT_GET: u16 = 1;
@@ -27,7 +29,6 @@ const CTA_IP_V6_DST: u16 = 4;
 const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_SRC_PORT: u16 = 2;
 const CTA_PROTO_DST_PORT: u16 = 3;
-const NESTED: u16 = 0x8000;
 
 /// A connection of UDP: where its first packet was sent, and from where replies come, which is where packets go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +71,7 @@ impl Change {
 
     /// Deletes the entries that contradict the rules. Returns how many. An entry of any other connection stays.
     pub(super) fn delete_outdated(&self) -> io::Result<usize> {
-        let deletes = nfnetlink::open()?;
+        let mut deletes = netfilter::open()?;
         let (mut count, mut failed) = (0, None);
         // The address of the latest entry that was looked up: most have the same one.
         let mut latest: Option<(IpAddr, bool)> = None;
@@ -78,9 +79,9 @@ impl Change {
             Some((known, is_here)) if known == address => is_here,
             Some(_) | None => latest.insert((address, is_of_this_machine(address))).1,
         };
-        nfnetlink::dump(NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET, &mut |entry| {
+        netfilter::list(NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET, &mut |entry| {
             if parse(entry).is_some_and(|connection| self.contradicts(&connection, &mut *is_here)) {
-                match delete(&deletes, entry) {
+                match delete(&mut deletes, entry) {
                     Ok(()) => count += 1,
                     // Its time was over.
                     Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
@@ -99,50 +100,38 @@ fn is_of_this_machine(address: IpAddr) -> bool {
 }
 
 /// The connection of an entry; `None` if it is not of UDP.
-fn parse(entry: &[u8]) -> Option<Connection> {
-    let entry = attributes(entry.get(4..)?);
-    let (sent, replies) = (find(&entry, CTA_TUPLE_ORIG)?, find(&entry, CTA_TUPLE_REPLY)?);
+fn parse(entry: Object) -> Option<Connection> {
     Some(Connection {
-        sent_to: end(sent, CTA_IP_V4_DST, CTA_IP_V6_DST, CTA_PROTO_DST_PORT)?,
-        leads_to: end(replies, CTA_IP_V4_SRC, CTA_IP_V6_SRC, CTA_PROTO_SRC_PORT)?,
+        sent_to: end(entry.find(CTA_TUPLE_ORIG)?, CTA_IP_V4_DST, CTA_IP_V6_DST, CTA_PROTO_DST_PORT)?,
+        leads_to: end(entry.find(CTA_TUPLE_REPLY)?, CTA_IP_V4_SRC, CTA_IP_V6_SRC, CTA_PROTO_SRC_PORT)?,
     })
-}
-
-fn find<'a>(list: &[(u16, &'a [u8])], wanted: u16) -> Option<&'a [u8]> {
-    list.iter().find(|(kind, _)| *kind == wanted).map(|(_, value)| *value)
 }
 
 /// One end of a tuple of UDP.
 fn end(tuple: &[u8], v4: u16, v6: u16, port: u16) -> Option<(IpAddr, u16)> {
-    let tuple = attributes(tuple);
-    let (addresses, protocol) =
-        (attributes(find(&tuple, CTA_TUPLE_IP)?), attributes(find(&tuple, CTA_TUPLE_PROTO)?));
-    if find(&protocol, CTA_PROTO_NUM)? != [libc::IPPROTO_UDP as u8] {
+    let (addresses, protocol) = (find(tuple, CTA_TUPLE_IP)?, find(tuple, CTA_TUPLE_PROTO)?);
+    if find(protocol, CTA_PROTO_NUM)? != [libc::IPPROTO_UDP as u8] {
         return None;
     }
-    let address = match (find(&addresses, v4), find(&addresses, v6)) {
+    let address = match (find(addresses, v4), find(addresses, v6)) {
         (Some(v4), _) => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(v4).ok()?)),
         (None, v6) => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(v6?).ok()?)),
     };
-    Some((address, u16::from_be_bytes(find(&protocol, port)?.try_into().ok()?)))
+    Some((address, u16::from_be_bytes(find(protocol, port)?.try_into().ok()?)))
 }
 
 /// Deletes an entry as it was listed, and no later one of the same connection.
-fn delete(socket: &std::os::fd::OwnedFd, entry: &[u8]) -> io::Result<()> {
-    let family = entry.first().copied().unwrap_or_default();
-    let listed = attributes(entry.get(4..).unwrap_or_default());
-    let mut request = Vec::new();
-    for (kind, flags) in [(CTA_TUPLE_ORIG, NESTED), (CTA_ZONE, 0), (CTA_ID, 0)] {
-        if let Some(value) = find(&listed, kind) {
-            request.extend(attribute(kind | flags, value));
-        }
-    }
-    nfnetlink::change(socket, NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_DELETE, family, &request)
+fn delete(socket: &mut Socket, entry: Object) -> io::Result<()> {
+    let kinds = [(CTA_TUPLE_ORIG, NLA_F_NESTED), (CTA_ZONE, 0), (CTA_ID, 0)];
+    let listed = kinds.iter().filter_map(|(kind, flags)| Some(attribute(kind | flags, entry.find(*kind)?)));
+    let request = NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_DELETE;
+    netfilter::change(socket, request, entry.family, &listed.collect::<Vec<_>>())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink::nested;
 
     fn forward(host: &str, port: u16, to: (&str, u16)) -> Forward {
         Forward {
@@ -199,7 +188,6 @@ mod tests {
 
     #[test]
     fn an_entry_is_read_as_the_kernel_writes_it() {
-        let nested = |kind: u16, parts: &[Vec<u8>]| attribute(kind | NESTED, &parts.concat());
         let tuple = |kind: u16, protocol: u8, from: ([u8; 4], u16), to: ([u8; 4], u16)| {
             let addresses =
                 nested(CTA_TUPLE_IP, &[attribute(CTA_IP_V4_SRC, &from.0), attribute(CTA_IP_V4_DST, &to.0)]);
@@ -216,12 +204,13 @@ mod tests {
         let entry = |protocol: u8| {
             let sent = tuple(CTA_TUPLE_ORIG, protocol, ([192, 0, 2, 1], 4000), ([192, 0, 2, 2], 53));
             let replies = tuple(CTA_TUPLE_REPLY, protocol, ([10, 85, 0, 2], 5353), ([192, 0, 2, 1], 4000));
-            [vec![2, 0, 0, 0], sent, attribute(3, &[0; 4]), replies].concat()
+            [sent, attribute(3, &[0; 4]), replies].concat()
         };
         let expected = Connection {
             sent_to: (Ipv4Addr::new(192, 0, 2, 2).into(), 53),
             leads_to: (Ipv4Addr::new(10, 85, 0, 2).into(), 5353),
         };
+        let parse = |attributes: &[u8]| super::parse(Object { family: 2, attributes });
         assert_eq!(parse(&entry(17)), Some(expected));
         assert_eq!(parse(&entry(6)), None);
         let whole = entry(17);

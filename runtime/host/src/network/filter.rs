@@ -11,8 +11,8 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 
-use super::netlink::Netlink;
 use crate::bpf::{self, EXIT, Instruction, MOVE, instruction};
+use crate::netlink::Netlink;
 
 // From linux/bpf.h and linux/if_ether.h.
 const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;

@@ -8,21 +8,27 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use super::BRIDGES;
 use super::cluster::{Cluster, Peer};
-use super::netlink::Netlink;
-use super::nft::{self, Batch, Nft, Side};
-use netlink_sys::Socket;
+use crate::netlink::News;
+use crate::netlink::nftables::expressions::{self as nft, Side};
+use crate::netlink::nftables::{self, Batch, Hook, Nft};
 use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::{Pod, Uid};
 
 // From linux/netfilter.h and linux/netfilter_ipv4.h: hooks with their usual priorities.
-const RAW: nft::Hook = (0, -300);
-const PREROUTING: nft::Hook = (0, -100);
-const FORWARD: nft::Hook = (2, 0);
-const OUTPUT: nft::Hook = (3, -100);
-const POSTROUTING: nft::Hook = (4, 100);
+const RAW: Hook = (0, -300);
+const PREROUTING: Hook = (0, -100);
+const FORWARD: Hook = (2, 0);
+const OUTPUT: Hook = (3, -100);
+const POSTROUTING: Hook = (4, 100);
+
+/// The news of IPv4 addresses and routes, and of the forwarding of links. With news of the route to its own network, a link
+/// reports that it is up: its other routes are gone then.
+const LINK_GROUPS: [u32; 3] =
+    [libc::RTNLGRP_IPV4_IFADDR, libc::RTNLGRP_IPV4_ROUTE, libc::RTNLGRP_IPV4_NETCONF];
 
 /// The file that shows that this kernel tracks SCTP connections.
 const SCTP: &str = "/proc/sys/net/netfilter/nf_conntrack_sctp_timeout_established";
@@ -270,7 +276,8 @@ impl Firewall {
     /// Watches the table and what the links of the machine need to forward.
     pub(super) fn watch(&mut self) -> io::Result<Watch> {
         let port = self.socket()?.port();
-        Ok(Watch { table: self.table.name.clone(), port, tables: nft::news()?, links: Netlink::news()? })
+        let links = News::open(libc::NETLINK_ROUTE, &LINK_GROUPS)?;
+        Ok(Watch { table: self.table.name.clone(), port, tables: nftables::news()?, links })
     }
 }
 
@@ -303,28 +310,28 @@ pub(super) fn explain(error: io::Error) -> io::Error {
 pub struct Watch {
     table: String,
     port: u32,
-    tables: Socket,
-    links: Socket,
+    tables: News,
+    links: News,
 }
 
 impl Watch {
     /// The socket that becomes readable when some table changes.
-    pub fn tables(&self) -> std::os::fd::BorrowedFd<'_> {
-        borrowed(&self.tables)
+    pub fn tables(&self) -> BorrowedFd<'_> {
+        self.tables.as_fd()
     }
 
     /// The socket that becomes readable when an address or the forwarding of a link changes.
-    pub fn links(&self) -> std::os::fd::BorrowedFd<'_> {
-        borrowed(&self.links)
+    pub fn links(&self) -> BorrowedFd<'_> {
+        self.links.as_fd()
     }
 
     /// Reads all news about tables.
     pub fn read_tables(&self) -> TableNews {
         let mut news = TableNews::default();
-        read_all(&self.tables, |bytes| match bytes {
+        let _ = self.tables.read(|bytes| match bytes {
             Some(bytes) => {
-                news.is_foreign |= nft::changes_table(bytes, &self.table, self.port);
-                news.has_foreign_chains |= nft::adds_chain(bytes, self.port);
+                news.is_foreign |= nftables::changes_table(bytes, &self.table, self.port);
+                news.has_foreign_chains |= nftables::adds_chain(bytes, self.port);
             }
             None => news.is_incomplete = true,
         });
@@ -333,7 +340,7 @@ impl Watch {
 
     /// Reads and drops all news about links.
     pub fn read_links(&self) {
-        read_all(&self.links, |_| {});
+        let _ = self.links.read(|_| {});
     }
 }
 
@@ -346,27 +353,6 @@ pub struct TableNews {
     pub has_foreign_chains: bool,
     /// The kernel had more news than the socket could hold, such as those of a large change by nodlet itself.
     pub is_incomplete: bool,
-}
-
-fn borrowed(socket: &Socket) -> std::os::fd::BorrowedFd<'_> {
-    // SAFETY: the socket owns the descriptor, and outlives what is returned.
-    unsafe { std::os::fd::BorrowedFd::borrow_raw(std::os::fd::AsRawFd::as_raw_fd(socket)) }
-}
-
-/// Reads until nothing is left. `None`: the kernel had more news than the socket's buffer could hold.
-fn read_all(socket: &Socket, mut each: impl FnMut(Option<&[u8]>)) {
-    // More arrives only if somebody changes tables faster than they are read: then the rest is for the next time.
-    const AT_ONCE: usize = 1000;
-    let mut buffer = Vec::with_capacity(32 << 10);
-    for _ in 0..AT_ONCE {
-        buffer.clear();
-        match socket.recv(&mut buffer, 0) {
-            Ok(_) => each(Some(&buffer)),
-            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => each(None),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return,
-        }
-    }
 }
 
 #[cfg(test)]

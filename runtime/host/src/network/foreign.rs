@@ -9,7 +9,14 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::nfnetlink::{self, attributes, half, owned, word};
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+
+use crate::netlink::netfilter::{self, Object};
+use crate::netlink::nftables::{
+    GETCHAIN, GETRULE, NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CMP_DATA, NFTA_DATA_VALUE,
+    NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_HOOK_HOOKNUM, NFTA_LIST_ELEM, NFTA_RULE_EXPRESSIONS, NFTA_TABLE,
+};
+use crate::netlink::{attributes, find, read_text};
 
 /// A chain that every forwarded packet passes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,8 +34,8 @@ impl fmt::Display for Chain {
 }
 
 /// NF_INET_FORWARD; tables of bridges use the same number.
-const FORWARD: u32 = 2;
-const DROP: u32 = 0;
+const FORWARD: usize = 2;
+const NF_DROP: u32 = 0;
 /// NFPROTO_IPV4 and NFPROTO_IPV6.
 const FAMILY_IPV4: u8 = 2;
 const FAMILY_IPV6: u8 = 10;
@@ -77,10 +84,10 @@ fn is_unexpected(chain: [bool; 2], named: [bool; 2], ipv6: bool) -> bool {
 /// by its name or the beginning of it.
 fn rules_naming(link: &str, ipv6: bool) -> io::Result<[bool; 2]> {
     let (mut found, mut count) = ([false, !ipv6], 0);
-    dump(NFT_MSG_GETRULE, &mut |rule| {
+    list(GETRULE, &mut |rule| {
         if matches_link(rule, link) {
-            found[0] |= rule[0] != FAMILY_IPV6;
-            found[1] |= rule[0] != FAMILY_IPV4;
+            found[0] |= rule.family != FAMILY_IPV6;
+            found[1] |= rule.family != FAMILY_IPV4;
         }
         count += 1;
         found != [true; 2] && count < RULES_MAX
@@ -90,43 +97,32 @@ fn rules_naming(link: &str, ipv6: bool) -> io::Result<[bool; 2]> {
 
 /// Whether a rule of a table that is not nodlet's compares something with the name of the link, or with its beginning,
 /// which is the value without an end. A comment is no comparison.
-fn matches_link(rule: &[u8], link: &str) -> bool {
-    let Some(named) = rule.get(4..) else { return false };
-    // The table is the first attribute.
-    if named.get(4..).is_some_and(|table| table.starts_with(b"nodlet-")) {
+fn matches_link(rule: Object, link: &str) -> bool {
+    if rule.find(NFTA_TABLE).is_none_or(|table| table.starts_with(b"nodlet-")) {
         return false;
     }
-    let all = |bytes: &[u8], wanted: u16, each: &mut dyn FnMut(&[u8]) -> bool| {
-        attributes(bytes).into_iter().any(|(kind, value)| kind == wanted && each(value))
+    let names = |value: &[u8]| match value.iter().position(|byte| *byte == 0) {
+        Some(end) => value[..end] == *link.as_bytes(),
+        None => {
+            let begins = link.get(..2).is_some_and(|begin| value.starts_with(begin.as_bytes()));
+            begins && link.as_bytes().starts_with(value)
+        }
     };
-    all(named, NFTA_RULE_EXPRESSIONS, &mut |list| {
-        all(list, NFTA_LIST_ELEM, &mut |expression| {
-            all(expression, NFTA_EXPR_NAME, &mut |name| name == b"cmp\0")
-                && all(expression, NFTA_EXPR_DATA, &mut |data| {
-                    all(data, NFTA_CMP_DATA, &mut |data| {
-                        all(
-                            data,
-                            NFTA_DATA_VALUE,
-                            &mut |value| match value.iter().position(|byte| *byte == 0) {
-                                Some(end) => value[..end] == *link.as_bytes(),
-                                None => {
-                                    link.get(..2).is_some_and(|begin| value.starts_with(begin.as_bytes()))
-                                        && link.as_bytes().starts_with(value)
-                                }
-                            },
-                        )
-                    })
-                })
-        })
-    })
+    let compares = |expression: &[u8]| {
+        let compared = find(expression, NFTA_EXPR_DATA).and_then(|data| find(data, NFTA_CMP_DATA));
+        find(expression, NFTA_EXPR_NAME) == Some(b"cmp\0")
+            && compared.and_then(|data| find(data, NFTA_DATA_VALUE)).is_some_and(names)
+    };
+    let expressions = rule.find(NFTA_RULE_EXPRESSIONS).unwrap_or_default();
+    attributes(expressions).any(|(kind, expression)| kind == NFTA_LIST_ELEM && compares(expression))
 }
 
 /// Every chain whose policy drops the forwarded packets that no rule accepts, and firewalld's chain, which rejects them.
 /// Chains that only packets of IPv6 pass are among them with `ipv6`, after the others.
 pub fn dropping_chains(ipv6: bool) -> io::Result<Vec<Chain>> {
     let mut chains = Vec::new();
-    dump(NFT_MSG_GETCHAIN, &mut |message| {
-        chains.extend(dropping(message));
+    list(GETCHAIN, &mut |chain| {
+        chains.extend(dropping(chain));
         true
     })?;
     for legacy in if ipv6 { &LEGACY[..] } else { &LEGACY[..1] } {
@@ -148,25 +144,9 @@ pub fn dropping_chains(ipv6: bool) -> io::Result<Vec<Chain>> {
     Ok(chains)
 }
 
-const NFNL_SUBSYS_NFTABLES: u16 = 10;
-const NFT_MSG_GETCHAIN: u16 = 4;
-const NFT_MSG_GETRULE: u16 = 7;
-const NFTA_CHAIN_TABLE: u16 = 1;
-const NFTA_CHAIN_NAME: u16 = 3;
-const NFTA_CHAIN_HOOK: u16 = 4;
-const NFTA_CHAIN_POLICY: u16 = 5;
-const NFTA_HOOK_HOOKNUM: u16 = 1;
-const NFTA_RULE_EXPRESSIONS: u16 = 4;
-const NFTA_LIST_ELEM: u16 = 1;
-const NFTA_EXPR_NAME: u16 = 1;
-const NFTA_EXPR_DATA: u16 = 2;
-const NFTA_CMP_DATA: u16 = 3;
-const NFTA_DATA_VALUE: u16 = 1;
-
-/// Passes the payload of each object to `each`, which returns whether it needs another one: all chains or rules of all
-/// families.
-fn dump(kind: u16, each: &mut dyn FnMut(&[u8]) -> bool) -> io::Result<()> {
-    match nfnetlink::dump(NFNL_SUBSYS_NFTABLES << 8 | kind, each) {
+/// Passes each object to `each`, which returns whether it needs another one: all chains or rules of all families.
+fn list(request: u16, each: &mut dyn FnMut(Object) -> bool) -> io::Result<()> {
+    match netfilter::list(request, each) {
         // The kernel has no netfilter, or netfilter but no nftables.
         Err(error)
             if matches!(
@@ -176,13 +156,13 @@ fn dump(kind: u16, each: &mut dyn FnMut(&[u8]) -> bool) -> io::Result<()> {
         {
             Ok(())
         }
-        dumped => dumped,
+        listed => listed,
     }
 }
 
-/// The chain in this message, if it drops forwarded packets.
-fn dropping(message: &[u8]) -> Option<Chain> {
-    let family = match *message.first()? {
+/// The chain, if it drops forwarded packets.
+fn dropping(chain: Object) -> Option<Chain> {
+    let family = match chain.family {
         1 => "inet",
         FAMILY_IPV4 => "ip",
         7 => "bridge",
@@ -190,28 +170,25 @@ fn dropping(message: &[u8]) -> Option<Chain> {
         // No packet of a pod passes a table of ARP or of a device.
         _ => return None,
     };
-    let found = attributes(message.get(4..)?);
-    let find = |kind: u16| found.iter().find(|(own, _)| *own == kind).map(|(_, value)| *value);
-    let hook = attributes(find(NFTA_CHAIN_HOOK)?);
-    let (_, hook) = hook.iter().find(|(kind, _)| *kind == NFTA_HOOK_HOOKNUM)?;
-    let table = find(NFTA_CHAIN_TABLE)?;
-    let is_dropping = word(hook, 0, u32::from_be_bytes) == Some(FORWARD)
-        && (word(find(NFTA_CHAIN_POLICY)?, 0, u32::from_be_bytes) == Some(DROP) || table == b"firewalld\0");
-    let text = |value: &[u8]| String::from_utf8_lossy(value).trim_end_matches('\0').to_owned();
-    is_dropping
-        .then_some(Chain { table: format!("{family} {}", text(table)), name: text(find(NFTA_CHAIN_NAME)?) })
+    let number = |value: &[u8]| value.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
+    let hook = number(find(chain.find(NFTA_CHAIN_HOOK)?, NFTA_HOOK_HOOKNUM)?);
+    let (table, policy) = (chain.find(NFTA_TABLE)?, number(chain.find(NFTA_CHAIN_POLICY)?));
+    let is_dropping = hook == Some(FORWARD as u32) && (policy == Some(NF_DROP) || table == b"firewalld\0");
+    is_dropping.then_some(Chain {
+        table: format!("{family} {}", read_text(table)),
+        name: read_text(chain.find(NFTA_CHAIN_NAME)?),
+    })
 }
 
-/// The kernel's `struct ipt_getinfo`.
-#[repr(C)]
-struct Info {
-    name: [u8; 32],
-    valid_hooks: u32,
-    hook_entry: [u32; 5],
-    underflow: [u32; 5],
-    entries: u32,
-    size: u32,
-}
+/// Bytes of the kernel's `struct ipt_getinfo`, which begins with the name of the table, and where in it are the places of
+/// the last rules of the chains, and the bytes of all rules.
+const INFO: usize = 84;
+const INFO_UNDERFLOW: usize = 56;
+const INFO_SIZE: usize = 80;
+
+/// Bytes of `struct ipt_get_entries` before the rules: the name of the table, the bytes of the rules, and padding.
+const ENTRIES: usize = 40;
+const ENTRIES_SIZE: usize = 32;
 
 const IPT_SO_GET_INFO: libc::c_int = 64;
 const IPT_SO_GET_ENTRIES: libc::c_int = 65;
@@ -221,7 +198,7 @@ struct Legacy {
     name: &'static str,
     /// The file with the names of the existing tables.
     tables: &'static str,
-    domain: libc::c_int,
+    domain: AddressFamily,
     level: libc::c_int,
     /// Offset in `struct ipt_entry` or `ip6t_entry` of the field that says where the rule's target begins.
     target_offset: usize,
@@ -231,14 +208,14 @@ const LEGACY: [Legacy; 2] = [
     Legacy {
         name: "iptables",
         tables: "/proc/net/ip_tables_names",
-        domain: libc::AF_INET,
+        domain: AddressFamily::Inet,
         level: libc::IPPROTO_IP,
         target_offset: 88,
     },
     Legacy {
         name: "ip6tables",
         tables: "/proc/net/ip6_tables_names",
-        domain: libc::AF_INET6,
+        domain: AddressFamily::Inet6,
         level: libc::IPPROTO_IPV6,
         target_offset: 140,
     },
@@ -247,100 +224,65 @@ const LEGACY: [Legacy; 2] = [
 /// Size of `struct xt_entry_target`, which a verdict follows.
 const TARGET: usize = 32;
 /// The verdict DROP as a rule stores it: -NF_DROP - 1.
-const VERDICT_DROP: i32 = -1;
+const VERDICT_DROP: u32 = u32::MAX;
 /// The most bytes of rules that are read. No board has as many.
-const ENTRIES_BYTES_MAX: u32 = 16 * 1024 * 1024;
+const ENTRIES_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 impl Legacy {
     /// Whether the policy of the chain FORWARD in the existing table `filter` drops packets.
     fn drops(&self) -> io::Result<bool> {
-        // SAFETY: takes numbers only.
-        let socket = owned(unsafe {
-            libc::socket(self.domain, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::IPPROTO_RAW)
-        })?;
-        let mut name = [0_u8; 32];
-        name[..6].copy_from_slice(b"filter");
-        let mut info =
-            Info { name, valid_hooks: 0, hook_entry: [0; 5], underflow: [0; 5], entries: 0, size: 0 };
-        // SAFETY: the kernel reads and writes one `ipt_getinfo`, which this is.
-        unsafe { self.option(&socket, IPT_SO_GET_INFO, (&raw mut info).cast(), size_of::<Info>()) }?;
-        if info.size > ENTRIES_BYTES_MAX {
+        let socket = socket(self.domain, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw)?;
+        let mut info = [0; INFO];
+        info[..6].copy_from_slice(b"filter");
+        self.option(&socket, IPT_SO_GET_INFO, &mut info)?;
+        let (size, forward) = (word(&info, INFO_SIZE), word(&info, INFO_UNDERFLOW + 4 * FORWARD));
+        let (size, forward) = (size.unwrap_or_default() as usize, forward.unwrap_or_default() as usize);
+        if size > ENTRIES_BYTES_MAX {
             return Err(io::Error::other("the firewall has more rules than nodlet reads"));
         }
-        // `struct ipt_get_entries`: the name, the size, padding to eight bytes, the entries.
-        const HEAD: usize = 40;
-        let mut entries = vec![0_u8; HEAD + info.size as usize];
-        entries[..32].copy_from_slice(&name);
-        entries[32..36].copy_from_slice(&info.size.to_ne_bytes());
-        let length = entries.len();
-        // SAFETY: the buffer is as long as the length passed to the kernel.
-        unsafe { self.option(&socket, IPT_SO_GET_ENTRIES, entries.as_mut_ptr().cast(), length) }?;
-        Ok(self.policy(&entries[HEAD..], info.underflow[FORWARD as usize] as usize) == Some(VERDICT_DROP))
+        let mut entries = vec![0_u8; ENTRIES + size];
+        entries[..6].copy_from_slice(b"filter");
+        entries[ENTRIES_SIZE..][..4].copy_from_slice(&info[INFO_SIZE..]);
+        self.option(&socket, IPT_SO_GET_ENTRIES, &mut entries)?;
+        Ok(self.policy(&entries[ENTRIES..], forward) == Some(VERDICT_DROP))
     }
 
     /// The verdict of the rule at `at`. The last rule of a chain is its policy.
-    fn policy(&self, entries: &[u8], at: usize) -> Option<i32> {
+    fn policy(&self, entries: &[u8], at: usize) -> Option<u32> {
         let entry = entries.get(at..)?;
-        let target = usize::from(half(entry, self.target_offset)?);
-        word(entry, target + TARGET, i32::from_ne_bytes)
+        let target =
+            entry.get(self.target_offset..)?.first_chunk().map(|bytes| u16::from_ne_bytes(*bytes))?;
+        word(entry, usize::from(target) + TARGET)
     }
 
-    /// # Safety
-    /// `value` must point to `length` bytes that the kernel may write to.
-    unsafe fn option(
-        &self,
-        socket: &OwnedFd,
-        option: libc::c_int,
-        value: *mut libc::c_void,
-        length: usize,
-    ) -> io::Result<()> {
-        let mut length = length as libc::socklen_t;
-        // SAFETY: an open descriptor; the caller guarantees the rest.
-        let got = unsafe { libc::getsockopt(socket.as_raw_fd(), self.level, option, value, &raw mut length) };
+    /// Reads an option of a socket into `value`, whose beginning says what is asked for.
+    fn option(&self, socket: &OwnedFd, option: libc::c_int, value: &mut [u8]) -> io::Result<()> {
+        let mut length = libc::socklen_t::try_from(value.len()).unwrap_or_default();
+        let (socket, bytes) = (socket.as_raw_fd(), value.as_mut_ptr().cast());
+        // SAFETY: an open descriptor; the kernel reads and writes no more than the length of the value.
+        let got = unsafe { libc::getsockopt(socket, self.level, option, bytes, &raw mut length) };
         if got < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
 
+/// The number at an offset.
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::nfnetlink::{NLMSG_DONE, NLMSG_ERROR, read_messages};
     use super::*;
+    use crate::netlink::{attribute, nested, text};
 
-    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = (value.len() as u16 + 4).to_ne_bytes().to_vec();
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
-
-    fn message(kind: u16, payload: &[u8]) -> Vec<u8> {
-        let mut bytes = (payload.len() as u32 + 16).to_ne_bytes().to_vec();
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend([0; 10]);
-        bytes.extend(payload);
-        bytes
-    }
-
-    fn chain(family: u8, table: &str, hook: u32, policy: u32) -> Vec<u8> {
-        let mut payload = vec![family, 0, 0, 0];
-        payload.extend(attribute(NFTA_CHAIN_TABLE, format!("{table}\0").as_bytes()));
-        payload.extend(attribute(NFTA_CHAIN_NAME, b"FORWARD\0"));
-        payload
-            .extend(attribute(NFTA_CHAIN_HOOK | 0x8000, &attribute(NFTA_HOOK_HOOKNUM, &hook.to_be_bytes())));
-        payload.extend(attribute(NFTA_CHAIN_POLICY, &policy.to_be_bytes()));
-        message(NFNL_SUBSYS_NFTABLES << 8 | (NFT_MSG_GETCHAIN - 1), &payload)
-    }
-
-    /// The chains in these messages, and whether the list ends.
-    fn read(bytes: &[u8]) -> io::Result<(Vec<Chain>, bool)> {
-        let mut chains = Vec::new();
-        let ends =
-            read_messages(bytes, NFNL_SUBSYS_NFTABLES << 8 | (NFT_MSG_GETCHAIN - 1), &mut |message| {
-                chains.extend(dropping(message));
-                true
-            })?;
-        Ok((chains, ends))
+    fn chain(table: &str, hook: u32, policy: u32) -> Vec<u8> {
+        let attributes = [
+            text(NFTA_TABLE, table),
+            text(NFTA_CHAIN_NAME, "FORWARD"),
+            nested(NFTA_CHAIN_HOOK, &[attribute(NFTA_HOOK_HOOKNUM, &hook.to_be_bytes())]),
+            attribute(NFTA_CHAIN_POLICY, &policy.to_be_bytes()),
+        ];
+        attributes.concat()
     }
 
     #[test]
@@ -357,25 +299,14 @@ mod tests {
             (10, "filter", 2, 1, false),
             (3, "filter", 2, 0, false),
         ] {
-            let mut bytes = chain(family, table, hook, policy);
-            bytes.extend(message(NLMSG_DONE, &[0; 4]));
-            let (chains, ends) = read(&bytes).unwrap();
-            assert!(ends);
-            assert_eq!(chains.len(), usize::from(found), "family {family}, hook {hook}, policy {policy}");
+            let chain = dropping(Object { family, attributes: &chain(table, hook, policy) });
+            assert_eq!(chain.is_some(), found, "family {family}, hook {hook}, policy {policy}");
         }
-        let (chains, ends) = read(&chain(2, "filter", 2, 0)).unwrap();
-        assert!(!ends, "more follows");
-        assert_eq!(chains[0].to_string(), "ip filter FORWARD");
-    }
-
-    #[test]
-    fn a_netlink_error_is_reported_and_a_truncated_message_ignored() {
-        let refused = message(NLMSG_ERROR, &(-libc::EPERM).to_ne_bytes());
-        let error = read(&refused).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
-        let whole = chain(2, "filter", 2, 0);
+        let whole = chain("filter", 2, 0);
+        let read = |attributes: &[u8]| dropping(Object { family: 2, attributes });
+        assert_eq!(read(&whole).unwrap().to_string(), "ip filter FORWARD");
         for length in 0..whole.len() {
-            assert_eq!(read(&whole[..length]).unwrap(), (Vec::new(), false));
+            assert_eq!(read(&whole[..length]), None, "{length}");
         }
     }
 
@@ -396,18 +327,17 @@ mod tests {
             ("filter", b"eth0\0", false),
             ("nodlet-0a1b2c3d", &whole, false),
         ] {
-            let mut rule = vec![2, 0, 0, 0];
-            rule.extend(attribute(1, format!("{table}\0").as_bytes()));
-            let data = attribute(NFTA_EXPR_DATA | 0x8000, &attribute(3 | 0x8000, &attribute(1, value)));
-            let of = |name: &[u8]| {
-                attribute(4 | 0x8000, &attribute(1, &[attribute(1, name), data.clone()].concat()))
+            let rule = |name: &str| {
+                let data = nested(NFTA_CMP_DATA, &[attribute(NFTA_DATA_VALUE, value)]);
+                let expression = [text(NFTA_EXPR_NAME, name), nested(NFTA_EXPR_DATA, &[data])];
+                let expressions = nested(NFTA_RULE_EXPRESSIONS, &[nested(NFTA_LIST_ELEM, &expression)]);
+                [text(NFTA_TABLE, table), expressions].concat()
             };
-            let other = [rule.clone(), of(b"lookup\0")].concat();
-            assert!(!matches_link(&other, link), "{table} {value:?}");
-            rule.extend(of(b"cmp\0"));
-            assert_eq!(matches_link(&rule, link), expected, "{table} {value:?}");
-            for length in 0..rule.len() {
-                matches_link(&rule[..length], link);
+            let matches = |attributes: &[u8]| matches_link(Object { family: 2, attributes }, link);
+            assert!(!matches(&rule("lookup")), "{table} {value:?}");
+            assert_eq!(matches(&rule("cmp")), expected, "{table} {value:?}");
+            for length in 0..rule("cmp").len() {
+                matches(&rule("cmp")[..length]);
             }
         }
     }
@@ -415,21 +345,9 @@ mod tests {
     #[test]
     fn a_comment_with_the_name_of_the_link_is_no_comparison() {
         let link = "nl0a1b2c3d";
-        let text = [b"\0\x0b", link.as_bytes(), b"\0"].concat();
-        let rule = [vec![2, 0, 0, 0], attribute(1, b"filter\0"), attribute(7, &text)].concat();
-        assert!(!matches_link(&rule, link));
-    }
-
-    #[test]
-    fn a_list_is_read_no_further_than_needed() {
-        let mut bytes = [chain(2, "filter", 2, 0), chain(2, "more", 2, 0)].concat();
-        bytes.extend(message(NLMSG_DONE, &[0; 4]));
-        let mut seen = 0;
-        let ends = read_messages(&bytes, NFNL_SUBSYS_NFTABLES << 8 | (NFT_MSG_GETCHAIN - 1), &mut |_| {
-            seen += 1;
-            false
-        });
-        assert_eq!((ends.unwrap(), seen), (true, 1));
+        let comment = [b"\0\x0b", link.as_bytes(), b"\0"].concat();
+        let rule = [text(NFTA_TABLE, "filter"), attribute(7, &comment)].concat();
+        assert!(!matches_link(Object { family: 2, attributes: &rule }, link));
     }
 
     #[test]

@@ -12,8 +12,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::netlink::Netlink;
 use super::{is_of_an_agent, link_name};
+use crate::netlink::Netlink;
 
 /// The links that forward only because of nodlet.
 #[derive(Debug)]

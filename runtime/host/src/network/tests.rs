@@ -3,6 +3,9 @@ use std::path::Path;
 use std::rc::Rc;
 
 use super::*;
+use crate::netlink::netfilter;
+use crate::netlink::nftables::GETRULE;
+use crate::netlink::tests::in_new_namespace;
 use nodlet_kube::manifest::{self, Validation};
 
 fn pod(uid: &str, spec: &str) -> Pod {
@@ -20,15 +23,6 @@ pub(super) fn pod_with(uid: &str, fields: &str, spec: &str) -> Pod {
 
 fn network(cidr: &str) -> Network {
     Network::new(&Paths::new(Path::new("/tmp/no-such-root")), Some(cidr), true).unwrap()
-}
-
-/// Runs a test in a thread with its own network namespace, which ends with the thread.
-pub(super) fn in_new_namespace(test: impl FnOnce() + Send + 'static) {
-    let thread = std::thread::spawn(|| {
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("these tests need root");
-        test();
-    });
-    thread.join().expect("the test failed");
 }
 
 #[test]
@@ -266,7 +260,7 @@ fn a_range_that_the_machine_uses_is_refused_by_name() {
         let mut netlink = Netlink::open().unwrap();
         netlink.add_bridge("docker0").unwrap();
         let index = link_index("docker0").unwrap();
-        netlink.add_address(index, Ipv4Addr::new(10, 85, 0, 1), 16).unwrap();
+        netlink.add_address(index, Ipv4Addr::new(10, 85, 0, 1), 16, None).unwrap();
         netlink.set_up(index).unwrap();
         netlink.add_default_route(index, Ipv4Addr::new(10, 85, 0, 9)).unwrap();
         let mut network = network("10.85.0.0/24");
@@ -324,13 +318,12 @@ fn the_rules_of_a_range_go_with_its_last_pod_and_come_back_when_a_cluster_is_lef
         network.connect(&old, ip).unwrap();
         let bridge = link_index(&network.bridge).unwrap();
         let has_rules = || {
-            const GETRULE: u16 = 0xa07;
             let mut rules = Vec::new();
-            let each = &mut |rule: &[u8]| {
-                rules.extend_from_slice(rule);
+            let each = &mut |rule: netfilter::Object| {
+                rules.extend_from_slice(rule.attributes);
                 true
             };
-            nfnetlink::dump(GETRULE, each).unwrap();
+            netfilter::list(GETRULE, each).unwrap();
             let ranges: [&[u8]; 4] = [
                 &[10, 1, 2, 0],
                 &[10, 244, 1, 0],
@@ -434,7 +427,7 @@ fn routes_lead_to_nodes_on_a_link_and_those_of_others_stay() {
         let mut netlink = Netlink::open().unwrap();
         netlink.add_bridge("br0").unwrap();
         let index = link_index("br0").unwrap();
-        netlink.add_address(index, Ipv4Addr::new(192, 0, 2, 1), 24).unwrap();
+        netlink.add_address(index, Ipv4Addr::new(192, 0, 2, 1), 24, None).unwrap();
         netlink.set_up(index).unwrap();
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         netlink.add_route((ip("10.244.4.0"), 24), ip("192.0.2.200")).unwrap();

@@ -5,16 +5,13 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 
 use nix::sys::inotify::AddWatchFlags;
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
-};
 use nodlet_core::facts::{PodIndex, PodObservation};
 use nodlet_core::spec::Pod;
+use nodlet_host::netlink::News;
 use nodlet_host::watches::Watcher;
 use nodlet_kube::manifest::DeviceSource;
 use nodlet_registry::{Wanted, requested_devices};
@@ -39,12 +36,15 @@ fn is_any_requested(shell: &Shell) -> bool {
     shell.pods.borrow().values().any(|pod| requested_devices(&pod.wanted.pod).next().is_some())
 }
 
+/// The group of the uevents of the kernel.
+const UEVENTS: u32 = 1;
+
 /// The descriptors that report changes of devices.
 pub(super) struct Watch {
-    uevents: Async<OwnedFd>,
+    uevents: Async<News>,
     /// Reports links of the network, once an interface is requested. The uevent of an interface is no substitute: the
     /// kernel sends it before the interface is found by its name.
-    links: Async<OwnedFd>,
+    links: Async<News>,
     watches_links: Cell<bool>,
     /// `None` if the kernel refuses an instance of inotify: then the devices are looked up every [`LOOK_AGAIN`].
     files: Option<Watcher>,
@@ -52,11 +52,8 @@ pub(super) struct Watch {
 
 impl Watch {
     fn new(shell: &Shell) -> io::Result<Watch> {
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let protocol = SockProtocol::NetlinkKObjectUEvent;
-        let uevents = socket(AddressFamily::Netlink, SockType::Datagram, flags, protocol)?;
-        bind(uevents.as_raw_fd(), &NetlinkAddr::new(0, 1))?;
-        let links = socket(AddressFamily::Netlink, SockType::Datagram, flags, SockProtocol::NetlinkRoute)?;
+        let uevents = News::open(libc::NETLINK_KOBJECT_UEVENT, &[UEVENTS])?;
+        let links = News::open(libc::NETLINK_ROUTE, &[])?;
         let files = shell.watches.watcher().inspect_err(|error| {
             log::warn!(
                 "failed to watch {DEV}: {error} (see fs.inotify.max_user_instances); devices are looked up every {} s \
@@ -77,8 +74,7 @@ impl Watch {
         if self.watches_links.replace(true) {
             return;
         }
-        let group = NetlinkAddr::new(0, libc::RTMGRP_LINK as u32);
-        if let Err(error) = bind(self.links.get_ref().as_raw_fd(), &group) {
+        if let Err(error) = self.links.get_ref().join(libc::RTNLGRP_LINK) {
             log::warn!("failed to watch interfaces: {error}");
         }
     }
@@ -124,13 +120,9 @@ impl Watch {
             Ok(())
         };
         smol::future::or(sockets, files).await?;
-        let mut message = [0; 2048];
         for socket in [&self.uevents, &self.links] {
-            // After ENOBUFS, changes were lost; the devices are looked up in any case.
-            while matches!(
-                recv(socket.get_ref().as_raw_fd(), &mut message, MsgFlags::empty()),
-                Ok(_) | Err(nix::Error::ENOBUFS)
-            ) {}
+            // The devices are looked up whatever has changed, and even if news were lost.
+            let _ = socket.get_ref().read(|_| {});
         }
         drop(self.files.as_ref().map(Watcher::take));
         Ok(())
@@ -225,13 +217,10 @@ mod tests {
     #[test]
     fn without_an_instance_of_inotify_devices_are_looked_up_after_a_while() {
         // Sockets that report nothing: no group is joined.
-        let silent = |protocol| {
-            let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-            Async::new(socket(AddressFamily::Netlink, SockType::Datagram, flags, protocol).unwrap()).unwrap()
-        };
+        let silent = |protocol| Async::new(News::open(protocol, &[]).unwrap()).unwrap();
         let watch = Watch {
-            uevents: silent(SockProtocol::NetlinkKObjectUEvent),
-            links: silent(SockProtocol::NetlinkRoute),
+            uevents: silent(libc::NETLINK_KOBJECT_UEVENT),
+            links: silent(libc::NETLINK_ROUTE),
             watches_links: Cell::new(false),
             files: None,
         };

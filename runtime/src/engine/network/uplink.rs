@@ -4,21 +4,20 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, OwnedFd};
 
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
-};
+use nodlet_host::netlink::{News, link_news};
 use smol::Async;
 
-/// RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_IFADDR and RTMGRP_IPV6_ROUTE.
-const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x100 | 0x400;
+const GROUPS: [u32; 5] = [
+    libc::RTNLGRP_LINK,
+    libc::RTNLGRP_IPV4_IFADDR,
+    libc::RTNLGRP_IPV4_ROUTE,
+    libc::RTNLGRP_IPV6_IFADDR,
+    libc::RTNLGRP_IPV6_ROUTE,
+];
 
 /// Links without a carrier that are remembered.
 const LINKS: usize = 16;
-
-/// Bytes of the head of a netlink message and of `struct ifinfomsg`.
-const HEAD: usize = 32;
 
 /// Returns when a link comes up over which `server` may be reached; never if the kernel refuses to report. `ours` is the
 /// beginning of the names of pods' links.
@@ -30,25 +29,16 @@ pub(in crate::engine) async fn comes_up(server: Option<SocketAddr>, ours: &str) 
 }
 
 async fn watch(server: Option<SocketAddr>, ours: &str) -> io::Result<()> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let news = socket(AddressFamily::Netlink, SockType::Datagram, flags, SockProtocol::NetlinkRoute)?;
-    bind(news.as_raw_fd(), &NetlinkAddr::new(0, GROUPS))?;
-    let news: Async<OwnedFd> = Async::new_nonblocking(news)?;
+    let news = Async::new_nonblocking(News::open(libc::NETLINK_ROUTE, &GROUPS)?)?;
     let mut before = source(server);
     let mut without_carrier = Vec::new();
-    let mut buffer = [0; 8192];
     loop {
         news.readable().await?;
         let mut returned = false;
-        loop {
-            match recv(news.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
-                Ok(length) => returned |= carrier(&buffer[..length], ours, &mut without_carrier),
-                Err(nix::Error::EAGAIN) => break,
-                // More news than the socket holds: the routes tell.
-                Err(nix::Error::ENOBUFS | nix::Error::EINTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        // After lost news, the routes tell.
+        news.get_ref().read(|bytes| {
+            returned |= bytes.is_some_and(|bytes| carrier(bytes, ours, &mut without_carrier));
+        })?;
         let now = source(server);
         if now.is_some() && (returned || now != before) {
             return Ok(());
@@ -68,34 +58,19 @@ fn source(server: Option<SocketAddr>) -> Option<IpAddr> {
 }
 
 /// Reads news of links. Returns whether one that was in `without_carrier` has a carrier again.
-fn carrier(mut news: &[u8], ours: &str, without_carrier: &mut Vec<u32>) -> bool {
-    const RTM_NEWLINK: u16 = 16;
-    const IFLA_IFNAME: u16 = 3;
-    const IFF_UP: u32 = 1;
-    const IFF_LOWER_UP: u32 = 1 << 16;
-    let word = |bytes: &[u8], at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
-    let half = |bytes: &[u8], at: usize| bytes.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes);
+fn carrier(news: &[u8], ours: &str, without_carrier: &mut Vec<u32>) -> bool {
+    const IFF_UP: u32 = libc::IFF_UP.cast_unsigned();
+    const IFF_LOWER_UP: u32 = libc::IFF_LOWER_UP.cast_unsigned();
     let mut returned = false;
-    while let (Some(length), Some(kind)) = (word(news, 0), half(news, 4)) {
-        let length = length as usize;
-        let (Some(message), true) = (news.get(..length), length >= 16) else { break };
-        news = news.get(length.next_multiple_of(4)..).unwrap_or_default();
-        let (RTM_NEWLINK, Some(index), Some(flags)) = (kind, word(message, 20), word(message, 24)) else {
-            continue;
-        };
-        // The name is the first attribute.
-        let name = message.get(HEAD + 4..).filter(|_| half(message, HEAD + 2) == Some(IFLA_IFNAME));
-        if name.is_some_and(|name| name.starts_with(ours.as_bytes())) {
-            continue;
-        }
-        let known = without_carrier.iter().position(|other| *other == index);
-        match (flags & IFF_LOWER_UP != 0, known) {
+    for link in link_news(news).filter(|link| !link.is_named(ours)) {
+        let known = without_carrier.iter().position(|other| *other == link.index);
+        match (link.flags & IFF_LOWER_UP != 0, known) {
             (true, Some(place)) => {
                 without_carrier.swap_remove(place);
                 returned = true;
             }
-            (false, None) if flags & IFF_UP != 0 && without_carrier.len() < LINKS => {
-                without_carrier.push(index)
+            (false, None) if link.flags & IFF_UP != 0 && without_carrier.len() < LINKS => {
+                without_carrier.push(link.index)
             }
             _ => {}
         }
@@ -106,6 +81,9 @@ fn carrier(mut news: &[u8], ours: &str, without_carrier: &mut Vec<u32>) -> bool 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Bytes of the head of a netlink message and of `struct ifinfomsg`.
+    const HEAD: usize = 32;
 
     fn link(index: u32, flags: u32, name: &str) -> Vec<u8> {
         let mut bytes = vec![0; HEAD];

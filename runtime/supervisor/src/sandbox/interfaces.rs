@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nix::sched::{CloneFlags, setns};
 use nodlet_host::launch::NetworkConfig;
-use nodlet_host::network::netlink::{LinkSettings, Netlink, link_index};
+use nodlet_host::netlink::{LinkSettings, Netlink, link_index};
 use nodlet_host::network::{filter, guard, hardware_address};
 use nodlet_rootfs::own_file;
 
@@ -57,15 +57,15 @@ pub(super) fn connect(
         pod.set_up(link_index("lo")?)?;
         let link = link_index(POD_LINK)?;
         guard::refuse_ipv6_routers(POD_LINK)?;
-        pod.add_address(link, network.address, network.prefix)?;
+        pod.add_address(link, network.address, network.prefix, None)?;
         pod.set_up(link)?;
         pod.add_neighbour(link, network.gateway, of_bridge)?;
         pod.add_default_route(link, network.gateway)?;
         let Some(ipv6) = network.ipv6 else { return Ok(()) };
         guard::enable_ipv6(POD_LINK)?;
-        pod.add_ipv6_address(link, ipv6.address, ipv6.prefix)?;
-        pod.add_ipv6_neighbour(link, ipv6.gateway, of_bridge)?;
-        pod.add_ipv6_default_route(link, ipv6.gateway)
+        pod.add_address(link, ipv6.address, ipv6.prefix, None)?;
+        pod.add_neighbour(link, ipv6.gateway, of_bridge)?;
+        pod.add_default_route(link, ipv6.gateway)
     };
     set().map_err(SandboxError::Address)?;
     // As in containerd 2: a pod has its own network, so ports and pings in it are not privileged.
@@ -198,7 +198,7 @@ fn guard_host(host: &mut Netlink, network: &NetworkConfig, bridge: u32) -> io::R
     host.set_port_up(port, network.hairpin, &guard::PORT_IPV4)?;
     host.add_forwarding(port, hardware)?;
     if let Some(ipv6) = network.ipv6 {
-        host.add_ipv6_neighbour(bridge, ipv6.address, hardware)?;
+        host.add_neighbour(bridge, ipv6.address, hardware)?;
     }
     if filtered {
         return Ok(());

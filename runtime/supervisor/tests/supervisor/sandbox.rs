@@ -3,8 +3,8 @@
 use std::fs;
 use std::net::Ipv4Addr;
 
+use nodlet_host::netlink::{Netlink, link_index};
 use nodlet_host::network::hardware_address;
-use nodlet_host::network::netlink::{Netlink, link_index};
 use nodlet_supervisor::END_REASON_FILE;
 use nodlet_supervisor::client::{Supervisor, SupervisorError, SupervisorEvent};
 
@@ -54,7 +54,7 @@ fn bridge(name: &str) -> Netlink {
     let index = link_index(name).unwrap();
     let gateway = Ipv4Addr::new(10, 211, 7, 1);
     netlink.set_hardware_address(index, hardware_address(Ipv4Addr::new(10, 85, 0, 1))).unwrap();
-    netlink.add_address(index, gateway, 24).unwrap();
+    netlink.add_address(index, gateway, 24, None).unwrap();
     netlink.set_up(index).unwrap();
     netlink
 }

@@ -1,7 +1,9 @@
 use super::*;
 use std::net::Ipv4Addr;
 
-use crate::network::tests::{in_new_namespace, pod_with};
+use crate::netlink::messages;
+use crate::netlink::tests::in_new_namespace;
+use crate::network::tests::pod_with;
 
 fn table() -> Table {
     Table {
@@ -34,11 +36,11 @@ fn with_ports(mut table: Table) -> Table {
 fn sent(table: &Table) -> Vec<String> {
     const NEWCHAIN: u16 = 0xa03;
     const NEWRULE: u16 = 0xa06;
-    let bytes = nft::encoded(&table.name, |batch| table.add_chains(batch));
+    let bytes = nftables::encode(&table.name, 1, |batch| table.add_chains(batch));
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let lines = nft::messages(&bytes).filter_map(|(kind, _, _, body)| match kind {
-        NEWCHAIN => Some(format!("chain {}", hex(&body[4..]))),
-        NEWRULE => Some(format!("rule {}", hex(&body[4..]))),
+    let lines = messages(&bytes).flatten().filter_map(|message| match message.message_type() {
+        NEWCHAIN => Some(format!("chain {}", hex(&message.payload()[4..]))),
+        NEWRULE => Some(format!("rule {}", hex(&message.payload()[4..]))),
         _ => None,
     });
     lines.collect()
@@ -95,7 +97,7 @@ fn pods_of_a_cluster_reach_each_other_without_translation() {
     // from-cluster 5, to-cluster 3, forward 2, postrouting 2 + 1 + 2.
     assert_eq!(count("rule"), 15);
     let drops_all = [nft::links(nft::OIFNAME, false, BRIDGES.as_bytes()), nft::drop_packet()].concat();
-    let bytes = nft::encoded(&table.name, |batch| table.add_chains(batch));
+    let bytes = nftables::encode(&table.name, 1, |batch| table.add_chains(batch));
     let has = |found: &[u8]| bytes.windows(found.len()).any(|window| window == found);
     assert!(!has(&drops_all), "kube-proxy sends packets of a node port to other nodes");
     in_new_namespace(move || {
