@@ -177,3 +177,37 @@ fn changes(device: &Device, kubectl: &Kubectl, kind: &Kind) {
     watching.wait().expect("it has ended");
     assert!(!is_listed(), "{noun}");
 }
+
+/// In Kubernetes, the storage of the API server orders changes that come at once.
+#[test]
+fn changes_that_clients_ask_for_at_once_are_made_one_after_another() {
+    const CLIENTS: usize = 12;
+    let device = Device::start();
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}, "data": {}});
+    let all_at_once = |request: &(dyn Fn(usize) -> u16 + Sync)| {
+        let start = std::sync::Barrier::new(CLIENTS);
+        let mut codes = std::thread::scope(|scope| {
+            let client = |number| {
+                start.wait();
+                request(number)
+            };
+            let client = &client;
+            let clients: Vec<_> = (0..CLIENTS).map(|number| scope.spawn(move || client(number))).collect();
+            clients.into_iter().map(|client| client.join().expect("it ends")).collect::<Vec<_>>()
+        });
+        codes.sort_unstable();
+        codes
+    };
+    let one_of = |code: u16, others: u16| [vec![code], vec![others; CLIENTS - 1]].concat();
+    assert_eq!(all_at_once(&|_| device.request("POST", maps, Some(&map)).0), one_of(201, 409));
+    let path = format!("{maps}/one");
+    let patched = all_at_once(&|number| {
+        let key = format!("key{number}");
+        device.patch(&path, "merge", &json!({"data": {key: "x"}})).0
+    });
+    assert_eq!(patched, [200; CLIENTS]);
+    let data = device.get(&path).expect("it is there")["data"].clone();
+    assert_eq!(data.as_object().map(serde_json::Map::len), Some(CLIENTS), "{data}");
+    assert_eq!(all_at_once(&|_| device.request("DELETE", &path, None).0), one_of(200, 404));
+}
