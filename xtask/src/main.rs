@@ -30,6 +30,7 @@ mod help;
 mod image;
 mod images;
 mod ledger;
+mod lines;
 mod long;
 mod musl;
 mod mutants;
@@ -65,6 +66,7 @@ fn function(name: &str) -> Option<fn(&[String]) -> Outcome> {
         "deny" => deny::run,
         "advisories" => advisories::run,
         "sizes" => sizes::run,
+        "lines" => lines::run,
         "bench" => bench::run,
         "gates" => gates::run,
         "guest" => guest::run,
@@ -190,8 +192,10 @@ mod tests {
     /// A line of the list says what the task does, as `git help` does: a verb first.
     #[test]
     fn the_line_of_each_task_begins_with_a_verb() {
-        const VERBS: &[&str] =
-            &["boot", "build", "check", "compare", "install", "list", "measure", "run", "show", "write"];
+        const VERBS: &[&str] = &[
+            "boot", "build", "check", "compare", "count", "install", "list", "measure", "run", "show",
+            "write",
+        ];
         for (name, _, what) in TASKS {
             let first = what.split(' ').next().unwrap_or_default();
             assert!(VERBS.contains(&first), "{name}: {what}");

@@ -65,6 +65,7 @@ pub(crate) const TASKS: &[Task] = &[
         "[--compare | --write] [release | TARGET]...",
         "show the size of each build; --compare compares it with its budget, --write writes the budgets",
     ),
+    ("lines", "", "count the lines of code of each crate, as product and tests, and list long files"),
     (
         "bench",
         "[--cluster | --only NAME]... [--rounds N] [--minutes N] [--debug | --binary PATH]",
