@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::task::{Failure, Outcome, git, project};
+use nodlet_build::task::{Failure, Outcome, git, project};
 
 /// The age after which a subject is overdue.
 const DAYS: u64 = 7;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::task::{Failure, Outcome, git, project};
+use nodlet_build::task::{Failure, Outcome, Task, git, project};
 
 /// Directories of tests, and names of files with tests.
 const OF_TESTS: [&str; 4] = ["tests", "examples", "sim", "timelines"];
@@ -22,6 +22,14 @@ struct Lines {
     product: usize,
     tests: usize,
 }
+
+/// The task `cargo xtask lines`.
+pub(crate) const TASK: Task = Task::new(
+    "lines",
+    "",
+    "count the lines of code of each crate, as product and tests, and list long files",
+    run,
+);
 
 pub(crate) fn run(_: &[String]) -> Outcome {
     let listed =

@@ -9,11 +9,11 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nodlet_build::task::{Failure, Outcome, Task, project, run as run_command};
+use nodlet_build::toolchain::cargo;
 use serde_json::Value;
 
 use self::messages::Messages;
-use crate::task::{Failure, Outcome, project, run as run_command};
-use crate::toolchain::cargo;
 
 mod messages;
 
@@ -28,6 +28,10 @@ const ROOTS: [&str; 4] = [
     "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions",
     "io.k8s.apimachinery.pkg.apis.meta.v1.Status",
 ];
+
+/// The task `cargo xtask schema`.
+pub(crate) const TASK: Task =
+    Task::new("schema", "", "write the table of Kubernetes' fields and docs/pods.md anew (Go, network)", run);
 
 /// Runs `cargo xtask schema`.
 pub(super) fn run(_: &[String]) -> Outcome {

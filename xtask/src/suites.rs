@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::task::{Failure, Outcome, line_of, misused, project, seed_in, work};
+use nodlet_build::task::{Failure, Outcome, Task, line_of, project, seed_in, work};
+use nodlet_build::toolchain::{self, cargo};
+use nodlet_build::{cross, go, images, programs, requirements};
+
 use crate::times::Times;
-use crate::toolchain::{self, cargo};
-use crate::{cross, go, images, programs, setup};
 
 mod slow;
 
@@ -41,6 +42,14 @@ const ALONE: &[&str] = &[
     "doctor::doctor_finds_nothing_missing_on_a_machine_that_runs_pods_and_leaves_nothing_behind",
 ];
 
+/// The task `cargo xtask suites`.
+pub(crate) const TASK: Task = Task::new(
+    "suites",
+    "[--debug | --release] [SUITE | TEST]...",
+    "run tests with real containers: all that check runs, those of tests/tests/SUITE.rs, or one such as probes::NAME",
+    run,
+);
+
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let (options, wanted): (Vec<&String>, Vec<&String>) =
         arguments.iter().partition(|argument| argument.starts_with('-'));
@@ -48,9 +57,9 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         [] => Binary::OfBoards,
         [one] if *one == "--debug" => Binary::Debug,
         [one] if *one == "--release" => Binary::Release,
-        _ => return Err(misused("suites")),
+        _ => return Err(TASK.misused()),
     };
-    setup::require()?;
+    requirements::require()?;
     run_those(&wanted.into_iter().cloned().collect::<Vec<_>>(), binary)
 }
 
