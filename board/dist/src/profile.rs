@@ -213,6 +213,11 @@ impl Profile {
         }
     }
 
+    /// An error about a key of this profile.
+    pub(crate) fn wrong(&self, key: &str, Failure(why): Failure) -> Failure {
+        Failure(format!("board/profiles/{}.toml: {key}: {why}", self.name))
+    }
+
     /// The arguments of `nodlet agent` on this board.
     pub fn agent_arguments(&self) -> Vec<String> {
         let files = self.logs.max_files.map(|files| files.to_string());
