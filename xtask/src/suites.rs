@@ -3,12 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nodlet_build::task::{Failure, Outcome, Task, line_of, project, seed_in, work};
+use nodlet_build::task::{Failure, Outcome, Signal, Task, end_with_us, line_of, project, seed_in, work};
 use nodlet_build::toolchain::{self, cargo};
 use nodlet_build::{cross, go, images, programs, requirements};
 
@@ -298,10 +297,7 @@ impl Runner {
         let mut command = Command::new(&self.program);
         command.args([&test, "--exact", "--nocapture"]).current_dir(project().join("tests"));
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-        // SAFETY: one system call, which is async-signal-safe. The test ends with the process that waits for it.
-        unsafe {
-            command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?))
-        };
+        end_with_us(&mut command, Signal::SIGKILL);
         let child =
             command.spawn().map_err(|error| format!("failed to run {}: {error}", line_of(&command)))?;
         self.running.push(Running { test, child, begun: Instant::now(), output });

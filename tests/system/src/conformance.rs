@@ -3,12 +3,13 @@
 //! list that passes: the list can only shrink.
 
 use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use nodlet_build::task::{Failure, Outcome, Task, line_of, project, run as run_command, work};
+use nodlet_build::task::{
+    Failure, Outcome, Signal, Task, end_with_us, line_of, project, run as run_command, work,
+};
 use nodlet_build::{cross, go, requirements, toolchain};
 use nodlet_tests::{ClusterNode, ControlPlane};
 
@@ -206,7 +207,7 @@ impl Suite {
             .stdin(Stdio::null())
             .stdout(File::create(&log)?)
             .stderr(File::options().append(true).open(&log)?);
-        end_with_us(&mut command);
+        end_with_us(&mut command, Signal::SIGTERM);
         plane.namespace().give_to(&mut command);
         eprintln!("running the tests; their output is in {}", log.display());
         // A failed test makes ginkgo fail, too. The report says which.
@@ -217,12 +218,6 @@ impl Suite {
         }
         Report::read(&path)
     }
-}
-
-/// Makes the kernel kill the command when this process ends.
-fn end_with_us(command: &mut Command) {
-    // SAFETY: between fork and exec only a system call is made.
-    unsafe { command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM)?)) };
 }
 
 #[cfg(test)]

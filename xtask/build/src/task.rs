@@ -10,6 +10,9 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::{OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
+use nix::sys::prctl::set_pdeathsig;
+pub use nix::sys::signal::Signal;
+
 /// A task of a developer, or of somebody who makes device images and packages.
 #[derive(Debug)]
 pub struct Task {
@@ -159,6 +162,8 @@ fn overview(tasks: &[&Task]) -> String {
 pub fn run_program(package: &str, words: &[impl AsRef<OsStr>], seed: Option<u64>) -> Outcome {
     let seed = seed.map_or_else(self::seed, Ok)?;
     let mut command = program(package)?;
+    // cargo becomes the program that it has built.
+    end_with_us(&mut command, Signal::SIGKILL);
     run(command.args(words).env("NODLET_SEED", seed.to_string()))
         .map_err(|Failure(why)| Failure(format!("{why}, with NODLET_SEED={seed}")))
 }
@@ -169,6 +174,12 @@ fn program(package: &str) -> Result<Command, Failure> {
     command.args(["run", "--package", package, "--target", "host-tuple", "--"]);
     command.env(CALLER, caller()).current_dir(std::env::current_dir()?);
     Ok(command)
+}
+
+/// Makes the kernel send this signal to the command when the thread that starts it ends.
+pub fn end_with_us(command: &mut Command, signal: Signal) {
+    // SAFETY: between fork and exec only a system call is made, which is async-signal-safe.
+    unsafe { command.pre_exec(move || Ok(set_pdeathsig(signal)?)) };
 }
 
 /// Checks what all programs promise of their tasks: the description begins with a verb, and unknown arguments are
@@ -353,6 +364,20 @@ mod tests {
         assert!(parsed("nonsense --help").starts_with("err: cargo xtask: unknown task \"nonsense\"\n"));
         assert_eq!(parsed("demo --keep"), "demo [\"--keep\"]");
         assert_eq!(parsed("image --help"), "image [\"--help\"]");
+    }
+
+    #[test]
+    fn a_command_ends_with_the_thread_that_starts_it() {
+        let start = || {
+            let mut sleep = Command::new("sleep");
+            end_with_us(&mut sleep, Signal::SIGTERM);
+            sleep.arg("600").spawn().expect("there is a sleep")
+        };
+        let mut child = std::thread::spawn(start).join().expect("it does not panic");
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&child.wait().expect("it is ours")),
+            Some(15)
+        );
     }
 
     #[test]

@@ -4,13 +4,12 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use nodlet_build::debian;
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Failure, Outcome, Signal, end_with_us};
 use nodlet_dist::image::{self, DeviceImage};
 use nodlet_dist::profile::{Profile, Qemu};
 use nodlet_tests::Namespace;
@@ -206,10 +205,7 @@ impl Board {
         if let Some(network) = network {
             network.give_to(&mut emulator);
         }
-        // SAFETY: one system call, which is async-signal-safe. It makes the board end with its test.
-        unsafe {
-            emulator.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?))
-        };
+        end_with_us(&mut emulator, Signal::SIGKILL);
         let emulator = emulator.spawn().map_err(|error| {
             format!("failed to run {}: {error}; Debian's package {} has it", qemu.program, qemu.package)
         })?;

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Failure, Outcome, Signal, end_with_us};
 use nodlet_build::{debian, go};
 use nodlet_dist::cpio::Cpio;
 use nodlet_dist::kernel::Kernel;
@@ -169,9 +168,7 @@ impl Guest<'_> {
             // Where the sockets between parts of the hardware are.
             .current_dir(log.parent().unwrap_or(Path::new("/")))
             .stdin(Stdio::null());
-        // SAFETY: one system call, which is async-signal-safe. It makes the guest end with the process that
-        // waits for it.
-        unsafe { qemu.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?)) };
+        end_with_us(&mut qemu, Signal::SIGKILL);
         let mut qemu = qemu.spawn().map_err(|error| {
             format!("failed to run {program}: {error}; Debian's package {package} has it")
         })?;
