@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nodlet_build::files;
 use nodlet_build::task::{Failure, Outcome, Task, project};
 use semver::{Version, VersionReq};
 use serde::Deserialize;
@@ -181,8 +182,7 @@ fn locked(text: &str) -> Result<BTreeSet<Locked>, Failure> {
 /// Reads `xtask/advisories.toml`.
 fn ours(crates: &BTreeSet<Locked>) -> Result<Ours, Failure> {
     let path = project().join("xtask/advisories.toml");
-    let text =
-        fs::read_to_string(&path).map_err(|error| format!("failed to read {}: {error}", path.display()))?;
+    let text = files::read_text(&path)?;
     let ours: Ours = toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
     for watched in &ours.watched {
         if !crates.iter().any(|one| one.name == watched.package) {

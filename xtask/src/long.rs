@@ -12,6 +12,7 @@ use nodlet_build::task::{
 };
 use nodlet_build::toolchain::{self, cargo};
 use nodlet_build::{cross, go, requirements, targets};
+use nodlet_tests::guest::Part;
 
 use crate::programs::{DIST, SYSTEM};
 use crate::{earlier, ledger, mutants, sizes, suites};
@@ -315,8 +316,7 @@ fn is_number(text: &str) -> bool {
 }
 
 fn is_shard(text: &str) -> bool {
-    let numbers = text.split_once('/').and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
-    numbers.is_some_and(|(part, of): (u32, u32)| (1..=of).contains(&part))
+    Part::parse(text).is_some()
 }
 
 fn kills(shard: &str) -> Outcome {

@@ -13,6 +13,7 @@ use std::process::Command;
 
 use flate2::{Compression, GzBuilder};
 use md5::{Digest, Md5};
+use nodlet_build::files;
 use nodlet_build::targets::{self, Target};
 use nodlet_build::task::{Failure, Outcome, Task, git, line_of, project, run as run_command, target_dir};
 use nodlet_build::toolchain::{built, cargo};
@@ -113,7 +114,7 @@ pub fn build(target: &Target, version: &str) -> Result<PathBuf, Failure> {
 /// Reads a file of `board/`.
 fn ours(name: &str) -> Result<Vec<u8>, Failure> {
     let path = project().join("board").join(name);
-    fs::read(&path).map_err(|error| format!("failed to read {}: {error}", path.display()).into())
+    files::read(&path)
 }
 
 fn add_service(files: &mut Files) -> Outcome {
@@ -293,7 +294,7 @@ impl Files {
         for (path, (_, bytes)) in &self.0 {
             if let Some(bytes) = bytes {
                 let digest = Md5::digest(bytes);
-                let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+                let digits = files::digits(&digest);
                 sums.push_str(&format!("{digits}  {path}\n"));
             }
         }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use nodlet_build::debian;
+use nodlet_build::files;
 use nodlet_build::task::{Failure, Outcome, Task, project, work};
 use nodlet_build::{cross, targets};
 
@@ -127,8 +128,7 @@ fn run(arguments: &[String]) -> Outcome {
     {
         let named = match &contents.config {
             Some(file) => {
-                let text =
-                    fs::read(file).map_err(|error| format!("failed to read {}: {error}", file.display()))?;
+                let text = files::read(file)?;
                 // A file that is not text is rejected later, with its other faults.
                 let is_key = |line: &str| ["ssh-key", "push-key"].iter().any(|key| line.starts_with(key));
                 String::from_utf8_lossy(&text).lines().any(|line| is_key(line.trim_start()))

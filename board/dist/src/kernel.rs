@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nodlet_build::debian::{self, only};
+use nodlet_build::files;
 use nodlet_build::task::{Failure, Outcome};
 
 use super::cpio::Cpio;
@@ -53,15 +54,13 @@ pub fn of(package: &str, processor: &str) -> Result<Kernel, Failure> {
     find_modules(&dir.join("usr/lib/modules").join(&release), &mut files)?;
     let device_trees = dir.join("usr/lib").join(format!("linux-image-{release}"));
     let list = dir.join("usr/lib/modules").join(&release).join("modules.builtin");
-    let list =
-        fs::read_to_string(&list).map_err(|error| format!("failed to read {}: {error}", list.display()))?;
+    let list = files::read_text(&list)?;
     let built_in = list.lines().filter_map(|line| {
         // File names have '-' where the kernel uses '_'.
         Some(line.rsplit('/').next()?.strip_suffix(".ko")?.replace('-', "_"))
     });
     let config = dir.join("boot").join(format!("config-{release}"));
-    let config = fs::read_to_string(&config)
-        .map_err(|error| format!("failed to read {}: {error}", config.display()))?;
+    let config = files::read_text(&config)?;
     let unpacks_xz = unpacks_xz(&config);
     Ok(Kernel { release, image, device_trees, files, built_in: built_in.collect(), unpacks_xz })
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use nodlet_build::files;
 use nodlet_build::task::{Failure, project};
 use serde::{Deserialize, Serialize};
 
@@ -173,10 +174,7 @@ pub fn get(name: &str) -> Result<Profile, Failure> {
         let known = known.join(", ");
         return Err(Failure(format!("unknown profile {name:?} in board/profiles, only {known}")));
     }
-    parse(
-        name,
-        &fs::read_to_string(&file).map_err(|error| format!("failed to read {}: {error}", file.display()))?,
-    )
+    parse(name, &files::read_text(&file)?)
 }
 
 /// The names of all profiles.

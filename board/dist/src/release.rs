@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nodlet_build::files;
 use nodlet_build::targets::{self, TARGETS, Target};
 use nodlet_build::task::{
     Failure, Outcome, Task, line_of, outside, plain_cargo, project, run as run_command, target_dir, work,
@@ -168,8 +169,7 @@ fn materials(target: &Target, source: &str, directory: &Path) -> Outcome {
     let made = run_command(&mut cyclonedx);
     // The plugin writes one file beside the manifest of each crate of the workspace.
     let written = project().join("board/sbom.json");
-    let text = fs::read_to_string(&written)
-        .map_err(|error| format!("failed to read {}: {error}", written.display()));
+    let text = files::read_text(&written);
     for entry in members()? {
         let _ = fs::remove_file(entry.join("sbom.json"));
     }
@@ -227,7 +227,7 @@ fn members() -> Result<Vec<PathBuf>, Failure> {
 /// commit, and it names no directory of this machine.
 fn independent(mut list: Value, source: &str) -> Value {
     let date = source.split(' ').nth(1).unwrap_or_default();
-    let digits: String = Sha256::digest(source.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits = files::digits(&Sha256::digest(source.as_bytes()));
     let number = format!(
         "{}-{}-4{}-8{}-{}",
         &digits[..8],
@@ -272,7 +272,7 @@ fn sources(source: &str, directory: &Path) -> Outcome {
     let mut add = |name: &str, from: &Path| -> Outcome {
         let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(from)?.permissions());
         let mode = if mode & 0o100 != 0 { 0o755 } else { 0o644 };
-        let bytes = fs::read(from).map_err(|error| format!("failed to read {}: {error}", from.display()))?;
+        let bytes = files::read(from)?;
         files.insert(format!("{top}/{name}"), (mode, bytes));
         Ok(())
     };
@@ -337,7 +337,7 @@ fn checksums(directory: &Path) -> Result<String, Failure> {
     let mut sums = String::new();
     for file in files_below(directory)? {
         let digest = Sha256::digest(fs::read(&file)?);
-        let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let digits = files::digits(&digest);
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         sums.push_str(&format!("{digits}  {name}\n"));
     }

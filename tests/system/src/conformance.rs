@@ -11,6 +11,7 @@ use nodlet_build::task::{
     Failure, Outcome, Signal, Task, end_with_us, line_of, project, run as run_command, work,
 };
 use nodlet_build::{cross, go, requirements, toolchain};
+use nodlet_tests::guest::Part;
 use nodlet_tests::{ClusterNode, ControlPlane};
 
 mod allowed;
@@ -32,13 +33,10 @@ const MINUTES: u64 = 60;
 /// The name of the board in the cluster.
 const NODE: &str = "board-1";
 
-/// A part of the tests: which, and of how many.
-type Shard = (usize, usize);
-
 struct Options {
     focus: Vec<String>,
     labels: String,
-    shard: Option<Shard>,
+    shard: Option<Part>,
     processes: usize,
     minutes: u64,
     /// Whether tests are run that take many minutes each.
@@ -59,7 +57,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 
 /// The sample of the check: every eighth test, without those that take many minutes each.
 fn sample() -> Options {
-    Options { shard: Some((0, 8)), minutes: 20, slow: false, ..Options::default() }
+    Options { shard: Part::parse("1/8"), minutes: 20, slow: false, ..Options::default() }
 }
 
 impl Default for Options {
@@ -83,7 +81,7 @@ impl Options {
             match word.as_str() {
                 "--focus" => options.focus.push(value.clone()),
                 "--labels" => options.labels.clone_from(value),
-                "--shard" => options.shard = Some(shard(value).ok_or_else(wrong)?),
+                "--shard" => options.shard = Some(Part::parse(value).ok_or_else(wrong)?),
                 "--procs" => options.processes = usize::try_from(number()?)?,
                 "--minutes" => options.minutes = number()?,
                 _ => return Err(wrong()),
@@ -98,13 +96,6 @@ impl Options {
     }
 }
 
-/// Reads a part such as `2/5`, the second of five.
-fn shard(text: &str) -> Option<Shard> {
-    let (part, of) = text.split_once('/')?;
-    let (part, of): (usize, usize) = (part.parse().ok()?, of.parse().ok()?);
-    (1..=of).contains(&part).then(|| (part - 1, of))
-}
-
 fn perform(options: &Options) -> Outcome {
     requirements::require()?;
     let allowed = Allowed::read(&project().join("tests/conformance/allowed-failures"))?;
@@ -114,9 +105,9 @@ fn perform(options: &Options) -> Outcome {
     let all = suite.list()?;
     allowed.require_known(all.names())?;
     let focus = match options.shard {
-        Some((part, of)) => {
-            let chosen = all.names().filter(|name| options.slow || !name.contains("[Slow]"));
-            chosen.skip(part).step_by(of).map(exactly).collect()
+        Some(part) => {
+            let wanted = all.names().filter(|name| options.slow || !name.contains("[Slow]"));
+            part.choose(&wanted.collect::<Vec<_>>(), 0).into_iter().map(exactly).collect()
         }
         None => options.focus.clone(),
     };
@@ -223,16 +214,6 @@ impl Suite {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_part_is_read() {
-        let check = |text: &str, expected: Option<Shard>| assert_eq!(shard(text), expected, "{text}");
-        check("1/8", Some((0, 8)));
-        check("8/8", Some((7, 8)));
-        for wrong in ["0/8", "9/8", "1", "a/b", "1/0", ""] {
-            check(wrong, None);
-        }
-    }
 
     #[test]
     fn a_part_is_one_of_all_tests_of_nodes() {

@@ -11,6 +11,7 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use serde_json::{Value, json};
 
+use crate::files;
 use crate::targets::Target;
 use crate::task::{Failure, line_of, plain_cargo, project};
 
@@ -80,8 +81,7 @@ impl Crate {
             files.push(project().join(beside.1));
         }
         let text = |path: &PathBuf| {
-            let bytes =
-                fs::read(path).map_err(|error| format!("failed to read {}: {error}", path.display()))?;
+            let bytes = files::read(path)?;
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             // The first line of such a file may name the page that describes its form, which is no licence.
             let text = String::from_utf8_lossy(&bytes);

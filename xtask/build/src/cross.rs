@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::files;
 use crate::musl::{self, Musl};
 use crate::targets::{self, TARGETS, Target};
 use crate::task::{
@@ -301,7 +302,7 @@ fn plain_cargo_for(target: &Target) -> Result<Command, Failure> {
 
 /// Copies a program to its finished place.
 fn put(from: &Path, to: &Path) -> Result<PathBuf, Failure> {
-    let bytes = fs::read(from).map_err(|error| format!("failed to read {}: {error}", from.display()))?;
+    let bytes = files::read(from)?;
     put_bytes(&bytes, to)
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
+use crate::files;
 use crate::task::{Failure, Outcome, run as run_command, work};
 
 /// The Debian release. It has Linux 6.12, which mounts EROFS from a file.
@@ -245,8 +246,7 @@ impl Apt {
         let shown = String::from_utf8(shown.output()?.stdout)?;
         let _ = fs::remove_dir_all(dir);
         fs::rename(&aside, dir)?;
-        let digest: String =
-            Sha256::digest(fs::read(&archive)?).iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = files::digits(&Sha256::digest(fs::read(&archive)?));
         fs::remove_file(archive)?;
         Ok(format!("{shown} {digest}\n"))
     }

@@ -15,6 +15,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::crates::{self, Crate};
+use crate::files;
 use crate::targets::{self, TARGETS};
 use crate::task::{Failure, Outcome, Task, line_of, project};
 use crate::{cross, tools};
@@ -344,7 +345,7 @@ fn texts_of_packages(rules: &Rules, linked: &[Crate]) -> Result<Vec<(String, Str
     }
     let names: Vec<String> = names.into_iter().collect();
     let crates = crates::texts(linked)?;
-    let sum: String = Md5::digest(crates.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    let sum = files::digits(&Md5::digest(crates.as_bytes()));
     let recipe = "board/packages/yocto/meta-nodlet/recipes-containers/nodlet/nodlet.bb";
     let makefile = "board/packages/buildroot/package/nodlet/nodlet.mk";
     let with_lines = |path: &str, lines: &[(&str, String)]| -> Result<(String, String), Failure> {

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use sha2::{Digest, Sha256};
 
+use crate::files;
 use crate::task::{Failure, Outcome, Task, project, run as run_command, work};
 
 const VERSION: &str = "1.36.3";
@@ -208,6 +209,6 @@ impl Program {
             digest.update(format!("{:?} {}\n", file.file_name(), bytes.len()));
             digest.update(bytes);
         }
-        Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+        Ok(files::digits(&digest.finalize()))
     }
 }

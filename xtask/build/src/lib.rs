@@ -11,6 +11,7 @@ pub mod cross;
 pub mod debian;
 pub mod deny;
 pub mod elf;
+pub mod files;
 pub mod go;
 pub mod images;
 mod musl;

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::files;
 use crate::targets;
 use crate::task::{Failure, line_of, plain_cargo, project, run as run_command};
 
@@ -17,7 +18,7 @@ pub(crate) fn libcontainer(host: &Path) -> Result<String, Failure> {
     let name = format!("{NAME}-{VERSION}");
     let copy = host.join(&name);
     let patch = project().join(format!("xtask/patches/{NAME}-{VERSION}.patch"));
-    let text = fs::read(&patch).map_err(|error| format!("failed to read {}: {error}", patch.display()))?;
+    let text = files::read(&patch)?;
     let applied = copy.join(".applied.patch");
     if fs::read(&applied).is_ok_and(|before| before == text) {
         return Ok(name);

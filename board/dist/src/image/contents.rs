@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use nodlet_build::files;
 use nodlet_build::task::{Failure, Outcome, run as run_command};
 use nodlet_build::toolchain::own_nodlet;
 
@@ -78,7 +79,7 @@ impl Contents {
     pub(super) fn add<W: Write>(&self, cpio: &mut Cpio<W>, baked: &Path) -> Outcome {
         for pod in &self.pods {
             let name = pod.file_name().and_then(|name| name.to_str()).ok_or("a manifest's name is text")?;
-            let text = fs::read(pod).map_err(|error| format!("failed to read {}: {error}", pod.display()))?;
+            let text = files::read(pod)?;
             cpio.file(&format!("/usr/lib/nodlet/manifests/{name}"), 0o644, &text)?;
         }
         if baked.is_dir() {
@@ -88,8 +89,7 @@ impl Contents {
         let kubeconfig = ("/etc/nodlet/bootstrap-kubeconfig", &self.bootstrap_kubeconfig);
         for (place, file) in [config, kubeconfig] {
             let Some(file) = file else { continue };
-            let text =
-                fs::read(file).map_err(|error| format!("failed to read {}: {error}", file.display()))?;
+            let text = files::read(file)?;
             cpio.file(place, 0o600, &text)?;
         }
         for (name, files) in [("authorized_keys", &self.ssh_keys), ("push_keys", &self.push_keys)] {
@@ -152,8 +152,7 @@ fn add_tree<W: Write>(cpio: &mut Cpio<W>, directory: &Path, place: &str) -> Outc
 fn authorized_keys(files: &[PathBuf]) -> Result<String, Failure> {
     let mut keys = String::new();
     for file in files {
-        let text = fs::read_to_string(file)
-            .map_err(|error| format!("failed to read {}: {error}", file.display()))?;
+        let text = files::read_text(file)?;
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
             let mut words = line.split_whitespace();
             let kind = words.next().is_some_and(|kind| {

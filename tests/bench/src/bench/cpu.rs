@@ -12,6 +12,7 @@ use nix::libc;
 use nix::sys::wait::WaitStatus;
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
+use nodlet_build::files;
 use nodlet_build::task::{Failure, Outcome, line_of};
 
 use super::scratch::Scratch;
@@ -62,8 +63,7 @@ impl Account {
 /// The processor time used so far by a cgroup of v2 and all cgroups below it.
 pub(super) fn used_in(cgroup: &Path) -> Result<Duration, Failure> {
     let path = cgroup.join("cpu.stat");
-    let text =
-        fs::read_to_string(&path).map_err(|error| format!("failed to read {}: {error}", path.display()))?;
+    let text = files::read_text(&path)?;
     let used = text.lines().find_map(|line| line.strip_prefix("usage_usec ")).ok_or("no usage_usec")?;
     Ok(Duration::from_micros(used.parse()?))
 }
