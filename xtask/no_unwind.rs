@@ -1,5 +1,5 @@
 //! In the place of `libunwind.a`, which comes with rustup's musl targets and not with Debian's C
-//! library: what the standard library asks of it where a panic aborts. `xtask/src/musl.rs`
+//! library: what the standard library asks of it where a panic aborts. `xtask/build/src/musl.rs`
 //! compiles it before there is a `core` for the target, hence the lang items.
 
 #![feature(no_core, lang_items)]

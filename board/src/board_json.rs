@@ -1,6 +1,6 @@
 //! The schema of `board.json`, the file in a device image that describes its board.
 //!
-//! `cargo xtask image` writes the file (`xtask/src/image/board_json.rs`). A test of that module compiles this
+//! `cargo xtask image` writes the file (`board/dist/src/image/board_json.rs`). A test of that module compiles this
 //! file to read what was written, so this file must not use other modules.
 
 use std::net::Ipv4Addr;

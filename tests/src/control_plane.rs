@@ -163,7 +163,7 @@ impl ControlPlane {
     }
 
     /// Sets how the API server of [`ControlPlane::misbehave`] responds: an HTTP status or the name of a fault in
-    /// `xtask/misbehave/main.go`; empty for none. Returns the number of requests it got before.
+    /// `tests/go/misbehave/main.go`; empty for none. Returns the number of requests it got before.
     pub fn set_fault(&self, fault: &str) -> usize {
         fs::write(self.dir().join("fault"), fault).expect("written");
         self.faulty_requests()

@@ -10,6 +10,9 @@ use flate2::{Compression as Level, GzBuilder};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+/// The name of the demo image.
+pub const DEMO: &str = "localhost/demo:1";
+
 /// An image that is being built. It starts with one empty layer.
 #[derive(Clone)]
 pub struct Image {
@@ -314,7 +317,7 @@ mod tests {
 
     #[test]
     fn the_same_files_give_the_same_archive() {
-        let image = || Image::demo("localhost/demo:1", b"program").layer().file("etc/more", 0o600, b"more");
+        let image = || Image::demo(DEMO, b"program").layer().file("etc/more", 0o600, b"more");
         for write in [Image::write_oci_archive, Image::write_docker_archive] {
             assert_eq!(written(|path| write(&image(), path)), written(|path| write(&image(), path)));
         }
@@ -322,7 +325,7 @@ mod tests {
 
     #[test]
     fn every_blob_of_an_oci_archive_has_the_name_of_its_digest() {
-        let bytes = written(|path| Image::demo("localhost/demo:1", b"program").write_oci_archive(path));
+        let bytes = written(|path| Image::demo(DEMO, b"program").write_oci_archive(path));
         let mut archive = tar::Archive::new(bytes.as_slice());
         let mut blobs = 0;
         for entry in archive.entries().unwrap() {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::guest::is_guest;
-use crate::image::Image;
+use crate::image::{DEMO, Image};
 
 /// The binary under test: `$NODLET`, or what cargo built beside the tests.
 pub fn nodlet_program() -> PathBuf {
@@ -53,9 +53,7 @@ pub fn demo_archive() -> &'static Path {
         }
         let program = fs::read(demo_program()).expect("the demo program can be read");
         let aside = path.with_extension(std::process::id().to_string());
-        Image::demo("localhost/demo:1", &program)
-            .write_oci_archive(&aside)
-            .expect("target can be written to");
+        Image::demo(DEMO, &program).write_oci_archive(&aside).expect("target can be written to");
         fs::rename(&aside, &path).expect("target can be written to");
         path
     })

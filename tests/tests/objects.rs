@@ -188,12 +188,14 @@ fn changes_that_clients_ask_for_at_once_are_made_one_after_another() {
     let all_at_once = |request: &(dyn Fn(usize) -> u16 + Sync)| {
         let start = std::sync::Barrier::new(CLIENTS);
         let mut codes = std::thread::scope(|scope| {
+            let start = &start;
             let client = |number| {
-                start.wait();
-                request(number)
+                scope.spawn(move || {
+                    start.wait();
+                    request(number)
+                })
             };
-            let client = &client;
-            let clients: Vec<_> = (0..CLIENTS).map(|number| scope.spawn(move || client(number))).collect();
+            let clients: Vec<_> = (0..CLIENTS).map(client).collect();
             clients.into_iter().map(|client| client.join().expect("it ends")).collect::<Vec<_>>()
         });
         codes.sort_unstable();

@@ -8,10 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nodlet_build::files;
+use nodlet_build::task::{Failure, Outcome, Task, project};
 use semver::{Version, VersionReq};
 use serde::Deserialize;
-
-use crate::task::{Failure, Outcome, misused, project};
 
 /// An advisory, as nodlet needs it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -102,11 +102,19 @@ struct Locked {
     version: Version,
 }
 
+/// The task `cargo xtask advisories`.
+pub(crate) const TASK: Task = Task::new(
+    "advisories",
+    "[--database DIR]",
+    "list known vulnerabilities of the crates, from RustSec's database in DIR and from xtask/advisories.toml",
+    run,
+);
+
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let database = match arguments {
         [] => None,
         [option, dir] if option == "--database" => Some(PathBuf::from(dir)),
-        _ => return Err(misused("advisories")),
+        _ => return Err(TASK.misused()),
     };
     let crates = locked(&fs::read_to_string(project().join("Cargo.lock"))?)?;
     let ours = ours(&crates)?;
@@ -174,8 +182,7 @@ fn locked(text: &str) -> Result<BTreeSet<Locked>, Failure> {
 /// Reads `xtask/advisories.toml`.
 fn ours(crates: &BTreeSet<Locked>) -> Result<Ours, Failure> {
     let path = project().join("xtask/advisories.toml");
-    let text =
-        fs::read_to_string(&path).map_err(|error| format!("failed to read {}: {error}", path.display()))?;
+    let text = files::read_text(&path)?;
     let ours: Ours = toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
     for watched in &ours.watched {
         if !crates.iter().any(|one| one.name == watched.package) {

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Stdio;
 
+use nodlet_build::task::{Failure, git, project};
+use nodlet_build::toolchain::cargo;
 use serde_json::Value;
 
 use crate::suites;
-use crate::task::{Failure, git, project};
-use crate::toolchain::cargo;
 
 /// The suites that a change of a crate can affect: of all crates that are not named, each suite.
 const SUITES_OF: &[(&str, &[&str])] = &[
@@ -51,6 +51,10 @@ const SUITES_OF: &[(&str, &[&str])] = &[
     ),
     ("nodlet-wire", &["enrolment", "kubelet_server", "probes", "pull", "cluster", "messages", "misbehaving"]),
     ("nodlet-fuzz", &[]),
+    ("nodlet-bench", &[]),
+    ("nodlet-dist", &[]),
+    ("nodlet-system-tests", &[]),
+    ("nodlet-build", &[]),
     ("xtask", &[]),
 ];
 
@@ -62,47 +66,54 @@ const STEPS_OF: &[(&str, &[&str])] = &[
     ("tests/tests/isolation.rs", &["guest"]),
     ("tests/tests/limits.rs", &["guest"]),
     ("xtask/budgets.toml", &["gates"]),
-    ("xtask/src/boards", &["boards"]),
-    ("xtask/src/budgets.rs", &["gates"]),
-    ("xtask/src/conformance", &["conformance"]),
-    ("xtask/src/disk", &["boards"]),
-    ("xtask/src/gates.rs", &["gates"]),
-    ("xtask/src/guest", &["guest"]),
-    ("xtask/agnhost/", &["conformance"]),
-    ("xtask/control-plane/", &["conformance"]),
-    ("xtask/e2e/", &["conformance"]),
-    ("xtask/kubectl/", &["conformance"]),
-    ("xtask/src/go.rs", &["conformance"]),
-    ("xtask/src/image", &["boards"]),
-    ("xtask/src/profile", &["boards"]),
+    ("board/dist/", &["boards"]),
+    ("board/dist/src/cpio.rs", &["guest"]),
+    ("board/dist/src/kernel.rs", &["guest"]),
+    ("tests/bench/src/gates.rs", &["gates"]),
+    ("tests/system/src/boards", &["boards"]),
+    ("tests/system/src/conformance", &["conformance"]),
+    ("tests/system/src/guest", &["guest"]),
+    ("xtask/build/src/budgets.rs", &["gates"]),
+    ("tests/go/agnhost/", &["conformance"]),
+    ("tests/go/control-plane/", &["conformance"]),
+    ("tests/go/e2e/", &["conformance"]),
+    ("tests/go/kubectl/", &["conformance"]),
+    ("xtask/build/src/go.rs", &["conformance"]),
 ];
 
 /// The packages whose unit tests read a file of no package or of another one, by the beginning of its path.
 const READ_BY: &[(&str, &str)] = &[
-    ("CHANGELOG.md", "xtask"),
-    ("SECURITY.md", "xtask"),
-    ("board/", "xtask"),
-    ("deny.toml", "xtask"),
+    ("CHANGELOG.md", "nodlet-dist"),
+    ("SECURITY.md", "nodlet-dist"),
+    ("board/help/", "nodlet-dist"),
+    ("board/packages/", "nodlet-build"),
+    ("board/profiles/", "nodlet-dist"),
+    ("board/src/board_json.rs", "nodlet-dist"),
+    ("board/systemd/", "nodlet-dist"),
+    ("deny.toml", "nodlet-build"),
+    ("docs/building.md", "nodlet-build"),
     ("docs/differences.md", "nodlet-kube"),
-    ("docs/packages.md", "xtask"),
+    ("docs/packages.md", "nodlet-dist"),
     ("docs/pods.md", "nodlet-kube"),
+    ("docs/testing.md", "xtask"),
     ("examples/", "nodlet-kube"),
-    ("tests/conformance/", "xtask"),
+    ("tests/conformance/", "nodlet-system-tests"),
+    ("tests/tests/", "nodlet-system-tests"),
     ("tests/tests/", "xtask"),
 ];
 
 /// What the programs are made of that only suites with a control plane run, by the beginning of the path.
 const PROGRAMS_OF_CLUSTERS: [&str; 5] = [
-    "xtask/control-plane/",
-    "xtask/coredns/",
-    "xtask/konnectivity/",
-    "xtask/metrics-server/",
-    "xtask/misbehave/",
+    "tests/go/control-plane/",
+    "tests/go/coredns/",
+    "tests/go/konnectivity/",
+    "tests/go/metrics-server/",
+    "tests/go/misbehave/",
 ];
 
 /// What the programs and images are made of that any suite may run.
 const PROGRAMS_OF_ALL: [&str; 4] =
-    ["xtask/agnhost/", "xtask/kubectl/", "xtask/src/go.rs", "xtask/src/images.rs"];
+    ["tests/go/agnhost/", "tests/go/kubectl/", "xtask/build/src/go.rs", "xtask/build/src/images.rs"];
 
 /// The package whose unit tests read the sources of all others.
 const READS_SOURCES: &str = "nodlet-fuzz";
@@ -228,9 +239,9 @@ impl Changes {
             "rust-toolchain.toml",
             "xtask/no_unwind.rs",
             "xtask/patches/",
-            "xtask/src/cross.rs",
-            "xtask/src/musl.rs",
-            "xtask/src/targets.rs",
+            "xtask/build/src/cross.rs",
+            "xtask/build/src/musl.rs",
+            "xtask/build/src/targets.rs",
         ];
         let is_common = |file: &String| COMMON.iter().any(|common| file.starts_with(common));
         let changed: BTreeSet<String> = match files.iter().any(is_common) {
@@ -359,8 +370,8 @@ mod tests {
     fn unit_tests_that_read_a_file_are_run_when_it_changes() {
         let packages = |files: &[&str]| changes(files).packages().join(" ");
         assert_eq!(packages(&["xtask/src/main.rs"]), "nodlet-fuzz xtask");
-        assert_eq!(packages(&["examples/web.yaml", "docs/packages.md"]), "nodlet-kube xtask");
-        assert_eq!(packages(&["tests/tests/probes.rs"]), "nodlet-fuzz xtask");
+        assert_eq!(packages(&["examples/web.yaml", "docs/packages.md"]), "nodlet-dist nodlet-kube");
+        assert_eq!(packages(&["tests/tests/probes.rs"]), "nodlet-fuzz nodlet-system-tests xtask");
     }
 
     #[test]
@@ -372,8 +383,8 @@ mod tests {
         assert_eq!(suites_of(&["runtime/src/lib.rs"]).len(), 5);
         assert_eq!(suites_of(&["tests/src/device.rs"]).len(), 5);
         assert!(suites_of(&["xtask/src/main.rs"]).is_empty());
-        assert_eq!(suites_of(&["xtask/kubectl/go.mod"]).len(), 5);
-        assert_eq!(suites_of(&["xtask/misbehave/main.go"]), ["cluster"]);
+        assert_eq!(suites_of(&["tests/go/kubectl/go.mod"]).len(), 5);
+        assert_eq!(suites_of(&["tests/go/misbehave/main.go"]), ["cluster"]);
     }
 
     #[test]
@@ -386,8 +397,8 @@ mod tests {
         assert_eq!(steps(&["docs/cli.md"]), "");
         assert_eq!(steps(&["xtask/src/main.rs"]), "fmt clippy unit");
         assert_eq!(steps(&["runtime/kube/src/lib.rs"]), "fmt clippy unit conformance gates guest boards");
-        assert_eq!(steps(&["xtask/src/guest/list.rs"]), "fmt clippy unit guest");
-        assert_eq!(steps(&["xtask/src/cross.rs"]), "fmt clippy unit conformance gates guest boards");
+        assert_eq!(steps(&["tests/system/src/guest/list.rs"]), "fmt clippy unit guest");
+        assert_eq!(steps(&["xtask/build/src/cross.rs"]), "fmt clippy unit conformance gates guest boards");
         assert_eq!(steps(&["tests/conformance/allowed-failures"]), "clippy unit conformance");
         assert_eq!(steps(&["rustfmt.toml"]), "fmt");
     }

@@ -11,14 +11,17 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use crate::changed::Changes;
-use crate::suites::Binary;
-use crate::task::{Failure, Outcome, line_of, run as run_command, seed, seed_in, usage, work};
-use crate::times::Times;
-use crate::toolchain::{self, Part, cargo};
-use crate::{
-    boards, changed, conformance, cross, deny, gates, go, guest, ledger, long, setup, suites, targets,
+use nodlet_build::task::{
+    Failure, Outcome, Task, line_of, run as run_command, run_program, seed, seed_in, work,
 };
+use nodlet_build::toolchain::{self, Part, cargo};
+use nodlet_build::{cross, deny, go, requirements, targets};
+
+use crate::changed::Changes;
+use crate::programs::{BENCH, SYSTEM};
+use crate::suites::Binary;
+use crate::times::Times;
+use crate::{changed, ledger, long, setup, suites};
 
 /// A step: its name, its description, and its function.
 type Step = (&'static str, &'static str, fn() -> Outcome);
@@ -29,19 +32,23 @@ const STEPS: &[Step] = &[
     ("doc", "the documentation of the code, with every link", doc),
     ("unit", "the tests beside the code", unit),
     ("containers", "the tests with real containers", containers),
-    (
-        "conformance",
-        "a sample of Kubernetes' own tests of nodes, on a node of a real cluster",
-        conformance::check,
-    ),
-    ("gates", "what the binary for boards costs, against its budgets", gates::check),
+    ("conformance", "a sample of Kubernetes' own tests of nodes, on a node of a real cluster", conformance),
+    ("gates", "what the binary for boards costs, against its budgets", gates),
     ("deny", "the licences, versions and sources of crates, and their list in the binary", deny::check),
-    ("guest", "the tests that need cgroup v2, on a kernel of their own in QEMU", guest::check),
-    ("boards", "an emulated board with this machine's processor, over SSH", boards::check),
+    ("guest", "the tests that need cgroup v2, on a kernel of their own in QEMU", guest),
+    ("boards", "an emulated board with this machine's processor, over SSH", boards),
 ];
 
 /// The steps that test nothing but the binary of boards.
 const OF_BOARDS: [&str; 4] = ["gates", "deny", "guest", "boards"];
+
+/// The task `cargo xtask check`.
+pub(crate) const TASK: Task = Task::new(
+    "check",
+    "[--install] [--debug] [--changed [BASE]] [fmt] [clippy] [doc] [unit] [containers] [conformance] [gates] [deny] [guest] [boards]",
+    "run the tests, the same each time: formatting, lints, unit tests, real containers, virtual machines; --changed runs what the changes since a commit can affect",
+    run,
+);
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let Request { install, debug, changes, steps } = Request::parse(arguments)?;
@@ -65,10 +72,11 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             && changes.as_ref().is_none_or(|changes| changes.affect(name))
     };
     if chosen("containers") || chosen("conformance") {
-        setup::require()?;
+        requirements::require()?;
     }
     if chosen("gates") {
-        gates::require()?;
+        requirements::require_root()?;
+        cross::complete(targets::host()?)?;
     }
     let times = Times::read("check")?;
     let (mut binary, mut boards) = (None, None);
@@ -192,10 +200,10 @@ impl Request {
                     request.changes = Some(base.cloned());
                 }
                 option if option.starts_with('-') => {
-                    return Err(Failure(format!("unknown option {option:?}; {}", usage("check"))));
+                    return Err(Failure(format!("unknown option {option:?}; {}", TASK.usage())));
                 }
                 step if is_step(word) => request.steps.push(step.to_owned()),
-                other => return Err(Failure(format!("unknown step {other:?}; {}", usage("check")))),
+                other => return Err(Failure(format!("unknown step {other:?}; {}", TASK.usage()))),
             }
         }
         match request.steps.iter().find(|step| OF_BOARDS.contains(&step.as_str())) {
@@ -239,6 +247,24 @@ fn doc() -> Outcome {
 
 fn containers() -> Outcome {
     suites::run_those(&[], Binary::OfBoards)
+}
+
+fn conformance() -> Outcome {
+    run_program(SYSTEM, &["conformance", "--sample"], None)
+}
+
+/// With the binary that the check builds anyway: `cargo xtask long sizes` checks those for other boards.
+fn gates() -> Outcome {
+    let program = cross::build(targets::host()?)?;
+    run_program(BENCH, &["gates", "--binary", &program.display().to_string()], None)
+}
+
+fn guest() -> Outcome {
+    run_program(SYSTEM, &["guest"], None)
+}
+
+fn boards() -> Outcome {
+    run_program(SYSTEM, &["boards", "--check"], None)
 }
 
 fn unit() -> Outcome {
@@ -305,7 +331,7 @@ mod tests {
     fn the_usage_names_every_step_in_its_order() {
         let steps: Vec<String> = STEPS.iter().map(|(name, ..)| format!("[{name}]")).collect();
         let expected = format!("[--install] [--debug] [--changed [BASE]] {}", steps.join(" "));
-        assert!(usage("check").ends_with(&expected), "{}", usage("check"));
+        assert!(TASK.usage().ends_with(&expected), "{}", TASK.usage());
     }
 
     #[test]

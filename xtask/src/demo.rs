@@ -10,11 +10,13 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nodlet_build::task::{Failure, Outcome, Task, project, run as run_command, run_program, work};
+use nodlet_build::toolchain::{built, cargo};
+use nodlet_build::{images, requirements};
 use nodlet_tests::SerialLine;
 
-use crate::task::{Failure, Outcome, misused, project, run as run_command, work};
-use crate::toolchain::{built, cargo};
-use crate::{boards, demo_image, images, setup};
+use crate::demo_image;
+use crate::programs::SYSTEM;
 
 mod cluster;
 
@@ -27,6 +29,14 @@ const DIARY: &str = "/var/tmp/nodlet-diary";
 /// The address range of the pods, which is probably unused.
 const POD_CIDR: &str = "10.214.0.0/24";
 
+/// The task `cargo xtask demo`.
+pub(crate) const TASK: Task = Task::new(
+    "demo",
+    "[--keep] [--gateway | --cluster | --board PROFILE]",
+    "show what nodlet does, on this machine, in a cluster or on an emulated board; --keep leaves it running",
+    run,
+);
+
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let (mut keep, mut gateway, mut cluster, mut board) = (false, false, false, None);
     let mut words = arguments.iter();
@@ -35,22 +45,23 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             "--keep" if !keep => keep = true,
             "--gateway" if !gateway => gateway = true,
             "--cluster" if !cluster => cluster = true,
-            "--board" if board.is_none() => board = Some(words.next().ok_or_else(|| misused("demo"))?),
-            _ => return Err(misused("demo")),
+            "--board" if board.is_none() => board = Some(words.next().ok_or_else(|| TASK.misused())?),
+            _ => return Err(TASK.misused()),
         }
     }
     if u8::from(gateway) + u8::from(cluster) + u8::from(board.is_some()) > 1 {
-        return Err(misused("demo"));
+        return Err(TASK.misused());
     }
     if let Some(profile) = board {
-        return boards::demo::run(profile, keep);
+        let keep = if keep { &["--keep"][..] } else { &[] };
+        return run_program(SYSTEM, &[&["demo-board", profile], keep].concat(), None);
     }
     if cluster {
         return cluster::run(keep);
     }
-    setup::require_root()?;
+    requirements::require_root()?;
     if gateway {
-        setup::require()?;
+        requirements::require()?;
     }
     say("Building nodlet and what it will run (some minutes the first time)");
     run_command(cargo()?.args(["build", "--package", "nodlet"]))?;

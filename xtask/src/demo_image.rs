@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use nodlet_tests::image::Image;
+use nodlet_build::task::{Failure, Outcome, Task, run as run_command, work};
+use nodlet_build::toolchain::{built, cargo};
+use nodlet_tests::image::{DEMO, Image};
 
-use crate::task::{Failure, Outcome, run as run_command, work};
-use crate::toolchain::{built, cargo};
-
-/// The name of the image, which manifests in `examples/` use.
-pub(crate) const REFERENCE: &str = "localhost/demo:1";
+/// The task `cargo xtask demo-image`.
+pub(crate) const TASK: Task =
+    Task::new("demo-image", "", "build the demo image into .work/images, in both archive formats", run);
 
 pub(crate) fn run(_: &[String]) -> Outcome {
     let path = build()?;
@@ -20,7 +20,7 @@ pub(crate) fn run(_: &[String]) -> Outcome {
 pub(crate) fn build() -> Result<PathBuf, Failure> {
     run_command(cargo()?.args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
     let program = std::fs::read(built("debug", "demo")?)?;
-    let image = Image::demo(REFERENCE, &program);
+    let image = Image::demo(DEMO, &program);
     let dir = work("images")?;
     image.write_docker_archive(&dir.join("demo.docker.tar"))?;
     let path = dir.join("demo.oci.tar");

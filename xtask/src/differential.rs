@@ -1,12 +1,20 @@
 //! Compares nodlet's API with a real kube-apiserver: both get the same randomly changed pods, and the differences are
 //! printed by class and count. The suite is `tests/tests/differential.rs`; `check` runs a short form of it.
 
-use crate::task::{Failure, Outcome, misused, run as run_command, seed};
-use crate::toolchain::cargo;
-use crate::{cross, go};
+use nodlet_build::task::{Failure, Outcome, Task, run as run_command, seed};
+use nodlet_build::toolchain::cargo;
+use nodlet_build::{cross, go};
 
 /// Rounds of creates, and as many of patches, that take a minute.
 const ROUNDS: &str = "3000";
+
+/// The task `cargo xtask differential`.
+pub(crate) const TASK: Task = Task::new(
+    "differential",
+    "[--seed N] [--rounds N]",
+    "compare the API with a real kube-apiserver: differences in the answers to changed pods, by class and count",
+    run,
+);
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let (seed, rounds) = options(arguments)?;
@@ -36,14 +44,14 @@ fn options(arguments: &[String]) -> Result<(String, String), Failure> {
         let place = match name.as_str() {
             "--seed" => &mut seed,
             "--rounds" => &mut rounds,
-            _ => return Err(misused("differential")),
+            _ => return Err(TASK.misused()),
         };
         if value.parse::<u64>().is_err() {
-            return Err(misused("differential"));
+            return Err(TASK.misused());
         }
         place.clone_from(value);
     }
-    if rest.is_empty() { Ok((seed, rounds)) } else { Err(misused("differential")) }
+    if rest.is_empty() { Ok((seed, rounds)) } else { Err(TASK.misused()) }
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::targets;
-use crate::task::{Failure, Outcome, outside, plain_cargo, project, run as run_command, work};
+use nodlet_build::targets;
+use nodlet_build::task::{Failure, Outcome, outside, plain_cargo, project, run as run_command, work};
 
 /// An earlier commit.
 pub(crate) struct Earlier(&'static str);

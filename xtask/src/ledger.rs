@@ -7,7 +7,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::task::{Failure, Outcome, git, project};
+use nodlet_build::files;
+use nodlet_build::task::{Failure, Outcome, git, project};
 
 /// The age after which a subject is overdue.
 const DAYS: u64 = 7;
@@ -37,8 +38,7 @@ struct Ledger(BTreeMap<String, Entry>);
 impl Ledger {
     fn read() -> Result<Self, Failure> {
         let path = path();
-        let text = fs::read_to_string(&path)
-            .map_err(|error| format!("failed to read {}: {error}", path.display()))?;
+        let text = files::read_text(&path)?;
         Self::parse(&text).map_err(|why| Failure(format!("{}: {why}", path.display())))
     }
 

@@ -7,12 +7,15 @@
 use std::process::Command;
 use std::time::Instant;
 
-use crate::task::{Failure, Outcome, run as run_command, seed as random_seed, target_dir, usage};
-use crate::toolchain::{self, cargo};
-use crate::{
-    boards, conformance, cross, distribution, earlier, go, guest, ledger, mutants, recipes, release, setup,
-    sizes, suites, targets,
+use nodlet_build::task::{
+    Failure, Outcome, Task, run as run_command, run_program, seed as random_seed, target_dir,
 };
+use nodlet_build::toolchain::{self, cargo};
+use nodlet_build::{cross, go, requirements, targets};
+use nodlet_tests::guest::Part;
+
+use crate::programs::{DIST, SYSTEM};
+use crate::{earlier, ledger, mutants, sizes, suites};
 
 /// How a subject is tested.
 enum Test {
@@ -95,7 +98,7 @@ const SUBJECTS: &[(&str, Test)] = &[
         ),
     ),
     // This many states of a board's medium after a power cut, each of which the board boots.
-    ("board-power-cuts", Test::Sample(60, boards::power_cuts)),
+    ("board-power-cuts", Test::Sample(60, board_power_cuts)),
     // Agent, supervisors and helpers, each killed at each of its steps.
     ("kills", Test::Parts(kills)),
     // The agent, killed or cut off at each of its requests to a cluster.
@@ -105,7 +108,7 @@ const SUBJECTS: &[(&str, Test)] = &[
     // Boards in clusters of other versions of Kubernetes.
     ("clusters", Test::All(clusters)),
     // Tests in virtual machines, with each processor.
-    ("guests", Test::Parts(guest::whole)),
+    ("guests", Test::Parts(guests)),
     // The suites with a plain release build.
     ("release", Test::All(plain_release)),
     // The size of the binary for each target.
@@ -113,9 +116,9 @@ const SUBJECTS: &[(&str, Test)] = &[
     // The API beside a real kube-apiserver.
     ("differential", Test::Random(3_000, &["--package", "nodlet-tests", "--test", "suites", DIFFERENTIAL])),
     // Kubernetes' own tests of nodes, all of them.
-    ("conformance", Test::All(conformance::all)),
+    ("conformance", Test::All(conformance)),
     // Every step on every emulated board.
-    ("boards", Test::All(boards::all)),
+    ("boards", Test::All(boards)),
     // All files of a release for this machine's processor, twice, in two directories: the same bytes.
     ("reproducible", Test::All(reproducible)),
     // A build as a distribution makes it, and the recipes of Yocto and Buildroot.
@@ -136,13 +139,21 @@ const SOAK_CLUSTER: &str = "cluster_soak::";
 /// The test that needs the program that answers for kubectl.
 const YAML: &str = "manifests_changed_at_random_are_read_beside_go";
 
+/// The task `cargo xtask long`.
+pub(crate) const TASK: Task = Task::new(
+    "long",
+    "[images] [fuzz] [yaml] [stories] [mutants] [memory] [soak] [soak-cluster] [power-cuts] [board-power-cuts] [kills] [requests] [upgrade] [clusters] [guests] [release] [sizes] [differential] [conformance] [boards] [reproducible] [distribution] [--rounds N] [--minutes N] [--seed N] [--shard M/N]",
+    "run what check leaves out, or runs for a short time only; what passed as a whole is written to xtask/ledger",
+    run,
+);
+
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let (mut rounds, mut minutes, mut seed, mut shard, mut wanted) = (None, None, None, None, Vec::new());
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         let mut value = |what: &str, is_one: fn(&str) -> bool| {
             let value = arguments.next().filter(|value| is_one(value));
-            value.cloned().ok_or_else(|| Failure(format!("{argument} takes {what}; {}", usage("long"))))
+            value.cloned().ok_or_else(|| Failure(format!("{argument} takes {what}; {}", TASK.usage())))
         };
         match argument.as_str() {
             "--rounds" => rounds = Some(value("a number", is_number)?),
@@ -150,7 +161,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             "--seed" => seed = Some(value("a number", is_number)?),
             "--shard" => shard = Some(value("a part and of how many, as 2/5", is_shard)?),
             name if SUBJECTS.iter().any(|(subject, _)| *subject == name) => wanted.push(name),
-            other => return Err(Failure(format!("unknown subject {other:?}; {}", usage("long")))),
+            other => return Err(Failure(format!("unknown subject {other:?}; {}", TASK.usage()))),
         }
     }
     let chosen = || SUBJECTS.iter().filter(|(name, _)| wanted.is_empty() || wanted.contains(name));
@@ -263,13 +274,32 @@ fn sizes() -> Outcome {
     sizes::run(&["--compare".to_owned()])
 }
 
+fn board_power_cuts(states: u64, seed: u64, minutes: Option<u64>) -> Outcome {
+    let mut words = vec!["boards".to_owned(), "--power-cuts".to_owned(), states.to_string()];
+    words.extend(minutes.map(|minutes| minutes.to_string()));
+    run_program(SYSTEM, &words, Some(seed))
+}
+
+fn guests(part: &str) -> Outcome {
+    let part = if part == "1/1" { vec![] } else { vec!["--shard", part] };
+    run_program(SYSTEM, &[&["guest", "--all"], &part[..]].concat(), None)
+}
+
+fn conformance() -> Outcome {
+    run_program(SYSTEM, &["conformance"], None)
+}
+
+fn boards() -> Outcome {
+    run_program(SYSTEM, &["boards"], None)
+}
+
 fn reproducible() -> Outcome {
-    release::try_twice(targets::host()?)
+    run_program(DIST, &["release", "--test-key", "--twice", targets::host()?.triple], None)
 }
 
 fn distributions() -> Outcome {
-    recipes::run(&[])?;
-    distribution::run(&[])
+    run_program(SYSTEM, &["recipes"], None)?;
+    run_program(SYSTEM, &["distribution"], None)
 }
 
 /// Makes cargo build with a counter in each basic block, for `tests/fuzz/src/coverage.rs`.
@@ -286,8 +316,7 @@ fn is_number(text: &str) -> bool {
 }
 
 fn is_shard(text: &str) -> bool {
-    let numbers = text.split_once('/').and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
-    numbers.is_some_and(|(part, of): (u32, u32)| (1..=of).contains(&part))
+    Part::parse(text).is_some()
 }
 
 fn kills(shard: &str) -> Outcome {
@@ -335,7 +364,7 @@ fn clusters() -> Outcome {
 
 /// Builds the programs for the tests with real containers.
 fn build() -> Outcome {
-    setup::require_root()?;
+    requirements::require_root()?;
     cross::provide()?;
     toolchain::programs()
 }
@@ -363,8 +392,8 @@ mod tests {
     #[test]
     fn the_usage_and_the_page_on_tests_name_every_subject() {
         let names: Vec<String> = subjects().iter().map(|name| format!("[{name}]")).collect();
-        assert!(usage("long").contains(&format!("{} [--rounds N]", names.join(" "))), "{}", usage("long"));
-        let page = std::fs::read_to_string(crate::task::project().join("docs/testing.md")).unwrap();
+        assert!(TASK.usage().contains(&format!("{} [--rounds N]", names.join(" "))), "{}", TASK.usage());
+        let page = std::fs::read_to_string(nodlet_build::task::project().join("docs/testing.md")).unwrap();
         let (_, table) = page.split_once("| subject | content |").unwrap();
         for name in subjects() {
             assert!(table.contains(&format!("`{name}`")), "{name}");

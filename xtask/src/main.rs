@@ -1,211 +1,101 @@
-//! The tasks of nodlet's developers, run as `cargo xtask TASK`. Each task has a file; `task.rs` has the list of tasks
-//! and shared helpers.
+//! The tasks of nodlet's developers, run as `cargo xtask TASK`: each is a line of [`TASKS`] and has a file, here, in
+//! `nodlet_build`, or in the program that the line names.
 
 use std::process::ExitCode;
 
+use nodlet_build::task::{self, Task};
+use nodlet_build::{cross, deny, go, images, toolchain};
+
 mod advisories;
-mod bench;
-mod boards;
-mod boot_files;
-mod budgets;
 mod changed;
 mod check;
-mod conformance;
-mod crates;
-mod cross;
-mod deb;
-mod debian;
 mod demo;
 mod demo_image;
-mod deny;
 mod differential;
-mod disk;
-mod distribution;
 mod earlier;
-mod elf;
-mod gates;
-mod go;
-mod guest;
-mod help;
-mod image;
-mod images;
 mod ledger;
+mod lines;
 mod long;
-mod musl;
 mod mutants;
-mod patched;
-mod profile;
 mod programs;
-mod recipes;
-mod release;
 mod schema;
 mod setup;
 mod sizes;
-mod stamp;
 mod suites;
-mod targets;
-mod task;
 mod times;
-mod toolchain;
-mod tools;
 
-use task::{Failure, Outcome, TASKS, Task, misused, usage};
+use programs::{BENCH, DIST, SYSTEM};
 
-/// The function of the task with this name.
-fn function(name: &str) -> Option<fn(&[String]) -> Outcome> {
-    let function = match name {
-        "demo" => demo::run,
-        "setup" => setup::run,
-        "check" => check::run,
-        "cross" => cross::run,
-        "deb" => deb::run,
-        "recipes" => recipes::run,
-        "release" => release::run,
-        "distribution" => distribution::run,
-        "deny" => deny::run,
-        "advisories" => advisories::run,
-        "sizes" => sizes::run,
-        "bench" => bench::run,
-        "gates" => gates::run,
-        "guest" => guest::run,
-        "long" => long::run,
-        "demo-image" => demo_image::run,
-        "boards" => boards::run,
-        "peers" => boards::peers::run,
-        "image" => image::run,
-        "images" => images::run,
-        "agnhost" => go::agnhost,
-        "kubectl" => go::kubectl,
-        "control-plane" => go::control_plane,
-        "conformance" => conformance::run,
-        "differential" => differential::run,
-        "schema" => schema::run,
-        "suites" => suites::run,
-        _ => return None,
-    };
-    Some(function)
-}
+/// All tasks, as `cargo xtask` without arguments prints them.
+#[rustfmt::skip]
+const TASKS: &[&Task] = &[
+    &demo::TASK,
+    &setup::TASK,
+    &check::TASK,
+    &suites::TASK,
+    &long::TASK,
+    &cross::TASK,
+    &Task::of_program("image", DIST, "build what a board of board/profiles boots, with pods and images in it, into .work/boards/PROFILE"),
+    &Task::of_program("deb", DIST, "build Debian packages of the binaries for boards, into target/packages"),
+    &Task::of_program("release", DIST, "build all files of a release, signed with the key of minisign, into target/release-VERSION"),
+    &Task::of_program("guest", SYSTEM, "run the tests that need a kernel of their own, in QEMU"),
+    &Task::of_program("boards", SYSTEM, "boot the emulated boards of board/profiles, use them over SSH, and break them"),
+    &Task::of_program("peers", SYSTEM, "measure kubelet and containerd beside nodlet on an emulated board"),
+    &Task::of_program("conformance", SYSTEM, "run Kubernetes' own tests of nodes on a board that is a node of a real cluster"),
+    &Task::of_program("recipes", SYSTEM, "check the Yocto layer and the Buildroot tree, without Yocto and Buildroot"),
+    &Task::of_program("distribution", SYSTEM, "build as a distribution does: stable Rust, this C library, offline"),
+    &Task::of_program("bench", BENCH, "measure the figures of the README on this machine"),
+    &Task::of_program("gates", BENCH, "check bytes, memory, system calls and wake-ups against xtask/budgets.toml"),
+    &sizes::TASK,
+    &lines::TASK,
+    &deny::TASK,
+    &advisories::TASK,
+    &differential::TASK,
+    &schema::TASK,
+    &demo_image::TASK,
+    &images::TASK,
+    &go::AGNHOST_TASK,
+    &go::KUBECTL_TASK,
+    &go::CONTROL_PLANE_TASK,
+];
 
 fn main() -> ExitCode {
-    for name in ["NODLET", "NODLET_BOARD", "NODLET_ROOT", "NODLET_SSH"] {
-        // SAFETY: no other thread exists yet. Without these variables, a task tests the binary that it builds, and
-        // verbs that it runs never go to a board that the user's shell names.
-        unsafe { std::env::remove_var(name) };
-    }
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (task, rest) = match parse(&arguments) {
-        Request::Task(task, rest) => (task, rest),
-        Request::Help(text) => {
-            print!("{text}");
-            return ExitCode::SUCCESS;
-        }
-        Request::Misuse(text) => {
-            eprint!("{text}");
-            return ExitCode::from(2);
-        }
-    };
-    let name = task.0;
     // xtask is built for another target than the programs that it builds and runs.
     if let Ok(nodlet) = toolchain::built("debug", "nodlet") {
         nodlet_tests::programs_are_in(nodlet.with_file_name(""));
     }
-    match perform(task, rest) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Failure(why)) => {
-            eprintln!("xtask {name}: {why}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// What the arguments of a command line ask for.
-#[derive(Debug)]
-enum Request<'a> {
-    Task(&'static Task, &'a [String]),
-    /// Text for the standard output.
-    Help(String),
-    /// Text for the standard error.
-    Misuse(String),
-}
-
-fn parse(arguments: &[String]) -> Request<'_> {
-    let Some((name, rest)) = arguments.split_first() else { return Request::Misuse(overview()) };
-    if is_help(name) {
-        return Request::Help(overview());
-    }
-    let Some(task @ (_, _, what)) = TASKS.iter().find(|(task, ..)| task == name) else {
-        return Request::Misuse(format!("xtask: unknown task {name:?}\n{}", overview()));
-    };
-    if rest.iter().any(|argument| is_help(argument)) {
-        return Request::Help(format!("{}\n{what}\n", usage(name)));
-    }
-    Request::Task(task, rest)
-}
-
-fn perform((name, takes, _): &Task, arguments: &[String]) -> Outcome {
-    if takes.is_empty() && !arguments.is_empty() {
-        return Err(misused(name));
-    }
-    let run = function(name).ok_or_else(|| format!("{name} has no function"))?;
-    run(arguments)
-}
-
-fn is_help(argument: &str) -> bool {
-    matches!(argument, "--help" | "-h" | "help")
-}
-
-fn overview() -> String {
-    let lines = TASKS.iter().map(|(name, _, what)| format!("  {name:<12} {what}\n"));
-    format!("cargo xtask TASK, where TASK is one of\n{}", lines.collect::<String>())
+    task::main("cargo xtask", TASKS)
 }
 
 #[cfg(test)]
 mod tests {
     use std::process::Command;
 
+    use nodlet_build::task::{git, project};
+
     use super::*;
-    use crate::task::project;
 
     #[test]
-    fn help_is_printed_on_request_and_misuse_is_an_error() {
-        let parsed = |line: &str| {
-            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-            match parse(&words) {
-                Request::Task((name, ..), rest) => format!("{name} {rest:?}"),
-                Request::Help(text) => format!("out: {text}"),
-                Request::Misuse(text) => format!("err: {text}"),
-            }
-        };
-        assert!(parsed("").starts_with("err: cargo xtask TASK"), "{}", parsed(""));
-        for line in ["--help", "-h", "help"] {
-            assert!(parsed(line).starts_with("out: cargo xtask TASK"), "{line}");
-        }
-        for line in ["setup --help", "setup -h"] {
-            assert!(parsed(line).starts_with("out: usage: cargo xtask setup\ninstall"), "{line}");
-        }
-        assert!(parsed("nonsense --help").starts_with("err: xtask: unknown task \"nonsense\"\n"));
-        assert_eq!(parsed("demo --keep"), "demo [\"--keep\"]");
-    }
-
-    /// A line of the list says what the task does, as `git help` does: a verb first.
-    #[test]
-    fn the_line_of_each_task_begins_with_a_verb() {
-        const VERBS: &[&str] =
-            &["boot", "build", "check", "compare", "install", "list", "measure", "run", "show", "write"];
-        for (name, _, what) in TASKS {
-            let first = what.split(' ').next().unwrap_or_default();
-            assert!(VERBS.contains(&first), "{name}: {what}");
-        }
+    fn each_task_has_a_description_and_rejects_unknown_arguments() {
+        task::check(TASKS);
     }
 
     #[test]
-    fn every_task_rejects_unknown_arguments_before_it_does_anything() {
+    fn a_task_of_another_program_is_one_there_with_the_same_description() {
         for task in TASKS {
-            let name = task.0;
-            let Err(Failure(why)) = perform(task, &["--nonsense".into()]) else {
-                panic!("cargo xtask {name} --nonsense was done");
+            let Some(program) = task.program() else { continue };
+            let directory = match program {
+                DIST => "board/dist",
+                SYSTEM => "tests/system",
+                BENCH => "tests/bench",
+                other => panic!("{other} is in no known directory"),
             };
-            assert!(why.contains(&usage(name)), "cargo xtask {name} --nonsense says: {why}");
+            let listed = git(project(), &["ls-files", &format!("{directory}/src")]).unwrap();
+            let is_there = listed.lines().any(|file| {
+                let text = std::fs::read_to_string(project().join(file)).unwrap_or_default();
+                text.contains(&format!("\"{}\",", task.name)) && text.contains(task.what)
+            });
+            assert!(is_there, "{} is no task of {program} with this description", task.name);
         }
     }
 

@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
+use nodlet_build::task::{Failure, Outcome, project, run as run_command, work};
+use nodlet_build::toolchain::cargo;
 use serde_json::Value;
-
-use crate::task::{Failure, Outcome, project, run as run_command, work};
-use crate::toolchain::cargo;
 
 const VERSION: &str = "27.1.0";
 

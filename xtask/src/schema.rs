@@ -9,11 +9,12 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nodlet_build::files;
+use nodlet_build::task::{Failure, Outcome, Task, project, run as run_command};
+use nodlet_build::toolchain::cargo;
 use serde_json::Value;
 
 use self::messages::Messages;
-use crate::task::{Failure, Outcome, project, run as run_command};
-use crate::toolchain::cargo;
 
 mod messages;
 
@@ -28,6 +29,10 @@ const ROOTS: [&str; 4] = [
     "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions",
     "io.k8s.apimachinery.pkg.apis.meta.v1.Status",
 ];
+
+/// The task `cargo xtask schema`.
+pub(crate) const TASK: Task =
+    Task::new("schema", "", "write the table of Kubernetes' fields and docs/pods.md anew (Go, network)", run);
 
 /// Runs `cargo xtask schema`.
 pub(super) fn run(_: &[String]) -> Outcome {
@@ -68,8 +73,7 @@ fn messages() -> Result<Messages, Failure> {
 }
 
 fn read(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path)
-        .map_err(|error| Failure(format!("failed to read {}: {error}", path.display())))
+    files::read_text(path)
 }
 
 /// The folder with the sources of a Go module, fetched if it is not there yet.
@@ -152,8 +156,7 @@ fn table(definitions: &BTreeMap<String, Value>, messages: &Messages) -> Result<S
 /// of a required field. The line is empty for what no accepted object has.
 fn descriptions(definitions: &BTreeMap<String, Value>) -> Result<String, Failure> {
     let path = project().join("runtime/kube/src/schema/support.rs");
-    let support = std::fs::read_to_string(&path)
-        .map_err(|error| format!("failed to read {}: {error}", path.display()))?;
+    let support = files::read_text(&path)?;
     let accepted = accepted(&support);
     let is_accepted = |owner: &str, field: &str| {
         let of = reference(&definitions[owner]["properties"][field]).map_or("", short);
@@ -219,8 +222,7 @@ fn reach(
     let mut reached = BTreeSet::new();
     let mut open: Vec<String> = ROOTS.iter().map(|root| (*root).to_owned()).collect();
     let kinds = project().join("runtime/kube/src/kind.rs");
-    let rows = std::fs::read_to_string(&kinds)
-        .map_err(|error| format!("failed to read {}: {error}", kinds.display()))?;
+    let rows = files::read_text(&kinds)?;
     let of_kinds = roots(&rows);
     // A kind that Kubernetes has removed has no type.
     open.extend(of_kinds.into_iter().filter(|root| definitions.contains_key(root)));

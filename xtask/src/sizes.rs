@@ -1,18 +1,26 @@
-//! Measures the size of the shipped binary: of `cargo build --release`, and of `cargo xtask
-//! cross` for each board. `--compare` compares the sizes with their budgets (`budgets.rs`) and fails if one
+//! Measures the size of the shipped binary: of `cargo build --release`, and of `cargo xtask cross` for each board.
+//! `--compare` compares the sizes with their budgets (`nodlet_build::budgets`) and fails if one
 //! has grown past its margin; `--write` writes the measurements as the new budgets. A binary that would not
 //! start on a board is rejected (`elf.rs`).
 
 use std::fs;
 
-use crate::budgets::{Budgets, MEASURED_ON};
-use crate::task::{Failure, Outcome, misused, run as run_command};
-use crate::toolchain::{built, cargo};
-use crate::{cross, elf, targets};
+use nodlet_build::budgets::{Budgets, MEASURED_ON};
+use nodlet_build::task::{Failure, Outcome, Task, run as run_command};
+use nodlet_build::toolchain::{built, cargo};
+use nodlet_build::{cross, elf, targets};
 
 /// The budget of the build with only stable Rust, as newcomers make it. Budgets of cross builds have the name
 /// of their target.
 const RELEASE: &str = "release";
+
+/// The task `cargo xtask sizes`.
+pub(crate) const TASK: Task = Task::new(
+    "sizes",
+    "[--compare | --write] [release | TARGET]...",
+    "show the size of each build; --compare compares it with its budget, --write writes the budgets",
+    run,
+);
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let (options, wanted): (Vec<&String>, Vec<&String>) =
@@ -21,7 +29,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         [] => (false, false),
         [one] if *one == "--compare" => (true, false),
         [one] if *one == "--write" => (false, true),
-        _ => return Err(misused("sizes")),
+        _ => return Err(TASK.misused()),
     };
     let wanted: Vec<&str> =
         if wanted.is_empty() { builds().collect() } else { wanted.into_iter().map(String::as_str).collect() };

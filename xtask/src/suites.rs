@@ -3,15 +3,15 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::task::{Failure, Outcome, line_of, misused, project, seed_in, work};
+use nodlet_build::task::{Failure, Outcome, Signal, Task, end_with_us, line_of, project, seed_in, work};
+use nodlet_build::toolchain::{self, cargo};
+use nodlet_build::{cross, go, images, programs, requirements};
+
 use crate::times::Times;
-use crate::toolchain::{self, cargo};
-use crate::{cross, go, images, programs, setup};
 
 mod slow;
 
@@ -41,6 +41,14 @@ const ALONE: &[&str] = &[
     "doctor::doctor_finds_nothing_missing_on_a_machine_that_runs_pods_and_leaves_nothing_behind",
 ];
 
+/// The task `cargo xtask suites`.
+pub(crate) const TASK: Task = Task::new(
+    "suites",
+    "[--debug | --release] [SUITE | TEST]...",
+    "run tests with real containers: all that check runs, those of tests/tests/SUITE.rs, or one such as probes::NAME",
+    run,
+);
+
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let (options, wanted): (Vec<&String>, Vec<&String>) =
         arguments.iter().partition(|argument| argument.starts_with('-'));
@@ -48,9 +56,9 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         [] => Binary::OfBoards,
         [one] if *one == "--debug" => Binary::Debug,
         [one] if *one == "--release" => Binary::Release,
-        _ => return Err(misused("suites")),
+        _ => return Err(TASK.misused()),
     };
-    setup::require()?;
+    requirements::require()?;
     run_those(&wanted.into_iter().cloned().collect::<Vec<_>>(), binary)
 }
 
@@ -289,10 +297,7 @@ impl Runner {
         let mut command = Command::new(&self.program);
         command.args([&test, "--exact", "--nocapture"]).current_dir(project().join("tests"));
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-        // SAFETY: one system call, which is async-signal-safe. The test ends with the process that waits for it.
-        unsafe {
-            command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?))
-        };
+        end_with_us(&mut command, Signal::SIGKILL);
         let child =
             command.spawn().map_err(|error| format!("failed to run {}: {error}", line_of(&command)))?;
         self.running.push(Running { test, child, begun: Instant::now(), output });

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::task::{Failure, Outcome, work};
+use nodlet_build::task::{Failure, Outcome, work};
 
 /// The times by name, in a file below `.work`.
 pub(crate) struct Times {

@@ -521,7 +521,8 @@ mod tests {
             ("runtime/supervisor/src/lib.rs", "user"),
             ("runtime/wire/src/lib.rs", "tls"),
             ("tests/src/lib.rs", "device"),
-            ("xtask/src/main.rs", "targets"),
+            ("xtask/src/main.rs", "ledger"),
+            ("xtask/build/src/lib.rs", "targets"),
         ] {
             assert!(files[module].contains(imported), "{module}: {:?}", files[module]);
         }

@@ -8,12 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal};
+use nodlet_build::task::{Failure, Outcome, project, run as run_command};
+use nodlet_build::toolchain::cargo;
+use nodlet_build::{go, requirements};
 use nodlet_tests::{ControlPlane, Device, demo_archive};
 
 use super::say;
-use crate::task::{Failure, Outcome, project, run as run_command};
-use crate::toolchain::cargo;
-use crate::{go, setup};
 
 /// How long a step may take that takes seconds on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -28,8 +28,8 @@ const PODS: &str = "get pods -o jsonpath={range.items[*]}{.metadata.name}|{.spec
 const READY: &str = "get nodes -o jsonpath={.items[*].status.conditions[?(@.type=='Ready')].status}";
 
 pub(super) fn run(keep: bool) -> Outcome {
-    setup::require_root()?;
-    setup::require_programs(&["ip", "nft", "openssl"])?;
+    requirements::require_root()?;
+    requirements::require_programs(&["ip", "nft", "openssl"])?;
     say(
         "Building nodlet, and a control plane of Kubernetes from its Go modules (some ten minutes the first time)",
     );

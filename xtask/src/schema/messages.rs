@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::task::Failure;
+use nodlet_build::task::Failure;
 
 /// The messages by name, each with its fields by name: their type and number.
 pub(super) struct Messages(BTreeMap<String, BTreeMap<String, (String, u8)>>);

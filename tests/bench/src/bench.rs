@@ -1,0 +1,158 @@
+//! Benchmarks of nodlet's size and speed on this machine, beside crun, conmon and podman in the same run: a
+//! time alone says more about the machine than about nodlet. `docs/benchmarks.md` describes what is measured
+//! and how. Each measure has a file below this one.
+//!
+//! Measures must not disturb what they measure: they send the agent no requests meanwhile. Read next:
+//! `bench/race.rs` for the order of turns, `bench/spread.rs` for the definition of noise, `bench/start.rs`
+//! for a measure.
+
+use std::fs;
+use std::path::PathBuf;
+
+use nodlet_build::requirements;
+use nodlet_build::task::{Failure, Outcome, Task, run as run_command};
+use nodlet_build::toolchain::{built, cargo};
+
+mod board;
+mod boot;
+mod cluster;
+mod cpu;
+mod crun;
+mod idle;
+mod load;
+mod log;
+mod machine;
+mod memory;
+mod podman;
+mod probes;
+mod race;
+mod report;
+mod scratch;
+mod spread;
+mod start;
+
+use self::scratch::Scratch;
+
+/// The parameters of all measures.
+struct Bench {
+    scratch: Scratch,
+    program: PathBuf,
+    /// The number of rounds of every measure, instead of each measure's own.
+    rounds: Option<usize>,
+    minutes: u64,
+}
+
+impl Bench {
+    fn rounds(&self, usual: usize) -> usize {
+        self.rounds.unwrap_or(usual)
+    }
+}
+
+/// A measure: its name for `--only`, and its function.
+type Measure = (&'static str, fn(&Bench) -> Outcome);
+
+/// All measures. Those that need a settled machine come first, and the longest comes last.
+const MEASURES: &[Measure] = &[
+    ("size", size),
+    ("memory", memory::memory),
+    ("start", start::warm),
+    ("start-cold", start::cold),
+    ("boot-1", boot::one),
+    ("boot-20", boot::twenty),
+    ("boot-100", boot::hundred),
+    ("exec", probes::exec),
+    ("http", probes::http),
+    ("load", load::load),
+    ("log", log::log),
+    ("idle", idle::idle),
+];
+
+/// The task `cargo xtask bench`.
+pub(crate) const TASK: Task = Task::new(
+    "bench",
+    "[--cluster | --only NAME]... [--rounds N] [--minutes N] [--debug | --binary PATH]",
+    "measure the figures of the README on this machine; --binary measures another binary",
+    run,
+);
+
+pub(crate) fn run(arguments: &[String]) -> Outcome {
+    let (mut only, mut rounds, mut minutes) = (Vec::new(), None, 10);
+    let (mut profile, mut binary, mut cluster) = ("release", None, false);
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let mut value = |what: &str| rest.next().ok_or_else(|| Failure(format!("{argument} wants {what}")));
+        let number = |text: &String| {
+            text.parse().map_err(|_| Failure(format!("{argument} wants a number, and {text:?} is none")))
+        };
+        match argument.as_str() {
+            "--only" => only.push(value("the name of a measure")?.clone()),
+            "--rounds" => rounds = Some(number(value("a number")?)?),
+            "--minutes" => minutes = number(value("a number")?)? as u64,
+            "--cluster" => cluster = true,
+            "--debug" => profile = "debug",
+            "--binary" => binary = Some(value("a path")?),
+            _ => return Err(TASK.misused()),
+        }
+    }
+    if rounds == Some(0) {
+        return Err("--rounds 0 measures nothing".into());
+    }
+    if let Some(wrong) = only.iter().find(|only| !MEASURES.iter().any(|(name, _)| name == only)) {
+        let names: Vec<&str> = MEASURES.iter().map(|(name, _)| *name).collect();
+        return Err(Failure(format!("unknown measure {wrong:?}; there are {}", names.join(", "))));
+    }
+    requirements::require_root()?;
+    run_command(cargo()?.args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
+    let program = match binary {
+        // A relative path refers to the directory in which cargo was called.
+        Some(path) => fs::canonicalize(path).map_err(|error| format!("failed to find {path}: {error}"))?,
+        None => build(profile)?,
+    };
+    // SAFETY: this program has one thread so far; nobody else reads the environment.
+    unsafe { std::env::set_var("NODLET", &program) };
+    if cluster && !only.is_empty() {
+        return Err(TASK.misused());
+    }
+    if cluster {
+        return cluster::run(rounds, minutes);
+    }
+    let bench = Bench { scratch: Scratch::new()?, program, rounds, minutes };
+    measure(&bench, &only)
+}
+
+fn measure(bench: &Bench, only: &[String]) -> Outcome {
+    machine::describe();
+    let busy = machine::is_busy();
+    report::begin();
+    let mut failed = Vec::new();
+    for (name, measure) in MEASURES {
+        let wanted = only.is_empty() || only.iter().any(|only| only == name);
+        if !wanted || (*name == "idle" && bench.minutes == 0) {
+            continue;
+        }
+        eprintln!("== {name}");
+        if let Err(Failure(why)) = measure(bench) {
+            eprintln!("{name}: {why}");
+            failed.push(*name);
+        }
+    }
+    if let Some(load) = busy {
+        println!("\nThe machine was not quiet (load {load} before the first): times are no figures.");
+    }
+    if failed.is_empty() { Ok(()) } else { Err(Failure(format!("failed to measure {}", failed.join(", ")))) }
+}
+
+fn build(profile: &str) -> Result<PathBuf, Failure> {
+    let mut build = cargo()?;
+    build.args(["build", "--package", "nodlet"]);
+    if profile == "release" {
+        build.arg("--release");
+    }
+    run_command(&mut build)?;
+    built(profile, "nodlet")
+}
+
+fn size(bench: &Bench) -> Outcome {
+    report::figure("binary", "bytes", &[fs::metadata(&bench.program)?.len() as f64], None);
+    Ok(())
+}

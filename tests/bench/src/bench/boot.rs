@@ -1,0 +1,93 @@
+//! Measures a boot: from the start of the agent, with manifests and images already in place, until the last
+//! pod executes its first instruction. Compared with `crun run` and `podman run` of as many containers, one
+//! after another, as in a script.
+
+use std::time::Duration;
+
+use nodlet_build::task::{Failure, Outcome};
+
+use super::crun::Crun;
+use super::podman::Podman;
+use super::race::{Contestant, race};
+use super::report::{self, Target};
+use super::scratch::{drop_caches, milliseconds, now};
+use super::start::steps;
+use super::{Bench, board};
+
+pub(super) fn one(bench: &Bench) -> Outcome {
+    warm_and_cold(bench, 1, 10)
+}
+
+pub(super) fn twenty(bench: &Bench) -> Outcome {
+    warm_and_cold(bench, 20, 6)
+}
+
+pub(super) fn hundred(bench: &Bench) -> Outcome {
+    warm_and_cold(bench, 100, 6)
+}
+
+fn warm_and_cold(bench: &Bench, pods: usize, rounds: usize) -> Outcome {
+    boot(bench, &format!("boot with {pods}, warm: start of agent → all run"), pods, rounds, || Ok(()))?;
+    let what = format!("boot with {pods}, page cache dropped: start of agent → all run");
+    boot(bench, &what, pods, rounds, drop_caches)
+}
+
+fn boot(bench: &Bench, what: &str, pods: usize, rounds: usize, before: fn() -> Outcome) -> Outcome {
+    let scratch = &bench.scratch;
+    let crun = Crun::new(scratch);
+    let podman = if pods > 20 {
+        Err(Failure(format!("{pods} times what it takes for 20 says nothing more")))
+    } else {
+        Podman::new(scratch)
+    };
+    let names = || -> Vec<String> { (0..pods).map(|_| scratch.name("boot")).collect() };
+    let last = |names: &[String]| -> Result<Duration, Failure> {
+        names.iter().try_fold(Duration::ZERO, |last, name| Ok(last.max(scratch.clock(name)?)))
+    };
+
+    let ours = |_: usize| {
+        let names = names();
+        let mut device = board::asleep_on_a_new_disk();
+        for name in &names {
+            device.write_manifest(&format!("{name}.yaml"), &board::pod(scratch, name, &steps(name), ""));
+        }
+        before()?;
+        let begun = now()?;
+        device.launch_agent();
+        Ok([milliseconds(last(&names)?.saturating_sub(begun))])
+    };
+    let by_crun = |crun: &Crun<'_>, _: usize| {
+        let names = names();
+        let ids: Vec<String> =
+            names.iter().map(|name| crun.prepare(&steps(name))).collect::<Result<_, _>>()?;
+        before()?;
+        let begun = now()?;
+        ids.iter().try_for_each(|id| crun.run(id))?;
+        let last = last(&names)?;
+        crun.delete_all()?;
+        Ok([milliseconds(last.saturating_sub(begun))])
+    };
+    let by_podman = |podman: &Podman<'_>, _: usize| {
+        let names = names();
+        before()?;
+        let begun = now()?;
+        names.iter().try_for_each(|name| podman.run(name, &steps(name)))?;
+        let last = last(&names)?;
+        podman.remove_all()?;
+        Ok([milliseconds(last.saturating_sub(begun))])
+    };
+    let (crun_name, podman_name) = (format!("{pods} × `crun run`"), format!("{pods} × `podman run`"));
+    let mut all = [
+        Contestant::new("nodlet", ours),
+        Contestant::if_possible(&crun_name, &crun, by_crun),
+        Contestant::if_possible(&podman_name, &podman, by_podman),
+    ];
+    race(bench.rounds(rounds), &mut all)?;
+    report::comparisons(
+        what,
+        "ms",
+        &all,
+        0,
+        &[(pods > 1).then_some(Target(if pods < 100 { 0.6 } else { 0.5 })), None],
+    )
+}

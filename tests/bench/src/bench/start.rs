@@ -1,0 +1,67 @@
+//! Measures the start of one pod: from the rename of its manifest to the first instruction of its container,
+//! compared with `crun run` and `podman run` of the same program.
+
+use nodlet_build::task::Outcome;
+
+use super::crun::Crun;
+use super::podman::Podman;
+use super::race::{Contestant, race};
+use super::report::{self, Target};
+use super::scratch::{drop_caches, milliseconds, now};
+use super::{Bench, board};
+
+pub(super) fn warm(bench: &Bench) -> Outcome {
+    start(bench, "1 pod, warm: manifest → first instruction", 20, Target(0.9), || Ok(()))
+}
+
+/// Measures a start without page cache. Running processes keep their mapped pages: the agent, as on a board.
+pub(super) fn cold(bench: &Bench) -> Outcome {
+    start(bench, "1 pod, page cache dropped: manifest → first instruction", 10, Target(0.5), drop_caches)
+}
+
+fn start(bench: &Bench, what: &str, rounds: usize, target: Target, before: fn() -> Outcome) -> Outcome {
+    let scratch = &bench.scratch;
+    let device = board::awake();
+    let crun = Crun::new(scratch);
+    let podman = Podman::new(scratch);
+
+    let ours = |_: usize| {
+        let name = scratch.name("start");
+        let manifest = board::pod(scratch, &name, &steps(&name), "");
+        let begun = board::rename(&device, &name, &manifest, before)?;
+        let started = scratch.clock(&name)?;
+        board::remove(&device, &name);
+        Ok([milliseconds(started.saturating_sub(begun))])
+    };
+    let by_crun = |crun: &Crun<'_>, _: usize| {
+        let name = scratch.name("start");
+        let id = crun.prepare(&steps(&name))?;
+        before()?;
+        let begun = now()?;
+        crun.run(&id)?;
+        let started = scratch.clock(&name)?;
+        crun.delete(&id)?;
+        Ok([milliseconds(started.saturating_sub(begun))])
+    };
+    let by_podman = |podman: &Podman<'_>, _: usize| {
+        let name = scratch.name("start");
+        before()?;
+        let begun = now()?;
+        podman.run(&name, &steps(&name))?;
+        let started = scratch.clock(&name)?;
+        podman.remove(&name)?;
+        Ok([milliseconds(started.saturating_sub(begun))])
+    };
+    let mut all = [
+        Contestant::new("nodlet", ours),
+        Contestant::if_possible("`crun run`", &crun, by_crun),
+        Contestant::if_possible("`podman run`", &podman, by_podman),
+    ];
+    race(bench.rounds(rounds), &mut all)?;
+    report::comparisons(what, "ms", &all, 0, &[Some(target), None])
+}
+
+/// The steps of a container that records its start time and keeps running.
+pub(super) fn steps(clock: &str) -> String {
+    format!("clock /shared/{clock} then sleep")
+}
