@@ -1,4 +1,4 @@
-//! The one loop: wait, observe, plan, perform.
+//! The agent: one loop of wait, observe, plan and perform (`engine/main_loop.rs`).
 //!
 //! The core decides about pods, and the registry about the desired state. The engine carries out their decisions,
 //! mostly in small tasks on the same thread, and reports the results to the core. Nothing here waits for flash
@@ -33,6 +33,7 @@ mod host_paths;
 mod images;
 mod kernel_events;
 mod machine;
+mod main_loop;
 mod manifests;
 mod message;
 mod network;
@@ -82,7 +83,6 @@ use crate::store::Records;
 use nodlet_core::facts::{Attempt, Observation, PodIndex, PodObservation, Shutdown, ShutdownScope};
 use nodlet_core::node::{Node, NodeChange};
 use nodlet_core::sorted::SortedMap;
-use nodlet_core::time::Instant;
 use nodlet_host::cgroup::Cgroups;
 use nodlet_host::network::Network;
 use nodlet_host::paths::Paths;
@@ -92,7 +92,7 @@ use nodlet_registry::objects::Objects;
 use nodlet_registry::{Events, NodeEvent, Registry, Wanted, excessive_reservations};
 
 pub use crate::pod_files::{ClusterDns, RESOLV_CONF};
-use changes::{Change, Changes};
+use changes::Changes;
 pub use config::Config;
 pub use error::EngineError;
 use exec::Execs;
@@ -371,7 +371,7 @@ impl Engine {
             }
             let service = self.report_to_service();
             self.report_progress();
-            self.turn().await;
+            self.run_loop().await;
             if let Some(service) = service {
                 service.ends();
             }
@@ -415,113 +415,6 @@ impl Engine {
                 log::error!("the API has ended: {error}");
             }
         });
-    }
-
-    async fn turn(&mut self) {
-        loop {
-            let wake_at = self.plan_and_perform();
-            let wake_at = wake_at.into_iter().chain(self.watch_pressure()).min();
-            if self.shell.config.down && self.node.is_empty() {
-                return;
-            }
-            if !self.wait(wake_at).await {
-                return;
-            }
-        }
-    }
-
-    /// Plans and performs until there is nothing more to do now. Returns when there will be.
-    fn plan_and_perform(&mut self) -> Option<Instant> {
-        loop {
-            if self.shell.stores.is_short.take() {
-                self.read_again();
-            }
-            let now = nodlet_host::clock::instant();
-            let plan = self.node.plan(now);
-            self.ring.planned(now, &self.node, &plan);
-            for (pod, action) in plan.actions {
-                self.perform(pod, action);
-            }
-            self.publish_changed();
-            self.release_shutdown();
-            if !plan.more {
-                return plan.wake_at;
-            }
-        }
-    }
-
-    /// Waits for something to observe. Returns `false` if the agent is to end.
-    async fn wait(&mut self, wake_at: Option<Instant>) -> bool {
-        enum Woken {
-            Message(Message),
-            Request(Request),
-            Due,
-        }
-        // A channel that is closed has no message for ever: `down` opens no API.
-        let message = async {
-            match self.inbox.recv().await {
-                Ok(message) => Woken::Message(message),
-                Err(_) => smol::future::pending().await,
-            }
-        };
-        let request = async {
-            if self.changes.is_full() {
-                return smol::future::pending().await;
-            }
-            match self.requests.recv().await {
-                Ok(request) => Woken::Request(request),
-                Err(_) => smol::future::pending().await,
-            }
-        };
-        let due = async {
-            match wake_at {
-                Some(at) => smol::Timer::after(at - nodlet_host::clock::instant()).await,
-                None => smol::future::pending().await,
-            };
-            Woken::Due
-        };
-        let mut woken = smol::future::or(message, smol::future::or(request, due)).await;
-        loop {
-            match woken {
-                Woken::Message(Message::Terminate) => return false,
-                Woken::Message(Message::Seen(pod, seen)) => self.observe(Observation::Of(pod, seen)),
-                Woken::Message(Message::ImagesChanged) => {
-                    self.observe(Observation::ImagesChanged);
-                    self.images_changed();
-                    self.collect_images();
-                    self.list_images();
-                }
-                Woken::Message(Message::ClockSet) => self.clock_was_set(),
-                Woken::Message(Message::Images(news)) => self.image_news(news),
-                Woken::Message(Message::ImagesLookedUp { look_up, present }) => {
-                    self.images_looked_up(look_up, present);
-                }
-                Woken::Message(Message::Manifests(news)) => self.manifest_news(news),
-                Woken::Message(Message::Stored(change)) => self.stored(*change),
-                Woken::Message(Message::End(end)) => self.changes.push(Change::End(end)),
-                Woken::Message(Message::ImagesReclaimed(look)) => {
-                    self.images_checked(look);
-                    self.images_reclaimed();
-                }
-                Woken::Message(Message::Pressure(news)) => self.pressure_news(news),
-                Woken::Message(Message::Cluster(call)) => self.cluster_call(call),
-                Woken::Message(Message::NodeChanged) => self.observe_node(),
-                Woken::Message(Message::CloseFence(_done)) => self.close_fence(),
-                Woken::Message(Message::GoesDown(goes_down)) => self.set_goes_down(goes_down),
-                Woken::Message(Message::Beat(heartbeat)) => heartbeat.beat(),
-                Woken::Request(request) => self.answer(request),
-                Woken::Due => {}
-            }
-            self.make_changes();
-            woken = match (self.inbox.try_recv(), self.changes.is_full()) {
-                (Ok(message), _) => Woken::Message(message),
-                (Err(_), false) => match self.requests.try_recv() {
-                    Ok(request) => Woken::Request(request),
-                    Err(_) => return true,
-                },
-                (Err(_), true) => return true,
-            };
-        }
     }
 
     fn observe(&mut self, seen: Observation) {
