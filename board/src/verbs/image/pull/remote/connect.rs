@@ -4,10 +4,9 @@ use std::fmt;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 
-use nodlet_kube::base64;
 use nodlet_rootfs::own_file;
 use nodlet_wire::http::{Connection, Stream};
-use nodlet_wire::tls::{Client, TlsError, Trust};
+use nodlet_wire::tls::{Client, TlsError, Trust, pem};
 use smol::Async;
 
 use super::{CONNECT_WITHIN, Origin, RemoteError, in_time, proxy};
@@ -77,11 +76,7 @@ fn trust(root: &Path, host: &str) -> Result<Trust, RemoteError> {
             }
             Err(_) => continue,
         };
-        for certificate in text.split("-----BEGIN CERTIFICATE-----").skip(1) {
-            let certificate = certificate.split("-----END").next().unwrap_or_default();
-            let letters: Vec<u8> = certificate.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-            roots.extend(base64::decode(&letters).ok());
-        }
+        roots.extend(pem::certificates(text.as_bytes()).flatten());
     }
     if roots.is_empty() {
         let bundle = root.join(AUTHORITIES);
