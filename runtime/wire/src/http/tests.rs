@@ -137,7 +137,10 @@ fn any_bytes_are_read_alike_however_they_are_cut() {
     let read = |bytes: &[u8], size: usize| {
         let (mut reader, mut pieces) = (Reader::new("GET"), bytes.chunks(size));
         let mut fill = |reader: &mut Reader| match pieces.next() {
-            Some(piece) => Ok(reader.push(piece)),
+            Some(piece) => {
+                reader.push(piece);
+                Ok(())
+            }
             None => reader.end(),
         };
         let head = loop {
