@@ -5,8 +5,10 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use nodlet_wire::http::{Head, HttpError, Reader};
 use serde_json::Value;
 
 use crate::arguments::Context;
@@ -19,9 +21,6 @@ pub(crate) mod watch;
 
 use remote::Remote;
 use watch::Watch;
-
-/// The most bytes that are read of a response's head.
-const HEAD_BYTES: u64 = 64 * 1024;
 
 /// A client of the agent of one root, on this machine or on a board.
 pub(crate) struct Client {
@@ -100,46 +99,25 @@ impl Client {
         accept: &str,
         body: Option<&Value>,
     ) -> Result<Response, VerbError> {
-        let response = self.send(method, target, accept, body)?;
-        if (200..300).contains(&response.code) {
-            return Ok(response);
+        let response = exchange(self.connect()?, method, target, accept, body);
+        let response = response.map_err(|error| self.lost(&error))?;
+        match response.code {
+            200..300 => Ok(response),
+            _ => Err(response.refusal()),
         }
-        let mut text = String::new();
-        let mut response = response;
-        let _ = response.body.read_to_string(&mut text);
-        Err(VerbError::refused(response.code, explain(response.code, &text)))
     }
 
-    fn send(
-        &self,
-        method: &str,
-        target: &str,
-        accept: &str,
-        body: Option<&Value>,
-    ) -> Result<Response, VerbError> {
+    /// Requests another protocol at `target` with these header lines. Returns the agent's consent.
+    pub(crate) fn upgrade(&self, target: &str, headers: &str) -> Result<Response, VerbError> {
+        let lost = |error| self.lost(&error);
         let mut stream = self.connect()?;
-        let body = body.map(Value::to_string);
-        let mut head = format!(
-            "{method} {target} HTTP/1.1\r\nhost: nodlet\r\naccept: {accept}\r\nuser-agent: nodlet/{}\r\nconnection: close\r\n",
-            env!("CARGO_PKG_VERSION")
-        );
-        if let Some(body) = &body {
-            let kind = match method {
-                "PATCH" => "application/strategic-merge-patch+json",
-                _ => "application/json",
-            };
-            head.push_str(&format!("content-type: {kind}\r\ncontent-length: {}\r\n", body.len()));
-        }
-        head.push_str("\r\n");
-        let sent = stream
-            .write_all(head.as_bytes())
-            .and_then(|()| stream.write_all(body.as_deref().unwrap_or("").as_bytes()));
-        // An agent that rejects a request early closes before it has read the whole body; its response
-        // counts.
-        let response = Response::read(stream);
-        match (response, sent) {
-            (Ok(response), _) => Ok(response),
-            (Err(error), Ok(())) | (Err(_), Err(error)) => Err(self.lost(&error)),
+        let request =
+            format!("GET {target} HTTP/1.1\r\nhost: nodlet\r\nconnection: Upgrade\r\n{headers}\r\n");
+        stream.write_all(request.as_bytes()).map_err(lost)?;
+        let response = Response::read(stream, "GET").map_err(lost)?;
+        match response.code {
+            101 => Ok(response),
+            _ => Err(response.refusal()),
         }
     }
 
@@ -178,6 +156,37 @@ impl Client {
     /// Sends a request and parses the response as JSON.
     pub(crate) fn json(&self, method: &str, target: &str, body: Option<&Value>) -> Result<Value, VerbError> {
         self.request(method, target, "application/json", body)?.json()
+    }
+}
+
+/// Sends one request over a connection, and reads the head of the response.
+pub(crate) fn exchange(
+    mut stream: UnixStream,
+    method: &str,
+    target: &str,
+    accept: &str,
+    body: Option<&Value>,
+) -> io::Result<Response> {
+    let body = body.map(Value::to_string);
+    let mut request = format!(
+        "{method} {target} HTTP/1.1\r\nhost: nodlet\r\naccept: {accept}\r\nuser-agent: nodlet/{}\r\nconnection: close\r\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    if let Some(body) = &body {
+        let kind = match method {
+            "PATCH" => "application/strategic-merge-patch+json",
+            _ => "application/json",
+        };
+        request.push_str(&format!("content-type: {kind}\r\ncontent-length: {}\r\n", body.len()));
+    }
+    request.push_str("\r\n");
+    let sent = stream
+        .write_all(request.as_bytes())
+        .and_then(|()| stream.write_all(body.as_deref().unwrap_or("").as_bytes()));
+    // An agent that rejects a request early closes before it has read the whole body; its response counts.
+    match (Response::read(stream, method), sent) {
+        (Ok(response), _) => Ok(response),
+        (Err(error), Ok(())) | (Err(_), Err(error)) => Err(error),
     }
 }
 
@@ -224,7 +233,7 @@ fn invalid(status: &Value, message: &str) -> String {
 /// A response whose body has not been read yet.
 pub(crate) struct Response {
     pub(crate) code: u16,
-    headers: Vec<(String, String)>,
+    head: Head,
     pub(crate) body: Body,
 }
 
@@ -243,54 +252,31 @@ impl Response {
         }
     }
 
-    pub(crate) fn read(stream: UnixStream) -> io::Result<Response> {
-        let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
-        let mut reader = BufReader::new(stream);
-        let mut head = (&mut reader).take(HEAD_BYTES);
-        let mut line = String::new();
-        head.read_line(&mut line)?;
-        if line.is_empty() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        let code = line
-            .split(' ')
-            .nth(1)
-            .and_then(|code| code.parse().ok())
-            .ok_or_else(|| invalid("no HTTP status"))?;
-        let mut headers = Vec::new();
+    /// Reads the head of the response to a request with this method.
+    fn read(stream: UnixStream, method: &str) -> io::Result<Response> {
+        let mut body = Body { stream, reader: Reader::new(method) };
         loop {
-            let mut line = String::new();
-            if head.read_line(&mut line)? == 0 {
-                return Err(invalid("the head of the response is incomplete"));
+            if let Poll::Ready(head) = body.reader.head().map_err(unreadable)? {
+                return Ok(Response { code: head.status, head, body });
             }
-            let line = line.trim_end();
-            if line.is_empty() {
-                break;
-            }
-            let (name, value) = line.split_once(':').ok_or_else(|| invalid("a header without a colon"))?;
-            headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+            body.fill()?;
         }
-        let mut response = Response { code, headers, body: Body { reader, left: Remaining::UntilEnd } };
-        if response.header("transfer-encoding").is_some_and(|coding| coding.eq_ignore_ascii_case("chunked")) {
-            response.body.left = Remaining::Chunk(0);
-        } else if let Some(length) = response.header("content-length").and_then(|length| length.parse().ok())
-        {
-            response.body.left = Remaining::Bytes(length);
-        }
-        Ok(response)
+    }
+
+    /// The error that kubectl would print for this response.
+    fn refusal(mut self) -> VerbError {
+        let mut text = String::new();
+        let _ = self.body.read_to_string(&mut text);
+        VerbError::refused(self.code, explain(self.code, &text))
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        self.all(name).next()
-    }
-
-    pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
-        self.headers.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.head.header(name)
     }
 
     /// The warnings in the response's headers.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        self.all("warning").map(unquote).collect()
+        self.head.all("warning").map(unquote).collect()
     }
 
     pub(crate) fn json(mut self) -> Result<Value, VerbError> {
@@ -313,64 +299,56 @@ fn unquote(warning: &str) -> String {
     text
 }
 
+/// A response's body.
+pub(crate) struct Body {
+    stream: UnixStream,
+    reader: Reader,
+}
+
 impl Body {
     /// The connection after a protocol upgrade, and the bytes of the new protocol that were already read.
     pub(crate) fn into_stream(self) -> (UnixStream, Vec<u8>) {
-        let read_ahead = self.reader.buffer().to_vec();
-        (self.reader.into_inner(), read_ahead)
+        (self.stream, self.reader.buffered().to_vec())
     }
-}
 
-/// A response's body, with its chunks joined.
-pub(crate) struct Body {
-    reader: BufReader<UnixStream>,
-    left: Remaining,
-}
-
-enum Remaining {
-    UntilEnd,
-    Bytes(u64),
-    /// Bytes left in this chunk; at 0 the next chunk begins.
-    Chunk(u64),
-    Ended,
+    /// Waits for bytes of the agent.
+    fn fill(&mut self) -> io::Result<()> {
+        let mut bytes = [0; 8 * 1024];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => self.reader.end().map_err(unreadable),
+            Ok(count) => {
+                self.reader.push(&bytes[..count]);
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 impl Read for Body {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if let Remaining::Chunk(0) = self.left {
-            let mut line = String::new();
-            (&mut self.reader).take(1024).read_line(&mut line)?;
-            if line.trim().is_empty() {
-                // Skip the line end of the previous chunk.
-                line.clear();
-                (&mut self.reader).take(1024).read_line(&mut line)?;
-            }
-            let size = line.trim().split(';').next().unwrap_or("");
-            let size = u64::from_str_radix(size, 16).map_err(|_| {
-                io::Error::new(io::ErrorKind::UnexpectedEof, "the agent ended in the middle of its response")
-            })?;
-            self.left = if size == 0 { Remaining::Ended } else { Remaining::Chunk(size) };
-        }
-        let (Remaining::Bytes(left) | Remaining::Chunk(left)) = &mut self.left else {
-            return match self.left {
-                Remaining::UntilEnd => self.reader.read(buffer),
-                _ => Ok(0),
-            };
-        };
-        let most = usize::try_from(*left).unwrap_or(usize::MAX).min(buffer.len());
-        if most == 0 {
-            // A connection that stays open must not be read past the body.
+        if buffer.is_empty() {
             return Ok(0);
         }
-        let read = self.reader.read(&mut buffer[..most])?;
-        if read == 0 {
-            return Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "the agent ended in the middle of its response",
-            ));
+        loop {
+            if let Poll::Ready(piece) = self.reader.piece(buffer.len()).map_err(unreadable)? {
+                let piece = piece.unwrap_or_default();
+                buffer[..piece.len()].copy_from_slice(&piece);
+                return Ok(piece.len());
+            }
+            self.fill()?;
         }
-        *left -= read as u64;
-        Ok(read)
+    }
+}
+
+/// The error of a response that cannot be read.
+fn unreadable(error: HttpError) -> io::Error {
+    match error {
+        HttpError::Ended => {
+            io::Error::new(io::ErrorKind::UnexpectedEof, "the agent ended in the middle of its response")
+        }
+        error => io::Error::new(io::ErrorKind::InvalidData, error.to_string()),
     }
 }
 
@@ -393,7 +371,7 @@ mod tests {
     fn read(response: &'static [u8]) -> io::Result<(u16, Vec<u8>)> {
         let (mut server, client) = UnixStream::pair()?;
         let server = std::thread::spawn(move || server.write_all(response));
-        let mut response = Response::read(client)?;
+        let mut response = Response::read(client, "GET")?;
         server.join().expect("no panic")?;
         let mut body = Vec::new();
         response.body.read_to_end(&mut body)?;
@@ -420,7 +398,7 @@ mod tests {
         let (mut server, client) = UnixStream::pair().expect("a pair");
         server.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\nno").expect("written");
         let mut text = String::new();
-        Response::read(client).expect("a head").body.read_to_string(&mut text).expect("a body");
+        Response::read(client, "GET").expect("a head").body.read_to_string(&mut text).expect("a body");
         assert_eq!(text, "no");
         drop(server);
     }

@@ -38,6 +38,7 @@ use nodlet_registry::objects::Objects;
 pub(crate) use nodlet_registry::{
     Accepted, Applied, Change, FieldValidation, Part, PatchKind, Preconditions, Status,
 };
+use nodlet_wire::timeout::within;
 
 mod accept;
 mod answer;
@@ -208,12 +209,7 @@ pub(crate) async fn place_for_one(
             return place;
         }
         places.disconnect_hanging(Instant::now());
-        let place = async { Some(free.acquire_arc().await) };
-        let later = async {
-            smol::Timer::after(look).await;
-            None
-        };
-        if let Some(place) = smol::future::or(place, later).await {
+        if let Some(place) = within(look, free.acquire_arc()).await {
             return place;
         }
     }
@@ -283,10 +279,7 @@ async fn receive_rest(rest: UnixStream) {
             }
         }
     };
-    let late = async {
-        smol::Timer::after(REST_WITHIN).await;
-    };
-    smol::future::or(all, late).await;
+    within(REST_WITHIN, all).await;
 }
 
 async fn respond(
@@ -359,11 +352,7 @@ async fn answer(
     let of_none = (!row.namespaced).then(String::new);
     if row.kind == Kind::Node && method == Method::GET {
         // As far as the card responds: a client must not wait for it.
-        let measured = async { drop(write::ask(api, |reply| Request::Measure { reply }).await) };
-        let late = async {
-            smol::Timer::after(MEASURED_WITHIN).await;
-        };
-        smol::future::or(measured, late).await;
+        within(MEASURED_WITHIN, write::ask(api, |reply| Request::Measure { reply })).await;
     }
     // The other subresources are no objects.
     let form = match subresource.as_deref() {

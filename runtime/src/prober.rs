@@ -8,30 +8,28 @@
 //! Each probe opens its own connection from the node to the pod's address. A kubelet sets `SO_LINGER` to one
 //! second on its sockets. Closing such a socket blocks, so this module does not set the option.
 //!
-//! Read next: `prober/response.rs`, which reads responses; `prober/url.rs`, which resolves redirects;
-//! `prober/grpc.rs`, the call over HTTP/2.
+//! Read next: `prober/go_errors.rs`, the texts of failures; `prober/url.rs`, which resolves redirects;
+//! `prober/grpc.rs`, the call over HTTP/2. The responses are read by `nodlet_wire::http`.
 
+mod go_errors;
 mod grpc;
 pub(crate) mod lookup;
-mod response;
-mod stream;
 mod url;
 
 use std::cell::{Cell, RefCell};
-use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use nix::errno::Errno;
-use smol::{Async, Timer};
+use smol::Async;
 
 use nodlet_core::facts::ProbeResult;
 use nodlet_core::spec::container::ContainerPort;
 use nodlet_core::spec::probe::PortOrName;
+use nodlet_wire::http::{Connection, Head, Stream};
+use nodlet_wire::timeout::within;
 use nodlet_wire::tls::{Client, TlsError};
 
-use response::{ReadError, Response};
-use stream::{Stream, StreamError};
+use go_errors::NO_TLS;
 use url::Url;
 
 pub(crate) use grpc::grpc;
@@ -42,8 +40,8 @@ const USER_AGENT: &str = "kube-probe/1.36";
 /// `User-Agent` of a hook.
 const LIFECYCLE_AGENT: &str = "kube-lifecycle/1.36";
 
-/// Error for a server that responds to a TLS handshake with HTTP.
-const NO_TLS: &str = "http: server gave HTTP response to HTTPS client";
+/// Maximum number of bytes that are read of a body (kubelet: `maxRespBodyLength`).
+const BODY: usize = 10 * 1024;
 
 /// Maximum number of requests of one probe, redirects included.
 const REQUESTS: usize = 10;
@@ -77,15 +75,11 @@ pub(crate) async fn http(
         Err(message) => return ProbeResult::Error(message.into()),
     };
     let asking = HttpRequest::new(get, ip, port, USER_AGENT);
-    let late = async {
-        Timer::after(timeout).await;
-        asking.timed_out()
-    };
-    smol::future::or(
-        async { asking.follow().await.map_or_else(|found| found, |response| judge(&response)) },
-        late,
-    )
-    .await
+    match within(timeout, asking.follow()).await {
+        Some(Ok(response)) => judge(&response),
+        Some(Err(found)) => found,
+        None => asking.timed_out(),
+    }
 }
 
 /// Carries out the `httpGet` of a hook, without a timeout. Any response is a success, whatever its status.
@@ -132,17 +126,11 @@ pub(crate) async fn tcp(
         Err(message) => return ProbeResult::Error(message.into()),
     };
     let host = host.filter(|host| !host.is_empty()).map_or_else(|| ip.to_string(), str::to_owned);
-    let dialled = async {
-        match dial(&host, port).await {
-            Ok(_closed_at_once) => ProbeResult::Success,
-            Err(message) => ProbeResult::Failure(message.into()),
-        }
-    };
-    let late = async {
-        Timer::after(timeout).await;
-        ProbeResult::Failure(format!("dial tcp {}: i/o timeout", url::join(&host, port)).into())
-    };
-    smol::future::or(dialled, late).await
+    match within(timeout, dial(&host, port)).await {
+        Some(Ok(_closed_at_once)) => ProbeResult::Success,
+        Some(Err(message)) => ProbeResult::Failure(message.into()),
+        None => ProbeResult::Failure(format!("dial tcp {}: i/o timeout", url::join(&host, port)).into()),
+    }
 }
 
 /// Returns the result of an `exec` probe, which succeeds with exit code 0.
@@ -206,6 +194,13 @@ struct HttpRequest<'a> {
     agent: &'static str,
 }
 
+/// A response to a probe.
+struct Response {
+    head: Head,
+    /// The beginning of the body.
+    body: Vec<u8>,
+}
+
 /// The error of a request without a complete response.
 enum RequestError {
     /// The request failed. The message is that of Go's client, which prints it after the URL.
@@ -237,8 +232,9 @@ impl HttpRequest<'_> {
                 Err(RequestError::Failed(message)) => return Err(failed(&url, &message)),
                 Err(RequestError::Body(message)) => return Err(ProbeResult::Error(message.into())),
             };
-            let redirect = matches!(response.status, 301 | 302 | 303 | 307 | 308);
-            let location = response.header("Location").filter(|location| redirect && !location.is_empty());
+            let redirect = matches!(response.head.status, 301 | 302 | 303 | 307 | 308);
+            let location =
+                response.head.header("Location").filter(|location| redirect && !location.is_empty());
             let Some(location) = location else { return Ok(response) };
             let Some(next) = url.join(location) else {
                 let message = format!("failed to parse Location header {location:?}: it is no URL");
@@ -289,36 +285,27 @@ impl HttpRequest<'_> {
         self.now.set(Stage::Dialling);
         let stream = dial(url.host(), url.port()).await.map_err(RequestError::Failed)?;
         self.now.set(Stage::Waiting);
-        let mut stream = match url.is_secure() {
+        let stream = match url.is_secure() {
             true => shake_hands(stream, url.host()).await.map_err(RequestError::Failed)?,
             false => Stream::Plain(stream),
         };
         let ends = ends(stream.socket());
-        let failed = |operation: &str, error: StreamError| {
-            RequestError::Failed(match error {
-                StreamError::Io(error) => format!("{operation} tcp{ends}: {operation}: {}", describe(&error)),
-                StreamError::Cut => "unexpected EOF".to_owned(),
-                StreamError::Tls(what) => what,
-            })
-        };
-        stream.write_all(text.as_bytes()).await.map_err(|error| failed("write", error))?;
-        let mut reader = response::Reader::new(stream);
-        let head = reader.head().await.map_err(|error| match error {
-            ReadError::Stream(error) => failed("read", error),
-            ReadError::Ended => RequestError::Failed("EOF".to_owned()),
-            ReadError::Malformed(what) => {
-                RequestError::Failed(format!("net/http: HTTP/1.x transport connection broken: {what}"))
-            }
-        })?;
+        let mut connection = Connection::new(stream);
+        let written = connection.write("GET", text.as_bytes()).await;
+        written.map_err(|error| RequestError::Failed(go_errors::stream("write", &ends, &error)))?;
+        let head = connection.head().await;
+        let head = head
+            .map_err(|error| RequestError::Failed(go_errors::head(&ends, &error, connection.buffered())))?;
         self.now.set(Stage::Reading);
-        reader.body(head).await.map_err(|error| match error {
-            ReadError::Stream(StreamError::Io(error)) => RequestError::Body(describe(&error)),
-            ReadError::Stream(StreamError::Tls(what)) => RequestError::Body(what),
-            ReadError::Stream(StreamError::Cut) | ReadError::Ended => {
-                RequestError::Body("unexpected EOF".to_owned())
-            }
-            ReadError::Malformed(what) => RequestError::Body(what),
-        })
+        let mut body = Vec::new();
+        while body.len() < BODY {
+            let piece = connection.piece().await;
+            let piece = piece.map_err(|error| RequestError::Body(go_errors::body(&error)))?;
+            let Some(piece) = piece else { break };
+            body.extend_from_slice(&piece);
+        }
+        body.truncate(BODY);
+        Ok(Response { head, body })
     }
 
     /// Returns the text of the request, with the headers in the order of Go's client.
@@ -382,7 +369,7 @@ fn failed(url: &Url, message: &str) -> ProbeResult {
 
 /// Returns the probe's result for a response (kubelet: `DoHTTPProbe`).
 fn judge(response: &Response) -> ProbeResult {
-    match response.status {
+    match response.head.status {
         200..300 => ProbeResult::Success,
         300..400 => {
             let body = String::from_utf8_lossy(&response.body);
@@ -419,25 +406,19 @@ async fn dial(host: &str, port: u16) -> Result<Async<TcpStream>, String> {
 
 async fn connect(address: SocketAddr) -> Result<Async<TcpStream>, String> {
     let connected = Async::<TcpStream>::connect(address).await;
-    connected.map_err(|error| format!("dial tcp {address}: connect: {}", describe(&error)))
+    connected.map_err(|error| format!("dial tcp {address}: connect: {}", go_errors::io(&error)))
 }
 
 /// Performs the TLS handshake on a connection; the error is Go's text. The probe's own timeout usually ends it
 /// earlier.
 async fn shake_hands(stream: Async<TcpStream>, host: &str) -> Result<Stream, String> {
     let ends = ends(stream.get_ref());
-    let shaken = async {
-        match Client::unverified(stream, host).await {
-            Ok(client) => Ok(Stream::Tls(Box::new(client))),
-            Err(TlsError::Io(error)) => Err(format!("read tcp{ends}: read: {}", describe(&error))),
-            Err(error) => Err(stream::in_gos_words(&error)),
-        }
-    };
-    let late = async {
-        Timer::after(HANDSHAKE).await;
-        Err("net/http: TLS handshake timeout".to_owned())
-    };
-    smol::future::or(shaken, late).await
+    match within(HANDSHAKE, Client::unverified(stream, host)).await {
+        Some(Ok(client)) => Ok(Stream::Tls(Box::new(client))),
+        Some(Err(TlsError::Io(error))) => Err(format!("read tcp{ends}: read: {}", go_errors::io(&error))),
+        Some(Err(error)) => Err(go_errors::tls(&error)),
+        None => Err("net/http: TLS handshake timeout".to_owned()),
+    }
 }
 
 /// Returns both addresses of a connection, in the form that Go prints after an operation.
@@ -446,14 +427,6 @@ fn ends(socket: &TcpStream) -> String {
         (Ok(local), Ok(remote)) => format!(" {local}->{remote}"),
         (Ok(_) | Err(_), Ok(_) | Err(_)) => String::new(),
     }
-}
-
-/// Formats an error as Go prints it: the kernel's text in lower case, without the number.
-fn describe(error: &io::Error) -> String {
-    let Some(number) = error.raw_os_error() else { return error.to_string() };
-    let text = Errno::from_raw(number).desc();
-    let mut letters = text.chars();
-    letters.next().map(|first| first.to_ascii_lowercase().to_string() + letters.as_str()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 use nodlet_wire::websocket::{self, Decoder, Opcode, Role};
 use serde_json::Value;
 
-use crate::client::{Client, Response, explain};
+use crate::client::Client;
 use crate::error::VerbError;
 
 /// The local streams that a session uses.
@@ -57,20 +57,13 @@ pub(crate) fn connect(
 ) -> Result<(UnixStream, Decoder), VerbError> {
     // Any key is valid: there is no proxy that it would have to protect against.
     const KEY: &str = "bm9kbGV0IGV4ZWMgdjEuMA==";
-    let mut stream = client.connect()?;
-    let request = format!(
-        "GET {} HTTP/1.1\r\nhost: nodlet\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
-             sec-websocket-version: 13\r\nsec-websocket-key: {KEY}\r\nsec-websocket-protocol: {}\r\n\r\n",
-        target, protocol
-    );
-    let lost = |error| client.lost(&error);
-    stream.write_all(request.as_bytes()).map_err(lost)?;
-    let mut response = Response::read(stream).map_err(lost)?;
-    if response.code != 101 {
-        let mut text = String::new();
-        let _ = response.body.read_to_string(&mut text);
-        return Err(VerbError::refused(response.code, explain(response.code, &text)));
-    }
+    let response = client.upgrade(
+        target,
+        &format!(
+            "upgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: {KEY}\r\n\
+             sec-websocket-protocol: {protocol}\r\n"
+        ),
+    )?;
     if response.header("sec-websocket-accept") != Some(&websocket::accept_key(KEY)) {
         return Err(VerbError::new("the agent's response is not a WebSocket handshake"));
     }

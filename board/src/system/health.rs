@@ -1,7 +1,6 @@
 //! Checks whether the agent is healthy: it responds, its loop and its storage thread make progress, and its pods are
 //! ready.
 
-use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use nodlet_core::time::Timestamp;
 use serde_json::Value;
 
 use super::state::Before;
-use crate::client::{Client, Response, WatchFlow};
+use crate::client::{self, Client, Response, WatchFlow};
 use crate::error::VerbError;
 
 /// How long one response of the agent may take.
@@ -138,7 +137,7 @@ fn list(root: &Path) -> Result<Vec<Value>, VerbError> {
 
 /// Sends one request with a short timeout: an agent that hangs still has its socket.
 fn ask(root: &Path, method: &str, target: &str) -> Result<Response, VerbError> {
-    let mut stream = Client::local(root).connect()?;
+    let stream = Client::local(root).connect()?;
     let lost = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::WouldBlock => {
             VerbError::disconnected(format!("the agent does not respond within {} s", ANSWER.as_secs()))
@@ -146,11 +145,7 @@ fn ask(root: &Path, method: &str, target: &str) -> Result<Response, VerbError> {
         _ => VerbError::disconnected(format!("the connection to the agent was lost: {error}")),
     };
     stream.set_read_timeout(Some(ANSWER)).and_then(|()| stream.set_write_timeout(Some(ANSWER)))?;
-    let head = format!(
-        "{method} {target} HTTP/1.1\r\nhost: nodlet\r\naccept: application/json\r\nconnection: close\r\n\r\n"
-    );
-    stream.write_all(head.as_bytes()).map_err(lost)?;
-    Response::read(stream).map_err(lost)
+    client::exchange(stream, method, target, "application/json", None).map_err(lost)
 }
 
 fn name(pod: &Value) -> String {
@@ -173,7 +168,7 @@ fn is_unready(pod: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
+    use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;
 
     use super::*;

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use nodlet_kube::manifest::json;
 use nodlet_wire::http::{Connection, Head, HttpError, Request, Stream};
+use nodlet_wire::timeout;
 use nodlet_wire::tls::{Client, TlsError, Trust};
 use serde_json::Value;
-use smol::{Async, Timer};
+use smol::Async;
 
 /// The time limit of a request, with the connection.
 pub(crate) const WITHIN: Duration = Duration::from_secs(15);
@@ -236,7 +237,11 @@ impl Api {
         let may_be_stale = kept.is_some();
         let mut result = self.exchange(kept, method, target, (kind, &body)).await;
         // The server may have closed a kept connection before it got the request.
-        if may_be_stale && matches!(result, Err(ApiError::Http(HttpError::Ended | HttpError::Io(_)))) {
+        let is_closed = matches!(
+            result,
+            Err(ApiError::Http(HttpError::Ended | HttpError::Io(_) | HttpError::Tls(TlsError::Ended)))
+        );
+        if may_be_stale && is_closed {
             result = self.exchange(None, method, target, (kind, &body)).await;
         }
         let (head, body) = result?;
@@ -313,11 +318,9 @@ impl Api {
         let share = WITHIN / u32::try_from(self.addresses.len() + 1).unwrap_or(u32::MAX);
         for address in &self.addresses {
             let is_last = self.addresses.last() == Some(address);
-            let late = async {
-                Timer::after(if is_last { WITHIN * 2 } else { share }).await;
-                Err(io::ErrorKind::TimedOut.into())
-            };
-            match smol::future::or(Async::<TcpStream>::connect(*address), late).await {
+            let limit = if is_last { WITHIN * 2 } else { share };
+            let dialled = timeout::within(limit, Async::<TcpStream>::connect(*address)).await;
+            match dialled.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into())) {
                 Ok(stream) => {
                     // Small requests should not wait for the acknowledgement of the one before.
                     let _ = stream.get_ref().set_nodelay(true);
@@ -344,11 +347,7 @@ pub async fn within<T>(
     time: Duration,
     request: impl Future<Output = Result<T, ApiError>>,
 ) -> Result<T, ApiError> {
-    let late = async {
-        Timer::after(time).await;
-        Err(ApiError::Timeout)
-    };
-    smol::future::or(request, late).await
+    timeout::within(time, request).await.unwrap_or(Err(ApiError::Timeout))
 }
 
 #[cfg(test)]

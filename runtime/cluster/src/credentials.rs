@@ -2,12 +2,11 @@
 
 use nodlet_kube::base64;
 use nodlet_wire::tls::der::Certificate;
-use nodlet_wire::tls::{ClientKey, TlsError, Trust};
+use nodlet_wire::tls::{ClientKey, TlsError, Trust, pem};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::error::JoinError;
-use crate::pem;
 
 /// The port of an API server that is given without one.
 const PORT: u16 = 6443;
@@ -123,7 +122,7 @@ pub(crate) fn pinned_roots(cluster_info: &Value, hashes: &[[u8; 32]]) -> Result<
         let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/=".contains(byte);
         let data: Vec<u8> = data.bytes().take_while(is_base64).collect();
         let text = base64::decode(&data).unwrap_or_default();
-        roots.extend(pem::decode(pem::CERTIFICATE, &String::from_utf8_lossy(&text)).unwrap_or_default());
+        roots.extend(pem::certificates(&text).flatten());
     }
     let count = roots.len();
     let is_pinned = |root: &Vec<u8>| {
@@ -160,8 +159,8 @@ impl Credentials {
         let object: Value = serde_json::from_str(text).map_err(|_| JoinError::NotJson)?;
         let field = |name: &'static str| object[name].as_str().ok_or(JoinError::Missing(name));
         let certificates = |name: &'static str| {
-            let all = pem::decode(pem::CERTIFICATE, field(name)?).filter(|all| !all.is_empty());
-            all.ok_or(JoinError::Wrong { field: name, what: "certificate" })
+            let all = pem::certificates(field(name)?.as_bytes()).collect::<Result<Vec<_>, _>>().ok();
+            all.filter(|all| !all.is_empty()).ok_or(JoinError::Wrong { field: name, what: "certificate" })
         };
         let key = base64::decode(field("clientKey")?.as_bytes()).ok();
         let key = key.filter(|key| ClientKey::from_bytes(key).is_some());

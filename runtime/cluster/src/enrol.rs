@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nodlet_core::time::Timestamp;
 use nodlet_kube::base64;
 use nodlet_wire::tls::der::Certificate;
-use nodlet_wire::tls::{ClientKey, Trust};
+use nodlet_wire::tls::{ClientKey, Trust, pem};
 use serde_json::{Value, json};
 use smol::Timer;
 
@@ -15,7 +15,6 @@ use crate::api::{self, Api, ApiError, EVENT, JSON, Verification};
 use crate::backoff::{Backoff, Rate};
 use crate::credentials::{Credentials, Secret, Server, pinned_roots, valid_from};
 use crate::error::JoinError;
-use crate::pem;
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
@@ -235,8 +234,7 @@ fn decision(status: &Value) -> Option<Result<Vec<Vec<u8>>, JoinError>> {
         }
     }
     let data = base64::decode(status["certificate"].as_str()?.as_bytes()).unwrap_or_default();
-    let certificates = pem::decode(pem::CERTIFICATE, &String::from_utf8_lossy(&data)).unwrap_or_default();
-    Some(Ok(certificates))
+    Some(Ok(pem::certificates(&data).flatten().collect()))
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 //! token with which a board enrols by itself. Pure.
 
 use nodlet_kube::base64;
+use nodlet_wire::tls::pem;
 use serde_json::Value;
 
 use crate::credentials::Server;
 use crate::error::JoinError;
-use crate::pem;
 
 /// The port of an `https` URL without one.
 const HTTPS: u16 = 443;
@@ -54,7 +54,7 @@ impl Bootstrap {
         let server = server.ok_or_else(|| JoinError::Url(url.to_owned()))?;
         let data = text(cluster, "certificate-authority-data")?;
         let data = base64::decode(data.trim().as_bytes()).unwrap_or_default();
-        let roots = pem::decode(pem::CERTIFICATE, &String::from_utf8_lossy(&data));
+        let roots = pem::certificates(&data).collect::<Result<Vec<_>, _>>().ok();
         let roots = roots.filter(|roots| !roots.is_empty());
         let (field, what) = ("cluster.certificate-authority-data", "certificate in base64");
         let roots = roots.ok_or(JoinError::Wrong { field, what })?;

@@ -26,7 +26,6 @@ pub mod mirrors;
 pub mod network;
 pub mod node;
 pub mod objects;
-pub mod pem;
 pub mod pods;
 pub mod rejections;
 pub mod reporting;

@@ -3,13 +3,12 @@
 use std::time::{Duration, Instant};
 
 use nodlet_kube::base64;
-use nodlet_wire::tls::ClientKey;
 use nodlet_wire::tls::der::Certificate;
+use nodlet_wire::tls::{ClientKey, pem};
 use serde_json::{Value, json};
 
 use crate::backoff::Backoff;
 use crate::credentials::{Secret, rotation};
-use crate::pem;
 
 /// A certificate of the kubelet's server that the cluster has signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +46,8 @@ impl Serving {
     pub fn from_json(text: &str) -> Option<Serving> {
         let object: Value = serde_json::from_str(text).ok()?;
         let names = object["names"].as_array()?.iter().filter_map(|name| name.as_str().map(str::to_owned));
-        let certificates = pem::decode(pem::CERTIFICATE, object["certificate"].as_str()?)?;
+        let certificates = pem::certificates(object["certificate"].as_str()?.as_bytes());
+        let certificates = certificates.collect::<Result<Vec<_>, _>>().ok()?;
         Certificate::parse(certificates.first()?)?;
         let key = base64::decode(object["key"].as_str()?.as_bytes()).ok()?;
         ClientKey::from_bytes(&key)?;

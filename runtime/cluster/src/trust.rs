@@ -6,10 +6,9 @@
 
 use nodlet_core::sorted::SortedSet;
 use nodlet_kube::kinds::Kind;
+use nodlet_wire::tls::pem;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-
-use crate::pem;
 
 /// The resource.
 pub const BUNDLES: &str = "clustertrustbundles";
@@ -116,7 +115,7 @@ pub fn config_map(namespace: &str, selection: &str, bundles: Option<&Value>) -> 
         let mut certificates = SortedSet::new();
         for bundle in &found {
             let text = bundle["spec"]["trustBundle"].as_str().unwrap_or_default();
-            for certificate in pem::decode(pem::CERTIFICATE, text).unwrap_or_default() {
+            for certificate in pem::certificates(text.as_bytes()).flatten() {
                 certificates.insert(certificate);
             }
         }
@@ -166,7 +165,8 @@ mod tests {
         assert_eq!(source["configMap"]["name"], map["metadata"]["name"]);
         assert_eq!(source["configMap"]["items"], json!([{ "key": "bundle", "path": "ca.crt" }]));
         let text = map["data"]["bundle"].as_str().expect("certificates");
-        assert_eq!(pem::decode(pem::CERTIFICATE, text), Some(vec![vec![1; 3], vec![2; 3]]));
+        let certificates: Vec<_> = pem::certificates(text.as_bytes()).flatten().collect();
+        assert_eq!(certificates, [vec![1; 3], vec![2; 3]]);
         assert!(file("shop", &selection).contains(map["metadata"]["name"].as_str().expect("a name")));
         let path = path(&selection);
         assert_eq!(

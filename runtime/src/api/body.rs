@@ -14,6 +14,7 @@ use super::{BODY_BYTES, Status};
 use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest;
 use nodlet_kube::protobuf::{self, ProtobufError};
+use nodlet_wire::timeout::within;
 
 /// Time within which the whole body of a request must arrive.
 const BODY_WITHIN: Duration = Duration::from_secs(30);
@@ -127,12 +128,9 @@ pub(super) async fn read_any(
 ) -> Result<(Value, Held, Vec<String>), Status> {
     let (request, place) = request;
     let is_protobuf = is_protobuf(request.headers());
-    let collected = smol::future::or(async { Some(collect(places, request.into_body()).await) }, async {
-        smol::Timer::after(BODY_WITHIN).await;
-        None
-    })
-    .await
-    .ok_or_else(|| Status::timeout("the body of the request did not arrive in time"))?;
+    let collected = within(BODY_WITHIN, collect(places, request.into_body()))
+        .await
+        .ok_or_else(|| Status::timeout("the body of the request did not arrive in time"))?;
     let (bytes, text) = collected?;
     // From now on, the client waits for the agent.
     place.mark_served();

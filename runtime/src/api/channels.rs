@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::upgrade::{Carrier, Client};
 use nodlet_wire::spdy::{self, Frame, SpdyError};
+use nodlet_wire::timeout::within;
 use nodlet_wire::websocket::{self, CLOSE, ERROR, FrameError, Opcode, STDERR, STDOUT};
 
 /// The time for a client of SPDY to open its streams, as with a kubelet.
@@ -132,11 +133,7 @@ impl Channels {
                 }
             }
         };
-        let late = async {
-            smol::Timer::after(OPEN_WITHIN).await;
-            None
-        };
-        smol::future::or(opened, late).await
+        within(OPEN_WITHIN, opened).await.flatten()
     }
 
     /// Reads more bytes; `None` if the client is gone.

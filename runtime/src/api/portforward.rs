@@ -31,6 +31,7 @@ use super::upgrade::{self, Carrier, Client, upgrade};
 use super::{Afterwards, Api, Request, Status, write};
 use nodlet_registry::objects::Key;
 use nodlet_wire::spdy::{self, Frame};
+use nodlet_wire::timeout::within;
 use nodlet_wire::websocket::{self, Opcode};
 
 /// The number of bytes that are read from a connection at a time, and sent as one message.
@@ -167,12 +168,9 @@ impl Session {
                 }
                 // Queued frames are sent, and no others.
                 frames.close();
-                smol::future::pending().await
+                smol::future::pending::<()>().await;
             };
-            smol::future::or(closed, async {
-                smol::Timer::after(GOODBYE).await;
-            })
-            .await;
+            within(GOODBYE, closed).await;
         };
         tasks.run(smol::future::or(send, run)).await;
     }

@@ -17,6 +17,7 @@ use super::Status;
 use super::channels::{Channels, Framing, PIECE, Received};
 use super::request::{ExecExit, ExecSession};
 use super::upgrade::Client;
+use nodlet_wire::timeout::within;
 use nodlet_wire::websocket;
 
 /// The maximum number of frames that wait for the client to read them: one of each stream and a `Pong`.
@@ -201,11 +202,7 @@ async fn pump(
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let readable = async { from.readable().await.is_ok() };
                 let more = if is_over.is_closed() {
-                    smol::future::or(readable, async {
-                        smol::Timer::after(QUIET).await;
-                        false
-                    })
-                    .await
+                    within(QUIET, readable).await.unwrap_or(false)
                 } else {
                     smol::future::or(readable, async {
                         let _ = is_over.recv().await;
@@ -345,11 +342,7 @@ pub(super) async fn first_size(
         }
         None
     };
-    smol::future::or(listen, async {
-        smol::Timer::after(SIZE_WITHIN).await;
-        None
-    })
-    .await
+    within(SIZE_WITHIN, listen).await.flatten()
 }
 
 /// Reports on the error channel why there is no process.

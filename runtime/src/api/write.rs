@@ -15,6 +15,7 @@ use super::{
 };
 use nodlet_kube::kinds::{KINDS, Kind, Row};
 use nodlet_registry::objects::Key;
+use nodlet_wire::timeout::within;
 
 /// The header of the response to a PUT with its effect: `created`, `configured` or `unchanged`.
 const APPLIED: &str = "nodlet-applied";
@@ -218,14 +219,10 @@ pub(super) async fn follow_cluster(api: &Api, sync: bool) -> Result<Response<Bod
 pub(super) async fn ask<T>(api: &Api, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Status> {
     let (reply, answer) = async_channel::bounded(1);
     send(api, request(reply))?;
-    smol::future::or(
-        async { answer.recv().await.map_err(|_| Status::internal("the agent dropped the request"))? },
-        async {
-            smol::Timer::after(ANSWER_WITHIN).await;
-            Err(Status::timeout("the agent did not answer in time"))
-        },
-    )
-    .await
+    match within(ANSWER_WITHIN, answer.recv()).await {
+        Some(answer) => answer.map_err(|_| Status::internal("the agent dropped the request"))?,
+        None => Err(Status::timeout("the agent did not answer in time")),
+    }
 }
 
 fn send(api: &Api, request: Request) -> Result<(), Status> {

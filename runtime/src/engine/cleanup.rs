@@ -14,6 +14,7 @@ use nodlet_host::paths::Paths;
 use nodlet_host::watches::Watches;
 use nodlet_host::{log_files, volume};
 use nodlet_registry::Wanted;
+use nodlet_wire::timeout::within;
 
 use super::{EngineError, Shell};
 
@@ -148,18 +149,10 @@ pub(super) enum CleanupError {
 /// Processes may be left.
 pub(super) async fn kill(cgroup: &PodCgroup, watches: &Watches) -> Result<(), CleanupError> {
     let killed = cgroup.kill();
-    let emptied = async {
-        cgroup.emptied(watches).await;
-        true
-    };
-    let late = async {
-        smol::Timer::after(KILLED_WITHIN).await;
-        false
-    };
-    match (smol::future::or(emptied, late).await, killed) {
-        (true, _) => Ok(()),
-        (false, Ok(())) => Err(CleanupError::Alive { cgroup: cgroup.name().to_owned() }),
-        (false, Err(source)) => Err(CleanupError::Kill { cgroup: cgroup.name().to_owned(), source }),
+    match (within(KILLED_WITHIN, cgroup.emptied(watches)).await, killed) {
+        (Some(_), _) => Ok(()),
+        (None, Ok(())) => Err(CleanupError::Alive { cgroup: cgroup.name().to_owned() }),
+        (None, Err(source)) => Err(CleanupError::Kill { cgroup: cgroup.name().to_owned(), source }),
     }
 }
 

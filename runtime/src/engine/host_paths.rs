@@ -10,6 +10,7 @@ use std::time::Duration;
 use nodlet_core::sorted::SortedSet;
 use nodlet_core::spec::Uid;
 use nodlet_host::volume;
+use nodlet_wire::timeout::within;
 
 use super::tasks::Tasks;
 
@@ -63,16 +64,9 @@ impl HostPaths {
             // After a timeout nobody waits for the result.
             let _ = checked.map(|checked| done.try_send(checked));
         });
-        let late = async {
-            smol::Timer::after(WITHIN).await;
-            Err(HostPathError::NoAnswer)
-        };
-        let checked = async {
-            match answer.recv().await {
-                Ok(checked) => checked.map_err(HostPathError::Volume),
-                Err(_) => Err(HostPathError::NoAnswer),
-            }
-        };
-        smol::future::or(checked, late).await
+        match within(WITHIN, answer.recv()).await {
+            Some(Ok(checked)) => checked.map_err(HostPathError::Volume),
+            Some(Err(_)) | None => Err(HostPathError::NoAnswer),
+        }
     }
 }

@@ -20,6 +20,7 @@ use nodlet_registry::Wanted;
 use nodlet_registry::held_updates::Waits;
 use nodlet_rootfs::Reference;
 use nodlet_supervisor::client::{self, SupervisorError};
+use nodlet_wire::timeout::within;
 
 use super::cleanup::{self};
 use super::handles::Sandbox;
@@ -211,14 +212,9 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
     if let Some(ip) = file.ip {
         shell.machine.network.borrow_mut().adopt(&wanted.pod, ip, file.ipv6);
     }
-    let late = async {
-        smol::Timer::after(GREETING).await;
-        Err(SupervisorError::Receive(io::ErrorKind::TimedOut.into()))
-    };
-    let living = match smol::future::or(find_supervisor(&shell.layers, directory, ours), late)
-        .await
-        .map_err(SupervisorError::shortage)
-    {
+    let found = within(GREETING, find_supervisor(&shell.layers, directory, ours)).await;
+    let late = || Err(SupervisorError::Receive(io::ErrorKind::TimedOut.into()));
+    let living = match found.unwrap_or_else(late).map_err(SupervisorError::shortage) {
         Ok(living) => living,
         Err(Ok(short)) => return Err(LookError::Shortage(short)),
         Err(Err(error)) => {

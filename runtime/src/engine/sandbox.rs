@@ -20,6 +20,7 @@ use nodlet_registry::{ConfigObjects, Wanted, memory_of_all_pods};
 use nodlet_rootfs::StoreError;
 use nodlet_supervisor::END_REASON_FILE;
 use nodlet_supervisor::client::{self, Supervisor, SupervisorError, SupervisorEvent, SupervisorState};
+use nodlet_wire::timeout::within;
 
 use super::exec::Execs;
 use super::handles::Sandbox;
@@ -154,15 +155,11 @@ async fn make(
     }
     let volumes = set_up_volumes(shell, pod, wanted, objects, &mut claims).await?;
     let made = make_on(shell, wanted, ip, volumes, claims);
-    let late = async {
-        smol::Timer::after(SANDBOX_WITHIN).await;
+    within(SANDBOX_WITHIN, made).await.unwrap_or_else(|| {
         let seconds = SANDBOX_WITHIN.as_secs();
-        Err(CreateFailure::new(
-            SandboxFailure::Sandbox,
-            format!("failed to make its namespaces within {seconds} s"),
-        ))
-    };
-    smol::future::or(made, late).await
+        let message = format!("failed to make its namespaces within {seconds} s");
+        Err(CreateFailure::new(SandboxFailure::Sandbox, message))
+    })
 }
 
 async fn set_up_volumes(
@@ -382,15 +379,7 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
         sandbox.ending.set(true);
         // A supervisor that hung up already takes no frame; killing what is left is the same either way.
         let _ = sandbox.supervisor.end();
-        let gone = async {
-            let _ = sandbox.gone.1.recv().await;
-            true
-        };
-        let late = async {
-            smol::Timer::after(SUPERVISOR_END).await;
-            false
-        };
-        if !smol::future::or(gone, late).await {
+        if within(SUPERVISOR_END, sandbox.gone.1.recv()).await.is_none() {
             log::error!(
                 "the supervisor of {}/{} does not end; killing it",
                 wanted.pod.namespace,

@@ -8,9 +8,10 @@ use smol::Timer;
 use nodlet_core::facts::ProbeResult;
 use nodlet_kube::protobuf::{self, Field};
 
-use super::{USER_AGENT, connect, describe, ends, seconds, url};
+use super::{USER_AGENT, connect, ends, go_errors, seconds, url};
 use nodlet_wire::http::Stream;
 use nodlet_wire::http2::{BODY, Connection, Event, Http2Error};
+use nodlet_wire::timeout::within;
 
 const PATH: &str = "/grpc.health.v1.Health/Check";
 
@@ -95,20 +96,6 @@ impl Status {
 pub(crate) async fn grpc(ip: IpAddr, port: u16, service: &str, timeout: Duration) -> ProbeResult {
     let address = SocketAddr::new(ip, port);
     let connected = std::cell::Cell::new(false);
-    let late = async {
-        Timer::after(timeout).await;
-        let within = seconds(timeout);
-        let text = match connected.get() {
-            true => format!("timeout: health rpc did not complete within {within}"),
-            false => {
-                let address = url::join(&ip.to_string(), port);
-                format!(
-                    "timeout: failed to connect service {address:?} within {within}: context deadline exceeded"
-                )
-            }
-        };
-        ProbeResult::Failure(text.into())
-    };
     let asked = async {
         let mut again = true;
         loop {
@@ -120,7 +107,19 @@ pub(crate) async fn grpc(ip: IpAddr, port: u16, service: &str, timeout: Duration
             }
         }
     };
-    smol::future::or(asked, late).await
+    within(timeout, asked).await.unwrap_or_else(|| {
+        let limit = seconds(timeout);
+        let text = match connected.get() {
+            true => format!("timeout: health rpc did not complete within {limit}"),
+            false => {
+                let address = url::join(&ip.to_string(), port);
+                format!(
+                    "timeout: failed to connect service {address:?} within {limit}: context deadline exceeded"
+                )
+            }
+        };
+        ProbeResult::Failure(text.into())
+    })
 }
 
 /// Connects to a server that supports HTTP/2, and retries until that succeeds.
@@ -174,7 +173,7 @@ async fn check(
     let ends = ends(connection.socket());
     let lost = |error: Http2Error| {
         let what = match error {
-            Http2Error::Io(error) => format!("read tcp{ends}: read: {}", describe(&error)),
+            Http2Error::Io(error) => format!("read tcp{ends}: read: {}", go_errors::io(&error)),
             Http2Error::Ended => "EOF".to_owned(),
             Http2Error::Broken(what) => what.to_owned(),
         };

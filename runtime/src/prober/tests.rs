@@ -10,6 +10,8 @@ use std::time::Instant;
 
 use super::*;
 
+mod tls;
+
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Long enough for a machine with much to do; only probes that should time out have less.
@@ -81,13 +83,12 @@ fn has_said(bytes: &[u8]) -> (Async<TcpStream>, TcpStream) {
 #[test]
 fn a_large_response_does_not_starve_other_tasks() {
     const LENGTH: usize = 32 * 1024;
-    // Each read is of 2 KiB.
-    let reads = LENGTH / 2048;
     let head = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(LENGTH));
     let (client, _server) = has_said(head.as_bytes());
-    let mut reader = response::Reader::new(Stream::Plain(client));
-    let (read, turns_taken) = turns(reader.head());
-    assert!(read.is_ok() && turns_taken >= reads, "{turns_taken} turns");
+    let mut connection = Connection::new(Stream::Plain(client));
+    let (read, turns_taken) = turns(connection.head());
+    // Each read is of at most 8 KiB.
+    assert!(read.is_ok() && turns_taken >= LENGTH / 8192, "{turns_taken} turns");
     // Frames that nobody knows, and an answer to the settings that is none.
     let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
     let unknown = [&[0, 0x40, 0, 99, 0, 0, 0, 0, 0][..], &[0; 0x4000]].concat();
@@ -95,13 +96,14 @@ fn a_large_response_does_not_starve_other_tasks() {
     let frames = [&settings[..], &unknown, &unknown, &refused].concat();
     let (client, _server) = has_said(&frames);
     let (event, turns_taken) = turns(async {
-        let stream = nodlet_wire::http::Stream::Plain(client);
+        let stream = Stream::Plain(client);
         let mut connection = nodlet_wire::http2::Connection::open(stream).await.expect("it has begun");
         connection.request(&[], &[]).await.expect("sent");
         connection.next().await.expect("what comes after them")
     });
     assert_eq!(event, (1, nodlet_wire::http2::Event::Reset(7)));
-    assert!(turns_taken >= reads, "{turns_taken} turns");
+    // Each read is of at most 2 KiB.
+    assert!(turns_taken >= LENGTH / 2048, "{turns_taken} turns");
 }
 
 #[test]
@@ -109,7 +111,7 @@ fn chunk_headers_have_the_size_limits_of_go() {
     let flood = |chunk: String, last: &'static str| {
         let (port, _requests) = server(move |_, _, stream| {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
-            for _ in 0..response::BODY - 1 {
+            for _ in 0..BODY - 1 {
                 if stream.write_all(chunk.as_bytes()).is_err() {
                     return;
                 }
@@ -169,6 +171,14 @@ fn a_malformed_http_response_fails_with_the_error_of_go() {
         (
             "HTTP/1.1 2x0 OK\r\n\r\n",
             "net/http: HTTP/1.x transport connection broken: malformed HTTP response \"HTTP/1.1 2x0 OK\"",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+            "net/http: HTTP/1.x transport connection broken: malformed MIME header line",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            "net/http: HTTP/1.x transport connection broken: bad Content-Length",
         ),
         ("HTTP/1.1 200 OK\r\nX: ", "net/http: HTTP/1.x transport connection broken: unexpected EOF"),
     ] {
@@ -248,7 +258,7 @@ fn a_slow_endless_body_times_out_and_a_huge_one_is_truncated() {
             while stream.write_all(&[b'x'; 4096]).is_ok() {}
         });
         let ProbeResult::Warning(text) = get(port, "/", &[], PATIENT) else { panic!("no warning") };
-        assert_eq!(text.len(), "Probe terminated redirects, Response body: ".len() + response::BODY);
+        assert_eq!(text.len(), "Probe terminated redirects, Response body: ".len() + BODY);
     }
     let (port, _requests) = server(|_, _, stream| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n");

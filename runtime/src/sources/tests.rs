@@ -153,10 +153,7 @@ fn news(sources: &mut Sources) {
         assert!(!left.is_zero(), "the kernel reported no change");
         let changed = sources.directories.changed().expect("it is watched");
         let run = sources.directories.all_watches.clone().run();
-        let late = async {
-            smol::Timer::after(left).await;
-        };
-        smol::block_on(smol::future::or(changed, smol::future::or(run, late)));
+        smol::block_on(nodlet_wire::timeout::within(left, smol::future::or(changed, run)));
         if sources.directories.drain() {
             sources.read(nodlet_host::clock::instant());
             return;

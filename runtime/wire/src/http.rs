@@ -11,28 +11,20 @@
 //! if connection.is_reusable() { /* the next request */ }
 //! ```
 
+mod reader;
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::net::TcpStream;
+use std::task::Poll;
 
 use smol::Async;
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::tls::{Client, TlsError};
 
-#[cfg(test)]
-mod tests;
-
-/// Maximum size of a head in bytes.
-const MAX_HEAD: usize = 32 * 1024;
-
-/// Maximum size of the line before a chunk in bytes.
-const MAX_CHUNK_LINE: usize = 256;
-
-/// Maximum number of trailers after the last chunk.
-const MAX_TRAILERS: usize = 32;
-
-/// Maximum number of informational responses (status 1xx) before the final one.
-const MAX_INFORMATIONAL: usize = 5;
+pub use reader::{Head, Reader};
 
 /// Maximum number of bytes of one read.
 const PIECE: usize = 8 * 1024;
@@ -51,6 +43,32 @@ impl Stream {
         match self {
             Stream::Plain(stream) => stream.get_ref(),
             Stream::Tls(client) => client.socket(),
+        }
+    }
+
+    /// Reads available bytes into `buffer`, and returns their number; 0 at the end.
+    ///
+    /// # Errors
+    /// The connection failed, or ended without TLS's `close_notify`.
+    pub async fn read(&mut self, buffer: &mut [u8]) -> Result<usize, TlsError> {
+        match self {
+            Stream::Plain(stream) => {
+                // As with TLS: a server that always has data must not occupy the thread.
+                smol::future::yield_now().await;
+                stream.read(buffer).await.map_err(TlsError::Io)
+            }
+            Stream::Tls(client) => client.read(buffer).await,
+        }
+    }
+
+    /// Writes all of `bytes`.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub async fn write_all(&mut self, bytes: &[u8]) -> Result<(), TlsError> {
+        match self {
+            Stream::Plain(stream) => stream.write_all(bytes).await.map_err(TlsError::Io),
+            Stream::Tls(client) => client.write_all(bytes).await,
         }
     }
 }
@@ -92,6 +110,15 @@ impl std::error::Error for HttpError {
     }
 }
 
+impl From<TlsError> for HttpError {
+    fn from(error: TlsError) -> Self {
+        match error {
+            TlsError::Io(error) => HttpError::Io(error),
+            error => HttpError::Tls(error),
+        }
+    }
+}
+
 /// A request. Header `Content-Length` is added; `target` and headers must not contain line ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
@@ -107,50 +134,26 @@ pub struct Request<'a> {
     pub body: &'a [u8],
 }
 
-/// The head of a response.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Head {
-    /// The status.
-    pub status: u16,
-    headers: Vec<(String, String)>,
-}
-
-impl Head {
-    /// The value of the first header with this name.
-    pub fn header(&self, name: &str) -> Option<&str> {
-        let found = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
-        found.map(|(_, value)| value.as_str())
+impl Request<'_> {
+    /// The request as it is sent.
+    fn to_bytes(self) -> Vec<u8> {
+        let Request { method, target, host, headers, body } = self;
+        let mut bytes = format!("{method} {} HTTP/1.1\r\nHost: {host}\r\n", encoded(target)).into_bytes();
+        let mut add = |name: &str, value: &str| {
+            for part in [name, ": ", value, "\r\n"] {
+                bytes.extend_from_slice(part.as_bytes());
+            }
+        };
+        for (name, value) in headers {
+            add(name, value);
+        }
+        if !body.is_empty() || !matches!(method, "GET" | "HEAD" | "DELETE" | "CONNECT") {
+            add("Content-Length", &body.len().to_string());
+        }
+        bytes.extend_from_slice(b"\r\n");
+        bytes.extend_from_slice(body);
+        bytes
     }
-}
-
-/// The rest of the body that is being read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Body {
-    /// All was read.
-    Read,
-    /// This many bytes follow.
-    Length(u64),
-    /// The head of a chunk follows.
-    ChunkHead,
-    /// This many bytes of a chunk follow.
-    Chunk(u64),
-    /// The line end after a chunk follows.
-    ChunkEnd,
-    /// At most this many trailers follow, and an empty line.
-    Trailers(usize),
-    /// The body ends with the connection.
-    ToEnd,
-}
-
-/// A connection, on which one request follows the other.
-pub struct Connection {
-    stream: Stream,
-    buffer: Vec<u8>,
-    body: Body,
-    /// Bytes of a line that [`Connection::line`] has not seen the end of.
-    line: Vec<u8>,
-    /// The server keeps the connection.
-    keeps: bool,
 }
 
 /// A target without bytes that would end it or the line: it may contain names that a server has sent.
@@ -165,15 +168,23 @@ fn encoded(target: &str) -> String {
     text
 }
 
+/// A connection, on which one request follows the other.
+pub struct Connection {
+    stream: Stream,
+    reader: Reader,
+    /// Bytes of a line that [`Connection::line`] has not seen the end of.
+    line: Vec<u8>,
+}
+
 impl Connection {
     /// Creates a connection for requests on `stream`.
     pub fn new(stream: Stream) -> Connection {
-        Connection { stream, buffer: Vec::new(), body: Body::Read, line: Vec::new(), keeps: true }
+        Connection { stream, reader: Reader::new("GET"), line: Vec::new() }
     }
 
     /// Whether another request may be sent: the last response was read, and the server keeps the connection.
     pub fn is_reusable(&self) -> bool {
-        self.keeps && self.body == Body::Read
+        self.reader.is_reusable()
     }
 
     /// The TCP socket of the connection.
@@ -181,56 +192,45 @@ impl Connection {
         self.stream.socket()
     }
 
+    /// Bytes that the server has sent and that were not taken ([`Reader::buffered`]).
+    pub fn buffered(&self) -> &[u8] {
+        self.reader.buffered()
+    }
+
+    /// The stream, for another protocol after an upgrade. `None` if the server has already sent bytes of it.
+    pub fn into_stream(self) -> Option<Stream> {
+        self.reader.buffered().is_empty().then_some(self.stream)
+    }
+
     /// Sends a request, and reads the head of the response.
     ///
     /// # Errors
     /// The request could not be sent, or the response is invalid.
     pub async fn send(&mut self, request: &Request<'_>) -> Result<Head, HttpError> {
-        let Request { method, target, host, headers, body } = request;
-        let target = encoded(target);
-        let mut bytes = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n").into_bytes();
-        let mut add = |name: &str, value: &str| {
-            for part in [name, ": ", value, "\r\n"] {
-                bytes.extend_from_slice(part.as_bytes());
+        self.write(request.method, &request.to_bytes()).await?;
+        self.head().await
+    }
+
+    /// Sends a request as its bytes.
+    ///
+    /// # Errors
+    /// It could not be sent.
+    pub async fn write(&mut self, method: &str, request: &[u8]) -> Result<(), HttpError> {
+        self.reader = Reader::new(method);
+        Ok(self.stream.write_all(request).await?)
+    }
+
+    /// Reads the head of the response.
+    ///
+    /// # Errors
+    /// It is cut or malformed.
+    pub async fn head(&mut self) -> Result<Head, HttpError> {
+        loop {
+            if let Poll::Ready(head) = self.reader.head()? {
+                return Ok(head);
             }
-        };
-        for (name, value) in *headers {
-            add(name, value);
+            self.fill().await?;
         }
-        if !body.is_empty() || !matches!(*method, "GET" | "HEAD" | "DELETE") {
-            add("Content-Length", &body.len().to_string());
-        }
-        bytes.extend_from_slice(b"\r\n");
-        bytes.extend_from_slice(body);
-        self.keeps = false;
-        match &mut self.stream {
-            Stream::Plain(stream) => stream.write_all(&bytes).await.map_err(HttpError::Io)?,
-            Stream::Tls(client) => client.write_all(&bytes).await.map_err(HttpError::Tls)?,
-        }
-        for _ in 0..=MAX_INFORMATIONAL {
-            let head = self.head().await?;
-            if (100..200).contains(&head.status) {
-                continue;
-            }
-            let is =
-                |name: &str, value: &str| head.header(name).is_some_and(|is| is.eq_ignore_ascii_case(value));
-            self.keeps = !is("Connection", "close");
-            self.body = if *method == "HEAD" || matches!(head.status, 204 | 304) {
-                Body::Read
-            } else if is("Transfer-Encoding", "chunked") {
-                Body::ChunkHead
-            } else if let Some(length) = head.header("Content-Length") {
-                match length.parse().map_err(|_| HttpError::Malformed("Content-Length"))? {
-                    0 => Body::Read,
-                    length => Body::Length(length),
-                }
-            } else {
-                self.keeps = false;
-                Body::ToEnd
-            };
-            return Ok(head);
-        }
-        Err(HttpError::Malformed("number of informational responses"))
     }
 
     /// The next piece of the body; `None` at its end. May be dropped and called again without losing bytes.
@@ -239,56 +239,10 @@ impl Connection {
     /// The body is cut or malformed.
     pub async fn piece(&mut self) -> Result<Option<Vec<u8>>, HttpError> {
         loop {
-            // Between a change of the buffer and that of the state, nothing is awaited.
-            let left = match self.body {
-                Body::Read => return Ok(None),
-                Body::Length(left) | Body::Chunk(left) => left,
-                Body::ToEnd => u64::MAX,
-                Body::ChunkHead => {
-                    let line = self.text_line().await?;
-                    self.body = match chunk_size(&line).ok_or(HttpError::Malformed("chunk size"))? {
-                        0 => Body::Trailers(MAX_TRAILERS),
-                        size => Body::Chunk(size),
-                    };
-                    continue;
-                }
-                Body::ChunkEnd => {
-                    if !self.text_line().await?.is_empty() {
-                        return Err(HttpError::Malformed("end of a chunk"));
-                    }
-                    self.body = Body::ChunkHead;
-                    continue;
-                }
-                Body::Trailers(more) => {
-                    let is_last = self.text_line().await?.is_empty();
-                    self.body = match (is_last, more) {
-                        (true, _) => Body::Read,
-                        (false, 0) => return Err(HttpError::Malformed("number of trailers")),
-                        (false, more) => Body::Trailers(more - 1),
-                    };
-                    continue;
-                }
-            };
-            if self.buffer.is_empty() {
-                match self.fill().await {
-                    Err(HttpError::Ended) if self.body == Body::ToEnd => {
-                        self.body = Body::Read;
-                        return Ok(None);
-                    }
-                    filled => filled?,
-                }
+            if let Poll::Ready(piece) = self.reader.piece(PIECE)? {
+                return Ok(piece);
             }
-            let count = self.buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-            let piece: Vec<u8> = self.buffer.drain(..count).collect();
-            let left = left - count as u64;
-            self.body = match (self.body, left) {
-                (Body::Chunk(_), 0) => Body::ChunkEnd,
-                (Body::Chunk(_), left) => Body::Chunk(left),
-                (Body::Length(_), 0) => Body::Read,
-                (Body::Length(_), left) => Body::Length(left),
-                (other, _) => other,
-            };
-            return Ok(Some(piece));
+            self.fill().await?;
         }
     }
 
@@ -333,81 +287,15 @@ impl Connection {
         }
     }
 
-    /// The next line of the framing.
-    async fn text_line(&mut self) -> Result<String, HttpError> {
-        loop {
-            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.buffer.drain(..=end).collect();
-                return Ok(String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned());
-            }
-            if self.buffer.len() > MAX_CHUNK_LINE {
-                return Err(HttpError::TooLarge);
-            }
-            self.fill().await?;
-        }
-    }
-
-    async fn head(&mut self) -> Result<Head, HttpError> {
-        let mut looked_at = 0;
-        let end = loop {
-            if let Some(end) = head_end(&self.buffer, &mut looked_at) {
-                break end;
-            }
-            if self.buffer.len() > MAX_HEAD {
-                return Err(HttpError::TooLarge);
-            }
-            if self.buffer.len() >= 5 && !self.buffer.starts_with(b"HTTP/") {
-                return Err(HttpError::Malformed("status line"));
-            }
-            self.fill().await?;
-        };
-        let head: Vec<u8> = self.buffer.drain(..end).collect();
-        let text = String::from_utf8_lossy(&head);
-        let mut lines = text.lines();
-        let status = lines.next().and_then(|line| line.strip_prefix("HTTP/1.1 "));
-        let status = status.and_then(|line| line.get(..3)).and_then(|code| code.parse().ok());
-        let status = status.filter(|status| *status >= 100).ok_or(HttpError::Malformed("status line"))?;
-        let headers = lines.filter_map(|line| {
-            let (name, value) = line.split_once(':')?;
-            Some((name.to_owned(), value.trim().to_owned()))
-        });
-        Ok(Head { status, headers: headers.collect() })
-    }
-
-    /// Reads available bytes into the buffer.
+    /// Passes available bytes to the reader.
     async fn fill(&mut self) -> Result<(), HttpError> {
         let mut chunk = [0; PIECE];
-        let count = match &mut self.stream {
-            Stream::Plain(stream) => {
-                // A server that always has data must not occupy the thread.
-                smol::future::yield_now().await;
-                stream.read(&mut chunk).await.map_err(HttpError::Io)?
+        match self.stream.read(&mut chunk).await? {
+            0 => self.reader.end(),
+            count => {
+                self.reader.push(&chunk[..count]);
+                Ok(())
             }
-            Stream::Tls(client) => client.read(&mut chunk).await.map_err(|error| match error {
-                TlsError::Ended => HttpError::Ended,
-                error => HttpError::Tls(error),
-            })?,
-        };
-        self.buffer.extend_from_slice(&chunk[..count]);
-        if count == 0 { Err(HttpError::Ended) } else { Ok(()) }
-    }
-}
-
-/// The size in the line before a chunk.
-fn chunk_size(line: &str) -> Option<u64> {
-    let size = line.split(';').next().unwrap_or_default().trim();
-    let is_hex = !size.is_empty() && size.bytes().all(|digit| digit.is_ascii_hexdigit());
-    is_hex.then(|| u64::from_str_radix(size, 16).ok())?
-}
-
-/// The end of a head, including its empty line. `from` is the start of a line, and advances over complete lines.
-pub fn head_end(bytes: &[u8], from: &mut usize) -> Option<usize> {
-    while let Some(at) = bytes[*from..].iter().position(|byte| *byte == b'\n') {
-        let line = &bytes[*from..*from + at];
-        *from += at + 1;
-        if matches!(line, b"" | b"\r") {
-            return Some(*from);
         }
     }
-    None
 }

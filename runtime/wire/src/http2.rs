@@ -8,8 +8,6 @@
 use std::io;
 use std::net::TcpStream;
 
-use smol::io::{AsyncReadExt, AsyncWriteExt};
-
 use super::hpack::{self, Field, HpackError};
 use crate::http::Stream;
 use crate::tls::TlsError;
@@ -368,13 +366,8 @@ impl Connection {
 
     async fn fill(&mut self, length: usize) -> Result<(), Http2Error> {
         while self.received.len() < length {
-            // As in `tls.rs`: a server that always has data must not occupy the thread.
-            smol::future::yield_now().await;
             let mut chunk = [0; 2048];
-            let count = match &mut self.stream {
-                Stream::Plain(stream) => stream.read(&mut chunk).await.map_err(Http2Error::Io)?,
-                Stream::Tls(client) => client.read(&mut chunk).await.map_err(of_tls)?,
-            };
+            let count = self.stream.read(&mut chunk).await.map_err(of_tls)?;
             if count == 0 {
                 return Err(Http2Error::Ended);
             }
@@ -384,10 +377,7 @@ impl Connection {
     }
 
     async fn write(&mut self, bytes: &[u8]) -> Result<(), Http2Error> {
-        match &mut self.stream {
-            Stream::Plain(stream) => stream.write_all(bytes).await.map_err(Http2Error::Io),
-            Stream::Tls(client) => client.write_all(bytes).await.map_err(of_tls),
-        }
+        self.stream.write_all(bytes).await.map_err(of_tls)
     }
 }
 

@@ -4,7 +4,7 @@
 //! The prober verifies no certificate, as a kubelet's probes ([`Client::unverified`]). A client of a cluster or of a
 //! registry verifies the server with the roots of a [`Trust`], and may present a certificate of its own
 //! ([`Client::verified`], `docs/decisions/0009-cryptography-for-mutual-tls.md`). [`server`] is the other end. [`at_rest`]
-//! encrypts files with one of the ciphers.
+//! encrypts files with one of the ciphers. [`der`] and [`pem`] read certificates.
 //!
 //! This module waits only for the connection. A server can occupy only limited memory: a record, and a handshake
 //! message of 64 KiB. It can cause only limited work: each read yields to other tasks, and the number of bytes
@@ -16,6 +16,7 @@ pub mod certificate;
 pub mod der;
 mod exchange;
 mod hash;
+pub mod pem;
 pub mod server;
 mod signature;
 #[cfg(test)]

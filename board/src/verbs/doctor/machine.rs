@@ -1,15 +1,16 @@
 //! Checks of the board itself: root's privileges, clock, watchdog, memory, and a running agent.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nodlet_core::time::Timestamp;
 
 use super::facts::Machine;
 use super::report::{Area, Check, Verdict};
+use crate::client;
 
 /// 2024-01-01: a clock that shows an earlier time has never been set.
 const SET: Duration = Duration::from_secs(1_704_067_200);
@@ -242,13 +243,8 @@ fn agent(socket: &Path) -> Check {
         )
     };
     match ask(socket) {
-        Ok(answer) if answer.starts_with("HTTP/1.1 200") => {
-            Check::ok(Area::Machine, NAME, format!("answers on {shown}"))
-        }
-        Ok(answer) => {
-            let line = answer.lines().next().unwrap_or("nothing");
-            silent(format!("answers {line:?} on {shown}"))
-        }
+        Ok(200) => Check::ok(Area::Machine, NAME, format!("answers on {shown}")),
+        Ok(code) => silent(format!("answers with HTTP status {code} on {shown}")),
         Err(error) => match error.kind() {
             io::ErrorKind::NotFound => match crate::boot::safe_mode::is_safe() {
                 Some(reason) => Check::new(Area::Machine, NAME, Verdict::Warning, reason).because(
@@ -270,14 +266,12 @@ fn agent(socket: &Path) -> Check {
     }
 }
 
-fn ask(socket: &Path) -> io::Result<String> {
-    let mut stream = UnixStream::connect(PathBuf::from(socket))?;
+/// Asks the agent for its version. Returns the HTTP status.
+fn ask(socket: &Path) -> io::Result<u16> {
+    let stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    stream.write_all(b"GET /version HTTP/1.1\r\nhost: nodlet\r\nconnection: close\r\n\r\n")?;
-    let mut answer = [0_u8; 64];
-    let length = stream.read(&mut answer)?;
-    Ok(String::from_utf8_lossy(&answer[..length]).into_owned())
+    Ok(client::exchange(stream, "GET", "/version", "*/*", None)?.code)
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use super::archive::Archive;
 use super::blocks::{COMPARING, Wanted};
 use super::frames::{Frame, MESSAGE_MAX, PIECE_MAX, VERSION, Wire, invalid};
 use super::options::Push;
-use crate::client::{Client, Response, explain};
+use crate::client::Client;
 use crate::error::VerbError;
 use crate::output::printable;
 use crate::verbs::image;
@@ -101,21 +101,11 @@ struct Sender<'a> {
 
 impl<'a> Sender<'a> {
     fn connect(client: &'a Client) -> Result<Sender<'a>, VerbError> {
-        let lost = |error| client.lost(&error);
-        let mut stream = client.connect()?;
-        let request = format!(
-            "GET /nodlet/push HTTP/1.1\r\nhost: nodlet\r\nconnection: Upgrade\r\nupgrade: {PROTOCOL}\r\n\r\n"
-        );
-        stream.write_all(request.as_bytes()).map_err(lost)?;
-        let mut response = Response::read(stream).map_err(lost)?;
-        if response.code == 404 {
-            return Err(VerbError::new("the board's nodlet is too old to receive a push: update it first"));
-        }
-        if response.code != 101 {
-            let mut text = String::new();
-            let _ = response.body.read_to_string(&mut text);
-            return Err(VerbError::refused(response.code, explain(response.code, &text)));
-        }
+        let response = client.upgrade("/nodlet/push", &format!("upgrade: {PROTOCOL}\r\n"));
+        let response = response.map_err(|failure| match failure.code() {
+            Some(404) => VerbError::new("the board's nodlet is too old to receive a push: update it first"),
+            Some(_) | None => failure,
+        })?;
         let (stream, ahead) = response.body.into_stream();
         let wire = Wire { to: stream.try_clone()?, from: io::Cursor::new(ahead).chain(stream) };
         let platform = Platform::of_this_machine();

@@ -31,6 +31,7 @@ use nodlet_cluster::serving::{self, Next, Renewal, Serving};
 use nodlet_core::error::causes;
 use nodlet_registry::NodeEvent;
 use nodlet_registry::objects::Key;
+use nodlet_wire::timeout::within;
 use nodlet_wire::tls::ClientKey;
 use nodlet_wire::tls::server::{Identity, Server};
 
@@ -214,12 +215,7 @@ impl KubeletServer {
         let _ = setsockopt(&stream, sockopt::TcpKeepInterval, &between);
         let _ = setsockopt(&stream, sockopt::TcpKeepCount, &count);
         let identity = self.identity.borrow().clone();
-        let accepted = async { Some(Server::accept(stream, &identity).await) };
-        let late = async {
-            smol::Timer::after(HANDSHAKE_WITHIN).await;
-            None
-        };
-        let tls = match smol::future::or(accepted, late).await {
+        let tls = match within(HANDSHAKE_WITHIN, Server::accept(stream, &identity)).await {
             Some(Ok(tls)) => tls,
             Some(Err(error)) => {
                 return log::debug!("the kubelet's server: a client: {}", causes(&error));

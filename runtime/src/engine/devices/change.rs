@@ -9,6 +9,7 @@ use nodlet_core::facts::Attempt;
 use nodlet_host::cgroup::CgroupError;
 use nodlet_host::launch::{DeviceChange, DeviceNode, ExecConfig};
 use nodlet_registry::{DeviceOfRun, DeviceRetry, device_events};
+use nodlet_wire::timeout::within;
 
 use super::{RunKey, find, node_of};
 use crate::engine::Shell;
@@ -52,10 +53,7 @@ pub(in crate::engine) fn follow(shell: &Rc<Shell>, key: RunKey, is_news: bool) {
                 error.message(),
                 delay.as_secs()
             );
-            let late = async {
-                smol::Timer::after(delay).await;
-            };
-            smol::future::or(late, async { news.recv().await.unwrap_or_default() }).await;
+            let _ = within(delay, news.recv()).await;
         }
         shell.devices.changing.borrow_mut().retain(|(other, _)| *other != key);
     });
@@ -148,12 +146,8 @@ async fn apply(
     let config = ExecConfig { args: vec![container.clone()], tty: false, size: None, devices: Some(change) };
     let exec = shell.execs.exec(&shell.pods, *pod, container, *number, &config, [None, None, None]);
     let exec = exec.map_err(ApplyError::Nodes)?;
-    let late = async {
-        smol::Timer::after(CHANGE_TIME).await;
-        Err(ApplyError::NoAnswer)
-    };
-    let ended = async { exec.ended().await.map_err(ApplyError::Nodes) };
-    let ended = smol::future::or(ended, late).await;
+    let ended = within(CHANGE_TIME, exec.ended()).await;
+    let ended = ended.map_or(Err(ApplyError::NoAnswer), |ended| ended.map_err(ApplyError::Nodes));
     if ended.is_err() {
         exec.kill(&shell.pods);
     }

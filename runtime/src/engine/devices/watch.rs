@@ -224,10 +224,7 @@ mod tests {
             watches_links: Cell::new(false),
             files: None,
         };
-        let late = async {
-            smol::Timer::after(6 * LOOK_AGAIN).await;
-            Err(io::ErrorKind::TimedOut.into())
-        };
-        smol::block_on(smol::future::or(watch.changed(), late)).expect("it wakes up by itself");
+        let changed = nodlet_wire::timeout::within(6 * LOOK_AGAIN, watch.changed());
+        smol::block_on(changed).expect("it wakes up by itself").expect("it can be read");
     }
 }

@@ -17,6 +17,7 @@ use nodlet_core::error::causes;
 use nodlet_core::spec::Pod;
 use nodlet_host::error::chain;
 use nodlet_registry::{Owner, Wanted};
+use nodlet_wire::timeout::within;
 use serde_json::Value;
 
 use super::firewall;
@@ -120,12 +121,7 @@ pub(in crate::engine) async fn follow(shell: &Rc<Shell>, node: &str, uid: &str, 
     let task: std::pin::Pin<Box<dyn Future<Output = ()>>> = Box::pin(follower.run(api));
     let task = shell.tasks.executor.spawn(task);
     if !has_range {
-        let known = async { is_known.recv().await.is_ok() };
-        let late = async {
-            smol::Timer::after(RANGE_WITHIN).await;
-            false
-        };
-        smol::future::or(known, late).await;
+        let _ = within(RANGE_WITHIN, is_known.recv()).await;
     }
     FollowedNodes { _task: task, deleted }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nodlet_host::cgroup::PodCgroup;
 use nodlet_supervisor::client::{Supervisor, SupervisorError, SupervisorEvent, SupervisorState};
+use nodlet_wire::timeout::within;
 
 use super::GREETING;
 use crate::engine::run::Layers;
@@ -55,13 +56,8 @@ async fn await_starts(supervisor: &Supervisor, state: &mut SupervisorState) -> b
             }
             state.events.push(event);
         }
-        true
     };
-    let late = async {
-        smol::Timer::after(GREETING).await;
-        false
-    };
-    smol::future::or(ended, late).await
+    within(GREETING, ended).await.is_some()
 }
 
 /// Connects to the pod's supervisor, and returns it with its state; `None` if it is dead.

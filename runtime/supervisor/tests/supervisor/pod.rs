@@ -361,11 +361,8 @@ pub(crate) fn touch(process: &StartedProcess, file: &str) {
 
 /// Waits for a future, at most [`PATIENCE`].
 pub(crate) fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
-    let timeout = async {
-        smol::Timer::after(PATIENCE).await;
-        panic!("no {what} in {PATIENCE:?}");
-    };
-    smol::block_on(smol::future::or(future, timeout))
+    let limited = nodlet_wire::timeout::within(PATIENCE, future);
+    smol::block_on(limited).unwrap_or_else(|| panic!("no {what} in {PATIENCE:?}"))
 }
 
 /// Waits for a condition, at most [`PATIENCE`].

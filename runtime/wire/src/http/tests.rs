@@ -57,6 +57,14 @@ fn bodies_have_a_length_are_chunked_or_end_with_the_connection() {
     check(CHUNKED, Ok((200, "hello world")));
     check("HTTP/1.1 500 Oh\r\n\r\nwhy", Ok((500, "why")));
     check("HTTP/1.1 204 No Content\r\n\r\n", Ok((204, "")));
+    check("HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", Ok((304, "")));
+    check("HTTP/1.0 200\nContent-Length: 1\n\nx", Ok((200, "x")));
+    let head = Request { method: "HEAD", ..GET };
+    let (got, connection, _) = ask(&head, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n");
+    assert_eq!((got, connection.is_reusable()), (Ok((200, String::new())), true));
+    let connect = Request { method: "CONNECT", ..GET };
+    let (got, connection, _) = ask(&connect, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n");
+    assert!(got == Ok((200, String::new())) && connection.into_stream().is_some());
 }
 
 #[test]
@@ -67,9 +75,21 @@ fn invalid_and_large_responses_are_errors() {
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
     check(&format!("{chunked}+5\r\nhello\r\n"), Err("the response has an invalid chunk size"));
     check(&format!("{chunked}5\r\nhelloworld\r\n"), Err("the response has an invalid end of a chunk"));
-    check(&format!("{chunked}{}", "1".repeat(600)), Err("the response is too large"));
+    check(&format!("{chunked}{}", "1".repeat(600)), Err("the response has an invalid chunk size"));
+    check(&format!("{chunked}5;{}", "x".repeat(5000)), Err("the response is too large"));
+    check(
+        &format!("{chunked}{}", format!("1;{}\r\nx\r\n", "x".repeat(4000)).repeat(5)),
+        Err("the response has an invalid number of bytes between chunks"),
+    );
+    check(&format!("{chunked}0\r\n{}", "X: y\r\n".repeat(3000)), Err("the response is too large"));
     check(&format!("{chunked}ffffffffff\r\n{}", "x".repeat(100)), Err("the response is too large"));
-    check(&format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(MAX_HEAD)), Err("the response is too large"));
+    let head = |headers: &str| format!("HTTP/1.1 200 OK\r\n{headers}");
+    check(&head(&format!("X: {}", "x".repeat(64 * 1024))), Err("the response is too large"));
+    check(&head(&format!("{}\r\n", "X: y\r\n".repeat(257))), Err("the response is too large"));
+    check(&head("no colon\r\n\r\n"), Err("the response has an invalid header"));
+    check(&head("Transfer-Encoding: gzip\r\n\r\n"), Err("the response has an invalid Transfer-Encoding"));
+    let two = "Content-Length: 1\r\nContent-Length: 2\r\n\r\nab";
+    check(&head(two), Err("the response has an invalid Content-Length"));
     check(
         &"HTTP/1.1 102 Processing\r\n\r\n".repeat(9),
         Err("the response has an invalid number of informational responses"),
@@ -81,6 +101,71 @@ fn a_response_that_is_cut_is_never_taken_for_a_whole_one() {
     for end in 0..CHUNKED.len() {
         let (got, ..) = ask(&GET, &CHUNKED.as_bytes()[..end]);
         assert_eq!(got, Err("the server closed the connection".to_owned()), "{end}");
+    }
+}
+
+#[test]
+fn bytes_of_another_protocol_follow_the_head_of_an_upgrade() {
+    let mut reader = Reader::new("GET");
+    reader.push(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\nhello");
+    let Ok(Poll::Ready(head)) = reader.head() else { panic!("no head") };
+    assert_eq!((head.status, head.header("upgrade")), (101, Some("x")));
+    assert!(matches!(reader.piece(8), Ok(Poll::Ready(None))));
+    assert_eq!(reader.buffered(), b"hello");
+    assert!(!reader.is_reusable());
+}
+
+#[test]
+fn any_bytes_are_read_alike_however_they_are_cut() {
+    let parts = [
+        "HTTP/1.1 200 OK\r\n",
+        "HTTP/1.1 100 C\r\n\r\n",
+        "HTTP/1.0 404\n",
+        "Content-Length: 3\r\n",
+        "X: y\r\n",
+        "\r\n",
+        "\n",
+        "Transfer-Encoding: chunked\r\n",
+        "Connection: close\r\n",
+        "3\r\nabc\r\n",
+        "2;x\r\nab\r\n",
+        "0\r\n",
+        "abc",
+        "\r",
+        "\0",
+    ];
+    let read = |bytes: &[u8], size: usize| {
+        let (mut reader, mut pieces) = (Reader::new("GET"), bytes.chunks(size));
+        let mut fill = |reader: &mut Reader| match pieces.next() {
+            Some(piece) => {
+                reader.push(piece);
+                Ok(())
+            }
+            None => reader.end(),
+        };
+        let head = loop {
+            match reader.head()? {
+                Poll::Ready(head) => break head,
+                Poll::Pending => fill(&mut reader)?,
+            }
+        };
+        let mut body = Vec::new();
+        loop {
+            match reader.piece(2)? {
+                Poll::Ready(Some(piece)) => body.extend(piece),
+                Poll::Ready(None) => return Ok((head, body)),
+                Poll::Pending => fill(&mut reader)?,
+            }
+        }
+    };
+    let read = |bytes: &[u8], size| read(bytes, size).map_err(|error: HttpError| error.to_string());
+    let mut random = nodlet_fuzz::Random::of(34);
+    for _ in 0..5000 {
+        let text: String = (0..random.below(9)).map(|_| *random.pick(&parts)).collect();
+        let whole = read(text.as_bytes(), usize::MAX);
+        for size in [1, 2, 7] {
+            assert_eq!(read(text.as_bytes(), size), whole, "{text:?} by {size}");
+        }
     }
 }
 
@@ -98,6 +183,8 @@ fn a_connection_is_reusable_after_a_whole_response() {
     assert!(!connection.is_reusable());
     let (_, connection, _) = ask(&GET, b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok");
     assert!(!connection.is_reusable());
+    let (_, connection, _) = ask(&GET, b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nokHTTP/1.1 200 OK\r\n");
+    assert!(!connection.is_reusable(), "its next response would be that of nobody's request");
 }
 
 #[test]

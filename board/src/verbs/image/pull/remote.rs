@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use nodlet_rootfs::Digest;
 use nodlet_wire::http::{Connection, Head, HttpError, Request};
+use nodlet_wire::timeout::within;
 
 use super::credentials::Credentials;
 use super::registries::Place;
@@ -20,7 +21,7 @@ use connect::connect;
 pub(super) use error::RemoteError;
 use error::message;
 
-/// The longest time until a connection exists.
+/// The longest time of each step to a connection: TCP, the proxy, TLS.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// The longest time without a byte.
 const IDLE_MAX: Duration = Duration::from_secs(30);
@@ -249,7 +250,7 @@ impl<'a> Registry<'a> {
         {
             return Ok((head, (of, connection)));
         }
-        let mut connection = in_time(CONNECT_WITHIN, connect(self.root, origin)).await?;
+        let mut connection = connect(self.root, origin).await?;
         let head = in_time(IDLE_MAX, connection.send(&request)).await?;
         Ok((head, (origin.clone(), connection)))
     }
@@ -364,11 +365,10 @@ async fn in_time<T, E>(limit: Duration, work: impl Future<Output = Result<T, E>>
 where
     RemoteError: From<E>,
 {
-    let late = async {
-        smol::Timer::after(limit).await;
-        Err(RemoteError::Silent)
-    };
-    smol::future::or(async { work.await.map_err(RemoteError::from) }, late).await
+    match within(limit, work).await {
+        Some(done) => Ok(done?),
+        None => Err(RemoteError::Silent),
+    }
 }
 
 #[cfg(test)]

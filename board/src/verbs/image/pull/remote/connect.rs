@@ -4,13 +4,12 @@ use std::fmt;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 
-use nodlet_kube::base64;
 use nodlet_rootfs::own_file;
-use nodlet_wire::http::{Connection, HttpError, Stream};
-use nodlet_wire::tls::{Client, TlsError, Trust};
+use nodlet_wire::http::{Connection, Stream};
+use nodlet_wire::tls::{Client, TlsError, Trust, pem};
 use smol::Async;
 
-use super::{Origin, RemoteError, proxy};
+use super::{CONNECT_WITHIN, Origin, RemoteError, in_time, proxy};
 
 /// The certificates of all authorities that the machine trusts, below the root.
 const AUTHORITIES: &str = "etc/ssl/certs/ca-certificates.crt";
@@ -28,27 +27,31 @@ pub(super) async fn connect(root: &Path, origin: &Origin) -> Result<Connection, 
     let failed = |error: &dyn fmt::Display| RemoteError::Connect(format!("dial tcp {shown}: {error}"));
     // This process has nothing else to do.
     let addresses = to.to_socket_addrs().map_err(|error| failed(&error))?;
-    let mut last = None;
-    for one in addresses {
-        match Async::<TcpStream>::connect(one).await {
-            Ok(socket) => {
-                if let Some(proxy) = &proxy {
-                    proxy.tunnel(socket.get_ref(), &address)?;
-                }
-                if origin.is_plain {
-                    return Ok(Connection::new(Stream::Plain(socket)));
-                }
-                let client = Client::verified(socket, name, &trust(root, &origin.host)?).await;
-                let client = client.map_err(|error| match error {
-                    TlsError::Io(_) | TlsError::Ended => RemoteError::Http(HttpError::Tls(error)),
-                    error => RemoteError::Tls(error),
-                })?;
-                return Ok(Connection::new(Stream::Tls(Box::new(client))));
+    let dialled = async {
+        let mut last = failed(&"no address");
+        for one in addresses {
+            match Async::<TcpStream>::connect(one).await {
+                Ok(socket) => return Ok(socket),
+                Err(error) => last = failed(&error),
             }
-            Err(error) => last = Some(error),
         }
+        Err(last)
+    };
+    let mut socket = in_time(CONNECT_WITHIN, dialled).await?;
+    if let Some(proxy) = &proxy {
+        socket = proxy.tunnel(socket, &address).await?;
     }
-    Err(last.map_or_else(|| failed(&"no address"), |error| failed(&error)))
+    if origin.is_plain {
+        return Ok(Connection::new(Stream::Plain(socket)));
+    }
+    let trust = trust(root, &origin.host)?;
+    let client = in_time(CONNECT_WITHIN, async {
+        Client::verified(socket, name, &trust).await.map_err(|error| match error {
+            TlsError::Io(_) | TlsError::Ended => RemoteError::Http(error.into()),
+            error => RemoteError::Tls(error),
+        })
+    });
+    Ok(Connection::new(Stream::Tls(Box::new(client.await?))))
 }
 
 /// The name or the address of a host, and whether a port follows it.
@@ -73,11 +76,7 @@ fn trust(root: &Path, host: &str) -> Result<Trust, RemoteError> {
             }
             Err(_) => continue,
         };
-        for certificate in text.split("-----BEGIN CERTIFICATE-----").skip(1) {
-            let certificate = certificate.split("-----END").next().unwrap_or_default();
-            let letters: Vec<u8> = certificate.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-            roots.extend(base64::decode(&letters).ok());
-        }
+        roots.extend(pem::certificates(text.as_bytes()).flatten());
     }
     if roots.is_empty() {
         let bundle = root.join(AUTHORITIES);

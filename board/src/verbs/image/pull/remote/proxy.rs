@@ -2,17 +2,15 @@
 //! what they mean for podman, containerd and kubelets.
 
 use std::fmt;
-use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpStream};
-use std::time::Instant;
 
 use nodlet_cluster::network::{contains, parse_range};
 use nodlet_kube::base64;
+use nodlet_wire::http::{Connection, HttpError, Request, Stream};
+use nodlet_wire::timeout::within;
+use smol::Async;
 
 use super::{CONNECT_WITHIN, RemoteError};
-
-/// The most bytes of a proxy's response.
-const RESPONSE_MAX: usize = 8 * 1024;
 
 /// A proxy, which speaks HTTP without TLS.
 #[derive(Debug, PartialEq, Eq)]
@@ -83,43 +81,35 @@ fn decoded(text: &str) -> Vec<u8> {
 }
 
 impl Proxy {
-    /// Makes the proxy forward a connection to a host and a port. Blocks: this process has nothing else to do.
+    /// Makes the proxy forward a connection to a host and a port. Returns the connection.
     ///
     /// # Errors
     /// The proxy refuses, or does not answer in time.
-    pub(super) fn tunnel(&self, mut socket: &TcpStream, to: &str) -> Result<(), RemoteError> {
+    pub(super) async fn tunnel(
+        &self,
+        socket: Async<TcpStream>,
+        to: &str,
+    ) -> Result<Async<TcpStream>, RemoteError> {
         let failed =
             |why: &dyn fmt::Display| RemoteError::Connect(format!("the proxy {}: {why}", self.address));
-        let mut exchange = || -> io::Result<String> {
-            let begun = Instant::now();
-            socket.set_nonblocking(false)?;
-            socket.set_read_timeout(Some(CONNECT_WITHIN))?;
-            let mut request = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n");
-            for part in self.user.iter().flat_map(|user| ["Proxy-Authorization: Basic ", user, "\r\n"]) {
-                request += part;
+        let user = self.user.as_ref().map(|user| format!("Basic {user}"));
+        let headers: Vec<_> = user.iter().map(|value| ("Proxy-Authorization", value.as_str())).collect();
+        let request = Request { method: "CONNECT", target: to, host: to, headers: &headers, body: &[] };
+        let mut connection = Connection::new(Stream::Plain(socket));
+        let head = within(CONNECT_WITHIN, connection.send(&request)).await;
+        let head = head.ok_or_else(|| failed(&"it does not respond"))?.map_err(|error| match error {
+            HttpError::Ended => failed(&"it closed the connection"),
+            HttpError::Io(error) => failed(&error),
+            HttpError::Tls(_) | HttpError::TooLarge | HttpError::Malformed(_) => {
+                failed(&"it does not respond with HTTP")
             }
-            socket.write_all((request + "\r\n").as_bytes())?;
-            let (mut head, mut byte) = (String::new(), [0]);
-            // What follows the head is of the server.
-            while !head.ends_with("\r\n\r\n") {
-                socket.read_exact(&mut byte)?;
-                head.push(char::from(byte[0]));
-                if head.len() > RESPONSE_MAX || begun.elapsed() > CONNECT_WITHIN {
-                    return Err(io::ErrorKind::TimedOut.into());
-                }
-            }
-            socket.set_nonblocking(true)?;
-            Ok(head)
-        };
-        let head = exchange().map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => failed(&"it does not respond"),
-            io::ErrorKind::UnexpectedEof => failed(&"it closed the connection"),
-            _ => failed(&error),
         })?;
-        match head.split(' ').nth(1).and_then(|status| status.get(..3)?.parse().ok()) {
-            Some(200..=299_u16) => Ok(()),
-            Some(status) => Err(failed(&format_args!("it responded with status {status}"))),
-            None => Err(failed(&"it does not respond with HTTP")),
+        if !(200..300).contains(&head.status) {
+            return Err(failed(&format_args!("it responded with status {}", head.status)));
+        }
+        match connection.into_stream() {
+            Some(Stream::Plain(socket)) => Ok(socket),
+            Some(Stream::Tls(_)) | None => Err(failed(&"it sends more than a response")),
         }
     }
 }

@@ -17,7 +17,7 @@ use rustls::{
     SignatureAlgorithm, SignatureScheme, StreamOwned, SupportedCipherSuite,
 };
 
-use super::super::{HttpGet, http, response};
+use super::super::{BODY, HttpGet, http};
 use nodlet_core::facts::ProbeResult;
 use nodlet_core::spec::probe::PortOrName;
 use nodlet_wire::tls;
@@ -141,7 +141,7 @@ fn every_suite_and_group_that_is_offered_is_understood() {
                 SupportedCipherSuite::Tls13(_) => "1.3",
                 SupportedCipherSuite::Tls12(_) => "1.2",
             };
-            let body = "b".repeat(response::BODY + 1);
+            let body = "b".repeat(BODY + 1);
             let (port, _names) = server(provider, move |_, request, stream| {
                 assert!(request.starts_with("GET /x HTTP/1.1\r\nHost: 127.0.0.1:"), "{request}");
                 let answer = format!("HTTP/1.1 399 Fine\r\nContent-Length: {}\r\n\r\n{body}", body.len());
@@ -151,7 +151,7 @@ fn every_suite_and_group_that_is_offered_is_understood() {
             let ProbeResult::Warning(text) = get(None, port, PATIENT) else {
                 panic!("{:?} of {version} with {group:?}", suite.suite());
             };
-            assert_eq!(text.len(), "Probe terminated redirects, Response body: ".len() + response::BODY);
+            assert_eq!(text.len(), "Probe terminated redirects, Response body: ".len() + BODY);
         }
     }
 }
@@ -329,7 +329,7 @@ fn a_body_without_end_is_cut_over_tls_too() {
         while stream.write_all(&[b'x'; 4096]).is_ok() {}
     });
     let ProbeResult::Warning(text) = get(None, port, PATIENT) else { panic!("no warning") };
-    assert_eq!(text.len(), "Probe terminated redirects, Response body: ".len() + response::BODY);
+    assert_eq!(text.len(), "Probe terminated redirects, Response body: ".len() + BODY);
     let (port, _names) = server(tls::provider(), |_, _, stream| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n");
         // A record for each line would take minutes on an emulated board.
@@ -407,7 +407,7 @@ fn a_large_response_over_tls_does_not_starve_other_tasks() {
         client
     });
     said.recv_timeout(PATIENT).expect("it has said it");
-    let ((), turns) = super::super::tests::turns(async {
+    let ((), turns) = super::turns(async {
         let (mut piece, mut read) = ([0; 4096], 0);
         while read < LENGTH {
             read += client.read(&mut piece).await.expect("there is more");
