@@ -4,7 +4,7 @@
 //! bytes are reported at once, and nothing is installed before the last byte was verified.
 
 use std::fmt;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 
 use minisign_verify::{Error as SignatureError, PublicKey, Signature, StreamVerifier};
 
@@ -178,7 +178,7 @@ pub(super) fn program(
     stream: &mut impl Read,
     signed: Option<&Signed>,
     own: &[u8],
-    file: &mut std::fs::File,
+    file: &mut dyn Write,
     most: u64,
 ) -> Result<Received, ReceiveError> {
     let mut written = Written::new(file);

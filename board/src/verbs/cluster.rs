@@ -18,10 +18,9 @@ use nodlet_core::error::causes;
 use nodlet_core::time::Timestamp;
 use nodlet_host::clock;
 use nodlet_host::paths::Paths;
-use nodlet_host::reserve::{Left, Reserve, SLACK_PREFIX};
+use nodlet_kernel::durable::{self, Left, SLACK_PREFIX};
+use nodlet_kernel::own_file;
 use nodlet_kube::manifest::is_node_name;
-use nodlet_rootfs::own_file;
-use nodlet_runtime::durable::{self, NoFault};
 
 use crate::agent::host_name;
 use crate::arguments::{Context, Flag};
@@ -172,12 +171,10 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
     Failure::new(format!("failed to {what} {}: {error}", path.display()))
 }
 
-/// Removes a file. Returns `false` if there is none.
+/// Removes a file. Returns `false` if there was none.
 fn remove(path: &Path) -> Result<bool, Failure> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        removed => removed.map(|()| true).map_err(|error| failed("remove", path, &error)),
-    }
+    let is_there = fs::symlink_metadata(path).is_ok();
+    durable::discard(path).map(|()| is_there).map_err(|error| failed("remove", path, &error))
 }
 
 /// Removes the files in `directory` whose names fit. Returns `false` if there was nothing to remove.
@@ -226,7 +223,7 @@ fn notify(client: &Client, joins: bool) -> Result<bool, Failure> {
 
 /// Makes `bytes` the durable content of a file that only its owner can read, also on a full disk.
 fn replace(paths: &Paths, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    durable::replace(path, bytes, &NoFault, Some((&Reserve::of(paths), Left::Half)))
+    durable::replace(path, bytes, Some((&paths.reserve(), Left::Half)))
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ use self::range::{DEFAULT_RANGE, Ipv6Range};
 use crate::launch::{Ipv6Config, NetworkConfig};
 use crate::paths::Paths;
 use nodlet_core::spec::{Pod, Uid};
-use nodlet_rootfs::own_file;
+use nodlet_kernel::own_file;
 
 /// The beginning of the names of bridges and pods' links, of all agents of the machine.
 const BRIDGES: &str = "nl";

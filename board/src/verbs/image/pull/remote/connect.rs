@@ -4,8 +4,8 @@ use std::fmt;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 
+use nodlet_kernel::own_file;
 use nodlet_kube::base64;
-use nodlet_rootfs::own_file;
 use nodlet_wire::http::{Connection, HttpError, Stream};
 use nodlet_wire::tls::{Client, TlsError, Trust};
 use smol::Async;
