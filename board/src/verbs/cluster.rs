@@ -177,7 +177,7 @@ fn remove(path: &Path) -> Result<bool, Failure> {
     durable::discard(path).map(|()| is_there).map_err(|error| failed("remove", path, &error))
 }
 
-/// Removes the files in `directory` whose names fit. Returns `false` if there was nothing to remove.
+/// Removes the files in `directory` whose names fit, durably. Returns `false` if there was nothing to remove.
 fn empty(directory: &Path, fits: impl Fn(&str) -> bool) -> Result<bool, Failure> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -190,6 +190,9 @@ fn empty(directory: &Path, fits: impl Fn(&str) -> bool) -> Result<bool, Failure>
             found |= remove(&path)?;
         }
     }
+    if found {
+        durable::sync_directory(directory).map_err(|error| failed("sync", directory, &error))?;
+    }
     Ok(found)
 }
 
@@ -197,7 +200,9 @@ fn empty(directory: &Path, fits: impl Fn(&str) -> bool) -> Result<bool, Failure>
 /// pods. Returns `false` if there was nothing to remove. After a failure, the same call removes the rest.
 fn forget(paths: &Paths, notified: impl FnOnce() -> Result<(), Failure>) -> Result<bool, Failure> {
     let had_credentials = remove(&paths.cluster_credentials())?;
-    remove(&paths.serving_certificate())?;
+    // Their directory is the same, which this makes durable.
+    let certificate = paths.serving_certificate();
+    durable::remove(&certificate).map_err(|error| failed("remove", &certificate, &error))?;
     // The agent must not write the pods down again.
     notified()?;
     let had_manifests = empty(&paths.cluster_manifests(), |name| !name.starts_with(SLACK_PREFIX))?;
