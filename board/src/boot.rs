@@ -21,7 +21,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use nodlet_rootfs::own_file;
+use nodlet_kernel::own_file;
 
 use crate::error::VerbError;
 

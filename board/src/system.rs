@@ -24,8 +24,6 @@ use crate::verb::{Outcome, Verb};
 use crate::{agent, output};
 
 mod health;
-#[cfg(test)]
-pub(crate) mod power;
 mod receive;
 mod state;
 mod store;
@@ -207,9 +205,7 @@ fn install(context: &Context, store: &Store, file: &str, options: &Options) -> R
             return Err(rejected(nodlet_host::error::causes(&error)));
         }
     };
-    store.add_program(&new, &received.digest).map_err(failed("put the update in its place"))?;
-    // An executable that is open for writing cannot be executed.
-    drop(new);
+    store.add_program(new, &received.digest).map_err(failed("put the update in its place"))?;
     let version = received.version.clone();
     state.install(image, Program { digest: received.digest, version: received.version }, before);
     store.write(&state).map_err(failed("save the record of updates"))?;

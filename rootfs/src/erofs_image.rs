@@ -4,7 +4,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use crate::content::Content;
+use crate::content;
 use crate::layer::{LayerBounds, LayerError, convert};
 use crate::reference::Digest;
 
@@ -14,6 +14,6 @@ use crate::reference::Digest;
 /// # Errors
 /// The stream is no archive, or the file cannot be written.
 pub fn write_erofs_image(tar: &mut dyn Read, path: &Path) -> Result<Digest, LayerError> {
-    let file = Content::default().create(path).map_err(LayerError::Write)?;
+    let file = content::create(path).map_err(LayerError::Write)?;
     Ok(convert(tar, file, LayerBounds::default(), &mut |_| {})?.diff_id)
 }

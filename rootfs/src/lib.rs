@@ -29,7 +29,6 @@ mod erofs_image;
 mod layer;
 mod load;
 mod members;
-pub mod own_file;
 pub mod parcel;
 mod platform;
 mod reference;

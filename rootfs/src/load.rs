@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 use crate::archive::{PlannedLayer, Wanted};
 use crate::config::Document;
+use crate::content;
 use crate::platform::Platform;
 use crate::reference::{Digest, Reference};
 use crate::store::{Area, Image, IndexState, Lock, Record, Store, StoreError, lock};
@@ -131,7 +132,7 @@ impl<'a> Loading<'a> {
     fn begin(store: &'a Store, options: &'a LoadOptions) -> Result<Loading<'a>, LoadError> {
         let area = &store.writable;
         for directory in [area.layers(), area.records(), area.staging()] {
-            store.content.create_directories(&directory)?;
+            content::create_directories(&directory)?;
         }
         let held = lock(&area.directory)?;
         // The process that unpacks holds this lock. If a load was killed, its process may live a moment
@@ -192,7 +193,7 @@ impl<'a> Loading<'a> {
         let staging = self.store.writable.staging();
         let unpacked = match (&self.options.unpacker, input) {
             (Some(unpacker), Input::File(source)) => unpacker.unpack(source, &request, &staging, progress),
-            (_, input) => unpack::unpack(input, &request, &self.store.content, &staging, progress),
+            (_, input) => unpack::unpack(input, &request, &staging, progress),
         };
         let unpacked = unpacked.map_err(|error| match error {
             LoadError::NotEnoughSpace { needed, free, .. } => {
@@ -228,7 +229,7 @@ impl<'a> Loading<'a> {
         for image in &planned {
             for layer in &image.layers {
                 if let Some(staged) = staged.remove(&layer.diff_id) {
-                    store.content.rename(&staged, &area.layer_path(&layer.diff_id))?;
+                    content::rename(&staged, &area.layer_path(&layer.diff_id))?;
                     moved_layers = true;
                 }
             }
@@ -273,26 +274,26 @@ impl<'a> Loading<'a> {
             }
         }
         if moved_layers {
-            store.content.sync_directory(&area.layers())?;
+            content::sync_directory(&area.layers())?;
         }
         let any_record = !records.is_empty();
         for (id, bytes) in records {
             let staged = area.staging().join(format!("{}.json", id.hex()));
             bytes_written += bytes.len() as u64;
-            store.content.replace(&staged, &area.record_path(&id), &bytes)?;
+            content::replace(&staged, &area.record_path(&id), &bytes)?;
         }
         if any_record {
-            store.content.sync_directory(&area.records())?;
+            content::sync_directory(&area.records())?;
         }
         if index != before || state_before == IndexState::Damaged {
             let bytes = area.encode(&index)?;
             bytes_written += bytes.len() as u64;
-            store.content.replace(&area.staging().join("index.json"), &area.index_path(), &bytes)?;
-            store.content.sync_directory(&area.directory)?;
+            content::replace(&area.staging().join("index.json"), &area.index_path(), &bytes)?;
+            content::sync_directory(&area.directory)?;
         }
         // Remove the layers of images that were not wanted.
         for path in staged.into_values() {
-            store.content.remove(&path)?;
+            content::remove(&path)?;
         }
         let images = store.images()?;
         let mut loaded = Vec::new();

@@ -21,10 +21,10 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::config::{Document, ImageConfig};
-use crate::content::{Content, ContentError, is_in_memory};
-use crate::own_file;
+use crate::content::{self, ContentError};
 use crate::platform::Platform;
 use crate::reference::{Digest, Reference};
+use nodlet_kernel::own_file;
 
 mod area;
 pub(crate) mod before;
@@ -46,7 +46,6 @@ const ID_PREFIX_MIN: usize = 4;
 pub struct Store {
     pub(crate) writable: Area,
     pub(crate) baked: Area,
-    pub(crate) content: Content,
     leases: PathBuf,
 }
 
@@ -97,7 +96,7 @@ pub struct Removed {
 impl Store {
     /// Opens the store below `root`. Nothing is created until an image is loaded.
     pub fn open(root: &Path) -> Result<Store, StoreError> {
-        let store = Store::with_content(root, Content::default());
+        let store = Store::below(root);
         for area in [&store.writable, &store.baked] {
             match area.index() {
                 // Damage is reported when an image is looked up; running pods need no index, and a load
@@ -114,13 +113,12 @@ impl Store {
         self.writable.directory.is_dir() || self.baked.directory.is_dir()
     }
 
-    pub(crate) fn with_content(root: &Path, content: Content) -> Store {
+    fn below(root: &Path) -> Store {
         // An absolute path, so that a later change of the working directory does not affect the store.
         let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
         Store {
             writable: Area { directory: root.join("var/lib/nodlet/images") },
             baked: Area { directory: root.join("usr/lib/nodlet/images") },
-            content,
             leases: root.join("run/nodlet/leases"),
         }
     }
@@ -245,7 +243,7 @@ impl Store {
 
     /// Whether loaded images are in memory, which the kernel charges to the process that writes them.
     pub fn is_in_memory(&self) -> bool {
-        is_in_memory(&self.writable.directory)
+        nodlet_kernel::durable::is_in_memory(&self.writable.directory)
     }
 
     /// Records that `holder`, a pod, uses the image. The image cannot be removed until the lease is released
@@ -373,22 +371,22 @@ impl Store {
         unused()?;
         let mut removed = Removed { names: names.into_iter().collect(), ..Removed::default() };
         let staged = self.writable.staging().join("index.json");
-        self.content.create_directories(&self.writable.staging())?;
-        self.content.remove(&staged)?;
+        content::create_directories(&self.writable.staging())?;
+        content::remove(&staged)?;
         if gone {
             index.images.remove(&id);
         }
         // Written before the lock is taken for which starts of pods wait.
-        let mut file = self.content.create(&staged)?;
+        let mut file = content::create(&staged)?;
         file.write_at(&self.writable.encode(&index)?, 0)?;
         file.sync()?;
         let leases = self.lock_leases()?;
         if let Err(error) = unused() {
-            self.content.remove(&staged)?;
+            content::remove(&staged)?;
             return Err(error);
         }
-        self.content.rename(&staged, &self.writable.index_path())?;
-        self.content.sync_directory(&self.writable.directory)?;
+        content::rename(&staged, &self.writable.index_path())?;
+        content::sync_directory(&self.writable.directory)?;
         drop(leases);
         if gone {
             removed.layers = self.sweep(&index)?;
@@ -470,7 +468,7 @@ impl Store {
                 if fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir()) {
                     continue;
                 }
-                self.content.remove(&path)?;
+                content::remove(&path)?;
                 layers.extend(name.strip_suffix(".erofs").and_then(|hex| Digest::from_hex(hex).ok()));
             }
         }

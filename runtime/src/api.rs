@@ -33,6 +33,7 @@ use smol_hyper::rt::{FuturesIo, SmolTimer};
 use crate::ring::SharedRing;
 use crate::storage::Storage;
 use nodlet_host::watches::Watches;
+use nodlet_kernel::durable::discard;
 use nodlet_kube::kinds::Kind;
 use nodlet_registry::objects::Objects;
 pub(crate) use nodlet_registry::{
@@ -137,10 +138,7 @@ pub(crate) fn listen(root: &Path) -> io::Result<Async<UnixListener>> {
             return Err(io::Error::new(io::ErrorKind::IsADirectory, message));
         }
     }
-    match std::fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    discard(&new)?;
     let listener = UnixListener::bind(&new)?;
     if let Ok(Some(group)) = nix::unistd::Group::from_name("nodlet") {
         nix::unistd::chown(&new, None, Some(group.gid))?;

@@ -77,7 +77,7 @@ impl AtRest {
 
 /// Reads a file of bounded size. Whatever else has its name must neither block the thread nor fill the memory.
 pub(crate) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    let file = nodlet_rootfs::own_file::open(path)?;
+    let file = nodlet_kernel::own_file::open(path)?;
     let mut bytes = Vec::new();
     if file.take(MAX_FILE + 1).read_to_end(&mut bytes)? as u64 > MAX_FILE {
         return Err(io::Error::other("it is larger than 1 MiB"));

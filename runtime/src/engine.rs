@@ -86,7 +86,6 @@ use nodlet_core::sorted::SortedMap;
 use nodlet_host::cgroup::Cgroups;
 use nodlet_host::network::Network;
 use nodlet_host::paths::Paths;
-use nodlet_host::reserve::Reserve;
 use nodlet_host::watches::Watches;
 use nodlet_registry::objects::Objects;
 use nodlet_registry::{Events, NodeEvent, Registry, Wanted, excessive_reservations};
@@ -248,7 +247,7 @@ impl Engine {
         *machine.cluster_labels.borrow_mut() = cluster::labels::stored(&paths);
         let events = Events::new(objects.clone(), &config.node_name, config.max_events);
         let fencing_period = config.fencing_period.filter(|_| !config.down);
-        let reserve = Reserve::of(&paths);
+        let reserve = paths.reserve();
         let fences = fencing_period.map(|period| fencing::Fences::begin(period, &paths));
         let records = Records::new(paths.records());
         let shell = Rc::new(Shell {

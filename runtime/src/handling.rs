@@ -7,7 +7,7 @@
 //! signal of another process does not count, nor does a power cut, which takes the page along.
 
 use std::cell::RefCell;
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
@@ -21,8 +21,9 @@ use serde::{Deserialize, Serialize};
 use smol::lock::RwLock;
 
 use nodlet_host::paths::Paths;
+use nodlet_kernel::durable::{discard, replace_in_memory};
+use nodlet_kernel::own_file;
 use nodlet_registry::{DEATHS, Handled, Suspects, Verdict};
-use nodlet_rootfs::own_file;
 
 /// The size of the page with the marks.
 const BYTES: usize = 4096;
@@ -237,11 +238,8 @@ impl Handling {
     fn save(&self) {
         let suspects = std::mem::take(&mut *self.suspects.borrow_mut());
         let file = SuspectsFile { of: self.of, suspects };
-        let new = self.file.with_extension("new");
-        let written = serde_json::to_vec(&file).map_err(io::Error::from);
-        let written = written
-            .and_then(|bytes| own_file::write(&new, bytes))
-            .and_then(|()| fs::rename(&new, &self.file));
+        let bytes = serde_json::to_vec(&file).map_err(io::Error::from);
+        let written = bytes.and_then(|bytes| replace_in_memory(&self.file, bytes));
         if let Err(error) = written {
             log::warn!("failed to write {}: {error}", self.file.display());
         }
@@ -262,11 +260,7 @@ impl Page {
 
     /// Creates the file of the page in place of an earlier one, and maps it.
     fn create(path: &Path, of: u64) -> io::Result<&'static Page> {
-        if let Err(error) = fs::remove_file(path)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            return Err(error);
-        }
+        discard(path)?;
         let mut file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
         // The kernel has memory for all of it from now on: no store fails.
         file.write_all(&[0; BYTES])?;
@@ -435,6 +429,8 @@ impl Handling {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -46,7 +46,6 @@ pub mod built_from;
 pub mod container_config;
 mod devices;
 mod downward_api;
-pub mod durable;
 pub mod engine;
 mod env_file;
 mod handling;

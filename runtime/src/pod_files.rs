@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use nodlet_core::spec::Pod;
-use nodlet_rootfs::own_file;
+use nodlet_kernel::own_file;
 
 mod resolv_conf;
 

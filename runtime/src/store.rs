@@ -1,4 +1,5 @@
-//! The records of pods, which survive a power cut: one small file for each pod, replaced by [`crate::durable::replace`].
+//! The records of pods, which survive a power cut: one small file for each pod, replaced by
+//! [`nodlet_kernel::durable::replace`].
 //!
 //! Only the storage thread reads and writes these files. Records are read once, when the agent starts
 //! ([`Records::read`]), and kept in memory until their pods are found ([`Recorded`]). Later records belong to
@@ -16,6 +17,7 @@ use serde_json::value::to_raw_value;
 use nodlet_core::facts::Record;
 use nodlet_core::record_file::{self, Admitted};
 use nodlet_core::time::Anchor;
+use nodlet_kernel::durable;
 use nodlet_kube::manifest::{AppliedPreset, Priority};
 
 /// The error of a record that cannot be used.
@@ -96,7 +98,7 @@ impl Records {
                 if uid_of(&path).is_none() {
                     continue;
                 }
-                match nodlet_rootfs::own_file::read(&path) {
+                match nodlet_kernel::own_file::read(&path) {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     read => {
                         let read = read.map_err(|error| failed(&path, error));
@@ -174,6 +176,19 @@ impl Records {
         self.directory.join(format!("{uid}{KEPT}"))
     }
 
+    /// Removes the files of `uid` durably.
+    ///
+    /// # Errors
+    /// A file cannot be removed. The record goes last: without it, nobody would find what else is there.
+    pub(crate) fn remove(&self, uid: &str) -> io::Result<()> {
+        durable::remove(&self.ephemeral_path_of(uid))?;
+        let kept = self.kept_path_of(uid);
+        if kept.exists() {
+            durable::remove(&kept)?;
+        }
+        durable::remove(&self.path_of(uid))
+    }
+
     /// Returns the uids that have a file in the directory.
     pub(crate) fn uids(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(&self.directory) else { return Vec::new() };
@@ -234,7 +249,6 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::durable::{NoFault, replace};
     use nodlet_core::facts::*;
     use nodlet_core::time::{Instant, Moment, Timestamp};
 
@@ -295,7 +309,7 @@ mod tests {
             AppliedPreset { name: "p".into(), version: "7".into(), spec: serde_json::json!({"env": []}) };
         let presets = [preset];
         let (path, bytes) = records.render("uid", &record, &presets, None, Anchor(1000));
-        replace(&path, &bytes, &NoFault, None).expect("written");
+        durable::replace(&path, &bytes, None).expect("written");
         assert_eq!(records.load(&records.read(), "uid").ok(), Some(Some(Box::new(record))));
         let admitted =
             records.admitted(&records.read(), "uid").expect("it is readable").expect("there is a record");

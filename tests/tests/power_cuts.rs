@@ -6,8 +6,8 @@
 //!
 //! | writer | of the file | of the directory | test |
 //! | --- | --- | --- | --- |
-//! | `runtime/src/durable.rs` (objects, records, the record of a push) | yes | yes | `applied`, `finished`, `a_log` |
-//! | `runtime/host/src/reserve.rs` | yes | as above | `full_disk` |
+//! | `runtime/kernel/src/durable.rs` (objects, records, the record of a push) | yes | yes | `applied`, `finished`, `a_log` |
+//! | `runtime/kernel/src/durable/reserve.rs` | yes | as above | `full_disk` |
 //! | `runtime/src/engine/manifests.rs` (manifests that others copied) | yes | by the same call | `copied` |
 //! | `rootfs/src/content.rs` (layers, index of images) | yes | yes | `loaded` |
 //!

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nodlet_host::paths::Paths;
-use nodlet_rootfs::own_file;
+use nodlet_kernel::own_file;
 
 use crate::error::VerbError;
 use crate::pidfd::pidfd;

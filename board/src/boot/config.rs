@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 
-use nodlet_rootfs::own_file;
+use nodlet_kernel::own_file;
 
 use crate::board_json::Rules;
 pub(crate) use crate::board_json::{Board, CrashLoop};

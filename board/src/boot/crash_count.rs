@@ -5,9 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use nodlet_host::paths::Paths;
-use nodlet_host::reserve::{Left, Reserve};
-use nodlet_rootfs::own_file;
-use nodlet_runtime::durable::{self, NoFault};
+use nodlet_kernel::durable::{self, Left};
+use nodlet_kernel::own_file;
 
 use super::console::say;
 use super::read_own_short;
@@ -45,13 +44,12 @@ pub(crate) fn write(root: &Path, count: u32) -> io::Result<()> {
 /// Makes `bytes` the durable content of a file below `root`, on a full disk too: what an agent does because of that
 /// disk must not be forgotten.
 pub(crate) fn replace(root: &Path, file: &str, bytes: &[u8]) -> io::Result<()> {
-    let reserve = Reserve::of(&Paths::new(root));
-    durable::replace(&below(root, file), bytes, &NoFault, Some((&reserve, Left::None)))
+    durable::replace(&below(root, file), bytes, Some((&Paths::new(root).reserve(), Left::None)))
 }
 
 /// Resets the count of crash loops, so that the next boot is not into safe mode.
 pub(crate) fn remove() -> io::Result<()> {
-    durable::remove(Path::new(FILE), &NoFault)
+    durable::remove(Path::new(FILE))
 }
 
 pub(crate) fn below(root: &Path, path: &str) -> PathBuf {

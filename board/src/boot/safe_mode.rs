@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use nodlet_rootfs::own_file;
+use nodlet_kernel::durable::replace_in_memory;
+use nodlet_kernel::own_file;
 
 use super::console::say;
 
@@ -50,7 +51,7 @@ pub(crate) fn enter(why: &str) {
     let text = format!("this board is in safe mode, without agent and pods, since {why}; {LEAVE}");
     let directory = Path::new(FILE).parent().unwrap_or(Path::new("/"));
     let written =
-        fs::create_dir_all(directory).and_then(|()| own_file::write(Path::new(FILE), format!("{text}\n")));
+        fs::create_dir_all(directory).and_then(|()| replace_in_memory(Path::new(FILE), format!("{text}\n")));
     if let Err(error) = written {
         say(format_args!("failed to write {FILE}: {error}"));
     }

@@ -12,7 +12,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use nodlet_runtime::durable::{self, NoFault};
+use nodlet_kernel::durable;
 
 use crate::boot::console::say;
 use crate::boot::crash_count::{below, read, remove, replace, write};
@@ -88,15 +88,10 @@ pub(super) fn look(limits: Option<&config::CrashLoop>) -> (u32, bool, bool) {
 
 /// Whether files in /var/lib/nodlet survive a reboot, and there is space for more.
 fn is_kept() -> bool {
-    use nix::sys::statfs::{TMPFS_MAGIC, statfs};
     use nix::sys::statvfs::{FsFlags, statvfs};
-    const RAMFS: u32 = 0x8584_58f6;
     const PLACE: &str = "/var/lib/nodlet";
-    let in_ram = statfs(PLACE).is_ok_and(|found| {
-        found.filesystem_type() == TMPFS_MAGIC || found.filesystem_type().0 as u32 == RAMFS
-    });
     // The count needs a file and a block of its own.
-    !in_ram
+    !durable::is_in_memory(Path::new(PLACE))
         && statvfs(PLACE).is_ok_and(|found| {
             !found.flags().contains(FsFlags::ST_RDONLY)
                 && found.blocks_available() > 0
@@ -111,7 +106,7 @@ fn count_hang(root: &Path, count: u32) -> u32 {
         return count;
     }
     let count = count.saturating_add(1);
-    let counted = write(root, count).and_then(|()| durable::remove(&hang, &NoFault));
+    let counted = write(root, count).and_then(|()| durable::remove(&hang));
     report("count the hang before this boot as a crash loop", counted);
     count
 }
@@ -137,7 +132,7 @@ pub(super) fn hang() -> u8 {
 /// Removes the record of a hang because the agent continues, or the board goes down in an orderly way. Runs
 /// in a child of process 1.
 pub(super) fn hang_is_over() -> u8 {
-    report("record that the agent continues", durable::remove(Path::new(HANG), &NoFault))
+    report("record that the agent continues", durable::remove(Path::new(HANG)))
 }
 
 /// Resets the count of crash loops, in a child of process 1.
@@ -219,11 +214,11 @@ mod tests {
         let hang = below(&root, HANG);
         assert_eq!(count_hang(&root, 1), 1, "the board did not hang");
         assert!(!is_counted(&root));
-        durable::replace(&hang, b"", &NoFault, None).expect("it can be written");
+        durable::replace(&hang, b"", None).expect("it can be written");
         assert!(!is_counted(&root), "nothing is counted while the agent may go on");
-        durable::remove(&hang, &NoFault).expect("it can be removed");
+        durable::remove(&hang).expect("it can be removed");
         assert_eq!(count_hang(&root, 1), 1, "the agent went on");
-        durable::replace(&hang, b"", &NoFault, None).expect("it can be written");
+        durable::replace(&hang, b"", None).expect("it can be written");
         assert_eq!(count_hang(&root, 1), 2);
         assert!(is_counted(&root) && !hang.exists());
         assert_eq!(fs::read_to_string(below(&root, FILE)).expect("it was written"), "2\n");

@@ -13,11 +13,10 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 
 use nodlet_host::paths::Paths;
-use nodlet_host::reserve::{Left, Reserve};
+use nodlet_kernel::durable::{self, Left};
+use nodlet_kernel::own_file;
 use nodlet_kube::base64;
 use nodlet_kube::manifest::{check_label, is_node_name, node_name_of};
-use nodlet_rootfs::own_file;
-use nodlet_runtime::durable::{self, NoFault};
 
 use super::storage::change_boot;
 use crate::board_json::{Board, Link};
@@ -83,11 +82,11 @@ pub(super) fn apply(board: &mut Board) -> io::Result<()> {
         authorize(user, of_image, of_identity)?;
     }
     let Some(text) = text else { return Ok(()) };
-    durable::replace(Path::new(IN_FORCE), text.as_bytes(), &NoFault, None)?;
+    durable::replace(Path::new(IN_FORCE), text.as_bytes(), None)?;
     // The copy is written only if it differs: an unchanged fragment causes no flash wear.
     if read_own_short(KEPT).ok().flatten().as_deref() != Some(&text) {
-        let reserve = Reserve::of(&Paths::new(Path::new("/")));
-        durable::replace(Path::new(KEPT), text.as_bytes(), &NoFault, Some((&reserve, Left::Half)))?;
+        let reserve = Paths::new(Path::new("/")).reserve();
+        durable::replace(Path::new(KEPT), text.as_bytes(), Some((&reserve, Left::Half)))?;
     }
     Ok(())
 }
@@ -104,7 +103,7 @@ fn authorize(user: &str, of_image: &str, of_identity: &[String]) -> io::Result<(
     }
     let directory = Path::new(AUTHORIZED).join(user);
     let file = directory.join("authorized_keys");
-    durable::replace(&file, keys.as_bytes(), &NoFault, None)?;
+    durable::replace(&file, keys.as_bytes(), None)?;
     let user = nix::unistd::User::from_name(user)?.ok_or(io::ErrorKind::NotFound)?;
     // The SSH server reads the keys as that user.
     for path in [&file, &directory] {
@@ -174,7 +173,7 @@ pub(crate) fn replace_fragment(text: &str) -> io::Result<()> {
         // FAT frees the clusters of the old fragment when it is open nowhere any more. The medium must not keep that
         // before the directory that names the new one, which `replace` syncs.
         let _old = own_file::open(Path::new(FRAGMENT));
-        durable::replace(Path::new(FRAGMENT), text.as_bytes(), &NoFault, None)
+        durable::replace(Path::new(FRAGMENT), text.as_bytes(), None)
     })
 }
 
@@ -541,21 +540,6 @@ mod tests {
         assert_eq!(rejected.as_deref(), Some("line 3: no line may follow `end`"));
         // A copy with zeros is not applied either.
         assert_eq!(choose(Ok(None), || Ok(Some("# A\0\0\nname = a\n".into()))), (None, None));
-    }
-
-    #[test]
-    fn an_identity_file_is_replaced_as_a_whole() {
-        let directory = directory("replace");
-        let file = directory.join("deep/identity");
-        for text in ["name = a\n", "name = b\n"] {
-            durable::replace(&file, text.as_bytes(), &NoFault, None).unwrap();
-            assert_eq!(read_own_short(&file).unwrap().as_deref(), Some(text));
-        }
-        // A failed replacement leaves the old file, and no other.
-        fs::create_dir(directory.join("deep/taken")).unwrap();
-        assert!(durable::replace(&directory.join("deep/taken"), b"name = c\n", &NoFault, None).is_err());
-        assert!(!directory.join("deep/.taken.new").exists());
-        fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]

@@ -10,9 +10,8 @@ use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::Pid;
 use nodlet_core::time::Instant;
 use nodlet_host::paths::Paths;
-use nodlet_host::reserve::{Left, Reserve};
-use nodlet_rootfs::own_file;
-use nodlet_runtime::durable::{self, NoFault};
+use nodlet_kernel::durable::{self, Left};
+use nodlet_kernel::own_file;
 
 use super::process::ABSENT;
 use super::{identity, network, watchdog};
@@ -280,8 +279,7 @@ fn make_key(key: &str) -> std::io::Result<()> {
     if key.is_dir() {
         remove(key)?;
     }
-    let reserve = Reserve::of(&Paths::new(Path::new("/")));
-    durable::replace(key, &text, &NoFault, Some((&reserve, Left::None)))
+    durable::replace(key, &text, Some((&Paths::new(Path::new("/")).reserve(), Left::None)))
 }
 
 /// Removes a file, or a directory with its contents.

@@ -17,7 +17,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::Pid;
-use nodlet_rootfs::own_file;
+use nodlet_kernel::durable::replace_in_memory;
+use nodlet_kernel::own_file;
 use serde_json::json;
 
 use super::process::{exit_code, start};
@@ -133,7 +134,7 @@ fn publish_status(in_ram: bool, reason: &str, text: &str) {
     }
     let status = json!({ "inRAM": in_ram, "reason": reason, "message": text }).to_string();
     let written =
-        fs::create_dir_all("/run/nodlet").and_then(|()| own_file::write(Path::new(STORAGE), status));
+        fs::create_dir_all("/run/nodlet").and_then(|()| replace_in_memory(Path::new(STORAGE), status));
     if let Err(error) = written {
         say(format_args!("failed to write {STORAGE}: {error}"));
     }

@@ -3,7 +3,7 @@
 //! The program is processed in pieces, because a board may lack memory for all of it. Errors in its first
 //! bytes are reported at once, and nothing is installed before the last byte was verified.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 
 use minisign_verify::{Error as SignatureError, PublicKey, Signature, StreamVerifier};
 
@@ -161,7 +161,7 @@ pub(super) fn program(
     stream: &mut impl Read,
     signed: Option<&Signed>,
     own: &[u8],
-    file: &mut std::fs::File,
+    file: &mut dyn Write,
     most: u64,
 ) -> Result<Received, ReceiveError> {
     let mut written = Written::new(file);

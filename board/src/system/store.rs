@@ -14,9 +14,8 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 use nodlet_host::paths::Paths;
-use nodlet_host::reserve::{Left, Reserve, SLACK_PREFIX};
-use nodlet_rootfs::own_file;
-use nodlet_runtime::durable;
+use nodlet_kernel::durable::{self, Left, SLACK_PREFIX, Staged};
+use nodlet_kernel::own_file;
 use sha2::{Digest, Sha256};
 
 use super::state::State;
@@ -57,7 +56,7 @@ impl Store {
     pub(super) fn create(&self) -> io::Result<()> {
         if !self.directory.is_dir() {
             fs::create_dir_all(&self.directory)?;
-            self.directory.parent().map_or(Ok(()), sync_directory)?;
+            self.directory.parent().map_or(Ok(()), durable::sync_directory)?;
         }
         self.changing().map(drop)
     }
@@ -105,27 +104,18 @@ impl Store {
     /// Writes the state. If that fails, the previous state remains.
     pub(super) fn write(&self, state: &State) -> io::Result<()> {
         let text = serde_json::to_vec(state)?;
-        let reserve = Reserve::of(&self.paths);
-        durable::replace(&self.directory.join(STATE), &text, &Flash, Some((&reserve, Left::None)))
+        durable::replace(&self.directory.join(STATE), &text, Some((&self.paths.reserve(), Left::None)))
     }
 
     /// Creates an empty file for a program.
-    pub(super) fn new_program(&self) -> io::Result<File> {
-        let new = self.directory.join(NEW);
-        create()?;
-        let file = own_file::open_with(&new, OpenOptions::new().write(true).create(true).mode(0o700))?;
-        file.set_len(0)?;
-        Ok(file)
+    pub(super) fn new_program(&self) -> io::Result<Staged> {
+        Staged::create(&self.directory.join(NEW), 0o700)
     }
 
-    /// Renames the file of [`Store::new_program`] to its final name.
-    pub(super) fn add_program(&self, file: &File, digest: &str) -> io::Result<()> {
-        step()?;
-        file.sync_all()?;
-        step()?;
-        fs::rename(self.directory.join(NEW), self.program(digest))?;
-        step()?;
-        sync_directory(&self.directory)
+    /// Makes the file of [`Store::new_program`] durable under its final name, and closes it: an executable that is open
+    /// for writing cannot be executed.
+    pub(super) fn add_program(&self, file: Staged, digest: &str) -> io::Result<()> {
+        file.commit(&self.program(digest))
     }
 
     pub(super) fn program(&self, digest: &str) -> PathBuf {
@@ -140,8 +130,8 @@ impl Store {
             let is_needed = |name: &str| {
                 [STATE, CHANGES].contains(&name) || name.starts_with(SLACK_PREFIX) || state.needs(name)
             };
-            if !entry.file_name().to_str().is_some_and(is_needed) && step().is_ok() {
-                let _ = fs::remove_file(entry.path());
+            if !entry.file_name().to_str().is_some_and(is_needed) {
+                let _ = durable::discard(&entry.path());
             }
         }
     }
@@ -165,32 +155,6 @@ pub(super) enum VerifyError {
     Read(#[source] io::Error),
 }
 
-/// Called before each change of the flash, and before a new file; tests cut the power and fill the flash in them.
-#[cfg(not(test))]
-fn step() -> io::Result<()> {
-    Ok(())
-}
-
-#[cfg(not(test))]
-use step as create;
-
-#[cfg(test)]
-use super::power::{create, step};
-
-/// The flash, whose every change is a [`step`].
-struct Flash;
-
-impl durable::Fault for Flash {
-    fn step(&self, kind: durable::Step, _: &Path) -> io::Result<()> {
-        if kind == durable::Step::Create { create() } else { step() }
-    }
-}
-
-/// Syncs the directory, which makes a rename durable.
-fn sync_directory(directory: &Path) -> io::Result<()> {
-    own_file::open_directory(directory)?.sync_all()
-}
-
 /// The SHA-256 of a file, in hex.
 pub(super) fn digest_of(path: &Path) -> io::Result<String> {
     let mut file = own_file::open(path)?;
@@ -210,18 +174,17 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 
 /// Writes to a program file and hashes the bytes written.
 pub(super) struct Written<'a> {
-    file: &'a mut File,
+    file: &'a mut dyn Write,
     hash: Sha256,
 }
 
 impl<'a> Written<'a> {
-    pub(super) fn new(file: &'a mut File) -> Self {
+    pub(super) fn new(file: &'a mut dyn Write) -> Self {
         Written { file, hash: Sha256::new() }
     }
 
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.hash.update(bytes);
-        step()?;
         self.file.write_all(bytes)
     }
 

@@ -89,14 +89,14 @@ const STARTS_WITHIN: u64 = 120;
 /// Counts a start of a kept update, in RAM. Returns whether there were too many recently.
 fn starts_too_often(root: &Path) -> bool {
     let path = root.join("run/nodlet-starts");
-    let text = nodlet_rootfs::own_file::read_to_string(&path).unwrap_or_default();
+    let text = nodlet_kernel::own_file::read_to_string(&path).unwrap_or_default();
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
     // The time is 32 bits wide on some machines.
     #[allow(clippy::useless_conversion)]
     let now = now.map_or(0, |now| u64::try_from(i64::from(now.tv_sec())).unwrap_or_default());
     let (text, too_often) = count_start(&text, now);
     // Errors are ignored: if memory lacks a few bytes, nothing else runs either.
-    let _ = nodlet_rootfs::own_file::write(&path, text);
+    let _ = nodlet_kernel::durable::replace_in_memory(&path, text);
     too_often
 }
 
@@ -426,10 +426,9 @@ mod power_cuts;
 
 #[cfg(test)]
 mod tests {
+    use nodlet_fuzz::disk::{Disk, Fault, POWER_CUTS};
     use nodlet_host::paths::Paths;
-    use nodlet_host::reserve::Reserve;
 
-    use super::super::power;
     use super::super::state::{Last, Program};
     use super::*;
 
@@ -470,7 +469,7 @@ mod tests {
             let mut written = store::Written::new(&mut file);
             written.write(content.as_bytes())?;
             let digest = written.digest();
-            self.store.add_program(&file, &digest)?;
+            self.store.add_program(file, &digest)?;
             let program = Program { digest, version: version.into() };
             state.install(store::digest_of(&self.image())?, program, Before::default());
             self.store.write(&state)?;
@@ -492,13 +491,13 @@ mod tests {
     #[test]
     fn a_power_cut_at_any_write_leaves_the_old_nodlet_or_the_new_one() {
         let mut seen = nodlet_core::sorted::SortedSet::new();
-        for cut in 0..40 {
+        for (cut, fault) in (1..40).flat_map(|cut| POWER_CUTS.map(|fault| (cut, fault))) {
             let board = Board::new("cut");
             board.install("a").expect("there is power");
             board.start();
             change(&board.store, State::keep).expect("there is power");
             // Run a whole update, with a power cut at one step.
-            power::lasts(Some(cut));
+            let disk = Disk::failing(fault, cut);
             let installed = board.install("b");
             let mut kept = false;
             if installed.is_ok() {
@@ -509,7 +508,7 @@ mod tests {
                 }
             }
             // The boots after that.
-            power::lasts(None);
+            disk.repair();
             let contents: Vec<String> = (0..=STARTS).map(|_| board.start().1).collect();
             if kept {
                 assert!(contents.iter().all(|content| content == "b"), "cut at {cut}: {contents:?}");
@@ -591,9 +590,9 @@ mod tests {
     fn a_trial_whose_start_cannot_be_counted_does_not_begin() {
         let board = Board::new("full");
         board.install("a").expect("there is power");
-        power::lasts(Some(0));
+        let disk = Disk::failing(Fault::Death, 1);
         assert_eq!(board.start(), (Choice::Image, "image".into()));
-        power::lasts(None);
+        disk.repair();
         assert_eq!(board.start().1, "a");
         let _ = std::fs::remove_dir_all(&board.directory);
     }
@@ -601,15 +600,15 @@ mod tests {
     #[test]
     fn the_end_of_a_trial_is_recorded_on_a_full_disk() {
         let board = Board::new("end-on-full");
-        let reserve = Reserve::of(&Paths::new(&board.directory));
+        let reserve = Paths::new(&board.directory).reserve();
         board.install("a").expect("there is room");
         while !reserve.replenish().expect("there is room") {}
-        power::fill(true);
+        let disk = Disk::full_and_failing(Fault::Once, usize::MAX);
         board.install("b").expect_err("there is no room for a program");
         assert_eq!(board.start().1, "a");
         change(&board.store, |state| state.go_back("it hung")).expect("the reserve has room");
         assert_eq!(board.start(), (Choice::Image, "image".into()));
-        power::fill(false);
+        disk.repair();
         board.store.clean(&board.store.read().expect("it is whole"));
         assert!(reserve.replenish().is_ok(), "the names that make room for others stay");
         let names = std::fs::read_dir(board.store.directory()).expect("it is there").flatten();

@@ -18,10 +18,9 @@ use nodlet_core::error::causes;
 use nodlet_core::time::Timestamp;
 use nodlet_host::clock;
 use nodlet_host::paths::Paths;
-use nodlet_host::reserve::{Left, Reserve, SLACK_PREFIX};
+use nodlet_kernel::durable::{self, Left, SLACK_PREFIX};
+use nodlet_kernel::own_file;
 use nodlet_kube::manifest::is_node_name;
-use nodlet_rootfs::own_file;
-use nodlet_runtime::durable::{self, NoFault};
 
 use crate::agent::host_name;
 use crate::arguments::{Context, Flag};
@@ -172,15 +171,13 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> VerbError {
     VerbError::new(format!("failed to {what} {}: {error}", path.display()))
 }
 
-/// Removes a file. Returns `false` if there is none.
+/// Removes a file. Returns `false` if there was none.
 fn remove(path: &Path) -> Result<bool, VerbError> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        removed => removed.map(|()| true).map_err(|error| failed("remove", path, &error)),
-    }
+    let is_there = fs::symlink_metadata(path).is_ok();
+    durable::discard(path).map(|()| is_there).map_err(|error| failed("remove", path, &error))
 }
 
-/// Removes the files in `directory` whose names fit. Returns `false` if there was nothing to remove.
+/// Removes the files in `directory` whose names fit, durably. Returns `false` if there was nothing to remove.
 fn empty(directory: &Path, fits: impl Fn(&str) -> bool) -> Result<bool, VerbError> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -193,6 +190,9 @@ fn empty(directory: &Path, fits: impl Fn(&str) -> bool) -> Result<bool, VerbErro
             found |= remove(&path)?;
         }
     }
+    if found {
+        durable::sync_directory(directory).map_err(|error| failed("sync", directory, &error))?;
+    }
     Ok(found)
 }
 
@@ -200,7 +200,9 @@ fn empty(directory: &Path, fits: impl Fn(&str) -> bool) -> Result<bool, VerbErro
 /// pods. Returns `false` if there was nothing to remove. After a failure, the same call removes the rest.
 fn forget(paths: &Paths, notified: impl FnOnce() -> Result<(), VerbError>) -> Result<bool, VerbError> {
     let had_credentials = remove(&paths.cluster_credentials())?;
-    remove(&paths.serving_certificate())?;
+    // Their directory is the same, which this makes durable.
+    let certificate = paths.serving_certificate();
+    durable::remove(&certificate).map_err(|error| failed("remove", &certificate, &error))?;
     // The agent must not write the pods down again.
     notified()?;
     let had_manifests = empty(&paths.cluster_manifests(), |name| !name.starts_with(SLACK_PREFIX))?;
@@ -226,7 +228,7 @@ fn notify(client: &Client, joins: bool) -> Result<bool, VerbError> {
 
 /// Makes `bytes` the durable content of a file that only its owner can read, also on a full disk.
 fn replace(paths: &Paths, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    durable::replace(path, bytes, &NoFault, Some((&Reserve::of(paths), Left::Half)))
+    durable::replace(path, bytes, Some((&paths.reserve(), Left::Half)))
 }
 
 #[cfg(test)]

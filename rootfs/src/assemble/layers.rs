@@ -8,7 +8,7 @@ use nix::errno::Errno;
 
 use super::error::AssembleError;
 use super::{kernel, loop_device, share};
-use crate::own_file;
+use nodlet_kernel::own_file;
 
 /// How the kernel reads a layer's file, best first. The page cache of a small board matters: with
 /// [`Backing::File`] every byte that is read of a layer is cached twice, as the file's page and as the file

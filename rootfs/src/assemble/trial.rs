@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use super::error::AssembleError;
 use super::layers::{Backing, mount_layer_by};
 use super::overlay::{Overlay, open_directory};
-use crate::content::Content;
+use crate::content;
 use crate::erofs::{ErofsError, Writer};
 use crate::reference::Digest;
 use crate::tree::{Bounds, Place, ROOT, Tree};
@@ -111,7 +111,7 @@ fn write_layer(path: &Path) -> io::Result<()> {
         }
     }
     tree.settle().map_err(io::Error::other)?;
-    let file = Content::default().create(path).map_err(io::Error::other)?;
+    let file = content::create(path).map_err(io::Error::other)?;
     Writer::new(file, LAYER_BYTES).finish(&tree, &Digest::of(b"nodlet doctor")).map_err(failed)?;
     Ok(())
 }

@@ -7,14 +7,14 @@ use std::io::Write;
 use tar::EntryType;
 
 use super::*;
-use crate::content::Content;
+use crate::content;
 use crate::layer::{LayerBounds, convert};
 use crate::testing::{Scratch, TarBuilder};
 
 /// Converts a layer to an EROFS image, as the store does.
 fn image(scratch: &Scratch, name: &str, layer: &[u8]) -> File {
     let path = scratch.path().join(name);
-    let file = Content::default().create(&path).unwrap();
+    let file = content::create(&path).unwrap();
     convert(&mut &*layer, file, LayerBounds::default(), &mut |_| {}).unwrap();
     File::open(path).unwrap()
 }

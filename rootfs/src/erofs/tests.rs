@@ -2,7 +2,7 @@ use super::finish::crc32c;
 use super::writer::SUPERBLOCK;
 use super::*;
 use crate::attributes::Attributes;
-use crate::content::Content;
+use crate::content;
 use crate::reference::Digest;
 use crate::testing::Scratch;
 use crate::tree::{Bounds, Tree};
@@ -16,7 +16,7 @@ fn the_checksum_is_crc32c_as_the_kernel_computes_it() {
 #[test]
 fn devices_that_linux_does_not_have_are_refused() {
     let scratch = Scratch::new();
-    let file = Content::default().create(&scratch.path().join("image")).unwrap();
+    let file = content::create(&scratch.path().join("image")).unwrap();
     let mut writer = Writer::new(file, 1 << 20);
     let attributes = Attributes::default();
     assert!(writer.node(S_IFBLK, &attributes, (0xfff, 0xf_ffff), 1).is_ok());
@@ -29,7 +29,7 @@ fn devices_that_linux_does_not_have_are_refused() {
 fn an_erofs_image_contains_the_digest_of_its_layer() {
     let scratch = Scratch::new();
     let path = scratch.path().join("image");
-    let writer = Writer::new(Content::default().create(&path).unwrap(), 1 << 20);
+    let writer = Writer::new(content::create(&path).unwrap(), 1 << 20);
     let id = Digest::of(b"layer");
     let finished = writer
         .finish(&Tree::new(Bounds { entries: 1, directories: 1, name_bytes: 1, steps: 1 }), &id)

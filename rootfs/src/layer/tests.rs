@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use tar::EntryType;
 
 use super::*;
-use crate::content::Content;
+use crate::content;
 use crate::testing::{Scratch, TarBuilder, run, set_xattr, xattrs};
 
 mod random;
@@ -43,7 +43,7 @@ impl Drop for Mounted {
 
 fn convert_to(image: &Path, mut stream: &[u8]) -> Result<(Converted, Vec<String>), LayerError> {
     let mut warnings = Vec::new();
-    let file = Content::default().create(image).unwrap();
+    let file = content::create(image).unwrap();
     let converted = convert(&mut stream, file, LayerBounds::default(), &mut |text| warnings.push(text))?;
     Ok((converted, warnings))
 }
@@ -352,7 +352,7 @@ fn a_layer_of_countless_tiny_entries_is_refused() {
         }
     }
     let scratch = Scratch::in_memory();
-    let file = Content::default().create(&scratch.path().join("image")).unwrap();
+    let file = content::create(&scratch.path().join("image")).unwrap();
     let mut stream = Endless { number: 0, header: Vec::new() };
     let default = LayerBounds::default();
     let bounds = LayerBounds { names: Bounds { entries: 10_000, ..default.names }, ..default };
@@ -382,7 +382,7 @@ fn hard_links_are_to_what_precedes_them() {
 fn a_layer_that_exceeds_a_limit_is_rejected_with_the_name_of_the_member() {
     let scratch = Scratch::new();
     let convert_within = |name: &str, bounds: LayerBounds, entries: TarBuilder| {
-        let file = Content::default().create(&scratch.path().join(name)).unwrap();
+        let file = content::create(&scratch.path().join(name)).unwrap();
         convert(&mut &entries.finish()[..], file, bounds, &mut |_| {}).expect_err(name).to_string()
     };
     let within = |entries, name_bytes, steps| LayerBounds {

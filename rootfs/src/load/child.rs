@@ -35,7 +35,7 @@ use super::progress::Progress;
 use super::source::{BASES_MAX, Source};
 use super::unpack::{Input, Request, Unpacked, unpack};
 use crate::confine::{self, Limits};
-use crate::content::{Content, ContentError};
+use crate::content::ContentError;
 use crate::reference::Digest;
 use crate::store::{StoreError, lock};
 
@@ -184,7 +184,7 @@ pub fn stop_unpacker() -> bool {
 /// The main function of the child process. Standard input is the parent's socket, and layers are written to
 /// the working directory.
 pub fn run_unpacker() -> ExitCode {
-    match serve_request(Content::default()) {
+    match serve_request() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("failed to unpack for another process: {error}");
@@ -193,8 +193,8 @@ pub fn run_unpacker() -> ExitCode {
     }
 }
 
-/// Runs the child with `content`, which is a failing disk in tests.
-pub(super) fn serve_request(content: Content) -> io::Result<()> {
+/// Runs the child.
+pub(super) fn serve_request() -> io::Result<()> {
     confine::close_inherited()?;
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     let (mut descriptors, length) = receive_with(&socket)?;
@@ -218,7 +218,7 @@ pub(super) fn serve_request(content: Content) -> io::Result<()> {
         send(&ChildMessage::Progress(Progress::Warning(weakness.to_owned())))?;
     }
     let source = Source { archive, bases };
-    let unpacked = unpack(Input::File(source), &task.request, &content, Path::new("."), &mut |step| {
+    let unpacked = unpack(Input::File(source), &task.request, Path::new("."), &mut |step| {
         // A parent may have died before it could kill this process: nobody needs the result.
         if send(&ChildMessage::Progress(step)).is_err() {
             std::process::exit(1);

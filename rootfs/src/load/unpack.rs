@@ -22,7 +22,7 @@ use crate::archive::source::{
 use crate::archive::{ArchiveError, DOCUMENT_MAX, Planned, PlannedLayer, Wanted, plan};
 use crate::changes::Rebuilt;
 use crate::compression::{Digesting, Format, peek};
-use crate::content::Content;
+use crate::content;
 use crate::layer::{LayerBounds, LayerError, convert};
 use crate::members::{Kind, Members};
 use crate::reference::Digest;
@@ -76,16 +76,14 @@ pub(super) enum Input<'a> {
 pub(super) fn unpack(
     input: Input<'_>,
     request: &Request,
-    content: &Content,
     staging: &Path,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Unpacked, LoadError> {
     let mut unpacking = Unpacking {
         request,
-        content,
         staging,
         progress,
-        reserved: content.free_space(staging)? / RESERVED,
+        reserved: content::free_space(staging)? / RESERVED,
         warnings: 0,
         proven: HashMap::new(),
         staged: BTreeMap::new(),
@@ -116,7 +114,6 @@ struct ReadLayer {
 
 struct Unpacking<'a> {
     request: &'a Request,
-    content: &'a Content,
     staging: &'a Path,
     progress: &'a mut dyn FnMut(Progress),
     /// Bytes of the disk that are reserved for others.
@@ -305,7 +302,7 @@ impl Unpacking<'_> {
 
     /// The space for the next layer.
     fn space(&self) -> Result<Space, LoadError> {
-        let of_disk = self.content.free_space(self.staging)?.saturating_sub(self.reserved);
+        let of_disk = content::free_space(self.staging)?.saturating_sub(self.reserved);
         Ok(match self.request.room.map(|room| room.saturating_sub(self.staged_bytes)) {
             Some(free) if free < of_disk => Space { free, limited: true },
             Some(_) | None => Space { free: of_disk, limited: false },
@@ -336,7 +333,7 @@ impl Unpacking<'_> {
         let path = self.staging.join(&name);
         self.files += 1;
         let space = self.space()?;
-        let mut file = self.content.create(&path)?;
+        let mut file = content::create(&path)?;
         file.limit(space.free);
         let progress = std::cell::RefCell::new(&mut *self.progress);
         let reporting = ReportingReader {
@@ -365,7 +362,7 @@ impl Unpacking<'_> {
             }
             Err(LayerError::Write(error)) => return Err(error.into()),
             Err(source) => {
-                self.content.remove(&path)?;
+                content::remove(&path)?;
                 let member = label.to_owned();
                 // Damage is the better reason: a blob of another digest may be anything.
                 return Err(match (digest_in(label), blob.finish()) {
@@ -381,7 +378,7 @@ impl Unpacking<'_> {
         let diff_id = converted.diff_id;
         self.bytes_written += converted.image.written;
         if self.is_present(&diff_id) || self.staged.contains_key(&diff_id) {
-            self.content.remove(&path)?;
+            content::remove(&path)?;
             (self.progress)(Progress::Present { layer: diff_id });
         } else {
             self.staged.insert(diff_id, name);

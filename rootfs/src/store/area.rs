@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::directory::names_in;
 use super::error::StoreError;
 use crate::content::ContentError;
-use crate::own_file;
 use crate::reference::Digest;
+use nodlet_kernel::own_file;
 
 /// The largest record or index in bytes; nodlet writes no larger ones.
 const RECORD_MAX: u64 = 16 * 1024 * 1024;

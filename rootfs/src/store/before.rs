@@ -9,6 +9,7 @@ use super::Store;
 use super::area::Entry;
 use super::directory::lock;
 use super::error::StoreError;
+use crate::content;
 use crate::reference::Digest;
 
 /// The index entries, before a load, of the images to be loaded and of the images that had their names.
@@ -71,10 +72,10 @@ impl Store {
             return Ok(false);
         }
         let staged = self.writable.staging().join("index.json");
-        self.content.create_directories(&self.writable.staging())?;
-        self.content.remove(&staged)?;
-        self.content.replace(&staged, &self.writable.index_path(), &self.writable.encode(&index)?)?;
-        self.content.sync_directory(&self.writable.directory)?;
+        content::create_directories(&self.writable.staging())?;
+        content::remove(&staged)?;
+        content::replace(&staged, &self.writable.index_path(), &self.writable.encode(&index)?)?;
+        content::sync_directory(&self.writable.directory)?;
         self.sweep(&index)?;
         Ok(true)
     }

@@ -9,7 +9,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::error::StoreError;
 use crate::content::ContentError;
-use crate::own_file;
+use nodlet_kernel::own_file;
 
 /// A lock on a directory, held while its contents are changed exclusively.
 pub(crate) type Lock = Flock<fs::File>;

@@ -3,7 +3,6 @@
 //! * [`launch`]: the contract between agent and supervisor, as data.
 //! * [`cgroup`], [`network`], [`volume`], [`log_files`]: the resources of the machine that a pod uses; [`usage`]: how
 //!   much it uses of the disk. [`mounts`]: how its mounts propagate.
-//! * [`reserve`]: files that are kept for what must be written when the disk is full.
 //! * [`netlink`]: the kernel's links, addresses, routes and tables of nftables.
 //! * [`watches`]: the instance of inotify of an agent, which all its watchers of files share.
 //! * [`paths`]: the location of every file. [`clock`]: the clocks. [`terminal`]: the output of a terminal. [`error`]: how an error is printed.
@@ -20,7 +19,6 @@ pub mod mounts;
 pub mod netlink;
 pub mod network;
 pub mod paths;
-pub mod reserve;
 pub mod terminal;
 pub mod usage;
 pub mod volume;

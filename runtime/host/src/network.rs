@@ -38,7 +38,7 @@ use crate::launch::{Ipv6Config, NetworkConfig};
 use crate::netlink::{Netlink, link_index};
 use crate::paths::Paths;
 use nodlet_core::spec::{Pod, Uid};
-use nodlet_rootfs::own_file;
+use nodlet_kernel::own_file;
 
 /// The beginning of the names of bridges and pods' links, of all agents of the machine.
 const BRIDGES: &str = "nl";

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use nodlet_kernel::durable::Reserve;
 use sha2::{Digest, Sha256};
 
 /// The paths of one root.
@@ -151,20 +152,16 @@ impl Paths {
     }
 
     /// The spare files for what must be written when the file system is full.
-    pub fn reserve(&self) -> PathBuf {
-        self.below("var/lib/nodlet/reserve")
-    }
-
-    /// The directories whose files may be written in spare files.
-    pub(crate) fn reserve_targets(&self) -> Vec<PathBuf> {
-        vec![
+    pub fn reserve(&self) -> Reserve {
+        let targets = vec![
             self.data(),
             self.below("var/lib/nodlet/init"),
             self.system(),
             self.records(),
             self.applied_manifests(),
             self.cluster_manifests(),
-        ]
+        ];
+        Reserve::new(self.below("var/lib/nodlet/reserve"), targets)
     }
 
     /// The files of a pod on disk: volumes and writable layers.

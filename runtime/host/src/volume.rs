@@ -397,7 +397,6 @@ pub fn tear_down(directory: &Path) -> io::Result<()> {
 }
 
 pub use remove::Removal;
-pub(crate) use remove::set_flags;
 
 /// Removes `name` in a directory, like [`tear_down`]. Because another process may keep creating files there,
 /// at most `most` of them are removed.

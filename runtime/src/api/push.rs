@@ -31,7 +31,7 @@ pub const FINISH: &str = "finish";
 /// The name of the record of a push in progress, in the directory of pushes.
 pub const REDO: &str = "redo.json";
 
-/// The name of the record while [`crate::durable::replace`] writes it. A power cut may leave it.
+/// The name of the record while [`nodlet_kernel::durable::replace`] writes it. A power cut may leave it.
 pub const REDO_NEW: &str = ".redo.json.new";
 
 /// The protocol of the upgraded connection. The process that receives the push reports its protocol versions.

@@ -33,7 +33,7 @@ pub(crate) fn make_termination_file(path: &Path) -> io::Result<()> {
         fs::create_dir_all(parent)?;
     }
     // An existing file belongs to this run, which may have written to it, so it is not truncated.
-    nodlet_rootfs::own_file::open_with(path, fs::OpenOptions::new().create(true).append(true))?;
+    nodlet_kernel::own_file::open_with(path, fs::OpenOptions::new().create(true).append(true))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))
 }
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use nodlet_core::spec::Pod;
 use nodlet_host::launch::{DeviceNode, MountConfig, MountSource, Propagation};
+use nodlet_kernel::own_file;
 use nodlet_kube::manifest::{CDI_ANNOTATION, CdiEdits, CdiNode, DeviceSource, cdi_edits, cdi_names};
-use nodlet_rootfs::own_file;
 
 use super::find;
 

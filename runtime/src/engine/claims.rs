@@ -29,7 +29,7 @@ impl Engine {
                 false => Err(std::io::Error::other("it is not a file")),
             }
         };
-        let read = match is_file(&path).and_then(|()| nodlet_rootfs::own_file::read(&path)) {
+        let read = match is_file(&path).and_then(|()| nodlet_kernel::own_file::read(&path)) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
             Err(error) => self.registry.restore_bindings(Err(&error.to_string())),
             Ok(bytes) => self.registry.restore_bindings(Ok(&bytes)),

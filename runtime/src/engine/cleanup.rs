@@ -13,6 +13,7 @@ use nodlet_host::error::chain;
 use nodlet_host::paths::Paths;
 use nodlet_host::watches::Watches;
 use nodlet_host::{log_files, volume};
+use nodlet_kernel::durable;
 use nodlet_registry::Wanted;
 use nodlet_wire::timeout::within;
 
@@ -20,8 +21,7 @@ use super::{EngineError, Shell};
 
 /// Removes the files of pods of earlier boots that no source wants any more.
 pub(super) fn sweep(shell: &Rc<Shell>, wanted: &SortedSet<String>) {
-    let (paths, fault, images) =
-        (shell.paths.clone(), shell.stores.fault.clone(), shell.stores.images.clone());
+    let (paths, images) = (shell.paths.clone(), shell.stores.images.clone());
     let records = shell.stores.records.clone();
     let wanted = wanted.clone();
     let swept = shell.stores.storage.run(move || {
@@ -45,12 +45,7 @@ pub(super) fn sweep(shell: &Rc<Shell>, wanted: &SortedSet<String>) {
         uids.extend(names(&paths.pods()).into_iter().filter(|name| !name.starts_with(DOOMED)));
         for uid in uids.difference(&wanted) {
             let removed = set_aside(&paths, uid)
-                .and_then(|()| crate::durable::remove(&records.ephemeral_path_of(uid), &*fault))
-                .and_then(|()| {
-                    let kept = records.kept_path_of(uid);
-                    if kept.exists() { crate::durable::remove(&kept, &*fault) } else { Ok(()) }
-                })
-                .and_then(|()| crate::durable::remove(&records.path_of(uid), &*fault))
+                .and_then(|()| records.remove(uid))
                 .and_then(|()| images.release(uid).map_err(io::Error::other));
             if let Err(error) = removed {
                 log::error!("failed to remove the files of pod {uid}: {error}");
@@ -60,7 +55,8 @@ pub(super) fn sweep(shell: &Rc<Shell>, wanted: &SortedSet<String>) {
         for name in names(&paths.statuses()) {
             let is_known = name.strip_suffix(".json").is_some_and(|uid| wanted.contains(uid));
             // A file that is being written now belongs to a known pod.
-            let is_new = name.strip_suffix(".new").is_some_and(|uid| wanted.contains(uid));
+            let is_new = name.strip_prefix('.').and_then(|name| name.strip_suffix(".json.new"));
+            let is_new = is_new.is_some_and(|uid| wanted.contains(uid));
             if !is_known
                 && !is_new
                 && let Err(error) = fs::remove_file(paths.statuses().join(&name))
@@ -91,10 +87,10 @@ fn set_aside(paths: &Paths, uid: &str) -> io::Result<()> {
     let directory = paths.pod(uid);
     let aside = |number: u32| paths.pods().join(format!("{DOOMED}{uid}-{number}"));
     let free = (0..).map(aside).find(|path| fs::symlink_metadata(path).is_err());
-    match free.map_or(Ok(()), |free| fs::rename(&directory, free)) {
+    match free.map_or(Ok(()), |free| durable::rename(&directory, &free)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         // Before the record goes: without it, what is left must not look like a pod's.
-        Ok(()) => fs::File::open(paths.pods())?.sync_all(),
+        Ok(()) => durable::sync_directory(&paths.pods()),
         Err(error) => Err(error),
     }
 }
@@ -247,11 +243,8 @@ fn remove_all(path: &Path, last: &Path) -> io::Result<()> {
             .map(fs::DirEntry::path)
             .filter(|entry| entry != last)
             .try_for_each(|entry| volume::tear_down(&entry))?;
-        if has_last
-            && let Err(error) = fs::remove_file(last)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            return Err(error);
+        if has_last {
+            durable::discard(last)?;
         }
         match fs::remove_dir(path) {
             Err(error) if has_last && error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),

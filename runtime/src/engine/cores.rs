@@ -142,7 +142,7 @@ impl CoresError {
 fn restrict(shell: &Shell) -> Result<(), CoresError> {
     let is_restricted = !taken(shell, None).is_empty();
     let marked = match is_restricted {
-        true => nodlet_rootfs::own_file::write(&mark(shell), ""),
+        true => nodlet_kernel::own_file::write(&mark(shell), ""),
         false => Ok(()),
     };
     let own = exclusive(shell);

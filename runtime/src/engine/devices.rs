@@ -189,7 +189,7 @@ pub(super) fn report_renamed(shell: &Shell, wanted: &Wanted, directory: &Path) {
     if requested_devices(&wanted.pod).next().is_none() {
         return;
     }
-    let renamed = nodlet_rootfs::own_file::read_to_string(&directory.join(RENAMED_FILE)).unwrap_or_default();
+    let renamed = nodlet_kernel::own_file::read_to_string(&directory.join(RENAMED_FILE)).unwrap_or_default();
     for (name, how) in renamed.lines().filter_map(|line| line.split_once(' ')) {
         shell.publication.emit(wanted, &interface_returned(name, how));
     }

@@ -4,7 +4,6 @@
 //! A timer of its own closes the fence: requests to the API server may take their time.
 
 use std::cell::RefCell;
-use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -18,6 +17,7 @@ use nodlet_cluster::fencing::Fencing;
 use nodlet_core::facts::{Fence, Observation, PodIndex, PodObservation};
 use nodlet_core::sorted::SortedSet;
 use nodlet_host::paths::Paths;
+use nodlet_kernel::durable;
 use nodlet_registry::Owner;
 use smol::Async;
 
@@ -41,7 +41,7 @@ fn now() -> Duration {
 impl Fences {
     /// Continues where an earlier agent of this boot ended.
     pub(super) fn begin(period: Duration, paths: &Paths) -> Fences {
-        let stored = nodlet_rootfs::own_file::read_to_string(&paths.fencing()).ok();
+        let stored = nodlet_kernel::own_file::read_to_string(&paths.fencing()).ok();
         let stored = stored.and_then(|nanos| nanos.trim().parse().ok()).map(Duration::from_nanos);
         let decision = RefCell::new(Fencing::new(period, stored, now()));
         Fences { decision, opened: async_channel::bounded(1) }
@@ -72,15 +72,8 @@ impl Shell {
     fn store_renewal(&self, fences: &Fences) {
         let path = self.paths.fencing();
         let written = match fences.decision.borrow().to_store() {
-            Some(renewed) => {
-                let new = path.with_extension("new");
-                nodlet_rootfs::own_file::write(&new, renewed.as_nanos().to_string())
-                    .and_then(|()| fs::rename(&new, &path))
-            }
-            None => fs::remove_file(&path).or_else(|error| match error.kind() {
-                io::ErrorKind::NotFound => Ok(()),
-                _ => Err(error),
-            }),
+            Some(renewed) => durable::replace_in_memory(&path, renewed.as_nanos().to_string()),
+            None => durable::discard(&path),
         };
         if let Err(error) = written {
             log::warn!("failed to write {}: {error}", path.display());

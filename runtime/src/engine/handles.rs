@@ -119,9 +119,7 @@ pub(super) fn write_facts(
     let path = facts_path(paths, wanted, name, attempt.number);
     std::fs::create_dir_all(path.parent().expect("it lies in the pod's directory"))?;
     let bytes = serde_json::to_vec(facts).expect("strings and a number");
-    let new = path.with_extension("new");
-    nodlet_rootfs::own_file::write(&new, bytes)?;
-    std::fs::rename(new, path)
+    nodlet_kernel::durable::replace_in_memory(&path, bytes)
 }
 
 /// The directory of the files `<container>_<number>.json` of [`write_facts`], within the pod's run-time directory.

@@ -1,7 +1,6 @@
 //! Files on tmpfs from which the next agent of this boot restores pods: `pod.json` beside a pod's supervisor, and its
 //! status. Written by `sandbox` and `publish`, read by `recover`.
 
-use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -13,6 +12,7 @@ use nodlet_core::facts::{Deletion, Health, StatusHandover};
 use nodlet_core::spec::volume::ClaimedVolume;
 use nodlet_core::time::{Instant, Moment};
 use nodlet_host::paths::Paths;
+use nodlet_kernel::durable::{discard, replace_in_memory};
 use nodlet_kube::manifest::{AppliedPreset, Priority};
 use nodlet_registry::held_updates::Waits;
 use nodlet_registry::{Transitions, Wanted};
@@ -51,7 +51,7 @@ pub(super) fn write_pod(
     claims: Vec<ClaimedVolume>,
 ) -> io::Result<()> {
     let directory = paths.run_pod(&wanted.pod.uid.0);
-    nodlet_rootfs::own_file::make_directory(&directory)?;
+    nodlet_kernel::own_file::make_directory(&directory)?;
     let pod = PodFile {
         source: wanted.source.clone(),
         created: nodlet_host::clock::instant(),
@@ -63,24 +63,20 @@ pub(super) fn write_pod(
         written: wanted.written.as_deref().map(RawValue::to_owned),
         claims,
     };
-    let new = directory.join("pod.json.new");
-    nodlet_rootfs::own_file::write(&new, serde_json::to_vec(&pod)?)?;
-    fs::rename(new, directory.join("pod.json"))
+    replace_in_memory(&directory.join("pod.json"), serde_json::to_vec(&pod)?)
 }
 
 /// Replaces the object in `pod.json`, if that file exists.
 pub(super) fn rewrite_object(directory: &Path, wanted: &Wanted) -> io::Result<()> {
     let path = directory.join("pod.json");
-    let bytes = match nodlet_rootfs::own_file::read(&path) {
+    let bytes = match nodlet_kernel::own_file::read(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         bytes => bytes?,
     };
     let mut pod: PodFile = serde_json::from_slice(&bytes)?;
     pod.object = serde_json::from_str(wanted.object.get())?;
     pod.written = wanted.written.as_deref().map(RawValue::to_owned);
-    let new = directory.join("pod.json.new");
-    nodlet_rootfs::own_file::write(&new, serde_json::to_vec(&pod)?)?;
-    fs::rename(new, path)
+    replace_in_memory(&path, serde_json::to_vec(&pod)?)
 }
 
 /// The status of a pod, written for the next agent of this boot. The files are in a directory of their own, since
@@ -113,7 +109,7 @@ impl StatusFile {
 
     /// Reads what the previous agent of this boot wrote; `None` if there is nothing, or it cannot be read.
     pub(super) fn read(paths: &Paths, records: &Records, uid: &str) -> Option<StatusFile> {
-        let bytes = nodlet_rootfs::own_file::read(&paths.status(uid)).ok()?;
+        let bytes = nodlet_kernel::own_file::read(&paths.status(uid)).ok()?;
         let mut left: StatusFile = match serde_json::from_slice(&bytes) {
             Ok(left) => left,
             Err(error) => {
@@ -139,10 +135,7 @@ impl StatusFile {
 /// # Errors
 /// The run-time directory cannot be written.
 pub(super) fn write_status(paths: &Paths, uid: &str, bytes: &[u8]) -> io::Result<()> {
-    let path = paths.status(uid);
-    let new = path.with_extension("new");
-    nodlet_rootfs::own_file::write(&new, bytes)?;
-    fs::rename(new, path)
+    replace_in_memory(&paths.status(uid), bytes)
 }
 
 /// Writes since when the conditions of the Node have had their status, for the next agent.
@@ -150,46 +143,42 @@ pub(super) fn write_status(paths: &Paths, uid: &str, bytes: &[u8]) -> io::Result
 /// # Errors
 /// The run-time directory cannot be written.
 pub(super) fn write_transitions(paths: &Paths, transitions: &Transitions) -> io::Result<()> {
-    let path = paths.node_conditions();
-    let new = path.with_extension("new");
-    nodlet_rootfs::own_file::write(&new, serde_json::to_vec(transitions)?)?;
-    fs::rename(new, path)
+    replace_in_memory(&paths.node_conditions(), serde_json::to_vec(transitions)?)
 }
 
 /// Reads what [`write_transitions`] wrote; `None` if there is nothing, or it cannot be read.
 pub(super) fn read_transitions(paths: &Paths) -> Option<Transitions> {
-    serde_json::from_slice(&nodlet_rootfs::own_file::read(&paths.node_conditions()).ok()?).ok()
+    serde_json::from_slice(&nodlet_kernel::own_file::read(&paths.node_conditions()).ok()?).ok()
 }
 
 /// Removes the written status of a pod that is gone.
 pub(super) fn remove_status(paths: &Paths, uid: &str) {
-    if let Err(error) = fs::remove_file(paths.status(uid))
-        && error.kind() != io::ErrorKind::NotFound
-    {
+    if let Err(error) = discard(&paths.status(uid)) {
         log::warn!("failed to remove the status file of {uid}: {error}");
     }
 }
 
 /// Reads the grace period in seconds of a pod that an agent of an earlier version was deleting.
 pub(super) fn read_deletion(directory: &Path) -> Option<u64> {
-    nodlet_rootfs::own_file::read_to_string(&directory.join("deletion.json")).ok()?.parse().ok()
+    nodlet_kernel::own_file::read_to_string(&directory.join("deletion.json")).ok()?.parse().ok()
 }
 
 /// Reads the probe results of each container when an agent of an earlier version ended (`started` and `ready` are
 /// kept, pod-semantics 5.3).
 pub(super) fn read_healths(directory: &Path) -> Vec<Health> {
-    let read = nodlet_rootfs::own_file::read(&directory.join("health.json")).ok();
+    let read = nodlet_kernel::own_file::read(&directory.join("health.json")).ok();
     read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
 /// Reads the pod's conditions that an agent of an earlier version wrote.
 pub(super) fn read_conditions(directory: &Path) -> StatusHandover {
-    let read = nodlet_rootfs::own_file::read(&directory.join("status.json")).ok();
+    let read = nodlet_kernel::own_file::read(&directory.join("status.json")).ok();
     read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::time::Duration;
 
     use serde_json::json;

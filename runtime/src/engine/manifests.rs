@@ -9,10 +9,10 @@
 use std::path::{Path, PathBuf};
 
 use nodlet_core::sorted::{SortedMap, SortedSet};
+use nodlet_kernel::durable;
 
 use super::Engine;
 use super::message::{ManifestNews, Message, ReadPart};
-use crate::durable;
 use crate::sources::{LOOK_AGAIN, ManifestDirectories, Parsed, SAVED_WITHIN, Stamp};
 
 /// The state of the reads of the manifest directories.
@@ -184,7 +184,7 @@ impl Engine {
         drop(self.shell.stores.storage.run_in_parts(move || {
             // In descending order, a directory comes after its files.
             let path = paths.pop_last()?;
-            if let Err(error) = durable::sync(&path, &durable::NoFault) {
+            if let Err(error) = durable::sync(&path) {
                 log::warn!("failed to sync {}: {error}; a power cut may undo its change", path.display());
             }
             paths.is_empty().then_some(())

@@ -21,8 +21,8 @@ use nodlet_core::time::Instant;
 use nodlet_host::cgroup::Usage;
 use nodlet_host::mounts::mount_of;
 use nodlet_host::usage::{DeletedFiles, Unit};
+use nodlet_kernel::own_file;
 use nodlet_registry::NodeEvent;
-use nodlet_rootfs::own_file;
 use smol::Async;
 
 use super::message::{Message, PressureNews};

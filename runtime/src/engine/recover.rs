@@ -24,7 +24,7 @@ use nodlet_wire::timeout::within;
 
 use super::cleanup::{self};
 use super::handles::Sandbox;
-use super::handover_files::{PodFile, StatusFile, read_conditions, read_deletion};
+use super::handover_files::{PodFile, StatusFile, read_conditions, read_deletion, remove_status};
 use super::{EngineError, Shell};
 use greet::{find_supervisor, finish_starts};
 use runs::{Known, adopt_runs, lost_runs};
@@ -110,11 +110,7 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
                 let uid = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 cleanup::end_unreadable(shell, &uid, &directory).await;
                 // The status names runs that no longer exist.
-                if let Err(error) = fs::remove_file(shell.paths.status(&uid))
-                    && error.kind() != io::ErrorKind::NotFound
-                {
-                    log::error!("failed to remove the status of {uid}: {error}");
-                }
+                remove_status(&shell.paths, &uid);
             }
         }
     }
@@ -178,7 +174,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
     if !fs::symlink_metadata(&file).map_err(LookError::of_file)?.is_file() {
         return Err(unreadable(&"it is not a file"));
     }
-    let bytes = nodlet_rootfs::own_file::read(&file).map_err(LookError::of_file)?;
+    let bytes = nodlet_kernel::own_file::read(&file).map_err(LookError::of_file)?;
     let mut file: PodFile = serde_json::from_slice(&bytes).map_err(|error| unreadable(&error))?;
     // The pod runs here, whatever the name of the node was when the pod was admitted.
     if let Some(spec) = file.object.get_mut("spec").and_then(serde_json::Value::as_object_mut) {

@@ -12,8 +12,8 @@ use smol::Async;
 
 use nodlet_core::facts::{Amounts, MAX_PODS};
 use nodlet_host::paths::Paths;
-use nodlet_host::reserve::is_full;
-use nodlet_rootfs::own_file;
+use nodlet_kernel::durable::is_full;
+use nodlet_kernel::own_file;
 
 use super::EngineError;
 

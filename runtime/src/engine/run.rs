@@ -239,7 +239,7 @@ pub(super) async fn start(
     let message = config.termination_message.as_ref().map(|message| message.file.clone());
     let (looked, resolv_conf) = (directory.clone(), shell.config.resolv_conf.clone());
     let made = shell.stores.storage.run(move || {
-        nodlet_rootfs::own_file::make_directory(&looked)?;
+        nodlet_kernel::own_file::make_directory(&looked)?;
         container_config::run_files::make_run_directories(&upper, &work)?;
         message.map_or(Ok(()), |file| container_config::run_files::make_termination_file(&file))?;
         Ok(PodFiles::are_missing(&looked).then(|| NodeFiles::read(resolv_conf.as_deref())))
@@ -521,6 +521,6 @@ async fn mount_layers(
 
 /// Reads what [`write_facts`] wrote; empty if there is no such file.
 pub(super) fn read_facts(paths: &Paths, wanted: &Wanted, container: &str, number: u32) -> ImageFacts {
-    let read = nodlet_rootfs::own_file::read(&facts_path(paths, wanted, container, number)).ok();
+    let read = nodlet_kernel::own_file::read(&facts_path(paths, wanted, container, number)).ok();
     read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }

@@ -192,7 +192,7 @@ async fn set_up_volumes(
     }
     // A link in its place must not lead the volumes out of the directory of all pods.
     let own = shell.paths.pod(&wanted.pod.uid.0);
-    let made = shell.stores.storage.run(move || nodlet_rootfs::own_file::make_directory(&own)).await;
+    let made = shell.stores.storage.run(move || nodlet_kernel::own_file::make_directory(&own)).await;
     made.map_err(|error| CreateFailure::new(SandboxFailure::Mount, chain(&error)))?;
     // No container of the pod runs: existing writable layers are of an earlier sandbox.
     let layers = container_config::run_files::runs_directory(&shell.paths, &wanted.pod.uid.0);
@@ -286,7 +286,7 @@ fn report_loss(shell: &Shell, pod: PodIndex, error: &(dyn std::error::Error + 's
     let why = nodlet_host::error::chain(error);
     log::error!("lost the supervisor of {namespace}/{name}: {why}; its containers are killed");
     if let Ok(words) =
-        nodlet_rootfs::own_file::read_to_string(&shell.paths.run_pod(&wanted.pod.uid.0).join(END_REASON_FILE))
+        nodlet_kernel::own_file::read_to_string(&shell.paths.run_pod(&wanted.pod.uid.0).join(END_REASON_FILE))
     {
         log::error!("its last message: {}", words.trim());
     }
@@ -427,10 +427,7 @@ pub(super) enum ForgetError {
 /// Something of it could not be removed.
 pub(super) async fn forget(shell: Rc<Shell>, wanted: Rc<Wanted>) -> Result<(), ForgetError> {
     let paths = shell.paths.clone();
-    let record = shell.stores.records.path_of(&wanted.pod.uid.0);
-    let ephemeral = shell.stores.records.ephemeral_path_of(&wanted.pod.uid.0);
-    let kept = shell.stores.records.kept_path_of(&wanted.pod.uid.0);
-    let fault = shell.stores.fault.clone();
+    let records = shell.stores.records.clone();
     let images = shell.stores.images.clone();
     let (uid, namespace, name) =
         (wanted.pod.uid.0.to_string(), wanted.pod.namespace.to_string(), wanted.pod.name.to_string());
@@ -444,10 +441,7 @@ pub(super) async fn forget(shell: Rc<Shell>, wanted: Rc<Wanted>) -> Result<(), F
         }
         images.release(&uid).map_err(ForgetError::Leases)?;
         // Last: without the record nobody would find what else is there.
-        crate::durable::remove(&ephemeral, &*fault)
-            .and_then(|()| if kept.exists() { crate::durable::remove(&kept, &*fault) } else { Ok(()) })
-            .and_then(|()| crate::durable::remove(&record, &*fault))
-            .map_err(ForgetError::Record)
+        records.remove(&uid).map_err(ForgetError::Record)
     });
     removed.await?;
     let lock = lock_name(&wanted);

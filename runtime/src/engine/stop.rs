@@ -91,11 +91,9 @@ pub(super) fn discard(shell: &Shell, pod: PodIndex, wanted: &Wanted, attempt: At
             forget(&sandbox, &name, earlier);
         }
         let facts = facts_path(&shell.paths, wanted, &name, earlier);
-        match std::fs::remove_file(&facts) {
-            // A start that failed early wrote none.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => log::error!("failed to remove {}: {error}", facts.display()),
-            Ok(()) => {}
+        // A start that failed early wrote none.
+        if let Err(error) = nodlet_kernel::durable::discard(&facts) {
+            log::error!("failed to remove {}: {error}", facts.display());
         }
     }
     let (paths, number) = (shell.paths.clone(), attempt.number);

@@ -11,14 +11,13 @@ use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::Uid;
 use nodlet_core::time::Anchor;
 use nodlet_host::paths::Paths;
-use nodlet_host::reserve::{Left, Reserve, is_full};
 use nodlet_host::volume;
+use nodlet_kernel::durable::{self, Left, Reserve, is_full};
 use nodlet_registry::Wanted;
 use nodlet_rootfs::Store as Images;
 use serde_json::Value;
 
 use crate::at_rest::AtRest;
-use crate::durable::{self, Fault, NoFault};
 use crate::sources::Stamp;
 use crate::storage::Storage;
 use crate::store::{AdmittedWith, LoadError, Recorded, Records};
@@ -28,7 +27,6 @@ pub(super) struct Stores {
     pub(super) storage: Storage,
     pub(super) images: Arc<Images>,
     pub(super) records: Arc<Records>,
-    pub(super) fault: Arc<dyn Fault>,
     /// Spare files for what must be written when the file system is full.
     reserve: Arc<Reserve>,
     /// Encrypts what is stored of the cluster.
@@ -70,10 +68,10 @@ impl Stores {
         reserve: Reserve,
         at_rest: Arc<AtRest>,
     ) -> Stores {
-        let (records, fault) = (Arc::new(records), Arc::new(NoFault));
+        let records = Arc::new(records);
         let (recorded, bindings, is_short) = (RefCell::default(), RefCell::default(), Cell::new(false));
         let (reserve, unwritten) = (Arc::new(reserve), Unwritten::default());
-        Stores { storage, images, records, fault, reserve, at_rest, recorded, is_short, bindings, unwritten }
+        Stores { storage, images, records, reserve, at_rest, recorded, is_short, bindings, unwritten }
     }
 
     /// Makes the missing spare files as far as there is room, one after another, between other jobs. Does nothing if
@@ -103,8 +101,8 @@ impl Stores {
         path: PathBuf,
         bytes: Vec<u8>,
     ) -> impl Future<Output = io::Result<()>> + use<> {
-        let (fault, reserve) = (self.fault.clone(), self.reserve.clone());
-        self.storage.run(move || durable::replace(&path, &bytes, &*fault, Some((&reserve, Left::Half))))
+        let reserve = self.reserve.clone();
+        self.storage.run(move || durable::replace(&path, &bytes, Some((&reserve, Left::Half))))
     }
 
     /// Makes `bytes` the durable content of a manifest. Returns the stamp by which the file is known again.
@@ -113,9 +111,9 @@ impl Stores {
         path: PathBuf,
         bytes: Vec<u8>,
     ) -> impl Future<Output = io::Result<Option<Stamp>>> + use<> {
-        let (fault, reserve) = (self.fault.clone(), self.reserve.clone());
+        let reserve = self.reserve.clone();
         self.storage.run(move || {
-            durable::replace(&path, &bytes, &*fault, Some((&reserve, Left::Half)))?;
+            durable::replace(&path, &bytes, Some((&reserve, Left::Half)))?;
             Ok(Stamp::of_file(&path))
         })
     }
@@ -127,21 +125,20 @@ impl Stores {
         path: PathBuf,
         text: Vec<u8>,
     ) -> impl Future<Output = io::Result<()>> + use<> {
-        let (fault, at_rest, reserve) = (self.fault.clone(), self.at_rest.clone(), self.reserve.clone());
+        let (at_rest, reserve) = (self.at_rest.clone(), self.reserve.clone());
         self.storage.run(move || {
-            if nodlet_rootfs::own_file::read(&path)
+            if nodlet_kernel::own_file::read(&path)
                 .is_ok_and(|stored| at_rest.is_current(&path, stored, &text))
             {
                 return Ok(());
             }
-            durable::replace(&path, &at_rest.seal(&path, text)?, &*fault, Some((&reserve, Left::Half)))
+            durable::replace(&path, &at_rest.seal(&path, text)?, Some((&reserve, Left::Half)))
         })
     }
 
     /// Removes a file durably.
     pub(super) fn remove(&self, path: PathBuf) -> impl Future<Output = io::Result<()>> + use<> {
-        let fault = self.fault.clone();
-        self.storage.run(move || durable::remove(&path, &*fault))
+        self.storage.run(move || durable::remove(&path))
     }
 
     /// Removes the manifest of a pod durably. With `uid`, a file with the manifest of another pod stays, and `false` is
@@ -151,10 +148,10 @@ impl Stores {
         path: PathBuf,
         uid: Option<&Uid>,
     ) -> impl Future<Output = io::Result<bool>> + use<> {
-        let (fault, at_rest, uid) = (self.fault.clone(), self.at_rest.clone(), uid.map(Uid::to_string));
+        let (at_rest, uid) = (self.at_rest.clone(), uid.map(Uid::to_string));
         self.storage.run(move || match uid {
             Some(uid) if is_of_another(&at_rest, &path, &uid)? => Ok(false),
-            Some(_) | None => durable::remove(&path, &*fault).map(|()| true),
+            Some(_) | None => durable::remove(&path).map(|()| true),
         })
     }
 
@@ -196,7 +193,7 @@ impl Stores {
     ) -> impl Future<Output = io::Result<()>> + use<> {
         let (uid, priority) = (&wanted.pod.uid.0, wanted.priority.as_deref());
         let (path, bytes) = self.records.render(uid, record, &wanted.presets, priority, anchor);
-        let (fault, reserve) = (self.fault.clone(), self.reserve.clone());
+        let reserve = self.reserve.clone();
         let is_terminal = record.phase.is_terminal();
         let is_evicted = record.is_evicted();
         self.storage.run(move || {
@@ -205,7 +202,7 @@ impl Stores {
                 true => Left::Quarter,
                 false => Left::Half,
             };
-            durable::replace(&path, &bytes, &*fault, is_terminal.then_some((&reserve, left)))
+            durable::replace(&path, &bytes, is_terminal.then_some((&reserve, left)))
         })
     }
 
@@ -239,7 +236,7 @@ impl Stores {
 /// # Errors
 /// The file cannot be read.
 fn is_of_another(at_rest: &AtRest, path: &Path, uid: &str) -> io::Result<bool> {
-    let text = match nodlet_rootfs::own_file::read(path) {
+    let text = match nodlet_kernel::own_file::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         text => text?,
     };

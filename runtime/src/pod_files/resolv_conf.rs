@@ -8,7 +8,7 @@ use std::path::Path;
 
 use nodlet_core::spec::pod::{DnsConfig, DnsPolicy};
 use nodlet_core::spec::{Pod, PodSpec};
-use nodlet_rootfs::own_file;
+use nodlet_kernel::own_file;
 
 /// Maximum number of name servers of a resolver (`MAXNS`), which validation and the kubelet use, too.
 const NAMESERVERS: usize = 3;

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use nodlet_core::sorted::{SortedMap, SortedSet};
 use nodlet_core::time::Instant;
+use nodlet_kernel::own_file;
 use nodlet_registry::{MAX_BYTES, MAX_FILES};
-use nodlet_rootfs::own_file;
 
 use super::SAVED_WITHIN;
 

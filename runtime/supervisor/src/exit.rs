@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::log::Log;
 use nodlet_core::time::Instant;
 use nodlet_host::launch::TerminationMessage;
-use nodlet_rootfs::own_file;
+use nodlet_kernel::durable::replace_in_memory;
+use nodlet_kernel::own_file;
 
 /// Maximum size of a termination message in bytes.
 const MAX_MESSAGE: u64 = 4096;
@@ -60,13 +61,11 @@ impl ExitRecord {
         }
     }
 
-    /// Replaces the record as a whole. The directory is on tmpfs, so nothing is synced.
+    /// Replaces the record as a whole.
     pub(super) fn write(&self, dir: &Path, container: &str, number: u32) -> io::Result<()> {
         let path = path(dir, container, number);
-        let new = path.with_extension("new");
         fs::create_dir_all(dir.join(EXIT_DIRECTORY))?;
-        own_file::write(&new, serde_json::to_vec(self)?)?;
-        fs::rename(new, path)
+        replace_in_memory(&path, serde_json::to_vec(self)?)
     }
 }
 

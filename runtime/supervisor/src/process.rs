@@ -18,7 +18,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{self, SockFlag};
 use nix::unistd::Pid;
 use nodlet_core::sorted::SortedMap;
-use nodlet_rootfs::own_file;
+use nodlet_kernel::own_file;
 
 use super::attempt::{Attempt, State};
 use super::enter::{Exec, ExecState};

@@ -163,7 +163,7 @@ fn make(config: BorrowedFd, answer: BorrowedFd, scratch: &Path) -> Result<(), Sa
         if made.is_err() {
             let report = give_back_interfaces(&taken, &mut host, &host_namespace);
             if !report.is_empty() {
-                let _ = nodlet_rootfs::own_file::write(&scratch.with_file_name(crate::RENAMED_FILE), report);
+                let _ = nodlet_kernel::own_file::write(&scratch.with_file_name(crate::RENAMED_FILE), report);
             }
             let _ = host.remove_link(&network.host_link);
         }

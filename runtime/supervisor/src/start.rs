@@ -23,8 +23,8 @@ use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
+use nodlet_kernel::own_file;
 use nodlet_rootfs::assemble::{self, AssembleError, UserError};
-use nodlet_rootfs::own_file;
 
 use super::device;
 use super::error;

@@ -16,7 +16,7 @@
 //! (`coverage.rs`): an input that reaches new code is changed further. libFuzzer by way of bolero or
 //! cargo-fuzz is not used, because it needs 35 crates, C++ among them, and a nightly compiler.
 //!
-//! Apart from that, [`imports`] and [`purity`] are for tests that read the source of their own crate, [`public`] and
+//! [`disk`] lets changes of files fail at each of their steps. Apart from that, [`imports`] and [`purity`] are for tests that read the source of their own crate, [`public`] and
 //! [`errors`] for tests that read the source of all crates.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,6 +26,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 mod coverage;
+pub mod disk;
 pub mod entropy;
 pub mod errors;
 pub mod imports;

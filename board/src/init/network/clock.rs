@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime, clock_settime};
-use nodlet_rootfs::own_file;
+use nodlet_kernel::own_file;
 
 use super::sntp::{Correction, WallTime};
 use crate::boot::console::say;

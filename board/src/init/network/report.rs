@@ -3,11 +3,10 @@
 //! made.
 
 use std::fs;
-use std::io;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-use nodlet_rootfs::own_file;
+use nodlet_kernel::durable::replace_in_memory;
 use serde_json::{Value, json};
 
 use super::dhcp::State;
@@ -45,20 +44,11 @@ fn replace(path: &Path, is: &mut String, shall: String) {
     if *is == shall {
         return;
     }
-    match write(path, &shall) {
+    let created = path.parent().map_or(Ok(()), fs::create_dir_all);
+    match created.and_then(|()| replace_in_memory(path, &shall)) {
         Ok(()) => *is = shall,
         Err(error) => say(format_args!("failed to write {}: {error}", path.display())),
     }
-}
-
-/// Replaces a file atomically: concurrent readers see the old or the new one.
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    let new = path.with_extension("new");
-    if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)?;
-    }
-    own_file::write(&new, text)?;
-    fs::rename(&new, path)
 }
 
 /// The state of one link. It omits the current time, which would change it each time.
@@ -154,27 +144,6 @@ impl ClockStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_file_is_never_written_through_what_is_in_its_place() {
-        let directory = std::env::temp_dir().join(format!("nodlet-report-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&directory);
-        fs::create_dir_all(&directory).unwrap();
-        let (file, target) = (directory.join("resolv.conf"), directory.join("target"));
-        fs::write(&target, "kept").unwrap();
-        std::os::unix::fs::symlink(&target, &file).unwrap();
-        write(&file, "new").unwrap();
-        assert!(fs::symlink_metadata(&file).unwrap().is_file());
-        let new = file.with_extension("new");
-        std::os::unix::fs::symlink(&target, &new).unwrap();
-        assert_eq!(write(&file, "newer").unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        fs::remove_file(&new).unwrap();
-        nix::unistd::mkfifo(&new, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert_eq!(write(&file, "newer").unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        let text = |path: &Path| fs::read_to_string(path).unwrap();
-        assert_eq!((text(&file), text(&target)), ("new".to_owned(), "kept".to_owned()));
-        fs::remove_dir_all(&directory).unwrap();
-    }
 
     #[test]
     fn name_servers_are_named_once_and_three_at_most() {

@@ -9,7 +9,7 @@ const STATUS: &str = "/run/nodlet/network.json";
 
 /// Returns a check for each link; none on a machine with another init.
 pub(super) fn checks() -> Vec<Check> {
-    let status = nodlet_rootfs::own_file::read(std::path::Path::new(STATUS))
+    let status = nodlet_kernel::own_file::read(std::path::Path::new(STATUS))
         .ok()
         .and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
     let links = status.as_ref().and_then(|status| status["links"].as_array());

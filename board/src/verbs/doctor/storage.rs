@@ -139,7 +139,7 @@ fn judge_free_space(bytes: u64, inodes: Option<u64>) -> Check {
 
 /// Checks the data partition by the report of the board's boot; `None` if nodlet is not the init.
 fn data_partition(root: &Path) -> Option<Check> {
-    let status = nodlet_rootfs::own_file::read(&root.join(boot::STORAGE.trim_start_matches('/'))).ok()?;
+    let status = nodlet_kernel::own_file::read(&root.join(boot::STORAGE.trim_start_matches('/'))).ok()?;
     Some(judge_data_partition(&serde_json::from_slice(&status).ok()?))
 }
 

@@ -32,8 +32,8 @@ use std::time::{Duration, Instant};
 
 use nodlet_core::sorted::SortedSet;
 use nodlet_host::paths::Paths;
+use nodlet_kernel::own_file;
 use nodlet_rootfs::changes;
-use nodlet_rootfs::own_file;
 use nodlet_rootfs::{LoadError, LoadOptions, Platform, Store};
 use nodlet_runtime::api::push::FINISH;
 use serde_json::{Value, json};

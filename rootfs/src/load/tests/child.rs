@@ -3,18 +3,18 @@
 //!
 //! The process is this test binary, which runs only [`the_child`].
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, raise};
+use nodlet_kernel::durable::{Decision, Observed, observe};
 use serde_json::{Value, json};
 
 use super::super::child::serve_request;
 use super::*;
-use crate::content::{Content, Decision, Observer};
 
 /// The test name with which this binary runs [`the_child`].
 const CHILD: &str = "load::tests::child::the_child";
@@ -43,19 +43,17 @@ pub(super) fn options(words: &[String]) -> LoadOptions {
     LoadOptions { unpacker: Some(unpacker(words)), ..amd64() }
 }
 
-/// A disk on which the n-th operation gets this result.
-fn at_operation(at: usize, become_of_it: impl Fn() -> Decision + Send + Sync + 'static) -> Content {
-    let count = AtomicUsize::new(0);
-    let observer: Observer =
-        std::sync::Arc::new(move |_| match count.fetch_add(1, Ordering::Relaxed) + 1 == at {
-            true => become_of_it(),
-            false => Decision::Proceed,
-        });
-    Content::observed(observer)
+/// Makes the n-th operation of this thread get this result.
+fn at_operation(at: usize, become_of_it: impl Fn() -> Decision + 'static) -> Observed {
+    let count = Cell::new(0);
+    observe(move |_| {
+        count.set(count.get() + 1);
+        if count.get() == at { become_of_it() } else { Decision::Proceed }
+    })
 }
 
-/// A disk on which the n-th operation calls `end`, which ends the process.
-fn dying(at: usize, end: fn()) -> Content {
+/// Makes the n-th operation call `end`, which ends the process.
+fn dying(at: usize, end: fn()) -> Observed {
     at_operation(at, move || {
         end();
         Decision::Proceed
@@ -67,9 +65,9 @@ type Fault = (&'static str, fn() -> Decision, &'static str);
 
 /// The faults of the disk of the process that unpacks.
 const FAULTS: [Fault; 3] = [
-    ("fails-at", || Decision::Fail(Errno::EIO), "I/O error (os error 5)"),
-    ("full-at", || Decision::Fail(Errno::ENOSPC), "No space left on device (os error 28)"),
-    ("short-at", || Decision::Short(7, Errno::ENOSPC), "No space left on device (os error 28)"),
+    ("fails-at", || Decision::Fail(libc::EIO), "I/O error (os error 5)"),
+    ("full-at", || Decision::Fail(libc::ENOSPC), "No space left on device (os error 28)"),
+    ("short-at", || Decision::Short(7, libc::ENOSPC), "No space left on device (os error 28)"),
 ];
 
 /// Makes this system call fail from here on, as on a kernel that lacks it.
@@ -97,7 +95,8 @@ fn the_child() {
     }
     for (fault, decision, _) in FAULTS {
         if let Some(at) = word(fault) {
-            return serve_request(at_operation(at.parse().unwrap(), decision)).unwrap();
+            let _observed = at_operation(at.parse().unwrap(), decision);
+            return serve_request().unwrap();
         }
     }
     if let Some(frame) = word("lie") {
@@ -105,11 +104,12 @@ fn the_child() {
     } else if let Some(at) = word("die-at") {
         // The seccomp filter prevents the process from signalling anybody, even itself; an abort still ends
         // it at once.
-        serve_request(dying(at.parse().unwrap(), || std::process::abort())).unwrap();
+        let _observed = dying(at.parse().unwrap(), || std::process::abort());
+        serve_request().unwrap();
     } else if std::env::args().any(|argument| argument == "escape") {
         escape();
     } else if std::env::args().any(|argument| argument == CHILD) {
-        serve_request(Content::default()).unwrap();
+        serve_request().unwrap();
     }
 }
 
@@ -118,8 +118,8 @@ fn the_child() {
 fn a_load() {
     let (Some(root), Some(archive)) = (word("root"), word("archive")) else { return };
     let at = word("die-at").map_or(usize::MAX, |at| at.parse().unwrap());
-    let content = dying(at, || raise(Signal::SIGKILL).unwrap());
-    let store = Store::with_content(Path::new(&root), content);
+    let _observed = dying(at, || raise(Signal::SIGKILL).unwrap());
+    let store = Store::open(Path::new(&root)).unwrap();
     let words: Vec<String> = word("child-dies-at").map(|at| format!("die-at={at}")).into_iter().collect();
     store.load_path(Path::new(&archive), &options(&words), &mut |_| {}).unwrap();
 }

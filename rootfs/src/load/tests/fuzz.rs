@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::archive::{ArchiveError, Documents, plan};
-use crate::content::Content;
+use crate::content;
 use crate::layer::{LayerBounds, convert};
 use crate::tree::Bounds;
 
@@ -93,7 +93,7 @@ fn a_randomly_changed_layer_is_either_loaded_or_rejected() {
     let taken = RefCell::new((0, 0));
     fuzz("layer", 2000, &layers(), &words, |input| {
         for input in [input.to_vec(), mended(input)] {
-            let file = Content::default().create(&path).unwrap();
+            let file = content::create(&path).unwrap();
             let converted = convert(&mut &input[..], file, bounds, &mut |_| {});
             if converted.is_ok() {
                 let mut taken = taken.borrow_mut();

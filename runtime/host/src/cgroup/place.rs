@@ -14,7 +14,8 @@
 //! The place is recorded for later agents, wherever they are started: there must never be two places with
 //! pods. This module never writes to a cgroup that is not nodlet's. Read next: `hierarchy.rs`.
 
-use nodlet_rootfs::own_file;
+use nodlet_kernel::durable::replace_in_memory;
+use nodlet_kernel::own_file;
 use std::ffi::CString;
 use std::fs;
 use std::io;
@@ -161,9 +162,7 @@ fn recorded(paths: &Paths) -> Option<PathBuf> {
 /// there, so that no pod lives where no later agent would look.
 fn record_place(place: &Path, paths: &Paths) -> Result<(), CgroupError> {
     let path = paths.cgroup_place();
-    let new = path.with_extension("new");
-    own_file::write(&new, format!("/{}\n", place.display())).map_err(CgroupError::file("write", &new))?;
-    fs::rename(&new, &path).map_err(CgroupError::file("write", &path))
+    replace_in_memory(&path, format!("/{}\n", place.display())).map_err(CgroupError::file("write", &path))
 }
 
 #[cfg(test)]

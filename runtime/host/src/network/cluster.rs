@@ -6,7 +6,8 @@
 //! existing route to the same range is left as it is: it is the owner's. The routes that nodlet has made are kept in a
 //! file below `/run`, for the next agent and `nodlet down`.
 
-use nodlet_rootfs::own_file;
+use nodlet_kernel::durable::replace_in_memory;
+use nodlet_kernel::own_file;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
@@ -120,7 +121,7 @@ impl Network {
         }
         if !ours.iter().copied().eq(&made) {
             let line = |peer: &&Peer| format!("{}/{} {}\n", peer.range.0, peer.range.1, peer.gateway);
-            if let Err(error) = own_file::write(&self.routes, ours.iter().map(line).collect::<String>()) {
+            if let Err(error) = replace_in_memory(&self.routes, ours.iter().map(line).collect::<String>()) {
                 log::warn!("failed to write {}: {error}", self.routes.display());
             }
         }

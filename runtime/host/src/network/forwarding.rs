@@ -7,7 +7,8 @@
 //! agents of the machine, which do that themselves. The links on which nodlet has switched forwarding on are kept in a
 //! file, so that a later agent and `nodlet down` know them.
 
-use nodlet_rootfs::own_file;
+use nodlet_kernel::durable::{discard, replace_in_memory};
+use nodlet_kernel::own_file;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -72,7 +73,7 @@ impl Forwarding {
             return Ok(false);
         }
         // Before the settings, so that no link is left behind.
-        own_file::write(&self.file, chosen.iter().map(|link| format!("{link}\n")).collect::<String>())?;
+        replace_in_memory(&self.file, chosen.iter().map(|link| format!("{link}\n")).collect::<String>())?;
         self.links = chosen;
         Ok(true)
     }
@@ -125,9 +126,6 @@ impl Forwarding {
             }
         }
         self.links.clear();
-        match fs::remove_file(&self.file) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed,
-        }
+        discard(&self.file)
     }
 }

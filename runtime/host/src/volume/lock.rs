@@ -16,7 +16,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::sys::stat::{major, minor};
-use nodlet_rootfs::own_file;
+use nodlet_kernel::own_file;
 
 use crate::cgroup::may_have_processes;
 use crate::paths::Paths;

@@ -4,7 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::{SFlag, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
+use nodlet_kernel::inode_flags::{inode_flags, set_inode_flags};
 
 /// How many nested directories are entered. A deeper one is moved up to the first of them, and found there
 /// again: neither stack nor descriptors grow with a container's nesting.
@@ -23,15 +24,6 @@ const DEPTH: usize = 32;
 
 /// How many stacked mounts are removed from one name.
 const MOUNTS: usize = 64;
-
-nix::ioctl_read!(
-    /// `FS_IOC_GETFLAGS`. The kernel writes an int, whatever the number says.
-    flags_of, b'f', 1, libc::c_long
-);
-nix::ioctl_write_ptr!(
-    /// `FS_IOC_SETFLAGS`. The kernel reads an int.
-    set_flags, b'f', 2, libc::c_long
-);
 
 /// Flags of files that cannot be removed, immutable and append-only: a container with CAP_LINUX_IMMUTABLE can
 /// set them.
@@ -203,15 +195,10 @@ fn unlink_or_enter(at: &impl AsRawFd, name: &OsStr) -> nix::Result<Option<Level>
 }
 
 /// Clears the immutable and append-only flags of a file. Returns whether that changed anything.
-fn clear_flags(file: &impl AsRawFd) -> bool {
-    let mut flags = 0;
-    // SAFETY: the kernel writes an int into what is no smaller. It refuses where there are no such flags.
-    if unsafe { flags_of(file.as_raw_fd(), &raw mut flags) }.is_err() || flags & KEEPING_FLAGS == 0 {
-        return false;
-    }
-    flags &= !KEEPING_FLAGS;
-    // SAFETY: the kernel reads an int of what is no smaller.
-    unsafe { set_flags(file.as_raw_fd(), &raw const flags) }.is_ok()
+fn clear_flags(file: &impl AsFd) -> bool {
+    inode_flags(file.as_fd()).is_ok_and(|flags| {
+        flags & KEEPING_FLAGS != 0 && set_inode_flags(file.as_fd(), flags & !KEEPING_FLAGS).is_ok()
+    })
 }
 
 /// Clears the immutable and append-only flags of a regular file in a directory; no other non-directory has

@@ -53,7 +53,7 @@ async fn store(shell: &Rc<Shell>) {
 /// The labels that are stored: none on a board that has joined no cluster. Read before pods are admitted.
 pub(in crate::engine) fn stored(paths: &Paths) -> SortedMap<String, String> {
     let path = paths.cluster_labels();
-    let why = match nodlet_rootfs::own_file::read(&path) {
+    let why = match nodlet_kernel::own_file::read(&path) {
         Ok(text) => match node::stored_labels(&text) {
             Some(labels) => return labels,
             None => "not a JSON object".to_owned(),

@@ -24,7 +24,7 @@ const PAGE: usize = 10;
 /// The UID of the Node with which the board registered; empty if there is none.
 pub(super) async fn stored(shell: &Rc<Shell>) -> String {
     let path = shell.paths.cluster_node();
-    let read = shell.stores.storage.run(move || nodlet_rootfs::own_file::read_to_string(&path)).await;
+    let read = shell.stores.storage.run(move || nodlet_kernel::own_file::read_to_string(&path)).await;
     read.unwrap_or_default().trim().to_owned()
 }
 

@@ -276,7 +276,7 @@ pub enum ImageLimitError {
 /// If the file cannot be read, or holds something else.
 pub fn image_store_limit(paths: &Paths) -> Result<Option<u64>, ImageLimitError> {
     let path = paths.image_store_limit();
-    match nodlet_rootfs::own_file::read_to_string(&path) {
+    match nodlet_kernel::own_file::read_to_string(&path) {
         Ok(text) => {
             let bytes = Quantity::parse(text.trim()).ok();
             let bytes = bytes.and_then(|bytes| u64::try_from(bytes.value()).ok()).filter(|bytes| *bytes > 0);

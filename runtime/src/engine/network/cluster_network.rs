@@ -54,7 +54,7 @@ pub(in crate::engine) async fn restore(shell: &Rc<Shell>) -> String {
     let stored = shell
         .stores
         .storage
-        .run(move || nodlet_rootfs::own_file::read_to_string(&path))
+        .run(move || nodlet_kernel::own_file::read_to_string(&path))
         .await
         .unwrap_or_default();
     apply(shell, Some(&stored));
@@ -65,7 +65,7 @@ pub(in crate::engine) async fn restore(shell: &Rc<Shell>) -> String {
 pub(in crate::engine) async fn forget_range(shell: &Rc<Shell>) {
     let path = shell.paths.cluster_network();
     let of_path = path.clone();
-    let read = shell.stores.storage.run(move || nodlet_rootfs::own_file::read_to_string(&of_path)).await;
+    let read = shell.stores.storage.run(move || nodlet_kernel::own_file::read_to_string(&of_path)).await;
     let stored = read.unwrap_or_default();
     let peers = stored.split_once('\n').map_or("", |(_, peers)| peers);
     if let Err(error) = shell.stores.replace(path.clone(), format!("\n{peers}").into_bytes()).await {

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
-use nodlet_rootfs::own_file;
+use nodlet_kernel::durable::discard;
+use nodlet_kernel::own_file;
 
 use super::SupervisorError;
 use crate::sys::{self, MountAttributes, Parent};
@@ -82,10 +83,7 @@ fn socket_address(dir: &File) -> nix::Result<UnixAddr> {
 /// The socket of a supervisor, in its directory.
 pub(super) fn listen(dir: &Path) -> io::Result<OwnedFd> {
     let path = dir.join(SOCKET);
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
+    discard(&path)?;
     let directory = sys::open_path(dir)?;
     let listener = socket::socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
     socket::bind(listener.as_raw_fd(), &socket_address(&directory)?)?;

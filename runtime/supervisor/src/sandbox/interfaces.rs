@@ -9,7 +9,7 @@ use nix::sched::{CloneFlags, setns};
 use nodlet_host::launch::NetworkConfig;
 use nodlet_host::netlink::{LinkSettings, Netlink, link_index};
 use nodlet_host::network::{filter, guard, hardware_address};
-use nodlet_rootfs::own_file;
+use nodlet_kernel::own_file;
 
 use super::SandboxError;
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use nodlet_kernel::own_file;
 use nodlet_kube::base64;
-use nodlet_rootfs::own_file;
 use serde_json::Value;
 
 use crate::error::VerbError;

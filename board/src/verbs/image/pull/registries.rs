@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use nodlet_rootfs::{Reference, own_file};
+use nodlet_kernel::own_file;
+use nodlet_rootfs::Reference;
 
 use crate::error::VerbError;
 

@@ -6,9 +6,10 @@
 
 use std::fs::File;
 
+use nodlet_kernel::own_file;
 use nodlet_rootfs::changes::BASE_MAX;
 use nodlet_rootfs::parcel::{Part, WantedImage};
-use nodlet_rootfs::{Digest, Image, Reference, Store, own_file};
+use nodlet_rootfs::{Digest, Image, Reference, Store};
 
 /// A base layer of this board. Its file is open, because the layer may be removed meanwhile.
 #[derive(Debug)]

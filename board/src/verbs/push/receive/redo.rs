@@ -14,9 +14,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use nodlet_core::sorted::SortedMap;
+use nodlet_kernel::durable;
 use nodlet_kube::manifest::Validation;
 use nodlet_rootfs::{Digest, Store, StoreSnapshot};
-use nodlet_runtime::durable::{self, Fault, Step};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -142,7 +142,7 @@ impl Redo {
 
     /// Reads the record in the spool.
     pub(super) fn read(spool: &Path) -> io::Result<Found> {
-        let text = match nodlet_rootfs::own_file::read(&spool.join(REDO)) {
+        let text = match nodlet_kernel::own_file::read(&spool.join(REDO)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
             text => text?,
         };
@@ -156,21 +156,17 @@ impl Redo {
 
     /// Writes the record durably. If that fails, the previous one remains.
     pub(super) fn write(&self, spool: &Path) -> io::Result<()> {
-        durable::replace(&spool.join(REDO), &serde_json::to_vec(self)?, &Flash, None)
+        durable::replace(&spool.join(REDO), &serde_json::to_vec(self)?, None)
     }
 
     /// Removes the record: the push is completed.
     pub(super) fn remove(spool: &Path) -> io::Result<()> {
-        durable::remove(&spool.join(REDO), &Flash)
+        durable::remove(&spool.join(REDO))
     }
 
     /// Removes the part of a record that a power cut left. The spool's lock must be held.
     pub(super) fn clean(spool: &Path) -> io::Result<()> {
-        step()?;
-        match fs::remove_file(spool.join(NEW)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        durable::discard(&spool.join(NEW))
     }
 
     /// Whether the spool has a record.
@@ -225,7 +221,6 @@ impl Redo {
         }
         if self.back {
             // Images first, so that a restored pod finds the image that its name referred to.
-            step()?;
             if (steps.take_back)(&self.store, &self.loaded())? {
                 why.push_str("; the images of the push are removed");
             }
@@ -294,27 +289,18 @@ fn put_back(places: Places<'_>, name: &str, text: Option<&str>) -> io::Result<()
     let path: PathBuf = places.applied.join(name);
     match (text, read(&path)?) {
         (Some(text), Some(now)) if text == now => Ok(()),
-        (Some(text), _) => durable::replace(&path, text.as_bytes(), &Flash, None),
+        (Some(text), _) => durable::replace(&path, text.as_bytes(), None),
         (None, None) => Ok(()),
-        (None, Some(_)) => durable::remove(&path, &Flash),
+        (None, Some(_)) => durable::remove(&path),
     }
 }
 
 /// The text of a file; `None` if it does not exist.
 fn read(path: &Path) -> io::Result<Option<String>> {
-    match nodlet_rootfs::own_file::read_to_string(path) {
+    match nodlet_kernel::own_file::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
-    }
-}
-
-/// The steps of durable changes, in which tests cut the power.
-struct Flash;
-
-impl Fault for Flash {
-    fn step(&self, _: Step, _: &Path) -> io::Result<()> {
-        step()
     }
 }
 
@@ -325,15 +311,6 @@ fn name_of(validation: Validation) -> &'static str {
         Validation::Ignore => "ignore",
     }
 }
-
-/// Called before each change of the flash; tests cut the power in it.
-#[cfg(not(test))]
-fn step() -> io::Result<()> {
-    Ok(())
-}
-
-#[cfg(test)]
-use crate::system::power::step;
 
 #[cfg(test)]
 mod tests;

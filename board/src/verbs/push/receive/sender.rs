@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
-use nodlet_rootfs::own_file;
+use nodlet_kernel::own_file;
 
 /// The most processes at a time that receive, or reject a sender. One of them carries out a push.
 const AT_A_TIME: usize = 8;

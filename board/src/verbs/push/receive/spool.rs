@@ -20,8 +20,9 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
 use nodlet_core::sorted::SortedSet;
+use nodlet_kernel::durable::discard;
+use nodlet_kernel::own_file;
 use nodlet_rootfs::changes::PIECE_MAX;
-use nodlet_rootfs::own_file;
 use nodlet_rootfs::parcel::{self, Part};
 use nodlet_rootfs::{BASES_MAX, Digest, Image, Source, Store};
 
@@ -87,7 +88,7 @@ impl Spool {
         let failed = refused("keep the changed blocks of a layer");
         let Some(base) = &missing.base else { return Err(invalid("changed blocks without a base").into()) };
         let length = if made > 0 { self.made(&missing.part, base).1 } else { 0 };
-        remove(&self.part(&missing.part)).map_err(&failed)?;
+        discard(&self.part(&missing.part)).map_err(&failed)?;
         let path = self.directory.join(name_of_changes(&missing.part, base));
         let file = own_file::open_with(&path, File::options().create(true).append(true)).map_err(&failed)?;
         file.set_len(length).map_err(&failed)?;
@@ -97,7 +98,7 @@ impl Spool {
     /// Removes the changed blocks of a layer that is sent whole.
     pub(super) fn forget_changes(&self, missing: &Missing) -> io::Result<()> {
         match &missing.base {
-            Some(base) => remove(&self.directory.join(name_of_changes(&missing.part, base))),
+            Some(base) => discard(&self.directory.join(name_of_changes(&missing.part, base))),
             None => Ok(()),
         }
     }
@@ -228,12 +229,4 @@ fn name_of(part: &Part) -> String {
 /// The file name of the pieces that make a layer from this base.
 fn name_of_changes(part: &Part, base: &Base) -> String {
     format!("{}-{}.changes{PART}", part.diff_id.hex(), base.layer.hex())
-}
-
-/// Removes a file if it exists.
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 
-use nodlet_rootfs::own_file;
+use nodlet_kernel::own_file;
 use nodlet_wire::http::{Connection, Stream};
 use nodlet_wire::tls::{Client, TlsError, Trust, pem};
 use smol::Async;

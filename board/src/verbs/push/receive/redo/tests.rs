@@ -1,7 +1,7 @@
+use nodlet_fuzz::disk::{Disk, Fault, POWER_CUTS};
 use serde_json::json;
 
 use super::*;
-use crate::system::power;
 
 /// A board with an agent that keeps applied objects as nodlet's does, and a store of one image.
 struct Board {
@@ -58,18 +58,15 @@ impl Board {
             if self.rejected == Some(name) {
                 return Err(VerbError::refused(403, "it may not be"));
             }
-            step().map_err(VerbError::disconnected)?;
-            fs::write(self.applied().join(file_of(manifest)?), "new")?;
+            let file = self.applied().join(file_of(manifest)?);
+            durable::replace(&file, b"new", None).map_err(VerbError::disconnected)?;
             let did = format!("{name} configured");
             Ok(apply::Applied { did, warnings: Vec::new(), object: Value::Null })
         };
         let mut take_back = |before: &StoreSnapshot, images: &[(Digest, Vec<String>)]| {
             assert_eq!((before, images), (&StoreSnapshot::default(), &image_to_be()[..]));
-            step()?;
             let is_there = self.image().exists();
-            if is_there {
-                fs::remove_file(self.image())?;
-            }
+            durable::remove(&self.image())?;
             Ok(is_there)
         };
         let steps = Steps { apply: &mut apply, take_back: &mut take_back };
@@ -86,8 +83,7 @@ impl Board {
             &self.applied(),
         )?;
         redo.write(&self.spool())?;
-        step()?;
-        fs::write(self.image(), "new")?;
+        durable::replace(&self.image(), b"new", None)?;
         self.carry_out(redo)
     }
 
@@ -126,15 +122,26 @@ const NEW_STATE: &str = "new new new";
 /// Cuts the power at each step of a push, and at each step of finishing it.
 fn cut_everywhere(name: &str, rejected: Option<&'static str>) -> SortedMap<(String, bool), u32> {
     let mut seen = SortedMap::new();
-    for cut in 0.. {
+    POWER_CUTS.into_iter().for_each(|fault| cut_by(fault, name, rejected, &mut seen));
+    seen
+}
+
+fn cut_by(
+    fault: Fault,
+    name: &str,
+    rejected: Option<&'static str>,
+    seen: &mut SortedMap<(String, bool), u32>,
+) {
+    for cut in 1.. {
         let mut whole = false;
-        for second in 0.. {
+        for second in 1.. {
             let board = Board::new(name, rejected);
-            power::lasts(Some(cut));
+            let disk = Disk::failing(fault, cut);
             whole = matches!(board.push(), Ok(Ended::Done(_) | Ended::Back(_)));
-            power::lasts(Some(second));
+            disk.repair();
+            let disk = Disk::failing(fault, second);
             let finished = board.finish();
-            power::lasts(None);
+            disk.repair();
             assert!(board.finish().is_ok(), "cut at {cut} and {second}");
             for name in [REDO, NEW] {
                 assert!(!board.spool().join(name).exists(), "{name}: cut at {cut} and {second}");
@@ -148,7 +155,6 @@ fn cut_everywhere(name: &str, rejected: Option<&'static str>) -> SortedMap<(Stri
             break;
         }
     }
-    seen
 }
 
 #[test]

@@ -11,21 +11,22 @@
 //! The files are [`Spare`]s of several sizes. The directory is the only state, and is locked by its user, so that
 //! several processes can share one reserve. Who may use the reserve decides on each write ([`Left`]).
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Seek, Write};
-use std::os::fd::AsRawFd;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::fcntl::{Flock, FlockArg};
-use nix::sys::statfs::{BTRFS_SUPER_MAGIC, FsType, TMPFS_MAGIC, fstatfs, statfs};
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, fstatfs};
 use nix::sys::statvfs::statvfs;
-use nodlet_rootfs::own_file;
 
-use crate::paths::Paths;
-use crate::volume::set_flags;
+use super::faults::{Operation, allow};
+use super::file::{Staged, discard, is_in_memory, rename};
+use crate::inode_flags::set_inode_flags;
+use crate::own_file;
 
 /// The spare files of a reserve, smallest first: how many there are of each size in bytes. The smallest take a record,
 /// the middle ones an ordinary manifest, the largest ones the largest object that a client can apply.
@@ -89,9 +90,8 @@ pub struct Reserve {
 
 /// A spare file. The reserve is locked as long as it lives.
 #[derive(Debug)]
-pub struct Spare {
-    file: File,
-    path: PathBuf,
+pub(super) struct Spare {
+    pub(super) file: Staged,
     _lock: Flock<File>,
 }
 
@@ -101,11 +101,6 @@ pub fn is_full(error: &io::Error) -> bool {
 }
 
 impl Reserve {
-    /// The reserve of a root.
-    pub fn of(paths: &Paths) -> Reserve {
-        Reserve::new(paths.reserve(), paths.reserve_targets())
-    }
-
     /// A reserve in `directory`, for files in the directories `targets`, which need not exist. Makes no file.
     pub fn new(directory: PathBuf, targets: Vec<PathBuf>) -> Reserve {
         Reserve { directory, targets, is_complete: AtomicBool::new(false) }
@@ -120,7 +115,7 @@ impl Reserve {
     ///
     /// # Errors
     /// The reserve cannot be read or locked.
-    pub fn take(&self, bytes: usize, left: Left) -> io::Result<Option<Spare>> {
+    pub(super) fn take(&self, bytes: usize, left: Left) -> io::Result<Option<Spare>> {
         let lock = match self.lock() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             lock => lock?,
@@ -138,10 +133,9 @@ impl Reserve {
             else {
                 continue;
             };
-            let path = self.path(number);
-            let file = own_file::open_with(&path, OpenOptions::new().write(true))?;
+            let file = Staged::take(&self.path(number))?;
             self.is_complete.store(false, Ordering::Relaxed);
-            return Ok(Some(Spare { file, path, _lock: lock }));
+            return Ok(Some(Spare { file, _lock: lock }));
         }
         Ok(None)
     }
@@ -150,7 +144,8 @@ impl Reserve {
     ///
     /// # Errors
     /// The file cannot be renamed.
-    pub fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+    pub(super) fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        allow(&Operation::Rename { from, to })?;
         let directory = to.parent().ok_or(io::ErrorKind::InvalidInput)?;
         let mut names = None;
         loop {
@@ -226,17 +221,15 @@ impl Reserve {
         own_file::clear_file(&path)?;
         own_file::clear_file(&new)?;
         let written = (|| {
-            let mut options = OpenOptions::new();
-            let mut file = own_file::open_with(&new, options.write(true).create(true).mode(0o600))?;
-            file.set_len(0)?;
+            let mut file = Staged::create(&new, 0o600)?;
             keep_blocks(&file);
             fill(&mut file, size)?;
-            file.sync_all()?;
-            fs::rename(&new, &path)
+            file.sync()?;
+            rename(&new, &path)
         })();
         if written.is_err() {
             // Best effort: the next spare file of this number truncates it.
-            let _ = fs::remove_file(&new);
+            let _ = discard(&new);
         }
         written
     }
@@ -267,31 +260,6 @@ impl Reserve {
     }
 }
 
-impl Spare {
-    /// The path of the file, from which it is to be renamed.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Makes `bytes` the content of the file.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.rewind()?;
-        self.file.write_all(bytes)?;
-        self.file.set_len(bytes.len() as u64)
-    }
-
-    /// Makes the content durable.
-    ///
-    /// # Errors
-    /// The file cannot be synced.
-    pub fn sync(&self) -> io::Result<()> {
-        self.file.sync_all()
-    }
-}
-
 /// What the reserve may still take of a file system.
 struct Budget {
     bytes: u64,
@@ -303,7 +271,7 @@ impl Budget {
         let disk = statvfs(directory)?;
         #[allow(clippy::unnecessary_cast, reason = "the types differ between architectures")]
         let (blocks, block, files) = (disk.blocks() as u64, disk.fragment_size() as u64, disk.files() as u64);
-        let most = if is_in_memory(directory)? { MOST_IN_MEMORY } else { u64::MAX };
+        let most = if is_in_memory(directory) { MOST_IN_MEMORY } else { u64::MAX };
         // Some file systems have no fixed number of inodes, and report 0.
         let files = if files == 0 { u64::MAX } else { files / SHARE };
         Ok(Budget { bytes: (blocks.saturating_mul(block) / SHARE).min(most), files })
@@ -327,24 +295,14 @@ fn has_room(directory: &Path, bytes: u64) -> io::Result<bool> {
     Ok(free >= bytes + MARGIN && (disk.files() == 0 || disk.files_available() > 0))
 }
 
-fn is_in_memory(directory: &Path) -> io::Result<bool> {
-    /// The magic number from linux/magic.h, which `nix` lacks.
-    const RAMFS_MAGIC: u32 = 0x8584_58f6;
-    let kind: FsType = statfs(directory)?.filesystem_type();
-    // Compared as numbers, because the type differs between libcs.
-    Ok(kind == TMPFS_MAGIC || kind.0 as u32 == RAMFS_MAGIC)
-}
-
 /// Makes the file system overwrite this empty file in place, where it would write all changes to other blocks.
-fn keep_blocks(file: &File) {
+fn keep_blocks(file: &Staged) {
     /// `FS_NOCOW_FL`.
     const NO_COPY_ON_WRITE: libc::c_long = 0x0080_0000;
-    if fstatfs(file).is_ok_and(|found| found.filesystem_type() == BTRFS_SUPER_MAGIC) {
-        // SAFETY: an open descriptor, and the kernel reads one integer.
-        let set = unsafe { set_flags(file.as_raw_fd(), &NO_COPY_ON_WRITE) };
-        if let Err(error) = set {
-            log::warn!("failed to make a spare file that btrfs overwrites in place: {error}");
-        }
+    if fstatfs(file).is_ok_and(|found| found.filesystem_type() == BTRFS_SUPER_MAGIC)
+        && let Err(error) = set_inode_flags(file.as_fd(), NO_COPY_ON_WRITE)
+    {
+        log::warn!("failed to make a spare file that btrfs overwrites in place: {error}");
     }
 }
 
@@ -355,7 +313,7 @@ fn slack_in(directory: &Path) -> Vec<std::ffi::OsString> {
 }
 
 /// Writes bytes that no file system can compress: a spare file must own its blocks.
-fn fill(file: &mut File, size: u64) -> io::Result<()> {
+fn fill(file: &mut Staged, size: u64) -> io::Result<()> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut chunk = [0; 4096];
     let mut left = size;
@@ -394,9 +352,9 @@ mod tests {
 
     fn use_one(reserve: &Reserve, directory: &Path, bytes: usize, left: Left) -> bool {
         let Some(mut spare) = reserve.take(bytes, left).expect("it is readable") else { return false };
-        spare.write(&vec![b'x'; bytes]).expect("written");
-        spare.sync().expect("synced");
-        reserve.rename(spare.path(), &directory.join("records/file")).expect("renamed");
+        spare.file.overwrite(&vec![b'x'; bytes]).expect("written");
+        spare.file.sync().expect("synced");
+        reserve.rename(spare.file.path(), &directory.join("records/file")).expect("renamed");
         assert_eq!(fs::metadata(directory.join("records/file")).expect("it is there").len(), bytes as u64);
         true
     }
@@ -490,14 +448,17 @@ mod tests {
         let directory = scratch("short");
         let reserve = complete(&directory);
         let mut spare = reserve.take(3000, Left::None).expect("readable").expect("there is one");
-        spare.write(&[0; 3000]).expect("written");
-        let path = spare.path().to_owned();
+        spare.file.overwrite(&[0; 3000]).expect("written");
+        let path = spare.file.path().to_owned();
         drop(spare);
         assert_eq!(fs::metadata(&path).expect("it stays").len(), 3000);
         let again = reserve.take(3000, Left::None).expect("readable").expect("there is one");
-        assert_eq!(again.path(), path);
+        assert_eq!(again.file.path(), path);
         drop(again);
-        assert_ne!(reserve.take(3001, Left::None).expect("readable").expect("there is one").path(), path);
+        assert_ne!(
+            reserve.take(3001, Left::None).expect("readable").expect("there is one").file.path(),
+            path
+        );
         assert!(!reserve.replenish().expect("there is room"), "one was made");
         assert!(fs::metadata(&path).expect("it is there").len() > 3000);
         fs::remove_dir_all(directory).expect("the scratch directory goes");
