@@ -39,7 +39,6 @@ mod tar_error;
 #[cfg(test)]
 mod testing;
 mod tree;
-mod undisturbed;
 mod xattr;
 
 pub use archive::ArchiveError;
@@ -58,4 +57,3 @@ pub use store::before::StoreSnapshot;
 pub use store::usage::Usage;
 pub use store::{Image, RemoveError, Removed, Store, StoreError};
 pub use tar_error::TarError;
-pub use undisturbed::undisturbed;
