@@ -13,7 +13,6 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -25,7 +24,6 @@ use nix::sys::statvfs::statvfs;
 use nodlet_rootfs::own_file;
 
 use crate::paths::Paths;
-use crate::volume::set_flags;
 
 /// The spare files of a reserve, smallest first: how many there are of each size in bytes. The smallest take a record,
 /// the middle ones an ordinary manifest, the largest ones the largest object that a client can apply.
@@ -337,12 +335,8 @@ fn is_in_memory(directory: &Path) -> io::Result<bool> {
 
 /// Makes the file system overwrite this empty file in place, where it would write all changes to other blocks.
 fn keep_blocks(file: &File) {
-    /// `FS_NOCOW_FL`.
-    const NO_COPY_ON_WRITE: libc::c_long = 0x0080_0000;
     if fstatfs(file).is_ok_and(|found| found.filesystem_type() == BTRFS_SUPER_MAGIC) {
-        // SAFETY: an open descriptor, and the kernel reads one integer.
-        let set = unsafe { set_flags(file.as_raw_fd(), &NO_COPY_ON_WRITE) };
-        if let Err(error) = set {
+        if let Err(error) = rustix::fs::ioctl_setflags(file, rustix::fs::IFlags::NOCOW) {
             log::warn!("failed to make a spare file that btrfs overwrites in place: {error}");
         }
     }

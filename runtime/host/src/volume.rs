@@ -431,14 +431,13 @@ pub fn tear_down(directory: &Path) -> io::Result<()> {
 }
 
 pub use remove::Removal;
-pub(crate) use remove::set_flags;
 
 /// Removes `name` in a directory, like [`tear_down`]. Because another process may keep creating files there,
 /// at most `most` of them are removed.
 ///
 /// # Errors
 /// A file or directory could not be removed, or there are more than `most` (`EBUSY`).
-pub(crate) fn remove_in(directory: &impl std::os::fd::AsRawFd, name: &OsStr, most: usize) -> io::Result<()> {
+pub(crate) fn remove_in(directory: &impl std::os::fd::AsFd, name: &OsStr, most: usize) -> io::Result<()> {
     remove::in_directory(directory, name, most)
 }
 

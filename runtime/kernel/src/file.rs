@@ -51,7 +51,15 @@ pub fn open(path: impl Arg, how: OFlag) -> nix::Result<OwnedFd> {
 /// # Errors
 /// The kernel's.
 pub fn open_at(directory: impl AsFd, path: impl Arg, how: OFlag) -> nix::Result<OwnedFd> {
-    rustix::fs::openat(directory, path, flags(how), rustix::fs::Mode::empty()).map_err(errno)
+    create_at(directory, path, how, Mode::empty())
+}
+
+/// openat(2) as [`open_at`], which gives a file that it creates (`O_CREAT`) this mode.
+///
+/// # Errors
+/// The kernel's.
+pub fn create_at(directory: impl AsFd, path: impl Arg, how: OFlag, new: Mode) -> nix::Result<OwnedFd> {
+    rustix::fs::openat(directory, path, flags(how), mode(new)).map_err(errno)
 }
 
 /// openat2(2), always with `O_CLOEXEC`: opens `path` as `resolve` says, and not outside of `directory`.
@@ -96,14 +104,6 @@ pub fn open_in_root(root: impl AsFd, path: impl Arg) -> nix::Result<OwnedFd> {
     // Without O_NONBLOCK, opening a fifo would wait for a writer.
     let how = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     open_in(root, path, how, ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS)
-}
-
-/// mkdirat(2).
-///
-/// # Errors
-/// The kernel's: EEXIST also for a link, which is not followed.
-pub fn make_directory_at(directory: impl AsFd, path: impl Arg, new: Mode) -> nix::Result<()> {
-    rustix::fs::mkdirat(directory, path, mode(new)).map_err(errno)
 }
 
 /// preadv2(2) with `RWF_NOWAIT`: reads only bytes that are in the page cache.

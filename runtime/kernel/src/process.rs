@@ -264,6 +264,11 @@ pub fn any_ended() -> Option<Pid> {
     wait(Which::Any, libc::WNOHANG | libc::WNOWAIT).ok().flatten().map(|(pid, _)| pid)
 }
 
+/// Reaps any child that has ended.
+pub fn reap_any() -> Option<(Pid, Ended)> {
+    wait(Which::Any, libc::WNOHANG).ok().flatten()
+}
+
 /// Reaps a child, if it has ended.
 pub fn reap(child: Pid) {
     let _ = wait(Which::Child(child), libc::WNOHANG);

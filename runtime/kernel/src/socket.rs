@@ -1,13 +1,17 @@
-//! Messages of sockets with descriptors (`SCM_RIGHTS`) and senders.
+//! Messages of sockets with descriptors (`SCM_RIGHTS`) and senders, and packets on a link.
 //!
 //! `unsafe`: `nix` returns received descriptors as bare numbers; `rustix` cannot hold a sender in another PID namespace,
-//! whose number is 0.
+//! whose number is 0; neither makes an address of a link.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use nix::errno::Errno;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use nix::unistd::Pid;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use crate::errno;
 
 /// A message of a socket. Its bytes are in the caller's buffer.
 #[derive(Debug)]
@@ -46,4 +50,35 @@ pub fn receive<const N: usize>(
         }
     }
     Ok(received)
+}
+
+/// Sends a packet to all stations on the link with `index`, in a frame for `protocol` (`ETH_P_*`).
+///
+/// # Errors
+/// The kernel's.
+pub fn broadcast_on_link(index: u32, protocol: u16, packet: &[u8]) -> nix::Result<()> {
+    // The protocol 0 means that the socket receives nothing.
+    let socket =
+        socket_with(AddressFamily::PACKET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).map_err(errno)?;
+    let to = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: protocol.to_be(),
+        sll_ifindex: index.cast_signed(),
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 6,
+        sll_addr: [0xff; 8],
+    };
+    // SAFETY: packet and address have the lengths that are passed.
+    Errno::result(unsafe {
+        libc::sendto(
+            socket.as_raw_fd(),
+            packet.as_ptr().cast(),
+            packet.len(),
+            libc::MSG_DONTWAIT,
+            (&raw const to).cast(),
+            size_of_val(&to) as libc::socklen_t,
+        )
+    })
+    .map(drop)
 }

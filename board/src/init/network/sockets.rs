@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::sys::socket::{
     AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, SockaddrIn, bind, setsockopt, socket,
@@ -48,35 +48,7 @@ pub(super) fn dhcp(name: &str) -> io::Result<UdpSocket> {
 /// Broadcasts a DHCP message on the link with `index`, without a source address: the kernel's UDP would use
 /// the address of another link.
 pub(super) fn broadcast(index: u32, message: &[u8]) -> io::Result<()> {
-    // The protocol 0 means that the socket receives nothing.
-    // SAFETY: no pointer is passed, and nobody else has the descriptor.
-    let socket = unsafe {
-        let socket = libc::socket(libc::AF_PACKET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
-        if socket < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        OwnedFd::from_raw_fd(socket)
-    };
-    // SAFETY: all zero is a value of this structure of numbers.
-    let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    to.sll_family = libc::AF_PACKET as u16;
-    to.sll_protocol = (libc::ETH_P_IP as u16).to_be();
-    to.sll_ifindex = index as i32;
-    to.sll_halen = 6;
-    to.sll_addr = [0xff; 8];
-    let packet = wire::broadcast(message);
-    // SAFETY: packet and address have the lengths that are passed.
-    let sent = unsafe {
-        libc::sendto(
-            socket.as_raw_fd(),
-            packet.as_ptr().cast(),
-            packet.len(),
-            libc::MSG_DONTWAIT,
-            (&raw const to).cast(),
-            size_of_val(&to) as libc::socklen_t,
-        )
-    };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    Ok(nodlet_kernel::socket::broadcast_on_link(index, libc::ETH_P_IP as u16, &wire::broadcast(message))?)
 }
 
 /// Sends a DHCP message to one server, from the link's address.
