@@ -29,6 +29,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::reboot::{RebootMode, set_cad_enabled};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use nodlet_core::time::Instant;
 
@@ -134,8 +135,8 @@ fn set_up() -> u8 {
 
 /// The time since boot. Cannot fail or panic.
 fn now() -> Instant {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    Instant(0) + Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
+    Instant(0) + time.unwrap_or_default()
 }
 
 /// The state of process 1.

@@ -335,10 +335,10 @@ fn is_in_memory(directory: &Path) -> io::Result<bool> {
 
 /// Makes the file system overwrite this empty file in place, where it would write all changes to other blocks.
 fn keep_blocks(file: &File) {
-    if fstatfs(file).is_ok_and(|found| found.filesystem_type() == BTRFS_SUPER_MAGIC) {
-        if let Err(error) = rustix::fs::ioctl_setflags(file, rustix::fs::IFlags::NOCOW) {
-            log::warn!("failed to make a spare file that btrfs overwrites in place: {error}");
-        }
+    if fstatfs(file).is_ok_and(|found| found.filesystem_type() == BTRFS_SUPER_MAGIC)
+        && let Err(error) = rustix::fs::ioctl_setflags(file, rustix::fs::IFlags::NOCOW)
+    {
+        log::warn!("failed to make a spare file that btrfs overwrites in place: {error}");
     }
 }
 

@@ -52,12 +52,13 @@ mod tests {
     use super::*;
 
     /// The roots of the crates with code that runs on a board.
-    const ROOTS: [&str; 10] = [
+    const ROOTS: [&str; 11] = [
         "board/src/main.rs",
         "rootfs/src/lib.rs",
         "runtime/cluster/src/lib.rs",
         "runtime/core/src/lib.rs",
         "runtime/host/src/lib.rs",
+        "runtime/kernel/src/lib.rs",
         "runtime/kube/src/lib.rs",
         "runtime/registry/src/lib.rs",
         "runtime/src/lib.rs",

@@ -93,6 +93,7 @@ mod tests {
             "runtime/cluster",
             "runtime/core",
             "runtime/host",
+            "runtime/kernel",
             "runtime/kube",
             "runtime/registry",
             "runtime/supervisor",
