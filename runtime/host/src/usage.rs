@@ -220,6 +220,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
+    use nix::sys::stat::Mode;
+
     use super::*;
 
     fn measure(directories: &[&Path]) -> Vec<u64> {
