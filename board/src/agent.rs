@@ -72,18 +72,15 @@ fn begin(quiet: bool) -> Result<(), VerbError> {
 /// Resets inherited state, so that the agent behaves the same whether a shell, a script or a service manager
 /// starts it.
 fn reset_inherited_state() -> nix::Result<()> {
-    use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, signal, sigprocmask};
+    use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
     // The agent needs exactly this mask: files get the mode they are created with, but are never group- or
     // world-writable.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
-    const FIRST: i32 = 3;
-    // SAFETY: takes numbers only. This program has opened no descriptors yet except the standard three.
-    nix::errno::Errno::result(unsafe { libc::syscall(libc::SYS_close_range, FIRST, u32::MAX, 0) })?;
+    // This program has opened no descriptors yet except the standard three.
+    nodlet_kernel::process::close_range(3, u32::MAX)?;
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
     // SIGHUP and SIGINT stay ignored if the caller ignores them, which may be intended.
-    // SAFETY: no thread runs yet, and the default action is no handler of ours.
-    unsafe { signal(Signal::SIGTERM, SigHandler::SigDfl) }?;
-    Ok(())
+    nodlet_kernel::signal::reset(Signal::SIGTERM as i32)
 }
 
 /// Sets the OOM score that the kubelet uses: when the machine is out of memory, the kernel kills agent and

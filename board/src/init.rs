@@ -29,6 +29,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::reboot::{RebootMode, set_cad_enabled};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use nodlet_core::time::Instant;
 
@@ -39,7 +40,6 @@ mod findings;
 mod identity;
 mod initramfs;
 mod machine;
-mod memory;
 #[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)]
 mod network;
 pub(crate) mod process;
@@ -81,8 +81,7 @@ pub(crate) fn is_init() -> bool {
 
 /// Runs the board. Never returns: process 1 must not end.
 pub(crate) fn run() -> ! {
-    // SAFETY: a C string that outlives the call.
-    unsafe { libc::prctl(libc::PR_SET_NAME, c"nodlet:init".as_ptr()) };
+    let _ = rustix::thread::set_name(c"nodlet:init");
     storage::first_stage::run();
     if let Err(error) = machine::prepare() {
         let step = nodlet_host::error::causes(&error);
@@ -136,10 +135,8 @@ fn set_up() -> u8 {
 
 /// The time since boot. Cannot fail or panic.
 fn now() -> Instant {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel writes one timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    Instant(0) + Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from);
+    Instant(0) + time.unwrap_or_default()
 }
 
 /// The state of process 1.
@@ -333,7 +330,7 @@ impl Init {
             }
             return Some(RebootMode::RB_AUTOBOOT);
         }
-        memory::release_code();
+        nodlet_kernel::memory::release_code();
         self.wait_until(self.next());
         let mut mode = None;
         while let Ok(Some(signal)) = self.signals.read_signal() {

@@ -120,20 +120,14 @@ fn restrict_umask() {
 
 /// Resets SIGCHLD: if the caller ignores it, waiting for children fails.
 fn wait_for_children() {
-    // SAFETY: no thread runs yet, and the default action is no handler of ours.
-    let _ = unsafe {
-        nix::sys::signal::signal(nix::sys::signal::Signal::SIGCHLD, nix::sys::signal::SigHandler::SigDfl)
-    };
+    let _ = nodlet_kernel::signal::reset(libc::SIGCHLD);
 }
 
 /// Resets SIGPIPE, so that `nodlet get pods | head` ends silently, as other tools do. Not for the agent,
 /// which must not end because a reader of its log has gone, or because a process has closed its input while a
 /// client keeps writing.
 fn reset_sigpipe() {
-    // SAFETY: no thread runs yet, and the default action is no handler of ours.
-    let _ = unsafe {
-        nix::sys::signal::signal(nix::sys::signal::Signal::SIGPIPE, nix::sys::signal::SigHandler::SigDfl)
-    };
+    let _ = nodlet_kernel::signal::reset(libc::SIGPIPE);
 }
 
 fn print_help(context: &Context, mut parser: lexopt::Parser) -> Outcome {

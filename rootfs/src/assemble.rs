@@ -9,7 +9,6 @@ use std::path::Path;
 
 mod error;
 mod implied;
-mod kernel;
 mod layers;
 mod loop_device;
 mod overlay;
@@ -18,7 +17,6 @@ mod trial;
 mod user;
 
 pub use error::AssembleError;
-pub(crate) use kernel::{open_in_root, open_tree_clone};
 pub use layers::{Backing, copy_layer, mount_layer, mount_layer_by};
 pub use overlay::mount_root;
 pub use trial::{LayerTrial, TrialError, try_layer, try_overlay};

@@ -19,16 +19,17 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 
-use libc::{c_long, c_ulong};
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, setrlimit};
+use nodlet_kernel::mount::clone_mount;
+use nodlet_kernel::process::close_range;
+use nodlet_kernel::security::{self, Landlock, LandlockAttributes};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
-
-use crate::assemble::open_tree_clone;
 
 /// The most open descriptors: the archive, a layer, a directory and the parent's socket need fewer.
 const OPEN_FILES: u64 = 32;
@@ -57,7 +58,7 @@ pub(crate) fn confine(mut input: File, limits: &Limits) -> io::Result<(File, Vec
     if enclosed && input.metadata()?.is_dir() {
         // A directory outside of the process's root is a way out of the root, upwards. The root of a detached
         // mount has nothing above it.
-        match open_tree_clone(input.as_fd()) {
+        match clone_mount(Some(input.as_fd()), c"", false) {
             Ok(mount) => input = mount.into(),
             Err(_) => enclosed = false,
         }
@@ -69,10 +70,10 @@ pub(crate) fn confine(mut input: File, limits: &Limits) -> io::Result<(File, Vec
         nix::unistd::setuid(owner.uid().into())?;
     }
     drop_capabilities()?;
-    prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
-    prctl(libc::PR_SET_DUMPABLE, 0)?;
+    rustix::thread::set_no_new_privs(true)?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     // After the change of user, which resets this setting.
-    prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as c_ulong)?;
+    set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     match landlock(here.as_fd(), input.as_fd()) {
         Ok(()) => {}
         // A container's system call filter may cause the last of these errors.
@@ -98,10 +99,8 @@ pub(crate) fn confine(mut input: File, limits: &Limits) -> io::Result<(File, Vec
 /// error. Must be called before anything is opened.
 pub(crate) fn close_inherited() -> io::Result<()> {
     const FIRST: RawFd = 3;
-    // SAFETY: takes numbers only. This process has opened none of the closed descriptors itself yet.
-    let closed = unsafe { libc::syscall(libc::SYS_close_range, FIRST, u32::MAX, 0) };
-    match Errno::result(closed) {
-        Ok(_) => return Ok(()),
+    match close_range(FIRST.cast_unsigned(), u32::MAX) {
+        Ok(()) => return Ok(()),
         // The call needs Linux 5.9. A container's system call filter may cause EPERM.
         Err(Errno::ENOSYS | Errno::EPERM) => {}
         Err(errno) => return Err(errno.into()),
@@ -135,36 +134,22 @@ fn permitted(result: Result<(), Errno>) -> Result<bool, Errno> {
     }
 }
 
-fn prctl(option: i32, value: c_ulong) -> Result<(), Errno> {
-    const NONE: c_ulong = 0;
-    // SAFETY: these options take numbers only.
-    Errno::result(unsafe { libc::prctl(option, value, NONE, NONE, NONE) }).map(drop)
-}
-
 /// Drops all five capability sets, so that root has no special rights.
 fn drop_capabilities() -> Result<(), Errno> {
-    /// `_LINUX_CAPABILITY_VERSION_3`, whose sets are two words each.
-    const VERSION: u32 = 0x2008_0522;
     for capability in 0..64 {
-        match prctl(libc::PR_CAPBSET_DROP, capability) {
+        match security::drop_from_bounding_set(capability) {
             Ok(()) => {}
             // Past the last capability; or without CAP_SETPCAP, which means that there are none to gain.
             Err(Errno::EINVAL | Errno::EPERM) => break,
             Err(errno) => return Err(errno),
         }
     }
-    let header: [u32; 2] = [VERSION, 0];
-    let none = [0u32; 6];
-    // SAFETY: a header of a version and this thread, and the two words of each of three
-    // sets, as that version lays them out.
-    Errno::result(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) }).map(drop)
+    security::set_capabilities(0)
 }
 
 /// Restricts the thread by Landlock: it may create, write and remove files in `here`, and read below `input`
 /// if that is a directory; nothing else.
 fn landlock(here: BorrowedFd<'_>, input: BorrowedFd<'_>) -> Result<(), Errno> {
-    const CREATE_RULESET_VERSION: u32 = 1;
-    const RULE_PATH_BENEATH: u32 = 1;
     const WRITE_FILE: u64 = 1 << 1;
     const READ_FILE: u64 = 1 << 2;
     const REMOVE_FILE: u64 = 1 << 5;
@@ -173,67 +158,28 @@ fn landlock(here: BorrowedFd<'_>, input: BorrowedFd<'_>) -> Result<(), Errno> {
     /// `LANDLOCK_ACCESS_FS_*` by version of Landlock.
     const FILES: [u64; 5] = [(1 << 13) - 1, (1 << 14) - 1, (1 << 15) - 1, (1 << 15) - 1, (1 << 16) - 1];
 
-    #[repr(C)]
-    struct Ruleset {
-        files: u64,
-        network: u64,
-        scope: u64,
-    }
-    #[repr(C, packed)]
-    struct PathBeneath {
-        allowed: u64,
-        parent: i32,
-    }
-
-    let none = std::ptr::null::<Ruleset>();
-    // SAFETY: with this flag nothing is read; the version is returned.
-    let version = Errno::result(unsafe {
-        libc::syscall(libc::SYS_landlock_create_ruleset, none, 0usize, CREATE_RULESET_VERSION)
-    })?;
-    let version = usize::try_from(version).unwrap_or(1).max(1);
-    let files = FILES[version.min(FILES.len()) - 1];
+    let version = security::landlock_version()?;
+    let files = FILES[FILES.len().min(version.max(1) as usize) - 1];
     // Later versions can forbid more, and earlier ones reject unknown bits.
-    let (size, network, scope) = match version {
-        ..4 => (8, 0, 0),
-        4..6 => (16, 0b11, 0),
-        6.. => (24, 0b11, 0b11),
+    let (network, scope) = match version {
+        ..4 => (0, 0),
+        4..6 => (0b11, 0),
+        6.. => (0b11, 0b11),
     };
-    let ruleset = Ruleset { files, network, scope };
-    // SAFETY: the size is that of the fields that this version has.
-    let descriptor = Errno::result(unsafe {
-        libc::syscall(libc::SYS_landlock_create_ruleset, &raw const ruleset, size as usize, 0)
-    })?;
-    // SAFETY: the call has just created the descriptor, and nobody else owns it.
-    let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor as i32) };
-    let allow = |directory: BorrowedFd<'_>, allowed: u64| {
-        let rule = PathBeneath { allowed: allowed & files, parent: directory.as_raw_fd() };
-        // SAFETY: the rule is of the named type, and outlives the call.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_landlock_add_rule,
-                descriptor.as_raw_fd(),
-                RULE_PATH_BENEATH,
-                &raw const rule,
-                0,
-            )
-        };
-        Errno::result(result).map(drop)
-    };
+    let ruleset = Landlock::new(version, LandlockAttributes { files, network, scope })?;
+    let allow = |directory: BorrowedFd<'_>, allowed: u64| ruleset.allow_beneath(directory, allowed & files);
     allow(here, WRITE_FILE | READ_FILE | REMOVE_FILE | MAKE_REG | TRUNCATE)?;
     let input_mode = nix::sys::stat::fstat(input.as_raw_fd())?.st_mode;
     if input_mode & libc::S_IFMT == libc::S_IFDIR {
         allow(input, READ_FILE)?;
     }
-    // SAFETY: takes numbers only.
-    let result: c_long =
-        unsafe { libc::syscall(libc::SYS_landlock_restrict_self, descriptor.as_raw_fd(), 0) };
-    Errno::result(result).map(drop)
+    ruleset.restrict_self()
 }
 
 /// The system call filter: allows the calls that reading, decompressing and writing need.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64", target_arch = "arm"))]
 mod seccomp {
-    use libc::{c_long, c_ulong, sock_filter, sock_fprog};
+    use libc::{c_long, sock_filter};
     use nix::errno::Errno;
 
     #[cfg(target_arch = "x86_64")]
@@ -343,20 +289,7 @@ mod seccomp {
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
     pub(super) fn load() -> Result<(), Errno> {
-        let program = program();
-        let filter = sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
-        let none: c_ulong = 0;
-        // SAFETY: the program has the stated length and outlives the call, which copies it.
-        let result = unsafe {
-            libc::prctl(
-                libc::PR_SET_SECCOMP,
-                c_ulong::from(libc::SECCOMP_MODE_FILTER),
-                &raw const filter,
-                none,
-                none,
-            )
-        };
-        Errno::result(result).map(drop)
+        nodlet_kernel::security::install_filter(&program(), 0)
     }
 
     /// The filter program. Any other call fails with EPERM: a library that tries a new call then falls back

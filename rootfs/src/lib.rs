@@ -38,7 +38,6 @@ mod tar_error;
 #[cfg(test)]
 mod testing;
 mod tree;
-mod undisturbed;
 mod xattr;
 
 pub use archive::ArchiveError;
@@ -57,4 +56,3 @@ pub use store::before::StoreSnapshot;
 pub use store::usage::Usage;
 pub use store::{Image, RemoveError, Removed, Store, StoreError};
 pub use tar_error::TarError;
-pub use undisturbed::undisturbed;

@@ -1,10 +1,8 @@
 //! Helpers of this crate's tests: scratch directories and archives.
 
 use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::fs;
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -70,37 +68,23 @@ pub(crate) fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn c_path(path: &Path) -> CString {
-    CString::new(path.as_os_str().as_bytes()).unwrap()
-}
-
 pub(crate) fn set_xattr(path: &Path, name: &str, value: &[u8]) {
-    let (path, name) = (c_path(path), CString::new(name).unwrap());
-    // SAFETY: both strings end in NUL, and the length is that of `value`.
-    let result =
-        unsafe { libc::lsetxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
-    assert_eq!(result, 0, "{name:?}: {}", std::io::Error::last_os_error());
+    let set = rustix::fs::lsetxattr(path, name, value, rustix::fs::XattrFlags::empty());
+    set.unwrap_or_else(|error| panic!("{name:?}: {error}"));
 }
 
 pub(crate) fn xattrs(path: &Path) -> Vec<(String, Vec<u8>)> {
-    let path = c_path(path);
     let mut names = vec![0u8; 65536];
-    // SAFETY: the path ends in NUL, and the length is that of the buffer.
-    let length = unsafe { libc::llistxattr(path.as_ptr(), names.as_mut_ptr().cast(), names.len()) };
-    assert!(length >= 0, "{path:?}: {}", std::io::Error::last_os_error());
-    names.truncate(length as usize);
-    let mut xattrs: Vec<(String, Vec<u8>)> = names
+    let length =
+        rustix::fs::llistxattr(path, &mut names[..]).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    let mut xattrs: Vec<(String, Vec<u8>)> = names[..length]
         .split(|b| *b == 0)
         .filter(|name| !name.is_empty())
         .map(|name| {
-            let c_name = CString::new(name).unwrap();
             let mut value = vec![0u8; 65536];
-            // SAFETY: both strings end in NUL, and the length is that of the buffer.
-            let length = unsafe {
-                libc::lgetxattr(path.as_ptr(), c_name.as_ptr(), value.as_mut_ptr().cast(), value.len())
-            };
-            assert!(length >= 0, "{path:?}: {}", std::io::Error::last_os_error());
-            value.truncate(length as usize);
+            let length = rustix::fs::lgetxattr(path, name, &mut value[..])
+                .unwrap_or_else(|error| panic!("{path:?}: {error}"));
+            value.truncate(length);
             (String::from_utf8(name.to_vec()).unwrap(), value)
         })
         .collect();

@@ -3,12 +3,12 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
-use nodlet_rootfs::undisturbed;
+use nix::fcntl::{OFlag, ResolveFlag};
+use nodlet_kernel::file::open_in;
 
 /// Maximum size of a file in bytes.
 const MAX_SIZE: u64 = 1 << 20;
@@ -22,17 +22,11 @@ pub(crate) fn read(volume: &Path, path: &Path) -> io::Result<String> {
     let mut options = OpenOptions::new();
     let volume = options.read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(volume)?;
     // A pipe must not block.
-    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let resolve =
         ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS | ResolveFlag::RESOLVE_NO_XDEV;
     // The node must not open a device, so what is there is looked at first.
-    let look = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(resolve);
-    let open = |how| -> io::Result<File> {
-        let opened = undisturbed(|| openat2(volume.as_raw_fd(), path, how))?;
-        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
-        Ok(unsafe { File::from_raw_fd(opened) })
-    };
-    let found = open(look)?;
+    let found = File::from(open_in(&volume, path, OFlag::O_PATH, resolve)?);
     if !found.metadata()?.is_file() {
         return Err(io::Error::other("not a regular file"));
     }

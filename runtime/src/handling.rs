@@ -5,12 +5,15 @@
 //! and the page outlives the agent, but not the boot. A death counts if its cause is in the agent: a signal of the
 //! kernel, such as SIGSEGV, an abort, which a panic and an allocation that fails end in, or the kernel's OOM killer. A
 //! signal of another process does not count, nor does a power cut, which takes the page along.
+//!
+//! `unsafe`: the handler of those signals gets a pointer of the kernel and restores the handler before it, such as that of
+//! the standard library for an overflow of the stack, which `nix` cannot name.
 
 use std::cell::RefCell;
 use std::fs::OpenOptions;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -22,6 +25,7 @@ use smol::lock::RwLock;
 
 use nodlet_host::paths::Paths;
 use nodlet_kernel::durable::{discard, replace_in_memory};
+use nodlet_kernel::memory::Mapping;
 use nodlet_kernel::own_file;
 use nodlet_registry::{DEATHS, Handled, Suspects, Verdict};
 
@@ -48,28 +52,30 @@ const OWN: [Signal; 7] = [
     Signal::SIGTRAP,
 ];
 
-/// The page with the marks of one agent.
-#[repr(C)]
-struct Page {
-    /// The boot and the version that the marks are of.
-    of: AtomicU64,
-    /// The agent's process.
-    pid: AtomicU32,
-    /// The signal that the agent died of by its own fault; zero if there was none.
-    died: AtomicU32,
-    /// What the loop itself handles.
-    in_loop: Slot,
-    /// What tasks handle.
-    in_tasks: [Slot; TASKS],
+nodlet_kernel::shared! {
+    /// The page with the marks of one agent.
+    struct Page {
+        /// The boot and the version that the marks are of.
+        of: AtomicU64,
+        /// The agent's process.
+        pid: AtomicU32,
+        /// The signal that the agent died of by its own fault; zero if there was none.
+        died: AtomicU32,
+        /// What the loop itself handles.
+        in_loop: Slot,
+        /// What tasks handle.
+        in_tasks: [Slot; TASKS],
+    }
 }
 
-/// One mark.
-#[repr(C)]
-#[derive(Default)]
-struct Slot {
-    /// The number of the object; zero if the slot is free.
-    object: AtomicU64,
-    content: AtomicU64,
+nodlet_kernel::shared! {
+    /// One mark.
+    #[derive(Default)]
+    struct Slot {
+        /// The number of the object; zero if the slot is free.
+        object: AtomicU64,
+        content: AtomicU64,
+    }
 }
 
 impl Slot {
@@ -264,24 +270,9 @@ impl Page {
         let mut file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
         // The kernel has memory for all of it from now on: no store fails.
         file.write_all(&[0; BYTES])?;
-        // SAFETY: a new mapping of an open descriptor, wherever the kernel has room.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                BYTES,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
         const { assert!(size_of::<Page>() == BYTES) };
-        // SAFETY: mapped until the process ends, aligned to a page, and as large as `Page`, which consists of atomics:
-        // whatever is stored there is a valid value. A file that root shortens is root's fault.
-        let page: &'static Page = unsafe { &*address.cast() };
+        // A file that root shortens is root's fault.
+        let page = Mapping::<Page>::of(file.as_fd())?.leak();
         page.pid.store(std::process::id(), Ordering::Relaxed);
         page.of.store(of, Ordering::Release);
         Ok(page)
@@ -318,11 +309,10 @@ extern "C" fn died(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void
     // SAFETY: the kernel passes a valid `siginfo_t`, whose sender is set if its code is not positive.
     let (is_of_kernel, sender) = unsafe { ((*info).si_code > 0, (*info).si_pid()) };
     // Forked processes have the page, too.
-    // SAFETY: returns a number.
-    let pid = unsafe { libc::getpid() };
+    let pid = std::process::id();
     if let Some(page) = PAGE.get()
-        && page.pid.load(Ordering::Relaxed) == pid.cast_unsigned()
-        && (is_of_kernel || sender == pid)
+        && page.pid.load(Ordering::Relaxed) == pid
+        && (is_of_kernel || sender.cast_unsigned() == pid)
     {
         page.died.store(signal.cast_unsigned(), Ordering::Relaxed);
     }
@@ -334,12 +324,8 @@ extern "C" fn died(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void
             unsafe { libc::sigaction(signal, &raw const before[place], std::ptr::null_mut()) };
         }
     } else {
-        // Pending until this handler returns. The handler before would wait for a fault.
-        // SAFETY: take numbers only.
-        unsafe {
-            libc::signal(signal, libc::SIG_DFL);
-            libc::raise(signal);
-        }
+        // The handler before would wait for a fault.
+        nodlet_kernel::signal::die_of(signal);
     }
 }
 

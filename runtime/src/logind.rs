@@ -8,12 +8,13 @@
 mod message;
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use nix::sys::socket::MsgFlags;
+use nodlet_kernel::socket;
 use smol::Async;
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -208,20 +209,8 @@ impl Bus {
 
 /// Reads available bytes. Of several descriptors, the last is returned.
 fn receive(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
-    let mut space = nix::cmsg_space!([RawFd; 4]);
-    let mut into = [io::IoSliceMut::new(bytes)];
-    let received =
-        recvmsg::<()>(stream.as_raw_fd(), &mut into, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
-    let mut descriptor = None;
-    for control in received.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(descriptors) = control {
-            for new in descriptors {
-                // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
-                descriptor = Some(unsafe { OwnedFd::from_raw_fd(new) });
-            }
-        }
-    }
-    Ok((received.bytes, descriptor))
+    let mut received = socket::receive::<4>(stream.as_fd(), bytes, MsgFlags::empty())?;
+    Ok((received.length, received.descriptors.pop()))
 }
 
 /// Reads a line of the greeting, byte by byte, so that later bytes stay in the socket.

@@ -9,32 +9,34 @@
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use nodlet_core::time::Instant;
+use nodlet_kernel::memory::Mapping;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 /// The environment variable that names the page to an agent.
 pub const VARIABLE: &str = "NODLET_PROGRESS";
 
 /// The size of the mapping: the smallest page there is.
-const BYTES: usize = 4096;
+const BYTES: u64 = 4096;
 
-/// The header of the page.
-#[repr(C)]
-struct Page {
-    /// Nanoseconds of CLOCK_MONOTONIC of the latest progress; 0 before the first.
-    latest: AtomicU64,
-    /// Milliseconds between two stores.
-    every: AtomicU32,
+nodlet_kernel::shared! {
+    /// The header of the page.
+    struct Page {
+        /// Nanoseconds of CLOCK_MONOTONIC of the latest progress; 0 before the first.
+        latest: AtomicU64,
+        /// Milliseconds between two stores.
+        every: AtomicU32,
+    }
 }
 
-/// One mapping of the page. It is never unmapped: its owner needs it until the process ends.
+/// One mapping of the page.
 pub struct Progress {
-    page: NonNull<Page>,
+    page: Mapping<Page>,
     descriptor: OwnedFd,
 }
 
@@ -45,20 +47,9 @@ impl Progress {
     /// # Errors
     /// If the kernel has no memory or no descriptor left.
     pub fn create(every: Duration) -> io::Result<Progress> {
-        // SAFETY: a C string that outlives the call, and flags.
-        let descriptor =
-            unsafe { libc::memfd_create(c"progress".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
-        if descriptor < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel has just returned this descriptor; nobody else owns it.
-        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        nix::unistd::ftruncate(&descriptor, BYTES as libc::off_t)?;
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: an open descriptor and a number.
-        if unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let descriptor = memfd_create(c"progress", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&descriptor, BYTES)?;
+        fcntl_add_seals(&descriptor, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let progress = Progress::map(descriptor)?;
         progress.set_every(every);
         Ok(progress)
@@ -77,34 +68,14 @@ impl Progress {
 
     fn open(path: &OsStr) -> io::Result<Progress> {
         let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path)?;
-        if file.metadata()?.len() != BYTES as u64 {
+        if file.metadata()?.len() != BYTES {
             return Err(io::Error::other(format!("{} is not a file of {BYTES} bytes", path.display())));
         }
         Progress::map(File::into(file))
     }
 
     fn map(descriptor: OwnedFd) -> io::Result<Progress> {
-        // SAFETY: a new mapping of an open descriptor, wherever the kernel has room.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                BYTES,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                descriptor.as_raw_fd(),
-                0,
-            )
-        };
-        match NonNull::new(address) {
-            Some(page) if address != libc::MAP_FAILED => Ok(Progress { page: page.cast(), descriptor }),
-            Some(_) | None => Err(io::Error::last_os_error()),
-        }
-    }
-
-    fn page(&self) -> &Page {
-        // SAFETY: mapped until the process ends, aligned to a page, larger than `Page`, which
-        // consists of atomics: whatever other processes store is a valid value.
-        unsafe { self.page.as_ref() }
+        Ok(Progress { page: Mapping::of(descriptor.as_fd())?, descriptor })
     }
 
     /// The descriptor of the page, by which others find it in `/proc/PID/fd`.
@@ -114,22 +85,22 @@ impl Progress {
 
     /// Changes how often progress is to be stored.
     pub fn set_every(&self, every: Duration) {
-        self.page().every.store(u32::try_from(every.as_millis()).unwrap_or(u32::MAX), Ordering::Relaxed);
+        self.page.every.store(u32::try_from(every.as_millis()).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
     /// How often to store progress.
     fn every(&self) -> Duration {
-        Duration::from_millis(self.page().every.load(Ordering::Relaxed).max(1).into())
+        Duration::from_millis(self.page.every.load(Ordering::Relaxed).max(1).into())
     }
 
     /// Stores that the loop made progress.
     pub fn store(&self, now: Instant) {
-        self.page().latest.store(now.0, Ordering::Relaxed);
+        self.page.latest.store(now.0, Ordering::Relaxed);
     }
 
     /// When the loop last made progress; `None` before the first time.
     pub fn latest(&self) -> Option<Instant> {
-        Some(self.page().latest.load(Ordering::Relaxed)).filter(|&latest| latest > 0).map(Instant)
+        Some(self.page.latest.load(Ordering::Relaxed)).filter(|&latest| latest > 0).map(Instant)
     }
 
     /// The time until the next multiple of the interval.

@@ -1,9 +1,12 @@
 //! The console, on which process 1 and its children report.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicI32, Ordering};
+
+use nix::sys::termios::{InputFlags, SetArg, tcsetattr};
+use nodlet_kernel::process::kept;
 
 /// The descriptor that `say` writes to: standard error until [`take_console`].
 static CONSOLE: AtomicI32 = AtomicI32::new(libc::STDERR_FILENO);
@@ -16,10 +19,8 @@ pub(crate) fn say(text: std::fmt::Arguments<'_>) {
     let mut cut = Cut(&mut line);
     let _ = cut.write_fmt(text);
     let _ = line.push('\n');
-    // SAFETY: standard error, or the descriptor that `take_console` opened; neither is closed while `CONSOLE`
-    // names it.
-    let console = unsafe { BorrowedFd::borrow_raw(CONSOLE.load(Ordering::Relaxed)) };
-    let _ = nix::unistd::write(console, line.as_bytes());
+    // Standard error, or the descriptor that `take_console` opened; neither is closed while `CONSOLE` names it.
+    let _ = nix::unistd::write(kept(CONSOLE.load(Ordering::Relaxed)), line.as_bytes());
 }
 
 /// Makes `say` write to standard error: the calling child closes the other descriptors of process 1.
@@ -32,14 +33,9 @@ pub(crate) fn leave_console() {
 /// own, which never blocks.
 pub(crate) fn take_console() -> io::Result<()> {
     let console = std::fs::OpenOptions::new().read(true).write(true).open("/dev/console")?;
-    let mut settings = std::mem::MaybeUninit::<libc::termios>::uninit();
-    // SAFETY: an open descriptor; the kernel writes the settings if it returns 0, and reads them then.
-    unsafe {
-        if libc::tcgetattr(console.as_raw_fd(), settings.as_mut_ptr()) == 0 {
-            let mut settings = settings.assume_init();
-            settings.c_iflag &= !libc::IXON;
-            let _ = libc::tcsetattr(console.as_raw_fd(), libc::TCSANOW, &raw const settings);
-        }
+    if let Ok(mut settings) = nix::sys::termios::tcgetattr(&console) {
+        settings.input_flags.remove(InputFlags::IXON);
+        let _ = tcsetattr(&console, SetArg::TCSANOW, &settings);
     }
     for stream in 0..3 {
         nix::unistd::dup2(console.as_raw_fd(), stream)?;

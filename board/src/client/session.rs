@@ -179,9 +179,9 @@ impl Writer {
 
     /// Sends the size of this terminal, enlarged `by` this many cells.
     fn resize(&self, by: u16) {
-        let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: TIOCGWINSZ writes one winsize, which lives until the call is over.
-        if unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &mut size) } == 0 && size.ws_col > 0 {
+        if let Ok(size) = rustix::termios::tcgetwinsize(io::stdout())
+            && size.ws_col > 0
+        {
             let size = format!(
                 "{{\"Width\":{},\"Height\":{}}}",
                 size.ws_col.saturating_add(by),

@@ -1,15 +1,16 @@
 //! Findings that the child which sets up the machine reports to process 1. The child reads files, for which
 //! process 1 must not wait. Both processes share a page, which process 1 reads after the child has ended.
 
-use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use nodlet_kernel::memory::Mapping;
 
 /// The size of a device path, including its NUL.
 pub(super) const PATH_BYTES: usize = 64;
 
-/// The findings of the set-up. All zero is a valid value, which means no findings.
+/// The findings of the set-up.
 #[derive(Clone, Copy)]
-#[repr(C)]
 pub(super) struct Findings {
     /// Path of the watchdog device, NUL-terminated; empty if none is configured.
     pub(super) watchdog: [u8; PATH_BYTES],
@@ -36,45 +37,51 @@ impl Findings {
     };
 }
 
+nodlet_kernel::shared! {
+    /// [`Findings`] in the shared page, where a flag is 0 or another number.
+    struct Page {
+        watchdog: [AtomicU8; PATH_BYTES],
+        timeout: AtomicU32,
+        crash_loops: AtomicU32,
+        crash_loop_after: AtomicU32,
+        is_kept: AtomicU32,
+        is_safe: AtomicU32,
+    }
+}
+
 /// The shared page, in process 1 and in children that were forked after [`share`].
-static PAGE: AtomicPtr<Findings> = AtomicPtr::new(null_mut());
+static PAGE: Mutex<Option<Mapping<Page>>> = Mutex::new(None);
 
 /// Maps the shared page. If that fails, process 1 gets no findings.
 pub(super) fn share() {
-    // SAFETY: a new mapping that no file backs, wherever the kernel has room.
-    let page = unsafe {
-        libc::mmap(
-            null_mut(),
-            size_of::<Findings>(),
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    if page != libc::MAP_FAILED {
-        let page = page.cast::<Findings>();
-        // SAFETY: just mapped, aligned to a page, and nobody else has it yet.
-        unsafe { page.write(Findings::NONE) };
-        PAGE.store(page, Ordering::Relaxed);
-    }
+    *PAGE.lock().unwrap_or_else(PoisonError::into_inner) = Mapping::anonymous().ok();
+    write(Findings::NONE);
 }
 
 /// Writes the findings to the shared page, in the child.
 pub(super) fn write(findings: Findings) {
-    if let Some(page) = NonNull::new(PAGE.load(Ordering::Relaxed)) {
-        // SAFETY: mapped, aligned, and process 1 reads it only when this process has ended.
-        unsafe { page.as_ptr().write_volatile(findings) };
+    let page = PAGE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(page) = &*page else { return };
+    for (to, byte) in page.watchdog.iter().zip(findings.watchdog) {
+        to.store(byte, Ordering::Relaxed);
     }
+    page.timeout.store(findings.timeout, Ordering::Relaxed);
+    page.crash_loops.store(findings.crash_loops, Ordering::Relaxed);
+    page.crash_loop_after.store(findings.crash_loop_after, Ordering::Relaxed);
+    page.is_kept.store(findings.is_kept.into(), Ordering::Relaxed);
+    page.is_safe.store(findings.is_safe.into(), Ordering::Relaxed);
 }
 
-/// Reads the findings and unmaps the page. The child must have ended.
+/// Reads the findings and unmaps the page. The child must have ended: one that was killed while it wrote leaves a part.
 pub(super) fn take() -> Findings {
-    let Some(page) = NonNull::new(PAGE.swap(null_mut(), Ordering::Relaxed)) else { return Findings::NONE };
-    // SAFETY: mapped and aligned; the child that wrote it, wholly or in part, has ended. A child that was
-    // killed while it copied leaves integers and bytes, and `bool`s as 0 or 1.
-    let found = unsafe { page.as_ptr().read_volatile() };
-    // SAFETY: the mapping of `share`, which nobody uses any more.
-    unsafe { libc::munmap(page.as_ptr().cast(), size_of::<Findings>()) };
-    found
+    let page = PAGE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let Some(page) = page else { return Findings::NONE };
+    Findings {
+        watchdog: page.watchdog.each_ref().map(|byte| byte.load(Ordering::Relaxed)),
+        timeout: page.timeout.load(Ordering::Relaxed),
+        crash_loops: page.crash_loops.load(Ordering::Relaxed),
+        crash_loop_after: page.crash_loop_after.load(Ordering::Relaxed),
+        is_kept: page.is_kept.load(Ordering::Relaxed) != 0,
+        is_safe: page.is_safe.load(Ordering::Relaxed) != 0,
+    }
 }

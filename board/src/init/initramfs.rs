@@ -3,7 +3,6 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -60,13 +59,11 @@ pub(super) fn remove_modules_in_ram() {
 
 fn load(name: &str) -> io::Result<()> {
     /// The kernel's `MODULE_INIT_COMPRESSED_FILE`.
-    const COMPRESSED: libc::c_int = 4;
+    const COMPRESSED: i32 = 4;
     let file = File::open(Path::new(MODULES).join(name))?;
     let flags = if name.ends_with(".xz") { COMPRESSED } else { 0 };
-    // SAFETY: an open descriptor, a C string that outlives the call, and flags.
-    let loaded = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), c"".as_ptr(), flags) };
-    match io::Error::last_os_error() {
-        error if loaded < 0 && error.raw_os_error() != Some(libc::EEXIST) => Err(error),
-        _ => Ok(()),
+    match rustix::system::finit_module(&file, c"", flags) {
+        Err(rustix::io::Errno::EXIST) => Ok(()),
+        loaded => Ok(loaded?),
     }
 }

@@ -43,12 +43,9 @@ const MOST_PORTS: usize = 16;
 /// Runs the service, in a child of process 1. Returns its exit code.
 pub(super) fn run() -> u8 {
     leave_console();
-    // SAFETY: a C string that outlives the call; then descriptors are closed that this child does not use:
-    // those of process 1.
-    unsafe {
-        libc::prctl(libc::PR_SET_NAME, c"nodlet:network".as_ptr());
-        libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
-    }
+    let _ = rustix::thread::set_name(c"nodlet:network");
+    // This child does not use the descriptors of process 1.
+    let _ = nodlet_kernel::process::close_range(3, u32::MAX);
     // Errors in the file were reported during the set-up.
     let mut board = board_config::read().unwrap_or_default();
     board.network = identity::links(board.network);

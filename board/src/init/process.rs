@@ -5,7 +5,8 @@ use std::time::Duration;
 use nix::sys::reboot::{RebootMode, reboot};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use nix::sys::wait::{WaitPidFlag, waitpid};
-use nix::unistd::{ForkResult, Pid, fork};
+use nix::unistd::Pid;
+use nodlet_kernel::process::{fork, reap_any};
 
 use crate::boot::console::say;
 
@@ -24,10 +25,9 @@ pub(super) fn halt(mode: RebootMode) -> ! {
 /// Forks a child that runs `job` and exits with its result. Returns `None` if the kernel cannot create a
 /// process.
 pub(super) fn start(job: fn() -> u8) -> Option<Pid> {
-    // SAFETY: process 1 has one thread.
-    match unsafe { fork() } {
-        Ok(ForkResult::Parent { child }) => Some(child),
-        Ok(ForkResult::Child) => {
+    match fork() {
+        Ok(Some(child)) => Some(child),
+        Ok(None) => {
             let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
             let _ = nix::unistd::setsid();
             std::process::exit(i32::from(job()))
@@ -39,21 +39,9 @@ pub(super) fn start(job: fn() -> u8) -> Option<Pid> {
     }
 }
 
-/// Reaps one child that has ended. Returns its exit code, or 128 plus the signal. Does not use nix, which
-/// returns no child for a real-time signal: that service would never be restarted.
+/// Reaps one child that has ended. Returns its exit code, or 128 plus the signal.
 pub(super) fn reap_one() -> Option<(Pid, i32)> {
-    let mut status = 0;
-    // SAFETY: the kernel writes one int.
-    let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
-    (pid > 0).then(|| (Pid::from_raw(pid), exit_code(status)))
-}
-
-pub(super) fn exit_code(status: i32) -> i32 {
-    if libc::WIFEXITED(status) {
-        libc::WEXITSTATUS(status)
-    } else {
-        128_i32.wrapping_add(libc::WTERMSIG(status))
-    }
+    reap_any().map(|(pid, ended)| (pid, ended.code()))
 }
 
 /// Whether no child is left, alive or dead.

@@ -1,6 +1,5 @@
 //! The services that process 1 keeps running, and when each is restarted.
 
-use std::ffi::CString;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -314,11 +313,9 @@ fn failed(what: &str, error: &std::io::Error) -> u8 {
 
 /// Sets the environment of the services.
 pub(super) fn set_environment() {
-    for (name, value) in [(c"PATH", c"/usr/sbin:/usr/bin:/sbin:/bin"), (c"HOME", c"/root")] {
-        let (name, value): (CString, CString) = (name.into(), value.into());
-        // SAFETY: process 1 has one thread, and both are C strings.
-        unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) };
-    }
+    // Process 1 has one thread.
+    nodlet_kernel::process::set_variable("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    nodlet_kernel::process::set_variable("HOME", "/root");
 }
 
 #[cfg(test)]

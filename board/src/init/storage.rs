@@ -7,7 +7,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -18,10 +18,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::Pid;
 use nodlet_kernel::durable::replace_in_memory;
+use nodlet_kernel::ioctl::{self, PartitionChange};
 use nodlet_kernel::own_file;
+use nodlet_kernel::process::{Ended, pidfd_open, wait_for};
 use serde_json::json;
 
-use super::process::{exit_code, start};
+use super::process::start;
 use crate::boot::STORAGE;
 use crate::boot::console::say;
 
@@ -179,8 +181,8 @@ fn data_of(mut disk: Disk) -> Result<(&'static str, String)> {
     let device = if old.is_none() { disk.device(partition.number) } else { disk.known_device(partition) };
     if old.is_none() {
         // The kernel may already know a partition that ended beyond the medium, in the size that it found.
-        disk.announce(BLKPG_ADD, partition)
-            .or_else(|_| disk.announce(BLKPG_RESIZE, partition))
+        disk.announce(PartitionChange::Add, partition)
+            .or_else(|_| disk.announce(PartitionChange::Resize, partition))
             .map_err(|error| failed("add the data partition", error))?;
     }
     if old.is_none() || reset {
@@ -199,7 +201,8 @@ fn data_of(mut disk: Disk) -> Result<(&'static str, String)> {
         let extent = grown.unwrap_or(partition);
         disk.write_data(extent).map_err(|error| failed("write the partition table", error))?;
         if let (Some(_), Some(grown)) = (old, grown) {
-            disk.announce(BLKPG_RESIZE, grown).map_err(|error| failed("grow the data partition", error))?;
+            disk.announce(PartitionChange::Resize, grown)
+                .map_err(|error| failed("grow the data partition", error))?;
         }
     }
     if let Err(error) = mount_data(&device) {
@@ -275,11 +278,8 @@ pub(super) fn change_boot(change: impl FnOnce() -> io::Result<()>) -> io::Result
 /// Makes all changes durable. For FAT, `syncfs` writes them and does not flush the medium; the sync of a directory does.
 fn sync_boot() -> io::Result<()> {
     let boot = File::open(BOOT)?;
-    // SAFETY: an open descriptor.
-    match unsafe { libc::syncfs(boot.as_raw_fd()) } {
-        0 => boot.sync_all(),
-        _ => Err(io::Error::last_os_error()),
-    }
+    rustix::fs::syncfs(&boot)?;
+    boot.sync_all()
 }
 
 const BOOT_FLAGS: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV).union(MsFlags::MS_NOEXEC);
@@ -366,8 +366,6 @@ const SUPERBLOCK: u64 = 1024;
 /// Grows the mounted file system to the end of its partition. The kernel does this in the journal.
 fn grow_file_system(device: &str) -> io::Result<()> {
     use std::os::unix::fs::FileExt;
-    // _IOW('f', 16, __u64)
-    const EXT4_IOC_RESIZE_FS: u64 = 0x4008_6610;
     let name = device.trim_start_matches("/dev/");
     let sectors = sectors_of(name).unwrap_or(0);
     let mut block = [0; 0x154];
@@ -379,12 +377,7 @@ fn grow_file_system(device: &str) -> io::Result<()> {
     if has >= could {
         return Ok(());
     }
-    let root = File::open(DATA)?;
-    // SAFETY: an open descriptor, and the kernel reads one number.
-    match unsafe { libc::ioctl(root.as_raw_fd(), EXT4_IOC_RESIZE_FS as _, &raw const could) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    Ok(ioctl::resize_ext4(File::open(DATA)?, could)?)
 }
 
 /// The identifier of the root partition, from `root=PARTUUID=…` on the kernel's command line.
@@ -439,7 +432,7 @@ impl Disk {
     fn known_device(&self, partition: Partition) -> String {
         let device = self.device(partition.number);
         if !Path::new(&device).exists() && partition.first + partition.sectors <= self.sectors {
-            let added = self.announce(BLKPG_ADD, partition);
+            let added = self.announce(PartitionChange::Add, partition);
             say(format_args!("adding {device} to the kernel: {}", outcome(&added)));
         }
         device
@@ -453,22 +446,10 @@ impl Disk {
     }
 
     /// Adds or resizes a partition in the kernel while its disk is in use.
-    fn announce(&self, operation: libc::c_int, partition: Partition) -> io::Result<()> {
-        const BLKPG: u64 = 0x1269;
+    fn announce(&self, change: PartitionChange, partition: Partition) -> io::Result<()> {
         let disk = File::open(format!("/dev/{}", self.name))?;
-        let data = BlkpgPartition {
-            start: (partition.first * SECTOR) as i64,
-            length: (partition.sectors * SECTOR) as i64,
-            number: partition.number as libc::c_int,
-            names: [0; 128],
-        };
-        let length = size_of::<BlkpgPartition>() as libc::c_int;
-        let argument = BlkpgArgument { operation, flags: 0, length, data: &raw const data };
-        // SAFETY: an open descriptor, and structures as in linux/blkpg.h that outlive the call.
-        match unsafe { libc::ioctl(disk.as_raw_fd(), BLKPG as _, &raw const argument) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        let (start, length) = (partition.first * SECTOR, partition.sectors * SECTOR);
+        Ok(ioctl::change_partition(disk, change, partition.number as i32, start, length)?)
     }
 }
 
@@ -476,35 +457,10 @@ fn outcome(done: &io::Result<()>) -> String {
     done.as_ref().err().map_or_else(|| "which succeeded".to_owned(), |error| format!("which failed: {error}"))
 }
 
-const BLKPG_ADD: libc::c_int = 1;
-const BLKPG_RESIZE: libc::c_int = 3;
-
-#[repr(C)]
-struct BlkpgArgument {
-    operation: libc::c_int,
-    flags: libc::c_int,
-    length: libc::c_int,
-    data: *const BlkpgPartition,
-}
-
-#[repr(C)]
-struct BlkpgPartition {
-    start: i64,
-    length: i64,
-    number: libc::c_int,
-    names: [u8; 128],
-}
-
 /// Waits for a child of this process and returns its exit code. Returns `None` if the child took longer and
 /// was killed with all its children.
 fn finish(child: Pid, within: Duration) -> Option<i32> {
-    // SAFETY: takes two numbers; the descriptor it returns is nobody else's.
-    let ended = unsafe {
-        let descriptor = libc::syscall(libc::SYS_pidfd_open, child.as_raw(), 0);
-        (descriptor >= 0).then(|| OwnedFd::from_raw_fd(descriptor as i32))
-    };
-    if let Some(ended) = ended {
-        use std::os::fd::AsFd;
+    if let Ok(ended) = pidfd_open(child) {
         let timeout = PollTimeout::try_from(within).unwrap_or(PollTimeout::MAX);
         if poll(&mut [PollFd::new(ended.as_fd(), PollFlags::POLLIN)], timeout) == Ok(0) {
             // The child leads a session of its own.
@@ -512,10 +468,7 @@ fn finish(child: Pid, within: Duration) -> Option<i32> {
             return None;
         }
     }
-    let mut status = 0;
-    // SAFETY: the kernel writes one int.
-    let waited = unsafe { libc::waitpid(child.as_raw(), &raw mut status, 0) };
-    (waited == child.as_raw()).then(|| exit_code(status))
+    wait_for(child).map(Ended::code)
 }
 
 #[cfg(test)]

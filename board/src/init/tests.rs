@@ -4,9 +4,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use nix::sys::wait::WaitPidFlag;
-use nix::unistd::{ForkResult, fork};
+use nodlet_kernel::process::{exit_now, fork, wait_for};
 
-use super::process::{exit_code, has_no_child};
+use super::process::has_no_child;
 use super::*;
 
 /// The system's allocator, with a count of allocations per thread.
@@ -97,16 +97,9 @@ fn process_1_allocates_nothing_while_services_start_fail_and_hang() {
 
 /// Runs `job` in a process of its own, which has no children of other tests. Returns its result.
 fn in_a_process(job: impl FnOnce() -> u8) -> i32 {
-    // SAFETY: the child has the one thread that called, and ends with `_exit`.
-    match unsafe { fork() }.expect("the kernel has processes") {
-        // SAFETY: ends the child at once.
-        ForkResult::Child => unsafe { libc::_exit(job().into()) },
-        ForkResult::Parent { child } => {
-            let mut status = 0;
-            // SAFETY: the kernel writes one int.
-            assert_eq!(unsafe { libc::waitpid(child.as_raw(), &raw mut status, 0) }, child.as_raw());
-            exit_code(status)
-        }
+    match fork().expect("the kernel has processes") {
+        None => exit_now(job().into()),
+        Some(child) => wait_for(child).expect("it is a child").code(),
     }
 }
 
@@ -118,11 +111,9 @@ fn process_1_reaps_a_bounded_number_of_children_at_once_and_never_allocates() {
         init.finish_set_up();
         let before = ALLOCATIONS.with(Cell::get);
         for _ in 0..CHILDREN {
-            // SAFETY: this process has one thread, and its child ends at once.
-            match unsafe { fork() } {
-                // SAFETY: as above.
-                Ok(ForkResult::Child) => unsafe { libc::_exit(0) },
-                Ok(ForkResult::Parent { child }) => {
+            match fork() {
+                Ok(None) => exit_now(0),
+                Ok(Some(child)) => {
                     // Wait until the child has ended, but do not reap it.
                     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
                     let _ = nix::sys::wait::waitid(nix::sys::wait::Id::Pid(child), flags);
@@ -144,15 +135,4 @@ fn process_1_reaps_a_bounded_number_of_children_at_once_and_never_allocates() {
         }
     });
     assert_eq!(code, 0, "2: no process, 3: all reaped at once, 4: some not reaped, 5: memory was allocated");
-}
-
-#[test]
-fn every_way_to_end_has_an_exit_code() {
-    for code in 0..256 {
-        assert_eq!(exit_code(code << 8), code);
-    }
-    // Real-time signals are tried, too.
-    for signal in 1..65 {
-        assert_eq!(exit_code(signal), 128 + signal);
-    }
 }

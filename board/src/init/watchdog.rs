@@ -9,7 +9,6 @@
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -17,6 +16,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use nodlet_core::time::Instant;
+use nodlet_kernel::ioctl;
 use nodlet_runtime::progress::{Progress, VARIABLE, until_next};
 
 use crate::boot::console::say;
@@ -27,9 +27,6 @@ const STARTS_WITHIN: Duration = Duration::from_secs(120);
 
 /// Descriptor of the progress page in process 1, for the agent's environment; -1 without a watchdog.
 static PAGE: AtomicI32 = AtomicI32::new(-1);
-
-nix::ioctl_readwrite!(set_timeout, b'W', 6, libc::c_int);
-nix::ioctl_read!(get_timeout, b'W', 7, libc::c_int);
 
 /// The environment variable by which the agent finds the progress page. For children of process 1.
 pub(super) fn variable() -> Option<(&'static str, String)> {
@@ -88,12 +85,10 @@ impl Watchdog {
         // First, because closing the armed device without disarming it resets the board.
         let progress = Progress::create(Duration::from_secs(u64::from(seconds)))?;
         let device = OpenOptions::new().write(true).custom_flags(libc::O_CLOEXEC).open(path)?;
-        let mut wanted = libc::c_int::try_from(seconds).unwrap_or(libc::c_int::MAX);
-        let mut timeout = wanted;
-        // SAFETY: an open descriptor; the kernel reads and writes one int.
-        let set = unsafe { set_timeout(device.as_raw_fd(), &raw mut wanted) };
-        // SAFETY: an open descriptor; the kernel writes one int.
-        let got = unsafe { get_timeout(device.as_raw_fd(), &raw mut timeout) };
+        let wanted = i32::try_from(seconds).unwrap_or(i32::MAX);
+        let set = ioctl::set_watchdog_timeout(&device, wanted);
+        let got = ioctl::watchdog_timeout(&device);
+        let timeout = got.unwrap_or(wanted);
         if let (Err(error), _) | (_, Err(error)) = (set, got) {
             say(format_args!("failed to set the watchdog's timeout: {error}; it has its driver's"));
         }

@@ -6,13 +6,14 @@
 //! by itself, and each start is counted, also after reboots and power cuts.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::wait::WaitStatus;
-use nix::unistd::{ForkResult, fork};
+use nix::unistd::Pid;
+use nodlet_kernel::process::{exit_now, fork, pidfd_open, pidfd_send_signal};
 
 use super::health::{self, Pods};
 use super::state::{Before, Choice, STARTS, State};
@@ -190,16 +191,10 @@ fn watch_this_process(
     before: &Before,
     lock: Lock,
 ) -> io::Result<()> {
-    // SAFETY: two integers; the result is a new descriptor or -1.
-    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, std::process::id(), 0) };
-    if descriptor < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just returned the descriptor, and nobody else owns it.
-    let agent = unsafe { OwnedFd::from_raw_fd(descriptor as i32) };
-    // SAFETY: this process, a child of process 1, has one thread.
-    match unsafe { fork() }? {
-        ForkResult::Parent { child } => {
+    let agent = pidfd_open(Pid::this())?;
+    // This process, a child of process 1, has one thread.
+    match fork()? {
+        Some(child) => {
             if nix::sys::wait::waitpid(child, None)? != WaitStatus::Exited(child, 0) {
                 return Err(io::Error::other("could not create a process"));
             }
@@ -207,20 +202,15 @@ fn watch_this_process(
             std::mem::forget(lock);
             Ok(())
         }
-        ForkResult::Child => {
-            // SAFETY: this process has one thread.
-            let code = match unsafe { fork() } {
-                Ok(ForkResult::Child) => None,
-                Ok(ForkResult::Parent { .. }) => Some(0),
-                Err(_) => Some(1),
-            };
-            if let Some(code) = code {
-                // SAFETY: ends the intermediate process, without running any of this one's destructors.
-                unsafe { libc::_exit(code) };
+        None => {
+            // The intermediate process ends, without running any of this one's destructors.
+            match fork() {
+                Ok(None) => {}
+                Ok(Some(_)) => exit_now(0),
+                Err(_) => exit_now(1),
             }
             let _ = nix::unistd::setsid();
-            // SAFETY: a C string that outlives the call.
-            unsafe { libc::prctl(libc::PR_SET_NAME, c"nodlet:trial".as_ptr()) };
+            let _ = rustix::thread::set_name(c"nodlet:trial");
             watch(root, store, rules, before, &agent);
             drop(lock);
             std::process::exit(0)
@@ -272,10 +262,7 @@ fn watch(root: &Path, store: &Store, rules: &Rules, before: &Before, agent: &Own
                 if let Err(error) = change(store, |state| state.go_back(&why)) {
                     note(format_args!("failed to save the record of updates: {error}"));
                 }
-                // SAFETY: an open pidfd, a signal, no information, no flags.
-                unsafe {
-                    libc::syscall(libc::SYS_pidfd_send_signal, agent.as_raw_fd(), libc::SIGKILL, 0, 0);
-                }
+                let _ = pidfd_send_signal(agent, libc::SIGKILL);
                 return;
             }
         }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use lexopt::{Parser, ValueExt};
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::signal::{SaFlags, Signal};
 use nix::sys::stat::{Mode, umask};
 use nodlet_host::cgroup::UnpackerCgroup;
 use nodlet_host::paths::Paths;
@@ -77,20 +77,16 @@ static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
 extern "C" fn interrupt(signal: i32) {
     INTERRUPTED.store(signal, Ordering::Relaxed);
     if !nodlet_rootfs::stop_unpacker() {
-        // SAFETY: both functions may be called by a signal handler, and take numbers only.
-        unsafe {
-            libc::signal(signal, libc::SIG_DFL);
-            libc::raise(signal);
-        }
+        nodlet_kernel::signal::die_of(signal);
     }
 }
 
 /// Runs a load that leaves nothing behind when Ctrl-C or SIGTERM interrupts it.
 fn interruptible(load: impl FnOnce() -> Outcome) -> Outcome {
-    let action = SigAction::new(SigHandler::Handler(interrupt), SaFlags::SA_RESTART, SigSet::empty());
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         // SAFETY: the handler calls only functions that are safe there.
-        unsafe { sigaction(signal, &action) }.map_err(std::io::Error::from)?;
+        unsafe { nodlet_kernel::signal::handle(signal, interrupt, SaFlags::SA_RESTART) }
+            .map_err(std::io::Error::from)?;
     }
     let outcome = load();
     match (INTERRUPTED.load(Ordering::Relaxed), outcome) {

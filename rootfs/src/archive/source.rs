@@ -8,9 +8,9 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::{ArchiveError, DOCUMENT_MAX, DOCUMENTS_MAX, Documents};
-use crate::assemble::open_in_root;
 use crate::members::{Kind, Member, Members};
 use crate::tar_error::shown;
+use nodlet_kernel::file::open_in_root;
 
 /// The most members of one archive.
 const MEMBERS_MAX: usize = 8 * 1024;

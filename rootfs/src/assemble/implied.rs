@@ -16,11 +16,12 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::dir::{Dir, Type};
-use nix::errno::Errno;
+use nix::fcntl::{OFlag, ResolveFlag};
 use nix::sys::stat::{UtimensatFlags, utimensat};
 use nix::sys::time::TimeSpec;
+use nodlet_kernel::file::open_in;
+use rustix::io::Errno;
 
-use super::kernel;
 use crate::tree::{IMPLIED, MARK};
 
 /// The most undescribed directories of all layers together: each is created again for every container.
@@ -131,10 +132,10 @@ fn described(layers: &[BorrowedFd<'_>], implied: &[Undescribed], path: &Path) ->
 
 /// Opens the directory at `path` below `at` without following links; `None` if nothing exists there.
 fn open(at: BorrowedFd<'_>, path: &Path) -> io::Result<Option<File>> {
-    let path = CString::new(path.as_os_str().as_bytes())?;
-    match kernel::open_directory_beneath(at, &path) {
+    let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
+    match open_in(at, path, OFlag::O_RDONLY | OFlag::O_DIRECTORY, resolve) {
         Ok(directory) => Ok(Some(directory.into())),
-        Err(Errno::ENOENT) => Ok(None),
+        Err(nix::Error::ENOENT) => Ok(None),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -146,15 +147,12 @@ fn trusted(name: &[u8]) -> CString {
 /// Reads up to eight bytes of an extended attribute.
 fn attribute(file: &File, name: &CStr) -> io::Result<Option<Vec<u8>>> {
     let mut value = vec![0u8; 8];
-    // SAFETY: name and buffer outlive the call, and the length is the buffer's.
-    let length =
-        unsafe { libc::fgetxattr(file.as_raw_fd(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
-    match Errno::result(length) {
+    match rustix::fs::fgetxattr(file, name, &mut value[..]) {
         Ok(length) => {
-            value.truncate(length as usize);
+            value.truncate(length);
             Ok(Some(value))
         }
-        Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(None),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
         Err(errno) => Err(errno.into()),
     }
 }

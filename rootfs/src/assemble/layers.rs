@@ -1,13 +1,14 @@
 //! Mounts of layers, and copies of them.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use nix::errno::Errno;
+use nodlet_kernel::mount::FileSystemContext;
 
 use super::error::AssembleError;
-use super::{kernel, loop_device, share};
+use super::{loop_device, share};
 use nodlet_kernel::own_file;
 
 /// How the kernel reads a layer's file, best first. The page cache of a small board matters: with
@@ -73,26 +74,25 @@ pub fn mount_layer_by(path: &Path, backing: Backing) -> Result<OwnedFd, Assemble
     let failed = |source: io::Error| AssembleError::MountLayer { path: path.to_owned(), source };
     // The kernel would wait for the other end of a FIFO.
     own_file::open(path).map_err(failed)?;
-    let context = kernel::fsopen(c"erofs").map_err(|errno| match errno {
+    let context = FileSystemContext::open(c"erofs").map_err(|errno| match errno {
         Errno::ENODEV => {
             AssembleError::NoKernelSupport { feature: "EROFS", option: "CONFIG_EROFS_FS", module: "erofs" }
         }
         errno => failed(errno.into()),
     })?;
-    let context = context.as_fd();
     let device = match backing {
         Backing::DirectFile | Backing::File => None,
         Backing::DirectLoop => Some(loop_device::attach(path, true)?),
         Backing::Loop => Some(loop_device::attach(path, false)?),
     };
     let source = device.as_ref().map_or(path, |device| device.path());
-    kernel::set_path(context, c"source", source)
-        .and_then(|()| kernel::set_flag(context, c"ro"))
+    context
+        .set_path(c"source", source)
+        .and_then(|()| context.set_flag(c"ro"))
         .and_then(|()| match backing {
-            Backing::DirectFile => kernel::set_flag(context, c"directio"),
+            Backing::DirectFile => context.set_flag(c"directio"),
             Backing::DirectLoop | Backing::File | Backing::Loop => Ok(()),
         })
-        .and_then(|()| kernel::create(context))
-        .and_then(|()| kernel::fsmount(context))
+        .and_then(|()| context.mount_read_only())
         .map_err(|errno| failed(errno.into()))
 }

@@ -6,9 +6,11 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::mount::MsFlags;
+use nodlet_kernel::file::open;
+use nodlet_kernel::mount::attach_mount;
 
 use super::error::AssembleError;
-use super::{implied, kernel};
+use super::implied;
 
 /// Mounts the overlay of these layers (copies, see [`copy_layer`](super::copy_layer)), lowest first, at
 /// `target`. All changes go to `upper`, which like `work` must be empty, and must be on the same file system.
@@ -79,13 +81,13 @@ impl Overlay<'_> {
 
     pub(super) fn mount_attached(&self, layers: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         for layer in layers {
-            kernel::move_mount(*layer, self.target)?;
+            attach_mount(*layer, self.target)?;
         }
         self.mount(layers)
     }
 }
 
 pub(super) fn open_directory(path: &Path) -> Result<OwnedFd, AssembleError> {
-    kernel::open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+    open(path, OFlag::O_PATH | OFlag::O_DIRECTORY)
         .map_err(|errno| AssembleError::Open { path: path.to_owned(), source: errno.into() })
 }

@@ -10,16 +10,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
 use nix::mount::{MntFlags, MsFlags};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::statfs::FsType;
 
-use super::kernel;
+use nodlet_kernel::mount::{attach_mount, clone_mount};
 
 /// Returns the descriptor to keep for a new mount.
 pub(super) fn shared(mount: OwnedFd) -> Result<OwnedFd, Errno> {
-    match kernel::open_tree_clone(mount.as_fd()) {
+    match clone_mount(Some(mount.as_fd()), c"", false) {
         Ok(_) => Ok(mount),
         Err(Errno::EINVAL) => namespace_of(&mount),
         Err(errno) => Err(errno),
@@ -32,7 +31,7 @@ pub(super) fn copy(shared: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     if nix::sys::statfs::fstatfs(shared)?.filesystem_type() == NSFS {
         copy_root_of(shared)
     } else {
-        kernel::open_tree_clone(shared)
+        clone_mount(Some(shared), c"", false)
     }
 }
 
@@ -48,7 +47,7 @@ pub(super) fn namespace_of(mount: &OwnedFd) -> Result<OwnedFd, Errno> {
             let namespace = own_namespace()?;
             let none = None::<&str>;
             nix::mount::mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
-            kernel::move_mount(mount.as_fd(), Path::new("/"))?;
+            attach_mount(mount, Path::new("/"))?;
             nix::unistd::fchdir(mount.as_raw_fd())?;
             // The old root is stacked on the new one, and is unmounted with everything below it.
             nix::unistd::pivot_root(".", ".")?;
@@ -64,8 +63,7 @@ pub(super) fn namespace_of(mount: &OwnedFd) -> Result<OwnedFd, Errno> {
 fn copy_root_of(namespace: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let own = own_namespace()?;
     setns(namespace, CloneFlags::CLONE_NEWNS)?;
-    let root = kernel::open(Path::new("/"), OFlag::O_PATH | OFlag::O_CLOEXEC);
-    let copy = root.and_then(|root| kernel::open_tree_clone(root.as_fd()));
+    let copy = clone_mount(None, c"/", false);
     setns(own, CloneFlags::CLONE_NEWNS)?;
     copy
 }

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 use nix::mount::MsFlags;
+use nodlet_kernel::mount::{attach_mount, clone_mount};
 use tar::EntryType;
 
 use super::overlay::{Overlay, open_directory};
@@ -209,9 +210,9 @@ fn each_way_to_mount_a_layer_gives_the_same_files() {
         for backing in Backing::ALL {
             let mount =
                 mount_layer_by(&path, backing).unwrap_or_else(|error| panic!("{backing:?}: {error:?}"));
-            let clone = kernel::open_tree_clone(mount.as_fd()).unwrap();
+            let clone = clone_mount(Some(mount.as_fd()), c"", false).unwrap();
             drop(mount);
-            kernel::move_mount(clone.as_fd(), &scratch.join("target")).unwrap();
+            attach_mount(&clone, &scratch.join("target")).unwrap();
             assert_eq!(fs::read_to_string(scratch.join("target/kept")).unwrap(), "base", "{backing:?}");
             drop(clone);
             nix::mount::umount(&scratch.join("target")).unwrap();

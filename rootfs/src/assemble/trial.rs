@@ -67,18 +67,9 @@ pub fn try_layer(directory: &Path) -> Result<LayerTrial, TrialError> {
     for backing in Backing::ALL {
         match mount_layer_by(&path, backing) {
             Ok(mount) => {
-                let marked = format!("/proc/self/fd/{}/marked\0", mount.as_raw_fd());
-                let mut value = [0_u8; 8];
-                // SAFETY: both names end in NUL, and the kernel writes no more than the buffer's length.
-                let length = unsafe {
-                    libc::getxattr(
-                        marked.as_ptr().cast(),
-                        OPAQUE.as_ptr(),
-                        value.as_mut_ptr().cast(),
-                        value.len(),
-                    )
-                };
-                return Ok(LayerTrial { backing, has_attributes: length == 1 });
+                let marked = format!("/proc/self/fd/{}/marked", mount.as_raw_fd());
+                let length = rustix::fs::getxattr(marked, OPAQUE, &mut [0_u8; 8][..]);
+                return Ok(LayerTrial { backing, has_attributes: length == Ok(1) });
             }
             // Without EROFS no other backing can work.
             Err(error @ AssembleError::NoKernelSupport { feature: "EROFS", .. }) => {

@@ -2,13 +2,11 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::AsFd;
 use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-
-use super::kernel;
+use nodlet_kernel::file::{open, open_in_root};
 
 /// The largest `/etc/passwd` or `/etc/group` that is read, in bytes: the image determines its size, but
 /// nodlet provides the memory.
@@ -75,9 +73,8 @@ pub fn user(root: &Path, user: &str) -> Result<ProcessUser, UserError> {
 /// Reads a file in the image as text; empty if it does not exist.
 fn read(root: &Path, file: &'static str) -> Result<String, UserError> {
     let failed = |errno: Errno| UserError::Read { file, source: errno.into() };
-    let root = kernel::open(root, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC).map_err(failed)?;
-    let path = std::ffi::CString::new(file).expect("no NUL in it");
-    let opened = match kernel::open_in_root(root.as_fd(), &path) {
+    let root = open(root, OFlag::O_PATH | OFlag::O_DIRECTORY).map_err(failed)?;
+    let opened = match open_in_root(root, file) {
         Ok(opened) => File::from(opened),
         Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(String::new()),
         Err(errno) => return Err(failed(errno)),

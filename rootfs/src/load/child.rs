@@ -18,16 +18,17 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::unistd::Pid;
+use nodlet_kernel::socket;
 use serde::{Deserialize, Serialize};
 
 use super::error::{LoadError, Refusal, printable};
@@ -281,21 +282,9 @@ fn send_with(socket: &UnixStream, bytes: &[u8], source: &Source) -> io::Result<(
 
 fn receive_with(socket: &OwnedFd) -> io::Result<(std::vec::IntoIter<OwnedFd>, u32)> {
     let mut length = [0; size_of::<u32>()];
-    let mut space = nix::cmsg_space!([RawFd; BASES_MAX + 1]);
-    let mut buffers = [IoSliceMut::new(&mut length)];
-    let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_WAITALL;
-    let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut space), flags)?;
-    let mut received = Vec::new();
-    for control in message.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(descriptors) = control {
-            // SAFETY: the kernel has just created these descriptors for this process, and nobody else owns
-            // them.
-            let owned = |descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) };
-            received.extend(descriptors.into_iter().map(owned));
-        }
-    }
-    match message.bytes == size_of::<u32>() {
-        true => Ok((received.into_iter(), u32::from_le_bytes(length))),
+    let received = socket::receive::<{ BASES_MAX + 1 }>(socket.as_fd(), &mut length, MsgFlags::MSG_WAITALL)?;
+    match received.length == size_of::<u32>() {
+        true => Ok((received.descriptors.into_iter(), u32::from_le_bytes(length))),
         false => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }

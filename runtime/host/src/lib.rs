@@ -9,7 +9,7 @@
 //!
 //! This crate decides nothing about pods, and knows no manifest and no API.
 
-mod bpf;
+pub(crate) use nodlet_kernel::bpf;
 pub mod cgroup;
 pub mod clock;
 pub mod error;

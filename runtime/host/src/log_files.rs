@@ -11,16 +11,17 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::{AtFlags, OFlag, ResolveFlag};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
+use nodlet_kernel::file::create_in;
 
 use crate::paths::Paths;
 use crate::volume;
@@ -54,16 +55,14 @@ impl Directory {
     /// # Errors
     /// The kernel's.
     pub fn trusted(path: &Path) -> io::Result<Directory> {
-        let open = || nix::fcntl::open(path, DIRECTORY, Mode::empty());
-        let descriptor = match open() {
+        let open = || nodlet_kernel::file::open(path, DIRECTORY);
+        Ok(Directory(match open() {
             Err(Errno::ENOENT) => {
                 std::fs::create_dir_all(path)?;
                 open()?
             }
             opened => opened?,
-        };
-        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
-        Ok(Directory(unsafe { OwnedFd::from_raw_fd(descriptor) }))
+        }))
     }
 
     /// Opens a directory below this one.
@@ -126,9 +125,8 @@ impl Directory {
             "it belongs to another user"
         } else {
             let path = PathBuf::from(format!("/proc/self/fd/{}", found.as_raw_fd()));
-            let descriptor = nix::fcntl::open(&path, flags.difference(OFlag::O_CREAT), Mode::empty())?;
-            // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
-            return Ok((unsafe { File::from_raw_fd(descriptor) }, metadata));
+            let file = nodlet_kernel::file::open(&path, flags.difference(OFlag::O_CREAT))?;
+            return Ok((file.into(), metadata));
         };
         Err(io::Error::other(problem))
     }
@@ -137,13 +135,11 @@ impl Directory {
         let resolve = ResolveFlag::RESOLVE_BENEATH
             | ResolveFlag::RESOLVE_NO_SYMLINKS
             | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-        let how = OpenHow::new().flags(flags).mode(mode).resolve(resolve);
         loop {
-            match openat2(self.0.as_raw_fd(), path, how) {
+            match create_in(&self.0, path, flags, mode, resolve) {
                 // A rename somewhere in the path: the kernel asks for a retry.
                 Err(Errno::EAGAIN | Errno::EINTR) => {}
-                // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
-                opened => return Ok(unsafe { OwnedFd::from_raw_fd(opened?) }),
+                opened => return Ok(opened?),
             }
         }
     }

@@ -4,15 +4,16 @@
 mod deleted;
 
 use std::ffi::OsStr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nix::dir::{Dir, OwningIter};
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
+use nix::fcntl::{AtFlags, OFlag, ResolveFlag};
+use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::sys::statvfs::fstatvfs;
+use nodlet_kernel::file::{open, open_in};
 
 use crate::volume::quota;
 pub use deleted::DeletedFiles;
@@ -185,9 +186,7 @@ impl Measurement {
 
 impl Root {
     fn open(place: usize, path: &Path) -> Option<Root> {
-        let opened = nix::fcntl::open(path, DIRECTORY, Mode::empty()).ok()?;
-        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
-        let directory = unsafe { OwnedFd::from_raw_fd(opened) };
+        let directory = open(path, DIRECTORY).ok()?;
         let device = fstat(directory.as_raw_fd()).ok()?.st_dev;
         let has_inodes = fstatvfs(&directory).is_ok_and(|disk| disk.files() > 0);
         let bytes_of_inode = if has_inodes { 0 } else { BYTES_OF_INODE };
@@ -197,10 +196,9 @@ impl Root {
     /// Opens a directory below this one, through no link and no mount; an empty path is this one.
     fn open_below(&self, path: &Path) -> nix::Result<Dir> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        let how = OpenHow::new().flags(DIRECTORY).resolve(
-            ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV,
-        );
-        Dir::from_fd(openat2(self.directory.as_raw_fd(), path, how)?)
+        let resolve =
+            ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV;
+        Dir::from(open_in(&self.directory, path, DIRECTORY, resolve)?)
     }
 }
 
@@ -221,6 +219,8 @@ fn size(found: &FileStat, is_directory: bool, bytes_of_inode: u64, unit: Unit) -
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
+
+    use nix::sys::stat::Mode;
 
     use super::*;
 

@@ -403,7 +403,7 @@ pub use remove::Removal;
 ///
 /// # Errors
 /// A file or directory could not be removed, or there are more than `most` (`EBUSY`).
-pub(crate) fn remove_in(directory: &impl std::os::fd::AsRawFd, name: &OsStr, most: usize) -> io::Result<()> {
+pub(crate) fn remove_in(directory: &impl std::os::fd::AsFd, name: &OsStr, most: usize) -> io::Result<()> {
     remove::in_directory(directory, name, most)
 }
 

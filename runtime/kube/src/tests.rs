@@ -46,7 +46,7 @@ const ALLOWED: [&str; 18] = [
 ];
 
 /// What descriptions need besides, as in `kubectl describe`: ages, and times in the time zone of the machine.
-const OF_DESCRIPTIONS: [&str; 4] = ["libc::localtime_r", "libc::tm", "time::SystemTime", "unsafe {"];
+const OF_DESCRIPTIONS: [&str; 2] = ["nodlet_kernel::time::local", "time::SystemTime"];
 
 #[test]
 fn the_crate_names_nothing_that_touches_the_machine_but_the_local_time_of_descriptions() {

@@ -21,6 +21,7 @@ use smol_hyper::rt::FuturesIo;
 use super::body::Body;
 use super::{Afterwards, Api, Status};
 use nodlet_host::paths::Paths;
+use nodlet_kernel::process::spawn_daemon;
 
 /// The first argument of the process that receives a push; the second is the root.
 pub const RECEIVE: &str = "receive";
@@ -87,17 +88,5 @@ pub(crate) fn finish(root: &Path) {
 /// Executes this binary in a process that outlives the agent.
 fn execute(command: &mut Command, stdin: Stdio) -> io::Result<()> {
     command.env_clear().current_dir("/").stdin(stdin).stdout(Stdio::null());
-    // SAFETY: between fork and exec only system calls are made.
-    unsafe {
-        command.pre_exec(|| {
-            libc::setsid();
-            // The first child is reaped below; the process that receives is the second.
-            match libc::fork() {
-                -1 => Err(io::Error::last_os_error()),
-                0 => Ok(()),
-                _ => libc::_exit(0),
-            }
-        });
-    }
-    command.spawn()?.wait().map(drop)
+    spawn_daemon(command, &[])
 }

@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -19,6 +19,7 @@ use super::request::{ExecExit, ExecSession};
 use super::upgrade::Client;
 use nodlet_wire::timeout::within;
 use nodlet_wire::websocket;
+use rustix::termios::{Winsize, tcsetwinsize};
 
 /// The maximum number of frames that wait for the client to read them: one of each stream and a `Pong`.
 const FRAMES: usize = 3;
@@ -311,10 +312,7 @@ fn window(size: &[u8]) -> Option<(u16, u16)> {
 
 fn resize(terminal: &File, size: &[u8]) {
     let Some((ws_col, ws_row)) = window(size) else { return };
-    let size = libc::winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: TIOCSWINSZ reads one winsize, which lives until the call is over;
-    // the descriptor is open for as long as `terminal` is borrowed.
-    unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &size) };
+    let _ = tcsetwinsize(terminal, Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 });
 }
 
 /// Reads the size of the terminal that a client sends first. Other messages before the size are stored in

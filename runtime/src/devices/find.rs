@@ -2,15 +2,15 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::{OFlag, ResolveFlag};
 use nix::sys::stat::fstat;
 
+use nodlet_kernel::file::{open, open_in};
 use nodlet_kube::manifest::DeviceSource;
 use nodlet_registry::FoundDevice;
-use nodlet_rootfs::undisturbed;
 
 /// Upper bound of the devices of one subsystem that are compared.
 const MAX_DEVICES: usize = 4096;
@@ -46,20 +46,14 @@ pub(crate) fn find(source: &DeviceSource, dev: &Path, sys: &Path) -> Result<Foun
 fn at_path(path: &str, dev: &Path) -> Result<FoundDevice, String> {
     let below = path.strip_prefix("/dev/").unwrap_or(path);
     // O_PATH: no device notices.
-    let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
-    let directory = nix::fcntl::open(dev, flags | OFlag::O_DIRECTORY, nix::sys::stat::Mode::empty())
-        .map(owned)
+    let directory = open(dev, OFlag::O_PATH | OFlag::O_DIRECTORY)
         .map_err(|error| format!("{}: {}", dev.display(), error.desc()))?;
     let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-    let how = OpenHow::new().flags(flags).resolve(resolve);
-    let opened =
-        undisturbed(|| openat2(directory.as_raw_fd(), below, how)).map(owned).map_err(
-            |error| match error {
-                nix::Error::ENOENT | nix::Error::ENOTDIR => format!("{path} does not exist"),
-                nix::Error::EXDEV | nix::Error::ELOOP => format!("{path} is a link that leads out of /dev"),
-                error => format!("{path}: {}", error.desc()),
-            },
-        )?;
+    let opened = open_in(&directory, below, OFlag::O_PATH, resolve).map_err(|error| match error {
+        nix::Error::ENOENT | nix::Error::ENOTDIR => format!("{path} does not exist"),
+        nix::Error::EXDEV | nix::Error::ELOOP => format!("{path} is a link that leads out of /dev"),
+        error => format!("{path}: {}", error.desc()),
+    })?;
     let about = fstat(opened.as_raw_fd()).map_err(|error| format!("{path}: {}", error.desc()))?;
     let block = match about.st_mode & libc::S_IFMT {
         libc::S_IFCHR => false,
@@ -67,11 +61,6 @@ fn at_path(path: &str, dev: &Path) -> Result<FoundDevice, String> {
         _ => return Err(format!("{path} is not a device")),
     };
     Ok(FoundDevice { block, major: libc::major(about.st_rdev), minor: libc::minor(about.st_rdev) })
-}
-
-fn owned(descriptor: i32) -> OwnedFd {
-    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
-    unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 
 /// Finds the first device, by its path, that matches.

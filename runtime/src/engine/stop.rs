@@ -1,12 +1,12 @@
 //! Stops runs of containers, and discards what ended runs leave: their handles, cgroups, writable layers and logs.
 
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use crate::container_config;
 use nodlet_core::facts::{Attempt, PodIndex, PodObservation};
 use nodlet_host::cgroup::CgroupError;
 use nodlet_host::log_files;
+use nodlet_kernel::process::pidfd_send_signal;
 use nodlet_registry::Wanted;
 
 use super::handles::{Run, Sandbox, facts_path};
@@ -34,21 +34,11 @@ pub(super) enum StopError {
 pub(super) fn terminate(pods: &Pods, pod: PodIndex, attempt: Attempt) -> Result<(), StopError> {
     let sent = with_run(pods, pod, attempt, |run| {
         let (Some(process), Some(started)) = (&run.process, &run.started) else { return Ok(()) };
-        // SAFETY: pidfd_send_signal with a null siginfo reads nothing of ours.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_pidfd_send_signal,
-                process.as_raw_fd(),
-                started.stop_signal,
-                std::ptr::null::<libc::siginfo_t>(),
-                0,
-            )
-        };
-        if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        pidfd_send_signal(process, started.stop_signal)
     });
     match sent {
         // ESRCH: it ended by itself, and its exit is on the way.
-        Some(Err(error)) if error.raw_os_error() != Some(libc::ESRCH) => Err(StopError::Signal(error)),
+        Some(Err(error)) if error != nix::Error::ESRCH => Err(StopError::Signal(error.into())),
         Some(Ok(()) | Err(_)) | None => Ok(()),
     }
 }

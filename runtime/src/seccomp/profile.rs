@@ -2,12 +2,11 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
-use nodlet_rootfs::undisturbed;
+use nix::fcntl::{OFlag, ResolveFlag};
+use nodlet_kernel::file::open_in;
 use serde_json::Value;
 
 use super::{
@@ -232,16 +231,13 @@ impl ProfileFile {
 fn read(directory: &Path, name: &str) -> io::Result<Vec<u8>> {
     let directory = File::open(directory)?;
     // A FIFO must not block the storage thread.
-    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let how = OpenHow::new()
-        .flags(flags)
-        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let file = undisturbed(|| openat2(directory.as_raw_fd(), name, how)).map_err(|error| match error {
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    let file = open_in(&directory, name, flags, resolve).map_err(|error| match error {
         Errno::EXDEV => io::Error::other("it is outside of the directory of profiles"),
         error => error.into(),
     })?;
-    // SAFETY: the call returned a new descriptor that nobody else owns.
-    let file = unsafe { File::from_raw_fd(file) };
+    let file = File::from(file);
     let metadata = file.metadata()?;
     if !metadata.is_file() {
         return Err(io::Error::other("it is not a file"));

@@ -441,11 +441,8 @@ fn is_gone(pipe: BorrowedFd) -> bool {
 }
 
 fn is_half_empty(pipe: BorrowedFd) -> bool {
-    let mut unread: libc::c_int = 0;
-    // SAFETY: FIONREAD writes one int, which lives until the call is over.
-    let asked = unsafe { libc::ioctl(pipe.as_raw_fd(), libc::FIONREAD as _, &raw mut unread) };
     let size = fcntl(pipe.as_raw_fd(), FcntlArg::F_GETPIPE_SZ).unwrap_or(0);
-    asked == 0 && unread <= size / 2
+    rustix::io::ioctl_fionread(pipe).is_ok_and(|unread| unread <= size as u64 / 2)
 }
 
 /// A pipe with a non-blocking writing end and a blocking reading end.

@@ -11,6 +11,10 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, FileType};
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+
 use super::sys::{self, Resolve};
 use super::user::User;
 use nodlet_host::launch::{DeviceChange, DeviceNode};
@@ -56,9 +60,7 @@ fn directory_below(dev: File, path: &Path, makes: bool) -> io::Result<(File, CSt
     for part in below.parent().into_iter().flatten().map(Path::new) {
         directory = match sys::open_in(directory.as_fd(), part, flags, Resolve::NoLinks) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && makes => {
-                let c_part = CString::new(part.as_os_str().as_bytes())?;
-                // SAFETY: the path is a C string, and outlives the call.
-                done(unsafe { libc::mkdirat(directory.as_raw_fd(), c_part.as_ptr(), 0o755) })?;
+                rustix::fs::mkdirat(&directory, part, 0o755.into())?;
                 sys::open_in(directory.as_fd(), part, flags, Resolve::NoLinks)?
             }
             opened => opened?,
@@ -111,30 +113,21 @@ fn make(device: &DeviceNode, user: &User) -> io::Result<()> {
 }
 
 fn make_at((directory, name): (File, CString), device: &DeviceNode, user: &User) -> io::Result<()> {
-    let kind = if device.block { libc::S_IFBLK } else { libc::S_IFCHR };
-    let (mode, number) = (kind | device.permissions(), libc::makedev(device.major, device.minor));
-    let node = || {
-        // SAFETY: the path is a C string, and outlives the call.
-        done(unsafe { libc::mknodat(directory.as_raw_fd(), name.as_ptr(), mode, number) })
-    };
+    let kind = if device.block { FileType::BlockDevice } else { FileType::CharacterDevice };
+    let (mode, number) = (device.permissions().into(), rustix::fs::makedev(device.major, device.minor));
+    let node = || rustix::fs::mknodat(&directory, &name, kind, mode, number);
     match node() {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+        Err(Errno::EXIST) => {
             unlink(&directory, &name)?;
             node()?;
         }
         made => made?,
     }
     let (uid, gid) = (device.uid.unwrap_or(user.uid), device.gid.unwrap_or(user.gid));
-    let flags = libc::AT_SYMLINK_NOFOLLOW;
-    // SAFETY: as above.
-    done(unsafe { libc::fchownat(directory.as_raw_fd(), name.as_ptr(), uid, gid, flags) })
+    let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+    Ok(rustix::fs::chownat(&directory, &name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
 fn unlink(directory: &File, name: &CString) -> io::Result<()> {
-    // SAFETY: the path is a C string, and outlives the call.
-    done(unsafe { libc::unlinkat(directory.as_raw_fd(), name.as_ptr(), 0) })
-}
-
-fn done(result: i32) -> io::Result<()> {
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    Ok(rustix::fs::unlinkat(directory, name, AtFlags::empty())?)
 }

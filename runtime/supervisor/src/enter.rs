@@ -10,12 +10,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::sched::{CloneFlags, setns};
 use nix::unistd::{Gid, Uid};
+use rustix::pty::OpenptFlags;
+use rustix::termios::{Winsize, tcsetwinsize};
 use serde::Deserialize;
 
 use super::device;
@@ -160,10 +162,7 @@ impl Enter<'_> {
 
         // Only from here on: a process in the container's PID namespace must never have more than the
         // container has.
-        // SAFETY: the helper was forked from a process with one thread, and has one.
-        let Some(pid) =
-            unsafe { sys::fork(Parent::CallersParent, None) }.map_err(StepError::at("exec: fork"))?
-        else {
+        let Some(pid) = sys::clone(Parent::CallersParent, None).map_err(StepError::at("exec: fork"))? else {
             drop(master);
             if config.devices.is_some() {
                 sys::exit_now(0);
@@ -192,27 +191,25 @@ impl Enter<'_> {
         for number in (0..64).filter(|number| wanted & (1 << number) == 0) {
             match sys::drop_from_bounding_set(number) {
                 Ok(()) => {}
-                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => break,
-                Err(error) => return Err(error),
+                Err(nix::Error::EINVAL) => break,
+                Err(error) => return Err(error.into()),
             }
         }
         let groups: Vec<Gid> = self.user.groups.iter().copied().map(Gid::from_raw).collect();
         nix::unistd::setgroups(&groups)?;
-        // SAFETY: no pointers.
-        unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) };
+        let _ = rustix::thread::set_keep_capabilities(true);
         let (uid, gid) = (Uid::from_raw(self.user.uid), Gid::from_raw(self.user.gid));
         nix::unistd::setresgid(gid, gid, gid)?;
         nix::unistd::setresuid(uid, uid, uid)?;
         if process.no_new_privileges {
-            // SAFETY: no pointers.
-            unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+            let _ = rustix::thread::set_no_new_privs(true);
         }
         if let Some(filter) = process.seccomp.as_ref().filter(|_| !process.no_new_privileges) {
             // Installing a filter without no_new_privs needs CAP_SYS_ADMIN.
             sys::set_capabilities(permitted)?;
             sys::install_filter(filter)?;
         }
-        sys::set_capabilities(wanted)
+        Ok(sys::set_capabilities(wanted)?)
     }
 }
 
@@ -258,29 +255,11 @@ pub(super) fn open_terminal(user: Option<&User>, size: Option<(u16, u16)>) -> io
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the container's /dev/pts is not a devpts"));
     }
     if let Some((ws_col, ws_row)) = size {
-        let size = libc::winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: the kernel reads one winsize.
-        if unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        tcsetwinsize(&master, Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 })?;
     }
-    let unlock: libc::c_int = 0;
-    // SAFETY: the kernel reads one int.
-    if unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSPTLCK, &raw const unlock) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: no pointers; the call returns a new descriptor that nobody else owns.
-    let slave = unsafe {
-        let fd = libc::ioctl(
-            master.as_raw_fd(),
-            libc::TIOCGPTPEER,
-            libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC,
-        );
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        OwnedFd::from_raw_fd(fd)
-    };
+    rustix::pty::unlockpt(&master)?;
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags)?;
     if let Some(user) = user {
         nix::unistd::fchown(slave.as_raw_fd(), Some(Uid::from_raw(user.uid)), None)?;
     }
@@ -293,11 +272,7 @@ pub(super) fn attach_terminal(slave: BorrowedFd) -> io::Result<()> {
     for number in 0..3 {
         nix::unistd::dup2(slave.as_raw_fd(), number)?;
     }
-    // SAFETY: no pointers.
-    if unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    Ok(rustix::process::ioctl_tiocsctty(slave)?)
 }
 
 /// The file system type of terminals.

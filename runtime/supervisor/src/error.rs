@@ -20,8 +20,8 @@ impl StepError {
     }
 
     /// Makes the error of a step from its cause, for `map_err`.
-    pub(super) fn at(step: &'static str) -> impl FnOnce(io::Error) -> StepError {
-        move |source| StepError::new(step, source)
+    pub(super) fn at<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> StepError {
+        move |source| StepError::new(step, source.into())
     }
 }
 

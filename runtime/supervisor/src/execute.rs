@@ -9,6 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nodlet_kernel::signal;
+use rustix::fs::{Access, AtFlags, CWD};
 
 use nodlet_host::launch::ProcessConfig;
 
@@ -186,8 +188,7 @@ fn why_denied(file: &CStr) -> &'static str {
 }
 
 fn is_executable(file: &CStr) -> bool {
-    // SAFETY: a C string that outlives the call.
-    unsafe { libc::faccessat(libc::AT_FDCWD, file.as_ptr(), libc::X_OK, libc::AT_EACCESS) == 0 }
+    rustix::fs::accessat(CWD, file, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
 }
 
 /// The kernel's error text in lower case, as Go prints it.
@@ -202,20 +203,18 @@ fn words(error: Errno) -> String {
 /// Resets signal settings that would be inherited: Rust ignores SIGPIPE, and the supervisor blocks SIGCHLD.
 /// Signals that the agent's caller ignores are reset earlier, by [`reset_ignored_signals`].
 fn reset_signals() {
-    reset(libc::SIGPIPE);
-    let empty = 0u64;
-    // SAFETY: the kernel reads one signal set.
-    unsafe {
-        let old = std::ptr::null_mut::<libc::c_void>();
-        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const empty, old, SET_SIZE);
-    }
+    let _ = signal::reset(libc::SIGPIPE);
+    signal::unblock_all();
 }
 
 /// Resets all signals that the supervisor's caller ignores, so that containers do not inherit that. The
 /// supervisor calls it first. SIGPIPE stays ignored, since the supervisor ignores it itself.
 pub(super) fn reset_ignored_signals() {
     let ignored = ignored_signals().unwrap_or(u64::MAX);
-    (1..=64).filter(|number| *number != libc::SIGPIPE && ignored & 1 << (number - 1) != 0).for_each(reset);
+    for number in (1..=64).filter(|number| *number != libc::SIGPIPE && ignored & 1 << (number - 1) != 0) {
+        // The kernel refuses it for SIGKILL and SIGSTOP.
+        let _ = signal::reset(number);
+    }
 }
 
 /// The signals that this process ignores, as bits. Reading one file replaces 64 calls of `sigaction`.
@@ -225,18 +224,4 @@ fn ignored_signals() -> Option<u64> {
     let text = std::str::from_utf8(status.get(..length)?).ok()?;
     let ignored = text.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
     u64::from_str_radix(ignored.trim(), 16).ok()
-}
-
-/// The size of the kernel's signal set in bytes.
-const SET_SIZE: usize = 8;
-
-/// Sets the default action for a signal.
-fn reset(number: libc::c_int) {
-    // The kernel's `struct sigaction` on any architecture: SIG_DFL, no flags, no mask.
-    let default = [0u64; 4];
-    // SAFETY: the default action runs no code. SIGKILL, SIGSTOP: the kernel refuses.
-    unsafe {
-        let old = std::ptr::null_mut::<libc::c_void>();
-        libc::syscall(libc::SYS_rt_sigaction, number, default.as_ptr(), old, SET_SIZE);
-    }
 }

@@ -8,17 +8,17 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::socket::{self, SockFlag};
 use nix::unistd::Pid;
 use nodlet_core::sorted::SortedMap;
 use nodlet_kernel::own_file;
+use rustix::net::SocketFlags;
 
 use super::attempt::{Attempt, State};
 use super::enter::{Exec, ExecState};
@@ -112,8 +112,7 @@ pub fn run(mut args: impl Iterator<Item = OsString>) -> ! {
     let process = if first == handover::PARSE {
         descriptor(args.next()).map(|memfd| handover::parse(memfd))
     } else if first == handover::RESUME {
-        // SAFETY: it was just seen to be open, and nobody else owns it.
-        descriptor(args.next()).map(|memfd| Process::resume(unsafe { OwnedFd::from_raw_fd(memfd) }))
+        descriptor(args.next()).map(|memfd| Process::resume(sys::inherited(memfd)))
     } else {
         let inherited = descriptor(args.next()).zip(descriptor(args.next()));
         inherited
@@ -184,8 +183,7 @@ impl Process {
         }
         sys::close_all_but(&[listener, lock]);
         fs::create_dir_all(dir.join(SCRATCH))?;
-        // SAFETY: they were seen to be open, and nobody else owns them.
-        let (listener, lock) = unsafe { (OwnedFd::from_raw_fd(listener), OwnedFd::from_raw_fd(lock)) };
+        let (listener, lock) = (sys::inherited(listener), sys::inherited(lock));
         Ok(Process {
             dir,
             listener,
@@ -325,10 +323,9 @@ impl Process {
     /// Accepts a new agent, which replaces the old one: that is dead, or about to be.
     fn accept(&mut self) {
         self.drain_requests();
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        if let Ok(fd) = socket::accept4(self.listener.as_raw_fd(), flags) {
-            // SAFETY: the call returned a new descriptor that nobody else owns.
-            self.agent = Some(Agent::new(unsafe { OwnedFd::from_raw_fd(fd) }));
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        if let Ok(socket) = rustix::net::accept_with(&self.listener, flags) {
+            self.agent = Some(Agent::new(socket));
         }
     }
 

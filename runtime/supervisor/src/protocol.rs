@@ -10,12 +10,13 @@
 //! Reports are never queued. They are derived from the supervisor's state, and sent when the socket accepts
 //! them.
 
-use std::io::{self, IoSlice, IoSliceMut, Write};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::io::{self, IoSlice, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 
-use nix::sys::socket::{self, ControlMessage, ControlMessageOwned, MsgFlags};
+use nix::sys::socket::{self, ControlMessage, MsgFlags};
 use nix::unistd::Pid;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -222,24 +223,8 @@ pub(super) fn receive<T: DeserializeOwned>(socket: BorrowedFd) -> io::Result<Opt
 /// Receives one frame with its descriptors and its sender. `None` if the other end is gone.
 pub(super) fn receive_from<T: DeserializeOwned>(socket: BorrowedFd) -> io::Result<Option<Received<T>>> {
     let mut bytes = [0; MAX_FRAME];
-    let mut control = nix::cmsg_space!([RawFd; MAX_DESCRIPTORS], libc::ucred);
-    let (length, descriptors, sender) = {
-        let mut parts = [IoSliceMut::new(&mut bytes)];
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
-        let message = socket::recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut control), flags)?;
-        let (mut descriptors, mut sender) = (Vec::new(), None);
-        for control in message.cmsgs()? {
-            match control {
-                ControlMessageOwned::ScmRights(raw) => {
-                    // SAFETY: the kernel made these for this call; nobody else owns them.
-                    descriptors.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-                }
-                ControlMessageOwned::ScmCredentials(from) => sender = Some(Pid::from_raw(from.pid())),
-                _ => {}
-            }
-        }
-        (message.bytes, descriptors, sender)
-    };
+    let nodlet_kernel::socket::Received { length, descriptors, sender } =
+        nodlet_kernel::socket::receive::<MAX_DESCRIPTORS>(socket, &mut bytes, MsgFlags::MSG_DONTWAIT)?;
     if length == 0 {
         // The end of the stream has no sender; an empty frame has one.
         return if sender.is_none() { Ok(None) } else { Err(io::ErrorKind::InvalidData.into()) };
@@ -264,15 +249,10 @@ pub(super) fn copy_memfd(memfd: BorrowedFd) -> io::Result<OwnedFd> {
 }
 
 fn sealed(bytes: &[u8]) -> io::Result<OwnedFd> {
-    let flags =
-        nix::sys::memfd::MemFdCreateFlag::MFD_CLOEXEC | nix::sys::memfd::MemFdCreateFlag::MFD_ALLOW_SEALING;
-    let mut file = std::fs::File::from(nix::sys::memfd::memfd_create(c"nodlet", flags)?);
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let mut file = std::fs::File::from(memfd_create(c"nodlet", flags)?);
     file.write_all(bytes)?;
-    let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
-    // SAFETY: no pointers.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    fcntl_add_seals(&file, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
     Ok(file.into())
 }
 

@@ -9,7 +9,7 @@
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -191,8 +191,7 @@ impl Users {
         let cgroup = cgroup.transpose()?;
         // A child of the supervisor, as the pause process will be; in its cgroup, which is killed if this fails.
         let cgroup = cgroup.as_ref().map(|cgroup| cgroup.as_fd());
-        // SAFETY: the helper was forked from a process with one thread, and has one.
-        let Some(pid) = unsafe { sys::fork(Parent::CallersParent, cgroup) }? else {
+        let Some(pid) = sys::clone(Parent::CallersParent, cgroup)? else {
             drop(process);
             let _ = user_process(config, owned, theirs);
             sys::exit_now(1)
@@ -253,7 +252,7 @@ fn user_process(config: &SandboxConfig, owned: CloneFlags, helper: File) -> io::
         return Ok(());
     }
     // SAFETY: it was forked from a process with one thread, and has one.
-    match unsafe { sys::fork(Parent::CallersParent, None) }? {
+    match sys::clone(Parent::CallersParent, None)? {
         None => pause(&tasks, helper.into(), false),
         Some(pause) => send(&pause.as_raw().to_ne_bytes()),
     }
@@ -318,10 +317,8 @@ fn finish(
         (pause_pid, pid) = (Some(child), Some(namespace));
     } else if let Some((cgroup, tasks)) = pause_cgroup {
         let (ready, theirs) = nix::unistd::pipe().map_err(|error| SandboxError::Pause(error.into()))?;
-        // SAFETY: the helper was forked from a process with one thread, and has one.
-        match unsafe { sys::fork(Parent::CallersParent, Some(cgroup.as_fd())) }
-            .map_err(SandboxError::Pause)?
-        {
+        let forked = sys::clone(Parent::CallersParent, Some(cgroup.as_fd()));
+        match forked.map_err(|error| SandboxError::Pause(error.into()))? {
             None => pause(&tasks, theirs, true),
             Some(child) => pause_pid = Some(child),
         }
@@ -361,8 +358,7 @@ fn share_processes(users: &Users, processes: &File) -> io::Result<(Pid, OwnedFd)
     // No container is in there yet. The pause process could not mount it where the host's user namespace owns the
     // mounts, and this process could not in a mount namespace of the pod, in which no other /proc is visible.
     setns(&namespace, CloneFlags::CLONE_NEWPID)?;
-    // SAFETY: the helper was forked from a process with one thread, and has one.
-    match unsafe { sys::fork(Parent::Caller, None) }? {
+    match sys::clone(Parent::Caller, None)? {
         None => sys::exit_now(if mount_proc().is_ok() { 0 } else { 1 }),
         Some(child) if sys::wait_for(child) == Some(sys::Ended::Exited(0)) => {}
         Some(_) => return Err(no_proc()),
@@ -376,13 +372,7 @@ fn mount_proc() -> nix::Result<()> {
 }
 
 fn open_at(directory: &File, name: &CStr) -> io::Result<OwnedFd> {
-    // SAFETY: a C string that outlives the call.
-    let fd = unsafe { libc::openat(directory.as_raw_fd(), name.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call returned a new descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(nodlet_kernel::file::open_at(directory, name, nix::fcntl::OFlag::O_RDONLY)?)
 }
 
 fn open_tasks(files: &[std::path::PathBuf]) -> io::Result<Vec<File>> {
@@ -478,7 +468,7 @@ fn enter_empty_root() -> nix::Result<()> {
 /// Runs PID 1 of a shared PID namespace: it adopts orphans, and does nothing else. Every container of the pod
 /// can see it, so it has nothing worth taking: no capability, no descriptor, an empty root.
 fn pause(tasks: &[File], ready: OwnedFd, mounts_proc: bool) -> ! {
-    use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
+    use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
     const NOBODY: u32 = 65535;
     for mut file in tasks {
         let _ = io::Write::write_all(&mut file, b"0");
@@ -488,8 +478,8 @@ fn pause(tasks: &[File], ready: OwnedFd, mounts_proc: bool) -> ! {
         sys::exit_now(1);
     }
     let _ = nix::unistd::setsid();
-    // SAFETY: ignoring runs no code of ours. The kernel then reaps orphans by itself.
-    let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) };
+    // The kernel then reaps orphans by itself.
+    let _ = nodlet_kernel::signal::ignore(Signal::SIGCHLD);
     let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
     let _ = nix::unistd::setgroups(&[]);
     let id = (nix::unistd::Gid::from_raw(NOBODY), nix::unistd::Uid::from_raw(NOBODY));
@@ -498,12 +488,10 @@ fn pause(tasks: &[File], ready: OwnedFd, mounts_proc: bool) -> ! {
     if dropped.is_err() {
         sys::exit_now(1);
     }
-    // SAFETY: no pointers. It goes with the supervisor, whatever takes that.
-    unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-    }
+    let _ = rustix::thread::set_no_new_privs(true);
+    sys::set_dumpable(false);
+    // It goes with the supervisor, whatever takes that.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     sys::close_all_but(&[ready.as_raw_fd()]);
     // A kernel without filters runs it all the same: without a container's help, it makes no other call.
     let _ = sys::install_filter(&pause_filter());

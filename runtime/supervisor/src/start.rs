@@ -326,9 +326,9 @@ impl Start<'_> {
     /// The /proc of a PID namespace that the container shares: a copy of a mount that was made in it. `None`
     /// if libcontainer mounts it.
     fn find_proc(&self) -> io::Result<Option<OwnedFd>> {
-        let copy = |mnt: BorrowedFd| within(mnt, || sys::clone_mount(None, c"/proc", false))?;
+        let copy = |mnt: BorrowedFd| within(mnt, || Ok(sys::clone_mount(None, c"/proc", false)?))?;
         let proc = match (&self.namespaces.pid, self.target) {
-            (Some(_), _) => copy(self.namespaces.mnt.as_fd()).map_err(|error| match error.raw_os_error() {
+            (Some(_), _) => copy(self.namespaces.mnt.as_fd()).map_err(|error: io::Error| match error.raw_os_error() {
                 Some(libc::ENOENT) => io::Error::new(
                     io::ErrorKind::Unsupported,
                     "an earlier version of nodlet made this pod's sandbox; delete the pod and create it again",

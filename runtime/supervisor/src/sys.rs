@@ -1,51 +1,32 @@
-//! System calls that `nix` does not have: processes that start inside a cgroup, mounts without a path, paths
-//! resolved without leaving a directory.
+//! The calls of the kernel that the processes of a supervisor make: those of [`nodlet_kernel`], and what they mean for a
+//! container.
 //!
 //! Each function is one call, with the kernel's error and nothing else; the caller names the step. [`used_up`]
-//! and [`lacking`] explain two of these errors. The folder has those about mounts, processes, capabilities and cgroups.
-//! Read next: `start.rs` and `sandbox.rs`, which use them.
+//! and [`lacking`] explain two of these errors. Read next: `start.rs` and `sandbox.rs`, which use them.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 
-use nix::errno::Errno;
+use nix::fcntl::{OFlag, ResolveFlag};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nodlet_host::launch::{OpenFilesConfig, SeccompConfig};
-use nodlet_rootfs::undisturbed;
+use nodlet_kernel::{file, process, security, signal};
+use rustix::process::{DumpableBehavior, Rlimit, set_dumpable_behavior};
 
-mod capabilities;
 mod cgroups;
-mod mounts;
-mod processes;
 
-pub(super) use capabilities::{drop_from_bounding_set, own_capabilities, set_capabilities, set_file_owner};
 pub(super) use cgroups::{empty_into_parent, is_populated, join_tasks, kill_cgroup, kill_leaf};
-pub(super) use mounts::{
-    MountAttributes, attach_mount, attach_mount_at, clone_mount, map_ids, set_mount_attributes,
+pub(super) use nodlet_kernel::mount::{
+    MountAttributes, attach_mount, attach_mount_at, clone_mount, set_mount_attributes,
 };
-pub(super) use processes::{
-    Ended, Parent, any_ended, close_all_but, ended, exit_now, fork, has_executed, is_child, pidfd_open, reap,
-    wait_for,
+pub(super) use nodlet_kernel::process::{
+    Ended, Parent, any_ended, clone, close_all_but, ended, exit_now, has_executed, inherited, is_child, kept,
+    pidfd_open, reap, spawn_daemon, wait_for,
 };
-
-/// A path as a C string.
-pub(super) fn c_path(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
-}
-
-fn check(result: libc::c_long) -> io::Result<libc::c_long> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
-
-fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
-    let fd = check(result)?;
-    // SAFETY: the call returned a new descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
-}
+pub(super) use nodlet_kernel::security::{drop_from_bounding_set, set_capabilities};
 
 /// The links that [`open_in`] may follow.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,52 +40,20 @@ pub(super) enum Resolve {
     NoLinks,
 }
 
-/// Opens `path` only to name it: this triggers no device, waits for no FIFO, and works for a socket. It does
-/// not use `OpenOptions`, which with musl, whose `O_ACCMODE` contains `O_PATH`, drops that flag and really
-/// opens the file.
+/// Opens `path` only to name it: this triggers no device, waits for no FIFO, and works for a socket.
 pub(super) fn open_path(path: &Path) -> io::Result<File> {
-    let path = c_path(path)?;
-    // SAFETY: the path is a C string, and outlives the call.
-    owned(libc::c_long::from(unsafe { libc::open(path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC) }))
-        .map(File::from)
+    Ok(file::open(path, OFlag::O_PATH)?.into())
 }
 
 /// `openat2(2)`: opens `path` without leaving `directory`.
 pub(super) fn open_in(directory: BorrowedFd, path: &Path, flags: i32, resolve: Resolve) -> io::Result<File> {
-    #[repr(C)]
-    struct OpenHow {
-        flags: u64,
-        mode: u64,
-        resolve: u64,
-    }
-    const RESOLVE_NO_MAGICLINKS: u64 = 0x02;
-    const RESOLVE_NO_SYMLINKS: u64 = 0x04;
-    const RESOLVE_BENEATH: u64 = 0x08;
-    const RESOLVE_IN_ROOT: u64 = 0x10;
-    let how = OpenHow {
-        flags: (flags | libc::O_CLOEXEC) as u64,
-        mode: 0,
-        resolve: RESOLVE_NO_MAGICLINKS
-            | match resolve {
-                Resolve::Beneath => RESOLVE_BENEATH,
-                Resolve::InRoot => RESOLVE_IN_ROOT,
-                Resolve::NoLinks => RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS,
-            },
-    };
-    let path = c_path(path)?;
-    let opened = undisturbed(|| {
-        // SAFETY: the structure is the kernel's own, with its size given; the path is a C string.
-        Errno::result(unsafe {
-            libc::syscall(
-                libc::SYS_openat2,
-                directory.as_raw_fd(),
-                path.as_ptr(),
-                &raw const how,
-                size_of::<OpenHow>(),
-            )
-        })
-    });
-    Ok(File::from(owned(opened?)?))
+    let resolve = ResolveFlag::RESOLVE_NO_MAGICLINKS
+        | match resolve {
+            Resolve::Beneath => ResolveFlag::RESOLVE_BENEATH,
+            Resolve::InRoot => ResolveFlag::RESOLVE_IN_ROOT,
+            Resolve::NoLinks => ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS,
+        };
+    Ok(file::open_in(directory, path, OFlag::from_bits_retain(flags), resolve)?.into())
 }
 
 /// `readlinkat(2)` of a link that is open.
@@ -155,23 +104,48 @@ pub(super) fn allow_real_time(priority: u32) -> io::Result<()> {
     if priority == 0 {
         return Ok(());
     }
-    let limit = libc::rlimit { rlim_cur: priority.into(), rlim_max: priority.into() };
-    // SAFETY: the kernel reads one structure.
-    if unsafe { libc::setrlimit(libc::RLIMIT_RTPRIO, &raw const limit) } < 0 {
-        return Err(lacking_right(io::Error::last_os_error(), "nodlet needs CAP_SYS_RESOURCE"));
-    }
+    let limit = Some(priority.into());
+    rustix::process::setrlimit(rustix::process::Resource::Rtprio, Rlimit { current: limit, maximum: limit })
+        .map_err(|error| lacking_right(error.into(), "nodlet needs CAP_SYS_RESOURCE"))?;
     // With CONFIG_RT_GROUP_SCHED, only cgroups with real-time bandwidth may.
-    let set = |policy: libc::c_int, priority: libc::c_int| {
-        // SAFETY: the kernel reads one integer (`struct sched_param`).
-        let set = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
-        check(set).map(drop)
-    };
+    let set = |policy: i32, priority: i32| process::set_scheduler(policy, priority).map_err(io::Error::from);
     set(libc::SCHED_FIFO, 1).map_err(|error| {
         let why = "the cgroups of pods have no real-time bandwidth (CONFIG_RT_GROUP_SCHED; cpu.rt_runtime_us is 0 in \
                    cgroup v1): build the kernel without that option, or boot it with rt_group_sched=0";
         lacking_right(error, why)
     })?;
     set(libc::SCHED_OTHER, 0)
+}
+
+/// Makes new files belong to this user and group of the host; the calling process keeps its capabilities.
+pub(super) fn set_file_owner(id: u32) -> io::Result<()> {
+    security::set_file_owner(id);
+    Ok(set_capabilities(own_capabilities(u64::MAX)?)?)
+}
+
+/// The capabilities among `wanted` that are permitted to the calling process, as bits: a process cannot pass on others.
+/// One that is not in its bounding set is among them, and is lost where the program is executed.
+pub(super) fn own_capabilities(wanted: u64) -> io::Result<u64> {
+    Ok(security::permitted_capabilities()? & wanted)
+}
+
+/// Maps the IDs of files by a user namespace (`MOUNT_ATTR_IDMAP`) on a detached mount that nobody has used yet; with
+/// `recursive`, also on the mounts below it whose file systems can.
+pub(super) fn map_ids(mount: BorrowedFd, users: BorrowedFd, recursive: bool) -> io::Result<()> {
+    const IDMAP: u64 = 0x0010_0000;
+    let attributes = MountAttributes { set: IDMAP, userns: users.as_raw_fd() as u64, ..Default::default() };
+    let mapped = match set_mount_attributes(mount, &attributes, recursive) {
+        // All or none: without the mounts below it, whose files then belong to nobody.
+        Err(_) if recursive => set_mount_attributes(mount, &attributes, false),
+        mapped => mapped,
+    };
+    mapped.map_err(|error| match error {
+        nix::Error::EINVAL | nix::Error::ENOSYS => io::Error::new(
+            io::ErrorKind::Unsupported,
+            "this kernel cannot map the IDs of its file system, as hostUsers: false needs (tmpfs: Linux 6.3; /proc, /sys and devices: never)",
+        ),
+        error => error.into(),
+    })
 }
 
 /// An error of the kernel about a missing right, with its cause.
@@ -186,24 +160,13 @@ fn lacking_right(error: io::Error, why: &str) -> io::Error {
 /// From now on a fault ends the process, as [`exit_now`] needs it: the filter may forbid the calls of the standard library's
 /// handler of faults, which would run for ever.
 pub(super) fn install_filter(filter: &SeccompConfig) -> io::Result<()> {
-    const SECCOMP_SET_MODE_FILTER: libc::c_uint = 1;
-    // SAFETY: the default action runs no code.
-    unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
-    let program = libc::sock_fprog {
-        len: u16::try_from(filter.program.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
-        filter: filter.program.as_ptr().cast_mut().cast(),
-    };
-    // SAFETY: the kernel reads one sock_fprog and as many instructions of 8 bytes as it says.
-    check(unsafe {
-        libc::syscall(libc::SYS_seccomp, SECCOMP_SET_MODE_FILTER, filter.flags, &raw const program)
-    })
-    .map(drop)
-    .map_err(|error| match error.raw_os_error() {
-        Some(libc::ENOSYS | libc::EINVAL) => io::Error::new(
+    let _ = signal::reset(libc::SIGSEGV);
+    security::install_filter(&filter.program, filter.flags).map_err(|error| match error {
+        nix::Error::ENOSYS | nix::Error::EINVAL => io::Error::new(
             io::ErrorKind::Unsupported,
             "this kernel is built without CONFIG_SECCOMP_FILTER; use the profile Unconfined",
         ),
-        _ => error,
+        error => error.into(),
     })
 }
 
@@ -223,8 +186,8 @@ pub(super) fn set_app_armor_profile(name: &str) -> io::Result<()> {
 /// `PR_SET_DUMPABLE`: whether processes of the same user may trace the calling one and read its
 /// memory. It does not stop CAP_SYS_PTRACE.
 pub(super) fn set_dumpable(dumpable: bool) {
-    // SAFETY: no pointers.
-    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, i32::from(dumpable), 0, 0, 0) };
+    let behavior = if dumpable { DumpableBehavior::Dumpable } else { DumpableBehavior::NotDumpable };
+    let _ = set_dumpable_behavior(behavior);
 }
 
 /// Gives the calling process a new session keyring, which its children inherit. Otherwise all containers
@@ -233,10 +196,10 @@ pub(super) fn set_dumpable(dumpable: bool) {
 /// The kernel counts the keyring against the quota of the caller's real user. Any container that runs as root
 /// can use up that quota; then the keyring is counted for a user that nobody can guess.
 pub(super) fn new_session_keyring() -> io::Result<()> {
-    match join_session_keyring() {
+    match security::join_session_keyring() {
         // The kernel is built without CONFIG_KEYS: there is nothing to share.
-        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
-        Err(error) if error.raw_os_error() == Some(libc::EDQUOT) => {
+        Err(nix::Error::ENOSYS) => Ok(()),
+        Err(nix::Error::EDQUOT) => {
             /// A Pod cannot name a user from this number on, and a container that may change its user does
             /// not know which one is used.
             const BEYOND_PODS: u32 = 1 << 31;
@@ -247,25 +210,17 @@ pub(super) fn new_session_keyring() -> io::Result<()> {
             let (real, root) = (nix::unistd::Uid::from_raw(user), nix::unistd::Uid::from_raw(0));
             // The effective user stays root, so no capability is lost.
             nix::unistd::setresuid(real, root, root)?;
-            let joined = join_session_keyring();
+            let joined = security::join_session_keyring();
             nix::unistd::setresuid(root, root, root)?;
-            joined
+            Ok(joined?)
         }
-        other => other,
+        other => Ok(other?),
     }
-}
-
-fn join_session_keyring() -> io::Result<()> {
-    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
-    let anonymous = std::ptr::null::<libc::c_char>();
-    // SAFETY: no name is given.
-    check(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, anonymous) }).map(drop)
 }
 
 /// `prctl(PR_SET_NAME)`: sets the process name that `ps` shows.
 pub(super) fn set_name(name: &CStr) {
-    // SAFETY: a C string; the kernel copies at most 16 bytes of it.
-    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    let _ = rustix::thread::set_name(name);
 }
 
 /// Explains the error of a namespace that could not be made, if their maximum number is reached. Containers

@@ -21,9 +21,11 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::rand::GetRandomFlags;
+
 /// Fills `bytes`, at most 256, with bytes that nobody can guess.
 pub fn secret(bytes: &mut [u8]) -> io::Result<()> {
-    let filled = getrandom(bytes, libc::GRND_NONBLOCK);
+    let filled = getrandom(bytes, GetRandomFlags::NONBLOCK);
     if filled.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
         gather();
     }
@@ -32,15 +34,14 @@ pub fn secret(bytes: &mut [u8]) -> io::Result<()> {
 
 /// Fills `bytes`, at most 256, with bytes that are unlikely to repeat. They are not secret.
 pub fn unique(bytes: &mut [u8]) -> io::Result<()> {
-    getrandom(bytes, libc::GRND_INSECURE)
+    getrandom(bytes, GetRandomFlags::INSECURE)
 }
 
 /// Calls `getrandom`, which never returns fewer bytes than requested for at most 256.
-fn getrandom(bytes: &mut [u8], flags: libc::c_uint) -> io::Result<()> {
+fn getrandom(bytes: &mut [u8], flags: GetRandomFlags) -> io::Result<()> {
     debug_assert!(bytes.len() <= 256);
-    // SAFETY: the kernel writes at most as many bytes as there are.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), flags) };
-    if got == bytes.len() as isize { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let got = rustix::rand::getrandom(&mut *bytes, flags)?;
+    if got == bytes.len() { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
 }
 
 /// Waits for the pool on a thread of its own; there is at most one such thread.
@@ -54,7 +55,9 @@ fn gather() {
     }
     let thread = std::thread::Builder::new().name("entropy".into()).stack_size(STACK);
     let started = thread.spawn(|| {
-        while getrandom(&mut [0], 0).is_err_and(|error| error.kind() == io::ErrorKind::Interrupted) {}
+        while getrandom(&mut [0], GetRandomFlags::empty())
+            .is_err_and(|error| error.kind() == io::ErrorKind::Interrupted)
+        {}
         GATHERING.store(false, Ordering::Relaxed);
     });
     if started.is_err() {

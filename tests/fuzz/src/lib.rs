@@ -16,8 +16,9 @@
 //! (`coverage.rs`): an input that reaches new code is changed further. libFuzzer by way of bolero or
 //! cargo-fuzz is not used, because it needs 35 crates, C++ among them, and a nightly compiler.
 //!
-//! [`disk`] lets changes of files fail at each of their steps. Apart from that, [`imports`] and [`purity`] are for tests that read the source of their own crate, [`public`] and
-//! [`errors`] for tests that read the source of all crates.
+//! [`disk`] lets changes of files fail at each of their steps. Apart from that, [`imports`] and [`purity`] are for tests
+//! that read the source of their own crate, [`public`], [`errors`] and [`unsafety`] for tests that read the source of all
+//! crates.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -32,6 +33,7 @@ pub mod errors;
 pub mod imports;
 pub mod public;
 pub mod purity;
+pub mod unsafety;
 
 use coverage::Reached;
 

@@ -1,5 +1,5 @@
 //! Reads off the source of a crate what it uses of the standard library, for tests that it touches nothing of the
-//! machine. Cargo keeps other crates out; the standard library it cannot, nor what a crate may use of `libc`.
+//! machine. Cargo keeps other crates out; the standard library it cannot, nor what a crate may use of `libc` and of `nodlet_kernel`.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ const WORDS: [&str; 8] =
     ["print!", "println!", "eprint!", "dbg!", "unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"];
 
 /// What the crate with the root `root` uses outside of its tests that is not in `allowed`, a list of paths in the
-/// standard library such as `collections` or `time::Duration`, and of `libc`, such as `libc::tm`; each with the file
+/// standard library such as `collections` or `time::Duration`, of `libc`, such as `libc::tm`, and of `nodlet_kernel`; each with the file
 /// that uses it. The paths in
 /// braces, as in `use std::time::{Duration, Instant}`, are judged one by one.
 ///
@@ -36,7 +36,8 @@ fn is_in(path: &str, part: &str) -> bool {
 /// The paths in the standard library and in `libc` that `code` names, as far as each is written.
 fn used_paths(code: &str) -> Vec<String> {
     let mut named = Vec::new();
-    for (prefix, shown) in [("std::", ""), ("core::", ""), ("alloc::", ""), ("libc::", "libc::")] {
+    let prefixes = [("std::", ""), ("core::", ""), ("alloc::", ""), ("libc::", "libc::")];
+    for (prefix, shown) in prefixes.into_iter().chain([("nodlet_kernel::", "nodlet_kernel::")]) {
         for (at, _) in code.match_indices(prefix) {
             if !code[..at].ends_with(|before: char| before.is_alphanumeric() || "_:".contains(before)) {
                 paths(&code[at + prefix.len()..], shown, &mut named);

@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime, clock_settime};
 use nodlet_kernel::own_file;
+use nodlet_kernel::time::adjust_clock;
 
 use super::sntp::{Correction, WallTime};
 use crate::boot::console::say;
@@ -72,8 +73,6 @@ pub(super) fn now() -> WallTime {
 /// Corrects the clock, and tells the kernel that the clock is right, so that it updates a battery-backed
 /// clock.
 pub(super) fn correct(correction: Correction) -> io::Result<()> {
-    // SAFETY: all zero is a value of this structure of numbers.
-    let mut change: libc::timex = unsafe { std::mem::zeroed() };
     match correction {
         Correction::Step(micros) => {
             let now = clock_gettime(ClockId::CLOCK_REALTIME).map(Duration::from)?;
@@ -81,24 +80,17 @@ pub(super) fn correct(correction: Correction) -> io::Result<()> {
             let then = if micros < 0 { now.saturating_sub(by) } else { now + by };
             clock_settime(ClockId::CLOCK_REALTIME, TimeSpec::from_duration(then))?;
         }
-        Correction::Slew(micros) => {
+        Correction::Slew(micros) => adjust_clock(|change| {
             change.modes = libc::ADJ_OFFSET_SINGLESHOT;
             change.offset = micros as _;
-            adjust(&mut change)?;
-        }
+        })?,
     }
-    // SAFETY: as above.
-    let mut right: libc::timex = unsafe { std::mem::zeroed() };
     // Error bounds in microseconds, which the kernel increases until the next response.
-    right.modes = libc::ADJ_STATUS | libc::ADJ_MAXERROR | libc::ADJ_ESTERROR;
-    right.maxerror = 500_000;
-    right.esterror = 100_000;
-    adjust(&mut right)
-}
-
-fn adjust(change: &mut libc::timex) -> io::Result<()> {
-    // SAFETY: a structure of the kernel's, which it reads and fills in.
-    if unsafe { libc::adjtimex(change) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    Ok(adjust_clock(|right| {
+        right.modes = libc::ADJ_STATUS | libc::ADJ_MAXERROR | libc::ADJ_ESTERROR;
+        right.maxerror = 500_000;
+        right.esterror = 100_000;
+    })?)
 }
 
 #[cfg(test)]

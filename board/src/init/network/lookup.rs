@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, Pid, fork, pipe2};
+use nix::unistd::{Pid, pipe2};
+use nodlet_kernel::process::{exit_now, fork};
 
 /// The most bytes of the child's answer.
 const ANSWER: u64 = 64;
@@ -23,16 +24,14 @@ pub(super) struct Lookup {
 impl Lookup {
     pub(super) fn begin(name: &str) -> io::Result<Lookup> {
         let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
-        // SAFETY: this process has one thread.
-        match unsafe { fork() }? {
-            ForkResult::Parent { child } => Ok(Lookup { child, answer: File::from(read) }),
-            ForkResult::Child => {
+        match fork()? {
+            Some(child) => Ok(Lookup { child, answer: File::from(read) }),
+            None => {
                 let found = (name, 0).to_socket_addrs().ok().and_then(|mut found| found.next());
                 if let Some(found) = found {
                     let _ = write!(File::from(write), "{}", found.ip());
                 }
-                // SAFETY: ends this process, which has nothing to clean up.
-                unsafe { libc::_exit(0) }
+                exit_now(0)
             }
         }
     }

@@ -13,9 +13,8 @@ impl Random {
     /// Gets a seed from the kernel. Does not wait if the kernel has none yet, shortly after power-on.
     pub(super) fn seed() -> u64 {
         let mut bytes = [0; 8];
-        // SAFETY: the kernel writes at most the eight bytes.
-        let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), libc::GRND_NONBLOCK) };
-        if got == 8 {
+        let got = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::NONBLOCK);
+        if got == Ok(8) {
             return u64::from_ne_bytes(bytes);
         }
         super::time::now().as_nanos() as u64

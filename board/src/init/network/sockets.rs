@@ -23,30 +23,7 @@ pub(super) fn dhcp(name: &str) -> io::Result<UdpSocket> {
 /// Broadcasts a DHCP message on the link with `index`, without a source address: the kernel's UDP would use
 /// the address of another link.
 pub(super) fn broadcast(index: u32, message: &[u8]) -> io::Result<()> {
-    // Without a protocol, the socket receives nothing.
-    let socket = socket(AddressFamily::Packet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-    let to = libc::sockaddr_ll {
-        sll_family: libc::AF_PACKET as u16,
-        sll_protocol: (libc::ETH_P_IP as u16).to_be(),
-        sll_ifindex: index as i32,
-        sll_hatype: 0,
-        sll_pkttype: 0,
-        sll_halen: 6,
-        sll_addr: [0xff; 8],
-    };
-    let packet = wire::broadcast(message);
-    // SAFETY: packet and address have the lengths that are passed.
-    let sent = unsafe {
-        libc::sendto(
-            socket.as_raw_fd(),
-            packet.as_ptr().cast(),
-            packet.len(),
-            libc::MSG_DONTWAIT,
-            (&raw const to).cast(),
-            size_of_val(&to) as libc::socklen_t,
-        )
-    };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    Ok(nodlet_kernel::socket::broadcast_on_link(index, libc::ETH_P_IP as u16, &wire::broadcast(message))?)
 }
 
 /// Sends a DHCP message to one server, from the link's address.

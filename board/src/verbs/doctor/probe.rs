@@ -9,13 +9,17 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::mount::MsFlags;
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::SigSet;
+use nix::sys::signalfd::SignalFd;
 use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, fork};
 use nodlet_host::cgroup::try_device_filter;
 use nodlet_host::netlink::{Netlink, link_index};
 use nodlet_host::network::filter;
+use nodlet_kernel::process::{exit_now, fork};
+use nodlet_kernel::security;
 use nodlet_rootfs::assemble::{AssembleError, Backing, LayerTrial, TrialError, try_layer, try_overlay};
 use nodlet_runtime::app_armor;
+use rustix::fs::XattrFlags;
 
 /// How a running kernel is probed for a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,9 +71,9 @@ fn in_child(attempt: &dyn Fn() -> Tried) -> Tried {
         Ok((reader, writer)) => (File::from(reader), File::from(writer)),
         Err(errno) => return unclear("no pipe", errno),
     };
-    // SAFETY: verbs run in one thread, so the child may do what its parent may.
-    match unsafe { fork() } {
-        Ok(ForkResult::Child) => {
+    // Verbs run in one thread, so the child may do what its parent may.
+    match fork() {
+        Ok(None) => {
             drop(reader);
             nix::unistd::alarm::set(PATIENCE);
             let (kind, text) = match attempt() {
@@ -79,10 +83,10 @@ fn in_child(attempt: &dyn Fn() -> Tried) -> Tried {
             };
             let mut writer = writer;
             let _ = writer.write_all(&[&[kind], text.as_bytes()].concat());
-            // SAFETY: ends the process. Buffers that the parent has not flushed yet are not written twice.
-            unsafe { libc::_exit(0) }
+            // Buffers that the parent has not flushed yet are not written twice.
+            exit_now(0)
         }
-        Ok(ForkResult::Parent { child }) => {
+        Ok(Some(child)) => {
             drop(writer);
             let (mut reader, mut text) = (reader, String::new());
             let _ = reader.read_to_string(&mut text);
@@ -110,10 +114,6 @@ fn of(result: io::Result<()>, works: &str, lack: &[i32]) -> Tried {
             Some(_) | None => Tried::Unclear(format!("failed: {error}")),
         },
     }
-}
-
-fn check(result: libc::c_long) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Tries to create a namespace. Without root, reports what the kernel lists.
@@ -166,10 +166,7 @@ pub(super) fn mount(kind: &str) -> Tried {
 pub(super) fn tmpfs_attributes() -> Tried {
     in_child(&|| {
         let set = leave_mounts().and_then(|()| mount_over("tmpfs")).and_then(|place| {
-            let path = std::ffi::CString::new(place.as_os_str().as_encoded_bytes())?;
-            let name = c"trusted.overlay.opaque";
-            // SAFETY: two C strings and one byte, which live through the call.
-            check(unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), c"y".as_ptr().cast(), 1, 0) }.into())
+            Ok(rustix::fs::setxattr(place, c"trusted.overlay.opaque", b"y", XattrFlags::empty())?)
         });
         of(set, "set one", &[libc::EOPNOTSUPP])
     })
@@ -265,51 +262,26 @@ pub(super) fn layer_mount(directory: Option<&Path>) -> Tried {
 pub(super) fn seccomp() -> Tried {
     /// BPF_RET | BPF_K
     const RETURN: u16 = 0x06;
-    const NONE: libc::c_ulong = 0;
     in_child(&|| {
-        let mut filter = [libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW }];
-        let program = libc::sock_fprog { len: 1, filter: filter.as_mut_ptr() };
-        let yes: libc::c_ulong = 1;
-        let mode = libc::c_ulong::from(libc::SECCOMP_MODE_FILTER);
-        // SAFETY: takes numbers only.
-        let allowed = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, yes, NONE, NONE, NONE) };
-        let loaded = check(allowed.into()).and_then(|()| {
-            // SAFETY: the program and its one instruction live through the call.
-            check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) }.into())
-        });
+        let filter = [libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW }];
+        let loaded = rustix::thread::set_no_new_privs(true)
+            .map_err(io::Error::from)
+            .and_then(|()| Ok(security::install_filter(&filter, 0)?));
         of(loaded, "loaded a filter", &[libc::EINVAL, libc::ENOSYS])
     })
 }
 
 /// Tries to join a new session keyring.
 pub(super) fn keyring() -> Tried {
-    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
-    in_child(&|| {
-        // SAFETY: no name is given.
-        let joined = unsafe {
-            libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>())
-        };
-        of(check(joined), "made one", &[libc::ENOSYS])
-    })
+    in_child(&|| of(security::join_session_keyring().map_err(io::Error::from), "made one", &[libc::ENOSYS]))
 }
 
 /// Queries Landlock's version.
 pub(super) fn landlock() -> Tried {
-    const LANDLOCK_CREATE_RULESET_VERSION: libc::c_uint = 1;
-    // SAFETY: with this flag the call takes no attributes.
-    let version = unsafe {
-        libc::syscall(
-            libc::SYS_landlock_create_ruleset,
-            std::ptr::null::<libc::c_void>(),
-            0_usize,
-            LANDLOCK_CREATE_RULESET_VERSION,
-        )
-    };
-    match check(version) {
-        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
-            Tried::Lacks("turned off when the kernel was started".to_owned())
-        }
-        result => of(result, &format!("version {version}"), &[libc::ENOSYS]),
+    match security::landlock_version() {
+        Err(Errno::EOPNOTSUPP) => Tried::Lacks("turned off when the kernel was started".to_owned()),
+        Err(error) => of(Err(error.into()), "", &[libc::ENOSYS]),
+        Ok(version) => Tried::Works(format!("version {version}")),
     }
 }
 
@@ -334,24 +306,22 @@ pub(super) fn app_armor() -> Tried {
 /// Tries the system calls by which agent and supervisors wait.
 pub(super) fn system_calls() -> Tried {
     in_child(&|| {
-        // SAFETY: these calls take numbers only, but for signalfd's mask, which lives through its call.
-        let (made, is_used_up): ([(&str, libc::c_int); 7], bool) = unsafe {
-            let mut mask: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&raw mut mask);
-            let inotify = libc::inotify_init1(0);
-            let is_used_up = inotify < 0 && Errno::last() == Errno::EMFILE;
-            let made = [
-                ("epoll", libc::epoll_create1(0)),
-                ("eventfd", libc::eventfd(0, 0)),
-                ("signalfd", libc::signalfd(-1, &raw const mask, 0)),
-                ("timerfd", libc::timerfd_create(libc::CLOCK_MONOTONIC, 0)),
-                ("inotify", if is_used_up { 0 } else { inotify }),
-                ("unix sockets", libc::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0)),
-                ("IPv4 sockets", libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)),
-            ];
-            (made, is_used_up)
-        };
-        let lacking: Vec<&str> = made.iter().filter(|(_, made)| *made < 0).map(|(name, _)| *name).collect();
+        use rustix::event::{EventfdFlags, epoll, eventfd};
+        use rustix::fs::inotify;
+        use rustix::net::{AddressFamily, SocketType, socket};
+        use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
+        let watches = inotify::init(inotify::CreateFlags::empty());
+        let is_used_up = watches.as_ref().is_err_and(|error| *error == rustix::io::Errno::MFILE);
+        let made = [
+            ("epoll", epoll::create(epoll::CreateFlags::empty()).is_ok()),
+            ("eventfd", eventfd(0, EventfdFlags::empty()).is_ok()),
+            ("signalfd", SignalFd::new(&SigSet::empty()).is_ok()),
+            ("timerfd", timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::empty()).is_ok()),
+            ("inotify", is_used_up || watches.is_ok()),
+            ("unix sockets", socket(AddressFamily::UNIX, SocketType::STREAM, None).is_ok()),
+            ("IPv4 sockets", socket(AddressFamily::INET, SocketType::STREAM, None).is_ok()),
+        ];
+        let lacking: Vec<&str> = made.iter().filter(|(_, made)| !made).map(|(name, _)| *name).collect();
         if !lacking.is_empty() {
             return Tried::Lacks(format!("failed: {}", lacking.join(", ")));
         }
@@ -363,8 +333,7 @@ pub(super) fn system_calls() -> Tried {
             );
         }
         let locked = File::open("/proc/self/exe").and_then(|file| {
-            // SAFETY: an open descriptor and numbers.
-            check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) }.into())
+            Ok(rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared)?)
         });
         of(locked, "epoll, eventfd, signalfd, timerfd, inotify, sockets, locks", &[libc::ENOSYS])
     })

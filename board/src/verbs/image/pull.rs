@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::ExitCode;
 
-use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::sys::signal::Signal;
 use nodlet_rootfs::{LoadOptions, Loaded, Platform, Progress, Reference, Store};
 use nodlet_runtime::engine::LOOK;
 
@@ -75,8 +75,8 @@ pub(crate) fn pull(
     only_listed: bool,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Vec<Loaded>, VerbError> {
-    // SAFETY: no handler is installed. A write to the pipe of a process that ended must be an error.
-    unsafe { signal(Signal::SIGPIPE, SigHandler::SigIgn) }.map_err(VerbError::new)?;
+    // A write to the pipe of a process that ended must be an error.
+    nodlet_kernel::signal::ignore(Signal::SIGPIPE).map_err(VerbError::new)?;
     let places = registries::places(root, reference, only_listed)?;
     let credentials = Credentials::read(root, secrets)?;
     let wanted = Wanted {

@@ -16,10 +16,8 @@
 
 use nodlet_kernel::durable::replace_in_memory;
 use nodlet_kernel::own_file;
-use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -120,13 +118,9 @@ fn is_ours(place: &Path, unified: &Path) -> bool {
 }
 
 fn is_delegated(directory: &Path) -> bool {
-    let Ok(path) = CString::new(directory.as_os_str().as_bytes()) else { return false };
     DELEGATED.iter().any(|name| {
         let mut value = [0_u8; 1];
-        // SAFETY: both names end in NUL, and the kernel writes no more than the buffer's length.
-        let length =
-            unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
-        length == 1 && value == *b"1"
+        rustix::fs::getxattr(directory, *name, &mut value[..]) == Ok(1) && value == *b"1"
     })
 }
 
@@ -191,12 +185,8 @@ mod tests {
         }
 
         fn delegate(&self) {
-            let directory = CString::new(self.unified.join(&self.own).as_os_str().as_bytes()).unwrap();
-            // SAFETY: two C strings and one byte, which live through the call.
-            let set = unsafe {
-                libc::setxattr(directory.as_ptr(), DELEGATED[1].as_ptr(), c"1".as_ptr().cast(), 1, 0)
-            };
-            assert_eq!(set, 0, "{}", io::Error::last_os_error());
+            let directory = self.unified.join(&self.own);
+            rustix::fs::setxattr(directory, DELEGATED[1], b"1", rustix::fs::XattrFlags::empty()).unwrap();
         }
 
         fn choose(&self, own: &Path) -> PathBuf {

@@ -9,16 +9,18 @@
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::io::{self, BufRead, BufReader};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat};
+use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, UnlinkatFlags, unlinkat};
+use nodlet_kernel::file::open_at;
+use nodlet_kernel::process::{pidfd_open, pidfd_send_signal};
 
 use super::CgroupError;
 use super::limits::keyed;
@@ -181,27 +183,17 @@ fn open(directory: &Path) -> io::Result<OwnedFd> {
 }
 
 fn open_in(directory: &OwnedFd, name: &CStr) -> io::Result<OwnedFd> {
-    let opened = openat(Some(directory.as_raw_fd()), name, DIRECTORY, Mode::empty())?;
-    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(opened) })
+    Ok(open_at(directory, name, DIRECTORY)?)
 }
 
 fn read_in(directory: &OwnedFd, name: &CStr) -> io::Result<String> {
-    let opened = openat(Some(directory.as_raw_fd()), name, OFlag::O_CLOEXEC, Mode::empty())?;
-    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
-    io::read_to_string(unsafe { fs::File::from_raw_fd(opened) })
+    io::read_to_string(fs::File::from(open_at(directory, name, OFlag::O_RDONLY)?))
 }
 
 /// Writes a file of a cgroup, if the cgroup has it.
 pub(super) fn write_in_if_there(directory: &OwnedFd, name: &CStr, text: &str) -> io::Result<()> {
-    match openat(
-        Some(directory.as_raw_fd()),
-        name,
-        OFlag::O_WRONLY | OFlag::O_TRUNC | OFlag::O_CLOEXEC,
-        Mode::empty(),
-    ) {
-        // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
-        Ok(opened) => io::Write::write_all(&mut unsafe { fs::File::from_raw_fd(opened) }, text.as_bytes()),
+    match open_at(directory, name, OFlag::O_WRONLY | OFlag::O_TRUNC) {
+        Ok(opened) => io::Write::write_all(&mut fs::File::from(opened), text.as_bytes()),
         Err(Errno::ENOENT) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
@@ -236,21 +228,13 @@ pub fn kill_headless(root: &Path) {
         processes(root).into_iter().take(MAX_HEADLESS).filter(|pid| is_zombie(*pid)).collect();
     for pids in headless.chunks(OPENED_AT_ONCE) {
         let opened: Vec<(Pid, OwnedFd)> =
-            pids.iter().filter_map(|pid| Some((*pid, pidfd_open(*pid)?))).collect();
+            pids.iter().filter_map(|pid| Some((*pid, pidfd_open(*pid).ok()?))).collect();
         // The PID may have been reused before its descriptor was opened. The list is read once for all of
         // them, since for a cgroup with thousands of processes it takes the kernel milliseconds.
         let present = processes(root);
         for (_, process) in opened.iter().filter(|(pid, _)| present.contains(pid)) {
-            // SAFETY: pidfd_send_signal with a null siginfo reads nothing of ours. ESRCH: it has died.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_pidfd_send_signal,
-                    process.as_raw_fd(),
-                    libc::SIGKILL,
-                    std::ptr::null::<libc::siginfo_t>(),
-                    0,
-                )
-            };
+            // ESRCH: it has died.
+            let _ = pidfd_send_signal(process, libc::SIGKILL);
         }
     }
 }
@@ -259,14 +243,6 @@ pub fn kill_headless(root: &Path) {
 fn is_zombie(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|fields| fields.starts_with(" Z"))
-}
-
-fn pidfd_open(pid: Pid) -> Option<OwnedFd> {
-    // SAFETY: pidfd_open takes two integers and returns a new descriptor or -1.
-    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
-    let descriptor = i32::try_from(descriptor).ok().filter(|descriptor| *descriptor >= 0)?;
-    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
-    Some(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
 /// Kills every process in the cgroup by signals. The cgroup is frozen first, if the kernel can (5.2), so that
@@ -314,12 +290,8 @@ fn processes(root: &Path) -> Vec<Pid> {
 pub(crate) fn processes_up_to(root: &Path, most: usize, most_cgroups: usize) -> Option<Vec<Pid>> {
     let mut found = Vec::new();
     let are_all = walk_up_to(root, most_cgroups, |directory| {
-        let Ok(file) = openat(Some(directory.as_raw_fd()), c"cgroup.procs", OFlag::O_CLOEXEC, Mode::empty())
-        else {
-            return true;
-        };
-        // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
-        let lines = BufReader::new(unsafe { fs::File::from_raw_fd(file) }).lines();
+        let Ok(file) = open_at(directory, c"cgroup.procs", OFlag::O_RDONLY) else { return true };
+        let lines = BufReader::new(fs::File::from(file)).lines();
         let pids = lines.map_while(Result::ok).filter_map(|line| line.parse().ok());
         // One more, to see whether there are too many.
         let room = (most - found.len()).saturating_add(1);

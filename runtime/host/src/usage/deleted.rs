@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use nix::sys::statfs::OVERLAYFS_SUPER_MAGIC;
 use nix::unistd::Pid;
 use nodlet_core::sorted::SortedSet;
+use nodlet_kernel::file::handle_type;
+use nodlet_kernel::process::share_descriptors;
+use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
 
 use super::{ENTRIES_PER_PART, MAX_ENTRIES, Unit};
 use crate::cgroup::processes_up_to;
@@ -161,7 +164,7 @@ impl DeletedFiles {
     }
 
     /// Whether the quota of a volume counts a file of the disk.
-    fn has_quota(&self, path: &CStr, found: &libc::statx) -> bool {
+    fn has_quota(&self, path: &CStr, found: &Statx) -> bool {
         let is_regular = u32::from(found.stx_mode) & libc::S_IFMT == libc::S_IFREG;
         !self.projects.is_empty()
             && is_regular
@@ -232,10 +235,7 @@ impl Process {
     /// Whether a thread has the table of descriptors of the thread whose descriptors were read last. False if the kernel
     /// does not say it (without `CONFIG_KCMP`): each descriptor then takes an entry in each thread.
     fn shares_descriptors(&self, thread: libc::pid_t) -> bool {
-        const KCMP_FILES: libc::c_int = 2;
-        let Some(listed) = self.listed else { return false };
-        // SAFETY: the call takes numbers alone.
-        unsafe { libc::syscall(libc::SYS_kcmp, listed, thread, KCMP_FILES, 0, 0) == 0 }
+        self.listed.is_some_and(|listed| share_descriptors(Pid::from_raw(listed), Pid::from_raw(thread)))
     }
 
     /// Whether the process with this ID is the one that had it at a time: it was not started later. Mappings are read by
@@ -269,7 +269,7 @@ fn ticks_since_boot() -> u64 {
     now.tv_sec() as u64 * ticks + now.tv_nsec() as u64 * ticks / 1_000_000_000
 }
 
-fn device(found: &libc::statx) -> Device {
+fn device(found: &Statx) -> Device {
     (found.stx_dev_major, found.stx_dev_minor)
 }
 
@@ -278,25 +278,12 @@ fn c_path(path: &Path) -> Option<CString> {
 }
 
 /// The status of a file as the kernel knows it: a file system of a container is not asked, since it may never answer.
-fn status(path: &CStr) -> Option<libc::statx> {
-    let mut found = std::mem::MaybeUninit::<libc::statx>::zeroed();
-    let (flags, mask) = (libc::AT_STATX_DONT_SYNC, libc::STATX_BASIC_STATS);
-    // SAFETY: a path that ends with NUL, and room for the structure that the kernel writes.
-    let got = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, mask, found.as_mut_ptr()) };
-    // SAFETY: any bytes are a valid structure, and zeros were there before.
-    (got == 0).then(|| unsafe { found.assume_init() })
-}
-
-/// `struct file_handle` of linux/fcntl.h, with room for the largest one.
-#[repr(C)]
-struct Handle {
-    size: u32,
-    kind: i32,
-    bytes: [u8; 128],
+fn status(path: &CStr) -> Option<Statx> {
+    statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS).ok()
 }
 
 /// `AT_HANDLE_FID` of linux/fcntl.h: a handle that need not lead to its file. Since Linux 6.5, and of an overlay since 6.6.
-const FOR_IDENTITY: libc::c_int = 0x200;
+const FOR_IDENTITY: i32 = 0x200;
 
 /// The types of handles of an overlay, which no other file system has.
 const OVERLAY_HANDLES: [i32; 2] = [0xfb, 0xf8];
@@ -304,17 +291,8 @@ const OVERLAY_HANDLES: [i32; 2] = [0xfb, 0xf8];
 /// Whether a file is on an overlay. The type of its file system would say so, but statfs(2) asks FUSE, which may never
 /// answer. A handle asks nobody: FUSE has handles on all kernels, and an overlay before Linux 6.6 usually has none.
 fn is_on_overlay(path: &CStr) -> bool {
-    for flags in [libc::AT_SYMLINK_FOLLOW | FOR_IDENTITY, libc::AT_SYMLINK_FOLLOW] {
-        let mut handle = Handle { size: 128, kind: 0, bytes: [0; 128] };
-        let mut mount: libc::c_int = 0;
-        // SAFETY: a path that ends with NUL, a structure with as much room as it says, and room for a number.
-        let got = unsafe {
-            let (handle, mount) = (&raw mut handle, &raw mut mount);
-            libc::syscall(libc::SYS_name_to_handle_at, libc::AT_FDCWD, path.as_ptr(), handle, mount, flags)
-        };
-        if got == 0 {
-            return OVERLAY_HANDLES.contains(&handle.kind);
-        }
+    if let Ok(kind) = handle_type(path, FOR_IDENTITY).or_else(|_| handle_type(path, 0)) {
+        return OVERLAY_HANDLES.contains(&kind);
     }
     nix::sys::statfs::statfs(path).is_ok_and(|found| found.filesystem_type() == OVERLAYFS_SUPER_MAGIC)
 }

@@ -1,17 +1,18 @@
 //! `hostPath`: a path of the machine itself. It is checked, and created if requested, but its owner is never
 //! changed and it is never removed.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat};
+use nix::fcntl::OFlag;
 use nix::sys::stat::{Mode, mkdirat};
 
 use nodlet_core::spec::volume::HostPathType;
+use nodlet_kernel::file::{open, open_at};
 
 use super::{VolumeError, ownership};
 
@@ -78,16 +79,10 @@ pub(super) fn block_device(path: &Path) -> Result<(u32, u32), VolumeError> {
 /// that was just made by a link. Therefore no link is followed, and no mode is set afterwards, since that
 /// might change another file.
 fn make_directory(path: &Path) -> io::Result<()> {
-    let open = |at: Option<i32>, path: &Path, flags: OFlag| -> Result<File, Errno> {
-        let flags = flags | OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let descriptor = openat(at, path, flags, Mode::empty())?;
-        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
-        Ok(unsafe { File::from_raw_fd(descriptor) })
-    };
     let (mut there, mut missing) = (path, Vec::new());
     let mut directory = loop {
         // As written in the manifest: links in the existing part are followed.
-        match open(None, there, OFlag::empty()) {
+        match open(there, OFlag::O_DIRECTORY) {
             Err(Errno::ENOENT) => {}
             opened => break opened?,
         }
@@ -103,7 +98,7 @@ fn make_directory(path: &Path) -> io::Result<()> {
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(errno) => return Err(errno.into()),
         }
-        directory = open(Some(directory.as_raw_fd()), Path::new(name), OFlag::O_NOFOLLOW)?;
+        directory = open_at(&directory, *name, OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW)?;
     }
     Ok(())
 }

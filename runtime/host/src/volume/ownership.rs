@@ -2,15 +2,17 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::fcntl::{AtFlags, OFlag, ResolveFlag};
 use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat};
 use nix::unistd::{Gid, fchownat};
+use nodlet_kernel::file::{open, open_in};
+use nodlet_kernel::process::kept;
 
 use super::VolumeError;
 
@@ -42,7 +44,7 @@ pub(super) fn give_to(root: &Path, group: u32, always: bool) -> Result<(), Volum
         |limit: &str| VolumeError::Group { path: place.to_owned(), source: io::Error::other(limit) };
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let top = Path::new(".");
-    let root = own(open(root, flags, Mode::empty()).map_err(failed(top))?);
+    let root = open(root, flags).map_err(failed(top))?;
     let found = fstat(root.as_raw_fd()).map_err(failed(top))?;
     if !always && found.st_gid == group && Mode::from_bits_truncate(found.st_mode).contains(FILE | DIRECTORY)
     {
@@ -53,11 +55,10 @@ pub(super) fn give_to(root: &Path, group: u32, always: bool) -> Result<(), Volum
         pending_bytes -= path.as_os_str().len();
         let resolve =
             ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV;
-        let how = OpenHow::new().flags(flags).resolve(resolve);
         // Another pod may have removed or replaced it.
-        let Ok(opened) = openat2(root.as_raw_fd(), &path, how) else { continue };
-        let mut directory = Dir::from_fd(opened).map_err(failed(&path))?;
-        let at = directory.as_raw_fd();
+        let Ok(opened) = open_in(&root, &path, flags, resolve) else { continue };
+        let mut directory = Dir::from(opened).map_err(failed(&path))?;
+        let at = kept(directory.as_raw_fd());
         for entry in directory.iter() {
             let entry = entry.map_err(failed(&path))?;
             let name = entry.file_name();
@@ -68,13 +69,9 @@ pub(super) fn give_to(root: &Path, group: u32, always: bool) -> Result<(), Volum
             if entries > ENTRIES {
                 return Err(too_large(TOO_MANY));
             }
-            let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
             // The root of a mount is not the volume's.
-            let here = OpenHow::new()
-                .flags(flags)
-                .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_XDEV);
-            let Ok(found) = openat2(at, name, here) else { continue };
-            let found = own(found);
+            let here = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_XDEV;
+            let Ok(found) = open_in(at, name, OFlag::O_PATH | OFlag::O_NOFOLLOW, here) else { continue };
             let below = path.join(OsStr::from_bytes(name.to_bytes()));
             if change(found.as_raw_fd(), group).map_err(failed(&below))? {
                 pending_bytes += below.as_os_str().len();
@@ -121,11 +118,6 @@ fn change(file: RawFd, group: u32) -> nix::Result<bool> {
         }
     }
     Ok(is_directory)
-}
-
-fn own(descriptor: RawFd) -> OwnedFd {
-    // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
-    unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 
 #[cfg(test)]
@@ -176,18 +168,10 @@ mod tests {
         let fixed = root.join("a/b/fixed");
         fs::write(&fixed, "x").expect("it can be written");
         let file = fs::File::open(&fixed).expect("it is there");
-        let set = |flags: libc::c_int| {
-            // SAFETY: an open descriptor, and the kernel reads one integer.
-            unsafe { libc::ioctl(file.as_raw_fd(), libc::FS_IOC_SETFLAGS as _, &raw const flags) }
-        };
-        assert_eq!(
-            set(0x10),
-            0,
-            "this file system has no immutable files: {}",
-            std::io::Error::last_os_error()
-        );
+        let set = |flags| rustix::fs::ioctl_setflags(&file, flags);
+        set(rustix::fs::IFlags::IMMUTABLE).expect("this file system has immutable files");
         let refused = give_to(&root, 4242, false).expect_err("the file is immutable");
-        assert_eq!(set(0), 0);
+        set(rustix::fs::IFlags::empty()).expect("it is ours");
         let message = crate::error::chain(&refused).to_string();
         assert!(
             message.contains(&format!("give {fixed:?} to fsGroup: Operation not permitted")),

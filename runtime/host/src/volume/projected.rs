@@ -13,7 +13,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
@@ -21,11 +21,13 @@ use std::sync::Arc;
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat, renameat};
+use nix::fcntl::{OFlag, ResolveFlag, readlinkat, renameat};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::unistd::{Gid, fchown, symlinkat};
 use nodlet_core::sorted::{SortedMap, SortedSet};
+use nodlet_kernel::file::{create_at, open, open_in};
+use rustix::path::Arg;
 
 use super::remove;
 
@@ -137,22 +139,22 @@ fn open_volume(base: &Path, place: &Path, fs_group: Option<u32>) -> io::Result<O
         }
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(mode))?;
     }
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let base = owned(nix::fcntl::open(base, flags, Mode::empty())?);
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+    let base = open(base, flags)?;
     for _ in 0..MOST_MOUNTS {
-        match openat2(base.as_raw_fd(), place, beneath(OFlag::O_DIRECTORY)) {
+        match open_beneath(&base, place, OFlag::O_DIRECTORY) {
             Err(Errno::EXDEV) => umount2(&directory, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)?,
-            opened => return Ok(owned(opened?)),
+            opened => return Ok(opened?),
         }
     }
     Err(Errno::EBUSY.into())
 }
 
-/// How files below a directory are opened to read: through no link, and on no mount.
-fn beneath(flags: OFlag) -> OpenHow {
-    OpenHow::new().flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW | flags).resolve(
-        ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV,
-    )
+/// Opens a file below a directory to read: through no link, and on no mount.
+fn open_beneath(directory: &OwnedFd, path: impl Arg, flags: OFlag) -> nix::Result<OwnedFd> {
+    let resolve =
+        ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV;
+    open_in(directory, path, OFlag::O_RDONLY | OFlag::O_NOFOLLOW | flags, resolve)
 }
 
 /// Checks that the files leave room on the tmpfs for everybody else who needs it.
@@ -210,7 +212,7 @@ fn components(path: &str) -> impl Iterator<Item = &str> {
 /// Whether the directory `name` holds exactly these files. Nothing else that a container may have put there is entered
 /// or opened.
 fn shows(volume: &OwnedFd, name: &OsStr, files: &SortedMap<&str, ProjectedFile>) -> io::Result<bool> {
-    let root = owned(openat2(volume.as_raw_fd(), name, beneath(OFlag::O_DIRECTORY))?);
+    let root = open_beneath(volume, name, OFlag::O_DIRECTORY)?;
     // The names in each directory that these files need.
     let mut expected: SortedMap<String, SortedSet<&str>> =
         SortedMap::from([(String::new(), SortedSet::new())]);
@@ -223,7 +225,7 @@ fn shows(volume: &OwnedFd, name: &OsStr, files: &SortedMap<&str, ProjectedFile>)
     }
     for (directory, names) in &expected {
         let place = format!("./{directory}");
-        let opened = owned(openat2(root.as_raw_fd(), place.as_str(), beneath(OFlag::O_DIRECTORY))?);
+        let opened = open_beneath(&root, place.as_str(), OFlag::O_DIRECTORY)?;
         let mut found = 0;
         for entry in Dir::from(opened)?.iter() {
             match entry?.file_name().to_bytes() {
@@ -238,7 +240,7 @@ fn shows(volume: &OwnedFd, name: &OsStr, files: &SortedMap<&str, ProjectedFile>)
     }
     for (path, file) in files {
         // What is no file is not opened: a FIFO would wait for a writer.
-        let found = File::from(owned(openat2(root.as_raw_fd(), *path, beneath(OFlag::O_PATH))?));
+        let found = File::from(open_beneath(&root, *path, OFlag::O_PATH)?);
         let metadata = found.metadata()?;
         let same = metadata.is_file()
             && metadata.len() == file.content.len() as u64
@@ -279,14 +281,14 @@ fn make_file(root: &OwnedFd, path: &str, file: &ProjectedFile, fs_group: Option<
             step()?;
             at = match mkdirat(Some(at.as_raw_fd()), component, Mode::S_IRWXU) {
                 Ok(()) => open_new(&at, component, fs_group)?,
-                Err(Errno::EEXIST) => owned(openat2(at.as_raw_fd(), component, beneath(OFlag::O_DIRECTORY))?),
+                Err(Errno::EEXIST) => open_beneath(&at, component, OFlag::O_DIRECTORY)?,
                 Err(error) => return Err(error.into()),
             };
             continue;
         }
         step()?;
-        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let mut new = File::from(owned(openat(Some(at.as_raw_fd()), component, flags, Mode::S_IRUSR)?));
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW;
+        let mut new = File::from(create_at(&at, component, flags, Mode::S_IRUSR)?);
         step()?;
         new.write_all(&file.content)?;
         step()?;
@@ -301,7 +303,7 @@ fn make_file(root: &OwnedFd, path: &str, file: &ProjectedFile, fs_group: Option<
 /// Opens a new directory, and gives it its mode and group.
 fn open_new(at: &OwnedFd, name: &str, fs_group: Option<u32>) -> io::Result<OwnedFd> {
     step()?;
-    let made = owned(openat2(at.as_raw_fd(), name, beneath(OFlag::O_DIRECTORY))?);
+    let made = open_beneath(at, name, OFlag::O_DIRECTORY)?;
     let mut mode = 0o755;
     if let Some(group) = fs_group {
         fchown(made.as_raw_fd(), None, Some(Gid::from_raw(group)))?;
@@ -379,11 +381,6 @@ fn remove_outdated(volume: &OwnedFd, data: &OsStr, files: &SortedMap<&str, Proje
         result = result.and(remove::in_directory(volume, &name, MOST_REMOVED));
     }
     result
-}
-
-fn owned(descriptor: std::os::fd::RawFd) -> OwnedFd {
-    // SAFETY: the descriptor was just opened, and nothing else owns it.
-    unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 
 /// Where a test makes a write fail.

@@ -8,46 +8,14 @@
 use std::ffi::{CStr, OsStr};
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// `struct fsxattr` of linux/fs.h.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Attributes {
-    flags: u32,
-    _extent_size: u32,
-    _extents: u32,
-    project: u32,
-    _cow_extent_size: u32,
-    _padding: [u8; 8],
-}
+use nodlet_kernel::ioctl::{FileAttributes, Quota, file_attributes, project_quota, set_file_attributes};
 
 /// `FS_XFLAG_PROJINHERIT`: new files belong to the project of the directory.
 const INHERIT: u32 = 0x200;
-/// `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR`, which are the same on all processors for which nodlet is built.
-const GET_ATTRIBUTES: u32 = 0x801c_581f;
-const SET_ATTRIBUTES: u32 = 0x401c_5820;
-
-/// `struct if_dqblk` of linux/quota.h.
-#[repr(C)]
-#[derive(Default)]
-struct Quota {
-    _limits: [u64; 2],
-    bytes: u64,
-    _inode_limits: [u64; 2],
-    inodes: u64,
-    _times: [u64; 2],
-    _valid: u32,
-}
-
-/// `quotactl_fd`, whose number is the same on all processors; the C library lacks it on some.
-const QUOTACTL_FD: libc::c_long = 443;
-
-/// `QCMD(Q_GETQUOTA, PRJQUOTA)`.
-const GET_QUOTA_OF_PROJECT: u32 = 0x80_0007 << 8 | 2;
 
 /// Makes the directory of a new volume a project, so that [`usage`] can measure it. Does nothing if it has files already,
 /// or if the file system does not account projects.
@@ -57,7 +25,7 @@ pub fn account(directory: &Path) {
 
 fn try_account(directory: &Path) -> io::Result<()> {
     let file = open(directory)?;
-    let mut attributes = attributes(&file)?;
+    let mut attributes = file_attributes(&file)?;
     // Another project is that of the machine's owner.
     if attributes.project != 0 || fs::read_dir(directory)?.next().is_some() {
         return Ok(());
@@ -65,9 +33,7 @@ fn try_account(directory: &Path) -> io::Result<()> {
     let project = project_of(&file)?;
     used(&file, project)?;
     (attributes.project, attributes.flags) = (project, attributes.flags | INHERIT);
-    // SAFETY: the kernel reads one structure.
-    let set = unsafe { libc::ioctl(file.as_raw_fd(), SET_ATTRIBUTES as _, &raw const attributes) };
-    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    Ok(set_file_attributes(&file, attributes)?)
 }
 
 /// What the files of a volume use.
@@ -96,12 +62,12 @@ pub(crate) fn project_of_file(path: &CStr) -> Option<u32> {
     let path = Path::new(OsStr::from_bytes(path.to_bytes()));
     // A container may have a lease on its file, for whose end nobody waits.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
-    attributes(&file).ok().map(|attributes| attributes.project)
+    file_attributes(&file).ok().map(|attributes| attributes.project)
 }
 
 /// The project that [`account`] has given to a directory.
 fn project_with_quota(directory: &File) -> Option<u32> {
-    let Attributes { project, flags, .. } = attributes(directory).ok()?;
+    let FileAttributes { project, flags, .. } = file_attributes(directory).ok()?;
     (flags & INHERIT != 0 && project == project_of(directory).ok()?).then_some(project)
 }
 
@@ -114,38 +80,21 @@ fn project_of(directory: &File) -> io::Result<u32> {
     Ok(0x4000_0000 | (directory.metadata()?.ino() & 0x3fff_ffff) as u32)
 }
 
-fn attributes(directory: &File) -> io::Result<Attributes> {
-    let mut attributes = Attributes::default();
-    // SAFETY: the kernel writes one structure.
-    let got = unsafe { libc::ioctl(directory.as_raw_fd(), GET_ATTRIBUTES as _, &raw mut attributes) };
-    if got < 0 { Err(io::Error::last_os_error()) } else { Ok(attributes) }
-}
-
 /// What the files of a project use. XFS has no record of a project that never had a file (`ENOENT`), which ext4
 /// creates when it is asked.
 ///
 /// # Errors
 /// The file system does not account projects, or the kernel is older than Linux 5.14 (`ENOSYS`).
-fn used(directory: &File, project: u32) -> io::Result<Quota> {
-    let mut quota = Quota::default();
-    // SAFETY: the kernel writes one structure.
-    let got = unsafe {
-        libc::syscall(QUOTACTL_FD, directory.as_raw_fd(), GET_QUOTA_OF_PROJECT, project, &raw mut quota)
-    };
-    match io::Error::last_os_error() {
-        error if got < 0 && error.raw_os_error() != Some(libc::ENOENT) => Err(error),
-        _ => Ok(quota),
+fn used(directory: &File, project: u32) -> nix::Result<Quota> {
+    match project_quota(directory, project) {
+        Err(nix::Error::ENOENT) => Ok(Quota::default()),
+        answered => answered,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn structures_are_as_large_as_those_of_the_kernel() {
-        assert_eq!((size_of::<Attributes>(), size_of::<Quota>()), (28, 72));
-    }
 
     #[test]
     fn a_directory_that_is_no_project_is_not_measured() {

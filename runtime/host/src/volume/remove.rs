@@ -4,19 +4,20 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use nix::NixPath;
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::{AtFlags, OFlag, ResolveFlag};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::{SFlag, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
-use nodlet_kernel::inode_flags::{inode_flags, set_inode_flags};
+use nodlet_kernel::file::open_in;
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+use rustix::path::Arg;
 
 /// How many nested directories are entered. A deeper one is moved up to the first of them, and found there
 /// again: neither stack nor descriptors grow with a container's nesting.
@@ -27,7 +28,7 @@ const MOUNTS: usize = 64;
 
 /// Flags of files that cannot be removed, immutable and append-only: a container with CAP_LINUX_IMMUTABLE can
 /// set them.
-const KEEPING_FLAGS: libc::c_long = 0x10 | 0x20;
+const KEEPING_FLAGS: IFlags = IFlags::IMMUTABLE.union(IFlags::APPEND);
 
 /// A directory that is being emptied.
 struct Level {
@@ -89,7 +90,7 @@ impl Removal {
 ///
 /// # Errors
 /// The first failure, or that there were more (`EBUSY`).
-pub(super) fn in_directory(at: &impl AsRawFd, name: &OsStr, most: usize) -> io::Result<()> {
+pub(super) fn in_directory(at: &impl AsFd, name: &OsStr, most: usize) -> io::Result<()> {
     Ok(remove(at, name, &mut RemovalProgress { most: Some(most), ..RemovalProgress::default() })?)
 }
 
@@ -105,7 +106,7 @@ struct RemovalProgress {
 }
 
 /// Removes `name` in `at`, one entry after another, the deepest first.
-fn remove(at: &impl AsRawFd, name: &OsStr, tried: &mut RemovalProgress) -> nix::Result<()> {
+fn remove(at: &impl AsFd, name: &OsStr, tried: &mut RemovalProgress) -> nix::Result<()> {
     let mut levels: Vec<Level> = Vec::new();
     levels.extend(unlink_or_enter(at, name)?);
     while let Some(level) = levels.last_mut() {
@@ -167,9 +168,9 @@ fn move_up(levels: &[Level], name: &OsStr, tried: &mut RemovalProgress) -> nix::
 }
 
 /// Removes an entry that is not a directory, and opens one that is; `None` if it no longer exists.
-fn unlink_or_enter(at: &impl AsRawFd, name: &OsStr) -> nix::Result<Option<Level>> {
+fn unlink_or_enter(at: &impl AsFd, name: &OsStr) -> nix::Result<Option<Level>> {
     for _ in 0..MOUNTS {
-        match unlinkat(Some(at.as_raw_fd()), name, UnlinkatFlags::NoRemoveDir) {
+        match unlinkat(Some(at.as_fd().as_raw_fd()), name, UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => return Ok(None),
             Err(Errno::EISDIR | Errno::EPERM) => {}
             Err(Errno::EBUSY) => {
@@ -178,7 +179,7 @@ fn unlink_or_enter(at: &impl AsRawFd, name: &OsStr) -> nix::Result<Option<Level>
             }
             Err(errno) => return Err(errno),
         }
-        let stat = fstatat(Some(at.as_raw_fd()), name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+        let stat = fstatat(Some(at.as_fd().as_raw_fd()), name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
         if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT != SFlag::S_IFDIR {
             // The file is immutable or append-only.
             return Err(Errno::EPERM);
@@ -196,45 +197,42 @@ fn unlink_or_enter(at: &impl AsRawFd, name: &OsStr) -> nix::Result<Option<Level>
 
 /// Clears the immutable and append-only flags of a file. Returns whether that changed anything.
 fn clear_flags(file: &impl AsFd) -> bool {
-    inode_flags(file.as_fd()).is_ok_and(|flags| {
-        flags & KEEPING_FLAGS != 0 && set_inode_flags(file.as_fd(), flags & !KEEPING_FLAGS).is_ok()
+    // The kernel refuses where there are no such flags.
+    ioctl_getflags(file).is_ok_and(|flags| {
+        flags.intersects(KEEPING_FLAGS) && ioctl_setflags(file, flags.difference(KEEPING_FLAGS)).is_ok()
     })
 }
 
 /// Clears the immutable and append-only flags of a regular file in a directory; no other non-directory has
 /// any.
-fn clear_flags_of_file(at: &impl AsRawFd, name: &OsStr) -> bool {
-    let is_file = fstatat(Some(at.as_raw_fd()), name, AtFlags::AT_SYMLINK_NOFOLLOW)
+fn clear_flags_of_file(at: &impl AsFd, name: &OsStr) -> bool {
+    let is_file = fstatat(Some(at.as_fd().as_raw_fd()), name, AtFlags::AT_SYMLINK_NOFOLLOW)
         .is_ok_and(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG);
     // Another file may be in its place by now: O_NONBLOCK avoids waiting for it.
-    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_NOFOLLOW;
     is_file && open_with(at, name, flags).is_ok_and(|file| clear_flags(&file))
 }
 
-fn remove_directory(at: &impl AsRawFd, name: &OsStr) -> nix::Result<()> {
-    match unlinkat(Some(at.as_raw_fd()), name, UnlinkatFlags::RemoveDir) {
+fn remove_directory(at: &impl AsFd, name: &OsStr) -> nix::Result<()> {
+    match unlinkat(Some(at.as_fd().as_raw_fd()), name, UnlinkatFlags::RemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),
         Err(errno) => Err(errno),
     }
 }
 
 /// Opens a directory; fails with EXDEV if something is mounted on it, even of the same file system.
-fn open(at: &impl AsRawFd, name: &(impl NixPath + ?Sized)) -> nix::Result<OwnedFd> {
-    open_with(at, name, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
+fn open(at: &impl AsFd, name: impl Arg) -> nix::Result<OwnedFd> {
+    open_with(at, name, OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW)
 }
 
-fn open_with(at: &impl AsRawFd, name: &(impl NixPath + ?Sized), flags: OFlag) -> nix::Result<OwnedFd> {
-    let how =
-        OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS);
-    let descriptor = openat2(at.as_raw_fd(), name, how)?;
-    // SAFETY: openat2 has just given us this descriptor; nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+fn open_with(at: &impl AsFd, name: impl Arg, flags: OFlag) -> nix::Result<OwnedFd> {
+    open_in(at, name, flags, ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS)
 }
 
 /// Removes a mount that a container made in a volume that it shares with the host. The mounted files belong
 /// to somebody else, and are not touched.
-fn unmount(at: &impl AsRawFd, name: &OsStr) -> nix::Result<()> {
-    let path = Path::new("/proc/self/fd").join(at.as_raw_fd().to_string()).join(name);
+fn unmount(at: &impl AsFd, name: &OsStr) -> nix::Result<()> {
+    let path = Path::new("/proc/self/fd").join(at.as_fd().as_raw_fd().to_string()).join(name);
     umount2(&path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).map_err(|errno| match errno {
         // The name is not a mount, and busy for another reason.
         Errno::EINVAL => Errno::EBUSY,

@@ -13,7 +13,6 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -25,7 +24,6 @@ use nix::sys::statvfs::statvfs;
 
 use super::faults::{Operation, allow};
 use super::file::{Staged, discard, is_in_memory, rename};
-use crate::inode_flags::set_inode_flags;
 use crate::own_file;
 
 /// The spare files of a reserve, smallest first: how many there are of each size in bytes. The smallest take a record,
@@ -297,10 +295,8 @@ fn has_room(directory: &Path, bytes: u64) -> io::Result<bool> {
 
 /// Makes the file system overwrite this empty file in place, where it would write all changes to other blocks.
 fn keep_blocks(file: &Staged) {
-    /// `FS_NOCOW_FL`.
-    const NO_COPY_ON_WRITE: libc::c_long = 0x0080_0000;
     if fstatfs(file).is_ok_and(|found| found.filesystem_type() == BTRFS_SUPER_MAGIC)
-        && let Err(error) = set_inode_flags(file.as_fd(), NO_COPY_ON_WRITE)
+        && let Err(error) = rustix::fs::ioctl_setflags(file, rustix::fs::IFlags::NOCOW)
     {
         log::warn!("failed to make a spare file that btrfs overwrites in place: {error}");
     }

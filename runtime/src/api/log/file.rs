@@ -5,9 +5,11 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
+
+use nodlet_kernel::file::read_cached;
 
 use crate::storage::Storage;
 
@@ -99,7 +101,7 @@ impl LogFile {
     }
 
     async fn read_at(&self, block: &mut Vec<u8>, position: u64) -> io::Result<usize> {
-        match read_cached(&self.file, block, position) {
+        match read_cached(self.file.as_fd(), block, position) {
             Err(error) if is_not_cached(&error) => {}
             read => return read,
         }
@@ -118,27 +120,4 @@ impl LogFile {
 /// the kernel does not support the flag.
 fn is_not_cached(error: &io::Error) -> bool {
     [libc::EAGAIN, libc::EOPNOTSUPP, libc::EINVAL, libc::ENOSYS].map(Some).contains(&error.raw_os_error())
-}
-
-/// Reads only bytes that are in the page cache.
-fn read_cached(file: &File, block: &mut [u8], position: u64) -> io::Result<usize> {
-    /// `RWF_NOWAIT` of `linux/fs.h`.
-    const NOWAIT: libc::c_long = 8;
-    let piece = libc::iovec { iov_base: block.as_mut_ptr().cast(), iov_len: block.len() };
-    // The kernel combines the position from two halves; the upper half is ignored on 64 bits.
-    let (low, high) = (position as libc::c_long, (position >> 32) as libc::c_long);
-    let number = libc::SYS_preadv2;
-    // SAFETY: `piece` describes `block`, into which the kernel writes at most as many bytes as it has.
-    let read = unsafe {
-        libc::syscall(
-            number,
-            file.as_raw_fd() as libc::c_long,
-            &raw const piece,
-            1 as libc::c_long,
-            low,
-            high,
-            NOWAIT,
-        )
-    };
-    usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }

@@ -5,7 +5,6 @@ use std::cell::RefCell;
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -13,7 +12,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use async_channel::{Receiver, Sender};
+use nix::unistd::Pid;
 use nodlet_core::facts::PodIndex;
+use nodlet_kernel::process::{die_with_parent, pidfd_open};
 use nodlet_registry::{ConfigObjects, Wanted};
 use nodlet_rootfs::Reference;
 use smol::Async;
@@ -209,13 +210,7 @@ async fn run(
         .envs(PROXIES.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
         .current_dir("/");
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    // SAFETY: between fork and exec only a system call is made.
-    unsafe {
-        command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        });
-    }
+    die_with_parent(&mut command);
     let mut process = command.spawn().map_err(PullError::Process)?;
     let talked = smol::future::or(talk(&mut process, secrets), ended(end)).await;
     if talked.is_err() {
@@ -250,13 +245,8 @@ async fn talk(process: &mut Child, secrets: &[u8]) -> Result<Vec<u8>, PullError>
 
 /// Waits until a child has exited, without blocking the thread, and reaps it.
 async fn exited(process: &mut Child) -> io::Result<ExitStatus> {
-    // SAFETY: no pointers. The child is not reaped yet, so that its number is not that of another process.
-    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, process.id(), 0) };
-    if descriptor < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call returned a new descriptor that nobody else owns.
-    let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor as RawFd) };
+    // The child is not reaped yet, so that its number is not that of another process.
+    let descriptor = pidfd_open(Pid::from_raw(process.id().cast_signed()))?;
     Async::new(descriptor)?.readable().await?;
     process.wait()
 }

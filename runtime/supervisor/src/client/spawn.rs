@@ -14,7 +14,7 @@ use nodlet_kernel::durable::discard;
 use nodlet_kernel::own_file;
 
 use super::SupervisorError;
-use crate::sys::{self, MountAttributes, Parent};
+use crate::sys::{self, MountAttributes};
 
 /// The name of the socket in a supervisor's directory.
 const SOCKET: &str = "sock";
@@ -27,15 +27,12 @@ pub(super) fn lock(dir: &Path, name: &str) -> Result<File, SupervisorError> {
         .and_then(|()| fs::DirBuilder::new().recursive(true).mode(0o700).create(&locks))
         .and_then(|()| own_file::open_with(&locks.join(name), options.write(true).create(true).mode(0o600)))
         .map_err(SupervisorError::Lock)?;
-    // SAFETY: no pointers. The lock belongs to the open file, which the supervisor inherits.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } < 0 {
-        let error = io::Error::last_os_error();
-        return Err(match error.kind() {
-            io::ErrorKind::WouldBlock => SupervisorError::Locked { name: name.to_owned() },
-            _ => SupervisorError::Lock(error),
-        });
+    // The lock belongs to the open file, which the supervisor inherits.
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => Err(SupervisorError::Locked { name: name.to_owned() }),
+        Err(fs::TryLockError::Error(error)) => Err(SupervisorError::Lock(error)),
     }
-    Ok(file)
 }
 
 /// Removes what is no directory in the place of the directory of all locks, and what is no regular file in the place of a
@@ -76,7 +73,7 @@ pub fn remove_free_locks(locks: &Path, name: Option<&str>) -> io::Result<()> {
 }
 
 /// An address for the socket that is short, whatever the length of the directory's path.
-fn socket_address(dir: &File) -> nix::Result<UnixAddr> {
+fn socket_address(dir: &impl AsRawFd) -> nix::Result<UnixAddr> {
     UnixAddr::new(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd()).as_str())
 }
 
@@ -95,8 +92,7 @@ pub(super) fn listen(dir: &Path) -> io::Result<OwnedFd> {
 
 /// A connection to the socket in a supervisor's directory.
 pub(super) fn connect(dir: &Path) -> nix::Result<OwnedFd> {
-    let directory =
-        sys::open_path(dir).map_err(|error| nix::Error::from_raw(error.raw_os_error().unwrap_or(0)))?;
+    let directory = nodlet_kernel::file::open(dir, nix::fcntl::OFlag::O_PATH)?;
     // Non-blocking, so as not to wait for a supervisor that accepts no connection.
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
@@ -130,23 +126,5 @@ pub(super) fn execute(
     command.arg0("nodlet").arg("supervisor").arg(dir);
     command.args(inherited.map(|fd| OsString::from(fd.to_string()))).args(cgroup_dirs);
     command.env_clear().current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // SAFETY: between fork and exec only system calls are made, on descriptors
-    // that are open until then.
-    unsafe {
-        command.pre_exec(move || {
-            for fd in inherited {
-                if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
-                    return Err(io::Error::last_os_error());
-                }
-            }
-            libc::setsid();
-            // The first child is reaped below; the supervisor is the second.
-            match sys::fork(Parent::Caller, None)? {
-                Some(_) => sys::exit_now(0),
-                None => Ok(()),
-            }
-        });
-    }
-    command.spawn()?.wait()?;
-    Ok(())
+    sys::spawn_daemon(&mut command, &[listener.as_fd(), lock.as_fd()])
 }

@@ -6,7 +6,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use crate::enter::{self, Exec, ExecState};
 use crate::log::{Log, Partial};
 use crate::protocol::{self, Message, Name, Report, cut};
 use crate::sandbox::Namespaces;
-use crate::sys::{self, Ended, Parent};
+use crate::sys::{self, Ended, Parent, inherited, kept};
 use crate::user::User;
 use nodlet_core::time::Instant;
 use nodlet_host::launch::{ContainerConfig, LogConfig, TerminationMessage};
@@ -153,9 +153,7 @@ enum SavedExecState {
 
 /// Runs the trial; never returns.
 pub(super) fn parse(memfd: RawFd) -> ! {
-    // SAFETY: the supervisor that executes this passes an open descriptor.
-    let memfd = unsafe { std::os::fd::BorrowedFd::borrow_raw(memfd) };
-    let can = protocol::read_memfd::<Saved>(memfd).is_ok_and(|saved| saved.knows_its_containers());
+    let can = protocol::read_memfd::<Saved>(kept(memfd)).is_ok_and(|saved| saved.knows_its_containers());
     std::process::exit(if can { TRIAL_SUCCEEDED } else { 1 })
 }
 
@@ -183,8 +181,7 @@ impl Process {
         let environment: [CString; 0] = [];
         let (parse, resume) = (args(PARSE)?, args(RESUME)?);
 
-        // SAFETY: the supervisor has one thread.
-        match unsafe { sys::fork(Parent::Caller, None) }? {
+        match sys::clone(Parent::Caller, None)? {
             None => {
                 let _ = close_on_exec(&[memfd.as_raw_fd()], false);
                 let _ = nix::unistd::execve(&path, &parse, &environment);
@@ -240,9 +237,8 @@ impl Process {
         let open = saved.descriptors();
         sys::close_all_but(&open);
         close_on_exec(&open, true)?;
-        // SAFETY: they were left open for this, each number is in the record once,
-        // and nobody else owns them.
-        let own = |fd: RawFd| unsafe { OwnedFd::from_raw_fd(fd) };
+        // They were left open for this, and each number is in the record once.
+        let own = inherited;
         let sandbox = match saved.sandbox {
             SavedSandbox::Absent => Sandbox::Absent,
             SavedSandbox::Failed { message } => Sandbox::Failed { message },

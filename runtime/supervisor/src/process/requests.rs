@@ -97,8 +97,7 @@ impl Process {
     fn fork_sandbox(&self, config: OwnedFd) -> io::Result<Sandbox> {
         let parsed: SandboxConfig = protocol::read_memfd(config.as_fd())?;
         let (ours, theirs) = status_pair()?;
-        // SAFETY: the supervisor has one thread.
-        match unsafe { sys::fork(Parent::Caller, None) }? {
+        match sys::clone(Parent::Caller, None)? {
             None => sandbox::run(config.as_fd(), theirs, &self.scratch()),
             Some(_) => Ok(Sandbox::Making { answer: ours, config: Box::new(parsed) }),
         }
@@ -177,8 +176,7 @@ impl Process {
         };
         let (their_stdin, stdin) = input.unzip();
         let (status, their_status) = status_pair().map_err(StepError::at("make a socket"))?;
-        // SAFETY: the supervisor has one thread.
-        let forked = unsafe { sys::fork(Parent::Caller, Some(leaf.as_fd())) };
+        let forked = sys::clone(Parent::Caller, Some(leaf.as_fd()));
         let helper = match forked.map_err(StepError::at("start the start helper"))? {
             Some(helper) => helper,
             None => Start {
@@ -300,8 +298,7 @@ impl Process {
         let forked = (|| -> io::Result<(Pid, OwnedFd)> {
             let directory = File::open(&cgroup)?;
             let (status, theirs) = status_pair()?;
-            // SAFETY: the supervisor has one thread.
-            match unsafe { sys::fork(Parent::Caller, Some(directory.as_fd())) }? {
+            match sys::clone(Parent::Caller, Some(directory.as_fd()))? {
                 Some(helper) => Ok((helper, status)),
                 None => Enter {
                     container: attempt.config.as_fd(),

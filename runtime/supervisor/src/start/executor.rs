@@ -85,8 +85,7 @@ impl ReportingExecutor {
             self.install_filter()?;
         }
         sys::set_capabilities(sys::own_capabilities(self.capabilities)?)?;
-        // SAFETY: libcontainer made this process by cloning one that has one thread.
-        match unsafe { sys::fork(Parent::CallersParent, None) }? {
+        match sys::clone(Parent::CallersParent, None)? {
             None => match protocol::wait_for_continue(status) {
                 Ok(()) => Ok(()),
                 Err(_) => sys::exit_now(1),
@@ -115,9 +114,8 @@ impl ReportingExecutor {
             return StepError::new("set the limit of open files", error);
         }
         if let Some(pid) = self.pid_namespace {
-            // SAFETY: libcontainer marks it close-on-exec and leaves it open.
-            let pid = unsafe { BorrowedFd::borrow_raw(pid) };
-            if let Err(error) = self.enter_pid_namespace(pid, status, slave.as_ref()) {
+            // libcontainer marks it close-on-exec and leaves it open, as the next one.
+            if let Err(error) = self.enter_pid_namespace(sys::kept(pid), status, slave.as_ref()) {
                 return StepError::new("enter the PID namespace that the container shares", error);
             }
         }
@@ -146,8 +144,7 @@ impl ReportingExecutor {
 
 impl Executor for ReportingExecutor {
     fn exec(&self, _: &Spec) -> Result<(), ExecutorError> {
-        // SAFETY: libcontainer marks it close-on-exec and leaves it open.
-        let status = unsafe { BorrowedFd::borrow_raw(self.status) };
+        let status = sys::kept(self.status);
         let failed = self.execute(status);
         let _ = protocol::send(status, &Status::Failed { run: true, message: error::message(&failed) }, &[]);
         sys::exit_now(128)

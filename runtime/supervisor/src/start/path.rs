@@ -3,11 +3,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use nix::sys::stat::Mode;
+use rustix::fs::FileType;
+use rustix::io::Errno;
 
 use crate::sys::{self, Resolve};
 
@@ -40,16 +42,15 @@ pub(super) fn open_sub_path(volume: BorrowedFd, path: &Path) -> io::Result<File>
         let next = match sys::open_in(volume, &reached, libc::O_PATH, Resolve::Beneath).map_err(leaves) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let name = reached.file_name().map(Path::new).unwrap_or(Path::new("."));
-                let c_name = sys::c_path(name)?;
                 // Made with its mode at once: a moment later a container may have put another directory
                 // there. The umask does not apply to the volume.
                 let umask = nix::sys::stat::umask(Mode::empty());
-                // SAFETY: a C string that outlives the call. A link there is EEXIST, not followed.
-                let made = unsafe { libc::mkdirat(directory.as_raw_fd(), c_name.as_ptr(), mode) };
-                let error = io::Error::last_os_error();
+                // A link there is EEXIST, not followed.
+                let made = rustix::fs::mkdirat(&directory, name, mode.into());
                 nix::sys::stat::umask(umask);
-                if made < 0 && error.kind() != io::ErrorKind::AlreadyExists {
-                    return Err(error);
+                match made {
+                    Err(Errno::EXIST) | Ok(()) => {}
+                    Err(error) => return Err(error.into()),
                 }
                 sys::open_in(directory.as_fd(), name, libc::O_PATH, Resolve::NoLinks)
                     .map_err(describe_link)?
@@ -128,14 +129,10 @@ pub(super) fn mount_point(base: BorrowedFd, path: &Path, is_directory: bool) -> 
     };
     let above = make_directories(base, above)?;
     let name = Path::new(name);
-    let c_name = sys::c_path(name)?;
-    // SAFETY: a C string that outlives the call. A link there is EEXIST, not followed.
-    if unsafe { libc::mknodat(above.as_raw_fd(), c_name.as_ptr(), libc::S_IFREG | 0o644, 0) } < 0 {
-        let error = io::Error::last_os_error();
-        // Another container of the pod starts at the same time.
-        if error.kind() != io::ErrorKind::AlreadyExists {
-            return Err(error);
-        }
+    // A link there is EEXIST, not followed. Another container of the pod starts at the same time.
+    match rustix::fs::mknodat(&above, name, FileType::RegularFile, 0o644.into(), 0) {
+        Err(Errno::EXIST) | Ok(()) => {}
+        Err(error) => return Err(error.into()),
     }
     open(above.as_fd(), name)
 }
@@ -163,14 +160,10 @@ pub(super) fn make_directories(base: BorrowedFd, path: &Path) -> io::Result<File
         let name = Path::new(name);
         directory = match open(directory.as_fd(), name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let c_name = sys::c_path(name)?;
-                // SAFETY: a C string that outlives the call.
-                if unsafe { libc::mkdirat(directory.as_raw_fd(), c_name.as_ptr(), 0o755) } < 0 {
-                    let error = io::Error::last_os_error();
-                    // Another container of the pod starts at the same time.
-                    if error.kind() != io::ErrorKind::AlreadyExists {
-                        return Err(error);
-                    }
+                // Another container of the pod starts at the same time.
+                match rustix::fs::mkdirat(&directory, name, 0o755.into()) {
+                    Err(Errno::EXIST) | Ok(()) => {}
+                    Err(error) => return Err(error.into()),
                 }
                 open(directory.as_fd(), name)?
             }
@@ -182,10 +175,11 @@ pub(super) fn make_directories(base: BorrowedFd, path: &Path) -> io::Result<File
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::CString;
     use std::fs;
     use std::os::unix::fs::MetadataExt;
     use std::sync::atomic::{AtomicBool, Ordering};
+
+    use rustix::fs::CWD;
 
     use super::*;
 
@@ -196,9 +190,7 @@ mod tests {
         fs::create_dir_all(volume.join("swapped/inner")).expect("it is new");
         fs::create_dir_all(outside.join("inner")).expect("it is new");
         std::os::unix::fs::symlink("../outside", volume.join("link")).expect("it is new");
-        let [one, other] = ["swapped", "link"].map(|name| {
-            CString::new(volume.join(name).into_os_string().into_encoded_bytes()).expect("it has no NUL")
-        });
+        let [one, other] = ["swapped", "link"].map(|name| volume.join(name));
         let ends = AtomicBool::new(false);
         let identity = |path: &Path| fs::metadata(path).map(|found| found.ino()).expect("it is there");
         let (escape, escape_inner) = (identity(&outside), identity(&outside.join("inner")));
@@ -206,11 +198,8 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !ends.load(Ordering::Relaxed) {
-                    let (here, flags) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
-                    // SAFETY: two C strings, which outlive the call.
-                    unsafe {
-                        libc::syscall(libc::SYS_renameat2, here, one.as_ptr(), here, other.as_ptr(), flags)
-                    };
+                    let exchange = rustix::fs::RenameFlags::EXCHANGE;
+                    let _ = rustix::fs::renameat_with(CWD, &one, CWD, &other, exchange);
                 }
             });
             let base = sys::open_path(&volume).expect("it is there");

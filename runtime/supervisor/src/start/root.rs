@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -50,8 +50,9 @@ pub(super) fn attach_proc(proc: BorrowedFd, root: BorrowedFd) -> Result<(), Star
     const RDONLY: u64 = 0x1;
     let attributes = MountAttributes { set: NOSUID_NODEV_NOEXEC, clear: RDONLY, ..Default::default() };
     sys::set_mount_attributes(proc, &attributes, false)
+        .map_err(io::Error::from)
         .and_then(|()| sys::open_in(root, Path::new("proc"), libc::O_PATH, Resolve::NoLinks))
-        .and_then(|point| sys::attach_mount_at(proc, point.as_fd()))
+        .and_then(|point| Ok(sys::attach_mount_at(proc, point)?))
         .map_err(|source| StartError::Own { path: "/proc", source })
 }
 

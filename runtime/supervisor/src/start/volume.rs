@@ -102,7 +102,7 @@ impl Volume {
             return Ok(());
         }
         let attributes = MountAttributes { set, ..Default::default() };
-        sys::set_mount_attributes(self.mount.as_fd(), &attributes, self.recursive)
+        Ok(sys::set_mount_attributes(self.mount.as_fd(), &attributes, self.recursive)?)
     }
 
     /// Whether the volume must be attached after libcontainer has made its mounts and devices. `devices` are
@@ -232,7 +232,7 @@ fn copy(mount: &MountConfig, path: &Path, users: Option<BorrowedFd>) -> Result<V
         check_propagation(mount.propagation, path, base.as_fd()).map_err(failed)?;
     }
     let is_directory = base.metadata().map_err(failed)?.is_dir();
-    let copy = sys::clone_mount(Some(base.as_fd()), c"", true).map_err(failed)?;
+    let copy = sys::clone_mount(Some(base.as_fd()), c"", true).map_err(|error| failed(error.into()))?;
     if let Some(users) = users {
         sys::map_ids(copy.as_fd(), users, true).map_err(failed)?;
     }
@@ -247,7 +247,7 @@ fn copy(mount: &MountConfig, path: &Path, users: Option<BorrowedFd>) -> Result<V
         #[allow(clippy::unnecessary_cast)]
         let propagation = propagation as u64;
         let attributes = MountAttributes { propagation, ..Default::default() };
-        sys::set_mount_attributes(copy.as_fd(), &attributes, true).map_err(failed)?;
+        sys::set_mount_attributes(copy.as_fd(), &attributes, true).map_err(|error| failed(error.into()))?;
     }
     Ok(Volume {
         mount: copy,
@@ -269,13 +269,14 @@ fn copy(mount: &MountConfig, path: &Path, users: Option<BorrowedFd>) -> Result<V
 fn set_own_attributes(mount: BorrowedFd, set: u64) -> io::Result<()> {
     let set = set | NOSUID | NODEV;
     let own = MountAttributes { set, clear: NOEXEC | NOSYMFOLLOW | ACCESS_TIMES, ..Default::default() };
-    match sys::set_mount_attributes(mount, &own, false) {
+    let set = match sys::set_mount_attributes(mount, &own, false) {
         // nodlet runs in a user namespace whose mounts are locked: nothing of the volume can be executed then.
-        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+        Err(nix::Error::EPERM) => {
             sys::set_mount_attributes(mount, &MountAttributes { set, ..Default::default() }, false)
         }
         set => set,
-    }
+    };
+    Ok(set?)
 }
 
 /// Tries whether files in `directory` could be executed in a volume of the agent's files, whatever attributes the mount of
@@ -287,7 +288,7 @@ pub fn try_to_execute_files_of_the_agent(directory: &Path) -> io::Result<()> {
     let opened = sys::open_path(directory)?;
     let copy = sys::clone_mount(Some(opened.as_fd()), c"", false)?;
     let attributes = MountAttributes { clear: NOEXEC, ..Default::default() };
-    sys::set_mount_attributes(copy.as_fd(), &attributes, false)
+    Ok(sys::set_mount_attributes(copy.as_fd(), &attributes, false)?)
 }
 
 /// Checks the propagation: mounts reach host and container only if the host shares them (containerd:
@@ -387,7 +388,8 @@ pub(super) fn add_writable_paths(
                 })
             })?;
         volumes.push(Volume {
-            mount: sys::clone_mount(Some(directory.as_fd()), c"", false).map_err(failed)?,
+            mount: sys::clone_mount(Some(directory.as_fd()), c"", false)
+                .map_err(|error| failed(error.into()))?,
             is_directory: true,
             destination: destination.clone(),
             place,
@@ -468,7 +470,7 @@ pub(super) fn attach(
         if !late[at] {
             let point = point.as_ref().expect("a volume that is not late has its mount point now");
             let set = if volume.makes_points { Ok(()) } else { volume.set_attributes() };
-            set.and_then(|()| sys::attach_mount_at(volume.mount.as_fd(), point.as_fd()))
+            set.and_then(|()| Ok(sys::attach_mount_at(&volume.mount, point)?))
                 .map_err(|error| volume.failed(error))?;
         }
         points.push(point);
@@ -489,13 +491,13 @@ pub(super) fn attach(
 /// Attaches a late volume; called by the container's process, in the container's root.
 pub(super) fn attach_late(mount: BorrowedFd, point: Option<BorrowedFd>, place: &Path) -> io::Result<()> {
     if let Some(point) = point {
-        return sys::attach_mount_at(mount, point);
+        return Ok(sys::attach_mount_at(mount, point)?);
     }
     let root = sys::open_path(Path::new("/"))?;
     let relative = place.strip_prefix("/").unwrap_or(place);
     let point =
         sys::open_in(root.as_fd(), relative, libc::O_PATH, Resolve::NoLinks).map_err(describe_link)?;
-    sys::attach_mount_at(mount, point.as_fd())
+    Ok(sys::attach_mount_at(mount, point)?)
 }
 
 /// Makes the working directory if it is missing: in the volume that contains it, or in the root.

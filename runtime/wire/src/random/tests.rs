@@ -7,7 +7,8 @@ use nodlet_fuzz::entropy::{WOULD_HAVE_BLOCKED, with_an_empty_pool};
 #[test]
 fn the_empty_pool_of_tests_fails_blocking_calls() {
     with_an_empty_pool(|| {
-        let error = super::getrandom(&mut [0; 16], 0).expect_err("an empty pool");
+        let error =
+            super::getrandom(&mut [0; 16], rustix::rand::GetRandomFlags::empty()).expect_err("an empty pool");
         assert_eq!(error.raw_os_error(), Some(WOULD_HAVE_BLOCKED));
     });
 }

@@ -329,11 +329,10 @@ fn files_planted_in_a_projected_volume_are_neither_entered_nor_opened() {
         let data = fs::canonicalize(volume.0.join("..data")).unwrap();
         match hostile {
             "deep" => {
-                let (mut at, name) = (File::open(&data).unwrap(), "x");
+                let (mut at, name) = (OwnedFd::from(File::open(&data).unwrap()), "x");
                 for _ in 0..3000 {
                     mkdirat(Some(at.as_raw_fd()), name, Mode::S_IRWXU).unwrap();
-                    let next = openat2(at.as_raw_fd(), name, beneath(OFlag::O_DIRECTORY)).unwrap();
-                    at = File::from(owned(next));
+                    at = open_beneath(&at, name, OFlag::O_DIRECTORY).unwrap();
                 }
             }
             "fifo" => {

@@ -37,15 +37,9 @@ pub(in crate::kinds) fn since(value: &Value) -> String {
 /// A time in the form `time.RFC1123Z`, in the time zone of this machine. A missing time is printed as year 1.
 pub(in crate::kinds) fn date(value: &Value) -> String {
     let Some(time) = time(value) else { return "Mon, 01 Jan 0001 00:00:00 +0000".to_owned() };
-    // The C library counts in 32 bits on 32-bit ARM.
-    #[allow(clippy::useless_conversion, irrefutable_let_patterns)]
-    let Ok(seconds) = time.0.div_euclid(1_000_000_000).try_into() else { return time.to_string() };
-    // SAFETY: all zeros are a `tm`, of which the C library fills every field.
-    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: both point to what lives until the call is over.
-    if unsafe { libc::localtime_r(&seconds, &mut tm) }.is_null() {
+    let Some(tm) = nodlet_kernel::time::local(time.0.div_euclid(1_000_000_000)) else {
         return time.to_string();
-    }
+    };
     let name = |names: &[&'static str], index: i32| {
         usize::try_from(index).ok().and_then(|index| names.get(index)).copied().unwrap_or_default()
     };

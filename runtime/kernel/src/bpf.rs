@@ -1,5 +1,7 @@
 //! Loads and attaches eBPF programs. The programs are written by hand, instruction by instruction: each is a
 //! list of comparisons, and a loader library would be larger.
+//!
+//! `unsafe`: bpf(2) is in no crate that is linked; the kernel reads and writes structures of the caller.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -12,9 +14,9 @@ const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
 const BPF_PROG_QUERY: libc::c_long = 16;
 
 /// BPF_ALU | BPF_MOV | BPF_K
-pub(crate) const MOVE: u8 = 0xb4;
+pub const MOVE: u8 = 0xb4;
 /// BPF_JMP | BPF_EXIT
-pub(crate) const EXIT: u8 = 0x95;
+pub const EXIT: u8 = 0x95;
 
 /// The part of the kernel's `bpf_attr` that `BPF_PROG_LOAD` reads.
 #[repr(C)]
@@ -61,7 +63,10 @@ unsafe fn bpf<T>(command: libc::c_long, attributes: *const T) -> io::Result<i32>
 }
 
 /// Loads a program of the type `kind`, a `BPF_PROG_TYPE_*`.
-pub(crate) fn load(kind: u32, program: &[Instruction]) -> io::Result<OwnedFd> {
+///
+/// # Errors
+/// The kernel's: EPERM without CAP_BPF; EINVAL if the verifier rejects the program.
+pub fn load(kind: u32, program: &[Instruction]) -> io::Result<OwnedFd> {
     let attributes = Load {
         kind,
         instruction_count: program.len() as u32,
@@ -77,7 +82,10 @@ pub(crate) fn load(kind: u32, program: &[Instruction]) -> io::Result<OwnedFd> {
 
 /// Attaches a program to `target`, a descriptor or the index of a link, at the attach point `kind`. The
 /// target keeps the program after the descriptor is closed.
-pub(crate) fn attach(target: u32, program: &OwnedFd, kind: u32, flags: u32) -> io::Result<()> {
+///
+/// # Errors
+/// The kernel's.
+pub fn attach(target: u32, program: &OwnedFd, kind: u32, flags: u32) -> io::Result<()> {
     let attributes = Attach { target, program: program.as_raw_fd().cast_unsigned(), kind, flags };
     // SAFETY: `Attach` is the start of the kernel's bpf_attr for this command,
     // lives through the call, and its descriptors are open.
@@ -85,7 +93,10 @@ pub(crate) fn attach(target: u32, program: &OwnedFd, kind: u32, flags: u32) -> i
 }
 
 /// The ids of the programs that are attached to `target` itself at the attach point `kind`; at most 64.
-pub(crate) fn attached(target: u32, kind: u32) -> io::Result<Vec<u32>> {
+///
+/// # Errors
+/// The kernel's.
+pub fn attached(target: u32, kind: u32) -> io::Result<Vec<u32>> {
     let mut ids = [0_u32; 64];
     let (programs, count) = (ids.as_mut_ptr() as u64, ids.len() as u32);
     let mut attributes = Query { target, kind, programs, count, ..Query::default() };
@@ -96,7 +107,10 @@ pub(crate) fn attached(target: u32, kind: u32) -> io::Result<Vec<u32>> {
 }
 
 /// Detaches the program with this id from `target`.
-pub(crate) fn detach(target: u32, id: u32, kind: u32) -> io::Result<()> {
+///
+/// # Errors
+/// The kernel's.
+pub fn detach(target: u32, id: u32, kind: u32) -> io::Result<()> {
     // The part of bpf_attr for BPF_PROG_GET_FD_BY_ID: the id, and nothing.
     let by_id = [id, 0, 0];
     // SAFETY: the array lives through the call, and is what the command reads.
@@ -110,7 +124,7 @@ pub(crate) fn detach(target: u32, id: u32, kind: u32) -> io::Result<()> {
 }
 
 /// Whether this kernel can attach programs to `target` at the attach point `kind`.
-pub(crate) fn can_attach(target: u32, kind: u32) -> bool {
+pub fn can_attach(target: u32, kind: u32) -> bool {
     let mut attributes = Query { target, kind, ..Query::default() };
     // SAFETY: `Query` is all of the kernel's bpf_attr for this command and lives through the
     // call; with room for no program the kernel counts them, into `attributes` alone.
@@ -120,15 +134,19 @@ pub(crate) fn can_attach(target: u32, kind: u32) -> bool {
 /// `struct bpf_insn`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Instruction {
+pub struct Instruction {
+    /// The code, such as [`MOVE`] or [`EXIT`].
     pub operation: u8,
     /// Destination register in the low half, source register in the high one.
     pub registers: u8,
+    /// Of a jump, in instructions; of a load or store, in bytes.
     pub offset: i16,
+    /// The constant operand.
     pub immediate: i32,
 }
 
-pub(crate) const fn instruction(operation: u8, to: u8, from: u8, offset: i16, immediate: i32) -> Instruction {
+/// An instruction with the registers `to` and `from`.
+pub const fn instruction(operation: u8, to: u8, from: u8, offset: i16, immediate: i32) -> Instruction {
     // struct bpf_insn is a bit field: the order of the halves follows the byte order.
     let registers = if cfg!(target_endian = "little") { from << 4 | to } else { to << 4 | from };
     Instruction { operation, registers, offset, immediate }
