@@ -17,7 +17,7 @@ impl Engine {
             if self.shell.config.down && self.node.is_empty() {
                 return;
             }
-            if !self.wait(wake_at).await {
+            if !self.await_news(wake_at).await {
                 return;
             }
         }
@@ -44,7 +44,7 @@ impl Engine {
     }
 
     /// Waits for something to observe. Returns `false` if the agent is to end.
-    async fn wait(&mut self, wake_at: Option<Instant>) -> bool {
+    async fn await_news(&mut self, wake_at: Option<Instant>) -> bool {
         enum Woken {
             Message(Message),
             Request(Request),

@@ -235,7 +235,9 @@ pub(crate) fn sources(root: &Path) -> Vec<(PathBuf, String)> {
         for entry in fs::read_dir(folder).into_iter().flatten() {
             let path = entry.expect("it can be read").path();
             let name = stem(&path);
-            let is_source = path.extension().is_some_and(|extension| extension == "rs") && path != file;
+            // A program beside a library has a root of its own.
+            let is_root = ["lib.rs", "main.rs"].iter().any(|root| path.ends_with(root));
+            let is_source = path.extension().is_some_and(|extension| extension == "rs") && !is_root;
             if is_source && name != "tests" && !text.contains(&format!("#[cfg(test)]\nmod {name};")) {
                 left.push(path);
             }
