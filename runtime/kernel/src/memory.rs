@@ -25,7 +25,7 @@ unsafe impl Shared for AtomicU64 {}
 // SAFETY: an array has nothing but its elements.
 unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
 
-/// Declares a structure in the layout of C, all of whose fields are [`Shared`](crate::memory::Shared), as it is then too.
+/// Declares a structure in the layout of C, all of whose fields are [`Shared`], as it is then too.
 #[macro_export]
 macro_rules! shared {
     ($(#[$meta:meta])* $visibility:vis struct $name:ident {

@@ -118,7 +118,7 @@ impl Registry {
         (AdmittedPods(wanted), admissions)
     }
 
-    /// Replaces pods whose images are not on the board by those that run, see [`HeldUpdates::hold_back`].
+    /// Replaces pods whose images are not on the board by those that run, see [`HeldUpdates::hold_back`](super::HeldUpdates::hold_back).
     pub fn hold_back(
         &mut self,
         AdmittedPods(mut wanted): AdmittedPods,
