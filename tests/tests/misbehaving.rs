@@ -87,7 +87,7 @@ fn redirects_upgrades_and_large_heads_are_neither_followed_nor_kept() {
         2,
         &[
             ("redirect", "HTTP 307", 4, 5),
-            ("upgrade", "the response has an invalid number of informational responses", 1, 0),
+            ("upgrade", "HTTP 101", 1, 0),
             ("headers", "the response is too large", 1, 0),
         ],
     );

@@ -147,7 +147,9 @@ fn a_resize_whose_state_cannot_be_saved_changes_no_cgroup_until_it_can() {
     let statuses = device.path("/run/nodlet/statuses");
     let known = fs::read_dir(&statuses).expect("it exists").flatten().map(|entry| entry.path());
     let status = known.into_iter().find(|path| path.to_string_lossy().contains(&uid));
-    let in_the_way = status.expect("the pod has one").with_extension("new");
+    let status = status.expect("the pod has one");
+    let name = status.file_name().expect("a file").to_string_lossy();
+    let in_the_way = status.with_file_name(format!(".{name}.new"));
     fs::create_dir(&in_the_way).expect("it can be made");
     patch(&kubectl, "web", r#"{"limits":{"cpu":"300m"},"requests":{"cpu":"300m"}}"#).ok();
     let in_progress = || condition(&device.pod("web").status(), "PodResizeInProgress").cloned();

@@ -91,6 +91,9 @@ fn apply_and_delete_are_answered_only_after_a_slow_card_has_been_read() {
     device.pod("slow").wait_ready();
 
     slow.stall();
+    // The thread that reads the card also writes what clients apply and delete.
+    device.write_manifest("web.yaml", &manifest::pod("web", "print two then sleep"));
+    device.wait_for("the card to be read", || slow.is_awaited());
     let mut requests: Vec<_> = ["one", "two", "three"]
         .into_iter()
         .map(|name| {
@@ -104,7 +107,15 @@ fn apply_and_delete_are_answered_only_after_a_slow_card_has_been_read() {
         .collect();
     let delete = device.command(&["delete", "pod", "old"]).spawn();
     requests.push(delete.expect("nodlet can be started"));
-    device.wait_for("the card to be read", || slow.is_awaited());
+    // A client that sleeps with an open socket has sent its request.
+    let waits = |client: &std::process::Child| {
+        let proc = format!("/proc/{}", client.id());
+        let sleeps = fs::read_to_string(format!("{proc}/stat")).is_ok_and(|stat| stat.contains(") S "));
+        let links = fs::read_dir(format!("{proc}/fd")).into_iter().flatten().flatten();
+        let mut links = links.filter_map(|entry| fs::read_link(entry.path()).ok());
+        sleeps && links.any(|link| link.to_string_lossy().starts_with("socket:"))
+    };
+    device.wait_for("the requests", || requests.iter().all(waits));
     assert_eq!(device.pods(), ["old", "slow", "web"]);
     for request in &mut requests {
         assert_eq!(request.try_wait().expect("it is a child"), None, "it was answered too early");
