@@ -18,6 +18,8 @@ pub(super) struct Seen {
     pub(super) open: Vec<HookKind>,
     /// When the preStop hook was started.
     pre_stop_since: Option<Instant>,
+    /// The failure of the postStart hook was reported: the agent ends the run, maybe after it has slept.
+    has_failed: bool,
     /// The latest time for the kill of a run that was asked to end, or whose preStop hook was started.
     promised: Option<Instant>,
     pub(super) killed: bool,
@@ -83,6 +85,7 @@ impl Sim {
         // The report may be late: the next run of the container is not checked against it.
         if let Some(process) = world.alive.get_mut(&attempt) {
             process.hooks.open.retain(|open| *open != kind);
+            process.hooks.has_failed |= kind == HookKind::PostStart && failed;
             world.order.hooked(attempt, kind, failed);
         }
     }
@@ -138,7 +141,7 @@ impl Sim {
 impl Seen {
     /// Whether the run is about to be ended.
     pub(super) fn is_ending(&self) -> bool {
-        self.pre_stop_since.is_some()
+        self.pre_stop_since.is_some() || self.has_failed
     }
 
     /// Whether a postStart hook is running, so that nothing may start.
