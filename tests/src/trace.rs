@@ -255,7 +255,11 @@ pub type PtraceRequest = c_int;
 #[cfg(not(target_env = "musl"))]
 pub type PtraceRequest = libc::c_uint;
 
-fn ptrace(request: PtraceRequest, pid: pid_t, address: usize, data: usize) -> io::Result<()> {
+/// Calls ptrace(2).
+///
+/// # Errors
+/// The system call fails, such as for a thread that does not stand.
+pub(crate) fn ptrace(request: PtraceRequest, pid: pid_t, address: usize, data: usize) -> io::Result<()> {
     // SAFETY: the caller passes what the request needs: a number, or a pointer to valid memory.
     let result = unsafe { libc::ptrace(request, pid, address, data) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
