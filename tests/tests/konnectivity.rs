@@ -1,6 +1,6 @@
 //! Boards behind NAT, which the API server reaches only through konnectivity, whose agents run as pods of the boards.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 
 use nodlet_tests::{ClusterNode as Node, ControlPlane, konnectivity_archive};
@@ -58,11 +58,19 @@ fn boards_behind_nat_are_reached_by_logs_and_exec_through_konnectivity_alone() {
         let echoed = echo(&plane, &format!("on-{board}"), &vec![b'x'; 300_000]);
         assert!(echoed == vec![b'x'; 300_000], "{} bytes of 300000", echoed.len());
     }
-    // Two connections at once: a log that is followed until the other one ends the container.
-    let followed = plane.command(&["logs", "-f", "on-board-1"]).stdout(Stdio::piped()).spawn();
-    plane.line("exec on-board-1 -- /bin/demo touch /end").ok();
-    let followed = followed.expect("kubectl can be run").wait_with_output().expect("it is a child");
-    assert_eq!(followed.stdout, b"this is board-1\n");
+    // Two connections at once: a log that is followed until the other one ends the container. Before its first line, the
+    // log could be that of the next container.
+    let mut command = plane.command(&["logs", "-f", "on-board-1"]);
+    let mut followed = command.stdout(Stdio::piped()).spawn().expect("kubectl can be run");
+    let mut log = BufReader::new(followed.stdout.take().expect("it is piped"));
+    let mut lines = String::new();
+    log.read_line(&mut lines).expect("the pipe is readable");
+    let touch = plane.line("exec on-board-1 -- /bin/demo touch /end");
+    // The end of the container kills the other process, if that has not ended yet.
+    assert!([0, 128 + libc::SIGKILL].contains(&touch.code), "{touch:?}");
+    log.read_to_string(&mut lines).expect("the pipe is readable");
+    assert!(followed.wait().expect("it is a child").success());
+    assert_eq!(lines, "this is board-1\n");
 
     // Without the agents, the board is out of reach again.
     plane.line("delete daemonset -n kube-system konnectivity-agent").ok();
