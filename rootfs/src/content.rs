@@ -4,7 +4,6 @@
 //! each file is always the old or the new one.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
@@ -14,7 +13,8 @@ use nix::sys::statvfs::statvfs;
 use nodlet_kernel::durable::{self, Staged};
 
 /// An operation on the store that failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{verb} {}", path.display())]
 pub struct ContentError {
     verb: Cow<'static, str>,
     path: PathBuf,
@@ -46,28 +46,9 @@ impl ContentError {
 }
 
 /// The error of a file that has reached its limit.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("no space is left for it")]
 struct LimitReached;
-
-impl fmt::Display for LimitReached {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no space is left for it")
-    }
-}
-
-impl std::error::Error for LimitReached {}
-
-impl fmt::Display for ContentError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.verb, self.path.display())
-    }
-}
-
-impl std::error::Error for ContentError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.source)
-    }
-}
 
 /// Creates the directory and its missing ancestors, each durably.
 pub(crate) fn create_directories(path: &Path) -> Result<(), ContentError> {
@@ -133,12 +114,11 @@ impl File {
 
     pub(crate) fn write_at(&mut self, bytes: &[u8], offset: u64) -> Result<(), ContentError> {
         let written = self.written.saturating_add(bytes.len() as u64);
-        let result = match written > self.limit {
-            true => Err(io::Error::other(LimitReached)),
-            false => {
-                self.written = written;
-                self.file.write_all_at(bytes, offset)
-            }
+        let result = if written > self.limit {
+            Err(io::Error::other(LimitReached))
+        } else {
+            self.written = written;
+            self.file.write_all_at(bytes, offset)
         };
         result.map_err(|source| ContentError::new("write", self.file.path(), source))
     }

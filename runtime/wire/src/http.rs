@@ -74,40 +74,23 @@ impl Stream {
 }
 
 /// The error of a request. The connection is of no use any more.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     /// Reading or writing failed.
-    Io(io::Error),
+    #[error("the connection failed")]
+    Io(#[source] io::Error),
     /// An error of TLS.
+    #[error(transparent)]
     Tls(TlsError),
     /// The server closed the connection before the end of the response.
+    #[error("the server closed the connection")]
     Ended,
     /// A head, a line or the body is larger than allowed.
+    #[error("the response is too large")]
     TooLarge,
     /// The response is not HTTP/1.1; the text names the part.
+    #[error("the response has an invalid {0}")]
     Malformed(&'static str),
-}
-
-impl std::fmt::Display for HttpError {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            HttpError::Io(_) => formatter.write_str("the connection failed"),
-            HttpError::Tls(error) => error.fmt(formatter),
-            HttpError::Ended => formatter.write_str("the server closed the connection"),
-            HttpError::TooLarge => formatter.write_str("the response is too large"),
-            HttpError::Malformed(part) => write!(formatter, "the response has an invalid {part}"),
-        }
-    }
-}
-
-impl std::error::Error for HttpError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            HttpError::Io(source) => Some(source),
-            HttpError::Tls(error) => error.source(),
-            HttpError::Ended | HttpError::TooLarge | HttpError::Malformed(_) => None,
-        }
-    }
 }
 
 impl From<TlsError> for HttpError {

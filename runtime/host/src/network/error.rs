@@ -1,6 +1,5 @@
 //! Failures of the pods' network.
 
-use std::fmt;
 use std::io;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -8,9 +7,10 @@ use std::path::PathBuf;
 use super::range::Range;
 
 /// An operation on the pods' network that failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
     /// The text is not a valid range.
+    #[error("read the range of the pods' addresses from {origin}: {text:?}: {wrong}")]
     Range {
         /// The flag or file with the text.
         origin: String,
@@ -20,6 +20,7 @@ pub enum NetworkError {
         wrong: String,
     },
     /// The file with the range cannot be read.
+    #[error("read the range of the pods' addresses from {}", path.display())]
     ReadRange {
         /// The file.
         path: PathBuf,
@@ -27,6 +28,9 @@ pub enum NetworkError {
         source: io::Error,
     },
     /// The machine uses the range already.
+    #[error(
+        "use {range} for pods: the machine has the {what} {base}/{prefix} on {link}; choose another range with --pod-cidr"
+    )]
     Overlap {
         /// The range for pods.
         range: Range,
@@ -40,6 +44,9 @@ pub enum NetworkError {
         link: String,
     },
     /// Every address is in use.
+    #[error(
+        "give the pod an address: all of {range} are in use by {pods} pods; choose a larger range with --pod-cidr"
+    )]
     Exhausted {
         /// The range for pods.
         range: Range,
@@ -47,76 +54,38 @@ pub enum NetworkError {
         pods: usize,
     },
     /// The kernel was built without bridges, or their module is not loaded.
+    #[error(
+        "make a bridge: this kernel has none; load the module bridge, or use a kernel with CONFIG_BRIDGE \
+         (pods with hostNetwork need neither)"
+    )]
     NoBridges,
     /// The bridge could not be made.
+    #[error("make a bridge")]
     Bridge {
         /// The cause.
         source: io::Error,
     },
     /// A `hostPort` that cannot be forwarded: what is wrong with it.
+    #[error("{0}")]
     Port(String),
     /// A `hostPort` of SCTP, which the kernel does not track.
+    #[error(
+        "forward a hostPort of SCTP: this kernel does not track SCTP connections; use one with \
+         CONFIG_NF_CT_PROTO_SCTP, or hostNetwork"
+    )]
     NoSctp,
     /// The nftables table could not be changed, or forwarding not be switched on.
+    #[error("translate addresses for pods")]
     Firewall {
         /// The cause.
         source: io::Error,
     },
     /// Another request to the kernel failed.
+    #[error("{operation}")]
     Kernel {
         /// The operation.
         operation: &'static str,
         /// The cause.
         source: io::Error,
     },
-}
-
-impl fmt::Display for NetworkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NetworkError::Range { origin, text, wrong } => {
-                write!(f, "read the range of the pods' addresses from {origin}: {text:?}: {wrong}")
-            }
-            NetworkError::ReadRange { path, .. } => {
-                write!(f, "read the range of the pods' addresses from {}", path.display())
-            }
-            NetworkError::Overlap { range, what, base, prefix, link } => write!(
-                f,
-                "use {range} for pods: the machine has the {what} {base}/{prefix} on {link}; choose another range with --pod-cidr"
-            ),
-            NetworkError::Exhausted { range, pods } => write!(
-                f,
-                "give the pod an address: all of {range} are in use by {pods} pods; choose a larger range with --pod-cidr"
-            ),
-            NetworkError::NoBridges => f.write_str(
-                "make a bridge: this kernel has none; load the module bridge, or use a kernel with \
-                 CONFIG_BRIDGE (pods with hostNetwork need neither)",
-            ),
-            NetworkError::Bridge { .. } => f.write_str("make a bridge"),
-            NetworkError::Port(wrong) => f.write_str(wrong),
-            NetworkError::NoSctp => f.write_str(
-                "forward a hostPort of SCTP: this kernel does not track SCTP connections; use one with \
-                 CONFIG_NF_CT_PROTO_SCTP, or hostNetwork",
-            ),
-            NetworkError::Firewall { .. } => f.write_str("translate addresses for pods"),
-            NetworkError::Kernel { operation, .. } => f.write_str(operation),
-        }
-    }
-}
-
-impl std::error::Error for NetworkError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            NetworkError::ReadRange { source, .. }
-            | NetworkError::Bridge { source }
-            | NetworkError::Firewall { source }
-            | NetworkError::Kernel { source, .. } => Some(source),
-            NetworkError::Range { .. }
-            | NetworkError::Overlap { .. }
-            | NetworkError::Exhausted { .. }
-            | NetworkError::NoSctp
-            | NetworkError::Port(_)
-            | NetworkError::NoBridges => None,
-        }
-    }
 }

@@ -1,6 +1,5 @@
 //! Why something was not downloaded.
 
-use std::fmt;
 use std::io;
 
 use nodlet_rootfs::Digest;
@@ -11,68 +10,43 @@ use serde_json::Value;
 use super::{IDLE_MAX, PACE};
 
 /// Why something was not downloaded.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(in crate::verbs::image::pull) enum RemoteError {
     /// The host has no address, or nobody accepts the connection.
+    #[error("{0}")]
     Connect(String),
     /// The connection failed.
-    Http(HttpError),
+    #[error(transparent)]
+    Http(#[from] HttpError),
     /// The server cannot be verified.
+    #[error(transparent)]
     Tls(TlsError),
     /// Nothing arrived in time.
+    #[error("the registry sent nothing for {} s", IDLE_MAX.as_secs())]
     Silent,
     /// Too little arrived in time.
+    #[error("the registry sent less than {} KiB in {} s", PACE.0 / 1024, PACE.1.as_secs())]
     Slow,
     /// The registry responded with an error.
+    #[error("{}", of_status(*.0, .1))]
     Status(u16, String),
     /// The registry accepts none of the known credentials, nor no credentials.
+    #[error(
+        "pull access denied, repository does not exist or may require authorization: authorization failed"
+    )]
     Unauthorized,
     /// The registry violates the protocol, or what it sends does not fit.
+    #[error("{0}")]
     Broken(&'static str),
     /// A document or blob is not what its digest says.
+    #[error("the registry sent {actual} instead of {expected}")]
     Digest { expected: Digest, actual: Digest },
     /// The reader of the download has ended.
-    Write(io::Error),
+    #[error("the image cannot be written to the store")]
+    Write(#[source] io::Error),
     /// The documents of the image are invalid.
+    #[error("{0}")]
     Invalid(String),
-}
-
-impl fmt::Display for RemoteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RemoteError::Connect(text) => f.write_str(text),
-            RemoteError::Http(error) => error.fmt(f),
-            RemoteError::Tls(error) => error.fmt(f),
-            RemoteError::Silent => write!(f, "the registry sent nothing for {} s", IDLE_MAX.as_secs()),
-            RemoteError::Slow => {
-                write!(f, "the registry sent less than {} KiB in {} s", PACE.0 / 1024, PACE.1.as_secs())
-            }
-            RemoteError::Status(404, _) => f.write_str("not found"),
-            RemoteError::Status(code, text) => write!(f, "the registry responded with status {code}{text}"),
-            RemoteError::Unauthorized => f.write_str(
-                "pull access denied, repository does not exist or may require authorization: authorization failed",
-            ),
-            RemoteError::Broken(what) => f.write_str(what),
-            RemoteError::Digest { expected, actual } => {
-                write!(f, "the registry sent {actual} instead of {expected}")
-            }
-            RemoteError::Write(_) => f.write_str("the image cannot be written to the store"),
-            RemoteError::Invalid(text) => f.write_str(text),
-        }
-    }
-}
-
-impl std::error::Error for RemoteError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            RemoteError::Http(error) => error.source(),
-            RemoteError::Tls(error) => error.source(),
-            RemoteError::Write(source) => Some(source),
-            RemoteError::Connect(_) | RemoteError::Silent | RemoteError::Slow => None,
-            RemoteError::Status(..) | RemoteError::Unauthorized | RemoteError::Broken(_) => None,
-            RemoteError::Digest { .. } | RemoteError::Invalid(_) => None,
-        }
-    }
 }
 
 impl RemoteError {
@@ -96,9 +70,11 @@ impl RemoteError {
     }
 }
 
-impl From<HttpError> for RemoteError {
-    fn from(error: HttpError) -> Self {
-        RemoteError::Http(error)
+fn of_status(code: u16, message: &str) -> String {
+    if code == 404 {
+        "not found".to_owned()
+    } else {
+        format!("the registry responded with status {code}{message}")
     }
 }
 
