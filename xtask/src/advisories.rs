@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nodlet_build::files;
-use nodlet_build::task::{Failure, Outcome, Task, project};
+use nodlet_build::task::{Outcome, Task, TaskError, project};
 use semver::{Version, VersionReq};
 use serde::Deserialize;
 
@@ -158,7 +158,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 }
 
 /// The crates of other authors in a lock file.
-fn locked(text: &str) -> Result<BTreeSet<Locked>, Failure> {
+fn locked(text: &str) -> Result<BTreeSet<Locked>, TaskError> {
     #[derive(Deserialize)]
     struct Lock {
         package: Vec<Package>,
@@ -180,18 +180,21 @@ fn locked(text: &str) -> Result<BTreeSet<Locked>, Failure> {
 }
 
 /// Reads `xtask/advisories.toml`.
-fn ours(crates: &BTreeSet<Locked>) -> Result<Ours, Failure> {
+fn ours(crates: &BTreeSet<Locked>) -> Result<Ours, TaskError> {
     let path = project().join("xtask/advisories.toml");
     let text = files::read_text(&path)?;
     let ours: Ours = toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
     for watched in &ours.watched {
         if !crates.iter().any(|one| one.name == watched.package) {
-            return Err(Failure(format!("xtask/advisories.toml: {} is not in Cargo.lock", watched.package)));
+            return Err(TaskError(format!(
+                "xtask/advisories.toml: {} is not in Cargo.lock",
+                watched.package
+            )));
         }
     }
     for advisory in &ours.advisory {
         if advisory.sources.is_empty() || !ours.watched.iter().any(|one| one.package == advisory.package) {
-            return Err(Failure(format!(
+            return Err(TaskError(format!(
                 "xtask/advisories.toml: {} has no source or no watched crate",
                 advisory.id
             )));
@@ -201,10 +204,10 @@ fn ours(crates: &BTreeSet<Locked>) -> Result<Ours, Failure> {
 }
 
 /// The advisories of RustSec's database about these crates, whatever their versions.
-fn read_database(database: &Path, crates: &BTreeSet<Locked>) -> Result<Vec<Advisory>, Failure> {
+fn read_database(database: &Path, crates: &BTreeSet<Locked>) -> Result<Vec<Advisory>, TaskError> {
     let directory = database.join("crates");
     if !directory.is_dir() {
-        return Err(Failure(format!(
+        return Err(TaskError(format!(
             "{} has no directory crates: it is not RustSec's database",
             database.display()
         )));
@@ -218,7 +221,7 @@ fn read_database(database: &Path, crates: &BTreeSet<Locked>) -> Result<Vec<Advis
         files.sort();
         for file in files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "md")) {
             let text = fs::read_to_string(file)?;
-            let advisory = parse(&text).map_err(|Failure(why)| format!("{}: {why}", file.display()))?;
+            let advisory = parse(&text).map_err(|TaskError(why)| format!("{}: {why}", file.display()))?;
             advisories.extend(advisory);
         }
     }
@@ -227,7 +230,7 @@ fn read_database(database: &Path, crates: &BTreeSet<Locked>) -> Result<Vec<Advis
 
 /// Reads a file of RustSec's database: a block of TOML, and a text in Markdown. `None` if it reports nothing about Linux,
 /// or was withdrawn.
-fn parse(text: &str) -> Result<Option<Advisory>, Failure> {
+fn parse(text: &str) -> Result<Option<Advisory>, TaskError> {
     let (head, body) = text
         .strip_prefix("```toml\n")
         .and_then(|rest| rest.split_once("\n```"))
@@ -260,7 +263,7 @@ fn judge(
     advisories: &[Advisory],
     accepted: &[Accepted],
     is_complete: bool,
-) -> Result<(String, bool), Failure> {
+) -> Result<(String, bool), TaskError> {
     let (mut report, mut is_bad) = (String::new(), false);
     let mut used = BTreeSet::new();
     for advisory in advisories {
@@ -293,7 +296,7 @@ fn judge(
     // Without the database it is not known what an acceptance is about.
     if is_complete && let Some(unused) = accepted.iter().find(|accepted| !used.contains(accepted.id.as_str()))
     {
-        return Err(Failure(format!(
+        return Err(TaskError(format!(
             "xtask/advisories.toml accepts {}, which concerns no crate any more: remove it",
             unused.id
         )));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Stdio;
 
-use nodlet_build::task::{Failure, git, project};
+use nodlet_build::task::{TaskError, git, project};
 use nodlet_build::toolchain::cargo;
 use serde_json::Value;
 
@@ -140,7 +140,7 @@ pub(crate) struct Changes {
 }
 
 /// The changes since a commit, those that are not committed among them; without a commit, since this branch left `main`.
-pub(crate) fn since(base: Option<&str>) -> Result<Changes, Failure> {
+pub(crate) fn since(base: Option<&str>) -> Result<Changes, TaskError> {
     let base = match base {
         Some(base) => git(project(), &["rev-parse", "--verify", "--quiet", &format!("{base}^{{commit}}")])
             .map_err(|_| {
@@ -148,8 +148,8 @@ pub(crate) fn since(base: Option<&str>) -> Result<Changes, Failure> {
             })?,
         None => git(project(), &["merge-base", "HEAD", "origin/main"])
             .or_else(|_| git(project(), &["merge-base", "HEAD", "main"]))
-            .map_err(|Failure(why)| {
-                Failure(format!("no branch main to compare with ({why}): name a commit"))
+            .map_err(|TaskError(why)| {
+                TaskError(format!("no branch main to compare with ({why}): name a commit"))
             })?,
     };
     // A file that was moved has changed in both places.
@@ -177,18 +177,18 @@ struct Graph {
 }
 
 impl Graph {
-    fn of_workspace() -> Result<Self, Failure> {
+    fn of_workspace() -> Result<Self, TaskError> {
         let output = cargo()?
             .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
             .stderr(Stdio::inherit())
             .output()?;
         if !output.status.success() {
-            return Err(Failure(format!("cargo metadata: {}", output.status)));
+            return Err(TaskError(format!("cargo metadata: {}", output.status)));
         }
         Self::parse(&String::from_utf8(output.stdout)?, project())
     }
 
-    fn parse(metadata: &str, root: &Path) -> Result<Self, Failure> {
+    fn parse(metadata: &str, root: &Path) -> Result<Self, TaskError> {
         let metadata: Value = serde_json::from_str(metadata)?;
         let (mut directories, mut needs) = (BTreeMap::new(), BTreeMap::new());
         for package in metadata["packages"].as_array().ok_or("cargo lists packages")? {
@@ -244,9 +244,10 @@ impl Changes {
             "xtask/build/src/targets.rs",
         ];
         let is_common = |file: &String| COMMON.iter().any(|common| file.starts_with(common));
-        let changed: BTreeSet<String> = match files.iter().any(is_common) {
-            true => graph.directories.keys().cloned().collect(),
-            false => files.iter().filter_map(|file| graph.package_of(file)).map(str::to_owned).collect(),
+        let changed: BTreeSet<String> = if files.iter().any(is_common) {
+            graph.directories.keys().cloned().collect()
+        } else {
+            files.iter().filter_map(|file| graph.package_of(file)).map(str::to_owned).collect()
         };
         let affected = graph.with_dependents(&changed);
         let mut tested = affected.clone();
@@ -286,7 +287,7 @@ impl Changes {
     }
 
     /// The suites with containers that they can affect.
-    pub(crate) fn suites(&self) -> Result<Vec<String>, Failure> {
+    pub(crate) fn suites(&self) -> Result<Vec<String>, TaskError> {
         Ok(self.suites_of(&suites::names()?))
     }
 

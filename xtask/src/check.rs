@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use nodlet_build::task::{
-    Failure, Outcome, Task, line_of, run as run_command, run_program, seed, seed_in, work,
+    Outcome, Task, TaskError, line_of, run as run_command, run_program, seed, seed_in, work,
 };
 use nodlet_build::toolchain::{self, Part, cargo};
 use nodlet_build::{cross, deny, go, requirements, targets};
@@ -102,9 +102,9 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
                 (Some(changes), None) => partly(name, *step, changes, debug),
                 (None, None) => step(),
             }
-            .map_err(|Failure(why)| {
+            .map_err(|TaskError(why)| {
                 let repeat = repeat(name, debug, &why);
-                Failure(format!("{why}\n{name} is repeated by: {repeat}"))
+                TaskError(format!("{why}\n{name} is repeated by: {repeat}"))
             })?;
             let took = begun.elapsed();
             let more = if is_ahead { " more" } else { "" };
@@ -132,8 +132,8 @@ fn wait_for(build: Option<JoinHandle<Outcome>>) -> Outcome {
     let target = targets::host().map_or_else(|_| String::new(), |target| format!(" {}", target.triple));
     match build.map(JoinHandle::join) {
         None => Ok(()),
-        Some(Ok(outcome)) => outcome.map_err(|Failure(why)| {
-            Failure(format!("{why}\nthe build of the binary is repeated by: cargo xtask cross{target}"))
+        Some(Ok(outcome)) => outcome.map_err(|TaskError(why)| {
+            TaskError(format!("{why}\nthe build of the binary is repeated by: cargo xtask cross{target}"))
         }),
         Some(Err(_)) => Err("the build of the binary panicked".into()),
     }
@@ -146,7 +146,7 @@ struct Beside {
 }
 
 impl Beside {
-    fn begin(step: &str) -> Result<Self, Failure> {
+    fn begin(step: &str) -> Result<Self, TaskError> {
         let output = work("check")?.join(format!("{step}.log"));
         let file = File::create(&output)?;
         let mut command = Command::new(std::env::current_exe()?);
@@ -163,7 +163,7 @@ impl Beside {
         let output = std::fs::read(&self.output)?;
         let output = String::from_utf8_lossy(&output);
         eprint!("{output}");
-        if status.success() { Ok(()) } else { Err(Failure(format!("{status} {}", seed_in(&output)))) }
+        if status.success() { Ok(()) } else { Err(TaskError(format!("{status} {}", seed_in(&output)))) }
     }
 }
 
@@ -187,7 +187,7 @@ struct Request {
 }
 
 impl Request {
-    fn parse(arguments: &[String]) -> Result<Self, Failure> {
+    fn parse(arguments: &[String]) -> Result<Self, TaskError> {
         let mut request = Self::default();
         let is_step = |word: &String| STEPS.iter().any(|(name, ..)| name == word);
         let mut words = arguments.iter().peekable();
@@ -200,15 +200,15 @@ impl Request {
                     request.changes = Some(base.cloned());
                 }
                 option if option.starts_with('-') => {
-                    return Err(Failure(format!("unknown option {option:?}; {}", TASK.usage())));
+                    return Err(TaskError(format!("unknown option {option:?}; {}", TASK.usage())));
                 }
                 step if is_step(word) => request.steps.push(step.to_owned()),
-                other => return Err(Failure(format!("unknown step {other:?}; {}", TASK.usage()))),
+                other => return Err(TaskError(format!("unknown step {other:?}; {}", TASK.usage()))),
             }
         }
         match request.steps.iter().find(|step| OF_BOARDS.contains(&step.as_str())) {
             Some(step) if request.debug => {
-                Err(Failure(format!("{step} tests the binary of boards, without --debug")))
+                Err(TaskError(format!("{step} tests the binary of boards, without --debug")))
             }
             _ => Ok(request),
         }
@@ -292,7 +292,7 @@ fn unit_tests(words: &[&str]) -> Outcome {
     let tests = &mut cargo()?;
     tests.args(["test", "--no-fail-fast"]).args(words).env("NODLET_SEED", seed.to_string());
     run_command(tests)
-        .map_err(|Failure(why)| Failure(format!("{why}\nthe random inputs were of NODLET_SEED={seed}")))
+        .map_err(|TaskError(why)| TaskError(format!("{why}\nthe random inputs were of NODLET_SEED={seed}")))
 }
 
 /// The tests that compare the reader of YAML with the one of kubectl.
@@ -320,7 +320,7 @@ fn beside_go() -> Outcome {
         return Ok(());
     }
     let all = BESIDE_GO.join(", ");
-    Err(Failure(format!("{line}: {}; {all} must pass, with NODLET_SEED={seed}", output.status)))
+    Err(TaskError(format!("{line}: {}; {all} must pass, with NODLET_SEED={seed}", output.status)))
 }
 
 #[cfg(test)]
@@ -348,10 +348,10 @@ mod tests {
         assert_eq!(changes("--changed --debug"), Some(None));
         assert_eq!(parse("unit --debug").unwrap().steps, ["unit"]);
         for wrong in ["--fast", "units"] {
-            let Failure(why) = parse(wrong).unwrap_err();
+            let TaskError(why) = parse(wrong).unwrap_err();
             assert!(why.contains("unknown") && why.contains(wrong), "{why}");
         }
-        let Failure(why) = parse("gates --debug").unwrap_err();
+        let TaskError(why) = parse("gates --debug").unwrap_err();
         assert!(why.contains("gates tests the binary of boards"), "{why}");
     }
 

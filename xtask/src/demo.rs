@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nodlet_build::task::{Failure, Outcome, Task, project, run as run_command, run_program, work};
+use nodlet_build::task::{Outcome, Task, TaskError, project, run as run_command, run_program, work};
 use nodlet_build::toolchain::{built, cargo};
 use nodlet_build::{images, requirements};
 use nodlet_tests::SerialLine;
@@ -94,7 +94,7 @@ struct Show {
 }
 
 impl Show {
-    fn new() -> Result<Self, Failure> {
+    fn new() -> Result<Self, TaskError> {
         let root = work("demo")?;
         let show = Self { nodlet: built("debug", "nodlet")?, root, agent: None };
         // An earlier demo may have been kept or interrupted.
@@ -256,24 +256,28 @@ impl Show {
     fn nodlet(&self, words: &[&str]) -> Outcome {
         println!("$ nodlet {}", words.join(" "));
         let status = self.command(words).status()?;
-        if status.success() { Ok(()) } else { Err(Failure(format!("nodlet {}: {status}", words.join(" ")))) }
+        if status.success() {
+            Ok(())
+        } else {
+            Err(TaskError(format!("nodlet {}: {status}", words.join(" "))))
+        }
     }
 
-    fn background(&self, words: &[&str]) -> Result<Child, Failure> {
+    fn background(&self, words: &[&str]) -> Result<Child, TaskError> {
         println!("$ nodlet {} &", words.join(" "));
         Ok(self.command(words).spawn()?)
     }
 
-    fn quietly(&self, words: &[&str]) -> Result<String, Failure> {
+    fn quietly(&self, words: &[&str]) -> Result<String, TaskError> {
         let output = self.command(words).output()?;
         if output.status.success() {
             Ok(String::from_utf8_lossy(&output.stdout).into_owned())
         } else {
-            Err(Failure(format!("nodlet {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr))))
+            Err(TaskError(format!("nodlet {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr))))
         }
     }
 
-    fn wait(&self, what: &str, condition: impl Fn(&Self) -> Result<bool, Failure>) -> Outcome {
+    fn wait(&self, what: &str, condition: impl Fn(&Self) -> Result<bool, TaskError>) -> Outcome {
         let until = Instant::now() + PATIENCE;
         while !condition(self)? {
             if Instant::now() > until {
@@ -343,7 +347,7 @@ fn containers(pods: &serde_json::Value) -> Vec<(String, String)> {
 }
 
 /// The page of a web server on port 8080.
-fn page(address: &str) -> Result<String, Failure> {
+fn page(address: &str) -> Result<String, TaskError> {
     use std::io::{Read, Write};
     let mut server = std::net::TcpStream::connect((address, 8080))?;
     server.set_read_timeout(Some(PATIENCE))?;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use nodlet_build::task::{Failure, Outcome, Task, run as run_command, work};
+use nodlet_build::task::{Outcome, Task, TaskError, run as run_command, work};
 use nodlet_build::toolchain::{built, cargo};
 use nodlet_tests::image::{DEMO, Image};
 
@@ -17,7 +17,7 @@ pub(crate) fn run(_: &[String]) -> Outcome {
 }
 
 /// Builds both archives, and returns the path of the OCI one.
-pub(crate) fn build() -> Result<PathBuf, Failure> {
+pub(crate) fn build() -> Result<PathBuf, TaskError> {
     run_command(cargo()?.args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
     let program = std::fs::read(built("debug", "demo")?)?;
     let image = Image::demo(DEMO, &program);

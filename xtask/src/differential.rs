@@ -1,7 +1,7 @@
 //! Compares nodlet's API with a real kube-apiserver: both get the same randomly changed pods, and the differences are
 //! printed by class and count. The suite is `tests/tests/differential.rs`; `check` runs a short form of it.
 
-use nodlet_build::task::{Failure, Outcome, Task, run as run_command, seed};
+use nodlet_build::task::{Outcome, Task, TaskError, run as run_command, seed};
 use nodlet_build::toolchain::cargo;
 use nodlet_build::{cross, go};
 
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 }
 
 /// The seed, by default a random one, and the number of rounds.
-fn options(arguments: &[String]) -> Result<(String, String), Failure> {
+fn options(arguments: &[String]) -> Result<(String, String), TaskError> {
     let (mut seed, mut rounds) = (seed()?.to_string(), ROUNDS.to_owned());
     let (pairs, rest) = arguments.as_chunks::<2>();
     for [name, value] in pairs {
@@ -62,7 +62,7 @@ mod tests {
     fn the_options_are_numbers() {
         let read = |words: &str| {
             let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
-            options(&words).map_or_else(|Failure(why)| why, |(seed, rounds)| format!("{seed} {rounds}"))
+            options(&words).map_or_else(|TaskError(why)| why, |(seed, rounds)| format!("{seed} {rounds}"))
         };
         assert_eq!(read("--seed 3 --rounds 20"), "3 20");
         assert_eq!(read("--seed 3"), format!("3 {ROUNDS}"));

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nodlet_build::targets;
-use nodlet_build::task::{Failure, Outcome, outside, plain_cargo, project, run as run_command, work};
+use nodlet_build::task::{Outcome, TaskError, outside, plain_cargo, project, run as run_command, work};
 
 /// An earlier commit.
 pub(crate) struct Earlier(&'static str);
@@ -20,7 +20,7 @@ pub(crate) const ALL: &[Earlier] = &[
 
 impl Earlier {
     /// Builds the commit's binary once, in `.work/earlier`. Returns its path.
-    pub(crate) fn build(&self) -> Result<PathBuf, Failure> {
+    pub(crate) fn build(&self) -> Result<PathBuf, TaskError> {
         let dir = work("earlier")?.join(self.0);
         let built = dir.join("nodlet");
         if built.is_file() {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nodlet_build::files;
-use nodlet_build::task::{Failure, Outcome, git, project};
+use nodlet_build::task::{Outcome, TaskError, git, project};
 
 /// The age after which a subject is overdue.
 const DAYS: u64 = 7;
@@ -36,10 +36,10 @@ struct Entry {
 struct Ledger(BTreeMap<String, Entry>);
 
 impl Ledger {
-    fn read() -> Result<Self, Failure> {
+    fn read() -> Result<Self, TaskError> {
         let path = path();
         let text = files::read_text(&path)?;
-        Self::parse(&text).map_err(|why| Failure(format!("{}: {why}", path.display())))
+        Self::parse(&text).map_err(|why| TaskError(format!("{}: {why}", path.display())))
     }
 
     fn parse(text: &str) -> Result<Self, String> {
@@ -98,7 +98,7 @@ fn path() -> PathBuf {
 
 /// The subjects that the ledger of the repository names.
 #[cfg(test)]
-pub(crate) fn recorded() -> Result<Vec<String>, Failure> {
+pub(crate) fn recorded() -> Result<Vec<String>, TaskError> {
     Ok(Ledger::read()?.0.into_keys().collect())
 }
 
@@ -108,7 +108,7 @@ pub(crate) struct Tested(Option<String>);
 
 impl Tested {
     /// What is checked out now. Fails if the ledger cannot be read, before hours of tests that it should record.
-    pub(crate) fn now() -> Result<Self, Failure> {
+    pub(crate) fn now() -> Result<Self, TaskError> {
         Ledger::read()?;
         // An archive of the sources is in no repository.
         let changed = git(project(), &["status", "--porcelain", "--", ".", ":!xtask/ledger"]).ok();
@@ -158,7 +158,7 @@ pub(crate) fn print_overdue(subjects: &[&str]) -> Outcome {
     Ok(())
 }
 
-fn today() -> Result<u64, Failure> {
+fn today() -> Result<u64, TaskError> {
     Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() / DAY)
 }
 

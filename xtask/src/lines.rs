@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use nodlet_build::task::{Failure, Outcome, Task, git, project};
+use nodlet_build::task::{Outcome, Task, TaskError, git, project};
 
 /// Directories of tests, and names of files with tests.
 const OF_TESTS: [&str; 4] = ["tests", "examples", "sim", "timelines"];
@@ -64,10 +64,10 @@ pub(crate) fn run(_: &[String]) -> Outcome {
 }
 
 /// The name of the crate that has a file: that of its directory with a `Cargo.toml`.
-fn crate_of(file: &Path) -> Result<String, Failure> {
+fn crate_of(file: &Path) -> Result<String, TaskError> {
     let mut above = file.ancestors().skip(1);
     let found = above.find(|above| project().join(above).join("Cargo.toml").is_file());
-    let found = found.ok_or_else(|| Failure(format!("{} is in no crate", file.display())))?;
+    let found = found.ok_or_else(|| TaskError(format!("{} is in no crate", file.display())))?;
     Ok(found.display().to_string())
 }
 

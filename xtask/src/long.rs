@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use nodlet_build::task::{
-    Failure, Outcome, Task, run as run_command, run_program, seed as random_seed, target_dir,
+    Outcome, Task, TaskError, run as run_command, run_program, seed as random_seed, target_dir,
 };
 use nodlet_build::toolchain::{self, cargo};
 use nodlet_build::{cross, go, requirements, targets};
@@ -153,7 +153,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     while let Some(argument) = arguments.next() {
         let mut value = |what: &str, is_one: fn(&str) -> bool| {
             let value = arguments.next().filter(|value| is_one(value));
-            value.cloned().ok_or_else(|| Failure(format!("{argument} takes {what}; {}", TASK.usage())))
+            value.cloned().ok_or_else(|| TaskError(format!("{argument} takes {what}; {}", TASK.usage())))
         };
         match argument.as_str() {
             "--rounds" => rounds = Some(value("a number", is_number)?),
@@ -161,7 +161,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             "--seed" => seed = Some(value("a number", is_number)?),
             "--shard" => shard = Some(value("a part and of how many, as 2/5", is_shard)?),
             name if SUBJECTS.iter().any(|(subject, _)| *subject == name) => wanted.push(name),
-            other => return Err(Failure(format!("unknown subject {other:?}; {}", TASK.usage()))),
+            other => return Err(TaskError(format!("unknown subject {other:?}; {}", TASK.usage()))),
         }
     }
     let chosen = || SUBJECTS.iter().filter(|(name, _)| wanted.is_empty() || wanted.contains(name));
@@ -179,7 +179,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             ("--shard", shard.is_some(), has_parts),
         ] {
             if given && !fits {
-                return Err(Failure(format!(
+                return Err(TaskError(format!(
                     "{option} does not apply to {name}: name the subjects it is for"
                 )));
             }
@@ -194,7 +194,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     for (name, test) in chosen() {
         let (tested, begun) = (ledger::Tested::now()?, Instant::now());
         let is_whole = perform(test, rounds.as_deref(), minutes.as_deref(), &seed, shard.as_deref())
-            .map_err(|Failure(why)| {
+            .map_err(|TaskError(why)| {
                 let given = [("--rounds", &rounds), ("--minutes", &minutes), ("--shard", &shard)];
                 let mut options: String = given
                     .iter()
@@ -203,7 +203,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
                 if takes_seed(test) {
                     options += &format!(" --seed {seed}");
                 }
-                Failure(format!("{why}\n{name} is repeated by: cargo xtask long {name}{options}"))
+                TaskError(format!("{why}\n{name} is repeated by: cargo xtask long {name}{options}"))
             })?;
         if is_whole && !is_part {
             ledger::record(name, tested, begun.elapsed())?;
@@ -219,7 +219,7 @@ fn perform(
     minutes: Option<&str>,
     seed: &str,
     shard: Option<&str>,
-) -> Result<bool, Failure> {
+) -> Result<bool, TaskError> {
     let rounds = |default: u64| rounds.and_then(|text| text.parse().ok()).unwrap_or(default);
     match test {
         Test::Random(default, words) | Test::Rounds(default, words) | Test::Guided(default, words) => {
@@ -370,7 +370,7 @@ fn build() -> Outcome {
 }
 
 /// The command that runs the tests of these suites that `check` skips, with their output.
-fn ignored(suites: &[&str]) -> Result<Command, Failure> {
+fn ignored(suites: &[&str]) -> Result<Command, TaskError> {
     let mut command = cargo()?;
     command.args(["test", "--package", "nodlet-tests", "--test", "suites", "--"]).args(suites);
     // One after another, because each uses the whole machine.
@@ -423,10 +423,10 @@ mod tests {
             "memory --seed 3",
         ] {
             let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
-            let Err(Failure(why)) = run(&words) else { panic!("{words:?} is refused") };
+            let Err(TaskError(why)) = run(&words) else { panic!("{words:?} is refused") };
             assert!(why.contains(&format!("{} does not apply to {}", words[1], words[0])), "{why}");
         }
-        let Err(Failure(why)) = run(&["kills".to_owned(), "--shard".to_owned(), "9/2".to_owned()]) else {
+        let Err(TaskError(why)) = run(&["kills".to_owned(), "--shard".to_owned(), "9/2".to_owned()]) else {
             panic!("it was run")
         };
         assert!(why.contains("--shard takes a part and of how many, as 2/5"), "{why}");

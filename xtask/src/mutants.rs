@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
-use nodlet_build::task::{Failure, Outcome, project, run as run_command, work};
+use nodlet_build::task::{Outcome, TaskError, project, run as run_command, work};
 use nodlet_build::toolchain::cargo;
 use serde_json::Value;
 
@@ -46,7 +46,7 @@ pub(crate) fn run(rounds: u64, seed: u64, minutes: Option<u64>) -> Outcome {
     let mut list = mutants(&["--list", "--json"])?;
     let listed = list.output()?;
     if !listed.status.success() {
-        return Err(Failure(format!("{list:?}: {}", String::from_utf8_lossy(&listed.stderr))));
+        return Err(TaskError(format!("{list:?}: {}", String::from_utf8_lossy(&listed.stderr))));
     }
     let all = serde_json::from_slice::<Vec<Value>>(&listed.stdout)?.len() as u64;
     let parts = (all / rounds.max(1)).max(1);
@@ -79,7 +79,7 @@ pub(crate) fn run(rounds: u64, seed: u64, minutes: Option<u64>) -> Outcome {
     let (caught, missed) = (count("caught") + count("timeout"), count("missed"));
     eprintln!("{caught} of {} faults were caught", caught + missed);
     if caught + missed == 0 || caught * 10 < (caught + missed) * CAUGHT_OF_TEN {
-        return Err(Failure(format!("the tests miss {missed} faults of {}: see above", caught + missed)));
+        return Err(TaskError(format!("the tests miss {missed} faults of {}: see above", caught + missed)));
     }
     Ok(())
 }
@@ -95,7 +95,7 @@ fn interruptible(run: &mut Command) -> &mut Command {
 
 /// Waits until `cargo-mutants` ends. After `limit`, interrupts it as soon as one more mutation is in the file with the
 /// outcomes, which it writes anew after each.
-fn end_of(run: &mut Child, file: &Path, limit: Option<Duration>) -> Result<ExitStatus, Failure> {
+fn end_of(run: &mut Child, file: &Path, limit: Option<Duration>) -> Result<ExitStatus, TaskError> {
     let Some(limit) = limit else { return Ok(run.wait()?) };
     let begun = Instant::now();
     let count = || match std::fs::read(file) {
@@ -126,14 +126,14 @@ fn tested(outcomes: &Value) -> u64 {
 }
 
 /// The command `cargo mutants` for the core and the registry. It runs the tests of the mutated crate only.
-fn mutants(options: &[&str]) -> Result<Command, Failure> {
+fn mutants(options: &[&str]) -> Result<Command, TaskError> {
     let mut command = Command::new(program()?);
     command.current_dir(project()).arg("mutants").args(PACKAGES).args(FILES).args(options);
     Ok(command)
 }
 
 /// The path of `cargo-mutants`, which is built if it does not exist.
-fn program() -> Result<PathBuf, Failure> {
+fn program() -> Result<PathBuf, TaskError> {
     let root = work("tools")?;
     let program = root.join("bin/cargo-mutants");
     if !program.is_file() {

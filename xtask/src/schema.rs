@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nodlet_build::files;
-use nodlet_build::task::{Failure, Outcome, Task, project, run as run_command};
+use nodlet_build::task::{Outcome, Task, TaskError, project, run as run_command};
 use nodlet_build::toolchain::cargo;
 use serde_json::Value;
 
@@ -54,7 +54,7 @@ pub(super) fn run(_: &[String]) -> Outcome {
 }
 
 /// Reads `definitions` of `api/openapi-spec/swagger.json`.
-fn definitions() -> Result<BTreeMap<String, Value>, Failure> {
+fn definitions() -> Result<BTreeMap<String, Value>, TaskError> {
     let path = module(&format!("k8s.io/kubernetes@{VERSION}"))?.join("api/openapi-spec/swagger.json");
     let document: Value = serde_json::from_str(&read(&path)?)?;
     let definitions = document["definitions"].as_object().ok_or("the OpenAPI document has no definitions")?;
@@ -63,21 +63,21 @@ fn definitions() -> Result<BTreeMap<String, Value>, Failure> {
 
 /// Reads the protobuf messages of the groups that have types in the table. The modules of the types have version 0 of the
 /// same minor version.
-fn messages() -> Result<Messages, Failure> {
+fn messages() -> Result<Messages, TaskError> {
     let version = VERSION.replacen("v1.", "v0.", 1);
     let api = module(&format!("k8s.io/api@{version}"))?;
     let groups = ["core", "node", "scheduling"].map(|group| api.join(group).join("v1/generated.proto"));
     let meta = module(&format!("k8s.io/apimachinery@{version}"))?.join("pkg/apis/meta/v1/generated.proto");
-    let texts: Result<Vec<String>, Failure> = groups.iter().chain([&meta]).map(|path| read(path)).collect();
+    let texts: Result<Vec<String>, TaskError> = groups.iter().chain([&meta]).map(|path| read(path)).collect();
     Messages::read(&texts?.concat())
 }
 
-fn read(path: &Path) -> Result<String, Failure> {
+fn read(path: &Path) -> Result<String, TaskError> {
     files::read_text(path)
 }
 
 /// The folder with the sources of a Go module, fetched if it is not there yet.
-fn module(module: &str) -> Result<PathBuf, Failure> {
+fn module(module: &str) -> Result<PathBuf, TaskError> {
     let output = Command::new("go")
         .args(["mod", "download", "-json", module])
         .current_dir(std::env::temp_dir())
@@ -85,7 +85,7 @@ fn module(module: &str) -> Result<PathBuf, Failure> {
         .map_err(|error| format!("failed to run go: {error}; install Go to fetch {module}"))?;
     let answer: Value = serde_json::from_slice(&output.stdout)?;
     let Some(dir) = answer["Dir"].as_str() else {
-        return Err(Failure(format!(
+        return Err(TaskError(format!(
             "go mod download {module}: {}",
             String::from_utf8_lossy(&output.stderr).trim()
         )));
@@ -94,14 +94,14 @@ fn module(module: &str) -> Result<PathBuf, Failure> {
 }
 
 /// The Rust source of the table.
-fn table(definitions: &BTreeMap<String, Value>, messages: &Messages) -> Result<String, Failure> {
+fn table(definitions: &BTreeMap<String, Value>, messages: &Messages) -> Result<String, TaskError> {
     let reached = reach(definitions, |_, _| true)?;
     let mut types = BTreeMap::new();
     for name in &reached {
         if scalar(name).is_none()
             && let Some(other) = types.insert(short(name), name)
         {
-            return Err(Failure(format!("{name} and {other} have one short name")));
+            return Err(TaskError(format!("{name} and {other} have one short name")));
         }
     }
     let index: BTreeMap<&str, usize> = types.keys().enumerate().map(|(index, name)| (*name, index)).collect();
@@ -154,7 +154,7 @@ fn table(definitions: &BTreeMap<String, Value>, messages: &Messages) -> Result<S
 
 /// The first sentence about each type and each of its fields, a line for each, in the order of the table; `*` precedes that
 /// of a required field. The line is empty for what no accepted object has.
-fn descriptions(definitions: &BTreeMap<String, Value>) -> Result<String, Failure> {
+fn descriptions(definitions: &BTreeMap<String, Value>) -> Result<String, TaskError> {
     let path = project().join("runtime/kube/src/schema/support.rs");
     let support = files::read_text(&path)?;
     let accepted = accepted(&support);
@@ -180,9 +180,12 @@ fn descriptions(definitions: &BTreeMap<String, Value>) -> Result<String, Failure
         };
         let properties = definition["properties"].as_object();
         let sorted: BTreeMap<&String, &Value> = properties.into_iter().flatten().collect();
-        lines.extend(sorted.into_iter().map(|(field, schema)| match is_shown && is_accepted(full, field) {
-            true => format!("{}{}", if required(field) { "*" } else { "" }, sentence(schema)),
-            false => String::new(),
+        lines.extend(sorted.into_iter().map(|(field, schema)| {
+            if is_shown && is_accepted(full, field) {
+                format!("{}{}", if required(field) { "*" } else { "" }, sentence(schema))
+            } else {
+                String::new()
+            }
         }));
     }
     Ok(lines.join("\n"))
@@ -218,7 +221,7 @@ fn sentence(schema: &Value) -> &str {
 fn reach(
     definitions: &BTreeMap<String, Value>,
     follows: impl Fn(&str, &str) -> bool,
-) -> Result<BTreeSet<String>, Failure> {
+) -> Result<BTreeSet<String>, TaskError> {
     let mut reached = BTreeSet::new();
     let mut open: Vec<String> = ROOTS.iter().map(|root| (*root).to_owned()).collect();
     let kinds = project().join("runtime/kube/src/kind.rs");
@@ -303,12 +306,12 @@ fn value(schema: &Value, index: &BTreeMap<&str, usize>) -> Option<String> {
 }
 
 /// The Rust source of a list's merge rule.
-fn merge(schema: &Value) -> Result<String, Failure> {
+fn merge(schema: &Value) -> Result<String, TaskError> {
     let kind = match schema["x-kubernetes-list-type"].as_str() {
         Some("map") => "Map",
         Some("set") => "Set",
         Some("atomic") | None => "Atomic",
-        Some(other) => return Err(Failure(format!("unknown x-kubernetes-list-type {other}"))),
+        Some(other) => return Err(TaskError(format!("unknown x-kubernetes-list-type {other}"))),
     };
     let keys: Vec<String> = schema["x-kubernetes-list-map-keys"]
         .as_array()

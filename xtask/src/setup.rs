@@ -5,7 +5,7 @@ use std::process::Command;
 
 use nix::sys::statvfs::statvfs;
 use nodlet_build::requirements::{missing, require_root};
-use nodlet_build::task::{Failure, Outcome, Task, project, run as run_command, target_dir};
+use nodlet_build::task::{Outcome, Task, TaskError, project, run as run_command, target_dir};
 use nodlet_build::toolchain;
 
 /// The disk that a whole check needs in a fresh clone, in bytes.
@@ -35,14 +35,14 @@ pub(crate) fn run(_: &[String]) -> Outcome {
 /// Fails if a whole check would fill the disk: that would only be seen in the middle, as the failure of some tool.
 /// What earlier checks left here counts as room, because it is used again.
 pub(crate) fn require_disk() -> Outcome {
-    let stat = statvfs(project()).map_err(|error| Failure(format!("{}: {error}", project().display())))?;
+    let stat = statvfs(project()).map_err(|error| TaskError(format!("{}: {error}", project().display())))?;
     let free = stat.blocks_available() * stat.fragment_size();
     let room = free + allocated(&target_dir()) + allocated(&project().join(".work"));
     if room >= CHECK_DISK {
         return Ok(());
     }
     let gigabytes = |bytes: u64| bytes as f64 / 1e9;
-    Err(Failure(format!(
+    Err(TaskError(format!(
         "{} has room for {:.1} GB, and a whole check needs {:.1} GB: free some, or name the steps to run",
         project().display(),
         gigabytes(room),

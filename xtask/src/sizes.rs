@@ -6,7 +6,7 @@
 use std::fs;
 
 use nodlet_build::budgets::{Budgets, MEASURED_ON};
-use nodlet_build::task::{Failure, Outcome, Task, run as run_command};
+use nodlet_build::task::{Outcome, Task, TaskError, run as run_command};
 use nodlet_build::toolchain::{built, cargo};
 use nodlet_build::{cross, elf, targets};
 
@@ -55,7 +55,7 @@ fn builds() -> impl Iterator<Item = &'static str> {
     std::iter::once(RELEASE).chain(targets::TARGETS.iter().map(|target| target.triple))
 }
 
-fn measure(build: &str) -> Result<u64, Failure> {
+fn measure(build: &str) -> Result<u64, TaskError> {
     let program = if build == RELEASE {
         run_command(cargo()?.args(["build", "--release", "--package", "nodlet"]))?;
         let program = built("release", "nodlet")?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nodlet_build::task::{Failure, Outcome, Signal, Task, end_with_us, line_of, project, seed_in, work};
+use nodlet_build::task::{Outcome, Signal, Task, TaskError, end_with_us, line_of, project, seed_in, work};
 use nodlet_build::toolchain::{self, cargo};
 use nodlet_build::{cross, go, images, programs, requirements};
 
@@ -98,7 +98,7 @@ pub(crate) fn run_those(wanted: &[String], binary: Binary) -> Outcome {
     for name in wanted {
         let suite = name.split("::").next().unwrap_or_default();
         if !suites.contains(suite) {
-            return Err(Failure(format!("there is no suite {suite:?}: each is a file of tests/tests")));
+            return Err(TaskError(format!("there is no suite {suite:?}: each is a file of tests/tests")));
         }
     }
     let runs =
@@ -121,14 +121,14 @@ pub(crate) fn run_those(wanted: &[String], binary: Binary) -> Outcome {
     let chosen = tests(&program)?.into_iter().filter(|test| is_wanted(test, wanted));
     let tests = in_order(chosen.collect());
     if tests.is_empty() {
-        return Err(Failure(format!("there is no test {}", wanted.join(" "))));
+        return Err(TaskError(format!("there is no test {}", wanted.join(" "))));
     }
     Runner::new(program, binary)?.run(tests)
 }
 
 /// Waits until no other run of suites in this checkout builds or tests: both would write the same files, and each would be
 /// slowed down by the other. The lock ends with the file.
-fn lock() -> Result<File, Failure> {
+fn lock() -> Result<File, TaskError> {
     let file = File::create(work("suites")?.join("lock"))?;
     match file.try_lock() {
         Ok(()) => {}
@@ -151,7 +151,7 @@ fn is_wanted(test: &str, wanted: &[String]) -> bool {
 }
 
 /// The names of all suites.
-pub(crate) fn names() -> Result<BTreeSet<String>, Failure> {
+pub(crate) fn names() -> Result<BTreeSet<String>, TaskError> {
     let mut suites = BTreeSet::new();
     for entry in fs::read_dir(project().join("tests/tests"))? {
         let path = entry?.path();
@@ -173,25 +173,25 @@ pub(crate) fn has_control_plane(suite: &str) -> bool {
 }
 
 /// Builds the program with all suites, and returns its path.
-pub(crate) fn build() -> Result<PathBuf, Failure> {
+pub(crate) fn build() -> Result<PathBuf, TaskError> {
     let mut build = cargo()?;
     build.args(["test", "--no-run", "--workspace", "--test", "suites"]);
     build.arg("--message-format=json-render-diagnostics");
     eprintln!("$ {}", line_of(&build));
     let output = build.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
-        return Err(Failure(format!("{}: {}", line_of(&build), output.status)));
+        return Err(TaskError(format!("{}: {}", line_of(&build), output.status)));
     }
     let built = cross::test_programs(&String::from_utf8_lossy(&output.stdout))?;
     built.into_iter().map(|(_, path)| path).next().ok_or_else(|| "cargo names what it builds".into())
 }
 
 /// The tests of the program, without those that `check` does not run.
-fn tests(program: &Path) -> Result<Vec<String>, Failure> {
-    let list = |more: &[&str]| -> Result<Vec<String>, Failure> {
+fn tests(program: &Path) -> Result<Vec<String>, TaskError> {
+    let list = |more: &[&str]| -> Result<Vec<String>, TaskError> {
         let output = Command::new(program).arg("--list").args(more).stdin(Stdio::null()).output()?;
         if !output.status.success() {
-            return Err(Failure(format!("{} --list: {}", program.display(), output.status)));
+            return Err(TaskError(format!("{} --list: {}", program.display(), output.status)));
         }
         let text = String::from_utf8(output.stdout)?;
         Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
@@ -239,7 +239,7 @@ struct Runner {
 }
 
 impl Runner {
-    fn new(program: PathBuf, binary: Binary) -> Result<Self, Failure> {
+    fn new(program: PathBuf, binary: Binary) -> Result<Self, TaskError> {
         Ok(Self { program, binary, dir: work("suites")?, running: Vec::new(), ended: Vec::new() })
     }
 
@@ -324,9 +324,12 @@ impl Runner {
             };
             let printed = String::from_utf8_lossy(&fs::read(&running.output)?).into_owned();
             // A name that matches no test is no failure of the program.
-            let status = status.and_then(|()| match printed.contains("test result: ok. 1 passed") {
-                true => Ok(()),
-                false => Err("it did not run".to_owned()),
+            let status = status.and_then(|()| {
+                if printed.contains("test result: ok. 1 passed") {
+                    Ok(())
+                } else {
+                    Err("it did not run".to_owned())
+                }
             });
             let failure = status.err().map(|why| format!("{why}\n{printed}"));
             match &failure {
@@ -358,7 +361,7 @@ impl Runner {
         }
         let lines: Vec<String> =
             failed.iter().map(|ended| format!("  {}", repeat(ended, self.binary))).collect();
-        Err(Failure(format!(
+        Err(TaskError(format!(
             "{} of {} tests failed; the output of each is in {}; to repeat one:\n{}",
             failed.len(),
             self.ended.len(),
@@ -381,7 +384,7 @@ struct Processors {
 }
 
 impl Processors {
-    fn now() -> Result<Self, Failure> {
+    fn now() -> Result<Self, TaskError> {
         Self::parse(&fs::read_to_string("/proc/stat")?)
             .ok_or_else(|| "/proc/stat has no line of all processors".into())
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nodlet_build::task::{Failure, Outcome, work};
+use nodlet_build::task::{Outcome, TaskError, work};
 
 /// The times by name, in a file below `.work`.
 pub(crate) struct Times {
@@ -15,7 +15,7 @@ pub(crate) struct Times {
 
 impl Times {
     /// Reads the times of what uses this directory of `.work`. There are none without the file.
-    pub(crate) fn read(directory: &str) -> Result<Self, Failure> {
+    pub(crate) fn read(directory: &str) -> Result<Self, TaskError> {
         let path = work(directory)?.join("milliseconds.json");
         let text = fs::read_to_string(&path).unwrap_or_default();
         Ok(Self { path, milliseconds: serde_json::from_str(&text).unwrap_or_default() })

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use nodlet_build::task::Failure;
+use nodlet_build::task::TaskError;
 
 use crate::kernel::Kernel;
 use crate::profile::Profile;
@@ -23,7 +23,7 @@ pub(crate) fn of(
     kernel: &Kernel,
     firmware: Option<&Path>,
     command_line: &str,
-) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
+) -> Result<BTreeMap<String, Vec<u8>>, TaskError> {
     let mut files = BTreeMap::new();
     if let Some(tree) = &profile.device_tree {
         let file = kernel.device_trees.join(tree);
@@ -39,7 +39,7 @@ pub(crate) fn of(
     for name in &profile.firmware {
         let Some(directory) = firmware else {
             let all = profile.firmware.join(", ");
-            return Err(Failure(format!(
+            return Err(TaskError(format!(
                 "{} needs firmware that is not part of it: give a directory with {all} by --firmware DIR",
                 profile.name
             )));
@@ -51,7 +51,7 @@ pub(crate) fn of(
     }
     if let (true, Some(directory)) = (profile.firmware.is_empty(), firmware) {
         let why = format!("{} needs no firmware: leave --firmware {} out", profile.name, directory.display());
-        return Err(Failure(why));
+        return Err(TaskError(why));
     }
     for (path, text) in &profile.boot_files {
         files.insert(path.clone(), text.replace(COMMAND_LINE, command_line).into_bytes());

@@ -15,7 +15,7 @@ use flate2::{Compression, GzBuilder};
 use md5::{Digest, Md5};
 use nodlet_build::files;
 use nodlet_build::targets::{self, Target};
-use nodlet_build::task::{Failure, Outcome, Task, git, line_of, project, run as run_command, target_dir};
+use nodlet_build::task::{Outcome, Task, TaskError, git, line_of, project, run as run_command, target_dir};
 use nodlet_build::toolchain::{built, cargo};
 use nodlet_build::{crates, cross};
 
@@ -62,24 +62,24 @@ fn require_version(version: &str) -> Outcome {
     if is_version {
         return Ok(());
     }
-    Err(Failure(format!(
+    Err(TaskError(format!(
         "{version:?} is not a version of a Debian package: it begins with a digit, and has letters, digits and . + - ~"
     )))
 }
 
 /// Debian's name of a target's processor.
-fn architecture(target: &Target) -> Result<&'static str, Failure> {
+fn architecture(target: &Target) -> Result<&'static str, TaskError> {
     match target.triple.split('-').next() {
         Some("x86_64") => Ok("amd64"),
         Some("aarch64") => Ok("arm64"),
         Some("riscv64gc") => Ok("riscv64"),
         Some("armv7") => Ok("armhf"),
-        _ => Err(Failure(format!("Debian's name for the processor of {} is not known", target.triple))),
+        _ => Err(TaskError(format!("Debian's name for the processor of {} is not known", target.triple))),
     }
 }
 
 /// Builds the program and the package.
-pub fn build(target: &Target, version: &str) -> Result<PathBuf, Failure> {
+pub fn build(target: &Target, version: &str) -> Result<PathBuf, TaskError> {
     let program = cross::build(target)?;
     // Build a program that this machine can execute: it has the same help texts.
     run_command(cargo()?.args(["build", "--locked", "--package", "nodlet"]))?;
@@ -112,7 +112,7 @@ pub fn build(target: &Target, version: &str) -> Result<PathBuf, Failure> {
 }
 
 /// Reads a file of `board/`.
-fn ours(name: &str) -> Result<Vec<u8>, Failure> {
+fn ours(name: &str) -> Result<Vec<u8>, TaskError> {
     let path = project().join("board").join(name);
     files::read(&path)
 }
@@ -131,7 +131,7 @@ fn add_service(files: &mut Files) -> Outcome {
 }
 
 /// The archive of the manual pages and the shell completions, at their places in a root file system.
-pub(crate) fn manuals(help: &help::Help) -> Result<Vec<u8>, Failure> {
+pub(crate) fn manuals(help: &help::Help) -> Result<Vec<u8>, TaskError> {
     let time = Time::of_source()?;
     let mut files = Files::default();
     add_manuals(&mut files, help, &time);
@@ -190,7 +190,7 @@ fn add_documents(files: &mut Files, target: &Target, version: &str, time: &Time)
 }
 
 /// The archive with `control` and the maintainer scripts.
-fn control(files: &Files, version: &str, architecture: &str) -> Result<Files, Failure> {
+fn control(files: &Files, version: &str, architecture: &str) -> Result<Files, TaskError> {
     let template = String::from_utf8(ours("packages/debian/control")?)?;
     let control = template
         .replace("@VERSION@", version)
@@ -207,7 +207,7 @@ fn control(files: &Files, version: &str, architecture: &str) -> Result<Files, Fa
 }
 
 /// The package's maintainer, from the variables of Debian's own tools, or else the author of the last commit.
-fn maintainer() -> Result<String, Failure> {
+fn maintainer() -> Result<String, TaskError> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     match (variable("DEBFULLNAME"), variable("DEBEMAIL")) {
         (Some(name), Some(mail)) => Ok(format!("{name} <{mail}>")),
@@ -216,12 +216,12 @@ fn maintainer() -> Result<String, Failure> {
     }
 }
 
-fn output(command: &mut Command) -> Result<String, Failure> {
+fn output(command: &mut Command) -> Result<String, TaskError> {
     command.current_dir(project());
     let output = command.output().map_err(|error| format!("failed to run {}: {error}", line_of(command)))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(Failure(format!("{}: {}: {said}", line_of(command), output.status)));
+        return Err(TaskError(format!("{}: {}: {said}", line_of(command), output.status)));
     }
     Ok(String::from_utf8(output.stdout)?)
 }
@@ -237,7 +237,7 @@ struct Time {
 
 impl Time {
     /// The time in `SOURCE_DATE_EPOCH`, or that of the last commit.
-    fn of_source() -> Result<Time, Failure> {
+    fn of_source() -> Result<Time, TaskError> {
         let seconds = match std::env::var("SOURCE_DATE_EPOCH") {
             Ok(text) => text,
             Err(_) => git(project(), &["log", "-1", "--format=%ct"])
@@ -247,7 +247,7 @@ impl Time {
         let number = seconds
             .parse()
             .map_err(|_| format!("SOURCE_DATE_EPOCH={seconds:?} is not a number of seconds"))?;
-        let date = |format: &str| -> Result<String, Failure> {
+        let date = |format: &str| -> Result<String, TaskError> {
             let at = format!("@{seconds}");
             let text = output(Command::new("date").env("LC_ALL", "C").args(["-u", "-d", &at, format]))?;
             Ok(text.trim().to_owned())
@@ -302,7 +302,7 @@ impl Files {
     }
 
     /// A compressed tar archive, in which root owns everything.
-    fn tar(&self, time: &Time) -> Result<Vec<u8>, Failure> {
+    fn tar(&self, time: &Time) -> Result<Vec<u8>, TaskError> {
         let mut tar = tar::Builder::new(GzBuilder::new().mtime(0).write(Vec::new(), Compression::best()));
         let top = (String::new(), (0o755, None));
         let entries = std::iter::once((&top.0, &top.1)).chain(&self.0);
@@ -333,7 +333,7 @@ impl Files {
 }
 
 /// The compressed tar archive of files, each with its mode. Paths may have any length.
-pub(crate) fn archive_of(files: &BTreeMap<String, (u32, Vec<u8>)>) -> Result<Vec<u8>, Failure> {
+pub(crate) fn archive_of(files: &BTreeMap<String, (u32, Vec<u8>)>) -> Result<Vec<u8>, TaskError> {
     let seconds = Time::of_source()?.seconds;
     let mut tar = tar::Builder::new(GzBuilder::new().mtime(0).write(Vec::new(), Compression::best()));
     for (path, (mode, bytes)) in files {

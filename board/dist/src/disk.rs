@@ -22,7 +22,7 @@ use flate2::write::GzEncoder;
 use gpt::partition::Partition;
 use gpt::partition_types;
 use nodlet_build::debian;
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 use sha2::{Digest, Sha256};
 
 use crate::boot_files;
@@ -101,7 +101,7 @@ pub(crate) fn build(
     storage: &Storage,
     parts: &Parts<'_>,
     directory: &Path,
-) -> Result<PathBuf, Failure> {
+) -> Result<PathBuf, TaskError> {
     let root = directory.join("root.erofs");
     let digest = write_root(profile, parts, &root)?;
     let root_id = identifier(&[b"root", &digest]);
@@ -151,7 +151,7 @@ impl Sizes {
         if self.image() + data <= medium {
             return Ok(());
         }
-        Err(Failure(format!(
+        Err(TaskError(format!(
             "the image of {} does not fit: boot {} MiB, root {} MiB and data {} MiB at least need a medium of {} \
              MiB, and storage.medium-mib of its profile is {}",
             profile.name,
@@ -201,7 +201,7 @@ fn write_table(
 }
 
 /// Writes the root file system. Returns the digest of its content.
-fn write_root(profile: &Profile, parts: &Parts<'_>, to: &Path) -> Result<[u8; 32], Failure> {
+fn write_root(profile: &Profile, parts: &Parts<'_>, to: &Path) -> Result<[u8; 32], TaskError> {
     let mut archive = tar::Builder::new(Vec::new());
     let mut tree = newc::read(GzDecoder::new(BufReader::new(File::open(parts.initramfs)?)))?;
     debian::fetch(PACKAGES, &profile.debian)?;
@@ -277,7 +277,7 @@ fn add_programs(tree: &mut newc::Tree, package: &Path) -> Outcome {
 
 /// The first initramfs, which the boot loader passes to the kernel: nodlet, which mounts the root, and the
 /// modules for that.
-fn first_initramfs(storage: &Storage, parts: &Parts<'_>) -> Result<Vec<u8>, Failure> {
+fn first_initramfs(storage: &Storage, parts: &Parts<'_>) -> Result<Vec<u8>, TaskError> {
     let mut cpio = Cpio::new(GzEncoder::new(Vec::new(), Compression::default()));
     cpio.file("/init", 0o755, &fs::read(parts.nodlet)?)?;
     for directory in ["/dev", "/proc", "/sys", "/newroot"] {
@@ -298,7 +298,7 @@ fn loader_files(
     parts: &Parts<'_>,
     initramfs: Vec<u8>,
     command_line: &str,
-) -> Result<BootFiles, Failure> {
+) -> Result<BootFiles, TaskError> {
     let mut files = BootFiles::new();
     files.insert("kernel".to_owned(), fs::read(&parts.kernel.image)?);
     files.insert("initramfs".to_owned(), initramfs);
@@ -313,7 +313,7 @@ fn loader_files(
                 "riscv64" => "riscv64",
                 "armhf" => "arm",
                 other => {
-                    return Err(Failure(format!(
+                    return Err(TaskError(format!(
                         "board/profiles/{}.toml: storage.loader: there is no boot loader for UEFI and {other}",
                         profile.name
                     )));
@@ -351,12 +351,12 @@ fn loader_files(
 const RASPBERRY_PI: &str = "arm_64bit=1\nenable_uart=1\nkernel=kernel\ninitramfs initramfs followkernel\n";
 
 /// A FAT file system with these files.
-fn fat(storage: &Storage, volume_id: u32, files: &mut BootFiles) -> Result<Vec<u8>, Failure> {
+fn fat(storage: &Storage, volume_id: u32, files: &mut BootFiles) -> Result<Vec<u8>, TaskError> {
     let bytes = storage.boot_mib * MIB;
     let needed: u64 = files.values().map(|file| file.len() as u64).sum();
     // The allowance for tables and the last cluster of each file, which is a small part.
     if needed + needed / 16 + MIB > bytes {
-        return Err(Failure(format!(
+        return Err(TaskError(format!(
             "the boot partition does not fit: its files are {} bytes, and storage.boot-mib is {}; make it {} at least",
             needed,
             storage.boot_mib,
@@ -432,12 +432,12 @@ mod tests {
 
     #[test]
     fn partitions_that_do_not_fit_are_rejected_with_their_sizes() {
-        let Err(Failure(why)) = fat(&storage(16, 64), 7, &mut files(16 << 20)) else { panic!("it fits") };
+        let Err(TaskError(why)) = fat(&storage(16, 64), 7, &mut files(16 << 20)) else { panic!("it fits") };
         assert!(why.contains("storage.boot-mib is 16; make it 19 at least"), "{why}");
         let profile = crate::profile::get("qemu-x86_64").expect("it is right");
         let sizes = Sizes { boot: 16 << 20, root: 40 << 20 };
         sizes.check(&profile, &storage(16, 90)).expect("it fits: 58 and 32 for data");
-        let Err(Failure(why)) = sizes.check(&profile, &storage(16, 89)) else { panic!("it fits") };
+        let Err(TaskError(why)) = sizes.check(&profile, &storage(16, 89)) else { panic!("it fits") };
         assert!(
             why.contains("boot 16 MiB, root 40 MiB and data 32 MiB at least need a medium of 90 MiB")
                 && why.contains("medium-mib of its profile is 89"),

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use nodlet_build::task::{Failure, line_of};
+use nodlet_build::task::{TaskError, line_of};
 
 pub(crate) mod completion;
 pub(crate) mod manual;
@@ -47,21 +47,21 @@ pub(crate) struct Flag {
 }
 
 /// Reads the help texts by running a nodlet that this machine can execute.
-pub(crate) fn of(program: &Path) -> Result<Help, Failure> {
+pub(crate) fn of(program: &Path) -> Result<Help, TaskError> {
     let help = |arguments: &[&str]| {
         let mut command = Command::new(program);
         command.args(arguments);
         let output =
             command.output().map_err(|error| format!("failed to run {}: {error}", line_of(&command)))?;
         if !output.status.success() {
-            return Err(Failure(format!("{}: {}", line_of(&command), output.status)));
+            return Err(TaskError(format!("{}: {}", line_of(&command), output.status)));
         }
         Ok(String::from_utf8(output.stdout)?)
     };
     read(&help(&["--help"])?, |verb| help(&[verb, "--help"]))
 }
 
-fn read(overview: &str, of_verb: impl Fn(&str) -> Result<String, Failure>) -> Result<Help, Failure> {
+fn read(overview: &str, of_verb: impl Fn(&str) -> Result<String, TaskError>) -> Result<Help, TaskError> {
     let section = |title: &'static str| {
         overview
             .lines()
@@ -85,7 +85,7 @@ fn read(overview: &str, of_verb: impl Fn(&str) -> Result<String, Failure>) -> Re
     })
 }
 
-fn verb(name: &str, summary: &str, text: &str) -> Result<Verb, Failure> {
+fn verb(name: &str, summary: &str, text: &str) -> Result<Verb, TaskError> {
     let mut verb = Verb {
         name: name.to_owned(),
         summary: summary.to_owned(),
@@ -116,7 +116,7 @@ fn verb(name: &str, summary: &str, text: &str) -> Result<Verb, Failure> {
             }
             Some("Flags:") => {
                 verb.flags = flags(&indented(&mut lines))
-                    .map_err(|Failure(why)| format!("nodlet {name} --help: {why}"))?;
+                    .map_err(|TaskError(why)| format!("nodlet {name} --help: {why}"))?;
             }
             Some(line) => match line.strip_prefix("Usage:") {
                 Some(usage) => {
@@ -128,7 +128,7 @@ fn verb(name: &str, summary: &str, text: &str) -> Result<Verb, Failure> {
         }
     }
     if verb.usage.is_empty() {
-        return Err(Failure(format!("nodlet {name} --help has no line that begins with `Usage:`")));
+        return Err(TaskError(format!("nodlet {name} --help has no line that begins with `Usage:`")));
     }
     Ok(verb)
 }
@@ -147,7 +147,7 @@ fn indented<'a>(lines: &mut std::iter::Peekable<std::str::Lines<'a>>) -> Vec<&'a
 
 /// Parses lines such as `  -n, --namespace NAME   of this namespace`, whose text may continue in the lines
 /// below.
-fn flags(lines: &[&str]) -> Result<Vec<Flag>, Failure> {
+fn flags(lines: &[&str]) -> Result<Vec<Flag>, TaskError> {
     let mut flags: Vec<Flag> = Vec::new();
     for line in lines.iter().map(|line| line.trim()) {
         if !line.starts_with('-') {
@@ -166,7 +166,7 @@ fn flags(lines: &[&str]) -> Result<Vec<Flag>, Failure> {
             let is_last = !name.ends_with(',');
             let name = name.trim_end_matches(',').split(['=', '[']).next().unwrap_or(name);
             if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
-                return Err(Failure(format!("{name:?} is not a name of a flag")));
+                return Err(TaskError(format!("{name:?} is not a name of a flag")));
             }
             flag.names.push(name.to_owned());
             if is_last || !head.starts_with('-') {
@@ -335,7 +335,7 @@ pub(crate) fn example() -> Help {
             "push" => {
                 "Send.\n\nUsage: nodlet push [USER@]BOARD FILE|DIR... [flags]\n\nFlags:\n      --wait[=DURATION]   until all are ready: [1]\n"
             }
-            other => return Err(Failure(other.into())),
+            other => return Err(TaskError(other.into())),
         }
         .to_owned())
     })

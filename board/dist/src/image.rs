@@ -14,7 +14,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use nodlet_build::debian;
 use nodlet_build::files;
-use nodlet_build::task::{Failure, Outcome, Task, project, work};
+use nodlet_build::task::{Outcome, Task, TaskError, project, work};
 use nodlet_build::{cross, targets};
 
 use crate::boot_files;
@@ -110,11 +110,11 @@ fn run(arguments: &[String]) -> Outcome {
             }
             _ => return Err(TASK.misused()),
         };
-        list.push(words.next().ok_or_else(|| Failure(format!("{word} needs a file")))?.into());
+        list.push(words.next().ok_or_else(|| TaskError(format!("{word} needs a file")))?.into());
     }
     let Some(profile) = profile else {
         let known = profile::known()?.join(", ");
-        return Err(Failure(format!("{}; profiles are {known}", TASK.misused().0)));
+        return Err(TaskError(format!("{}; profiles are {known}", TASK.misused().0)));
     };
     // Checked first, so that a missing file is not reported only after minutes.
     let keys = contents.ssh_keys.iter().chain(&contents.push_keys);
@@ -152,7 +152,7 @@ fn run(arguments: &[String]) -> Outcome {
         profile.qemu.as_ref().and_then(|qemu| qemu.firmware.as_ref()).filter(|_| image.disk.is_some());
     let unpacked = firmware.and_then(|firmware| {
         let unpacked = debian::package(&firmware.package, &profile.debian);
-        if let Err(Failure(why)) = &unpacked {
+        if let Err(TaskError(why)) = &unpacked {
             eprintln!("Warning: the firmware for QEMU was not unpacked, install {}: {why}", firmware.package);
         }
         unpacked.ok()
@@ -162,7 +162,7 @@ fn run(arguments: &[String]) -> Outcome {
 }
 
 /// Builds the image of a board in a directory.
-pub fn build(profile: &Profile, contents: &Contents, directory: &Path) -> Result<DeviceImage, Failure> {
+pub fn build(profile: &Profile, contents: &Contents, directory: &Path) -> Result<DeviceImage, TaskError> {
     // Everything that may be missing or wrong is checked before the steps that take minutes.
     contents.require()?;
     let baked = contents.bake(profile, directory)?;
@@ -172,14 +172,15 @@ pub fn build(profile: &Profile, contents: &Contents, directory: &Path) -> Result
     eprintln!("Building nodlet for {} (some minutes the first time)", profile.name);
     let program = cross::build(target)?;
     let new = directory.join("initramfs.new");
-    let failed = |error: io::Error| Failure(format!("failed to write {}: {error}", new.display()));
+    let failed = |error: io::Error| TaskError(format!("failed to write {}: {error}", new.display()));
     // A compression level that the emulated board decompresses quickly; the gzip header has no time.
     let compressed =
         GzEncoder::new(BufWriter::new(File::create(&new).map_err(failed)?), Compression::default());
     let mut cpio = Cpio::new(Counted { to: compressed, bytes: 0 });
     cpio.file("/usr/bin/nodlet", 0o755, &fs::read(&program)?).map_err(failed)?;
     cpio.link("/init", "usr/bin/nodlet").map_err(failed)?;
-    add_system(&mut cpio, profile).map_err(|Failure(why)| Failure(format!("{}: {why}", new.display())))?;
+    add_system(&mut cpio, profile)
+        .map_err(|TaskError(why)| TaskError(format!("{}: {why}", new.display())))?;
     add_board(&mut cpio, profile, &kernel)?;
     contents.add(&mut cpio, &baked)?;
     let Counted { to: compressed, bytes: unpacked } = cpio.end().map_err(failed)?;
@@ -218,7 +219,7 @@ pub fn build(profile: &Profile, contents: &Contents, directory: &Path) -> Result
 }
 
 /// The kernel of a board, which must have all modules that the profile names.
-fn kernel_of(profile: &Profile) -> Result<Kernel, Failure> {
+fn kernel_of(profile: &Profile) -> Result<Kernel, TaskError> {
     let kernel = kernel::of(&profile.kernel, &profile.debian).map_err(|error| {
         profile.wrong(&format!("kernel {:?} for debian {:?}", profile.kernel, profile.debian), error)
     })?;
@@ -229,7 +230,7 @@ fn kernel_of(profile: &Profile) -> Result<Kernel, Failure> {
         let wanted: Vec<&str> = modules.iter().map(String::as_str).collect();
         if let Some(name) = kernel.missing(&wanted) {
             let (profile, package) = (&profile.name, &profile.kernel);
-            return Err(Failure(format!("board/profiles/{profile}.toml: {key}: {package} has no {name}")));
+            return Err(TaskError(format!("board/profiles/{profile}.toml: {key}: {package} has no {name}")));
         }
     }
     Ok(kernel)
@@ -246,7 +247,7 @@ pub fn require_kernel(profile: &Profile) -> Outcome {
 }
 
 /// A line for each Debian package of which an image was made.
-fn packages_of(profile: &Profile) -> Result<String, Failure> {
+fn packages_of(profile: &Profile) -> Result<String, TaskError> {
     let mut names = package_names(profile);
     // The package of the C library with which nodlet is linked, unless it is rustup's.
     if debian::is_here("musl-dev", &profile.debian)? {
@@ -256,7 +257,7 @@ fn packages_of(profile: &Profile) -> Result<String, Failure> {
 }
 
 /// The texts of the licences of everything in an image: nodlet's crates, and the packages of Debian.
-pub(crate) fn licences_of(profile: &Profile) -> Result<String, Failure> {
+pub(crate) fn licences_of(profile: &Profile) -> Result<String, TaskError> {
     let mut all = fs::read_to_string(project().join(nodlet_build::deny::TEXTS))?;
     for name in package_names(profile) {
         let documents = debian::package(name, &profile.debian)?.join("usr/share/doc");
@@ -303,13 +304,13 @@ fn package_names(profile: &Profile) -> Vec<&str> {
 fn forms(
     profile: &Profile,
     sizes: [u64; 3],
-    build_disk: impl FnOnce(&Storage) -> Result<PathBuf, Failure>,
-) -> Result<(bool, Option<PathBuf>), Failure> {
+    build_disk: impl FnOnce(&Storage) -> Result<PathBuf, TaskError>,
+) -> Result<(bool, Option<PathBuf>), TaskError> {
     let fits = require_fit(profile, sizes);
     match (&profile.storage, fits) {
         (None, fits) => fits.map(|()| (true, None)),
         (Some(storage), Ok(())) => Ok((true, Some(build_disk(storage)?))),
-        (Some(storage), Err(Failure(why))) => {
+        (Some(storage), Err(TaskError(why))) => {
             let disk = build_disk(storage)?;
             eprintln!("Warning: {why}: it has a disk alone, and no files for RAM");
             Ok((false, Some(disk)))
@@ -325,7 +326,7 @@ fn require_fit(profile: &Profile, [unpacked, compressed, kernel]: [u64; 3]) -> O
     if needed <= memory {
         return Ok(());
     }
-    Err(Failure(format!(
+    Err(TaskError(format!(
         "the image does not fit into the {} MiB of {}: kernel, initramfs and its files need {} MiB",
         profile.memory_mib,
         profile.name,

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use nodlet_build::debian::{self, only};
 use nodlet_build::files;
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 
 use super::cpio::Cpio;
 
@@ -41,7 +41,7 @@ pub struct Module {
 }
 
 /// The kernel of a Debian package for a processor. Fetches the package if necessary.
-pub fn of(package: &str, processor: &str) -> Result<Kernel, Failure> {
+pub fn of(package: &str, processor: &str) -> Result<Kernel, TaskError> {
     let dir = debian::package(package, processor)?;
     // Debian's kernel for RISC-V is not compressed, and its name says so.
     let image = only(&dir.join("boot"), "vmlinuz-").or_else(|_| only(&dir.join("boot"), "vmlinux-"))?;
@@ -92,7 +92,7 @@ impl Kernel {
     }
 
     /// These modules and everything that they need; built-in ones need no file.
-    pub fn modules(&self, wanted: &[&str]) -> Result<Vec<Module>, Failure> {
+    pub fn modules(&self, wanted: &[&str]) -> Result<Vec<Module>, TaskError> {
         let mut open: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
         let mut found: Vec<Module> = Vec::new();
         while let Some(name) = open.pop() {
@@ -138,7 +138,7 @@ impl Kernel {
     }
 
     /// These modules and everything that they need, in the order of their dependencies.
-    fn in_order(&self, wanted: &[&str]) -> Result<Vec<Module>, Failure> {
+    fn in_order(&self, wanted: &[&str]) -> Result<Vec<Module>, TaskError> {
         let mut left = self.modules(wanted)?;
         let mut ordered: Vec<Module> = Vec::new();
         while !left.is_empty() {
@@ -166,7 +166,7 @@ fn find_modules(dir: &Path, found: &mut BTreeMap<String, PathBuf>) -> Outcome {
     Ok(())
 }
 
-fn decompress(file: &Path) -> Result<Vec<u8>, Failure> {
+fn decompress(file: &Path) -> Result<Vec<u8>, TaskError> {
     if file.extension().is_some_and(|ending| ending == "ko") {
         return Ok(fs::read(file)?);
     }

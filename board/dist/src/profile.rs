@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use nodlet_build::files;
-use nodlet_build::task::{Failure, project};
+use nodlet_build::task::{TaskError, project};
 use serde::{Deserialize, Serialize};
 
 mod limits;
@@ -166,19 +166,19 @@ fn bios() -> String {
 ///
 /// # Errors
 /// The profile does not exist, or has an unknown key or an invalid value, which the error names.
-pub fn get(name: &str) -> Result<Profile, Failure> {
+pub fn get(name: &str) -> Result<Profile, TaskError> {
     let directory = project().join("board/profiles");
     let file = directory.join(format!("{name}.toml"));
     let known = known()?;
     if !known.iter().any(|known| known == name) {
         let known = known.join(", ");
-        return Err(Failure(format!("unknown profile {name:?} in board/profiles, only {known}")));
+        return Err(TaskError(format!("unknown profile {name:?} in board/profiles, only {known}")));
     }
     parse(name, &files::read_text(&file)?)
 }
 
 /// The names of all profiles.
-pub fn known() -> Result<Vec<String>, Failure> {
+pub fn known() -> Result<Vec<String>, TaskError> {
     let mut names = Vec::new();
     for entry in fs::read_dir(project().join("board/profiles"))? {
         let name = entry?.file_name().to_string_lossy().into_owned();
@@ -212,8 +212,8 @@ impl Profile {
     }
 
     /// An error about a key of this profile.
-    pub(crate) fn wrong(&self, key: &str, Failure(why): Failure) -> Failure {
-        Failure(format!("board/profiles/{}.toml: {key}: {why}", self.name))
+    pub(crate) fn wrong(&self, key: &str, TaskError(why): TaskError) -> TaskError {
+        TaskError(format!("board/profiles/{}.toml: {key}: {why}", self.name))
     }
 
     /// The arguments of `nodlet agent` on this board.
@@ -227,12 +227,12 @@ impl Profile {
     }
 }
 
-pub(crate) fn parse(name: &str, text: &str) -> Result<Profile, Failure> {
+pub(crate) fn parse(name: &str, text: &str) -> Result<Profile, TaskError> {
     let mut profile: Profile =
         toml::from_str(text).map_err(|error| format!("board/profiles/{name}.toml: {error}"))?;
     network::check(&profile.network, profile.ntp.as_deref())
         .map_err(|wrong| format!("board/profiles/{name}.toml: {wrong}"))?;
-    let wrong = |what: &str| Err(Failure(format!("board/profiles/{name}.toml: {what}")));
+    let wrong = |what: &str| Err(TaskError(format!("board/profiles/{name}.toml: {what}")));
     if let Some((_, debian)) =
         DEBIAN.iter().find(|(target, debian)| profile.target.starts_with(target) && profile.debian != *debian)
     {
@@ -261,8 +261,8 @@ pub(crate) fn parse(name: &str, text: &str) -> Result<Profile, Failure> {
         return wrong(&format!("firmware: {file:?} must be the name of a file"));
     }
     require_watchdog(name, &profile)?;
-    if let Some(Err(Failure(why))) = profile.storage.as_ref().map(Storage::check) {
-        return Err(Failure(format!("board/profiles/{name}.toml: {why}")));
+    if let Some(Err(TaskError(why))) = profile.storage.as_ref().map(Storage::check) {
+        return Err(TaskError(format!("board/profiles/{name}.toml: {why}")));
     }
     profile.update.check().map_err(|why| format!("board/profiles/{name}.toml: update: {why}"))?;
     name.clone_into(&mut profile.name);
@@ -276,8 +276,8 @@ const DEVICE_BYTES: usize = 63;
 /// them.
 const TIMEOUTS: std::ops::RangeInclusive<u32> = 5..=3600;
 
-fn require_watchdog(name: &str, profile: &Profile) -> Result<(), Failure> {
-    let wrong = |why: String| Err(Failure(format!("board/profiles/{name}.toml: {why}")));
+fn require_watchdog(name: &str, profile: &Profile) -> Result<(), TaskError> {
+    let wrong = |why: String| Err(TaskError(format!("board/profiles/{name}.toml: {why}")));
     if let Some(Watchdog { device, timeout }) = &profile.watchdog {
         if !device.starts_with("/dev/") || device.len() > DEVICE_BYTES {
             return wrong(format!(
@@ -370,10 +370,12 @@ mod tests {
             ("medium-mib =", "boot-mib = 8\nmedium-mib =", "storage.boot-mib must be 16 to 2048, and is 8"),
             ("medium-mib =", "data-mib = 1\nmedium-mib =", "storage.data-mib must be 8 to 1000000, and is 1"),
         ] {
-            let Err(Failure(why)) = parse("a", &right.replacen(from, to, 1)) else { panic!("{to} is taken") };
+            let Err(TaskError(why)) = parse("a", &right.replacen(from, to, 1)) else {
+                panic!("{to} is taken")
+            };
             assert!(why.contains(words) && why.contains("board/profiles/a.toml"), "{why}");
         }
-        let Err(Failure(why)) = get("no-board") else { panic!("there is none") };
+        let Err(TaskError(why)) = get("no-board") else { panic!("there is none") };
         assert!(
             why.contains("unknown profile \"no-board\" in board/profiles, only ")
                 && why.contains("qemu-arm64"),

@@ -13,7 +13,7 @@ use std::process::Command;
 use nodlet_build::files;
 use nodlet_build::targets::{self, TARGETS, Target};
 use nodlet_build::task::{
-    Failure, Outcome, Task, line_of, outside, plain_cargo, project, run as run_command, target_dir, work,
+    Outcome, Task, TaskError, line_of, outside, plain_cargo, project, run as run_command, target_dir, work,
 };
 use nodlet_build::toolchain::{self, built, cargo};
 use nodlet_build::{crates, cross, deny, programs, stamp, tools};
@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         request.key = test_key()?;
     }
     if !request.key.is_file() {
-        return Err(Failure(format!("{} is not a file: `minisign -G` makes a key", request.key.display())));
+        return Err(TaskError(format!("{} is not a file: `minisign -G` makes a key", request.key.display())));
     }
     let Some(source) = stamp::of(project())? else {
         return Err("a release is made from the repository".into());
@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 }
 
 /// Makes a key without a password, for which minisign would ask, for a release that nobody gets.
-fn test_key() -> Result<PathBuf, Failure> {
+fn test_key() -> Result<PathBuf, TaskError> {
     programs::provide("minisign", "minisign")?;
     let key = work("release")?.join("test.key");
     let mut minisign = Command::new("minisign");
@@ -82,7 +82,7 @@ fn test_key() -> Result<PathBuf, Failure> {
     Ok(key)
 }
 
-fn parse(arguments: &[String]) -> Result<Request, Failure> {
+fn parse(arguments: &[String]) -> Result<Request, TaskError> {
     let mut request = Request::default();
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
@@ -189,7 +189,7 @@ fn materials(target: &Target, source: &str, directory: &Path) -> Outcome {
     spdx.arg(project());
     let output = spdx.output()?;
     if !output.status.success() {
-        return Err(Failure(format!("{}: {}", line_of(&spdx), String::from_utf8_lossy(&output.stderr))));
+        return Err(TaskError(format!("{}: {}", line_of(&spdx), String::from_utf8_lossy(&output.stderr))));
     }
     let list = of_target(serde_json::from_slice(&output.stdout)?, &crates::names(target)?);
     write_json(&named(directory, &format!("{}.spdx.json", target.triple)), &independent(list, source))
@@ -214,7 +214,7 @@ fn of_target(mut list: Value, linked: &BTreeSet<(String, String)>) -> Value {
 }
 
 /// The directories of the workspace's own crates.
-fn members() -> Result<Vec<PathBuf>, Failure> {
+fn members() -> Result<Vec<PathBuf>, TaskError> {
     let output =
         plain_cargo().args(["metadata", "--locked", "--no-deps", "--format-version", "1"]).output()?;
     let metadata: Value = serde_json::from_slice(&output.stdout)?;
@@ -258,7 +258,7 @@ fn write_json(path: &Path, value: &Value) -> Outcome {
 }
 
 /// Writes the archive of the sources of the present checkout into a directory, and returns its path.
-pub fn source_archive(directory: &Path) -> Result<PathBuf, Failure> {
+pub fn source_archive(directory: &Path) -> Result<PathBuf, TaskError> {
     let source = stamp::of(project())?.unwrap_or_default();
     sources(&source, directory)?;
     Ok(named(directory, "source.tar.gz"))
@@ -295,7 +295,7 @@ fn sources(source: &str, directory: &Path) -> Outcome {
 }
 
 /// All files below a directory, sorted.
-fn files_below(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
+fn files_below(directory: &Path) -> Result<Vec<PathBuf>, TaskError> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
@@ -333,7 +333,7 @@ fn device_image(profile: &Profile, request: &Request, directory: &Path) -> Outco
 }
 
 /// The SHA-256 of all files in a directory, in the form of `sha256sum`.
-fn checksums(directory: &Path) -> Result<String, Failure> {
+fn checksums(directory: &Path) -> Result<String, TaskError> {
     let mut sums = String::new();
     for file in files_below(directory)? {
         let digest = Sha256::digest(fs::read(&file)?);
@@ -378,7 +378,7 @@ fn twice(request: &Request, first: &Path) -> Outcome {
 
 /// Requires that two directories have the same files.
 fn require_same(first: &Path, second: &Path) -> Outcome {
-    let read = |directory: &Path| -> Result<BTreeMap<PathBuf, Vec<u8>>, Failure> {
+    let read = |directory: &Path| -> Result<BTreeMap<PathBuf, Vec<u8>>, TaskError> {
         let read = |file: PathBuf| Ok((file.strip_prefix(directory)?.to_owned(), fs::read(&file)?));
         files_below(directory)?.into_iter().map(read).collect()
     };
@@ -390,9 +390,10 @@ fn require_same(first: &Path, second: &Path) -> Outcome {
         .collect();
     different.sort();
     different.dedup();
-    match different.is_empty() && !first.is_empty() {
-        true => Ok(()),
-        false => Err(Failure(format!("built twice, these files differ: {}", different.join(", ")))),
+    if different.is_empty() && !first.is_empty() {
+        Ok(())
+    } else {
+        Err(TaskError(format!("built twice, these files differ: {}", different.join(", "))))
     }
 }
 

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use nodlet_build::requirements;
-use nodlet_build::task::{Failure, Outcome, Task, run as run_command};
+use nodlet_build::task::{Outcome, Task, TaskError, run as run_command};
 use nodlet_build::toolchain::{built, cargo};
 
 mod board;
@@ -80,9 +80,9 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     let (mut profile, mut binary, mut cluster) = ("release", None, false);
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
-        let mut value = |what: &str| rest.next().ok_or_else(|| Failure(format!("{argument} wants {what}")));
+        let mut value = |what: &str| rest.next().ok_or_else(|| TaskError(format!("{argument} wants {what}")));
         let number = |text: &String| {
-            text.parse().map_err(|_| Failure(format!("{argument} wants a number, and {text:?} is none")))
+            text.parse().map_err(|_| TaskError(format!("{argument} wants a number, and {text:?} is none")))
         };
         match argument.as_str() {
             "--only" => only.push(value("the name of a measure")?.clone()),
@@ -99,7 +99,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     }
     if let Some(wrong) = only.iter().find(|only| !MEASURES.iter().any(|(name, _)| name == only)) {
         let names: Vec<&str> = MEASURES.iter().map(|(name, _)| *name).collect();
-        return Err(Failure(format!("unknown measure {wrong:?}; there are {}", names.join(", "))));
+        return Err(TaskError(format!("unknown measure {wrong:?}; there are {}", names.join(", "))));
     }
     requirements::require_root()?;
     run_command(cargo()?.args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
@@ -131,7 +131,7 @@ fn measure(bench: &Bench, only: &[String]) -> Outcome {
             continue;
         }
         eprintln!("== {name}");
-        if let Err(Failure(why)) = measure(bench) {
+        if let Err(TaskError(why)) = measure(bench) {
             eprintln!("{name}: {why}");
             failed.push(*name);
         }
@@ -139,10 +139,14 @@ fn measure(bench: &Bench, only: &[String]) -> Outcome {
     if let Some(load) = busy {
         println!("\nThe machine was not quiet (load {load} before the first): times are no figures.");
     }
-    if failed.is_empty() { Ok(()) } else { Err(Failure(format!("failed to measure {}", failed.join(", ")))) }
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(TaskError(format!("failed to measure {}", failed.join(", "))))
+    }
 }
 
-fn build(profile: &str) -> Result<PathBuf, Failure> {
+fn build(profile: &str) -> Result<PathBuf, TaskError> {
     let mut build = cargo()?;
     build.args(["build", "--package", "nodlet"]);
     if profile == "release" {

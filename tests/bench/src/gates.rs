@@ -14,7 +14,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use nodlet_build::budgets::{Budgets, MEASURED_ON};
-use nodlet_build::task::{Failure, Outcome, Task, target_dir};
+use nodlet_build::task::{Outcome, Task, TaskError, target_dir};
 use nodlet_build::{cross, requirements, targets, toolchain};
 use nodlet_tests::{Calls, Counted, Device, Share, manifest, switches};
 
@@ -142,7 +142,9 @@ fn start(budgets: &mut Budgets) -> Outcome {
         let after = settled(&device, &calls);
         let executed = after.executed.len() - before.executed.len();
         if executed != 1 {
-            return Err(Failure(format!("one container was started, and {executed} programs were executed")));
+            return Err(TaskError(format!(
+                "one container was started, and {executed} programs were executed"
+            )));
         }
         counts.push(after.sum() - before.sum());
     }
@@ -219,6 +221,6 @@ fn settled(device: &Device, calls: &Calls) -> Counted {
 }
 
 /// The least of several counts: a busy machine can only increase a count.
-fn least(counts: impl Iterator<Item = u64>) -> Result<u64, Failure> {
-    counts.min().ok_or_else(|| Failure("nothing was counted".into()))
+fn least(counts: impl Iterator<Item = u64>) -> Result<u64, TaskError> {
+    counts.min().ok_or_else(|| TaskError("nothing was counted".into()))
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use nodlet_build::task::{Failure, Outcome, Task, line_of, run as run_command, seed, work};
+use nodlet_build::task::{Outcome, Task, TaskError, line_of, run as run_command, seed, work};
 use nodlet_build::{cross, programs, targets};
 use nodlet_dist::image::{self, Contents, DeviceImage};
 use nodlet_dist::profile::{self, Profile, Qemu};
@@ -53,14 +53,14 @@ const AT_A_TIME: usize = 2;
 static BUILDS: Mutex<()> = Mutex::new(());
 
 /// Runs a build or download, exclusively.
-fn alone<T>(build: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+fn alone<T>(build: impl FnOnce() -> Result<T, TaskError>) -> Result<T, TaskError> {
     // A step that panicked leaves nothing incomplete that cargo would not finish.
     let _guard = BUILDS.lock().unwrap_or_else(PoisonError::into_inner);
     build()
 }
 
 /// Builds the image of a board in a step's directory.
-fn build(profile: &Profile, contents: &Contents, directory: &Path) -> Result<DeviceImage, Failure> {
+fn build(profile: &Profile, contents: &Contents, directory: &Path) -> Result<DeviceImage, TaskError> {
     alone(|| image::build(profile, contents, directory))
 }
 
@@ -101,16 +101,16 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             Some(qemu) => try_out(&profile, qemu, &steps)?,
             // This board cannot be emulated. Check at least that what it names of its kernel exists.
             None if of_all => image::require_kernel(&profile)?,
-            None => return Err(Failure(format!("no emulator has the board {name}"))),
+            None => return Err(TaskError(format!("no emulator has the board {name}"))),
         }
     }
     Ok(())
 }
 
-fn step(name: &str) -> Result<Step, Failure> {
+fn step(name: &str) -> Result<Step, TaskError> {
     STEPS.iter().find(|(step, _)| *step == name).copied().ok_or_else(|| {
         let known: Vec<&str> = STEPS.iter().map(|(step, _)| *step).collect();
-        Failure(format!("unknown step {name:?}; there are {}", known.join(", ")))
+        TaskError(format!("unknown step {name:?}; there are {}", known.join(", ")))
     })
 }
 
@@ -126,7 +126,7 @@ fn check() -> Outcome {
 }
 
 /// The emulated board with this machine's processor.
-fn of_this_machine() -> Result<(Profile, Qemu), Failure> {
+fn of_this_machine() -> Result<(Profile, Qemu), TaskError> {
     let host = targets::host()?.triple;
     for name in profile::known()? {
         let profile = profile::get(&name)?;
@@ -135,7 +135,7 @@ fn of_this_machine() -> Result<(Profile, Qemu), Failure> {
             return Ok((profile, qemu));
         }
     }
-    Err(Failure(format!("no profile in board/profiles is for {host} and QEMU")))
+    Err(TaskError(format!("no profile in board/profiles is for {host} and QEMU")))
 }
 
 /// Cuts the power of the emulated board with this machine's processor, on a medium that loses what was not flushed, and
@@ -174,9 +174,9 @@ fn try_out(profile: &Profile, qemu: &Qemu, steps: &[Step]) -> Outcome {
     let run = |(name, step): &Step| {
         let begun = Instant::now();
         eprintln!("{}: {name}", profile.name);
-        step(profile, qemu).map_err(|Failure(why)| Failure(format!("{name}: {why}")))?;
+        step(profile, qemu).map_err(|TaskError(why)| TaskError(format!("{name}: {why}")))?;
         eprintln!("{}: {name} took {:.0?}", profile.name, begun.elapsed());
-        Ok::<(), Failure>(())
+        Ok::<(), TaskError>(())
     };
     let Some((first, others)) = steps.split_first() else { return Ok(()) };
     run(first)?;
@@ -186,7 +186,7 @@ fn try_out(profile: &Profile, qemu: &Qemu, steps: &[Step]) -> Outcome {
         for _ in 0..AT_A_TIME.min(others.len()) {
             scope.spawn(|| {
                 while let Some(step) = others.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Err(Failure(why)) = run(step) {
+                    if let Err(TaskError(why)) = run(step) {
                         // No further step begins, but steps that are already running finish.
                         next.store(others.len(), Ordering::Relaxed);
                         failures.lock().unwrap_or_else(PoisonError::into_inner).push(why);
@@ -196,11 +196,11 @@ fn try_out(profile: &Profile, qemu: &Qemu, steps: &[Step]) -> Outcome {
         }
     });
     let failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if failures.is_empty() { Ok(()) } else { Err(Failure(failures.join("\n"))) }
+    if failures.is_empty() { Ok(()) } else { Err(TaskError(failures.join("\n"))) }
 }
 
 /// Creates a directory for a step, the SSH key of a user, and contents with the demo image.
-fn prepare(profile: &Profile, step: &str) -> Result<(PathBuf, PathBuf, Contents), Failure> {
+fn prepare(profile: &Profile, step: &str) -> Result<(PathBuf, PathBuf, Contents), TaskError> {
     let directory = work(&format!("boards/{}/{step}", profile.name))?;
     let key = directory.join("key");
     make_key(&key)?;
@@ -225,7 +225,7 @@ fn make_key(key: &Path) -> Outcome {
 const STARTED: &str = "started default/baked/app#";
 
 /// Writes the manifest of a pod that prints `baked` and keeps running.
-fn baked(directory: &Path) -> Result<PathBuf, Failure> {
+fn baked(directory: &Path) -> Result<PathBuf, TaskError> {
     let pod = directory.join("baked.yaml");
     fs::write(&pod, manifest::pod("baked", "print baked then sleep"))?;
     Ok(pod)
@@ -248,7 +248,7 @@ fn try_ssh(profile: &Profile, qemu: &Qemu) -> Outcome {
 }
 
 /// Like [`prepare`], with the pod `baked`. The key belongs to the board's identity, not to the image.
-fn prepare_with_identity(profile: &Profile, step: &str) -> Result<(PathBuf, PathBuf, Contents), Failure> {
+fn prepare_with_identity(profile: &Profile, step: &str) -> Result<(PathBuf, PathBuf, Contents), TaskError> {
     let (directory, key, mut contents) = prepare(profile, step)?;
     contents.pods.push(baked(&directory)?);
     contents.ssh_keys.clear();
@@ -271,7 +271,7 @@ fn try_disk(profile: &Profile, qemu: &Qemu) -> Outcome {
     let first = read()?;
     build(profile, &contents, &directory)?;
     if let Some((file, _)) = files.iter().zip(first.iter().zip(read()?)).find(|(_, (old, new))| *old != new) {
-        return Err(Failure(format!("{}: two images of the same contents differ", file.display())));
+        return Err(TaskError(format!("{}: two images of the same contents differ", file.display())));
     }
     disk::try_out(profile, qemu, &image, &directory, &key)
 }
@@ -408,7 +408,7 @@ fn default_name(profile: &Profile) -> String {
 }
 
 /// The demo image for the board's processor.
-fn demo_for(profile: &Profile) -> Result<Image, Failure> {
+fn demo_for(profile: &Profile) -> Result<Image, TaskError> {
     let mut build = alone(|| cross::cargo_for_triple(&profile.target))?;
     build.args(["rustc", "--quiet", "--package", "nodlet-tests", "--bin", "demo", "--message-format=json"]);
     // Debug information is most of the program, and an image in RAM has no space for it.
@@ -418,11 +418,11 @@ fn demo_for(profile: &Profile) -> Result<Image, Failure> {
 }
 
 /// Builds a single program with cargo, and finds its path in cargo's JSON.
-fn executable(mut build: Command) -> Result<PathBuf, Failure> {
+fn executable(mut build: Command) -> Result<PathBuf, TaskError> {
     eprintln!("Building without further output, some minutes the first time:\n$ {}", line_of(&build));
     let output = build.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
-        return Err(Failure(format!("{}: {}", line_of(&build), output.status)));
+        return Err(TaskError(format!("{}: {}", line_of(&build), output.status)));
     }
     let program = text(&output.stdout).lines().find_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;

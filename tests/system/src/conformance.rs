@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use nodlet_build::task::{
-    Failure, Outcome, Signal, Task, end_with_us, line_of, project, run as run_command, work,
+    Outcome, Signal, Task, TaskError, end_with_us, line_of, project, run as run_command, work,
 };
 use nodlet_build::{cross, go, requirements, toolchain};
 use nodlet_tests::guest::Part;
@@ -68,7 +68,7 @@ impl Default for Options {
 }
 
 impl Options {
-    fn parse(arguments: &[String]) -> Result<Self, Failure> {
+    fn parse(arguments: &[String]) -> Result<Self, TaskError> {
         if arguments == ["--sample"] {
             return Ok(sample());
         }
@@ -88,7 +88,7 @@ impl Options {
             }
         }
         if options.shard.is_some() && (!options.focus.is_empty() || options.labels != LABELS) {
-            return Err(Failure(format!(
+            return Err(TaskError(format!(
                 "--shard chooses among all tests with the label {LABELS}: leave out --focus and --labels"
             )));
         }
@@ -152,7 +152,7 @@ struct Suite {
 }
 
 impl Suite {
-    fn build() -> Result<Self, Failure> {
+    fn build() -> Result<Self, TaskError> {
         go::control_plane(&[])?;
         let dir = work("conformance")?;
         // ginkgo takes only programs with this ending for tests.
@@ -163,7 +163,7 @@ impl Suite {
     }
 
     /// All tests, without running them.
-    fn list(&self) -> Result<Report, Failure> {
+    fn list(&self) -> Result<Report, TaskError> {
         let path = self.dir.join("list.json");
         let mut command = Command::new(self.dir.join("e2e.test"));
         command
@@ -177,7 +177,7 @@ impl Suite {
     }
 
     /// Runs the tests whose names match one of the expressions, or all.
-    fn run(&self, plane: &ControlPlane, options: &Options, focus: &[String]) -> Result<Report, Failure> {
+    fn run(&self, plane: &ControlPlane, options: &Options, focus: &[String]) -> Result<Report, TaskError> {
         let log = self.dir.join("e2e.log");
         let path = self.dir.join("report.json");
         let _ = fs::remove_file(&path);
@@ -205,7 +205,7 @@ impl Suite {
         let status =
             command.status().map_err(|error| format!("failed to run {}: {error}", line_of(&command)))?;
         if !path.is_file() {
-            return Err(Failure(format!("the tests were not run: {status}; see {}", log.display())));
+            return Err(TaskError(format!("the tests were not run: {status}; see {}", log.display())));
         }
         Report::read(&path)
     }
@@ -219,7 +219,7 @@ mod tests {
     fn a_part_is_one_of_all_tests_of_nodes() {
         let refused = |words: &str| {
             let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
-            Options::parse(&words).err().map(|Failure(why)| why)
+            Options::parse(&words).err().map(|TaskError(why)| why)
         };
         for words in ["--shard 1/8 --focus Pods", "--labels Conformance --shard 1/8"] {
             let why = refused(words).expect("it is refused");

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use nodlet_build::elf;
 use nodlet_build::task::{
-    Failure, Outcome, Task, outside, plain_cargo, project, run as run_command, target_dir,
+    Outcome, Task, TaskError, outside, plain_cargo, project, run as run_command, target_dir,
 };
 use nodlet_dist::release;
 
@@ -23,10 +23,10 @@ pub(crate) fn run(_: &[String]) -> Outcome {
     run_command(Command::new(&program).arg("--help").stdout(std::process::Stdio::null()))
 }
 
-fn build() -> Result<std::path::PathBuf, Failure> {
+fn build() -> Result<std::path::PathBuf, TaskError> {
     let (version, host) = compiler()?;
     if version.contains("nightly") || version.contains("beta") {
-        return Err(Failure(format!("rustc {version} is not a stable Rust")));
+        return Err(TaskError(format!("rustc {version} is not a stable Rust")));
     }
     let dir = outside("distribution")?;
     let (source, home) = (dir.join("source"), dir.join("cargo-home"));
@@ -52,12 +52,12 @@ fn build() -> Result<std::path::PathBuf, Failure> {
 }
 
 /// The compiler's version, and its default target.
-fn compiler() -> Result<(String, String), Failure> {
+fn compiler() -> Result<(String, String), TaskError> {
     let output = Command::new("rustc").arg("-vV").current_dir(project()).output()?;
     let text = String::from_utf8(output.stdout)?;
     let field = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-        line.map(str::to_owned).ok_or_else(|| Failure(format!("`rustc -vV` names no {name}")))
+        line.map(str::to_owned).ok_or_else(|| TaskError(format!("`rustc -vV` names no {name}")))
     };
     Ok((field("release")?, field("host")?))
 }

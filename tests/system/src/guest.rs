@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nodlet_build::task::{Failure, Outcome, Task, work};
+use nodlet_build::task::{Outcome, Task, TaskError, work};
 use nodlet_build::{cross, debian, go, images, programs, targets};
 use nodlet_dist::{deb, kernel};
 use nodlet_tests::guest::Part;
@@ -85,7 +85,7 @@ const PROCESSORS: &[Processor] = &[
 
 impl Processor {
     /// QEMU's program for it, and Debian's package of that.
-    fn emulator(&self) -> Result<(&'static str, &'static str), Failure> {
+    fn emulator(&self) -> Result<(&'static str, &'static str), TaskError> {
         Ok(targets::get(self.triple)?.emulator)
     }
 }
@@ -143,7 +143,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             }
             [option, text, rest @ ..] if option == "--shard" => {
                 part = Some(Part::parse(text).ok_or_else(|| {
-                    Failure(format!("--shard takes a part and of how many, as 2/5; {}", TASK.usage()))
+                    TaskError(format!("--shard takes a part and of how many, as 2/5; {}", TASK.usage()))
                 })?);
                 rest
             }
@@ -167,7 +167,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         GUESTS.iter().find(|guest| guest.name == name).ok_or_else(|| {
             let names: Vec<&str> = GUESTS.iter().map(|guest| guest.name).collect();
             let names = names.join(", ");
-            Failure(format!("unknown guest {name:?}, only {names}; {}", TASK.usage()))
+            TaskError(format!("unknown guest {name:?}, only {names}; {}", TASK.usage()))
         })
     };
     let (name, words) =
@@ -201,12 +201,12 @@ fn whole(part: Option<Part>) -> Outcome {
 }
 
 /// The binary that boards with this processor get. Built before the tests: a guest without it is of no use.
-fn shipped(processor: &Processor) -> Result<PathBuf, Failure> {
+fn shipped(processor: &Processor) -> Result<PathBuf, TaskError> {
     cross::build(targets::get(processor.triple)?)
 }
 
 /// This machine's own processor.
-fn host() -> Result<&'static Processor, Failure> {
+fn host() -> Result<&'static Processor, TaskError> {
     processor(targets::host()?.triple)
 }
 
@@ -217,10 +217,10 @@ fn of_check() -> Vec<&'static Guest<'static>> {
     GUESTS.iter().filter(|guest| guest.name == OF_CHECK).collect()
 }
 
-fn processor(triple: &str) -> Result<&'static Processor, Failure> {
+fn processor(triple: &str) -> Result<&'static Processor, TaskError> {
     PROCESSORS.iter().find(|processor| processor.triple == triple).ok_or_else(|| {
         let known: Vec<&str> = PROCESSORS.iter().map(|processor| processor.triple).collect();
-        Failure(format!("no guest has a processor {triple:?}; there are {}", known.join(", ")))
+        TaskError(format!("no guest has a processor {triple:?}; there are {}", known.join(", ")))
     })
 }
 
@@ -300,7 +300,7 @@ fn boot_all(
         releases.insert(kernel.release);
     }
     if !failures.is_empty() {
-        return Err(Failure(failures.join("\n")));
+        return Err(TaskError(failures.join("\n")));
     }
     let releases = releases.into_iter().collect::<Vec<_>>().join(" and ");
     eprintln!("{passed} tests passed in {count_of_boots} boots of Linux {releases}");

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nodlet_build::stamp;
-use nodlet_build::task::{Failure, Outcome, Task, outside, plain_cargo, project, run as run_command, work};
+use nodlet_build::task::{Outcome, Task, TaskError, outside, plain_cargo, project, run as run_command, work};
 use nodlet_tests::image::Image;
 
 /// The Python package with BitBake's modules.
@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     let all = ["yocto".to_owned(), "buildroot".to_owned()];
     let wanted = if arguments.is_empty() { &all } else { arguments };
     if let Some(other) = wanted.iter().find(|word| !all.contains(word)) {
-        return Err(Failure(format!(
+        return Err(TaskError(format!(
             "there are recipes for yocto and buildroot, none for {other:?}; {}",
             TASK.usage()
         )));
@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 }
 
 /// Creates a directory with an image for arm64 and a manifest to bake in.
-fn scratch(name: &str) -> Result<PathBuf, Failure> {
+fn scratch(name: &str) -> Result<PathBuf, TaskError> {
     let directory = outside(name)?;
     fs::create_dir_all(&directory)?;
     let image = Image::new("localhost/app:1").architecture("arm64").directory("bin", 0o755).file(
@@ -62,7 +62,12 @@ fn scratch(name: &str) -> Result<PathBuf, Failure> {
 
 /// The directory of an unpacked Python package. Fetches it if necessary: `wheel` is the beginning of its file
 /// name, and `module` is a module in it.
-fn python_package(directory: &str, requirement: &str, wheel: &str, module: &str) -> Result<PathBuf, Failure> {
+fn python_package(
+    directory: &str,
+    requirement: &str,
+    wheel: &str,
+    module: &str,
+) -> Result<PathBuf, TaskError> {
     let directory = work(directory)?;
     if !directory.join(module).exists() {
         run_command(
@@ -154,7 +159,7 @@ fn yocto() -> Outcome {
 }
 
 /// The directory in which cargo keeps fetched crates.
-fn crate_files() -> Result<PathBuf, Failure> {
+fn crate_files() -> Result<PathBuf, TaskError> {
     let home = match std::env::var_os("CARGO_HOME") {
         Some(home) => PathBuf::from(home),
         None => Path::new(&std::env::var_os("HOME").ok_or("HOME is not set")?).join(".cargo"),
@@ -199,13 +204,14 @@ fn require_baked(nodlet: &Path, root: &Path) -> Outcome {
     let output = Command::new(nodlet).arg("--root").arg(root).args(["image", "ls"]).output()?;
     let images = String::from_utf8_lossy(&output.stdout);
     let is_listed = |line: &str| ["localhost/app:1", "linux/arm64"].iter().all(|word| line.contains(word));
-    match images.lines().any(is_listed) {
-        true => Ok(()),
-        false => Err(Failure(format!(
+    if images.lines().any(is_listed) {
+        Ok(())
+    } else {
+        Err(TaskError(format!(
             "{} has no image localhost/app:1 for linux/arm64:\n{images}{}",
             root.display(),
             String::from_utf8_lossy(&output.stderr)
-        ))),
+        )))
     }
 }
 
@@ -218,7 +224,7 @@ fn require_commit(nodlet: &Path) -> Outcome {
     let names = |commit: &str| said.contains(commit);
     match commit {
         Some(commit) if !names(commit) => {
-            Err(Failure(format!("{} does not name {commit}: {said}", nodlet.display())))
+            Err(TaskError(format!("{} does not name {commit}: {said}", nodlet.display())))
         }
         _ => Ok(()),
     }
@@ -227,6 +233,6 @@ fn require_commit(nodlet: &Path) -> Outcome {
 fn expect(root: &Path, paths: &[&str]) -> Outcome {
     match paths.iter().find(|path| !root.join(path).exists()) {
         None => Ok(()),
-        Some(path) => Err(Failure(format!("{} was not installed", root.join(path).display()))),
+        Some(path) => Err(TaskError(format!("{} was not installed", root.join(path).display()))),
     }
 }

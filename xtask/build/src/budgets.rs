@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
 
-use crate::task::{Failure, Outcome, project};
+use crate::task::{Outcome, TaskError, project};
 
 /// The path of the file, also for messages.
 const FILE: &str = "xtask/budgets.toml";
@@ -59,11 +59,11 @@ pub struct Budgets {
 
 impl Budgets {
     /// Reads the file.
-    pub fn read() -> Result<Self, Failure> {
+    pub fn read() -> Result<Self, TaskError> {
         Self::parse(fs::read_to_string(file())?)
     }
 
-    fn parse(text: String) -> Result<Self, Failure> {
+    fn parse(text: String) -> Result<Self, TaskError> {
         let mut budgets = Vec::new();
         let mut sections = text.split("\n[");
         sections.next();
@@ -108,7 +108,7 @@ impl Budgets {
         if why.is_empty() {
             return Ok(());
         }
-        Err(Failure(format!(
+        Err(TaskError(format!(
             "{why}Make it less; or, if it is meant to cost more, run `{again} --write` and say in the commit what \
              it buys"
         )))
@@ -119,7 +119,7 @@ impl Budgets {
     pub fn require(&mut self, name: &str, measured: u64) -> Outcome {
         self.measured(name, measured)?;
         match self.of(name)?.judge(measured) {
-            Comparison::Exceeded => Err(Failure(format!(
+            Comparison::Exceeded => Err(TaskError(format!(
                 "{name} is {measured}: make it less; or, if it is meant to cost more, change the figure in {FILE} \
                  and say in the commit what it buys"
             ))),
@@ -132,7 +132,7 @@ impl Budgets {
         Ok(fs::write(file(), self.rewritten()?)?)
     }
 
-    fn rewritten(&self) -> Result<String, Failure> {
+    fn rewritten(&self) -> Result<String, TaskError> {
         let mut text = self.text.clone();
         for (name, measured) in &self.measured {
             let old = self.of(name)?.measured;
@@ -144,9 +144,9 @@ impl Budgets {
         Ok(text)
     }
 
-    fn of(&self, name: &str) -> Result<&Budget, Failure> {
+    fn of(&self, name: &str) -> Result<&Budget, TaskError> {
         let found = self.budgets.iter().find(|budget| budget.name == name);
-        found.ok_or_else(|| Failure(format!("{FILE} has no section [{name}]")))
+        found.ok_or_else(|| TaskError(format!("{FILE} has no section [{name}]")))
     }
 }
 
@@ -155,8 +155,8 @@ fn file() -> PathBuf {
 }
 
 /// Parses a section after its `[`.
-fn budget(section: &str) -> Result<Budget, Failure> {
-    let wrong = |what: &str, line: &str| Failure(format!("{FILE}: {what}: {line:?}"));
+fn budget(section: &str) -> Result<Budget, TaskError> {
+    let wrong = |what: &str, line: &str| TaskError(format!("{FILE}: {what}: {line:?}"));
     let (name, lines) = section.split_once("]\n").ok_or_else(|| wrong("no section", section))?;
     let (mut measured, mut margin, mut unit, mut why) = (None, None, None, None);
     for line in lines.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -174,7 +174,7 @@ fn budget(section: &str) -> Result<Budget, Failure> {
             _ => return Err(wrong("a budget has measured, margin, unit and why", line)),
         }
     }
-    let missing = |key: &str| Failure(format!("{FILE}: [{name}] has no {key}"));
+    let missing = |key: &str| TaskError(format!("{FILE}: [{name}] has no {key}"));
     why.ok_or_else(|| missing("why"))?;
     Ok(Budget {
         name: name.to_owned(),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::files;
 use crate::targets::Target;
-use crate::task::{Failure, line_of, plain_cargo, project};
+use crate::task::{TaskError, line_of, plain_cargo, project};
 
 /// A crate of other authors.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,7 +62,7 @@ impl Crate {
     ///
     /// # Errors
     /// The crate has none, and none is known.
-    pub fn texts(&self) -> Result<Vec<(String, String)>, Failure> {
+    pub fn texts(&self) -> Result<Vec<(String, String)>, TaskError> {
         let mut files: Vec<PathBuf> = fs::read_dir(&self.directory)
             .map_err(|error| format!("failed to read {}: {error}", self.directory.display()))?
             .filter_map(|entry| Some(entry.ok()?.path()))
@@ -72,7 +72,7 @@ impl Crate {
         if files.is_empty() {
             let beside = TEXTS_BESIDE.iter().find(|(name, _)| *name == self.name).ok_or_else(|| {
                 let (name, version) = (&self.name, &self.version);
-                Failure(format!(
+                TaskError(format!(
                     "{name} {version} was published without the text of its licence ({}): add the text to TEXTS_BESIDE \
                      in xtask/build/src/crates.rs",
                     self.license
@@ -101,7 +101,7 @@ fn is_license(path: &Path) -> bool {
 }
 
 /// The crates that are linked into the program for a target, sorted.
-pub fn linked(target: &Target) -> Result<Vec<Crate>, Failure> {
+pub fn linked(target: &Target) -> Result<Vec<Crate>, TaskError> {
     linked_in(&metadata(target)?, &names(target)?)
 }
 
@@ -109,7 +109,7 @@ pub fn linked(target: &Target) -> Result<Vec<Crate>, Failure> {
 pub(crate) fn linked_in(
     metadata: &Value,
     linked: &BTreeSet<(String, String)>,
-) -> Result<Vec<Crate>, Failure> {
+) -> Result<Vec<Crate>, TaskError> {
     let mut crates = Vec::new();
     for package in metadata["packages"].as_array().ok_or("cargo metadata lists packages")? {
         let text = |field: &str| package[field].as_str().unwrap_or_default().to_owned();
@@ -132,7 +132,7 @@ pub(crate) fn linked_in(
 }
 
 /// The list of crates with the names of their licences, and all texts, each once.
-pub fn texts(crates: &[Crate]) -> Result<String, Failure> {
+pub fn texts(crates: &[Crate]) -> Result<String, TaskError> {
     let list: String =
         crates.iter().map(|one| format!("  {} {}: {}\n", one.name, one.version, one.license)).collect();
     let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -169,17 +169,17 @@ pub(crate) fn is_patched(package: &Value) -> bool {
 }
 
 /// The names and versions of all crates that are linked into the program, nodlet's own included.
-pub fn names(target: &Target) -> Result<BTreeSet<(String, String)>, Failure> {
+pub fn names(target: &Target) -> Result<BTreeSet<(String, String)>, TaskError> {
     names_of(target, &["--package", "nodlet", "--edges", "normal,no-proc-macro"])
 }
 
 /// The names and versions of all crates of the workspace and of what it needs, for tests and tasks as well. In
 /// `cargo metadata` there are more: crates of features that nobody enables.
-pub(crate) fn names_in_workspace(target: &Target) -> Result<BTreeSet<(String, String)>, Failure> {
+pub(crate) fn names_in_workspace(target: &Target) -> Result<BTreeSet<(String, String)>, TaskError> {
     names_of(target, &["--workspace", "--edges", "normal,build,dev"])
 }
 
-fn names_of(target: &Target, options: &[&str]) -> Result<BTreeSet<(String, String)>, Failure> {
+fn names_of(target: &Target, options: &[&str]) -> Result<BTreeSet<(String, String)>, TaskError> {
     let tree = ["tree", "--locked", "--target", target.triple, "--prefix", "none", "--format", "{p}"];
     let words = |line: &str| {
         let mut words = line.split(' ').map(str::to_owned);
@@ -189,13 +189,13 @@ fn names_of(target: &Target, options: &[&str]) -> Result<BTreeSet<(String, Strin
 }
 
 /// What `cargo metadata` prints of the dependencies for a target.
-pub fn metadata(target: &Target) -> Result<Value, Failure> {
+pub fn metadata(target: &Target) -> Result<Value, TaskError> {
     let metadata = ["metadata", "--locked", "--format-version", "1", "--filter-platform", target.triple];
     Ok(serde_json::from_str(&output(&metadata)?)?)
 }
 
 /// Runs cargo without the network, or with it if a crate must be fetched.
-fn output(arguments: &[&str]) -> Result<String, Failure> {
+fn output(arguments: &[&str]) -> Result<String, TaskError> {
     let offline = plain_cargo().args(arguments).arg("--offline").output()?;
     if offline.status.success() {
         return Ok(String::from_utf8(offline.stdout)?);
@@ -203,13 +203,13 @@ fn output(arguments: &[&str]) -> Result<String, Failure> {
     let mut cargo = plain_cargo();
     let output = cargo.args(arguments).stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
-        return Err(Failure(format!("{}: {}", line_of(&cargo), output.status)));
+        return Err(TaskError(format!("{}: {}", line_of(&cargo), output.status)));
     }
     Ok(String::from_utf8(output.stdout)?)
 }
 
 /// The list of all crates that are linked into the program, compressed, in the format of cargo-auditable.
-pub fn list(target: &Target) -> Result<Vec<u8>, Failure> {
+pub fn list(target: &Target) -> Result<Vec<u8>, TaskError> {
     let list = auditable(&metadata(target)?, &names(target)?)?;
     let mut compressed = ZlibEncoder::new(Vec::new(), Compression::best());
     compressed.write_all(list.to_string().as_bytes())?;
@@ -217,7 +217,7 @@ pub fn list(target: &Target) -> Result<Vec<u8>, Failure> {
 }
 
 /// The list in the format of cargo-auditable: packages, each with the places in the list of those that it depends on.
-fn auditable(metadata: &Value, linked: &BTreeSet<(String, String)>) -> Result<Value, Failure> {
+fn auditable(metadata: &Value, linked: &BTreeSet<(String, String)>) -> Result<Value, TaskError> {
     let text = |value: &Value, field: &str| value[field].as_str().unwrap_or_default().to_owned();
     let packages = metadata["packages"].as_array().ok_or("cargo metadata lists packages")?;
     let key = |package: &Value| (text(package, "name"), text(package, "version"));

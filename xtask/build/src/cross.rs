@@ -15,7 +15,7 @@ use crate::files;
 use crate::musl::{self, Musl};
 use crate::targets::{self, TARGETS, Target};
 use crate::task::{
-    Failure, Outcome, Task, line_of, passed, plain_cargo, project, run as run_command, target_dir,
+    Outcome, Task, TaskError, line_of, passed, plain_cargo, project, run as run_command, target_dir,
 };
 use crate::toolchain::{self, Part, cargo};
 use crate::{crates, elf, stamp};
@@ -51,7 +51,7 @@ fn smaller_on(target: &Target) -> &'static [&'static str] {
 }
 
 /// The flags that make the bytes independent of the source directory, and shorten the paths in messages.
-fn remapped() -> Result<Vec<String>, Failure> {
+fn remapped() -> Result<Vec<String>, TaskError> {
     let crates = match (std::env::var_os("CARGO_HOME"), std::env::var_os("HOME")) {
         (Some(home), _) => PathBuf::from(home),
         (None, Some(home)) => Path::new(&home).join(".cargo"),
@@ -103,7 +103,7 @@ fn run(arguments: &[String]) -> Outcome {
 }
 
 /// Builds the binary as it is shipped, checks it, and returns its path.
-pub fn build(target: &Target) -> Result<PathBuf, Failure> {
+pub fn build(target: &Target) -> Result<PathBuf, TaskError> {
     let list = crates_in(target)?;
     let cargo = &mut shipping_cargo(target)?;
     cargo.args(["-Zbuild-std=std,panic_abort", "build", "--release", "--locked", "--package", "nodlet"]);
@@ -112,7 +112,7 @@ pub fn build(target: &Target) -> Result<PathBuf, Failure> {
     elf::require_static(&bytes, target.machine)?;
     require_small(bytes.len() as u64, target)?;
     if elf::section(&bytes, LIST_OF_CRATES) != Some(&fs::read(&list)?) {
-        return Err(Failure(format!("the binary for {} does not list its crates", target.triple)));
+        return Err(TaskError(format!("the binary for {} does not list its crates", target.triple)));
     }
     if let Some(commit) = stamp::of(project())? {
         stamp::write(&mut bytes, &commit)?;
@@ -125,7 +125,7 @@ pub(crate) const LIST_OF_CRATES: &str = ".dep-v0";
 
 /// Writes the list of crates that the program for a target has in itself, and returns its path. The file stays unchanged
 /// with the crates, so that nothing is compiled again.
-fn crates_in(target: &Target) -> Result<PathBuf, Failure> {
+fn crates_in(target: &Target) -> Result<PathBuf, TaskError> {
     let list = crates::list(target)?;
     let file = build_dir().join(format!("crates-{}", target.triple));
     if !fs::read(&file).is_ok_and(|before| before == list) {
@@ -137,7 +137,7 @@ fn crates_in(target: &Target) -> Result<PathBuf, Failure> {
 
 /// A cargo command with the flags of the shipped program, to which the crates of the standard library are to be added
 /// that it compiles. All options precede the command: cargo drops these if the same option follows the command.
-fn shipping_cargo(target: &Target) -> Result<Command, Failure> {
+fn shipping_cargo(target: &Target) -> Result<Command, TaskError> {
     toolchain::complete(&[Part::Source])?;
     let mut flags = musl::get(target)?.flags();
     flags.extend(SMALLER.iter().chain(smaller_on(target)).map(|flag| (*flag).to_owned()));
@@ -162,9 +162,9 @@ pub fn test_tls() -> Outcome {
     let said = String::from_utf8_lossy(&output.stdout);
     print!("{said}");
     match passed(&said) {
-        0 => Err(Failure(format!("{line}: {}; no test passed", output.status))),
+        0 => Err(TaskError(format!("{line}: {}; no test passed", output.status))),
         _ if output.status.success() => Ok(()),
-        _ => Err(Failure(format!("{line}: {}", output.status))),
+        _ => Err(TaskError(format!("{line}: {}", output.status))),
     }
 }
 
@@ -201,7 +201,7 @@ fn require_small(bytes: u64, target: &Target) -> Outcome {
     if bytes <= target.most {
         return Ok(());
     }
-    Err(Failure(format!("the binary for {} has {bytes} bytes, of at most {}", target.triple, target.most)))
+    Err(TaskError(format!("the binary for {} has {bytes} bytes, of at most {}", target.triple, target.most)))
 }
 
 /// Builds the test programs, in the test profile and with the precompiled standard library: the demo program,
@@ -229,7 +229,7 @@ fn build_tests(target: &Target) -> Outcome {
     eprintln!("$ {}", line_of(&build));
     let output = build.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
-        return Err(Failure(format!("{}: {}", line_of(&build), output.status)));
+        return Err(TaskError(format!("{}: {}", line_of(&build), output.status)));
     }
     for (to, program) in test_programs(&String::from_utf8_lossy(&output.stdout))? {
         elf::require_static(&fs::read(&program)?, target.machine)?;
@@ -240,7 +240,7 @@ fn build_tests(target: &Target) -> Outcome {
 
 /// The test programs in cargo's messages, one JSON object per line, and the destination of each. Unit tests
 /// have a directory of their own: those of `nodlet` have the name of the program for which the suites look.
-pub fn test_programs(messages: &str) -> Result<Vec<(PathBuf, PathBuf)>, Failure> {
+pub fn test_programs(messages: &str) -> Result<Vec<(PathBuf, PathBuf)>, TaskError> {
     let mut programs = Vec::new();
     for line in messages.lines() {
         let message: serde_json::Value = serde_json::from_str(line)?;
@@ -268,14 +268,14 @@ fn place(target: &Target) -> PathBuf {
 
 /// A cargo command for one of the targets. For this machine's own target it uses the developer's build
 /// directory, in which programs are usually already built.
-pub fn cargo_for_triple(triple: &str) -> Result<Command, Failure> {
+pub fn cargo_for_triple(triple: &str) -> Result<Command, TaskError> {
     let target = targets::get(triple)?;
     if triple == targets::host()?.triple { cargo() } else { cargo_for(target) }
 }
 
 /// A cargo command for a target, with all options that precede the command. With Debian's C library, the
 /// standard library is compiled as well, and tests do not unwind: each runs in a process of its own.
-fn cargo_for(target: &Target) -> Result<Command, Failure> {
+fn cargo_for(target: &Target) -> Result<Command, TaskError> {
     let musl = musl::get(target)?;
     let mut command = plain_cargo_for(target)?;
     if musl != Musl::Rustup {
@@ -288,7 +288,7 @@ fn cargo_for(target: &Target) -> Result<Command, Failure> {
     Ok(command)
 }
 
-fn plain_cargo_for(target: &Target) -> Result<Command, Failure> {
+fn plain_cargo_for(target: &Target) -> Result<Command, TaskError> {
     // Writes the configuration with the patched crate.
     toolchain::host()?;
     let mut command = plain_cargo();
@@ -301,13 +301,13 @@ fn plain_cargo_for(target: &Target) -> Result<Command, Failure> {
 }
 
 /// Copies a program to its finished place.
-fn put(from: &Path, to: &Path) -> Result<PathBuf, Failure> {
+fn put(from: &Path, to: &Path) -> Result<PathBuf, TaskError> {
     let bytes = files::read(from)?;
     put_bytes(&bytes, to)
 }
 
-fn put_bytes(bytes: &[u8], to: &Path) -> Result<PathBuf, Failure> {
-    let failed = |error| Failure(format!("failed to write {}: {error}", to.display()));
+fn put_bytes(bytes: &[u8], to: &Path) -> Result<PathBuf, TaskError> {
+    let failed = |error| TaskError(format!("failed to write {}: {error}", to.display()));
     // Tests may run the program, and compare its processes with the file.
     if fs::read(to).is_ok_and(|before| before == bytes) {
         return Ok(to.to_owned());

@@ -10,7 +10,7 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 
 use crate::files;
-use crate::task::{Failure, Outcome, run as run_command, work};
+use crate::task::{Outcome, TaskError, run as run_command, work};
 
 /// The Debian release. It has Linux 6.12, which mounts EROFS from a file.
 const CODENAME: &str = "trixie";
@@ -28,7 +28,7 @@ const FRESH: Duration = Duration::from_secs(3600);
 
 /// The unpacked files of a package for a processor, by Debian's names of both. Fetches the package if
 /// necessary.
-pub fn package(name: &str, processor: &str) -> Result<PathBuf, Failure> {
+pub fn package(name: &str, processor: &str) -> Result<PathBuf, TaskError> {
     fetch(&[name], processor)?;
     dir_of(name, processor)
 }
@@ -58,7 +58,7 @@ pub fn fetch(names: &[&str], processor: &str) -> Outcome {
 }
 
 /// The packages that are missing, and the directories for their files.
-fn missing<'a>(names: &[&'a str], processor: &str) -> Result<Vec<(&'a str, PathBuf)>, Failure> {
+fn missing<'a>(names: &[&'a str], processor: &str) -> Result<Vec<(&'a str, PathBuf)>, TaskError> {
     let mut missing = Vec::new();
     for name in names {
         let dir = dir_of(name, processor)?;
@@ -71,30 +71,30 @@ fn missing<'a>(names: &[&'a str], processor: &str) -> Result<Vec<(&'a str, PathB
 
 /// The file with the line that identifies a package: its name in Debian, version, processor, and the SHA-256
 /// of the file.
-fn record_of(name: &str, processor: &str) -> Result<PathBuf, Failure> {
+fn record_of(name: &str, processor: &str) -> Result<PathBuf, TaskError> {
     let mut file = dir_of(name, processor)?.into_os_string();
     file.push(".package");
     Ok(file.into())
 }
 
 /// The identifying lines of these packages, which must have been fetched.
-pub fn records<'a>(names: impl IntoIterator<Item = &'a str>, processor: &str) -> Result<String, Failure> {
+pub fn records<'a>(names: impl IntoIterator<Item = &'a str>, processor: &str) -> Result<String, TaskError> {
     names.into_iter().map(|name| Ok(fs::read_to_string(record_of(name, processor)?)?)).collect()
 }
 
 /// Whether a package was fetched before.
-pub fn is_here(name: &str, processor: &str) -> Result<bool, Failure> {
+pub fn is_here(name: &str, processor: &str) -> Result<bool, TaskError> {
     Ok(dir_of(name, processor)?.is_dir())
 }
 
-fn dir_of(name: &str, processor: &str) -> Result<PathBuf, Failure> {
+fn dir_of(name: &str, processor: &str) -> Result<PathBuf, TaskError> {
     // The name of a kernel package already contains the processor.
     let name_of_both = format!("{}-{processor}", name.trim_end_matches(&format!("-{processor}")));
     Ok(work("kernel")?.join(name_of_both))
 }
 
 /// The single file in `dir` whose name begins like this.
-pub fn only(dir: &Path, begin: &str) -> Result<PathBuf, Failure> {
+pub fn only(dir: &Path, begin: &str) -> Result<PathBuf, TaskError> {
     let mut found = fs::read_dir(dir)?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(begin)));
@@ -102,8 +102,8 @@ pub fn only(dir: &Path, begin: &str) -> Result<PathBuf, Failure> {
 }
 
 /// The URI of Debian's archive that this machine's apt uses, whatever suite it uses from there.
-pub fn mirror() -> Result<String, Failure> {
-    let targets = |options: &[String]| -> Result<Option<String>, Failure> {
+pub fn mirror() -> Result<String, TaskError> {
+    let targets = |options: &[String]| -> Result<Option<String>, TaskError> {
         let mut apt = Command::new("apt-get");
         apt.args(options);
         apt.args(["indextargets", "--format", "$(ORIGIN) $(LABEL) $(REPO_URI)", "Created-By: Packages"]);
@@ -126,7 +126,7 @@ pub fn mirror() -> Result<String, Failure> {
     let found = targets(&options)?;
     fs::remove_dir_all(&dir)?;
     found.ok_or_else(|| {
-        Failure("apt on this machine has no source with the origin and label `Debian`: add one".into())
+        TaskError("apt on this machine has no source with the origin and label `Debian`: add one".into())
     })
 }
 
@@ -149,7 +149,7 @@ fn archive_among(targets: &str) -> Option<&str> {
 }
 
 /// Locks a directory of apt, so that only one task in this checkout uses it.
-pub fn lock(dir: &Path) -> Result<File, Failure> {
+pub fn lock(dir: &Path) -> Result<File, TaskError> {
     let lock = File::create(dir.with_extension("lock"))?;
     lock.lock()?;
     Ok(lock)
@@ -162,13 +162,13 @@ pub struct Apt {
 
 impl Apt {
     /// The directory with the lists of a processor's packages, which all tasks share.
-    pub fn directory(processor: &str) -> Result<PathBuf, Failure> {
+    pub fn directory(processor: &str) -> Result<PathBuf, TaskError> {
         Ok(work("apt")?.join(processor))
     }
 
     /// An apt with updated lists of packages for a processor, from the first suite whose lists apt can
     /// verify. Lists that were updated less than [`FRESH`] ago are used again.
-    pub fn updated(dir: &Path, processor: &str) -> Result<Apt, Failure> {
+    pub fn updated(dir: &Path, processor: &str) -> Result<Apt, TaskError> {
         let updated = dir.join(UPDATED);
         let age = fs::metadata(&updated).and_then(|file| file.modified()).map(|time| time.elapsed());
         if age.is_ok_and(|age| age.is_ok_and(|age| age < FRESH)) {
@@ -182,10 +182,10 @@ impl Apt {
                     fs::write(&updated, "")?;
                     return Ok(apt);
                 }
-                Err(Failure(why)) => failures.push(format!("suite {suite}: {why}")),
+                Err(TaskError(why)) => failures.push(format!("suite {suite}: {why}")),
             }
         }
-        Err(Failure(failures.join("; ")))
+        Err(TaskError(failures.join("; ")))
     }
 
     /// Rejects another release of Debian: later, `stable` will be the name of the next one.
@@ -198,10 +198,10 @@ impl Apt {
                 return require_codename(&release);
             }
         }
-        Err(Failure(format!("{} has no release file", lists.display())))
+        Err(TaskError(format!("{} has no release file", lists.display())))
     }
 
-    fn new(dir: &Path, processor: &str, suite: &str) -> Result<Apt, Failure> {
+    fn new(dir: &Path, processor: &str, suite: &str) -> Result<Apt, TaskError> {
         let _ = fs::remove_dir_all(dir);
         fs::create_dir_all(dir.join("lists/partial"))?;
         let sources = format!(
@@ -222,7 +222,7 @@ impl Apt {
 
     /// The package with the files of a package. A kernel's package without a release in its name is empty, and depends
     /// on the one of the newest release.
-    fn package_of(&self, wanted: &str) -> Result<String, Failure> {
+    fn package_of(&self, wanted: &str) -> Result<String, TaskError> {
         if !wanted.starts_with("linux-image-") {
             return Ok(wanted.to_owned());
         }
@@ -233,7 +233,7 @@ impl Apt {
     }
 
     /// Unpacks the files of a fetched package into a directory. Returns the line that identifies it.
-    fn unpack(&self, package: &str, dir: &Path) -> Result<String, Failure> {
+    fn unpack(&self, package: &str, dir: &Path) -> Result<String, TaskError> {
         // The version follows in the file name.
         let archive = only(&self.dir, &format!("{package}_"))?;
         // Unpacked under another name and renamed, so that an existing directory is complete.
@@ -268,7 +268,7 @@ fn require_codename(release: &str) -> Outcome {
     let codename = release.lines().find_map(|line| line.strip_prefix("Codename: "));
     match codename.map(str::trim) {
         Some(CODENAME) => Ok(()),
-        other => Err(Failure(format!("its codename is {}, not {CODENAME}", other.unwrap_or("missing")))),
+        other => Err(TaskError(format!("its codename is {}, not {CODENAME}", other.unwrap_or("missing")))),
     }
 }
 

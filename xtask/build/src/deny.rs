@@ -17,7 +17,7 @@ use serde_json::Value;
 use crate::crates::{self, Crate};
 use crate::files;
 use crate::targets::{self, TARGETS};
-use crate::task::{Failure, Outcome, Task, line_of, project};
+use crate::task::{Outcome, Task, TaskError, line_of, project};
 use crate::{cross, tools};
 
 /// `deny.toml`.
@@ -138,10 +138,10 @@ pub fn run(arguments: &[String]) -> Outcome {
                 }
             }
         }
-        Err(Failure(why)) => faults.push(why),
+        Err(TaskError(why)) => faults.push(why),
     }
     if !faults.is_empty() {
-        return Err(Failure(format!("deny.toml is not followed:\n  {}", faults.join("\n  "))));
+        return Err(TaskError(format!("deny.toml is not followed:\n  {}", faults.join("\n  "))));
     }
     println!(
         "{} crates, of which {} are in nodlet, are as deny.toml wants them",
@@ -163,7 +163,7 @@ pub fn require_listed(program: &Path, linked: &[Crate]) -> Outcome {
     let mut reader = Command::new(tools::RUST_AUDIT_INFO.provide()?);
     let output = reader.arg(program).output()?;
     if !output.status.success() {
-        return Err(Failure(format!("{}: {}", line_of(&reader), String::from_utf8_lossy(&output.stderr))));
+        return Err(TaskError(format!("{}: {}", line_of(&reader), String::from_utf8_lossy(&output.stderr))));
     }
     let list: Value = serde_json::from_slice(&output.stdout)?;
     let has = |one: &&Crate| {
@@ -171,14 +171,17 @@ pub fn require_listed(program: &Path, linked: &[Crate]) -> Outcome {
         packages.into_iter().any(|package| package["name"] == *one.name && package["version"] == *one.version)
     };
     match linked.iter().find(|one| !has(one)) {
-        Some(missing) => {
-            Err(Failure(format!("{} does not list {} {}", program.display(), missing.name, missing.version)))
-        }
+        Some(missing) => Err(TaskError(format!(
+            "{} does not list {} {}",
+            program.display(),
+            missing.name,
+            missing.version
+        ))),
         None => Ok(()),
     }
 }
 
-fn rules() -> Result<Rules, Failure> {
+fn rules() -> Result<Rules, TaskError> {
     let text = fs::read_to_string(project().join("deny.toml"))?;
     let rules: Rules = toml::from_str(&text).map_err(|error| format!("deny.toml: {error}"))?;
     let Bans { multiple_versions: Denied::Deny, wildcards: Denied::Deny, .. } = rules.bans;
@@ -192,13 +195,13 @@ fn rules() -> Result<Rules, Failure> {
     }
     let unnamed = rules.bans.skip.iter().chain(&rules.bans.deny).find(|named| named.reason.trim().is_empty());
     match unnamed {
-        Some(named) => Err(Failure(format!("deny.toml: {} has no reason", named.spec))),
+        Some(named) => Err(TaskError(format!("deny.toml: {} has no reason", named.spec))),
         None => Ok(rules),
     }
 }
 
 /// The crates of other authors in the output of `cargo metadata` that have these names and versions.
-fn dependencies(metadata: &Value, names: &BTreeSet<(String, String)>) -> Result<Vec<Package>, Failure> {
+fn dependencies(metadata: &Value, names: &BTreeSet<(String, String)>) -> Result<Vec<Package>, TaskError> {
     let packages = metadata["packages"].as_array().ok_or("cargo metadata lists packages")?;
     let foreign = packages.iter().filter_map(|package| {
         let text = |field: &str| package[field].as_str().map(str::to_owned);
@@ -336,7 +339,7 @@ fn licence(words: &mut &[&str], allowed: &[&str]) -> Option<Option<BTreeSet<Stri
 }
 
 /// The files about licences in packages, with what they must contain.
-fn texts_of_packages(rules: &Rules, linked: &[Crate]) -> Result<Vec<(String, String)>, Failure> {
+fn texts_of_packages(rules: &Rules, linked: &[Crate]) -> Result<Vec<(String, String)>, TaskError> {
     let mut names = BTreeSet::from(["Apache-2.0".to_owned()]);
     // musl's licence.
     names.insert("MIT".into());
@@ -348,7 +351,7 @@ fn texts_of_packages(rules: &Rules, linked: &[Crate]) -> Result<Vec<(String, Str
     let sum = files::digits(&Md5::digest(crates.as_bytes()));
     let recipe = "board/packages/yocto/meta-nodlet/recipes-containers/nodlet/nodlet.bb";
     let makefile = "board/packages/buildroot/package/nodlet/nodlet.mk";
-    let with_lines = |path: &str, lines: &[(&str, String)]| -> Result<(String, String), Failure> {
+    let with_lines = |path: &str, lines: &[(&str, String)]| -> Result<(String, String), TaskError> {
         let before = fs::read_to_string(project().join(path))?;
         Ok((path.to_owned(), replaced(path, &before, lines)?))
     };
@@ -375,13 +378,15 @@ fn texts_of_packages(rules: &Rules, linked: &[Crate]) -> Result<Vec<(String, Str
 pub const TEXTS: &str = "board/packages/licences/crates.txt";
 
 /// A text with other lines in the place of those with these beginnings, each of which it must have once.
-fn replaced(path: &str, text: &str, lines: &[(&str, String)]) -> Result<String, Failure> {
+fn replaced(path: &str, text: &str, lines: &[(&str, String)]) -> Result<String, TaskError> {
     let mut replaced: Vec<&str> = text.lines().collect();
     for (beginning, line) in lines {
         let mut places = replaced.iter_mut().filter(|before| before.starts_with(beginning));
         match (places.next(), places.next()) {
             (Some(place), None) => *place = line,
-            _ => return Err(Failure(format!("{path} must have one line that begins with {beginning:?}"))),
+            _ => {
+                return Err(TaskError(format!("{path} must have one line that begins with {beginning:?}")));
+            }
         }
     }
     Ok(replaced.join("\n") + "\n")

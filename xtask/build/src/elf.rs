@@ -2,7 +2,7 @@
 //! loader does not start on a board, and a build does not report that it made one, so every shipped binary is
 //! checked here.
 
-use crate::task::{Failure, Outcome};
+use crate::task::{Outcome, TaskError};
 
 /// The properties of a program that matter for starting it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ const LAYOUT_32: Layout = Layout { start: 28, size: 42, count: 44, address: 4 };
 const LAYOUT_64: Layout = Layout { start: 32, size: 54, count: 56, address: 8 };
 
 /// Reads the headers of a little-endian program of 32 or 64 bits, as on every board.
-pub fn read(bytes: &[u8]) -> Result<Elf, Failure> {
+pub fn read(bytes: &[u8]) -> Result<Elf, TaskError> {
     const ET_EXEC: u64 = 2;
     const PT_INTERP: u64 = 3;
     let layout = match bytes.get(..6) {
@@ -94,7 +94,7 @@ pub fn section<'a>(bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
 pub fn require_static(bytes: &[u8], machine: u64) -> Outcome {
     let elf = read(bytes)?;
     if elf.machine != machine {
-        return Err(Failure(format!("the binary is for ELF machine {}, not {machine}", elf.machine)));
+        return Err(TaskError(format!("the binary is for ELF machine {}, not {machine}", elf.machine)));
     }
     if elf.interpreter {
         return Err("the binary is dynamic (PT_INTERP): something links a C library".into());

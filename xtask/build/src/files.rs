@@ -3,22 +3,22 @@
 use std::fs;
 use std::path::Path;
 
-use crate::task::Failure;
+use crate::task::TaskError;
 
 /// The bytes of a file.
 ///
 /// # Errors
 /// The file cannot be read: the error names it.
-pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    fs::read(path).map_err(|error| Failure(format!("failed to read {}: {error}", path.display())))
+pub fn read(path: &Path) -> Result<Vec<u8>, TaskError> {
+    fs::read(path).map_err(|error| TaskError(format!("failed to read {}: {error}", path.display())))
 }
 
 /// The text of a file.
 ///
 /// # Errors
 /// The file cannot be read, or is no text: the error names it.
-pub fn read_text(path: &Path) -> Result<String, Failure> {
-    fs::read_to_string(path).map_err(|error| Failure(format!("failed to read {}: {error}", path.display())))
+pub fn read_text(path: &Path) -> Result<String, TaskError> {
+    fs::read_to_string(path).map_err(|error| TaskError(format!("failed to read {}: {error}", path.display())))
 }
 
 /// The hexadecimal digits of a digest, in lower case.

@@ -7,7 +7,7 @@ use std::process::Command;
 use sha2::{Digest, Sha256};
 
 use crate::files;
-use crate::task::{Failure, Outcome, Task, project, run as run_command, work};
+use crate::task::{Outcome, Task, TaskError, project, run as run_command, work};
 
 const VERSION: &str = "1.36.3";
 
@@ -150,13 +150,13 @@ pub fn control_plane(_: &[String]) -> Outcome {
 impl Program {
     /// The program's path, at which the tests look for it; for a guest with this processor, if given in Go's
     /// spelling.
-    pub fn path(&self, processor: Option<&str>) -> Result<PathBuf, Failure> {
+    pub fn path(&self, processor: Option<&str>) -> Result<PathBuf, TaskError> {
         let processor = processor.map(|processor| format!("-{processor}")).unwrap_or_default();
         Ok(work(self.name)?.join(format!("{}-{}{processor}", self.name, self.release)))
     }
 
     /// Builds the program unless it is already built from the same files, which takes some minutes once.
-    pub fn build(&self, processor: Option<&str>) -> Result<PathBuf, Failure> {
+    pub fn build(&self, processor: Option<&str>) -> Result<PathBuf, TaskError> {
         let path = self.path(processor)?;
         let (made_of, inputs) = (path.with_added_extension("inputs"), self.inputs()?);
         if path.exists() && std::fs::read_to_string(&made_of).is_ok_and(|before| before == inputs) {
@@ -165,7 +165,7 @@ impl Program {
         let name = self.name;
         if Command::new("go").arg("version").output().is_err() {
             let why = format!("{name} is built with Go 1.26 or later: install it, and have `go` in PATH");
-            return Err(Failure(why));
+            return Err(TaskError(why));
         }
         let mut flags = "-s -w".to_owned();
         if let Some(of) = self.version {
@@ -193,7 +193,7 @@ impl Program {
     }
 
     /// A digest of what the program is made of: the files of its module, what is compiled of it, and by which Go.
-    fn inputs(&self) -> Result<String, Failure> {
+    fn inputs(&self) -> Result<String, TaskError> {
         let directory = project().join("tests/go").join(self.module);
         let mut files: Vec<PathBuf> = std::fs::read_dir(&directory)
             .map_err(|error| format!("failed to read {}: {error}", directory.display()))?

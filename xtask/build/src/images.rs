@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::task::{Failure, Outcome, Task, run as run_command, work};
+use crate::task::{Outcome, Task, TaskError, run as run_command, work};
 
 /// The recipe of an image: its name, its packages, and the end of its Containerfile.
 struct Recipe {
@@ -83,14 +83,14 @@ fn run(_: &[String]) -> Outcome {
 
 /// Builds the missing images, and returns their directory. Each image has the files `NAME.oci.tar`,
 /// `NAME.docker.tar` (podman save), `NAME.oci` (skopeo, a layout with zstd layers) and `NAME.docker.tar.gz`.
-pub fn build() -> Result<PathBuf, Failure> {
+pub fn build() -> Result<PathBuf, TaskError> {
     let dir = work("images")?;
     for recipe in RECIPES {
         // The stamp is written last: if it exists, all files exist and were made by the current recipe.
         let stamp = dir.join(format!("{}.recipe", recipe.name));
         let text = format!("{:?}\n{PASSWD}{GROUP}{HEAD}{}", recipe.packages, recipe.containerfile);
         if !std::fs::read_to_string(&stamp).is_ok_and(|made| made == text) {
-            recipe.build(&dir).map_err(|Failure(why)| format!("image {}: {why}", recipe.name))?;
+            recipe.build(&dir).map_err(|TaskError(why)| format!("image {}: {why}", recipe.name))?;
             std::fs::write(&stamp, text)?;
         }
     }
@@ -153,7 +153,7 @@ impl Recipe {
     }
 
     /// Downloads the packages and all their dependencies, as apt would install them on an empty system.
-    fn download(&self, apt_get: &Path, context: &Path) -> Result<Vec<PathBuf>, Failure> {
+    fn download(&self, apt_get: &Path, context: &Path) -> Result<Vec<PathBuf>, TaskError> {
         let archives = context.join("archives");
         std::fs::create_dir_all(archives.join("partial"))?;
         let download = || {
@@ -169,7 +169,7 @@ impl Recipe {
             )
         };
         // A machine that has all tools may have outdated lists of packages, or none.
-        if let Err(Failure(why)) = download() {
+        if let Err(TaskError(why)) = download() {
             eprintln!("{why}; once more with new lists of packages");
             run_command(Command::new(apt_get).args(["-qq", "update"]))?;
             download()?;
@@ -211,7 +211,7 @@ fn unpack(package: &Path, rootfs: &Path) -> Outcome {
     if tar.wait()?.success() && status.success() {
         Ok(())
     } else {
-        Err(Failure(format!("failed to unpack {}", package.display())))
+        Err(TaskError(format!("failed to unpack {}", package.display())))
     }
 }
 
@@ -230,7 +230,7 @@ mod tests {
         let script = "#!/bin/sh\ncd \"${0%/*}\"\ncase \"$*\" in\n*update) : > lists ;;\n*) test -e lists && : > archives/a.deb ;;\nesac\n";
         std::fs::write(&apt_get, script).expect("written");
         std::fs::set_permissions(&apt_get, std::fs::Permissions::from_mode(0o755)).expect("executable");
-        let found = RECIPES[0].download(&apt_get, &scratch).map_err(|Failure(why)| why);
+        let found = RECIPES[0].download(&apt_get, &scratch).map_err(|TaskError(why)| why);
         std::fs::remove_dir_all(&scratch).expect("removed");
         assert_eq!(found, Ok(vec![scratch.join("archives/a.deb")]));
     }

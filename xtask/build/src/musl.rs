@@ -9,7 +9,7 @@ use std::process::Command;
 
 use crate::debian;
 use crate::targets::Target;
-use crate::task::{Failure, project, run as run_command, work};
+use crate::task::{TaskError, project, run as run_command, work};
 use crate::toolchain::{self, Part};
 
 /// The C library with which a target's programs are linked.
@@ -25,7 +25,7 @@ pub(crate) enum Musl {
 
 /// Finds a target's C library, and fetches it if necessary. One that rustup can install is preferred. One
 /// that was fetched from Debian stays in use, without asking rustup each time.
-pub(crate) fn get(target: &Target) -> Result<Musl, Failure> {
+pub(crate) fn get(target: &Target) -> Result<Musl, TaskError> {
     let Some(package) = target.debian else {
         toolchain::complete(&[Part::Library(target.triple)])?;
         return Ok(Musl::Rustup);
@@ -41,8 +41,8 @@ pub(crate) fn get(target: &Target) -> Result<Musl, Failure> {
             }
         }
     }
-    let files = debian::package(NAME, package.processor).map_err(|Failure(why)| {
-        Failure(format!(
+    let files = debian::package(NAME, package.processor).map_err(|TaskError(why)| {
+        TaskError(format!(
             "{} needs a C library, and Debian's {NAME} for {} could not be fetched either: {why}",
             target.triple, package.processor
         ))
@@ -72,7 +72,7 @@ impl Musl {
 
 /// Compiles the substitute for `libunwind.a`, and returns its directory. It is a single object file, which
 /// the linker accepts as an archive.
-fn no_unwind(target: &Target) -> Result<PathBuf, Failure> {
+fn no_unwind(target: &Target) -> Result<PathBuf, TaskError> {
     let dir = work(&format!("no_unwind/{}", target.triple))?;
     let mut rustc = Command::new("rustc");
     rustc.args(["--edition=2024", "--target", target.triple, "--emit=obj", "-Copt-level=z", "-Cpanic=abort"]);

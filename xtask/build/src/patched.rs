@@ -8,13 +8,13 @@ use std::process::{Command, Stdio};
 
 use crate::files;
 use crate::targets;
-use crate::task::{Failure, line_of, plain_cargo, project, run as run_command};
+use crate::task::{TaskError, line_of, plain_cargo, project, run as run_command};
 
 const NAME: &str = "libcontainer";
 const VERSION: &str = "0.7.0";
 
 /// The name of the patched crate in the directory `host`. Created if it is missing or the patch has changed.
-pub(crate) fn libcontainer(host: &Path) -> Result<String, Failure> {
+pub(crate) fn libcontainer(host: &Path) -> Result<String, TaskError> {
     let name = format!("{NAME}-{VERSION}");
     let copy = host.join(&name);
     let patch = project().join(format!("xtask/patches/{NAME}-{VERSION}.patch"));
@@ -42,7 +42,7 @@ pub(crate) fn libcontainer(host: &Path) -> Result<String, Failure> {
 }
 
 /// The directory into which cargo unpacks the published crate.
-fn published() -> Result<PathBuf, Failure> {
+fn published() -> Result<PathBuf, TaskError> {
     let mut cargo = plain_cargo();
     // Outside of the checkout, whose configuration may name a copy that is being made.
     cargo.args(["metadata", "--locked", "--format-version", "1"]);
@@ -51,20 +51,20 @@ fn published() -> Result<PathBuf, Failure> {
     cargo.arg(project().join("Cargo.toml")).current_dir("/").stderr(Stdio::inherit());
     let output = cargo.output()?;
     if !output.status.success() {
-        return Err(Failure(format!("{}: {}", line_of(&cargo), output.status)));
+        return Err(TaskError(format!("{}: {}", line_of(&cargo), output.status)));
     }
     directory(&serde_json::from_slice(&output.stdout)?)
 }
 
 /// The directory of the crate in the output of `cargo metadata`.
-fn directory(metadata: &serde_json::Value) -> Result<PathBuf, Failure> {
+fn directory(metadata: &serde_json::Value) -> Result<PathBuf, TaskError> {
     let mut packages = metadata["packages"].as_array().into_iter().flatten();
     packages
         .find(|package| package["name"] == NAME && package["version"] == VERSION)
         .and_then(|package| Path::new(package["manifest_path"].as_str()?).parent())
         .map(Path::to_owned)
         .ok_or_else(|| {
-            Failure(format!(
+            TaskError(format!(
                 "Cargo.lock has no {NAME} {VERSION}: look whether xtask/patches/{NAME}-{VERSION}.patch is needed"
             ))
         })

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::debian::{Apt, lock, only};
-use crate::task::{Failure, Outcome, run as run_command, work};
+use crate::task::{Outcome, TaskError, run as run_command, work};
 
 /// Makes sure that `program` can be run by its name. If the machine lacks it, unpacks `package` and extends
 /// this process's `PATH`.
@@ -37,11 +37,10 @@ pub fn provide(program: &str, package: &str) -> Outcome {
 /// Requires a program that executes itself by `/proc/self/exe`, so that one that runs with the loader of another release
 /// would not do.
 pub fn require(program: &str) -> Outcome {
-    match on_path(program) {
-        true => Ok(()),
-        false => {
-            Err(Failure(format!("{program} is not installed: install it by `apt-get install {program}`")))
-        }
+    if on_path(program) {
+        Ok(())
+    } else {
+        Err(TaskError(format!("{program} is not installed: install it by `apt-get install {program}`")))
     }
 }
 
@@ -51,11 +50,11 @@ fn on_path(program: &str) -> bool {
 }
 
 /// Debian's name of this machine's processor, and the paths of its libraries and its loader.
-fn host() -> Result<(&'static str, &'static str, &'static str), Failure> {
+fn host() -> Result<(&'static str, &'static str, &'static str), TaskError> {
     match env::consts::ARCH {
         "x86_64" => Ok(("amd64", "usr/lib/x86_64-linux-gnu", "ld-linux-x86-64.so.2")),
         "aarch64" => Ok(("arm64", "usr/lib/aarch64-linux-gnu", "ld-linux-aarch64.so.1")),
-        other => Err(Failure(format!("programs are unpacked on x86_64 and aarch64 only, not on {other}"))),
+        other => Err(TaskError(format!("programs are unpacked on x86_64 and aarch64 only, not on {other}"))),
     }
 }
 
@@ -100,9 +99,10 @@ fn unpack(package: &str, root: &Path) -> Outcome {
 /// Runs a command without showing it: there is one for each of a hundred packages.
 fn run_quietly(command: &mut Command) -> Outcome {
     let output = command.output().map_err(|error| format!("failed to run dpkg-deb: {error}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(Failure(format!("dpkg-deb: {}", String::from_utf8_lossy(&output.stderr)))),
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(TaskError(format!("dpkg-deb: {}", String::from_utf8_lossy(&output.stderr))))
     }
 }
 
@@ -111,7 +111,7 @@ fn write_wrapper(wrapper: &Path, root: &Path, program: &str) -> Outcome {
     let file = found
         .iter()
         .find(|file| file.is_file())
-        .ok_or_else(|| Failure(format!("{} has no program {program}", root.display())))?;
+        .ok_or_else(|| TaskError(format!("{} has no program {program}", root.display())))?;
     let (_, libraries, loader) = host()?;
     let libraries = root.join(libraries);
     // QEMU looks for its files beside its executable, which is the loader here.
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn a_program_that_is_required_must_be_installed() {
         assert!(require("sh").is_ok());
-        let Err(Failure(why)) = require("no-such-program") else { panic!("there is none") };
+        let Err(TaskError(why)) = require("no-such-program") else { panic!("there is none") };
         assert!(why.contains("apt-get install no-such-program"), "{why}");
     }
 
@@ -169,7 +169,7 @@ mod tests {
         let output = Command::new(&wrapper).arg("an argument").output().expect("it runs");
         let expected = format!("--library-path|{}|an argument\n", root.join("usr/bin/tool").display());
         assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
-        let Err(Failure(why)) = write_wrapper(&wrapper, &root, "other") else { panic!("there is none") };
+        let Err(TaskError(why)) = write_wrapper(&wrapper, &root, "other") else { panic!("there is none") };
         assert!(why.contains("has no program other"), "{why}");
         fs::remove_dir_all(root.parent().expect("it has one")).expect("it is ours");
     }

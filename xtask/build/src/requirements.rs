@@ -5,7 +5,7 @@
 //! compared with it.
 
 use crate::targets;
-use crate::task::{Failure, Outcome};
+use crate::task::{Outcome, TaskError};
 
 /// The programs, and the Debian package that has each.
 const TOOLS: &[(&str, &str)] = &[
@@ -65,7 +65,7 @@ pub fn require_root() -> Outcome {
     if effective == Some("0") {
         Ok(())
     } else {
-        Err(Failure(
+        Err(TaskError(
             "this starts real containers, and only root may: run it as `sudo -E env PATH=$PATH cargo xtask …`".into(),
         ))
     }

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::task::{Failure, Outcome, git};
+use crate::task::{Outcome, TaskError, git};
 
 /// The text before the place, as in `built_from.rs`.
 const BEGIN: &[u8] = b"\nthis program is built from commit ";
@@ -11,7 +11,7 @@ const BEGIN: &[u8] = b"\nthis program is built from commit ";
 const FIELDS_BYTES: usize = 40 + 1 + 20 + 1 + 5;
 
 /// The text for the place, from the checkout in a directory; `None` if it is in no repository.
-pub fn of(checkout: &Path) -> Result<Option<String>, Failure> {
+pub fn of(checkout: &Path) -> Result<Option<String>, TaskError> {
     // An archive of the sources may be unpacked in a repository of something else.
     let top = git(checkout, &["rev-parse", "--show-toplevel"]);
     if top.ok().is_none_or(|top| Path::new(&top).canonicalize().ok() != checkout.canonicalize().ok()) {
@@ -25,7 +25,7 @@ pub fn of(checkout: &Path) -> Result<Option<String>, Failure> {
     if fields.len() == FIELDS_BYTES {
         Ok(Some(fields))
     } else {
-        Err(Failure(format!("{fields:?} is of another length")))
+        Err(TaskError(format!("{fields:?} is of another length")))
     }
 }
 
@@ -33,7 +33,7 @@ pub fn of(checkout: &Path) -> Result<Option<String>, Failure> {
 pub fn write(program: &mut [u8], fields: &str) -> Outcome {
     let places: Vec<usize> = memchr_all(program, BEGIN);
     let [place] = places[..] else {
-        return Err(Failure(format!("the program has {} places for the commit, not one", places.len())));
+        return Err(TaskError(format!("the program has {} places for the commit, not one", places.len())));
     };
     let begin = place + BEGIN.len();
     let to =

@@ -1,7 +1,7 @@
 //! The targets for which binaries for boards are built.
 
 use crate::elf;
-use crate::task::Failure;
+use crate::task::TaskError;
 
 /// A target for which binaries for boards are built.
 #[derive(Debug, Clone, Copy)]
@@ -67,22 +67,22 @@ pub struct Package {
 }
 
 /// The target of this name.
-pub fn get(triple: &str) -> Result<&'static Target, Failure> {
+pub fn get(triple: &str) -> Result<&'static Target, TaskError> {
     TARGETS.iter().find(|target| target.triple == triple).ok_or_else(|| {
         let known: Vec<&str> = TARGETS.iter().map(|target| target.triple).collect();
-        Failure(format!("unknown target {triple:?}; there are {}", known.join(", ")))
+        TaskError(format!("unknown target {triple:?}; there are {}", known.join(", ")))
     })
 }
 
 /// The target of this machine's own processor.
-pub fn host() -> Result<&'static Target, Failure> {
+pub fn host() -> Result<&'static Target, TaskError> {
     of_arch(std::env::consts::ARCH)
 }
 
-fn of_arch(arch: &str) -> Result<&'static Target, Failure> {
+fn of_arch(arch: &str) -> Result<&'static Target, TaskError> {
     TARGETS.iter().find(|target| target.host == Some(arch)).ok_or_else(|| {
         let known: Vec<&str> = TARGETS.iter().filter_map(|target| target.host).collect();
-        Failure(format!(
+        TaskError(format!(
             "nodlet cannot be built on a machine for {arch} yet, only on {}",
             known.join(" and ")
         ))

@@ -64,8 +64,8 @@ impl Task {
     }
 
     /// The error for arguments that the task does not accept: its usage.
-    pub fn misused(&self) -> Failure {
-        Failure(self.usage())
+    pub fn misused(&self) -> TaskError {
+        TaskError(self.usage())
     }
 
     /// Runs the task.
@@ -117,7 +117,7 @@ pub fn main(name: &'static str, tasks: &[&Task]) -> ExitCode {
     };
     match task.perform(rest) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure(why)) => {
+        Err(TaskError(why)) => {
             eprintln!("{} {}: {why}", caller(), task.name);
             ExitCode::FAILURE
         }
@@ -165,11 +165,11 @@ pub fn run_program(package: &str, words: &[impl AsRef<OsStr>], seed: Option<u64>
     // cargo becomes the program that it has built.
     end_with_us(&mut command, Signal::SIGKILL);
     run(command.args(words).env("NODLET_SEED", seed.to_string()))
-        .map_err(|Failure(why)| Failure(format!("{why}, with NODLET_SEED={seed}")))
+        .map_err(|TaskError(why)| TaskError(format!("{why}, with NODLET_SEED={seed}")))
 }
 
 /// The command that builds a program of the workspace for this machine, and runs it in the present directory.
-fn program(package: &str) -> Result<Command, Failure> {
+fn program(package: &str) -> Result<Command, TaskError> {
     let mut command = plain_cargo();
     command.args(["run", "--package", package, "--target", "host-tuple", "--"]);
     command.env(CALLER, caller()).current_dir(std::env::current_dir()?);
@@ -194,7 +194,7 @@ pub fn check(tasks: &[&Task]) {
         let first = task.what.split(' ').next().unwrap_or_default();
         assert!(VERBS.contains(&first), "{}: {}", task.name, task.what);
         if matches!(task.run, Run::Here(_)) {
-            let Err(Failure(why)) = task.perform(&["--nonsense".into()]) else {
+            let Err(TaskError(why)) = task.perform(&["--nonsense".into()]) else {
                 panic!("{} --nonsense was done", task.name);
             };
             assert!(why.contains(&task.usage()), "{} --nonsense says: {why}", task.name);
@@ -203,13 +203,13 @@ pub fn check(tasks: &[&Task]) {
 }
 
 /// The result of a task.
-pub type Outcome = Result<(), Failure>;
+pub type Outcome = Result<(), TaskError>;
 
 /// Why a task failed, in a sentence that includes the remedy.
 #[derive(Debug)]
-pub struct Failure(pub String);
+pub struct TaskError(pub String);
 
-impl<T: std::fmt::Display> From<T> for Failure {
+impl<T: std::fmt::Display> From<T> for TaskError {
     fn from(cause: T) -> Self {
         Self(cause.to_string())
     }
@@ -224,7 +224,7 @@ pub fn project() -> &'static Path {
 }
 
 /// A directory for files that are made once and kept: `.work/NAME`, which is not in git.
-pub fn work(name: &str) -> Result<PathBuf, Failure> {
+pub fn work(name: &str) -> Result<PathBuf, TaskError> {
     let dir = project().join(".work").join(name);
     std::fs::create_dir_all(&dir).map_err(|error| format!("failed to create {}: {error}", dir.display()))?;
     Ok(dir)
@@ -232,7 +232,7 @@ pub fn work(name: &str) -> Result<PathBuf, Failure> {
 
 /// A path for a copy of the checkout, outside of it: cargo also reads the configuration in all parent directories, where
 /// that of the checkout would add flags, a target and the patched crate. Nothing is there yet.
-pub fn outside(name: &str) -> Result<PathBuf, Failure> {
+pub fn outside(name: &str) -> Result<PathBuf, TaskError> {
     let dir = Path::new("/var/tmp").join(format!("nodlet-{name}-{}", std::process::id()));
     if dir.exists() {
         std::fs::remove_dir_all(&dir)?;
@@ -255,18 +255,18 @@ pub fn run(command: &mut Command) -> Outcome {
     let is_cargo = Path::new(command.get_program()).file_name().is_some_and(|name| name == "cargo");
     let status = if is_cargo { command.status() } else { with_progress(&line, || command.status()) };
     let status = status.map_err(|error| format!("failed to run {line}: {error}"))?;
-    if status.success() { Ok(()) } else { Err(Failure(format!("{line}: {status}"))) }
+    if status.success() { Ok(()) } else { Err(TaskError(format!("{line}: {status}"))) }
 }
 
 /// What `git` prints in a directory. Fails with git's message, as where there is no repository.
-pub fn git(directory: &Path, words: &[&str]) -> Result<String, Failure> {
+pub fn git(directory: &Path, words: &[&str]) -> Result<String, TaskError> {
     let mut git = Command::new("git");
     git.current_dir(directory).args(words).stdin(Stdio::null()).env("TZ", "UTC");
     let said = git.output().map_err(|error| format!("failed to run {}: {error}", line_of(&git)))?;
     if said.status.success() {
         return Ok(String::from_utf8(said.stdout)?.trim().to_owned());
     }
-    Err(Failure(format!("{}: {}", line_of(&git), String::from_utf8_lossy(&said.stderr).trim())))
+    Err(TaskError(format!("{}: {}", line_of(&git), String::from_utf8_lossy(&said.stderr).trim())))
 }
 
 /// Delay between two lines about a step that writes nothing itself.
@@ -302,9 +302,9 @@ fn with_progress_every<T>(
 }
 
 /// The seed of random choices: `$NODLET_SEED`, or a number of the kernel's. Whoever uses it prints it.
-pub fn seed() -> Result<u64, Failure> {
+pub fn seed() -> Result<u64, TaskError> {
     if let Ok(text) = std::env::var("NODLET_SEED") {
-        return text.parse().map_err(|_| Failure(format!("NODLET_SEED={text:?}, which is no number")));
+        return text.parse().map_err(|_| TaskError(format!("NODLET_SEED={text:?}, which is no number")));
     }
     let mut bytes = [0; 4];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;

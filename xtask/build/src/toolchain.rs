@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 
 use crate::patched;
 use crate::targets::{self, Target};
-use crate::task::{Failure, Outcome, line_of, plain_cargo, project, run as run_command, target_dir};
+use crate::task::{Outcome, TaskError, line_of, plain_cargo, project, run as run_command, target_dir};
 
 /// A part that rustup can add to a toolchain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Part {
     }
 
     /// Whether the toolchain has it.
-    pub fn exists(self) -> Result<bool, Failure> {
+    pub fn exists(self) -> Result<bool, TaskError> {
         match self {
             Part::Clippy => succeeds(plain_cargo().args(["clippy", "--version"])),
             Part::Rustfmt => succeeds(plain_cargo().args(["fmt", "--version"])),
@@ -63,7 +63,7 @@ pub fn complete(parts: &[Part]) -> Outcome {
     if missing.is_empty() { Ok(()) } else { Err(lacking(&missing, added, &sysroot()?)) }
 }
 
-fn missing(parts: &[Part]) -> Result<Vec<Part>, Failure> {
+fn missing(parts: &[Part]) -> Result<Vec<Part>, TaskError> {
     let mut missing = Vec::new();
     for part in parts {
         if !part.exists()? {
@@ -74,14 +74,14 @@ fn missing(parts: &[Part]) -> Result<Vec<Part>, Failure> {
 }
 
 /// The error for parts that are still missing after rustup was asked to add them.
-fn lacking(missing: &[Part], added: Outcome, sysroot: &Path) -> Failure {
+fn lacking(missing: &[Part], added: Outcome, sysroot: &Path) -> TaskError {
     let commands: Vec<String> =
         missing.iter().map(|part| format!("rustup {}", part.arguments().join(" "))).collect();
     let cause = match added {
         Ok(()) => "rustup manages another toolchain".to_owned(),
-        Err(Failure(cause)) => cause,
+        Err(TaskError(cause)) => cause,
     };
-    Failure(format!(
+    TaskError(format!(
         "the Rust toolchain in {} is incomplete and could not be completed ({cause}): install rustup, let its \
          `cargo` be the first in PATH, and run `{}`",
         sysroot.display(),
@@ -91,7 +91,7 @@ fn lacking(missing: &[Part], added: Outcome, sysroot: &Path) -> Failure {
 
 /// The target of this machine's processor, for which nodlet and its tests are built. Installs its standard
 /// library if necessary. From then on, a plain `cargo build` in this checkout builds for it, too.
-pub fn host() -> Result<&'static Target, Failure> {
+pub fn host() -> Result<&'static Target, TaskError> {
     static HOST: OnceLock<&Target> = OnceLock::new();
     if let Some(host) = HOST.get() {
         return Ok(host);
@@ -106,13 +106,13 @@ pub fn host() -> Result<&'static Target, Failure> {
 }
 
 /// The directory of the patched crate, which [`host`] has made.
-pub fn patched() -> Result<PathBuf, Failure> {
+pub fn patched() -> Result<PathBuf, TaskError> {
     let directory = project().join(".cargo/host");
     Ok(directory.join(patched::libcontainer(&directory)?))
 }
 
 /// The directory with the documents of the toolchain, such as the licences of the standard library.
-pub fn documents() -> Result<PathBuf, Failure> {
+pub fn documents() -> Result<PathBuf, TaskError> {
     Ok(sysroot()?.join("share/doc/rust"))
 }
 
@@ -131,19 +131,19 @@ fn write_default(host: &Path, triple: &str, patched: &str) -> Outcome {
 }
 
 /// `cargo` in the root of the repository, which builds for the musl target of this machine's processor.
-pub fn cargo() -> Result<Command, Failure> {
+pub fn cargo() -> Result<Command, TaskError> {
     let mut command = plain_cargo();
     command.env("CARGO_BUILD_TARGET", host()?.triple);
     Ok(command)
 }
 
 /// The path of a program of this workspace that [`cargo`] has built.
-pub fn built(profile: &str, program: &str) -> Result<PathBuf, Failure> {
+pub fn built(profile: &str, program: &str) -> Result<PathBuf, TaskError> {
     Ok(target_dir().join(targets::host()?.triple).join(profile).join(program))
 }
 
 /// The nodlet that a task itself calls on this machine: that of `$NODLET`, or an unoptimised one, which is built.
-pub fn own_nodlet() -> Result<PathBuf, Failure> {
+pub fn own_nodlet() -> Result<PathBuf, TaskError> {
     if let Some(path) = std::env::var_os("NODLET") {
         return Ok(path.into());
     }
@@ -158,24 +158,24 @@ pub fn programs() -> Outcome {
 }
 
 /// The directory of the toolchain's libraries, and of parts that rustup adds.
-pub(crate) fn rustlib() -> Result<PathBuf, Failure> {
+pub(crate) fn rustlib() -> Result<PathBuf, TaskError> {
     Ok(sysroot()?.join("lib/rustlib"))
 }
 
 /// The `objcopy` that comes with rustc and supports all processors.
-pub fn objcopy() -> Result<PathBuf, Failure> {
+pub fn objcopy() -> Result<PathBuf, TaskError> {
     let rustlib = rustlib()?;
     let programs = fs::read_dir(&rustlib)?.flatten().map(|entry| entry.path().join("bin/rust-objcopy"));
     programs.into_iter().find(|program| program.is_file()).ok_or_else(|| {
-        Failure(format!("{} has no bin/rust-objcopy: install the toolchain again", rustlib.display()))
+        TaskError(format!("{} has no bin/rust-objcopy: install the toolchain again", rustlib.display()))
     })
 }
 
-fn sysroot() -> Result<PathBuf, Failure> {
+fn sysroot() -> Result<PathBuf, TaskError> {
     let mut rustc = Command::new("rustc");
     let output = rustc.args(["--print", "sysroot"]).current_dir(project()).output()?;
     if !output.status.success() {
-        return Err(Failure(format!("{}: {}", line_of(&rustc), output.status)));
+        return Err(TaskError(format!("{}: {}", line_of(&rustc), output.status)));
     }
     Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
 }
@@ -189,7 +189,7 @@ fn has_core(dir: &Path) -> bool {
     })
 }
 
-fn succeeds(command: &mut Command) -> Result<bool, Failure> {
+fn succeeds(command: &mut Command) -> Result<bool, TaskError> {
     let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
     Ok(status.map_err(|error| format!("failed to run {}: {error}", line_of(command)))?.success())
 }
@@ -203,9 +203,9 @@ mod tests {
         let missing = [Part::Library("aarch64-unknown-linux-musl"), Part::Clippy];
         for (added, cause) in [
             (Ok(()), "rustup manages another toolchain"),
-            (Err(Failure("failed to run rustup target add: No such file".into())), "No such file"),
+            (Err(TaskError("failed to run rustup target add: No such file".into())), "No such file"),
         ] {
-            let Failure(why) = lacking(&missing, added, Path::new("/usr"));
+            let TaskError(why) = lacking(&missing, added, Path::new("/usr"));
             let command = "`rustup target add aarch64-unknown-linux-musl && rustup component add clippy`";
             for part in [cause, "toolchain in /usr is incomplete", "install rustup", command] {
                 assert!(why.contains(part), "{why}");

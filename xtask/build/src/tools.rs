@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::task::{Failure, plain_cargo, run as run_command, work};
+use crate::task::{TaskError, plain_cargo, run as run_command, work};
 
 /// A program of crates.io, in the version that was tested. The version has its own lock file.
 pub struct Tool {
@@ -22,7 +22,7 @@ pub const CARGO_SBOM: Tool = Tool { name: "cargo-sbom", version: "0.10.0" };
 
 impl Tool {
     /// The path of the program, which is built if it is missing.
-    pub fn provide(&self) -> Result<PathBuf, Failure> {
+    pub fn provide(&self) -> Result<PathBuf, TaskError> {
         let root = work("tools")?.join(format!("{}-{}", self.name, self.version));
         let program = root.join("bin").join(self.name);
         if !program.is_file() {

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal};
-use nodlet_build::task::{Failure, Outcome, project, run as run_command};
+use nodlet_build::task::{Outcome, TaskError, project, run as run_command};
 use nodlet_build::toolchain::cargo;
 use nodlet_build::{go, requirements};
 use nodlet_tests::{ControlPlane, Device, demo_archive};
@@ -164,7 +164,7 @@ impl Show {
     }
 
     /// Runs kubectl, without showing it, until its output meets a condition.
-    fn wait(&self, line: &str, condition: impl Fn(&str) -> bool) -> Result<String, Failure> {
+    fn wait(&self, line: &str, condition: impl Fn(&str) -> bool) -> Result<String, TaskError> {
         let mut output = String::new();
         until(&format!("kubectl {line}"), || {
             let ran = self.plane.line(line);
@@ -174,7 +174,7 @@ impl Show {
         Ok(output)
     }
 
-    fn board(&self, name: &str) -> Result<&Board, Failure> {
+    fn board(&self, name: &str) -> Result<&Board, TaskError> {
         self.boards
             .iter()
             .find(|board| board.name == name)
@@ -235,7 +235,7 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) -> Outcome {
 
 fn finish(command: &mut Command, line: &str) -> Outcome {
     let status = command.stdin(Stdio::null()).status()?;
-    if status.success() { Ok(()) } else { Err(Failure(format!("{line}: {status}"))) }
+    if status.success() { Ok(()) } else { Err(TaskError(format!("{line}: {status}"))) }
 }
 
 fn parse(text: &str) -> Vec<Pod> {
@@ -281,7 +281,7 @@ mod tests {
         for after in
             ["web-2|board-2|nodlet://4|1\n", "web-2|board-2|nodlet://4|0\n", "web-1|board-1|nodlet://1|0\n"]
         {
-            let Err(Failure(why)) = unharmed(&before, &parse(after), "web-1") else {
+            let Err(TaskError(why)) = unharmed(&before, &parse(after), "web-1") else {
                 panic!("{after} was accepted")
             };
             assert!(why.contains("pod web-2"), "{why}");

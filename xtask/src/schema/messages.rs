@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use nodlet_build::task::Failure;
+use nodlet_build::task::TaskError;
 
 /// The messages by name, each with its fields by name: their type and number.
 pub(super) struct Messages(BTreeMap<String, BTreeMap<String, (String, u8)>>);
 
 impl Messages {
     /// Reads the text of `generated.proto` files.
-    pub(super) fn read(text: &str) -> Result<Messages, Failure> {
+    pub(super) fn read(text: &str) -> Result<Messages, TaskError> {
         let mut messages: BTreeMap<String, BTreeMap<String, (String, u8)>> = BTreeMap::new();
         let mut current = String::new();
         for line in text.lines().map(str::trim) {
@@ -31,7 +31,7 @@ impl Messages {
 
     /// The number of a field in JSON: that of the message within its own that it is a field of, or 0, and its number there.
     /// Both are 0 for `apiVersion` and `kind` of an object, which stand beside its message.
-    pub(super) fn number(&self, message: &str, field: &str) -> Result<(u8, u8), Failure> {
+    pub(super) fn number(&self, message: &str, field: &str) -> Result<(u8, u8), TaskError> {
         let fields = self.0.get(message).ok_or_else(|| format!("no protobuf message {message}"))?;
         if let Some((_, number)) = fields.get(field) {
             return Ok((0, *number));
@@ -43,7 +43,7 @@ impl Messages {
         match (embedded, field) {
             (_, "apiVersion" | "kind") => Ok((0, 0)),
             (Some(found), _) => Ok(found),
-            (None, _) => Err(Failure(format!("the protobuf message {message} has no {field}"))),
+            (None, _) => Err(TaskError(format!("the protobuf message {message} has no {field}"))),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use nodlet_build::task::Failure;
+use nodlet_build::task::TaskError;
 
 /// A file, directory or link. The bytes of a link are its target.
 pub(super) struct Entry {
@@ -18,7 +18,7 @@ pub(super) type Tree = BTreeMap<String, Entry>;
 const HEADER: usize = 6 + 13 * 8;
 
 /// Reads the whole archive.
-pub(super) fn read(mut from: impl Read) -> Result<Tree, Failure> {
+pub(super) fn read(mut from: impl Read) -> Result<Tree, TaskError> {
     let mut bytes = Vec::new();
     from.read_to_end(&mut bytes)?;
     let mut tree = Tree::new();
@@ -27,7 +27,7 @@ pub(super) fn read(mut from: impl Read) -> Result<Tree, Failure> {
         let header = bytes.get(at..at + HEADER).ok_or("the archive is cut off")?;
         let header = std::str::from_utf8(header)?;
         if !header.starts_with("070701") {
-            return Err(Failure(format!("no header of an archive at byte {at}")));
+            return Err(TaskError(format!("no header of an archive at byte {at}")));
         }
         let field = |index: usize| u32::from_str_radix(&header[6 + index * 8..14 + index * 8], 16);
         let (mode, size, name) = (field(1)?, field(6)? as usize, field(11)? as usize);

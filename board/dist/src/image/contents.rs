@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use nodlet_build::files;
-use nodlet_build::task::{Failure, Outcome, run as run_command};
+use nodlet_build::task::{Outcome, TaskError, run as run_command};
 use nodlet_build::toolchain::own_nodlet;
 
 use crate::cpio::Cpio;
@@ -42,7 +42,7 @@ impl Contents {
 
     /// Loads the image archives for the board's processor into an image store. Returns the directory of the
     /// store.
-    pub(super) fn bake(&self, profile: &Profile, directory: &Path) -> Result<PathBuf, Failure> {
+    pub(super) fn bake(&self, profile: &Profile, directory: &Path) -> Result<PathBuf, TaskError> {
         eprintln!("Building nodlet for this machine, which judges what goes into the image");
         let nodlet = &own_nodlet()?;
         judge_agent(nodlet, profile)?;
@@ -113,7 +113,7 @@ fn judge_agent(nodlet: &Path, profile: &Profile) -> Outcome {
     }
     let said = String::from_utf8_lossy(&judged.stderr).trim().to_owned();
     let arguments = arguments.join(" ");
-    Err(profile.wrong("agent", Failure(format!("no agent starts with {arguments:?}: {said}"))))
+    Err(profile.wrong("agent", TaskError(format!("no agent starts with {arguments:?}: {said}"))))
 }
 
 /// Rejects a `nodlet.conf` that no board would accept.
@@ -124,7 +124,7 @@ fn judge_identity(nodlet: &Path, file: &Path) -> Outcome {
     }
     let said = [judged.stdout, judged.stderr].concat();
     let said = String::from_utf8_lossy(&said).into_owned();
-    Err(Failure(format!("{}: no board takes this identity: {said}", file.display())))
+    Err(TaskError(format!("{}: no board takes this identity: {said}", file.display())))
 }
 
 /// Adds all directories and files below `directory` at `place`, owned by root.
@@ -149,7 +149,7 @@ fn add_tree<W: Write>(cpio: &mut Cpio<W>, directory: &Path, place: &str) -> Outc
 }
 
 /// The public keys in these files, one per line.
-fn authorized_keys(files: &[PathBuf]) -> Result<String, Failure> {
+fn authorized_keys(files: &[PathBuf]) -> Result<String, TaskError> {
     let mut keys = String::new();
     for file in files {
         let text = files::read_text(file)?;
@@ -159,7 +159,7 @@ fn authorized_keys(files: &[PathBuf]) -> Result<String, Failure> {
                 ["ssh-", "ecdsa-", "sk-ssh-", "sk-ecdsa-"].iter().any(|begin| kind.starts_with(begin))
             });
             if !kind || !words.next().is_some_and(|key| key.starts_with("AAAA")) {
-                return Err(Failure(format!(
+                return Err(TaskError(format!(
                     "{} is not a public key of SSH: it must begin with its kind, as `ssh-ed25519 AAAA...`",
                     file.display()
                 )));
@@ -176,7 +176,7 @@ fn require_names(pods: &[PathBuf]) -> Outcome {
     let mut seen = std::collections::BTreeMap::new();
     for pod in pods {
         if let Some(other) = pod.file_name().and_then(|name| seen.insert(name, pod)) {
-            return Err(Failure(format!(
+            return Err(TaskError(format!(
                 "--pod: {} and {} have the same name in the image: rename one",
                 other.display(),
                 pod.display()
@@ -211,7 +211,7 @@ mod tests {
         let file = std::env::temp_dir().join(format!("nodlet-image-keys-{}", std::process::id()));
         let keys = |text: &[u8]| {
             fs::write(&file, text).unwrap();
-            authorized_keys(std::slice::from_ref(&file)).map_err(|Failure(why)| why)
+            authorized_keys(std::slice::from_ref(&file)).map_err(|TaskError(why)| why)
         };
         let two = keys(b"# mine\nssh-ed25519 AAAAC3Nz me\r\n\nsk-ssh-ed25519@openssh.com AAAAGnNr").unwrap();
         assert_eq!(two, "ssh-ed25519 AAAAC3Nz me\nsk-ssh-ed25519@openssh.com AAAAGnNr\n");
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn manifests_of_one_name_are_rejected() {
-        let pods = |names: [&str; 2]| require_names(&names.map(PathBuf::from)).map_err(|Failure(why)| why);
+        let pods = |names: [&str; 2]| require_names(&names.map(PathBuf::from)).map_err(|TaskError(why)| why);
         pods(["a/web.yaml", "a/db.yaml"]).unwrap();
         let why = pods(["a/web.yaml", "b/web.yaml"]).unwrap_err();
         assert!(why.contains("a/web.yaml and b/web.yaml have the same name"), "{why}");

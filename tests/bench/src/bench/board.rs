@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 use nodlet_tests::{Device, demo_archive, manifest};
 
 use super::cpu::{Account, unified, used_in};
@@ -41,7 +41,7 @@ pub(super) fn awake() -> Device {
 }
 
 /// A device whose agent is charged to this account.
-pub(super) fn charged(account: &Account) -> Result<Device, Failure> {
+pub(super) fn charged(account: &Account) -> Result<Device, TaskError> {
     let mut device = asleep();
     account.within(|| device.start_agent())?;
     Ok(device)
@@ -64,7 +64,7 @@ pub(super) fn rename(
     name: &str,
     text: &str,
     before: impl FnOnce() -> Outcome,
-) -> Result<Duration, Failure> {
+) -> Result<Duration, TaskError> {
     let directory = device.manifests();
     fs::create_dir_all(&directory)?;
     let aside = directory.join(".aside");
@@ -93,12 +93,12 @@ pub(super) fn sleepers(device: &Device, count: usize) {
 }
 
 /// The processor time of all of nodlet's processes except the agent: supervisors, helpers and containers.
-pub(super) fn used(device: &Device) -> Result<Duration, Failure> {
+pub(super) fn used(device: &Device) -> Result<Duration, TaskError> {
     used_in(&own_cgroup(device)?)
 }
 
 /// The device's cgroup in v2, which contains everything but the agent.
-fn own_cgroup(device: &Device) -> Result<PathBuf, Failure> {
+fn own_cgroup(device: &Device) -> Result<PathBuf, TaskError> {
     let unified = unified()?;
     let found = device.cgroups().into_iter().find(|cgroup| cgroup.parent() == Some(unified.as_path()));
     found.ok_or_else(|| "the device has no cgroup in v2".into())

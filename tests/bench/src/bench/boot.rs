@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 
 use super::crun::Crun;
 use super::podman::Podman;
@@ -36,12 +36,12 @@ fn boot(bench: &Bench, what: &str, pods: usize, rounds: usize, before: fn() -> O
     let scratch = &bench.scratch;
     let crun = Crun::new(scratch);
     let podman = if pods > 20 {
-        Err(Failure(format!("{pods} times what it takes for 20 says nothing more")))
+        Err(TaskError(format!("{pods} times what it takes for 20 says nothing more")))
     } else {
         Podman::new(scratch)
     };
     let names = || -> Vec<String> { (0..pods).map(|_| scratch.name("boot")).collect() };
-    let last = |names: &[String]| -> Result<Duration, Failure> {
+    let last = |names: &[String]| -> Result<Duration, TaskError> {
         names.iter().try_fold(Duration::ZERO, |last, name| Ok(last.max(scratch.clock(name)?)))
     };
 

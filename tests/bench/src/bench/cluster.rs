@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 use nodlet_build::{go, programs};
 use nodlet_tests::{ClusterNode, ControlPlane, KubeletNode, Share, nodlet_program};
 
@@ -149,7 +149,7 @@ fn pod(node: &str, name: &str) -> String {
 }
 
 /// The bytes that the link of these processes has carried, and their CPU time.
-fn used(processes: &[u32]) -> Result<Used, Failure> {
+fn used(processes: &[u32]) -> Result<Used, TaskError> {
     let pid = processes.first().ok_or("no process of the node runs")?;
     let table = fs::read_to_string(format!("/proc/{pid}/net/dev"))?;
     let link = table.lines().find_map(|line| line.trim().strip_prefix("uplink:")).ok_or("it has no link")?;
@@ -173,7 +173,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn start(plane: &ControlPlane) -> Result<Self, Failure> {
+    fn start(plane: &ControlPlane) -> Result<Self, TaskError> {
         let columns = "custom-columns=NAME:.metadata.name,PHASE:.status.phase";
         let mut command = plane.command(&["get", "pods", "--watch", "--no-headers", "-o", columns]);
         let mut kubectl = command.stdout(Stdio::piped()).spawn()?;
@@ -196,7 +196,7 @@ impl Watch {
     }
 
     /// When a pod was seen running.
-    fn wait(&self, name: &str) -> Result<Instant, Failure> {
+    fn wait(&self, name: &str) -> Result<Instant, TaskError> {
         let begun = Instant::now();
         loop {
             if let Some(time) = self.running.lock().expect("no reader panics").get(name) {
@@ -210,7 +210,7 @@ impl Watch {
     }
 
     /// The time of one pod from `kubectl create` on, in seconds. The pod is deleted afterwards.
-    fn time_of(&self, plane: &ControlPlane, node: &str, name: &str) -> Result<f64, Failure> {
+    fn time_of(&self, plane: &ControlPlane, node: &str, name: &str) -> Result<f64, TaskError> {
         let begun = Instant::now();
         plane.create(&pod(node, name));
         let time = self.wait(&format!("{node}-{name}"))?.duration_since(begun).as_secs_f64();

@@ -13,7 +13,7 @@ use nix::sys::wait::WaitStatus;
 use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use nodlet_build::files;
-use nodlet_build::task::{Failure, Outcome, line_of};
+use nodlet_build::task::{Outcome, TaskError, line_of};
 
 use super::scratch::Scratch;
 
@@ -28,7 +28,7 @@ pub(super) struct Account {
 
 impl Account {
     /// Opens the cgroup that runtimes know by this name.
-    pub(super) fn open(scratch: &Scratch, name: &str) -> Result<Self, Failure> {
+    pub(super) fn open(scratch: &Scratch, name: &str) -> Result<Self, TaskError> {
         let directory = unified()?.join(scratch.cgroup(name).trim_start_matches('/'));
         let leaf = directory.join("begun");
         fs::create_dir_all(&leaf).map_err(|error| format!("failed to create {}: {error}", leaf.display()))?;
@@ -36,7 +36,7 @@ impl Account {
     }
 
     /// Charges everything that `start` starts: this process enters the cgroup, and leaves it afterwards.
-    pub(super) fn within<T>(&self, start: impl FnOnce() -> T) -> Result<T, Failure> {
+    pub(super) fn within<T>(&self, start: impl FnOnce() -> T) -> Result<T, TaskError> {
         let own = fs::read_to_string("/proc/self/cgroup")?;
         let own = own.lines().find_map(|line| line.strip_prefix("0::/")).ok_or("no cgroup in v2")?;
         let back = unified()?.join(own).join("cgroup.procs");
@@ -55,13 +55,13 @@ impl Account {
         Ok(())
     }
 
-    pub(super) fn used(&self) -> Result<Duration, Failure> {
+    pub(super) fn used(&self) -> Result<Duration, TaskError> {
         used_in(&self.directory)
     }
 }
 
 /// The processor time used so far by a cgroup of v2 and all cgroups below it.
-pub(super) fn used_in(cgroup: &Path) -> Result<Duration, Failure> {
+pub(super) fn used_in(cgroup: &Path) -> Result<Duration, TaskError> {
     let path = cgroup.join("cpu.stat");
     let text = files::read_text(&path)?;
     let used = text.lines().find_map(|line| line.strip_prefix("usage_usec ")).ok_or("no usage_usec")?;
@@ -69,7 +69,7 @@ pub(super) fn used_in(cgroup: &Path) -> Result<Duration, Failure> {
 }
 
 /// The processor time used so far by a process, with all its threads but without its children.
-pub(super) fn used_by(pid: u32) -> Result<Duration, Failure> {
+pub(super) fn used_by(pid: u32) -> Result<Duration, TaskError> {
     let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed()))?;
     Ok(clock_gettime(clock)?.into())
 }
@@ -85,7 +85,7 @@ pub(super) struct Taken {
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Runs a command, which must succeed.
-pub(super) fn taken(command: &mut Command) -> Result<Taken, Failure> {
+pub(super) fn taken(command: &mut Command) -> Result<Taken, TaskError> {
     let line = line_of(command);
     let child = command.spawn().map_err(|error| format!("failed to run {line}: {error}"))?;
     let (mut status, mut peak_kib) = (0, 0);
@@ -104,7 +104,7 @@ pub(super) fn taken(command: &mut Command) -> Result<Taken, Failure> {
     }
     match WaitStatus::from_raw(Pid::from_raw(child.id().cast_signed()), status)? {
         WaitStatus::Exited(_, 0) => {}
-        ended => return Err(Failure(format!("{line}: {ended:?}"))),
+        ended => return Err(TaskError(format!("{line}: {ended:?}"))),
     }
     let time = |time: libc::timeval| {
         Duration::from_micros(time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_usec.unsigned_abs())
@@ -134,7 +134,7 @@ fn resident(pid: u32) -> u64 {
 }
 
 /// The mount point of the v2 hierarchy.
-pub(super) fn unified() -> Result<PathBuf, Failure> {
+pub(super) fn unified() -> Result<PathBuf, TaskError> {
     let table = fs::read_to_string("/proc/self/mountinfo")?;
     let mount = table.lines().find_map(|line| {
         let (mount, filesystem) = line.split_once(" - ")?;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 use nodlet_tests::demo_program;
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ pub(super) struct Crun<'a> {
 }
 
 impl<'a> Crun<'a> {
-    pub(super) fn new(scratch: &'a Scratch) -> Result<Self, Failure> {
+    pub(super) fn new(scratch: &'a Scratch) -> Result<Self, TaskError> {
         let directory = scratch.directory("crun")?;
         let root = directory.join("rootfs");
         for inside in ["bin", "shared", "dev", "proc", "sys", "tmp"] {
@@ -35,7 +35,7 @@ impl<'a> Crun<'a> {
         fs::copy(demo_program(), root.join("bin/demo"))?;
         let _ = fs::remove_file(directory.join("config.json"));
         quietly(Command::new("crun").arg("spec").current_dir(&directory))
-            .map_err(|Failure(why)| format!("{why}; `cargo xtask setup` installs it on Debian"))?;
+            .map_err(|TaskError(why)| format!("{why}; `cargo xtask setup` installs it on Debian"))?;
         let mut spec: Value = serde_json::from_slice(&fs::read(directory.join("config.json"))?)?;
         spec["process"]["terminal"] = json!(false);
         spec["process"]["env"] = json!(["PATH=/bin"]);
@@ -47,7 +47,7 @@ impl<'a> Crun<'a> {
 
     /// Prepares a container that executes these steps of the demo program, without starting it. Returns its
     /// ID.
-    pub(super) fn prepare(&self, steps: &str) -> Result<String, Failure> {
+    pub(super) fn prepare(&self, steps: &str) -> Result<String, TaskError> {
         let id = format!("nodlet-bench-{}-{}", std::process::id(), self.scratch.name("crun"));
         let args: Vec<&str> = std::iter::once("/bin/demo").chain(steps.split_whitespace()).collect();
         let mut spec = self.spec.clone();
@@ -76,7 +76,7 @@ impl<'a> Crun<'a> {
     }
 
     /// Starts the container below a conmon, as podman does. Returns conmon's process ID.
-    pub(super) fn run_below_conmon(&self, id: &str) -> Result<u32, Failure> {
+    pub(super) fn run_below_conmon(&self, id: &str) -> Result<u32, TaskError> {
         let bundle = self.directory.join(id);
         let sockets = self.scratch.run("sockets")?;
         let mut conmon = self.scratch.command("conmon");
@@ -136,8 +136,9 @@ impl Drop for Crun<'_> {
 }
 
 /// The path of a program: conmon needs the path of the runtime.
-fn program(name: &str) -> Result<PathBuf, Failure> {
+fn program(name: &str) -> Result<PathBuf, TaskError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|path| path.is_file());
-    found.ok_or_else(|| Failure(format!("{name} is not in PATH; `cargo xtask setup` installs it on Debian")))
+    found
+        .ok_or_else(|| TaskError(format!("{name} is not in PATH; `cargo xtask setup` installs it on Debian")))
 }

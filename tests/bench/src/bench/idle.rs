@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 
 use super::crun::Crun;
 use super::report;
@@ -20,7 +20,7 @@ pub(super) fn idle(bench: &Bench) -> Outcome {
     let device = board::awake();
     board::sleepers(&device, PODS);
     let crun = Crun::new(&bench.scratch);
-    let conmons = crun.as_ref().map_err(|Failure(why)| Failure(why.clone())).and_then(conmons);
+    let conmons = crun.as_ref().map_err(|TaskError(why)| TaskError(why.clone())).and_then(conmons);
     // The records of new pods are written once, a few seconds after their start; then the board is idle.
     device.wait_for("the pods' records", || device.records().len() == PODS);
     let ours = device.own_processes();
@@ -45,17 +45,17 @@ pub(super) fn idle(bench: &Bench) -> Outcome {
     report::figure(&what, "", &[(after - before) as f64], Some(0.0));
     let theirs = match conmons {
         Ok(conmons) => (switches(&conmons)? - theirs_before).to_string(),
-        Err(Failure(why)) => format!("not measured: {why}"),
+        Err(TaskError(why)) => format!("not measured: {why}"),
     };
     report::other("the same meanwhile, 10 containers", "conmon", &theirs);
     Ok(())
 }
 
-fn conmons(crun: &Crun<'_>) -> Result<Vec<u32>, Failure> {
+fn conmons(crun: &Crun<'_>) -> Result<Vec<u32>, TaskError> {
     (0..PODS).map(|_| crun.run_below_conmon(&crun.prepare("sleep")?)).collect()
 }
 
-fn switches(processes: &[u32]) -> Result<u64, Failure> {
+fn switches(processes: &[u32]) -> Result<u64, TaskError> {
     let mut sum = 0;
     for pid in processes {
         for task in fs::read_dir(format!("/proc/{pid}/task"))? {

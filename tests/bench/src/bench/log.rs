@@ -5,7 +5,7 @@
 use std::fs;
 use std::time::Duration;
 
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 
 use super::cpu::used_by;
 use super::crun::Crun;
@@ -50,8 +50,8 @@ fn steps(name: &str, rounds: usize) -> String {
 }
 
 /// The milliseconds of processor time that these processes use for each megabyte.
-fn written(scratch: &Scratch, name: &str, round: usize, writers: &[u32]) -> Result<f64, Failure> {
-    let used = || writers.iter().map(|pid| used_by(*pid)).sum::<Result<Duration, Failure>>();
+fn written(scratch: &Scratch, name: &str, round: usize, writers: &[u32]) -> Result<f64, TaskError> {
+    let used = || writers.iter().map(|pid| used_by(*pid)).sum::<Result<Duration, TaskError>>();
     let before = used()?;
     let go = scratch.shared().join(format!("{name}-{round}"));
     fs::write(&go, "")?;

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 
 use super::crun::Crun;
 use super::race::{Contestant, race};
@@ -46,7 +46,7 @@ pub(super) fn memory(bench: &Bench) -> Outcome {
 }
 
 /// A sum over these processes, in KiB, of a line that the kernel totals over all mappings.
-fn sum(processes: &[u32], field: &str) -> Result<f64, Failure> {
+fn sum(processes: &[u32], field: &str) -> Result<f64, TaskError> {
     let mut sum = 0.0;
     for pid in processes {
         let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 use nodlet_tests::demo_archive;
 
 use super::scratch::{Scratch, detaching, quietly};
@@ -20,10 +20,10 @@ pub(super) struct Podman<'a> {
 
 impl<'a> Podman<'a> {
     /// A podman that has the demo image.
-    pub(super) fn new(scratch: &'a Scratch) -> Result<Self, Failure> {
+    pub(super) fn new(scratch: &'a Scratch) -> Result<Self, TaskError> {
         let podman = Self { scratch, directory: scratch.directory("podman")?, run: scratch.run("podman")? };
         quietly(&mut podman.load(demo_archive()))
-            .map_err(|Failure(why)| format!("{why}; `cargo xtask setup` installs it on Debian"))?;
+            .map_err(|TaskError(why)| format!("{why}; `cargo xtask setup` installs it on Debian"))?;
         Ok(podman)
     }
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 use nodlet_tests::Device;
 
 use super::cpu::Account;
@@ -111,8 +111,8 @@ pub(super) fn http(bench: &Bench) -> Outcome {
 }
 
 /// Milliseconds of each probe: of all processes, and of the agent alone.
-fn probed(device: &Device, agent: &Account, count: &dyn Fn() -> u64) -> Result<(f64, f64), Failure> {
-    let used = || -> Result<(Duration, Duration), Failure> {
+fn probed(device: &Device, agent: &Account, count: &dyn Fn() -> u64) -> Result<(f64, f64), TaskError> {
+    let used = || -> Result<(Duration, Duration), TaskError> {
         let of_agent = agent.used()?;
         Ok((of_agent + board::used(device)?, of_agent))
     };
@@ -131,7 +131,7 @@ fn probed(device: &Device, agent: &Account, count: &dyn Fn() -> u64) -> Result<(
     Ok((each(after.0 - before.0), each(after.1 - before.1)))
 }
 
-fn executed(account: &Account, times: usize, command: impl Fn() -> Command) -> Result<[f64; 1], Failure> {
+fn executed(account: &Account, times: usize, command: impl Fn() -> Command) -> Result<[f64; 1], TaskError> {
     let before = account.used()?;
     for _ in 0..times {
         let mut command = command();

@@ -1,12 +1,12 @@
 //! Runs the same task by several contestants in turns, so that a machine that becomes slower for a while
 //! affects all of them. A different one begins in each round.
 
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 
 /// The results of one contestant's rounds, or why it could not continue.
-pub(super) type Rounds<T> = Result<T, Failure>;
+pub(super) type Rounds<T> = Result<T, TaskError>;
 
-type Run<'a, const N: usize> = Box<dyn FnMut(usize) -> Result<[f64; N], Failure> + 'a>;
+type Run<'a, const N: usize> = Box<dyn FnMut(usize) -> Result<[f64; N], TaskError> + 'a>;
 
 /// A contestant. Its function gets the number of the round, performs the task once and returns its figures.
 pub(super) struct Contestant<'a, const N: usize> {
@@ -17,19 +17,19 @@ pub(super) struct Contestant<'a, const N: usize> {
 }
 
 impl<'a, const N: usize> Contestant<'a, N> {
-    pub(super) fn new(name: &'a str, run: impl FnMut(usize) -> Result<[f64; N], Failure> + 'a) -> Self {
+    pub(super) fn new(name: &'a str, run: impl FnMut(usize) -> Result<[f64; N], TaskError> + 'a) -> Self {
         Self { name, run: Ok(Box::new(run)), figures: Vec::new() }
     }
 
     /// A contestant that cannot run if its prerequisite is missing; its figures then contain the reason.
     pub(super) fn if_possible<P>(
         name: &'a str,
-        possible: &'a Result<P, Failure>,
-        mut run: impl FnMut(&'a P, usize) -> Result<[f64; N], Failure> + 'a,
+        possible: &'a Result<P, TaskError>,
+        mut run: impl FnMut(&'a P, usize) -> Result<[f64; N], TaskError> + 'a,
     ) -> Self {
         let run: Rounds<Run<'a, N>> = match possible {
             Ok(peer) => Ok(Box::new(move |round| run(peer, round))),
-            Err(Failure(why)) => Err(Failure(why.clone())),
+            Err(TaskError(why)) => Err(TaskError(why.clone())),
         };
         Self { name, run, figures: Vec::new() }
     }
@@ -46,7 +46,7 @@ impl<'a, const N: usize> Contestant<'a, N> {
     pub(super) fn figures(&self, kind: usize) -> Rounds<Vec<f64>> {
         match &self.run {
             Ok(_) => Ok(self.figures.iter().filter_map(|figures| figures.get(kind).copied()).collect()),
-            Err(Failure(why)) => Err(Failure(why.clone())),
+            Err(TaskError(why)) => Err(TaskError(why.clone())),
         }
     }
 }
@@ -59,8 +59,8 @@ pub(super) fn race<const N: usize>(rounds: usize, all: &mut [Contestant<'_, N>])
             let turn = (round + place) % all.len();
             all[turn].turn(round);
         }
-        if let Some(Err(Failure(why))) = all.first().map(|first| first.run.as_ref().map(|_| ())) {
-            return Err(Failure(format!("round {round} of {}: {why}", all[0].name)));
+        if let Some(Err(TaskError(why))) = all.first().map(|first| first.run.as_ref().map(|_| ())) {
+            return Err(TaskError(format!("round {round} of {}: {why}", all[0].name)));
         }
     }
     Ok(())
@@ -80,13 +80,13 @@ mod tests {
             move |round: usize| {
                 order.borrow_mut().push(name);
                 if name == 'c' && round == 1 {
-                    Err(Failure("it is broken".into()))
+                    Err(TaskError("it is broken".into()))
                 } else {
                     Ok([round as f64])
                 }
             }
         };
-        let absent: Result<(), Failure> = Err(Failure("it is not installed".into()));
+        let absent: Result<(), TaskError> = Err(TaskError("it is not installed".into()));
         let mut all = [
             Contestant::new("a", run('a')),
             Contestant::new("b", run('b')),
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn without_our_own_figures_there_is_nothing_to_compare() {
-        let mut all = [Contestant::<0>::new("nodlet", |_| Err(Failure("it does not start".into())))];
+        let mut all = [Contestant::<0>::new("nodlet", |_| Err(TaskError("it does not start".into())))];
         assert!(race(2, &mut all).unwrap_err().0.contains("round 0 of nodlet: it does not start"));
     }
 }

@@ -1,7 +1,7 @@
 //! The resulting table, as Markdown: one line per comparison, printed as soon as it is known. The line of a
 //! contestant that could not run gives the reason.
 
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 
 use super::race::Contestant;
 use super::spread::{Comparison, Digits, ENOUGH, Spread};
@@ -46,7 +46,7 @@ pub(super) fn comparisons<const N: usize>(
     for (other, target) in others.iter().zip(targets) {
         match other.figures(kind) {
             Ok(theirs) => comparison(what, unit, &ours, other.name, &theirs, *target),
-            Err(Failure(why)) => missing(what, unit, &ours, other.name, &why),
+            Err(TaskError(why)) => missing(what, unit, &ours, other.name, &why),
         }
     }
     Ok(())

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::time::{ClockId, clock_gettime};
-use nodlet_build::task::{Failure, Outcome, line_of};
+use nodlet_build::task::{Outcome, TaskError, line_of};
 
 /// How long a container may take to report that it runs.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -28,7 +28,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    pub(super) fn new() -> Result<Self, Failure> {
+    pub(super) fn new() -> Result<Self, TaskError> {
         let cgroup = format!("nodlet-bench-{}", std::process::id());
         let directory = Path::new("/tmp").join(&cgroup);
         let _ = fs::remove_dir_all(&directory);
@@ -42,14 +42,14 @@ impl Scratch {
     }
 
     /// A directory in the scratch directory, which is created if it is missing.
-    pub(super) fn directory(&self, name: &str) -> Result<PathBuf, Failure> {
+    pub(super) fn directory(&self, name: &str) -> Result<PathBuf, TaskError> {
         let directory = self.directory.join(name);
         fs::create_dir_all(&directory)?;
         Ok(directory)
     }
 
     /// A directory in memory, for files that do not survive a reboot.
-    pub(super) fn run(&self, name: &str) -> Result<PathBuf, Failure> {
+    pub(super) fn run(&self, name: &str) -> Result<PathBuf, TaskError> {
         self.directory(&format!("run/{name}"))
     }
 
@@ -86,7 +86,7 @@ impl Scratch {
     }
 
     /// Waits for the clock that a container wrote with its first instructions, and removes the file.
-    pub(super) fn clock(&self, name: &str) -> Result<Duration, Failure> {
+    pub(super) fn clock(&self, name: &str) -> Result<Duration, TaskError> {
         let file = self.shared().join(name);
         let read = || fs::read_to_string(&file).ok()?.strip_suffix('\n')?.parse().ok();
         let nanoseconds = wait(&format!("the clock of {name}"), Duration::from_millis(5), read)?;
@@ -118,7 +118,7 @@ fn remove_cgroup(directory: &Path) {
 
 /// Creates a mount namespace without cgroup v2: crun refuses to start where v2 is mounted beside v1. Created
 /// once, so that its time is not measured.
-fn view() -> Result<OwnedFd, Failure> {
+fn view() -> Result<OwnedFd, TaskError> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)?;
     let unified = Path::new("/sys/fs/cgroup/unified");
@@ -133,14 +133,14 @@ pub(super) fn wait<T>(
     what: &str,
     look: Duration,
     mut condition: impl FnMut() -> Option<T>,
-) -> Result<T, Failure> {
+) -> Result<T, TaskError> {
     let until = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = condition() {
             return Ok(found);
         }
         if Instant::now() > until {
-            return Err(Failure(format!("waited {PATIENCE:?} in vain for {what}")));
+            return Err(TaskError(format!("waited {PATIENCE:?} in vain for {what}")));
         }
         std::thread::sleep(look);
     }
@@ -154,7 +154,7 @@ pub(super) fn quietly(command: &mut Command) -> Outcome {
     if output.status.success() {
         return Ok(());
     }
-    Err(Failure(format!("{line}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())))
+    Err(TaskError(format!("{line}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())))
 }
 
 /// Runs a command that leaves a process behind, whose standard error goes to a file: the process would hold a
@@ -166,18 +166,18 @@ pub(super) fn detaching(command: &mut Command, said: &Path) -> Outcome {
     if status.success() {
         return Ok(());
     }
-    Err(Failure(format!("{line}: {status}: {}", fs::read_to_string(said).unwrap_or_default().trim())))
+    Err(TaskError(format!("{line}: {status}: {}", fs::read_to_string(said).unwrap_or_default().trim())))
 }
 
 /// Drops the kernel's caches of unmapped files, including names and inodes.
 pub(super) fn drop_caches() -> Outcome {
     nix::unistd::sync();
     fs::write("/proc/sys/vm/drop_caches", "3")
-        .map_err(|error| Failure(format!("failed to drop the page cache: {error}")))
+        .map_err(|error| TaskError(format!("failed to drop the page cache: {error}")))
 }
 
 /// The time on the clock that the containers' program uses.
-pub(super) fn now() -> Result<Duration, Failure> {
+pub(super) fn now() -> Result<Duration, TaskError> {
     Ok(clock_gettime(ClockId::CLOCK_MONOTONIC)?.into())
 }
 

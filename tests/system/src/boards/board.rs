@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use nodlet_build::debian;
-use nodlet_build::task::{Failure, Outcome, Signal, end_with_us};
+use nodlet_build::task::{Outcome, Signal, TaskError, end_with_us};
 use nodlet_dist::image::{self, DeviceImage};
 use nodlet_dist::profile::{Profile, Qemu};
 use nodlet_tests::Namespace;
@@ -41,7 +41,7 @@ pub(super) fn flash(
     qemu: &Qemu,
     image: &DeviceImage,
     directory: &Path,
-) -> Result<Option<Medium>, Failure> {
+) -> Result<Option<Medium>, TaskError> {
     let (Some(disk), Some(storage), Some(firmware)) = (&image.disk, &profile.storage, &qemu.firmware) else {
         return Ok(None);
     };
@@ -66,7 +66,7 @@ impl Medium {
         File::options().write(true).open(&self.file)?.set_len(bytes)
     }
 
-    pub(super) fn boot(&self, qemu: &Qemu, directory: &Path, key: &Path) -> Result<Board, Failure> {
+    pub(super) fn boot(&self, qemu: &Qemu, directory: &Path, key: &Path) -> Result<Board, TaskError> {
         self.boot_with(qemu, directory, key, "", &[])
     }
 
@@ -79,7 +79,7 @@ impl Medium {
         key: &Path,
         options: &str,
         arguments: &[String],
-    ) -> Result<Board, Failure> {
+    ) -> Result<Board, TaskError> {
         let mut drive = OsString::from("if=virtio,format=raw,cache=writeback,file=");
         drive.push(&self.file);
         drive.push(options);
@@ -107,7 +107,7 @@ pub(super) struct Board {
 }
 
 /// The emulator's arguments for an image in RAM, and more.
-fn in_ram(image: &DeviceImage, arguments: &[String]) -> Result<Vec<OsString>, Failure> {
+fn in_ram(image: &DeviceImage, arguments: &[String]) -> Result<Vec<OsString>, TaskError> {
     let ram = image.ram.as_ref().ok_or("the image does not fit into the board's memory")?;
     let command_line = OsString::from(fs::read_to_string(&ram.command_line)?.trim());
     let medium: [OsString; 6] = [
@@ -128,7 +128,7 @@ impl Board {
         image: &DeviceImage,
         directory: &Path,
         key: &Path,
-    ) -> Result<Board, Failure> {
+    ) -> Result<Board, TaskError> {
         Board::boot_with(qemu, memory_mib, image, directory, key, Some(LINK), &[])
     }
 
@@ -142,7 +142,7 @@ impl Board {
         key: &Path,
         link: Option<&str>,
         arguments: &[String],
-    ) -> Result<Board, Failure> {
+    ) -> Result<Board, TaskError> {
         Board::boot_from(qemu, memory_mib, &in_ram(image, arguments)?, directory, key, link, None)
     }
 
@@ -155,14 +155,14 @@ impl Board {
         directory: &Path,
         key: &Path,
         arguments: &[String],
-    ) -> Result<Board, Failure> {
+    ) -> Result<Board, TaskError> {
         let medium = in_ram(image, arguments)?;
         Board::boot_from(qemu, memory_mib, &medium, directory, key, Some(LINK), Some(network))
     }
 
     /// The time from the kernel's entry to the start of the youngest process with this name. The kernel
     /// counts in hundredths of a second.
-    pub(super) fn began(&self, name: &str) -> Result<Duration, Failure> {
+    pub(super) fn began(&self, name: &str) -> Result<Duration, TaskError> {
         let find =
             format!("for p in /proc/[0-9]*; do [ \"$(cat $p/comm)\" = {name} ] && cat $p/stat; done; true");
         let found = text(&self.ssh(&find, "")?.stdout);
@@ -182,7 +182,7 @@ impl Board {
         key: &Path,
         link: Option<&str>,
         network: Option<&Namespace>,
-    ) -> Result<Board, Failure> {
+    ) -> Result<Board, TaskError> {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let console = directory.join("console.log");
         // The output of an earlier board must not be read before the emulator opens the file.
@@ -221,7 +221,7 @@ impl Board {
     }
 
     /// Runs a command on the board.
-    pub(super) fn ssh(&self, command: &str, input: impl AsRef<[u8]>) -> Result<Output, Failure> {
+    pub(super) fn ssh(&self, command: &str, input: impl AsRef<[u8]>) -> Result<Output, TaskError> {
         let mut ssh = Command::new("ssh");
         if let Some(network) = &self.network {
             network.give_to(&mut ssh);
@@ -253,7 +253,7 @@ impl Board {
     }
 
     /// The number in a line of a file on the board, in KiB.
-    pub(super) fn kib(&self, file: &str, line: &str) -> Result<u64, Failure> {
+    pub(super) fn kib(&self, file: &str, line: &str) -> Result<u64, TaskError> {
         let output = text(&self.ssh(&format!("cat {file}"), "")?.stdout);
         let found = output.lines().find_map(|found| found.strip_prefix(line)?.split_whitespace().next());
         found
@@ -277,7 +277,7 @@ impl Board {
     pub(super) fn wait_for(
         &mut self,
         what: &str,
-        mut condition: impl FnMut(&mut Board) -> Result<bool, Failure>,
+        mut condition: impl FnMut(&mut Board) -> Result<bool, TaskError>,
     ) -> Outcome {
         let mut wait = Wait::new(Instant::now());
         while !condition(self)? {
@@ -293,12 +293,12 @@ impl Board {
     }
 
     /// The board's console output so far.
-    pub(super) fn console(&self) -> Result<String, Failure> {
+    pub(super) fn console(&self) -> Result<String, TaskError> {
         Ok(text(&fs::read(&self.console)?))
     }
 
     /// Runs a command that prints JSON.
-    pub(super) fn json(&self, command: &str) -> Result<serde_json::Value, Failure> {
+    pub(super) fn json(&self, command: &str) -> Result<serde_json::Value, TaskError> {
         let output = self.ssh(command, "")?;
         serde_json::from_slice(&output.stdout).map_err(|error| {
             self.failed(&format!("`{command}` wrote no JSON: {error}; {}", text(&output.stderr)))
@@ -306,7 +306,7 @@ impl Board {
     }
 
     /// The board's clock, in seconds since 1970.
-    pub(super) fn date(&self) -> Result<u64, Failure> {
+    pub(super) fn date(&self) -> Result<u64, TaskError> {
         let date = text(&self.ssh("busybox date -u +%s", "")?.stdout);
         date.trim().parse().map_err(|_| self.failed(&format!("the board's date is {date:?}")))
     }
@@ -342,12 +342,12 @@ impl Board {
     }
 
     /// An error with the end of the console. The reason comes last, where a terminal shows it.
-    pub(super) fn failed(&self, why: &str) -> Failure {
+    pub(super) fn failed(&self, why: &str) -> TaskError {
         let said = text(&fs::read(&self.console).unwrap_or_default());
         let lines: Vec<&str> = said.lines().collect();
         let end = lines[lines.len().saturating_sub(CONSOLE_LINES)..].join("\n");
         let all = self.console.display();
-        Failure(format!("the end of the board's console ({all} has all of it):\n{end}\n\n{why}"))
+        TaskError(format!("the end of the board's console ({all} has all of it):\n{end}\n\n{why}"))
     }
 }
 

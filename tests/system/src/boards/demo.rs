@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use nodlet_build::programs;
-use nodlet_build::task::{Failure, Outcome, Task, run as run_command, with_progress};
+use nodlet_build::task::{Outcome, Task, TaskError, run as run_command, with_progress};
 use nodlet_build::toolchain::{built, cargo};
 use nodlet_dist::profile::{self, Profile, Qemu};
 use nodlet_tests::manifest;
@@ -41,8 +41,8 @@ pub(crate) const TASK: Task = Task::new(
 
 /// Runs the demo; `keep` leaves the board running.
 fn show(name: &str, keep: bool) -> Outcome {
-    play(name, keep).map_err(|Failure(why)| {
-        Failure(format!(
+    play(name, keep).map_err(|TaskError(why)| {
+        TaskError(format!(
             "{why}\n\nThe demo of the board {name} has failed, for the reason above. What to do:\n\
              * run it again: what was built and fetched is kept, so that it begins sooner;\n\
              * if it waited in vain, end what else keeps this machine busy: the board is emulated;\n\
@@ -56,7 +56,7 @@ fn play(name: &str, keep: bool) -> Outcome {
     let Some(qemu) =
         profile.qemu.as_ref().filter(|qemu| qemu.firmware.is_some() && profile.storage.is_some())
     else {
-        return Err(Failure(format!("no emulator boots a disk of the board {name}")));
+        return Err(TaskError(format!("no emulator boots a disk of the board {name}")));
     };
     programs::provide(&qemu.program, &qemu.package)?;
     programs::provide("ssh", "openssh-client")?;
@@ -126,7 +126,7 @@ struct Show<'a> {
 
 impl Show<'_> {
     /// Boots the board, shows its console until it responds over SSH, and returns it.
-    fn boot(&self) -> Result<Board, Failure> {
+    fn boot(&self) -> Result<Board, TaskError> {
         let console = self.directory.join("console.log");
         let mut board = self.medium.boot(self.qemu, &self.directory, &self.key)?;
         let is_up = Arc::new(AtomicBool::new(false));
@@ -167,7 +167,11 @@ impl Show<'_> {
             }
         };
         let status = command.env("NODLET_SSH", self.ssh_command()).status()?;
-        if status.success() { Ok(()) } else { Err(Failure(format!("nodlet {}: {status}", words.join(" ")))) }
+        if status.success() {
+            Ok(())
+        } else {
+            Err(TaskError(format!("nodlet {}: {status}", words.join(" "))))
+        }
     }
 }
 

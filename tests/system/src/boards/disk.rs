@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 use nodlet_build::{cross, targets};
 use nodlet_dist::image::DeviceImage;
 use nodlet_dist::profile::{Loader, Profile, Qemu, Update};
@@ -45,12 +45,12 @@ pub(super) fn update_rules() -> Update {
 }
 
 /// The first identity of the board, which has no name.
-pub(super) fn first_identity(key: &Path) -> Result<String, Failure> {
+pub(super) fn first_identity(key: &Path) -> Result<String, TaskError> {
     Ok(format!("{FIXED}{}end\n", login(key)?))
 }
 
 /// The identity's line that allows this key to log in.
-fn login(key: &Path) -> Result<String, Failure> {
+fn login(key: &Path) -> Result<String, TaskError> {
     Ok(format!("ssh-key = {}\n", fs::read_to_string(key.with_extension("pub"))?.trim()))
 }
 
@@ -69,7 +69,7 @@ pub(super) fn try_out(
     let mut moments = Moments::new()?;
     let seed = moments.seed;
     boot(profile, image, &Tried { qemu, medium, directory, key }, &mut moments)
-        .map_err(|Failure(why)| Failure(format!("{why}\nthe power was cut by NODLET_SEED={seed}")))
+        .map_err(|TaskError(why)| TaskError(format!("{why}\nthe power was cut by NODLET_SEED={seed}")))
 }
 
 /// Boots the disk, and cuts the power at random moments.
@@ -266,7 +266,7 @@ fn overwrite_identity(board: &Board, text: &str) -> Outcome {
 }
 
 /// Applies a pod, and waits until it runs.
-fn apply(mut board: Board) -> Result<Board, Failure> {
+fn apply(mut board: Board) -> Result<Board, TaskError> {
     board.expect(
         "nodlet apply -f -",
         &manifest::pod("applied", "print applied then sleep"),
@@ -306,7 +306,7 @@ fn fill_and_damage(board: Board) -> Outcome {
 }
 
 /// The time from which the AGE of the applied pod counts, and its RESTARTS, when it runs.
-fn life_of_applied(board: &mut Board) -> Result<(String, u64), Failure> {
+fn life_of_applied(board: &mut Board) -> Result<(String, u64), TaskError> {
     wait_for_applied(board)?;
     let pod = board.json("nodlet get pod applied -o json")?;
     let created = pod["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned();
@@ -326,12 +326,12 @@ fn wait_for_log(board: &mut Board, pod: &str, log: &str) -> Outcome {
 }
 
 impl Tried<'_> {
-    fn boot(&self, reason: &str, in_ram: bool) -> Result<Board, Failure> {
+    fn boot(&self, reason: &str, in_ram: bool) -> Result<Board, TaskError> {
         self.boot_as("", &[], &[reason], in_ram).map(|(board, _)| board)
     }
 
     /// Turns the board on, with more options of its drive and more arguments of the emulator.
-    fn start(&self, option: &str, arguments: &[&str]) -> Result<(Board, Monitor), Failure> {
+    fn start(&self, option: &str, arguments: &[&str]) -> Result<(Board, Monitor), TaskError> {
         let mut all = arguments.iter().map(ToString::to_string).collect::<Vec<_>>();
         all.extend(monitor::arguments(self.directory));
         let mut board = self.medium.boot_with(self.qemu, self.directory, self.key, option, &all)?;
@@ -347,7 +347,7 @@ impl Tried<'_> {
         arguments: &[&str],
         reasons: &[&str],
         in_ram: bool,
-    ) -> Result<(Board, Monitor), Failure> {
+    ) -> Result<(Board, Monitor), TaskError> {
         let (mut board, monitor) = self.start(option, arguments)?;
         board.wait_for("the pod of the image to run", |board| {
             let pods = board.ssh("nodlet get pods baked", "")?;
@@ -371,7 +371,7 @@ impl Tried<'_> {
 }
 
 /// The start of the data partition, read by a different GPT implementation than the board's.
-fn data_of(medium: &Path) -> Result<u64, Failure> {
+fn data_of(medium: &Path) -> Result<u64, TaskError> {
     let disk = gpt::GptConfig::new().only_valid_headers(true).open(medium)?;
     let data = disk.partitions().values().find(|partition| partition.name == "data");
     Ok(data.ok_or("the medium has no data partition")?.first_lba * 512)

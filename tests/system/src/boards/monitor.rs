@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 use serde_json::{Value, json};
 
 use super::{Board, PATIENCE};
@@ -28,7 +28,7 @@ pub(super) fn arguments(directory: &Path) -> [String; 2] {
 }
 
 impl Monitor {
-    pub(super) fn connect(board: &mut Board) -> Result<Monitor, Failure> {
+    pub(super) fn connect(board: &mut Board) -> Result<Monitor, TaskError> {
         let mut connected = None;
         board.wait_for("the monitor of QEMU", |board| {
             connected = UnixStream::connect(socket(&board.directory)).ok();
@@ -44,16 +44,16 @@ impl Monitor {
     }
 
     /// Runs a command and returns its result.
-    pub(super) fn run(&mut self, command: &str, arguments: Value) -> Result<Value, Failure> {
+    pub(super) fn run(&mut self, command: &str, arguments: Value) -> Result<Value, TaskError> {
         writeln!(self.commands, "{}", json!({"execute": command, "arguments": arguments}))?;
         loop {
             let mut line = String::new();
             if self.answers.read_line(&mut line)? == 0 {
-                return Err(Failure(format!("the emulator ended before it answered {command}")));
+                return Err(TaskError(format!("the emulator ended before it answered {command}")));
             }
             let mut message: Value = serde_json::from_str(&line)?;
             if let Some(error) = message.get("error") {
-                return Err(Failure(format!("QEMU rejects {command}: {error}")));
+                return Err(TaskError(format!("QEMU rejects {command}: {error}")));
             }
             // Other messages are events.
             if let Some(result) = message.get_mut("return") {
@@ -67,8 +67,8 @@ impl Monitor {
         loop {
             let mut line = String::new();
             let read = self.answers.read_line(&mut line);
-            if read.map_err(|error| Failure(format!("no event {name} of QEMU: {error}")))? == 0 {
-                return Err(Failure(format!("the emulator ended before its event {name}")));
+            if read.map_err(|error| TaskError(format!("no event {name} of QEMU: {error}")))? == 0 {
+                return Err(TaskError(format!("the emulator ended before its event {name}")));
             }
             if serde_json::from_str::<Value>(&line)?["event"] == name {
                 return Ok(());
@@ -82,7 +82,7 @@ impl Monitor {
     }
 
     /// The number of writes to the board's media since it was turned on.
-    pub(super) fn writes(&mut self) -> Result<u64, Failure> {
+    pub(super) fn writes(&mut self) -> Result<u64, TaskError> {
         let media = self.run("query-blockstats", json!({}))?;
         let media = media.as_array().into_iter().flatten();
         Ok(media.filter_map(|medium| medium["stats"]["wr_operations"].as_u64()).sum())

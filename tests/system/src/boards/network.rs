@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use nodlet_build::debian;
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 use nodlet_dist::image;
 use nodlet_dist::profile::{Profile, Qemu};
 use nodlet_tests::manifest;
@@ -188,14 +188,14 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
 }
 
 /// Whether the board's kernel supports plugging cards while it runs.
-fn can_plug(profile: &Profile) -> Result<bool, Failure> {
+fn can_plug(profile: &Profile) -> Result<bool, TaskError> {
     let boot = debian::package(&profile.kernel, &profile.debian)?.join("boot");
     let config = fs::read_to_string(debian::only(&boot, "config-")?)?;
     Ok(config.lines().any(|line| line == "CONFIG_HOTPLUG_PCI_PCIE=y"))
 }
 
 /// Plugs a network card into a board that has none. Returns how long it took until the board responded.
-fn plug(profile: &Profile, board: &mut Board, monitor: &mut Monitor) -> Result<Duration, Failure> {
+fn plug(profile: &Profile, board: &mut Board, monitor: &mut Monitor) -> Result<Duration, TaskError> {
     let forwarded = format!("tcp:127.0.0.1:{}-:22", board.port);
     monitor.run("netdev_add", json!({"type": "user", "id": "later", "hostfwd": [{"str": forwarded}]}))?;
     let plugged = Instant::now();
@@ -253,7 +253,7 @@ impl Board {
     }
 }
 
-fn run_output(command: &mut std::process::Command) -> Result<String, Failure> {
+fn run_output(command: &mut std::process::Command) -> Result<String, TaskError> {
     Ok(text(&command.output()?.stdout))
 }
 
@@ -264,7 +264,7 @@ struct TimeServer {
 }
 
 impl TimeServer {
-    fn begin() -> Result<TimeServer, Failure> {
+    fn begin() -> Result<TimeServer, TaskError> {
         // QEMU's user network has this machine's loopback address at 10.0.2.2.
         let socket = UdpSocket::bind(("127.0.0.1", 0))?;
         let server = TimeServer { port: socket.local_addr()?.port(), answers: Arc::default() };

@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nodlet_build::task::{Failure, Outcome, Task, run as run_command};
+use nodlet_build::task::{Outcome, Task, TaskError, run as run_command};
 use nodlet_build::{cross, debian, go, programs, targets};
 use nodlet_dist::cpio::Cpio;
 use nodlet_dist::image::{DeviceImage, RamForm};
@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     }
     let profile = profile::get(&name)?;
     let Some(qemu) = &profile.qemu else {
-        return Err(Failure(format!("no emulator has the board {name}")));
+        return Err(TaskError(format!("no emulator has the board {name}")));
     };
     programs::provide(&qemu.program, &qemu.package)?;
     for program in ["ssh", "ssh-keygen"] {
@@ -133,7 +133,7 @@ fn measure(profile: &Profile, qemu: &Qemu, rounds: usize) -> Outcome {
     Ok(())
 }
 
-fn megabytes(files: &[PathBuf]) -> Result<f64, Failure> {
+fn megabytes(files: &[PathBuf]) -> Result<f64, TaskError> {
     let mut sum = 0;
     for file in files {
         sum += fs::metadata(file)?.len();
@@ -152,7 +152,7 @@ fn pod_of_both() -> String {
     manifest::pod_of("first", &[container], &format!("hostNetwork: true\nvolumes: [{volume}]"))
 }
 
-fn boot_nodlet(qemu: &Qemu, image: &DeviceImage, directory: &Path, key: &Path) -> Result<Boot, Failure> {
+fn boot_nodlet(qemu: &Qemu, image: &DeviceImage, directory: &Path, key: &Path) -> Result<Boot, TaskError> {
     let mut board = Board::boot(qemu, MEMORY_MIB, image, directory, key)?;
     let mut first = None;
     board.wait_for("the pod to write its time", |board| {
@@ -261,7 +261,7 @@ failSwapOn: false
 
 impl Peer {
     /// Creates a disk with everything that such a board needs, and an initramfs that mounts it.
-    fn make(profile: &Profile, ours: &DeviceImage, demo: &Path, directory: &Path) -> Result<Peer, Failure> {
+    fn make(profile: &Profile, ours: &DeviceImage, demo: &Path, directory: &Path) -> Result<Peer, TaskError> {
         let processor = &profile.debian;
         let root = directory.join("root");
         let _ = fs::remove_dir_all(&root);
@@ -343,22 +343,24 @@ impl Peer {
         if said.contains("PEER loaded") && said.contains(DEMO) && said.contains(PAUSE) {
             return Ok(());
         }
-        Err(Failure(format!("the images of the kubelet's board were not loaded; its console said:\n{said}")))
+        Err(TaskError(format!(
+            "the images of the kubelet's board were not loaded; its console said:\n{said}"
+        )))
     }
 
-    fn boot(&self, qemu: &Qemu, directory: &Path, key: &Path) -> Result<Boot, Failure> {
+    fn boot(&self, qemu: &Qemu, directory: &Path, key: &Path) -> Result<Boot, TaskError> {
         let said = self.boot_until_off(qemu, directory, key)?;
         let figures = said.lines().find_map(|line| Some(line.split_once("PEER figures ")?.1));
         let figures = figures.unwrap_or_default().split_whitespace();
         let figures: Vec<u64> = figures.filter_map(|figure| figure.parse().ok()).collect();
         let [first, available, share] = figures[..] else {
-            return Err(Failure(format!("no figures of the kubelet's board; its console said:\n{said}")));
+            return Err(TaskError(format!("no figures of the kubelet's board; its console said:\n{said}")));
         };
         Ok(Boot { first: first as f64 / 1e9, available, share })
     }
 
     /// Boots, and waits until the board turns itself off. Returns the console output.
-    fn boot_until_off(&self, qemu: &Qemu, directory: &Path, key: &Path) -> Result<String, Failure> {
+    fn boot_until_off(&self, qemu: &Qemu, directory: &Path, key: &Path) -> Result<String, TaskError> {
         let drive = format!("if=virtio,format=raw,file={}", self.disk.display());
         let arguments = ["-drive".to_owned(), drive];
         let mut board =
@@ -369,7 +371,7 @@ impl Peer {
 }
 
 /// The image whose process holds a pod's namespaces under containerd.
-fn pause(profile: &Profile) -> Result<Image, Failure> {
+fn pause(profile: &Profile) -> Result<Image, TaskError> {
     Ok(demo_for(profile)?.named(PAUSE).config("Cmd", serde_json::json!(["sleep"])))
 }
 

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Instant;
 
 use nodlet_build::go;
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 use nodlet_dist::profile::Profile;
 use nodlet_tests::image::Image;
 use nodlet_tests::manifest;
@@ -46,18 +46,18 @@ pub(super) fn member_key(directory: &Path) -> PathBuf {
 fn push_as_member(port: u16, directory: &Path) -> Outcome {
     let key = member_key(directory);
     let mut member = User::new(port, &key, &directory.join("member"))?;
-    let login = |name: &str, command: &str| -> Result<Output, Failure> {
+    let login = |name: &str, command: &str| -> Result<Output, TaskError> {
         let mut ssh = Command::new("ssh");
         ssh.arg("-F").arg(member.directory.join("ssh_config")).args(["-p", &port.to_string()]);
         Ok(ssh.arg(format!("{name}@127.0.0.1")).arg(command).stdin(Stdio::null()).output()?)
     };
     let as_root = login("root", "true")?;
     if as_root.status.success() || !text(&as_root.stderr).contains("Permission denied") {
-        return Err(Failure(format!("a key that may push logs in as root: {as_root:?}")));
+        return Err(TaskError(format!("a key that may push logs in as root: {as_root:?}")));
     }
     let id = login("nodlet", "busybox id -u; busybox id -g; cat /etc/nodlet/ssh/authorized_keys")?;
     if text(&id.stdout) != "900\n900\n" {
-        return Err(Failure(format!("the user nodlet is: {id:?}")));
+        return Err(TaskError(format!("the user nodlet is: {id:?}")));
     }
     let pod = member.directory.join("by-member.yaml");
     fs::write(&pod, manifest::pod("by-member", "print pushed then sleep"))?;
@@ -72,7 +72,7 @@ fn push_as_member(port: u16, directory: &Path) -> Outcome {
 
 impl User {
     /// A user with this key and a directory for files.
-    pub(super) fn new(port: u16, key: &Path, directory: &Path) -> Result<User, Failure> {
+    pub(super) fn new(port: u16, key: &Path, directory: &Path) -> Result<User, TaskError> {
         fs::write(
             directory.join("ssh_config"),
             format!(
@@ -107,7 +107,7 @@ impl User {
     }
 
     /// Runs a verb on the board until it ends.
-    pub(super) fn nodlet(&self, words: &[&str]) -> Result<Output, Failure> {
+    pub(super) fn nodlet(&self, words: &[&str]) -> Result<Output, TaskError> {
         Ok(self.command(words).output()?)
     }
 
@@ -117,7 +117,7 @@ impl User {
         if output.status.code() == Some(code) && text(&output.stdout) == expected {
             return Ok(());
         }
-        Err(Failure(format!(
+        Err(TaskError(format!(
             "`nodlet --board … {}` ended with {} and wrote {:?}, not {expected:?}; {}",
             words.join(" "),
             output.status,
@@ -138,7 +138,7 @@ impl User {
         let refused = self.nodlet(&["push", &archive, &pod, &notes])?;
         let why = super::text(&refused.stderr);
         if refused.status.success() || !why.contains("notes.txt") {
-            return Err(Failure(format!(
+            return Err(TaskError(format!(
                 "push of a text that is no manifest: {}: {why:?} does not name it",
                 refused.status
             )));
@@ -150,7 +150,7 @@ impl User {
         let said = super::text(&output.stdout);
         let begins = format!("image/{PUSHED} loaded, 1 of 2 layers sent, ");
         if !output.status.success() || !said.starts_with(&begins) || !said.ends_with("pod/over-ssh ready\n") {
-            return Err(Failure(format!("push: {}: {said}{}", output.status, super::text(&output.stderr))));
+            return Err(TaskError(format!("push: {}: {said}{}", output.status, super::text(&output.stderr))));
         }
         eprintln!("a pod with a layer of its image was pushed and ready after {took:.1?}");
         self.expect(&["logs", "over-ssh"], 0, "hello\n")?;
@@ -166,14 +166,15 @@ impl User {
     /// Pushes a slightly changed layer, and requires that little is transferred.
     fn push_changed(&self, architecture: &str) -> Outcome {
         let archive = self.directory.join("changed.tar").display().to_string();
-        let push = |version: u8, data: &[u8]| -> Result<String, Failure> {
+        let push = |version: u8, data: &[u8]| -> Result<String, TaskError> {
             let image = Image::new(&format!("localhost/changed:{version}")).file("data", 0o644, data);
             let image = image.architecture(architecture);
             image.write_oci_archive(Path::new(&archive))?;
             let output = self.nodlet(&["push", &archive])?;
-            match output.status.success() {
-                true => Ok(text(&output.stdout)),
-                false => Err(Failure(format!("push: {}", text(&output.stderr)))),
+            if output.status.success() {
+                Ok(text(&output.stdout))
+            } else {
+                Err(TaskError(format!("push: {}", text(&output.stderr))))
             }
         };
         let mut data = noise(1_000_000, 1);
@@ -181,9 +182,10 @@ impl User {
         data.splice(500_000..500_000, *b"changed");
         let said = push(2, &data)?;
         eprint!("{said}");
-        match said.contains("1 of 1 layers sent, ") && said.contains(" kB instead of 1.0 MB") {
-            true => Ok(()),
-            false => Err(Failure(format!("of a layer with a small change, more went over: {said}"))),
+        if said.contains("1 of 1 layers sent, ") && said.contains(" kB instead of 1.0 MB") {
+            Ok(())
+        } else {
+            Err(TaskError(format!("of a layer with a small change, more went over: {said}")))
         }
     }
 
@@ -211,17 +213,18 @@ impl User {
         let mut get = Command::new(kubectl);
         get.args(["--server", &format!("http://{here}"), "get", "pods", "-o", "name"]);
         let output = get.env("KUBECONFIG", "/dev/null").env("HOME", &self.directory).output()?;
-        match text(&output.stdout).contains("pod/over-ssh\n") {
-            true => Ok(()),
-            false => Err(Failure(format!("kubectl through ssh -L: {output:?}"))),
+        if text(&output.stdout).contains("pod/over-ssh\n") {
+            Ok(())
+        } else {
+            Err(TaskError(format!("kubectl through ssh -L: {output:?}")))
         }
     }
 
-    fn until(&self, what: &str, condition: impl Fn() -> Result<bool, Failure>) -> Outcome {
+    fn until(&self, what: &str, condition: impl Fn() -> Result<bool, TaskError>) -> Outcome {
         let end = Instant::now() + PATIENCE;
         while !condition()? {
             if Instant::now() > end {
-                return Err(Failure(format!("no {what} in {PATIENCE:?}")));
+                return Err(TaskError(format!("no {what} in {PATIENCE:?}")));
             }
             std::thread::sleep(std::time::Duration::from_millis(200));
         }

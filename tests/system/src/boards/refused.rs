@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 use nodlet_dist::image::{Contents, DeviceImage};
 use nodlet_dist::profile::Profile;
 
@@ -42,22 +42,22 @@ pub(super) fn try_out(
         spoil(&mut wrong);
         match build(&wrong, contents, directory) {
             Ok(_) => {
-                return Err(Failure(format!("{}: an image with a wrong {name} was built", profile.name)));
+                return Err(TaskError(format!("{}: an image with a wrong {name} was built", profile.name)));
             }
-            Err(Failure(why)) if why.contains(said) && why.contains(&profile.name) => {}
-            Err(Failure(why)) => {
-                return Err(Failure(format!("{}: a wrong {name} is reported as: {why}", profile.name)));
+            Err(TaskError(why)) if why.contains(said) && why.contains(&profile.name) => {}
+            Err(TaskError(why)) => {
+                return Err(TaskError(format!("{}: a wrong {name} is reported as: {why}", profile.name)));
             }
         }
         if files(image)? != before {
-            return Err(Failure(format!("{}: a wrong {name} changed the former image", profile.name)));
+            return Err(TaskError(format!("{}: a wrong {name} changed the former image", profile.name)));
         }
     }
     Ok(())
 }
 
 /// The size and the modification time of each file of an image.
-fn files(image: &DeviceImage) -> Result<Vec<(u64, SystemTime)>, Failure> {
+fn files(image: &DeviceImage) -> Result<Vec<(u64, SystemTime)>, TaskError> {
     let of = |file: &Path| {
         let metadata = fs::metadata(file)?;
         Ok((metadata.len(), metadata.modified()?))

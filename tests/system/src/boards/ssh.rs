@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 
 use super::{Board, make_key, text};
 
@@ -55,7 +55,7 @@ pub(super) fn refuse_others(board: &Board, directory: &Path) -> Outcome {
 }
 
 /// The board's public host key, as anybody can get it.
-pub(super) fn host_key(board: &Board) -> Result<String, Failure> {
+pub(super) fn host_key(board: &Board) -> Result<String, TaskError> {
     let mut scan = Command::new("ssh-keyscan");
     scan.args(["-T", "60", "-t", "ed25519", "-p", &board.port.to_string(), "127.0.0.1"]);
     let output = scan.stdin(Stdio::null()).output()?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use nodlet_build::task::{Failure, Outcome, run as run_command};
+use nodlet_build::task::{Outcome, TaskError, run as run_command};
 use nodlet_build::{cross, debian, elf, targets};
 use nodlet_dist::profile::{Profile, Qemu, Update};
 use nodlet_tests::manifest;
@@ -60,7 +60,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
             let trial = scope.spawn(|| install(&user, &update, 1, why));
             // The trial lasts long enough for another update to arrive.
             let second = if why == HANGS { reject_second(&mut board, &program.version) } else { Ok(()) };
-            trial.join().map_err(|_| Failure::from("the update's thread panicked"))?.and(second)
+            trial.join().map_err(|_| TaskError::from("the update's thread panicked"))?.and(second)
         })?;
         board.wait_for("the nodlet before", |board| Ok(runs(board, &newer.version, "kept").is_ok()))?;
         board.expect("nodlet healthcheck --pods --wait 2m", "", "")?;
@@ -120,7 +120,7 @@ fn cut_trial(
         let pod = manifest::pod_of(name, &[container], "");
         board.expect("nodlet apply -f -", &pod, &format!("pod/{name} created\n"))?;
     }
-    let is_ready = |board: &Board, name: &str| -> Result<bool, Failure> {
+    let is_ready = |board: &Board, name: &str| -> Result<bool, TaskError> {
         let pod = board.json(&format!("nodlet get pod {name} -o json"))?;
         Ok(pod["status"]["containerStatuses"][0]["ready"] == true)
     };
@@ -128,11 +128,11 @@ fn cut_trial(
         board.wait_for(&format!("the pod {pod} to be ready"), |board| is_ready(board, pod))?;
     }
 
-    let status = |board: &Board| -> Result<Value, Failure> {
+    let status = |board: &Board| -> Result<Value, TaskError> {
         let status = board.ssh("nodlet system -o json", "")?.stdout;
         Ok(serde_json::from_slice(&status).unwrap_or_default())
     };
-    let on_trial = |board: &Board, starts: u64| -> Result<bool, Failure> {
+    let on_trial = |board: &Board, starts: u64| -> Result<bool, TaskError> {
         let status = status(board)?;
         let (running, trial) = (&status["running"], &status["trial"]);
         Ok(running["from"] == "trial"
@@ -207,7 +207,7 @@ fn reject(
 
 /// Requires that a second update is rejected while this one is on trial, and that the trial continues.
 fn reject_second(board: &mut Board, version: &str) -> Outcome {
-    let on_trial = |board: &Board| -> Result<bool, Failure> {
+    let on_trial = |board: &Board| -> Result<bool, TaskError> {
         let status = text(&board.ssh("nodlet system -o json", "")?.stdout);
         let json: Value = serde_json::from_str(&status).unwrap_or_default();
         Ok(json["trial"]["version"] == version)
@@ -228,17 +228,18 @@ pub(super) fn install(user: &User, update: &Signed, code: i32, words: &str) -> O
     if output.status.code() == Some(code) && said.contains(words) {
         return Ok(());
     }
-    Err(Failure(format!("the update ended with {}, not {code} and {words:?}: {said}", output.status)))
+    Err(TaskError(format!("the update ended with {}, not {code} and {words:?}: {said}", output.status)))
 }
 
 /// Writes an update and its signature, if any, to files. Returns the path of the program.
-fn write(user: &User, update: &Signed) -> Result<String, Failure> {
+fn write(user: &User, update: &Signed) -> Result<String, TaskError> {
     let file = user.directory().join("nodlet-update");
     fs::write(&file, &update.program)?;
     let signature = file.with_extension("minisig");
-    match update.signature.is_empty() {
-        true => drop(fs::remove_file(&signature)),
-        false => fs::write(&signature, &update.signature)?,
+    if update.signature.is_empty() {
+        drop(fs::remove_file(&signature))
+    } else {
+        fs::write(&signature, &update.signature)?
     }
     Ok(file.display().to_string())
 }
@@ -254,7 +255,7 @@ pub(super) fn runs(board: &Board, version: &str, from: &str) -> Outcome {
 }
 
 /// The properties that change if a container restarts: process, container ID, restarts and start time.
-fn life(board: &Board) -> Result<String, Failure> {
+fn life(board: &Board) -> Result<String, TaskError> {
     let process = text(&board.ssh("busybox pidof demo", "")?.stdout);
     let pod = text(&board.ssh("nodlet get pod counter -o json", "")?.stdout);
     let pod: Value = serde_json::from_str(&pod).map_err(|_| board.failed("the counter's pod is no JSON"))?;
@@ -274,7 +275,7 @@ fn no_container_noticed(board: &Board, before: &str) -> Outcome {
     if now != before {
         return Err(board.failed(&format!("the counter was {before} and is {now}")));
     }
-    let log = || -> Result<String, Failure> { Ok(text(&board.ssh("nodlet logs counter", "")?.stdout)) };
+    let log = || -> Result<String, TaskError> { Ok(text(&board.ssh("nodlet logs counter", "")?.stdout)) };
     let first = log()?;
     for (number, line) in first.lines().enumerate() {
         if line != format!("tick {number}") {
@@ -304,17 +305,17 @@ pub(super) enum Instruction {
 }
 
 impl Program {
-    pub(super) fn read(path: &Path) -> Result<Program, Failure> {
+    pub(super) fn read(path: &Path) -> Result<Program, TaskError> {
         Ok(Program { bytes: fs::read(path)?, version: VERSION.into() })
     }
 
     /// This program with a version that differs from nodlet's own only in the last digit, which is `digit`.
-    pub(super) fn with_version(&self, digit: u8) -> Result<Program, Failure> {
+    pub(super) fn with_version(&self, digit: u8) -> Result<Program, TaskError> {
         let all_but_last = &VERSION[..VERSION.len() - 1];
         self.with_version_text(&format!("{all_but_last}{digit}"))
     }
 
-    fn with_version_text(&self, version: &str) -> Result<Program, Failure> {
+    fn with_version_text(&self, version: &str) -> Result<Program, TaskError> {
         let known = format!("{MARK}{VERSION}\n");
         let mut places =
             self.bytes.windows(known.len()).enumerate().filter(|(_, at)| *at == known.as_bytes());
@@ -344,14 +345,14 @@ impl Program {
     }
 
     /// This program with another first instruction: one that crashes, or one that loops.
-    pub(super) fn begins_with(&self, instruction: Instruction) -> Result<Program, Failure> {
+    pub(super) fn begins_with(&self, instruction: Instruction) -> Result<Program, TaskError> {
         let code: [&[u8]; 2] = match elf::read(&self.bytes)?.machine {
             elf::EM_X86_64 => [&[0x0f, 0x0b], &[0xeb, 0xfe]],
             elf::EM_AARCH64 => [&[0, 0, 0, 0], &[0, 0, 0, 0x14]],
             elf::EM_RISCV => [&[0, 0, 0, 0], &[0x6f, 0, 0, 0]],
             elf::EM_ARM if self.entry()?.1 => [&[0xff, 0xde], &[0xfe, 0xe7]],
             elf::EM_ARM => [&[0xf0, 0, 0xf0, 0xe7], &[0xfe, 0xff, 0xff, 0xea]],
-            other => return Err(Failure(format!("nobody knows instructions of ELF machine {other}"))),
+            other => return Err(TaskError(format!("nobody knows instructions of ELF machine {other}"))),
         };
         let code = match instruction {
             Instruction::Illegal => code[0],
@@ -364,7 +365,7 @@ impl Program {
     }
 
     /// The file offset of the first instruction, and whether its address is odd, as in Thumb code.
-    fn entry(&self) -> Result<(usize, bool), Failure> {
+    fn entry(&self) -> Result<(usize, bool), TaskError> {
         const PT_LOAD: u64 = 1;
         let number = |at: usize, length: usize| {
             self.bytes[at..at + length].iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte))
@@ -405,7 +406,7 @@ struct Signer {
 }
 
 impl Signer {
-    fn new(directory: &Path, name: &str) -> Result<Signer, Failure> {
+    fn new(directory: &Path, name: &str) -> Result<Signer, TaskError> {
         let (public, secret) = (directory.join(format!("{name}.pub")), directory.join(format!("{name}.key")));
         run_command(minisign()?.args(["-G", "-f", "-W", "-p"]).arg(&public).arg("-s").arg(&secret))?;
         let text = fs::read_to_string(&public)?;
@@ -413,7 +414,7 @@ impl Signer {
         Ok(Signer { secret_key: secret, public_key: key.to_owned() })
     }
 
-    fn sign(&self, program: &Program) -> Result<Signed, Failure> {
+    fn sign(&self, program: &Program) -> Result<Signed, TaskError> {
         let file = self.secret_key.with_extension("program");
         fs::write(&file, &program.bytes)?;
         run_command(minisign()?.arg("-S").arg("-s").arg(&self.secret_key).arg("-m").arg(&file))?;
@@ -423,7 +424,7 @@ impl Signer {
 }
 
 /// Debian's minisign with Debian's C library, whatever this machine has.
-fn minisign() -> Result<Command, Failure> {
+fn minisign() -> Result<Command, TaskError> {
     let (processor, libraries) = match targets::host()?.triple.split_once('-') {
         Some(("x86_64", _)) => ("amd64", "usr/lib/x86_64-linux-gnu"),
         _ => ("arm64", "usr/lib/aarch64-linux-gnu"),

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use nodlet_build::budgets::Budgets;
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 use nodlet_dist::profile::{CrashLoop, Profile, Qemu, Update};
 use serde_json::json;
 
@@ -129,7 +129,7 @@ const BOOT: &str = "cat /proc/sys/kernel/random/boot_id";
 fn recover_from_hang(board: &mut Board) -> Outcome {
     let boot = text(&board.ssh(BOOT, "")?.stdout);
     board.expect(HANG, "", "")?;
-    let files = |board: &Board| Ok::<_, Failure>(text(&board.ssh("ls /var/lib/nodlet/init", "")?.stdout));
+    let files = |board: &Board| Ok::<_, TaskError>(text(&board.ssh("ls /var/lib/nodlet/init", "")?.stdout));
     board.wait_for("note of the hang", |board| Ok(files(board)?.contains("agent-hangs")))?;
     board.expect("kill -CONT $(cat /run/nodlet/agent.lock)", "", "")?;
     board.wait_for("end of the hang", |board| Ok(!files(board)?.contains("agent-hangs")))?;
@@ -172,8 +172,8 @@ fn reset_by(
     board: &mut Board,
     what: &str,
     command: &str,
-    turn_on: &dyn Fn() -> Result<Board, Failure>,
-) -> Result<Duration, Failure> {
+    turn_on: &dyn Fn() -> Result<Board, TaskError>,
+) -> Result<Duration, TaskError> {
     let before = text(&board.ssh(BOOT, "")?.stdout);
     let mut monitor = Monitor::connect(board)?;
     let hung = std::time::Instant::now();
@@ -181,7 +181,7 @@ fn reset_by(
     if !done.status.success() || before.is_empty() {
         return Err(board.failed(&format!("{what} cannot be made: {}", text(&done.stderr))));
     }
-    monitor.wait_for_event("WATCHDOG").map_err(|Failure(why)| board.failed(&why))?;
+    monitor.wait_for_event("WATCHDOG").map_err(|TaskError(why)| board.failed(&why))?;
     // Text that the board was still writing during the reset is not the firmware's.
     std::thread::sleep(Duration::from_millis(500));
     let (reset, written) = (std::time::Instant::now(), board.console()?.len());
@@ -193,7 +193,7 @@ fn reset_by(
         Ok(has_booted || is_silent)
     })?;
     if is_silent {
-        let state = state_of(board, &mut monitor).unwrap_or_else(|Failure(why)| why);
+        let state = state_of(board, &mut monitor).unwrap_or_else(|TaskError(why)| why);
         eprintln!("the firmware has written nothing since the reset by {what}; off and on again\n{state}");
         board.turn_off()?;
         *board = turn_on()?;
@@ -211,7 +211,7 @@ fn reset_by(
 
 /// The emulator's report of the board's processor: five samples of its registers, and the time that its
 /// thread runs meanwhile.
-fn state_of(board: &Board, monitor: &mut Monitor) -> Result<String, Failure> {
+fn state_of(board: &Board, monitor: &mut Monitor) -> Result<String, TaskError> {
     let status = monitor.run("query-status", json!({}))?;
     let processors = monitor.run("query-cpus-fast", json!({}))?;
     let stat = format!("/proc/{}/task/{}/stat", board.emulator_id(), processors[0]["thread-id"]);
@@ -231,7 +231,7 @@ fn state_of(board: &Board, monitor: &mut Monitor) -> Result<String, Failure> {
 
 /// How often process 1 and the agent's threads woke up while the board was idle. More than the watchdog's
 /// period requires is an error.
-fn wake_ups(board: &Board) -> Result<(u64, u64), Failure> {
+fn wake_ups(board: &Board) -> Result<(u64, u64), TaskError> {
     let count = "for process in 1 $(cat /run/nodlet/agent.lock); do cat /proc/$process/task/*/status | \
                  busybox awk '/^voluntary/ {sum += $2} END {print sum}'; done";
     let seconds = IDLE.as_secs();

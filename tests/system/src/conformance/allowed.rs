@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 
 use super::report::{Ended, Report};
 
@@ -18,9 +18,9 @@ const MACHINE: &str = "this machine ";
 pub(super) struct Allowed(BTreeMap<String, String>);
 
 impl Allowed {
-    pub(super) fn read(path: &Path) -> Result<Self, Failure> {
+    pub(super) fn read(path: &Path) -> Result<Self, TaskError> {
         let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Self::parse(&text).map_err(|why| Failure(format!("{}: {why}", path.display())))
+        Self::parse(&text).map_err(|why| TaskError(format!("{}: {why}", path.display())))
     }
 
     fn parse(text: &str) -> Result<Self, String> {
@@ -45,7 +45,9 @@ impl Allowed {
     pub(super) fn require_known<'a>(&self, all: impl Iterator<Item = &'a str>) -> Outcome {
         let all: Vec<&str> = all.collect();
         match self.0.keys().find(|name| !all.contains(&name.as_str())) {
-            Some(name) => Err(Failure(format!("allowed-failures lists {name:?}, and there is no such test"))),
+            Some(name) => {
+                Err(TaskError(format!("allowed-failures lists {name:?}, and there is no such test")))
+            }
             None => Ok(()),
         }
     }
@@ -66,7 +68,7 @@ impl Allowed {
         if report.0.is_empty() {
             wrong.push("no test was run".into());
         }
-        if wrong.is_empty() { Ok(()) } else { Err(Failure(wrong.join("\n  "))) }
+        if wrong.is_empty() { Ok(()) } else { Err(TaskError(wrong.join("\n  "))) }
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use nodlet_build::task::{Failure, Outcome, work};
+use nodlet_build::task::{Outcome, TaskError, work};
 use nodlet_build::{debian, go};
 use nodlet_tests::image::{ARCHITECTURE, Compression, Image};
 use nodlet_tests::{Device, with_dynamic_program};
@@ -90,14 +90,14 @@ pub(super) fn load(device: &Device) -> Outcome {
 }
 
 /// busybox, with a link for each of its tools, and the shell.
-fn tools() -> Result<Image, Failure> {
+fn tools() -> Result<Image, TaskError> {
     debian::fetch(&["busybox-static", "bash-static"], ARCHITECTURE)?;
     let package = debian::package("busybox-static", ARCHITECTURE)?;
     let busybox = package.join("usr/bin/busybox");
     let listed = Command::new(&busybox).arg("--list").output()?;
     let names = String::from_utf8(listed.stdout)?;
     if !names.lines().any(|name| name == "sh") {
-        return Err(Failure(format!("{} lists no tools", busybox.display())));
+        return Err(TaskError(format!("{} lists no tools", busybox.display())));
     }
     let image = ["root", "home", "srv", "var", "etc", "usr"]
         .into_iter()
@@ -116,10 +116,10 @@ fn tools() -> Result<Image, Failure> {
 }
 
 /// The servers of the tests, with the tools that the tests execute beside them.
-fn agnhost(tools: &Image) -> Result<Image, Failure> {
+fn agnhost(tools: &Image) -> Result<Image, TaskError> {
     let curl = Path::new("/usr/bin/curl");
     if !curl.exists() {
-        return Err(Failure(format!("{} is missing: `cargo xtask setup` installs it", curl.display())));
+        return Err(TaskError(format!("{} is missing: `cargo xtask setup` installs it", curl.display())));
     }
     let (certificate, key) = certificate()?;
     let image = with_dynamic_program(tools.clone(), "usr/bin/curl")
@@ -135,7 +135,7 @@ fn agnhost(tools: &Image) -> Result<Image, Failure> {
 }
 
 /// A certificate and its key for the servers of the tests, which no client verifies.
-fn certificate() -> Result<(Vec<u8>, Vec<u8>), Failure> {
+fn certificate() -> Result<(Vec<u8>, Vec<u8>), TaskError> {
     let dir = work("conformance")?;
     let (certificate, key) = (dir.join("localhost.crt"), dir.join("localhost.key"));
     let mut command = Command::new("openssl");
@@ -147,7 +147,7 @@ fn certificate() -> Result<(Vec<u8>, Vec<u8>), Failure> {
         .arg(&certificate);
     let output = command.output()?;
     if !output.status.success() {
-        return Err(Failure(String::from_utf8_lossy(&output.stderr).into_owned()));
+        return Err(TaskError(String::from_utf8_lossy(&output.stderr).into_owned()));
     }
     Ok((fs::read(certificate)?, fs::read(key)?))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use nodlet_build::task::Failure;
+use nodlet_build::task::TaskError;
 use serde::Deserialize;
 
 /// The outcomes of the tests that were chosen, by their names.
@@ -64,8 +64,8 @@ struct Location {
 
 impl Report {
     /// Reads a report that ginkgo wrote.
-    pub(super) fn read(path: &Path) -> Result<Self, Failure> {
-        let wrong = |error: &dyn fmt::Display| Failure(format!("{}: {error}", path.display()));
+    pub(super) fn read(path: &Path) -> Result<Self, TaskError> {
+        let wrong = |error: &dyn fmt::Display| TaskError(format!("{}: {error}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
         Self::parse(&text).map_err(|error| wrong(&error))
     }

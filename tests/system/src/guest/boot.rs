@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nodlet_build::task::{Failure, Outcome, Signal, end_with_us};
+use nodlet_build::task::{Outcome, Signal, TaskError, end_with_us};
 use nodlet_build::{debian, go};
 use nodlet_dist::cpio::Cpio;
 use nodlet_dist::kernel::Kernel;
@@ -37,9 +37,10 @@ impl Guest<'_> {
         system: Option<(&Path, &str)>,
         part: Option<Part>,
     ) -> Outcome {
-        let failed = |error: io::Error| Failure(format!("failed to write {}: {error}", path.display()));
-        let program =
-            |name: &str| programs.get(name).ok_or_else(|| Failure(format!("unknown test program {name:?}")));
+        let failed = |error: io::Error| TaskError(format!("failed to write {}: {error}", path.display()));
+        let program = |name: &str| {
+            programs.get(name).ok_or_else(|| TaskError(format!("unknown test program {name:?}")))
+        };
         let mut orders = format!("load {}\n", self.modules.concat().join(" "));
         for controllers in self.cgroup_v1 {
             orders.push_str(&format!("{CGROUP_V1} {controllers}\n"));
@@ -108,9 +109,10 @@ impl Guest<'_> {
         }
         for (_, path) in FILES.iter().filter(|(suite, _)| self.runs_any_of(&[suite])) {
             let path = nodlet_build::task::project().join(path);
-            let files = match path.is_dir() {
-                true => fs::read_dir(&path)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?,
-                false => vec![path],
+            let files = if path.is_dir() {
+                fs::read_dir(&path)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?
+            } else {
+                vec![path]
             };
             for file in files.iter().filter(|file| !file.is_dir()) {
                 cpio.file(&file.display().to_string(), 0o644, &fs::read(file)?).map_err(failed)?;
@@ -143,7 +145,7 @@ impl Guest<'_> {
         kernel: &Kernel,
         initramfs: &Path,
         log: &Path,
-    ) -> Result<String, Failure> {
+    ) -> Result<String, TaskError> {
         // The output of an earlier guest must not count if the emulator does not start.
         File::create(log)?;
         let (program, package) = processor.emulator()?;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use nodlet_build::task::{Failure, line_of};
+use nodlet_build::task::{TaskError, line_of};
 use nodlet_build::{cross, targets, toolchain};
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ const DEMO: &str = "rustc --package nodlet-tests --bin demo";
 pub(super) fn build(
     processor: &Processor,
     guests: &[&Guest<'_>],
-) -> Result<BTreeMap<String, PathBuf>, Failure> {
+) -> Result<BTreeMap<String, PathBuf>, TaskError> {
     let programs = guests.iter().flat_map(|guest| guest.runs).map(|run| Run::parse(run).program());
     let tests: BTreeSet<String> = programs
         .map(|name| if UNITS.contains(&name) { "--lib".to_owned() } else { format!("--test {name}") })
@@ -28,11 +28,10 @@ pub(super) fn build(
     let tests: Vec<String> = tests.into_iter().collect();
     // With the features of unit tests, so that this machine's programs are not compiled again. For another processor, the
     // tasks are left out.
-    let packages = match processor.triple == targets::host()?.triple {
-        true => "--workspace",
-        false => {
-            "--package nodlet --package nodlet-host --package nodlet-runtime --package nodlet-supervisor --package nodlet-tests"
-        }
+    let packages = if processor.triple == targets::host()?.triple {
+        "--workspace"
+    } else {
+        "--package nodlet --package nodlet-host --package nodlet-runtime --package nodlet-supervisor --package nodlet-tests"
     };
     let programs_of_tests = format!("build {packages} --bins --examples");
     let tests = format!("test --no-run {packages} {}", tests.join(" "));
@@ -52,7 +51,7 @@ pub(super) fn build(
         eprintln!("Building without further output, some minutes the first time:\n$ {}", line_of(&build));
         let output = build.stderr(Stdio::inherit()).output()?;
         if !output.status.success() {
-            return Err(Failure(format!("{}: {}", line_of(&build), output.status)));
+            return Err(TaskError(format!("{}: {}", line_of(&build), output.status)));
         }
         for line in output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let message: Value = serde_json::from_slice(line)?;
@@ -72,7 +71,7 @@ pub(super) fn build(
 pub(super) fn without_debug(
     programs: &BTreeMap<String, PathBuf>,
     dir: &Path,
-) -> Result<BTreeMap<String, PathBuf>, Failure> {
+) -> Result<BTreeMap<String, PathBuf>, TaskError> {
     let _ = fs::remove_dir_all(dir);
     fs::create_dir_all(dir)?;
     let objcopy = toolchain::objcopy()?;
@@ -83,7 +82,7 @@ pub(super) fn without_debug(
         let output = output.map_err(|error| format!("failed to run {}: {error}", objcopy.display()))?;
         if !output.status.success() {
             let why = String::from_utf8_lossy(&output.stderr).into_owned();
-            return Err(Failure(format!("{} {}: {why}", objcopy.display(), program.display())));
+            return Err(TaskError(format!("{} {}: {why}", objcopy.display(), program.display())));
         }
         copies.insert(name.clone(), copy);
     }

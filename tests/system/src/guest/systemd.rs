@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nodlet_build::task::{Failure, project, run as run_command, work};
+use nodlet_build::task::{TaskError, project, run as run_command, work};
 use nodlet_dist::cpio::Cpio;
 
 /// The Debian release. It has systemd 257; DelegateSubgroup= needs 254.
@@ -64,7 +64,7 @@ const SERVICE: &str = "[Unit]\nAfter=basic.target\n\n[Service]\nType=exec\nExecS
     StandardOutput=tty\nStandardError=tty\nTTYPath=/dev/console\n";
 
 /// A system for a processor in Debian's spelling. Created if it does not exist.
-pub(super) fn get(processor: &str, debian: &Debian) -> Result<PathBuf, Failure> {
+pub(super) fn get(processor: &str, debian: &Debian) -> Result<PathBuf, TaskError> {
     let dir = work(&format!("guest/{processor}"))?.join(debian.name);
     let made_of = dir.with_extension("packages");
     if !dir.is_dir() || fs::read_to_string(&made_of).ok().as_deref() != Some(debian.packages) {

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use fatfs::{FileSystem, FsOptions};
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 use nodlet_dist::image::DeviceImage;
 use nodlet_dist::profile::{Profile, Qemu};
 use nodlet_tests::Seed;
@@ -79,7 +79,7 @@ pub(super) fn try_out(
             let found = &found[thing];
             if !allowed.contains(&**found) {
                 let described = record.describe(&cut);
-                return Err(Failure(format!(
+                return Err(TaskError(format!(
                     "{thing} is {found}, not one of {allowed:?}\nafter the {described}"
                 )));
             }
@@ -90,7 +90,7 @@ pub(super) fn try_out(
 }
 
 /// The bytes of the boot partition, which stays where the image has it.
-fn boot_of(image: &Path) -> Result<Range<u64>, Failure> {
+fn boot_of(image: &Path) -> Result<Range<u64>, TaskError> {
     let disk = gpt::GptConfig::new().only_valid_headers(true).open(image)?;
     let boot = disk.partitions().values().find(|partition| partition.name == "boot");
     let boot = boot.ok_or("the image has no boot partition")?;
@@ -102,7 +102,7 @@ fn read(
     medium: &Path,
     boot: Range<u64>,
     texts: &BTreeMap<String, String>,
-) -> Result<BTreeMap<&'static str, String>, Failure> {
+) -> Result<BTreeMap<&'static str, String>, TaskError> {
     let mut bytes = vec![0; usize::try_from(boot.end - boot.start)?];
     File::open(medium)?.read_exact_at(&mut bytes, boot.start)?;
     let volume = FileSystem::new(Cursor::new(bytes), FsOptions::new())?;

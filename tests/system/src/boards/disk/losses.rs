@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nodlet_build::task::{Failure, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 use nodlet_build::{cross, targets};
 use nodlet_dist::image::DeviceImage;
 use nodlet_dist::profile::{Profile, Qemu};
@@ -81,7 +81,7 @@ fn boot_states(
         eprintln!("  state {number}: {described}");
         record.write(&cut, &tried.medium.file)?;
         check(profile, tried, record, &cut)
-            .map_err(|Failure(why)| Failure(format!("{why}\nafter the {described}")))?;
+            .map_err(|TaskError(why)| TaskError(format!("{why}\nafter the {described}")))?;
     }
     Ok(())
 }
@@ -92,7 +92,7 @@ fn record_growth(
     qemu: &Qemu,
     image: &DeviceImage,
     (directory, key): (&Path, &Path),
-) -> Result<Record, Failure> {
+) -> Result<Record, TaskError> {
     let flashed = flash(profile, qemu, image, directory)?.ok_or("the board's profile has no disk")?;
     let (mut board, _monitor) =
         Tried { qemu, medium: &flashed, directory, key }.boot_as("", &[], &["Created"], false)?;
@@ -212,7 +212,7 @@ impl Session<'_> {
 }
 
 /// The digest of the board's SSH host key, which must stay: clients know it.
-fn host_key(board: &Board) -> Result<String, Failure> {
+fn host_key(board: &Board) -> Result<String, TaskError> {
     let digest = text(&board.ssh("busybox sha256sum </var/lib/nodlet/ssh/host_key", "")?.stdout);
     if digest.is_empty() { Err(board.failed("the board has no SSH host key")) } else { Ok(digest) }
 }
@@ -220,14 +220,15 @@ fn host_key(board: &Board) -> Result<String, Failure> {
 /// Runs a command that must succeed.
 fn done(board: &Board, command: &str) -> Outcome {
     let output = board.ssh(command, "")?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(board.failed(&format!("`{command}`: {}", text(&output.stderr)))),
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(board.failed(&format!("`{command}`: {}", text(&output.stderr))))
     }
 }
 
 /// Waits for the last line of the long log, and returns the log.
-fn wait_for_end(board: &mut Board) -> Result<String, Failure> {
+fn wait_for_end(board: &mut Board) -> Result<String, TaskError> {
     let last = format!("{:0>12} ", SPAM / LINE - 1);
     let mut log = String::new();
     board.wait_for("the last line of a long log", |board| {
@@ -238,7 +239,7 @@ fn wait_for_end(board: &mut Board) -> Result<String, Failure> {
 }
 
 /// The present value of a thing; a text that no operation has as its value, if it is damaged.
-fn observe(profile: &Profile, board: &mut Board, directory: &Path, thing: &str) -> Result<String, Failure> {
+fn observe(profile: &Profile, board: &mut Board, directory: &Path, thing: &str) -> Result<String, TaskError> {
     let (kind, name) = thing.split_once('/').ok_or("a thing has a kind and a name")?;
     let pods = text(&board.ssh("nodlet get pods -o name", "")?.stdout);
     let has_pod = |name: &str| pods.lines().any(|line| line == format!("pod/{name}"));
@@ -306,7 +307,7 @@ fn observe(profile: &Profile, board: &mut Board, directory: &Path, thing: &str) 
             let version = status["running"]["version"].as_str().unwrap_or_default();
             if status["running"]["from"] == "image" { absent() } else { Ok(version.to_owned()) }
         }
-        _ => Err(Failure(format!("no thing is a {kind}"))),
+        _ => Err(TaskError(format!("no thing is a {kind}"))),
     }
 }
 

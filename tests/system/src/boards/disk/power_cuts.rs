@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use nodlet_build::task::{Failure, Outcome, seed};
+use nodlet_build::task::{Outcome, TaskError, seed};
 use nodlet_tests::image::Image;
 use nodlet_tests::manifest;
 use nodlet_tests::ssh::noise;
@@ -49,7 +49,7 @@ pub(super) struct Moments {
 
 impl Moments {
     /// Moments by a random seed, or by `$NODLET_SEED`.
-    pub(super) fn new() -> Result<Moments, Failure> {
+    pub(super) fn new() -> Result<Moments, TaskError> {
         let seed = seed()?;
         eprintln!("  power cuts of NODLET_SEED={seed}");
         let mut bytes = noise(1024, seed.wrapping_mul(2)).into_iter();
@@ -67,7 +67,7 @@ impl Moments {
 
 /// Boots, and cuts the power between the kernel's entry and the start of the image's pod. Returns whether the
 /// board had reported a new data partition.
-pub(super) fn during_boot(tried: &Tried<'_>, moments: &mut Moments) -> Result<bool, Failure> {
+pub(super) fn during_boot(tried: &Tried<'_>, moments: &mut Moments) -> Result<bool, TaskError> {
     let writes = 1 + moments.below(WRITES_OF_FIRST_BOOT);
     let (mut board, mut monitor) = tried.start("", &[])?;
     board.wait_for("kernel", |board| Ok(board.console()?.contains(KERNEL)))?;
@@ -100,7 +100,7 @@ pub(super) struct Pushed {
 
 impl Pushed {
     /// Writes the demo image with a layer that takes a while to push, and the pod's manifest.
-    pub(super) fn write(demo: Image, directory: &Path) -> Result<Pushed, Failure> {
+    pub(super) fn write(demo: Image, directory: &Path) -> Result<Pushed, TaskError> {
         let file = |name: &str| directory.join(name).display().to_string();
         let pushed = Pushed { archive: file("cut-off.tar"), pod: file("cut-off.yaml") };
         let image = demo.named(IMAGE).layer().file("srv/noise", 0o644, &noise(LAYER, 7));
@@ -117,7 +117,7 @@ impl Pushed {
         monitor: &mut Monitor,
         user: &User,
         moments: &mut Moments,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, TaskError> {
         let writes = moments.below(WRITES_OF_PUSH);
         let before = monitor.writes()?;
         let mut push = user.command(&["push", &self.archive, &self.pod, "--retries=0"]);
@@ -139,7 +139,7 @@ impl Pushed {
         let over = if ended.is_some() { ", when it was over" } else { "" };
         eprintln!("  cut after {} of {writes} writes of a push{over}", written - before);
         match ended {
-            Some(status) if !status.success() => Err(Failure(format!("push: {status}: {said}"))),
+            Some(status) if !status.success() => Err(TaskError(format!("push: {status}: {said}"))),
             _ => Ok(ended.is_some()),
         }
     }
@@ -151,7 +151,7 @@ impl Pushed {
         if pushed.status.success() && said.ends_with(&format!("pod/{POD} ready\n")) {
             return Ok(());
         }
-        Err(Failure(format!("the push: {}: {said}", pushed.status)))
+        Err(TaskError(format!("the push: {}: {said}", pushed.status)))
     }
 
     /// Requires that either everything of the push exists and runs or nothing does, and pushes the same
@@ -173,7 +173,7 @@ impl Pushed {
         if has_pod {
             self.require_running(board)?;
         }
-        self.push(user).map_err(|Failure(why)| board.failed(&format!("after a power cut, {why}")))?;
+        self.push(user).map_err(|TaskError(why)| board.failed(&format!("after a power cut, {why}")))?;
         self.require_running(board)
     }
 
@@ -232,7 +232,7 @@ pub(super) fn cut_update(
         None => eprintln!("  cut after {} of {writes} writes of an update{over}", written - before),
     }
     match ended {
-        Some(status) if !status.success() => Err(Failure(format!("the update: {status}"))),
+        Some(status) if !status.success() => Err(TaskError(format!("the update: {status}"))),
         _ => Ok(()),
     }
 }
