@@ -54,14 +54,14 @@ pub(crate) fn storage_warning(root: &Path) -> Option<(String, String)> {
     let status = own_file::read(&root.join(STORAGE.trim_start_matches('/'))).ok()?;
     let status: serde_json::Value = serde_json::from_slice(&status).ok()?;
     let (reason, message) = (status.get("reason")?.as_str()?, status.get("message")?.as_str()?);
-    match status.get("inRAM")?.as_bool()? {
-        true => Some((
-            format!("DataPartition{reason}"),
-            format!("{message}; pods run from RAM until the next boot"),
-        )),
-        false if reason == "Full" => Some((format!("DataPartition{reason}"), message.to_owned())),
-        false => None,
-    }
+    let message = if status.get("inRAM")?.as_bool()? {
+        format!("{message}; pods run from RAM until the next boot")
+    } else if reason == "Full" {
+        message.to_owned()
+    } else {
+        return None;
+    };
+    Some((format!("DataPartition{reason}"), message))
 }
 
 /// Reads a short file of the board itself; `None` if it does not exist.

@@ -167,12 +167,11 @@ pub(crate) fn escaped_json(text: String) -> String {
     // Such characters are only in strings of a JSON text, which have an escape for them.
     let mut safe = String::with_capacity(text.len() + 64);
     for letter in text.chars() {
-        match matches!(escaped(letter.encode_utf8(&mut [0; 4])), Cow::Borrowed(_)) {
-            true => safe.push(letter),
-            false => {
-                // Writing into a String does not fail.
-                let _ = write!(safe, "\\u{:04x}", u32::from(letter));
-            }
+        if matches!(escaped(letter.encode_utf8(&mut [0; 4])), Cow::Borrowed(_)) {
+            safe.push(letter)
+        } else {
+            // Writing into a String does not fail.
+            let _ = write!(safe, "\\u{:04x}", u32::from(letter));
         }
     }
     safe

@@ -482,17 +482,20 @@ fn baked_erofs(archive: &Path, disk: &Disk, files: &[PathBuf]) -> Result<String>
 
 fn baked_directories(archive: &Path, disk: &Disk) -> Result<String> {
     let (_, done, error) = as_nobody(disk, "directories", archive)?;
-    Ok(match done {
-        true => "yes".to_owned(),
-        false if error.contains("ermission") || error.contains("ermitted") => "no: EPERM".to_owned(),
-        false => format!("no: {error}"),
+    Ok(if done {
+        "yes".to_owned()
+    } else if error.contains("ermission") || error.contains("ermitted") {
+        "no: EPERM".to_owned()
+    } else {
+        format!("no: {error}")
     })
 }
 
 fn run(command: &mut Command) -> Result<()> {
     let output = command.output()?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)).into()),
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)).into())
     }
 }

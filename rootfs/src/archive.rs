@@ -117,10 +117,7 @@ pub(crate) struct Wanted {
 
 impl Wanted {
     fn rank(&self, platform: &Platform) -> Option<usize> {
-        match self.is_explicit {
-            true => self.platform.rank_of_explicit(platform),
-            false => self.platform.rank(platform),
-        }
+        if self.is_explicit { self.platform.rank_of_explicit(platform) } else { self.platform.rank(platform) }
     }
 }
 
@@ -158,12 +155,13 @@ impl Documents for Bounded<'_> {
     fn document(&mut self, member: &str) -> Result<Option<Vec<u8>>, ArchiveError> {
         let found = self.documents.document(member)?;
         self.bytes += found.as_ref().map_or(0, |bytes| bytes.len() as u64);
-        match self.bytes > DOCUMENTS_MAX {
-            true => Err(ArchiveError::Document {
+        if self.bytes > DOCUMENTS_MAX {
+            Err(ArchiveError::Document {
                 member: member.to_owned(),
                 problem: format!("more than {DOCUMENTS_MAX} bytes of documents in one archive"),
-            }),
-            false => Ok(found),
+            })
+        } else {
+            Ok(found)
         }
     }
 }
@@ -407,9 +405,10 @@ fn choose(found: Vec<Found>, wanted: &Wanted) -> Result<Vec<Planned>, ArchiveErr
             planned.push(image);
         }
     }
-    match planned.is_empty() {
-        true => Err(ArchiveError::NoPlatform { wanted: wanted.platform.clone(), available }),
-        false => bounded(planned),
+    if planned.is_empty() {
+        Err(ArchiveError::NoPlatform { wanted: wanted.platform.clone(), available })
+    } else {
+        bounded(planned)
     }
 }
 

@@ -78,10 +78,7 @@ pub fn list(base: &File, tell: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::R
             piece.clear();
         }
     }
-    match piece.is_empty() {
-        true => Ok(()),
-        false => tell(&piece),
-    }
+    if piece.is_empty() { Ok(()) } else { tell(&piece) }
 }
 
 /// The length of the list of a base of this length in bytes, without tails.
@@ -200,9 +197,10 @@ impl<'a> Rebuilt<'a> {
         self.given += length;
         let (free, factor) = EXPANSION;
         let most = self.taken.saturating_mul(factor).saturating_add(self.base_length).saturating_add(free);
-        match self.given > most {
-            true => Err(invalid("pieces that make a thousand times as much as they are")),
-            false => Ok(()),
+        if self.given > most {
+            Err(invalid("pieces that make a thousand times as much as they are"))
+        } else {
+            Ok(())
         }
     }
 }

@@ -97,10 +97,7 @@ impl<R: Read> Members<R> {
     pub(crate) fn new(reader: R) -> Members<R> {
         Members::with_skip(reader, |reader, bytes| {
             let skipped = io::copy(&mut reader.take(bytes), &mut io::sink())?;
-            match skipped == bytes {
-                true => Ok(()),
-                false => Err(io::ErrorKind::UnexpectedEof.into()),
-            }
+            if skipped == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
         })
     }
 
@@ -118,9 +115,10 @@ impl<R: Read> Members<R> {
             (self.skip)(&mut self.reader, gap).map_err(|source| TarError::read(self.position, source))?;
             self.position = self.next;
             let Some(header) = self.header()? else {
-                return match extensions.any {
-                    false => Ok(None),
-                    true => Err(self.wrong("a long name or PAX header without the member it describes")),
+                return if extensions.any {
+                    Err(self.wrong("a long name or PAX header without the member it describes"))
+                } else {
+                    Ok(None)
                 };
             };
             let size = number(&header.as_bytes()[SIZE]).and_then(|size| u64::try_from(size).ok());
@@ -264,11 +262,14 @@ impl<R: Read> Members<R> {
             u32::try_from(value).map_err(|_| refuse(format!("{name} {value}: not supported by Linux")))
         };
         let kind = match header.entry_type() {
-            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => match path.ends_with(b"/") {
-                // Before POSIX, a directory was a file whose name ends in a slash.
-                true => Kind::Directory,
-                false => Kind::File,
-            },
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+                if path.ends_with(b"/") {
+                    // Before POSIX, a directory was a file whose name ends in a slash.
+                    Kind::Directory
+                } else {
+                    Kind::File
+                }
+            }
             EntryType::Link => Kind::HardLink,
             EntryType::Symlink => Kind::Symlink,
             EntryType::Char => Kind::CharacterDevice,
@@ -289,10 +290,7 @@ impl<R: Read> Members<R> {
             (_, _) => 0,
         };
         let is_device = matches!(kind, Kind::CharacterDevice | Kind::BlockDevice);
-        let device = |name: &str, range: Range<usize>| match is_device {
-            true => id(name, None, range),
-            false => Ok(0),
-        };
+        let device = |name: &str, range: Range<usize>| if is_device { id(name, None, range) } else { Ok(0) };
         let mtime = match extensions.mtime {
             Some(mtime) => mtime,
             None => Timestamp { seconds: field("mtime", MTIME)?, nanoseconds: 0 },

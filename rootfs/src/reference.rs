@@ -49,9 +49,10 @@ impl Reference {
             Some((path, tag)) => (path, Some(tag)),
             None => (named, None),
         };
-        let path = match domain == "docker.io" && !path.contains('/') {
-            true => format!("library/{path}"),
-            false => path.to_owned(),
+        let path = if domain == "docker.io" && !path.contains('/') {
+            format!("library/{path}")
+        } else {
+            path.to_owned()
         };
         if path.bytes().any(|b| b.is_ascii_uppercase()) {
             return Err(wrong(format!(": repository name ({path}) must be lowercase")));
@@ -181,14 +182,15 @@ fn is_domain(domain: &str) -> bool {
             None => (domain, None),
         },
     };
-    let host_is_well_formed = match domain.starts_with('[') {
-        true => !host.is_empty() && host.bytes().all(|b| b.is_ascii_hexdigit() || b == b':'),
-        false => host.split('.').all(|label| {
+    let host_is_well_formed = if domain.starts_with('[') {
+        !host.is_empty() && host.bytes().all(|b| b.is_ascii_hexdigit() || b == b':')
+    } else {
+        host.split('.').all(|label| {
             !label.is_empty()
                 && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
                 && !label.starts_with('-')
                 && !label.ends_with('-')
-        }),
+        })
     };
     host_is_well_formed
         && port.is_none_or(|port| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()))

@@ -343,10 +343,8 @@ impl Store {
         }
         let baked_in =
             || RemoveError::BakedIn { name: name_or_id.to_owned(), path: self.baked.directory.clone() };
-        let _lock = match self.writable.directory.is_dir() {
-            true => Some(lock(&self.writable.directory)?),
-            false => None,
-        };
+        let _lock =
+            if self.writable.directory.is_dir() { Some(lock(&self.writable.directory)?) } else { None };
         let mut index = self.writable.index()?;
         let image = self.named(name_or_id)?.ok_or_else(not_found)?;
         let (id, names) = match image {
@@ -390,9 +388,10 @@ impl Store {
         drop(leases);
         if gone {
             removed.layers = self.sweep(&index)?;
-            match self.baked.index()?.images.contains_key(&id) {
-                true => removed.remains = Some(self.baked.directory.clone()),
-                false => removed.image = Some(id),
+            if self.baked.index()?.images.contains_key(&id) {
+                removed.remains = Some(self.baked.directory.clone())
+            } else {
+                removed.image = Some(id)
             }
         }
         Ok(removed)

@@ -365,12 +365,13 @@ impl Tree {
 
     fn count_bytes(&mut self, bytes: usize) -> Result<(), String> {
         self.name_bytes += bytes;
-        match self.name_bytes > self.bounds.name_bytes {
-            true => Err(format!(
+        if self.name_bytes > self.bounds.name_bytes {
+            Err(format!(
                 "more than {} bytes of names and of directories' attributes in one layer",
                 self.bounds.name_bytes
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 }

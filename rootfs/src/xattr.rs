@@ -66,18 +66,16 @@ impl Xattrs {
         entries.extend_from_slice(value);
         entries.resize(entries.len().next_multiple_of(4), 0);
         self.0 = entries.into();
-        match self.0.len() > TOTAL_MAX {
-            true => Err(format!("more than {TOTAL_MAX} bytes of extended attributes")),
-            false => Ok(()),
+        if self.0.len() > TOTAL_MAX {
+            Err(format!("more than {TOTAL_MAX} bytes of extended attributes"))
+        } else {
+            Ok(())
         }
     }
 
     /// The bytes of the attributes after the inode.
     pub(crate) fn size(&self) -> usize {
-        match self.0.is_empty() {
-            true => 0,
-            false => HEADER + self.0.len(),
-        }
+        if self.0.is_empty() { 0 } else { HEADER + self.0.len() }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -88,10 +86,11 @@ impl Xattrs {
 
     /// The value of `i_xattr_icount`.
     pub(crate) fn count_field(&self) -> Result<u16, String> {
-        match self.0.is_empty() {
-            true => Ok(0),
-            false => u16::try_from(self.0.len() / 4 + 1)
-                .map_err(|_| "more extended attributes than EROFS can hold".to_owned()),
+        if self.0.is_empty() {
+            Ok(0)
+        } else {
+            u16::try_from(self.0.len() / 4 + 1)
+                .map_err(|_| "more extended attributes than EROFS can hold".to_owned())
         }
     }
 }

@@ -224,9 +224,10 @@ async fn expect_line(stream: &mut Async<UnixStream>, begin: &str) -> io::Result<
             return Err(unexpected("a greeting without an end"));
         }
     }
-    match line.starts_with(begin.as_bytes()) {
-        true => Ok(()),
-        false => Err(unexpected(&String::from_utf8_lossy(line.trim_ascii()))),
+    if line.starts_with(begin.as_bytes()) {
+        Ok(())
+    } else {
+        Err(unexpected(&String::from_utf8_lossy(line.trim_ascii())))
     }
 }
 

@@ -84,10 +84,12 @@ impl TokenServer {
             let scope = scope.replace("%3A", ":").replace("%2F", "/").replace("%2C", ",");
             let (kind, rest) = scope.split_once(':')?;
             let (name, actions) = rest.rsplit_once(':')?;
-            let actions: Vec<&str> = match has_all_rights {
-                true => actions.split(',').collect(),
-                false if name.starts_with(PUBLIC) => vec!["pull"],
-                false => return None,
+            let actions: Vec<&str> = if has_all_rights {
+                actions.split(',').collect()
+            } else if name.starts_with(PUBLIC) {
+                vec!["pull"]
+            } else {
+                return None;
             };
             Some(json!({ "type": kind, "name": name, "actions": actions }))
         });

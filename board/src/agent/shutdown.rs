@@ -66,10 +66,7 @@ impl Flags {
                 "{CRITICAL} must not be longer than {TOTAL}, of which it is a part"
             )));
         }
-        Ok(match total.is_zero() {
-            true => self.groups,
-            false => ShutdownGroup::of(total, critical),
-        })
+        Ok(if total.is_zero() { self.groups } else { ShutdownGroup::of(total, critical) })
     }
 }
 

@@ -67,10 +67,7 @@ pub(super) struct Failures {
 pub(super) fn judge(failures: Failures, after: Duration) -> Recovery {
     let factor = 1u32.checked_shl(failures.crash_loops).unwrap_or(u32::MAX);
     let lasts = if failures.is_kept { after.saturating_mul(factor).min(LONGEST) } else { LONGEST };
-    match failures.count >= FAILURES && failures.lasting >= lasts {
-        true => Recovery::Reboot,
-        false => Recovery::Restart,
-    }
+    if failures.count >= FAILURES && failures.lasting >= lasts { Recovery::Reboot } else { Recovery::Restart }
 }
 
 /// Reads the count and decides on safe mode, in the child that sets up the machine. Returns the number of

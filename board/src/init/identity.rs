@@ -199,9 +199,10 @@ pub(crate) fn judge(text: &str) -> Result<String, String> {
 /// Parses a fragment, whose last line must be the end mark.
 fn parse_fragment(text: &str) -> Result<Identity, String> {
     let identity = parse(text)?;
-    match identity.is_complete {
-        true => Ok(identity),
-        false => Err(format!("its last line must be `{END}`, which shows that the file is complete")),
+    if identity.is_complete {
+        Ok(identity)
+    } else {
+        Err(format!("its last line must be `{END}`, which shows that the file is complete"))
     }
 }
 

@@ -187,9 +187,10 @@ fn data_of(mut disk: Disk) -> Result<(&'static str, String)> {
     }
     if old.is_none() || reset {
         make_file_system(&device)?;
-        done = match reset {
-            true => ("Reset", "the board was reset: the data partition is new".to_owned()),
-            false => ("Created", format!("{} is the new data partition", device)),
+        done = if reset {
+            ("Reset", "the board was reset: the data partition is new".to_owned())
+        } else {
+            ("Created", format!("{} is the new data partition", device))
         };
     } else if let Some(text) = check(&device)? {
         done = ("Repaired", text);
@@ -312,10 +313,7 @@ fn make_file_system(device: &str) -> Result<()> {
     let arguments = ["-q", "-F", "-t", "ext4", "-m", "0", "-e", "remount-ro", "-L", "data", device];
     let (code, output) = run("mke2fs", &arguments);
     let made = code == 0 && File::open(device).and_then(|device| device.sync_all()).is_ok();
-    match made {
-        true => Ok(()),
-        false => Err(Problem("Failed", format!("mke2fs {device} ended with {code}: {output}"))),
-    }
+    if made { Ok(()) } else { Err(Problem("Failed", format!("mke2fs {device} ended with {code}: {output}"))) }
 }
 
 fn mount_data(device: &str) -> io::Result<()> {

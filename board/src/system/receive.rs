@@ -124,13 +124,14 @@ pub(super) fn signed(rules: &Rules, text: Option<&str>) -> Result<Option<Signed>
         if rules.allow_unsigned {
             return Ok(None);
         }
-        return Err(match rules.keys.is_empty() {
-            true => "this board accepts no updates: its profile has neither update.keys nor \
+        return Err(if rules.keys.is_empty() {
+            "this board accepts no updates: its profile has neither update.keys nor \
                      update.allow-unsigned"
-                .into(),
-            false => "it is not signed: sign it with `minisign -Sm FILE`, which writes FILE.minisig, with \
+                .into()
+        } else {
+            "it is not signed: sign it with `minisign -Sm FILE`, which writes FILE.minisig, with \
                       a key that the board's profile names in update.keys"
-                .into(),
+                .into()
         });
     };
     let signature =

@@ -112,11 +112,10 @@ fn join(mut context: Context, mut parser: Parser) -> Outcome {
     replace(&paths, &path, credentials.to_json().as_bytes())
         .map_err(|error| VerbError::new(format!("failed to write {}: {error}", path.display())))?;
     remove(&paths.cluster_left())?;
-    match notify(&client, true)? {
-        true => println!("node {node} has joined the cluster at {server}"),
-        false => {
-            println!("node {node} has joined the cluster at {server}: start `nodlet agent` to run its pods")
-        }
+    if notify(&client, true)? {
+        println!("node {node} has joined the cluster at {server}")
+    } else {
+        println!("node {node} has joined the cluster at {server}: start `nodlet agent` to run its pods")
     }
     Ok(ExitCode::SUCCESS)
 }

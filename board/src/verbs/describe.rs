@@ -36,9 +36,10 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let events = describe.show_events.unwrap_or(all <= 1 && !by_prefix);
     for (place, object) in objects.iter().enumerate() {
         let text = describe.text(&client, object, events)?;
-        match by_prefix {
-            true => writeln!(out, "{}", crate::output::escaped(&text))?,
-            false => write!(out, "{}{}", if place > 0 { "\n\n" } else { "" }, crate::output::escaped(&text))?,
+        if by_prefix {
+            writeln!(out, "{}", crate::output::escaped(&text))?
+        } else {
+            write!(out, "{}{}", if place > 0 { "\n\n" } else { "" }, crate::output::escaped(&text))?
         }
     }
     out.flush()?;
@@ -46,9 +47,10 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         eprintln!("{failure}");
     }
     if all == 0 {
-        match describe.kind.row().namespaced && !describe.all_namespaces {
-            true => eprintln!("No resources found in {} namespace.", context.namespace),
-            false => eprintln!("No resources found"),
+        if describe.kind.row().namespaced && !describe.all_namespaces {
+            eprintln!("No resources found in {} namespace.", context.namespace)
+        } else {
+            eprintln!("No resources found")
         }
     }
     Ok(if missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -39,9 +39,10 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let events = Events::parse(&mut context, &mut parser)?;
     let client = Client::new(&context)?;
     let mut out = std::io::stdout().lock();
-    let collection = match events.all_namespaces {
-        true => "/api/v1/events".to_owned(),
-        false => format!("/api/v1/namespaces/{}/events", encode(&context.namespace)),
+    let collection = if events.all_namespaces {
+        "/api/v1/events".to_owned()
+    } else {
+        format!("/api/v1/namespaces/{}/events", encode(&context.namespace))
     };
     let target = format!("{collection}?fieldSelector={}", encode(&events.about));
     let mut columns = Columns::default();
@@ -65,9 +66,10 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let mut found: Vec<Value> = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
     found.retain(|event| events.shows(event));
     if found.is_empty() {
-        match events.all_namespaces {
-            true => eprintln!("No events found."),
-            false => eprintln!("No events found in {} namespace.", context.namespace),
+        if events.all_namespaces {
+            eprintln!("No events found.")
+        } else {
+            eprintln!("No events found in {} namespace.", context.namespace)
         }
         return Ok(ExitCode::SUCCESS);
     }

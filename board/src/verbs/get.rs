@@ -185,9 +185,10 @@ impl Get {
             eprintln!("{failure}");
         }
         if rows.is_empty() && missing.is_empty() && !self.watch {
-            match self.kind.row().namespaced && !self.all_namespaces {
-                true => eprintln!("No resources found in {} namespace.", context.namespace),
-                false => eprintln!("No resources found"),
+            if self.kind.row().namespaced && !self.all_namespaces {
+                eprintln!("No resources found in {} namespace.", context.namespace)
+            } else {
+                eprintln!("No resources found")
             }
         }
         if self.watch {

@@ -30,16 +30,17 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     }
     let version = built_from::version(concat!("v", env!("CARGO_PKG_VERSION")));
     // Without an agent the client's version is still printed: it may be why the user asks.
-    let server = match client_only {
-        true => None,
-        false => match Client::new(&context)?.json("GET", "/version", None) {
+    let server = if client_only {
+        None
+    } else {
+        match Client::new(&context)?.json("GET", "/version", None) {
             Ok(server) => Some(server),
             Err(failure) if failure.is_disconnected() => {
                 eprintln!("{}", failure.to_string().replacen("error: ", "", 1));
                 None
             }
             Err(failure) => return Err(failure),
-        },
+        }
     };
     match format.as_deref() {
         None => {

@@ -194,12 +194,13 @@ pub(crate) fn finished<R: Read>(walk: Members<R>) -> Result<(), ArchiveError> {
 
 /// Rejects an archive with too many members: their names are kept in memory.
 pub(crate) fn bounded(members: usize) -> Result<(), ArchiveError> {
-    match members > MEMBERS_MAX {
-        true => Err(ArchiveError::Document {
+    if members > MEMBERS_MAX {
+        Err(ArchiveError::Document {
             member: "the list of members".to_owned(),
             problem: format!("more than {MEMBERS_MAX}"),
-        }),
-        false => Ok(()),
+        })
+    } else {
+        Ok(())
     }
 }
 

@@ -85,9 +85,10 @@ fn read(root: &Path, file: &'static str) -> Result<String, UserError> {
     }
     let mut bytes = Vec::new();
     opened.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
-    match bytes.len() as u64 > FILE_MAX {
-        true => Err(UserError::TooLarge { file }),
-        false => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+    if bytes.len() as u64 > FILE_MAX {
+        Err(UserError::TooLarge { file })
+    } else {
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 

@@ -154,10 +154,8 @@ impl Writer {
             self.data_block(&block)?;
         }
         self.settle()?;
-        let (format, tail) = match tail > 0 && inline {
-            true => (FLAT_INLINE, &block[..tail]),
-            false => (FLAT_PLAIN, &[][..]),
-        };
+        let (format, tail) =
+            if tail > 0 && inline { (FLAT_INLINE, &block[..tail]) } else { (FLAT_PLAIN, &[][..]) };
         let has_blocks = self.blocks > first_block;
         let union = if has_blocks { first_block as u32 } else { 0 };
         self.inode(&Inode { format, kind, attributes, size, union, links: 1 }, tail)
@@ -186,10 +184,7 @@ impl Writer {
     }
 
     fn flush_if_full(&mut self) -> Result<(), ErofsError> {
-        match self.buffer.len() >= BUFFER {
-            true => self.flush(),
-            false => Ok(()),
-        }
+        if self.buffer.len() >= BUFFER { self.flush() } else { Ok(()) }
     }
 
     fn flush(&mut self) -> Result<(), ErofsError> {
@@ -213,17 +208,15 @@ impl Writer {
     pub(super) fn allocate(&mut self, blocks: u64) -> Result<u64, ErofsError> {
         let first = self.blocks;
         self.blocks += blocks;
-        match self.blocks > self.blocks_max {
-            true => Err(self.too_large()),
-            false => Ok(first),
-        }
+        if self.blocks > self.blocks_max { Err(self.too_large()) } else { Ok(first) }
     }
 
     /// Rejects this many bytes before anything is written, if they would not fit.
     pub(crate) fn require(&self, bytes: u64) -> Result<(), ErofsError> {
-        match bytes.div_ceil(BLOCK as u64) > self.blocks_max.saturating_sub(self.blocks) {
-            true => Err(self.too_large()),
-            false => Ok(()),
+        if bytes.div_ceil(BLOCK as u64) > self.blocks_max.saturating_sub(self.blocks) {
+            Err(self.too_large())
+        } else {
+            Ok(())
         }
     }
 

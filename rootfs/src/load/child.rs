@@ -261,11 +261,10 @@ fn receive_rest<T: serde::de::DeserializeOwned>(stream: &mut File, length: u32) 
     }
     let mut bytes = Vec::new();
     stream.take(u64::from(length)).read_to_end(&mut bytes)?;
-    match bytes.len() == length as usize {
-        true => {
-            serde_json::from_slice(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
-        }
-        false => Err(io::ErrorKind::UnexpectedEof.into()),
+    if bytes.len() == length as usize {
+        serde_json::from_slice(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    } else {
+        Err(io::ErrorKind::UnexpectedEof.into())
     }
 }
 
@@ -283,8 +282,9 @@ fn send_with(socket: &UnixStream, bytes: &[u8], source: &Source) -> io::Result<(
 fn receive_with(socket: &OwnedFd) -> io::Result<(std::vec::IntoIter<OwnedFd>, u32)> {
     let mut length = [0; size_of::<u32>()];
     let received = socket::receive::<{ BASES_MAX + 1 }>(socket.as_fd(), &mut length, MsgFlags::MSG_WAITALL)?;
-    match received.length == size_of::<u32>() {
-        true => Ok((received.descriptors.into_iter(), u32::from_le_bytes(length))),
-        false => Err(io::ErrorKind::UnexpectedEof.into()),
+    if received.length == size_of::<u32>() {
+        Ok((received.descriptors.into_iter(), u32::from_le_bytes(length)))
+    } else {
+        Err(io::ErrorKind::UnexpectedEof.into())
     }
 }

@@ -181,10 +181,7 @@ impl Refusal {
 
 /// Escapes the control characters of a text for a terminal.
 pub(super) fn printable(text: &str) -> String {
-    let shown = |c: char| match c.is_control() {
-        true => c.escape_default().to_string(),
-        false => c.to_string(),
-    };
+    let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(shown).collect()
 }
 

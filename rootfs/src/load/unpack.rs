@@ -312,9 +312,10 @@ impl Unpacking<'_> {
     /// The error for this many bytes that do not fit.
     fn full(&self, space: Space, needed: u64) -> LoadError {
         let (path, free) = (self.staging.to_owned(), space.free);
-        match space.limited {
-            true => LoadError::StoreFull { path, needed, free },
-            false => LoadError::NotEnoughSpace { path, needed, free },
+        if space.limited {
+            LoadError::StoreFull { path, needed, free }
+        } else {
+            LoadError::NotEnoughSpace { path, needed, free }
         }
     }
 
@@ -418,9 +419,10 @@ fn check_present(
 ) -> Result<ReadLayer, LoadError> {
     let failed = |error| LoadError::Layer { member: name.to_owned(), source: LayerError::read(error) };
     let (actual, bytes) = Digesting::new(stream).finish().map_err(failed)?;
-    match actual == blob {
-        true => Ok(ReadLayer { diff_id, blob, bytes }),
-        false => Err(LoadError::Digest { member: name.to_owned(), expected: blob, actual }),
+    if actual == blob {
+        Ok(ReadLayer { diff_id, blob, bytes })
+    } else {
+        Err(LoadError::Digest { member: name.to_owned(), expected: blob, actual })
     }
 }
 
@@ -443,9 +445,10 @@ fn verify(layer: &PlannedLayer, met: ReadLayer) -> Result<(), LoadError> {
         }
         Some(_) | None => {}
     }
-    match layer.diff_id == met.diff_id {
-        true => Ok(()),
-        false => Err(LoadError::Digest { member: member(), expected: layer.diff_id, actual: met.diff_id }),
+    if layer.diff_id == met.diff_id {
+        Ok(())
+    } else {
+        Err(LoadError::Digest { member: member(), expected: layer.diff_id, actual: met.diff_id })
     }
 }
 

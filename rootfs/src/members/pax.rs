@@ -93,11 +93,10 @@ fn timestamp(value: &[u8]) -> Option<Timestamp> {
     }
     let digits: String = fraction.chars().chain("000000000".chars()).take(9).collect();
     let nanoseconds: u32 = digits.parse().ok()?;
-    match whole.starts_with('-') && nanoseconds > 0 {
-        true => {
-            Some(Timestamp { seconds: seconds.checked_sub(1)?, nanoseconds: 1_000_000_000 - nanoseconds })
-        }
-        false => Some(Timestamp { seconds, nanoseconds }),
+    if whole.starts_with('-') && nanoseconds > 0 {
+        Some(Timestamp { seconds: seconds.checked_sub(1)?, nanoseconds: 1_000_000_000 - nanoseconds })
+    } else {
+        Some(Timestamp { seconds, nanoseconds })
     }
 }
 

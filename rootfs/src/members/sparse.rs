@@ -93,9 +93,10 @@ impl Map {
             }
             _ => {}
         }
-        match self.pieces.len() > SEGMENTS_MAX {
-            true => Err(format!("a sparse file of more than {SEGMENTS_MAX} pieces")),
-            false => Ok(()),
+        if self.pieces.len() > SEGMENTS_MAX {
+            Err(format!("a sparse file of more than {SEGMENTS_MAX} pieces"))
+        } else {
+            Ok(())
         }
     }
 

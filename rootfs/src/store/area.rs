@@ -141,9 +141,10 @@ impl Area {
     /// Encodes the index. Fails if it would be too large to be read again.
     pub(crate) fn encode(&self, index: &Index) -> Result<Vec<u8>, StoreError> {
         let bytes = serde_json::to_vec(index).expect("strings and digests are always JSON");
-        match bytes.len() as u64 <= RECORD_MAX {
-            true => Ok(bytes),
-            false => Err(StoreError::Full { path: self.index_path() }),
+        if bytes.len() as u64 <= RECORD_MAX {
+            Ok(bytes)
+        } else {
+            Err(StoreError::Full { path: self.index_path() })
         }
     }
 
@@ -156,9 +157,10 @@ impl Area {
         if record.version != VERSION {
             return Err(StoreError::Newer { path, version: record.version });
         }
-        match Digest::of(record.config.as_bytes()) == *image {
-            true => Ok(Some(record)),
-            false => Err(damaged("its content does not match its digest".to_owned())),
+        if Digest::of(record.config.as_bytes()) == *image {
+            Ok(Some(record))
+        } else {
+            Err(damaged("its content does not match its digest".to_owned()))
         }
     }
 

@@ -195,10 +195,7 @@ impl Api {
         verification: Verification,
         token: Option<&str>,
     ) -> Api {
-        let authority = match host.contains(':') {
-            true => format!("[{host}]"),
-            false => host.to_owned(),
-        };
+        let authority = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         let authorization = token.map(|token| format!("Bearer {token}"));
         Api { addresses, host: host.to_owned(), authority, verification, authorization, connection: None }
     }

@@ -194,9 +194,10 @@ pub async fn request_signature(
 /// Checks that the first certificate is for this key: with another one, the board could no longer connect.
 fn check_certificate(certificates: &[Vec<u8>], key: &ClientKey) -> Result<(), &'static str> {
     let first = certificates.first().and_then(|first| Certificate::parse(first));
-    match first.ok_or("something that is not a certificate")?.public_key_info == key.public_key_info() {
-        true => Ok(()),
-        false => Err("a certificate for another key"),
+    if first.ok_or("something that is not a certificate")?.public_key_info == key.public_key_info() {
+        Ok(())
+    } else {
+        Err("a certificate for another key")
     }
 }
 

@@ -251,9 +251,10 @@ impl Mirrors {
         let metadata = &known.object["metadata"];
         let is_current =
             !metadata["deletionTimestamp"].is_string() && hash == Some(&metadata["annotations"][MIRROR]);
-        match is_current {
-            true => Step::SendStatus,
-            false => Step::Delete(metadata["uid"].as_str().unwrap_or_default().to_owned()),
+        if is_current {
+            Step::SendStatus
+        } else {
+            Step::Delete(metadata["uid"].as_str().unwrap_or_default().to_owned())
         }
     }
 }

@@ -92,10 +92,7 @@ pub fn access_review(user: &Value, node: &str, verb: &str, subresource: &str) ->
 
 /// Whether a review allows the request, and how long that counts.
 pub fn is_allowed(review: &Value) -> (bool, Duration) {
-    match review["status"]["allowed"] == true {
-        true => (true, ALLOWED_FOR),
-        false => (false, DENIED_FOR),
-    }
+    if review["status"]["allowed"] == true { (true, ALLOWED_FOR) } else { (false, DENIED_FOR) }
 }
 
 /// The latest answers of the API server to questions of one kind: a question is a text that a client may have chosen, so

@@ -155,9 +155,10 @@ impl Schedule {
     /// The next step; `wall` is the wall time in seconds since 1970.
     pub fn next(&self, now: Instant, wall: i64) -> Next {
         if let Link::Down { until } = self.link {
-            return match now < until {
-                true => Next::Wait { until, reads: false, changes: false },
-                false => Next::Do(Action::Connect),
+            return if now < until {
+                Next::Wait { until, reads: false, changes: false }
+            } else {
+                Next::Do(Action::Connect)
             };
         }
         let rotates = wall >= self.rotate_at;

@@ -28,9 +28,10 @@ pub fn file(namespace: &str, of: &str) -> String {
 
 /// The path of the list of Services.
 pub fn path(namespace: &str, of: &str) -> String {
-    match of.is_empty() {
-        true => format!("/api/v1/namespaces/{namespace}/services?"),
-        false => format!("/api/v1/namespaces/default/services?fieldSelector=metadata.name%3D{of}"),
+    if of.is_empty() {
+        format!("/api/v1/namespaces/{namespace}/services?")
+    } else {
+        format!("/api/v1/namespaces/default/services?fieldSelector=metadata.name%3D{of}")
     }
 }
 

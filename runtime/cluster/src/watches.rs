@@ -68,12 +68,13 @@ impl Watches {
             let stream = Box::new(api.dial(true).await?);
             let is_http2 = stream.is_http2();
             let stream = Stream::Tls(stream);
-            self.transport = Some(match is_http2 {
-                true => Transport::Http2 {
+            self.transport = Some(if is_http2 {
+                Transport::Http2 {
                     connection: Connection::open(stream).await.map_err(of_http2)?,
                     consumed: 0,
-                },
-                false => Transport::Http1(http::Connection::new(stream)),
+                }
+            } else {
+                Transport::Http1(http::Connection::new(stream))
             });
         }
         let (mut stream, mut code) = (0, None);

@@ -376,9 +376,12 @@ impl Pressure {
         self.is_measuring = false;
         self.last = now;
         // Soon while a threshold is met, and then when the condition may end.
-        let again = |met_at: Instant| match now.since(met_at) < EVERY {
-            true => now + EVERY,
-            false => (met_at + self.transition).max(now + STALLED_EVERY),
+        let again = |met_at: Instant| {
+            if now.since(met_at) < EVERY {
+                now + EVERY
+            } else {
+                (met_at + self.transition).max(now + STALLED_EVERY)
+            }
         };
         self.wake_at = self.conditions.iter().filter_map(|state| state.met_at.map(again)).min();
     }

@@ -229,11 +229,9 @@ impl Network {
             return Ok(self.masquerade());
         }
         let uses_sctp = ports.iter().any(|port| i32::from(port.protocol) == libc::IPPROTO_SCTP);
-        let installed =
-            self.open_ports(&pod.uid, ports).and_then(|()| match uses_sctp && !Firewall::tracks_sctp() {
-                true => Err(NetworkError::NoSctp),
-                false => Ok(()),
-            });
+        let installed = self.open_ports(&pod.uid, ports).and_then(|()| {
+            if uses_sctp && !Firewall::tracks_sctp() { Err(NetworkError::NoSctp) } else { Ok(()) }
+        });
         if installed.is_err() {
             let _ = self.release(&pod.uid);
         }

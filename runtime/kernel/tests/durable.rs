@@ -270,9 +270,12 @@ fn a_file_is_never_written_through_what_is_in_its_place() {
     let directory = Scratch::new("irregular");
     let (file, target) = (directory.join("resolv.conf"), directory.join("target"));
     for is_in_memory in [false, true] {
-        let write = |bytes: &str| match is_in_memory {
-            true => replace_in_memory(&file, bytes),
-            false => replace(&file, bytes.as_bytes(), None),
+        let write = |bytes: &str| {
+            if is_in_memory {
+                replace_in_memory(&file, bytes)
+            } else {
+                replace(&file, bytes.as_bytes(), None)
+            }
         };
         fs::write(&target, "kept").expect("there is room");
         let _ = fs::remove_file(&file);

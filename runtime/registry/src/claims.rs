@@ -361,13 +361,14 @@ impl Registry {
         let name = (Kind::PersistentVolumeClaim, pod.namespace.clone(), Rc::from(claim));
         let published =
             self.claims.published.contains(&name).then(|| self.published_definition(&name)).flatten();
-        let found = published.ok_or_else(|| match is_ephemeral {
-            true => {
+        let found = published.ok_or_else(|| {
+            if is_ephemeral {
                 format!(
                     "waiting for ephemeral volume controller to create the persistentvolumeclaim {claim:?}"
                 )
+            } else {
+                format!("persistentvolumeclaim {claim:?} not found")
             }
-            false => format!("persistentvolumeclaim {claim:?} not found"),
         })?;
         if is_ephemeral && !is_made_for(&found, pod) {
             return Err(format!(

@@ -167,9 +167,10 @@ impl Registry {
         }
         let updated = as_update_of(old, self.is_applied(old), manifest.clone())?;
         // Another image for a finished pod makes it a new pod, which runs.
-        match known.has_terminal_phase && updated.pod.generation != old.pod.generation {
-            true => Ok((manifest, Applied::Configured)),
-            false => Ok((updated, Applied::Configured)),
+        if known.has_terminal_phase && updated.pod.generation != old.pod.generation {
+            Ok((manifest, Applied::Configured))
+        } else {
+            Ok((updated, Applied::Configured))
         }
     }
 
@@ -291,9 +292,10 @@ impl Registry {
                     let limits = self.policy().check_limits(&manifest.object);
                     limits.map_err(|why| Status::forbidden(forbidden(name, &why)))?;
                 }
-                let manifest = match resizes {
-                    true => with_identity(&desired, &old, manifest, spec),
-                    false => as_update_of(&desired, true, manifest)?,
+                let manifest = if resizes {
+                    with_identity(&desired, &old, manifest, spec)
+                } else {
+                    as_update_of(&desired, true, manifest)?
                 };
                 if !dry_run {
                     let path = self.applied_path(namespace, &manifest.pod.name);

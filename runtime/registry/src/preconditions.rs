@@ -85,9 +85,10 @@ impl Registry {
             return Ok(());
         }
         let kind = Kind::of_resource(resource);
-        let namespace = match kind.is_none_or(|kind| kind.row().namespaced) {
-            true => text("namespace").unwrap_or("default"),
-            false => "",
+        let namespace = if kind.is_none_or(|kind| kind.row().namespaced) {
+            text("namespace").unwrap_or("default")
+        } else {
+            ""
         };
         let name = text("name").unwrap_or_default();
         let shown = self.objects.get(&Key::new(resource, namespace, name));

@@ -174,9 +174,10 @@ pub fn excessive_reservations(facts: &NodeFacts<'_>) -> Vec<String> {
 
 /// The Node object.
 pub fn node_object(facts: &NodeFacts<'_>, state: NodeState) -> Value {
-    let (ready, reason, message) = match state.goes_down {
-        false => ("True", "KubeletReady", "nodlet answers"),
-        true => ("False", "KubeletNotReady", "node is shutting down"),
+    let (ready, reason, message) = if state.goes_down {
+        ("False", "KubeletNotReady", "node is shutting down")
+    } else {
+        ("True", "KubeletReady", "nodlet answers")
     };
     let info = node_info(facts);
     let mut addresses = vec![json!({ "type": "Hostname", "address": facts.name })];

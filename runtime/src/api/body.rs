@@ -160,9 +160,12 @@ fn parsed(bytes: &[u8], is_protobuf: bool) -> Result<(Value, Vec<String>), Statu
             ProtobufError::TooManyValues => too_many_values(),
         });
     }
-    manifest::json::value(bytes).map_err(|error| match error.is_data() {
-        true => too_many_values(),
-        false => Status::bad_request(format!("the object provided is unrecognized: it is not JSON: {error}")),
+    manifest::json::value(bytes).map_err(|error| {
+        if error.is_data() {
+            too_many_values()
+        } else {
+            Status::bad_request(format!("the object provided is unrecognized: it is not JSON: {error}"))
+        }
     })
 }
 
@@ -193,9 +196,12 @@ async fn collect(places: &Places, body: Incoming) -> Result<(Vec<u8>, Vec<Held>)
     let mut body = Limited::new(body, BODY_BYTES);
     let (mut bytes, mut held) = (Vec::new(), Vec::new());
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| match error.is::<LengthLimitError>() {
-            true => Status::too_large(BODY_BYTES),
-            false => Status::bad_request(format!("failed to read the body of the request: {error}")),
+        let frame = frame.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                Status::too_large(BODY_BYTES)
+            } else {
+                Status::bad_request(format!("failed to read the body of the request: {error}"))
+            }
         })?;
         if let Ok(data) = frame.into_data() {
             held.push(places.hold(data.len())?);

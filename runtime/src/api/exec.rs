@@ -38,10 +38,8 @@ pub(super) fn exec(
         let Some(framing) = channels.open(&client, options.channels()).await else { return };
         let mut early = Vec::new();
         // The process must know the size of its terminal from the start.
-        let size = match options.tty {
-            true => streams::first_size(&client, &mut channels, &mut early).await,
-            false => None,
-        };
+        let size =
+            if options.tty { streams::first_size(&client, &mut channels, &mut early).await } else { None };
         match start(&api, &key, &container, &options, size).await {
             Ok((streams, session)) => {
                 streams::talk(client, channels, framing, early, streams, Some(session)).await;

@@ -52,9 +52,10 @@ fn mended(input: &[u8]) -> Vec<u8> {
         first[..from].iter().filter(|byte| byte.is_ascii_uppercase()).map(|b| *b as char).collect();
     let mut target = "/".to_owned();
     for byte in first[from..to].trim_ascii_start().iter().skip_while(|byte| **byte == b'/') {
-        match byte.is_ascii_alphanumeric() || b"/?&=%,():!.-_~+".contains(byte) {
-            true => target.push(*byte as char),
-            false => target += &format!("%{byte:02x}"),
+        if byte.is_ascii_alphanumeric() || b"/?&=%,():!.-_~+".contains(byte) {
+            target.push(*byte as char)
+        } else {
+            target += &format!("%{byte:02x}")
         }
     }
     let method = if method.is_empty() { "GET" } else { &method };

@@ -162,9 +162,10 @@ pub(super) fn variables(
                 }
             }
         };
-        match is_secret(&variable.value, &variables) {
-            true => variables.set_secret(&variable.name, value),
-            false => variables.set(&variable.name, value),
+        if is_secret(&variable.value, &variables) {
+            variables.set_secret(&variable.name, value)
+        } else {
+            variables.set(&variable.name, value)
         }
     }
     Ok(variables)

@@ -103,9 +103,10 @@ impl State {
                 self.changes.retain(|change| change.name.parent() != Some(path));
             }
             Operation::Rename { from, to } => {
-                match self.unsynced.remove(from) {
-                    true => self.unsynced.insert(to.to_owned()),
-                    false => self.unsynced.remove(to),
+                if self.unsynced.remove(from) {
+                    self.unsynced.insert(to.to_owned())
+                } else {
+                    self.unsynced.remove(to)
                 };
                 self.changes.retain(|change| change.name != from);
                 let (before, from) = (fs::read(to).ok(), Some(from.to_owned()));

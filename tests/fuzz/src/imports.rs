@@ -25,10 +25,8 @@ pub fn imports(root: &Path) -> Imports {
     read(&folder, root, None, 1, &mut texts);
     texts.retain(|name, _| !root_text.contains(&format!("#[cfg(test)]\nmod {name};")));
     let shown = shown_names(&code(&root_text), &module, &texts);
-    let file_of = |name: String| match texts.contains_key(&name) {
-        true => Some(name),
-        false => shown.get(&name).cloned(),
-    };
+    let file_of =
+        |name: String| if texts.contains_key(&name) { Some(name) } else { shown.get(&name).cloned() };
     let methods = methods(&texts);
     let types = extended(&methods, &texts);
     let of_file = |(name, texts): (&String, &Vec<(usize, String)>)| {

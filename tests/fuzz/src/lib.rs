@@ -121,9 +121,10 @@ pub fn fuzz(name: &str, rounds: u64, corpus: &[Vec<u8>], words: &[&[u8]], mut ta
         };
         panic!("{name} {what} the input of seed {seed}, which is in {}", keep(name, seed, &input).display());
     }
-    let guided = match reached.is_counted() {
-        true => format!("; {} reached something new, {} pieces of code in all", found.len(), reached.count()),
-        false => String::new(),
+    let guided = if reached.is_counted() {
+        format!("; {} reached something new, {} pieces of code in all", found.len(), reached.count())
+    } else {
+        String::new()
     };
     println!("{name}: {rounds} inputs, seeds {first} to {}{guided}", first.saturating_add(rounds) - 1);
 }

@@ -34,9 +34,8 @@ fn examine(feature: &Feature, machine: &Machine) -> Check {
 
 fn attempt(feature: &Feature, machine: &Machine) -> Tried {
     let scratch = |name: &str| machine.scratch.as_ref().and_then(|scratch| scratch.directory(name));
-    let with_root = |attempt: &dyn Fn() -> Tried| match machine.is_root {
-        true => attempt(),
-        false => Tried::Unclear("only root can try".to_owned()),
+    let with_root = |attempt: &dyn Fn() -> Tried| {
+        if machine.is_root { attempt() } else { Tried::Unclear("only root can try".to_owned()) }
     };
     match feature.probe {
         Probe::Namespace(name, flag) => probe::namespace(name, flag, machine.is_root),

@@ -26,9 +26,10 @@ pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     let mount =
         mounts::of(&machine.mounts, &machine.data.canonicalize().unwrap_or_else(|_| machine.data.clone()));
     let wanted = machine.root.join("var/lib/nodlet");
-    let place = match wanted == machine.data {
-        true => wanted.display().to_string(),
-        false => format!("{}, to be made in {}", wanted.display(), machine.data.display()),
+    let place = if wanted == machine.data {
+        wanted.display().to_string()
+    } else {
+        format!("{}, to be made in {}", wanted.display(), machine.data.display())
     };
     let mut checks = vec![file_system(&place, mount)];
     checks.extend(data_partition(&machine.root));
@@ -182,12 +183,13 @@ fn options(mount: &Mount) -> Check {
         .into_iter()
         .filter(|option| mount.has(option))
         .collect();
-    match ["noatime", "relatime", "ro"].iter().any(|option| mount.has(option)) {
-        true => Check::ok(Area::Storage, NAME, shown.join(", ")),
-        false => new("strictatime").because(
+    if ["noatime", "relatime", "ro"].iter().any(|option| mount.has(option)) {
+        Check::ok(Area::Storage, NAME, shown.join(", "))
+    } else {
+        new("strictatime").because(
             "Pods run; each file that is read is written to, which wears out a card.",
             "Mount it with noatime.",
-        ),
+        )
     }
 }
 

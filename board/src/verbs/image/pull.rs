@@ -42,9 +42,10 @@ pub(crate) fn run_for_pod(mut arguments: impl Iterator<Item = String>) -> ExitCo
         };
         let mut text = Vec::new();
         std::io::stdin().lock().take(CREDENTIALS_MAX).read_to_end(&mut text)?;
-        let secrets: Vec<(String, String)> = match text.is_empty() {
-            true => Vec::new(),
-            false => serde_json::from_slice(&text).map_err(VerbError::new)?,
+        let secrets: Vec<(String, String)> = if text.is_empty() {
+            Vec::new()
+        } else {
+            serde_json::from_slice(&text).map_err(VerbError::new)?
         };
         let reference = Reference::parse(&name).map_err(VerbError::new)?;
         let root = Path::new(&root);

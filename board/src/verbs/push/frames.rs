@@ -39,9 +39,10 @@ pub(crate) struct Wire<R, W> {
 impl<R: Read, W: Write> Wire<R, W> {
     pub(crate) fn send(&mut self, message: &Value) -> io::Result<()> {
         let bytes = message.to_string().into_bytes();
-        match bytes.len() > MESSAGE_MAX {
-            true => Err(invalid("a message is longer than the maximum")),
-            false => self.frame(MESSAGE, &bytes),
+        if bytes.len() > MESSAGE_MAX {
+            Err(invalid("a message is longer than the maximum"))
+        } else {
+            self.frame(MESSAGE, &bytes)
         }
     }
 

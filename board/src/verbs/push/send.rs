@@ -138,9 +138,10 @@ impl<'a> Sender<'a> {
                 self.must_be_whole = message["whole"] == true;
                 // Retry: either the line dropped in one direction only, or another push is running, which may
                 // be this one as long as the board has not noticed the dropped line.
-                Err(match message["again"] == true {
-                    true => VerbError::disconnected(printable(why)),
-                    false => VerbError::new(printable(why)),
+                Err(if message["again"] == true {
+                    VerbError::disconnected(printable(why))
+                } else {
+                    VerbError::new(printable(why))
                 })
             }
             None => Ok(message),
@@ -264,9 +265,10 @@ impl<'a> Sender<'a> {
                     break;
                 }
                 bytes += piece.len() as u64;
-                let added = match bytes > layer.list_max() {
-                    true => Err(invalid("a list of more blocks than the board has")),
-                    false => blocks.add(&piece),
+                let added = if bytes > layer.list_max() {
+                    Err(invalid("a list of more blocks than the board has"))
+                } else {
+                    blocks.add(&piece)
                 };
                 added.map_err(|error| self.lost(&error))?;
             }

@@ -78,11 +78,10 @@ fn expand(path: &Path) -> Result<Vec<(PathBuf, bool)>, VerbError> {
         }
     }
     found.sort();
-    match found.is_empty() {
-        true => {
-            Err(VerbError::new(format!("{} contains neither manifests nor image archives", path.display())))
-        }
-        false => Ok(found),
+    if found.is_empty() {
+        Err(VerbError::new(format!("{} contains neither manifests nor image archives", path.display())))
+    } else {
+        Ok(found)
     }
 }
 

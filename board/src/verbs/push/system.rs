@@ -91,11 +91,12 @@ fn read_signature(path: &Path) -> Result<Vec<u8>, VerbError> {
     }
     text.push(b'\n');
     // The board would take anything after the fourth line for the beginning of the program.
-    match text.starts_with(COMMENT) && text.iter().filter(|byte| **byte == b'\n').count() == 4 {
-        true => Ok(text),
-        false => Err(VerbError::new(format!(
+    if text.starts_with(COMMENT) && text.iter().filter(|byte| **byte == b'\n').count() == 4 {
+        Ok(text)
+    } else {
+        Err(VerbError::new(format!(
             "{name} is not a minisign signature: it must have the four lines that `minisign -Sm FILE` writes"
-        ))),
+        )))
     }
 }
 

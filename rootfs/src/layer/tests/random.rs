@@ -138,9 +138,10 @@ impl Layer {
             if fits {
                 continue;
             }
-            match pax {
-                true => entry.records.push((key.to_owned(), bytes.to_vec())),
-                false => self.raw(long, "././@LongLink", &[bytes, b"\0"].concat()),
+            if pax {
+                entry.records.push((key.to_owned(), bytes.to_vec()))
+            } else {
+                self.raw(long, "././@LongLink", &[bytes, b"\0"].concat())
             }
         }
     }
@@ -255,30 +256,27 @@ impl Layer {
         let size = at + random.below(100_000);
         pieces.push((size, 0));
         let record = |key: &str, value: String| (format!("GNU.sparse.{key}"), value.into_bytes());
-        let records = match random.one_in(2) {
-            true => {
-                let numbers: Vec<String> =
-                    pieces.iter().flat_map(|(at, length)| [at.to_string(), length.to_string()]).collect();
-                vec![
-                    record("size", size.to_string()),
-                    record("numblocks", pieces.len().to_string()),
-                    record("map", numbers.join(",")),
-                    record("name", name.to_owned()),
-                ]
-            }
-            false => {
-                let mut map = format!("{}\n", pieces.len());
-                pieces.iter().for_each(|(at, length)| map += &format!("{at}\n{length}\n"));
-                let mut map = map.into_bytes();
-                map.resize(map.len().next_multiple_of(512), 0);
-                data = [map, data].concat();
-                vec![
-                    record("major", "1".to_owned()),
-                    record("minor", "0".to_owned()),
-                    record("name", name.to_owned()),
-                    record("realsize", size.to_string()),
-                ]
-            }
+        let records = if random.one_in(2) {
+            let numbers: Vec<String> =
+                pieces.iter().flat_map(|(at, length)| [at.to_string(), length.to_string()]).collect();
+            vec![
+                record("size", size.to_string()),
+                record("numblocks", pieces.len().to_string()),
+                record("map", numbers.join(",")),
+                record("name", name.to_owned()),
+            ]
+        } else {
+            let mut map = format!("{}\n", pieces.len());
+            pieces.iter().for_each(|(at, length)| map += &format!("{at}\n{length}\n"));
+            let mut map = map.into_bytes();
+            map.resize(map.len().next_multiple_of(512), 0);
+            data = [map, data].concat();
+            vec![
+                record("major", "1".to_owned()),
+                record("minor", "0".to_owned()),
+                record("name", name.to_owned()),
+                record("realsize", size.to_string()),
+            ]
         };
         self.put(
             random,

@@ -26,9 +26,10 @@ fn files(root: &Path) -> BTreeSet<PathBuf> {
     while let Some(directory) = todo.pop() {
         let Ok(entries) = fs::read_dir(&directory) else { continue };
         for entry in entries.map(Result::unwrap) {
-            match entry.file_type().unwrap().is_dir() {
-                true => todo.push(entry.path()),
-                false => drop(files.insert(entry.path().strip_prefix(root).unwrap().to_owned())),
+            if entry.file_type().unwrap().is_dir() {
+                todo.push(entry.path())
+            } else {
+                files.insert(entry.path().strip_prefix(root).unwrap().to_owned());
             }
         }
     }

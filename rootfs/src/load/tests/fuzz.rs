@@ -228,10 +228,11 @@ fn changed(documents: &[Value], input: &[u8]) -> Value {
     ];
     let mut document = random.pick(documents).clone();
     for _ in 0..=random.below(3) {
-        let other = match random.one_in(3) {
+        let other = if random.one_in(3) {
             // A value from one place is often wrong in another.
-            true => place(&mut random.pick(documents).clone(), &mut random).clone(),
-            false => random.pick(&values).clone(),
+            place(&mut random.pick(documents).clone(), &mut random).clone()
+        } else {
+            random.pick(&values).clone()
         };
         *place(&mut document, &mut random) = other;
     }

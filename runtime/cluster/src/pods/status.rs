@@ -13,9 +13,10 @@ use crate::{difference, gates};
 /// while the machine goes down, that of one that is to run again, since even the end of a container could not always be
 /// taken back.
 pub fn is_held_back(local: &Value, goes_down: bool) -> bool {
-    match has_terminal_phase(local) {
-        true => local["metadata"]["deletionTimestamp"].is_string() || runs_again(local),
-        false => goes_down && is_interrupted_by_shutdown(local),
+    if has_terminal_phase(local) {
+        local["metadata"]["deletionTimestamp"].is_string() || runs_again(local)
+    } else {
+        goes_down && is_interrupted_by_shutdown(local)
     }
 }
 

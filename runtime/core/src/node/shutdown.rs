@@ -14,10 +14,7 @@ use crate::time::Instant;
 impl Shutdown {
     /// The rank of a pod; ranks end from the lowest to the highest.
     fn rank(&self, pod: &Pod) -> i64 {
-        match self.groups.is_empty() {
-            true => i64::from(pod.priority),
-            false => self.place(pod) as i64,
-        }
+        if self.groups.is_empty() { i64::from(pod.priority) } else { self.place(pod) as i64 }
     }
 
     fn place(&self, pod: &Pod) -> usize {

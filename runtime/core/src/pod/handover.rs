@@ -46,9 +46,8 @@ impl PodState {
             is_admitted: self.acceptance.is_decided(),
             is_gated: self.pod.is_gated(),
             // A pod that is hidden from the API is an orphan to the next agent.
-            deletion_grace_period_seconds: self.deletion_grace().map(|grace| match self.is_hidden() {
-                true => grace.min(ORPHAN_GRACE).as_secs(),
-                false => grace.as_secs(),
+            deletion_grace_period_seconds: self.deletion_grace().map(|grace| {
+                if self.is_hidden() { grace.min(ORPHAN_GRACE).as_secs() } else { grace.as_secs() }
             }),
             deletion: self.deletion(),
             is_hidden: self.is_hidden(),

@@ -73,9 +73,10 @@ impl Hooks {
 
     /// The hooks of a run that a previous agent started.
     pub(super) fn adopted(health: Health) -> Self {
-        let pre_stop = match health.pre_stopped {
-            true => PreStop::Over { until: None, awaited: false },
-            false => PreStop::NotBegun,
+        let pre_stop = if health.pre_stopped {
+            PreStop::Over { until: None, awaited: false }
+        } else {
+            PreStop::NotBegun
         };
         Hooks { post_start: PostStart::Done, pre_stop }
     }

@@ -284,10 +284,7 @@ impl ContainerCounts {
     }
 
     fn phase(&self) -> PodPhase {
-        match self.init || self.waiting {
-            true => PodPhase::Pending,
-            false => PodPhase::Running,
-        }
+        if self.init || self.waiting { PodPhase::Pending } else { PodPhase::Running }
     }
 }
 

@@ -142,9 +142,10 @@ impl PodState {
                 .collect(),
             deletion_grace_period_seconds: self.deletion_grace().map(|grace| grace.as_secs()),
             client_conditions: self.client_conditions().to_vec(),
-            allocated: match phase.is_terminal() || !self.acceptance.is_decided() || self.pod.is_gated() {
-                true => Vec::new(),
-                false => self.pod.allocation(),
+            allocated: if phase.is_terminal() || !self.acceptance.is_decided() || self.pod.is_gated() {
+                Vec::new()
+            } else {
+                self.pod.allocation()
             },
             last: phase.is_terminal().then(|| {
                 let conditions = self.conditions.to_last_shown(now, self.outcome.is_disrupted());

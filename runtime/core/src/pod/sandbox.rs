@@ -166,9 +166,10 @@ impl Sandbox {
     ) -> bool {
         let is_expected = self.is_creating();
         if is_expected {
-            self.state = match remains {
-                true => State::Lost(Remains { processes: false, creation: Some(retry_at) }),
-                false => State::Failed(retry_at),
+            self.state = if remains {
+                State::Lost(Remains { processes: false, creation: Some(retry_at) })
+            } else {
+                State::Failed(retry_at)
             };
             self.failure = Some(message.into());
         }

@@ -70,9 +70,10 @@ impl PodState {
     /// is ending and its phase is decided, only its grace period becomes shorter.
     pub(crate) fn evict(&mut self, now: Instant, message: String, events: &mut Events) {
         events.warn(self.index, None, EVICTED, message.as_str().into());
-        match self.outcome.terminal().is_some() {
-            true => self.outcome.hasten(),
-            false => self.outcome.decide(TerminalPhase::failed(EVICTED, message)),
+        if self.outcome.terminal().is_some() {
+            self.outcome.hasten()
+        } else {
+            self.outcome.decide(TerminalPhase::failed(EVICTED, message))
         }
         self.stop(now, Some(EVICTION_GRACE));
         self.settle(now);

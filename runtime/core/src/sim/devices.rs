@@ -59,10 +59,8 @@ impl Sim {
     pub(crate) fn change_device(&mut self, device: &str, is_plugged: bool) {
         let (name, _) = DEVICES.into_iter().find(|(name, _)| *name == device).expect("one of the devices");
         self.note_log(&format!("{name} is {}", if is_plugged { "plugged in" } else { "unplugged" }));
-        let was_plugged = match is_plugged {
-            true => !self.devices.plugged.insert(name),
-            false => self.devices.plugged.remove(name),
-        };
+        let was_plugged =
+            if is_plugged { !self.devices.plugged.insert(name) } else { self.devices.plugged.remove(name) };
         if !is_plugged && name == INTERFACE {
             self.pods.iter_mut().for_each(|world| world.has_interface = false);
         }

@@ -112,9 +112,10 @@ impl Sim {
         self.objects.changes += 1;
         self.objects.without_key.remove(name);
         let version = self.objects.changes;
-        let before = match exists {
-            true => self.objects.versions.insert(name.into(), version),
-            false => self.objects.versions.remove(name),
+        let before = if exists {
+            self.objects.versions.insert(name.into(), version)
+        } else {
+            self.objects.versions.remove(name)
         };
         if before.is_none() && !exists {
             return;

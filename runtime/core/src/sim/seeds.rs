@@ -292,9 +292,10 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
     }
     let mut of_devices = Chance(seed ^ 0xde71);
     let has_devices = of_devices.percent(50);
-    let pods: Vec<Pod> = match has_devices {
-        true => pods.into_iter().map(|pod| with_devices(pod, &mut of_devices)).collect(),
-        false => pods,
+    let pods: Vec<Pod> = if has_devices {
+        pods.into_iter().map(|pod| with_devices(pod, &mut of_devices)).collect()
+    } else {
+        pods
     };
     if has_devices {
         sim.define_devices();

@@ -39,9 +39,10 @@ impl Sim {
                     assert!(other.is_still(), "{uid} starts while {} lives", other.pod.uid);
                     assert_eq!(other.sandbox, WorldSandbox::None, "{uid} starts beside {}", other.pod.uid);
                 }
-                match pod.claims().next().is_some() {
-                    true => self.claim_news.push(ClaimNews::Requested(index, pod.clone())),
-                    false => self.make_sandbox(&uid, index),
+                if pod.claims().next().is_some() {
+                    self.claim_news.push(ClaimNews::Requested(index, pod.clone()))
+                } else {
+                    self.make_sandbox(&uid, index)
                 }
             }
             Action::UpdateVolumes => self.update_volumes(&uid, index),
@@ -216,9 +217,10 @@ impl Sim {
                 assert!(self.node.pod(index).is_some_and(PodState::has_finished), "{uid} needs its volumes");
                 let world = self.of(&uid);
                 assert!(!std::mem::replace(&mut world.removing_volumes, true), "two removals at once");
-                let seen = match self.fails() {
-                    true => PodObservation::VolumesRemoveFailed { message: "busy".into() },
-                    false => PodObservation::VolumesRemoved,
+                let seen = if self.fails() {
+                    PodObservation::VolumesRemoveFailed { message: "busy".into() }
+                } else {
+                    PodObservation::VolumesRemoved
                 };
                 self.answer_of(index, seen);
             }

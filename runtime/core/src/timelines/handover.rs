@@ -150,9 +150,8 @@ fn the_next_agent_hides_a_force_deleted_pod_and_keeps_its_successors_times() {
 fn a_container_that_a_probe_has_ended_begins_again_though_it_ended_well_and_another_agent_came() {
     let mut probed = container("app");
     probed.liveness_probe = Some(Probe { failure_threshold: 1, ..exec_probe() });
-    let unwell = |_: &str, _: ProbeKind, age: Duration| match age >= secs(5) {
-        true => ProbeResult::Failure("no".into()),
-        false => ProbeResult::Success,
+    let unwell = |_: &str, _: ProbeKind, age: Duration| {
+        if age >= secs(5) { ProbeResult::Failure("no".into()) } else { ProbeResult::Success }
     };
     let fate = |_: &str, number: u32| if number == 0 { Fate::Exits(0, secs(12)) } else { Fate::Runs };
     let mut sim = Sim::new(pod(RestartPolicy::OnFailure).with([probed]), fate).probes(unwell);

@@ -225,9 +225,8 @@ fn a_change_of_the_spec_waits_for_a_sidecar_that_is_still_starting() {
     let mut proxy = sidecar("proxy");
     proxy.startup_probe = Some(Probe { period: secs(10), failure_threshold: 9, ..exec_probe() });
     let with = pod(RestartPolicy::Always).init([proxy]);
-    let answers = |_: &str, _, age: std::time::Duration| match age >= secs(20) {
-        true => ProbeResult::Success,
-        false => ProbeResult::Failure("not yet".into()),
+    let answers = |_: &str, _, age: std::time::Duration| {
+        if age >= secs(20) { ProbeResult::Success } else { ProbeResult::Failure("not yet".into()) }
     };
     let mut sim = Sim::new(with, |_, _| Fate::Runs).probes(answers);
     sim.run_until(secs(5));

@@ -81,16 +81,16 @@ impl Network {
             if !name.starts_with(&self.bridge) {
                 continue;
             }
-            let values = match *name == *self.bridge {
-                true => {
-                    let installed = self.table == TableState::Installed;
-                    guard::bridge_ipv4(installed && self.firewall.table.serves_loopback())
-                }
-                false => guard::PORT_IPV4,
+            let values = if *name == *self.bridge {
+                let installed = self.table == TableState::Installed;
+                guard::bridge_ipv4(installed && self.firewall.table.serves_loopback())
+            } else {
+                guard::PORT_IPV4
             };
-            let guarded = match self.routes_ipv6() && *name == *self.bridge {
-                true => guard::accept_ipv6(&name),
-                false => guard::refuse_ipv6(&name),
+            let guarded = if self.routes_ipv6() && *name == *self.bridge {
+                guard::accept_ipv6(&name)
+            } else {
+                guard::refuse_ipv6(&name)
             };
             let guarded =
                 guarded.map_err(io::Error::from).and_then(|()| netlink.set_ipv4(link.index(), &values));
@@ -223,10 +223,7 @@ impl Network {
 
     /// Does what [`Network::follow_ranges`] does, and puts the table into the kernel again if it is another one.
     pub(super) fn follow_ranges_in_table(&mut self) -> Result<(), NetworkError> {
-        match self.follow_ranges() && self.table == TableState::Installed {
-            true => self.install(),
-            false => Ok(()),
-        }
+        if self.follow_ranges() && self.table == TableState::Installed { self.install() } else { Ok(()) }
     }
 
     /// Forgets the addresses of a pod.

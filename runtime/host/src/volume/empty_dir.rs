@@ -22,9 +22,10 @@ pub fn path(pod: &Path, name: &str) -> PathBuf {
 /// `is_shared`, mounts in it reach all containers that mount it with `mountPropagation`.
 pub(super) fn set_up(path: &Path, fs_group: Option<u32>, is_shared: bool) -> Result<(), VolumeError> {
     make(path, fs_group)?;
-    match is_shared {
-        true => share(path).map_err(|source| VolumeError::Create { path: path.to_owned(), source }),
-        false => Ok(()),
+    if is_shared {
+        share(path).map_err(|source| VolumeError::Create { path: path.to_owned(), source })
+    } else {
+        Ok(())
     }
 }
 

@@ -221,9 +221,10 @@ pub fn delete_failure(volume: &Value) -> Option<String> {
     }
     let path = text(&spec["hostPath"], "path");
     let is_temporary = path.split_once("/tmp/").is_some_and(|(_, rest)| !rest.is_empty());
-    Some(match is_temporary {
-        false => format!("host_path deleter only supports /tmp/.+ but received provided {path}"),
-        true => format!("nodlet removes no data of a volume: remove {path} yourself"),
+    Some(if is_temporary {
+        format!("nodlet removes no data of a volume: remove {path} yourself")
+    } else {
+        format!("host_path deleter only supports /tmp/.+ but received provided {path}")
     })
 }
 

@@ -224,9 +224,10 @@ impl<'text> Reader<'text> {
         let Some(ended) = text.strip_suffix('\n') else { return text };
         let line = ended.rsplit('\n').next().unwrap_or_default();
         let content = last.text.trim_start_matches(' ');
-        let is_of_last = match content.is_empty() {
-            true => ended.is_empty() || ended.ends_with('\n') || line.bytes().all(|byte| byte == b' '),
-            false => ended.ends_with(content),
+        let is_of_last = if content.is_empty() {
+            ended.is_empty() || ended.ends_with('\n') || line.bytes().all(|byte| byte == b' ')
+        } else {
+            ended.ends_with(content)
         };
         if is_of_last { Cow::Owned(ended.to_owned()) } else { text }
     }

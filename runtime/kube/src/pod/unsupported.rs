@@ -100,9 +100,12 @@ fn metadata(pod: &Value, unsupported: &mut Unsupported) {
         if let Some(container) = key.strip_prefix(APPARMOR) {
             apparmor(pod, container, value.as_str().unwrap_or_default(), &path, unsupported);
         }
-        let others = || match key == ULIMIT {
-            true => ulimit::without_effect(key, value.as_str().unwrap_or_default()),
-            false => runtime_annotations::without_effect(key),
+        let others = || {
+            if key == ULIMIT {
+                ulimit::without_effect(key, value.as_str().unwrap_or_default())
+            } else {
+                runtime_annotations::without_effect(key)
+            }
         };
         if let Some(why) = board_annotations::without_effect(key).or_else(others) {
             unsupported.warnings.push(format!("{path}: {why}"));

@@ -84,13 +84,11 @@ impl Correlator {
         let object = (kind, namespace, name, uid);
         let group = fingerprint(&("similar", object, occurrence.warning, occurrence.reason));
         let combined = self.combines(now, group, fingerprint(&occurrence.message));
-        let (key, message) = match combined {
-            true => (group, format!("(combined from similar events): {}", occurrence.message)),
-            false => {
-                let one =
-                    ("one", object, field_path, occurrence.warning, occurrence.reason, occurrence.message);
-                (fingerprint(&one), occurrence.message.to_owned())
-            }
+        let (key, message) = if combined {
+            (group, format!("(combined from similar events): {}", occurrence.message))
+        } else {
+            let one = ("one", object, field_path, occurrence.warning, occurrence.reason, occurrence.message);
+            (fingerprint(&one), occurrence.message.to_owned())
         };
         let next = self.next + 1;
         let series = self.series.get_or(key, || Series { number: next, count: 0, first: now });

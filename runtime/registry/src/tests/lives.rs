@@ -187,9 +187,10 @@ fn step(random: &mut Random, world: &mut World) {
         3 => {
             let range = "apiVersion: v1\nkind: LimitRange\nmetadata: {name: l}\n\
                 spec: {limits: [{type: Container, default: {memory: 64Mi}}]}\n";
-            match random.one_in(2) {
-                true => drop(world.file("/site/range", range)),
-                false => drop(world.remove("/site/range")),
+            if random.one_in(2) {
+                drop(world.file("/site/range", range))
+            } else {
+                drop(world.remove("/site/range"))
             }
         }
         4 => {
@@ -225,10 +226,7 @@ fn step(random: &mut Random, world: &mut World) {
         }
         12 => {
             let claim = some(random, &CLAIMS);
-            match random.one_in(2) {
-                true => remove_claim(world, claim),
-                false => put_claim(world, claim),
-            }
+            if random.one_in(2) { remove_claim(world, claim) } else { put_claim(world, claim) }
         }
         _ => {
             let before = desired(world);

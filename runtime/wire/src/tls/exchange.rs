@@ -40,9 +40,10 @@ impl ActiveKeyExchange for OfX25519 {
         let peer: [u8; 32] = peer.try_into().map_err(|_| PeerMisbehaved::InvalidKeyShare)?;
         let shared = self.secret.diffie_hellman(&peer.into());
         // RFC 8446, 7.4.2: a share of low order would make the secret known.
-        match shared.was_contributory() {
-            true => Ok(SharedSecret::from(shared.as_bytes().as_slice())),
-            false => Err(PeerMisbehaved::InvalidKeyShare.into()),
+        if shared.was_contributory() {
+            Ok(SharedSecret::from(shared.as_bytes().as_slice()))
+        } else {
+            Err(PeerMisbehaved::InvalidKeyShare.into())
         }
     }
 

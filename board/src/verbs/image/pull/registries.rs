@@ -41,9 +41,10 @@ impl Place {
             !text.is_empty()
                 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:/[]".contains(&byte))
         };
-        match is_safe(host) && is_safe(path) {
-            true => Ok(Place { host: host.to_owned(), path: path.to_owned(), is_plain }),
-            false => Err(format!("{location:?} is not a location of a repository")),
+        if is_safe(host) && is_safe(path) {
+            Ok(Place { host: host.to_owned(), path: path.to_owned(), is_plain })
+        } else {
+            Err(format!("{location:?} is not a location of a repository"))
         }
     }
 }
@@ -77,12 +78,13 @@ fn choose(text: &str, image: &Reference, only_listed: bool) -> Result<Vec<Place>
     let name = image.name();
     let found = entries.iter().filter_map(|entry| Some((rest_of(&name, entry.prefix()?)?, entry)));
     let Some((rest, entry)) = found.min_by_key(|(rest, _)| rest.len()) else {
-        return match only_listed {
-            true => Err(format!(
+        return if only_listed {
+            Err(format!(
                 "{name}: no [[registry]] with this prefix is listed, so no registry is asked: list it, or load the \
                  image with 'nodlet image load FILE'"
-            )),
-            false => Ok(vec![Place::new(&real(&name), false)?]),
+            ))
+        } else {
+            Ok(vec![Place::new(&real(&name), false)?])
         };
     };
     if entry.blocked {

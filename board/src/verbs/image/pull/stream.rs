@@ -115,9 +115,10 @@ fn choose(manifests: &[Value], wanted: &Wanted) -> Result<Digest, RemoteError> {
     }
     let rank = |descriptor: &&Value| {
         let platform = platform_of(descriptor)?;
-        match wanted.is_explicit {
-            true => wanted.platform.rank_of_explicit(&platform),
-            false => wanted.platform.rank(&platform),
+        if wanted.is_explicit {
+            wanted.platform.rank_of_explicit(&platform)
+        } else {
+            wanted.platform.rank(&platform)
         }
     };
     let ranked = manifests.iter().filter_map(|descriptor| Some((rank(&descriptor)?, descriptor)));

@@ -53,9 +53,10 @@ fn choose(
     let replaced: Vec<Digest> = before.layers.iter().filter(|layer| !is_wanted(layer)).copied().collect();
     let new = wanted.layers.iter().map(|part| part.diff_id).filter(|layer| !before.layers.contains(layer));
     let new: Vec<Digest> = new.collect();
-    let at_its_place = match new.len() == replaced.len() {
-        true => new.iter().position(|layer| *layer == part.diff_id).and_then(|place| replaced.get(place)),
-        false => None,
+    let at_its_place = if new.len() == replaced.len() {
+        new.iter().position(|layer| *layer == part.diff_id).and_then(|place| replaced.get(place))
+    } else {
+        None
     };
     match at_its_place {
         Some(layer) => Some(*layer).filter(|layer| size(layer).is_some()),

@@ -106,10 +106,7 @@ impl Offer {
                 Err(failure) => wrong.push(format!("{}: {failure}", object.place)),
             }
         }
-        match wrong.is_empty() {
-            true => Ok(would),
-            false => Err(End::Refused(first(wrong))),
-        }
+        if wrong.is_empty() { Ok(would) } else { Err(End::Refused(first(wrong))) }
     }
 
     /// The report of images and manifests. `new` has the indexes of archives with new images.

@@ -44,12 +44,13 @@ impl<R: Read> Read for Paced<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let begun = Instant::now();
         let length = self.from.read(buffer)?;
-        match self.rate.is_enough(length as u64, begun.elapsed()) {
-            true => Ok(length),
-            false => Err(io::Error::new(
+        if self.rate.is_enough(length as u64, begun.elapsed()) {
+            Ok(length)
+        } else {
+            Err(io::Error::new(
                 io::ErrorKind::TimedOut,
                 format!("the sender is too slow: less than {} KiB arrived in {SPAN:?}", LEAST / 1024),
-            )),
+            ))
         }
     }
 }

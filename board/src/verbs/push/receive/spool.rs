@@ -111,9 +111,10 @@ impl Spool {
     pub(super) fn missing(&self, offer: &Offer, store: &Store) -> Result<Vec<Missing>, End> {
         let mut missing: Vec<Missing> = Vec::new();
         let mut seen: SortedSet<Digest> = SortedSet::new();
-        let here: Vec<Image> = match offer.blocks && !offer.dry_run {
-            true => store.images().map_err(|error| VerbError::chain(&error))?,
-            false => Vec::new(),
+        let here: Vec<Image> = if offer.blocks && !offer.dry_run {
+            store.images().map_err(|error| VerbError::chain(&error))?
+        } else {
+            Vec::new()
         };
         for (archive, images) in offer.archives.iter().map(|archive| &archive.images).enumerate() {
             let mut bases = 0;
@@ -161,13 +162,14 @@ impl Spool {
             .map_err(|errno| refused("measure the free space")(errno.into()))?;
         let free = stat.blocks_available().saturating_mul(stat.fragment_size() as u64);
         let free = free - free / RESERVED;
-        match bytes > free {
-            true => Err(End::Refused(format!(
+        if bytes > free {
+            Err(End::Refused(format!(
                 "not enough space on the board's disk: the layers need {}, {} are free; remove images with nodlet image rm",
                 image::size(bytes),
                 image::size(free)
-            ))),
-            false => Ok(()),
+            )))
+        } else {
+            Ok(())
         }
     }
 

@@ -61,9 +61,10 @@ impl ContainerState {
         }
         let seen = record.last_exit.as_ref().map(|exit| {
             let ended = Ended::from(exit);
-            match ended.failed_to_start() {
-                true => ended,
-                false => Ended { id: id.clone().filter(|_| exit.number == newest), ..ended },
+            if ended.failed_to_start() {
+                ended
+            } else {
+                Ended { id: id.clone().filter(|_| exit.number == newest), ..ended }
             }
         });
         match seen {

@@ -61,9 +61,8 @@ pub(in crate::kinds) fn describe_claim(claim: &Value, pods: &[Value], events: Op
     annotations(out, &metadata["annotations"]);
     finalizers(out, metadata);
     let is_bound = !of(&spec["volumeName"]).is_empty();
-    let of_status = |text: fn(&Value) -> String, field: &str| match is_bound {
-        true => text(&claim["status"][field]),
-        false => String::new(),
+    let of_status = |text: fn(&Value) -> String, field: &str| {
+        if is_bound { text(&claim["status"][field]) } else { String::new() }
     };
     out.line(0, &format!("Capacity:\t{}", of_status(amount, "capacity")));
     out.line(0, &format!("Access Modes:\t{}", of_status(modes, "accessModes")));

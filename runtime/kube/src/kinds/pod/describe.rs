@@ -294,9 +294,10 @@ fn resource_of<'a>(container: &Value, field: &'a Value) -> (&'a str, String) {
     };
     let divisor = quantity(&field["divisor"]);
     let is_cpu = resource.ends_with(".cpu");
-    let (amount, divisor) = match is_cpu {
-        true => (amount.milli_value(), if divisor.is_zero() { 1000 } else { divisor.milli_value() }),
-        false => (amount.value(), if divisor.is_zero() { 1 } else { divisor.value() }),
+    let (amount, divisor) = if is_cpu {
+        (amount.milli_value(), if divisor.is_zero() { 1000 } else { divisor.milli_value() })
+    } else {
+        (amount.value(), if divisor.is_zero() { 1 } else { divisor.value() })
     };
     let value = amount.max(0).cast_unsigned().div_ceil(divisor.max(1).cast_unsigned());
     if value == 0 && matches!(resource, "limits.cpu" | "limits.memory") {
@@ -468,9 +469,10 @@ fn formatted(selector: &Value) -> String {
         all.push((key, text));
     }
     all.sort_by_key(|(key, _)| *key);
-    match all.is_empty() {
-        true => "<none>".to_owned(),
-        false => all.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(","),
+    if all.is_empty() {
+        "<none>".to_owned()
+    } else {
+        all.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(",")
     }
 }
 

@@ -91,9 +91,10 @@ impl Board {
     fn finish(&self) -> io::Result<Option<Ended>> {
         Redo::clean(&self.spool())?;
         let Found::Record(redo) = Redo::read(&self.spool())? else { return Ok(None) };
-        match redo.is_back() || self.image().exists() {
-            true => self.carry_out(redo).map(Some),
-            false => Redo::remove(&self.spool()).map(|()| None),
+        if redo.is_back() || self.image().exists() {
+            self.carry_out(redo).map(Some)
+        } else {
+            Redo::remove(&self.spool()).map(|()| None)
         }
     }
 
