@@ -144,12 +144,10 @@ impl Enter<'_> {
                 }
             }
         }
-        let mut process = container.process;
+        let process = container.process;
         // As of the container's first process.
-        if (config.tty || container.tty) && !process.env.iter().any(|pair| pair.starts_with("TERM=")) {
-            process.env.push("TERM=xterm".to_owned());
-        }
-        let execute = Execute::with_args(&process, &config.args, &self.user.home);
+        let has_terminal = config.tty || container.tty;
+        let execute = Execute::with_args(&process, &config.args, &self.user.home, has_terminal);
         change_directory(&process.cwd)
             .map_err(|source| StepError::new(format!("exec: chdir to {}", process.cwd.display()), source))?;
         // From here on, nothing is opened, and the filter of a pod may forbid the call.

@@ -85,19 +85,28 @@ pub(super) struct Execute {
 }
 
 impl Execute {
-    /// The program of `process`. `home` is used if the environment has no `HOME`.
-    pub(super) fn new(process: &ProcessConfig, home: &str) -> Execute {
-        Execute { shown: process.program_shown.clone(), ..Execute::with_args(process, &process.args, home) }
+    /// The program of `process`. `home` is used if the environment has no `HOME`, and a usual `TERM` with a terminal.
+    pub(super) fn new(process: &ProcessConfig, home: &str, has_terminal: bool) -> Execute {
+        let execute = Execute::with_args(process, &process.args, home, has_terminal);
+        Execute { shown: process.program_shown.clone(), ..execute }
     }
 
     /// A program with other arguments in the environment of `process`.
-    pub(super) fn with_args(process: &ProcessConfig, args: &[String], home: &str) -> Execute {
+    pub(super) fn with_args(
+        process: &ProcessConfig,
+        args: &[String],
+        home: &str,
+        has_terminal: bool,
+    ) -> Execute {
         let value =
             |name: &str| process.env.iter().rev().find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
         let path = value("PATH").unwrap_or(DEFAULT_PATH).to_owned();
         let mut env = process.env.clone();
         if value("PATH").is_none() {
             env.push(format!("PATH={DEFAULT_PATH}"));
+        }
+        if has_terminal && value("TERM").is_none() {
+            env.push("TERM=xterm".to_owned());
         }
         if value("HOME").is_none() {
             env.push(format!("HOME={home}"));

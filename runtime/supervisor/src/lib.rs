@@ -6,19 +6,21 @@
 //! forks.
 //!
 //! Reading order: [`client`] is the agent's end; `protocol.rs` defines the messages; `process.rs` is the
-//! loop; `sandbox.rs`, `start.rs` and `enter.rs` are its helpers; `attempt.rs` is one run of one container,
-//! with `log.rs`, `console.rs` and `exit.rs`.
+//! loop; `sandbox.rs`, `start.rs` and `enter.rs` are its helpers; `container.rs` has all that is about libcontainer;
+//! `attempt.rs` is one run of one container, with `log.rs`, `console.rs` and `exit.rs`.
 
 pub mod client;
 
 mod attempt;
 mod console;
+mod container;
 mod device;
 mod enter;
 mod error;
 mod execute;
 mod exit;
 mod log;
+mod path;
 mod process;
 mod protocol;
 mod sandbox;

@@ -17,31 +17,14 @@ use std::path::{Component, Path, PathBuf};
 
 use nodlet_rootfs::assemble;
 
-use super::path::{describe_link, make_directories, mount_point, open_sub_path, place};
 use super::{StartError, within};
+use crate::container::LateVolume;
+use crate::container::dev::{self, DEV};
+use crate::path::{make_directories, mount_point, open_sub_path, place};
 use crate::sandbox::{MEMORY_VOLUMES, Namespaces, SHM};
-use crate::sys::{self, MountAttributes, Resolve};
+use crate::sys::{self, MountAttributes};
 use nodlet_host::launch::{ContainerConfig, MountConfig, MountSource, Propagation};
 use nodlet_host::mounts::mount_of;
-
-/// The directory of a container's devices.
-pub(super) const DEV: &str = "/dev";
-
-/// Links that libcontainer makes in a container's /dev.
-const DEV_LINKS: &[&str] =
-    &["/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/ptmx", "/dev/kcore"];
-
-/// Devices and mounts that libcontainer makes in every container's /dev.
-pub(super) const DEV_OWN: &[&str] = &[
-    "/dev/null",
-    "/dev/zero",
-    "/dev/full",
-    "/dev/random",
-    "/dev/urandom",
-    "/dev/tty",
-    "/dev/pts",
-    "/dev/mqueue",
-];
 
 /// A volume, as a detached mount that is ready to be attached.
 pub(super) struct Volume {
@@ -73,16 +56,6 @@ const NOEXEC: u64 = 0x8;
 const ACCESS_TIMES: u64 = 0x70;
 const NOSYMFOLLOW: u64 = 0x0020_0000;
 
-/// A volume that the container's process attaches before it executes its program.
-pub(super) struct LateVolume {
-    /// The detached mount.
-    pub(super) mount: OwnedFd,
-    /// The mount point, if it is in another late volume.
-    pub(super) point: Option<File>,
-    /// The path of the mount point without links, used if `point` is `None`.
-    pub(super) place: PathBuf,
-}
-
 impl Volume {
     /// The path of the volume in the container.
     pub(super) fn place(&self) -> &Path {
@@ -113,7 +86,7 @@ impl Volume {
             || self.place == Path::new(DEV)
             || ["/proc", "/sys"].iter().any(|other| self.place.starts_with(other))
             || self.place.starts_with(DEV)
-                && (DEV_OWN.iter().map(Path::new).any(is_made)
+                && (dev::OWN.iter().map(Path::new).any(is_made)
                     || devices.iter().map(PathBuf::as_path).any(is_made))
     }
 
@@ -340,7 +313,7 @@ pub(super) fn find_places(volumes: &mut [Volume], root: BorrowedFd) -> Result<()
         if [Path::new("/"), Path::new("/proc")].contains(&volume.place.as_path()) {
             return refused("a container needs its own there; mount the volume elsewhere");
         }
-        if DEV_LINKS.iter().any(|link| volume.place.starts_with(link)) {
+        if dev::LINKS.iter().any(|link| volume.place.starts_with(link)) {
             return refused("a container has a link of its own there; mount the volume elsewhere");
         }
     }
@@ -460,7 +433,7 @@ pub(super) fn attach(
             // The kernel's file systems are not mounted yet, and libcontainer makes devices itself.
             None if ["/proc", "/sys"].iter().any(|kernel| volume.place.starts_with(kernel)) => None,
             None if devices.contains(&volume.place) => None,
-            None if [DEV].iter().chain(DEV_OWN).any(|own| volume.place == Path::new(own)) => None,
+            None if [DEV].iter().chain(dev::OWN).any(|own| volume.place == Path::new(own)) => None,
             None => {
                 let point = open(root, &relative(Path::new("/")))?;
                 // libcontainer copies the mounts of the root for the container.
@@ -486,18 +459,6 @@ pub(super) fn attach(
         Ok(LateVolume { mount: volume.mount, point, place: volume.place })
     });
     late.collect()
-}
-
-/// Attaches a late volume; called by the container's process, in the container's root.
-pub(super) fn attach_late(mount: BorrowedFd, point: Option<BorrowedFd>, place: &Path) -> io::Result<()> {
-    if let Some(point) = point {
-        return Ok(sys::attach_mount_at(mount, point)?);
-    }
-    let root = sys::open_path(Path::new("/"))?;
-    let relative = place.strip_prefix("/").unwrap_or(place);
-    let point =
-        sys::open_in(root.as_fd(), relative, libc::O_PATH, Resolve::NoLinks).map_err(describe_link)?;
-    Ok(sys::attach_mount_at(mount, point)?)
 }
 
 /// Makes the working directory if it is missing: in the volume that contains it, or in the root.

@@ -19,7 +19,7 @@ const MAX_LINKS: usize = 40;
 /// Opens `path` below a volume without leaving it. Missing directories are made with the mode of the volume's
 /// root; they inherit its setgid bit. A link that leads out is rejected, not reinterpreted, since it means
 /// another file.
-pub(super) fn open_sub_path(volume: BorrowedFd, path: &Path) -> io::Result<File> {
+pub(crate) fn open_sub_path(volume: BorrowedFd, path: &Path) -> io::Result<File> {
     let leaves = |error: io::Error| match error.raw_os_error() {
         Some(libc::EXDEV) => io::Error::new(io::ErrorKind::PermissionDenied, "it leads out of the volume"),
         _ => error,
@@ -63,7 +63,7 @@ pub(super) fn open_sub_path(volume: BorrowedFd, path: &Path) -> io::Result<File>
 }
 
 /// Resolves the links of a path in the root, as far as it exists; the rest stays as it is written.
-pub(super) fn place(root: BorrowedFd, path: &Path) -> io::Result<PathBuf> {
+pub(crate) fn place(root: BorrowedFd, path: &Path) -> io::Result<PathBuf> {
     let mut place = PathBuf::from("/");
     let mut left: Vec<PathBuf> = Vec::new();
     let push = |left: &mut Vec<PathBuf>, path: &Path| {
@@ -110,7 +110,7 @@ pub(super) fn place(root: BorrowedFd, path: &Path) -> io::Result<PathBuf> {
 
 /// Opens a mount point below `base` and through no link; makes it if it is missing, with its parent
 /// directories.
-pub(super) fn mount_point(base: BorrowedFd, path: &Path, is_directory: bool) -> io::Result<File> {
+pub(crate) fn mount_point(base: BorrowedFd, path: &Path, is_directory: bool) -> io::Result<File> {
     let open = |directory: BorrowedFd, path: &Path| {
         sys::open_in(directory, path, libc::O_PATH, Resolve::NoLinks).map_err(describe_link)
     };
@@ -138,7 +138,7 @@ pub(super) fn mount_point(base: BorrowedFd, path: &Path, is_directory: bool) -> 
 }
 
 /// Explains `ELOOP` to the author of a manifest.
-pub(super) fn describe_link(error: io::Error) -> io::Error {
+pub(crate) fn describe_link(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ELOOP) => io::Error::new(
             io::ErrorKind::PermissionDenied,
@@ -149,8 +149,15 @@ pub(super) fn describe_link(error: io::Error) -> io::Error {
     }
 }
 
+/// Opens an absolute path of the image with `root` as `/` for every link.
+pub(crate) fn open_in_root(root: BorrowedFd, path: &Path, flags: i32) -> io::Result<File> {
+    let relative = path.strip_prefix("/").unwrap_or(path);
+    let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
+    sys::open_in(root, relative, flags, Resolve::InRoot)
+}
+
 /// Makes the missing directories of `path` below `base`, through no link, and returns the last one.
-pub(super) fn make_directories(base: BorrowedFd, path: &Path) -> io::Result<File> {
+pub(crate) fn make_directories(base: BorrowedFd, path: &Path) -> io::Result<File> {
     let open = |directory: BorrowedFd, path: &Path| {
         sys::open_in(directory, path, libc::O_PATH | libc::O_DIRECTORY, Resolve::NoLinks)
     };

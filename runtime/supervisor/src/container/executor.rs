@@ -1,59 +1,74 @@
 //! The last steps in the container, before and with the execution of its process.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use libcontainer::oci_spec::runtime::Spec;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
 use nix::sched::{CloneFlags, setns};
-use nodlet_host::launch::{OpenFilesConfig, SeccompConfig};
+use nix::unistd::Gid;
+use nodlet_host::launch::ContainerConfig;
 
-use super::CONSOLE;
-use super::volume::{self, LateVolume};
 use crate::enter;
 use crate::error::{self, StepError};
-use crate::execute::Execute;
+use crate::execute::{self, Execute};
+use crate::path::describe_link;
 use crate::protocol::{self, Status};
-use crate::sys::{self, Parent};
+use crate::sys::{self, Parent, Resolve};
 
-/// Runs in the container in place of libcontainer's own executor, which looks for files with the wrong `PATH`
-/// and does not report its errors.
+use super::CONSOLE;
+
+/// A volume that the container's process attaches before it executes its program: it must be over what libcontainer mounts
+/// and makes, or reach the host.
+pub(crate) struct LateVolume {
+    /// The detached mount.
+    pub(crate) mount: OwnedFd,
+    /// The mount point, if it is in another late volume.
+    pub(crate) point: Option<File>,
+    /// The path of the mount point without links, used if `point` is `None`.
+    pub(crate) place: PathBuf,
+}
+
+impl LateVolume {
+    /// Attaches the volume; called by the container's process, in the container's root.
+    fn attach(&self) -> io::Result<()> {
+        if let Some(point) = &self.point {
+            return Ok(sys::attach_mount_at(&self.mount, point)?);
+        }
+        let root = sys::open_path(Path::new("/"))?;
+        let relative = self.place.strip_prefix("/").unwrap_or(&self.place);
+        let point =
+            sys::open_in(root.as_fd(), relative, libc::O_PATH, Resolve::NoLinks).map_err(describe_link)?;
+        Ok(sys::attach_mount_at(&self.mount, point)?)
+    }
+}
+
+/// Runs in the container in place of libcontainer's own executor.
 #[derive(Clone)]
 pub(super) struct ReportingExecutor {
+    pub(super) config: Arc<ContainerConfig>,
     pub(super) execute: Execute,
     /// The status socket, which the kernel closes when the process is executed.
-    pub(super) status: std::os::fd::RawFd,
+    pub(super) status: RawFd,
     /// The PID namespace that the container shares with others.
-    pub(super) pid_namespace: Option<std::os::fd::RawFd>,
-    /// The capabilities of the container, as bits.
-    pub(super) capabilities: u64,
-    /// The filter of the container's system calls.
-    pub(super) seccomp: Option<Arc<SeccompConfig>>,
-    pub(super) no_new_privileges: bool,
-    pub(super) open_files: Option<OpenFilesConfig>,
-    /// Whether to open a terminal of the container, as its own user.
-    pub(super) tty: bool,
+    pub(super) pid_namespace: Option<RawFd>,
     /// Whether the terminal is also `/dev/console`.
     pub(super) console: bool,
-    /// Whether input of clients goes to the terminal.
-    pub(super) stdin: bool,
     /// The volumes that are attached first. libcontainer leaves their descriptors open.
     pub(super) volumes: Arc<Vec<LateVolume>>,
     /// The groups of the process, if libcontainer did not set them.
-    pub(super) groups: Option<Vec<nix::unistd::Gid>>,
+    pub(super) groups: Option<Vec<Gid>>,
 }
 
 impl ReportingExecutor {
     fn attach_volumes(&self) -> Result<(), StepError> {
-        for late in self.volumes.iter() {
-            let point = late.point.as_ref().map(|point| point.as_fd());
-            volume::attach_late(late.mount.as_fd(), point, &late.place).map_err(|source| {
-                StepError::new(format!("mount the volume at {}", late.place.display()), source)
-            })?;
-        }
-        Ok(())
+        self.volumes.iter().try_for_each(|late| {
+            let step = || format!("mount the volume at {}", late.place.display());
+            late.attach().map_err(|source| StepError::new(step(), source))
+        })
     }
 
     fn open_terminal(&self, status: BorrowedFd) -> io::Result<OwnedFd> {
@@ -62,7 +77,7 @@ impl ReportingExecutor {
             let terminal = sys::clone_mount(Some(slave.as_fd()), c"", false)?;
             sys::attach_mount(terminal.as_fd(), Path::new(CONSOLE))?;
         }
-        protocol::send(status, &Status::Terminal { stdin: self.stdin }, &[master.as_fd()])?;
+        protocol::send(status, &Status::Terminal { stdin: self.config.stdin }, &[master.as_fd()])?;
         Ok(slave)
     }
 
@@ -84,7 +99,8 @@ impl ReportingExecutor {
         if !self.installs_late() {
             self.install_filter()?;
         }
-        sys::set_capabilities(sys::own_capabilities(self.capabilities)?)?;
+        let capabilities = execute::capability_bits(&self.config.process.capabilities);
+        sys::set_capabilities(sys::own_capabilities(capabilities)?)?;
         match sys::clone(Parent::CallersParent, None)? {
             None => match protocol::wait_for_continue(status) {
                 Ok(()) => Ok(()),
@@ -99,46 +115,45 @@ impl ReportingExecutor {
 
     /// Executes the process; returns only on failure, with the reason.
     fn execute(&self, status: BorrowedFd) -> StepError {
-        if let Err(error) = self.attach_volumes() {
-            return error;
+        match self.prepare(status) {
+            // Its terminal stays open, because the filter may forbid to close it.
+            Ok(_terminal) => self.execute.run().into(),
+            Err(error) => error,
         }
-        if let Some(Err(error)) = self.groups.as_deref().map(nix::unistd::setgroups) {
-            return StepError::new("set its groups", error.into());
+    }
+
+    /// Does what is left until the process can be executed. Returns the terminal.
+    fn prepare(&self, status: BorrowedFd) -> Result<Option<OwnedFd>, StepError> {
+        self.attach_volumes()?;
+        if let Some(groups) = &self.groups {
+            nix::unistd::setgroups(groups).map_err(StepError::at("set its groups"))?;
         }
-        let slave = match self.tty.then(|| self.open_terminal(status)).transpose() {
-            Ok(slave) => slave,
-            Err(error) => return StepError::new("open a terminal", error),
-        };
+        let terminal = self.config.tty.then(|| self.open_terminal(status)).transpose();
+        let slave = terminal.map_err(StepError::at("open a terminal"))?;
         // From here on, nothing is opened, and the filter of a pod may forbid the call.
-        if let Err(error) = sys::set_open_files(self.open_files) {
-            return StepError::new("set the limit of open files", error);
-        }
+        sys::set_open_files(self.config.process.open_files)
+            .map_err(StepError::at("set the limit of open files"))?;
         if let Some(pid) = self.pid_namespace {
             // libcontainer marks it close-on-exec and leaves it open, as the next one.
-            if let Err(error) = self.enter_pid_namespace(sys::kept(pid), status, slave.as_ref()) {
-                return StepError::new("enter the PID namespace that the container shares", error);
-            }
+            self.enter_pid_namespace(sys::kept(pid), status, slave.as_ref())
+                .map_err(StepError::at("enter the PID namespace that the container shares"))?;
         }
-        if let Err(error) = enter::start_session(slave.as_ref()) {
-            return StepError::new("take its terminal", error);
-        }
+        enter::start_session(slave.as_ref()).map_err(StepError::at("take its terminal"))?;
         // As late as possible, because nodlet's own calls are filtered too.
-        if self.installs_late()
-            && let Err(error) = self.install_filter()
-        {
-            return StepError::new("install the seccomp filter", error);
+        if self.installs_late() {
+            self.install_filter().map_err(StepError::at("install the seccomp filter"))?;
         }
-        self.execute.run().into()
+        Ok(slave)
     }
 
     /// Whether the filter can be installed as the last step. In a shared PID namespace, that needs no_new_privs, because
     /// the process has no CAP_SYS_ADMIN there.
     fn installs_late(&self) -> bool {
-        self.pid_namespace.is_none() || self.no_new_privileges
+        self.pid_namespace.is_none() || self.config.process.no_new_privileges
     }
 
     fn install_filter(&self) -> io::Result<()> {
-        self.seccomp.as_ref().map_or(Ok(()), |filter| sys::install_filter(filter))
+        self.config.process.seccomp.as_ref().map_or(Ok(()), sys::install_filter)
     }
 }
 

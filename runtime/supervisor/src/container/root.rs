@@ -9,15 +9,19 @@ use std::path::{Path, PathBuf};
 
 use nix::mount::{MsFlags, mount};
 
-use super::path::{describe_link, make_directories};
-use super::volume::DEV;
-use super::{StartError, open_in_root};
+use super::dev::DEV;
+use crate::error::StepError;
+use crate::path::{describe_link, make_directories, open_in_root};
 use crate::sys::{self, MountAttributes, Resolve};
+
+/// The error of the container's own directory `path`, for `map_err`.
+pub(super) fn failed_at(path: &'static str) -> impl FnOnce(io::Error) -> StepError {
+    move |source| StepError::new(format!("make the container's own {path}"), source)
+}
 
 /// Makes the container's /dev, in which libcontainer makes devices and links, and the directories on which it
 /// mounts. `first` is the ID of the host that is ID 0 of the container. Returns /dev.
-pub(super) fn prepare_root(root: BorrowedFd, first: u32) -> Result<File, StartError> {
-    let own = |path: &'static str| move |source: io::Error| StartError::Own { path, source };
+pub(crate) fn prepare_root(root: BorrowedFd, first: u32) -> Result<File, StepError> {
     for directory in ["/proc", "/sys", DEV] {
         // libcontainer mounts on no link, and does not report the reason.
         make_directories(root, Path::new(directory))
@@ -27,7 +31,7 @@ pub(super) fn prepare_root(root: BorrowedFd, first: u32) -> Result<File, StartEr
                 }
                 _ => error,
             })
-            .map_err(own(directory))?;
+            .map_err(failed_at(directory))?;
     }
     let on = |path: &str, kind: &str, flags: MsFlags, options: &str| -> io::Result<()> {
         let point = open_in_root(root, Path::new(path), libc::O_PATH | libc::O_DIRECTORY)?;
@@ -35,17 +39,18 @@ pub(super) fn prepare_root(root: BorrowedFd, first: u32) -> Result<File, StartEr
         Ok(mount(Some(kind), &point, Some(kind), flags, Some(options))?)
     };
     let options = format!("mode=755,size=65536k,uid={first},gid={first}");
-    on(DEV, "tmpfs", MsFlags::MS_NOSUID | MsFlags::MS_STRICTATIME, &options).map_err(own(DEV))?;
+    on(DEV, "tmpfs", MsFlags::MS_NOSUID | MsFlags::MS_STRICTATIME, &options).map_err(failed_at(DEV))?;
     for directory in ["/dev/pts", "/dev/mqueue"] {
-        make_directories(root, Path::new(directory)).map_err(own(directory))?;
+        make_directories(root, Path::new(directory)).map_err(failed_at(directory))?;
     }
     let options = format!("newinstance,ptmxmode=0666,mode=0620,gid={}", first + 5);
-    on("/dev/pts", "devpts", MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, &options).map_err(own("/dev/pts"))?;
-    open_in_root(root, Path::new(DEV), libc::O_PATH | libc::O_DIRECTORY).map_err(own(DEV))
+    on("/dev/pts", "devpts", MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, &options)
+        .map_err(failed_at("/dev/pts"))?;
+    open_in_root(root, Path::new(DEV), libc::O_PATH | libc::O_DIRECTORY).map_err(failed_at(DEV))
 }
 
 /// Attaches the /proc of a PID namespace that the container shares.
-pub(super) fn attach_proc(proc: BorrowedFd, root: BorrowedFd) -> Result<(), StartError> {
+pub(crate) fn attach_proc(proc: BorrowedFd, root: BorrowedFd) -> Result<(), StepError> {
     const NOSUID_NODEV_NOEXEC: u64 = 0x2 | 0x4 | 0x8;
     const RDONLY: u64 = 0x1;
     let attributes = MountAttributes { set: NOSUID_NODEV_NOEXEC, clear: RDONLY, ..Default::default() };
@@ -53,19 +58,19 @@ pub(super) fn attach_proc(proc: BorrowedFd, root: BorrowedFd) -> Result<(), Star
         .map_err(io::Error::from)
         .and_then(|()| sys::open_in(root, Path::new("proc"), libc::O_PATH, Resolve::NoLinks))
         .and_then(|point| Ok(sys::attach_mount_at(proc, point)?))
-        .map_err(|source| StartError::Own { path: "/proc", source })
+        .map_err(failed_at("/proc"))
 }
 
 /// Checks, after all volumes are attached, that libcontainer will see what was prepared: its mount points are
 /// directories of the image, and /dev and a shared /proc are those that were attached.
-pub(super) fn check_prepared(
+pub(crate) fn check_prepared(
     root: BorrowedFd,
     dev: &File,
     proc: Option<BorrowedFd>,
-) -> Result<(), StartError> {
+) -> Result<(), StepError> {
     let device_of_root = sys::open_in(root, Path::new("."), libc::O_PATH, Resolve::NoLinks)
         .and_then(|root| root.metadata())
-        .map_err(|source| StartError::Own { path: "/", source })?
+        .map_err(failed_at("/"))?
         .dev();
     let is_prepared = |path: &str| -> io::Result<bool> {
         let relative = path.trim_start_matches('/');
@@ -85,9 +90,9 @@ pub(super) fn check_prepared(
             Ok(true) => {}
             Ok(false) => {
                 let source = io::Error::other("a volume covers it");
-                return Err(StartError::Own { path, source });
+                return Err(failed_at(path)(source));
             }
-            Err(source) => return Err(StartError::Own { path, source: describe_link(source) }),
+            Err(source) => return Err(failed_at(path)(describe_link(source))),
         }
     }
     Ok(())
