@@ -4,7 +4,6 @@
 use crate::control_plane::ControlPlane;
 use crate::device::{Device, Ran};
 use crate::namespace::Namespace;
-use crate::programs::demo_archive;
 
 /// A board whose agent is a node of a cluster.
 pub struct ClusterNode {
@@ -20,6 +19,13 @@ impl ClusterNode {
     /// A board that has joined.
     pub fn join(plane: &ControlPlane, name: &str) -> Self {
         Self::join_with(plane, name, &[])
+    }
+
+    /// A new cluster, and the board `board-1` that has joined it.
+    pub fn in_new_cluster() -> (ControlPlane, Self) {
+        let plane = ControlPlane::start();
+        let node = Self::join(&plane, "board-1");
+        (plane, node)
     }
 
     /// A board that has joined, whose agents have further arguments.
@@ -61,8 +67,7 @@ impl ClusterNode {
         let network = device.own_network();
         let address = plane.connect(&network);
         device.set_agent_arguments(&[&["--node-name", name], arguments].concat());
-        device.start_agent();
-        device.load_image(demo_archive());
+        device.start_agent_with_demo();
         Self { device, network, address }
     }
 
@@ -77,8 +82,7 @@ impl ClusterNode {
         plane.connect(&network);
         // The kubelet's port has a client of its own, whose requests would count.
         device.agent_arguments(["--node-name", "board-1", "--kubelet-port", "0"]);
-        device.start_agent();
-        device.load_image(demo_archive());
+        device.start_agent_with_demo();
         let mut arguments = plane.join_arguments();
         arguments[0] = server;
         let words: Vec<&str> = ["join"].into_iter().chain(arguments.iter().map(String::as_str)).collect();

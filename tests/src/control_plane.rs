@@ -1,6 +1,11 @@
 //! [`ControlPlane`]: the real servers of a Kubernetes cluster, in a network namespace of a test.
 //! `cargo xtask control-plane` builds them. Boards that are nodes are [`crate::ClusterNode`]s.
 
+mod certificates;
+mod partition;
+
+pub use self::partition::{Isolation, Partition};
+
 use std::cell::Cell;
 use std::fs;
 use std::io::Write;
@@ -10,6 +15,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use self::certificates::base64;
+use self::partition::nft;
 use crate::device::Ran;
 use crate::kubectl;
 use crate::namespace::Namespace;
@@ -235,50 +242,6 @@ impl ControlPlane {
         }
     }
 
-    /// Drops all packets between the servers and the boards until the result is dropped. Boards still reach
-    /// each other.
-    pub fn partition(&self) -> Partition {
-        self.drop_packets("", "")
-    }
-
-    /// Drops all packets between the servers and the board with this address until the result is dropped.
-    pub fn partition_from(&self, address: &str) -> Partition {
-        self.drop_packets(&format!("ip saddr {address}"), &format!("ip daddr {address}"))
-    }
-
-    /// Drops all packets between the API server and etcd until the result is dropped.
-    pub fn partition_from_etcd(&self) -> Partition {
-        self.drop_matching("iifname lo tcp dport 2379", "oifname lo tcp sport 2379")
-    }
-
-    /// Drops all packets between boards until the result is dropped. They still reach the servers.
-    pub fn partition_between_boards(&self) -> Isolation<'_> {
-        self.isolate("on");
-        Isolation(self)
-    }
-
-    fn isolate(&self, switch: &str) {
-        for number in 1..=self.boards.get() {
-            self.namespace.ip(&format!("link set board{number} type bridge_slave isolated {switch}"));
-        }
-    }
-
-    fn drop_packets(&self, from: &str, to: &str) -> Partition {
-        self.drop_matching(&format!("iifname boards {from}"), &format!("oifname boards {to}"))
-    }
-
-    fn drop_matching(&self, input: &str, output: &str) -> Partition {
-        nft(
-            &self.namespace,
-            &format!(
-                "table inet partition {{\n\
-                 chain in {{ type filter hook input priority -300; {input} drop; }}\n\
-                 chain out {{ type filter hook output priority -300; {output} drop; }}\n}}"
-            ),
-        );
-        Partition(self.namespace.clone())
-    }
-
     /// A directory that ends with the control plane, for all boards.
     pub fn shared(&self, name: &str) -> PathBuf {
         let path = self.dir().join(name);
@@ -292,63 +255,6 @@ impl ControlPlane {
 
     fn pki(&self, name: &str) -> PathBuf {
         self.dir().join(name)
-    }
-
-    fn make_certificates(&self, keys: &str) {
-        let config = self.pki("openssl.cnf");
-        let text = format!(
-            "[req]\ndistinguished_name = name\n[name]\n\
-             [authority]\nbasicConstraints = critical,CA:TRUE\n\
-             keyUsage = critical,keyCertSign,cRLSign,digitalSignature\n\
-             [server]\nkeyUsage = digitalSignature\nextendedKeyUsage = serverAuth\n\
-             subjectAltName = IP:127.0.0.1,IP:10.96.0.1,IP:10.0.2.2,IP:{ADDRESS},DNS:kubernetes,\
-             DNS:kubernetes.default,DNS:kubernetes.default.svc\n\
-             [client]\nkeyUsage = digitalSignature\nextendedKeyUsage = clientAuth\n"
-        );
-        fs::write(&config, text).expect("written");
-        for (name, subject, kind) in [
-            ("ca", "/CN=kubernetes", "authority"),
-            ("apiserver", "/CN=kube-apiserver", "server"),
-            ("admin", "/O=system:masters/CN=kubernetes-admin", "client"),
-            ("kube-controller-manager", "/CN=system:kube-controller-manager", "client"),
-            ("kube-scheduler", "/CN=system:kube-scheduler", "client"),
-            ("to-nodes", "/O=system:masters/CN=kube-apiserver-kubelet-client", "client"),
-            ("front-proxy", "/CN=front-proxy-client", "client"),
-        ] {
-            let mut command = Command::new("openssl");
-            command
-                .args(["req", "-x509", "-nodes", "-newkey"])
-                .args(keys.split(' '))
-                .args(["-days", "3650", "-subj", subject, "-extensions", kind])
-                .arg("-config")
-                .arg(&config)
-                .arg("-keyout")
-                .arg(self.pki(&format!("{name}.key")))
-                .arg("-out")
-                .arg(self.pki(&format!("{name}.crt")));
-            if kind != "authority" {
-                command.arg("-CA").arg(self.pki("ca.crt")).arg("-CAkey").arg(self.pki("ca.key"));
-            }
-            let output = command.output().expect("openssl can be run: `cargo xtask setup` installs it");
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        }
-        let mut command = Command::new("openssl");
-        command.args(["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out"]);
-        let status = command.arg(self.pki("accounts.key")).status().expect("openssl can be run");
-        assert!(status.success(), "openssl makes the key of the service accounts");
-        for name in ["admin", "kube-controller-manager", "kube-scheduler"] {
-            let text = format!(
-                "apiVersion: v1\nkind: Config\ncurrent-context: plane\n\
-                 contexts: [{{name: plane, context: {{cluster: plane, user: {name}}}}}]\n\
-                 clusters: [{{name: plane, cluster: {{server: 'https://{}', certificate-authority: {}}}}}]\n\
-                 users: [{{name: {name}, user: {{client-certificate: {}, client-key: {}}}}}]\n",
-                self.server(),
-                self.pki("ca.crt").display(),
-                self.pki(&format!("{name}.crt")).display(),
-                self.pki(&format!("{name}.key")).display(),
-            );
-            fs::write(self.dir().join(format!("{name}.kubeconfig")), text).expect("written");
-        }
     }
 
     fn start_servers(&mut self, controllers: &[&str], more: &[&str]) {
@@ -512,20 +418,6 @@ impl ControlPlane {
         let _ = child.stdin.take().expect("it is a pipe").write_all(input.as_bytes());
         Ran::new(format!("kubectl {}", words.join(" ")), child.wait_with_output().expect("it is a child"))
     }
-
-    /// The hash of the public key of the cluster's authority.
-    fn authority_hash(&self) -> String {
-        let run = |words: &[&str], input: &[u8]| {
-            let mut command = Command::new("openssl");
-            command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
-            let mut child = command.spawn().expect("openssl can be run");
-            child.stdin.take().expect("it is a pipe").write_all(input).expect("openssl reads it");
-            child.wait_with_output().expect("it is a child").stdout
-        };
-        let pem = fs::read(self.authority()).expect("it was written");
-        let key = run(&["pkey", "-pubin", "-outform", "der"], &run(&["x509", "-pubkey", "-noout"], &pem));
-        crate::image::hex(&key)
-    }
 }
 
 impl Drop for ControlPlane {
@@ -553,46 +445,6 @@ impl Drop for ControlPlane {
             let _ = fs::copy(&log, kept.join(format!("{name}.log")));
         }
     }
-}
-
-/// A cut between the servers of a cluster and boards, which ends when it is dropped.
-pub struct Partition(Namespace);
-
-impl Drop for Partition {
-    fn drop(&mut self) {
-        nft(&self.0, "delete table inet partition");
-    }
-}
-
-/// A cut between boards, which ends when it is dropped.
-pub struct Isolation<'a>(&'a ControlPlane);
-
-impl Drop for Isolation<'_> {
-    fn drop(&mut self) {
-        self.0.isolate("off");
-    }
-}
-
-fn nft(namespace: &Namespace, rules: &str) {
-    let mut command = Command::new("nft");
-    command.arg(rules);
-    namespace.give_to(&mut command);
-    let output = command.output().expect("nft can be run: `cargo xtask setup` installs it");
-    assert!(output.status.success(), "nft {rules}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for three in bytes.chunks(3) {
-        let value =
-            three.iter().fold(0_u32, |value, byte| value << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
-        for place in 0..4 {
-            let letter = LETTERS[(value >> (18 - 6 * place) & 63) as usize];
-            text.push(if place <= three.len() { letter.into() } else { '=' });
-        }
-    }
-    text
 }
 
 /// The servers of this project's version of Kubernetes, or of that in `NODLET_KUBERNETES`.

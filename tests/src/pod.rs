@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::device::{Device, Ran};
+use crate::manifest;
 
 /// A pod of a device, by name; it need not exist. Every method queries the API anew.
 #[derive(Clone, Copy)]
@@ -19,9 +20,37 @@ impl Device {
     pub fn pod<'a>(&'a self, name: &'a str) -> TestPod<'a> {
         TestPod { device: self, name }
     }
+
+    /// Writes the manifest of a pod to a file of its name.
+    pub fn write_pod<'a>(&'a self, name: &'a str, manifest: &str) -> TestPod<'a> {
+        self.write_manifest(&format!("{name}.yaml"), manifest);
+        self.pod(name)
+    }
+
+    /// Writes the manifest of a pod of one container that executes these steps, [`manifest::pod`], to a file of its name.
+    pub fn run_pod<'a>(&'a self, name: &'a str, steps: &str) -> TestPod<'a> {
+        self.write_pod(name, &manifest::pod(name, steps))
+    }
+
+    /// Writes the manifest of [`manifest::pod_with`] to a file of the pod's name.
+    pub fn run_pod_with<'a>(&'a self, name: &'a str, steps: &str, spec: &str) -> TestPod<'a> {
+        self.write_pod(name, &manifest::pod_with(name, steps, spec))
+    }
+
+    /// Writes the manifest of [`manifest::pod_of`] to a file of the pod's name.
+    pub fn run_pod_of<'a>(&'a self, name: &'a str, containers: &[String], spec: &str) -> TestPod<'a> {
+        self.write_pod(name, &manifest::pod_of(name, containers, spec))
+    }
+
+    /// Removes the manifest of [`Device::write_pod`], and waits until the pod does not exist any more.
+    #[track_caller]
+    pub fn remove_pod(&self, name: &str) {
+        self.remove_manifest(&format!("{name}.yaml"));
+        self.pod(name).wait_gone();
+    }
 }
 
-impl TestPod<'_> {
+impl<'a> TestPod<'a> {
     /// The whole object, if the pod exists.
     pub fn object(&self) -> Option<Value> {
         self.device.get(&format!("/api/v1/namespaces/default/pods/{}", self.name)).ok()
@@ -76,7 +105,7 @@ impl TestPod<'_> {
     /// Creates a file that a container waits for, by an exec. If the container ends because of it, the exec
     /// may be killed: the end of the first process in a PID namespace kills all others.
     pub fn tell(&self, container: &str, file: &str) {
-        let ran = self.exec(container, ["/bin/demo", "touch", file]);
+        let ran = self.demo(container, &format!("touch {file}"));
         assert!([0, 137].contains(&ran.code), "{ran:?}");
     }
 
@@ -87,10 +116,17 @@ impl TestPod<'_> {
         self.device.run(&all, "")
     }
 
+    /// Runs the demo program in the container with these steps, which are split at spaces, by `nodlet exec`.
+    pub fn demo(&self, container: &str, steps: &str) -> Ran {
+        let mut all = vec!["exec", self.name, "-c", container, "--", "/bin/demo"];
+        all.extend(steps.split(' '));
+        self.device.run(&all, "")
+    }
+
     /// The start time of the container's first process, in ticks since boot. It changes with any restart.
     #[track_caller]
     pub fn born(&self, container: &str) -> String {
-        let stat = self.exec(container, ["/bin/demo", "cat", "/proc/1/stat"]).ok();
+        let stat = self.demo(container, "cat /proc/1/stat").ok();
         stat.rsplit(')')
             .next()
             .and_then(|rest| rest.split_whitespace().nth(19))
@@ -106,30 +142,81 @@ impl TestPod<'_> {
         ours.map(|event| format!("{}: {}", text(&event["reason"]), text(&event["message"]))).collect()
     }
 
+    /// Whether an event about the pod contains this text, in the form of [`TestPod::events`].
+    pub fn has_event(&self, text: &str) -> bool {
+        self.events().iter().any(|event| event.contains(text))
+    }
+
     /// Waits until the pod has this phase.
     #[track_caller]
-    pub fn wait_phase(&self, phase: &str) {
-        self.device.wait_for(&format!("{} to be {phase}", self.name), || self.phase() == phase);
+    pub fn wait_phase(&self, phase: &str) -> TestPod<'a> {
+        self.wait(&format!("to be {phase}"), |pod| pod.phase() == phase)
     }
 
     /// Waits until the pod is ready.
     #[track_caller]
-    pub fn wait_ready(&self) {
-        self.device.wait_for(&format!("{} to be ready", self.name), || self.is_ready());
+    pub fn wait_ready(&self) -> TestPod<'a> {
+        self.wait("to be ready", |pod| pod.is_ready())
+    }
+
+    /// Waits until the container is running.
+    #[track_caller]
+    pub fn wait_running(&self, container: &str) -> TestPod<'a> {
+        self.wait(&format!("to run {container}"), |pod| pod.container(container).is_running())
+    }
+
+    /// Waits until the container is terminated.
+    #[track_caller]
+    pub fn wait_terminated(&self, container: &str) -> TestPod<'a> {
+        self.wait(&format!("to end {container}"), |pod| pod.container(container).state() == "terminated")
+    }
+
+    /// Waits until the container's current state has this reason.
+    #[track_caller]
+    pub fn wait_reason(&self, container: &str, reason: &str) -> TestPod<'a> {
+        self.wait(&format!("to show {reason} of {container}"), |pod| {
+            pod.container(container).reason() == reason
+        })
+    }
+
+    /// Waits until the message of the container's current state contains this text.
+    #[track_caller]
+    pub fn wait_message(&self, container: &str, text: &str) -> TestPod<'a> {
+        let what = format!("to show {text:?} as the message of {container}");
+        self.wait(&what, |pod| pod.container(container).message().contains(text))
+    }
+
+    /// Waits until the container was restarted this many times.
+    #[track_caller]
+    pub fn wait_restarts(&self, container: &str, count: i64) -> TestPod<'a> {
+        let what = format!("to have restarted {container} {count} times");
+        self.wait(&what, |pod| pod.container(container).restart_count() == count)
+    }
+
+    /// Waits until an event about the pod contains this text, in the form of [`TestPod::events`].
+    #[track_caller]
+    pub fn wait_event(&self, text: &str) -> TestPod<'a> {
+        self.wait(&format!("to have the event {text:?}"), |pod| pod.has_event(text))
     }
 
     /// Waits until the pod does not exist any more.
     #[track_caller]
     pub fn wait_gone(&self) {
-        self.device.wait_for(&format!("{} to be gone", self.name), || self.object().is_none());
+        self.wait("to be gone", |pod| pod.object().is_none());
     }
 
     /// Waits until the container's log contains this text.
     #[track_caller]
-    pub fn wait_log(&self, container: &str, text: &str) {
-        self.device.wait_for(&format!("{text:?} in the log of {}/{container}", self.name), || {
-            self.logs(container).contains(text)
-        });
+    pub fn wait_log(&self, container: &str, text: &str) -> TestPod<'a> {
+        self.wait(&format!("to have {text:?} in the log of {container}"), |pod| {
+            pod.logs(container).contains(text)
+        })
+    }
+
+    #[track_caller]
+    fn wait(&self, what: &str, condition: impl Fn(&Self) -> bool) -> TestPod<'a> {
+        self.device.wait_for(&format!("{} {what}", self.name), || condition(self));
+        *self
     }
 }
 

@@ -184,7 +184,7 @@ fn a_router_advertisement_of_a_pod_is_taken_by_neither_the_host_nor_another_pod(
     for (pod, to) in [(None, (gateway(attacker), port)), (Some(victim), (address(victim), 4000))] {
         send(attacker, &datagram(([0xff; 6], own), address(attacker), to, "last"));
         match pod {
-            Some(pod) => pod.wait_log("app", "says last"),
+            Some(pod) => drop(pod.wait_log("app", "says last")),
             None => drop(socket.recv_from(&mut [0; 100]).expect("an honest datagram arrives")),
         }
     }

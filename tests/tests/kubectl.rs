@@ -206,7 +206,9 @@ fn a_drain_ends_with_the_reason_before_a_pod_ends() {
     kubectl.line(&format!("apply -f {}", applied.display())).ok();
     device.write_manifest("file.yaml", &manifest::pod("file", "sleep"));
     let pods = ["applied", "file"].map(|name| device.pod(name));
-    pods.iter().for_each(|pod| pod.wait_ready());
+    for pod in &pods {
+        pod.wait_ready();
+    }
     let uids = pods.each_ref().map(|pod| pod.uid());
     for line in [
         format!("drain {node} --force --ignore-daemonsets --timeout=60s"),

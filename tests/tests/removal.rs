@@ -95,7 +95,7 @@ fn run(device: &Device, name: &str) {
     device.write_manifest(&format!("{name}.yaml"), &manifest_of(name));
     device.wait_for(&format!("{name} to be up"), || device.pod(name).logs("app") == "up\n");
     match name {
-        "record" => device.pod(name).wait_phase("Succeeded"),
+        "record" => drop(device.pod(name).wait_phase("Succeeded")),
         "ephemeral" => {
             let target = format!("/api/v1/namespaces/default/pods/{name}/ephemeralcontainers");
             let debugger = json!({ "name": "debugger", "image": "localhost/demo:1" });

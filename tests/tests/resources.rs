@@ -116,7 +116,9 @@ fn a_container_restarts_only_for_the_resource_and_policy_that_it_names() {
         let app = manifest::container("app", "print up then sleep", &more);
         apply(&device, &manifest::pod_of(name, &[app], "terminationGracePeriodSeconds: 1"));
     }
-    policies.iter().for_each(|(name, ..)| device.pod(name).wait_ready());
+    for (name, ..) in &policies {
+        device.pod(name).wait_ready();
+    }
     for (step, limit) in
         [r#"{"limits":{"memory":"48Mi"}}"#, r#"{"limits":{"cpu":"200m"}}"#].iter().enumerate()
     {
