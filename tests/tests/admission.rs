@@ -65,13 +65,11 @@ fn a_pod_that_does_not_fit_is_rejected_for_good_and_disturbs_nobody() {
     assert!(reported.iter().any(|event| event.contains("OutOfcpu")), "{reported:?}");
     let table = device.nodlet(["get", "pods"]).ok();
     assert!(table.lines().any(|line| line.starts_with("large ") && line.contains("OutOfcpu")), "{table}");
-    let described = device.nodlet(["describe", "node"]).ok();
-    assert!(described.contains("900m (90%)"), "{described}");
+    device.nodlet(["describe", "node"]).ok_with("900m (90%)");
 
     // Neither a restart of the agent nor a reboot changes the decisions, even though there is space then.
     let born = device.pod("first").born("app");
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     device.pod("first").wait_ready();
     assert_eq!(device.pod("first").born("app"), born, "it was not disturbed");
     device.wait_for("the same", || outcome(&device, "large").1 == "OutOfcpu");
@@ -156,8 +154,7 @@ fn a_critical_pod_takes_the_room_of_another_when_that_has_ended_with_its_grace()
     assert!(device.pod("stays").is_ready());
     assert_eq!(device.pod("needed").object().expect("it is here")["spec"]["priority"], 2_000_001_000);
     // Admitted pods stay admitted after a power cut, too.
-    device.cut_power();
-    device.start_agent();
+    device.power_cycle();
     for name in ["needed", "stays"] {
         device.pod(name).wait_ready();
     }
@@ -192,12 +189,10 @@ fn a_pod_waits_for_its_priority_class_and_keeps_what_it_was() {
     device.write_manifest("z.yaml", &class("high", "value: 5"));
     device.wait_for("the other class", || device.nodlet(["get", "pc"]).ok().contains(" 5 "));
     device.remove_manifest("z.yaml");
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     device.pod("web").wait_ready();
     assert_eq!((priority(&device), device.pod("web").born("app")), ((1000.into(), "Never".into()), born));
-    device.cut_power();
-    device.start_agent();
+    device.power_cycle();
     device.pod("web").wait_ready();
     assert_eq!(priority(&device), (1000.into(), "Never".into()));
     // An edit that names a missing class leaves the pod unchanged.
@@ -213,8 +208,7 @@ fn a_pod_waits_for_its_priority_class_and_keeps_what_it_was() {
     };
     stays(&device);
     // A new agent that finds both the pod and the edited file also leaves the pod unchanged.
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     device.wait_for("the refusal", || device.nodlet(["get", "events"]).ok().contains(why));
     stays(&device);
     device.write_manifest("d.yaml", &manifest::pod("other", "sleep"));
@@ -251,14 +245,10 @@ fn kubectl_makes_changes_and_removes_priority_classes() {
         "priorityclass.scheduling.k8s.io/high configured"
     );
     std::fs::write(file, class("high", "value: 1001\nglobalDefault: true")).expect("a file");
-    let refused = kubectl.run(["apply", "-f", file]).refused();
-    assert!(refused.contains("value: Forbidden: may not be changed in an update."), "{refused}");
+    kubectl.run(["apply", "-f", file]).refused_with("value: Forbidden: may not be changed in an update.");
     std::fs::write(file, class("other", "value: 1\nglobalDefault: true")).expect("a file");
-    let refused = kubectl.run(["create", "-f", file]).refused();
-    assert!(
-        refused.contains("PriorityClass high is already marked as default. Only one default can exist"),
-        "{refused}"
-    );
+    let ran = kubectl.run(["create", "-f", file]);
+    ran.refused_with("PriorityClass high is already marked as default. Only one default can exist");
     // A pod without a class gets the default class, and keeps it after the class is deleted.
     std::fs::write(file, manifest::pod("web", "sleep")).expect("a file");
     kubectl.run(["create", "-f", file]).ok();
@@ -267,8 +257,8 @@ fn kubectl_makes_changes_and_removes_priority_classes() {
         kubectl.run(["get", "pod", "web", "-o", "jsonpath={.spec.priorityClassName} {.spec.priority}"]).ok(),
         "high 1000"
     );
-    let refused = kubectl.run(["delete", "pc", "system-node-critical"]).refused();
-    assert!(refused.contains("this is a system priority class and cannot be deleted"), "{refused}");
+    let ran = kubectl.run(["delete", "pc", "system-node-critical"]);
+    ran.refused_with("this is a system priority class and cannot be deleted");
     let said = device.nodlet(["delete", "pc", "high"]).ok();
     assert_eq!(said.trim_end(), "priorityclass.scheduling.k8s.io \"high\" deleted", "as kubectl says it");
     // An update in place does not replace the pod.
@@ -307,8 +297,8 @@ fn the_lower_of_two_global_default_classes_applies_until_it_is_removed() {
     let device = Device::start();
     device.write_manifest("high.yaml", &class("high", "value: 1000\nglobalDefault: true"));
     device.write_manifest("low.yaml", &class("low", "value: 5\nglobalDefault: true"));
-    device.write_manifest("one.yaml", &manifest::pod_with("one", "sleep", "priorityClassName: high"));
-    device.write_manifest("two.yaml", &manifest::pod("two", "sleep"));
+    device.run_pod_with("one", "sleep", "priorityClassName: high");
+    device.run_pod("two", "sleep");
     let (one, two) = (device.pod("one"), device.pod("two"));
     one.wait_ready();
     two.wait_ready();
@@ -318,8 +308,7 @@ fn the_lower_of_two_global_default_classes_applies_until_it_is_removed() {
     let why = "globalDefault of PriorityClass high is ignored: low is the default, because its value is lower or its name comes first";
     assert!(reported.iter().any(|event| event.contains(why)), "{reported:?}");
     device.remove_manifest("low.yaml");
-    device.write_manifest("three.yaml", &manifest::pod("three", "sleep"));
-    device.pod("three").wait_ready();
+    device.run_pod("three", "sleep").wait_ready();
     assert_eq!(priority(&device.pod("three")), Some(1000.into()), "the other's turn");
     assert_eq!(priority(&two), Some(5.into()), "it is what it was");
 }

@@ -187,10 +187,8 @@ fn a_grpc_probe_follows_what_the_health_service_says() {
             "readinessProbe: {grpc: {port: 5000, service: other}, periodSeconds: 1, timeoutSeconds: 60}",
         ),
     );
-    let whole = device.pod("whole");
-    whole.wait_ready();
-    device.pod("part").wait_ready();
-    device.pod("part").wait_log("app", "Serving the Check request");
+    let whole = device.pod("whole").wait_ready();
+    device.pod("part").wait_ready().wait_log("app", "Serving the Check request");
     let said = |name: &str, text: &str| device.pod(name).events().iter().any(|event| event == text);
     device.wait_for("the unknown service to be reported", || {
         said(
@@ -216,17 +214,12 @@ fn a_grpc_probe_follows_what_the_health_service_says() {
 #[test]
 fn a_grpc_liveness_probe_restarts_what_no_longer_serves() {
     let device = device();
-    device.write_manifest(
-        "web.yaml",
-        &pod(
+    let web = device.write_pod("web", &pod(
             "web",
             "grpc-health-checking",
             "startupProbe: {grpc: {port: 5000}, periodSeconds: 1, timeoutSeconds: 60, failureThreshold: 600}\n\
              livenessProbe: {grpc: {port: 5000}, periodSeconds: 1, timeoutSeconds: 60, failureThreshold: 2}",
-        ),
-    );
-    let web = device.pod("web");
-    web.wait_ready();
+        )).wait_ready();
     get(&web.ip(), 8080, "/make-not-serving");
     device.wait_for("a restart", || {
         web.container("app").restart_count() == 1 && web.container("app").is_running()
@@ -331,11 +324,10 @@ fn every_cipher_key_exchange_and_kind_of_certificate_is_understood() {
             "  - name: c{number}\n    image: localhost/demo:1\n    args: [sleep]\n    readinessProbe: {{httpGet: {{host: 127.0.0.1, port: {port}, scheme: HTTPS, path: /}}, periodSeconds: 1, timeoutSeconds: 60}}\n"
         );
     }
-    device.write_manifest(
-        "all.yaml",
+    let all = device.write_pod(
+        "all",
         &format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: all}}\nspec:\n  containers:\n{containers}"),
     );
-    let all = device.pod("all");
     for number in 0..11 {
         device.wait_for("a handshake", || all.container(&format!("c{number}")).is_ready());
     }

@@ -26,12 +26,9 @@ fn a_pod_that_names_a_profile_is_rejected_where_apparmor_is_not_enabled() {
     let device = Device::start();
     let strict = "{type: Localhost, localhostProfile: strict}";
     let of_pod = format!("securityContext: {{appArmorProfile: {strict}}}\n");
-    device.write_manifest("pod.yaml", &manifest::pod_with("pod", "sleep", &of_pod));
+    device.run_pod_with("pod", "sleep", &of_pod);
     let own = "securityContext: {appArmorProfile: {type: RuntimeDefault}}\n";
-    device.write_manifest(
-        "own.yaml",
-        &manifest::pod_of("own", &[manifest::container("app", "sleep", own)], ""),
-    );
+    device.run_pod_of("own", &[manifest::container("app", "sleep", own)], "");
     let annotated = manifest::pod("annotated", "sleep").replacen(
         "name: annotated",
         &format!("name: annotated\n  annotations: {{{KEY}/app: localhost/strict}}"),
@@ -39,10 +36,9 @@ fn a_pod_that_names_a_profile_is_rejected_where_apparmor_is_not_enabled() {
     );
     device.write_manifest("annotated.yaml", &annotated);
     let open = "securityContext: {appArmorProfile: {type: Unconfined}}\n";
-    device.write_manifest("open.yaml", &manifest::pod_with("open", "sleep", open));
+    device.run_pod_with("open", "sleep", open);
     for name in ["pod", "own", "annotated"] {
-        let pod = device.pod(name);
-        pod.wait_phase("Failed");
+        let pod = device.pod(name).wait_phase("Failed");
         let status = pod.status();
         assert_eq!(status["reason"], "AppArmor", "{status}");
         let message = status["message"].as_str().unwrap_or_default();
@@ -112,18 +108,18 @@ fn profiles_confine_all_processes_of_a_container() {
             &format!("securityContext: {{privileged: true, appArmorProfile: {strict}}}\n"),
         ),
     ];
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &containers, &of_pod(strict)));
+    device.run_pod_of("web", &containers, &of_pod(strict));
     let spec = format!("shareProcessNamespace: true\n{}", of_pod(strict));
-    device.write_manifest("shared.yaml", &manifest::pod_with("shared", steps, &spec));
+    device.run_pod_with("shared", steps, &spec);
     let spec = format!("hostUsers: false\nsecurityContext: {{appArmorProfile: {strict}}}\n");
-    device.write_manifest("mapped.yaml", &manifest::pod_with("mapped", steps, &spec));
+    device.run_pod_with("mapped", steps, &spec);
     let annotated = manifest::pod("annotated", steps).replacen(
         "name: annotated",
         &format!("name: annotated\n  annotations: {{{KEY}/app: localhost/strict}}"),
         1,
     );
     device.write_manifest("annotated.yaml", &annotated);
-    device.write_manifest("plain.yaml", &manifest::pod("plain", steps));
+    device.run_pod("plain", steps);
     const STRICT: &str = "\"strict (enforce)\\n\"";
     const OPEN: &str = "\"unconfined\\n\"";
     for (pod, container, expected) in [
@@ -137,11 +133,9 @@ fn profiles_confine_all_processes_of_a_container() {
         // The profile of the runtime is not loaded.
         ("plain", "app", OPEN),
     ] {
-        let pod = device.pod(pod);
-        pod.wait_ready();
-        pod.wait_log(container, "\ncwd: ");
+        let pod = device.pod(pod).wait_ready().wait_log(container, "\ncwd: ");
         assert_eq!(profile(&pod.logs(container)), expected, "{container}");
-        let executed = pod.exec(container, ["/bin/demo", "effective"]).ok();
+        let executed = pod.demo(container, "effective").ok();
         assert_eq!(profile(&executed), expected, "{container}");
     }
     for by in ["hook", "probe"] {
@@ -149,25 +143,17 @@ fn profiles_confine_all_processes_of_a_container() {
         assert_eq!(profile(&text), STRICT, "{by}");
     }
     let web = device.pod("web");
-    let refused = web.exec("app", ["/bin/demo", "touch", "/denied"]).refused();
-    assert!(refused.contains("Permission denied"), "{refused}");
-    web.exec("open", ["/bin/demo", "touch", "/denied"]).ok();
+    web.demo("app", "touch /denied").refused_with("Permission denied");
+    web.demo("open", "touch /denied").ok();
 
     // What is not loaded is not replaced by less.
     let missing = own("{type: Localhost, localhostProfile: stric}");
-    device.write_manifest(
-        "missing.yaml",
-        &manifest::pod_of("missing", &[manifest::container("app", steps, &missing)], ""),
-    );
+    device.run_pod_of("missing", &[manifest::container("app", steps, &missing)], "");
     let default = own("{type: RuntimeDefault}");
-    device.write_manifest(
-        "default.yaml",
-        &manifest::pod_of("default", &[manifest::container("app", steps, &default)], ""),
-    );
+    device.run_pod_of("default", &[manifest::container("app", steps, &default)], "");
     for (pod, name) in [("missing", "stric"), ("default", "nodlet-default")] {
         let words = format!("failed to generate apparmor spec opts: apparmor profile not found {name}");
-        let app = device.pod(pod);
-        device.wait_for("the reason", || app.container("app").message().contains(&words));
+        let app = device.pod(pod).wait_message("app", &words);
         assert!(app.container("app").reason() == "CreateContainerError", "{}", app.status());
     }
 
@@ -175,21 +161,18 @@ fn profiles_confine_all_processes_of_a_container() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a member of the workspace");
     load_file(&example.join("examples/apparmor/nodlet-default"));
     const DEFAULT: &str = "\"nodlet-default (enforce)\\n\"";
-    let default = device.pod("default");
-    default.wait_ready();
-    assert_eq!(profile(&default.exec("app", ["/bin/demo", "effective"]).ok()), DEFAULT);
+    let default = device.pod("default").wait_ready();
+    assert_eq!(profile(&default.demo("app", "effective").ok()), DEFAULT);
     let containers = [
         manifest::container("app", steps, ""),
         manifest::container("privileged", steps, "securityContext: {privileged: true}\n"),
     ];
-    device.write_manifest("later.yaml", &manifest::pod_of("later", &containers, ""));
-    let later = device.pod("later");
-    later.wait_ready();
-    assert_eq!(profile(&later.exec("app", ["/bin/demo", "effective"]).ok()), DEFAULT);
-    assert_eq!(profile(&later.exec("privileged", ["/bin/demo", "effective"]).ok()), OPEN);
+    let later = device.run_pod_of("later", &containers, "").wait_ready();
+    assert_eq!(profile(&later.demo("app", "effective").ok()), DEFAULT);
+    assert_eq!(profile(&later.demo("privileged", "effective").ok()), OPEN);
     // The rules apply: without a profile, root may open this file, and the kernel fails to write to it.
     for (container, is_denied) in [("app", true), ("privileged", false)] {
-        let refused = later.exec(container, ["/bin/demo", "write", "/proc/uptime", "x"]).refused();
+        let refused = later.demo(container, "write /proc/uptime x").refused();
         assert_eq!(refused.contains("Permission denied"), is_denied, "{container}: {refused}");
     }
     device.remove_manifest("later.yaml");
@@ -199,13 +182,9 @@ fn profiles_confine_all_processes_of_a_container() {
     device.write_manifest("example.yaml", include_str!("../../examples/apparmor.yaml"));
     device.pod("apparmor").wait_log("app", "nodlet-default (enforce)");
     device.write_manifest("task.yaml", include_str!("../../examples/tasks/apparmor.yaml"));
-    let task = device.pod("apparmor-task");
-    device.wait_for("the profile to be missing", || {
-        task.container("app").message().contains("apparmor profile not found deny-write")
-    });
+    let task = device.pod("apparmor-task").wait_message("app", "apparmor profile not found deny-write");
     load_file(&example.join("examples/apparmor/deny-write"));
     task.wait_ready();
-    let refused = task.exec("app", ["demo", "write", "/tmp/file", "text"]).refused();
-    assert!(refused.contains("Permission denied"), "{refused}");
+    task.exec("app", ["demo", "write", "/tmp/file", "text"]).refused_with("Permission denied");
     assert_eq!(task.exec("app", ["demo", "cat", "/srv/index.html"]).ok(), "hello from the image\n");
 }

@@ -99,10 +99,9 @@ fn nothing_of_the_cluster_is_plain_on_flash_and_the_pods_return_only_with_the_ke
 
     // Offline, the pod comes back with the key.
     let cut = plane.partition_from(&node.address);
-    node.device.cut_power();
-    node.device.start_agent();
+    node.device.power_cycle();
     node.device.pod("one").wait_ready();
-    let environment = node.device.pod("one").exec("app", ["/bin/demo", "env"]).stdout;
+    let environment = node.device.pod("one").demo("app", "env").stdout;
     assert!(
         environment.contains("ultramarine-blue") && environment.contains("correct-horse"),
         "{environment}"
@@ -130,13 +129,11 @@ fn nothing_of_the_cluster_is_plain_on_flash_and_the_pods_return_only_with_the_ke
         assert_eq!(born(&node), second);
     }
     // After a reboot, the pod does not start.
-    node.device.cut_power();
-    node.device.start_agent();
+    node.device.power_cycle();
     assert_eq!(node.device.pods(), Vec::<String>::new());
     // Neither without the file, which stops no agent.
     fs::remove_file(&keys).expect("it is there");
-    node.device.kill_agent();
-    node.device.start_agent();
+    node.device.restart_agent();
     node.device.wait_for("the reason", || {
         node.device.agent_log().contains("etc/nodlet/keys: No such file or directory")
     });

@@ -29,8 +29,7 @@ fn parrot() -> String {
 fn a_terminal_knows_its_size_and_is_left_and_entered_again() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    device.write_manifest("web.yaml", &container("sizes 90x20 then echo", "stdin: true\ntty: true", ""));
-    device.pod("web").wait_ready();
+    device.write_pod("web", &container("sizes 90x20 then echo", "stdin: true\ntty: true", "")).wait_ready();
 
     let mut terminal = Terminal::start(device.command(&["attach", "-it", "web"]));
     terminal.wait_for("tty 100x30");
@@ -93,8 +92,7 @@ fn input_that_is_to_be_had_once_ends_with_the_first_client() {
 fn a_client_that_is_cut_off_ends_input_that_is_to_be_had_once() {
     let device = Device::start();
     let pod = container("echo then print end", "stdin: true\nstdinOnce: true", "restartPolicy: Never");
-    device.write_manifest("web.yaml", &pod);
-    device.pod("web").wait_ready();
+    device.write_pod("web", &pod).wait_ready();
     let mut client = attached(device.command(&["attach", "-i", "web"]));
     client.say("hello\n");
     device.wait_for("the container to answer", || client.saw(|line| line == "hello"));
@@ -106,8 +104,7 @@ fn a_client_that_is_cut_off_ends_input_that_is_to_be_had_once() {
 #[test]
 fn clients_of_this_agent_attach_to_containers_of_an_earlier_agent() {
     let mut device = Device::start();
-    device.write_manifest("web.yaml", &parrot());
-    device.pod("web").wait_log("app", "up");
+    device.write_pod("web", &parrot()).wait_log("app", "up");
     let mut before = attached(device.command(&["attach", "-i", "web"]));
     before.say("before\n");
     device.wait_for("the container to answer", || before.saw(|line| line == "before"));
@@ -126,8 +123,7 @@ fn clients_of_this_agent_attach_to_containers_of_an_earlier_agent() {
 #[test]
 fn all_clients_see_the_output_and_each_may_leave() {
     let device = Device::start();
-    device.write_manifest("web.yaml", &parrot());
-    device.pod("web").wait_log("app", "up");
+    device.write_pod("web", &parrot()).wait_log("app", "up");
     let mut one = attached(device.command(&["attach", "-i", "web"]));
     let mut two = attached(device.command(&["attach", "-i", "web"]));
     one.say("from one\n");
@@ -146,12 +142,10 @@ fn all_clients_see_the_output_and_each_may_leave() {
 fn a_container_without_input_is_watched_alone() {
     let device = Device::start();
     let steps = "wait /tmp/go then print out then eprint err then print tick 0.05";
-    device.write_manifest("web.yaml", &manifest::pod_with("web", steps, "terminationGracePeriodSeconds: 1"));
-    device.pod("web").wait_ready();
+    device.run_pod_with("web", steps, "terminationGracePeriodSeconds: 1").wait_ready();
     let mut client = attached(device.command(&["attach", "-i", "web"]));
     client.say("nobody hears it\n");
-    let refused = device.nodlet(["attach", "absent"]).refused();
-    assert!(refused.contains("pods \"absent\" not found"), "{refused}");
+    device.nodlet(["attach", "absent"]).refused_with("pods \"absent\" not found");
     device.pod("web").tell("app", "/tmp/go");
     device.pod("web").wait_log("app", "err");
     device.wait_for("the client to see what comes now", || client.saw(|line| line.starts_with("tick ")));
@@ -175,8 +169,7 @@ fn the_terminal_of_a_container_is_its_console_too() {
         let own =
             manifest::container("own", "status then print end then sleep", &format!("tty: true\n{more}"));
         let text = manifest::pod_of(name, &[app, other, own], spec);
-        device.write_manifest(&format!("{name}.yaml"), &text);
-        let pod = device.pod(name);
+        let pod = device.write_pod(name, &text);
         for container in ["app", "other", "own"] {
             pod.wait_log(container, "end");
         }
@@ -198,8 +191,7 @@ fn the_terminal_of_a_container_is_its_console_too() {
     let (shared, here) = device.shared("file");
     std::fs::write(here.join("file"), "").expect("the root can be written to");
     let spec = format!("volumes: [{{name: dev, hostPath: {{path: {shared}/file}}}}]");
-    device.write_manifest("own.yaml", &manifest::pod_of("own", &[own], &spec));
-    device.pod("own").wait_log("app", "end");
+    device.run_pod_of("own", &[own], &spec).wait_log("app", "end");
     assert!(device.pod("own").logs("app").starts_with("file "), "{}", device.pod("own").logs("app"));
     assert!(std::fs::metadata("/dev/console").is_err() || !is_pty("/dev/console"), "the machine's own");
 }
@@ -215,10 +207,7 @@ fn a_child_that_keeps_writing_does_not_delay_the_end_of_its_pod() {
     let device = Device::start();
     // The process's child is in the pod's PID namespace, and outlives it.
     let steps = "leave spam 1000000000000 then wait /tmp/go then exit 3";
-    device.write_manifest(
-        "web.yaml",
-        &manifest::pod_with("web", steps, "restartPolicy: Never\nshareProcessNamespace: true"),
-    );
+    device.run_pod_with("web", steps, "restartPolicy: Never\nshareProcessNamespace: true");
     device.wait_for("it to write", || !device.nodlet(["logs", "web", "--tail=1"]).stdout.is_empty());
     device.pod("web").tell("app", "/tmp/go");
     device.pod("web").wait_phase("Failed");
@@ -231,8 +220,7 @@ fn a_client_that_is_stopped_holds_up_neither_the_container_nor_the_agent() {
     let device = Device::start();
     let steps = format!("echo then print heard then wait /tmp/go then spam {} then print end", 50_000_000);
     let pod = container(&steps, "stdin: true\nstdinOnce: true", "restartPolicy: Never");
-    device.write_manifest("web.yaml", &pod);
-    device.pod("web").wait_ready();
+    device.write_pod("web", &pod).wait_ready();
     let mut child = device
         .command(&["attach", "-i", "web"])
         .stdin(Stdio::piped())
@@ -271,10 +259,7 @@ fn a_client_that_is_stopped_holds_up_neither_the_container_nor_the_agent() {
 #[test]
 fn logs_take_what_comes_lines_of_ten_megabytes_and_bytes_that_are_no_text() {
     let device = Device::start();
-    device.write_manifest(
-        "line.yaml",
-        &manifest::pod_with("line", "line 10000000 then print next", "restartPolicy: Never"),
-    );
+    device.run_pod_with("line", "line 10000000 then print next", "restartPolicy: Never");
     device
         .write_manifest("bytes.yaml", &manifest::pod_with("bytes", "binary 1000000", "restartPolicy: Never"));
     device.pod("line").wait_phase("Succeeded");
@@ -297,7 +282,7 @@ fn a_flood_of_output_is_written_whole_and_rotated_without_a_gap() {
     let steps = format!("clock /one/begun then spam {BYTES} then clock /one/done then sleep");
     let app = manifest::container("app", &steps, "volumeMounts: [{name: one, mountPath: /one}]");
     let spec = format!("restartPolicy: Never\nvolumes: [{{name: one, hostPath: {{path: {shared}}}}}]");
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &[app], &spec));
+    device.run_pod_of("web", &[app], &spec);
     device.wait_for("all to be written", || here.join("done").exists());
     let directory = device.path(&format!("/var/log/pods/default_web_{}/app", device.pod("web").uid()));
     let newest = std::path::Path::new(&directory).join("0.log");

@@ -5,13 +5,12 @@ use std::os::unix::process::CommandExt;
 #[test]
 fn a_run_that_is_over_is_known_to_the_next_agent_however_the_last_one_died() {
     let mut device = Device::start();
-    device.write_manifest("crash.yaml", &manifest::pod("crash", "print boom then exit 4"));
+    device.run_pod("crash", "print boom then exit 4");
     device.wait_for("the second run to have failed", || {
         let app = device.pod("crash").container("app");
         app.restart_count() == 1 && app.reason() == "CrashLoopBackOff"
     });
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     device.wait_for("its restarts to be counted on", || {
         let app = device.pod("crash").container("app");
         app.restart_count() >= 2 && app.of_last("exitCode") == 4
@@ -23,9 +22,7 @@ fn a_run_that_is_over_is_known_to_the_next_agent_however_the_last_one_died() {
 #[test]
 fn a_pod_whose_file_is_wrong_stays_when_the_agent_is_another() {
     let mut device = Device::start();
-    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
-    device.pod("web").wait_ready();
-    let born = device.pod("web").born("app");
+    let born = device.run_pod("web", "print up then sleep").wait_ready().born("app");
     device.write_manifest("web.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspecs: {}\n");
     device.wait_for("the refusal to be reported", || {
         device
@@ -34,22 +31,17 @@ fn a_pod_whose_file_is_wrong_stays_when_the_agent_is_another() {
             .iter()
             .any(|event| event.contains("FailedValidation") && event.contains("specs"))
     });
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     device.pod("web").wait_ready();
     assert_eq!(device.pod("web").born("app"), born);
-    device.remove_manifest("web.yaml");
-    device.pod("web").wait_gone();
+    device.remove_pod("web");
 }
 
 #[test]
 fn a_run_that_was_lost_with_its_supervisor_while_no_agent_looked_is_counted() {
     let mut device = Device::start();
-    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
-    device.write_manifest(
-        "job.yaml",
-        &manifest::pod_with("job", "print up then sleep", "restartPolicy: Never"),
-    );
+    device.run_pod("web", "print up then sleep");
+    device.run_pod_with("job", "print up then sleep", "restartPolicy: Never");
     device.pod("web").wait_ready();
     device.pod("job").wait_ready();
     device.kill_agent();
@@ -58,7 +50,7 @@ fn a_run_that_was_lost_with_its_supervisor_while_no_agent_looked_is_counted() {
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("a supervisor can be killed");
     }
     device.start_agent();
-    device.wait_for("web to run again", || device.pod("web").container("app").restart_count() == 1);
+    device.pod("web").wait_restarts("app", 1);
     let lost = device.pod("web").container("app");
     assert_eq!(
         (lost.of_last("exitCode"), lost.of_last("reason")),
@@ -72,14 +64,7 @@ fn a_run_that_was_lost_with_its_supervisor_while_no_agent_looked_is_counted() {
 #[test]
 fn a_deletion_goes_on_with_its_whole_grace_under_the_next_agent() {
     let mut device = Device::start();
-    device.write_manifest(
-        "slow.yaml",
-        &manifest::pod_with(
-            "slow",
-            "on-term 0 4 then print up then sleep",
-            "terminationGracePeriodSeconds: 30",
-        ),
-    );
+    device.run_pod_with("slow", "on-term 0 4 then print up then sleep", "terminationGracePeriodSeconds: 30");
     device.pod("slow").wait_log("app", "up");
     let log = device.path("/var/log/pods");
     device.remove_manifest("slow.yaml");
@@ -96,8 +81,7 @@ fn a_deletion_goes_on_with_its_whole_grace_under_the_next_agent() {
 #[test]
 fn an_exec_of_an_agent_that_died_is_ended_by_the_next_agent() {
     let mut device = Device::start();
-    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
-    device.pod("web").wait_ready();
+    device.run_pod("web", "print up then sleep").wait_ready();
     let mut exec = device
         .command(&["exec", "web", "--", "/bin/demo", "print", "in", "then", "sleep"])
         .stdout(std::process::Stdio::piped())
@@ -137,15 +121,12 @@ impl Drop for Frozen {
 #[test]
 fn a_start_that_hangs_holds_up_no_later_agent_and_its_api_hides_no_pod() {
     let mut device = Device::start();
-    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
-    device.pod("web").wait_ready();
-    let born = device.pod("web").born("app");
+    let born = device.run_pod("web", "print up then sleep").wait_ready().born("app");
     // The cgroup of all pods of this QoS class, in which a start helper is created.
     let frozen = Frozen::above(device.container_processes()[0], 2);
-    device.write_manifest("late.yaml", &manifest::pod("late", "print up then sleep"));
+    device.run_pod("late", "print up then sleep");
     device.wait_for("the start helper", || device.container_processes().len() == 2);
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     assert_eq!(device.pods(), ["late", "web"]);
     drop(frozen);
     device.pod("late").wait_log("app", "up");
@@ -156,15 +137,13 @@ fn a_start_that_hangs_holds_up_no_later_agent_and_its_api_hides_no_pod() {
 #[test]
 fn a_sandbox_that_hangs_is_given_up_and_can_be_deleted() {
     let device = Device::start();
-    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
-    device.pod("web").wait_ready();
+    device.run_pod("web", "print up then sleep").wait_ready();
     let agent = device.agent_pid();
     let supervisor = device.own_processes().into_iter().find(|pid| *pid != agent).expect("it runs");
     let frozen = Frozen::above(supervisor, 1);
-    device.write_manifest("stuck.yaml", &manifest::pod("stuck", "print up then sleep"));
+    device.run_pod("stuck", "print up then sleep");
     device.wait_for("its supervisor", || device.own_processes().len() == 3);
-    device.remove_manifest("stuck.yaml");
-    device.pod("stuck").wait_gone();
+    device.remove_pod("stuck");
     device.wait_for("its supervisor to go", || device.own_processes().len() == 2);
     drop(frozen);
     assert_eq!(device.pod("web").container("app").restart_count(), 0);
@@ -178,12 +157,11 @@ fn a_pod_that_is_gone_leaves_no_lock_and_one_that_lives_keeps_its_own() {
         let entries = std::fs::read_dir(&locks).expect("it is there");
         entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
     };
-    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
-    device.write_manifest("job.yaml", &manifest::pod("job", "print up then sleep"));
+    device.run_pod("web", "print up then sleep");
+    device.run_pod("job", "print up then sleep");
     device.pod("web").wait_ready();
     device.pod("job").wait_ready();
-    device.remove_manifest("job.yaml");
-    device.pod("job").wait_gone();
+    device.remove_pod("job");
     assert_eq!(names(), ["default_web"]);
     // A leftover lock that an agent died before removing.
     device.kill_agent();
@@ -228,8 +206,7 @@ fn an_agent_waits_for_the_lock_of_one_that_was_killed_while_it_forked() {
 #[test]
 fn a_supervisor_whose_files_were_removed_does_not_stay_for_ever() {
     let mut device = Device::start();
-    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
-    device.pod("web").wait_ready();
+    device.run_pod("web", "print up then sleep").wait_ready();
     device.kill_agent();
     std::fs::remove_dir_all(device.path("/run/nodlet/pods")).expect("it is there");
     device.remove_manifest("web.yaml");
@@ -248,8 +225,7 @@ fn a_manifest_that_has_no_end_or_never_comes_holds_up_no_other() {
         std::os::unix::fs::symlink(target, device.manifests().join(name))
             .expect("the root can be written to");
     }
-    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
-    device.pod("web").wait_ready();
+    device.run_pod("web", "print up then sleep").wait_ready();
 }
 
 /// Limits the descriptors that an agent may open from now on. `None` restores the previous limit.
@@ -269,15 +245,14 @@ fn an_agent_without_a_descriptor_to_spare_loses_no_pod_and_no_exit_code() {
     let spec = format!("restartPolicy: Never\nvolumes: [{{name: host, hostPath: {{path: {host}}}}}]");
     let mounts = "volumeMounts: [{name: host, mountPath: /host}]";
     let ends = manifest::container("app", "print up then wait /host/end then exit 3", mounts);
-    device.write_manifest("ends.yaml", &manifest::pod_of("ends", &[ends], &spec));
-    device.pod("ends").wait_ready();
+    device.run_pod_of("ends", &[ends], &spec).wait_ready();
     limit_descriptors(device.agent_pid(), Some(3));
     std::fs::write(shared.join("end"), "").expect("it can be written");
     device.wait_for("the agent to lack a descriptor", || {
         device.agent_log().contains("failed to read how app#")
     });
     limit_descriptors(device.agent_pid(), None);
-    device.wait_for("the pod to have failed", || device.pod("ends").phase() == "Failed");
+    device.pod("ends").wait_phase("Failed");
     assert_eq!(device.pod("ends").container("app").exit_code(), Some(3));
 }
 
@@ -287,7 +262,7 @@ fn however_many_pods_there_are_the_agent_keeps_descriptors_to_hear_and_end_with(
     limit_descriptors(device.agent_pid(), Some(64));
     let names: Vec<String> = (0..30).map(|number| format!("pod-{number}")).collect();
     for name in &names {
-        device.write_manifest(&format!("{name}.yaml"), &manifest::pod(name, "sleep"));
+        device.run_pod(name, "sleep");
     }
     device.pod("pod-0").wait_ready();
     let why = "of the 64 files that the agent may have open, the last 32 are not for pods";
@@ -310,14 +285,13 @@ fn a_new_agent_needs_no_more_descriptors_for_the_same_pods() {
     let mut device = Device::start();
     let names: Vec<String> = (0..12).map(|number| format!("pod-{number}")).collect();
     for name in &names {
-        device.write_manifest(&format!("{name}.yaml"), &manifest::pod(name, "sleep"));
+        device.run_pod(name, "sleep");
     }
     for name in &names {
         device.pod(name).wait_ready();
     }
     let before = descriptors_of(device.agent_pid());
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     for name in &names {
         device.pod(name).wait_ready();
     }
@@ -360,10 +334,9 @@ fn runs_that_begin_together_leave_descriptors_for_probes_and_the_api() {
 #[test]
 fn files_that_containers_can_write_are_not_on_the_run_file_system() {
     let device = Device::start();
-    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
-    device.pod("web").wait_ready();
+    device.run_pod("web", "print up then sleep").wait_ready();
     // Each line has the path of the mounted file within its file system.
-    let mounts = device.pod("web").exec("app", ["/bin/demo", "mounts"]).ok();
+    let mounts = device.pod("web").demo("app", "mounts").ok();
     for file in ["/dev/termination-log", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf"] {
         let mount = mounts.lines().find(|mount| mount.contains(&format!(" {file} ")));
         let mount = mount.unwrap_or_else(|| panic!("{file} is not mounted: {mounts}"));
@@ -375,8 +348,7 @@ fn files_that_containers_can_write_are_not_on_the_run_file_system() {
 fn an_agent_that_begins_without_descriptors_to_spare_leaves_living_pods_alone() {
     let mut device = Device::start();
     device.replay_nothing();
-    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
-    device.pod("web").wait_ready();
+    device.run_pod("web", "print up then sleep").wait_ready();
     let living = device.container_processes();
     device.stop_agent();
     let log = device.path("/agent.log");
@@ -415,8 +387,7 @@ fn an_agent_that_begins_without_descriptors_to_spare_leaves_living_pods_alone() 
 #[test]
 fn pods_stay_while_the_directory_of_their_manifests_cannot_be_read() {
     let mut device = Device::start();
-    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
-    device.pod("web").wait_ready();
+    device.run_pod("web", "print up then sleep").wait_ready();
     let living = device.container_processes();
     device.stop_agent();
     let (manifests, aside) = (device.manifests(), device.manifests().with_extension("aside"));
@@ -429,7 +400,6 @@ fn pods_stay_while_the_directory_of_their_manifests_cannot_be_read() {
     let link = manifests.with_extension("link");
     std::os::unix::fs::symlink(&aside, &link).expect("it is not");
     std::fs::rename(&link, &manifests).expect("it is there");
-    device.write_manifest("other.yaml", &manifest::pod("other", "print up then sleep"));
-    device.pod("other").wait_ready();
+    device.run_pod("other", "print up then sleep").wait_ready();
     assert!(living.iter().all(|pid| device.container_processes().contains(pid)));
 }

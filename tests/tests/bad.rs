@@ -40,10 +40,9 @@ fn a_full_disk_refuses_the_image_and_takes_it_when_there_is_room() {
     let mut device = Device::new();
     let mount = device.mount_tmpfs("/var/lib/nodlet", "size=1m");
     device.start_agent();
-    let refusal = device.nodlet(["image", "load", &demo_archive().display().to_string()]).refused();
-    assert!(refusal.contains("bytes are needed"), "{refusal}");
+    device.nodlet(["image", "load", &demo_archive().display().to_string()]).refused_with("bytes are needed");
     assert!(!device.nodlet(["image", "ls"]).ok().contains("localhost/demo"));
-    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.run_pod("web", "sleep");
     device.wait_for("the reason", || device.pod("web").container("app").state() == "waiting");
 
     mount.remount(MsFlags::empty(), "size=64m");
@@ -65,17 +64,9 @@ fn the_error_about_a_missing_root_names_it() {
 
 #[test]
 fn a_pod_that_forks_without_end_has_as_many_processes_as_it_may() {
-    let mut device = Device::new();
-    device.agent_arguments(["--pod-pids-limit", "20"]);
-    device.start_agent();
-    device.load_image(nodlet_tests::demo_archive());
-    device.write_manifest(
-        "forks.yaml",
-        &manifest::pod_with("forks", "forks 100 then sleep", "restartPolicy: Never"),
-    );
-    device.pod("forks").wait_phase("Failed");
-    let log = device.nodlet(["logs", "forks"]).ok();
-    assert!(log.contains("Resource temporarily unavailable"), "{log}");
+    let device = Device::start_with(["--pod-pids-limit", "20"]);
+    device.run_pod_with("forks", "forks 100 then sleep", "restartPolicy: Never").wait_phase("Failed");
+    device.nodlet(["logs", "forks"]).ok_with("Resource temporarily unavailable");
 }
 
 /// The status of a condition of the node, as a client sees it that asks once; empty if the node lacks it.
@@ -107,17 +98,12 @@ fn a_full_card_is_a_condition_of_the_node_as_soon_as_somebody_asks() {
 fn a_card_that_accepts_no_writes_is_a_condition_of_the_node() {
     let mut device = Device::new();
     let card = device.mount_tmpfs("/var/lib/nodlet/records", "size=4m");
-    device.start_agent();
-    device.load_image(demo_archive());
+    device.start_agent_with_demo();
     assert_eq!(condition(&device, "ReadonlyFilesystem"), "");
     card.remount(MsFlags::MS_RDONLY, "");
     assert_eq!(condition(&device, "ReadonlyFilesystem"), "True");
-    let events = device.nodlet(["get", "events"]).ok();
-    assert!(events.contains("FilesystemIsReadOnly"), "{events}");
-    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
-    device.wait_for("the error of the pod", || {
-        device.pod("web").events().iter().any(|event| event.contains("Read-only file system"))
-    });
+    device.nodlet(["get", "events"]).ok_with("FilesystemIsReadOnly");
+    device.run_pod("web", "sleep").wait_event("Read-only file system");
     assert_eq!(condition(&device, "ReadonlyFilesystem"), "True");
     card.remount(MsFlags::empty(), "");
     device.pod("web").wait_ready();
@@ -129,8 +115,7 @@ fn a_card_that_accepts_no_writes_is_a_condition_of_the_node() {
 fn a_container_out_of_memory_is_in_an_event_and_in_the_log_of_the_agent() {
     let device = Device::start();
     let app = manifest::container("app", "hog 100", "resources: {limits: {memory: 20Mi}}");
-    device.write_manifest("hog.yaml", &manifest::pod_of("hog", &[app], "restartPolicy: Never"));
-    device.pod("hog").wait_phase("Failed");
+    device.run_pod_of("hog", &[app], "restartPolicy: Never").wait_phase("Failed");
     let event = "OOMKilled: The kernel killed a process of the container, which has a memory limit of 20Mi, for lack of \
                  memory";
     device.wait_for("the event", || device.pod("hog").events().iter().any(|reported| reported == event));
@@ -181,10 +166,6 @@ fn a_container_whose_memory_limit_is_too_low_to_start_names_the_limit() {
     let warning = "resources.limits[memory]: fractional byte value \"128m\" is invalid, must be an integer";
     assert!(applied.stderr.contains(warning), "{}", applied.stderr);
     let tiny = device.pod("tiny");
-    let names_it = || {
-        tiny.events()
-            .iter()
-            .any(|event| event.contains("resources.limits.memory of the container is 1, in bytes"))
-    };
+    let names_it = || tiny.has_event("resources.limits.memory of the container is 1, in bytes");
     device.wait_for("an event that names the limit", names_it);
 }

@@ -117,16 +117,13 @@ fn a_baked_image_runs_from_the_read_only_store_without_a_copy() {
             .replace("localhost/demo:1", "localhost/baked:1")
     };
     let text = |name: &str| printing(name, "up");
-    fs::create_dir_all(device.path("/usr/lib/nodlet/manifests")).expect("it can be made");
-    fs::write(device.path("/usr/lib/nodlet/manifests/web.yaml"), text("web")).expect("it can be written");
+    device.write_file("/usr/lib/nodlet/manifests/web.yaml", text("web"));
     vendor.remount(nix::mount::MsFlags::MS_RDONLY, "");
     assert!(fs::write(device.path("/usr/lib/nodlet/x"), "").is_err(), "it is read-only now");
 
     device.start_agent();
-    device.pod("web").wait_ready();
-    device.pod("web").wait_log("app", "up");
-    device.write_manifest("own.yaml", &text("own"));
-    device.pod("own").wait_ready();
+    device.pod("web").wait_ready().wait_log("app", "up");
+    device.write_pod("own", &text("own")).wait_ready();
     assert!(device.nodlet(["image", "ls"]).ok().contains("localhost/baked:1"));
     let unchanged = device.nodlet(["image", "load", &archive.display().to_string()]).ok();
     assert_eq!(unchanged, "image/localhost/baked:1 unchanged\n");
@@ -135,8 +132,7 @@ fn a_baked_image_runs_from_the_read_only_store_without_a_copy() {
         assert_eq!(copied.map_or(0, Iterator::count), 0, "{directory}");
     }
     assert!(!device.path("/var/lib/nodlet/manifests/web.yaml").exists(), "nor is a manifest");
-    let kept = device.nodlet(["image", "rm", "localhost/baked:1"]).refused();
-    assert!(kept.contains("it is part of the device image"), "{kept}");
+    device.nodlet(["image", "rm", "localhost/baked:1"]).refused_with("it is part of the device image");
 
     // The site's manifest takes precedence; the vendor's applies again when the site's is removed.
     let before = device.pod("web").born("app");

@@ -68,9 +68,7 @@ impl Watched {
                      volumeMounts: [{name: work, mountPath: /work}]";
         let container = manifest::container("app", "write /work/beat alive 1", probe);
         let spec = "volumes: [{name: work, emptyDir: {}}]";
-        device.write_manifest("witness.yaml", &manifest::pod_of("witness", &[container], spec));
-        device.pod("witness").wait_ready();
-        let born = device.pod("witness").born("app");
+        let born = device.run_pod_of("witness", &[container], spec).wait_ready().born("app");
         let before = Memory::of(device.agent_pid()).now;
         Memory::forget_peak(device.agent_pid());
         Watched { device, born, before }
@@ -81,7 +79,7 @@ impl Watched {
     #[track_caller]
     fn is_undisturbed(&self) {
         let device = &self.device;
-        device.write_manifest("after.yaml", &manifest::pod("after", "sleep"));
+        device.run_pod("after", "sleep");
         device.wait_within(LONG, "one more pod to run", || device.pod("after").is_ready());
         device.remove_manifest("after.yaml");
         device.wait_within(LONG, "it to be gone", || device.pod("after").object().is_none());
@@ -208,9 +206,7 @@ fn manifests_that_are_too_much_together_are_refused_by_name_until_there_is_room(
     for number in 10..40 {
         watched.put(&format!("big-{number}.yaml"), big(&format!("big-{number}")));
     }
-    device.wait_within(LONG, "the last to be refused", || {
-        device.pod("big-39").events().iter().any(|event| event.contains("quota exceeded"))
-    });
+    device.wait_within(LONG, "the last to be refused", || device.pod("big-39").has_event("quota exceeded"));
     assert_eq!(device.pods().len(), 1 + 4 * 1024 * 1024 / 250_000);
     watched.stayed_below(2 * LISTING, "30 manifests of 250 KB");
     fs::remove_file(device.manifests().join("big-10.yaml")).expect("it is there");
@@ -300,7 +296,7 @@ fn a_long_annotation_that_a_pod_names_eight_hundred_times_costs_little() {
         watched.put("big.yaml", text);
         device.wait_within(LONG, "the pod to say why it cannot start", || {
             let told = device.pod("big").container("app").message();
-            told.contains(said) || device.pod("big").events().iter().any(|event| event.contains(said))
+            told.contains(said) || device.pod("big").has_event(said)
         });
         watched.is_undisturbed();
         watched.stayed_below(READING, what);

@@ -5,14 +5,13 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-use nodlet_tests::{Device, demo_archive, manifest};
+use nodlet_tests::{Device, manifest};
 
 /// A device whose `/var` is an ext4 file system, with an applied pod.
 fn device() -> Device {
     let mut device = Device::new();
     device.run_on_a_disk_of(64, "mkfs.ext4", &[], "errors=remount-ro");
-    device.start_agent();
-    device.load_image(demo_archive());
+    device.start_agent_with_demo();
     let text = manifest::pod("web", "print up then sleep");
     device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
     device.pod("web").wait_log("app", "up");
@@ -40,7 +39,7 @@ fn require_reading_only(device: &Device) {
         assert!(refused.contains("Read-only file system"), "{refused}");
     }
     assert!(device.pod("web").is_ready());
-    assert_eq!(device.pod("web").exec("app", ["/bin/demo", "print", "here"]).ok(), "here\n");
+    assert_eq!(device.pod("web").demo("app", "print here").ok(), "here\n");
 }
 
 #[test]
@@ -56,7 +55,7 @@ fn pods_go_on_when_ext4_finds_an_error_and_are_what_they_were_after_a_reboot() {
         let container = manifest::container("app", &steps, mounts);
         device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod_of(name, &[container], &spec)).ok();
     }
-    device.write_manifest("file.yaml", &manifest::pod("file", "sleep"));
+    device.run_pod("file", "sleep");
     for name in ["once", "again", "file"] {
         device.pod(name).wait_ready();
     }
@@ -76,20 +75,16 @@ fn pods_go_on_when_ext4_finds_an_error_and_are_what_they_were_after_a_reboot() {
         events.iter().any(|event| event.contains("/var/lib/nodlet/pods/") && event.contains("Read-only"))
     });
     for name in ["once", "file"] {
-        device.wait_for(&format!("the end of {name}"), || {
-            device.pod(name).container("app").state() == "terminated"
-        });
+        device.pod(name).wait_terminated("app");
     }
     // The agent is replaced, or ends by itself.
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     require_reading_only(&device);
     assert_eq!((runs("once"), runs("again")), (1, 1));
     assert_eq!(device.pod("web").container("app").restart_count(), 0);
 
     std::fs::remove_file(shared.join("end-again")).expect("it is there");
-    device.cut_power();
-    device.start_agent();
+    device.power_cycle();
     for name in ["web", "again"] {
         device.pod(name).wait_ready();
     }
@@ -125,7 +120,7 @@ fn down_ends_the_pods_of_a_broken_card_in_their_time_and_names_what_it_could_not
     device.nodlet(["delete", "pod", "leaving", "--wait=false"]).ok();
     device.break_disk();
     std::fs::write(shared.join("end"), "").expect("another file system");
-    device.wait_for("an end", || device.pod("ends").container("app").state() == "terminated");
+    device.pod("ends").wait_terminated("app");
 
     let begun = Instant::now();
     let mut down = device.command(&["down"]);
@@ -150,8 +145,7 @@ fn down_ends_the_pods_of_a_broken_card_in_their_time_and_names_what_it_could_not
     assert!(error.contains("/var/lib/nodlet/pods: Read-only file system"), "{said}");
 
     // What could not be written is as after a power cut.
-    device.cut_power();
-    device.start_agent();
+    device.power_cycle();
     device.pod("web").wait_ready();
     for name in ["once", "deaf"] {
         device.pod(name).wait_phase("Failed");

@@ -27,9 +27,7 @@ impl Witness {
         let probe = "livenessProbe: {exec: {command: [/bin/demo, exit, \"0\"]}, periodSeconds: 2, timeoutSeconds: 60}\n\
                      resources: {requests: {cpu: 10m}, limits: {memory: 64Mi, cpu: \"1\"}}";
         let container = manifest::container("app", "print up then sleep", probe);
-        device.write_manifest("witness.yaml", &manifest::pod_of("witness", &[container], ""));
-        device.pod("witness").wait_ready();
-        let born = device.pod("witness").born("app");
+        let born = device.run_pod_of("witness", &[container], "").wait_ready().born("app");
         let cgroup = leaf(&device, "witness");
         Witness { device, born, cgroup }
     }
@@ -38,10 +36,9 @@ impl Witness {
     #[track_caller]
     fn is_undisturbed(&self) {
         let device = &self.device;
-        device.write_manifest("after.yaml", &manifest::pod("after", "sleep"));
+        device.run_pod("after", "sleep");
         device.wait_within(LONG, "one more pod to run", || device.pod("after").is_ready());
-        device.remove_manifest("after.yaml");
-        device.pod("after").wait_gone();
+        device.remove_pod("after");
         assert_eq!(device.pod("witness").born("app"), self.born, "the witness was started again");
         assert_eq!(device.pod("witness").container("app").restart_count(), 0);
         assert_eq!(read(&self.cgroup, "memory.max"), "67108864");
@@ -78,8 +75,7 @@ fn run(device: &Device, steps: &str, security: &str) -> String {
         ["Succeeded", "Failed"].contains(&device.pod("attacker").phase().as_str())
     });
     let log = device.pod("attacker").logs("app");
-    device.remove_manifest("attacker.yaml");
-    device.pod("attacker").wait_gone();
+    device.remove_pod("attacker");
     log
 }
 
@@ -109,9 +105,8 @@ fn the_device_filter_allows_only_the_devices_of_every_container() {
     assert_eq!(devices(&format!("{list}no other\n")), allowed());
     assert!(mount.contains("Operation not permitted"), "{mount}");
 
-    device.write_manifest("attacker.yaml", &attacker("print up then sleep", rights));
-    device.pod("attacker").wait_log("app", "up");
-    let exec = device.pod("attacker").exec("app", ["/bin/demo", "devices", "12"]).ok();
+    device.write_pod("attacker", &attacker("print up then sleep", rights)).wait_log("app", "up");
+    let exec = device.pod("attacker").demo("app", "devices 12").ok();
     assert_eq!(devices(&exec), allowed().into_iter().filter(|one| !one.starts_with("c 136")).collect());
 }
 
@@ -122,10 +117,7 @@ fn a_container_sees_its_own_cgroup_alone_and_writes_nothing_there() {
     let device = &witness.device;
     let steps = "writable /sys/fs/cgroup then cat /proc/self/cgroup then cat /proc/1/cgroup then mounts \
                  then ls /sys/fs/cgroup/.. then child remount /sys/fs/cgroup then child mount cgroup2 none /mnt then print up then sleep";
-    device.write_manifest(
-        "attacker.yaml",
-        &attacker(steps, "capabilities: {add: [DAC_OVERRIDE, SYS_RESOURCE, KILL]}"),
-    );
+    device.write_pod("attacker", &attacker(steps, "capabilities: {add: [DAC_OVERRIDE, SYS_RESOURCE, KILL]}"));
     device.pod("attacker").wait_log("app", "up");
     let log = device.pod("attacker").logs("app");
     let (files, rest) = log.split_once(" no other\n").expect("it looked at all");
@@ -138,9 +130,9 @@ fn a_container_sees_its_own_cgroup_alone_and_writes_nothing_there() {
     assert!(fields[5].contains("ro"), "{mount}");
     assert!(!rest.contains("kubepods"), "{rest}");
     assert_eq!(log.matches("Operation not permitted").count(), 2, "neither remount nor mount: {log}");
-    let exec = device.pod("attacker").exec("app", ["/bin/demo", "cat", "/proc/self/cgroup"]).ok();
+    let exec = device.pod("attacker").demo("app", "cat /proc/self/cgroup").ok();
     assert!(exec.starts_with("0::/exec-"), "{exec}");
-    let exec = device.pod("attacker").exec("app", ["/bin/demo", "writable", "/sys/fs/cgroup"]).ok();
+    let exec = device.pod("attacker").demo("app", "writable /sys/fs/cgroup").ok();
     assert!(exec.starts_with("of ") && exec.ends_with(" no other\n"), "{exec}");
     witness.is_undisturbed();
 }
@@ -172,8 +164,7 @@ fn a_privileged_container_can_change_only_the_cgroups_that_it_created() {
              then write /mnt/cgroup.procs 0 then cat /proc/self/cgroup then print at-the-end \
              then write /mnt/own/cgroup.freeze 1 then write /mnt/own/cgroup.procs 0 then sleep"
         );
-        device.write_manifest("attacker.yaml", &attacker(&steps, security));
-        device.pod("attacker").wait_log("app", "at-the-end");
+        device.write_pod("attacker", &attacker(&steps, security)).wait_log("app", "at-the-end");
         let log = device.pod("attacker").logs("app");
         assert_eq!(log.matches("Operation not permitted").count(), NOT_ITS_OWN.len(), "{security}: {log}");
         assert!(log.contains("0::/own\n0::/\n"), "{security}: {log}");
@@ -186,8 +177,7 @@ fn a_privileged_container_can_change_only_the_cgroups_that_it_created() {
         assert_eq!(read(&own, "memory.max"), "268435456");
         assert_eq!(read(&own, "cpu.max"), "100000 100000");
         // Even a frozen pod can be removed.
-        device.remove_manifest("attacker.yaml");
-        device.pod("attacker").wait_gone();
+        device.remove_pod("attacker");
         assert!(!pod.exists(), "{}", pod.display());
         witness.is_undisturbed();
     }
@@ -211,12 +201,12 @@ fn a_container_that_may_mount_reaches_mounted_file_systems_of_the_board() {
 fn nothing_that_is_executed_stays_outside_of_the_cgroup_of_its_container() {
     let witness = Witness::start();
     let device = &witness.device;
-    device.write_manifest("attacker.yaml", &attacker("print up then daemon sleep then sleep", ""));
+    device.write_pod("attacker", &attacker("print up then daemon sleep then sleep", ""));
     device.pod("attacker").wait_log("app", "up");
     let own = leaf(device, "attacker");
     let before: BTreeSet<u32> = all_processes();
     for _ in 0..5 {
-        device.pod("attacker").exec("app", ["/bin/demo", "daemon", "sleep", "then", "leave", "sleep"]).ok();
+        device.pod("attacker").demo("app", "daemon sleep then leave sleep").ok();
     }
     let mut left = 0;
     for pid in all_processes().difference(&before) {
@@ -232,8 +222,7 @@ fn nothing_that_is_executed_stays_outside_of_the_cgroup_of_its_container() {
         }
     }
     assert!(left >= 10, "{left} were left");
-    device.remove_manifest("attacker.yaml");
-    device.pod("attacker").wait_gone();
+    device.remove_pod("attacker");
     assert!(!own.exists());
     witness.is_undisturbed();
 }
@@ -301,16 +290,12 @@ fn a_container_that_spoils_the_cgroups_of_its_probes_takes_no_place_from_others(
             manifest::container(&format!("c{number}"), &format!("{steps}print up then sleep"), probe)
         })
         .collect();
-    device.write_manifest(
-        "attacker.yaml",
-        &manifest::pod_of("attacker", &containers, "terminationGracePeriodSeconds: 1"),
-    );
+    device.run_pod_of("attacker", &containers, "terminationGracePeriodSeconds: 1");
     let failing =
         || device.pod("attacker").events().iter().filter(|event| event.contains("Unhealthy")).count();
     device.wait_within(LONG, "probes to fail", || failing() > 0);
     witness.is_undisturbed();
-    device.remove_manifest("attacker.yaml");
-    device.pod("attacker").wait_gone();
+    device.remove_pod("attacker");
     witness.is_undisturbed();
 }
 

@@ -57,19 +57,14 @@ fn claim_phase(device: &Device, name: &str) -> String {
     phase(device, &format!("/api/v1/namespaces/default/persistentvolumeclaims/{name}"))
 }
 
-/// Waits until the app of a pod waits with this message.
-fn waits(device: &Device, pod: &str, message: &str) {
-    device.wait_for(message, || device.pod(pod).container("app").message().contains(message));
-}
-
 #[test]
 fn a_claim_outlives_its_pods_and_its_volume_keeps_the_data() {
     let mut device = Device::start();
     let here = device.path("/srv/data");
     device.write_manifest("web.yaml", &user("web", "append /data/log once then print up then sleep"));
-    waits(&device, "web", "persistentvolumeclaim \"data\" not found");
+    device.pod("web").wait_message("app", "persistentvolumeclaim \"data\" not found");
     device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ""));
-    waits(&device, "web", "pod has unbound immediate PersistentVolumeClaims");
+    device.pod("web").wait_message("app", "pod has unbound immediate PersistentVolumeClaims");
     assert_eq!(claim_phase(&device, "data"), "Pending");
     device.write_manifest("v.yaml", &volume("disk", "ReadWriteOnce", &host_path(&here)));
     device.pod("web").wait_log("app", "up");
@@ -88,8 +83,7 @@ fn a_claim_outlives_its_pods_and_its_volume_keeps_the_data() {
     // A better volume binds nothing anew, not even after a power cut.
     device.write_manifest("w.yaml", &volume("a", "ReadWriteOnce", &host_path(&device.path("/srv/other"))));
     device.wait_for("the other volume", || volume_phase(&device, "a") == "Available");
-    device.cut_power();
-    device.start_agent();
+    device.power_cycle();
     device.pod("web").wait_log("app", "up");
     device.wait_for("the second line", || {
         fs::read_to_string(here.join("log")).expect("it is there") == "once\nonce\n"
@@ -97,17 +91,16 @@ fn a_claim_outlives_its_pods_and_its_volume_keeps_the_data() {
     assert_eq!(volume_phase(&device, "a"), "Available");
 
     // An agent that finds the pod knows what it uses.
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     device.pod("web").wait_ready();
-    assert_eq!(device.pod("web").exec("app", ["/bin/demo", "cat", "/data/log"]).ok(), "once\nonce\n");
+    assert_eq!(device.pod("web").demo("app", "cat /data/log").ok(), "once\nonce\n");
 
     // Without its claim, a pod keeps what it has, and no other claim gets the data.
     device.remove_manifest("c.yaml");
     device.wait_for("the release", || volume_phase(&device, "disk") == "Released");
     device.write_manifest("c2.yaml", &claim("late", "ReadWriteOnce", ", volumeName: disk"));
     device.wait_for("the claim", || claim_phase(&device, "late") == "Pending");
-    assert_eq!(device.pod("web").exec("app", ["/bin/demo", "cat", "/data/log"]).ok(), "once\nonce\n");
+    assert_eq!(device.pod("web").demo("app", "cat /data/log").ok(), "once\nonce\n");
     let (status, patched) =
         device.patch("/api/v1/persistentvolumes/disk", "merge", &json!({"spec": {"claimRef": null}}));
     assert_eq!(status, 403, "it is of a file: {patched}");
@@ -132,15 +125,10 @@ fn clients_create_volumes_and_claims_and_use_released_ones_again() {
     device.wait_for("the volume", || volume_phase(&device, "disk") == "Available");
     apply(&claim("data", "ReadWriteOnce", "")).ok();
     device.wait_for("the claim", || claim_phase(&device, "data") == "Bound");
-    let again = apply(&claim("data", "ReadWriteOnce", "")).ok();
-    assert!(again.contains("unchanged"), "{again}");
-    let refused = apply(&claim("data", "ReadWriteMany", "")).refused();
-    assert!(refused.contains("spec is immutable after creation"), "{refused}");
-    let refused = apply(&volume("nfs", "ReadWriteOnce", "nfs: {server: a, path: /}")).refused();
-    assert!(
-        refused.contains("nodlet provides no PersistentVolumes but those of hostPath and local"),
-        "{refused}"
-    );
+    apply(&claim("data", "ReadWriteOnce", "")).ok_with("unchanged");
+    apply(&claim("data", "ReadWriteMany", "")).refused_with("spec is immutable after creation");
+    apply(&volume("nfs", "ReadWriteOnce", "nfs: {server: a, path: /}"))
+        .refused_with("nodlet provides no PersistentVolumes but those of hostPath and local");
     kubectl.line("delete pvc data").ok();
     device.wait_for("the release", || volume_phase(&device, "disk") == "Released");
     apply(&claim("data", "ReadWriteOnce", "")).ok();
@@ -165,16 +153,14 @@ fn two_pods_never_use_a_volume_of_read_write_once_pod() {
     let steps = "lock /data/lock then print up then ignore-term then sleep";
     let text =
         |name: &str| user(name, steps).replace("spec:\n", "spec:\n  terminationGracePeriodSeconds: 2\n");
-    device.write_manifest("one.yaml", &text("one"));
-    device.pod("one").wait_log("app", "up");
+    device.write_pod("one", &text("one")).wait_log("app", "up");
     device.write_manifest("two.yaml", &text("two"));
     let message =
         "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
-    waits(&device, "two", message);
+    device.pod("two").wait_message("app", message);
     // An agent that dies does not make room.
-    device.kill_agent();
-    device.start_agent();
-    waits(&device, "two", message);
+    device.restart_agent();
+    device.pod("two").wait_message("app", message);
     assert_eq!(device.pod("two").container("app").state(), "waiting");
     device.remove_manifest("one.yaml");
     device.pod("two").wait_log("app", "up");
@@ -197,12 +183,11 @@ fn a_supervisor_that_dies_alone_gives_no_other_pod_its_volume_of_read_write_once
     let steps = "lock /data/lock then print up then ignore-term then sleep";
     let text =
         |name: &str| user(name, steps).replace("spec:\n", "spec:\n  terminationGracePeriodSeconds: 8\n");
-    device.write_manifest("one.yaml", &text("one"));
-    device.pod("one").wait_log("app", "up");
+    device.write_pod("one", &text("one")).wait_log("app", "up");
     device.write_manifest("two.yaml", &text("two"));
     let message =
         "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
-    waits(&device, "two", message);
+    device.pod("two").wait_message("app", message);
     let kill_supervisors = || {
         let supervisors = device.supervisors();
         assert_eq!(supervisors.len(), 1, "the other pod has none");
@@ -218,7 +203,7 @@ fn a_supervisor_that_dies_alone_gives_no_other_pod_its_volume_of_read_write_once
         app.restart_count() == 1 && app.is_running()
     });
     assert_ne!(device.pod("one").born("app"), born);
-    waits(&device, "two", message);
+    device.pod("two").wait_message("app", message);
     assert_eq!(device.pod("two").container("app").state(), "waiting");
     // A pod that ends, ignores SIGTERM and loses its supervisor: the next one starts after its last process.
     device.remove_manifest("one.yaml");
@@ -253,8 +238,7 @@ fn a_volume_of_read_write_once_pod_stays_locked_while_a_process_lives_that_nobod
         device.write_manifest("v.yaml", &volume("disk", "ReadWriteOncePod", &host_path(&path)));
         device.write_manifest("c.yaml", &claim("data", "ReadWriteOncePod", ""));
     }
-    first.write_manifest("one.yaml", &user("one", "print up then ignore-term then sleep"));
-    first.pod("one").wait_log("app", "up");
+    first.write_pod("one", &user("one", "print up then ignore-term then sleep")).wait_log("app", "up");
     // The other agent knows the directory by a link, and has another one in it.
     fs::create_dir_all(other.path("/srv")).expect("it can be made");
     std::os::unix::fs::symlink(&here, other.path("/srv/link")).expect("it can be made");
@@ -289,7 +273,7 @@ fn a_volume_of_read_write_once_pod_stays_locked_while_a_process_lives_that_nobod
     for name in ["two", "three"] {
         other.pod(name).wait_gone();
     }
-    first.wait_for("the first pod", || first.pod("one").container("app").is_running());
+    first.pod("one").wait_running("app");
 }
 
 #[test]
@@ -302,8 +286,7 @@ fn a_volume_of_read_write_once_pod_stays_exclusive_with_another_claim_and_anothe
     };
     device.write_manifest("v.yaml", &volume_file("disk"));
     device.write_manifest("c.yaml", &claim("data", "ReadWriteOncePod", ""));
-    device.write_manifest("one.yaml", &of("one", "data"));
-    device.pod("one").wait_log("app", "up");
+    device.write_pod("one", &of("one", "data")).wait_log("app", "up");
     // The same directory under another name, with another claim.
     device.remove_manifest("c.yaml");
     device.remove_manifest("v.yaml");
@@ -311,7 +294,7 @@ fn a_volume_of_read_write_once_pod_stays_exclusive_with_another_claim_and_anothe
     device.write_manifest("v.yaml", &volume_file("again"));
     device.write_manifest("d.yaml", &claim("other", "ReadWriteOncePod", ""));
     device.write_manifest("two.yaml", &of("two", "other"));
-    waits(&device, "two", "node has pod using PersistentVolumeClaim");
+    device.pod("two").wait_message("app", "node has pod using PersistentVolumeClaim");
     device.remove_manifest("one.yaml");
     device.pod("two").wait_log("app", "up");
 }
@@ -331,25 +314,24 @@ fn a_local_volume_is_used_on_its_node_only_and_a_missing_path_is_named() {
     device.write_manifest("v.yaml", &volume("elsewhere", "ReadWriteOnce", &local("other", &here)));
     device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ""));
     device.write_manifest("web.yaml", &user("web", "write /data/file x then print up then sleep"));
-    waits(&device, "web", "pod has unbound immediate PersistentVolumeClaims");
+    device.pod("web").wait_message("app", "pod has unbound immediate PersistentVolumeClaims");
     let node = node.as_str().expect("it has a name");
     device.write_manifest("w.yaml", &volume("here", "ReadWriteOnce", &local(node, &here)));
     let missing = format!(
         "MountVolume.SetUp failed for volume \"here\" : path {:?} does not exist",
         here.display().to_string()
     );
-    waits(&device, "web", &missing);
+    device.pod("web").wait_message("app", &missing);
     fs::create_dir_all(&here).expect("it can be made");
     device.pod("web").wait_log("app", "up");
     assert!(here.join("file").exists());
     // A path that vanishes under a pod ends nothing; the next run of the pod waits.
     fs::rename(&here, device.path("/srv/gone")).expect("it can be renamed");
-    device.pod("web").exec("app", ["/bin/demo", "write", "/data/more", "x"]).ok();
+    device.pod("web").demo("app", "write /data/more x").ok();
     assert!(device.path("/srv/gone/more").exists());
-    device.remove_manifest("web.yaml");
-    device.pod("web").wait_gone();
+    device.remove_pod("web");
     device.write_manifest("web.yaml", &user("web", "print up then sleep"));
-    waits(&device, "web", &missing);
+    device.pod("web").wait_message("app", &missing);
 }
 
 #[test]
@@ -460,7 +442,7 @@ fn the_group_of_a_volume_that_is_used_for_reading_stays_and_a_read_only_path_is_
     // The node has mounted it read-only: the pod that would write waits, and the others run.
     on_disk.remount(nix::mount::MsFlags::MS_RDONLY, "");
     device.write_manifest("web.yaml", &text("writes", false, group));
-    waits(&device, "writes", "MountVolume.SetUp failed for volume \"disk\" : ");
+    device.pod("writes").wait_message("app", "MountVolume.SetUp failed for volume \"disk\" : ");
     let message = device.pod("writes").container("app").message();
     assert!(message.contains("to fsGroup: Read-only file system"), "{message}");
     assert!(message.contains(&here.display().to_string()), "{message}");
@@ -507,21 +489,19 @@ fn an_ephemeral_claim_is_made_for_its_pod_and_goes_with_it() {
         "volumes:\n- name: data\n  ephemeral: {volumeClaimTemplate: {metadata: {labels: {a: b}, annotations: {note: m}}, \
          spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}}}",
     );
-    device.write_manifest("web.yaml", &text);
-    device.pod("web").wait_log("app", "up");
+    device.write_pod("web", &text).wait_log("app", "up");
     let made = device.get("/api/v1/namespaces/default/persistentvolumeclaims/web-data").expect("it is made");
     assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], device.pod("web").uid());
     assert_eq!((&made["metadata"]["labels"]["a"], &made["status"]["phase"]), (&json!("b"), &json!("Bound")));
     assert_eq!(made["metadata"]["annotations"]["note"], "m");
-    device.remove_manifest("web.yaml");
-    device.pod("web").wait_gone();
+    device.remove_pod("web");
     device.wait_for("the end of the claim", || claim_phase(&device, "web-data") == "none");
     assert_eq!(volume_phase(&device, "scratch"), "Released");
     assert!(here.join("file").exists(), "Retain keeps the data");
     // The pod of another one's claim does not get it.
     device.write_manifest("c.yaml", &claim("web-data", "ReadWriteOnce", ""));
     device.write_manifest("web.yaml", &text);
-    waits(&device, "web", "was not created for pod default/web (pod is not owner)");
+    device.pod("web").wait_message("app", "was not created for pod default/web (pod is not owner)");
 }
 
 #[test]
@@ -533,10 +513,8 @@ fn a_claim_that_is_used_for_reading_is_mounted_read_only() {
     device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ""));
     let text =
         user("web", "print up then sleep").replace("claimName: data", "claimName: data, readOnly: true");
-    device.write_manifest("web.yaml", &text);
-    device.pod("web").wait_log("app", "up");
-    let refused = device.pod("web").exec("app", ["/bin/demo", "write", "/data/x", "x"]).refused();
-    assert!(refused.contains("Read-only file system"), "{refused}");
+    device.write_pod("web", &text).wait_log("app", "up");
+    device.pod("web").demo("app", "write /data/x x").refused_with("Read-only file system");
 }
 
 #[test]
@@ -571,14 +549,9 @@ fn a_block_volume_is_a_device_of_the_container_and_of_no_other() {
             ),
         )
     };
-    device.write_manifest(
-        "web.yaml",
-        &device_of("web", "append /dev/data hello then print up then sleep", false),
-    );
-    device.pod("web").wait_log("app", "up");
-    device.pod("web").wait_log("other", "up");
-    let stat = device.pod("web").exec("app", ["/bin/demo", "stat", "/dev/data"]).ok();
-    assert!(stat.contains("0660 0:0"), "{stat}");
+    device.write_pod("web", &device_of("web", "append /dev/data hello then print up then sleep", false));
+    device.pod("web").wait_log("app", "up").wait_log("other", "up");
+    device.pod("web").demo("app", "stat /dev/data").ok_with("0660 0:0");
     let content = fs::read(disk.path()).expect("it can be read");
     assert_eq!(&content[..6], b"hello\n");
     let untouched = fs::read(unused.path()).expect("it can be read");
@@ -587,9 +560,8 @@ fn a_block_volume_is_a_device_of_the_container_and_of_no_other() {
     let number = number.expect("it is there");
     let (major, minor) =
         (nix::sys::stat::major(number).to_string(), nix::sys::stat::minor(number).to_string());
-    device.pod("web").exec("other", ["/bin/demo", "mknod-block", "/tmp-node", &major, &minor]).ok();
-    let refused = device.pod("web").exec("other", ["/bin/demo", "open", "/tmp-node"]).refused();
-    assert!(refused.contains("Operation not permitted"), "{refused}");
+    device.pod("web").demo("other", &format!("mknod-block /tmp-node {major} {minor}")).ok();
+    device.pod("web").demo("other", "open /tmp-node").refused_with("Operation not permitted");
     // An ephemeral container has only the devices that it names itself.
     for (name, devices) in
         [("look", r#", "volumeDevices": [{"name": "data", "devicePath": "/dev/look"}]"#), ("none", "")]
@@ -601,25 +573,21 @@ fn a_block_volume_is_a_device_of_the_container_and_of_no_other() {
         let body = json!({"spec": {"ephemeralContainers": [container]}});
         let answer = device.patch(path, "strategic-merge", &body);
         assert_eq!(answer.0, 200, "{answer:?}");
-        device.wait_for("the ephemeral container", || {
-            device.pod("web").exec(name, ["/bin/demo", "exit", "0"]).code == 0
-        });
+        device.wait_for("the ephemeral container", || device.pod("web").demo(name, "exit 0").code == 0);
     }
-    device.pod("web").exec("look", ["/bin/demo", "append", "/dev/look", "again"]).ok();
+    device.pod("web").demo("look", "append /dev/look again").ok();
     assert_eq!(&fs::read(disk.path()).expect("it can be read")[..6], b"again\n");
-    device.pod("web").exec("none", ["/bin/demo", "mknod-block", "/tmp-node", &major, &minor]).ok();
-    let refused = device.pod("web").exec("none", ["/bin/demo", "open", "/tmp-node"]).refused();
-    assert!(refused.contains("Operation not permitted"), "{refused}");
-    device.remove_manifest("web.yaml");
-    device.pod("web").wait_gone();
-    device.write_manifest("ro.yaml", &device_of("ro", "print up then sleep", true));
-    device.pod("ro").wait_log("app", "up");
-    let refused = device.pod("ro").exec("app", ["/bin/demo", "append", "/dev/data", "x"]).refused();
-    assert!(refused.contains("Operation not permitted"), "{refused}");
+    device.pod("web").demo("none", &format!("mknod-block /tmp-node {major} {minor}")).ok();
+    device.pod("web").demo("none", "open /tmp-node").refused_with("Operation not permitted");
+    device.remove_pod("web");
+    device.write_pod("ro", &device_of("ro", "print up then sleep", true)).wait_log("app", "up");
+    device.pod("ro").demo("app", "append /dev/data x").refused_with("Operation not permitted");
     let (_, mounted) = (device.remove_manifest("ro.yaml"), user("mounted", "sleep"));
     device.pod("ro").wait_gone();
     device.write_manifest("mounted.yaml", &mounted);
-    waits(&device, "mounted", "volume data has volumeMode Block, but is specified in volumeMounts");
+    device
+        .pod("mounted")
+        .wait_message("app", "volume data has volumeMode Block, but is specified in volumeMounts");
 }
 
 #[test]
@@ -635,13 +603,10 @@ fn a_block_volume_is_local_to_its_node_and_no_host_path() {
         "volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]",
     );
     device.write_manifest("web.yaml", &pod);
-    waits(&device, "web", "pod has unbound immediate PersistentVolumeClaims");
+    device.pod("web").wait_message("app", "pod has unbound immediate PersistentVolumeClaims");
     let block = "hostPath: {path: /dev/loop0}, volumeMode: Block";
     device.write_manifest("w.yaml", &volume("path", "ReadWriteOnce", block));
-    waits(
-        &device,
-        "web",
-        "MapVolume.FindMapperPluginBySpec failed to find BlockVolumeMapper plugin: hostPath of persistentvolume \
+    device.pod("web").wait_message("app", "MapVolume.FindMapperPluginBySpec failed to find BlockVolumeMapper plugin: hostPath of persistentvolume \
          \"path\" cannot have volumeMode Block; use local",
     );
 }
@@ -656,10 +621,10 @@ fn a_pipe_in_place_of_the_saved_bindings_keeps_claims_unbound_and_delays_no_othe
     device.write_manifest("v.yaml", &volume("disk", "ReadWriteOnce", &host_path(&device.path("/srv"))));
     device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ""));
     device.write_manifest("web.yaml", &user("web", "print up then sleep"));
-    device.write_manifest("other.yaml", &manifest::pod("other", "print up then sleep"));
+    device.run_pod("other", "print up then sleep");
     device.start_agent();
     device.pod("other").wait_ready();
-    waits(&device, "web", "failed to read which claims were bound: it is not a file");
+    device.pod("web").wait_message("app", "failed to read which claims were bound: it is not a file");
 }
 
 #[test]
@@ -673,5 +638,7 @@ fn saved_bindings_that_are_too_large_are_not_read() {
     device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ""));
     device.write_manifest("web.yaml", &user("web", "print up then sleep"));
     device.start_agent();
-    waits(&device, "web", "failed to read which claims were bound: it has more than 4194304 bytes");
+    device
+        .pod("web")
+        .wait_message("app", "failed to read which claims were bound: it has more than 4194304 bytes");
 }

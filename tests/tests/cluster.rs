@@ -23,14 +23,12 @@ fn a_pod_stays_pending_in_a_cluster_without_nodes() {
 
 #[test]
 fn pods_that_a_shutdown_of_the_machine_ends_run_on_after_it_and_have_no_successors() {
-    let plane = ControlPlane::start();
-    let mut node = Node::join(&plane, "board-1");
+    let (plane, mut node) = Node::in_new_cluster();
     let bus = node.device.path("/bus");
     let logind = FakeLogind::listen(&bus);
     node.device.agent_variable("DBUS_SYSTEM_BUS_ADDRESS", format!("unix:path={}", bus.display()));
     node.device.agent_arguments(["--node-name", "board-1", "--shutdown-grace-period", "30s"]);
-    node.device.kill_agent();
-    node.device.start_agent();
+    node.device.restart_agent();
     let mut lock = logind.lock();
     plane.apply(&deployment(1));
     // Its container exits with 0 when it is asked to end, as one does that has done its work.
@@ -55,8 +53,7 @@ fn pods_that_a_shutdown_of_the_machine_ends_run_on_after_it_and_have_no_successo
     plane.wait_for(pods, |pods| pods.matches("False").count() == 2);
     assert_eq!(uids(plane.wait_for(pods, are("Running"))), before);
 
-    node.device.cut_power();
-    node.device.start_agent();
+    node.device.power_cycle();
     plane.wait_for(pods, |pods| pods.matches("True").count() == 2);
     assert_eq!(uids(plane.wait_for(pods, are("Running"))), before);
     assert_eq!(node.device.pods().len(), 2);
@@ -110,8 +107,7 @@ fn running(plane: &ControlPlane, node: &str, count: usize) -> Vec<String> {
 
 #[test]
 fn a_board_joins_runs_the_pods_of_a_deployment_and_leaves() {
-    let plane = ControlPlane::start();
-    let mut node = Node::join(&plane, "board-1");
+    let (plane, mut node) = Node::in_new_cluster();
     plane.apply(&deployment(2));
     let names = running(&plane, "board-1", 2);
 
@@ -122,10 +118,10 @@ fn a_board_joins_runs_the_pods_of_a_deployment_and_leaves() {
         "api"
     );
     let directory = "/var/run/secrets/kubernetes.io/serviceaccount";
-    let listed = pod.exec("app", ["/bin/demo", "ls", directory]).ok();
+    let listed = pod.demo("app", &format!("ls {directory}")).ok();
     assert!(["ca.crt", "namespace", "token"].iter().all(|file| listed.contains(file)), "{listed}");
     // The cluster knows by the token which pod has it, and on which node.
-    let token = pod.exec("app", ["/bin/demo", "cat", &format!("{directory}/token")]).ok();
+    let token = pod.demo("app", &format!("cat {directory}/token")).ok();
     let review = format!(
         "{{apiVersion: authentication.k8s.io/v1, kind: TokenReview, spec: {{token: '{}'}}}}",
         token.trim()
@@ -161,15 +157,14 @@ fn a_board_joins_runs_the_pods_of_a_deployment_and_leaves() {
 
     // Another agent finds the pods, and restarts no container.
     let born = pod.born("app");
-    node.device.kill_agent();
-    node.device.start_agent();
+    node.device.restart_agent();
     let log = || node.device.agent_log();
     node.device.wait_for("the agent to follow the cluster", || log().contains("this board is node board-1"));
     assert_eq!(node.device.pod(&names[0]).born("app"), born);
 
     // The local API leaves pods of the cluster to the cluster.
-    let why = node.verb(&["delete", "pod", &names[0]]).refused();
-    assert!(why.contains("delete it in the cluster that this board has joined"), "{why}");
+    node.verb(&["delete", "pod", &names[0]])
+        .refused_with("delete it in the cluster that this board has joined");
 
     plane.line("scale deployment web --replicas 0").ok();
     plane.wait_for(NAMES, str::is_empty);
@@ -194,8 +189,7 @@ fn a_board_joins_runs_the_pods_of_a_deployment_and_leaves() {
 
 #[test]
 fn pods_run_on_without_the_cluster_and_their_status_follows() {
-    let plane = ControlPlane::start();
-    let mut node = Node::join(&plane, "board-1");
+    let (plane, mut node) = Node::in_new_cluster();
     plane.apply(&deployment(1));
     let names = running(&plane, "board-1", 1);
     let pod = node.device.pod(&names[0]);
@@ -215,10 +209,8 @@ fn pods_run_on_without_the_cluster_and_their_status_follows() {
 
     // After a reboot, the board has only what it stored.
     let cut = plane.partition_from(&node.address);
-    node.device.cut_power();
-    node.device.start_agent();
-    let pod = node.device.pod(&names[0]);
-    pod.wait_ready();
+    node.device.power_cycle();
+    let pod = node.device.pod(&names[0]).wait_ready();
     drop(cut);
     running(&plane, "board-1", 1);
 
@@ -233,8 +225,7 @@ fn pods_run_on_without_the_cluster_and_their_status_follows() {
 
 #[test]
 fn a_pod_that_the_board_cannot_run_is_rejected_with_an_event() {
-    let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let (plane, node) = Node::in_new_cluster();
     plane.apply(
         "
 apiVersion: v1
@@ -273,8 +264,7 @@ spec:
 
 #[test]
 fn pods_get_config_and_end_when_they_are_deleted_by_force_and_files_of_the_board_keep_their_names() {
-    let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let (plane, node) = Node::in_new_cluster();
     plane.line("create configmap settings --from-literal=color=green").ok();
     plane.line("create secret generic login --from-literal=password=hunter2").ok();
     plane.line("create priorityclass high --value=1000").ok();
@@ -298,19 +288,14 @@ spec:
         )
     };
     plane.apply(&pod("one"));
-    let one = node.device.pod("one");
-    one.wait_log("app", "color=green");
-    one.wait_log("app", "PASSWORD=hunter2");
+    let one = node.device.pod("one").wait_log("app", "color=green").wait_log("app", "PASSWORD=hunter2");
     assert_eq!(one.object().expect("it runs")["spec"]["priority"], 1000);
     plane.line("patch configmap settings -p {\"data\":{\"color\":\"blue\"}}").ok();
-    node.device.wait_for("the new color", || {
-        one.exec("app", ["/bin/demo", "cat", "/settings/color"]).stdout == "blue"
-    });
+    node.device.wait_for("the new color", || one.demo("app", "cat /settings/color").stdout == "blue");
     plane.line("delete pod one --force --grace-period=0").ok();
     one.wait_gone();
 
-    node.device.write_manifest("two.yaml", &nodlet_tests::manifest::pod("two", "wait /end"));
-    node.device.pod("two").wait_phase("Running");
+    node.device.write_pod("two", &nodlet_tests::manifest::pod("two", "wait /end")).wait_phase("Running");
     plane.apply(&pod("two"));
     let status = "get pod two -o jsonpath={.status.phase}|{.status.message}";
     let status = plane.wait_for(status, |status| status.starts_with("Failed"));
@@ -323,8 +308,7 @@ spec:
 
 #[test]
 fn names_that_no_object_can_have_keep_no_other_pod_from_running() {
-    let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let (plane, node) = Node::in_new_cluster();
     plane.line("create secret generic x --from-literal=key=value").ok();
     // Kubernetes' API accepts any text as a name in these fields. Sent in a request as they are, these would be errors, other
     // requests, or watches without an end.
@@ -449,14 +433,12 @@ fn joining_fails_with_another_ca_and_another_token() {
     let hash = format!("sha256:{}", "0".repeat(64));
     let mut wrong = [&["join"], &right[..]].concat();
     wrong[5] = &hash;
-    let why = node.verb(&wrong).refused();
-    assert!(why.contains("no CA certificate of the cluster has the hash"), "{why}");
+    node.verb(&wrong).refused_with("no CA certificate of the cluster has the hash");
     let mut wrong = [&["join"], &right[..]].concat();
     wrong[3] = "abcdef.fedcba9876543210";
-    let why = node.verb(&wrong).refused();
-    assert!(why.contains("the cluster rejects the token"), "{why}");
-    let why = node.verb(&["join", right[0], "--token", right[2]]).refused();
-    assert!(why.contains("--discovery-token-ca-cert-hash is missing"), "{why}");
+    node.verb(&wrong).refused_with("the cluster rejects the token");
+    node.verb(&["join", right[0], "--token", right[2]])
+        .refused_with("--discovery-token-ca-cert-hash is missing");
     assert!(!node.device.path("var/lib/nodlet/cluster.json").exists());
     assert!(plane.line("get nodes -o name").ok().is_empty());
 
@@ -473,8 +455,7 @@ status:
   conditions: [{type: Ready, status: 'True', reason: KubeletReady, message: ''}]
 ",
     );
-    let why = node.verb(&[&["join"], &right[..]].concat()).refused();
-    assert!(why.contains("uses the Node name board-1"), "{why}");
+    node.verb(&[&["join"], &right[..]].concat()).refused_with("uses the Node name board-1");
 }
 
 #[test]
@@ -500,9 +481,7 @@ const UIDS: &str = "get pods -l app=web -o jsonpath={.items[*].metadata.uid}";
 fn pods_of_a_deleted_node_end_before_the_board_registers_again() {
     let plane = ControlPlane::start();
     let mut node = Node::join_with(&plane, "board-1", &["--node-labels", "site=harbour"]);
-    node.device.write_manifest("own.yaml", &manifest::pod("own", "wait /end"));
-    node.device.pod("own").wait_ready();
-    let born = node.device.pod("own").born("app");
+    let born = node.device.run_pod("own", "wait /end").wait_ready().born("app");
     plane.apply(&deployment(2));
     running(&plane, "board-1", 2);
     plane.line("label node board-1 of=admin").ok();
@@ -535,8 +514,7 @@ fn pods_of_a_deleted_node_end_before_the_board_registers_again() {
     let (second, pods) = (uid(), plane.line(UIDS).ok());
     let cut = plane.partition_from(&node.address);
     plane.line("delete node board-1").ok();
-    node.device.kill_agent();
-    node.device.start_agent();
+    node.device.restart_agent();
     drop(cut);
     again(&second);
     are_new(&pods);
@@ -547,8 +525,7 @@ fn pods_of_a_deleted_node_end_before_the_board_registers_again() {
 fn all_pods_of_a_deleted_node_are_deleted_before_the_first_has_ended() {
     /// More than the server sends in one answer.
     const PODS: usize = 12;
-    let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let (plane, node) = Node::in_new_cluster();
     let app = manifest::container("app", "ignore-term then sleep", "imagePullPolicy: IfNotPresent");
     plane.apply(&manifest::deployment(PODS, &[app], "", "terminationGracePeriodSeconds: 30"));
     running(&plane, "board-1", PODS);

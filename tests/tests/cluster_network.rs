@@ -40,7 +40,7 @@ fn is_in(address: &str, range: &str) -> bool {
 /// Waits until a pod gets a page of another one, and returns it.
 #[track_caller]
 fn fetch(node: &ClusterNode, from: &TestPod<'_>, url: &str) -> String {
-    let got = || from.exec("app", ["/bin/demo", "get", url]);
+    let got = || from.demo("app", &format!("get {url}"));
     node.device.wait_for(url, || got().code == 0);
     got().ok()
 }
@@ -92,8 +92,7 @@ fn pods_of_two_boards_reach_each_other_under_their_own_addresses() {
     one.device.cut_power();
     one.network.ip(&format!("route del {of_two}"));
     one.device.start_agent();
-    let a = one.device.pod("a");
-    a.wait_ready();
+    let a = one.device.pod("a").wait_ready();
     assert_eq!(a.uid(), uid);
     assert!(is_in(&a.ip(), &of_one), "{}", a.ip());
     assert_eq!(fetch(&one, &a, &format!("http://{}/peer", b.ip())).trim(), a.ip());
@@ -104,9 +103,7 @@ fn pods_of_two_boards_reach_each_other_under_their_own_addresses() {
     plane.line("delete node board-2").ok();
     one.device.wait_for("the route to be removed", || route().is_empty());
     one.verb(&["leave"]).ok();
-    one.device.write_manifest("own.yaml", &nodlet_tests::manifest::pod("own", "wait /end"));
-    let own = one.device.pod("own");
-    own.wait_ready();
+    let own = one.device.write_pod("own", &nodlet_tests::manifest::pod("own", "wait /end")).wait_ready();
     assert!(!is_in(&own.ip(), &of_one), "the range of the configuration is used again: {}", own.ip());
 }
 
@@ -117,12 +114,11 @@ fn reaches_all(plane: &ControlPlane, node: &ClusterNode, pod: &TestPod<'_>, far:
     let ip = pod.ip();
     let gateway = format!("{}.1", ip.rsplit_once('.').expect("an address has dots").0);
     // A closed port of the gateway answers at once, an unknown neighbour never.
-    let ran = pod.exec("app", ["/bin/demo", "connect", &format!("{gateway}:9")]);
+    let ran = pod.demo("app", &format!("connect {gateway}:9"));
     assert!(ran.stderr.contains("refused") || ran.stdout.contains("refused"), "{}: {ran:?}", gateway);
     for to in [plane.server(), "10.96.0.1:443".to_owned(), format!("{far}:80")] {
-        node.device.wait_for(&format!("{ip} to reach {to}"), || {
-            pod.exec("app", ["/bin/demo", "connect", &to]).code == 0
-        });
+        node.device
+            .wait_for(&format!("{ip} to reach {to}"), || pod.demo("app", &format!("connect {to}")).code == 0);
     }
     node.network.demo(&format!("connect {ip}:80")).expect("the node reaches its pods");
 }
@@ -133,14 +129,12 @@ fn pods_before_and_after_a_change_of_the_range_reach_and_are_reached() {
     let_nodes_read_nodes(&plane);
     let two = ClusterNode::join(&plane, "board-2");
     plane.apply(&server("far", "board-2"));
-    let far = two.device.pod("far");
-    far.wait_ready();
+    let far = two.device.pod("far").wait_ready();
 
     // A board runs a pod from a file, and joins.
     let one = ClusterNode::connected(&plane, "board-1");
     let local = nodlet_tests::manifest::pod("before", "serve 80 /srv");
-    one.device.write_manifest("before.yaml", &local);
-    one.device.pod("before").wait_ready();
+    one.device.write_pod("before", &local).wait_ready();
     let mut one = one.enter(&plane, "board-1");
     for node in [&one, &two] {
         node.device.load_image(kube_proxy_archive());
@@ -149,8 +143,7 @@ fn pods_before_and_after_a_change_of_the_range_reach_and_are_reached() {
     plane.install_services();
     plane.apply(&server("after", "board-1"));
     let first = range(&plane, "board-1");
-    let after = one.device.pod("after");
-    after.wait_ready();
+    let after = one.device.pod("after").wait_ready();
     let before = one.device.pod("before");
     assert!(is_in(&after.ip(), &first) && !is_in(&before.ip(), &first), "{} {}", after.ip(), before.ip());
     reaches_all(&plane, &one, &before, &far.ip());
@@ -163,8 +156,7 @@ fn pods_before_and_after_a_change_of_the_range_reach_and_are_reached() {
     assert_eq!(fetch(&two, &far, &format!("http://{}/peer", after.ip())).trim(), far.ip());
 
     // Another agent finds pods of both ranges.
-    one.device.kill_agent();
-    one.device.start_agent();
+    one.device.restart_agent();
     let (before, after) = (one.device.pod("before"), one.device.pod("after"));
     reaches_all(&plane, &one, &before, &far.ip());
     reaches_all(&plane, &one, &after, &far.ip());
@@ -176,8 +168,7 @@ fn pods_before_and_after_a_change_of_the_range_reach_and_are_reached() {
     one.device.wait_for("another Node", || !["", &*deleted].contains(&&*uid()));
     assert_eq!(plane.line("get pod after --ignore-not-found -o name").ok(), "");
     plane.apply(&server("again", "board-1"));
-    let again = one.device.pod("again");
-    again.wait_ready();
+    let again = one.device.pod("again").wait_ready();
     assert_ne!(range(&plane, "board-1"), earlier, "the Node has another range");
     assert!(is_in(&again.ip(), &range(&plane, "board-1")), "{}", again.ip());
     for pod in [&before, &again] {
@@ -221,7 +212,7 @@ impl Machine {
         families: &[[&str; 2]],
     ) {
         for [machine, board] in families {
-            let from_pod = pod.exec("app", ["/bin/demo", "get", &format!("http://{machine}:80/peer")]).ok();
+            let from_pod = pod.demo("app", &format!("get http://{machine}:80/peer")).ok();
             assert_eq!(from_pod.trim(), board.trim_matches(['[', ']']), "{name} reaches {machine}");
             let answer = self.network.demo(&format!("get http://{board}:{port}/hostname"));
             assert_eq!(answer.as_deref().map(str::trim), Ok(name), "{board}:{port}");
@@ -238,8 +229,7 @@ fn pods_before_and_after_another_pod_cidr_of_an_agent_reach_each_other_and_are_r
     let network = device.own_network();
     let lan = Machine::beside(&network);
     device.agent_arguments(["--pod-cidr", "10.77.0.0/24,fd00:77::/64"]);
-    device.start_agent();
-    device.load_image(nodlet_tests::demo_archive());
+    device.start_agent_with_demo();
     let served = |name: &str, port: u16| {
         nodlet_tests::manifest::pod_of(
             name,
@@ -261,8 +251,7 @@ fn pods_before_and_after_another_pod_cidr_of_an_agent_reach_each_other_and_are_r
     };
     // Before Linux 6.17, the kernel forwards IPv6 packets with this setting alone.
     network.call(|| std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").expect("a setting"));
-    device.write_manifest("before.yaml", &served("before", 8081));
-    device.pod("before").wait_ready();
+    device.write_pod("before", &served("before", 8081)).wait_ready();
     let traffic = |device: &nodlet_tests::Device, name: &str, port: u16, families: &[[&str; 2]]| {
         lan.reaches_and_is_reached_by((name, &device.pod(name)), port, families);
     };
@@ -284,10 +273,10 @@ fn pods_before_and_after_another_pod_cidr_of_an_agent_reach_each_other_and_are_r
     for (pod, gateways) in [(&before, ["10.77.0.1", "[fd00:77::1]"]), (&after, ["10.78.0.1", "[fd00:78::1]"])]
     {
         for to in of_before.iter().chain(&of_after) {
-            pod.exec("app", ["/bin/demo", "get", &format!("http://{to}:80/hostname")]).ok();
+            pod.demo("app", &format!("get http://{to}:80/hostname")).ok();
         }
         for (gateway, port) in gateways.iter().flat_map(|gateway| [(gateway, 8081), (gateway, 8082)]) {
-            pod.exec("app", ["/bin/demo", "get", &format!("http://{gateway}:{port}/hostname")]).ok();
+            pod.demo("app", &format!("get http://{gateway}:{port}/hostname")).ok();
         }
         for address in both(pod) {
             network.demo(&format!("connect {address}:80")).expect("the node reaches its pods");
@@ -308,14 +297,12 @@ fn pods_before_and_after_another_pod_cidr_of_an_agent_reach_each_other_and_are_r
     device.kill_agent();
     device.agent_arguments(["--pod-cidr", "10.78.0.0/24"]);
     device.start_agent();
-    device.write_manifest("last.yaml", &served("last", 8083));
-    device.pod("last").wait_ready();
+    device.write_pod("last", &served("last", 8083)).wait_ready();
     network.demo(&format!("connect {}:80", of_after[1])).expect("the node reaches its pods");
     traffic(&device, "after", 8082, &FAMILIES);
     traffic(&device, "last", 8083, &FAMILIES[..1]);
     assert_eq!(network.demo("get http://[fd00:78::1]:8082/hostname").as_deref(), Ok("after\n"));
-    device.remove_manifest("after.yaml");
-    device.pod("after").wait_gone();
+    device.remove_pod("after");
     device.wait_for("the IPv6 range to go", || !has("fd00:78::1/64"));
     traffic(&device, "last", 8083, &FAMILIES[..1]);
     network.demo(&format!("connect {}:80", device.pod("last").ip())).expect("the node reaches its pods");
@@ -342,9 +329,8 @@ fn a_service_is_reached_by_its_address_and_by_its_name_through_kube_proxy_and_co
 
     // Each pod reaches both, itself included, whether they are on its node or on the other one.
     for (node, name) in nodes.iter().zip(["a", "b"]) {
-        let pod = node.device.pod(name);
-        pod.wait_ready();
-        let resolver = pod.exec("app", ["/bin/demo", "cat", "/etc/resolv.conf"]).ok();
+        let pod = node.device.pod(name).wait_ready();
+        let resolver = pod.demo("app", "cat /etc/resolv.conf").ok();
         assert!(
             resolver.starts_with("search default.svc.cluster.local svc.cluster.local cluster.local"),
             "{resolver}"
@@ -355,7 +341,7 @@ fn a_service_is_reached_by_its_address_and_by_its_name_through_kube_proxy_and_co
             let names = std::cell::RefCell::new(std::collections::BTreeSet::new());
             node.device.wait_for(&format!("{name} to reach both pods as {host}"), || {
                 // An attempt may fail until kube-proxy and CoreDNS know the Service.
-                let got = pod.exec("app", ["/bin/demo", "get", &format!("http://{host}:8080/hostname")]);
+                let got = pod.demo("app", &format!("get http://{host}:8080/hostname"));
                 names.borrow_mut().extend((got.code == 0).then(|| got.stdout.trim().to_owned()));
                 names.borrow().iter().eq(["a", "b"])
             });

@@ -25,11 +25,8 @@ spec:
 
 #[test]
 fn pods_of_files_are_shown_as_mirror_pods_and_run_once() {
-    let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
-    node.device.write_manifest("fixed.yaml", STATIC);
-    let pod = node.device.pod("fixed");
-    pod.wait_ready();
+    let (plane, node) = Node::in_new_cluster();
+    let pod = node.device.write_pod("fixed", STATIC).wait_ready();
     let born = pod.born("app");
 
     let line = "get pod fixed-board-1 --no-headers";
@@ -101,15 +98,13 @@ fn pod_with_settings<'a>(plane: &ControlPlane, node: &'a Node) -> TestPod<'a> {
   volumes: [{name: settings, configMap: {name: settings}}]
 ",
     ));
-    let one = node.device.pod("one");
-    one.wait_ready();
+    let one = node.device.pod("one").wait_ready();
     one
 }
 
 #[test]
 fn changes_of_objects_reach_a_running_pod_over_one_connection() {
-    let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let (plane, node) = Node::in_new_cluster();
     plane.line("create service clusterip shop --tcp=80:8080").ok();
     let one = pod_with_settings(&plane, &node);
     // The Services of the namespace, and that of the API server.
@@ -118,7 +113,7 @@ fn changes_of_objects_reach_a_running_pod_over_one_connection() {
     {
         one.wait_log("app", variable);
     }
-    let color = || one.exec("app", ["/bin/demo", "cat", "/settings/color"]).stdout;
+    let color = || one.demo("app", "cat /settings/color").stdout;
     // A periodic read would take a minute each.
     let begun = std::time::Instant::now();
     for number in 0..10 {
@@ -141,7 +136,7 @@ fn a_server_without_http2_has_its_pods_watched_and_its_objects_read_each_minute(
     let one = pod_with_settings(&plane, &node);
     plane.line("patch configmap settings -p {\"data\":{\"color\":\"blue\"}}").ok();
     node.device.wait_within(std::time::Duration::from_secs(150), "the new color", || {
-        one.exec("app", ["/bin/demo", "cat", "/settings/color"]).stdout == "blue"
+        one.demo("app", "cat /settings/color").stdout == "blue"
     });
     plane.line("delete pod one --wait=false").ok();
     one.wait_gone();
@@ -149,11 +144,9 @@ fn a_server_without_http2_has_its_pods_watched_and_its_objects_read_each_minute(
 
 #[test]
 fn a_running_pod_gets_ephemeral_containers() {
-    let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let (plane, node) = Node::in_new_cluster();
     plane.apply(&pod("one", ""));
-    let one = node.device.pod("one");
-    one.wait_ready();
+    let one = node.device.pod("one").wait_ready();
     let born = one.born("app");
     plane
         .kubectl([
@@ -178,8 +171,7 @@ fn a_running_pod_gets_ephemeral_containers() {
 
 #[test]
 fn kubectl_debug_adds_to_the_containers_of_nodlet_debug() {
-    let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let (plane, node) = Node::in_new_cluster();
     plane.apply(&pod("one", ""));
     node.device.pod("one").wait_ready();
     let words = ["--image", "localhost/demo:1", "-c", "local", "--", "/bin/demo", "exit", "3"];
@@ -191,8 +183,7 @@ fn kubectl_debug_adds_to_the_containers_of_nodlet_debug() {
 
 #[test]
 fn kubectl_debug_of_a_node_shows_the_files_and_the_processes_of_the_board() {
-    let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let (plane, node) = Node::in_new_cluster();
     let debug = ["debug", "node/board-1", "--image=localhost/demo:1", "--profile=sysadmin", "--"];
     let files = ["/bin/demo", "cat", "/host/etc/passwd", "then", "cat", "/proc/1/cmdline"];
     let output = plane.command(&[&debug[..], &files].concat()).output().expect("kubectl can be run");
@@ -208,11 +199,9 @@ fn kubectl_debug_of_a_node_shows_the_files_and_the_processes_of_the_board() {
 
 #[test]
 fn a_pod_that_was_deleted_by_force_ends_before_its_name_starts_again() {
-    let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let (plane, node) = Node::in_new_cluster();
     plane.apply(&pod("one", ""));
-    let one = node.device.pod("one");
-    one.wait_ready();
+    let one = node.device.pod("one").wait_ready();
     // The cluster gave it two tolerations for a time, and ends it itself then.
     let tolerated = plane.line("get pod one -o jsonpath={.spec.tolerations[*].tolerationSeconds}").ok();
     assert_eq!(tolerated, "300 300");
@@ -237,14 +226,12 @@ fn a_pod_that_was_deleted_by_force_ends_before_its_name_starts_again() {
 
 #[test]
 fn events_and_the_end_of_a_pod_wait_for_the_connection_and_finalizers_are_kept() {
-    let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let (plane, node) = Node::in_new_cluster();
     plane.apply(&pod("one", "").replace("labels:", "finalizers: [example.com/keep], labels:"));
-    let one = node.device.pod("one");
-    one.wait_ready();
+    let one = node.device.pod("one").wait_ready();
     let cut = plane.partition_from(&node.address);
     one.tell("app", "/end");
-    node.device.wait_for("another run", || one.container("app").restart_count() == 1);
+    one.wait_restarts("app", 1);
     node.device.wait_for("its event", || one.events().iter().any(|event| event.starts_with("Started")));
     plane.line("delete pod one --wait=false").ok();
     drop(cut);
@@ -271,8 +258,7 @@ fn of_too_many_events_of_a_time_offline_the_newest_are_sent_and_the_others_count
     // Each has three events at least: its image is there, and its container is created and started.
     for number in 0..8 {
         let name = format!("fixed{number}");
-        node.device.write_manifest(&format!("{name}.yaml"), &nodlet_tests::manifest::pod(&name, "wait /end"));
-        node.device.pod(&name).wait_ready();
+        node.device.run_pod(&name, "wait /end").wait_ready();
     }
     let kept = node.device.nodlet(["events", "--all-namespaces"]).ok();
     assert!(kept.lines().count() <= 13 && !kept.contains("fixed0"), "{kept}");
@@ -292,11 +278,9 @@ fn of_too_many_events_of_a_time_offline_the_newest_are_sent_and_the_others_count
 
 #[test]
 fn evicted_pods_end_with_their_grace_period_and_are_deleted() {
-    let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let (plane, node) = Node::in_new_cluster();
     plane.apply(&pod("one", ""));
-    let one = node.device.pod("one");
-    one.wait_ready();
+    let one = node.device.pod("one").wait_ready();
     // `kubectl drain` uses the Eviction API, and leaves mirror pods alone.
     plane.line("drain board-1 --force --ignore-daemonsets").ok();
     plane.wait_for("get pods -o name", str::is_empty);
@@ -319,11 +303,9 @@ fn evicted_pods_end_with_their_grace_period_and_are_deleted() {
 fn a_deleted_pod_whose_manifest_cannot_be_removed_ends_when_it_can() {
     use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-    let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let (plane, node) = Node::in_new_cluster();
     plane.apply(&pod("one", ""));
-    let one = node.device.pod("one");
-    one.wait_ready();
+    let one = node.device.pod("one").wait_ready();
     // A mount point cannot be removed.
     let manifest = node.device.path("var/lib/nodlet/cluster/default_one.json");
     mount(Some(&manifest), &manifest, None::<&str>, MsFlags::MS_BIND, None::<&str>).expect("it is there");
@@ -337,8 +319,7 @@ fn a_deleted_pod_whose_manifest_cannot_be_removed_ends_when_it_can() {
 
 #[test]
 fn a_pod_uses_a_volume_and_a_runtime_class_of_the_cluster_and_leaves_no_file() {
-    let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let (plane, node) = Node::in_new_cluster();
     let directory = node.device.path("data");
     std::fs::create_dir_all(&directory).expect("a directory");
     plane.apply(&format!(
@@ -379,10 +360,9 @@ spec:
   volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]
 ",
     ));
-    let one = node.device.pod("one");
-    one.wait_ready();
+    let one = node.device.pod("one").wait_ready();
     std::fs::write(directory.join("file"), "text").expect("written");
-    assert_eq!(one.exec("app", ["/bin/demo", "cat", "/data/file"]).stdout, "text");
+    assert_eq!(one.demo("app", "cat /data/file").stdout, "text");
     assert_eq!(one.object().expect("it runs")["spec"]["overhead"]["cpu"], "10m");
     // While the connection lasts, no list removes leftovers.
     let files = || -> Vec<String> {
@@ -403,15 +383,13 @@ spec:
 
 #[test]
 fn a_label_of_the_cluster_places_pods_and_outlasts_a_boot_without_network() {
-    let plane = ControlPlane::start();
-    let mut node = Node::join(&plane, "board-1");
+    let (plane, mut node) = Node::in_new_cluster();
     // The board may learn of the pod before it learns of the label.
     plane.apply(&pod("one", "  nodeSelector: {site: north}\n"));
     plane.line("label node board-1 site=north").ok();
     node.device.pod("one").wait_ready();
     let cut = plane.partition_from(&node.address);
-    node.device.cut_power();
-    node.device.start_agent();
+    node.device.power_cycle();
     node.device.pod("one").wait_ready();
     drop(cut);
     // Assigned past the scheduler, a pod that the label does not suit is rejected as by a kubelet.
@@ -421,8 +399,7 @@ fn a_label_of_the_cluster_places_pods_and_outlasts_a_boot_without_network() {
 
 #[test]
 fn the_objects_of_a_pod_outlast_its_end() {
-    let plane = ControlPlane::start();
-    let mut node = Node::join(&plane, "board-1");
+    let (plane, mut node) = Node::in_new_cluster();
     plane.line("create configmap settings --from-literal=color=green").ok();
     plane.line("create secret generic key --from-literal=word=open").ok();
     // The hook fails if a file is not there when it may end.
@@ -437,8 +414,7 @@ fn the_objects_of_a_pod_outlast_its_end() {
         )
         .replace("terminationGracePeriodSeconds: 2", "terminationGracePeriodSeconds: 600"),
     );
-    let one = node.device.pod("one");
-    one.wait_ready();
+    let one = node.device.pod("one").wait_ready();
     plane.line("delete pod one --wait=false").ok();
     node.device.wait_for("the hook", || {
         let events = one.events();
@@ -448,7 +424,7 @@ fn the_objects_of_a_pod_outlast_its_end() {
     plane.line("delete secret key").ok();
     let texts = |node: &Node| {
         let pod = node.device.pod("one");
-        ["/settings/color", "/key/word"].map(|file| pod.exec("app", ["/bin/demo", "cat", file]).stdout)
+        ["/settings/color", "/key/word"].map(|file| pod.demo("app", &format!("cat {file}")).stdout)
     };
     // A change for a pod that runs shows that the board has seen the deletions before.
     plane.line("create configmap last --from-literal=color=red").ok();
@@ -456,8 +432,7 @@ fn the_objects_of_a_pod_outlast_its_end() {
     node.device.pod("two").wait_ready();
     assert_eq!(texts(&node), ["green", "open"]);
     // Nor does another agent that knows the pod only as one that ends.
-    node.device.kill_agent();
-    node.device.start_agent();
+    node.device.restart_agent();
     plane.line("delete pod two").ok();
     assert_eq!(texts(&node), ["green", "open"]);
     let one = node.device.pod("one");
@@ -475,8 +450,7 @@ fn the_objects_of_a_pod_outlast_its_end() {
 
 #[test]
 fn labels_that_could_not_be_stored_are_stored_later_and_a_damaged_file_of_them_is_reported() {
-    let plane = ControlPlane::start();
-    let mut node = Node::join(&plane, "board-1");
+    let (plane, mut node) = Node::in_new_cluster();
     plane.line("label node board-1 site=north").ok();
     let file = node.device.path("var/lib/nodlet/cluster/.labels");
     let stored = || std::fs::read_to_string(&file).unwrap_or_default();
@@ -502,8 +476,7 @@ fn labels_that_could_not_be_stored_are_stored_later_and_a_damaged_file_of_them_i
     node.device.pod("one").wait_ready();
     let cut = plane.partition_from(&node.address);
     std::fs::write(&file, &stored()[..5]).expect("written");
-    node.device.cut_power();
-    node.device.start_agent();
+    node.device.power_cycle();
     let ignored = format!("{} is ignored: not a JSON object", file.display());
     node.device.wait_for("the warning", || node.device.agent_log().contains(&ignored));
     node.device
@@ -554,8 +527,7 @@ fn wait_for_equal_status(
 
 #[test]
 fn the_cluster_has_the_status_of_the_board_after_each_change() {
-    let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let (plane, node) = Node::in_new_cluster();
     plane.apply(
         "
 apiVersion: v1
@@ -589,7 +561,7 @@ spec:
         assert_eq!(condition(&status, "Ready").get("reason"), None);
         assert_eq!(condition(&status, "ContainersReady").get("message"), None);
         assert_eq!(condition(&status, "PodScheduled")["observedGeneration"], 1);
-        file.exec("app", ["/bin/demo", "rm", "/ready"]).ok();
+        file.demo("app", "rm /ready").ok();
         wait_for_equal_status(&plane, &node, "web", |status| is_ready(status, "False"));
     }
 
@@ -619,8 +591,7 @@ spec:
 
 #[test]
 fn a_device_whose_file_is_removed_is_no_longer_a_resource_of_the_node() {
-    let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let (plane, node) = Node::in_new_cluster();
     let file = node.device.path("etc/nodlet/devices/null.yaml");
     std::fs::create_dir_all(file.parent().expect("a directory")).expect("created");
     std::fs::write(&file, EMPTY).expect("written");
@@ -668,8 +639,7 @@ fn deployment(name: &str, container: &str) -> String {
 
 #[test]
 fn resources_that_somebody_else_advertises_are_counted_by_the_scheduler_alone() {
-    let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let (plane, node) = Node::in_new_cluster();
     // As on Kubernetes' page of this task, the capacity alone: a kubelet makes it allocatable.
     let patch = r#"{"status":{"capacity":{"example.com/dongle":"4"}}}"#;
     plane.kubectl(["patch", "node", "board-1", "--subresource", "status", "-p", patch]).ok();
@@ -692,11 +662,9 @@ fn resources_that_somebody_else_advertises_are_counted_by_the_scheduler_alone() 
 
 #[test]
 fn a_pod_cannot_have_the_token_of_another_pod() {
-    let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let (plane, node) = Node::in_new_cluster();
     plane.apply(&pod("one", ""));
-    let one = node.device.pod("one");
-    one.wait_ready();
+    node.device.pod("one").wait_ready();
     let uid = plane.line("get pod one -o jsonpath={.metadata.uid}").ok();
     let secret = format!("nodlet-token-{}-0", uid.trim());
     let tokens = node.device.path("run/nodlet/manifests");
@@ -717,16 +685,14 @@ fn a_pod_cannot_have_the_token_of_another_pod() {
 "
         ),
     ));
-    let two = node.device.pod("two");
-    two.wait_ready();
+    let two = node.device.pod("two").wait_ready();
     for directory in ["/a", "/b"] {
-        let listed = two.exec("app", ["/bin/demo", "ls", directory]).ok();
+        let listed = two.demo("app", &format!("ls {directory}")).ok();
         assert!(!listed.contains("token"), "{directory}: {listed}");
     }
-    let variables = two.exec("app", ["/bin/demo", "env"]).ok();
+    let variables = two.demo("app", "env").ok();
     assert!(!variables.contains("STOLEN") && !variables.contains("ALL_token"), "{variables}");
     // Its own token is still there.
-    let own = two.exec("app", ["/bin/demo", "ls", "/var/run/secrets/kubernetes.io/serviceaccount"]).ok();
-    assert!(own.contains("token"), "{own}");
+    two.demo("app", "ls /var/run/secrets/kubernetes.io/serviceaccount").ok_with("token");
     assert!(has_token());
 }

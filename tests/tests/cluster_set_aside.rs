@@ -4,14 +4,12 @@ use std::fs;
 use std::path::Path;
 
 use nodlet_tests::deaths::{die_while_a_task_handles, die_while_the_loop_reads, fault};
-use nodlet_tests::{ClusterNode, ControlPlane, Device, manifest};
+use nodlet_tests::{ClusterNode, Device, manifest};
 
 #[test]
 fn a_pod_of_a_cluster_is_set_aside_and_the_cluster_learns_why() {
-    let plane = ControlPlane::start();
-    let mut node = ClusterNode::join(&plane, "board-1");
-    node.device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
-    node.device.pod("web").wait_ready();
+    let (plane, mut node) = ClusterNode::in_new_cluster();
+    node.device.run_pod("web", "sleep").wait_ready();
     let web = node.device.pod("web").uid();
     let app = manifest::container("app", "sleep", "imagePullPolicy: IfNotPresent");
     let bad = manifest::pod_of("bad", &[app], "nodeName: board-1\nautomountServiceAccountToken: false");
@@ -53,10 +51,8 @@ fn die_twice_while_reading(device: &mut Device, file: &Path) {
 
 #[test]
 fn a_pod_of_a_cluster_whose_manifest_the_agent_dies_of_waits_with_an_event() {
-    let plane = ControlPlane::start();
-    let mut node = ClusterNode::join(&plane, "board-1");
-    node.device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
-    node.device.pod("web").wait_ready();
+    let (plane, mut node) = ClusterNode::in_new_cluster();
+    node.device.run_pod("web", "sleep").wait_ready();
     node.device.stop_agent();
     let terms =
         format!("[{{matchExpressions: [{{key: site, operator: NotIn, values: [{}]}}]}}]", many_values());
@@ -74,17 +70,14 @@ fn a_pod_of_a_cluster_whose_manifest_the_agent_dies_of_waits_with_an_event() {
     // Its controller would replace a rejected pod at once.
     assert_eq!(plane.line("get pod large -o jsonpath={.status.phase}").ok(), "Pending");
     assert!(node.device.pod("web").is_ready());
-    node.device.cut_power();
-    node.device.start_agent();
+    node.device.power_cycle();
     plane.wait_for("get pod large --no-headers", |pod| pod.contains("1/1"));
 }
 
 #[test]
 fn an_object_of_a_cluster_is_set_aside_until_it_changes_and_events_of_its_pods_name_it() {
-    let plane = ControlPlane::start();
-    let mut node = ClusterNode::join(&plane, "board-1");
-    node.device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
-    node.device.pod("web").wait_ready();
+    let (plane, mut node) = ClusterNode::in_new_cluster();
+    node.device.run_pod("web", "sleep").wait_ready();
     for (kind, reference, field) in
         [("ConfigMap", "configMapKeyRef", "data"), ("Secret", "secretKeyRef", "stringData")]
     {
@@ -123,8 +116,7 @@ fn an_object_of_a_cluster_is_set_aside_until_it_changes_and_events_of_its_pods_n
 
 #[test]
 fn a_volume_of_a_cluster_is_set_aside_and_an_event_of_its_pod_names_it() {
-    let plane = ControlPlane::start();
-    let mut node = ClusterNode::join(&plane, "board-1");
+    let (plane, mut node) = ClusterNode::in_new_cluster();
     let directory = node.device.path("data");
     fs::create_dir_all(&directory).expect("a directory");
     let volume = format!(
@@ -166,7 +158,6 @@ spec:
     assert!(all.contains("SetAside") && all.contains(why), "{all}");
     assert_eq!(plane.line("get pod one -o jsonpath={.status.phase}").ok(), "Pending");
     // A board that boots reads it again.
-    node.device.cut_power();
-    node.device.start_agent();
+    node.device.power_cycle();
     plane.wait_for("get pod one --no-headers", |pod| pod.contains("1/1"));
 }

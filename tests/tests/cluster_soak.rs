@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nodlet_tests::{ClusterNode, ControlPlane, Memory, manifest};
+use nodlet_tests::{ClusterNode, Memory, manifest};
 
 /// The number of pods that come and go at once.
 const WAVE: usize = 25;
@@ -22,8 +22,7 @@ const NOISE: u64 = 256;
 fn nothing_grows_by_pods_of_a_cluster_that_come_and_go() {
     let rounds = std::env::var("NODLET_ROUNDS").ok();
     let pods: usize = rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(COUNTED);
-    let plane = ControlPlane::start();
-    let node = ClusterNode::join(&plane, "board-1");
+    let (plane, node) = ClusterNode::in_new_cluster();
     let wave = |first: usize| {
         let names: Vec<String> = (first..first + WAVE).map(|number| format!("short-{number}")).collect();
         let all: Vec<String> = names.iter().map(|name| manifest::pod(name, "sleep")).collect();

@@ -42,8 +42,7 @@ fn kubectl_creates_shows_changes_and_deletes_config_maps() {
     assert_eq!(said.ok().trim(), "configmap/web created");
     let said = kubectl.line(&format!("create configmap env --from-env-file={env} -n kitchen"));
     assert_eq!(said.ok().trim(), "configmap/env created");
-    let refused = kubectl.line("create configmap web --from-literal=a=b").refused();
-    assert!(refused.contains("configmaps \"web\" already exists"), "{refused}");
+    kubectl.line("create configmap web --from-literal=a=b").refused_with("configmaps \"web\" already exists");
     assert_eq!(words(&kubectl.line("get cm").ok(), 2), ["NAME DATA", "web 3"]);
     assert_eq!(
         words(&kubectl.line("get configmaps -A -o wide").ok(), 3),
@@ -63,13 +62,7 @@ fn kubectl_creates_shows_changes_and_deletes_config_maps() {
     let yaml = kubectl.line("get cm web -o yaml").ok();
     assert!(yaml.contains("  motd: |\n    good\n    morning\n") && yaml.contains("  raw: /wAB\n"), "{yaml}");
     // The whole description, which is kubectl's own of what the API has, and nodlet's.
-    let described = kubectl.line("describe cm web").ok();
-    assert!(
-        described.contains(
-            "\nData\n====\ngreeting:\n----\nhello\n\nmotd:\n----\ngood\nmorning\n\n\n\nBinaryData\n====\nraw: 3 bytes\n\n"
-        ),
-        "{described}"
-    );
+    let described = kubectl.line("describe cm web").ok_with("\nData\n====\ngreeting:\n----\nhello\n\nmotd:\n----\ngood\nmorning\n\n\n\nBinaryData\n====\nraw: 3 bytes\n\n");
     assert_eq!(device.nodlet(["describe", "cm", "web"]).ok().trim_end(), described.trim_end());
     assert_eq!(words(&device.nodlet(["get", "cm"]).ok(), 2), ["NAME DATA", "web 3"]);
 
@@ -110,10 +103,10 @@ fn kubectl_creates_shows_changes_and_deletes_config_maps() {
     apply("configmap/applied configured");
     assert_eq!(device.get(&format!("{MAPS}/applied")).expect("it is there")["data"], json!({"b": "2"}));
     path("map.yaml", &object("ConfigMap", "applied", "data: {b: '3'}\nimmutable: true"));
-    let refused = kubectl.run(["apply", "-f", &file]).refused();
-    assert!(refused.contains("data: Forbidden: field is immutable when `immutable` is set"), "{refused}");
-    let refused = kubectl.run(["replace", "-f", &file]).refused();
-    assert!(refused.contains("data: Forbidden: field is immutable when `immutable` is set"), "{refused}");
+    let ran = kubectl.run(["apply", "-f", &file]);
+    ran.refused_with("data: Forbidden: field is immutable when `immutable` is set");
+    let ran = kubectl.run(["replace", "-f", &file]);
+    ran.refused_with("data: Forbidden: field is immutable when `immutable` is set");
     path("map.yaml", &object("ConfigMap", "applied", "data: {b: '2'}\nimmutable: true\n"));
     assert_eq!(kubectl.run(["replace", "-f", &file]).ok().trim(), "configmap/applied replaced");
     assert_eq!(
@@ -128,8 +121,7 @@ fn kubectl_creates_shows_changes_and_deletes_config_maps() {
     let refused = kubectl.line(r#"patch cm web -p {"dota":{"more":"z"}}"#).ok();
     assert!(refused.contains("patched"), "kubectl patch only warns: {refused}");
     path("map.yaml", &object("ConfigMap", "wrong", "dota: {b: '3'}"));
-    let refused = kubectl.run(["create", "-f", &file]).refused();
-    assert!(refused.contains("unknown field \"dota\""), "{refused}");
+    kubectl.run(["create", "-f", &file]).refused_with("unknown field \"dota\"");
     assert_eq!(
         kubectl.line("delete cm --all").ok().trim(),
         "configmap \"web\" deleted from default namespace"
@@ -191,8 +183,7 @@ fn kubectl_creates_shows_changes_and_deletes_secrets_of_each_type() {
         (r#"{"type":"other"}"#, "type: Invalid value: \"other\": field is immutable"),
         (r#"{"stringData":{"a b":"x"}}"#, "data[a b]: Invalid value: \"a b\": a valid config key"),
     ] {
-        let refused = kubectl.run(["patch", "secret", "web", "-p", patch]).refused();
-        assert!(refused.contains(expected), "{refused}");
+        kubectl.run(["patch", "secret", "web", "-p", patch]).refused_with(expected);
     }
     assert_eq!(kubectl.line("label secret web a=b").ok().trim(), "secret/web labeled");
     let deleted = kubectl.line("delete secret web pair pull applied").ok();
@@ -251,8 +242,8 @@ fn each_command_of_kubectl_does_the_same_for_a_secret_as_for_a_config_map() {
             "web created",
         );
         does(&format!("{create} env --from-env-file={env}"), "env created");
-        let refused = kubectl.line(&format!("{create} web --from-literal=a=b")).refused();
-        assert!(refused.contains(&format!("{noun}s \"web\" already exists")), "{refused}");
+        let ran = kubectl.line(&format!("{create} web --from-literal=a=b"));
+        ran.refused_with(&format!("{noun}s \"web\" already exists"));
 
         // Each form of output.
         let show = |rest: &str| kubectl.line(&format!("get {noun} {rest}")).ok();
@@ -384,8 +375,7 @@ fn applied_objects_survive_a_restart_in_files_that_only_root_can_read() {
         Some((of(&format!("{MAPS}/web"))?, of(&format!("{SECRETS}/web"))?))
     };
     let before = shown(&device).expect("both are there");
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     device.wait_for("both objects", || shown(&device).is_some());
     assert_eq!(shown(&device), Some(before));
     device.nodlet(["delete", "secret", "web"]).ok();
@@ -393,8 +383,8 @@ fn applied_objects_survive_a_restart_in_files_that_only_root_can_read() {
     assert!(!file.exists() && shown(&device).is_none());
     // What is larger than a request may be.
     let large = object("ConfigMap", "large", &format!("data: {{a: {}}}", "x".repeat(1 << 20)));
-    let refused = device.nodlet_with_input(["apply", "-f", "-"], &large).refused();
-    assert!(refused.contains("Request entity too large: limit is 1048576"), "{refused}");
+    let ran = device.nodlet_with_input(["apply", "-f", "-"], &large);
+    ran.refused_with("Request entity too large: limit is 1048576");
 }
 
 #[test]

@@ -73,8 +73,7 @@ fn variables_come_from_objects_and_from_the_pod_itself() {
          - {name: URL, value: \"http://me:$(PASSWORD)@$(C_mode)\"}\n\
          - {name: MEMORY, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: 1Mi}}}\n\
          - {name: CPUS, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}\n";
-    device.write_manifest("web.yaml", &sleeper(container, ""));
-    device.pod("web").wait_log("app", "up");
+    device.write_pod("web", &sleeper(container, "")).wait_log("app", "up");
     let logged = device.pod("web").logs("app");
     let cpus = std::thread::available_parallelism().expect("it is known");
     for line in [
@@ -141,15 +140,14 @@ fn write_objects(device: &Device, a: &str) {
 }
 
 fn cat(device: &Device, file: &str) -> String {
-    device.pod("web").exec("app", ["/bin/demo", "cat", file]).stdout
+    device.pod("web").demo("app", &format!("cat {file}")).stdout
 }
 
 #[test]
 fn volumes_show_objects_and_follow_their_changes() {
     let mut device = Device::start();
     write_objects(&device, "old");
-    device.write_manifest("web.yaml", &sleeper(MOUNTS, VOLUMES));
-    device.pod("web").wait_log("app", "up");
+    device.write_pod("web", &sleeper(MOUNTS, VOLUMES)).wait_log("app", "up");
     for (file, content) in [
         ("/c/dir/a", "old"),
         ("/c/b", "old b"),
@@ -161,9 +159,9 @@ fn volumes_show_objects_and_follow_their_changes() {
     ] {
         assert_eq!(cat(&device, file), content, "{file}");
     }
-    let refused = device.pod("web").exec("app", ["/bin/demo", "write", "/c/x", "x"]);
+    let refused = device.pod("web").demo("app", "write /c/x x");
     assert!(refused.stderr.contains("Read-only file system"), "{}", refused.stderr);
-    let mode = |file: &str| device.pod("web").exec("app", ["/bin/demo", "stat", file]).ok();
+    let mode = |file: &str| device.pod("web").demo("app", &format!("stat {file}")).ok();
     assert!(mode("/c/..data/dir/a").contains("400"), "{}", mode("/c/..data/dir/a"));
     assert!(mode("/s/..data/password").contains("440"), "{}", mode("/s/..data/password"));
 
@@ -189,8 +187,7 @@ fn volumes_show_objects_and_follow_their_changes() {
     // It keeps no other volume back.
     device.write_manifest("s.yaml", &object("Secret", "s", "stringData: {password: rotated}"));
     device.wait_for("the new Secret", || cat(&device, "/s/password") == "rotated");
-    device.remove_manifest("web.yaml");
-    device.pod("web").wait_gone();
+    device.remove_pod("web");
     assert_eq!(files_with(&device.path("run"), SECRET), Vec::<String>::new());
 }
 
@@ -203,7 +200,7 @@ fn a_secret_of_the_site_overrides_that_of_the_vendor_in_a_running_pod() {
     fs::write(vendor.join("s.yaml"), secret("of-the-vendor")).expect("it can be written");
     let mount = "volumeMounts: [{name: s, mountPath: /s}]\n\
         env: [{name: P, valueFrom: {secretKeyRef: {name: s, key: password}}}]\n";
-    device.write_manifest("web.yaml", &sleeper(mount, "volumes: [{name: s, secret: {secretName: s}}]\n"));
+    device.write_pod("web", &sleeper(mount, "volumes: [{name: s, secret: {secretName: s}}]\n"));
     device.pod("web").wait_log("app", "P=of-the-vendor");
     assert_eq!(cat(&device, "/s/password"), "of-the-vendor");
     // By the name of the object, whatever the files are called.
@@ -233,8 +230,7 @@ fn a_secret_of_the_site_overrides_that_of_the_vendor_in_a_running_pod() {
 fn the_next_agent_removes_what_a_killed_one_has_half_written_into_a_volume() {
     let mut device = Device::start();
     write_objects(&device, "old");
-    device.write_manifest("web.yaml", &sleeper(MOUNTS, VOLUMES));
-    device.pod("web").wait_log("app", "up");
+    device.write_pod("web", &sleeper(MOUNTS, VOLUMES)).wait_log("app", "up");
     let volume = device
         .path("run/nodlet/pods")
         .join(device.pod("web").uid())
@@ -288,8 +284,7 @@ fn a_secret_is_on_no_flash_but_in_its_own_file_and_in_no_message() {
     let container =
         format!("{MOUNTS}env: [{{name: P, valueFrom: {{secretKeyRef: {{name: s, key: password}}}}}}]\n");
     let app = manifest::container("app", "print up then sleep", &container);
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &[app], VOLUMES));
-    device.pod("web").wait_log("app", "up");
+    device.run_pod_of("web", &[app], VOLUMES).wait_log("app", "up");
     let found = files_with(device.root(), SECRET);
     let elsewhere: Vec<&String> = found
         .iter()
@@ -326,8 +321,7 @@ fn a_secret_is_on_no_flash_but_in_its_own_file_and_in_no_message() {
         device.write_manifest("bad.yaml", &manifest::pod_of(name, &[app], &source));
         let found = || {
             let pod = device.pod(name);
-            pod.container("app").message().contains(message)
-                || pod.events().iter().any(|event| event.contains(message))
+            pod.container("app").message().contains(message) || pod.has_event(message)
         };
         device.wait_for(message, found);
         let object = device.pod(name).object().expect("it is there").to_string();
@@ -346,8 +340,7 @@ fn a_group_owns_the_files_that_its_pod_reads_as_another_user() {
     let device = Device::start();
     write_objects(&device, "a");
     let spec = format!("securityContext: {{runAsUser: 1000, runAsGroup: 1000, fsGroup: 4242}}\n{VOLUMES}");
-    device.write_manifest("web.yaml", &sleeper(MOUNTS, &spec));
-    device.pod("web").wait_log("app", "up");
+    device.write_pod("web", &sleeper(MOUNTS, &spec)).wait_log("app", "up");
     assert_eq!(cat(&device, "/c/dir/a"), "a");
     assert_eq!(cat(&device, "/s/password"), SECRET);
 }
@@ -376,9 +369,8 @@ fn a_sub_path_has_the_variables_of_its_container() {
     let device = Device::start();
     let container = "env: [{name: POD, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]\n\
          volumeMounts: [{name: logs, mountPath: /mine, subPathExpr: \"of/$(POD)\"}, {name: logs, mountPath: /all}]\n";
-    device.write_manifest("web.yaml", &sleeper(container, "volumes: [{name: logs}]\n"));
-    device.pod("web").wait_log("app", "up");
-    device.pod("web").exec("app", ["/bin/demo", "write", "/mine/a", "here"]).ok();
+    device.write_pod("web", &sleeper(container, "volumes: [{name: logs}]\n")).wait_log("app", "up");
+    device.pod("web").demo("app", "write /mine/a here").ok();
     assert_eq!(cat(&device, "/all/of/web/a").trim(), "here");
 }
 
@@ -387,8 +379,7 @@ fn a_volume_that_a_hostile_container_has_spoilt_blocks_nobody_and_shows_the_next
     let device = Device::start();
     write_objects(&device, "old");
     let container = format!("{MOUNTS}securityContext: {{capabilities: {{add: [SYS_ADMIN]}}}}\n");
-    device.write_manifest("web.yaml", &sleeper(&container, VOLUMES));
-    device.pod("web").wait_log("app", "up");
+    device.write_pod("web", &sleeper(&container, VOLUMES)).wait_log("app", "up");
     let demo = |steps: &str| {
         let words: Vec<&str> =
             ["exec", "web", "-c", "app", "--", "/bin/demo"].into_iter().chain(steps.split(' ')).collect();
@@ -400,8 +391,7 @@ fn a_volume_that_a_hostile_container_has_spoilt_blocks_nobody_and_shows_the_next
     device.wait_for("the new value", || cat(&device, "/c/dir/a") == "new");
     assert_eq!(cat(&device, "/c/b"), "new b");
     // The agent has read no FIFO, and runs other pods.
-    device.write_manifest("other.yaml", &manifest::pod("other", "print up then sleep"));
-    device.pod("other").wait_log("app", "up");
+    device.run_pod("other", "print up then sleep").wait_log("app", "up");
 }
 
 #[test]
@@ -415,8 +405,7 @@ fn a_pod_that_could_not_be_created_leaves_no_secret_behind() {
     let failed =
         |event: &String| event.starts_with("FailedMount: MountVolume.SetUp failed for volume \"bad\"");
     device.wait_for("the failure", || device.pod("web").events().iter().any(failed));
-    device.remove_manifest("web.yaml");
-    device.pod("web").wait_gone();
+    device.remove_pod("web");
     device.wait_for("its files to go", || files_with(&device.path("run"), SECRET).is_empty());
 }
 
@@ -445,8 +434,7 @@ fn variables_come_from_a_file_that_an_init_container_has_written() {
             "volumes: [{name: config, emptyDir: {}}]",
         )
     };
-    device.write_manifest("web.yaml", &text("web", "MODE='fast'", "MODE"));
-    device.pod("web").wait_log("app", "up");
+    device.write_pod("web", &text("web", "MODE='fast'", "MODE")).wait_log("app", "up");
     let logged = device.pod("web").logs("app");
     for line in ["MODE=fast", "URL=http://fast"] {
         assert!(logged.lines().any(|logged| logged == line), "{line} is not in {logged}");
@@ -461,8 +449,7 @@ fn variables_come_from_a_file_that_an_init_container_has_written() {
             "couldn't parse env file: env/file: invalid environment variable format at line 1: value must be enclosed in single quotes",
         ),
     ] {
-        device.write_manifest(&format!("{name}.yaml"), &text(name, content, key));
-        device.wait_for(message, || device.pod(name).container("app").message().contains(message));
+        device.write_pod(name, &text(name, content, key)).wait_message("app", message);
         assert_eq!(device.pod(name).container("app").reason(), "CreateContainerConfigError");
     }
 }
@@ -547,8 +534,7 @@ fn a_container_that_swaps_a_link_in_thousands_of_times_leads_no_sub_path_out_of_
         &format!("link ../outside /v/link then print swapping then swap /v/swapped /v/link {rests}"),
         "volumeMounts: [{name: v, mountPath: /v}]",
     );
-    device.write_manifest("swapper.yaml", &manifest::pod_of("swapper", &[swapper], &volume));
-    device.pod("swapper").wait_log("app", "swapping");
+    device.run_pod_of("swapper", &[swapper], &volume).wait_log("app", "swapping");
     let (mut mounted, mut refused) = (0, 0);
     for round in 0.. {
         // Every second path is missing, and is made.
@@ -596,6 +582,5 @@ fn a_container_that_swaps_a_link_in_thousands_of_times_leads_no_sub_path_out_of_
     eprintln!("{mounted} sub-paths mounted, {refused} starts refused");
     let made: Vec<_> = fs::read_dir(outside.join("inner")).expect("it is there").flatten().collect();
     assert_eq!(made.len(), 1, "nothing is made outside: {made:?}");
-    device.remove_manifest("swapper.yaml");
-    device.pod("swapper").wait_gone();
+    device.remove_pod("swapper");
 }

@@ -78,9 +78,7 @@ fn runtime_default_filters_the_calls_of_all_processes_of_a_container() {
         "securityContext: {{seccompProfile: {{type: RuntimeDefault}}}}\n\
          volumes: [{{name: one, hostPath: {{path: {shared}}}}}]\n"
     );
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &[app, open, privileged, user], &spec));
-    let web = device.pod("web");
-    web.wait_ready();
+    let web = device.run_pod_of("web", &[app, open, privileged, user], &spec).wait_ready();
     for container in ["app", "open", "user"] {
         web.wait_log(container, "\nunshare: ");
     }
@@ -121,7 +119,7 @@ fn runtime_default_filters_the_calls_of_all_processes_of_a_container() {
     }
     assert_eq!(field(&of("privileged"), "Seccomp"), "0");
     for (container, seccomp) in [("app", "2"), ("user", "2"), ("open", "0"), ("privileged", "0")] {
-        let status = web.exec(container, ["/bin/demo", "status"]).ok();
+        let status = web.demo(container, "status").ok();
         assert_eq!(field(&status, "Seccomp"), seccomp, "{container}");
         for set in ["CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb"] {
             assert_eq!(field(&status, set), field(&of(container), set), "{container} {set}");
@@ -137,13 +135,11 @@ fn runtime_default_filters_the_calls_of_all_processes_of_a_container() {
 fn a_filter_applies_where_containers_share_their_processes() {
     let device = Device::start();
     let spec = "shareProcessNamespace: true\nsecurityContext: {seccompProfile: {type: RuntimeDefault}}\n";
-    device.write_manifest("web.yaml", &manifest::pod_with("web", "status then calls then sleep", spec));
-    let web = device.pod("web");
-    web.wait_ready();
+    let web = device.run_pod_with("web", "status then calls then sleep", spec).wait_ready();
     web.wait_log("app", "\nunshare: ");
     let log = web.logs("app");
     assert_eq!((field(&log, "Seccomp"), result(&results(&log), "keyctl")), ("2", EPERM), "{log}");
-    let status = web.exec("app", ["/bin/demo", "status"]).ok();
+    let status = web.demo("app", "status").ok();
     for name in ["Seccomp", "CapEff", "CapPrm", "CapBnd", "NoNewPrivs"] {
         assert_eq!(field(&status, name), field(&log, name), "{name}");
     }
@@ -180,27 +176,23 @@ fn a_profile_of_the_node_is_applied_or_refused_by_name() {
         let own =
             format!("securityContext: {{seccompProfile: {{type: Localhost, localhostProfile: {file}}}}}\n");
         let app = manifest::container("app", "status then sleep", &own);
-        device.write_manifest(&format!("{name}.yaml"), &manifest::pod_of(name, &[app], ""));
+        device.run_pod_of(name, &[app], "");
     };
     pod("good", "sub/no-mkdir.json");
-    device.pod("good").wait_ready();
-    device.pod("good").wait_log("app", "Seccomp");
+    device.pod("good").wait_ready().wait_log("app", "Seccomp");
     assert_eq!(field(&device.pod("good").logs("app"), "Seccomp"), "2");
     // Nothing that nodlet does to execute a process needs the calls that this profile forbids.
     for (name, spec) in [("single", ""), ("shared", "shareProcessNamespace: true\n")] {
         let own = "securityContext: {allowPrivilegeEscalation: false, seccompProfile: \
                    {type: Localhost, localhostProfile: single.json}}\n";
         let app = manifest::container("app", "status then sleep", own);
-        device.write_manifest(&format!("{name}.yaml"), &manifest::pod_of(name, &[app], spec));
-        device.pod(name).wait_ready();
-        device.pod(name).wait_log("app", "Seccomp");
-        let status = device.pod(name).exec("app", ["/bin/demo", "status"]).ok();
+        device.run_pod_of(name, &[app], spec).wait_ready().wait_log("app", "Seccomp");
+        let status = device.pod(name).demo("app", "status").ok();
         assert_eq!(field(&status, "Seccomp"), "2", "{name}");
-        let killed = device.pod(name).exec("app", ["/bin/demo", "child", "env"]);
+        let killed = device.pod(name).demo("app", "child env");
         assert_eq!(killed.code, 128 + 31, "{killed:?}");
     }
-    let refused = device.pod("good").exec("app", ["/bin/demo", "mkdir", "/tmp/x"]).refused();
-    assert!(refused.contains("os error 30"), "{refused}");
+    device.pod("good").demo("app", "mkdir /tmp/x").refused_with("os error 30");
     for (name, file, expected) in [
         ("wrong", "wrong.json", "wrong.json\": defaultAction: unsupported value \"SCMP_ACT_PERMIT\""),
         ("text", "text.json", "text.json\": is not JSON"),
@@ -226,10 +218,9 @@ fn a_profile_without_exit_fails_its_own_container_and_no_other() {
     fs::write(profiles.join("white.json"), profile).expect("it can be written");
     let own = "securityContext: {seccompProfile: {type: Localhost, localhostProfile: white.json}}\n";
     let containers = [manifest::container("locked", "sleep", own), manifest::container("free", "sleep", "")];
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &containers, ""));
-    let web = device.pod("web");
+    let web = device.run_pod_of("web", &containers, "");
     device.wait_for("the reason", || !web.container("locked").message().is_empty());
-    device.wait_for("the other container", || web.container("free").is_running());
+    web.wait_running("free");
     device.remove_manifest("web.yaml");
     web.wait_gone();
 }
@@ -244,18 +235,15 @@ fn kernel_parameters_and_host_names_are_those_of_the_manifest() {
         {name: net/ipv4/tcp_syncookies, value: '0'}, {name: kernel.shm_rmid_forced, value: '1'}, \
         {name: net.ipv4.ip_unprivileged_port_start, value: '80'}, {name: kernel.msgmax, value: '4321'}, \
         {name: net.core.somaxconn, value: '77'}]}\n";
-    device.write_manifest("web.yaml", &manifest::pod_with("web", "sleep", spec));
-    device.write_manifest(
-        "named.yaml",
-        &manifest::pod_with("named", "sleep", "hostnameOverride: a.example.com\n"),
-    );
+    device.run_pod_with("web", "sleep", spec);
+    device.run_pod_with("named", "sleep", "hostnameOverride: a.example.com\n");
     let long = format!("subdomain: {}\nsetHostnameAsFQDN: true\n", "s".repeat(60));
-    device.write_manifest("long.yaml", &manifest::pod_with("long", "sleep", &long));
+    device.run_pod_with("long", "sleep", &long);
     let forbidden = "securityContext: {sysctls: [{name: net.core.wmem_max, value: '1'}]}\n";
-    device.write_manifest("never.yaml", &manifest::pod_with("never", "sleep", forbidden));
+    device.run_pod_with("never", "sleep", forbidden);
     // Allowed, but the kernel does not accept the value.
     let wrong = "securityContext: {sysctls: [{name: kernel.msgmax, value: no}]}\n".replace("no}", "'no'}");
-    device.write_manifest("wrong.yaml", &manifest::pod_with("wrong", "sleep", &wrong));
+    device.run_pod_with("wrong", "sleep", &wrong);
     let (web, named) = (device.pod("web"), device.pod("named"));
     web.wait_ready();
     named.wait_ready();
@@ -267,18 +255,17 @@ fn kernel_parameters_and_host_names_are_those_of_the_manifest() {
         ("kernel/msgmax", "4321"),
         ("net/core/somaxconn", "77"),
     ] {
-        let value = web.exec("app", ["/bin/demo", "cat", &format!("/proc/sys/{name}")]).ok();
+        let value = web.demo("app", &format!("cat /proc/sys/{name}")).ok();
         assert_eq!(value.trim(), expected, "{name}");
     }
     assert_ne!(fs::read_to_string("/proc/sys/kernel/msgmax").expect("it is there").trim(), "4321");
     let full = "web.sub.default.svc.cluster.local";
     for (pod, expected) in [(web, full), (named, "a.example.com")] {
-        assert_eq!(pod.exec("app", ["/bin/demo", "hostname"]).ok().trim(), expected);
-        assert_eq!(pod.exec("app", ["/bin/demo", "cat", "/etc/hostname"]).ok().trim(), expected);
-        assert!(pod.exec("app", ["/bin/demo", "env"]).ok().contains(&format!("HOSTNAME={expected}\n")));
+        assert_eq!(pod.demo("app", "hostname").ok().trim(), expected);
+        assert_eq!(pod.demo("app", "cat /etc/hostname").ok().trim(), expected);
+        assert!(pod.demo("app", "env").ok().contains(&format!("HOSTNAME={expected}\n")));
     }
-    let hosts = web.exec("app", ["/bin/demo", "cat", "/etc/hosts"]).ok();
-    assert!(hosts.contains(&format!("{}\t{full}\tweb\n", web.ip())), "{hosts}");
+    web.demo("app", "cat /etc/hosts").ok_with(&format!("{}\t{full}\tweb\n", web.ip()));
     device.wait_for("the long name to be refused", || {
         device.pod("long").events().iter().any(|event| {
             event.starts_with("FailedCreatePodSandBox: ") && event.contains("(64 characters is the max, ")
@@ -362,15 +349,13 @@ fn executed_processes_probes_and_hooks_are_confined_as_the_first_process_field_b
         );
         manifest::container(name, "effective then sleep", &more)
     });
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &containers, &spec));
-    let web = device.pod("web");
-    web.wait_ready();
+    let web = device.run_pod_of("web", &containers, &spec).wait_ready();
     for (name, _) in contexts {
         web.wait_log(name, "cwd: ");
         let log = web.logs(name);
         let first = effective(&log);
         let others = [
-            ("exec", web.exec(name, ["/bin/demo", "effective"]).ok()),
+            ("exec", web.demo(name, "effective").ok()),
             ("probe", fs::read_to_string(here.join(format!("{name}-probe"))).expect("the probe wrote it")),
             ("hook", fs::read_to_string(here.join(format!("{name}-hook"))).expect("the hook wrote it")),
         ];
@@ -417,7 +402,7 @@ fn compare_all(device: &Device, file: &str, pod: TestPod<'_>, name: &str, here: 
     let log = pod.logs("app").replace('\r', "");
     let first = effective(&log);
     let check = |by: &str, text: &str| assert_same(&effective(text), &first, &format!("{name}: {by}"));
-    check("exec", &pod.exec("app", ["/bin/demo", "effective"]).ok());
+    check("exec", &pod.demo("app", "effective").ok());
     // As with containerd, a terminal has a type.
     let seen = on_terminal(device, name, "app");
     let lines = effective(&seen).into_iter().filter(|line| *line != r#"variable: "TERM"="xterm""#);
@@ -466,8 +451,7 @@ fn processes_of_all_kinds_of_pods_are_confined_as_their_first_process() {
         let app = confined_in_all_ways("app", of_container);
         let file = format!("{name}.yaml");
         device.write_manifest(&file, &manifest::pod_of(name, &[app], &spec));
-        let pod = device.pod(name);
-        pod.wait_ready();
+        let pod = device.pod(name).wait_ready();
         compare_all(&device, &file, pod, name, &here);
     }
 }
@@ -479,9 +463,7 @@ fn an_ephemeral_container_is_confined_as_its_context_says_and_so_are_its_process
         "securityContext: {runAsUser: 1000, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}";
     let app = manifest::container("app", "effective then sleep", context);
     let spec = "securityContext: {seccompProfile: {type: RuntimeDefault}, supplementalGroups: [3000]}\n";
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &[app], spec));
-    let web = device.pod("web");
-    web.wait_ready();
+    let web = device.run_pod_of("web", &[app], spec).wait_ready();
     let target = "/api/v1/namespaces/default/pods/web/ephemeralcontainers";
     let container = |name: &str, rest: serde_json::Value| {
         let mut container = serde_json::json!({
@@ -503,7 +485,7 @@ fn an_ephemeral_container_is_confined_as_its_context_says_and_so_are_its_process
         web.wait_log(name, "variable: \"PATH\"");
         let log = web.logs(name);
         let first = effective(&log);
-        let executed = web.exec(name, ["/bin/demo", "effective"]).ok();
+        let executed = web.demo(name, "effective").ok();
         assert_same(&effective(&executed), &first, name);
         // Compared with the container of the same context, only what is of one container alone differs.
         let own = ["cgroup", "mnt", "pid", "oom_score_adj"];
@@ -528,13 +510,11 @@ fn strict_groups_leave_out_those_of_the_image() {
         let name = policy.to_lowercase();
         device
             .write_manifest(&format!("{name}.yaml"), &manifest::pod_with(&name, "status then sleep", &spec));
-        let pod = device.pod(&name);
-        pod.wait_ready();
-        pod.wait_log("app", "Groups");
+        let pod = device.pod(&name).wait_ready().wait_log("app", "Groups");
         let expected: &[u64] =
             if policy == "Strict" { &[1000, 3000, 4000] } else { &[1000, 2000, 3000, 4000] };
         let text: Vec<String> = expected.iter().map(u64::to_string).collect();
-        let status = pod.exec("app", ["/bin/demo", "status"]).ok();
+        let status = pod.demo("app", "status").ok();
         for status in [&status, &pod.logs("app")] {
             assert_eq!(field(status, "Groups").trim(), text.join(" "), "{policy}");
         }
@@ -567,8 +547,7 @@ fn a_container_with_net_admin_opens_the_tun_device_without_being_privileged() {
         "mknod /dev/kvm 10 232 then open /dev/kvm",
         "securityContext: {capabilities: {add: [NET_ADMIN]}}",
     );
-    device.write_manifest("kvm.yaml", &manifest::pod_of("kvm", &[container], "restartPolicy: Never"));
-    device.pod("kvm").wait_phase("Failed");
+    device.run_pod_of("kvm", &[container], "restartPolicy: Never").wait_phase("Failed");
     assert!(
         device.pod("kvm").logs("app").contains("Operation not permitted"),
         "{}",

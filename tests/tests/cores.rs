@@ -19,10 +19,7 @@ fn annotated(name: &str, annotation: &str, steps: &str, spec: &str) -> String {
 
 /// A device whose operator allows the annotations of these tests.
 fn allowing() -> Device {
-    let mut device = Device::new();
-    device.agent_arguments(["--allowed-annotations=exclusive-cpus.nodlet.dev,rtprio.nodlet.dev"]);
-    device.start_agent();
-    device.load_image(nodlet_tests::demo_archive());
+    let device = Device::start_with(["--allowed-annotations=exclusive-cpus.nodlet.dev,rtprio.nodlet.dev"]);
     device
 }
 
@@ -56,12 +53,12 @@ fn a_pod_with_exclusive_cpus_is_rejected_where_there_is_no_cpuset_of_version_2()
     let device = allowing();
     let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
     let is_alone = std::thread::available_parallelism().is_ok_and(|count| count.get() < 2);
-    device.write_manifest("fast.yaml", &exclusive("fast", 1));
+    let fast = device.write_pod("fast", &exclusive("fast", 1));
     if controllers.split_whitespace().any(|name| name == "cpuset") && !is_alone {
-        return device.pod("fast").wait_ready();
+        fast.wait_ready();
+        return;
     }
-    device.pod("fast").wait_phase("Failed");
-    let status = device.pod("fast").status();
+    let status = fast.wait_phase("Failed").status();
     assert_eq!(status["reason"], "UnexpectedAdmissionError");
     let message = status["message"].as_str().unwrap_or_default();
     assert!(message.contains("exclusive-cpus.nodlet.dev: this node has no exclusive cpus"), "{message}");
@@ -120,8 +117,7 @@ fn annotations_of_nodlet_are_checked_by_name() {
             "metadata.annotations[rtprio.nodlet.dev/app]: Invalid value: \"high\": must be a number from 1 to 99",
         ),
     ] {
-        let refused = apply("wrong", annotation).refused();
-        assert!(refused.contains(error), "{refused}");
+        apply("wrong", annotation).refused_with(error);
     }
     let applied = apply("unknown", "nodlet.dev/cpus: \"1\"");
     assert!(applied.stderr.contains("metadata.annotations[nodlet.dev/cpus]: has no effect"), "{applied:?}");
@@ -172,44 +168,34 @@ fn a_pod_gets_no_real_time_priority_that_the_operator_does_not_allow() {
 #[ignore = "needs cgroup v2 and four cpus: cargo xtask guest cores"]
 fn a_container_has_cpus_for_itself_that_no_other_container_uses() {
     let mut device = allowing();
-    device.write_manifest("first.yaml", &manifest::pod("first", "sleep"));
-    device.pod("first").wait_ready();
+    device.run_pod("first", "sleep").wait_ready();
     assert_eq!(cpus(&device, "first"), "0-3");
 
-    device.write_manifest("fast.yaml", &exclusive("fast", 1));
-    device.pod("fast").wait_ready();
+    device.write_pod("fast", &exclusive("fast", 1)).wait_ready();
     assert_eq!(cpus(&device, "fast"), "3");
     assert_eq!(cpus(&device, "first"), "0-2");
-    device.write_manifest("later.yaml", &manifest::pod("later", "sleep"));
-    device.pod("later").wait_ready();
+    device.run_pod("later", "sleep").wait_ready();
     assert_eq!(cpus(&device, "later"), "0-2");
 
     // One of the others, at least, stays for everybody.
-    device.write_manifest("greedy.yaml", &exclusive("greedy", 3));
-    device.pod("greedy").wait_phase("Failed");
-    let status = device.pod("greedy").status();
+    let status = device.write_pod("greedy", &exclusive("greedy", 3)).wait_phase("Failed").status();
     assert_eq!(status["reason"], "OutOfexclusive-cpus");
     let message = "Node didn't have enough resource: exclusive-cpus, requested: 3, used: 1, capacity: 3";
     assert!(status["message"].as_str().is_some_and(|text| text.ends_with(message)), "{status}");
 
     // The example takes the last one.
-    device.write_manifest("cpus.yaml", include_str!("../../examples/cpus.yaml"));
-    device.pod("cpus").wait_ready();
+    device.write_pod("cpus", include_str!("../../examples/cpus.yaml")).wait_ready();
     assert_eq!(cpus(&device, "cpus"), "2");
-    device.remove_manifest("cpus.yaml");
-    device.pod("cpus").wait_gone();
+    device.remove_pod("cpus");
 
     // The next agent knows which cpus are in use.
-    device.kill_agent();
-    device.start_agent();
-    device.write_manifest("second.yaml", &exclusive("second", 2));
-    device.pod("second").wait_ready();
+    device.restart_agent();
+    device.write_pod("second", &exclusive("second", 2)).wait_ready();
     assert_eq!(cpus(&device, "second"), "1-2");
     assert_eq!(cpus(&device, "fast"), "3");
     assert_eq!(cpus(&device, "first"), "0");
 
-    device.remove_manifest("second.yaml");
-    device.pod("second").wait_gone();
+    device.remove_pod("second");
     device.wait_for("the cpus to be shared", || cpus(&device, "first") == "0-2");
     // The cpus of a container that ends while no agent runs are shared by the next agent.
     let fast = device.pod("fast").uid();
@@ -230,7 +216,7 @@ fn a_container_has_the_real_time_priorities_that_its_annotation_allows_and_no_ot
     let device = allowing();
     let steps = "realtime 7 then realtime 8 then sleep";
     let user = "securityContext: {runAsUser: 1000, runAsGroup: 1000}";
-    device.write_manifest("real.yaml", &annotated("real", "rtprio.nodlet.dev/app: \"7\"", steps, user));
+    device.write_pod("real", &annotated("real", "rtprio.nodlet.dev/app: \"7\"", steps, user));
     device.pod("real").wait_log("app", "realtime 8: ");
     assert_eq!(device.pod("real").logs("app"), "realtime 7: ok\nrealtime 8: 1\n");
     let pid = device.container_processes()[0];
@@ -242,22 +228,19 @@ fn a_container_has_the_real_time_priorities_that_its_annotation_allows_and_no_ot
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
     assert_eq!((fields[40 - 3], fields[41 - 3]), ("7", "1"), "priority and SCHED_FIFO: {stat}");
     // Executed processes have the limit of their container.
-    let executed = device.pod("real").exec("app", ["/bin/demo", "realtime", "7", "then", "realtime", "8"]);
+    let executed = device.pod("real").demo("app", "realtime 7 then realtime 8");
     assert_eq!(executed.ok(), "realtime 7: ok\nrealtime 8: 1\n");
     // And all else that confines them, field by field.
-    device.write_manifest(
-        "idle.yaml",
-        &annotated("idle", "rtprio.nodlet.dev/app: \"7\"", "effective then sleep", user),
-    );
-    device.pod("idle").wait_log("app", "variable: \"PATH\"");
-    let executed = device.pod("idle").exec("app", ["/bin/demo", "effective"]).ok();
+    device
+        .write_pod("idle", &annotated("idle", "rtprio.nodlet.dev/app: \"7\"", "effective then sleep", user))
+        .wait_log("app", "variable: \"PATH\"");
+    let executed = device.pod("idle").demo("app", "effective").ok();
     assert_eq!(executed, device.pod("idle").logs("app"));
 
     device.write_manifest("example.yaml", include_str!("../../examples/realtime.yaml"));
     device.pod("realtime").wait_log("app", "realtime 10: ok");
 
-    device.write_manifest("plain.yaml", &manifest::pod_with("plain", "realtime 1 then sleep", user));
-    device.pod("plain").wait_log("app", "realtime 1: ");
+    device.run_pod_with("plain", "realtime 1 then sleep", user).wait_log("app", "realtime 1: ");
     assert_eq!(device.pod("plain").logs("app"), "realtime 1: 1\n");
 }
 
@@ -304,14 +287,10 @@ fn meminfo(name: &str) -> u64 {
 fn a_burstable_container_swaps_as_much_as_the_kubelet_lets_it() {
     const MIB: u64 = 1 << 20;
     let swap = Swap::on(2048);
-    let mut device = Device::new();
-    device.agent_arguments(["--memory-swap-behavior=LimitedSwap"]);
-    device.start_agent();
-    device.load_image(nodlet_tests::demo_archive());
+    let device = Device::start_with(["--memory-swap-behavior=LimitedSwap"]);
     let pod = |name: &str, steps: &str, resources: &str| {
         let container = manifest::container("app", steps, &format!("resources: {{{resources}}}"));
-        device.write_manifest(&format!("{name}.yaml"), &manifest::pod_of(name, &[container], ""));
-        device.pod(name).wait_ready();
+        device.run_pod_of(name, &[container], "").wait_ready();
     };
     // 10 MiB more than its memory limit.
     pod("burstable", "hog 100 then sleep", "requests: {memory: 80Mi}, limits: {memory: 90Mi}");
@@ -374,8 +353,7 @@ fn an_empty_dir_of_a_pod_with_its_own_users_is_measured_by_a_project_quota_of_xf
 }
 
 fn expect_measurement_by_a_project_quota(mut device: Device) {
-    device.start_agent();
-    device.load_image(nodlet_tests::demo_archive());
+    device.start_agent_with_demo();
     let pod = |name: &str, spec: &str| {
         let container = manifest::container(
             "app",
@@ -383,8 +361,7 @@ fn expect_measurement_by_a_project_quota(mut device: Device) {
             "volumeMounts: [{name: data, mountPath: /data}]",
         );
         let spec = format!("volumes: [{{name: data, emptyDir: {{sizeLimit: 4Mi}}}}]\n{spec}");
-        device.write_manifest(&format!("{name}.yaml"), &manifest::pod_of(name, &[container], &spec));
-        device.pod(name).wait_ready();
+        device.run_pod_of(name, &[container], &spec).wait_ready();
         let pods = device.path("/var/lib/nodlet/pods");
         let found =
             format!("{}/{}/volumes/kubernetes.io~empty-dir/data", pods.display(), device.pod(name).uid());

@@ -22,23 +22,16 @@ fn web(steps: &str, spec: &str) -> String {
     manifest::pod_with("web", steps, spec)
 }
 
-fn wait_ended(device: &Device, pod: &TestPod, container: &str) {
-    device.wait_for(&format!("{container} to end"), || pod.container(container).state() == "terminated");
-}
-
 #[test]
 fn a_debug_container_sees_the_processes_and_files_of_its_target() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    device.write_manifest("web.yaml", &web("write /secret found then sleep", ""));
-    let pod = device.pod("web");
-    pod.wait_ready();
+    let pod = device.write_pod("web", &web("write /secret found then sleep", "")).wait_ready();
     let id = pod.container("app").id();
     let words = "debug web --image localhost/demo:1 --target app -c look -- /bin/demo cat /proc/1/root/secret \
                  then cat /proc/1/cmdline then print . then ls /proc then hostname then exit 3";
-    let said = kubectl.line(words).ok();
-    assert!(said.contains("Targeting container \"app\""), "{said}");
-    wait_ended(&device, &pod, "look");
+    kubectl.line(words).ok_with("Targeting container \"app\"");
+    pod.wait_terminated("look");
     let log = pod.logs("look");
     assert!(log.starts_with("found\n/bin/demo\0write\0/secret\0found\0then\0sleep\0.\n1\n"), "{log}");
     assert!(log.ends_with("\nweb\n"), "{log}");
@@ -48,21 +41,20 @@ fn a_debug_container_sees_the_processes_and_files_of_its_target() {
     assert_eq!((pod.container("app").id(), pod.container("app").restart_count()), (id, 0));
     // Without a target, the container has a PID namespace of its own.
     self::look(&device, "alone", [], "cat /proc/1/cmdline");
-    wait_ended(&device, &pod, "alone");
+    pod.wait_terminated("alone");
     assert_eq!(pod.logs("alone"), "/bin/demo\0cat\0/proc/1/cmdline\0\n");
 
     // The container is visible in kubectl.
     let statuses =
         kubectl.run(["get", "pod", "web", "-o", "jsonpath={.status.ephemeralContainerStatuses[*].name}"]);
     assert_eq!(statuses.ok(), "alone look");
-    let described = kubectl.run(["describe", "pod", "web"]).ok();
-    assert!(described.contains("Ephemeral Containers:\n  look:\n"), "{described}");
+    let described = kubectl.run(["describe", "pod", "web"]).ok_with("Ephemeral Containers:\n  look:\n");
     assert!(
         described.contains("spec.ephemeralContainers{look}") || described.contains("Container started"),
         "{described}"
     );
-    let events = kubectl.run(["get", "events", "-o", "jsonpath={.items[*].involvedObject.fieldPath}"]).ok();
-    assert!(events.contains("spec.ephemeralContainers{look}"), "{events}");
+    let ran = kubectl.run(["get", "events", "-o", "jsonpath={.items[*].involvedObject.fieldPath}"]);
+    ran.ok_with("spec.ephemeralContainers{look}");
     assert_eq!(kubectl.run(["logs", "web", "-c", "look", "--tail=1"]).ok(), "web\n");
     let row = device.nodlet(["get", "pods", "--no-headers"]).ok();
     assert!(row.contains("1/1") && row.contains("Running"), "{row}");
@@ -75,9 +67,7 @@ fn a_debug_container_sees_the_processes_and_files_of_its_target() {
 fn attaching_shows_what_a_debug_container_has_written_before() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    device.write_manifest("web.yaml", &web("sleep", ""));
-    let pod = device.pod("web");
-    pod.wait_ready();
+    let pod = device.write_pod("web", &web("sleep", "")).wait_ready();
     // The container has written something, and continues, before a client attaches.
     for (name, by_kubectl) in [("ours", false), ("theirs", true)] {
         let steps = format!("print first then eprint second then wait /tmp/go then print {name}");
@@ -101,8 +91,7 @@ fn attaching_shows_what_a_debug_container_has_written_before() {
     let steps = ["print", "first", "then", "wait", "/tmp/go", "then", "echo", "then", "print", "last"];
     let mut command = device.command(&words);
     let client = command.args(steps).stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-    pod.wait_log("late", "first");
-    device.wait_for("it to run", || pod.container("late").is_running());
+    pod.wait_log("late", "first").wait_running("late");
     pod.tell("late", "/tmp/go");
     let output = client.and_then(std::process::Child::wait_with_output).expect("it can be run");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "first\nlast\n");
@@ -121,9 +110,7 @@ fn attaching_shows_what_a_debug_container_has_written_before() {
 fn the_terminal_of_a_debug_container_can_be_detached_and_attached_again() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    device.write_manifest("web.yaml", &web("sleep", ""));
-    let pod = device.pod("web");
-    pod.wait_ready();
+    let pod = device.write_pod("web", &web("sleep", "")).wait_ready();
     let words = |name: &str| {
         let line = format!(
             "debug -it web -c {name} --image localhost/demo:1 --target app -- /bin/demo tty then ask name? then echo"
@@ -147,7 +134,7 @@ fn the_terminal_of_a_debug_container_can_be_detached_and_attached_again() {
         // End of input, which ends the program and with it the session.
         terminal.type_in("\u{4}");
         assert_eq!(terminal.ended(), 0, "{}", terminal.screen());
-        wait_ended(&device, &pod, name);
+        pod.wait_terminated(name);
         assert_eq!(pod.container(name).exit_code(), Some(0));
     }
     // If the container has ended before a client could attach, its output is still printed.
@@ -175,8 +162,7 @@ fn a_debug_container_outlives_the_agent_and_ends_with_its_pod() {
     let app = manifest::container("app", "sleep", "");
     let volume =
         format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]\nterminationGracePeriodSeconds: 2");
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &[app], &volume));
-    device.pod("web").wait_ready();
+    device.run_pod_of("web", &[app], &volume).wait_ready();
     // A custom ephemeral container, added by sending a Pod that has it.
     let (code, mut object) =
         device.request("GET", "/api/v1/namespaces/default/pods/web/ephemeralcontainers", None);
@@ -195,18 +181,16 @@ fn a_debug_container_outlives_the_agent_and_ends_with_its_pod() {
     let is_running = |device: &Device| device.pod("web").container("look").is_running();
     device.wait_for("it to run", || is_running(&device));
     let id = device.pod("web").container("look").id();
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     device.wait_for("it to be found", || is_running(&device));
     assert_eq!(device.pod("web").container("look").id(), id);
-    assert_eq!(device.pod("web").exec("look", ["/bin/demo", "cat", "/one/story"]).ok(), "look\n");
+    assert_eq!(device.pod("web").demo("look", "cat /one/story").ok(), "look\n");
     device.stop_agent();
     device.start_agent();
     device.wait_for("it to be found", || is_running(&device));
     assert_eq!(device.pod("web").container("app").restart_count(), 0);
     assert_eq!(std::fs::read_to_string(here.join("story")).expect("it was written"), "look\n");
-    device.remove_manifest("web.yaml");
-    device.pod("web").wait_gone();
+    device.remove_pod("web");
     assert!(device.container_processes().is_empty());
     let left = device.records();
     assert!(left.is_empty(), "{left:?}");
@@ -215,20 +199,16 @@ fn a_debug_container_outlives_the_agent_and_ends_with_its_pod() {
 #[test]
 fn a_debug_container_keeps_its_status_and_stays_ended_after_a_power_cut() {
     let mut device = Device::start();
-    device.write_manifest("web.yaml", &web("sleep", ""));
-    device.pod("web").wait_ready();
+    device.write_pod("web", &web("sleep", "")).wait_ready();
     look(&device, "runs", [], "sleep");
     look(&device, "waits", ["--image", "localhost/none:1"], "sleep");
-    device.wait_for("it to run", || device.pod("web").container("runs").is_running());
-    device.wait_for("the other to wait", || device.pod("web").container("waits").reason() == "ErrImagePull");
+    device.pod("web").wait_running("runs").wait_reason("waits", "ErrImagePull");
     let record = device.path(&format!("/var/lib/nodlet/records/{}.json", device.pod("web").uid()));
     device.wait_for("its not having begun to be on the card", || {
         std::fs::read_to_string(&record).is_ok_and(|text| text.contains(r#"{"name":"waits","attempts":0"#))
     });
-    device.cut_power();
-    device.start_agent();
-    device.pod("web").wait_ready();
-    device.wait_for("its end to be known", || device.pod("web").container("runs").state() == "terminated");
+    device.power_cycle();
+    device.pod("web").wait_ready().wait_terminated("runs");
     let runs = device.pod("web").container("runs");
     assert_eq!((runs.exit_code(), runs.reason().as_str()), (Some(137), "ContainerStatusUnknown"));
     assert_eq!(runs.restart_count(), 0);
@@ -247,19 +227,15 @@ fn a_debug_container_waits_for_its_target_and_ends_with_it() {
         manifest::container("none", "sleep", "").replace("localhost/demo:1", "localhost/none:1"),
     ];
     let spec = format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]");
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &containers, &spec));
-    let pod = device.pod("web");
-    device.wait_for("it to run", || pod.container("app").is_running());
+    let pod = device.run_pod_of("web", &containers, &spec).wait_running("app");
     look(&device, "beside", ["--target", "app"], "sleep");
-    device.wait_for("it to run", || pod.container("beside").is_running());
+    pod.wait_running("beside");
     look(&device, "never", ["--target", "none"], "sleep");
-    device.wait_for("it to say why it waits", || {
-        pod.container("never").reason() == "CreateContainerConfigError"
-    });
+    pod.wait_reason("never", "CreateContainerConfigError");
     assert_eq!(pod.container("never").message(), "unable to find target container none");
     // The end of the first process in the namespace kills all others.
     std::fs::write(here.join("go"), "").expect("it is our directory");
-    wait_ended(&device, &pod, "beside");
+    pod.wait_terminated("beside");
     assert_eq!(pod.container("beside").exit_code(), Some(137));
     device.wait_for("the target to run again", || {
         pod.container("app").restart_count() > 0 && pod.container("app").is_running()
@@ -267,13 +243,13 @@ fn a_debug_container_waits_for_its_target_and_ends_with_it() {
     assert_eq!(pod.container("beside").state(), "terminated");
     // While the target waits for its next run, there is no namespace to join.
     std::fs::write(here.join("go"), "").expect("it is our directory");
-    device.wait_for("the target to be held back", || pod.container("app").reason() == "CrashLoopBackOff");
+    pod.wait_reason("app", "CrashLoopBackOff");
     look(&device, "late", ["--target", "app"], "sleep");
-    device.wait_for("it to say why it waits", || pod.container("late").reason() == "CreateContainerError");
+    pod.wait_reason("late", "CreateContainerError");
     let message = pod.container("late").message();
     assert!(message.starts_with("invalid target container: container \""), "{message}");
     assert!(message.ends_with("\" is not running - in state CONTAINER_EXITED"), "{message}");
-    device.wait_for("it to run with its target", || pod.container("late").is_running());
+    pod.wait_running("late");
 }
 
 #[test]
@@ -283,9 +259,7 @@ fn a_debug_container_sees_all_processes_of_a_shared_pid_namespace() {
         manifest::container("app", "write /secret a then sleep", ""),
         manifest::container("other", "sleep 9999", ""),
     ];
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &containers, "shareProcessNamespace: true"));
-    let pod = device.pod("web");
-    pod.wait_ready();
+    let pod = device.run_pod_of("web", &containers, "shareProcessNamespace: true").wait_ready();
     for (name, flags) in [("with", &["--target", "app"][..]), ("without", &[])] {
         let mut words = vec!["debug", "web", "--image", "localhost/demo:1", "-c", name];
         words.extend(flags);
@@ -301,12 +275,10 @@ fn a_debug_container_sees_all_processes_of_a_shared_pid_namespace() {
 #[test]
 fn a_debug_container_starts_when_its_missing_image_is_loaded() {
     let device = Device::start();
-    device.write_manifest("web.yaml", &web("sleep", ""));
-    let pod = device.pod("web");
-    pod.wait_ready();
+    let pod = device.write_pod("web", &web("sleep", "")).wait_ready();
     look(&device, "never", ["--image", "localhost/tools:1", "--image-pull-policy", "Never"], "print seen");
     look(&device, "later", ["--image", "localhost/tools:1"], "print seen");
-    device.wait_for("it to say why it waits", || pod.container("never").reason() == "ErrImageNeverPull");
+    pod.wait_reason("never", "ErrImageNeverPull");
     device.wait_for("it to say why it waits", || {
         ["ErrImagePull", "ImagePullBackOff"].contains(&pod.container("later").reason().as_str())
     });
@@ -314,7 +286,7 @@ fn a_debug_container_starts_when_its_missing_image_is_loaded() {
     let program = std::fs::read(demo_program()).expect("it is built");
     device.load(&Image::demo("localhost/tools:1", &program));
     for name in ["never", "later"] {
-        wait_ended(&device, &pod, name);
+        pod.wait_terminated(name);
         assert_eq!(pod.logs(name), "seen\n");
     }
 }
@@ -323,8 +295,7 @@ fn a_debug_container_starts_when_its_missing_image_is_loaded() {
 fn invalid_changes_of_debug_containers_are_rejected_as_by_kubernetes() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    device.write_manifest("web.yaml", &web("sleep", ""));
-    device.pod("web").wait_ready();
+    device.write_pod("web", &web("sleep", "")).wait_ready();
     look(&device, "look", [], "sleep");
     let target = "/api/v1/namespaces/default/pods/web/ephemeralcontainers";
     let (_, object) = device.request("GET", target, None);
@@ -345,23 +316,19 @@ fn invalid_changes_of_debug_containers_are_rejected_as_by_kubernetes() {
     let (code, message) = put(json!([other]));
     assert_eq!(code, 422);
     assert!(message.contains("existing ephemeral containers \"look\" may not be changed\n"), "{message}");
-    let refused = kubectl.line("debug web --image localhost/demo:1 --target none -c b").refused();
-    assert!(
-        refused.contains(
-            "The Pod \"web\" is invalid: spec.ephemeralContainers[1].targetContainerName: Not found: \"none\""
-        ),
-        "{refused}"
+    kubectl.line("debug web --image localhost/demo:1 --target none -c b").refused_with(
+        "The Pod \"web\" is invalid: spec.ephemeralContainers[1].targetContainerName: Not found: \"none\"",
     );
-    let refused = device.nodlet(["debug", "web", "--image", "localhost/demo:1", "-c", "app"]).refused();
-    assert!(refused.contains("spec.ephemeralContainers[1].name: Duplicate value: \"app\""), "{refused}");
-    let refused = device.nodlet(["debug", "none", "--image", "localhost/demo:1"]).refused();
-    assert!(refused.contains("Error from server (NotFound): pods \"none\" not found"), "{refused}");
+    let ran = device.nodlet(["debug", "web", "--image", "localhost/demo:1", "-c", "app"]);
+    ran.refused_with("spec.ephemeralContainers[1].name: Duplicate value: \"app\"");
+    let ran = device.nodlet(["debug", "none", "--image", "localhost/demo:1"]);
+    ran.refused_with("Error from server (NotFound): pods \"none\" not found");
     let old = json!({"apiVersion": "v1", "kind": "EphemeralContainers", "metadata": {"name": "web"}, "ephemeralContainers": []});
     let old_file = device.path("/tmp/old.json");
     std::fs::create_dir_all(device.path("/tmp")).expect("it can be made");
     std::fs::write(&old_file, old.to_string()).expect("it can be written");
-    let refused = kubectl.run(["replace", "--raw", target, "-f", &old_file.display().to_string()]).refused();
-    assert!(refused.contains("use `kubectl debug` or `nodlet debug`"), "{refused}");
+    let ran = kubectl.run(["replace", "--raw", target, "-f", &old_file.display().to_string()]);
+    ran.refused_with("use `kubectl debug` or `nodlet debug`");
     // No part of it was stored, and the existing containers continue.
     let (_, after) = device.request("GET", target, None);
     // The unchanged object requests no change.
@@ -372,17 +339,14 @@ fn invalid_changes_of_debug_containers_are_rejected_as_by_kubernetes() {
     assert_eq!(after["spec"]["ephemeralContainers"], object["spec"]["ephemeralContainers"]);
     assert!(device.pod("web").is_ready());
     let words = ["debug", "web", "--attach", "--image", "localhost/demo:1", "-c", "typo", "--", "bash"];
-    let refused = device.nodlet(words).refused();
-    assert!(refused.contains("container typo did not start: "), "{refused}");
+    let refused = device.nodlet(words).refused_with("container typo did not start: ");
     assert!(refused.contains("\"bash\""), "{refused}");
 }
 
 #[test]
 fn debug_containers_added_at_the_same_time_all_run_once() {
     let device = Device::start();
-    device.write_manifest("web.yaml", &web("sleep", ""));
-    let pod = device.pod("web");
-    pod.wait_ready();
+    let pod = device.write_pod("web", &web("sleep", "")).wait_ready();
     let names: Vec<String> = (0..12).map(|number| format!("look-{number}")).collect();
     std::thread::scope(|scope| {
         for name in &names {
@@ -390,7 +354,7 @@ fn debug_containers_added_at_the_same_time_all_run_once() {
         }
     });
     for name in &names {
-        wait_ended(&device, &pod, name);
+        pod.wait_terminated(name);
         assert_eq!(pod.logs(name), "seen\n", "{name}");
     }
 }
@@ -399,9 +363,7 @@ fn debug_containers_added_at_the_same_time_all_run_once() {
 fn a_debug_container_gets_the_capabilities_of_its_profile() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    device.write_manifest("web.yaml", &web("sleep", ""));
-    let pod = device.pod("web");
-    pod.wait_ready();
+    let pod = device.write_pod("web", &web("sleep", "")).wait_ready();
     let effective = |name: &str| {
         let log = pod.logs(name);
         let line = log.lines().find_map(|line| line.strip_prefix("CapEff:\t")).unwrap_or_default().to_owned();
@@ -420,7 +382,7 @@ fn a_debug_container_gets_the_capabilities_of_its_profile() {
             "debug web --image localhost/demo:1 --profile {profile} -c {profile} -- /bin/demo status"
         );
         kubectl.line(&line).ok();
-        wait_ended(&device, &pod, profile);
+        pod.wait_terminated(profile);
         let caps = effective(profile);
         // The machine itself may lack some of the capabilities.
         let possible = u64::from_str_radix(
@@ -436,8 +398,7 @@ fn a_debug_container_gets_the_capabilities_of_its_profile() {
     }
     // The image runs as root, which this profile does not allow.
     kubectl.line("debug web --image localhost/demo:1 --profile restricted -c r").ok();
-    let web = device.pod("web");
-    device.wait_for("a container that is not root", || web.container("r").message().contains("runAsNonRoot"));
+    device.pod("web").wait_message("r", "runAsNonRoot");
 }
 
 /// A pod with fields of every form that protobuf has: numbers, amounts, names of ports, lists, maps, and messages within
@@ -494,8 +455,7 @@ fn kubectl_debugs_a_copy_of_a_pod_that_has_all_fields_of_the_first() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     let container = manifest::container("web", "serve 8080 /", FULL_CONTAINER.trim());
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &[container], FULL.trim()));
-    device.pod("web").wait_ready();
+    device.run_pod_of("web", &[container], FULL.trim()).wait_ready();
     let object = |name: &str| -> Value {
         serde_json::from_str(&kubectl.line(&format!("get pod {name} -o json")).ok()).expect("JSON")
     };
@@ -518,9 +478,8 @@ fn kubectl_debugs_a_copy_of_a_pod_that_has_all_fields_of_the_first() {
     assert_eq!(object("second")["spec"]["containers"][0]["command"], json!(["/bin/demo", "sleep"]));
     device.wait_for("the copy to be replaced", || device.pods() == ["second", "web"]);
     // Again under a name that is there.
-    let refused =
-        kubectl.line("debug web --copy-to second --image localhost/demo:1 -- /bin/demo sleep").refused();
-    assert!(refused.contains("pods \"second\" already exists"), "{refused}");
+    let ran = kubectl.line("debug web --copy-to second --image localhost/demo:1 -- /bin/demo sleep");
+    ran.refused_with("pods \"second\" already exists");
 }
 
 #[test]
@@ -534,7 +493,7 @@ fn kubectl_debugs_the_node() {
     let name = device.pods().remove(0);
     assert!(name.starts_with("node-debugger-"), "{name}");
     device.pod(&name).wait_ready();
-    let mounts = device.pod(&name).exec("debugger", ["/bin/demo", "cat", "/proc/mounts"]);
+    let mounts = device.pod(&name).demo("debugger", "cat /proc/mounts");
     assert!(mounts.stdout.contains(" /host "), "{mounts:?}");
 }
 
@@ -569,9 +528,8 @@ fn the_example_of_the_documents() {
         "ephemeralContainers": [debugger],
     });
     let target = "/api/v1/namespaces/default/pods/example-pod/ephemeralcontainers";
-    let refused =
-        kubectl.run(["replace", "--raw", target, "-f", &file("ec.json", &ec.to_string())]).refused();
-    assert!(refused.contains("kubectl debug"), "{refused}");
+    let ran = kubectl.run(["replace", "--raw", target, "-f", &file("ec.json", &ec.to_string())]);
+    ran.refused_with("kubectl debug");
 
     // The current form: the same container in a Pod, or by `kubectl debug`.
     let mut object: Value =
@@ -581,7 +539,7 @@ fn the_example_of_the_documents() {
     let answer = kubectl.run(["replace", "--raw", target, "-f", &file("pod.json", &object.to_string())]).ok();
     let answer: Value = serde_json::from_str(&answer).expect("the pod is JSON");
     assert_eq!(answer["spec"]["ephemeralContainers"][0]["name"], "debugger");
-    device.wait_for("it to run", || device.pod("example-pod").container("debugger").is_running());
+    device.pod("example-pod").wait_running("debugger");
 
     // `kubectl describe` shows the container.
     let described = kubectl.run(["describe", "pod", "example-pod"]).ok();
@@ -614,10 +572,9 @@ fn the_example_of_the_documents() {
 
     // With a shared process namespace, the container sees the processes of all containers.
     let pod = device.pod("example-pod");
-    let name =
-        |process: &str| pod.exec("debugger", ["/bin/demo", "cat", &format!("/proc/{process}/cmdline")]).ok();
-    assert_eq!(pod.exec("debugger", ["/bin/demo", "cat", "/proc/1/comm"]).ok(), "pause\n");
-    let processes = pod.exec("debugger", ["/bin/demo", "ls", "/proc"]).ok();
+    let name = |process: &str| pod.demo("debugger", &format!("cat /proc/{process}/cmdline")).ok();
+    assert_eq!(pod.demo("debugger", "cat /proc/1/comm").ok(), "pause\n");
+    let processes = pod.demo("debugger", "ls /proc").ok();
     let others = processes.lines().filter(|line| line.parse::<u32>().is_ok_and(|number| number > 1));
     let names: Vec<String> = others.filter(|process| is_living(&pod, process)).map(name).collect();
     assert!(names.iter().any(|name| name.starts_with("/bin/demo\0serve\0")), "{names:?}");
@@ -626,5 +583,5 @@ fn the_example_of_the_documents() {
 
 /// Whether the process lives longer than it takes to inspect it.
 fn is_living(pod: &TestPod, process: &str) -> bool {
-    pod.exec("debugger", ["/bin/demo", "stat", &format!("/proc/{process}/cmdline")]).code == 0
+    pod.demo("debugger", &format!("stat /proc/{process}/cmdline")).code == 0
 }

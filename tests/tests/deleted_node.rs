@@ -165,9 +165,7 @@ fn clients_of_a_service_meet_no_pod_of_a_deleted_node_until_the_board_is_back() 
     plane.line("create clusterrolebinding node-reader --clusterrole=node-reader --group=system:nodes").ok();
     let other = ClusterNode::join(&plane, "board-2");
     let board = ClusterNode::join_with(&plane, "board-1", &["--node-labels", "site=harbour"]);
-    board.device.write_manifest("own.yaml", &manifest::pod("own", "serve 80 /srv"));
-    let own = board.device.pod("own");
-    own.wait_ready();
+    let own = board.device.run_pod("own", "serve 80 /srv").wait_ready();
     let of_own = || (own.uid(), own.container("app").id(), own.container("app").restart_count());
     let began = of_own();
 
@@ -260,5 +258,5 @@ fn clients_of_a_service_meet_no_pod_of_a_deleted_node_until_the_board_is_back() 
             .map(|change| &change.object["metadata"]["deletionGracePeriodSeconds"]);
         assert!(graces.any(|grace| *grace == 30), "it had its grace period");
     }
-    assert_eq!(own.exec("app", ["/bin/demo", "get", "http://127.0.0.1/healthz"]).ok(), "ok\n");
+    assert_eq!(own.demo("app", "get http://127.0.0.1/healthz").ok(), "ok\n");
 }

@@ -84,10 +84,7 @@ spec:
 
 #[test]
 fn a_pod_and_its_node_are_described_as_kubectl_describes_them() {
-    let mut device = Device::new();
-    device.agent_arguments(["--node-labels=disk=fast"]);
-    device.start_agent();
-    device.load_image(nodlet_tests::demo_archive());
+    let device = Device::start_with(["--node-labels=disk=fast"]);
     let kubectl = Kubectl::new(&device);
     device.write_manifest("rich.yaml", RICH);
     device
@@ -96,10 +93,8 @@ fn a_pod_and_its_node_are_described_as_kubectl_describes_them() {
     for line in ["Readiness Gates:", "  Type            Status", "Init Containers:", "Events:"] {
         assert!(text.contains(line), "{line} in {text}");
     }
-    device.write_manifest("plain.yaml", &manifest::pod_with("plain", "exit 3", "restartPolicy: Never"));
-    device.pod("plain").wait_phase("Failed");
-    device.write_manifest("net.yaml", &manifest::pod_with("net", "sleep", "hostNetwork: true"));
-    device.pod("net").wait_ready();
+    device.run_pod_with("plain", "exit 3", "restartPolicy: Never").wait_phase("Failed");
+    device.run_pod_with("net", "sleep", "hostNetwork: true").wait_ready();
     let failed = same(&device, &kubectl, ["describe", "pod", "plain"]);
     assert!(failed.contains("Exit Code:    3"), "{failed}");
     // Several pods at once, and a pod by a prefix of its name.
@@ -141,10 +136,7 @@ fn a_pod_that_does_not_run_has_a_reason_in_its_status() {
     device.write_manifest("gated.yaml", &gated);
     let missing = manifest::pod("missing", "sleep").replace("localhost/demo:1", "localhost/absent:1");
     device.write_manifest("missing.yaml", &missing);
-    device.write_manifest("crash.yaml", &manifest::pod("crash", "exit 2"));
-    device.wait_for("it to crash again", || {
-        device.pod("crash").container("app").reason() == "CrashLoopBackOff"
-    });
+    device.run_pod("crash", "exit 2").wait_reason("app", "CrashLoopBackOff");
     device.wait_for("the image to be missed", || device.pod("missing").container("app").state() == "waiting");
     same(&device, &kubectl, ["describe", "pod", "gated"]);
     let crash = same(&device, &kubectl, ["describe", "pod", "crash"]);
@@ -197,8 +189,7 @@ fn classes_presets_and_namespaces_are_described_as_kubectl_describes_them() {
     let namespace = same(&device, &kubectl, ["describe", "ns", "default"]);
     assert!(namespace.contains("Resource Limits"), "{namespace}");
     device.remove_manifest("limits.yaml");
-    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
-    device.pod("web").wait_ready();
+    device.run_pod("web", "sleep").wait_ready();
     let events = same(&device, &kubectl, ["describe", "events"]);
     assert!(events.contains("Involved Object:"), "{events}");
     let absent = device.nodlet(["describe", "pc", "absent"]).refused();
@@ -236,8 +227,7 @@ fn volumes_and_claims_are_described_as_kubectl_describes_them() {
     device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
     let user = "volumes: [{name: one, persistentVolumeClaim: {claimName: data}}, \
         {name: two, persistentVolumeClaim: {claimName: data, readOnly: true}}]\n";
-    device.write_manifest("web.yaml", &manifest::pod_with("web", "sleep", user));
-    device.pod("web").wait_ready();
+    device.run_pod_with("web", "sleep", user).wait_ready();
     let disk = same(&device, &kubectl, ["describe", "pv", "disk"]);
     assert!(disk.contains("Claim:           default/data\n") && disk.contains("RWO,ROX"), "{disk}");
     let far = same(&device, &kubectl, ["describe", "pv", "far"]);
@@ -256,10 +246,7 @@ fn volumes_and_claims_are_described_as_kubectl_describes_them() {
 fn events_are_listed_as_kubectl_lists_them() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    device.write_manifest("crash.yaml", &manifest::pod("crash", "exit 2"));
-    device.wait_for("it to crash again", || {
-        device.pod("crash").container("app").reason() == "CrashLoopBackOff"
-    });
+    device.run_pod("crash", "exit 2").wait_reason("app", "CrashLoopBackOff");
     let events = same(&device, &kubectl, ["events"]);
     assert!(events.contains("(x2 over "), "what repeats is counted: {events}");
     same(&device, &kubectl, ["events", "-A"]);

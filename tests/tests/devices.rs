@@ -59,12 +59,6 @@ fn asking_with(name: &str, steps: &str, devices: &str, more: &str) -> String {
     manifest::pod_of(name, &[manifest::container("app", steps, &more)], "restartPolicy: Never")
 }
 
-fn wait_event(device: &Device, pod: &str, expected: &str) {
-    device.wait_for(&format!("{expected:?} of {pod}"), || {
-        device.pod(pod).events().iter().any(|event| event.contains(expected))
-    });
-}
-
 #[test]
 fn a_container_gets_its_device_and_no_other() {
     let device = Device::start();
@@ -75,35 +69,30 @@ fn a_container_gets_its_device_and_no_other() {
     assert_eq!(resource(&device, "allocatable", "gps"), "1");
     let steps = "stat /dev/gps then open /dev/gps then print open then sleep";
     let user = "securityContext: {runAsUser: 1000, runAsGroup: 2000, capabilities: {drop: [ALL]}}";
-    device.write_manifest("nav.yaml", &asking_with("nav", steps, "nodlet.dev/gps: 1", user));
+    device.write_pod("nav", &asking_with("nav", steps, "nodlet.dev/gps: 1", user));
     device.pod("nav").wait_log("app", "block 0660 1000:2000 7,0\nopen\n");
-    device.pod("nav").exec("app", ["/bin/demo", "open", "/dev/gps"]).ok();
+    device.pod("nav").demo("app", "open /dev/gps").ok();
 
     // The device is exclusive.
-    device.write_manifest("late.yaml", &asking("late", "sleep", "nodlet.dev/gps: 1"));
-    device.pod("late").wait_phase("Failed");
+    device.write_pod("late", &asking("late", "sleep", "nodlet.dev/gps: 1")).wait_phase("Failed");
     let status = device.pod("late").status();
     assert_eq!(status["reason"], "OutOfnodlet.dev/gps");
     assert_eq!(
         status["message"],
         "Pod was rejected: Node didn't have enough resource: nodlet.dev/gps, requested: 1, used: 1, capacity: 1"
     );
-    device.write_manifest("unknown.yaml", &asking("unknown", "sleep", "nodlet.dev/sonar: 1"));
-    device.pod("unknown").wait_phase("Failed");
+    device.write_pod("unknown", &asking("unknown", "sleep", "nodlet.dev/sonar: 1")).wait_phase("Failed");
     assert_eq!(device.pod("unknown").status()["reason"], "OutOfnodlet.dev/sonar");
 
     // A container without devices cannot make its way to one.
     let steps = "mknod-block /dev/other 7 0 then print made then open /dev/other";
-    device.write_manifest("thief.yaml", &manifest::pod_with("thief", steps, "restartPolicy: Never"));
-    device.pod("thief").wait_phase("Failed");
+    device.run_pod_with("thief", steps, "restartPolicy: Never").wait_phase("Failed");
     let log = device.pod("thief").logs("app");
     assert!(log.starts_with("made\n") && log.contains("Operation not permitted"), "{log}");
 
     // The device is free when its pod is gone.
-    device.remove_manifest("nav.yaml");
-    device.pod("nav").wait_gone();
-    device.write_manifest("next.yaml", &asking("next", "open /dev/gps then sleep", "nodlet.dev/gps: 1"));
-    device.pod("next").wait_ready();
+    device.remove_pod("nav");
+    device.write_pod("next", &asking("next", "open /dev/gps then sleep", "nodlet.dev/gps: 1")).wait_ready();
     let down = device.nodlet(["down"]);
     assert_eq!(down.code, 0, "{}", down.stderr);
     assert!(!down.stderr.contains("DeviceLost"), "{}", down.stderr);
@@ -119,19 +108,16 @@ fn a_device_that_may_only_be_read_is_not_written() {
     define(&device, "disk.yaml", &text);
     device.wait_for("the resource", || resource(&device, "allocatable", "disk") == "2");
     let steps = "stat /dev/x/disk then open /dev/x/disk then print open then append /dev/x/disk no";
-    device.write_manifest("one.yaml", &asking("one", steps, "nodlet.dev/disk: 1"));
-    device.pod("one").wait_phase("Failed");
+    device.write_pod("one", &asking("one", steps, "nodlet.dev/disk: 1")).wait_phase("Failed");
     let log = device.pod("one").logs("app");
     assert!(
         log.starts_with("block 0440 0:0 7,0\nopen\n") && log.contains("Operation not permitted"),
         "{log}"
     );
     for name in ["two", "three"] {
-        device.write_manifest(&format!("{name}.yaml"), &asking(name, "sleep", "nodlet.dev/disk: 1"));
-        device.pod(name).wait_ready();
+        device.write_pod(name, &asking(name, "sleep", "nodlet.dev/disk: 1")).wait_ready();
     }
-    device.write_manifest("four.yaml", &asking("four", "sleep", "nodlet.dev/disk: 1"));
-    device.pod("four").wait_phase("Failed");
+    device.write_pod("four", &asking("four", "sleep", "nodlet.dev/disk: 1")).wait_phase("Failed");
 }
 
 #[test]
@@ -188,7 +174,7 @@ fn a_pod_waits_for_its_device_and_follows_it_while_it_runs() {
         &asking("modem", "open /dev/usb then print open then sleep", "nodlet.dev/usb: 1"),
     );
     let missing = format!("device nodlet.dev/usb was not found ({0}): {0} does not exist", node.path());
-    wait_event(&device, "modem", &missing);
+    device.pod("modem").wait_event(&missing);
     let app = || device.pod("modem").container("app");
     device.wait_for("the reason and the message", || {
         let app = app();
@@ -197,28 +183,24 @@ fn a_pod_waits_for_its_device_and_follows_it_while_it_runs() {
 
     node.plug(0);
     // It is unplugged when the container has opened it.
-    device.pod("modem").wait_log("app", "open");
-    device.pod("modem").wait_ready();
+    device.pod("modem").wait_log("app", "open").wait_ready();
     let id = device.pod("modem").container("app").id();
     // It comes back with another number.
     node.unplug();
-    wait_event(&device, "modem", "DeviceLost: device nodlet.dev/usb (/dev/usb, 7:0) is gone");
-    device.wait_for("the node to go", || {
-        device.pod("modem").exec("app", ["/bin/demo", "stat", "/dev/usb"]).code != 0
-    });
+    device.pod("modem").wait_event("DeviceLost: device nodlet.dev/usb (/dev/usb, 7:0) is gone");
+    device.wait_for("the node to go", || device.pod("modem").demo("app", "stat /dev/usb").code != 0);
     let mknod = ["/bin/demo", "mknod-block", "/dev/old", "7", "0"];
     device.pod("modem").exec("app", mknod).ok();
-    let refused = device.pod("modem").exec("app", ["/bin/demo", "open", "/dev/old"]).refused();
-    assert!(refused.contains("Operation not permitted"), "{refused}");
+    device.pod("modem").demo("app", "open /dev/old").refused_with("Operation not permitted");
     // What the container puts in its place is replaced.
-    device.pod("modem").exec("app", ["/bin/demo", "link", "/etc/passwd", "/dev/usb"]).ok();
+    device.pod("modem").demo("app", "link /etc/passwd /dev/usb").ok();
     node.plug(1);
-    wait_event(&device, "modem", "DeviceFound: device nodlet.dev/usb (/dev/usb, 7:1) is present again");
+    device.pod("modem").wait_event("DeviceFound: device nodlet.dev/usb (/dev/usb, 7:1) is present again");
     device.wait_for("the node", || {
-        device.pod("modem").exec("app", ["/bin/demo", "stat", "/dev/usb"]).stdout == "block 0660 0:0 7,1\n"
+        device.pod("modem").demo("app", "stat /dev/usb").stdout == "block 0660 0:0 7,1\n"
     });
-    device.pod("modem").exec("app", ["/bin/demo", "open", "/dev/usb"]).ok();
-    device.pod("modem").exec("app", ["/bin/demo", "open", "/dev/old"]).refused();
+    device.pod("modem").demo("app", "open /dev/usb").ok();
+    device.pod("modem").demo("app", "open /dev/old").refused();
     assert_eq!(device.pod("modem").container("app").id(), id, "the container was not restarted");
 
     // Another agent follows it too, also what changed while no agent ran.
@@ -227,10 +209,10 @@ fn a_pod_waits_for_its_device_and_follows_it_while_it_runs() {
     node.plug(2);
     device.start_agent();
     device.wait_for("the new number", || {
-        device.pod("modem").exec("app", ["/bin/demo", "stat", "/dev/usb"]).stdout == "block 0660 0:0 7,2\n"
+        device.pod("modem").demo("app", "stat /dev/usb").stdout == "block 0660 0:0 7,2\n"
     });
     node.unplug();
-    wait_event(&device, "modem", "DeviceLost: device nodlet.dev/usb (/dev/usb, 7:2) is gone");
+    device.pod("modem").wait_event("DeviceLost: device nodlet.dev/usb (/dev/usb, 7:2) is gone");
 }
 
 #[test]
@@ -241,7 +223,7 @@ fn a_device_is_found_by_its_attributes_as_soon_as_the_kernel_has_it() {
     device.wait_for("the resource", || resource(&device, "capacity", "kmsg") == "1");
     let steps =
         "stat /dev/log-of-kernel then append /dev/log-of-kernel nodlet-test then print written then sleep";
-    device.write_manifest("log.yaml", &asking("log", steps, "nodlet.dev/kmsg: 1"));
+    device.write_pod("log", &asking("log", steps, "nodlet.dev/kmsg: 1"));
     device.pod("log").wait_log("app", "char 0660 0:0 1,11\nwritten\n");
 
     // Loop devices appear with a uevent, without a file in /dev that anybody watches.
@@ -253,7 +235,7 @@ fn a_device_is_found_by_its_attributes_as_soon_as_the_kernel_has_it() {
         "late.yaml",
         &asking("late", "open /dev/loop then print open then sleep", "nodlet.dev/loop: 1"),
     );
-    wait_event(&device, "late", "device nodlet.dev/loop was not found");
+    device.pod("late").wait_event("device nodlet.dev/loop was not found");
     let control = fs::File::open("/dev/loop-control").expect("the kernel has loop devices");
     let change = |request: libc::c_ulong| {
         use std::os::fd::AsRawFd;
@@ -262,10 +244,9 @@ fn a_device_is_found_by_its_attributes_as_soon_as_the_kernel_has_it() {
         assert!(result >= 0, "{}", std::io::Error::last_os_error());
     };
     change(0x4c80);
-    device.pod("late").wait_log("app", "open");
-    device.pod("late").wait_ready();
+    device.pod("late").wait_log("app", "open").wait_ready();
     change(0x4c81);
-    wait_event(&device, "late", "DeviceLost: device nodlet.dev/loop");
+    device.pod("late").wait_event("DeviceLost: device nodlet.dev/loop");
 }
 
 #[test]
@@ -284,7 +265,7 @@ fn a_volume_does_not_get_the_node_of_a_device() {
         let volumes = format!("volumes: [{{name: v, hostPath: {{path: {shared}}}}}]");
         device.write_manifest("p.yaml", &manifest::pod_of(name, &[container], &volumes));
         let expected = format!("the volume mounted at {place} covers the device at /dev/x/disk");
-        wait_event(&device, name, &expected);
+        device.pod(name).wait_event(&expected);
         device.remove_manifest("p.yaml");
         device.pod(name).wait_gone();
     }
@@ -294,10 +275,7 @@ fn a_volume_does_not_get_the_node_of_a_device() {
 
 #[test]
 fn a_pod_gets_no_cdi_device_by_an_annotation_that_the_operator_does_not_allow() {
-    let mut device = Device::new();
-    device.agent_arguments(["--allowed-annotations=vendor.com/cam=front"]);
-    device.start_agent();
-    device.load_image(nodlet_tests::demo_archive());
+    let device = Device::start_with(["--allowed-annotations=vendor.com/cam=front"]);
     let (library, here) = device.shared("usr/lib/cam");
     fs::write(here.join("key"), "secret\n").expect("the root can be written to");
     fs::create_dir_all(device.path("/etc/cdi")).expect("the root can be written to");
@@ -324,7 +302,7 @@ fn a_pod_gets_no_cdi_device_by_an_annotation_that_the_operator_does_not_allow() 
     applied.ok();
     for name in ["file", "thief"] {
         device.wait_for("the container to wait", || device.pod(name).container("app").message() == why);
-        wait_event(&device, name, why);
+        device.pod(name).wait_event(why);
     }
     // What is allowed stays possible, and an annotation that changes takes effect.
     let patch = |value: &str| {
@@ -339,10 +317,7 @@ fn a_pod_gets_no_cdi_device_by_an_annotation_that_the_operator_does_not_allow() 
 
 #[test]
 fn a_pod_gets_cdi_devices_by_an_annotation() {
-    let mut device = Device::new();
-    device.agent_arguments(["--allowed-annotations=vendor.com/cam=*"]);
-    device.start_agent();
-    device.load_image(nodlet_tests::demo_archive());
+    let device = Device::start_with(["--allowed-annotations=vendor.com/cam=*"]);
     let node = Node::named("cdi");
     node.plug(0);
     let (library, here) = device.shared("usr/lib/cam");
@@ -378,8 +353,7 @@ fn a_pod_gets_cdi_devices_by_an_annotation() {
     };
     let steps =
         "env then cat /opt/cam/lens then stat /dev/video0 then open /dev/video0 then append /dev/video0 x";
-    device.write_manifest("eye.yaml", &annotated("eye", "vendor.com/cam=front", steps));
-    device.pod("eye").wait_phase("Failed");
+    device.write_pod("eye", &annotated("eye", "vendor.com/cam=front", steps)).wait_phase("Failed");
     let log = device.pod("eye").logs("app");
     assert!(log.contains("CAM=new\n") && !log.contains("CAM=old"), "{log}");
     assert!(log.contains("sharp\nblock 0440 0:0 7,0\n") && log.contains("Operation not permitted"), "{log}");
@@ -395,7 +369,7 @@ fn a_pod_gets_cdi_devices_by_an_annotation() {
         ("hooked", "vendor.com/cam=hooked", "containerEdits: field hooks is not supported"),
     ] {
         device.write_manifest(&format!("{name}.yaml"), &annotated(name, devices, "sleep"));
-        wait_event(&device, name, expected);
+        device.pod(name).wait_event(expected);
     }
     let refused =
         device.nodlet_with_input(["apply", "-f", "-"], &annotated("wrong", "cam", "sleep")).refused();
@@ -403,9 +377,7 @@ fn a_pod_gets_cdi_devices_by_an_annotation() {
     assert!(refused.contains(expected), "{refused}");
 
     // A device file makes it a resource: it is counted, and the other container does not get it.
-    fs::create_dir_all(device.path("/etc/nodlet/devices")).expect("the root can be written to");
-    fs::write(device.path("/etc/nodlet/devices/cam.yaml"), "name: cam\ncdi: vendor.com/cam=front\n")
-        .expect("it can be written");
+    device.write_file("/etc/nodlet/devices/cam.yaml", "name: cam\ncdi: vendor.com/cam=front\n");
     let wanted = "resources: {limits: {nodlet.dev/cam: 1}}\n";
     let counted = |name: &str| {
         let one = manifest::container("one", "env then stat /dev/video0 then print up then sleep", wanted);
@@ -416,14 +388,12 @@ fn a_pod_gets_cdi_devices_by_an_annotation() {
         let nodes = device.get("/api/v1/nodes").expect("there is one");
         nodes["items"][0]["status"]["capacity"]["nodlet.dev/cam"] == "1"
     });
-    device.write_manifest("counted.yaml", &counted("counted"));
-    device.pod("counted").wait_log("one", "up");
-    device.pod("counted").wait_log("two", "up");
+    device.write_pod("counted", &counted("counted")).wait_log("one", "up").wait_log("two", "up");
     let log = device.pod("counted").logs("one");
     assert!(log.contains("CAM=new\n") && log.contains("block 0440 0:0 7,0\n"), "{log}");
     assert!(!device.pod("counted").logs("two").contains("CAM="));
     device.write_manifest("more.yaml", &counted("more"));
-    wait_event(&device, "more", "OutOfnodlet.dev/cam");
+    device.pod("more").wait_event("OutOfnodlet.dev/cam");
 }
 
 /// A link of the host, which is removed when it is dropped.
@@ -457,15 +427,13 @@ fn an_interface_moves_into_the_pod_and_comes_back_under_its_name() {
         asking_with("bus", steps, "nodlet.dev/can: 1", "securityContext: {capabilities: {add: [NET_ADMIN]}}");
     device.write_manifest("bus.yaml", &text);
     let missing = format!("device nodlet.dev/can was not found: there is no interface {}", link.0);
-    wait_event(&device, "bus", &format!("FailedCreatePodSandBox: Failed to create pod sandbox: {missing}"));
+    device.pod("bus").wait_event(&format!("FailedCreatePodSandBox: Failed to create pod sandbox: {missing}"));
 
     let peer = format!("{}p", link.0);
     Link::ip(["link", "add", &link.0, "type", "veth", "peer", "name", &peer]);
-    device.pod("bus").wait_log("app", &format!("{}\n", link.0));
-    device.pod("bus").wait_ready();
+    device.pod("bus").wait_log("app", &format!("{}\n", link.0)).wait_ready();
     assert!(!link.exists(), "it is in the pod alone");
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     device.pod("bus").wait_ready();
     // What the pod calls it does not matter.
     let process = device.container_processes()[0].to_string();
@@ -475,8 +443,7 @@ fn an_interface_moves_into_the_pod_and_comes_back_under_its_name() {
         command.args(words.iter().filter(|word| !word.is_empty()));
         assert!(command.status().expect("the machine has nsenter").success());
     }
-    device.remove_manifest("bus.yaml");
-    device.pod("bus").wait_gone();
+    device.remove_pod("bus");
     assert!(link.exists(), "it came back");
 
     let own = manifest::pod_of(
@@ -485,13 +452,12 @@ fn an_interface_moves_into_the_pod_and_comes_back_under_its_name() {
         "hostNetwork: true",
     );
     device.write_manifest("own.yaml", &own);
-    wait_event(&device, "own", "which moves into the pod's own network; remove hostNetwork");
+    device.pod("own").wait_event("which moves into the pod's own network; remove hostNetwork");
 }
 
 /// Starts an agent, and the pod `bus` with the interface `can0`, which may change its links.
 fn start_bus(device: &mut Device) {
-    device.start_agent();
-    device.load_image(nodlet_tests::demo_archive());
+    device.start_agent_with_demo();
     define(device, "can.yaml", "name: can\ninterface: can0\n");
     device.wait_for("the resource", || resource(device, "capacity", "can") == "1");
     let text = asking_with(
@@ -500,8 +466,7 @@ fn start_bus(device: &mut Device) {
         "nodlet.dev/can: 1",
         "securityContext: {capabilities: {add: [NET_ADMIN]}}",
     );
-    device.write_manifest("bus.yaml", &text);
-    device.pod("bus").wait_ready();
+    device.write_pod("bus", &text).wait_ready();
 }
 
 #[test]
@@ -521,8 +486,7 @@ fn an_interface_whose_name_was_taken_comes_back_under_a_free_one() {
         command.args(["-t", &process, "-n", "ip", "link", "set", "can0"]).args(words);
         assert!(command.status().expect("the machine has nsenter").success());
     }
-    device.remove_manifest("bus.yaml");
-    device.pod("bus").wait_gone();
+    device.remove_pod("bus");
     assert!(board.ip("-details link show dev1").contains("veth"), "{}", board.ip("link show"));
     let message = "interface can0 came back from the pod as dev1: another interface has its name";
     device.wait_for("the event", || {
@@ -552,8 +516,7 @@ fn an_interface_that_a_pod_replaced_by_a_link_of_its_own_does_not_come_back() {
     let index = shown.split(':').next().expect("it begins with the index");
     inside("link del can0");
     inside(&format!("link add can0 index {index} type ifb"));
-    device.remove_manifest("bus.yaml");
-    device.pod("bus").wait_gone();
+    device.remove_pod("bus");
     assert!(!board.ip("link show").contains(" can0"), "{}", board.ip("-details link show"));
     let message = "interface can0 did not come back from the pod: it was removed in the pod";
     assert!(device.agent_log().contains(message), "{}", device.agent_log());
@@ -591,8 +554,7 @@ fn an_interface_comes_back_as_it_was_whatever_the_pod_did_to_it() {
         let output = command.args(words_of).output().expect("the machine has iproute2");
         assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
     }
-    device.remove_manifest("bus.yaml");
-    device.pod("bus").wait_gone();
+    device.remove_pod("bus");
     let shown = board.ip("-details link show");
     assert!(shown.contains(" can0"), "it did not come back: {shown}");
     let lines = |text: &str| {
@@ -627,9 +589,7 @@ fn a_container_cannot_lead_a_device_to_another_place() {
         &[manifest::container("app", "print started then sleep", more)],
         "volumes: [{name: v, emptyDir: {}}]",
     );
-    device.write_manifest("led.yaml", &pod);
-    let led = device.pod("led");
-    led.wait_log("app", "started");
+    let led = device.write_pod("led", &pod).wait_log("app", "started");
     // A link in place of the directory leads into the volume.
     let steps = ["/bin/demo", "rename", "/dev/x", "/dev/y", "then", "link", "/v", "/dev/x"];
     led.exec("app", steps).ok();
@@ -638,19 +598,19 @@ fn a_container_cannot_lead_a_device_to_another_place() {
     device.wait_for("the failure", || failures() > 0);
     node.plug(1);
     device.wait_for("a failure with the new device", || failures() > 1);
-    assert_eq!(led.exec("app", ["/bin/demo", "ls", "/v"]).ok(), "");
+    assert_eq!(led.demo("app", "ls /v").ok(), "");
     let events = || led.events().iter().filter(|event| event.contains("Device")).cloned().collect::<Vec<_>>();
     assert_eq!(events(), [""; 0], "nothing has changed for the container");
     // What has failed is tried again, without a further change of the device.
-    led.exec("app", ["/bin/demo", "rm", "/dev/x", "then", "rename", "/dev/y", "/dev/x"]).ok();
-    wait_event(&device, "led", "DeviceLost: device nodlet.dev/led (/dev/x/led, 7:0) is gone");
-    wait_event(&device, "led", "DeviceFound: device nodlet.dev/led (/dev/x/led, 7:1) is present again");
-    assert_eq!(led.exec("app", ["/bin/demo", "stat", "/dev/x/led"]).ok(), "block 0660 0:0 7,1\n");
-    led.exec("app", ["/bin/demo", "open", "/dev/x/led"]).ok();
+    led.demo("app", "rm /dev/x then rename /dev/y /dev/x").ok();
+    device.pod("led").wait_event("DeviceLost: device nodlet.dev/led (/dev/x/led, 7:0) is gone");
+    device.pod("led").wait_event("DeviceFound: device nodlet.dev/led (/dev/x/led, 7:1) is present again");
+    assert_eq!(led.demo("app", "stat /dev/x/led").ok(), "block 0660 0:0 7,1\n");
+    led.demo("app", "open /dev/x/led").ok();
     // Of a file system in its place nodlet makes no use.
     node.unplug();
-    wait_event(&device, "led", "DeviceLost: device nodlet.dev/led (/dev/x/led, 7:1) is gone");
-    led.exec("app", ["/bin/demo", "mount", "proc", "proc", "/dev/x"]).ok();
+    device.pod("led").wait_event("DeviceLost: device nodlet.dev/led (/dev/x/led, 7:1) is gone");
+    led.demo("app", "mount proc proc /dev/x").ok();
     node.plug(2);
     device.wait_for("the second failure", || {
         device.agent_log().contains("the container has mounted a file system over its directory")
@@ -665,7 +625,7 @@ fn a_change_that_an_agent_did_not_complete_is_made_by_the_next_one() {
     node.plug(0);
     define(&device, "left.yaml", &format!("name: left\npath: {}\ncontainerPath: /dev/x/left\n", node.path()));
     device.wait_for("the resource", || resource(&device, "capacity", "left") == "1");
-    device.write_manifest("left.yaml", &asking("left", "print started then sleep", "nodlet.dev/left: 1"));
+    device.write_pod("left", &asking("left", "print started then sleep", "nodlet.dev/left: 1"));
     device.pod("left").wait_log("app", "started");
     let dev = PathBuf::from(format!("/proc/{}/root/dev", device.container_processes()[0]));
     let number = || {
@@ -686,8 +646,8 @@ fn a_change_that_an_agent_did_not_complete_is_made_by_the_next_one() {
     assert_eq!(number(), Some(makedev(7, 0)));
     device.start_agent();
     device.wait_for("the new node", || number() == Some(makedev(7, 1)));
-    wait_event(&device, "left", "DeviceFound: device nodlet.dev/left (/dev/x/left, 7:1) is present again");
-    device.pod("left").exec("app", ["/bin/demo", "open", "/dev/x/left"]).ok();
+    device.pod("left").wait_event("DeviceFound: device nodlet.dev/left (/dev/x/left, 7:1) is present again");
+    device.pod("left").demo("app", "open /dev/x/left").ok();
 }
 
 #[test]
@@ -710,17 +670,17 @@ fn a_device_file_that_changes_or_goes_changes_the_devices_of_running_containers(
         );
         device.write_manifest("pod.yaml", &pod);
         device.pod(name).wait_log("app", "block 0660 1000:2000 7,0\nup\n");
-        let stat = || device.pod(name).exec("app", ["/bin/demo", "stat", "/dev/gps"]);
+        let stat = || device.pod(name).demo("app", "stat /dev/gps");
         define(&device, "gps.yaml", &file(&other));
-        wait_event(&device, name, "DeviceFound: device nodlet.dev/gps (/dev/gps, 7:1) is present again");
+        device.pod(name).wait_event("DeviceFound: device nodlet.dev/gps (/dev/gps, 7:1) is present again");
         assert_eq!(stat().ok(), "block 0660 1000:2000 7,1\n");
-        let open = device.pod(name).exec("app", ["/bin/demo", "open", "/dev/gps"]);
+        let open = device.pod(name).demo("app", "open /dev/gps");
         assert_eq!(open.code, 0, "{}", open.stderr);
         fs::remove_file(device.path("/etc/nodlet/devices/gps.yaml")).expect("it is there");
-        wait_event(&device, name, "DeviceLost: device nodlet.dev/gps (/dev/gps, 7:1) is gone");
+        device.pod(name).wait_event("DeviceLost: device nodlet.dev/gps (/dev/gps, 7:1) is gone");
         assert_ne!(stat().code, 0);
         define(&device, "gps.yaml", &file(&one));
-        wait_event(&device, name, "DeviceFound: device nodlet.dev/gps (/dev/gps, 7:0) is present again");
+        device.pod(name).wait_event("DeviceFound: device nodlet.dev/gps (/dev/gps, 7:0) is present again");
         assert_eq!(stat().ok(), "block 0660 1000:2000 7,0\n");
         device.remove_manifest("pod.yaml");
         device.pod(name).wait_gone();

@@ -95,8 +95,7 @@ spec:
     );
     let myapp = file(&device, "myapp.yaml", &text);
     assert_eq!(kubectl.run(["apply", "-f", &myapp]).ok(), "pod/myapp-pod created\n");
-    let pod = device.pod("myapp-pod");
-    pod.wait_log("init-myservice", "waiting for myservice");
+    let pod = device.pod("myapp-pod").wait_log("init-myservice", "waiting for myservice");
     assert_eq!(row(&kubectl, &myapp), ["myapp-pod", "0/1", "Init:0/2", "0"]);
 
     let described = kubectl.run(["describe", "-f", &myapp]).ok();
@@ -128,11 +127,8 @@ spec:
     assert!(
         kubectl.run(["logs", "myapp-pod", "-c", "init-myservice"]).ok().contains("waiting for myservice\n")
     );
-    let refused = kubectl.run(["logs", "myapp-pod", "-c", "init-mydb"]).refused();
-    assert!(
-        refused.contains("container \"init-mydb\" in pod \"myapp-pod\" is waiting to start: PodInitializing"),
-        "{refused}"
-    );
+    let ran = kubectl.run(["logs", "myapp-pod", "-c", "init-mydb"]);
+    ran.refused_with("container \"init-mydb\" in pod \"myapp-pod\" is waiting to start: PodInitializing");
 
     // One service exists, so the other one is waited for.
     let hosts = |services: &str| {
@@ -203,9 +199,7 @@ spec:
 fn the_sidecar_of_a_deployment_ships_its_logs_and_is_started_again() {
     let device = device();
     let command = "while true; do echo \"logging\" >> /opt/logs.txt; sleep 1; done";
-    device.write_manifest("myapp.yaml", &beside_logshipper("myapp", command, "Always"));
-    let myapp = device.pod("myapp");
-    myapp.wait_ready();
+    let myapp = device.write_pod("myapp", &beside_logshipper("myapp", command, "Always")).wait_ready();
     myapp.wait_log("logshipper", "logging");
     // The sidecar started before the main container, and counts as a container of the pod.
     let since = |name: &str| myapp.container(name).of_state("startedAt").to_string();
@@ -242,12 +236,9 @@ fn end(device: &Device) {
 #[test]
 fn the_sidecar_of_a_job_does_not_keep_it_from_completing() {
     let device = device();
-    device.write_manifest(
-        "myjob.yaml",
-        &beside_logshipper("myjob", "echo \"logging\" > /opt/logs.txt", "Never"),
-    );
-    let myjob = device.pod("myjob");
-    myjob.wait_phase("Succeeded");
+    let myjob = device
+        .write_pod("myjob", &beside_logshipper("myjob", "echo \"logging\" > /opt/logs.txt", "Never"))
+        .wait_phase("Succeeded");
     assert_eq!(myjob.container("myjob").exit_code(), Some(0));
     assert_eq!(myjob.container("logshipper").exit_code(), Some(137));
     let table = device.nodlet(["get", "pods", "--no-headers"]).ok();
@@ -269,7 +260,7 @@ fn the_states_of_a_pod_with_one_container() {
             let steps = format!("wait /work/go then rm /work/go then exit {code}");
             let app = manifest::container("app", &steps, "volumeMounts: [{name: work, mountPath: /work}]");
             let spec = format!("{spec}\nvolumes: [{{name: work, emptyDir: {{}}}}]");
-            device.write_manifest(&format!("{name}.yaml"), &manifest::pod_of(&name, &[app], &spec));
+            device.run_pod_of(&name, &[app], &spec);
         }
     }
     for (code, policy, restarted, phase) in [
@@ -281,8 +272,7 @@ fn the_states_of_a_pod_with_one_container() {
         (1, "Never", false, "Failed"),
     ] {
         let name = name(code, policy);
-        let pod = device.pod(&name);
-        device.wait_for("it to run", || pod.container("app").is_running());
+        let pod = device.pod(&name).wait_running("app");
         assert_eq!(pod.phase(), "Running");
         pod.tell("app", "/work/go");
         if restarted {
@@ -339,7 +329,7 @@ fn the_states_of_a_pod_with_two_containers() {
         // The first one fails again: if the policy allows restarts, it now waits for its back-off.
         if !never {
             pod.tell("first", "/work/first");
-            device.wait_for("the back-off", || pod.container("first").reason() == "CrashLoopBackOff");
+            pod.wait_reason("first", "CrashLoopBackOff");
         }
         pod.tell("second", "/work/second");
         if never {
@@ -364,7 +354,7 @@ fn the_states_of_a_pod_whose_container_runs_out_of_memory() {
         // Only the first run uses too much memory.
         let app = manifest::container("app", "hog-once /work/again 200 then sleep", more);
         let spec = format!("restartPolicy: {policy}\nvolumes: [{{name: work, emptyDir: {{}}}}]");
-        device.write_manifest(&format!("{name}.yaml"), &manifest::pod_of(&name, &[app], &spec));
+        device.run_pod_of(&name, &[app], &spec);
     }
     for policy in POLICIES {
         let name = format!("hog-{}", policy.to_lowercase());
@@ -424,8 +414,7 @@ spec:
     name: liveness
 ",
     );
-    let pod = device.pod("liveness-http");
-    device.wait_for("it to run", || pod.container("liveness").is_running());
+    let pod = device.pod("liveness-http").wait_running("liveness");
     assert_eq!(pod.container("liveness").restart_count(), 0);
     device.wait_within(std::time::Duration::from_secs(120), "it to be restarted", || {
         pod.container("liveness").restart_count() == 1
@@ -450,8 +439,7 @@ fn the_readiness_gate_feature_1_is_unmet_until_its_condition_is_set() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     let spec = "readinessGates: [{conditionType: www.example.com/feature-1}]";
-    device.write_manifest("web.yaml", &manifest::pod_with("web", "sleep", spec));
-    let web = device.pod("web");
+    let web = device.run_pod_with("web", "sleep", spec);
     device.wait_for("its container to be ready", || web.condition("ContainersReady") == "True");
     assert_eq!(web.condition("Ready"), "False");
     let say = |status: &str| {
@@ -513,13 +501,11 @@ fn pods_of_high_priority_with_preemption_switched_off_end_no_other_and_may_be_en
         kubectl.run(["apply", "-f", &file(&device, &format!("{name}.yaml"), &text)]).ok();
     };
     apply("low", "700m", "");
-    let low = device.pod("low");
-    low.wait_ready();
+    let low = device.pod("low").wait_ready();
     let born = low.born("app");
     for class in ["high-priority", "high-priority-nonpreempting"] {
         apply(class, "500m", &format!("priorityClassName: {class}"));
-        let waits = device.pod(class);
-        waits.wait_phase("Failed");
+        let waits = device.pod(class).wait_phase("Failed");
         assert_eq!(waits.status()["reason"], "OutOfcpu");
         let spec = waits.object().expect("it is here")["spec"].clone();
         let policy = if class == "high-priority" { "PreemptLowerPriority" } else { "Never" };
@@ -528,8 +514,7 @@ fn pods_of_high_priority_with_preemption_switched_off_end_no_other_and_may_be_en
     }
     // What preempts nothing is preempted as all others.
     apply("shy", "300m", "priorityClassName: high-priority-nonpreempting");
-    let shy = device.pod("shy");
-    shy.wait_ready();
+    let shy = device.pod("shy").wait_ready();
     apply("critical", "900m", "priorityClassName: system-node-critical");
     device.pod("critical").wait_ready();
     for victim in [&shy, &low] {
@@ -564,16 +549,15 @@ fn the_effective_request_of_a_pod_is_that_of_its_largest_init_container() {
     // What the init containers do not use any more is not available to others.
     let app = manifest::container("app", "sleep", &cpu("300m"));
     kubectl.run(["apply", "-f", &file(&device, "other.yaml", &manifest::pod_of("other", &[app], ""))]).ok();
-    let other = device.pod("other");
-    other.wait_phase("Failed");
+    let other = device.pod("other").wait_phase("Failed");
     let message =
         "Pod was rejected: Node didn't have enough resource: cpu, requested: 300, used: 800, capacity: 1000";
     assert_eq!(other.status()["message"], message);
 
     let quota =
         "apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: cpu}\nspec: {hard: {requests.cpu: 700m}}\n";
-    let refused = kubectl.run(["apply", "-f", &file(&device, "quota.yaml", quota)]).refused();
-    assert!(refused.contains("no matches for kind \"ResourceQuota\" in version \"v1\""), "{refused}");
+    let ran = kubectl.run(["apply", "-f", &file(&device, "quota.yaml", quota)]);
+    ran.refused_with("no matches for kind \"ResourceQuota\" in version \"v1\"");
     let limits = "apiVersion: v1\nkind: LimitRange\nmetadata: {name: cpu}\nspec: {limits: [{type: Pod, min: {cpu: 700m}}]}\n";
     kubectl.run(["apply", "-f", &file(&device, "limits.yaml", limits)]).ok();
     kubectl.run(["delete", "pod", "myapp-pod"]).ok();
@@ -596,10 +580,7 @@ fn ports_of_init_containers_are_shown_and_reserve_nothing() {
     let pods = ["first", "second"].map(|name| {
         let init = ["init-myservice", "init-mydb"].map(|name| manifest::container(name, "print done", ports));
         let app = manifest::container("myapp-container", "sleep", "");
-        device.write_manifest(
-            &format!("{name}.yaml"),
-            &manifest::pod_behind(name, &init, &[app], "hostNetwork: true"),
-        );
+        device.write_pod(name, &manifest::pod_behind(name, &init, &[app], "hostNetwork: true"));
         device.pod(name)
     });
     for pod in &pods {

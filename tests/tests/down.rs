@@ -12,9 +12,8 @@ use nodlet_tests::{Device, manifest};
 fn down_stops_the_pods_in_order_and_gives_them_their_grace() {
     let device = Device::start();
     let (shared, here) = device.shared("ends");
-    device.write_manifest(
-        "web.yaml",
-        &manifest::pod_of(
+    device
+        .run_pod_of(
             "web",
             &[manifest::container(
                 "app",
@@ -22,9 +21,8 @@ fn down_stops_the_pods_in_order_and_gives_them_their_grace() {
                 "volumeMounts: [{name: ends, mountPath: /ends}]",
             )],
             &format!("volumes: [{{name: ends, hostPath: {{path: {shared}}}}}]"),
-        ),
-    );
-    device.pod("web").wait_log("app", "up");
+        )
+        .wait_log("app", "up");
     device.nodlet(["down"]).ok();
     assert!(device.container_processes().is_empty());
     let lock = std::fs::File::open(here.join("lock")).expect("the container made it");
@@ -114,26 +112,16 @@ fn after_an_orderly_reboot_applied_pods_continue_their_ages_and_counts() {
 #[test]
 fn a_container_that_ignores_term_is_killed_when_its_grace_is_over() {
     let device = Device::start();
-    device.write_manifest(
-        "deaf.yaml",
-        &manifest::pod_with(
-            "deaf",
-            "ignore-term then print up then sleep",
-            "terminationGracePeriodSeconds: 2",
-        ),
-    );
+    device.run_pod_with("deaf", "ignore-term then print up then sleep", "terminationGracePeriodSeconds: 2");
     device.pod("deaf").wait_log("app", "up");
-    device.remove_manifest("deaf.yaml");
-    device.pod("deaf").wait_gone();
+    device.remove_pod("deaf");
     assert!(device.container_processes().is_empty());
 }
 
 #[test]
 fn a_term_ends_the_agent_and_leaves_the_pods() {
     let mut device = Device::start();
-    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
-    device.pod("web").wait_log("app", "up");
-    let born = device.pod("web").born("app");
+    let born = device.run_pod("web", "print up then sleep").wait_log("app", "up").born("app");
     assert_eq!(device.stop_agent(), 0);
     let log = device.agent_log();
     assert!(
@@ -240,18 +228,10 @@ fn down_removes_what_unknown_pods_left_however_deep_and_nothing_that_is_mounted_
 #[test]
 fn an_interrupted_down_reports_which_pods_it_waited_for_and_can_be_repeated() {
     let mut device = Device::start();
-    device.write_manifest(
-        "deaf.yaml",
-        &manifest::pod_with(
-            "deaf",
-            "ignore-term then print up then sleep",
-            "terminationGracePeriodSeconds: 60",
-        ),
-    );
+    device.run_pod_with("deaf", "ignore-term then print up then sleep", "terminationGracePeriodSeconds: 60");
     device.pod("deaf").wait_log("app", "up");
     device.remove_manifest("deaf.yaml");
-    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
-    device.pod("web").wait_log("app", "up");
+    device.run_pod("web", "print up then sleep").wait_log("app", "up");
     let log = device.path("/down.log");
     let mut down = std::process::Command::new(nodlet_tests::nodlet_program())
         .args(["--root", &device.root().display().to_string(), "down"])

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use nodlet_tests::{Witness, manifest};
+use nodlet_tests::Witness;
 
 use super::{Cluster, LEAVES, STAYS, stateful_set};
 
@@ -27,7 +27,7 @@ fn a_pod_of_a_lost_node_ends_before_force_deletion_starts_it_elsewhere_and_stays
 {
     let (mut cluster, witness) = with_db(LEAVES);
     let (here, there) = cluster.places("db-0");
-    cluster.boards[here].device.write_manifest("own.yaml", &manifest::pod("own", "wait /end"));
+    cluster.boards[here].device.run_pod("own", "wait /end");
     cluster.boards[here].device.pod("own").wait_ready();
     let born = cluster.boards[here].device.pod("own").born("app");
     let first = cluster.uid("db-0", |_| true);
@@ -79,7 +79,7 @@ fn a_pod_that_is_still_wanted_starts_again_only_after_the_cluster_has_confirmed_
     assert_eq!(cluster.uid("db-0", |_| true), uid);
 
     // What an earlier boot knew of the Lease counts for nothing.
-    cluster.boards[here].device.write_manifest("own.yaml", &manifest::pod("own", "wait /end"));
+    cluster.boards[here].device.run_pod("own", "wait /end");
     cluster.boards[here].device.pod("own").wait_ready();
     let cut = cluster.plane.partition_from(&cluster.boards[here].address);
     cluster.boards[here].device.cut_power();

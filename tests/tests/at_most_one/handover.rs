@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::path::PathBuf;
 
-use nodlet_tests::{ClusterNode, ControlPlane, Device, Witness, demo_archive};
+use nodlet_tests::{ClusterNode, ControlPlane, Device, Witness};
 
 use super::{CONTROLLERS, Cluster, LEAVES};
 
@@ -24,8 +24,7 @@ fn join(plane: &ControlPlane, name: &str, arguments: [&str; 6]) -> (ClusterNode,
     let network = device.own_network();
     let address = plane.connect(&network);
     device.agent_arguments(arguments);
-    device.start_agent();
-    device.load_image(demo_archive());
+    device.start_agent_with_demo();
     let node = ClusterNode { device, network, address };
     let words = plane.join_arguments();
     node.verb(&["join"].into_iter().chain(words.iter().map(String::as_str)).collect::<Vec<_>>()).ok();

@@ -52,8 +52,7 @@ spec:
 fn scripts_in_volumes_are_executed_where_run_is_mounted_noexec() {
     let mut device = Device::new();
     device.run_in_memory_without_programs();
-    device.start_agent();
-    device.load_image(nodlet_tests::demo_archive());
+    device.start_agent_with_demo();
     device
         .write_manifest("c.yaml", &object("ConfigMap", "scripts", &format!("data: {{run.sh: {SCRIPT:?}}}")));
     device.write_manifest(
@@ -61,14 +60,12 @@ fn scripts_in_volumes_are_executed_where_run_is_mounted_noexec() {
         &object("Secret", "scripts", &format!("stringData: {{run.sh: {SCRIPT:?}}}")),
     );
     for (name, spec) in [("own", ""), ("users", "hostUsers: false")] {
-        device.write_manifest(&format!("{name}.yaml"), &scripts(name, spec));
-        let pod = device.pod(name);
-        pod.wait_ready();
+        let pod = device.write_pod(name, &scripts(name, spec)).wait_ready();
         for container in ["configmap", "secret", "projected", "downward"] {
             assert_eq!(pod.logs(container), SCRIPT, "{name} {container}");
         }
         // The mounts have attributes of their own, whatever holds the files.
-        let mounts = pod.exec("app", ["/bin/demo", "cat", "/proc/self/mountinfo"]).ok();
+        let mounts = pod.demo("app", "cat /proc/self/mountinfo").ok();
         let of_hooks = mounts.lines().find(|line| line.contains(" /hooks ")).expect("it is mounted");
         assert!(of_hooks.contains(" /hooks ro,nosuid,nodev,relatime"), "{of_hooks}");
         assert!(!of_hooks.contains("noexec"), "{of_hooks}");
@@ -104,8 +101,7 @@ fn volumes_are_mounted_below_volumes_of_each_kind_of_files() {
             &fields,
         )
     });
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &containers, volumes));
-    let web = device.pod("web");
+    let web = device.run_pod_of("web", &containers, volumes);
     for name in ["app", "other"] {
         web.wait_log(name, "up");
     }
@@ -113,7 +109,7 @@ fn volumes_are_mounted_below_volumes_of_each_kind_of_files() {
         assert_eq!(cat(&device, &format!("/{kind}/data/deeper/other")), "x\n", "{kind}");
         assert_eq!(cat(&device, &format!("/{kind}/data/deeper/most/a")), "old", "{kind}");
         assert_eq!(cat(&device, &format!("/{kind}/one")), "old", "{kind}");
-        let refused = web.exec("app", ["/bin/demo", "write", &format!("/{kind}/x"), "x"]);
+        let refused = web.demo("app", &format!("write /{kind}/x x"));
         assert!(refused.stderr.contains("Read-only file system"), "{kind}: {}", refused.stderr);
     }
     // The volume follows its object, and the mounts in it stay.
@@ -132,9 +128,9 @@ fn volumes_are_mounted_below_volumes_of_each_kind_of_files() {
     );
     let volumes =
         format!("volumes: [{{name: data, emptyDir: {{}}}}, {{name: board, hostPath: {{path: {path}}}}}]");
-    device.write_manifest("board.yaml", &manifest::pod_of("board", &[container], &volumes));
+    device.run_pod_of("board", &[container], &volumes);
     let why = "the volume at /board, in which it is mounted, is read-only for the container and has no such directory";
-    device.wait_for(why, || device.pod("board").container("app").message().contains(why));
+    device.pod("board").wait_message("app", why);
     assert_eq!(fs::read_dir(&here).expect("it is there").count(), 0);
     fs::create_dir(here.join("data")).expect("it can be written to");
     device.pod("board").wait_ready();

@@ -5,9 +5,9 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use nodlet_tests::{Background, Device, demo_archive, manifest};
+use nodlet_tests::{Background, Device, demo_archive};
 
-use super::{Node, asking, define, resource, wait_event};
+use super::{Node, asking, define, resource};
 
 /// The instances of inotify of a device's agent.
 fn instances(device: &Device) -> usize {
@@ -26,7 +26,7 @@ fn an_agent_that_watches_devices_images_and_manifests_and_follows_logs_has_one_i
     define(&device, "radio.yaml", &format!("name: radio\npath: {}\n", node.path()));
     device.wait_for("the resource", || resource(&device, "capacity", "radio") == "1");
     device.write_manifest("radio.yaml", &asking("radio", "print on then sleep", "nodlet.dev/radio: 1"));
-    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.run_pod("web", "print up then sleep");
     device.pod("radio").wait_log("app", "on\n");
     device.pod("web").wait_ready();
     let mut followers: Vec<Child> = ["radio", "web", "web"]
@@ -71,13 +71,13 @@ fn without_an_instance_of_inotify_each_watcher_looks_from_time_to_time() {
     let (web, modem, node) = (device.pod("web"), device.pod("modem"), Node::named("dongle"));
     let definition = format!("name: dongle\npath: {}\ncontainerPath: /dev/dongle\n", node.path());
     define(&device, "dongle.yaml", &definition);
-    device.write_manifest("web.yaml", &manifest::pod("web", "print tick 1"));
+    device.run_pod("web", "print tick 1");
     device.wait_for("the resource", || resource(&device, "capacity", "dongle") == "1");
     device.wait_for("the pod to wait for its image", || !web.events().is_empty());
     let steps = "open /dev/dongle then sleep";
     device.write_manifest("modem.yaml", &asking("modem", steps, "nodlet.dev/dongle: 1"));
     device.load_image(demo_archive());
-    device.wait_for("the image", || web.is_ready());
+    web.wait_ready();
 
     // The name servers of the machine, a log that is followed, and the device: it comes, goes, and comes back as another one.
     fs::write(&resolvers, "nameserver 192.0.2.2\n").expect("the directory can be written to");
@@ -85,18 +85,18 @@ fn without_an_instance_of_inotify_each_watcher_looks_from_time_to_time() {
     device.wait_for("the log", || follower.saw(|line| line.starts_with("tick ")));
     let shown = web.logs("app").lines().count();
     device.wait_for("what is written later", || follower.saw(|line| line == format!("tick {}", shown + 2)));
-    wait_event(&device, "modem", "device nodlet.dev/dongle was not found");
+    device.pod("modem").wait_event("device nodlet.dev/dongle was not found");
     node.plug(0);
     modem.wait_ready();
     node.unplug();
-    wait_event(&device, "modem", "DeviceLost: device nodlet.dev/dongle (/dev/dongle, 7:0) is gone");
+    device.pod("modem").wait_event("DeviceLost: device nodlet.dev/dongle (/dev/dongle, 7:0) is gone");
     node.plug(1);
-    wait_event(&device, "modem", "DeviceFound: device nodlet.dev/dongle (/dev/dongle, 7:1) is present again");
-    device.wait_for("the node", || {
-        modem.exec("app", ["/bin/demo", "stat", "/dev/dongle"]).stdout == "block 0660 0:0 7,1\n"
-    });
+    device
+        .pod("modem")
+        .wait_event("DeviceFound: device nodlet.dev/dongle (/dev/dongle, 7:1) is present again");
+    device.wait_for("the node", || modem.demo("app", "stat /dev/dongle").stdout == "block 0660 0:0 7,1\n");
     device.wait_for("the other name server", || {
-        web.exec("app", ["/bin/demo", "cat", "/etc/resolv.conf"]).ok().contains("192.0.2.2")
+        web.demo("app", "cat /etc/resolv.conf").ok().contains("192.0.2.2")
     });
 
     // Files that are removed, and the cgroups of pods that end.
