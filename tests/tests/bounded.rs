@@ -7,12 +7,12 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nodlet_tests::{Device, Holdings, Memory, MemoryCgroup, manifest};
-use serde_json::{Value, json};
+
+mod api;
 
 /// The bound in KiB for an agent that reads the worst possible manifest: its text, 50 000 tokens or 25 000
 /// values of it, and the messages about it.
@@ -97,10 +97,28 @@ impl Watched {
         Memory::forget_peak(self.device.agent_pid());
     }
 
+    /// Removes all pods but the witness, and requires that nothing was disturbed and that the memory fell again.
     #[track_caller]
-    fn fell_again(&self) {
+    fn ends(self) {
+        self.take_all();
+        self.is_undisturbed();
         let now = Memory::of(self.device.agent_pid()).now;
         assert!(now < self.before + AFTER, "the agent keeps {now} KiB, {} before", self.before);
+    }
+
+    /// Runs a pod, and requires that all memory that is no container's grows by less than `bound` bytes.
+    #[track_caller]
+    fn grows_below(&self, cgroup: &MemoryCgroup, bound: u64, what: &str, pod: &str) {
+        let before = cgroup.usage();
+        cgroup.forget_peak();
+        self.put("big.yaml", pod);
+        self.device.wait_within(LONG, what, || self.device.pod("big").is_ready());
+        let grown = cgroup.peak() - before;
+        println!("{what}: {} KiB more than {} KiB, without containers", grown >> 10, before >> 10);
+        assert!(grown < bound, "{what}: {grown} bytes, not below {bound}");
+        self.stayed_below(READING, what);
+        fs::remove_file(self.device.manifests().join("big.yaml")).expect("it is there");
+        self.device.wait_within(LONG, "the pod to be gone", || self.device.pods() == ["witness"]);
     }
 
     fn put(&self, file: &str, text: impl AsRef<[u8]>) {
@@ -118,6 +136,18 @@ impl Watched {
     }
 }
 
+/// A ConfigMap `large` of so many values.
+fn large_map(values: usize, bytes: usize) -> String {
+    let data: String = (0..values).map(|number| format!("  K{number}: {}\n", "x".repeat(bytes))).collect();
+    format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: large}}\ndata:\n{data}")
+}
+
+/// A pod whose image does not exist, with an annotation of so many bytes: starting a hundred pods is tested elsewhere.
+fn without_image(name: &str, bytes: usize) -> String {
+    let text = manifest::pod(name, "sleep").replace("localhost/demo:1", "localhost/none:1");
+    text.replace("metadata:\n", &format!("metadata:\n  annotations: {{a: {:?}}}\n", "x".repeat(bytes)))
+}
+
 #[test]
 fn a_thousand_wrong_manifests_are_refused_and_forgotten() {
     let watched = Watched::start();
@@ -130,19 +160,15 @@ fn a_thousand_wrong_manifests_are_refused_and_forgotten() {
     }
     watched.is_undisturbed();
     watched.stayed_below(LISTING, "1000 wrong manifests");
-    watched.take_all();
-    watched.is_undisturbed();
-    watched.fell_again();
+    watched.ends();
 }
 
 #[test]
 fn a_thousand_pods_are_listed_and_a_hundred_and_ten_admitted() {
     let watched = Watched::start();
-    // None of their images exists: starting a hundred pods is tested elsewhere.
     for number in 0..1000 {
         let name = format!("pod-{number:03}");
-        let text = manifest::pod(&name, "sleep").replace("localhost/demo:1", "localhost/none:1");
-        watched.put(&format!("{name}.yaml"), text);
+        watched.put(&format!("{name}.yaml"), without_image(&name, 0));
     }
     let device = &watched.device;
     device.wait_within(LONG, "all pods to be listed", || device.pods().len() == 1001);
@@ -153,9 +179,7 @@ fn a_thousand_pods_are_listed_and_a_hundred_and_ten_admitted() {
     };
     device.wait_within(LONG, "all but 110 to be refused", || refused() == 1001 - 110);
     watched.stayed_below(LISTING, "1000 pods");
-    watched.take_all();
-    watched.is_undisturbed();
-    watched.fell_again();
+    watched.ends();
 }
 
 #[test]
@@ -191,29 +215,23 @@ fn the_events_of_three_hundred_pods_are_kept_up_to_a_bound() {
     assert!(kept.len() > 400, "only {} events are kept", kept.len());
     assert!(!kept.iter().any(|event| event["involvedObject"]["name"] == *of(0, 0)), "the oldest go first");
     watched.stayed_below(TELLING, "the events of 300 pods");
-    watched.is_undisturbed();
-    watched.fell_again();
+    watched.ends();
 }
 
 #[test]
 fn manifests_that_are_too_much_together_are_refused_by_name_until_there_is_room() {
     let watched = Watched::start();
     let device = &watched.device;
-    let big = |name: &str| {
-        let text = manifest::pod(name, "sleep").replace("localhost/demo:1", "localhost/none:1");
-        text.replace("metadata:\n", &format!("metadata:\n  annotations: {{a: {}}}\n", "x".repeat(250_000)))
-    };
     for number in 10..40 {
-        watched.put(&format!("big-{number}.yaml"), big(&format!("big-{number}")));
+        let name = format!("big-{number}");
+        watched.put(&format!("{name}.yaml"), without_image(&name, 250_000));
     }
     device.wait_within(LONG, "the last to be refused", || device.pod("big-39").has_event("quota exceeded"));
     assert_eq!(device.pods().len(), 1 + 4 * 1024 * 1024 / 250_000);
     watched.stayed_below(2 * LISTING, "30 manifests of 250 KB");
     fs::remove_file(device.manifests().join("big-10.yaml")).expect("it is there");
     device.wait_within(LONG, "the next to take its room", || device.pods().contains(&"big-26".to_owned()));
-    watched.take_all();
-    watched.is_undisturbed();
-    watched.fell_again();
+    watched.ends();
 }
 
 #[test]
@@ -264,9 +282,7 @@ fn the_worst_manifests_there_are_cost_little() {
         watched.stayed_below(READING, what);
         fs::remove_file(device.manifests().join("big.yaml")).expect("it is there");
     }
-    watched.take_all();
-    watched.is_undisturbed();
-    watched.fell_again();
+    watched.ends();
 }
 
 #[test]
@@ -302,21 +318,15 @@ fn a_long_annotation_that_a_pod_names_eight_hundred_times_costs_little() {
         watched.stayed_below(READING, what);
         watched.take_all();
     }
-    watched.is_undisturbed();
-    watched.fell_again();
+    watched.ends();
 }
 
 #[test]
 fn what_each_of_forty_containers_is_given_is_not_in_memory_for_all_at_once() {
     let cgroup = MemoryCgroup::new("bounded");
     let watched = Watched::start_in(Some(&cgroup));
-    let device = &watched.device;
     // Eight variables of nearly the length that the kernel accepts.
-    let data: String = (0..8).map(|number| format!("  K{number}: {}\n", "x".repeat(110_000))).collect();
-    watched.put(
-        "map.yaml",
-        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: large}}\ndata:\n{data}"),
-    );
+    watched.put("map.yaml", large_map(8, 110_000));
     let names: Vec<String> = (0..40).map(|number| format!("c{number}")).collect();
     let words = vec![format!("{:?}", "$(V)".repeat(8)); 16].join(", ");
     let variable = format!("env: [{{name: V, value: {}}}]", "x".repeat(8_000));
@@ -335,41 +345,32 @@ fn what_each_of_forty_containers_is_given_is_not_in_memory_for_all_at_once() {
         ("hooks", format!("args: [sleep]\n{variable}\nlifecycle: {{postStart: {{{}}}}}", command(exit))),
     ];
     for (what, given) in worst {
-        let before = cgroup.usage();
-        cgroup.forget_peak();
         let container = |name: &String| {
             let lines = given.replace('\n', "\n    ");
             format!("  - name: {name}\n    image: localhost/demo:1\n    {lines}\n")
         };
         let containers: Vec<String> = names.iter().map(container).collect();
-        watched.put("big.yaml", manifest::pod_of("big", &containers, "terminationGracePeriodSeconds: 0"));
-        device.wait_within(LONG, what, || device.pod("big").is_ready());
-        let grown = cgroup.peak() - before;
-        println!(
-            "{what}: {} KiB more than {} KiB, that of containers not included",
-            grown >> 10,
-            before >> 10
-        );
-        assert!(grown < GIVING, "{what}: {grown} bytes, not below {GIVING}");
-        watched.stayed_below(READING, what);
-        fs::remove_file(device.manifests().join("big.yaml")).expect("it is there");
-        device.wait_within(LONG, "the pod to be gone", || device.pods() == ["witness"]);
+        let pod = manifest::pod_of("big", &containers, "terminationGracePeriodSeconds: 0");
+        watched.grows_below(&cgroup, GIVING, what, &pod);
     }
-    watched.is_undisturbed();
-    watched.fell_again();
+    let from = "envFrom: [{configMapRef: {name: large}}]";
+    let sidecar = format!("{from}\nrestartPolicy: Always");
+    for (what, steps, more) in [("init containers", "exit 0", from), ("sidecars", "sleep", sidecar.as_str())]
+    {
+        let init: Vec<String> =
+            (0..40).map(|number| manifest::container(&format!("i{number}"), steps, more)).collect();
+        let app = manifest::container("app", "sleep", "");
+        let pod = manifest::pod_behind("big", &init, &[app], "terminationGracePeriodSeconds: 0");
+        watched.grows_below(&cgroup, GIVING, what, &pod);
+    }
+    watched.ends();
 }
 
 #[test]
 fn a_large_volume_that_forty_containers_mount_is_in_memory_once() {
     let cgroup = MemoryCgroup::new("mounted");
     let watched = Watched::start_in(Some(&cgroup));
-    let device = &watched.device;
-    let content = "x".repeat(250_000);
-    let data: String = (0..4).map(|number| format!("  K{number}: {content}\n")).collect();
-    watched.put(
-        "map.yaml",
-        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: large}}\ndata:\n{data}"),
-    );
+    watched.put("map.yaml", large_map(4, 250_000));
     // Each source shows the whole map at other paths.
     let source = |number: usize| {
         let items: Vec<String> =
@@ -397,289 +398,12 @@ fn a_large_volume_that_forty_containers_mount_is_in_memory_once() {
         ),
     ];
     for (what, mounts) in worst {
-        let before = cgroup.usage();
-        cgroup.forget_peak();
         let containers: Vec<String> =
             (0..40).map(|number| manifest::container(&format!("c{number}"), "sleep", &mounts)).collect();
         let spec = format!("terminationGracePeriodSeconds: 0\nvolumes: {volume}");
-        watched.put("big.yaml", manifest::pod_of("big", &containers, &spec));
-        device.wait_within(LONG, what, || device.pod("big").is_ready());
-        let grown = cgroup.peak() - before;
-        println!("{what}: {} KiB more than {} KiB, with the volume's files", grown >> 10, before >> 10);
-        assert!(grown < files + MOUNTING, "{what}: {grown} bytes, not below {}", files + MOUNTING);
-        watched.stayed_below(READING, what);
-        fs::remove_file(device.manifests().join("big.yaml")).expect("it is there");
-        device.wait_within(LONG, "the pod to be gone", || device.pods() == ["witness"]);
+        watched.grows_below(&cgroup, files + MOUNTING, what, &manifest::pod_of("big", &containers, &spec));
     }
-    watched.is_undisturbed();
-    watched.fell_again();
-}
-
-#[test]
-fn a_large_environment_of_forty_init_containers_is_not_in_memory_for_all_at_once() {
-    let cgroup = MemoryCgroup::new("begun");
-    let watched = Watched::start_in(Some(&cgroup));
-    let device = &watched.device;
-    let data: String = (0..8).map(|number| format!("  K{number}: {}\n", "x".repeat(110_000))).collect();
-    watched.put(
-        "map.yaml",
-        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: large}}\ndata:\n{data}"),
-    );
-    let from = "envFrom: [{configMapRef: {name: large}}]";
-    let sidecar = format!("{from}\nrestartPolicy: Always");
-    for (what, steps, more) in [("init containers", "exit 0", from), ("sidecars", "sleep", sidecar.as_str())]
-    {
-        let before = cgroup.usage();
-        cgroup.forget_peak();
-        let init: Vec<String> =
-            (0..40).map(|number| manifest::container(&format!("i{number}"), steps, more)).collect();
-        let app = manifest::container("app", "sleep", "");
-        let spec = "terminationGracePeriodSeconds: 0";
-        watched.put("big.yaml", manifest::pod_behind("big", &init, &[app], spec));
-        device.wait_within(LONG, what, || device.pod("big").is_ready());
-        let grown = cgroup.peak() - before;
-        println!("{what}: {} KiB more than {} KiB", grown >> 10, before >> 10);
-        assert!(grown < GIVING, "{what}: {grown} bytes, not below {GIVING}");
-        watched.stayed_below(READING, what);
-        fs::remove_file(device.manifests().join("big.yaml")).expect("it is there");
-        device.wait_within(LONG, "the pod to be gone", || device.pods() == ["witness"]);
-    }
-    watched.is_undisturbed();
-    watched.fell_again();
-}
-
-#[test]
-fn the_worst_queries_there_are_cost_little() {
-    let watched = Watched::start();
-    let values = |bytes: usize| "b,".repeat(bytes / 2);
-    for bytes in [3_000, 50_000, 1_000_000] {
-        let queries = [
-            format!("labelSelector=a%20in%20({}c)", values(bytes)),
-            format!("labelSelector={}c", values(bytes)),
-            format!("fieldSelector={}c", "status.phase!%3Dx,".repeat(bytes / 18)),
-            format!("watch=1&resourceVersion={}", "1".repeat(bytes)),
-            format!("{}limit=1", "limit=1&".repeat(bytes / 8)),
-        ];
-        thread::scope(|scope| {
-            for client in 0..60 {
-                let path = format!("/api/v1/pods?{}", queries[client % queries.len()]);
-                let device = &watched.device;
-                // The longest are rejected.
-                scope.spawn(move || drop(device.get(&path)));
-            }
-        });
-        watched.stayed_below(SERVING, &format!("60 queries of {bytes} bytes"));
-    }
-    watched.is_undisturbed();
-    watched.fell_again();
-}
-
-#[test]
-fn the_worst_bodies_there_are_cost_little() {
-    let watched = Watched::start();
-    let mib = (1 << 20) - 100;
-    let kinds = ["{\"a\":0},", "[0],", "\"\",", "0,"];
-    for value in kinds {
-        let list = |bytes: usize| format!("[{}0]", value.repeat(bytes / value.len()));
-        let of_a_pod = |bytes: usize| format!("{{\"kind\":\"Pod\",\"spec\":{{\"x\":{}}}}}", list(bytes));
-        for body in [list(mib), of_a_pod(mib)] {
-            let (code, answer) = watched.device.post("/api/v1/namespaces/default/pods", &body);
-            let message = answer["message"].as_str().unwrap_or_default();
-            assert_eq!((code, message.contains("limit is 25000 values")), (413, true), "{value}: {message}");
-        }
-        // The most values that are accepted, in an object that is validated.
-        let (code, answer) =
-            watched.device.post("/api/v1/namespaces/default/pods", &of_a_pod(12_000 * value.len()));
-        assert_eq!(code, 422, "{value}: {}", answer["message"]);
-        watched.stayed_below(READING, value);
-    }
-    // Each of them would get a dozen fields.
-    let body = format!("{{\"kind\":\"Pod\",\"spec\":{{\"containers\":[{}{{}}]}}}}", "{},".repeat(24_000));
-    let (code, answer) = watched.device.post("/api/v1/namespaces/default/pods", &body);
-    assert_eq!(code, 422, "{}", answer["message"]);
-    watched.stayed_below(READING, "containers without fields");
-    // The most clients that are served at a time.
-    let body = format!("{{\"kind\":\"Pod\",\"spec\":{{\"x\":[{}0]}}}}", "{\"a\":0},".repeat(12_000));
-    thread::scope(|scope| {
-        for _ in 0..60 {
-            scope.spawn(|| watched.device.post("/api/v1/namespaces/default/pods", &body));
-        }
-    });
-    watched.stayed_below(SERVING, "60 bodies at a time");
-    let map =
-        |data: &Value| json!({"kind": "ConfigMap", "metadata": {"name": "a"}, "data": data}).to_string();
-    let keys: serde_json::Map<String, Value> = (0..24_900).map(|n| (n.to_string(), "".into())).collect();
-    for body in [map(&json!({"a": "x".repeat(900_000)})), map(&keys.into())] {
-        let answered = AtomicUsize::new(0);
-        let post = || watched.device.try_post("/api/v1/namespaces/default/configmaps?dryRun=All", &body);
-        thread::scope(|scope| {
-            for _ in 0..60 {
-                // On a busy machine, some take so long that they are disconnected for those that wait.
-                scope.spawn(|| answered.fetch_add((0..5).filter_map(|_| post()).count(), Ordering::Relaxed));
-            }
-        });
-        let answered = answered.into_inner();
-        assert!(answered >= 60, "{answered} of 300 were answered");
-        watched.stayed_below(SERVING, "60 clients with large objects");
-    }
-    watched.is_undisturbed();
-    watched.fell_again();
-}
-
-#[test]
-fn the_worst_patches_there_are_cost_little() {
-    let watched = Watched::start();
-    let status = "/api/v1/namespaces/default/pods/witness/status";
-    let copies = |from: &str, to: &dyn Fn(usize) -> String, how_many: usize| {
-        (0..how_many)
-            .map(|number| json!({ "op": "copy", "from": from, "path": to(number) }))
-            .collect::<Vec<_>>()
-    };
-    let patch = |first: Value, copies: Vec<Value>| -> Value {
-        [json!({ "op": "add", "path": "/x", "value": first })].into_iter().chain(copies).collect()
-    };
-    let nested = (0..100).fold(json!({}), |inner, _| json!({ "a": inner }));
-    let deeper = |copy: usize| format!("/x{}", "/a".repeat((101 << copy) - 1));
-    let beside = |number: usize| format!("/x{number}");
-    let worst = [
-        ("copies into what is copied", patch(nested, copies("/x", &deeper, 8)), 422),
-        ("empty lists", patch(vec![json!([]); 20_000].into(), copies("/x", &beside, 9)), 413),
-        ("lists in themselves", patch(json!([[]]), copies("/x", &|_| "/x/-".to_owned(), 60)), 413),
-        ("a long text", patch("x".repeat(400_000).into(), copies("/x", &beside, 9)), 413),
-    ];
-    for (what, patch, expected) in worst {
-        let (code, answer) = watched.device.patch(status, "json", &patch);
-        assert_eq!(code, expected, "{what}: {}", answer["message"]);
-        watched.is_undisturbed();
-        watched.stayed_below(READING, what);
-    }
-    let names = |turned: bool| -> Vec<Value> {
-        let name = |number: i32| format!("f{}", if turned { 11_000 - number } else { number }).into();
-        (0..11_000).map(name).collect()
-    };
-    let order = json!({ "x": names(false), "$setElementOrder/x": names(true) });
-    let started = Instant::now();
-    assert_eq!(watched.device.patch(status, "strategic-merge", &order).0, 200);
-    // It takes some 0.2 s; with quadratic time it took more than two minutes.
-    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
-    watched.stayed_below(READING, "an order");
-    watched.is_undisturbed();
-    watched.fell_again();
-}
-
-/// The objects that the API keeps, by file name.
-fn kept(device: &Device) -> Vec<String> {
-    let entries = fs::read_dir(device.path("/var/lib/nodlet/manifests")).expect("something was kept");
-    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    // The names that a full disk needs are no manifests.
-    names.filter(|name| !name.starts_with('.')).collect()
-}
-
-#[test]
-fn objects_beyond_the_manifest_quota_are_forbidden_and_leave_no_files() {
-    let watched = Watched::start();
-    let device = &watched.device;
-    // Only some at a time, because objects that are being written already count.
-    let post = |path: &str, objects: Vec<Value>| -> Vec<(u16, Value)> {
-        let mut answers = Vec::new();
-        for some in objects.chunks(6) {
-            thread::scope(|scope| {
-                let clients: Vec<_> = some
-                    .iter()
-                    .map(|object| scope.spawn(|| device.post(path, &object.to_string())))
-                    .collect();
-                answers.extend(clients.into_iter().map(|client| client.join().expect("it is answered")));
-            });
-        }
-        answers
-    };
-    let pod = |number: usize, size: usize| {
-        json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": { "name": format!("p{number}"), "annotations": { "a": "x".repeat(size) } },
-            "spec": { "containers": [{ "name": "a", "image": "localhost/none:1" }] },
-        })
-    };
-    let pods = "/api/v1/namespaces/default/pods";
-    let forbidden = |answer: &Value, what: &str| {
-        let message = answer["message"].as_str().unwrap_or_default().to_owned();
-        let words = "is forbidden: quota exceeded: all manifests together can have at most 1024 objects and 4 MiB; delete some";
-        assert!(message.starts_with(what) && message.ends_with(words), "{message}");
-        assert_eq!(answer["reason"], "Forbidden");
-    };
-    let answers = post(pods, (0..40).map(|number| pod(number, 200_000)).collect());
-    let created = answers.iter().filter(|(code, _)| *code == 201).count();
-    for (_, answer) in answers.iter().filter(|(code, _)| *code != 201) {
-        forbidden(answer, "pods \"p");
-    }
-    assert_eq!((created, device.pods().len(), kept(device).len()), (20, 21, 20));
-    // Replacing an object only needs space for the difference.
-    let (_, there) = answers.iter().find(|(code, _)| *code == 201).expect("some are there");
-    let name = there["metadata"]["name"].as_str().expect("a pod has a name");
-    let number: usize = name[1..].parse().expect("a number");
-    let put = |size: usize| device.request("PUT", &format!("{pods}/{name}"), Some(&pod(number, size)));
-    let annotate = |size: usize| {
-        let patch = json!({ "metadata": { "annotations": { "a": "x".repeat(size) } } });
-        device.patch(&format!("{pods}/{name}"), "merge", &patch)
-    };
-    assert_eq!(annotate(200_001).0, 200);
-    let (code, answer) = put(200_002);
-    assert_eq!(code, 200, "{}", answer["message"]);
-    // Nothing is written that would be rejected.
-    let before = kept(device);
-    assert_eq!(post(pods, vec![pod(99, 200_000)])[0].0, 403);
-    assert_eq!(device.post(&format!("{pods}?dryRun=All"), &pod(99, 200_000).to_string()).0, 403);
-    assert_eq!(kept(device), before);
-    for number in 0..40 {
-        device.request("DELETE", &format!("{pods}/p{number}?gracePeriodSeconds=0"), None);
-    }
-    device.wait_within(LONG, "all pods but one to be gone", || device.pods() == ["witness"]);
-    let preset = |number: usize| {
-        let variables: Vec<Value> =
-            (0..200).map(|name| json!({ "name": format!("V{name}"), "value": "x".repeat(1000) })).collect();
-        json!({
-            "apiVersion": "settings.k8s.io/v1alpha1", "kind": "PodPreset",
-            "metadata": { "name": format!("p{number}") },
-            "spec": { "selector": { "matchLabels": { "a": format!("b{number}") } }, "env": variables },
-        })
-    };
-    let presets = "/apis/settings.k8s.io/v1alpha1/namespaces/default/podpresets";
-    let answers = post(presets, (0..40).map(preset).collect());
-    let created = answers.iter().filter(|(code, _)| *code == 201).count();
-    for (_, answer) in answers.iter().filter(|(code, _)| *code != 201) {
-        forbidden(answer, "podpresets.settings.k8s.io \"p");
-    }
-    assert!((15..=20).contains(&created), "{created} are created");
-    assert_eq!(kept(device).len(), created);
-    assert_eq!(device.get(presets).expect("a list")["items"].as_array().map(Vec::len), Some(created));
-    for number in 0..40 {
-        device.request("DELETE", &format!("{presets}/p{number}"), None);
-    }
-    assert!(kept(device).is_empty());
-    for (kind, resource, value) in
-        [("ConfigMap", "configmaps", "x".repeat(200_000)), ("Secret", "secrets", "eHh4".repeat(50_000))]
-    {
-        let object = |number: usize| {
-            let metadata = json!({ "name": format!("p{number}") });
-            json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata, "data": { "a": value } })
-        };
-        let path = format!("/api/v1/namespaces/default/{resource}");
-        let answers = post(&path, (0..40).map(object).collect());
-        let created = answers.iter().filter(|(code, _)| *code == 201).count();
-        for (_, answer) in answers.iter().filter(|(code, _)| *code != 201) {
-            forbidden(answer, &format!("{resource} \"p"));
-        }
-        assert_eq!((created, kept(device).len()), (20, 20), "{resource}");
-        let listed = || device.get(&path).expect("a list")["items"].as_array().map(Vec::len);
-        assert_eq!(listed(), Some(20), "{resource}");
-        for number in 0..40 {
-            device.request("DELETE", &format!("{path}/p{number}"), None);
-        }
-        assert_eq!((kept(device).len(), listed()), (0, Some(0)), "{resource}");
-    }
-    watched.stayed_below(2 * LISTING, "40 objects of 200 KB through the API");
-    watched.is_undisturbed();
-    watched.fell_again();
+    watched.ends();
 }
 
 #[test]
@@ -704,9 +428,7 @@ fn a_directory_of_garbage_is_passed_over() {
     watched.is_undisturbed();
     watched.stayed_below(READING, "a directory of garbage");
     fs::remove_dir_all(dir.join("directory.yaml")).expect("it is there");
-    watched.take_all();
-    watched.is_undisturbed();
-    watched.fell_again();
+    watched.ends();
 }
 
 #[test]
@@ -716,10 +438,7 @@ fn a_thousand_clients_that_read_nothing_keep_nobody_out() {
     // Data for lists: events of pods that cannot start.
     for number in 0..60 {
         let name = format!("pod-{number}");
-        let text = manifest::pod(&name, "sleep").replace("localhost/demo:1", "localhost/none:1");
-        let text = text
-            .replace("metadata:\n", &format!("metadata:\n  annotations: {{a: {}}}\n", "x".repeat(20_000)));
-        watched.put(&format!("{name}.yaml"), text);
+        watched.put(&format!("{name}.yaml"), without_image(&name, 20_000));
     }
     device.wait_within(LONG, "all pods to be listed", || device.pods().len() == 61);
     Memory::forget_peak(device.agent_pid());
@@ -754,7 +473,5 @@ fn a_thousand_clients_that_read_nothing_keep_nobody_out() {
     println!("{answers} answers meanwhile, {:?}", Holdings::of(device));
     watched.stayed_below(SERVING, "1000 clients");
     drop(clients);
-    watched.take_all();
-    watched.is_undisturbed();
-    watched.fell_again();
+    watched.ends();
 }
