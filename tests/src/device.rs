@@ -295,6 +295,12 @@ impl Device {
         }
     }
 
+    /// Creates or changes the objects of a manifest, by `nodlet apply`.
+    #[track_caller]
+    pub fn apply(&self, manifest: &str) -> String {
+        self.nodlet_with_input(["apply", "-f", "-"], manifest).ok()
+    }
+
     /// The path of the API's socket.
     pub fn socket(&self) -> PathBuf {
         self.path("/run/nodlet/api.sock")
@@ -343,6 +349,20 @@ impl Device {
         Forwarder::start(&self.socket()).expect("127.0.0.1 has a free port")
     }
 
+    /// Sends a PATCH as [`Device::patch`] does, which must succeed. Returns the object.
+    #[track_caller]
+    pub fn patched(&self, path: &str, kind: &str, body: &Value) -> Value {
+        let (code, answer) = self.patch(path, kind, body);
+        assert_eq!(code, 200, "{answer}");
+        answer
+    }
+
+    /// The name of the node.
+    pub fn node_name(&self) -> String {
+        let nodes = self.get("/api/v1/nodes").expect("the API lists its node");
+        nodes["items"][0]["metadata"]["name"].as_str().expect("a node has a name").to_owned()
+    }
+
     /// The names of all existing pods, sorted.
     pub fn pods(&self) -> Vec<String> {
         let list = self.get("/api/v1/pods").expect("the API lists pods");
@@ -389,6 +409,12 @@ impl Device {
             assert!(Instant::now() < until, "waited {deadline:?} in vain for {what}\n{}", self.diagnosis());
             thread::sleep(poll_interval());
         }
+    }
+
+    /// Waits until the log of the agent contains this text.
+    #[track_caller]
+    pub fn wait_logged(&self, text: &str) {
+        self.wait_for(&format!("{text:?} in the agent's log"), || self.agent_log().contains(text));
     }
 
     /// The device's state, for people who debug a failed test.

@@ -193,6 +193,24 @@ impl<'a> TestPod<'a> {
         self.wait(&what, |pod| pod.container(container).restart_count() == count)
     }
 
+    /// Waits until the container runs after this many restarts.
+    #[track_caller]
+    pub fn wait_run(&self, container: &str, restarts: i64) -> TestPod<'a> {
+        self.wait(&format!("to run {container} after {restarts} restarts"), |pod| {
+            let container = pod.container(container);
+            container.restart_count() == restarts && container.is_running()
+        })
+    }
+
+    /// Waits until an event about the pod has this reason and contains this text.
+    #[track_caller]
+    pub fn wait_event_of(&self, reason: &str, text: &str) -> TestPod<'a> {
+        let begin = format!("{reason}: ");
+        self.wait(&format!("to have the event {begin}{text:?}"), |pod| {
+            pod.events().iter().any(|event| event.starts_with(&begin) && event.contains(text))
+        })
+    }
+
     /// Waits until an event about the pod contains this text, in the form of [`TestPod::events`].
     #[track_caller]
     pub fn wait_event(&self, text: &str) -> TestPod<'a> {

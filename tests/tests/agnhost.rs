@@ -221,9 +221,7 @@ fn a_grpc_liveness_probe_restarts_what_no_longer_serves() {
              livenessProbe: {grpc: {port: 5000}, periodSeconds: 1, timeoutSeconds: 60, failureThreshold: 2}",
         )).wait_ready();
     get(&web.ip(), 8080, "/make-not-serving");
-    device.wait_for("a restart", || {
-        web.container("app").restart_count() == 1 && web.container("app").is_running()
-    });
+    web.wait_run("app", 1);
     let events = web.events();
     assert!(
         events.iter().any(|event| event == "Killing: Container app failed liveness probe, will be restarted"),

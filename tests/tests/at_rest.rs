@@ -134,9 +134,7 @@ fn nothing_of_the_cluster_is_plain_on_flash_and_the_pods_return_only_with_the_ke
     // Neither without the file, which stops no agent.
     fs::remove_file(&keys).expect("it is there");
     node.device.restart_agent();
-    node.device.wait_for("the reason", || {
-        node.device.agent_log().contains("etc/nodlet/keys: No such file or directory")
-    });
+    node.device.wait_logged("etc/nodlet/keys: No such file or directory");
 
     // Another key before the old one: it encrypts everything, once the board is connected.
     drop(cut);

@@ -23,14 +23,8 @@ fn a_run_that_is_over_is_known_to_the_next_agent_however_the_last_one_died() {
 fn a_pod_whose_file_is_wrong_stays_when_the_agent_is_another() {
     let mut device = Device::start();
     let born = device.run_pod("web", "print up then sleep").wait_ready().born("app");
-    device.write_manifest("web.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspecs: {}\n");
-    device.wait_for("the refusal to be reported", || {
-        device
-            .pod("web")
-            .events()
-            .iter()
-            .any(|event| event.contains("FailedValidation") && event.contains("specs"))
-    });
+    device.write_pod("web", "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspecs: {}\n");
+    device.pod("web").wait_event_of("FailedValidation", "specs");
     device.restart_agent();
     device.pod("web").wait_ready();
     assert_eq!(device.pod("web").born("app"), born);
@@ -248,9 +242,7 @@ fn an_agent_without_a_descriptor_to_spare_loses_no_pod_and_no_exit_code() {
     device.run_pod_of("ends", &[ends], &spec).wait_ready();
     limit_descriptors(device.agent_pid(), Some(3));
     std::fs::write(shared.join("end"), "").expect("it can be written");
-    device.wait_for("the agent to lack a descriptor", || {
-        device.agent_log().contains("failed to read how app#")
-    });
+    device.wait_logged("failed to read how app#");
     limit_descriptors(device.agent_pid(), None);
     device.pod("ends").wait_phase("Failed");
     assert_eq!(device.pod("ends").container("app").exit_code(), Some(3));
@@ -311,9 +303,7 @@ fn runs_that_begin_together_leave_descriptors_for_probes_and_the_api() {
         let text = manifest::pod_of(&name, &containers, "terminationGracePeriodSeconds: 1");
         device.write_manifest(&format!("{name}.yaml"), &text);
     }
-    device.wait_for("some runs to get the refusal", || {
-        device.agent_log().contains("files that the agent may have open")
-    });
+    device.wait_logged("files that the agent may have open");
     // Probes and clients must release all descriptors that they use.
     let mut looks = 0;
     device.wait_for("some hundred looks at it", || {
@@ -394,7 +384,7 @@ fn pods_stay_while_the_directory_of_their_manifests_cannot_be_read() {
     std::fs::rename(&manifests, &aside).expect("it is there");
     std::os::unix::fs::symlink(&manifests, &manifests).expect("it is not");
     device.start_agent();
-    device.wait_for("it to be reported", || device.agent_log().contains("its pods stay unchanged"));
+    device.wait_logged("its pods stay unchanged");
     device.pod("web").wait_ready();
     // Replaced atomically, because the pods of a missing directory would be removed.
     let link = manifests.with_extension("link");

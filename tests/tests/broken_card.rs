@@ -13,7 +13,7 @@ fn device() -> Device {
     device.run_on_a_disk_of(64, "mkfs.ext4", &[], "errors=remount-ro");
     device.start_agent_with_demo();
     let text = manifest::pod("web", "print up then sleep");
-    device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+    device.apply(&text);
     device.pod("web").wait_log("app", "up");
     device
 }
@@ -53,7 +53,7 @@ fn pods_go_on_when_ext4_finds_an_error_and_are_what_they_were_after_a_reboot() {
         let steps = format!("append /shared/{name} x then wait /shared/end-{name}");
         let spec = format!("restartPolicy: {policy}\n{volume}");
         let container = manifest::container("app", &steps, mounts);
-        device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod_of(name, &[container], &spec)).ok();
+        device.apply(&manifest::pod_of(name, &[container], &spec));
     }
     device.run_pod("file", "sleep");
     for name in ["once", "again", "file"] {
@@ -113,7 +113,7 @@ fn down_ends_the_pods_of_a_broken_card_in_their_time_and_names_what_it_could_not
         let steps = format!("append /shared/{name} x then {steps}");
         let spec = format!("restartPolicy: {policy}\nterminationGracePeriodSeconds: 4\n{volume}");
         let container = manifest::container("app", &steps, mounts);
-        device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod_of(name, &[container], &spec)).ok();
+        device.apply(&manifest::pod_of(name, &[container], &spec));
         device.pod(name).wait_ready();
     }
     let runs = |name: &str| std::fs::read_to_string(shared.join(name)).expect("it has run").lines().count();

@@ -61,7 +61,7 @@ fn claim_phase(device: &Device, name: &str) -> String {
 fn a_claim_outlives_its_pods_and_its_volume_keeps_the_data() {
     let mut device = Device::start();
     let here = device.path("/srv/data");
-    device.write_manifest("web.yaml", &user("web", "append /data/log once then print up then sleep"));
+    device.write_pod("web", &user("web", "append /data/log once then print up then sleep"));
     device.pod("web").wait_message("app", "persistentvolumeclaim \"data\" not found");
     device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ""));
     device.pod("web").wait_message("app", "pod has unbound immediate PersistentVolumeClaims");
@@ -293,7 +293,7 @@ fn a_volume_of_read_write_once_pod_stays_exclusive_with_another_claim_and_anothe
     device.wait_for("the end of the volume", || volume_phase(&device, "disk") == "none");
     device.write_manifest("v.yaml", &volume_file("again"));
     device.write_manifest("d.yaml", &claim("other", "ReadWriteOncePod", ""));
-    device.write_manifest("two.yaml", &of("two", "other"));
+    device.write_pod("two", &of("two", "other"));
     device.pod("two").wait_message("app", "node has pod using PersistentVolumeClaim");
     device.remove_manifest("one.yaml");
     device.pod("two").wait_log("app", "up");
@@ -313,7 +313,7 @@ fn a_local_volume_is_used_on_its_node_only_and_a_missing_path_is_named() {
     };
     device.write_manifest("v.yaml", &volume("elsewhere", "ReadWriteOnce", &local("other", &here)));
     device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ""));
-    device.write_manifest("web.yaml", &user("web", "write /data/file x then print up then sleep"));
+    device.write_pod("web", &user("web", "write /data/file x then print up then sleep"));
     device.pod("web").wait_message("app", "pod has unbound immediate PersistentVolumeClaims");
     let node = node.as_str().expect("it has a name");
     device.write_manifest("w.yaml", &volume("here", "ReadWriteOnce", &local(node, &here)));
@@ -330,8 +330,7 @@ fn a_local_volume_is_used_on_its_node_only_and_a_missing_path_is_named() {
     device.pod("web").demo("app", "write /data/more x").ok();
     assert!(device.path("/srv/gone/more").exists());
     device.remove_pod("web");
-    device.write_manifest("web.yaml", &user("web", "print up then sleep"));
-    device.pod("web").wait_message("app", &missing);
+    device.write_pod("web", &user("web", "print up then sleep")).wait_message("app", &missing);
 }
 
 #[test]
@@ -500,7 +499,7 @@ fn an_ephemeral_claim_is_made_for_its_pod_and_goes_with_it() {
     assert!(here.join("file").exists(), "Retain keeps the data");
     // The pod of another one's claim does not get it.
     device.write_manifest("c.yaml", &claim("web-data", "ReadWriteOnce", ""));
-    device.write_manifest("web.yaml", &text);
+    device.write_pod("web", &text);
     device.pod("web").wait_message("app", "was not created for pod default/web (pod is not owner)");
 }
 
@@ -602,8 +601,7 @@ fn a_block_volume_is_local_to_its_node_and_no_host_path() {
         &[manifest::container("app", "sleep", devices)],
         "volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]",
     );
-    device.write_manifest("web.yaml", &pod);
-    device.pod("web").wait_message("app", "pod has unbound immediate PersistentVolumeClaims");
+    device.write_pod("web", &pod).wait_message("app", "pod has unbound immediate PersistentVolumeClaims");
     let block = "hostPath: {path: /dev/loop0}, volumeMode: Block";
     device.write_manifest("w.yaml", &volume("path", "ReadWriteOnce", block));
     device.pod("web").wait_message("app", "MapVolume.FindMapperPluginBySpec failed to find BlockVolumeMapper plugin: hostPath of persistentvolume \

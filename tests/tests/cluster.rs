@@ -198,9 +198,7 @@ fn pods_run_on_without_the_cluster_and_their_status_follows() {
     let cut = plane.partition_from(&node.address);
     // What happens meanwhile: the container ends and is started again; the cluster deletes the pod.
     pod.tell("app", "/end");
-    node.device.wait_for("another run", || {
-        pod.container("app").restart_count() == 1 && pod.container("app").is_running()
-    });
+    pod.wait_run("app", 1);
     assert_ne!(pod.born("app"), born);
     drop(cut);
     let restarts = "get pods -l app=web -o jsonpath={.items[*].status.containerStatuses[*].restartCount}";
@@ -253,9 +251,7 @@ spec:
         "{apiVersion: v1, kind: Pod, metadata: {name: odd}, spec: {nodeName: board-1, runtimeClassName: odd, \
          containers: [{name: app, image: 'localhost/demo:1', args: [wait, /end]}]}}",
     );
-    node.device.wait_for("the pod to be rejected", || {
-        node.device.agent_log().contains("RuntimeClass \"odd\" not found")
-    });
+    node.device.wait_logged("RuntimeClass \"odd\" not found");
     let of_odd = "get events --field-selector involvedObject.name=odd -o jsonpath={.items[*].message}";
     plane.wait_for(of_odd, |events| events.contains("RuntimeClass \"odd\" not found"));
     plane.line("delete pod odd --wait=false").ok();

@@ -267,7 +267,7 @@ fn of_too_many_events_of_a_time_offline_the_newest_are_sent_and_the_others_count
     let sent = plane.wait_for(events, |names| names.matches("fixed7-board-1").count() >= 3);
     assert!(!sent.contains("fixed0"), "{sent}");
     let dropped = "events of a time without the cluster were dropped";
-    node.device.wait_for("the number of dropped events", || node.device.agent_log().contains(dropped));
+    node.device.wait_logged(dropped);
     let log = node.device.agent_log();
     let line = log.lines().find(|line| line.contains(dropped)).expect("it was there");
     let count = line.split_whitespace().find_map(|word| word.parse::<u32>().ok());
@@ -310,7 +310,7 @@ fn a_deleted_pod_whose_manifest_cannot_be_removed_ends_when_it_can() {
     let manifest = node.device.path("var/lib/nodlet/cluster/default_one.json");
     mount(Some(&manifest), &manifest, None::<&str>, MsFlags::MS_BIND, None::<&str>).expect("it is there");
     plane.line("delete pod one --wait=false").ok();
-    node.device.wait_for("the failure", || node.device.agent_log().contains("failed to remove"));
+    node.device.wait_logged("failed to remove");
     assert!(one.container("app").is_running());
     umount2(&manifest, MntFlags::MNT_DETACH).expect("it is mounted");
     one.wait_gone();
@@ -465,7 +465,7 @@ fn labels_that_could_not_be_stored_are_stored_later_and_a_damaged_file_of_them_i
     plane.line("label node board-1 site=south --overwrite").ok();
     report("b");
     let failed = format!("failed to write {}", file.display());
-    node.device.wait_for("the failure", || node.device.agent_log().contains(&failed));
+    node.device.wait_logged(&failed);
     std::fs::remove_dir(&file).expect("it is empty");
     // Without another change of the labels.
     let long = std::time::Duration::from_secs(150);
@@ -478,7 +478,7 @@ fn labels_that_could_not_be_stored_are_stored_later_and_a_damaged_file_of_them_i
     std::fs::write(&file, &stored()[..5]).expect("written");
     node.device.power_cycle();
     let ignored = format!("{} is ignored: not a JSON object", file.display());
-    node.device.wait_for("the warning", || node.device.agent_log().contains(&ignored));
+    node.device.wait_logged(&ignored);
     node.device
         .wait_for("what the warning says", || node.device.pod("one").status()["reason"] == "NodeAffinity");
     drop(cut);

@@ -356,9 +356,9 @@ fn applied_objects_survive_a_restart_in_files_that_only_root_can_read() {
         ("Secret", format!("stringData: {{password: {SECRET}}}")),
     ] {
         let text = object(kind, "web", &rest);
-        let said = device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+        let said = device.apply(&text);
         assert!(said.ends_with("/web created\n"), "{said}");
-        let said = device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+        let said = device.apply(&text);
         assert!(said.ends_with("/web unchanged\n"), "{said}");
     }
     let applied = device.path("var/lib/nodlet/manifests");

@@ -51,13 +51,7 @@ fn two_sources_of_which_one_makes_a_file_the_directory_of_the_other_are_named_in
     device.write_manifest("web.yaml", &sleeper("volumeMounts: [{name: all, mountPath: /v}]", volume));
     let expected =
         "MountVolume.SetUp failed for volume \"all\" : \"x\" is a file, and the directory of \"x/y\"";
-    device.wait_for("the event", || {
-        device
-            .pod("web")
-            .events()
-            .iter()
-            .any(|event| event.contains("FailedMount") && event.contains(expected))
-    });
+    device.pod("web").wait_event_of("FailedMount", expected);
 }
 
 #[test]
@@ -351,7 +345,7 @@ fn labels_in_a_volume_follow_kubectl_and_a_patched_config_map_its_pod() {
     let kubectl = Kubectl::new(&device);
     kubectl.line("create configmap c --from-literal=a=1 --from-literal=b=2").ok();
     kubectl.line(&format!("create secret generic s --from-literal=password={SECRET}")).ok();
-    device.nodlet_with_input(["apply", "-f", "-"], &sleeper(&format!("{MOUNTS}{VARIABLES}"), VOLUMES)).ok();
+    device.apply(&sleeper(&format!("{MOUNTS}{VARIABLES}"), VOLUMES));
     device.pod("web").wait_log("app", "up");
     kubectl.line("label pod web tier=front").ok();
     device.wait_for("the label", || cat(&device, "/d/labels") == "tier=\"front\"");
@@ -466,7 +460,7 @@ fn a_pod_that_reads_ten_thousand_times_while_its_volumes_are_patched_sees_no_tor
         let object = serde_json::json!({
             "apiVersion": "v1", "kind": kind, "metadata": {"name": name}, field: data(0),
         });
-        device.nodlet_with_input(["apply", "-f", "-"], &object.to_string()).ok();
+        device.apply(&object.to_string());
     }
     let app = |volume: &str| {
         let steps = format!("views /v one two 10000 {CONTENTS}");
@@ -481,7 +475,7 @@ fn a_pod_that_reads_ten_thousand_times_while_its_volumes_are_patched_sees_no_tor
         - {downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}]}}\n";
     const VOLUMES: [&str; 4] = ["c", "s", "all", "mixed"];
     let containers = VOLUMES.map(app);
-    device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod_of("web", &containers, spec)).ok();
+    device.apply(&manifest::pod_of("web", &containers, spec));
     let web = device.pod("web");
     device.wait_for("the readers", || VOLUMES.iter().all(|name| !web.container(name).id().is_empty()));
     let mut number = 0;
@@ -491,13 +485,11 @@ fn a_pod_that_reads_ten_thousand_times_while_its_volumes_are_patched_sees_no_tor
             number += 1;
             for (kind, name, field) in [("configmaps", "c", "data"), ("secrets", "s", "stringData")] {
                 let patch = serde_json::json!({field: data(number)});
-                let (code, answer) = device.patch(&path(kind, name), "merge", &patch);
-                assert_eq!(code, 200, "{answer}");
+                device.patched(&path(kind, name), "merge", &patch);
             }
             // Another source of the volume with three.
             let patch = serde_json::json!({"metadata": {"labels": {"round": number.to_string()}}});
-            let (code, answer) = device.patch(&path("pods", "web"), "merge", &patch);
-            assert_eq!(code, 200, "{answer}");
+            device.patched(&path("pods", "web"), "merge", &patch);
         }
         !["Pending", "Running"].contains(&web.phase().as_str())
     });

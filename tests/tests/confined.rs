@@ -266,23 +266,13 @@ fn kernel_parameters_and_host_names_are_those_of_the_manifest() {
         assert!(pod.demo("app", "env").ok().contains(&format!("HOSTNAME={expected}\n")));
     }
     web.demo("app", "cat /etc/hosts").ok_with(&format!("{}\t{full}\tweb\n", web.ip()));
-    device.wait_for("the long name to be refused", || {
-        device.pod("long").events().iter().any(|event| {
-            event.starts_with("FailedCreatePodSandBox: ") && event.contains("(64 characters is the max, ")
-        })
-    });
+    device.pod("long").wait_event_of("FailedCreatePodSandBox", "(64 characters is the max, ");
     device.pod("never").wait_phase("Failed");
     let status = device.pod("never").status();
     assert_eq!(status["reason"], "SysctlForbidden");
     let message = status["message"].as_str().unwrap_or_default();
     assert!(message.contains("forbidden sysctl: \"net.core.wmem_max\" not allowlisted"), "{message}");
-    device.wait_for("the wrong value to be refused", || {
-        device
-            .pod("wrong")
-            .events()
-            .iter()
-            .any(|event| event.starts_with("FailedCreatePodSandBox: ") && event.contains("set kernel/msgmax"))
-    });
+    device.pod("wrong").wait_event_of("FailedCreatePodSandBox", "set kernel/msgmax");
 }
 
 /// The demo program's lines of what confines a process, by name.
@@ -478,8 +468,7 @@ fn an_ephemeral_container_is_confined_as_its_context_says_and_so_are_its_process
     let added = serde_json::json!({"spec": {"ephemeralContainers": [
         container("look", serde_json::Value::Null), container("inside", "app".into()),
     ]}});
-    let (code, answer) = device.patch(target, "strategic-merge", &added);
-    assert_eq!(code, 200, "{answer}");
+    device.patched(target, "strategic-merge", &added);
     let main = web.logs("app");
     for name in ["look", "inside"] {
         web.wait_log(name, "variable: \"PATH\"");

@@ -315,14 +315,12 @@ fn a_burstable_container_swaps_as_much_as_the_kubelet_lets_it() {
         &[manifest::container("app", "sleep", "resources: {requests: {memory: 16Mi}}")],
         "",
     );
-    device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+    device.apply(&text);
     device.pod("applied").wait_ready();
     let body = serde_json::json!({
         "spec": {"containers": [{"name": "app", "resources": {"requests": {"memory": "24Mi"}}}]}
     });
-    let (code, answer) =
-        device.patch("/api/v1/namespaces/default/pods/applied/resize", "strategic-merge", &body);
-    assert_eq!(code, 200, "{answer}");
+    device.patched("/api/v1/namespaces/default/pods/applied/resize", "strategic-merge", &body);
     device.wait_for("the refusal", || {
         let status = device.pod("applied").status().to_string();
         status.contains("Infeasible")

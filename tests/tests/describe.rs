@@ -224,7 +224,7 @@ fn volumes_and_claims_are_described_as_kubectl_describes_them() {
         )
         + &claim("data", "")
         + &claim("none", ", storageClassName: fast, volumeMode: Block");
-    device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+    device.apply(&text);
     let user = "volumes: [{name: one, persistentVolumeClaim: {claimName: data}}, \
         {name: two, persistentVolumeClaim: {claimName: data, readOnly: true}}]\n";
     device.run_pod_with("web", "sleep", user).wait_ready();

@@ -144,7 +144,7 @@ fn a_wrong_device_file_is_reported_with_its_line_and_the_others_stay() {
         ("good.yaml", "name: good\npath: 7\n", "good.yaml:2: path: must be a string"),
     ] {
         define(&device, file, text);
-        device.wait_for(expected, || device.agent_log().contains(expected));
+        device.wait_logged(expected);
         let list = device.get("/api/v1/namespaces/default/events").expect("the API lists events");
         let events = list["items"].to_string();
         assert!(events.contains("InvalidDeviceFile"), "{events}");
@@ -153,7 +153,7 @@ fn a_wrong_device_file_is_reported_with_its_line_and_the_others_stay() {
     let fifo = device.path("/etc/nodlet/devices/fifo.yaml");
     mknod(&fifo, SFlag::S_IFIFO, Mode::S_IRWXU, 0).expect("made");
     let said = format!("{}: it is not a regular file: replace it by one", fifo.display());
-    device.wait_for(&said, || device.agent_log().contains(&said));
+    device.wait_logged(&said);
     fs::remove_file(device.path("/etc/nodlet/devices/good.yaml")).expect("it is there");
     device.wait_for("the other definition", || {
         device.agent_log().contains("other.yaml") && {
@@ -231,11 +231,9 @@ fn a_device_is_found_by_its_attributes_as_soon_as_the_kernel_has_it() {
     let text = format!("name: loop\nsysfs: {{subsystem: block, path: \"virtual/block/loop{minor}\"}}\n");
     define(&device, "loop.yaml", &text);
     device.wait_for("the resource", || resource(&device, "capacity", "loop") == "1");
-    device.write_manifest(
-        "late.yaml",
-        &asking("late", "open /dev/loop then print open then sleep", "nodlet.dev/loop: 1"),
-    );
-    device.pod("late").wait_event("device nodlet.dev/loop was not found");
+    device
+        .write_pod("late", &asking("late", "open /dev/loop then print open then sleep", "nodlet.dev/loop: 1"))
+        .wait_event("device nodlet.dev/loop was not found");
     let control = fs::File::open("/dev/loop-control").expect("the kernel has loop devices");
     let change = |request: libc::c_ulong| {
         use std::os::fd::AsRawFd;
@@ -368,8 +366,7 @@ fn a_pod_gets_cdi_devices_by_an_annotation() {
         ),
         ("hooked", "vendor.com/cam=hooked", "containerEdits: field hooks is not supported"),
     ] {
-        device.write_manifest(&format!("{name}.yaml"), &annotated(name, devices, "sleep"));
-        device.pod(name).wait_event(expected);
+        device.write_pod(name, &annotated(name, devices, "sleep")).wait_event(expected);
     }
     let refused =
         device.nodlet_with_input(["apply", "-f", "-"], &annotated("wrong", "cam", "sleep")).refused();
@@ -392,8 +389,7 @@ fn a_pod_gets_cdi_devices_by_an_annotation() {
     let log = device.pod("counted").logs("one");
     assert!(log.contains("CAM=new\n") && log.contains("block 0440 0:0 7,0\n"), "{log}");
     assert!(!device.pod("counted").logs("two").contains("CAM="));
-    device.write_manifest("more.yaml", &counted("more"));
-    device.pod("more").wait_event("OutOfnodlet.dev/cam");
+    device.write_pod("more", &counted("more")).wait_event("OutOfnodlet.dev/cam");
 }
 
 /// A link of the host, which is removed when it is dropped.
@@ -451,8 +447,7 @@ fn an_interface_moves_into_the_pod_and_comes_back_under_its_name() {
         &[manifest::container("app", "sleep", "resources: {limits: {nodlet.dev/can: 1}}")],
         "hostNetwork: true",
     );
-    device.write_manifest("own.yaml", &own);
-    device.pod("own").wait_event("which moves into the pod's own network; remove hostNetwork");
+    device.write_pod("own", &own).wait_event("which moves into the pod's own network; remove hostNetwork");
 }
 
 /// Starts an agent, and the pod `bus` with the interface `can0`, which may change its links.
@@ -612,9 +607,7 @@ fn a_container_cannot_lead_a_device_to_another_place() {
     device.pod("led").wait_event("DeviceLost: device nodlet.dev/led (/dev/x/led, 7:1) is gone");
     led.demo("app", "mount proc proc /dev/x").ok();
     node.plug(2);
-    device.wait_for("the second failure", || {
-        device.agent_log().contains("the container has mounted a file system over its directory")
-    });
+    device.wait_logged("the container has mounted a file system over its directory");
     assert!(led.container("app").is_running());
 }
 
@@ -637,9 +630,7 @@ fn a_change_that_an_agent_did_not_complete_is_made_by_the_next_one() {
     fs::write(dev.join("x"), "").expect("it can be written");
     node.unplug();
     node.plug(1);
-    device.wait_for("the failure", || {
-        device.agent_log().contains("failed to change the devices of container app")
-    });
+    device.wait_logged("failed to change the devices of container app");
     device.kill_agent();
     fs::remove_file(dev.join("x")).expect("it is there");
     fs::rename(dev.join("y"), dev.join("x")).expect("it is there");

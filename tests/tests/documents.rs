@@ -210,10 +210,7 @@ fn the_sidecar_of_a_deployment_ships_its_logs_and_is_started_again() {
     // If the sidecar fails, it is restarted, and the main container continues.
     let id = myapp.container("myapp").id();
     end(&device);
-    device.wait_for("it to run again", || {
-        myapp.container("logshipper").restart_count() == 1 && myapp.container("logshipper").is_running()
-    });
-    myapp.wait_ready();
+    myapp.wait_run("logshipper", 1).wait_ready();
     assert_eq!(myapp.container("myapp").id(), id);
 }
 
@@ -276,9 +273,7 @@ fn the_states_of_a_pod_with_one_container() {
         assert_eq!(pod.phase(), "Running");
         pod.tell("app", "/work/go");
         if restarted {
-            device.wait_for("it to run again", || {
-                pod.container("app").restart_count() == 1 && pod.container("app").is_running()
-            });
+            pod.wait_run("app", 1);
             assert_eq!(pod.container("app").of_last("exitCode"), code);
         } else {
             device.wait_for("it to be over", || pod.container("app").exit_code() == Some(code.into()));
@@ -336,9 +331,7 @@ fn the_states_of_a_pod_with_two_containers() {
             pod.wait_phase("Failed");
             assert_eq!(pod.container("second").exit_code(), Some(1));
         } else {
-            device.wait_for("the second to run again", || {
-                pod.container("second").restart_count() == 1 && pod.container("second").is_running()
-            });
+            pod.wait_run("second", 1);
             assert_eq!(pod.phase(), "Running", "{name}");
         }
     }
@@ -365,9 +358,7 @@ fn the_states_of_a_pod_whose_container_runs_out_of_memory() {
             pod.wait_phase("Failed");
             assert_eq!(reported(&|field| pod.container("app").of_state(field)), oom);
         } else {
-            device.wait_for("it to run again", || {
-                pod.container("app").restart_count() == 1 && pod.container("app").is_running()
-            });
+            pod.wait_run("app", 1);
             assert_eq!(reported(&|field| pod.container("app").of_last(field)), oom, "{name}");
             assert_eq!(pod.phase(), "Running", "{name}");
         }

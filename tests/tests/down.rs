@@ -73,7 +73,7 @@ fn after_an_orderly_reboot_applied_pods_continue_their_ages_and_counts() {
         let app = manifest::container("app", steps, "volumeMounts: [{name: marks, mountPath: /marks}]");
         let volume = format!("{{name: marks, hostPath: {{path: {shared}}}}}");
         let spec = format!("restartPolicy: {policy}\nvolumes: [{volume}]");
-        device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod_of(name, &[app], &spec)).ok();
+        device.apply(&manifest::pod_of(name, &[app], &spec));
     };
     apply("job", "print done", "Never");
     apply("web", "fail-once /marks/web then print up then sleep", "Always");
@@ -143,7 +143,7 @@ fn down_reports_what_it_removes_and_what_stays_and_that_is_so() {
         "volumeMounts: [{name: work, mountPath: /work}]",
     );
     let text = manifest::pod_of("web", &[app], "volumes: [{name: work, emptyDir: {}}]");
-    device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+    device.apply(&text);
     device.pod("web").wait_log("app", "up");
     let logs = device.path("/var/log/pods");
     let volumes = device.path(&format!("/var/lib/nodlet/pods/{}/volumes", device.pod("web").uid()));
