@@ -2,6 +2,10 @@
 
 use nodlet_tests::image::Image;
 use nodlet_tests::{ClusterNode as Node, ControlPlane, TestPod};
+use serde_json::Value;
+
+mod resources;
+mod status;
 
 /// A pod in a file of a board, with a ConfigMap of the board.
 const STATIC: &str = "
@@ -32,7 +36,7 @@ fn pods_of_files_are_shown_as_mirror_pods_and_run_once() {
     let line = "get pod fixed-board-1 --no-headers";
     plane.wait_for(line, |pod| pod.contains("1/1") && pod.contains("Running"));
     let object = plane.line("get pod fixed-board-1 -o json").ok();
-    let object: serde_json::Value = serde_json::from_str(&object).expect("JSON");
+    let object: Value = serde_json::from_str(&object).expect("JSON");
     let (metadata, annotations) = (&object["metadata"], &object["metadata"]["annotations"]);
     assert_eq!(annotations["kubernetes.io/config.source"], "file");
     assert_eq!(annotations["kubernetes.io/config.mirror"], annotations["kubernetes.io/config.hash"]);
@@ -143,55 +147,36 @@ fn a_server_without_http2_has_its_pods_watched_and_its_objects_read_each_minute(
 }
 
 #[test]
-fn a_running_pod_gets_ephemeral_containers() {
+fn a_running_pod_and_the_board_itself_are_debugged_through_the_cluster() {
     let (plane, node) = Node::in_new_cluster();
     plane.apply(&pod("one", ""));
     let one = node.device.pod("one").wait_ready();
     let born = one.born("app");
-    plane
-        .kubectl([
-            "debug",
-            "one",
-            "--image=localhost/demo:1",
-            "-c",
-            "look",
-            "--profile=general",
-            "--",
-            "/bin/demo",
-            "wait",
-            "/end",
-        ])
-        .ok();
+    let debug = "debug one --image=localhost/demo:1 --profile=general";
+    plane.line(&format!("{debug} -c first -- /bin/demo wait /end")).ok();
     let running = "get pod one -o jsonpath={.status.ephemeralContainerStatuses[0].state}";
     plane.wait_for(running, |state| state.contains("running"));
     assert_eq!(one.born("app"), born);
     let generations = "get pod one -o jsonpath={.metadata.generation}|{.status.observedGeneration}";
     plane.wait_for(generations, |both| both == "2|2");
-}
 
-#[test]
-fn kubectl_debug_adds_to_the_containers_of_nodlet_debug() {
-    let (plane, node) = Node::in_new_cluster();
-    plane.apply(&pod("one", ""));
-    node.device.pod("one").wait_ready();
+    // kubectl adds to the containers of `nodlet debug`.
     let words = ["--image", "localhost/demo:1", "-c", "local", "--", "/bin/demo", "exit", "3"];
     node.verb(&[&["debug", "one"], &words[..]].concat()).ok();
-    plane.line("debug one --image=localhost/demo:1 -c look --profile=general -- /bin/demo exit 4").ok();
+    plane.line(&format!("{debug} -c second -- /bin/demo exit 4")).ok();
     let ended = "get pod one -o jsonpath={range.status.ephemeralContainerStatuses[*]}{.name}={.state.terminated.exitCode};{end}";
-    plane.wait_for(ended, |ended| ended.contains("local=3;") && ended.contains("look=4;"));
-}
+    plane.wait_for(ended, |ended| ended.contains("local=3;") && ended.contains("second=4;"));
 
-#[test]
-fn kubectl_debug_of_a_node_shows_the_files_and_the_processes_of_the_board() {
-    let (plane, node) = Node::in_new_cluster();
+    // The pod that debugs a node has the files and the processes of the board.
     let debug = ["debug", "node/board-1", "--image=localhost/demo:1", "--profile=sysadmin", "--"];
     let files = ["/bin/demo", "cat", "/host/etc/passwd", "then", "cat", "/proc/1/cmdline"];
     let output = plane.command(&[&debug[..], &files].concat()).output().expect("kubectl can be run");
     assert!(output.status.success(), "{output:?}");
-    let name = "get pods -o jsonpath={.items[0].metadata.name}";
-    let name = plane.wait_for(name, |name| name.starts_with("node-debugger-board-1-"));
+    let names = plane.line("get pods -o jsonpath={.items[*].metadata.name}").ok();
+    let name = names.split(' ').find(|name| name.starts_with("node-debugger-board-1-"));
+    let name = name.unwrap_or_else(|| panic!("no pod debugs the node: {names}"));
     plane.wait_for(&format!("get pod {name} -o jsonpath={{.status.phase}}"), |phase| phase == "Succeeded");
-    let log = node.device.pod(&name).logs("debugger");
+    let log = node.device.pod(name).logs("debugger");
     let expected = ["/etc/passwd", "/proc/1/cmdline"].map(std::fs::read_to_string);
     let expected: String = expected.into_iter().map(|text| text.expect("it is text")).collect();
     assert_eq!(log.trim_end(), expected.trim_end());
@@ -483,181 +468,6 @@ fn labels_that_could_not_be_stored_are_stored_later_and_a_damaged_file_of_them_i
         .wait_for("what the warning says", || node.device.pod("one").status()["reason"] == "NodeAffinity");
     drop(cut);
     node.device.wait_for("the label", || stored().contains("\"site\":\"south\""));
-}
-
-/// The part of a status that the board reports: without what the API server adds, and without an order of conditions.
-fn reported(status: &serde_json::Value) -> serde_json::Value {
-    let mut status = status.clone();
-    let conditions = status["conditions"].as_array_mut().expect("conditions");
-    conditions.sort_by_key(|one| one["type"].as_str().unwrap_or_default().to_owned());
-    for condition in conditions {
-        let condition = condition.as_object_mut().expect("a condition");
-        condition.retain(|_, value| !value.is_null());
-        if condition["type"] == "PodScheduled" {
-            // The scheduler assigned the pod before the board received it.
-            condition.remove("lastTransitionTime");
-        }
-    }
-    status
-}
-
-/// Waits until the cluster and the board show a pod with the same status, which `is_it` accepts.
-fn wait_for_equal_status(
-    plane: &ControlPlane,
-    node: &Node,
-    name: &str,
-    is_it: impl Fn(&serde_json::Value) -> bool,
-) -> serde_json::Value {
-    let mut found = serde_json::Value::Null;
-    plane.wait_for(&format!("get pod {name} -o json"), |pod| {
-        let pod: serde_json::Value = serde_json::from_str(pod).unwrap_or_default();
-        let local = node.device.pod(name).object().unwrap_or_default();
-        if !pod["status"]["conditions"].is_array() || !local["status"]["conditions"].is_array() {
-            return false;
-        }
-        found = reported(&pod["status"]);
-        let is_equal = found == reported(&local["status"]);
-        if !is_equal && is_it(&found) {
-            eprintln!("the cluster: {found:#}\nthe board: {:#}", reported(&local["status"]));
-        }
-        is_equal && is_it(&found)
-    });
-    found
-}
-
-#[test]
-fn the_cluster_has_the_status_of_the_board_after_each_change() {
-    let (plane, node) = Node::in_new_cluster();
-    plane.apply(
-        "
-apiVersion: v1
-kind: Pod
-metadata: {name: web}
-spec:
-  terminationGracePeriodSeconds: 1
-  containers:
-  - name: app
-    image: localhost/demo:1
-    imagePullPolicy: Never
-    args: [wait, /end]
-    resources: {requests: {cpu: 10m, memory: 16Mi}}
-    readinessProbe: {periodSeconds: 1, failureThreshold: 1, exec: {command: [/bin/demo, stat, /ready]}}
-",
-    );
-    let condition = |status: &serde_json::Value, kind: &str| {
-        let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
-        conditions.into_iter().find(|one| one["type"] == kind).unwrap_or_default()
-    };
-    let is_ready =
-        |status: &serde_json::Value, is_ready: &str| condition(status, "Ready")["status"] == is_ready;
-    let status = wait_for_equal_status(&plane, &node, "web", |status| {
-        is_ready(status, "False") && status["containerStatuses"][0]["state"]["running"].is_object()
-    });
-    assert_eq!(condition(&status, "Ready")["reason"], "ContainersNotReady");
-    let file = node.device.pod("web");
-    for _ in 0..2 {
-        file.tell("app", "/ready");
-        let status = wait_for_equal_status(&plane, &node, "web", |status| is_ready(status, "True"));
-        assert_eq!(condition(&status, "Ready").get("reason"), None);
-        assert_eq!(condition(&status, "ContainersReady").get("message"), None);
-        assert_eq!(condition(&status, "PodScheduled")["observedGeneration"], 1);
-        file.demo("app", "rm /ready").ok();
-        wait_for_equal_status(&plane, &node, "web", |status| is_ready(status, "False"));
-    }
-
-    // A resize waits for room, and another one is carried out.
-    let resize = |cpu: &str| {
-        let patch = format!(
-            r#"{{"spec":{{"containers":[{{"name":"app","resources":{{"requests":{{"cpu":"{cpu}"}}}}}}]}}}}"#
-        );
-        plane.kubectl(["patch", "pod", "web", "--subresource", "resize", "-p", &patch]).ok();
-    };
-    let cpus: usize =
-        plane.line("get node board-1 -o jsonpath={.status.allocatable.cpu}").ok().parse().expect("cpus");
-    let big = format!("    resources: {{requests: {{cpu: {}m}}}}\n", 1000 * cpus - 100);
-    plane.apply(&(pod("big", "") + &big));
-    plane.wait_for("get pod big --no-headers", |pod| pod.contains("1/1"));
-    resize("500m");
-    wait_for_equal_status(&plane, &node, "web", |status| condition(status, "PodResizePending").is_object());
-    resize("20m");
-    wait_for_equal_status(&plane, &node, "web", |status| {
-        let requested = &status["containerStatuses"][0]["resources"]["requests"]["cpu"];
-        let is_gone = |kind: &str| condition(status, kind).is_null();
-        requested == "20m" && is_gone("PodResizePending") && is_gone("PodResizeInProgress")
-    });
-    file.tell("app", "/end");
-    wait_for_equal_status(&plane, &node, "web", |status| status["containerStatuses"][0]["restartCount"] == 1);
-}
-
-#[test]
-fn a_device_whose_file_is_removed_is_no_longer_a_resource_of_the_node() {
-    let (plane, node) = Node::in_new_cluster();
-    let file = node.device.path("etc/nodlet/devices/null.yaml");
-    std::fs::create_dir_all(file.parent().expect("a directory")).expect("created");
-    std::fs::write(&file, EMPTY).expect("written");
-    let capacity = "get node board-1 -o jsonpath={.status.capacity}|{.status.allocatable}";
-    let both = |text: &str| text.matches("nodlet.dev/empty").count();
-    plane.wait_for(capacity, |all| both(all) == 2);
-
-    // Resources that somebody else advertises stay, whatever the board reports.
-    let patch =
-        r#"{"status":{"capacity":{"example.com/dongle":"4"},"allocatable":{"example.com/dongle":"4"}}}"#;
-    plane.kubectl(["patch", "node", "board-1", "--subresource", "status", "-p", patch]).ok();
-    let empty = "    resources: {limits: {nodlet.dev/empty: 1}}\n";
-    plane.apply(&deployment("user", empty));
-    let pods = "get pods -l app=user --no-headers";
-    plane.wait_for(pods, |pods| pods.contains("1/1"));
-    std::fs::remove_file(&file).expect("removed");
-    plane.line("delete pods -l app=user --wait=false").ok();
-    let all = plane.wait_for(capacity, |all| both(all) == 0);
-    assert_eq!(all.matches("example.com/dongle").count(), 2, "{all}");
-
-    // The scheduler places no more pods there: one waits. At most one was placed before the scheduler knew.
-    plane.wait_for("get events -o jsonpath={.items[*].message}", |all| {
-        all.contains("Insufficient nodlet.dev/empty")
-    });
-    let all = plane.wait_for(pods, |pods| pods.contains("Pending"));
-    assert!(all.lines().count() <= 2, "{all}");
-    std::fs::write(&file, EMPTY).expect("written");
-    plane.wait_for(pods, |pods| pods.contains("1/1"));
-}
-
-/// A device of the board, as a file in `etc/nodlet/devices`: `/dev/null` under another name.
-const EMPTY: &str = "name: empty\npath: /dev/null\ncontainerPath: /dev/empty\n";
-
-/// A Deployment of one pod, with these lines of YAML in its container, and with its name as its pods' label `app`.
-fn deployment(name: &str, container: &str) -> String {
-    let pod = pod(name, container);
-    let spec = pod.split_once("spec:\n").expect("a spec").1;
-    let spec: String = spec.lines().map(|line| format!("    {line}\n")).collect();
-    format!(
-        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  replicas: 1\n  \
-         selector: {{matchLabels: {{app: {name}}}}}\n  template:\n    metadata: {{labels: {{app: {name}}}}}\n    \
-         spec:\n{spec}"
-    )
-}
-
-#[test]
-fn resources_that_somebody_else_advertises_are_counted_by_the_scheduler_alone() {
-    let (plane, node) = Node::in_new_cluster();
-    // As on Kubernetes' page of this task, the capacity alone: a kubelet makes it allocatable.
-    let patch = r#"{"status":{"capacity":{"example.com/dongle":"4"}}}"#;
-    plane.kubectl(["patch", "node", "board-1", "--subresource", "status", "-p", patch]).ok();
-    // The board learns of it with its next report.
-    let devices = node.device.path("etc/nodlet/devices");
-    std::fs::create_dir_all(&devices).expect("created");
-    std::fs::write(devices.join("null.yaml"), EMPTY).expect("written");
-    plane.wait_for("get node board-1 -o jsonpath={.status.allocatable}", |all| all.contains("dongle"));
-    let dongles = "    resources: {requests: {example.com/dongle: 3}, limits: {example.com/dongle: 3}}\n";
-    plane.apply(&deployment("first", dongles));
-    plane.wait_for("get pods -l app=first --no-headers", |pods| pods.contains("1/1"));
-    // The scheduler counts them, and no controller makes one pod after the other.
-    plane.apply(&deployment("second", dongles));
-    plane.wait_for("get events -o jsonpath={.items[*].message}", |all| {
-        all.contains("Insufficient example.com/dongle")
-    });
-    assert_eq!(plane.line("get pods -o name").ok().lines().count(), 2);
-    assert_eq!(node.device.pods().len(), 1);
 }
 
 #[test]
