@@ -253,43 +253,34 @@ fn the_group_of_a_volume_that_is_used_for_reading_stays_and_a_read_only_path_is_
         manifest::pod_of(name, &[manifest::container("app", "print up then sleep", MOUNT)], &spec)
     };
     let group = "securityContext: {fsGroup: 4242, fsGroupChangePolicy: Always}";
-    device.write_manifest("web.yaml", &text("reads", true, group));
-    device.pod("reads").wait_log("app", "up");
+    device.write_pod("reads", &text("reads", true, group)).wait_log("app", "up");
     device.pod("reads").demo("app", "write /data/x x").refused_with("Read-only file system");
     assert_eq!((group_of(&here.join("file")), group_of(&here)), (7, 0));
-    device.remove_manifest("web.yaml");
-    device.pod("reads").wait_gone();
+    device.remove_pod("reads");
 
     // The node has mounted it read-only: the pod that would write waits, and the others run.
     on_disk.remount(nix::mount::MsFlags::MS_RDONLY, "");
-    device.write_manifest("web.yaml", &text("writes", false, group));
+    device.write_pod("writes", &text("writes", false, group));
     device.pod("writes").wait_message("app", "MountVolume.SetUp failed for volume \"disk\" : ");
     let message = device.pod("writes").container("app").message();
     assert!(message.contains("to fsGroup: Read-only file system"), "{message}");
     assert!(message.contains(&here.display().to_string()), "{message}");
     device.pod("writes").wait_event_of("FailedMount", "to fsGroup: Read-only file system");
-    device.remove_manifest("web.yaml");
-    device.pod("writes").wait_gone();
+    device.remove_pod("writes");
     for (pod, read_only, group) in [("reads", true, group), ("plain", false, "")] {
-        device.write_manifest("web.yaml", &text(pod, read_only, group));
-        device.pod(pod).wait_log("app", "up");
+        device.write_pod(pod, &text(pod, read_only, group)).wait_log("app", "up");
         assert_eq!(group_of(&here.join("file")), 7, "{pod}");
-        device.remove_manifest("web.yaml");
-        device.pod(pod).wait_gone();
+        device.remove_pod(pod);
     }
     // Where the files have the group already, nothing is written unless the policy demands it.
     on_disk.remount(nix::mount::MsFlags::empty(), "");
-    device.write_manifest("web.yaml", &text("gives", false, group));
-    device.pod("gives").wait_log("app", "up");
+    device.write_pod("gives", &text("gives", false, group)).wait_log("app", "up");
     assert_eq!(group_of(&here.join("file")), 4242);
-    device.remove_manifest("web.yaml");
-    device.pod("gives").wait_gone();
+    device.remove_pod("gives");
     on_disk.remount(nix::mount::MsFlags::MS_RDONLY, "");
     let on_mismatch = "securityContext: {fsGroup: 4242, fsGroupChangePolicy: OnRootMismatch}";
-    device.write_manifest("web.yaml", &text("has", false, on_mismatch));
-    device.pod("has").wait_log("app", "up");
-    device.remove_manifest("web.yaml");
-    device.pod("has").wait_gone();
+    device.write_pod("has", &text("has", false, on_mismatch)).wait_log("app", "up");
+    device.remove_pod("has");
     drop(on_disk);
 }
 

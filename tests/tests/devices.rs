@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nodlet_tests::{Device, manifest};
 
+mod interfaces;
 mod watches;
 
 /// A node in /dev, which stands for a device that is plugged in. It is removed when it is dropped.
@@ -15,6 +16,13 @@ impl Node {
     /// Names a node of this test alone, which does not exist yet.
     fn named(name: &str) -> Node {
         Node(PathBuf::from(format!("/dev/nodlet-{}-{name}", std::process::id())))
+    }
+
+    /// Names a node, and plugs it in as the first loop device.
+    fn plugged(name: &str) -> Node {
+        let node = Node::named(name);
+        node.plug(0);
+        node
     }
 
     fn path(&self) -> &str {
@@ -40,9 +48,14 @@ impl Drop for Node {
 fn define(device: &Device, file: &str, text: &str) {
     let directory = device.path("/etc/nodlet/devices");
     fs::create_dir_all(&directory).expect("the root can be written to");
-    let new = device.path(&format!("/etc/nodlet/.{file}"));
-    fs::write(&new, text).expect("the root can be written to");
+    let new = device.write_file(&format!("/etc/nodlet/.{file}"), text);
     fs::rename(new, directory.join(file)).expect("it is the same file system");
+}
+
+/// Writes the file of a device with this name, and waits for its resource.
+fn offer(device: &Device, name: &str, rest: &str) {
+    define(device, &format!("{name}.yaml"), &format!("name: {name}\n{rest}"));
+    device.wait_for("the resource", || resource(device, "capacity", name) == "1");
 }
 
 fn resource(device: &Device, list: &str, name: &str) -> serde_json::Value {
@@ -62,10 +75,8 @@ fn asking_with(name: &str, steps: &str, devices: &str, more: &str) -> String {
 #[test]
 fn a_container_gets_its_device_and_no_other() {
     let device = Device::start();
-    let node = Node::named("gps");
-    node.plug(0);
-    define(&device, "gps.yaml", &format!("name: gps\npath: {}\ncontainerPath: /dev/gps\n", node.path()));
-    device.wait_for("the resource", || resource(&device, "capacity", "gps") == "1");
+    let node = Node::plugged("gps");
+    offer(&device, "gps", &format!("path: {}\ncontainerPath: /dev/gps\n", node.path()));
     assert_eq!(resource(&device, "allocatable", "gps"), "1");
     let steps = "stat /dev/gps then open /dev/gps then print open then sleep";
     let user = "securityContext: {runAsUser: 1000, runAsGroup: 2000, capabilities: {drop: [ALL]}}";
@@ -101,8 +112,7 @@ fn a_container_gets_its_device_and_no_other() {
 #[test]
 fn a_device_that_may_only_be_read_is_not_written() {
     let device = Device::start();
-    let node = Node::named("ro");
-    node.plug(0);
+    let node = Node::plugged("ro");
     let text =
         format!("name: disk\npath: {}\npermissions: r\nshared: 2\ncontainerPath: /dev/x/disk\n", node.path());
     define(&device, "disk.yaml", &text);
@@ -123,8 +133,7 @@ fn a_device_that_may_only_be_read_is_not_written() {
 #[test]
 fn a_wrong_device_file_is_reported_with_its_line_and_the_others_stay() {
     let device = Device::start();
-    define(&device, "good.yaml", "name: good\npath: /dev/absent\n");
-    device.wait_for("the resource", || resource(&device, "capacity", "good") == "1");
+    offer(&device, "good", "path: /dev/absent\n");
     for (file, text, expected) in [
         (
             "bad.yaml",
@@ -167,8 +176,7 @@ fn a_wrong_device_file_is_reported_with_its_line_and_the_others_stay() {
 fn a_pod_waits_for_its_device_and_follows_it_while_it_runs() {
     let mut device = Device::start();
     let node = Node::named("usb");
-    define(&device, "usb.yaml", &format!("name: usb\npath: {}\ncontainerPath: /dev/usb\n", node.path()));
-    device.wait_for("the resource", || resource(&device, "capacity", "usb") == "1");
+    offer(&device, "usb", &format!("path: {}\ncontainerPath: /dev/usb\n", node.path()));
     device.write_manifest(
         "modem.yaml",
         &asking("modem", "open /dev/usb then print open then sleep", "nodlet.dev/usb: 1"),
@@ -218,9 +226,8 @@ fn a_pod_waits_for_its_device_and_follows_it_while_it_runs() {
 #[test]
 fn a_device_is_found_by_its_attributes_as_soon_as_the_kernel_has_it() {
     let device = Device::start();
-    let text = "name: kmsg\nsysfs: {subsystem: mem, path: \"virtual/mem/kmsg\"}\ncontainerPath: /dev/log-of-kernel\n";
-    define(&device, "kmsg.yaml", text);
-    device.wait_for("the resource", || resource(&device, "capacity", "kmsg") == "1");
+    let text = "sysfs: {subsystem: mem, path: \"virtual/mem/kmsg\"}\ncontainerPath: /dev/log-of-kernel\n";
+    offer(&device, "kmsg", text);
     let steps =
         "stat /dev/log-of-kernel then append /dev/log-of-kernel nodlet-test then print written then sleep";
     device.write_pod("log", &asking("log", steps, "nodlet.dev/kmsg: 1"));
@@ -228,9 +235,7 @@ fn a_device_is_found_by_its_attributes_as_soon_as_the_kernel_has_it() {
 
     // Loop devices appear with a uevent, without a file in /dev that anybody watches.
     let minor = 500 + u64::from(std::process::id() % 500);
-    let text = format!("name: loop\nsysfs: {{subsystem: block, path: \"virtual/block/loop{minor}\"}}\n");
-    define(&device, "loop.yaml", &text);
-    device.wait_for("the resource", || resource(&device, "capacity", "loop") == "1");
+    offer(&device, "loop", &format!("sysfs: {{subsystem: block, path: \"virtual/block/loop{minor}\"}}\n"));
     device
         .write_pod("late", &asking("late", "open /dev/loop then print open then sleep", "nodlet.dev/loop: 1"))
         .wait_event("device nodlet.dev/loop was not found");
@@ -251,10 +256,8 @@ fn a_device_is_found_by_its_attributes_as_soon_as_the_kernel_has_it() {
 fn a_volume_does_not_get_the_node_of_a_device() {
     let device = Device::start();
     let (shared, here) = device.shared("host");
-    let node = Node::named("cover");
-    node.plug(0);
-    define(&device, "disk.yaml", &format!("name: disk\npath: {}\ncontainerPath: /dev/x/disk\n", node.path()));
-    device.wait_for("the resource", || resource(&device, "capacity", "disk") == "1");
+    let node = Node::plugged("cover");
+    offer(&device, "disk", &format!("path: {}\ncontainerPath: /dev/x/disk\n", node.path()));
     for (name, place) in [("dev", "/dev"), ("x", "/dev/x"), ("disk", "/dev/x/disk")] {
         let more = format!(
             "resources: {{limits: {{nodlet.dev/disk: 1}}}}\nvolumeMounts: [{{name: v, mountPath: {place}}}]"
@@ -316,8 +319,7 @@ fn a_pod_gets_no_cdi_device_by_an_annotation_that_the_operator_does_not_allow() 
 #[test]
 fn a_pod_gets_cdi_devices_by_an_annotation() {
     let device = Device::start_with(["--allowed-annotations=vendor.com/cam=*"]);
-    let node = Node::named("cdi");
-    node.plug(0);
+    let node = Node::plugged("cdi");
     let (library, here) = device.shared("usr/lib/cam");
     fs::write(here.join("lens"), "sharp\n").expect("the root can be written to");
     for directory in ["/etc/cdi", "/var/run/cdi"] {
@@ -381,10 +383,6 @@ fn a_pod_gets_cdi_devices_by_an_annotation() {
         let two = manifest::container("two", "env then print up then sleep", "");
         manifest::pod_of(name, &[one, two], "")
     };
-    device.wait_for("the resource", || {
-        let nodes = device.get("/api/v1/nodes").expect("there is one");
-        nodes["items"][0]["status"]["capacity"]["nodlet.dev/cam"] == "1"
-    });
     device.write_pod("counted", &counted("counted")).wait_log("one", "up").wait_log("two", "up");
     let log = device.pod("counted").logs("one");
     assert!(log.contains("CAM=new\n") && log.contains("block 0440 0:0 7,0\n"), "{log}");
@@ -392,191 +390,11 @@ fn a_pod_gets_cdi_devices_by_an_annotation() {
     device.write_pod("more", &counted("more")).wait_event("OutOfnodlet.dev/cam");
 }
 
-/// A link of the host, which is removed when it is dropped.
-struct Link(String);
-
-impl Link {
-    fn ip<const N: usize>(words: [&str; N]) {
-        let ran = std::process::Command::new("ip").args(words).output().expect("the machine has ip");
-        assert!(ran.status.success(), "{words:?}: {}", String::from_utf8_lossy(&ran.stderr));
-    }
-
-    fn exists(&self) -> bool {
-        Path::new("/sys/class/net").join(&self.0).exists()
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("ip").args(["link", "del", &self.0]).output();
-    }
-}
-
-#[test]
-fn an_interface_moves_into_the_pod_and_comes_back_under_its_name() {
-    let mut device = Device::start();
-    let link = Link(format!("nlt{}", std::process::id()));
-    define(&device, "can.yaml", &format!("name: can\ninterface: {}\n", link.0));
-    device.wait_for("the resource", || resource(&device, "capacity", "can") == "1");
-    let steps = "ls /sys/class/net then sleep";
-    let text =
-        asking_with("bus", steps, "nodlet.dev/can: 1", "securityContext: {capabilities: {add: [NET_ADMIN]}}");
-    device.write_manifest("bus.yaml", &text);
-    let missing = format!("device nodlet.dev/can was not found: there is no interface {}", link.0);
-    device.pod("bus").wait_event(&format!("FailedCreatePodSandBox: Failed to create pod sandbox: {missing}"));
-
-    let peer = format!("{}p", link.0);
-    Link::ip(["link", "add", &link.0, "type", "veth", "peer", "name", &peer]);
-    device.pod("bus").wait_log("app", &format!("{}\n", link.0)).wait_ready();
-    assert!(!link.exists(), "it is in the pod alone");
-    device.restart_agent();
-    device.pod("bus").wait_ready();
-    // What the pod calls it does not matter.
-    let process = device.container_processes()[0].to_string();
-    for words in [["down", "", ""], ["name", "renamed", ""]] {
-        let mut command = std::process::Command::new("nsenter");
-        command.args(["-t", &process, "-n", "ip", "link", "set", &link.0]);
-        command.args(words.iter().filter(|word| !word.is_empty()));
-        assert!(command.status().expect("the machine has nsenter").success());
-    }
-    device.remove_pod("bus");
-    assert!(link.exists(), "it came back");
-
-    let own = manifest::pod_of(
-        "own",
-        &[manifest::container("app", "sleep", "resources: {limits: {nodlet.dev/can: 1}}")],
-        "hostNetwork: true",
-    );
-    device.write_pod("own", &own).wait_event("which moves into the pod's own network; remove hostNetwork");
-}
-
-/// Starts an agent, and the pod `bus` with the interface `can0`, which may change its links.
-fn start_bus(device: &mut Device) {
-    device.start_agent_with_demo();
-    define(device, "can.yaml", "name: can\ninterface: can0\n");
-    device.wait_for("the resource", || resource(device, "capacity", "can") == "1");
-    let text = asking_with(
-        "bus",
-        "sleep",
-        "nodlet.dev/can: 1",
-        "securityContext: {capabilities: {add: [NET_ADMIN]}}",
-    );
-    device.write_pod("bus", &text).wait_ready();
-}
-
-#[test]
-fn an_interface_whose_name_was_taken_comes_back_under_a_free_one() {
-    let mut device = Device::new();
-    let (board, world) = (device.own_network(), nodlet_tests::Namespace::new());
-    board.connect("can0", &world, "far");
-    start_bus(&mut device);
-    assert!(!board.ip("link show").contains(" can0"));
-    // Meanwhile another interface is plugged in, and the pod renames its own.
-    for name in ["can0", "dev0", "other"] {
-        board.ip(&format!("link add {name} type bridge"));
-    }
-    let process = device.container_processes()[0].to_string();
-    for words in [&["down"][..], &["name", "other"]] {
-        let mut command = std::process::Command::new("nsenter");
-        command.args(["-t", &process, "-n", "ip", "link", "set", "can0"]).args(words);
-        assert!(command.status().expect("the machine has nsenter").success());
-    }
-    device.remove_pod("bus");
-    assert!(board.ip("-details link show dev1").contains("veth"), "{}", board.ip("link show"));
-    let message = "interface can0 came back from the pod as dev1: another interface has its name";
-    device.wait_for("the event", || {
-        let events = device.get("/api/v1/events").expect("the API lists events").to_string();
-        events.contains("InterfaceRenamed") && events.contains(message)
-    });
-    assert!(device.agent_log().contains(message));
-}
-
-#[test]
-fn an_interface_that_a_pod_replaced_by_a_link_of_its_own_does_not_come_back() {
-    let mut device = Device::new();
-    let (board, world) = (device.own_network(), nodlet_tests::Namespace::new());
-    board.connect("can0", &world, "far");
-    start_bus(&mut device);
-    assert!(!board.ip("link show").contains(" can0"));
-    // The pod replaces its interface by one of another kind with the same index.
-    let process = device.container_processes()[0].to_string();
-    let inside = |words: &str| {
-        let mut command = std::process::Command::new("nsenter");
-        let output = command.args(["-t", &process, "-n", "ip"]).args(words.split(' ')).output();
-        let output = output.expect("the machine has nsenter");
-        assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
-    let shown = inside("-oneline link show can0");
-    let index = shown.split(':').next().expect("it begins with the index");
-    inside("link del can0");
-    inside(&format!("link add can0 index {index} type ifb"));
-    device.remove_pod("bus");
-    assert!(!board.ip("link show").contains(" can0"), "{}", board.ip("-details link show"));
-    let message = "interface can0 did not come back from the pod: it was removed in the pod";
-    assert!(device.agent_log().contains(message), "{}", device.agent_log());
-}
-
-#[test]
-fn an_interface_comes_back_as_it_was_whatever_the_pod_did_to_it() {
-    let mut device = Device::new();
-    let (board, world) = (device.own_network(), nodlet_tests::Namespace::new());
-    board.connect("can0", &world, "far");
-    board.ip("link property add dev can0 altname encan0");
-    board.ip("link set can0 address 02:00:00:00:00:09 mtu 1400");
-    // The names that the pod chooses later.
-    for name in ["uplink", "dev0", "mine"] {
-        board.ip(&format!("link add {name} type bridge"));
-    }
-    let before = board.ip("-details link show can0");
-    start_bus(&mut device);
-    let process = device.container_processes()[0].to_string();
-    for words in [
-        "ip link set can0 down",
-        "ip link set can0 name mine",
-        "ip link property add dev mine altname uplink altname dev0 altname encan1",
-        "ip link property del dev mine altname encan0",
-        // Another link of the pod has the name that the interface has on the host.
-        "ip link property add dev lo altname can0",
-        "ip link set mine address 02:00:00:00:00:01 mtu 1300 promisc on allmulticast on",
-        "ip link add link mine name child type macvlan mode private",
-        "tc qdisc add dev mine root pfifo limit 1",
-    ] {
-        // Not by nsenter: that of busybox would run the `ip` of busybox.
-        let mut words_of = words.split(' ');
-        let mut command = std::process::Command::new(words_of.next().expect("a program"));
-        nodlet_tests::Namespace::of_process(&process).give_to(&mut command);
-        let output = command.args(words_of).output().expect("the machine has iproute2");
-        assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    device.remove_pod("bus");
-    let shown = board.ip("-details link show");
-    assert!(shown.contains(" can0"), "it did not come back: {shown}");
-    let lines = |text: &str| {
-        let words = text.split_whitespace().filter(|word| !word.contains('<') && !word.starts_with("can0@"));
-        let all: Vec<String> = words.map(str::to_owned).collect();
-        let after =
-            |key: &str| all.iter().position(|word| word == key).and_then(|at| all.get(at + 1)).cloned();
-        ["mtu", "link/ether", "altname"].map(after)
-    };
-    device.wait_for("the namespace of the pod to end", || {
-        board.ip("-details link show can0").contains("promiscuity 0")
-    });
-    let after = board.ip("-details link show can0");
-    assert_eq!(lines(&after), lines(&before), "{after}");
-    assert!(after.matches("altname").count() == 1 && !after.contains("PROMISC"), "{after}");
-    assert!(!after.contains("ALLMULTI") && !after.contains("pfifo "), "{after}");
-    let log = device.agent_log();
-    assert!(!log.contains("interface can0"), "{log}");
-}
-
 #[test]
 fn a_container_cannot_lead_a_device_to_another_place() {
     let device = Device::start();
-    let node = Node::named("led");
-    node.plug(0);
-    define(&device, "led.yaml", &format!("name: led\npath: {}\ncontainerPath: /dev/x/led\n", node.path()));
-    device.wait_for("the resource", || resource(&device, "capacity", "led") == "1");
+    let node = Node::plugged("led");
+    offer(&device, "led", &format!("path: {}\ncontainerPath: /dev/x/led\n", node.path()));
     let more = "resources: {limits: {nodlet.dev/led: 1}}\nvolumeMounts: [{name: v, mountPath: /v}]\n\
                 securityContext: {capabilities: {add: [SYS_ADMIN]}}";
     let pod = manifest::pod_of(
@@ -614,10 +432,8 @@ fn a_container_cannot_lead_a_device_to_another_place() {
 #[test]
 fn a_change_that_an_agent_did_not_complete_is_made_by_the_next_one() {
     let mut device = Device::start();
-    let node = Node::named("left");
-    node.plug(0);
-    define(&device, "left.yaml", &format!("name: left\npath: {}\ncontainerPath: /dev/x/left\n", node.path()));
-    device.wait_for("the resource", || resource(&device, "capacity", "left") == "1");
+    let node = Node::plugged("left");
+    offer(&device, "left", &format!("path: {}\ncontainerPath: /dev/x/left\n", node.path()));
     device.write_pod("left", &asking("left", "print started then sleep", "nodlet.dev/left: 1"));
     device.pod("left").wait_log("app", "started");
     let dev = PathBuf::from(format!("/proc/{}/root/dev", device.container_processes()[0]));

@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 
 use nodlet_tests::{Background, Device, demo_archive};
 
-use super::{Node, asking, define, resource};
+use super::{Node, asking, define, offer, resource};
 
 /// The instances of inotify of a device's agent.
 fn instances(device: &Device) -> usize {
@@ -21,10 +21,8 @@ fn instances(device: &Device) -> usize {
 fn an_agent_that_watches_devices_images_and_manifests_and_follows_logs_has_one_instance_of_inotify() {
     let device = Device::start();
     let instances = || instances(&device);
-    let node = Node::named("radio");
-    node.plug(0);
-    define(&device, "radio.yaml", &format!("name: radio\npath: {}\n", node.path()));
-    device.wait_for("the resource", || resource(&device, "capacity", "radio") == "1");
+    let node = Node::plugged("radio");
+    offer(&device, "radio", &format!("path: {}\n", node.path()));
     device.write_manifest("radio.yaml", &asking("radio", "print on then sleep", "nodlet.dev/radio: 1"));
     device.run_pod("web", "print up then sleep");
     device.pod("radio").wait_log("app", "on\n");
