@@ -8,7 +8,6 @@ pub use self::partition::{Isolation, Partition};
 
 use std::cell::Cell;
 use std::fs;
-use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -412,11 +411,7 @@ impl ControlPlane {
 
     /// Runs kubectl with these arguments and this input.
     pub fn kubectl_with(&self, words: &[&str], input: &str) -> Ran {
-        let mut command = self.command(words);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("kubectl can be run: `cargo xtask kubectl` builds it");
-        let _ = child.stdin.take().expect("it is a pipe").write_all(input.as_bytes());
-        Ran::new(format!("kubectl {}", words.join(" ")), child.wait_with_output().expect("it is a child"))
+        Ran::of(self.command(words), &format!("kubectl {}", words.join(" ")), input)
     }
 }
 

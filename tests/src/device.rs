@@ -9,9 +9,8 @@ pub use self::ran::Ran;
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -265,19 +264,18 @@ impl Device {
         self.nodlet_with_input(words, "")
     }
 
+    /// Runs a verb of nodlet against this device, with the arguments in a line, which is split at spaces.
+    pub fn line(&self, line: &str) -> Ran {
+        self.run(&line.split_whitespace().collect::<Vec<_>>(), "")
+    }
+
     /// Runs a verb of nodlet against this device, with this standard input.
     pub fn nodlet_with_input<const N: usize>(&self, words: [&str; N], input: &str) -> Ran {
         self.run(&words, input)
     }
 
     pub(crate) fn run(&self, words: &[&str], input: &str) -> Ran {
-        let mut command = self.command(words);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("nodlet can be started");
-        // A command without input may have ended already.
-        let _ = child.stdin.take().expect("it is piped").write_all(input.as_bytes());
-        let output = child.wait_with_output().expect("a child can be waited for");
-        Ran::new(format!("nodlet {}", words.join(" ")), output)
+        Ran::of(self.command(words), &format!("nodlet {}", words.join(" ")), input)
     }
 
     /// The command of a verb of nodlet, for tests that run it themselves: in the background, or on a

@@ -51,6 +51,11 @@ impl Kubectl {
         let output = self.command([]).args(line.split_whitespace()).output().expect("kubectl can be run");
         Ran::new(format!("kubectl {line}"), output)
     }
+
+    /// Runs `kubectl apply` with a manifest.
+    pub fn apply(&self, manifest: &str) -> Ran {
+        Ran::of(self.command(["apply", "-f", "-"]), "kubectl apply", manifest)
+    }
 }
 
 pub(crate) fn program() -> PathBuf {

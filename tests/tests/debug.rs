@@ -138,20 +138,8 @@ fn the_terminal_of_a_debug_container_can_be_detached_and_attached_again() {
         assert_eq!(pod.container(name).exit_code(), Some(0));
     }
     // If the container has ended before a client could attach, its output is still printed.
-    let debug = [
-        "debug",
-        "-i",
-        "web",
-        "-c",
-        "short",
-        "--image",
-        "localhost/demo:1",
-        "--",
-        "/bin/demo",
-        "print",
-        "done",
-    ];
-    let said = device.nodlet(debug).ok();
+    let debug = "debug -i web -c short --image localhost/demo:1 -- /bin/demo print done";
+    let said = device.line(debug).ok();
     assert!(said.ends_with("done\n"), "{said}");
 }
 
@@ -253,27 +241,7 @@ fn a_debug_container_waits_for_its_target_and_ends_with_it() {
 }
 
 #[test]
-fn a_debug_container_sees_all_processes_of_a_shared_pid_namespace() {
-    let device = Device::start();
-    let containers = [
-        manifest::container("app", "write /secret a then sleep", ""),
-        manifest::container("other", "sleep 9999", ""),
-    ];
-    let pod = device.run_pod_of("web", &containers, "shareProcessNamespace: true").wait_ready();
-    for (name, flags) in [("with", &["--target", "app"][..]), ("without", &[])] {
-        let mut words = vec!["debug", "web", "--image", "localhost/demo:1", "-c", name];
-        words.extend(flags);
-        words.extend(["--", "/bin/demo", "ls", "/proc", "then", "sleep"]);
-        assert!(device.command(&words).status().expect("it can be run").success());
-        pod.wait_log(name, "uptime");
-        let processes = pod.logs(name).lines().filter(|line| line.parse::<u32>().is_ok()).count();
-        // pause, two containers, and those for debugging.
-        assert!(processes >= 4, "{name}: {}", pod.logs(name));
-    }
-}
-
-#[test]
-fn a_debug_container_starts_when_its_missing_image_is_loaded() {
+fn debug_containers_wait_for_their_image_and_those_added_at_the_same_time_all_run_once() {
     let device = Device::start();
     let pod = device.write_pod("web", &web("sleep", "")).wait_ready();
     look(&device, "never", ["--image", "localhost/tools:1", "--image-pull-policy", "Never"], "print seen");
@@ -285,9 +253,15 @@ fn a_debug_container_starts_when_its_missing_image_is_loaded() {
     assert!(pod.is_ready());
     let program = std::fs::read(demo_program()).expect("it is built");
     device.load(&Image::demo("localhost/tools:1", &program));
-    for name in ["never", "later"] {
+    let names: Vec<String> = (0..12).map(|number| format!("look-{number}")).collect();
+    std::thread::scope(|scope| {
+        for name in &names {
+            scope.spawn(|| look(&device, name, [], "print seen"));
+        }
+    });
+    for name in ["never", "later"].into_iter().chain(names.iter().map(String::as_str)) {
         pod.wait_terminated(name);
-        assert_eq!(pod.logs(name), "seen\n");
+        assert_eq!(pod.logs(name), "seen\n", "{name}");
     }
 }
 
@@ -324,9 +298,7 @@ fn invalid_changes_of_debug_containers_are_rejected_as_by_kubernetes() {
     let ran = device.nodlet(["debug", "none", "--image", "localhost/demo:1"]);
     ran.refused_with("Error from server (NotFound): pods \"none\" not found");
     let old = json!({"apiVersion": "v1", "kind": "EphemeralContainers", "metadata": {"name": "web"}, "ephemeralContainers": []});
-    let old_file = device.path("/tmp/old.json");
-    std::fs::create_dir_all(device.path("/tmp")).expect("it can be made");
-    std::fs::write(&old_file, old.to_string()).expect("it can be written");
+    let old_file = device.write_file("/tmp/old.json", old.to_string());
     let ran = kubectl.run(["replace", "--raw", target, "-f", &old_file.display().to_string()]);
     ran.refused_with("use `kubectl debug` or `nodlet debug`");
     // No part of it was stored, and the existing containers continue.
@@ -341,22 +313,6 @@ fn invalid_changes_of_debug_containers_are_rejected_as_by_kubernetes() {
     let words = ["debug", "web", "--attach", "--image", "localhost/demo:1", "-c", "typo", "--", "bash"];
     let refused = device.nodlet(words).refused_with("container typo did not start: ");
     assert!(refused.contains("\"bash\""), "{refused}");
-}
-
-#[test]
-fn debug_containers_added_at_the_same_time_all_run_once() {
-    let device = Device::start();
-    let pod = device.write_pod("web", &web("sleep", "")).wait_ready();
-    let names: Vec<String> = (0..12).map(|number| format!("look-{number}")).collect();
-    std::thread::scope(|scope| {
-        for name in &names {
-            scope.spawn(|| look(&device, name, [], "print seen"));
-        }
-    });
-    for name in &names {
-        pod.wait_terminated(name);
-        assert_eq!(pod.logs(name), "seen\n", "{name}");
-    }
 }
 
 #[test]
@@ -451,7 +407,7 @@ volumeMounts: [{name: scratch, mountPath: /scratch}, {name: all, mountPath: /all
 
 /// kubectl sends the new pod as protobuf.
 #[test]
-fn kubectl_debugs_a_copy_of_a_pod_that_has_all_fields_of_the_first() {
+fn kubectl_debugs_the_node_and_a_copy_of_a_pod_that_has_all_fields_of_the_first() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     let container = manifest::container("web", "serve 8080 /", FULL_CONTAINER.trim());
@@ -480,20 +436,13 @@ fn kubectl_debugs_a_copy_of_a_pod_that_has_all_fields_of_the_first() {
     // Again under a name that is there.
     let ran = kubectl.line("debug web --copy-to second --image localhost/demo:1 -- /bin/demo sleep");
     ran.refused_with("pods \"second\" already exists");
-}
 
-#[test]
-fn kubectl_debugs_the_node() {
-    let device = Device::start();
-    let kubectl = Kubectl::new(&device);
     let node = kubectl.line("get nodes -o name").ok();
-    let words = format!("debug {} --image localhost/demo:1 -- /bin/demo sleep", node.trim());
-    kubectl.line(&words).ok();
-    device.wait_for("the pod of the debugger", || device.pods().len() == 1);
+    kubectl.line(&format!("debug {} --image localhost/demo:1 -- /bin/demo sleep", node.trim())).ok();
+    device.wait_for("the pod of the debugger", || device.pods().len() == 3);
     let name = device.pods().remove(0);
     assert!(name.starts_with("node-debugger-"), "{name}");
-    device.pod(&name).wait_ready();
-    let mounts = device.pod(&name).demo("debugger", "cat /proc/mounts");
+    let mounts = device.pod(&name).wait_ready().demo("debugger", "cat /proc/mounts");
     assert!(mounts.stdout.contains(" /host "), "{mounts:?}");
 }
 
@@ -504,12 +453,8 @@ fn the_example_of_the_documents() {
     let kubectl = Kubectl::new(&device);
     let nginx = manifest::container("nginx", "serve 8080 /", "");
     let pod = manifest::pod_of("example-pod", &[nginx], "shareProcessNamespace: true");
-    std::fs::create_dir_all(device.path("/tmp")).expect("it can be made");
-    let file = |name: &str, text: &str| {
-        let path = device.path(&format!("/tmp/{name}"));
-        std::fs::write(&path, text).expect("it can be written");
-        path.display().to_string()
-    };
+    let file =
+        |name: &str, text: &str| device.write_file(&format!("/tmp/{name}"), text).display().to_string();
     kubectl.run(["create", "-f", &file("example-pod.yaml", &pod)]).ok();
     device.pod("example-pod").wait_ready();
 
@@ -579,6 +524,11 @@ fn the_example_of_the_documents() {
     let names: Vec<String> = others.filter(|process| is_living(&pod, process)).map(name).collect();
     assert!(names.iter().any(|name| name.starts_with("/bin/demo\0serve\0")), "{names:?}");
     assert!(names.iter().any(|name| name.starts_with("/bin/demo\0ask\0")), "{names:?}");
+    // So does one with a target: pause, the two containers, and itself.
+    let words = "debug example-pod --image localhost/demo:1 --target nginx -c targeted -- /bin/demo ls /proc then sleep";
+    kubectl.line(words).ok();
+    let log = pod.wait_log("targeted", "uptime").logs("targeted");
+    assert!(log.lines().filter(|line| line.parse::<u32>().is_ok()).count() >= 4, "{log}");
 }
 
 /// Whether the process lives longer than it takes to inspect it.

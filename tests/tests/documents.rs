@@ -28,6 +28,8 @@ use nodlet_tests::image::Image;
 use nodlet_tests::{Device, Kubectl, manifest};
 use serde_json::json;
 
+mod scheduling;
+
 /// A device with the image of `sh`, `tail` and `python3` that replaces the examples' busybox and alpine.
 fn device() -> Device {
     let mut device = Device::new();
@@ -41,9 +43,7 @@ fn device() -> Device {
 
 /// Writes a file for commands that name it as in the examples.
 fn file(device: &Device, name: &str, text: &str) -> String {
-    let path = device.path(&format!("/{name}"));
-    fs::write(&path, text).expect("the root can be written to");
-    path.display().to_string()
+    device.write_file(name, text).display().to_string()
 }
 
 /// NAME, READY, STATUS and RESTARTS in the single row that `get -f` prints below its headings.
@@ -156,7 +156,7 @@ spec:
     image: localhost/python3:1
     command: ['sh', '-c', 'echo The app is running! && sleep 3600']
 ";
-    kubectl.run(["apply", "-f", &file(&device, "old.yaml", old)]).ok();
+    kubectl.apply(old).ok();
     device.pod("myapp-old").wait_log("myapp-container", "The app is running!");
     assert!(device.pod("myapp-old").status()["initContainerStatuses"].is_null());
 }
@@ -282,10 +282,8 @@ fn the_states_of_a_pod_with_one_container() {
         }
         assert_eq!(pod.phase(), phase, "{name}");
         let reason = if code == 0 { "Completed" } else { "Error" };
-        let reported = match restarted {
-            true => pod.container("app").of_last("reason"),
-            false => pod.container("app").of_state("reason"),
-        };
+        let app = pod.container("app");
+        let reported = if restarted { app.of_last("reason") } else { app.of_state("reason") };
         assert_eq!(reported, reason, "{name}");
     }
 }
@@ -309,15 +307,14 @@ fn the_states_of_a_pod_with_two_containers() {
     for policy in POLICIES {
         let (name, never) = (name(policy), policy == "Never");
         let pod = device.pod(&name);
-        device.wait_for("both to run", || {
-            pod.container("first").is_running() && pod.container("second").is_running()
-        });
+        pod.wait_running("first").wait_running("second");
         let second = pod.container("second").id();
         pod.tell("first", "/work/first");
-        device.wait_for("the first to end", || match never {
-            true => pod.container("first").exit_code() == Some(1),
-            false => pod.container("first").restart_count() == 1 && pod.container("first").is_running(),
-        });
+        if never {
+            device.wait_for("the first to end", || pod.container("first").exit_code() == Some(1));
+        } else {
+            pod.wait_run("first", 1);
+        }
         assert_eq!(pod.phase(), "Running", "{name}: the second goes on");
         assert_eq!(pod.container("second").id(), second, "{name}");
 
@@ -410,17 +407,13 @@ spec:
     device.wait_within(std::time::Duration::from_secs(120), "it to be restarted", || {
         pod.container("liveness").restart_count() == 1
     });
-    let reported = |event: &str| pod.events().iter().any(|reported| reported == event);
-    assert!(
-        reported("Unhealthy: Liveness probe failed: HTTP probe failed with statuscode: 500"),
-        "{:?}",
-        pod.events()
-    );
-    assert!(
-        reported("Killing: Container liveness failed liveness probe, will be restarted"),
-        "{:?}",
-        pod.events()
-    );
+    let events = pod.events();
+    for event in [
+        "Unhealthy: Liveness probe failed: HTTP probe failed with statuscode: 500",
+        "Killing: Container liveness failed liveness probe, will be restarted",
+    ] {
+        assert!(events.iter().any(|reported| reported == event), "{events:?}");
+    }
 }
 
 /// The readiness gate of the example: a missing condition counts as `False`, and `Ready` follows the
@@ -451,175 +444,4 @@ fn the_readiness_gate_feature_1_is_unmet_until_its_condition_is_set() {
     say("False");
     device.wait_for("it to be unready", || !web.is_ready());
     assert_eq!(web.container("app").restart_count(), 0);
-}
-
-/// A node with exactly one cpu for pods.
-fn one_cpu() -> Device {
-    let mut device = Device::new();
-    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let reserved = format!("--kube-reserved=cpu={}", cpus - 1);
-    device.agent_arguments([&*reserved]);
-    device.load_image(nodlet_tests::demo_archive());
-    device.start_agent();
-    device
-}
-
-/// `requests.cpu` of a container.
-fn cpu(amount: &str) -> String {
-    format!("resources: {{requests: {{cpu: {amount}}}}}")
-}
-
-/// The class of the example that preempts nothing, and the pod of the example with the class that may. On a board, as
-/// under a kubelet, only critical pods preempt: for all others, preemption is switched off, as by the example's
-/// `disablePreemption`.
-#[test]
-fn pods_of_high_priority_with_preemption_switched_off_end_no_other_and_may_be_ended() {
-    let device = one_cpu();
-    let kubectl = Kubectl::new(&device);
-    for (name, policy) in
-        [("high-priority", ""), ("high-priority-nonpreempting", "preemptionPolicy: Never\n")]
-    {
-        let class = format!(
-            "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata:\n  name: {name}\nvalue: 1000000\n{policy}\
-             globalDefault: false\ndescription: \"This priority class does not cause other pods to be preempted.\"\n"
-        );
-        let class = file(&device, &format!("{name}.yaml"), &class);
-        kubectl.run(["apply", "-f", &class]).ok();
-    }
-    let apply = |name: &str, amount: &str, class: &str| {
-        let app = manifest::container("app", "sleep", &cpu(amount));
-        let text = manifest::pod_of(name, &[app], class);
-        kubectl.run(["apply", "-f", &file(&device, &format!("{name}.yaml"), &text)]).ok();
-    };
-    apply("low", "700m", "");
-    let low = device.pod("low").wait_ready();
-    let born = low.born("app");
-    for class in ["high-priority", "high-priority-nonpreempting"] {
-        apply(class, "500m", &format!("priorityClassName: {class}"));
-        let waits = device.pod(class).wait_phase("Failed");
-        assert_eq!(waits.status()["reason"], "OutOfcpu");
-        let spec = waits.object().expect("it is here")["spec"].clone();
-        let policy = if class == "high-priority" { "PreemptLowerPriority" } else { "Never" };
-        assert_eq!((&spec["priority"], &spec["preemptionPolicy"]), (&json!(1_000_000), &json!(policy)));
-        assert_eq!((low.born("app"), low.is_ready()), (born.clone(), true), "{class}");
-    }
-    // What preempts nothing is preempted as all others.
-    apply("shy", "300m", "priorityClassName: high-priority-nonpreempting");
-    let shy = device.pod("shy").wait_ready();
-    apply("critical", "900m", "priorityClassName: system-node-critical");
-    device.pod("critical").wait_ready();
-    for victim in [&shy, &low] {
-        assert_eq!(victim.status()["reason"], "Preempting");
-    }
-}
-
-/// Init containers run one after another, so that the largest of them counts, if it asks for more than all containers of
-/// the application together. A board has no quotas, and says so; a LimitRange bounds the same sums.
-#[test]
-fn the_effective_request_of_a_pod_is_that_of_its_largest_init_container() {
-    let device = one_cpu();
-    let kubectl = Kubectl::new(&device);
-    let text = |name: &str| {
-        let init = ["500m", "800m"].map(|amount| {
-            manifest::container(&format!("init-{amount}"), &format!("print {amount}"), &cpu(amount))
-        });
-        let apps = ["first", "second"].map(|name| manifest::container(name, "sleep", &cpu("200m")));
-        manifest::pod_behind(name, &init, &apps, "")
-    };
-    let myapp = file(&device, "myapp.yaml", &text("myapp-pod"));
-    kubectl.run(["apply", "-f", &myapp]).ok();
-    device.pod("myapp-pod").wait_ready();
-    let described = kubectl.run(["describe", "nodes"]).ok();
-    let of_pod: Vec<&str> = described
-        .lines()
-        .find(|line| line.split_whitespace().nth(1) == Some("myapp-pod"))
-        .unwrap_or_else(|| panic!("it is listed in:\n{described}"))
-        .split_whitespace()
-        .collect();
-    assert_eq!(of_pod[2..4], ["800m", "(80%)"], "{described}");
-    // What the init containers do not use any more is not available to others.
-    let app = manifest::container("app", "sleep", &cpu("300m"));
-    kubectl.run(["apply", "-f", &file(&device, "other.yaml", &manifest::pod_of("other", &[app], ""))]).ok();
-    let other = device.pod("other").wait_phase("Failed");
-    let message =
-        "Pod was rejected: Node didn't have enough resource: cpu, requested: 300, used: 800, capacity: 1000";
-    assert_eq!(other.status()["message"], message);
-
-    let quota =
-        "apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: cpu}\nspec: {hard: {requests.cpu: 700m}}\n";
-    let ran = kubectl.run(["apply", "-f", &file(&device, "quota.yaml", quota)]);
-    ran.refused_with("no matches for kind \"ResourceQuota\" in version \"v1\"");
-    let limits = "apiVersion: v1\nkind: LimitRange\nmetadata: {name: cpu}\nspec: {limits: [{type: Pod, min: {cpu: 700m}}]}\n";
-    kubectl.run(["apply", "-f", &file(&device, "limits.yaml", limits)]).ok();
-    kubectl.run(["delete", "pod", "myapp-pod"]).ok();
-    kubectl.run(["apply", "-f", &myapp]).ok();
-    let refused = {
-        let app = manifest::container("app", "sleep", &cpu("300m"));
-        kubectl
-            .run(["apply", "-f", &file(&device, "small.yaml", &manifest::pod_of("small", &[app], ""))])
-            .refused()
-    };
-    assert!(refused.contains("minimum cpu usage per Pod is 700m, but request is 300m"), "{refused}");
-}
-
-/// The ports of an init container are no ports of its pod: no Service has them, and here no other pod lacks them.
-#[test]
-fn ports_of_init_containers_are_shown_and_reserve_nothing() {
-    let device = Device::start();
-    let kubectl = Kubectl::new(&device);
-    let ports = "ports: [{name: setup, containerPort: 18089}]";
-    let pods = ["first", "second"].map(|name| {
-        let init = ["init-myservice", "init-mydb"].map(|name| manifest::container(name, "print done", ports));
-        let app = manifest::container("myapp-container", "sleep", "");
-        device.write_pod(name, &manifest::pod_behind(name, &init, &[app], "hostNetwork: true"));
-        device.pod(name)
-    });
-    for pod in &pods {
-        pod.wait_ready();
-        assert_eq!(pod.condition("Initialized"), "True");
-    }
-    let described = kubectl.run(["describe", "pod", "second"]).ok();
-    assert_eq!(described.matches("18089/TCP (setup)").count(), 4, "port and host port of two:\n{described}");
-}
-
-/// A pod waits without a node until its last gate is removed.
-#[test]
-fn a_pod_with_scheduling_gates_waits_until_they_are_removed() {
-    let device = Device::start();
-    let kubectl = Kubectl::new(&device);
-    let gates = "schedulingGates: [{name: example.com/foo}, {name: example.com/bar}]";
-    let text = file(&device, "test-pod.yaml", &manifest::pod_with("test-pod", "sleep", gates));
-    kubectl.run(["apply", "-f", &text]).ok();
-    assert_eq!(row(&kubectl, &text), ["test-pod", "0/1", "SchedulingGated", "0"]);
-    let gates_left = "jsonpath={.spec.schedulingGates}";
-    let shown = kubectl.run(["get", "pod", "test-pod", "-o", gates_left]).ok();
-    assert_eq!(shown, "[{\"name\":\"example.com/foo\"},{\"name\":\"example.com/bar\"}]");
-    let test = device.pod("test-pod");
-    let reason = "jsonpath={.status.conditions[?(@.type=='PodScheduled')].reason}";
-    assert_eq!(kubectl.run(["get", "pod", "test-pod", "-o", reason]).ok(), "SchedulingGated");
-    assert_eq!((test.phase().as_str(), test.condition("PodScheduled").as_str()), ("Pending", "False"));
-    file(&device, "test-pod.yaml", &manifest::pod("test-pod", "sleep"));
-    assert_eq!(kubectl.run(["apply", "-f", &text]).ok(), "pod/test-pod configured\n");
-    test.wait_ready();
-    assert_eq!(kubectl.run(["get", "pod", "test-pod", "-o", gates_left]).ok(), "");
-    assert_eq!(test.condition("PodScheduled"), "True");
-}
-
-/// A board has no scheduler that could spread pods, and its explanation says that.
-#[test]
-fn kubectl_explains_pod_spec_topology_spread_constraints() {
-    let device = Device::start();
-    let kubectl = Kubectl::new(&device);
-    let explained = kubectl.run(["explain", "Pod.spec.topologySpreadConstraints"]).ok();
-    for part in [
-        "KIND:       Pod\n",
-        "FIELD: topologySpreadConstraints <[]TopologySpreadConstraint>\n",
-        "nodlet schedules nothing",
-        "  maxSkew\t<integer> -required-\n",
-        "  topologyKey\t<string> -required-\n",
-        "  whenUnsatisfiable\t<string> -required-\n",
-        "  labelSelector\t<LabelSelector>\n",
-    ] {
-        assert!(explained.contains(part), "{part:?} is in:\n{explained}");
-    }
 }

@@ -1,7 +1,8 @@
 //! [`Ran`]: what a command printed and how it ended.
 
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 
 /// The output and the exit code of a command.
 #[derive(Debug, Clone)]
@@ -23,6 +24,15 @@ impl Ran {
         let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Self { command, code, stdout: text(&output.stdout), stderr: text(&output.stderr) }
+    }
+
+    /// Runs a command with this standard input. `name` is the command for messages.
+    pub(crate) fn of(mut command: Command, name: &str, input: &str) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{name} cannot be started: {error}"));
+        // A command without input may have ended already.
+        let _ = child.stdin.take().expect("it is piped").write_all(input.as_bytes());
+        Self::new(name.to_owned(), child.wait_with_output().expect("a child can be waited for"))
     }
 
     /// Returns the standard output of a command, which must have succeeded.
