@@ -23,13 +23,8 @@ fn outcome(device: &Device, pod: &str) -> (String, String, String) {
 
 /// A node with exactly one cpu for pods.
 fn one_cpu() -> Device {
-    let mut device = Device::new();
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let reserved = format!("--kube-reserved=cpu={}", cpus - 1);
-    device.agent_arguments([&reserved, "--node-labels=zone=a,rank=7"]);
-    device.load_image(demo_archive());
-    device.start_agent();
-    device
+    Device::start_with([&format!("--kube-reserved=cpu={}", cpus - 1), "--node-labels=zone=a,rank=7"])
 }
 
 fn node(device: &Device) -> Value {
@@ -110,10 +105,7 @@ fn two_pods_of_the_host_do_not_have_one_port() {
 
 #[test]
 fn only_pods_that_tolerate_a_taint_are_admitted() {
-    let mut device = Device::new();
-    device.agent_arguments(["--register-with-taints=lab=x:NoExecute"]);
-    device.load_image(demo_archive());
-    device.start_agent();
+    let device = Device::start_with(["--register-with-taints=lab=x:NoExecute"]);
     assert_eq!(node(&device)["spec"]["taints"][0]["key"], "lab");
     device.write_manifest("a.yaml", &asking("plain", "sleep", "1m", ""));
     device.write_manifest(
@@ -220,38 +212,25 @@ fn a_pod_waits_for_its_priority_class_and_keeps_what_it_was() {
 fn kubectl_makes_changes_and_removes_priority_classes() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    std::fs::write(device.path("high.yaml"), class("high", "value: 1000\nglobalDefault: true"))
-        .expect("a file");
-    let file = device.path("high.yaml");
-    let file = file.to_str().expect("UTF-8");
-    assert_eq!(
-        kubectl.run(["apply", "-f", file]).ok().trim(),
-        "priorityclass.scheduling.k8s.io/high created"
-    );
-    assert_eq!(
-        kubectl.run(["apply", "-f", file]).ok().trim(),
-        "priorityclass.scheduling.k8s.io/high unchanged"
-    );
+    let apply = |rest: &str| kubectl.apply(&class("high", rest));
+    for said in ["created", "unchanged"] {
+        let applied = apply("value: 1000\nglobalDefault: true").ok();
+        assert_eq!(applied.trim(), format!("priorityclass.scheduling.k8s.io/high {said}"));
+    }
     let table = kubectl.run(["get", "priorityclasses"]).ok();
     assert!(table.lines().next().is_some_and(|line| line.contains("GLOBAL-DEFAULT")), "{table}");
     assert!(table.contains("system-node-critical") && table.contains("2000001000"), "{table}");
     let described = kubectl.run(["describe", "pc", "high"]).ok();
     assert!(described.contains("1000") && described.contains("PreemptLowerPriority"), "{described}");
     // Applying the default class again does not conflict with itself.
-    std::fs::write(file, class("high", "value: 1000\nglobalDefault: true\ndescription: usual"))
-        .expect("a file");
-    assert_eq!(
-        kubectl.run(["apply", "-f", file]).ok().trim(),
-        "priorityclass.scheduling.k8s.io/high configured"
-    );
-    std::fs::write(file, class("high", "value: 1001\nglobalDefault: true")).expect("a file");
-    kubectl.run(["apply", "-f", file]).refused_with("value: Forbidden: may not be changed in an update.");
-    std::fs::write(file, class("other", "value: 1\nglobalDefault: true")).expect("a file");
-    let ran = kubectl.run(["create", "-f", file]);
-    ran.refused_with("PriorityClass high is already marked as default. Only one default can exist");
+    let applied = apply("value: 1000\nglobalDefault: true\ndescription: usual").ok();
+    assert_eq!(applied.trim(), "priorityclass.scheduling.k8s.io/high configured");
+    apply("value: 1001\nglobalDefault: true")
+        .refused_with("value: Forbidden: may not be changed in an update.");
+    let other = kubectl.apply(&class("other", "value: 1\nglobalDefault: true"));
+    other.refused_with("PriorityClass high is already marked as default. Only one default can exist");
     // A pod without a class gets the default class, and keeps it after the class is deleted.
-    std::fs::write(file, manifest::pod("web", "sleep")).expect("a file");
-    kubectl.run(["create", "-f", file]).ok();
+    kubectl.apply(&manifest::pod("web", "sleep")).ok();
     device.pod("web").wait_ready();
     assert_eq!(
         kubectl.run(["get", "pod", "web", "-o", "jsonpath={.spec.priorityClassName} {.spec.priority}"]).ok(),

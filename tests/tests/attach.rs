@@ -65,40 +65,27 @@ fn input_that_is_to_be_had_once_ends_with_the_first_client() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     let pod = container("echo then print end", "stdin: true\nstdinOnce: true", "restartPolicy: Never");
-    for (name, by_kubectl) in [("ours", false), ("kubectl", true)] {
-        device.write_manifest("pod.yaml", &pod.replace("name: web", &format!("name: {name}")));
-        device.pod(name).wait_ready();
-        let command = match by_kubectl {
-            false => device.command(&["attach", "-i", name]),
-            true => kubectl.command(["attach", "-i", name]),
-        };
-        let mut client = attached(command);
+    // A client that is cut off ends the input, too.
+    for (name, by_kubectl, is_cut) in
+        [("ours", false, false), ("kubectl", true, false), ("cut-off", false, true)]
+    {
+        let pod = device.write_pod(name, &pod.replace("name: web", &format!("name: {name}"))).wait_ready();
+        let words = ["attach", "-i", name];
+        let mut client = attached(if by_kubectl { kubectl.command(words) } else { device.command(&words) });
         client.say("hello\n");
         device.wait_for("the container to answer", || client.saw(|line| line == "hello"));
-        client.stdin = None;
-        assert!(client.child.wait().expect("it ends").success());
-        device.wait_for("the last line", || client.saw(|line| line == "end"));
-        device.pod(name).wait_phase("Succeeded");
-        assert_eq!(device.pod(name).logs("app"), "hello\nend\n");
-        let refused = device.nodlet(["attach", name]).refused();
+        if is_cut {
+            drop(client);
+        } else {
+            client.stdin = None;
+            assert!(client.child.wait().expect("it ends").success());
+            device.wait_for("the last line", || client.saw(|line| line == "end"));
+        }
+        assert_eq!(pod.wait_phase("Succeeded").logs("app"), "hello\nend\n");
         let completed = "cannot attach a container in a completed pod; current phase is Succeeded";
-        assert!(refused.contains(completed), "{refused}");
-        device.remove_manifest("pod.yaml");
-        device.pod(name).wait_gone();
+        device.nodlet(["attach", name]).refused_with(completed);
+        device.remove_pod(name);
     }
-}
-
-#[test]
-fn a_client_that_is_cut_off_ends_input_that_is_to_be_had_once() {
-    let device = Device::start();
-    let pod = container("echo then print end", "stdin: true\nstdinOnce: true", "restartPolicy: Never");
-    device.write_pod("web", &pod).wait_ready();
-    let mut client = attached(device.command(&["attach", "-i", "web"]));
-    client.say("hello\n");
-    device.wait_for("the container to answer", || client.saw(|line| line == "hello"));
-    drop(client);
-    device.pod("web").wait_phase("Succeeded");
-    assert_eq!(device.pod("web").logs("app"), "hello\nend\n");
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! Regression tests of problems found by manual attacks: each test here once failed.
 
-use nodlet_tests::{Device, manifest};
+use std::fs;
 use std::os::unix::process::CommandExt;
+
+use nodlet_tests::{Device, manifest};
+
 #[test]
 fn a_run_that_is_over_is_known_to_the_next_agent_however_the_last_one_died() {
     let mut device = Device::start();
@@ -69,7 +72,7 @@ fn a_deletion_goes_on_with_its_whole_grace_under_the_next_agent() {
     device.pod("slow").wait_gone();
     // An orphan would get a grace period of one second, but this pod needs the rest of its four seconds.
     assert!(since.elapsed() > std::time::Duration::from_millis(2500), "killed after {:?}", since.elapsed());
-    assert_eq!(std::fs::read_dir(log).expect("it stays").count(), 0);
+    assert_eq!(fs::read_dir(log).expect("it stays").count(), 0);
 }
 
 #[test]
@@ -95,20 +98,20 @@ struct Frozen(std::path::PathBuf);
 
 impl Frozen {
     fn above(pid: u32, levels: usize) -> Frozen {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("it lives");
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("it lives");
         let path = text.lines().find_map(|line| line.strip_prefix("0::/")).expect("it has a cgroup of v2");
         let path = std::path::Path::new(path).ancestors().nth(levels).expect("it has parents");
         let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
         let found = mounts.iter().map(|mount| std::path::Path::new(mount).join(path).join("cgroup.freeze"));
         let frozen = Frozen(found.into_iter().find(|file| file.exists()).expect("cgroup v2 is mounted"));
-        std::fs::write(&frozen.0, "1").expect("a cgroup can be frozen");
+        fs::write(&frozen.0, "1").expect("a cgroup can be frozen");
         frozen
     }
 }
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        let _ = std::fs::write(&self.0, "0");
+        let _ = fs::write(&self.0, "0");
     }
 }
 
@@ -148,7 +151,7 @@ fn a_pod_that_is_gone_leaves_no_lock_and_one_that_lives_keeps_its_own() {
     let mut device = Device::start();
     let locks = device.path("/run/nodlet/locks");
     let names = || -> Vec<_> {
-        let entries = std::fs::read_dir(&locks).expect("it is there");
+        let entries = fs::read_dir(&locks).expect("it is there");
         entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
     };
     device.run_pod("web", "print up then sleep");
@@ -159,7 +162,7 @@ fn a_pod_that_is_gone_leaves_no_lock_and_one_that_lives_keeps_its_own() {
     assert_eq!(names(), ["default_web"]);
     // A leftover lock that an agent died before removing.
     device.kill_agent();
-    std::fs::write(locks.join("default_gone"), "").expect("it can be written");
+    fs::write(locks.join("default_gone"), "").expect("it can be written");
     device.start_agent();
     assert_eq!(names(), ["default_web"]);
 }
@@ -168,30 +171,30 @@ fn a_pod_that_is_gone_leaves_no_lock_and_one_that_lives_keeps_its_own() {
 fn an_agent_empties_no_file_that_its_lock_is_a_link_to() {
     let mut device = Device::new();
     let (run, precious) = (device.path("/run/nodlet"), device.path("/precious"));
-    std::fs::create_dir_all(&run).expect("the root can be written to");
-    std::fs::write(&precious, "precious").expect("the root can be written to");
+    fs::create_dir_all(&run).expect("the root can be written to");
+    fs::write(&precious, "precious").expect("the root can be written to");
     std::os::unix::fs::symlink(&precious, run.join("agent.lock")).expect("the root can be written to");
     device.launch_agent();
     assert_eq!(device.agent_ended(), 1);
     assert!(device.agent_log().contains("agent.lock"), "{}", device.agent_log());
-    assert_eq!(std::fs::read_to_string(&precious).expect("it is there"), "precious");
-    std::fs::remove_file(run.join("agent.lock")).expect("it is there");
+    assert_eq!(fs::read_to_string(&precious).expect("it is there"), "precious");
+    fs::remove_file(run.join("agent.lock")).expect("it is there");
 }
 
 #[test]
 fn an_agent_waits_for_the_lock_of_one_that_was_killed_while_it_forked() {
     let mut device = Device::new();
     let path = device.path("/run/nodlet/agent.lock");
-    std::fs::create_dir_all(device.path("/run/nodlet")).expect("the root can be written to");
+    fs::create_dir_all(device.path("/run/nodlet")).expect("the root can be written to");
     // No process has this number.
-    std::fs::write(&path, "2147483646\n").expect("the root can be written to");
-    let child = std::fs::File::open(&path).expect("it is there");
+    fs::write(&path, "2147483646\n").expect("the root can be written to");
+    let child = fs::File::open(&path).expect("it is there");
     child.try_lock().expect("nobody has it");
     device.launch_agent();
     let descriptors = format!("/proc/{}/fd", device.agent_pid());
     device.wait_for("the agent to want the lock", || {
-        let mut entries = std::fs::read_dir(&descriptors).into_iter().flatten().flatten();
-        entries.any(|entry| std::fs::read_link(entry.path()).is_ok_and(|file| file == path))
+        let mut entries = fs::read_dir(&descriptors).into_iter().flatten().flatten();
+        entries.any(|entry| fs::read_link(entry.path()).is_ok_and(|file| file == path))
     });
     drop(child);
     device.wait_for("the agent's API to answer", || device.get("/version").is_ok());
@@ -202,7 +205,7 @@ fn a_supervisor_whose_files_were_removed_does_not_stay_for_ever() {
     let mut device = Device::start();
     device.run_pod("web", "print up then sleep").wait_ready();
     device.kill_agent();
-    std::fs::remove_dir_all(device.path("/run/nodlet/pods")).expect("it is there");
+    fs::remove_dir_all(device.path("/run/nodlet/pods")).expect("it is there");
     device.remove_manifest("web.yaml");
     device.start_agent();
     assert_eq!(device.pods(), [""; 0]);
@@ -213,7 +216,7 @@ fn a_supervisor_whose_files_were_removed_does_not_stay_for_ever() {
 #[test]
 fn a_manifest_that_has_no_end_or_never_comes_holds_up_no_other() {
     let device = Device::start();
-    std::fs::create_dir_all(device.manifests()).expect("the root can be written to");
+    fs::create_dir_all(device.manifests()).expect("the root can be written to");
     // Regular files whose size is 0, according to `stat`.
     for (name, target) in [("waits.yaml", "/proc/kmsg"), ("endless.yaml", "/proc/self/pagemap")] {
         std::os::unix::fs::symlink(target, device.manifests().join(name))
@@ -241,7 +244,7 @@ fn an_agent_without_a_descriptor_to_spare_loses_no_pod_and_no_exit_code() {
     let ends = manifest::container("app", "print up then wait /host/end then exit 3", mounts);
     device.run_pod_of("ends", &[ends], &spec).wait_ready();
     limit_descriptors(device.agent_pid(), Some(3));
-    std::fs::write(shared.join("end"), "").expect("it can be written");
+    fs::write(shared.join("end"), "").expect("it can be written");
     device.wait_logged("failed to read how app#");
     limit_descriptors(device.agent_pid(), None);
     device.pod("ends").wait_phase("Failed");
@@ -268,7 +271,7 @@ fn however_many_pods_there_are_the_agent_keeps_descriptors_to_hear_and_end_with(
 }
 
 fn descriptors_of(process: u32) -> usize {
-    let all = std::fs::read_dir(format!("/proc/{process}/fd"));
+    let all = fs::read_dir(format!("/proc/{process}/fd"));
     all.expect("it runs").count()
 }
 
@@ -344,7 +347,7 @@ fn an_agent_that_begins_without_descriptors_to_spare_leaves_living_pods_alone() 
     let log = device.path("/agent.log");
     for limit in 6..=24 {
         let mut command = device.command(&["agent"]);
-        command.stderr(std::fs::File::create(&log).expect("the root can be written to"));
+        command.stderr(fs::File::create(&log).expect("the root can be written to"));
         // SAFETY: between fork and exec, only one system call is made.
         unsafe {
             command.pre_exec(move || {
@@ -357,7 +360,7 @@ fn an_agent_that_begins_without_descriptors_to_spare_leaves_living_pods_alone() 
         }
         let mut agent = command.spawn().expect("it can be run");
         let pid = agent.id();
-        let says = |what: &str| std::fs::read_to_string(&log).is_ok_and(|log| log.contains(what));
+        let says = |what: &str| fs::read_to_string(&log).is_ok_and(|log| log.contains(what));
         let mut is_over = || agent.try_wait().expect("it is a child").is_some();
         device.wait_for("it to end or begin", || is_over() || says("its API is on"));
         if !is_over() {
@@ -381,7 +384,7 @@ fn pods_stay_while_the_directory_of_their_manifests_cannot_be_read() {
     let living = device.container_processes();
     device.stop_agent();
     let (manifests, aside) = (device.manifests(), device.manifests().with_extension("aside"));
-    std::fs::rename(&manifests, &aside).expect("it is there");
+    fs::rename(&manifests, &aside).expect("it is there");
     std::os::unix::fs::symlink(&manifests, &manifests).expect("it is not");
     device.start_agent();
     device.wait_logged("its pods stay unchanged");
@@ -389,7 +392,7 @@ fn pods_stay_while_the_directory_of_their_manifests_cannot_be_read() {
     // Replaced atomically, because the pods of a missing directory would be removed.
     let link = manifests.with_extension("link");
     std::os::unix::fs::symlink(&aside, &link).expect("it is not");
-    std::fs::rename(&link, &manifests).expect("it is there");
+    fs::rename(&link, &manifests).expect("it is there");
     device.run_pod("other", "print up then sleep").wait_ready();
     assert!(living.iter().all(|pid| device.container_processes().contains(pid)));
 }

@@ -19,8 +19,7 @@ fn annotated(name: &str, annotation: &str, steps: &str, spec: &str) -> String {
 
 /// A device whose operator allows the annotations of these tests.
 fn allowing() -> Device {
-    let device = Device::start_with(["--allowed-annotations=exclusive-cpus.nodlet.dev,rtprio.nodlet.dev"]);
-    device
+    Device::start_with(["--allowed-annotations=exclusive-cpus.nodlet.dev,rtprio.nodlet.dev"])
 }
 
 fn exclusive(name: &str, count: u32) -> String {
@@ -86,9 +85,7 @@ fn a_pod_with_exclusive_cpus_that_the_operator_does_not_allow_waits_and_takes_no
     );
     let events = device.pod("fast").events();
     assert!(!events.iter().any(|event| event.contains("Pulled")), "{events:?}");
-    device.stop_agent();
-    device.agent_arguments(["--allowed-annotations=exclusive-cpus.nodlet.dev"]);
-    device.start_agent();
+    device.restart_agent_with(["--allowed-annotations=exclusive-cpus.nodlet.dev"]);
     device.wait_for("the start to fail for another reason", || {
         let (_, reason, message) = waiting(&device);
         reason == "CreateContainerError"
@@ -151,13 +148,9 @@ fn a_pod_gets_no_real_time_priority_that_the_operator_does_not_allow() {
     device.wait_for("the container to wait", || device.pod("real").container("app").message() == why);
     assert_eq!(device.pod("real").container("app").reason(), "CreateContainerConfigError");
     // Another annotation is not this one.
-    device.stop_agent();
-    device.agent_arguments(["--allowed-annotations=exclusive-cpus.nodlet.dev"]);
-    device.start_agent();
+    device.restart_agent_with(["--allowed-annotations=exclusive-cpus.nodlet.dev"]);
     device.wait_for("the container to wait", || device.pod("real").container("app").message() == why);
-    device.stop_agent();
-    device.agent_arguments(["--allowed-annotations=rtprio.nodlet.dev"]);
-    device.start_agent();
+    device.restart_agent_with(["--allowed-annotations=rtprio.nodlet.dev"]);
     let message = || device.pod("real").container("app").message();
     device.wait_for("the start, or what the kernel lacks", || {
         device.pod("real").is_ready() || message().contains("allow real-time priorities")
@@ -310,12 +303,8 @@ fn a_burstable_container_swaps_as_much_as_the_kubelet_lets_it() {
     assert!(number("memory.swap.current") <= expected);
     assert_eq!(device.pod("burstable").container("app").restart_count(), 0);
     // Its share of the swap would change with its request.
-    let text = manifest::pod_of(
-        "applied",
-        &[manifest::container("app", "sleep", "resources: {requests: {memory: 16Mi}}")],
-        "",
-    );
-    device.apply(&text);
+    let app = manifest::container("app", "sleep", "resources: {requests: {memory: 16Mi}}");
+    device.apply(&manifest::pod_of("applied", &[app], ""));
     device.pod("applied").wait_ready();
     let body = serde_json::json!({
         "spec": {"containers": [{"name": "app", "resources": {"requests": {"memory": "24Mi"}}}]}

@@ -39,6 +39,13 @@ impl Device {
         self.start_agent();
     }
 
+    /// Ends the agent, and starts another one with these arguments.
+    pub fn restart_agent_with<const N: usize>(&mut self, arguments: [&str; N]) {
+        self.stop_agent();
+        self.agent_arguments(arguments);
+        self.start_agent();
+    }
+
     /// Cuts the power, as [`Device::cut_power`] does, and starts the agent of the next boot.
     pub fn power_cycle(&mut self) {
         self.cut_power();
