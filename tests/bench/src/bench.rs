@@ -9,9 +9,9 @@
 use std::fs;
 use std::path::PathBuf;
 
-use nodlet_build::requirements;
-use nodlet_build::task::{Outcome, Task, TaskError, run as run_command};
+use nodlet_build::task::{TaskError, Outcome, Task, run as run_command};
 use nodlet_build::toolchain::{built, cargo};
+use nodlet_build::{cross, requirements, targets};
 
 mod board;
 mod boot;
@@ -23,6 +23,7 @@ mod load;
 mod log;
 mod machine;
 mod memory;
+mod pages;
 mod podman;
 mod probes;
 mod race;
@@ -31,6 +32,7 @@ mod scratch;
 mod spread;
 mod start;
 
+use self::report::Rows;
 use self::scratch::Scratch;
 
 /// The parameters of all measures.
@@ -49,7 +51,7 @@ impl Bench {
 }
 
 /// A measure: its name for `--only`, and its function.
-type Measure = (&'static str, fn(&Bench) -> Outcome);
+type Measure = (&'static str, fn(&Bench) -> Rows);
 
 /// All measures. Those that need a settled machine come first, and the longest comes last.
 const MEASURES: &[Measure] = &[
@@ -70,14 +72,14 @@ const MEASURES: &[Measure] = &[
 /// The task `cargo xtask bench`.
 pub(crate) const TASK: Task = Task::new(
     "bench",
-    "[--cluster | --only NAME]... [--rounds N] [--minutes N] [--debug | --binary PATH]",
-    "measure the figures of the README on this machine; --binary measures another binary",
+    "[--cluster | --write | --only NAME]... [--rounds N] [--minutes N] [--debug | --binary PATH]",
+    "measure the figures of the README on this machine; --write writes them into the pages",
     run,
 );
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let (mut only, mut rounds, mut minutes) = (Vec::new(), None, 10);
-    let (mut profile, mut binary, mut cluster) = ("release", None, false);
+    let (mut profile, mut binary, mut cluster, mut write) = (None, None, false, false);
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         let mut value = |what: &str| rest.next().ok_or_else(|| TaskError(format!("{argument} wants {what}")));
@@ -89,7 +91,8 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             "--rounds" => rounds = Some(number(value("a number")?)?),
             "--minutes" => minutes = number(value("a number")?)? as u64,
             "--cluster" => cluster = true,
-            "--debug" => profile = "debug",
+            "--write" => write = true,
+            "--debug" => profile = Some("debug"),
             "--binary" => binary = Some(value("a path")?),
             _ => return Err(TASK.misused()),
         }
@@ -97,50 +100,65 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     if rounds == Some(0) {
         return Err("--rounds 0 measures nothing".into());
     }
+    if usize::from(cluster) + usize::from(write) + usize::from(!only.is_empty()) > 1 {
+        return Err(TASK.misused());
+    }
     if let Some(wrong) = only.iter().find(|only| !MEASURES.iter().any(|(name, _)| name == only)) {
         let names: Vec<&str> = MEASURES.iter().map(|(name, _)| *name).collect();
         return Err(TaskError(format!("unknown measure {wrong:?}; there are {}", names.join(", "))));
+    }
+    if write {
+        pages::require_marks()?;
+        machine::require_quiet()?;
     }
     requirements::require_root()?;
     run_command(cargo()?.args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
     let program = match binary {
         // A relative path refers to the directory in which cargo was called.
         Some(path) => fs::canonicalize(path).map_err(|error| format!("failed to find {path}: {error}"))?,
-        None => build(profile)?,
+        // The pages have the figures of the binary that is released.
+        None if write && profile.is_none() => cross::build(targets::host()?)?,
+        None => build(profile.unwrap_or("release"))?,
     };
     // SAFETY: this program has one thread so far; nobody else reads the environment.
     unsafe { std::env::set_var("NODLET", &program) };
-    if cluster && !only.is_empty() {
-        return Err(TASK.misused());
-    }
     if cluster {
         return cluster::run(rounds, minutes);
     }
     let bench = Bench { scratch: Scratch::new()?, program, rounds, minutes };
-    measure(&bench, &only)
+    let machine = machine::describe();
+    println!("{machine}\n");
+    let rows = measure(&bench, &only)?;
+    if write { pages::write(&machine, &rows) } else { Ok(()) }
 }
 
-fn measure(bench: &Bench, only: &[String]) -> Outcome {
-    machine::describe();
+/// The rows of these measures, or of all. Each is printed as soon as its measure ends.
+fn measure(bench: &Bench, only: &[String]) -> Rows {
     let busy = machine::is_busy();
-    report::begin();
-    let mut failed = Vec::new();
+    println!("{}", report::HEAD);
+    let (mut rows, mut failed) = (Vec::new(), Vec::new());
     for (name, measure) in MEASURES {
         let wanted = only.is_empty() || only.iter().any(|only| only == name);
         if !wanted || (*name == "idle" && bench.minutes == 0) {
             continue;
         }
         eprintln!("== {name}");
-        if let Err(TaskError(why)) = measure(bench) {
-            eprintln!("{name}: {why}");
-            failed.push(*name);
+        match measure(bench) {
+            Ok(new) => {
+                new.iter().for_each(|row| println!("{row}"));
+                rows.extend(new);
+            }
+            Err(TaskError(why)) => {
+                eprintln!("{name}: {why}");
+                failed.push(*name);
+            }
         }
     }
     if let Some(load) = busy {
         println!("\nThe machine was not quiet (load {load} before the first): times are no figures.");
     }
     if failed.is_empty() {
-        Ok(())
+        Ok(rows)
     } else {
         Err(TaskError(format!("failed to measure {}", failed.join(", "))))
     }
@@ -156,7 +174,6 @@ fn build(profile: &str) -> Result<PathBuf, TaskError> {
     built(profile, "nodlet")
 }
 
-fn size(bench: &Bench) -> Outcome {
-    report::figure("binary", "bytes", &[fs::metadata(&bench.program)?.len() as f64], None);
-    Ok(())
+fn size(bench: &Bench) -> Rows {
+    Ok(vec![report::figure("binary", "bytes", &[fs::metadata(&bench.program)?.len() as f64], None)])
 }

@@ -9,30 +9,32 @@ use nodlet_build::task::{Outcome, TaskError};
 use super::crun::Crun;
 use super::podman::Podman;
 use super::race::{Contestant, race};
-use super::report::{self, Target};
+use super::report::{self, Rows, Target};
 use super::scratch::{drop_caches, milliseconds, now};
 use super::start::steps;
 use super::{Bench, board};
 
-pub(super) fn one(bench: &Bench) -> Outcome {
+pub(super) fn one(bench: &Bench) -> Rows {
     warm_and_cold(bench, 1, 10)
 }
 
-pub(super) fn twenty(bench: &Bench) -> Outcome {
+pub(super) fn twenty(bench: &Bench) -> Rows {
     warm_and_cold(bench, 20, 6)
 }
 
-pub(super) fn hundred(bench: &Bench) -> Outcome {
+pub(super) fn hundred(bench: &Bench) -> Rows {
     warm_and_cold(bench, 100, 6)
 }
 
-fn warm_and_cold(bench: &Bench, pods: usize, rounds: usize) -> Outcome {
-    boot(bench, &format!("boot with {pods}, warm: start of agent → all run"), pods, rounds, || Ok(()))?;
+fn warm_and_cold(bench: &Bench, pods: usize, rounds: usize) -> Rows {
+    let mut rows =
+        boot(bench, &format!("boot with {pods}, warm: start of agent → all run"), pods, rounds, || Ok(()))?;
     let what = format!("boot with {pods}, page cache dropped: start of agent → all run");
-    boot(bench, &what, pods, rounds, drop_caches)
+    rows.extend(boot(bench, &what, pods, rounds, drop_caches)?);
+    Ok(rows)
 }
 
-fn boot(bench: &Bench, what: &str, pods: usize, rounds: usize, before: fn() -> Outcome) -> Outcome {
+fn boot(bench: &Bench, what: &str, pods: usize, rounds: usize, before: fn() -> Outcome) -> Rows {
     let scratch = &bench.scratch;
     let crun = Crun::new(scratch);
     let podman = if pods > 20 {

@@ -50,7 +50,7 @@ pub(super) fn run(rounds: Option<usize>, minutes: u64) -> Outcome {
         program.build(None)?;
     }
     programs::require("runc")?;
-    machine::describe();
+    println!("{}", machine::describe());
     let busy = machine::is_busy();
     let plane = ControlPlane::start();
     let kubelet = KubeletNode::join(&plane, "kubelet");

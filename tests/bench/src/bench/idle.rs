@@ -4,10 +4,10 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use nodlet_build::task::{Outcome, TaskError};
+use nodlet_build::task::TaskError;
 
 use super::crun::Crun;
-use super::report;
+use super::report::{self, Rows};
 use super::{Bench, board};
 
 const PODS: usize = 10;
@@ -15,7 +15,7 @@ const PODS: usize = 10;
 /// The time without activity after which everything that was started has settled.
 const SETTLED: Duration = Duration::from_secs(15);
 
-pub(super) fn idle(bench: &Bench) -> Outcome {
+pub(super) fn idle(bench: &Bench) -> Rows {
     let minutes = bench.minutes;
     let device = board::awake();
     board::sleepers(&device, PODS);
@@ -42,13 +42,14 @@ pub(super) fn idle(bench: &Bench) -> Outcome {
     }
     let after = switches(&ours)?;
     let what = format!("context switches in {minutes} idle minutes, 10 pods");
-    report::figure(&what, "", &[(after - before) as f64], Some(0.0));
     let theirs = match conmons {
         Ok(conmons) => (switches(&conmons)? - theirs_before).to_string(),
         Err(TaskError(why)) => format!("not measured: {why}"),
     };
-    report::other("the same meanwhile, 10 containers", "conmon", &theirs);
-    Ok(())
+    Ok(vec![
+        report::figure(&what, "", &[(after - before) as f64], Some(0.0)),
+        report::other("the same meanwhile, 10 containers", "conmon", &theirs),
+    ])
 }
 
 fn conmons(crun: &Crun<'_>) -> Result<Vec<u32>, TaskError> {

@@ -5,7 +5,6 @@
 use std::process::Stdio;
 use std::time::Instant;
 
-use nodlet_build::task::Outcome;
 use nodlet_tests::Device;
 use nodlet_tests::image::Image;
 
@@ -13,7 +12,7 @@ use super::Bench;
 use super::cpu::taken;
 use super::podman::Podman;
 use super::race::{Contestant, race};
-use super::report;
+use super::report::{self, Rows};
 use super::scratch::milliseconds;
 
 const REFERENCE: &str = "localhost/bench:1";
@@ -25,7 +24,7 @@ const SMALL_BYTES: usize = 8_000;
 const LARGE: usize = 8;
 const LARGE_BYTES: usize = 1_000_000;
 
-pub(super) fn load(bench: &Bench) -> Outcome {
+pub(super) fn load(bench: &Bench) -> Rows {
     let archive = bench.scratch.directory("load")?.join("image.tar");
     image().write_oci_archive(&archive)?;
     let device = Device::new();
@@ -49,9 +48,13 @@ pub(super) fn load(bench: &Bench) -> Outcome {
         [Contestant::new("nodlet", ours), Contestant::if_possible("`podman load`", &podman, by_podman)];
     race(bench.rounds(8), &mut all)?;
     let of = format!("image load, {} MB", LAYERS * (SMALL * SMALL_BYTES + LARGE * LARGE_BYTES) / 1_000_000);
-    report::comparisons(&format!("{of}: CPU"), "ms", &all, 0, &[None])?;
-    report::comparisons(&format!("{of}: peak memory, resident"), "MiB", &all, 1, &[None])?;
-    report::comparisons(&format!("{of}: time, nodlet's until it is on the disk"), "ms", &all, 2, &[None])
+    let figures =
+        [("CPU", "ms"), ("peak memory, resident", "MiB"), ("time, nodlet's until it is on the disk", "ms")];
+    let mut rows = Vec::new();
+    for (kind, (what, unit)) in figures.into_iter().enumerate() {
+        rows.extend(report::comparisons(&format!("{of}: {what}"), unit, &all, kind, &[None])?);
+    }
+    Ok(rows)
 }
 
 /// An image with the same bytes in every run, half of which compress well.

@@ -5,19 +5,19 @@
 use std::fs;
 use std::time::Duration;
 
-use nodlet_build::task::{Outcome, TaskError};
+use nodlet_build::task::TaskError;
 
 use super::cpu::used_by;
 use super::crun::Crun;
 use super::race::{Contestant, race};
-use super::report::{self, Target};
+use super::report::{self, Rows, Target};
 use super::scratch::{Scratch, milliseconds, wait};
 use super::{Bench, board};
 
 /// The megabytes of output in a round, in lines of 100 bytes.
 const MEGABYTES: usize = 64;
 
-pub(super) fn log(bench: &Bench) -> Outcome {
+pub(super) fn log(bench: &Bench) -> Rows {
     let scratch = &bench.scratch;
     let rounds = bench.rounds(8);
     let device = board::awake();

@@ -3,40 +3,53 @@
 use std::fs;
 use std::process::Command;
 
+use nodlet_build::task::Outcome;
+
 /// The load of other processes above which figures are unreliable.
 const QUIET: f64 = 0.3;
 
-pub(super) fn describe() {
+/// The date, the machine and the programs that nodlet is compared with, in a line.
+pub(super) fn describe() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
     let info = read("/proc/cpuinfo");
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let memory = read("/proc/meminfo");
-    let memory: u64 = memory
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok())
-        .unwrap_or(0);
     let cgroups = if fs::exists("/sys/fs/cgroup/cgroup.controllers").unwrap_or(false) {
         "v2"
     } else {
         "v1 with v2 beside it"
     };
-    println!(
-        "Linux {}, {cpus} × {}, {} MiB, cgroup {cgroups}; {}\n",
+    format!(
+        "{}, Linux {}, {cpus} × {}, cgroup {cgroups}; {}",
+        first_line("date", &["--utc", "+%Y-%m-%d"]).unwrap_or_default(),
         read("/proc/sys/kernel/osrelease").trim(),
         model.map_or(std::env::consts::ARCH, |(_, model)| model),
-        memory / 1024,
         ["crun", "conmon", "podman"].map(version).join(", ")
-    );
+    )
 }
 
-/// The first line of a program's `--version`.
+/// The name and the version of a program.
 fn version(program: &str) -> String {
-    let said =
-        Command::new(program).arg("--version").output().map(|output| output.stdout).unwrap_or_default();
-    match String::from_utf8_lossy(&said).lines().next() {
-        Some(line) => line.to_owned(),
-        None => format!("no {program}"),
+    let line = first_line(program, &["--version"]).map(|line| line.replacen("version ", "", 1));
+    line.unwrap_or_else(|| format!("no {program}"))
+}
+
+/// The first line of a command's output.
+fn first_line(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(arguments).output().ok()?;
+    String::from_utf8_lossy(&output.stdout).lines().next().map(str::to_owned)
+}
+
+/// Requires a machine without load of other processes.
+///
+/// # Errors
+/// The machine is busy.
+pub(super) fn require_quiet() -> Outcome {
+    match is_busy() {
+        Some(load) => {
+            Err(format!("the machine is not quiet (load {load}): times would be no figures").into())
+        }
+        None => Ok(()),
     }
 }
 

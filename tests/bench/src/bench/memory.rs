@@ -3,17 +3,17 @@
 
 use std::fs;
 
-use nodlet_build::task::{Outcome, TaskError};
+use nodlet_build::task::TaskError;
 
 use super::crun::Crun;
 use super::race::{Contestant, race};
-use super::report::{self, Target};
+use super::report::{self, Rows, Target};
 use super::{Bench, board};
 
 /// The number of pods, and of containers below a conmon: enough that shared pages are shared by many.
 const MANY: usize = 20;
 
-pub(super) fn memory(bench: &Bench) -> Outcome {
+pub(super) fn memory(bench: &Bench) -> Rows {
     let crun = Crun::new(&bench.scratch);
     let ours = |_: usize| {
         let device = board::awake();
@@ -38,11 +38,14 @@ pub(super) fn memory(bench: &Bench) -> Outcome {
     // Rounds hardly differ.
     race(bench.rounds(2), &mut all)?;
     let figures = |kind: usize| all[0].figures(kind);
-    report::figure("agent idle, no pods, PSS", "KiB", &figures(1)?, None);
-    report::figure("of which no file backs", "KiB", &figures(2)?, Some(400.0));
-    report::figure("agent with 20 pods, PSS", "KiB", &figures(3)?, None);
-    report::figure("each of 20 pods adds, PSS of all our processes", "KiB", &figures(0)?, Some(150.0));
-    report::comparisons("the same against conmon", "KiB", &all, 0, &[None::<Target>])
+    let mut rows = vec![
+        report::figure("agent idle, no pods, PSS", "KiB", &figures(1)?, None),
+        report::figure("of which no file backs", "KiB", &figures(2)?, Some(400.0)),
+        report::figure("agent with 20 pods, PSS", "KiB", &figures(3)?, None),
+        report::figure("each of 20 pods adds, PSS of all our processes", "KiB", &figures(0)?, Some(150.0)),
+    ];
+    rows.extend(report::comparisons("the same against conmon", "KiB", &all, 0, &[None::<Target>])?);
+    Ok(rows)
 }
 
 /// A sum over these processes, in KiB, of a line that the kernel totals over all mappings.

@@ -7,14 +7,14 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use nodlet_build::task::{Outcome, TaskError};
+use nodlet_build::task::TaskError;
 use nodlet_tests::Device;
 
 use super::cpu::Account;
 use super::crun::Crun;
 use super::podman::Podman;
 use super::race::{Contestant, race};
-use super::report::{self, Target};
+use super::report::{self, Rows, Target};
 use super::scratch::{milliseconds, quietly, wait};
 use super::{Bench, board};
 
@@ -27,7 +27,7 @@ const PROBES: usize = 30;
 /// The number of executions by podman, which takes ten times as long for each.
 const BY_PODMAN: usize = 5;
 
-pub(super) fn exec(bench: &Bench) -> Outcome {
+pub(super) fn exec(bench: &Bench) -> Rows {
     let scratch = &bench.scratch;
     let agent = Account::open(scratch, "agent")?;
     let device = board::charged(&agent)?;
@@ -69,7 +69,7 @@ pub(super) fn exec(bench: &Bench) -> Outcome {
 }
 
 /// Measures HTTP probes. There is nothing to compare with: neither crun nor podman has such a probe.
-pub(super) fn http(bench: &Bench) -> Outcome {
+pub(super) fn http(bench: &Bench) -> Rows {
     let scratch = &bench.scratch;
     let account = Account::open(scratch, "agent")?;
     let device = board::charged(&account)?;
@@ -100,14 +100,11 @@ pub(super) fn http(bench: &Bench) -> Outcome {
         all.push(of_all);
         agent.push(of_agent);
     }
-    report::figure("http probe, CPU of the agent", "ms", &agent, None);
-    report::figure(
-        "http probe, CPU of all involved: the server too, and its line in the log",
-        "ms",
-        &all,
-        None,
-    );
-    Ok(())
+    let of_all = "http probe, CPU of all involved: the server too, and its line in the log";
+    Ok(vec![
+        report::figure("http probe, CPU of the agent", "ms", &agent, None),
+        report::figure(of_all, "ms", &all, None),
+    ])
 }
 
 /// Milliseconds of each probe: of all processes, and of the agent alone.

@@ -1,7 +1,8 @@
-//! The resulting table, as Markdown: one line per comparison, printed as soon as it is known. The line of a
-//! contestant that could not run gives the reason.
+//! The rows of the resulting table: one for each comparison. The row of a contestant that could not run gives the reason.
 
-use nodlet_build::task::{Outcome, TaskError};
+use std::fmt;
+
+use nodlet_build::task::TaskError;
 
 use super::race::Contestant;
 use super::spread::{Comparison, Digits, ENOUGH, Spread};
@@ -10,12 +11,37 @@ use super::spread::{Comparison, Digits, ENOUGH, Spread};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target(pub(super) f64);
 
-pub(super) fn begin() {
-    println!("| what | nodlet | other | nodlet ÷ other | target |\n|---|---|---|---|---|");
+/// The head of the table.
+pub(super) const HEAD: &str = "| measure | nodlet | other | nodlet ÷ other | target |\n|---|---|---|---|---|";
+
+/// The rows of a measure, or why it could not measure.
+pub(super) type Rows = Result<Vec<Row>, TaskError>;
+
+/// A row of the table, as the texts of its cells.
+#[derive(Debug, Clone)]
+pub(super) struct Row {
+    pub(super) measure: String,
+    pub(super) nodlet: String,
+    pub(super) other: String,
+    pub(super) ratio: String,
+    pub(super) target: String,
 }
 
-/// Prints a figure without a comparison; `target` is its largest acceptable value.
-pub(super) fn figure(what: &str, unit: &str, ours: &[f64], target: Option<f64>) {
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { measure, nodlet, other, ratio, target } = self;
+        write!(f, "| {measure} | {nodlet} | {other} | {ratio} | {target} |")
+    }
+}
+
+/// A row whose cells contain nothing but the name of the measure.
+fn empty(measure: &str) -> Row {
+    let [nodlet, other, ratio, target] = ["—"; 4].map(String::from);
+    Row { measure: measure.into(), nodlet, other, ratio, target }
+}
+
+/// A figure without a comparison; `target` is its largest acceptable value.
+pub(super) fn figure(measure: &str, unit: &str, ours: &[f64], target: Option<f64>) -> Row {
     let ours = Spread::of(ours);
     let target = match target {
         None => "—".into(),
@@ -24,37 +50,45 @@ pub(super) fn figure(what: &str, unit: &str, ours: &[f64], target: Option<f64>) 
             format!("≤ {}: {result}", with_unit(&Digits(target).to_string(), unit))
         }
     };
-    println!("| {what} | {} | — | — | {target} |", text_of(&ours, unit));
+    Row { nodlet: text_of(&ours, unit), target, ..empty(measure) }
 }
 
-/// Prints another contestant's result that cannot be expressed as a ratio.
-pub(super) fn other(what: &str, other: &str, theirs: &str) {
-    println!("| {what} | — | {other}: {theirs} | — | — |");
+/// Another contestant's result that cannot be expressed as a ratio.
+pub(super) fn other(measure: &str, other: &str, theirs: &str) -> Row {
+    Row { other: format!("{other}: {theirs}"), ..empty(measure) }
 }
 
-/// Prints one kind of figure of the first contestant against each of the others. The targets are in the same
-/// order as the others.
+/// One kind of figure of the first contestant against each of the others. The targets are in the same order as the
+/// others.
 pub(super) fn comparisons<const N: usize>(
-    what: &str,
+    measure: &str,
     unit: &str,
     all: &[Contestant<'_, N>],
     kind: usize,
     targets: &[Option<Target>],
-) -> Outcome {
+) -> Rows {
     let (ours, others) = all.split_first().ok_or("somebody takes part")?;
     let ours = ours.figures(kind)?;
-    for (other, target) in others.iter().zip(targets) {
+    let rows = others.iter().zip(targets).map(|(other, target)| {
+        let row = Row { nodlet: text_of(&Spread::of(&ours), unit), ..empty(measure) };
         match other.figures(kind) {
-            Ok(theirs) => comparison(what, unit, &ours, other.name, &theirs, *target),
-            Err(TaskError(why)) => missing(what, unit, &ours, other.name, &why),
+            Ok(theirs) => {
+                let (ratio, target) = comparison(&Spread::of_ratios(&ours, &theirs), *target);
+                let theirs = text_of(&Spread::of(&theirs), unit);
+                Row { other: format!("{}: {theirs}", other.name), ratio, target, ..row }
+            }
+            Err(TaskError(why)) => {
+                let why = why.replace(['\n', '|'], " ");
+                Row { other: format!("{}: not measured: {}", other.name, why.trim()), ..row }
+            }
         }
-    }
-    Ok(())
+    });
+    Ok(rows.collect())
 }
 
-fn comparison(what: &str, unit: &str, ours: &[f64], other: &str, theirs: &[f64], target: Option<Target>) {
-    let ratios = Spread::of_ratios(ours, theirs);
-    let ratio = match (ratios.interval(), Comparison::of(&ratios, 1.0)) {
+/// The cells with the ratio and with the target.
+fn comparison(ratios: &Spread, target: Option<Target>) -> (String, String) {
+    let ratio = match (ratios.interval(), Comparison::of(ratios, 1.0)) {
         (Some((low, high)), comparison) => {
             let noise = if comparison == Comparison::Noise { "; a difference inside the noise" } else { "" };
             format!("{} ({} to {}){noise}", Digits(ratios.median()), Digits(low), Digits(high))
@@ -64,7 +98,7 @@ fn comparison(what: &str, unit: &str, ours: &[f64], other: &str, theirs: &[f64],
         }
     };
     let target = target.map_or("—".into(), |Target(bound)| {
-        let result = match Comparison::of(&ratios, bound) {
+        let result = match Comparison::of(ratios, bound) {
             Comparison::Below => "met",
             Comparison::Above => "missed",
             Comparison::Noise => "met or missed inside the noise",
@@ -72,22 +106,7 @@ fn comparison(what: &str, unit: &str, ours: &[f64], other: &str, theirs: &[f64],
         };
         format!("≤ {}: {result}", Digits(bound))
     });
-    let (ours, theirs) = (Spread::of(ours), Spread::of(theirs));
-    println!(
-        "| {what} | {} | {other}: {} | {ratio} | {target} |",
-        text_of(&ours, unit),
-        text_of(&theirs, unit)
-    );
-}
-
-/// Prints a figure of nodlet, and why there is none to compare with.
-fn missing(what: &str, unit: &str, ours: &[f64], other: &str, why: &str) {
-    let why = why.replace(['\n', '|'], " ");
-    println!(
-        "| {what} | {} | {other}: not measured: {} | — | — |",
-        text_of(&Spread::of(ours), unit),
-        why.trim()
-    );
+    (ratio, target)
 }
 
 /// Formats the median and the interquartile range: `18.9 ms (17.8 to 20.1, 20 rounds)`.

@@ -6,20 +6,20 @@ use nodlet_build::task::Outcome;
 use super::crun::Crun;
 use super::podman::Podman;
 use super::race::{Contestant, race};
-use super::report::{self, Target};
+use super::report::{self, Rows, Target};
 use super::scratch::{drop_caches, milliseconds, now};
 use super::{Bench, board};
 
-pub(super) fn warm(bench: &Bench) -> Outcome {
+pub(super) fn warm(bench: &Bench) -> Rows {
     start(bench, "1 pod, warm: manifest → first instruction", 20, Target(0.9), || Ok(()))
 }
 
 /// Measures a start without page cache. Running processes keep their mapped pages: the agent, as on a board.
-pub(super) fn cold(bench: &Bench) -> Outcome {
+pub(super) fn cold(bench: &Bench) -> Rows {
     start(bench, "1 pod, page cache dropped: manifest → first instruction", 10, Target(0.5), drop_caches)
 }
 
-fn start(bench: &Bench, what: &str, rounds: usize, target: Target, before: fn() -> Outcome) -> Outcome {
+fn start(bench: &Bench, what: &str, rounds: usize, target: Target, before: fn() -> Outcome) -> Rows {
     let scratch = &bench.scratch;
     let device = board::awake();
     let crun = Crun::new(scratch);
