@@ -15,11 +15,16 @@ use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
 use nodlet_kernel::process::{exit_now, fork, pidfd_open, pidfd_send_signal};
 
+use self::watch::{Decision, Health, Watch, starting};
 use super::health::{self, Pods};
-use super::state::{Before, Choice, STARTS, State};
+use super::state::{Before, Choice, State};
 use super::store::{self, Lock, Store};
 use crate::board_json::Rules;
 use crate::boot::crash_count;
+
+mod watch;
+
+pub(super) use watch::longest;
 
 /// How long the start of an agent waits for the process that watched the previous one: longer than that
 /// process may wait for a response.
@@ -43,13 +48,9 @@ pub(crate) fn agent_program(root: &Path, image: &Path, rules: &Rules) -> PathBuf
         // Leftovers of an interrupted installation.
         store.clean(&state);
     }
-    let lock = match is_trial.then(|| store.lock(LOCK)).transpose() {
-        Ok(lock) => lock.flatten(),
-        Err(error) => {
-            note(format_args!("failed to lock the updates: {error}"));
-            None
-        }
-    };
+    let lock = is_trial.then(|| store.lock(LOCK)).transpose();
+    let lock = lock.inspect_err(|error| note(format_args!("failed to lock the updates: {error}")));
+    let lock = lock.ok().flatten().flatten();
     let (choice, before) = choose(&store, image, lock.is_some());
     match choice {
         Choice::Image => image.to_owned(),
@@ -63,9 +64,7 @@ pub(crate) fn agent_program(root: &Path, image: &Path, rules: &Rules) -> PathBuf
                 return store.program(&program.digest);
             };
             note(format_args!("nodlet {} is given up: {why}", program.version));
-            if let Err(error) = change(&store, |state| state.give_up(&why)) {
-                note(format_args!("failed to save the record of updates: {error}"));
-            }
+            is_saved(change(&store, |state| state.give_up(&why)));
             image.to_owned()
         }
         Choice::Trial(program) => {
@@ -138,12 +137,9 @@ fn choose(store: &Store, image: &Path, may_try: bool) -> (Choice, Before) {
         let choice = if may_try || state.trial.is_none() { state.begin(&digest) } else { state.settled() };
         if state != saved {
             report(&saved, &state);
-            if let Err(error) = store.write(&state) {
-                note(format_args!("failed to save the record of updates: {error}"));
-                // An uncounted start could be repeated for ever.
-                if matches!(choice, Choice::Trial(_)) {
-                    return (saved.settled(), Before::default());
-                }
+            // An uncounted start could be repeated for ever.
+            if !is_saved(store.write(&state)) && matches!(choice, Choice::Trial(_)) {
+                return (saved.settled(), Before::default());
             }
         }
         let (Choice::Kept(program) | Choice::Trial(program)) = &choice else {
@@ -157,9 +153,7 @@ fn choose(store: &Store, image: &Path, may_try: bool) -> (Choice, Before) {
                 let saved = state.clone();
                 state.reject(&choice, &nodlet_host::error::causes(&error));
                 report(&saved, &state);
-                if let Err(error) = store.write(&state) {
-                    note(format_args!("failed to save the record of updates: {error}"));
-                }
+                is_saved(store.write(&state));
             }
         }
     }
@@ -242,8 +236,7 @@ fn watch(root: &Path, store: &Store, rules: &Rules, before: &Before, agent: &Own
         match watch.observe(Instant::now(), health) {
             Decision::Wait => {}
             Decision::Keep => {
-                let kept = change(store, State::keep);
-                match kept {
+                match change(store, State::keep) {
                     Ok(state) => {
                         let version = state.kept.as_ref().map_or("", |kept| &kept.version);
                         note(format_args!("nodlet {version} was healthy for long enough, and is kept"));
@@ -259,9 +252,7 @@ fn watch(root: &Path, store: &Store, rules: &Rules, before: &Before, agent: &Own
             }
             Decision::GoBack(why) => {
                 note(format_args!("the update is given up: {why}"));
-                if let Err(error) = change(store, |state| state.go_back(&why)) {
-                    note(format_args!("failed to save the record of updates: {error}"));
-                }
+                is_saved(change(store, |state| state.go_back(&why)));
                 let _ = pidfd_send_signal(agent, libc::SIGKILL);
                 return;
             }
@@ -277,6 +268,11 @@ fn change(store: &Store, change: impl FnOnce(&mut State)) -> io::Result<State> {
     Ok(state)
 }
 
+/// Returns whether the record of updates was saved, and reports it on the console if it was not.
+fn is_saved<T>(result: io::Result<T>) -> bool {
+    result.inspect_err(|error| note(format_args!("failed to save the record of updates: {error}"))).is_ok()
+}
+
 /// Gives up the update on trial below this root because its agent hangs, which process 1 notices before the
 /// watchdog resets the board. Returns `false` if no update is on trial, or the change cannot be saved.
 pub(crate) fn give_up_trial(root: &Path, why: &str) -> bool {
@@ -287,18 +283,11 @@ pub(crate) fn give_up_trial(root: &Path, why: &str) -> bool {
         return false;
     }
     note(format_args!("the update is given up: {why}"));
-    let given_up = change(&store, |state| {
+    is_saved(change(&store, |state| {
         if on_trial(state) {
             state.go_back(why);
         }
-    });
-    match given_up {
-        Ok(_) => true,
-        Err(error) => {
-            note(format_args!("failed to save the record of updates: {error}"));
-            false
-        }
-    }
+    }))
 }
 
 /// Writes to the console. Errors are ignored.
@@ -313,423 +302,12 @@ fn has_ended(process: &OwnedFd, within: Duration) -> bool {
     poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], timeout) == Ok(1)
 }
 
-/// The least time for which an agent must be unhealthy to count as hung.
-const HUNG: Duration = Duration::from_secs(45);
-
-/// The longest time for which the pods may start after a reboot, however long they needed before.
-const LONGEST_START: Duration = Duration::from_secs(15 * 60);
-
 /// The identifier of this boot.
 pub(super) fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// For how long unready pods are no reason to give up the update: no time in the boot in which it was installed,
-/// since the pods ran on; else twice what the slowest pod needed before the update.
-fn starting(before: &Before, boot: &str) -> Duration {
-    match before.boot == boot {
-        true => Duration::ZERO,
-        false => Duration::from_secs(before.slowest_start.saturating_mul(2)).min(LONGEST_START),
-    }
-}
-
-/// The longest time of one start of a trial in which an update is neither kept nor given up.
-fn longest_of_start(healthy_after: Duration, starting: Duration) -> Duration {
-    (HUNG + healthy_after) * 4 + starting
-}
-
-/// How long all starts of a trial may take, without the reboots between them.
-pub(super) fn longest(rules: &Rules) -> Duration {
-    let healthy_after = Duration::from_secs(rules.healthy_after);
-    (longest_of_start(healthy_after, LONGEST_START) + healthy_after) * STARTS
-}
-
-/// The result of one check.
-#[derive(Debug)]
-enum Health {
-    Good,
-    /// The agent does not respond, or its loop does not turn.
-    AgentFailed(String),
-    /// The agent is well, and a pod that was ready before is not.
-    PodsNotReady(String),
-}
-
-/// The state of the checks of an agent on trial.
-struct Watch {
-    begun: Instant,
-    healthy_after: Duration,
-    /// For how long after the start pods may become ready.
-    starting: Duration,
-    /// Since when every check has succeeded.
-    good_since: Option<Instant>,
-    last_good: Instant,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Decision {
-    Wait,
-    Keep,
-    GoBack(String),
-}
-
-impl Watch {
-    fn new(now: Instant, healthy_after: Duration, starting: Duration) -> Watch {
-        Watch { begun: now, healthy_after, starting, good_since: None, last_good: now }
-    }
-
-    fn observe(&mut self, now: Instant, health: Health) -> Decision {
-        match health {
-            Health::Good => {
-                let since = *self.good_since.get_or_insert(now);
-                self.last_good = now;
-                if now - since >= self.healthy_after {
-                    return Decision::Keep;
-                }
-            }
-            Health::PodsNotReady(_) if now - self.begun < self.starting => {
-                self.good_since = None;
-                self.last_good = now;
-            }
-            Health::AgentFailed(why) | Health::PodsNotReady(why) => {
-                self.good_since = None;
-                if now - self.last_good >= HUNG.max(self.healthy_after) {
-                    let why = why.trim_start_matches("error: ");
-                    return Decision::GoBack(format!("its agent was not healthy: {why}"));
-                }
-            }
-        }
-        // An agent that is healthy only now and then is given up.
-        if self.good_since.is_none()
-            && now - self.begun >= longest_of_start(self.healthy_after, self.starting)
-        {
-            return Decision::GoBack("it was never healthy for long enough".into());
-        }
-        Decision::Wait
-    }
-}
-
 #[cfg(test)]
 mod power_cuts;
-
 #[cfg(test)]
-mod tests {
-    use nodlet_fuzz::disk::{Disk, Fault, POWER_CUTS};
-    use nodlet_host::paths::Paths;
-
-    use super::super::state::{Last, Program};
-    use super::*;
-
-    /// A data partition and the image's nodlet.
-    pub(super) struct Board {
-        directory: PathBuf,
-        pub(super) store: Store,
-    }
-
-    impl Board {
-        fn new(name: &str) -> Board {
-            let directory = std::env::temp_dir().join(format!("nodlet-trial-{}-{name}", std::process::id()));
-            let _ = std::fs::remove_dir_all(&directory);
-            Board::at(directory)
-        }
-
-        /// A board whose root is this directory.
-        pub(super) fn at(directory: PathBuf) -> Board {
-            std::fs::create_dir_all(&directory).expect("a scratch directory");
-            std::fs::write(directory.join("image"), "image").expect("it can be written");
-            let store = Store::new(&directory);
-            store.create().expect("a directory can be made");
-            Board { directory, store }
-        }
-
-        fn image(&self) -> PathBuf {
-            self.directory.join("image")
-        }
-
-        /// Installs an update as `nodlet system install` does.
-        fn install(&self, content: &str) -> io::Result<()> {
-            self.install_version(content, content)
-        }
-
-        pub(super) fn install_version(&self, version: &str, content: &str) -> io::Result<()> {
-            let mut state = self.store.read()?;
-            let mut file = self.store.new_program()?;
-            let mut written = store::Written::new(&mut file);
-            written.write(content.as_bytes())?;
-            let digest = written.digest();
-            self.store.add_program(file, &digest)?;
-            let program = Program { digest, version: version.into() };
-            state.install(store::digest_of(&self.image())?, program, Before::default());
-            self.store.write(&state)?;
-            self.store.clean(&state);
-            Ok(())
-        }
-
-        /// Chooses the agent's program. Returns the choice and the program's content.
-        pub(super) fn start(&self) -> (Choice, String) {
-            let choice = choose(&self.store, &self.image(), true).0;
-            let path = match &choice {
-                Choice::Image => self.image(),
-                Choice::Kept(program) | Choice::Trial(program) => self.store.program(&program.digest),
-            };
-            (choice, std::fs::read_to_string(path).expect("it is there"))
-        }
-    }
-
-    #[test]
-    fn a_power_cut_at_any_write_leaves_the_old_nodlet_or_the_new_one() {
-        let mut seen = nodlet_core::sorted::SortedSet::new();
-        for (cut, fault) in (1..40).flat_map(|cut| POWER_CUTS.map(|fault| (cut, fault))) {
-            let board = Board::new("cut");
-            board.install("a").expect("there is power");
-            board.start();
-            change(&board.store, State::keep).expect("there is power");
-            // Run a whole update, with a power cut at one step.
-            let disk = Disk::failing(fault, cut);
-            let installed = board.install("b");
-            let mut kept = false;
-            if installed.is_ok() {
-                let (choice, _) = board.start();
-                kept = matches!(choice, Choice::Trial(_)) && change(&board.store, State::keep).is_ok();
-                if let Ok(state) = board.store.read() {
-                    board.store.clean(&state);
-                }
-            }
-            // The boots after that.
-            disk.repair();
-            let contents: Vec<String> = (0..=STARTS).map(|_| board.start().1).collect();
-            if kept {
-                assert!(contents.iter().all(|content| content == "b"), "cut at {cut}: {contents:?}");
-            }
-            assert!(
-                contents.iter().all(|content| content == "a" || content == "b"),
-                "cut at {cut}: {contents:?}"
-            );
-            // An unwatched trial ends with the previous nodlet, which then stays.
-            let last = contents.last().cloned().expect("it was started");
-            assert_eq!(board.start().1, last, "cut at {cut}");
-            if installed.is_err() && contents[0] == "a" {
-                assert!(contents.iter().all(|content| content == "a"), "cut at {cut}: {contents:?}");
-            }
-            // Another update still works.
-            let mut state = board.store.read().expect("it is whole");
-            state.go_back("enough");
-            board.store.write(&state).expect("there is power");
-            board.install("c").expect("there is power");
-            assert_eq!(board.start().1, "c", "cut at {cut}");
-            change(&board.store, State::keep).expect("there is power");
-            let state = board.store.read().expect("it is whole");
-            board.store.clean(&state);
-            let files = std::fs::read_dir(board.store.directory()).expect("it is there").count();
-            assert_eq!(files, 3, "cut at {cut}: the state, its lock and one program");
-            seen.insert(contents.join(""));
-            let _ = std::fs::remove_dir_all(&board.directory);
-        }
-        // The power was cut at every step, from before the first write until after the last.
-        let seen: Vec<&str> = seen.iter().map(String::as_str).collect();
-        assert_eq!(seen, ["aaaa", "bbaa", "bbba", "bbbb"]);
-    }
-
-    #[test]
-    fn two_that_change_the_record_at_once_lose_no_change() {
-        let board = Board::new("at-once");
-        let number = |state: &State| state.last.as_ref().map_or(0, |last| last.version.len());
-        std::thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    for _ in 0..50 {
-                        let grow = |state: &mut State| {
-                            let version = "x".repeat(number(state) + 1);
-                            std::thread::yield_now();
-                            state.last = Some(Last { version, returned: None });
-                        };
-                        change(&board.store, grow).expect("it can be written");
-                    }
-                });
-            }
-        });
-        assert_eq!(number(&board.store.read().expect("it is whole")), 100);
-        let _ = std::fs::remove_dir_all(&board.directory);
-    }
-
-    #[test]
-    fn a_damaged_or_missing_file_is_never_executed() {
-        let board = Board::new("damaged");
-        assert_eq!(board.start(), (Choice::Image, "image".into()));
-        board.install("a").expect("it can be written");
-        let (Choice::Trial(a), _) = board.start() else { panic!("it is on trial") };
-        change(&board.store, State::keep).expect("it can be written");
-        board.install("b").expect("it can be written");
-        let (Choice::Trial(b), _) = board.start() else { panic!("it is on trial") };
-        std::fs::write(board.store.program(&b.digest), "x").expect("it can be written");
-        assert_eq!(board.start(), (Choice::Kept(a.clone()), "a".into()));
-        std::fs::remove_file(board.store.program(&a.digest)).expect("it can be removed");
-        assert_eq!(board.start(), (Choice::Image, "image".into()));
-        let last = board.store.read().expect("it is whole").last.and_then(|last| last.returned);
-        assert!(last.expect("it says why").contains("its file cannot be read"));
-        // A damaged record counts as none.
-        board.install("c").expect("it can be written");
-        std::fs::write(board.store.directory().join("state.json"), "{").expect("it can be written");
-        assert_eq!(board.start(), (Choice::Image, "image".into()));
-        let _ = std::fs::remove_dir_all(&board.directory);
-    }
-
-    #[test]
-    fn a_trial_whose_start_cannot_be_counted_does_not_begin() {
-        let board = Board::new("full");
-        board.install("a").expect("there is power");
-        let disk = Disk::failing(Fault::Death, 1);
-        assert_eq!(board.start(), (Choice::Image, "image".into()));
-        disk.repair();
-        assert_eq!(board.start().1, "a");
-        let _ = std::fs::remove_dir_all(&board.directory);
-    }
-
-    #[test]
-    fn the_end_of_a_trial_is_recorded_on_a_full_disk() {
-        let board = Board::new("end-on-full");
-        let reserve = Paths::new(&board.directory).reserve();
-        board.install("a").expect("there is room");
-        while !reserve.replenish().expect("there is room") {}
-        let disk = Disk::full_and_failing(Fault::Once, usize::MAX);
-        board.install("b").expect_err("there is no room for a program");
-        assert_eq!(board.start().1, "a");
-        change(&board.store, |state| state.go_back("it hung")).expect("the reserve has room");
-        assert_eq!(board.start(), (Choice::Image, "image".into()));
-        disk.repair();
-        board.store.clean(&board.store.read().expect("it is whole"));
-        assert!(reserve.replenish().is_ok(), "the names that make room for others stay");
-        let names = std::fs::read_dir(board.store.directory()).expect("it is there").flatten();
-        let slack = names.filter(|name| name.file_name().to_str().is_some_and(|name| name.starts_with('.')));
-        assert_eq!(slack.count(), 32);
-        let _ = std::fs::remove_dir_all(&board.directory);
-    }
-
-    #[test]
-    fn an_update_that_was_kept_is_given_up_if_its_agent_ends_again_and_again() {
-        let run = |starts: &[u64]| {
-            let mut text = String::new();
-            starts
-                .iter()
-                .map(|&now| {
-                    let (next, too_often) = count_start(&text, now);
-                    text = next;
-                    too_often
-                })
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(run(&[5, 5, 6, 8, 12, 20]), [false, false, false, false, false, true]);
-        assert!(run(&[5, 105, 205, 305, 405, 505, 605, 705]).iter().all(|too_often| !too_often));
-        assert_eq!(count_start("nonsense\n", 7), ("7\n".into(), false));
-    }
-
-    #[test]
-    fn an_update_that_was_kept_is_given_up_after_a_crash_loop() {
-        let board = Board::new("crash-loop");
-        let rules = Rules { healthy_after: 60, ..Rules::default() };
-        board.install("a").expect("it can be written");
-        board.start();
-        let state = change(&board.store, State::keep).expect("it can be written");
-        let kept = board.store.program(&state.kept.expect("it is kept").digest);
-        let next = || agent_program(&board.directory, &board.image(), &rules);
-        assert_eq!(next(), kept);
-        let count = board.directory.join(crash_count::FILE.trim_start_matches('/'));
-        std::fs::create_dir_all(count.parent().expect("a directory")).expect("it can be made");
-        for (text, program) in [("0\n", &kept), ("x", &kept), ("1\n", &board.image())] {
-            std::fs::write(&count, text).expect("it can be written");
-            assert_eq!(&next(), program, "{text:?}");
-        }
-        let last = board.store.read().expect("it is whole").last.and_then(|last| last.returned);
-        assert_eq!(last.as_deref(), Some("its agent kept failing until the board was rebooted"));
-        let _ = std::fs::remove_dir_all(&board.directory);
-    }
-
-    #[test]
-    fn an_update_that_hangs_is_given_up_only_while_it_is_on_trial() {
-        let board = Board::new("hangs");
-        let give_up = || give_up_trial(&board.directory, "its agent hung");
-        assert!(!give_up(), "there was never an update");
-        board.install("a").expect("it can be written");
-        assert!(!give_up(), "its trial has not begun");
-        board.start();
-        assert!(give_up());
-        assert!(!give_up(), "it is given up already");
-        assert_eq!(board.start(), (Choice::Image, "image".into()));
-        let last = board.store.read().expect("it is whole").last.and_then(|last| last.returned);
-        assert_eq!(last.as_deref(), Some("its agent hung"));
-        board.install("b").expect("it can be written");
-        board.start();
-        change(&board.store, State::keep).expect("it can be written");
-        assert!(!give_up(), "it was kept");
-        assert_eq!(board.start().1, "b");
-        let _ = std::fs::remove_dir_all(&board.directory);
-    }
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    /// The second at which the decision is reached, with one check a second, and the decision.
-    fn judge_starting(
-        healthy_after: u32,
-        starting: u32,
-        health: impl Fn(u32) -> Result<(), Health>,
-    ) -> (u32, Decision) {
-        let begun = Instant::now();
-        let mut watch = Watch::new(begun, SECOND * healthy_after, SECOND * starting);
-        let judged = (1..10_000).find_map(|second| {
-            let health = health(second).err().unwrap_or(Health::Good);
-            let decision = watch.observe(begun + SECOND * second, health);
-            (decision != Decision::Wait).then_some((second, decision))
-        });
-        judged.expect("each trial ends")
-    }
-
-    fn judge(healthy_after: u32, health: impl Fn(u32) -> bool) -> (u32, Decision) {
-        let hangs = || Health::AgentFailed("error: it hangs".to_owned());
-        judge_starting(healthy_after, 0, |second| health(second).then_some(()).ok_or_else(hangs))
-    }
-
-    #[test]
-    fn after_a_reboot_pods_have_twice_the_time_that_they_needed_before() {
-        let before = Before { boot: "first".into(), slowest_start: 90, ..Before::default() };
-        assert_eq!(starting(&before, "first"), Duration::ZERO);
-        assert_eq!(starting(&before, "second"), SECOND * 180);
-        let endless = Before { slowest_start: u64::MAX, ..before };
-        assert_eq!(starting(&endless, "second"), LONGEST_START);
-
-        let ready_after = |ready: u32| {
-            move |second: u32| match second > ready {
-                true => Ok(()),
-                false => Err(Health::PodsNotReady("error: pod default/web is not ready".to_owned())),
-            }
-        };
-        let unready = || Decision::GoBack("its agent was not healthy: pod default/web is not ready".into());
-        // The pod needs longer than `healthy-after`.
-        assert_eq!(judge_starting(60, 180, ready_after(100)), (161, Decision::Keep));
-        assert_eq!(judge_starting(60, 0, ready_after(100)), (60, unready()));
-        // The pod never becomes ready.
-        assert_eq!(judge_starting(60, 180, ready_after(9999)), (239, unready()));
-        // An agent that hangs is given up as soon as ever.
-        let hangs = judge_starting(10, 180, |_| Err(Health::AgentFailed("it hangs".to_owned())));
-        assert_eq!(hangs, (45, Decision::GoBack("its agent was not healthy: it hangs".into())));
-        let flaps = judge_starting(60, 180, |second| match second % 30 < 20 {
-            true => Ok(()),
-            false => Err(Health::PodsNotReady("it is not ready".to_owned())),
-        });
-        assert!(SECOND * flaps.0 <= longest_of_start(SECOND * 60, SECOND * 180) + SECOND * 30, "{flaps:?}");
-    }
-
-    #[test]
-    fn a_healthy_agent_is_kept_and_one_that_hangs_is_not() {
-        let hangs = || Decision::GoBack("its agent was not healthy: it hangs".into());
-        assert_eq!(judge(60, |_| true), (61, Decision::Keep));
-        assert_eq!(judge(60, |second| second > 20), (81, Decision::Keep));
-        assert_eq!(judge(10, |_| false), (45, hangs()));
-        assert_eq!(judge(60, |_| false), (60, hangs()));
-        // The agent hangs after a while.
-        assert_eq!(judge(60, |second| second < 40), (99, hangs()));
-        // The agent recovers.
-        assert_eq!(judge(60, |second| !(30..60).contains(&second)), (120, Decision::Keep));
-        // The agent never stays healthy.
-        let flaps = judge(60, |second| second % 30 < 20);
-        assert!(flaps.0 >= 420 && flaps.1 == Decision::GoBack("it was never healthy for long enough".into()));
-    }
-}
+mod tests;

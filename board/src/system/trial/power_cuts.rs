@@ -37,8 +37,8 @@ fn observe(board: &Board) -> String {
 
 #[test]
 fn an_update_is_the_old_or_the_new_one_whatever_a_medium_lost() {
-    let directory = std::env::temp_dir().join(format!("nodlet-trial-lost-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&directory);
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let directory = scratch.path();
     let (root, initial, state) = (directory.join("root"), directory.join("initial"), directory.join("state"));
     let data = root.join("var");
     std::fs::create_dir_all(&data).expect("a scratch directory");
@@ -76,5 +76,4 @@ fn an_update_is_the_old_or_the_new_one_whatever_a_medium_lost() {
             assert!(allowed.contains(&*found), "{found} of {allowed:?} after the {}", record.describe(&cut));
         }
     }
-    std::fs::remove_dir_all(directory).expect("removed");
 }
