@@ -2,10 +2,11 @@
 //!
 //! `unsafe`: preadv2(2) and name_to_handle_at(2) with their flags are in no crate; both write into memory of the caller.
 
-use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
+use nix::NixPath;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, ResolveFlag};
 use nix::sys::stat::Mode;
@@ -135,15 +136,16 @@ struct Handle {
 ///
 /// # Errors
 /// The kernel's: EOPNOTSUPP if the file system has no handles.
-pub fn handle_type(path: &CStr, flags: i32) -> nix::Result<i32> {
+pub fn handle_type(path: &Path, flags: i32) -> nix::Result<i32> {
     let mut handle = Handle { size: 128, kind: 0, bytes: [0; 128] };
     let mut mount: libc::c_int = 0;
     let flags = libc::AT_SYMLINK_FOLLOW | flags;
     // SAFETY: a path that ends with NUL, a structure with as much room as it says, and room for a number.
-    Errno::result(unsafe {
+    let result = path.with_nix_path(|path| unsafe {
         let (handle, mount) = (&raw mut handle, &raw mut mount);
         libc::syscall(libc::SYS_name_to_handle_at, libc::AT_FDCWD, path.as_ptr(), handle, mount, flags)
     })?;
+    Errno::result(result)?;
     Ok(handle.kind)
 }
 

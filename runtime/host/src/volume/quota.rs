@@ -5,10 +5,8 @@
 //! elsewhere, root of a container may give its files to another project. The project of a volume is that of its directory,
 //! which new files in it inherit; no other file records it.
 
-use std::ffi::{CStr, OsStr};
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -58,8 +56,7 @@ pub(crate) fn project(directory: &Path) -> Option<u32> {
 }
 
 /// The project of a regular file, which may have no name any more.
-pub(crate) fn project_of_file(path: &CStr) -> Option<u32> {
-    let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+pub(crate) fn project_of_file(path: &Path) -> Option<u32> {
     // A container may have a lease on its file, for whose end nobody waits.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
     file_attributes(&file).ok().map(|attributes| attributes.project)
