@@ -1,16 +1,20 @@
-//! Checks changes of an existing pod: changes of the spec in place, and changes of the status by clients.
-//! `ValidatePodUpdate` and `ValidatePodStatusUpdate` of Kubernetes, as far as they apply to a pod on a board.
+//! Checks changes of an existing pod: changes of the spec in place, resizes, and changes of the status by clients.
+//! `ValidatePodUpdate`, `ValidatePodResize` and `ValidatePodStatusUpdate` of Kubernetes, as far as they apply to a pod on
+//! a board.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::object::error::{ManifestCause, ManifestError};
-use crate::object::field::{Errors, FieldError, Path, cut, quoted};
+use crate::object::field::{Errors, FieldError, Path};
+use crate::object::rules;
 use crate::object::value::{list, text};
-use crate::object::{rules, walk};
 use crate::pod::validate::{APPARMOR, MIRROR};
-use crate::schema;
-use nodlet_core::facts::{ClientCondition, MAX_CLIENT_CONDITION_BYTES, MAX_CLIENT_CONDITIONS, is_node_owned};
-use nodlet_core::time::Timestamp;
+
+mod resize;
+mod status;
+
+pub use resize::{keep_all_but_resources, resize};
+pub use status::{StatusUpdate, status};
 
 /// The effect of an update of a pod's object.
 #[derive(Debug)]
@@ -25,9 +29,6 @@ pub enum Update {
     /// The update is not possible for the same pod.
     Other(ManifestError),
 }
-
-/// The error for a status field that only the node may change.
-const OWNED_BY_NODE: &str = "is set by the node: clients can set only conditions that the node does not set";
 
 const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,\
     `spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
@@ -194,178 +195,6 @@ fn not_updatable(old: &Value, new: &Value, errors: &mut Errors) {
     }
 }
 
-/// Makes `changed` differ from `current` in nothing but the resources and `resizePolicy` of containers, and the
-/// resources of the pod as a whole (`dropNonResizeUpdates`). Containers that were added, removed or renamed stay, and
-/// are rejected later.
-pub fn keep_all_but_resources(current: &Value, changed: &mut Value) {
-    let mut kept = current.clone();
-    copy_field(&mut kept["spec"], &changed["spec"], "resources");
-    for field in ["containers", "initContainers"] {
-        let names = |object: &Value| -> Vec<String> {
-            list(&object["spec"], field).iter().map(|one| text(one, "name").to_owned()).collect()
-        };
-        if names(current) != names(changed) {
-            copy_field(&mut kept["spec"], &changed["spec"], field);
-            continue;
-        }
-        let containers = kept["spec"].get_mut(field).and_then(Value::as_array_mut).into_iter().flatten();
-        for (container, new) in containers.zip(list(&changed["spec"], field)) {
-            copy_field(container, new, "resources");
-            copy_field(container, new, "resizePolicy");
-        }
-    }
-    *changed = kept;
-}
-
-/// Compares two admitted objects of one pod that may differ in amounts of cpu and memory (`ValidatePodResize`).
-/// `left_class` is the QoS class of `old`, if `new` has another one.
-pub fn resize(old: &Value, new: &Value, left_class: Option<&str>) -> Update {
-    let (before, after) = (&old["spec"], &new["spec"]);
-    let path = Path::root("spec");
-    let mut errors = Errors::default();
-    if let Some(class) = left_class {
-        let detail = "Pod QOS Class may not change as a result of resizing";
-        errors.push(FieldError::invalid(&path, class, detail));
-    }
-    let mut munged = after.clone();
-    pod_resources(before, after, &mut munged, &path, &mut errors);
-    if container_order(before, after, &path, &mut errors) {
-        return Update::Other(invalid(new, errors));
-    }
-    for field in ["initContainers", "containers"] {
-        for (index, (old, new)) in list(before, field).iter().zip(list(after, field)).enumerate() {
-            let own = path.child(field);
-            let own = own.index(index);
-            let own = own.child("resources");
-            for (of, detail) in [
-                ("requests", "resource requests cannot be removed"),
-                ("limits", "resource limits cannot be removed"),
-            ] {
-                if removes(&old["resources"][of], &new["resources"][of]) {
-                    errors.push(FieldError::forbidden(&own.child(of), detail));
-                }
-            }
-        }
-    }
-    for (index, old) in list(before, "containers").iter().enumerate() {
-        let kept = &mut munged["containers"][index];
-        keep_amounts(kept, old);
-        if kept != old {
-            errors.push(FieldError::forbidden(&path, "only cpu and memory resources are mutable"));
-        }
-    }
-    let pairs = list(before, "initContainers").iter().zip(list(after, "initContainers"));
-    for (index, (old, new)) in pairs.enumerate() {
-        let own = path.child("initContainers");
-        let own = own.index(index);
-        let kept = &mut munged["initContainers"][index];
-        keep_amounts(kept, old);
-        if kept != old {
-            let detail = "only cpu and memory resources for init or sidecar containers are mutable";
-            errors.push(FieldError::forbidden(&own, detail));
-        }
-        let restarts = |policy: &Value| text(policy, "restartPolicy") == "RestartContainer";
-        if new != old
-            && text(new, "restartPolicy") != "Always"
-            && list(new, "resizePolicy").iter().any(restarts)
-        {
-            let detail =
-                "non-sidecar init containers with a resize policy of RestartContainer cannot be resized";
-            errors.push(FieldError::forbidden(&own, detail));
-        }
-    }
-    if errors.is_empty() && munged != *before {
-        errors.push(FieldError::forbidden(&path, "only cpu and memory resources are mutable"));
-    }
-    match errors.is_empty() {
-        false => Update::Other(invalid(new, errors)),
-        true if before == after => Update::Nothing,
-        true => Update::InPlace { spec: true },
-    }
-}
-
-/// Checks a resize of the pod as a whole, and makes `munged` differ from `before` in nothing that it may change
-/// (`validatePodLevelResourcesResize`).
-fn pod_resources(before: &Value, after: &Value, munged: &mut Value, path: &Path<'_>, errors: &mut Errors) {
-    let (old, new) = (&before["resources"], &after["resources"]);
-    if old.is_null() && new.is_null() {
-        return;
-    }
-    let own = path.child("resources");
-    if new.is_null() {
-        return errors.push(FieldError::forbidden(&own, "pod-level resources cannot be removed"));
-    }
-    for (of, detail) in [
-        ("requests", "pod-level resource requests cannot be removed"),
-        ("limits", "pod-level resource limits cannot be removed"),
-    ] {
-        if removes(&old[of], &new[of]) {
-            errors.push(FieldError::forbidden(&own.child(of), detail));
-        }
-    }
-    keep_amounts(munged, before);
-    if munged.get("resources") != before.get("resources") {
-        errors.push(FieldError::forbidden(path, "only cpu and memory resources are mutable at pod-level"));
-    }
-}
-
-/// Checks that a resize has the containers of the pod in their order (`validatePodResizeContainerOrdering`). Returns
-/// whether it has not.
-fn container_order(before: &Value, after: &Value, path: &Path<'_>, errors: &mut Errors) -> bool {
-    let mut differs = false;
-    let mut forbid = |path: &Path<'_>, detail: String| {
-        errors.push(FieldError::forbidden(path, detail));
-        differs = true;
-    };
-    for field in ["containers", "initContainers"] {
-        let (old, new) = (list(before, field), list(after, field));
-        let containers = path.child(field);
-        if old.len() != new.len() {
-            forbid(&containers, format!("{field} may not be added or removed on resize"));
-            continue;
-        }
-        for (index, (old, new)) in old.iter().zip(new).enumerate() {
-            if text(old, "name") != text(new, "name") {
-                let own = containers.index(index);
-                forbid(&own.child("name"), format!("{field} may not be renamed or reordered on resize"));
-            }
-        }
-    }
-    differs
-}
-
-/// Whether a list of amounts lacks one that it had (`resourcesRemoved`).
-fn removes(old: &Value, new: &Value) -> bool {
-    old.as_object().is_some_and(|old| old.keys().any(|name| new.get(name).is_none()))
-}
-
-/// Sets the amounts of cpu and memory in `resources` of `object` to those in `from`.
-fn keep_amounts(object: &mut Value, from: &Value) {
-    for of in ["requests", "limits"] {
-        let old = from["resources"].get(of).cloned().unwrap_or_default();
-        if !object["resources"].is_object() {
-            if old.is_null() {
-                continue;
-            }
-            object["resources"] = json!({});
-        }
-        let resources = &mut object["resources"];
-        if !resources[of].is_object() {
-            resources[of] = json!({});
-        }
-        for resource in ["cpu", "memory"] {
-            copy_field(&mut resources[of], &old, resource);
-        }
-        if resources[of].as_object().is_some_and(Map::is_empty) && old.is_null() {
-            resources.as_object_mut().map(|map| map.remove(of));
-        }
-    }
-    let is_empty = object["resources"].as_object().is_some_and(Map::is_empty);
-    if is_empty || object["resources"].is_null() {
-        copy_field(object, from, "resources");
-    }
-}
-
 /// Checks the deadline, which may be set, and may be made earlier. Returns whether nothing else is checked then.
 fn deadline(before: &Value, after: &Value, path: &Path<'_>, errors: &mut Errors) -> bool {
     let field = "activeDeadlineSeconds";
@@ -473,17 +302,12 @@ fn only_additions(old: &Value, new: &Value) -> bool {
 
 /// Restores the node affinity in `munged`, the only part of the affinity that may change.
 fn keep_node_affinity(munged: &mut Value, before: &Value) {
-    let old = before["affinity"].get("nodeAffinity").cloned();
     let mut affinity = munged.get("affinity").cloned().unwrap_or_else(|| json!({}));
-    copy_field(&mut affinity, &json!({ "nodeAffinity": old }), "nodeAffinity");
-    if let (None, Some(map)) = (&old, affinity.as_object_mut()) {
-        map.remove("nodeAffinity");
-    }
-    let is_empty = affinity.as_object().is_some_and(Map::is_empty);
-    if is_empty && before.get("affinity").is_none() {
+    copy_field(&mut affinity, &before["affinity"], "nodeAffinity");
+    if affinity == json!({}) && before.get("affinity").is_none() {
         copy_field(munged, before, "affinity");
-    } else if let Some(map) = munged.as_object_mut() {
-        map.insert("affinity".to_owned(), affinity);
+    } else {
+        munged["affinity"] = affinity;
     }
 }
 
@@ -518,127 +342,6 @@ fn difference(before: Option<&Value>, after: Option<&Value>, path: &Path<'_>, li
             lines.extend(after.map(|value| line('+', value)));
         }
     }
-}
-
-/// The result of a status update by a client: the client-set conditions, and the warnings.
-#[derive(Debug)]
-pub struct StatusUpdate {
-    /// All conditions that the node does not own.
-    pub client_conditions: Vec<ClientCondition>,
-    /// Warnings about fields that no status has.
-    pub warnings: Vec<String>,
-}
-
-/// Checks a new status against the present one. Fields that the node owns may be omitted, since the node sets
-/// them again.
-///
-/// # Errors
-/// The new status contradicts the node, or is invalid.
-pub fn status(old: &Value, new: &Value) -> Result<StatusUpdate, ManifestError> {
-    let mut object = json!({ "status": new.get("status").cloned().unwrap_or_else(|| json!({})) });
-    let times = list(&new["status"], "conditions").iter();
-    let mut times =
-        times.flat_map(|condition| [&condition["lastProbeTime"], &condition["lastTransitionTime"]]);
-    if let Some(wrong) = times.find_map(|time| time.as_str().filter(|time| !Timestamp::is_time(time))) {
-        return Err(ManifestError::of_kind(format!(
-            "Pod in version \"v1\" cannot be handled as a Pod: parsing time {} as \"2006-01-02T15:04:05Z07:00\": it is \
-             no time as in RFC 3339",
-            quoted(&cut(wrong.to_owned()))
-        )));
-    }
-    let findings = match schema::find("Pod") {
-        Some(pod) => walk::check(&mut object, pod),
-        None => walk::Findings::default(),
-    };
-    let warnings = findings.unknown.texts(ToString::to_string);
-    if !findings.errors.is_empty() {
-        return Err(invalid(old, findings.errors));
-    }
-    let mut before = json!({ "status": old["status"] });
-    if let Some(pod) = schema::find("Pod") {
-        walk::check(&mut before, pod);
-    }
-    let mut errors = Errors::default();
-    let path = Path::root("status");
-    let status = object["status"].as_object().cloned().unwrap_or_default();
-    for (field, value) in &status {
-        if field != "conditions" && before["status"].get(field) != Some(value) {
-            errors.push(FieldError::forbidden(&path.child(field), OWNED_BY_NODE));
-        }
-    }
-    let path = path.child("conditions");
-    let client_conditions = conditions(
-        list(&before["status"], "conditions"),
-        list(&object["status"], "conditions"),
-        &path,
-        &mut errors,
-    );
-    if errors.is_empty() {
-        Ok(StatusUpdate { client_conditions, warnings })
-    } else {
-        Err(invalid(old, errors))
-    }
-}
-
-fn conditions(
-    before: &[Value],
-    after: &[Value],
-    path: &Path<'_>,
-    errors: &mut Errors,
-) -> Vec<ClientCondition> {
-    let mut client_conditions: Vec<ClientCondition> = Vec::new();
-    let mut own: Vec<&str> = Vec::new();
-    for (index, condition) in after.iter().enumerate() {
-        let path = path.index(index);
-        let (kind, status) = (text(condition, "type"), text(condition, "status"));
-        if own.contains(&kind) || client_conditions.iter().any(|known| known.kind == kind) {
-            errors.push(FieldError::duplicate(&path.child("type"), kind));
-            continue;
-        }
-        if is_node_owned(kind) {
-            own.push(kind);
-            if !before.contains(condition) {
-                errors.push(FieldError::forbidden(&path, format!("{} {OWNED_BY_NODE}", quoted(kind))));
-            }
-            continue;
-        }
-        for detail in rules::qualified_name(kind) {
-            errors.push(FieldError::invalid(&path.child("Type"), kind, detail));
-        }
-        if !["True", "False", "Unknown"].contains(&status) {
-            errors.push(FieldError::not_supported(
-                &path.child("status"),
-                status,
-                &["False", "True", "Unknown"],
-            ));
-        }
-        let generation = condition["observedGeneration"].as_i64();
-        if let Some(negative) = generation.filter(|generation| *generation < 0) {
-            let detail = "must be a non-negative integer";
-            errors.push(FieldError::invalid_value(
-                &path.child("observedGeneration"),
-                &negative.into(),
-                detail,
-            ));
-        }
-        let time = |field: &str| condition[field].as_str().map(str::to_owned);
-        client_conditions.push(ClientCondition {
-            kind: kind.to_owned(),
-            status: status.to_owned(),
-            reason: text(condition, "reason").to_owned(),
-            message: text(condition, "message").to_owned(),
-            last_probe_time: time("lastProbeTime"),
-            last_transition_time: time("lastTransitionTime"),
-            observed_generation: generation.filter(|generation| *generation != 0),
-        });
-    }
-    if client_conditions.len() > MAX_CLIENT_CONDITIONS {
-        errors.push(FieldError::too_many(path, client_conditions.len(), MAX_CLIENT_CONDITIONS));
-    } else if client_conditions.iter().map(ClientCondition::bytes).sum::<usize>() > MAX_CLIENT_CONDITION_BYTES
-    {
-        errors.push(FieldError::too_long(path, MAX_CLIENT_CONDITION_BYTES));
-    }
-    client_conditions
 }
 
 #[cfg(test)]
