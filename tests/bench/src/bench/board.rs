@@ -67,11 +67,11 @@ pub(super) fn rename(
 ) -> Result<Duration, TaskError> {
     let directory = device.manifests();
     fs::create_dir_all(&directory)?;
-    let aside = directory.join(".aside");
-    fs::write(&aside, text)?;
+    let temporary = directory.join(".new");
+    fs::write(&temporary, text)?;
     before()?;
     let begun = now()?;
-    fs::rename(aside, directory.join(format!("{name}.yaml")))?;
+    fs::rename(temporary, directory.join(format!("{name}.yaml")))?;
     Ok(begun)
 }
 

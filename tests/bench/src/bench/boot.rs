@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
-use nodlet_build::task::{Outcome, TaskError};
+use nodlet_build::task::{TaskError, Outcome};
 
 use super::crun::Crun;
 use super::podman::Podman;
 use super::race::{Contestant, race};
 use super::report::{self, Rows, Target};
-use super::scratch::{drop_caches, milliseconds, now};
+use super::scratch::{Scratch, drop_caches, milliseconds, now};
 use super::start::steps;
 use super::{Bench, board};
 
@@ -42,13 +42,8 @@ fn boot(bench: &Bench, what: &str, pods: usize, rounds: usize, before: fn() -> O
     } else {
         Podman::new(scratch)
     };
-    let names = || -> Vec<String> { (0..pods).map(|_| scratch.name("boot")).collect() };
-    let last = |names: &[String]| -> Result<Duration, TaskError> {
-        names.iter().try_fold(Duration::ZERO, |last, name| Ok(last.max(scratch.clock(name)?)))
-    };
-
     let ours = |_: usize| {
-        let names = names();
+        let names = names(scratch, pods);
         let mut device = board::asleep_on_a_new_disk();
         for name in &names {
             device.write_manifest(&format!("{name}.yaml"), &board::pod(scratch, name, &steps(name), ""));
@@ -56,33 +51,13 @@ fn boot(bench: &Bench, what: &str, pods: usize, rounds: usize, before: fn() -> O
         before()?;
         let begun = now()?;
         device.launch_agent();
-        Ok([milliseconds(last(&names)?.saturating_sub(begun))])
-    };
-    let by_crun = |crun: &Crun<'_>, _: usize| {
-        let names = names();
-        let ids: Vec<String> =
-            names.iter().map(|name| crun.prepare(&steps(name))).collect::<Result<_, _>>()?;
-        before()?;
-        let begun = now()?;
-        ids.iter().try_for_each(|id| crun.run(id))?;
-        let last = last(&names)?;
-        crun.delete_all()?;
-        Ok([milliseconds(last.saturating_sub(begun))])
-    };
-    let by_podman = |podman: &Podman<'_>, _: usize| {
-        let names = names();
-        before()?;
-        let begun = now()?;
-        names.iter().try_for_each(|name| podman.run(name, &steps(name)))?;
-        let last = last(&names)?;
-        podman.remove_all()?;
-        Ok([milliseconds(last.saturating_sub(begun))])
+        since(scratch, begun, &names)
     };
     let (crun_name, podman_name) = (format!("{pods} × `crun run`"), format!("{pods} × `podman run`"));
     let mut all = [
         Contestant::new("nodlet", ours),
-        Contestant::if_possible(&crun_name, &crun, by_crun),
-        Contestant::if_possible(&podman_name, &podman, by_podman),
+        Contestant::if_possible(&crun_name, &crun, |crun, _| by_crun(crun, scratch, pods, before)),
+        Contestant::if_possible(&podman_name, &podman, |podman, _| by_podman(podman, scratch, pods, before)),
     ];
     race(bench.rounds(rounds), &mut all)?;
     report::comparisons(
@@ -92,4 +67,49 @@ fn boot(bench: &Bench, what: &str, pods: usize, rounds: usize, before: fn() -> O
         0,
         &[(pods > 1).then_some(Target(if pods < 100 { 0.6 } else { 0.5 })), None],
     )
+}
+
+/// Measures `crun run` of so many containers, one after another.
+pub(super) fn by_crun(
+    crun: &Crun<'_>,
+    scratch: &Scratch,
+    pods: usize,
+    before: fn() -> Outcome,
+) -> Result<[f64; 1], TaskError> {
+    let names = names(scratch, pods);
+    let ids: Vec<String> = names.iter().map(|name| crun.prepare(&steps(name))).collect::<Result<_, _>>()?;
+    before()?;
+    let begun = now()?;
+    ids.iter().try_for_each(|id| crun.run(id))?;
+    let figures = since(scratch, begun, &names)?;
+    crun.delete_all()?;
+    Ok(figures)
+}
+
+/// Measures `podman run` of so many containers, one after another.
+pub(super) fn by_podman(
+    podman: &Podman<'_>,
+    scratch: &Scratch,
+    pods: usize,
+    before: fn() -> Outcome,
+) -> Result<[f64; 1], TaskError> {
+    let names = names(scratch, pods);
+    before()?;
+    let begun = now()?;
+    names.iter().try_for_each(|name| podman.run(name, &steps(name)))?;
+    let figures = since(scratch, begun, &names)?;
+    podman.remove_all()?;
+    Ok(figures)
+}
+
+fn names(scratch: &Scratch, pods: usize) -> Vec<String> {
+    (0..pods).map(|_| scratch.name("boot")).collect()
+}
+
+/// The milliseconds until the last of these containers executed its first instruction.
+fn since(scratch: &Scratch, begun: Duration, names: &[String]) -> Result<[f64; 1], TaskError> {
+    let last = names
+        .iter()
+        .try_fold(Duration::ZERO, |last, name| Ok::<_, TaskError>(last.max(scratch.clock(name)?)))?;
+    Ok([milliseconds(last.saturating_sub(begun))])
 }

@@ -82,7 +82,7 @@ pub(super) struct Taken {
 }
 
 /// The polling interval of memory. The kernel records each process's peak, so polling misses none.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Runs a command, which must succeed.
 pub(super) fn taken(command: &mut Command) -> Result<Taken, TaskError> {
@@ -97,7 +97,7 @@ pub(super) fn taken(command: &mut Command) -> Result<Taken, TaskError> {
         let (pid, flags) = (child.id().cast_signed(), libc::WNOHANG);
         // SAFETY: both pointers are to values that live through the call. Nothing else waits for this child.
         match unsafe { libc::wait4(pid, &raw mut status, flags, &raw mut usage) } {
-            0 => std::thread::sleep(LOOK),
+            0 => std::thread::sleep(POLL_INTERVAL),
             1.. => break,
             _ => return Err(std::io::Error::last_os_error().into()),
         }

@@ -108,7 +108,7 @@ impl<'a> Crun<'a> {
         read("conmon.pid")
     }
 
-    pub(super) fn delete(&self, id: &str) -> Outcome {
+    fn delete(&self, id: &str) -> Outcome {
         self.containers.borrow_mut().retain(|known| known != id);
         quietly(self.command().args(["delete", "--force", id]))?;
         Ok(fs::remove_dir_all(self.directory.join(id))?)

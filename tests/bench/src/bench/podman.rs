@@ -55,10 +55,6 @@ impl<'a> Podman<'a> {
         command
     }
 
-    pub(super) fn remove(&self, name: &str) -> Outcome {
-        quietly(self.command().args(["rm", "--force", "--time", "0", name]))
-    }
-
     pub(super) fn remove_all(&self) -> Outcome {
         quietly(self.command().args(["rm", "--force", "--all", "--time", "0"]))
     }

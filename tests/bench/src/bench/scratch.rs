@@ -131,7 +131,7 @@ fn view() -> Result<OwnedFd, TaskError> {
 /// Polls until there is a result.
 pub(super) fn wait<T>(
     what: &str,
-    look: Duration,
+    interval: Duration,
     mut condition: impl FnMut() -> Option<T>,
 ) -> Result<T, TaskError> {
     let until = Instant::now() + PATIENCE;
@@ -142,7 +142,7 @@ pub(super) fn wait<T>(
         if Instant::now() > until {
             return Err(TaskError(format!("waited {PATIENCE:?} in vain for {what}")));
         }
-        std::thread::sleep(look);
+        std::thread::sleep(interval);
     }
 }
 

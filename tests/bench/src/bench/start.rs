@@ -3,11 +3,12 @@
 
 use nodlet_build::task::Outcome;
 
+use super::boot::{by_crun, by_podman};
 use super::crun::Crun;
 use super::podman::Podman;
 use super::race::{Contestant, race};
 use super::report::{self, Rows, Target};
-use super::scratch::{drop_caches, milliseconds, now};
+use super::scratch::{drop_caches, milliseconds};
 use super::{Bench, board};
 
 pub(super) fn warm(bench: &Bench) -> Rows {
@@ -33,29 +34,10 @@ fn start(bench: &Bench, what: &str, rounds: usize, target: Target, before: fn() 
         board::remove(&device, &name);
         Ok([milliseconds(started.saturating_sub(begun))])
     };
-    let by_crun = |crun: &Crun<'_>, _: usize| {
-        let name = scratch.name("start");
-        let id = crun.prepare(&steps(&name))?;
-        before()?;
-        let begun = now()?;
-        crun.run(&id)?;
-        let started = scratch.clock(&name)?;
-        crun.delete(&id)?;
-        Ok([milliseconds(started.saturating_sub(begun))])
-    };
-    let by_podman = |podman: &Podman<'_>, _: usize| {
-        let name = scratch.name("start");
-        before()?;
-        let begun = now()?;
-        podman.run(&name, &steps(&name))?;
-        let started = scratch.clock(&name)?;
-        podman.remove(&name)?;
-        Ok([milliseconds(started.saturating_sub(begun))])
-    };
     let mut all = [
         Contestant::new("nodlet", ours),
-        Contestant::if_possible("`crun run`", &crun, by_crun),
-        Contestant::if_possible("`podman run`", &podman, by_podman),
+        Contestant::if_possible("`crun run`", &crun, |crun, _| by_crun(crun, scratch, 1, before)),
+        Contestant::if_possible("`podman run`", &podman, |podman, _| by_podman(podman, scratch, 1, before)),
     ];
     race(bench.rounds(rounds), &mut all)?;
     report::comparisons(what, "ms", &all, 0, &[Some(target), None])
