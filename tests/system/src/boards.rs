@@ -306,7 +306,7 @@ fn watch_mounts(board: &mut Board) -> Outcome {
     let pod = manifest::pod_of("node-exporter", &[container], spec);
     board.expect("nodlet apply -f -", &pod, "pod/node-exporter created\n")?;
     let has_log = |expected: &'static str| {
-        move |board: &mut Board| Ok(text(&board.ssh("nodlet logs node-exporter", "")?.stdout) == expected)
+        move |board: &mut Board| Ok(board.output("nodlet logs node-exporter")? == expected)
     };
     board.wait_for("the pod that watches mounts to run", has_log("watching\n"))?;
     let mount = "mkdir /tmp/later && mount -t tmpfs later /tmp/later && touch /tmp/later/seen";
@@ -350,7 +350,7 @@ fn use_over_ssh(profile: &Profile, mut board: Board, directory: &Path) -> Outcom
     })?;
     let (began, had) = (board.began("demo")?, board.kib("/proc/meminfo", "MemAvailable:")?);
     board.wait_for("the log of the pod of the image", |board| {
-        Ok(text(&board.ssh("nodlet logs baked", "")?.stdout) == "baked\n")
+        Ok(board.output("nodlet logs baked")? == "baked\n")
     })?;
     board.expect("cat /proc/sys/kernel/hostname", "", "gate-17\n")?;
     board.expect("nodlet get nodes -l site=hall-3 -o name", "", "node/gate-17\n")?;
@@ -361,7 +361,7 @@ fn use_over_ssh(profile: &Profile, mut board: Board, directory: &Path) -> Outcom
         "pod/pushed created\n",
     )?;
     board.wait_for("the pushed pod to write its log", |board| {
-        Ok(text(&board.ssh("nodlet logs pushed", "")?.stdout) == "pushed\n")
+        Ok(board.output("nodlet logs pushed")? == "pushed\n")
     })?;
     board.expect("nodlet exec pushed -- /bin/demo cat /srv/index.html", "", "hello from the image\n")?;
     check_limits_of_open_files(&board, "pushed")?;
@@ -385,7 +385,7 @@ fn use_over_ssh(profile: &Profile, mut board: Board, directory: &Path) -> Outcom
 /// Runs ten pods of the image on a board with little memory. The board is named after its network card.
 fn run_ten_pods(profile: &Profile, mut board: Board) -> Outcome {
     board.wait_for("ten running pods", |board| {
-        let pods = text(&board.ssh("nodlet get pods --no-headers", "")?.stdout);
+        let pods = board.output("nodlet get pods --no-headers")?;
         Ok(pods.lines().filter(|line| line.contains("1/1") && line.contains("Running")).count() == 10)
     })?;
     let began = board.began("demo")?;

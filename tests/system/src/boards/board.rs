@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use nodlet_build::debian;
-use nodlet_build::task::{Outcome, Signal, TaskError, end_with_us};
+use nodlet_build::task::{TaskError, Outcome, Signal, end_with_us};
 use nodlet_dist::image::{self, DeviceImage};
 use nodlet_dist::profile::{Profile, Qemu};
 use nodlet_tests::Namespace;
@@ -165,7 +165,7 @@ impl Board {
     pub(super) fn began(&self, name: &str) -> Result<Duration, TaskError> {
         let find =
             format!("for p in /proc/[0-9]*; do [ \"$(cat $p/comm)\" = {name} ] && cat $p/stat; done; true");
-        let found = text(&self.ssh(&find, "")?.stdout);
+        let found = self.output(&find)?;
         // The second field of a line is the name in parentheses, and the 22nd is the start time.
         let ticks = |line: &str| line.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse::<u64>().ok();
         let youngest = found.lines().filter_map(ticks).max();
@@ -252,9 +252,14 @@ impl Board {
         Ok(ssh.wait_with_output()?)
     }
 
+    /// The output of a command on the board, whatever its exit code.
+    pub(super) fn output(&self, command: &str) -> Result<String, TaskError> {
+        Ok(text(&self.ssh(command, "")?.stdout))
+    }
+
     /// The number in a line of a file on the board, in KiB.
     pub(super) fn kib(&self, file: &str, line: &str) -> Result<u64, TaskError> {
-        let output = text(&self.ssh(&format!("cat {file}"), "")?.stdout);
+        let output = self.output(&format!("cat {file}"))?;
         let found = output.lines().find_map(|found| found.strip_prefix(line)?.split_whitespace().next());
         found
             .and_then(|number| number.parse().ok())
@@ -307,7 +312,7 @@ impl Board {
 
     /// The board's clock, in seconds since 1970.
     pub(super) fn date(&self) -> Result<u64, TaskError> {
-        let date = text(&self.ssh("busybox date -u +%s", "")?.stdout);
+        let date = self.output("busybox date -u +%s")?;
         date.trim().parse().map_err(|_| self.failed(&format!("the board's date is {date:?}")))
     }
 

@@ -50,7 +50,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     plane.apply(&deployment());
     board.wait_for("running pod", |_| Ok(plane.line(PODS).ok().starts_with("gate-18|Running|")))?;
     let first = plane.line(PODS).ok();
-    let log = text(&board.ssh("nodlet logs $(nodlet get pods -o name)", "")?.stdout);
+    let log = board.output("nodlet logs $(nodlet get pods -o name)")?;
     if !log.contains("SITE=harbour") {
         return Err(board.failed(&format!("the pod has no ConfigMap of the cluster: {log:?}")));
     }

@@ -89,7 +89,7 @@ fn play(name: &str, keep: bool) -> Outcome {
     drop(board);
     board = show.boot()?;
     board.wait_for("the pod to run again", |board| {
-        Ok(text(&board.ssh("nodlet get pods --no-headers", "")?.stdout).contains("1/1"))
+        Ok(board.output("nodlet get pods --no-headers")?.contains("1/1"))
     })?;
     show.nodlet(&board, &["get", "pods"], false)?;
     if keep {

@@ -128,7 +128,7 @@ fn boot(profile: &Profile, image: &DeviceImage, tried: &Tried<'_>, moments: &mut
 
     let (mut board, _) = tried.boot_as("", &NO_BATTERY, &["Ready"], false)?;
     let after = board.date()?;
-    let stamped = text(&board.ssh("busybox stat -c %Y /var/lib/nodlet/clock", "")?.stdout);
+    let stamped = board.output("busybox stat -c %Y /var/lib/nodlet/clock")?;
     let stamped: u64 = stamped.trim().parse().unwrap_or(0);
     if stamped < before || after < stamped {
         return Err(board.failed(&format!(
@@ -190,7 +190,7 @@ fn boot(profile: &Profile, image: &DeviceImage, tried: &Tried<'_>, moments: &mut
     board.require_said("/boot/nodlet.conf is rejected: line 1: it has a NUL byte: the file is damaged")?;
     board.expect("cat /proc/sys/kernel/hostname", "", "gate-19\n")?;
     wait_for_applied(&mut board)?;
-    let free = text(&board.ssh("df -k /var | tail -n 1", "")?.stdout);
+    let free = board.output("df -k /var | tail -n 1")?;
     let kib = free.split_whitespace().nth(1).and_then(|number| number.parse::<u64>().ok()).unwrap_or(0);
     if kib < storage.medium_mib * 1024 {
         return Err(board.failed(&format!("the data partition did not grow with its medium: {free:?}")));
@@ -284,7 +284,7 @@ fn go_down_with_grace(mut board: Board) -> Outcome {
     let last = manifest::pod_of("last", &[manifest::container("app", "print up then sleep", hook)], volume);
     board.expect("nodlet apply -f -", &last, "pod/last created\n")?;
     board.wait_for("the pod with a preStop hook to write its log", |board| {
-        Ok(text(&board.ssh("nodlet logs last", "")?.stdout) == "up\n")
+        Ok(board.output("nodlet logs last")? == "up\n")
     })?;
     board.ssh("nodlet reboot", "")?;
     board.wait_until_down("rebooting")
@@ -293,7 +293,7 @@ fn go_down_with_grace(mut board: Board) -> Outcome {
 /// Fills the data partition, damages files whose loss must prevent neither logins nor the image's pod, and
 /// cuts the power.
 fn fill_and_damage(board: Board) -> Outcome {
-    let kib = text(&board.ssh("df -k /var | tail -n 1", "")?.stdout);
+    let kib = board.output("df -k /var | tail -n 1")?;
     let kib = kib.split_whitespace().nth(3).and_then(|kib| kib.parse::<u64>().ok());
     // The rest is needed for the file system's metadata of the file.
     let bytes = kib.ok_or("df says nothing of /var")?.saturating_sub(256) * 1024;
@@ -321,7 +321,7 @@ fn wait_for_applied(board: &mut Board) -> Outcome {
 /// Waits until a pod's log is this text.
 fn wait_for_log(board: &mut Board, pod: &str, log: &str) -> Outcome {
     board.wait_for(&format!("{log:?} in the log of {pod}"), |board| {
-        Ok(text(&board.ssh(&format!("nodlet logs {pod}"), "")?.stdout) == log)
+        Ok(board.output(&format!("nodlet logs {pod}"))? == log)
     })
 }
 
@@ -361,7 +361,7 @@ impl Tried<'_> {
         if reason != "Ready" {
             board.require_said(&format!("({reason})"))?;
         }
-        let events = text(&board.ssh("nodlet get events --no-headers", "")?.stdout);
+        let events = board.output("nodlet get events --no-headers")?;
         if events.contains(&format!("DataPartition{reason}")) != (in_ram || reason == "Full") {
             return Err(board.failed(&format!("the events of a data partition that is {reason}: {events}")));
         }

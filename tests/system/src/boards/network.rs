@@ -124,7 +124,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
         return Err(board.failed(&format!("/run/nodlet/network.json says {status}")));
     }
     board.wait_for("IPv6 addresses", |board| {
-        let addresses = text(&board.ssh("ip -6 address show dev eth0", "")?.stdout);
+        let addresses = board.output("ip -6 address show dev eth0")?;
         Ok(addresses.contains(LINK_LOCAL) && addresses.contains(AUTOCONFIGURED))
     })?;
 
@@ -227,7 +227,7 @@ impl Board {
             .trim()
             .parse()
             .map_err(|_| self.failed(&format!("{when} the pod has the start time {started:?}")))?;
-        let table = text(&self.ssh("nodlet get pods", "")?.stdout);
+        let table = self.output("nodlet get pods")?;
         let age = table
             .lines()
             .nth(1)

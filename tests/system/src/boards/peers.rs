@@ -156,10 +156,10 @@ fn boot_nodlet(qemu: &Qemu, image: &DeviceImage, directory: &Path, key: &Path) -
     let mut board = Board::boot(qemu, MEMORY_MIB, image, directory, key)?;
     let mut first = None;
     board.wait_for("the pod to write its time", |board| {
-        first = text(&board.ssh(&format!("cat {SHARED}/first"), "")?.stdout).trim().parse::<f64>().ok();
+        first = board.output(&format!("cat {SHARED}/first"))?.trim().parse::<f64>().ok();
         Ok(first.is_some())
     })?;
-    let numbers = text(&board.ssh(&format!("busybox sleep {REST}; {MEMORY}"), "")?.stdout);
+    let numbers = board.output(&format!("busybox sleep {REST}; {MEMORY}"))?;
     let numbers: Vec<u64> = numbers.split_whitespace().filter_map(|number| number.parse().ok()).collect();
     let (Some(first), [available, share]) = (first, &numbers[..]) else {
         return Err(board.failed(&format!("no figures of memory: {numbers:?}")));

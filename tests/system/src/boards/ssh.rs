@@ -69,13 +69,13 @@ pub(super) fn host_key(board: &Board) -> Result<String, TaskError> {
 pub(super) fn kill_services(board: &mut Board) -> Outcome {
     board.expect("rm /run/nodlet/network.json && busybox kill -9 $(busybox pidof nodlet:network)", "", "")?;
     board.wait_for("lease after the network service was killed", |board| {
-        let status = text(&board.ssh("cat /run/nodlet/network.json", "")?.stdout);
+        let status = board.output("cat /run/nodlet/network.json")?;
         let status: serde_json::Value = serde_json::from_str(&status).unwrap_or_default();
         Ok(status["links"][0]["dhcp"]["state"] == "bound")
     })?;
     board.require_said("network ended with 137; it starts again in 0 s")?;
 
-    let killed = text(&board.ssh(KILL_SERVER, "")?.stdout);
+    let killed = board.output(KILL_SERVER)?;
     if killed.lines().count() != 1 {
         return Err(
             board.failed(&format!("these processes of the SSH server have process 1 as parent: {killed:?}"))

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use nodlet_build::task::{Outcome, TaskError, run as run_command};
+use nodlet_build::task::{TaskError, Outcome, run as run_command};
 use nodlet_build::{cross, debian, elf, targets};
 use nodlet_dist::profile::{Profile, Qemu, Update};
 use nodlet_tests::manifest;
@@ -76,7 +76,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
                   busybox kill -9 $(cat /run/nodlet/agent.lock)";
     board.ssh(damage, "")?;
     board.wait_for("the nodlet of the image", |board| Ok(runs(board, VERSION, "image").is_ok()))?;
-    let status = text(&board.ssh("nodlet system", "")?.stdout);
+    let status = board.output("nodlet system")?;
     if !status.contains("given up: its file is damaged") {
         return Err(board.failed(&format!("`nodlet system` does not mention the damage: {status}")));
     }
@@ -208,7 +208,7 @@ fn reject(
 /// Requires that a second update is rejected while this one is on trial, and that the trial continues.
 fn reject_second(board: &mut Board, version: &str) -> Outcome {
     let on_trial = |board: &Board| -> Result<bool, TaskError> {
-        let status = text(&board.ssh("nodlet system -o json", "")?.stdout);
+        let status = board.output("nodlet system -o json")?;
         let json: Value = serde_json::from_str(&status).unwrap_or_default();
         Ok(json["trial"]["version"] == version)
     };
@@ -246,7 +246,7 @@ fn write(user: &User, update: &Signed) -> Result<String, TaskError> {
 
 /// Requires that the agent has this version and comes from there.
 pub(super) fn runs(board: &Board, version: &str, from: &str) -> Outcome {
-    let status = text(&board.ssh("nodlet system -o json", "")?.stdout);
+    let status = board.output("nodlet system -o json")?;
     let json: Value = serde_json::from_str(&status).unwrap_or_default();
     if json["running"]["version"] == version && json["running"]["from"] == from && json["trial"].is_null() {
         return Ok(());
@@ -256,8 +256,8 @@ pub(super) fn runs(board: &Board, version: &str, from: &str) -> Outcome {
 
 /// The properties that change if a container restarts: process, container ID, restarts and start time.
 fn life(board: &Board) -> Result<String, TaskError> {
-    let process = text(&board.ssh("busybox pidof demo", "")?.stdout);
-    let pod = text(&board.ssh("nodlet get pod counter -o json", "")?.stdout);
+    let process = board.output("busybox pidof demo")?;
+    let pod = board.output("nodlet get pod counter -o json")?;
     let pod: Value = serde_json::from_str(&pod).map_err(|_| board.failed("the counter's pod is no JSON"))?;
     let status = &pod["status"]["containerStatuses"][0];
     Ok(format!(
@@ -275,7 +275,7 @@ fn no_container_noticed(board: &Board, before: &str) -> Outcome {
     if now != before {
         return Err(board.failed(&format!("the counter was {before} and is {now}")));
     }
-    let log = || -> Result<String, TaskError> { Ok(text(&board.ssh("nodlet logs counter", "")?.stdout)) };
+    let log = || -> Result<String, TaskError> { Ok(board.output("nodlet logs counter")?) };
     let first = log()?;
     for (number, line) in first.lines().enumerate() {
         if line != format!("tick {number}") {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use nodlet_build::budgets::Budgets;
-use nodlet_build::task::{Outcome, TaskError};
+use nodlet_build::task::{TaskError, Outcome};
 use nodlet_dist::profile::{CrashLoop, Profile, Qemu, Update};
 use serde_json::json;
 
@@ -73,7 +73,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     })?;
     board.expect("nodlet safe-mode", "", "this board is not in safe mode\n")?;
     board.wait_for("the update of safe mode to be kept", |board| {
-        Ok(text(&board.ssh("nodlet system", "")?.stdout).contains(", kept\n"))
+        Ok(board.output("nodlet system")?.contains(", kept\n"))
     })?;
     let idle = wake_ups(&board)?;
     let mut budgets = Budgets::read()?;
@@ -100,7 +100,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     let of_agent = reset_by(&mut board, "a hung agent", HANG, &turn_on)?;
     // The hang was counted before the reset.
     board.expect("cat /var/lib/nodlet/init/crash-loops", "", "1\n")?;
-    let update = text(&board.ssh("nodlet system", "")?.stdout);
+    let update = board.output("nodlet system")?;
     if !update.contains("given up: its agent kept failing until the board was rebooted\n") {
         return Err(board.failed(&format!("after a hung agent of an update: {update}")));
     }
@@ -127,9 +127,9 @@ const BOOT: &str = "cat /proc/sys/kernel/random/boot_id";
 
 /// Requires that a hang from which the agent recovers in time causes no reset, and is not counted.
 fn recover_from_hang(board: &mut Board) -> Outcome {
-    let boot = text(&board.ssh(BOOT, "")?.stdout);
+    let boot = board.output(BOOT)?;
     board.expect(HANG, "", "")?;
-    let files = |board: &Board| Ok::<_, TaskError>(text(&board.ssh("ls /var/lib/nodlet/init", "")?.stdout));
+    let files = |board: &Board| Ok::<_, TaskError>(board.output("ls /var/lib/nodlet/init")?);
     board.wait_for("note of the hang", |board| Ok(files(board)?.contains("agent-hangs")))?;
     board.expect("kill -CONT $(cat /run/nodlet/agent.lock)", "", "")?;
     board.wait_for("end of the hang", |board| Ok(!files(board)?.contains("agent-hangs")))?;
@@ -140,18 +140,18 @@ fn recover_from_hang(board: &mut Board) -> Outcome {
 
 /// Requires that an update that hangs during its trial is given up before the watchdog resets the board.
 fn give_up_hung_update(board: &mut Board) -> Outcome {
-    let boot = text(&board.ssh(BOOT, "")?.stdout);
+    let boot = board.output(BOOT)?;
     let installed = board.ssh("(cat /proc/1/exe; echo; echo) | nodlet system install -", "")?;
     if !installed.status.success() {
         return Err(board.failed(&format!("an update that is to hang is rejected: {installed:?}")));
     }
     board.wait_for("an agent on trial", |board| {
-        let is_tried = text(&board.ssh("nodlet system", "")?.stdout).contains(", start 1 of 3\n");
+        let is_tried = board.output("nodlet system")?.contains(", start 1 of 3\n");
         Ok(is_tried && board.ssh("nodlet get pods", "")?.status.success())
     })?;
     board.expect(HANG, "", "")?;
     board.wait_for("return of the nodlet before", |board| {
-        Ok(text(&board.ssh("nodlet system", "")?.stdout).contains("given up: its agent hung\n"))
+        Ok(board.output("nodlet system")?.contains("given up: its agent hung\n"))
     })?;
     board.wait_for("an agent after the update", |board| {
         Ok(board.ssh("nodlet get pods", "")?.status.success())
@@ -174,7 +174,7 @@ fn reset_by(
     command: &str,
     turn_on: &dyn Fn() -> Result<Board, TaskError>,
 ) -> Result<Duration, TaskError> {
-    let before = text(&board.ssh(BOOT, "")?.stdout);
+    let before = board.output(BOOT)?;
     let mut monitor = Monitor::connect(board)?;
     let hung = std::time::Instant::now();
     let done = board.ssh(command, "")?;

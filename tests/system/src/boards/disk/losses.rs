@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nodlet_build::task::{Outcome, TaskError};
+use nodlet_build::task::{TaskError, Outcome};
 use nodlet_build::{cross, targets};
 use nodlet_dist::image::DeviceImage;
 use nodlet_dist::profile::{Profile, Qemu};
@@ -213,7 +213,7 @@ impl Session<'_> {
 
 /// The digest of the board's SSH host key, which must stay: clients know it.
 fn host_key(board: &Board) -> Result<String, TaskError> {
-    let digest = text(&board.ssh("busybox sha256sum </var/lib/nodlet/ssh/host_key", "")?.stdout);
+    let digest = board.output("busybox sha256sum </var/lib/nodlet/ssh/host_key")?;
     if digest.is_empty() { Err(board.failed("the board has no SSH host key")) } else { Ok(digest) }
 }
 
@@ -232,7 +232,7 @@ fn wait_for_end(board: &mut Board) -> Result<String, TaskError> {
     let last = format!("{:0>12} ", SPAM / LINE - 1);
     let mut log = String::new();
     board.wait_for("the last line of a long log", |board| {
-        log = text(&board.ssh("nodlet logs spam", "")?.stdout);
+        log = board.output("nodlet logs spam")?;
         Ok(log.contains(&last))
     })?;
     Ok(log)
@@ -241,7 +241,7 @@ fn wait_for_end(board: &mut Board) -> Result<String, TaskError> {
 /// The present value of a thing; a text that no operation has as its value, if it is damaged.
 fn observe(profile: &Profile, board: &mut Board, directory: &Path, thing: &str) -> Result<String, TaskError> {
     let (kind, name) = thing.split_once('/').ok_or("a thing has a kind and a name")?;
-    let pods = text(&board.ssh("nodlet get pods -o name", "")?.stdout);
+    let pods = board.output("nodlet get pods -o name")?;
     let has_pod = |name: &str| pods.lines().any(|line| line == format!("pod/{name}"));
     let absent = || Ok(ABSENT.to_owned());
     match kind {
@@ -249,14 +249,14 @@ fn observe(profile: &Profile, board: &mut Board, directory: &Path, thing: &str) 
         "pod" if has_pod(name) => {
             let mut log = String::new();
             board.wait_for("the first line of a pod", |board| {
-                log = text(&board.ssh(&format!("nodlet logs {name}"), "")?.stdout);
+                log = board.output(&format!("nodlet logs {name}"))?;
                 Ok(log.ends_with('\n'))
             })?;
             Ok(log.trim_end().to_owned())
         }
         "pod" => absent(),
         "name" => {
-            let name = text(&board.ssh("cat /proc/sys/kernel/hostname", "")?.stdout).trim().to_owned();
+            let name = board.output("cat /proc/sys/kernel/hostname")?.trim().to_owned();
             if name == default_name(profile) { absent() } else { Ok(name) }
         }
         "key" => {
@@ -265,7 +265,7 @@ fn observe(profile: &Profile, board: &mut Board, directory: &Path, thing: &str) 
         }
         "size" => {
             let least = profile.storage.as_ref().map_or(0, |storage| storage.medium_mib) * 1024;
-            let free = text(&board.ssh("df -k /var | tail -n 1", "")?.stdout);
+            let free = board.output("df -k /var | tail -n 1")?;
             let kib = free.split_whitespace().nth(1).and_then(|number| number.parse::<u64>().ok());
             if kib.is_some_and(|kib| kib >= least) { Ok(GROWN.to_owned()) } else { absent() }
         }
@@ -273,9 +273,9 @@ fn observe(profile: &Profile, board: &mut Board, directory: &Path, thing: &str) 
             board.wait_for("the record of an interrupted push to go", |board| {
                 Ok(board.ssh("[ ! -e /var/lib/nodlet/push/redo.json ]", "")?.status.success())
             })?;
-            let pods = text(&board.ssh("nodlet get pods -o name", "")?.stdout);
+            let pods = board.output("nodlet get pods -o name")?;
             let has_pod = pods.contains(&format!("pod/{POD}\n"));
-            let has_image = text(&board.ssh("nodlet image ls", "")?.stdout).contains(IMAGE);
+            let has_image = board.output("nodlet image ls")?.contains(IMAGE);
             if has_pod {
                 wait_for_log(board, POD, "pushed\n")?;
                 board.expect(&format!("nodlet exec {POD} -- /bin/demo cat /srv/pushed"), "", "whole\n")?;

@@ -160,8 +160,8 @@ impl Pushed {
         board.wait_for("end of the push that was cut off", |board| {
             Ok(board.ssh("[ ! -e /var/lib/nodlet/push/redo.json ]", "")?.status.success())
         })?;
-        let images = text(&board.ssh("nodlet image ls", "")?.stdout);
-        let pods = text(&board.ssh("nodlet get pods -o name", "")?.stdout);
+        let images = board.output("nodlet image ls")?;
+        let pods = board.output("nodlet get pods -o name")?;
         let [has_image, has_pod] = [images.contains(IMAGE), pods.contains(&format!("pod/{POD}\n"))];
         if has_image != has_pod || (was_done && !has_pod) {
             return Err(board.failed(&format!(
@@ -179,7 +179,7 @@ impl Pushed {
 
     fn require_running(&self, board: &mut Board) -> Outcome {
         board.wait_for("pod that was pushed to write its log", |board| {
-            Ok(text(&board.ssh(&format!("nodlet logs {POD}"), "")?.stdout) == "pushed\n")
+            Ok(board.output(&format!("nodlet logs {POD}"))? == "pushed\n")
         })?;
         board.expect(&format!("nodlet exec {POD} -- /bin/demo cat /srv/pushed"), "", "whole\n")
     }
