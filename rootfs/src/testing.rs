@@ -3,32 +3,25 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::mount::MsFlags;
 use nix::sched::{CloneFlags, unshare};
 use tar::{EntryType, Header};
+use tempfile::TempDir;
 
 use crate::platform::Platform;
 use crate::reference::Digest;
 
-/// A directory below /tmp, removed after the test.
+/// A directory below /tmp, removed after the test. Other users can enter it.
 #[derive(Debug)]
-pub(crate) struct Scratch(PathBuf);
+pub(crate) struct Scratch(TempDir);
 
 impl Scratch {
     pub(crate) fn new() -> Scratch {
         Scratch::below(&std::env::temp_dir())
-    }
-
-    fn below(directory: &Path) -> Scratch {
-        static NUMBER: AtomicUsize = AtomicUsize::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = directory.join(format!("nodlet-rootfs-{}-{number}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        Scratch(path)
     }
 
     /// A scratch directory in memory, for tests that sync often and simulate power cuts.
@@ -36,14 +29,13 @@ impl Scratch {
         Scratch::below(Path::new("/dev/shm"))
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
+    fn below(directory: &Path) -> Scratch {
+        let enterable = fs::Permissions::from_mode(0o755);
+        Scratch(tempfile::Builder::new().permissions(enterable).tempdir_in(directory).unwrap())
     }
-}
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
     }
 }
 

@@ -14,7 +14,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use self::certificates::base64;
+use data_encoding::BASE64;
+
 use self::partition::nft;
 use crate::device::Ran;
 use crate::kubectl;
@@ -375,7 +376,7 @@ impl ControlPlane {
         let authority = fs::read(self.authority()).expect("it was written");
         let text = include_str!("control_plane.yaml")
             .replace("SERVER", &self.server())
-            .replace("AUTHORITY", &base64(&authority));
+            .replace("AUTHORITY", &BASE64.encode(&authority));
         self.apply(&text);
         // Pods are admitted only with a service account.
         self.wait_for("get serviceaccount default -o name", |_| true);

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use data_encoding::{BASE64, BASE64URL_NOPAD};
 use serde_json::{Value, json};
 
 /// The repositories that clients without a password may pull from begin with this text.
@@ -39,7 +40,7 @@ impl TokenServer {
             "auth:\n  token: {{realm: 'http://127.0.0.1:{port}/token', service: test, issuer: tests, rootcertbundle: {}}}\n",
             certificate.display()
         );
-        let authorization = format!("Basic {}", base64(format!("{user}:{password}").as_bytes()));
+        let authorization = format!("Basic {}", BASE64.encode(format!("{user}:{password}").as_bytes()));
         let server = TokenServer { key, certificate, authorization };
         std::thread::spawn(move || {
             for client in listener.incoming() {
@@ -102,9 +103,9 @@ impl TokenServer {
         let pem = fs::read_to_string(&self.certificate).expect("it was made");
         let certificate: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
         let head = json!({ "typ": "JWT", "alg": "RS256", "x5c": [certificate] });
-        let [head, claims] = [head, claims].map(|part| of_url(part.to_string().as_bytes()));
+        let [head, claims] = [head, claims].map(|part| BASE64URL_NOPAD.encode(part.to_string().as_bytes()));
         let text = format!("{head}.{claims}");
-        let signature = of_url(&self.sign(text.as_bytes()));
+        let signature = BASE64URL_NOPAD.encode(&self.sign(text.as_bytes()));
         format!("{text}.{signature}")
     }
 
@@ -117,22 +118,4 @@ impl TokenServer {
         assert!(output.status.success());
         output.stdout
     }
-}
-
-/// Base64 as tokens have it.
-fn of_url(bytes: &[u8]) -> String {
-    base64(bytes).trim_end_matches('=').replace('+', "-").replace('/', "_")
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for part in bytes.chunks(3) {
-        let all = part.iter().chain(&[0, 0]).take(3).fold(0_usize, |all, byte| all << 8 | usize::from(*byte));
-        for place in 0..4 {
-            let letter = LETTERS[all >> (18 - 6 * place) & 63];
-            text.push(if place > part.len() { '=' } else { letter.into() });
-        }
-    }
-    text
 }

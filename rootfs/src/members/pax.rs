@@ -1,6 +1,10 @@
 //! The properties of a member that precede its header: long names of GNU tar, and PAX records with their values
 //! (times, extended attributes of `SCHILY` and `LIBARCHIVE`, sparse maps).
 
+use std::sync::LazyLock;
+
+use data_encoding::{BASE64_NOPAD, Encoding};
+
 use super::{Timestamp, sparse};
 use crate::tar_error::shown;
 
@@ -54,8 +58,9 @@ impl Extensions {
                     if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
                         self.set_xattr(name.to_vec(), value.to_vec());
                     } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
-                        let value = base64(value)
-                            .ok_or_else(|| format!("PAX record {}: must be base64", shown(key)))?;
+                        let value = BASE64.decode(value);
+                        let value =
+                            value.map_err(|_| format!("PAX record {}: must be base64", shown(key)))?;
                         self.set_xattr(percent_decoded(name), value);
                     } else if let Some(name) = key.strip_prefix(b"GNU.sparse.") {
                         self.sparse.get_or_insert_default().pax_record(name, value)?;
@@ -100,28 +105,13 @@ fn timestamp(value: &[u8]) -> Option<Timestamp> {
     }
 }
 
-fn base64(text: &[u8]) -> Option<Vec<u8>> {
-    let text: Vec<u8> = text.iter().copied().filter(|b| *b != b'=').collect();
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 3);
-    let (mut bits, mut held) = (0u32, 0u32);
-    for byte in text {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        held = (held << 6 | u32::from(value)) & 0xffff;
-        bits += 6;
-        if bits >= 8 {
-            bits -= 8;
-            bytes.push((held >> bits) as u8);
-        }
-    }
-    Some(bytes)
-}
+/// Base64 with or without padding. Bits behind the last byte may have any value.
+static BASE64: LazyLock<Encoding> = LazyLock::new(|| {
+    let mut specification = BASE64_NOPAD.specification();
+    specification.check_trailing_bits = false;
+    specification.ignore.push('=');
+    specification.encoding().expect("the specification contradicts nothing")
+});
 
 fn percent_decoded(name: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(name.len());

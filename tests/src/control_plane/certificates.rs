@@ -78,17 +78,3 @@ impl ControlPlane {
         crate::image::hex(&key)
     }
 }
-
-pub(super) fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for three in bytes.chunks(3) {
-        let value =
-            three.iter().fold(0_u32, |value, byte| value << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
-        for place in 0..4 {
-            let letter = LETTERS[(value >> (18 - 6 * place) & 63) as usize];
-            text.push(if place <= three.len() { letter.into() } else { '=' });
-        }
-    }
-    text
-}
