@@ -177,7 +177,7 @@ pub(crate) fn plan(documents: &mut dyn Documents, wanted: &Wanted) -> Result<Vec
     let mut search = Search { documents, seen: 0, found: Vec::new() };
     for (group, descriptor) in index.manifests.iter().enumerate() {
         let names = descriptor.names();
-        search.look(descriptor, Group { number: group, names }, &[], 0)?;
+        search.visit(descriptor, Group { number: group, names }, &[], 0)?;
     }
     let found = search.found;
     let mut planned = choose(found, wanted)?;
@@ -275,7 +275,7 @@ struct Search<'d> {
 }
 
 impl Search<'_> {
-    fn look(
+    fn visit(
         &mut self,
         descriptor: &Descriptor,
         group: Group,
@@ -309,7 +309,7 @@ impl Search<'_> {
         let manifest: Manifest = from_json(&member, &bytes)?;
         if let Some(manifests) = manifest.manifests {
             for descriptor in &manifests {
-                self.look(descriptor, group.clone(), &digests, depth + 1)?;
+                self.visit(descriptor, group.clone(), &digests, depth + 1)?;
             }
             return Ok(());
         }

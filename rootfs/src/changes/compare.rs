@@ -166,7 +166,7 @@ pub(crate) fn compare(
         searched: 0,
         weak: None,
         false_alarms: 0,
-        over: false,
+        is_exceeded: false,
     });
     let walked = {
         let tapped = Tapped { stream: layer, search: &search };
@@ -182,13 +182,13 @@ pub(crate) fn compare(
                 Ok(None) => break io::copy(&mut members.into_inner(), &mut io::sink()).map(drop),
                 Err(error) => break Err(io::Error::new(io::ErrorKind::InvalidData, error)),
             }
-            if search.borrow().over {
+            if search.borrow().is_exceeded {
                 break Ok(());
             }
         }
     };
     let search = search.into_inner();
-    if search.over {
+    if search.is_exceeded {
         return Ok(None);
     }
     walked?;
@@ -222,7 +222,7 @@ struct Search<'a> {
     left: u64,
     false_alarms: u32,
     /// Whether the pieces exceed the bounds.
-    over: bool,
+    is_exceeded: bool,
 }
 
 impl Search<'_> {
@@ -232,8 +232,8 @@ impl Search<'_> {
     }
 
     fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.over |= self.pieces.bytes > self.bounds.bytes || Instant::now() > self.bounds.end;
-        if self.over {
+        self.is_exceeded |= self.pieces.bytes > self.bounds.bytes || Instant::now() > self.bounds.end;
+        if self.is_exceeded {
             return Err(invalid("too much has changed"));
         }
         let of_file = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());

@@ -111,8 +111,8 @@ fn what_is_in_the_place_of_the_leases_is_refused_and_no_image_is_removed() {
     let image = find(&store, "app:1").unwrap();
     store.lease(&image.id, "uid-1", "default/web").unwrap();
     let leases = scratch.path().join("run/nodlet/leases");
-    let (aside, other) = (scratch.path().join("aside"), scratch.path().join("other"));
-    fs::rename(&leases, &aside).unwrap();
+    let (moved, other) = (scratch.path().join("moved"), scratch.path().join("other"));
+    fs::rename(&leases, &moved).unwrap();
     fs::create_dir(&other).unwrap();
     let fifo = || nix::unistd::mkfifo(&leases, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let kinds: [&dyn Fn(); 3] = [&fifo, &|| fs::write(&leases, "").unwrap(), &|| {
@@ -137,7 +137,7 @@ fn what_is_in_the_place_of_the_leases_is_refused_and_no_image_is_removed() {
         assert!(find(&store, "app:1").is_some() && fs::read_dir(&other).unwrap().count() == 0);
         fs::remove_file(&leases).unwrap();
     }
-    fs::rename(&aside, &leases).unwrap();
+    fs::rename(&moved, &leases).unwrap();
     assert!(matches!(store.remove("app:1"), Err(RemoveError::InUse { .. })));
 }
 
