@@ -100,8 +100,8 @@ mod tests {
 
     #[test]
     fn a_short_file_must_be_short_and_utf8_and_a_pipe_does_not_block() {
-        let directory = std::env::temp_dir().join(format!("nodlet-short-file-{}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = scratch.path();
         let file = directory.join("file");
         fs::write(&file, [0xff; 4]).unwrap();
         assert!(read_short(&file).unwrap_err().to_string().contains("UTF-8"));
@@ -116,21 +116,19 @@ mod tests {
         std::thread::spawn(move || sender.send(read_short(name).unwrap()));
         let text = receiver.recv_timeout(std::time::Duration::from_secs(10)).expect("it waits for no writer");
         assert_eq!(text.as_deref(), Some(""));
-        fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
     fn a_file_of_the_board_is_read_only_if_it_is_regular() {
-        let directory = std::env::temp_dir().join(format!("nodlet-own-short-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&directory);
-        fs::create_dir_all(&directory).unwrap();
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = scratch.path();
         let place = |name: &str| directory.join(name);
         fs::write(place("file"), "name = a\n").unwrap();
         nix::unistd::mkfifo(&place("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         std::os::unix::fs::symlink(place("file"), place("link")).unwrap();
         std::os::unix::fs::symlink("/dev/zero", place("device")).unwrap();
         let (sender, receiver) = std::sync::mpsc::channel();
-        let of = directory.clone();
+        let of = directory.to_owned();
         std::thread::spawn(move || {
             for name in ["file", "absent", "pipe", "link", "device"] {
                 let read = read_own_short(of.join(name)).map_err(|error| error.to_string());
@@ -151,6 +149,5 @@ mod tests {
             ("device", refused()),
         ];
         assert_eq!(seen, expected);
-        fs::remove_dir_all(directory).unwrap();
     }
 }

@@ -128,7 +128,7 @@ fn set_up() -> u8 {
     // Report early, in case this child does not finish.
     findings::write(found);
     let code = machine::set_up();
-    (found.crash_loops, found.is_kept, found.is_safe) = crash::look(board.crash_loop.as_ref());
+    (found.crash_loops, found.is_kept, found.is_safe) = crash::load(board.crash_loop.as_ref());
     findings::write(found);
     code
 }
@@ -268,7 +268,7 @@ impl Init {
     fn check_agent(&mut self) {
         let (now, since) = (now(), self.agent_runs_since());
         let crash_loops = self.found.crash_loops;
-        let change = self.watchdog.as_mut().and_then(|watchdog| watchdog.look(now, since));
+        let change = self.watchdog.as_mut().and_then(|watchdog| watchdog.check(now, since));
         match change {
             Some(HangChange::Hangs) => {
                 say(format_args!(
@@ -317,7 +317,7 @@ impl Init {
         let services = self.services.iter().filter_map(Service::next_start);
         let healthy = self.agent_runs_since().filter(|_| self.found.crash_loops > 0);
         let healthy = healthy.map(|since| since + crash::HEALTHY);
-        services.chain(healthy).chain(self.watchdog.as_ref().map(Watchdog::next_look)).min()
+        services.chain(healthy).chain(self.watchdog.as_ref().map(Watchdog::next_check)).min()
     }
 
     /// Waits for a signal or for the next due time. Returns how to go down if that was requested.
@@ -363,11 +363,11 @@ impl Init {
                 return;
             }
             // Ignore the agent's progress: `within` is the limit here.
-            let look = self.watchdog.as_mut().map(|watchdog| {
-                watchdog.look(now, None);
-                watchdog.next_look()
+            let next_check = self.watchdog.as_mut().map(|watchdog| {
+                watchdog.check(now, None);
+                watchdog.next_check()
             });
-            self.wait_until(look.into_iter().chain([end]).min());
+            self.wait_until(next_check.into_iter().chain([end]).min());
             while let Ok(Some(_)) = self.signals.read_signal() {}
         }
     }

@@ -59,9 +59,9 @@ mod tests {
 
     #[test]
     fn a_file_renamed_to_the_awaited_name_ends_the_wait() {
-        let directory = std::env::temp_dir().join(format!("nodlet-watch-{}", std::process::id()));
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let directory = scratch.path();
         let inner = directory.join("run/nodlet");
-        std::fs::create_dir_all(&directory).expect("a scratch directory");
         let long = || Instant::now() + Duration::from_secs(60);
         // The directory itself is created first.
         let watch = Watch::of(&inner);
@@ -76,6 +76,5 @@ mod tests {
         let begun = Instant::now();
         assert!(!Watch::of(&inner).wait(begun + Duration::from_millis(80)));
         assert!(begun.elapsed() >= Duration::from_millis(80));
-        std::fs::remove_dir_all(directory).expect("removed");
     }
 }

@@ -72,7 +72,7 @@ pub(super) fn judge(failures: Failures, after: Duration) -> Recovery {
 
 /// Reads the count and decides on safe mode, in the child that sets up the machine. Returns the number of
 /// crash loops, whether the count survives a reboot, and whether the board is in safe mode.
-pub(super) fn look(limits: Option<&config::CrashLoop>) -> (u32, bool, bool) {
+pub(super) fn load(limits: Option<&config::CrashLoop>) -> (u32, bool, bool) {
     let count = count_hang(Path::new("/"), read());
     let reboots = limits.map_or(DEFAULT_REBOOTS, |limits| limits.reboots);
     let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
@@ -206,20 +206,19 @@ mod tests {
 
     #[test]
     fn a_hang_counts_at_the_next_boot_unless_it_was_over_before() {
-        let root = std::env::temp_dir().join(format!("nodlet-hang-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&root);
-        let hang = below(&root, HANG);
-        assert_eq!(count_hang(&root, 1), 1, "the board did not hang");
-        assert!(!is_counted(&root));
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let root = scratch.path();
+        let hang = below(root, HANG);
+        assert_eq!(count_hang(root, 1), 1, "the board did not hang");
+        assert!(!is_counted(root));
         durable::replace(&hang, b"", None).expect("it can be written");
-        assert!(!is_counted(&root), "nothing is counted while the agent may go on");
+        assert!(!is_counted(root), "nothing is counted while the agent may go on");
         durable::remove(&hang).expect("it can be removed");
-        assert_eq!(count_hang(&root, 1), 1, "the agent went on");
+        assert_eq!(count_hang(root, 1), 1, "the agent went on");
         durable::replace(&hang, b"", None).expect("it can be written");
-        assert_eq!(count_hang(&root, 1), 2);
-        assert!(is_counted(&root) && !hang.exists());
-        assert_eq!(fs::read_to_string(below(&root, FILE)).expect("it was written"), "2\n");
-        assert_eq!(count_hang(&root, 2), 2, "it is counted once");
-        let _ = fs::remove_dir_all(&root);
+        assert_eq!(count_hang(root, 1), 2);
+        assert!(is_counted(root) && !hang.exists());
+        assert_eq!(fs::read_to_string(below(root, FILE)).expect("it was written"), "2\n");
+        assert_eq!(count_hang(root, 2), 2, "it is counted once");
     }
 }

@@ -91,9 +91,9 @@ fn make_directory(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     if fs::symlink_metadata(path).is_ok() {
-        let aside = path.with_extension("damaged");
-        say(format_args!("{} is not a directory: renaming it to {}", path.display(), aside.display()));
-        fs::rename(path, aside)?;
+        let damaged = path.with_extension("damaged");
+        say(format_args!("{} is not a directory: renaming it to {}", path.display(), damaged.display()));
+        fs::rename(path, damaged)?;
     }
     fs::create_dir(path)
 }
@@ -475,8 +475,8 @@ mod tests {
 
     #[test]
     fn only_a_regular_file_requests_a_factory_reset() {
-        let directory = std::env::temp_dir().join(format!("nodlet-marker-{}", std::process::id()));
-        fs::create_dir_all(&directory).expect("a scratch directory");
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let directory = scratch.path();
         let marker = directory.join("factory-reset");
         assert!(!asks_for_reset(&marker));
         fs::create_dir(&marker).expect("new");
@@ -484,13 +484,12 @@ mod tests {
         fs::remove_dir(&marker).expect("empty");
         File::create(&marker).expect("new");
         assert!(asks_for_reset(&marker));
-        fs::remove_dir_all(directory).expect("removed");
     }
 
     #[test]
     fn a_file_or_dangling_link_in_place_of_a_directory_is_moved_aside() {
-        let scratch = std::env::temp_dir().join(format!("nodlet-directory-{}", std::process::id()));
-        fs::create_dir_all(&scratch).expect("a scratch directory");
+        let directory = tempfile::tempdir().expect("a scratch directory");
+        let scratch = directory.path();
         let path = scratch.join("nodlet");
         make_directory(&path).expect("there is nothing");
         fs::write(path.join("kept"), "").expect("it is a directory");
@@ -504,6 +503,5 @@ mod tests {
         std::os::unix::fs::symlink("nowhere", &path).expect("a link");
         make_directory(&path).expect("a link that leads nowhere is put aside");
         assert!(path.is_dir());
-        fs::remove_dir_all(scratch).expect("removed");
     }
 }

@@ -78,17 +78,17 @@ fn process_1_allocates_nothing_while_services_start_fail_and_hang() {
         service.started(Some(Pid::from_raw(1)), Instant(0));
     }
     // The agent has hung since the boot.
-    let mut look = |started| {
+    let mut check = |started| {
         loop {
-            let change = init.watchdog.as_mut().and_then(|watchdog| watchdog.look(now(), started));
+            let change = init.watchdog.as_mut().and_then(|watchdog| watchdog.check(now(), started));
             match change {
                 Some(change) => break change,
                 None => init.wait_until(init.next()),
             }
         }
     };
-    assert_eq!(look(Some(Instant(1))), HangChange::Hangs);
-    assert_eq!(look(None), HangChange::HangIsOver);
+    assert_eq!(check(Some(Instant(1))), HangChange::Hangs);
+    assert_eq!(check(None), HangChange::HangIsOver);
     assert_eq!(ALLOCATIONS.with(Cell::get), before, "process 1 has allocated memory");
     assert!(loops > 0, "an agent that failed 40 times is a crash loop");
     let _: Box<u8> = std::hint::black_box(Box::new(1));

@@ -103,13 +103,13 @@ impl Watchdog {
     }
 
     /// When to inspect the agent next.
-    pub(super) fn next_look(&self) -> Instant {
+    pub(super) fn next_check(&self) -> Instant {
         self.next
     }
 
     /// Feeds the watchdog if that is due and the agent makes progress. `started` is when the running agent
     /// started. Returns `None` if nothing changed.
-    pub(super) fn look(&mut self, now: Instant, started: Option<Instant>) -> Option<HangChange> {
+    pub(super) fn check(&mut self, now: Instant, started: Option<Instant>) -> Option<HangChange> {
         if now < self.next {
             return None;
         }

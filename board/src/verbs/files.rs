@@ -145,8 +145,8 @@ mod tests {
 
     #[test]
     fn a_directory_means_its_manifests_and_an_invalid_file_affects_no_other() {
-        let directory = std::env::temp_dir().join(format!("nodlet-files-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("a scratch directory");
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let directory = scratch.path();
         for (name, text) in [
             ("b.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: b}\n"),
             (
@@ -162,8 +162,7 @@ mod tests {
         ] {
             std::fs::write(directory.join(name), text).expect("written");
         }
-        let read = read(std::slice::from_ref(&directory), Validation::Strict);
-        std::fs::remove_dir_all(&directory).expect("removed");
+        let read = read(&[directory.to_owned()], Validation::Strict);
         let (objects, failures) = read.unwrap_or_else(|failure| panic!("{failure}"));
         let names: Vec<_> = objects.iter().filter_map(Object::name).collect();
         assert_eq!(names, ["a1", "a2", "b", "d"]);

@@ -101,9 +101,8 @@ mod tests {
 
     #[test]
     fn the_stamp_is_not_written_through_what_is_in_its_place() {
-        let directory = std::env::temp_dir().join(format!("nodlet-stamp-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&directory);
-        fs::create_dir_all(&directory).unwrap();
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = scratch.path();
         let (stamp, target) = (directory.join("clock"), directory.join("target"));
         fs::write(&target, "kept").unwrap();
         std::os::unix::fs::symlink(&target, &stamp).unwrap();
@@ -118,7 +117,6 @@ mod tests {
             sender.send(()).unwrap();
         });
         receiver.recv_timeout(Duration::from_secs(10)).expect("it waits for no reader");
-        fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]

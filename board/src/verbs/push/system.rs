@@ -134,8 +134,8 @@ mod tests {
 
     #[test]
     fn only_a_signature_of_four_lines_is_sent() {
-        let directory = std::env::temp_dir().join(format!("nodlet-push-system-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("a scratch directory");
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let directory = scratch.path();
         let path = directory.join("x.minisig");
         let whole = "untrusted comment: a\nRUQ\ntrusted comment: b\nabc=";
         for (text, accepted) in [
@@ -163,6 +163,5 @@ mod tests {
                 }
             }
         }
-        std::fs::remove_dir_all(&directory).expect("removed");
     }
 }

@@ -133,8 +133,8 @@ const STATES: usize = 100;
 /// Firmware and other tools may read the first copy alone.
 #[test]
 fn the_first_copy_is_the_old_or_the_new_table_whatever_a_medium_lost() {
-    let directory = std::env::temp_dir().join(format!("nodlet-gpt-power-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).expect("a scratch directory");
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let directory = scratch.path();
     let (initial, state) = (directory.join("initial"), directory.join("state"));
     let mut medium = Medium::new("lost");
     let sectors = medium.grow(64);
@@ -166,5 +166,4 @@ fn the_first_copy_is_the_old_or_the_new_table_whatever_a_medium_lost() {
         }
     }
     drop(disk);
-    std::fs::remove_dir_all(directory).expect("removed");
 }

@@ -97,12 +97,11 @@ mod tests {
 
     #[test]
     fn places_are_bounded_and_free_again_when_their_process_ends() {
-        let directory = std::env::temp_dir().join(format!("nodlet-push-places-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("it can be made");
-        let mut taken: Vec<_> = (0..AT_A_TIME).map(|_| place(&directory)).collect();
-        assert!(taken.iter().all(Option::is_some) && place(&directory).is_none());
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let directory = scratch.path();
+        let mut taken: Vec<_> = (0..AT_A_TIME).map(|_| place(directory)).collect();
+        assert!(taken.iter().all(Option::is_some) && place(directory).is_none());
         taken.pop();
-        assert!(place(&directory).is_some());
-        std::fs::remove_dir_all(directory).expect("it can be removed");
+        assert!(place(directory).is_some());
     }
 }

@@ -2,6 +2,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nodlet_kube::manifest::Validation;
 use nodlet_rootfs::Digest;
 use nodlet_rootfs::parcel::Part;
+use tempfile::TempDir;
 
 use super::base::Base;
 use super::offer::first;
@@ -51,8 +52,8 @@ fn an_invalid_push_offer_is_rejected() {
 
 #[test]
 fn a_spool_belongs_to_one_push_and_drops_files_that_are_not_sent_again() {
-    let root = std::env::temp_dir().join(format!("nodlet-push-{}", std::process::id()));
-    let directory = root.join("push");
+    let scratch = scratch();
+    let directory = scratch.path().join("push");
     let Ok(spool) = Spool::open(&directory) else { panic!("it is free") };
     assert!(matches!(Spool::open(&directory), Err(End::Busy)), "it is taken");
     for name in ["a.part", "b.part"] {
@@ -65,30 +66,15 @@ fn a_spool_belongs_to_one_push_and_drops_files_that_are_not_sent_again() {
     assert!(spool.room_for(0).is_ok());
     let Err(End::Refused(why)) = spool.room_for(u64::MAX) else { panic!("no disk is so large") };
     assert!(why.contains("not enough space"), "{why}");
-    fs::remove_dir_all(root).expect("removed");
 }
 
-/// A scratch directory, removed after the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("nodlet-push-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).expect("a scratch directory");
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+fn scratch() -> TempDir {
+    tempfile::tempdir().expect("a scratch directory")
 }
 
 /// A missing layer, with a base of this many bytes if given.
-fn missing(scratch: &Scratch, name: &str, base: Option<usize>) -> Missing {
-    let path = scratch.0.join(format!("base-{name}"));
+fn missing(scratch: &TempDir, name: &str, base: Option<usize>) -> Missing {
+    let path = scratch.path().join(format!("base-{name}"));
     let base = base.map(|bytes| {
         fs::write(&path, vec![7; bytes]).expect("written");
         Base { layer: Digest::of(b"base"), file: File::open(&path).expect("there"), bytes: bytes as u64 }
@@ -99,7 +85,7 @@ fn missing(scratch: &Scratch, name: &str, base: Option<usize>) -> Missing {
 
 #[test]
 fn impossible_transfer_sizes_of_layers_are_rejected() {
-    let scratch = Scratch::new("record_sizes");
+    let scratch = scratch();
     let comes = |sizes: Value| {
         let mut all = [missing(&scratch, "a", Some(4096)), missing(&scratch, "b", None)];
         record_sizes(&mut all, &json!({"sizes": sizes}))?;
@@ -128,8 +114,8 @@ fn impossible_transfer_sizes_of_layers_are_rejected() {
 
 #[test]
 fn an_interrupted_transfer_continues_after_its_last_complete_piece() {
-    let scratch = Scratch::new("pieces");
-    let Ok(spool) = Spool::open(&scratch.0.join("push")) else { panic!("it is free") };
+    let scratch = scratch();
+    let Ok(spool) = Spool::open(&scratch.path().join("push")) else { panic!("it is free") };
     let layer = missing(&scratch, "a", Some(4096));
     let base = layer.base.as_ref().expect("given");
     let piece = |makes: u64| [&10u32.to_be_bytes()[..], &makes.to_be_bytes(), b"xy"].concat();
@@ -154,11 +140,11 @@ fn an_interrupted_transfer_continues_after_its_last_complete_piece() {
 
 #[test]
 fn blocks_are_listed_of_bases_only_and_each_once() {
-    let scratch = Scratch::new("lists");
+    let scratch = scratch();
     let ask = |wanted: Value| {
         let (ours, theirs) = UnixStream::pair().expect("a socket");
         let wire = Wire { from: Paced::new(ours.try_clone().expect("open")), to: ours };
-        let mut receiver = Receiver { root: scratch.0.clone(), wire };
+        let mut receiver = Receiver { root: scratch.path().to_owned(), wire };
         let all = [
             missing(&scratch, "a", Some(8192)),
             missing(&scratch, "b", None),
@@ -194,12 +180,12 @@ fn a_layer_that_does_not_fit_on_the_disk_leaves_no_file() {
 }
 
 fn receive_on_a_full_disk() {
-    let root = std::env::temp_dir().join(format!("nodlet-push-full-{}", std::process::id()));
-    fs::create_dir_all(&root).expect("made");
+    let scratch = scratch();
+    let root = scratch.path();
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).expect("these tests need root");
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mount(None::<&str>, "/", None::<&str>, private, None::<&str>).expect("private mounts");
-    mount(Some("full"), &root, Some("tmpfs"), MsFlags::empty(), Some("size=64k")).expect("mounted");
+    mount(Some("full"), root, Some("tmpfs"), MsFlags::empty(), Some("size=64k")).expect("mounted");
     let Ok(spool) = Spool::open(&root.join("push")) else { panic!("it is free") };
     let digest: Digest = format!("sha256:{}", "0".repeat(64)).parse().expect("a digest");
     let part = Part { diff_id: digest, blob: None, member: "layer".into() };
@@ -209,7 +195,7 @@ fn receive_on_a_full_disk() {
     assert_eq!(filled.raw_os_error(), Some(libc::ENOSPC));
     let (board, mut sender) = UnixStream::pair().expect("two ends");
     let wire = Wire { from: Paced::new(board.try_clone().expect("a descriptor")), to: board };
-    let mut receiver = Receiver { root: root.clone(), wire };
+    let mut receiver = Receiver { root: root.to_owned(), wire };
     sender.write_all(b"p\0\0\0\x03abc").expect("sent");
     let Err(End::Refused(why)) = receiver.layer(
         &spool,
@@ -220,23 +206,22 @@ fn receive_on_a_full_disk() {
     };
     assert!(why.contains("the board's disk is full"), "{why}");
     assert!(fs::symlink_metadata(&path).is_err(), "it is gone");
-    umount2(&root, MntFlags::MNT_DETACH).expect("unmounted");
-    fs::remove_dir(root).expect("removed");
+    umount2(root, MntFlags::MNT_DETACH).expect("unmounted");
 }
 
 #[test]
 fn a_damaged_redo_record_is_removed_and_one_of_another_format_stays() {
-    let scratch = Scratch::new("damaged-record");
-    let Ok(spool) = Spool::open(&scratch.0.join("push")) else { panic!("the spool is free") };
+    let scratch = scratch();
+    let Ok(spool) = Spool::open(&scratch.path().join("push")) else { panic!("the spool is free") };
     let record = spool.directory.join(redo::REDO);
     for torn in ["", "{\"format\": 1, \"ima", "{\"format\": 1}"] {
         fs::write(&record, torn).expect("written");
-        assert!(finish(&scratch.0, &spool).is_ok(), "{torn}");
+        assert!(finish(scratch.path(), &spool).is_ok(), "{torn}");
         assert!(!record.exists(), "{torn}");
     }
     let newer = "{\"format\": 2, \"new\": true}";
     fs::write(&record, newer).expect("written");
-    let Err(End::Refused(why)) = finish(&scratch.0, &spool) else {
+    let Err(End::Refused(why)) = finish(scratch.path(), &spool) else {
         panic!("a push would replace the record")
     };
     assert!(why.contains(&record.display().to_string()) && why.contains("format 2"), "{why}");
