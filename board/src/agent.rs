@@ -15,7 +15,7 @@ use nodlet_host::error::chain;
 use nodlet_host::paths::Paths;
 use nodlet_runtime::engine::{Config, Engine, EngineError};
 
-use crate::arguments::{Context, Flag};
+use crate::arguments::Context;
 use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
 use console::Console;
@@ -38,13 +38,10 @@ fn run(mut context: Context, parser: Parser) -> Outcome {
 
 fn down(mut context: Context, mut parser: Parser) -> Outcome {
     let mut options = Options::default();
-    while let Some(argument) = parser.next()? {
-        if let lexopt::Arg::Value(value) = argument {
-            return Err(context.wrong_use(format!("unexpected argument {value:?}")));
-        }
-        match Flag::from(argument) {
-            Flag::Long(name) if options.shutdown.take(&name, &mut parser)? => {}
-            flag => context.global(&flag, &mut parser)?,
+    while let Some(flag) = context.next_flag(&mut parser)? {
+        match flag.as_str() {
+            flag if options.shutdown.take(flag, &mut parser)? => {}
+            flag => context.global(flag, &mut parser)?,
         }
     }
     begin(false)?;

@@ -1,5 +1,6 @@
 //! The parts of the command line that all verbs share.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use lexopt::{Arg, Parser, ValueExt};
@@ -22,8 +23,16 @@ pub(crate) struct Context {
 }
 
 /// Flags of kubectl that the verb of the same name lacks: kubectl works with the agent, too.
-const KUBECTLS: &[&str] =
-    &["all-containers", "prefix", "prune", "recursive", "selector", "sort-by", "template"];
+const KUBECTLS: &[&str] = &[
+    "--all-containers",
+    "--prefix",
+    "--prune",
+    "--recursive",
+    "--selector",
+    "--sort-by",
+    "--template",
+    "-l",
+];
 
 impl Context {
     pub(crate) fn new() -> Self {
@@ -38,26 +47,38 @@ impl Context {
         }
     }
 
-    /// Parses an option that every verb has. Rejects any other option by its name.
-    pub(crate) fn global(&mut self, flag: &Flag, parser: &mut Parser) -> Result<(), VerbError> {
+    /// The next flag, as `-c` or `--container`, of a verb without other arguments.
+    pub(crate) fn next_flag(&self, parser: &mut Parser) -> Result<Option<String>, VerbError> {
+        match next(parser)? {
+            Some(Argument::Value(value)) => Err(self.wrong_use(format!("unexpected argument {value:?}"))),
+            Some(Argument::Flag(flag)) => Ok(Some(flag)),
+            None => Ok(None),
+        }
+    }
+
+    /// Parses the arguments of a verb that has none of its own.
+    pub(crate) fn no_arguments(&mut self, parser: &mut Parser) -> Result<(), VerbError> {
+        while let Some(flag) = self.next_flag(parser)? {
+            self.global(&flag, parser)?;
+        }
+        Ok(())
+    }
+
+    /// Parses a flag that every verb has. Rejects any other flag by its name.
+    pub(crate) fn global(&mut self, flag: &str, parser: &mut Parser) -> Result<(), VerbError> {
         match flag {
-            Flag::Long(name) if name == "root" => {
+            "--root" => {
                 self.root = parser.value()?.into();
                 self.root_given = true;
             }
-            Flag::Long(name) if name == "board" => self.board = Some(parser.value()?.string()?),
-            Flag::Short('h') => return Err(VerbError::help()),
-            Flag::Long(name) if name == "help" => return Err(VerbError::help()),
-            Flag::Short(_) | Flag::Long(_) => {
+            "--board" => self.board = Some(parser.value()?.string()?),
+            "-h" | "--help" => return Err(VerbError::help()),
+            _ => {
                 let see = match self.verb {
                     "" => "nodlet --help".into(),
                     verb => format!("nodlet {verb} --help"),
                 };
-                let kubectls = match flag {
-                    Flag::Long(name) if KUBECTLS.contains(&name.as_str()) => ", which kubectl has",
-                    Flag::Short('l') => ", which kubectl has",
-                    _ => "",
-                };
+                let kubectls = if KUBECTLS.contains(&flag) { ", which kubectl has" } else { "" };
                 return Err(VerbError::new(format!(
                     "unknown flag: {flag}{kubectls}\nSee '{see}' for usage."
                 )));
@@ -72,13 +93,12 @@ impl Context {
         self.root_given.then_some(&*self.root)
     }
 
-    /// Parses an option of [`Context::global`] or `-n NAMESPACE`.
-    pub(crate) fn namespaced(&mut self, flag: &Flag, parser: &mut Parser) -> Result<(), VerbError> {
-        match flag {
-            Flag::Short('n') => self.namespace = parser.value()?.string()?,
-            Flag::Long(name) if name == "namespace" => self.namespace = parser.value()?.string()?,
-            other => return self.global(other, parser),
+    /// Parses a flag of [`Context::global`] or `-n NAMESPACE`.
+    pub(crate) fn namespaced(&mut self, flag: &str, parser: &mut Parser) -> Result<(), VerbError> {
+        if !["-n", "--namespace"].contains(&flag) {
+            return self.global(flag, parser);
         }
+        self.namespace = parser.value()?.string()?;
         self.namespace_given = true;
         Ok(())
     }
@@ -104,28 +124,50 @@ impl Context {
     }
 }
 
-/// A flag, copied so that it no longer borrows from the parser.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Flag {
-    Short(char),
-    Long(String),
+/// An argument, copied so that it no longer borrows from the parser.
+pub(crate) enum Argument {
+    /// A flag, as `-c` or `--container`.
+    Flag(String),
+    Value(OsString),
 }
 
-impl From<Arg<'_>> for Flag {
-    fn from(argument: Arg<'_>) -> Self {
-        match argument {
-            Arg::Short(letter) => Flag::Short(letter),
-            Arg::Long(name) => Flag::Long(name.into()),
-            Arg::Value(value) => Flag::Long(value.to_string_lossy().into_owned()),
+/// The next argument.
+pub(crate) fn next(parser: &mut Parser) -> Result<Option<Argument>, VerbError> {
+    Ok(parser.next()?.map(|argument| match argument {
+        Arg::Short(letter) => Argument::Flag(format!("-{letter}")),
+        Arg::Long(name) => Argument::Flag(format!("--{name}")),
+        Arg::Value(value) => Argument::Value(value),
+    }))
+}
+
+/// The next flag, as `-c` or `--container`. Adds the other arguments before it to `values`.
+pub(crate) fn next_flag(parser: &mut Parser, values: &mut Vec<String>) -> Result<Option<String>, VerbError> {
+    loop {
+        match next(parser)? {
+            Some(Argument::Value(value)) => values.push(value.string()?),
+            Some(Argument::Flag(flag)) => return Ok(Some(flag)),
+            None => return Ok(None),
         }
     }
 }
 
-impl std::fmt::Display for Flag {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Flag::Short(letter) => write!(f, "-{letter}"),
-            Flag::Long(name) => write!(f, "--{name}"),
+/// Like [`next_flag`], for a verb with a command: all arguments after `--` are the command, even if they look like flags.
+pub(crate) fn next_flag_before_command(
+    parser: &mut Parser,
+    values: &mut Vec<String>,
+    command: &mut Vec<String>,
+) -> Result<Option<String>, VerbError> {
+    loop {
+        if parser.try_raw_args().is_some_and(|raw| raw.peek().is_some_and(|next| next == "--")) {
+            for value in parser.raw_args()?.skip(1) {
+                command.push(value.string()?);
+            }
+            return Ok(None);
+        }
+        match next(parser)? {
+            Some(Argument::Value(value)) => values.push(value.string()?),
+            Some(Argument::Flag(flag)) => return Ok(Some(flag)),
+            None => return Ok(None),
         }
     }
 }

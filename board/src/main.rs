@@ -22,7 +22,7 @@ mod system;
 mod verb;
 mod verbs;
 
-use arguments::Context;
+use arguments::{Argument, Context};
 use error::VerbError;
 use verb::Outcome;
 use verbs::{VERBS, image, machine_verbs, push, version};
@@ -70,9 +70,9 @@ fn main() -> ExitCode {
 fn run() -> Outcome {
     let mut parser = lexopt::Parser::from_env();
     let mut context = Context::new();
-    while let Some(argument) = parser.next()? {
+    while let Some(argument) = arguments::next(&mut parser)? {
         match argument {
-            lexopt::Arg::Value(name) => {
+            Argument::Value(name) => {
                 let name = name.to_string_lossy();
                 if name == "help" {
                     return print_help(&context, parser);
@@ -95,15 +95,14 @@ fn run() -> Outcome {
                     outcome => outcome,
                 };
             }
-            lexopt::Arg::Short('h') | lexopt::Arg::Long("help") => return print_help(&context, parser),
-            lexopt::Arg::Long("version") => {
-                reset_sigpipe();
-                return (version::VERB.run)(context, parser);
-            }
-            argument => {
-                let argument = arguments::Flag::from(argument);
-                context.global(&argument, &mut parser)?;
-            }
+            Argument::Flag(flag) => match flag.as_str() {
+                "-h" | "--help" => return print_help(&context, parser),
+                "--version" => {
+                    reset_sigpipe();
+                    return (version::VERB.run)(context, parser);
+                }
+                flag => context.global(flag, &mut parser)?,
+            },
         }
     }
     print_help(&context, parser)
@@ -204,14 +203,14 @@ fn unknown(context: &Context, name: &str) -> VerbError {
     if let Some((_, ours)) = OURS.iter().find(|(theirs, _)| *theirs == name) {
         return VerbError::new(format!("unknown command {name:?} for \"nodlet\"\n\nUse {ours}.\n\n{see}"));
     }
-    let near = VERBS
+    let closest = VERBS
         .iter()
         .filter(|verb| !verb.summary.is_empty())
         .map(|verb| (arguments::distance(name, verb.name), verb.name))
         .min()
         .filter(|&(distance, _)| distance <= 2 && !KUBECTLS.contains(&name) && !OF_CLUSTERS.contains(&name));
-    let hint = match near {
-        Some((_, near)) => format!("\n\nDid you mean this?\n\t{near}"),
+    let hint = match closest {
+        Some((_, verb)) => format!("\n\nDid you mean this?\n\t{verb}"),
         None if KUBECTLS.contains(&name) => format!(
             "\n\n'kubectl {name}' works with this agent, which serves the Kubernetes API on {}",
             context.root.join("run/nodlet/api.sock").display()

@@ -15,7 +15,7 @@ use nodlet_host::paths::Paths;
 use serde_json::json;
 
 use crate::arguments::duration::go_duration;
-use crate::arguments::{Context, Flag, switch};
+use crate::arguments::{Context, next_flag, switch};
 use crate::boot::{config, require_our_init, safe_mode};
 use crate::client::Client;
 use crate::client::watch::Watch;
@@ -49,19 +49,16 @@ pub(crate) const HEALTHCHECK: Verb =
 
 fn healthcheck(mut context: Context, mut parser: Parser) -> Outcome {
     let (mut pods, mut within) = (Pods::Any, Duration::ZERO);
-    while let Some(argument) = parser.next()? {
-        if let lexopt::Arg::Value(value) = argument {
-            return Err(context.wrong_use(format!("unexpected argument {value:?}")));
-        }
-        match Flag::from(argument) {
-            Flag::Long(name) if name == "pods" => {
+    while let Some(flag) = context.next_flag(&mut parser)? {
+        match flag.as_str() {
+            "--pods" => {
                 pods = if switch(&mut parser)? { Pods::All } else { Pods::Any };
             }
-            Flag::Long(name) if name == "wait" => {
+            "--wait" => {
                 let text = parser.value()?.string()?;
                 within = go_duration("--wait", &text)?.unwrap_or_default();
             }
-            other => context.global(&other, &mut parser)?,
+            other => context.global(other, &mut parser)?,
         }
     }
     let end = Instant::now() + within;
@@ -90,18 +87,13 @@ struct Options {
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let mut options = Options::default();
-    while let Some(argument) = parser.next()? {
-        if let lexopt::Arg::Value(value) = argument {
-            options.words.push(value.string()?);
-            continue;
-        }
-        match Flag::from(argument) {
-            Flag::Long(name) if name == "allow-downgrade" => options.allow_downgrade = switch(&mut parser)?,
-            Flag::Long(name) if name == "signature" => options.signature = Some(parser.value()?.into()),
-            Flag::Long(name) if name == "wait" => options.wait = switch(&mut parser)?,
-            Flag::Short('o') => options.json = is_json(&mut parser)?,
-            Flag::Long(name) if name == "output" => options.json = is_json(&mut parser)?,
-            other => context.global(&other, &mut parser)?,
+    while let Some(flag) = next_flag(&mut parser, &mut options.words)? {
+        match flag.as_str() {
+            "--allow-downgrade" => options.allow_downgrade = switch(&mut parser)?,
+            "--signature" => options.signature = Some(parser.value()?.into()),
+            "--wait" => options.wait = switch(&mut parser)?,
+            "-o" | "--output" => options.json = is_json(&mut parser)?,
+            other => context.global(other, &mut parser)?,
         }
     }
     require_our_init(HERE_OTHERS_UPDATE)?;

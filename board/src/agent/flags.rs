@@ -21,7 +21,7 @@ use nodlet_runtime::engine::{ClusterDns, Config, EVENTS, RESOLV_CONF};
 
 use super::{limits, shutdown};
 use crate::arguments::duration::go_duration;
-use crate::arguments::{Context, Flag, number, switch};
+use crate::arguments::{Context, number, switch};
 use crate::error::VerbError;
 
 /// The parsed command line of `nodlet agent`.
@@ -57,168 +57,157 @@ pub(super) struct Options {
 impl Options {
     pub(super) fn parse(context: &mut Context, mut parser: Parser) -> Result<Self, VerbError> {
         let mut options = Options::default();
-        while let Some(argument) = parser.next()? {
-            if let lexopt::Arg::Value(value) = argument {
-                return Err(context.wrong_use(format!("unexpected argument {value:?}")));
-            }
-            match Flag::from(argument) {
-                Flag::Long(name) if name == "node-name" => {
+        while let Some(flag) = context.next_flag(&mut parser)? {
+            match flag.as_str() {
+                "--node-name" => {
                     let value = parser.value()?.string()?;
                     if !is_node_name(&value) {
-                        return Err(VerbError::new(format!(
-                            "invalid value {value:?} for --node-name: must be lower case letters, digits, '-' and '.', \
-                         as in a host's name"
-                        )));
+                        let why = "lower case letters, digits, '-' and '.', as in a host's name";
+                        return Err(refused(&flag, &value, why));
                     }
                     options.node_name = Some(value);
                 }
-                Flag::Long(name) if name == "pod-cidr" => options.pod_cidr = Some(parser.value()?.string()?),
-                Flag::Long(name) if name == "masquerade" => options.routes_pods = !switch(&mut parser)?,
-                Flag::Long(name) if name == "node-routes" => options.no_node_routes = !switch(&mut parser)?,
-                Flag::Long(name) if name == "cluster-cidr" => {
+                "--pod-cidr" => options.pod_cidr = Some(parser.value()?.string()?),
+                "--masquerade" => options.routes_pods = !switch(&mut parser)?,
+                "--node-routes" => options.no_node_routes = !switch(&mut parser)?,
+                "--cluster-cidr" => {
                     let value = parser.value()?.string()?;
                     let ranges: Option<Vec<_>> = value.split(',').map(parse_range).collect();
                     options.cluster_cidrs =
-                        ranges.ok_or_else(|| refused(&name, &value, "ranges like 10.244.0.0/16"))?;
+                        ranges.ok_or_else(|| refused(&flag, &value, "ranges like 10.244.0.0/16"))?;
                 }
-                Flag::Long(name) if name == "cluster-dns" => {
+                "--cluster-dns" => {
                     let value = parser.value()?.string()?;
                     if value.split(',').any(|server| server.parse::<IpAddr>().is_err()) {
-                        return Err(refused(&name, &value, "IP addresses, separated by ','"));
+                        return Err(refused(&flag, &value, "IP addresses, separated by ','"));
                     }
                     options.dns.servers = value.split(',').map(str::to_owned).collect();
                 }
-                Flag::Long(name) if name == "cluster-domain" => {
+                "--cluster-domain" => {
                     let value = parser.value()?.string()?;
                     if !is_node_name(&value) {
-                        return Err(refused(&name, &value, "a domain like cluster.local"));
+                        return Err(refused(&flag, &value, "a domain like cluster.local"));
                     }
                     options.dns.domain = value;
                 }
-                Flag::Long(name) if name == "resolv-conf" => {
+                "--resolv-conf" => {
                     let file = PathBuf::from(parser.value()?);
                     if !file.as_os_str().is_empty() && !file.is_absolute() {
                         let why = "the absolute path of a file, or empty for none";
-                        return Err(refused(&name, &file.display().to_string(), why));
+                        return Err(refused(&flag, &file.display().to_string(), why));
                     }
                     options.resolv_conf = Some(file);
                 }
-                Flag::Long(name) if name == "pod-pids-limit" => {
+                "--pod-pids-limit" => {
                     options.pod_pids_limit = pod_pids_limit(&mut parser)?;
                 }
-                Flag::Long(name) if name == "allowed-annotations" => {
+                "--allowed-annotations" => {
                     let value = parser.value()?.string()?;
                     for allowed in value.split(',').filter(|allowed| !allowed.is_empty()) {
                         if !options.allowed_annotations.allow(allowed) {
                             let why = "exclusive-cpus.nodlet.dev, rtprio.nodlet.dev, \
                                        io.podman.annotations.ulimit, or CDI devices such as \
                                        vendor.com/camera=front or vendor.com/camera=*";
-                            return Err(refused(&name, allowed, why));
+                            return Err(refused(&flag, allowed, why));
                         }
                     }
                 }
-                Flag::Long(name) if name == "default-ulimit" => {
+                "--default-ulimit" => {
                     let value = parser.value()?.string()?;
                     let limit = value.strip_prefix("nofile=");
                     let limit = limit.and_then(|limit| OpenFiles::parse(limit, OpenFiles::DEFAULT.hard));
                     let why = "a limit of open files as nofile=1024:524288: a soft limit, and a hard limit that is not \
                                lower and at most 1073741824";
                     options.allowed_annotations.open_files =
-                        limit.ok_or_else(|| refused(&name, &value, why))?;
+                        limit.ok_or_else(|| refused(&flag, &value, why))?;
                 }
-                Flag::Long(name) if name == "allowed-unsafe-sysctls" => {
+                "--allowed-unsafe-sysctls" => {
                     let value = parser.value()?.string()?;
                     for pattern in value.split(',').filter(|pattern| !pattern.is_empty()) {
                         if !sysctl::is_valid(pattern, true) || sysctl::namespace(pattern).is_none() {
                             let why = "namespaced sysctls, such as kernel.msgmax or net.core.*";
-                            return Err(refused(&name, pattern, why));
+                            return Err(refused(&flag, pattern, why));
                         }
                         options.allowed_sysctls.push(pattern.to_owned());
                     }
                 }
-                Flag::Long(name) if name == "memory-swap-behavior" => {
+                "--memory-swap-behavior" => {
                     options.limited_swap = match &*parser.value()?.string()? {
                         "NoSwap" => false,
                         "LimitedSwap" => true,
                         value => {
-                            return Err(VerbError::new(format!(
-                                "invalid value {value:?} for --memory-swap-behavior: must be NoSwap or LimitedSwap"
-                            )));
+                            return Err(refused(&flag, value, "NoSwap or LimitedSwap"));
                         }
                     };
                 }
-                Flag::Long(name) if name == "terminated-pod-gc-threshold" => {
-                    let kept = number(&mut parser, "--terminated-pod-gc-threshold")?;
+                "--terminated-pod-gc-threshold" => {
+                    let kept = number(&mut parser, &flag)?;
                     options.terminated_pod_gc_threshold = Some(kept);
                 }
-                Flag::Long(name) if name == "kubelet-port" => {
+                "--kubelet-port" => {
                     let text = parser.value()?.string()?;
-                    let port = text.parse().map_err(|_| {
-                        refused("kubelet-port", &text, "a port from 1 to 65535, or 0 for none")
-                    })?;
+                    let port = text
+                        .parse()
+                        .map_err(|_| refused(&flag, &text, "a port from 1 to 65535, or 0 for none"))?;
                     options.kubelet_port = Some(port);
                 }
-                Flag::Long(name) if name == "node-labels" => {
+                "--node-labels" => {
                     let value = parser.value()?.string()?;
-                    options
-                        .node_labels
-                        .extend(labels(&value).map_err(|why| refused("node-labels", &value, &why))?);
+                    options.node_labels.extend(labels(&value).map_err(|why| refused(&flag, &value, &why))?);
                 }
-                Flag::Long(name) if name == "register-with-taints" => {
+                "--register-with-taints" => {
                     let value = parser.value()?.string()?;
-                    options
-                        .taints
-                        .extend(taints(&value).map_err(|why| refused("register-with-taints", &value, &why))?);
+                    options.taints.extend(taints(&value).map_err(|why| refused(&flag, &value, &why))?);
                 }
-                Flag::Long(name) if name == "kube-reserved" || name == "system-reserved" => {
+                "--kube-reserved" | "--system-reserved" => {
                     let value = parser.value()?.string()?;
-                    let more = reserved(&value).map_err(|why| refused(&name, &value, &why))?;
+                    let more = reserved(&value).map_err(|why| refused(&flag, &value, &why))?;
                     options.reserved = options.reserved.plus(&more);
                 }
-                Flag::Long(name) if name == "container-log-max-files" => {
-                    let files = number(&mut parser, "--container-log-max-files")?;
+                "--container-log-max-files" => {
+                    let files = number(&mut parser, &flag)?;
                     let files = u32::try_from(files).ok().filter(|files| *files >= 2);
                     options.logs.max_files = files.ok_or_else(|| {
                         VerbError::new("invalid value for --container-log-max-files: must be 2 or more")
                     })?;
                 }
-                Flag::Long(name) if name == "container-log-max-size" => {
+                "--container-log-max-size" => {
                     let value = parser.value()?.string()?;
                     let size = Quantity::parse(&value).ok().and_then(|size| u64::try_from(size.value()).ok());
-                    options.logs.max_size = size.filter(|size| *size > 0).ok_or_else(|| {
-                        refused("container-log-max-size", &value, "a quantity of bytes, as 10Mi")
-                    })?;
+                    options.logs.max_size = size
+                        .filter(|size| *size > 0)
+                        .ok_or_else(|| refused(&flag, &value, "a quantity of bytes, as 10Mi"))?;
                 }
-                Flag::Long(name) if name == "sync-every" => {
+                "--sync-every" => {
                     let text = parser.value()?.string()?;
-                    let every = go_duration("--sync-every", &text)?;
+                    let every = go_duration(&flag, &text)?;
                     if every.is_some_and(|every| every < Duration::from_secs(60)) {
-                        return Err(refused(&name, &text, "1m or more, or 0 to stay connected"));
+                        return Err(refused(&flag, &text, "1m or more, or 0 to stay connected"));
                     }
                     options.sync_every = every;
                 }
-                Flag::Long(name) if name == "sync-jitter" => {
-                    options.sync_jitter = go_duration("--sync-jitter", &parser.value()?.string()?)?;
+                "--sync-jitter" => {
+                    options.sync_jitter = go_duration(&flag, &parser.value()?.string()?)?;
                 }
-                Flag::Long(name) if name == "fencing-period" => {
+                "--fencing-period" => {
                     let text = parser.value()?.string()?;
-                    let period = go_duration("--fencing-period", &text)?;
+                    let period = go_duration(&flag, &text)?;
                     if period.is_some_and(|period| period < fencing::SHORTEST) {
-                        return Err(refused(&name, &text, "40s or more, or 0 for no end of the pods"));
+                        return Err(refused(&flag, &text, "40s or more, or 0 for no end of the pods"));
                     }
                     options.fencing_period = period;
                 }
-                Flag::Long(name) if name == "encryption-key-file" => {
+                "--encryption-key-file" => {
                     options.encryption_key_file = Some(PathBuf::from(parser.value()?));
                 }
-                Flag::Long(name) if name == "metered" => {
+                "--metered" => {
                     options.reporting =
                         if switch(&mut parser)? { Reporting::Metered } else { Reporting::Ordinary };
                 }
-                Flag::Long(name) if name == "quiet" => options.quiet = switch(&mut parser)?,
-                Flag::Long(name) if options.limits.take(&name, &mut parser)? => {}
-                Flag::Long(name) if options.shutdown.take(&name, &mut parser)? => {}
-                other => context.global(&other, &mut parser)?,
+                "--quiet" => options.quiet = switch(&mut parser)?,
+                flag if options.limits.take(flag, &mut parser)? => {}
+                flag if options.shutdown.take(flag, &mut parser)? => {}
+                other => context.global(other, &mut parser)?,
             }
         }
         if options.sync_jitter.is_some() && options.sync_every.is_none() {
@@ -239,7 +228,7 @@ impl Options {
 }
 
 fn refused(flag: &str, value: &str, why: &str) -> VerbError {
-    VerbError::new(format!("invalid value {value:?} for --{flag}: must be {why}"))
+    VerbError::new(format!("invalid value {value:?} for {flag}: must be {why}"))
 }
 
 /// Parses labels in the form `KEY=VALUE,...`.

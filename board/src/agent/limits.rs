@@ -41,30 +41,30 @@ pub(super) struct Flags {
 
 impl Flags {
     /// Parses the flag of this name and its value. Returns `false` if this module has no such flag.
-    pub(super) fn take(&mut self, name: &str, parser: &mut Parser) -> Result<bool, VerbError> {
-        match name {
-            "max-pods" => self.pods = Some(within(parser, "--max-pods", 1..=MAX_PODS)?),
+    pub(super) fn take(&mut self, flag: &str, parser: &mut Parser) -> Result<bool, VerbError> {
+        match flag {
+            "--max-pods" => self.pods = Some(within(parser, flag, 1..=MAX_PODS)?),
             // One connection is reserved for short requests.
-            "max-connections" => self.connections = Some(within(parser, "--max-connections", 4..=1024)?),
-            "max-events" => self.events = Some(within(parser, "--max-events", 1..=10_000)?),
-            "image-gc-high-threshold" => self.high = Some(percent(parser, HIGH, 1..=99)?),
-            "image-gc-low-threshold" => self.low = Some(percent(parser, LOW, 0..=98)?),
-            "minimum-image-ttl-duration" => {
+            "--max-connections" => self.connections = Some(within(parser, flag, 4..=1024)?),
+            "--max-events" => self.events = Some(within(parser, flag, 1..=10_000)?),
+            HIGH => self.high = Some(percent(parser, HIGH, 1..=99)?),
+            LOW => self.low = Some(percent(parser, LOW, 0..=98)?),
+            AGE => {
                 let text = parser.value()?.string()?;
                 self.minimum_age = Some(go_duration(AGE, &text)?.unwrap_or_default());
             }
-            "image-maximum-gc-age" => {
+            MAXIMUM_AGE => {
                 // As with a kubelet, no time means no limit.
                 let age = go_duration(MAXIMUM_AGE, &parser.value()?.string()?)?;
                 self.maximum_age = age.filter(|age| !age.is_zero());
             }
-            "eviction-hard" => {
+            "--eviction-hard" => {
                 let thresholds = Thresholds::parse(&parser.value()?.string()?);
                 let thresholds =
                     thresholds.map_err(|why| VerbError::new(format!("--eviction-hard: {why}")))?;
                 self.eviction.thresholds = thresholds;
             }
-            "eviction-pressure-transition-period" => {
+            TRANSITION => {
                 let period = go_duration(TRANSITION, &parser.value()?.string()?)?;
                 self.eviction.transition = period.unwrap_or_default();
             }
@@ -115,14 +115,13 @@ fn percent(parser: &mut Parser, flag: &str, range: RangeInclusive<usize>) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arguments::next_flag;
 
     fn parse(line: &str) -> Result<(Flags, Option<ImageCollection>), String> {
         let mut flags = Flags::default();
         let mut parser = Parser::from_args(line.split_whitespace());
-        while let Some(argument) = parser.next().expect("it is one") {
-            let lexopt::Arg::Long(name) = argument else { panic!("{line}") };
-            let name = name.to_owned();
-            assert!(flags.take(&name, &mut parser).map_err(|why| why.to_string())?, "{name}");
+        while let Some(flag) = next_flag(&mut parser, &mut Vec::new()).expect("it is one") {
+            assert!(flags.take(&flag, &mut parser).map_err(|why| why.to_string())?, "{flag}");
         }
         let images = flags.image_collection().map_err(|why| why.to_string())?;
         Ok((flags, images))

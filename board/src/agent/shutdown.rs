@@ -42,9 +42,8 @@ pub(super) struct Flags {
 
 impl Flags {
     /// Parses the value of a shutdown flag. Returns `false` if this module has no such flag.
-    pub(super) fn take(&mut self, name: &str, parser: &mut Parser) -> Result<bool, VerbError> {
-        let flag = format!("--{name}");
-        match flag.as_str() {
+    pub(super) fn take(&mut self, flag: &str, parser: &mut Parser) -> Result<bool, VerbError> {
+        match flag {
             TOTAL => self.total = Some(seconds(TOTAL, &parser.value()?.string()?)?),
             CRITICAL => self.critical = Some(seconds(CRITICAL, &parser.value()?.string()?)?),
             GROUPS => self.groups = groups(&parser.value()?.string()?)?,
@@ -94,14 +93,13 @@ fn groups(text: &str) -> Result<Vec<ShutdownGroup>, VerbError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arguments::next_flag;
 
     fn check(line: &str) -> Result<Vec<(i32, u64)>, String> {
         let mut parser = Parser::from_args(line.split_whitespace());
         let mut flags = Flags::default();
-        while let Some(argument) = parser.next().expect("it is a line") {
-            let lexopt::Arg::Long(name) = argument else { panic!("{argument:?}") };
-            let name = name.to_owned();
-            assert!(flags.take(&name, &mut parser).map_err(|failure| failure.to_string())?, "{name}");
+        while let Some(flag) = next_flag(&mut parser, &mut Vec::new()).expect("it is a line") {
+            assert!(flags.take(&flag, &mut parser).map_err(|failure| failure.to_string())?, "{flag}");
         }
         let groups = flags.groups().map_err(|failure| failure.to_string())?;
         Ok(groups.iter().map(|group| (group.priority, group.grace.as_secs())).collect())

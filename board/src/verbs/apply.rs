@@ -11,7 +11,7 @@ use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::{self, Validation};
 use nodlet_rootfs::{Reference, Store, StoreError};
 
-use crate::arguments::{Context, Flag};
+use crate::arguments::Context;
 use crate::client::{Client, encode};
 use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
@@ -106,19 +106,12 @@ struct Apply {
 impl Apply {
     fn parse(context: &mut Context, parser: &mut Parser) -> Result<Apply, VerbError> {
         let mut apply = Apply::default();
-        while let Some(argument) = parser.next()? {
-            if let lexopt::Arg::Value(value) = argument {
-                return Err(context.wrong_use(format!("unexpected argument {value:?}")));
-            }
-            match Flag::from(argument) {
-                Flag::Short('f') => apply.files.push(parser.value()?.into()),
-                Flag::Long(name) => match name.as_str() {
-                    "filename" => apply.files.push(parser.value()?.into()),
-                    "dry-run" => apply.dry_run = which_dry_run(parser)?,
-                    "validate" => apply.validation = validation(parser)?,
-                    _ => context.namespaced(&Flag::Long(name), parser)?,
-                },
-                other => context.namespaced(&other, parser)?,
+        while let Some(flag) = context.next_flag(parser)? {
+            match flag.as_str() {
+                "-f" | "--filename" => apply.files.push(parser.value()?.into()),
+                "--dry-run" => apply.dry_run = which_dry_run(parser)?,
+                "--validate" => apply.validation = validation(parser)?,
+                other => context.namespaced(other, parser)?,
             }
         }
         if apply.files.is_empty() {

@@ -8,7 +8,7 @@ use lexopt::{Parser, ValueExt};
 use nix::sys::termios::tcgetattr;
 use serde_json::Value;
 
-use crate::arguments::{Context, Flag, switch};
+use crate::arguments::{Context, next_flag, switch};
 use crate::client::session::{self, Ended, Stdio};
 use crate::client::{Client, encode};
 use crate::error::VerbError;
@@ -92,37 +92,30 @@ fn spec<'a>(pod: &'a Value, container: Option<&str>) -> &'a Value {
 
 impl Attach {
     fn parse(context: &mut Context, parser: &mut Parser) -> Result<Attach, VerbError> {
-        let (mut container, mut stdin, mut tty, mut pod) = (None, false, false, None);
+        let (mut container, mut stdin, mut tty, mut pods) = (None, false, false, Vec::new());
         let mut keys = DETACH_KEYS.to_owned();
-        while let Some(argument) = parser.next()? {
-            if let lexopt::Arg::Value(value) = argument {
-                if pod.replace(value.string()?).is_some() {
-                    return Err(context.wrong_use("attach accepts only one pod: use exec to run a command"));
-                }
-                continue;
-            }
-            match Flag::from(argument) {
-                Flag::Short('c') => container = Some(parser.value()?.string()?),
-                Flag::Short('i') => stdin = true,
-                Flag::Short('t') => tty = true,
-                Flag::Long(name) => match name.as_str() {
-                    "container" => container = Some(parser.value()?.string()?),
-                    "detach-keys" => keys = parser.value()?.string()?,
-                    "stdin" => stdin = switch(parser)?,
-                    "tty" => tty = switch(parser)?,
-                    _ => context.namespaced(&Flag::Long(name), parser)?,
-                },
-                other => context.namespaced(&other, parser)?,
+        while let Some(flag) = next_flag(parser, &mut pods)? {
+            match flag.as_str() {
+                "-c" | "--container" => container = Some(parser.value()?.string()?),
+                "-i" => stdin = true,
+                "-t" => tty = true,
+                "--detach-keys" => keys = parser.value()?.string()?,
+                "--stdin" => stdin = switch(parser)?,
+                "--tty" => tty = switch(parser)?,
+                other => context.namespaced(other, parser)?,
             }
         }
-        let pod =
-            pod.ok_or_else(|| context.wrong_use("at least 1 argument is required for attach: a pod"))?;
+        let pod = match &pods[..] {
+            [] => return Err(context.wrong_use("at least 1 argument is required for attach: a pod")),
+            [pod] => containers::pod_name(pod)?,
+            _ => return Err(context.wrong_use("attach accepts only one pod: use exec to run a command")),
+        };
         let detach_keys = session::parse_keys(&keys).ok_or_else(|| {
             context.wrong_use(format!(
                 "invalid detach keys {keys:?}: must be keys like a or ctrl-p, separated by commas"
             ))
         })?;
-        Ok(Attach { pod: containers::pod_name(&pod)?, container, stdin, tty, detach_keys })
+        Ok(Attach { pod, container, stdin, tty, detach_keys })
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lexopt::{Arg, Parser, ValueExt};
+use lexopt::{Parser, ValueExt};
 use nodlet_cluster::credentials::{Credentials, Server, Usability, check_token, parse_hash};
 use nodlet_cluster::enrol::{Authority, Join, join_and_wait};
 use nodlet_cluster::pods::TOKEN_PREFIX;
@@ -23,7 +23,7 @@ use nodlet_kernel::own_file;
 use nodlet_kube::manifest::is_node_name;
 
 use crate::agent::host_name;
-use crate::arguments::{Context, Flag};
+use crate::arguments::{Context, next_flag};
 use crate::client::Client;
 use crate::error::VerbError;
 use crate::output::printable;
@@ -40,26 +40,22 @@ pub(crate) const LEAVE: Verb = Verb { name: "leave", summary: "Leave the cluster
 pub(crate) const SYNC: Verb = Verb { name: "sync", summary: "Connect to the cluster now", run: sync };
 
 fn join(mut context: Context, mut parser: Parser) -> Outcome {
-    let (mut server, mut token, mut name, mut hashes) = (None, None, None, Vec::new());
-    while let Some(argument) = parser.next()? {
-        if let Arg::Value(value) = argument {
-            if server.is_some() {
-                return Err(context.wrong_use(format!("unexpected argument {value:?}")));
-            }
-            server = Some(Server::parse(&value.string()?).map_err(VerbError::new)?);
-            continue;
-        }
-        match Flag::from(argument) {
-            Flag::Long(flag) if flag == "token" => token = Some(parser.value()?.string()?),
-            Flag::Long(flag) if flag == "node-name" => name = Some(parser.value()?.string()?),
-            Flag::Long(flag) if flag == "discovery-token-ca-cert-hash" => {
+    let (mut values, mut token, mut name, mut hashes) = (Vec::new(), None, None, Vec::new());
+    while let Some(flag) = next_flag(&mut parser, &mut values)? {
+        match flag.as_str() {
+            "--token" => token = Some(parser.value()?.string()?),
+            "--node-name" => name = Some(parser.value()?.string()?),
+            "--discovery-token-ca-cert-hash" => {
                 hashes.push(parse_hash(&parser.value()?.string()?).map_err(VerbError::new)?);
             }
-            flag => context.global(&flag, &mut parser)?,
+            flag => context.global(flag, &mut parser)?,
         }
     }
-    let server =
-        server.ok_or_else(|| context.wrong_use("the API server is missing: HOST:PORT".to_owned()))?;
+    let server = match &values[..] {
+        [] => return Err(context.wrong_use("the API server is missing: HOST:PORT")),
+        [server] => Server::parse(server).map_err(VerbError::new)?,
+        [_, other, ..] => return Err(context.wrong_use(format!("unexpected argument {other:?}"))),
+    };
     let token = token.ok_or_else(|| context.wrong_use("--token is missing".to_owned()))?;
     check_token(&token).map_err(VerbError::new)?;
     if hashes.is_empty() {
@@ -121,12 +117,7 @@ fn join(mut context: Context, mut parser: Parser) -> Outcome {
 }
 
 fn leave(mut context: Context, mut parser: Parser) -> Outcome {
-    while let Some(argument) = parser.next()? {
-        if let Arg::Value(value) = argument {
-            return Err(context.wrong_use(format!("unexpected argument {value:?}")));
-        }
-        context.global(&Flag::from(argument), &mut parser)?;
-    }
+    context.no_arguments(&mut parser)?;
     let paths = Paths::new(&context.root);
     let left = paths.cluster_left();
     // Before anything is removed: the agent must not enrol again.
@@ -143,12 +134,7 @@ fn leave(mut context: Context, mut parser: Parser) -> Outcome {
 }
 
 fn sync(mut context: Context, mut parser: Parser) -> Outcome {
-    while let Some(argument) = parser.next()? {
-        if let Arg::Value(value) = argument {
-            return Err(context.wrong_use(format!("unexpected argument {value:?}")));
-        }
-        context.global(&Flag::from(argument), &mut parser)?;
-    }
+    context.no_arguments(&mut parser)?;
     Client::local(&context.root).request("POST", "/nodlet/cluster?sync=true", "*/*", None)?;
     println!("synchronised with the cluster");
     Ok(ExitCode::SUCCESS)
@@ -250,8 +236,9 @@ mod tests {
 
     #[test]
     fn a_board_leaves_also_if_an_earlier_attempt_stopped() {
-        let root = std::env::temp_dir().join(format!("nodlet-leave-{}", std::process::id()));
-        let paths = Paths::new(&root);
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let root = scratch.path();
+        let paths = Paths::new(root);
         let (manifests, run) = (paths.cluster_manifests(), paths.run_manifests());
         assert!(!forget(&paths, || Ok(())).expect("nothing is there"));
         for directory in [&manifests, &run] {
@@ -277,6 +264,5 @@ mod tests {
         assert!(forget(&paths, || Ok(())).expect("the rest is removed"));
         assert!(!files.iter().any(|file| file.exists()) && other.exists());
         assert!(!forget(&paths, || Ok(())).expect("nothing is left"));
-        fs::remove_dir_all(&root).expect("its directory is removed");
     }
 }

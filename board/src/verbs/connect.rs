@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use lexopt::Parser;
 
-use crate::arguments::{Context, Flag};
+use crate::arguments::Context;
 use crate::client::Client;
 use crate::client::remote;
 use crate::error::VerbError;
@@ -22,9 +22,7 @@ pub(crate) const VERB: Verb = Verb { name: remote::CONNECT, summary: "", run: co
 const PIECE: usize = 32 * 1024;
 
 fn connect(mut context: Context, mut parser: Parser) -> Outcome {
-    while let Some(argument) = parser.next()? {
-        context.global(&Flag::from(argument), &mut parser)?;
-    }
+    context.no_arguments(&mut parser)?;
     // Ignore `NODLET_BOARD`: this connection ends here.
     let stream = Client::local(&context.root).connect()?;
     let mut to_agent = stream.try_clone()?;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use lexopt::{Parser, ValueExt};
 use serde_json::{Value, json};
 
-use crate::arguments::{Context, Flag, switch};
+use crate::arguments::{Context, next_flag_before_command, switch};
 use crate::client::{Client, WatchFlow, encode, session};
 use crate::error::VerbError;
 use crate::output::escaped;
@@ -133,43 +133,28 @@ fn suffix() -> Result<String, VerbError> {
 
 impl Debug {
     fn parse(context: &mut Context, parser: &mut Parser) -> Result<Debug, VerbError> {
-        let (mut debug, mut attach, mut pod) = (Debug::default(), None, None);
-        loop {
-            // All arguments after `--` are the command, even if they look like options.
-            if parser.try_raw_args().is_some_and(|raw| raw.peek().is_some_and(|next| next == "--")) {
-                for value in parser.raw_args()?.skip(1) {
-                    debug.command.push(value.string()?);
-                }
-                break;
-            }
-            let Some(argument) = parser.next()? else { break };
-            if let lexopt::Arg::Value(value) = argument {
-                if pod.replace(value.string()?).is_some() {
-                    return Err(context.wrong_use("only one pod is accepted; put a command after --"));
-                }
-                continue;
-            }
-            match Flag::from(argument) {
-                Flag::Short('c') => debug.container = Some(parser.value()?.string()?),
-                Flag::Short('i') => debug.stdin = true,
-                Flag::Short('t') => debug.tty = true,
-                Flag::Long(name) => match name.as_str() {
-                    "arguments-only" => debug.arguments_only = switch(parser)?,
-                    "attach" => attach = Some(switch(parser)?),
-                    "container" => debug.container = Some(parser.value()?.string()?),
-                    "image" => debug.image = parser.value()?.string()?,
-                    "image-pull-policy" => debug.pull_policy = Some(parser.value()?.string()?),
-                    "profile" => debug.profile = Some(parser.value()?.string()?),
-                    "stdin" => debug.stdin = switch(parser)?,
-                    "target" => debug.target = Some(parser.value()?.string()?),
-                    "tty" => debug.tty = switch(parser)?,
-                    _ => context.namespaced(&Flag::Long(name), parser)?,
-                },
-                other => context.namespaced(&other, parser)?,
+        let (mut debug, mut attach, mut pods) = (Debug::default(), None, Vec::new());
+        while let Some(flag) = next_flag_before_command(parser, &mut pods, &mut debug.command)? {
+            match flag.as_str() {
+                "-c" | "--container" => debug.container = Some(parser.value()?.string()?),
+                "-i" => debug.stdin = true,
+                "-t" => debug.tty = true,
+                "--arguments-only" => debug.arguments_only = switch(parser)?,
+                "--attach" => attach = Some(switch(parser)?),
+                "--image" => debug.image = parser.value()?.string()?,
+                "--image-pull-policy" => debug.pull_policy = Some(parser.value()?.string()?),
+                "--profile" => debug.profile = Some(parser.value()?.string()?),
+                "--stdin" => debug.stdin = switch(parser)?,
+                "--target" => debug.target = Some(parser.value()?.string()?),
+                "--tty" => debug.tty = switch(parser)?,
+                other => context.namespaced(other, parser)?,
             }
         }
-        let pod = pod.ok_or_else(|| context.wrong_use("POD is required for debug"))?;
-        debug.pod = containers::pod_name(&pod)?;
+        debug.pod = match &pods[..] {
+            [] => return Err(context.wrong_use("POD is required for debug")),
+            [pod] => containers::pod_name(pod)?,
+            _ => return Err(context.wrong_use("only one pod is accepted; put a command after --")),
+        };
         if debug.image.is_empty() {
             return Err(context.wrong_use("you must specify --image"));
         }

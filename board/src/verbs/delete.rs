@@ -8,7 +8,7 @@ use nodlet_kube::kinds::{KINDS, Kind};
 use nodlet_kube::manifest::Validation;
 use serde_json::{Value, json};
 
-use crate::arguments::{Context, Flag, switch};
+use crate::arguments::{Context, next_flag, switch};
 use crate::client::{Client, WatchFlow, encode};
 use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
@@ -110,33 +110,22 @@ impl Delete {
             wait: true,
         };
         let (mut values, mut force, mut now) = (Vec::new(), false, false);
-        while let Some(argument) = parser.next()? {
-            if let lexopt::Arg::Value(value) = argument {
-                values.push(value.string()?);
-                continue;
-            }
-            match Flag::from(argument) {
-                Flag::Short('f') => delete.files.push(parser.value()?.into()),
-                Flag::Short('l') => delete.labels = parser.value()?.string()?,
-                Flag::Long(name) => match name.as_str() {
-                    "filename" => delete.files.push(parser.value()?.into()),
-                    "selector" => delete.labels = parser.value()?.string()?,
-                    "all" => delete.all = switch(parser)?,
-                    "grace-period" => {
-                        let text = parser.value()?.string()?;
-                        delete.grace = Some(text.parse().map_err(|_| {
-                            VerbError::new(format!(
-                                "invalid value {text:?} for --grace-period: must be seconds"
-                            ))
-                        })?);
-                    }
-                    "now" => now = switch(parser)?,
-                    "force" => force = switch(parser)?,
-                    "ignore-not-found" => delete.ignore_not_found = switch(parser)?,
-                    "wait" => delete.wait = switch(parser)?,
-                    _ => context.namespaced(&Flag::Long(name), parser)?,
-                },
-                other => context.namespaced(&other, parser)?,
+        while let Some(flag) = next_flag(&mut parser, &mut values)? {
+            match flag.as_str() {
+                "-f" | "--filename" => delete.files.push(parser.value()?.into()),
+                "-l" | "--selector" => delete.labels = parser.value()?.string()?,
+                "--all" => delete.all = switch(parser)?,
+                "--grace-period" => {
+                    let text = parser.value()?.string()?;
+                    delete.grace = Some(text.parse().map_err(|_| {
+                        VerbError::new(format!("invalid value {text:?} for --grace-period: must be seconds"))
+                    })?);
+                }
+                "--now" => now = switch(parser)?,
+                "--force" => force = switch(parser)?,
+                "--ignore-not-found" => delete.ignore_not_found = switch(parser)?,
+                "--wait" => delete.wait = switch(parser)?,
+                other => context.namespaced(other, parser)?,
             }
         }
         // kubectl uses -1 for the pod's own grace period.

@@ -7,7 +7,7 @@ use lexopt::{Parser, ValueExt};
 use nodlet_kube::kinds::{self, Kind};
 use serde_json::Value;
 
-use crate::arguments::{Context, Flag, switch};
+use crate::arguments::{Context, next_flag, switch};
 use crate::client::{Client, encode};
 use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
@@ -75,21 +75,13 @@ impl Describe {
     fn parse(context: &mut Context, parser: &mut Parser) -> Result<Describe, VerbError> {
         let mut describe = Describe::default();
         let mut values: Vec<String> = Vec::new();
-        while let Some(argument) = parser.next()? {
-            if let lexopt::Arg::Value(value) = argument {
-                values.push(value.string()?);
-                continue;
-            }
-            match Flag::from(argument) {
-                Flag::Short('A') => describe.all_namespaces = true,
-                Flag::Short('l') => describe.labels = parser.value()?.string()?,
-                Flag::Long(name) => match name.as_str() {
-                    "all-namespaces" => describe.all_namespaces = switch(parser)?,
-                    "selector" => describe.labels = parser.value()?.string()?,
-                    "show-events" => describe.show_events = Some(switch(parser)?),
-                    _ => context.namespaced(&Flag::Long(name), parser)?,
-                },
-                other => context.namespaced(&other, parser)?,
+        while let Some(flag) = next_flag(&mut parser, &mut values)? {
+            match flag.as_str() {
+                "-A" => describe.all_namespaces = true,
+                "-l" | "--selector" => describe.labels = parser.value()?.string()?,
+                "--all-namespaces" => describe.all_namespaces = switch(parser)?,
+                "--show-events" => describe.show_events = Some(switch(parser)?),
+                other => context.namespaced(other, parser)?,
             }
         }
         let mut values = values.into_iter();

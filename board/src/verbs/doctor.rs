@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
 
-use crate::arguments::{Context, Flag};
+use crate::arguments::Context;
 use crate::error::VerbError;
 use crate::output;
 use crate::verb::{Outcome, Verb};
@@ -80,28 +80,23 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
 impl Arguments {
     fn parse(context: &mut Context, parser: &mut Parser) -> Result<Arguments, VerbError> {
         let mut arguments = Arguments::default();
-        while let Some(argument) = parser.next()? {
-            if let lexopt::Arg::Value(value) = argument {
-                return Err(context.wrong_use(format!("unexpected argument {value:?}")));
-            }
-            match Flag::from(argument) {
-                Flag::Long(name) if name == "kernel-config" => {
+        while let Some(flag) = context.next_flag(parser)? {
+            match flag.as_str() {
+                "--kernel-config" => {
                     arguments.kernel_config = Some(parser.value()?.into());
                 }
-                Flag::Long(name) if name == "identity" => {
+                "--identity" => {
                     arguments.identity = Some(parser.value()?.into());
                 }
-                flag if flag == Flag::Short('o') || flag == Flag::Long("output".to_owned()) => {
-                    match parser.value()?.string()?.as_str() {
-                        "json" => arguments.json = true,
-                        other => {
-                            return Err(VerbError::new(format!(
-                                "invalid value {other:?} for --output: must be json"
-                            )));
-                        }
+                "-o" | "--output" => match parser.value()?.string()?.as_str() {
+                    "json" => arguments.json = true,
+                    other => {
+                        return Err(VerbError::new(format!(
+                            "invalid value {other:?} for --output: must be json"
+                        )));
                     }
-                }
-                other => context.global(&other, parser)?,
+                },
+                other => context.global(other, parser)?,
             }
         }
         if arguments.kernel_config.is_some() && arguments.identity.is_some() {

@@ -7,7 +7,7 @@ use lexopt::{Parser, ValueExt};
 use nodlet_kube::kinds::interval;
 use serde_json::{Value, json};
 
-use crate::arguments::{Context, Flag, switch};
+use crate::arguments::{Context, next_flag, switch};
 use crate::client::{Client, WatchFlow, encode};
 use crate::error::VerbError;
 use crate::output::{self, Columns, escaped};
@@ -98,28 +98,26 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
 impl Events {
     fn parse(context: &mut Context, parser: &mut Parser) -> Result<Events, VerbError> {
         let mut events = Events::default();
-        while let Some(argument) = parser.next()? {
-            if let lexopt::Arg::Value(value) = &argument {
-                let value = value.to_string_lossy();
-                return Err(context.wrong_use(format!("unexpected argument {value:?}: use --for TYPE/NAME")));
-            }
-            match Flag::from(argument) {
-                Flag::Short('A') => events.all_namespaces = true,
-                Flag::Short('w') => events.watch = true,
-                Flag::Short('o') => events.format = format(&parser.value()?.string()?)?,
-                Flag::Long(name) => match name.as_str() {
-                    "for" => events.about = about(&parser.value()?.string()?)?,
-                    "types" => events.types = types(&parser.value()?.string()?)?,
-                    "all-namespaces" => events.all_namespaces = switch(parser)?,
-                    "output" => events.format = format(&parser.value()?.string()?)?,
-                    "no-headers" => events.no_headers = switch(parser)?,
-                    "watch" => events.watch = switch(parser)?,
-                    _ => context.namespaced(&Flag::Long(name), parser)?,
-                },
-                other => context.namespaced(&other, parser)?,
+        let mut values = Vec::new();
+        while let Some(flag) = next_flag(parser, &mut values)? {
+            match flag.as_str() {
+                "-A" => events.all_namespaces = true,
+                "-w" => events.watch = true,
+                "-o" | "--output" => events.format = format(&parser.value()?.string()?)?,
+                "--for" => events.about = about(&parser.value()?.string()?)?,
+                "--types" => events.types = types(&parser.value()?.string()?)?,
+                "--all-namespaces" => events.all_namespaces = switch(parser)?,
+                "--no-headers" => events.no_headers = switch(parser)?,
+                "--watch" => events.watch = switch(parser)?,
+                other => context.namespaced(other, parser)?,
             }
         }
-        Ok(events)
+        match values.first() {
+            Some(value) => {
+                Err(context.wrong_use(format!("unexpected argument {value:?}: use --for TYPE/NAME")))
+            }
+            None => Ok(events),
+        }
     }
 
     fn shows(&self, event: &Value) -> bool {

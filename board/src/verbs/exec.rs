@@ -9,7 +9,7 @@ use lexopt::{Parser, ValueExt};
 use nix::sys::termios::tcgetattr;
 use serde_json::Value;
 
-use crate::arguments::{Context, Flag, switch};
+use crate::arguments::{Context, next_flag_before_command, switch};
 use crate::client::session::{self, Ended, Stdio};
 use crate::client::{Client, encode};
 use crate::error::VerbError;
@@ -48,30 +48,14 @@ impl Exec {
     fn parse(context: &mut Context, parser: &mut Parser) -> Result<Exec, VerbError> {
         let mut exec = Exec::default();
         let mut values: Vec<String> = Vec::new();
-        loop {
-            // All arguments after `--` are the command, even if they look like options.
-            if parser.try_raw_args().is_some_and(|raw| raw.peek().is_some_and(|next| next == "--")) {
-                for value in parser.raw_args()?.skip(1) {
-                    exec.command.push(value.string()?);
-                }
-                break;
-            }
-            let Some(argument) = parser.next()? else { break };
-            if let lexopt::Arg::Value(value) = argument {
-                values.push(value.string()?);
-                continue;
-            }
-            match Flag::from(argument) {
-                Flag::Short('c') => exec.container = Some(parser.value()?.string()?),
-                Flag::Short('i') => exec.stdin = true,
-                Flag::Short('t') => exec.tty = true,
-                Flag::Long(name) => match name.as_str() {
-                    "container" => exec.container = Some(parser.value()?.string()?),
-                    "stdin" => exec.stdin = switch(parser)?,
-                    "tty" => exec.tty = switch(parser)?,
-                    _ => context.namespaced(&Flag::Long(name), parser)?,
-                },
-                other => context.namespaced(&other, parser)?,
+        while let Some(flag) = next_flag_before_command(parser, &mut values, &mut exec.command)? {
+            match flag.as_str() {
+                "-c" | "--container" => exec.container = Some(parser.value()?.string()?),
+                "-i" => exec.stdin = true,
+                "-t" => exec.tty = true,
+                "--stdin" => exec.stdin = switch(parser)?,
+                "--tty" => exec.tty = switch(parser)?,
+                other => context.namespaced(other, parser)?,
             }
         }
         let mut values = values.into_iter();

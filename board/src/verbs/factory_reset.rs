@@ -3,7 +3,7 @@
 use lexopt::Parser;
 use nix::sys::signal::Signal;
 
-use crate::arguments::{Context, Flag};
+use crate::arguments::Context;
 use crate::boot;
 use crate::error::VerbError;
 use crate::init::lost_by_reset;
@@ -18,9 +18,7 @@ pub(crate) const VERB: Verb =
 const ONLY_A_BOARD: &str = "only a board that nodlet's init booted has a data partition of nodlet to reset";
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
-    while let Some(argument) = parser.next()? {
-        context.global(&Flag::from(argument), &mut parser)?;
-    }
+    context.no_arguments(&mut parser)?;
     boot::require_our_init(ONLY_A_BOARD)?;
     if let Some(why) = lost_by_reset() {
         return Err(VerbError::new(format!("{why}; nothing was reset")));

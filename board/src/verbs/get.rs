@@ -9,7 +9,7 @@ use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::Validation;
 use serde_json::{Value, json};
 
-use crate::arguments::{Context, Flag, switch};
+use crate::arguments::{Context, next_flag, switch};
 use crate::client::{Client, WatchFlow, encode};
 use crate::error::VerbError;
 use crate::output::{self, Columns};
@@ -59,29 +59,19 @@ impl Get {
     fn parse(context: &mut Context, parser: &mut Parser) -> Result<Get, VerbError> {
         let mut get = Get::default();
         let mut values: Vec<String> = Vec::new();
-        while let Some(argument) = parser.next()? {
-            if let lexopt::Arg::Value(value) = argument {
-                values.push(value.string()?);
-                continue;
-            }
-            match Flag::from(argument) {
-                Flag::Short('A') => get.all_namespaces = true,
-                Flag::Short('l') => get.labels = parser.value()?.string()?,
-                Flag::Short('w') => get.watch = true,
-                Flag::Short('f') => get.files.push(parser.value()?.into()),
-                Flag::Short('o') => get.format = format(&parser.value()?.string()?)?,
-                Flag::Long(name) => match name.as_str() {
-                    "all-namespaces" => get.all_namespaces = switch(parser)?,
-                    "filename" => get.files.push(parser.value()?.into()),
-                    "selector" => get.labels = parser.value()?.string()?,
-                    "field-selector" => get.fields = parser.value()?.string()?,
-                    "output" => get.format = format(&parser.value()?.string()?)?,
-                    "no-headers" => get.no_headers = switch(parser)?,
-                    "show-labels" => get.show_labels = switch(parser)?,
-                    "watch" => get.watch = switch(parser)?,
-                    _ => context.namespaced(&Flag::Long(name), parser)?,
-                },
-                other => context.namespaced(&other, parser)?,
+        while let Some(flag) = next_flag(&mut parser, &mut values)? {
+            match flag.as_str() {
+                "-A" => get.all_namespaces = true,
+                "-l" | "--selector" => get.labels = parser.value()?.string()?,
+                "-w" => get.watch = true,
+                "-f" | "--filename" => get.files.push(parser.value()?.into()),
+                "-o" | "--output" => get.format = format(&parser.value()?.string()?)?,
+                "--all-namespaces" => get.all_namespaces = switch(parser)?,
+                "--field-selector" => get.fields = parser.value()?.string()?,
+                "--no-headers" => get.no_headers = switch(parser)?,
+                "--show-labels" => get.show_labels = switch(parser)?,
+                "--watch" => get.watch = switch(parser)?,
+                other => context.namespaced(other, parser)?,
             }
         }
         get.parse_targets(context, values)?;

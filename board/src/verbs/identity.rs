@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use lexopt::Parser;
 
-use crate::arguments::{Context, Flag};
+use crate::arguments::{Argument, Context, next};
 use crate::boot::{read_short, require_our_init, short_text};
 use crate::error::VerbError;
 use crate::init::{FRAGMENT, judge_identity, replace_fragment};
@@ -19,13 +19,13 @@ const ONLY_A_BOARD: &str = "only a board that nodlet's init booted has a nodlet.
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let mut file = None;
-    while let Some(argument) = parser.next()? {
+    while let Some(argument) = next(&mut parser)? {
         match argument {
-            lexopt::Arg::Value(value) if file.is_none() => file = Some(PathBuf::from(value)),
-            lexopt::Arg::Value(value) => {
+            Argument::Value(value) if file.is_none() => file = Some(PathBuf::from(value)),
+            Argument::Value(value) => {
                 return Err(context.wrong_use(format!("unexpected argument {value:?}")));
             }
-            argument => context.global(&Flag::from(argument), &mut parser)?,
+            Argument::Flag(flag) => context.global(&flag, &mut parser)?,
         }
     }
     let file = file.ok_or_else(|| context.wrong_use("a FILE is needed, or - for standard input"))?;

@@ -20,7 +20,7 @@ use serde_json::Value;
 
 pub(crate) mod pull;
 
-use crate::arguments::{Context, Flag};
+use crate::arguments::{Context, next_flag};
 use crate::client::Client;
 use crate::error::VerbError;
 use crate::output::{self, Columns};
@@ -38,21 +38,17 @@ pub(crate) const VERB: Verb = Verb { name: "image", summary: "Load, pull, list a
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let mut values = Vec::new();
     let mut options = LoadOptions::default();
-    while let Some(argument) = parser.next()? {
-        if let lexopt::Arg::Value(value) = argument {
-            values.push(value.string()?);
-            continue;
-        }
-        match Flag::from(argument) {
-            Flag::Long(name) if name == "platform" => {
+    while let Some(flag) = next_flag(&mut parser, &mut values)? {
+        match flag.as_str() {
+            "--platform" => {
                 let platform = Platform::parse(&parser.value()?.string()?);
                 options.platform = Some(platform.map_err(|error| VerbError::chain(&error))?);
             }
-            Flag::Long(name) if name == "name" => {
+            "--name" => {
                 let name = Reference::parse(&parser.value()?.string()?);
                 options.name = Some(name.map_err(VerbError::new)?);
             }
-            other => context.global(&other, &mut parser)?,
+            other => context.global(other, &mut parser)?,
         }
     }
     let values: Vec<&str> = values.iter().map(String::as_str).collect();

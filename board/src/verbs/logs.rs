@@ -5,7 +5,7 @@ use std::time::Duration;
 use lexopt::{Parser, ValueExt};
 
 use crate::arguments::duration::go_duration;
-use crate::arguments::{Context, Flag, number, switch};
+use crate::arguments::{Context, next_flag, number, switch};
 use crate::client::{Client, encode};
 use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
@@ -41,27 +41,19 @@ impl Logs {
     fn parse(context: &mut Context, parser: &mut Parser) -> Result<Logs, VerbError> {
         let mut logs = Logs::default();
         let mut values = Vec::new();
-        while let Some(argument) = parser.next()? {
-            if let lexopt::Arg::Value(value) = argument {
-                values.push(value.string()?);
-                continue;
-            }
-            match Flag::from(argument) {
-                Flag::Short('c') => logs.container = Some(parser.value()?.string()?),
-                Flag::Short('f') => logs.follow = true,
-                Flag::Short('p') => logs.previous = true,
-                Flag::Long(name) => match name.as_str() {
-                    "container" => logs.container = Some(parser.value()?.string()?),
-                    "follow" => logs.follow = switch(parser)?,
-                    "previous" => logs.previous = switch(parser)?,
-                    "timestamps" => logs.timestamps = switch(parser)?,
-                    "since" => logs.since = go_duration("--since", &parser.value()?.string()?)?,
-                    "since-time" => logs.since_time = Some(parser.value()?.string()?),
-                    "tail" => logs.tail = lines(&parser.value()?.string()?)?,
-                    "limit-bytes" => logs.limit = Some(number(parser, "--limit-bytes")?),
-                    _ => context.namespaced(&Flag::Long(name), parser)?,
-                },
-                other => context.namespaced(&other, parser)?,
+        while let Some(flag) = next_flag(&mut parser, &mut values)? {
+            match flag.as_str() {
+                "-c" | "--container" => logs.container = Some(parser.value()?.string()?),
+                "-f" => logs.follow = true,
+                "-p" => logs.previous = true,
+                "--follow" => logs.follow = switch(parser)?,
+                "--previous" => logs.previous = switch(parser)?,
+                "--timestamps" => logs.timestamps = switch(parser)?,
+                "--since" => logs.since = go_duration("--since", &parser.value()?.string()?)?,
+                "--since-time" => logs.since_time = Some(parser.value()?.string()?),
+                "--tail" => logs.tail = lines(&parser.value()?.string()?)?,
+                "--limit-bytes" => logs.limit = Some(number(parser, "--limit-bytes")?),
+                other => context.namespaced(other, parser)?,
             }
         }
         let mut values = values.into_iter();

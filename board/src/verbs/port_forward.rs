@@ -13,7 +13,7 @@ use nodlet_wire::spdy::{self, Frame};
 use nodlet_wire::websocket::Opcode;
 use serde_json::Value;
 
-use crate::arguments::{Context, Flag};
+use crate::arguments::{Context, next_flag};
 use crate::client::session::{self, Writer};
 use crate::client::{Client, encode};
 use crate::error::VerbError;
@@ -185,13 +185,9 @@ impl PortForward {
     fn parse(context: &mut Context, parser: &mut Parser) -> Result<PortForward, VerbError> {
         let mut address = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let mut values = Vec::new();
-        while let Some(argument) = parser.next()? {
-            if let lexopt::Arg::Value(value) = argument {
-                values.push(value.string()?);
-                continue;
-            }
-            match Flag::from(argument) {
-                Flag::Long(name) if name == "address" => {
+        while let Some(flag) = next_flag(&mut parser, &mut values)? {
+            match flag.as_str() {
+                "--address" => {
                     let text = parser.value()?.string()?;
                     let text = if text == "localhost" { "127.0.0.1" } else { &text };
                     address = text.parse().map_err(|_| {
@@ -200,7 +196,7 @@ impl PortForward {
                         ))
                     })?;
                 }
-                other => context.namespaced(&other, parser)?,
+                other => context.namespaced(other, parser)?,
             }
         }
         let mut values = values.into_iter();

@@ -6,7 +6,7 @@ use lexopt::Parser;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::arguments::{Context, Flag};
+use crate::arguments::Context;
 use crate::boot::require_our_init;
 use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
@@ -26,9 +26,7 @@ pub(crate) const POWEROFF: Verb = Verb {
 };
 
 fn go_down(mut context: Context, mut parser: Parser, signal: Signal) -> Outcome {
-    while let Some(argument) = parser.next()? {
-        context.global(&Flag::from(argument), &mut parser)?;
-    }
+    context.no_arguments(&mut parser)?;
     require_our_init(USE_ITS_OWN)?;
     signal_init(signal)
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
 
-use crate::arguments::{Context, Flag};
+use crate::arguments::{Context, next_flag};
 use crate::client::{Client, encode};
 use crate::verb::{Outcome, Verb};
 use crate::verbs::containers::pod_name;
@@ -13,17 +13,13 @@ pub(crate) const VERB: Verb = Verb { name: "restart", summary: "Restart the cont
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let (mut pods, mut container) = (Vec::new(), None);
-    while let Some(argument) = parser.next()? {
-        if let lexopt::Arg::Value(value) = argument {
-            pods.push(pod_name(&value.string()?)?);
-            continue;
-        }
-        match Flag::from(argument) {
-            Flag::Short('c') => container = Some(parser.value()?.string()?),
-            Flag::Long(name) if name == "container" => container = Some(parser.value()?.string()?),
-            flag => context.namespaced(&flag, &mut parser)?,
+    while let Some(flag) = next_flag(&mut parser, &mut pods)? {
+        match flag.as_str() {
+            "-c" | "--container" => container = Some(parser.value()?.string()?),
+            flag => context.namespaced(flag, &mut parser)?,
         }
     }
+    let mut pods = pods.iter().map(|pod| pod_name(pod)).collect::<Result<Vec<_>, _>>()?;
     // As in `kubectl delete pod web`.
     if pods.len() > 1 && ["pod", "pods", "po"].contains(&&*pods[0]) {
         pods.remove(0);

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
 
-use crate::arguments::{Context, Flag, switch};
+use crate::arguments::{Context, switch};
 use crate::client::{Client, encode};
 use crate::error::VerbError;
 use crate::output;
@@ -16,16 +16,12 @@ pub(crate) const VERB: Verb =
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let (mut follow, mut format) = (false, String::new());
-    while let Some(argument) = parser.next()? {
-        if let lexopt::Arg::Value(value) = argument {
-            return Err(context.wrong_use(format!("unexpected argument {value:?}")));
-        }
-        match Flag::from(argument) {
-            Flag::Short('f') => follow = true,
-            Flag::Long(name) if name == "follow" => follow = switch(&mut parser)?,
-            Flag::Short('o') => format = parser.value()?.string()?,
-            Flag::Long(name) if name == "output" => format = parser.value()?.string()?,
-            other => context.global(&other, &mut parser)?,
+    while let Some(flag) = context.next_flag(&mut parser)? {
+        match flag.as_str() {
+            "-f" => follow = true,
+            "--follow" => follow = switch(&mut parser)?,
+            "-o" | "--output" => format = parser.value()?.string()?,
+            other => context.global(other, &mut parser)?,
         }
     }
     if !matches!(format.as_str(), "" | "json") {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use lexopt::Parser;
 
-use crate::arguments::{Context, Flag};
+use crate::arguments::Context;
 use crate::boot::{crash_count, safe_mode};
 use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
@@ -15,13 +15,10 @@ pub(crate) const VERB: Verb =
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let mut leave = false;
-    while let Some(argument) = parser.next()? {
-        if let lexopt::Arg::Value(value) = argument {
-            return Err(context.wrong_use(format!("unexpected argument {value:?}")));
-        }
-        match Flag::from(argument) {
-            Flag::Long(name) if name == "leave" => leave = true,
-            flag => context.global(&flag, &mut parser)?,
+    while let Some(flag) = context.next_flag(&mut parser)? {
+        match flag.as_str() {
+            "--leave" => leave = true,
+            flag => context.global(flag, &mut parser)?,
         }
     }
     let Some(why) = safe_mode::is_safe() else {

@@ -6,7 +6,7 @@ use lexopt::{Parser, ValueExt};
 use nodlet_runtime::built_from;
 use serde_json::json;
 
-use crate::arguments::{Context, Flag, switch};
+use crate::arguments::{Context, switch};
 use crate::client::Client;
 use crate::error::VerbError;
 use crate::output;
@@ -17,15 +17,11 @@ pub(crate) const VERB: Verb =
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let (mut client_only, mut format) = (false, None);
-    while let Some(argument) = parser.next()? {
-        if let lexopt::Arg::Value(value) = argument {
-            return Err(context.wrong_use(format!("unexpected argument {value:?}")));
-        }
-        match Flag::from(argument) {
-            Flag::Long(name) if name == "client" => client_only = switch(&mut parser)?,
-            Flag::Short('o') => format = Some(parser.value()?.string()?),
-            Flag::Long(name) if name == "output" => format = Some(parser.value()?.string()?),
-            other => context.global(&other, &mut parser)?,
+    while let Some(flag) = context.next_flag(&mut parser)? {
+        match flag.as_str() {
+            "--client" => client_only = switch(&mut parser)?,
+            "-o" | "--output" => format = Some(parser.value()?.string()?),
+            other => context.global(other, &mut parser)?,
         }
     }
     let version = built_from::version(concat!("v", env!("CARGO_PKG_VERSION")));

@@ -87,7 +87,7 @@ mod tests {
             ("let x = unsafe { f() };", true),
             ("#[unsafe(link_section = \"x\")]", true),
             ("pub unsafe fn f() {}", true),
-            ("Flag::Long(name) if name == \"allowed-unsafe-sysctls\"", false),
+            ("\"--allowed-unsafe-sysctls\" => {", false),
             ("mod unsafety;", false),
         ] {
             assert_eq!(has_unsafe(code), expected, "{code}");

@@ -8,7 +8,7 @@ use nodlet_kube::manifest::Validation;
 
 use super::system::Update;
 use crate::arguments::duration::go_duration;
-use crate::arguments::{Context, Flag, number, switch};
+use crate::arguments::{Argument, Context, next, number, switch};
 use crate::error::VerbError;
 use crate::verbs::apply;
 
@@ -49,50 +49,41 @@ impl Push {
         let mut update = Update::default();
         // The last flag that only images and manifests accept, and the last that only an update accepts.
         let (mut of_files, mut of_update) = (None, None);
-        while let Some(argument) = parser.next()? {
-            if let lexopt::Arg::Value(value) = argument {
-                push.paths.push(value.into());
-                continue;
+        while let Some(argument) = next(parser)? {
+            let flag = match argument {
+                Argument::Flag(flag) => flag,
+                Argument::Value(value) => {
+                    push.paths.push(value.into());
+                    continue;
+                }
+            };
+            match flag.as_str() {
+                "--wait" => {
+                    let given = parser.optional_value().map(|value| value.to_string_lossy().into_owned());
+                    push.wait = match given {
+                        Some(text) => go_duration("--wait", &text)?,
+                        None => Some(WAIT),
+                    };
+                }
+                "--dry-run" => push.dry_run = apply::dry_run(parser)?,
+                "--validate" => push.validation = apply::validation(parser)?,
+                "--retries" => {
+                    push.retries = u32::try_from(number(parser, "--retries")?).unwrap_or(u32::MAX);
+                }
+                "--system" => update.program = parser.value()?.into(),
+                "--signature" => update.signature = Some(parser.value()?.into()),
+                "--allow-downgrade" => {
+                    update.options.clear();
+                    if switch(parser)? {
+                        update.options.push("--allow-downgrade".into());
+                    }
+                }
+                other => context.namespaced(other, parser)?,
             }
-            match Flag::from(argument) {
-                Flag::Long(name) => {
-                    match name.as_str() {
-                        "wait" => {
-                            let given =
-                                parser.optional_value().map(|value| value.to_string_lossy().into_owned());
-                            push.wait = match given {
-                                Some(text) => go_duration("--wait", &text)?,
-                                None => Some(WAIT),
-                            };
-                        }
-                        "dry-run" => push.dry_run = apply::dry_run(parser)?,
-                        "validate" => push.validation = apply::validation(parser)?,
-                        "retries" => {
-                            let retries = number(parser, "--retries")?;
-                            push.retries = u32::try_from(retries).unwrap_or(u32::MAX);
-                        }
-                        "system" => update.program = parser.value()?.into(),
-                        "signature" => update.signature = Some(parser.value()?.into()),
-                        "allow-downgrade" => {
-                            update.options.clear();
-                            if switch(parser)? {
-                                update.options.push("--allow-downgrade".into());
-                            }
-                        }
-                        _ => context.namespaced(&Flag::Long(name.clone()), parser)?,
-                    }
-                    match name.as_str() {
-                        "wait" | "dry-run" | "validate" | "retries" | "namespace" => {
-                            of_files = Some(format!("--{name}"))
-                        }
-                        "signature" | "allow-downgrade" => of_update = Some(format!("--{name}")),
-                        _ => {}
-                    }
-                }
-                other => {
-                    context.namespaced(&other, parser)?;
-                    of_files = Some(other.to_string());
-                }
+            match flag.as_str() {
+                "--system" | "--root" | "--board" => {}
+                "--signature" | "--allow-downgrade" => of_update = Some(flag),
+                _ => of_files = Some(flag),
             }
         }
         match (&context.board, push.paths.first()) {
