@@ -155,7 +155,7 @@ struct Init {
     has_more: bool,
     services: [Service; SERVICES.len()],
     watchdog: Option<Watchdog>,
-    found: Findings,
+    findings: Findings,
 }
 
 impl Init {
@@ -181,7 +181,7 @@ impl Init {
             has_more: false,
             services: SERVICES.map(|kind| Service::new(kind, now)),
             watchdog: None,
-            found: Findings::NONE,
+            findings: Findings::NONE,
         })
     }
 
@@ -225,15 +225,15 @@ impl Init {
             self.set_up = None;
         }
         self.is_set_up = true;
-        self.found = findings::take();
-        if self.found.is_safe {
+        self.findings = findings::take();
+        if self.findings.is_safe {
             self.services.iter_mut().filter(|service| service.is_agent()).for_each(Service::leave);
         }
-        let Ok(path) = CStr::from_bytes_until_nul(&self.found.watchdog) else { return };
+        let Ok(path) = CStr::from_bytes_until_nul(&self.findings.watchdog) else { return };
         if path.is_empty() {
             return;
         }
-        match Watchdog::open(path, self.found.timeout, now) {
+        match Watchdog::open(path, self.findings.timeout, now) {
             Ok(watchdog) => {
                 let seconds = watchdog.timeout().as_secs();
                 say(format_args!("the watchdog resets this board if it hangs for {seconds} s"));
@@ -267,7 +267,7 @@ impl Init {
     /// Feeds the watchdog if the agent makes progress, and maintains the count of crash loops.
     fn check_agent(&mut self) {
         let (now, since) = (now(), self.agent_runs_since());
-        let crash_loops = self.found.crash_loops;
+        let crash_loops = self.findings.crash_loops;
         let change = self.watchdog.as_mut().and_then(|watchdog| watchdog.check(now, since));
         match change {
             Some(HangChange::Hangs) => {
@@ -276,14 +276,14 @@ impl Init {
                 ));
                 self.later(crash::hang);
             }
-            Some(HangChange::HangIsOver) => {
+            Some(HangChange::Recovers) => {
                 say(format_args!("the agent does not hang any more"));
-                self.later(crash::hang_is_over);
+                self.later(crash::clear_hang);
             }
             None => {}
         }
         if crash_loops > 0 && since.is_some_and(|since| now.since(since) >= crash::HEALTHY) {
-            self.found.crash_loops = 0;
+            self.findings.crash_loops = 0;
             self.later(crash::forget);
         }
         if self.helper.is_none()
@@ -303,7 +303,7 @@ impl Init {
     fn is_crash_loop(&self) -> bool {
         let agent = self.services.iter().find(|service| service.is_agent());
         let Some((count, lasting)) = agent.and_then(Service::failing) else { return false };
-        let Findings { crash_loops, is_kept, crash_loop_after, .. } = self.found;
+        let Findings { crash_loops, is_kept, crash_loop_after, .. } = self.findings;
         let failures = crash::Failures { count, lasting, crash_loops, is_kept };
         let after = Duration::from_secs(crash_loop_after.into());
         crash::judge(failures, after) == crash::Recovery::Reboot
@@ -315,7 +315,7 @@ impl Init {
             return Some(self.set_up_until);
         }
         let services = self.services.iter().filter_map(Service::next_start);
-        let healthy = self.agent_runs_since().filter(|_| self.found.crash_loops > 0);
+        let healthy = self.agent_runs_since().filter(|_| self.findings.crash_loops > 0);
         let healthy = healthy.map(|since| since + crash::HEALTHY);
         services.chain(healthy).chain(self.watchdog.as_ref().map(Watchdog::next_check)).min()
     }
@@ -324,7 +324,7 @@ impl Init {
     fn wait(&mut self) -> Option<RebootMode> {
         if self.is_crash_loop() {
             say(format_args!("the agent keeps failing: rebooting"));
-            if self.found.is_kept {
+            if self.findings.is_kept {
                 self.helper = start(crash::count);
                 self.wait_for(WRITTEN_WITHIN, |init| init.helper.is_none());
             }

@@ -174,12 +174,12 @@ pub(crate) fn plan(documents: &mut dyn Documents, wanted: &Wanted) -> Result<Vec
         let docker = docker.ok_or(ArchiveError::Unrecognised)?;
         return docker_images(documents, docker, wanted);
     };
-    let mut search = Search { documents, seen: 0, found: Vec::new() };
+    let mut search = Search { documents, seen: 0, manifests: Vec::new() };
     for (group, descriptor) in index.manifests.iter().enumerate() {
         let names = descriptor.names();
         search.visit(descriptor, Group { number: group, names }, &[], 0)?;
     }
-    let found = search.found;
+    let found = search.manifests;
     let mut planned = choose(found, wanted)?;
     // `docker save` writes both formats, but the names only in the older one.
     for image in docker.into_iter().flatten() {
@@ -261,7 +261,7 @@ struct Group {
 }
 
 /// An image manifest that was found, with its group and platform.
-struct Found {
+struct FoundManifest {
     group: Group,
     platform: Platform,
     /// `None` if the archive omits the parts of another platform.
@@ -271,7 +271,7 @@ struct Found {
 struct Search<'d> {
     documents: &'d mut dyn Documents,
     seen: usize,
-    found: Vec<Found>,
+    manifests: Vec<FoundManifest>,
 }
 
 impl Search<'_> {
@@ -298,7 +298,7 @@ impl Search<'_> {
             return match stated {
                 // An archive may have only one of the platforms in its index.
                 Some(platform) => {
-                    self.found.push(Found { group, platform, image: None });
+                    self.manifests.push(FoundManifest { group, platform, image: None });
                     Ok(())
                 }
                 None => Err(ArchiveError::Missing { member }),
@@ -323,7 +323,7 @@ impl Search<'_> {
             // Image layouts may also contain signatures and the like.
             return match stated {
                 Some(platform) => {
-                    self.found.push(Found { group, platform, image: None });
+                    self.manifests.push(FoundManifest { group, platform, image: None });
                     Ok(())
                 }
                 None => Err(wrong(format!(
@@ -337,7 +337,7 @@ impl Search<'_> {
         let Some(bytes) = blob(self.documents, &config_digest)? else {
             return match stated {
                 Some(platform) => {
-                    self.found.push(Found { group, platform, image: None });
+                    self.manifests.push(FoundManifest { group, platform, image: None });
                     Ok(())
                 }
                 None => Err(ArchiveError::Missing { member: blob_member(&config_digest) }),
@@ -370,14 +370,14 @@ impl Search<'_> {
             layers: planned,
         };
         let platform = stated.unwrap_or(document.platform);
-        self.found.push(Found { group, platform, image: Some(image) });
+        self.manifests.push(FoundManifest { group, platform, image: Some(image) });
         Ok(())
     }
 }
 
 /// Chooses the image of each group that fits best. Descriptors with the same name, or without a name, form
 /// one group: the same image for several platforms.
-fn choose(found: Vec<Found>, wanted: &Wanted) -> Result<Vec<Planned>, ArchiveError> {
+fn choose(found: Vec<FoundManifest>, wanted: &Wanted) -> Result<Vec<Planned>, ArchiveError> {
     let mut available: Vec<String> = Vec::new();
     for found in &found {
         let shown = match found.image {
@@ -454,7 +454,7 @@ fn docker_images(
             layers: layers.collect(),
         };
         let group = Group { number, names: planned.names.clone() };
-        found.push(Found { group, platform: document.platform, image: Some(planned) });
+        found.push(FoundManifest { group, platform: document.platform, image: Some(planned) });
     }
     choose(found, wanted)
 }

@@ -105,7 +105,7 @@ pub(crate) struct Rebuilt<'a> {
     piece: Vec<u8>,
     at: usize,
     /// Bytes that the current piece has yet to make.
-    left: u64,
+    remaining: u64,
     range: Range,
 }
 
@@ -126,14 +126,14 @@ impl<'a> Rebuilt<'a> {
             given: 0,
             piece: Vec::new(),
             at: 0,
-            left: 0,
+            remaining: 0,
             range: Range::Literal(0),
         })
     }
 
     /// Reads the next piece. Returns `false` at the end of the file.
     fn next_piece(&mut self) -> io::Result<bool> {
-        if self.left > 0 || self.at < self.piece.len() {
+        if self.remaining > 0 || self.at < self.piece.len() {
             return Err(invalid("a piece does not make the declared number of bytes"));
         }
         let mut length = Vec::with_capacity(size_of::<u32>());
@@ -148,7 +148,7 @@ impl<'a> Rebuilt<'a> {
         }
         let mut piece = vec![0; length];
         self.pieces.read_exact(&mut piece)?;
-        self.left = made_by(&piece).ok_or_else(|| invalid("a piece that makes nothing"))?;
+        self.remaining = made_by(&piece).ok_or_else(|| invalid("a piece that makes nothing"))?;
         self.taken += length as u64;
         self.at = 0;
         // The stream cannot inflate to more than this capacity.
@@ -190,10 +190,10 @@ impl<'a> Rebuilt<'a> {
             }
             _ => return Err(invalid("a piece with an unknown instruction")),
         };
-        if length == 0 || length > self.left {
+        if length == 0 || length > self.remaining {
             return Err(invalid("a piece does not make the declared number of bytes"));
         }
-        self.left -= length;
+        self.remaining -= length;
         self.given += length;
         let (free, factor) = EXPANSION;
         let most = self.taken.saturating_mul(factor).saturating_add(self.base_length).saturating_add(free);
@@ -210,7 +210,7 @@ impl Read for Rebuilt<'_> {
         loop {
             match &mut self.range {
                 Range::Literal(0) | Range::Copy { length: 0, .. } => {
-                    if self.left == 0 && !self.next_piece()? {
+                    if self.remaining == 0 && !self.next_piece()? {
                         return Ok(0);
                     }
                     self.next_range()?;

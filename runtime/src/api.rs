@@ -31,7 +31,7 @@ use smol::{Async, LocalExecutor};
 use smol_hyper::rt::{FuturesIo, SmolTimer};
 
 use crate::ring::SharedRing;
-use crate::storage::Storage;
+use crate::storage_thread::Storage;
 use nodlet_host::watches::Watches;
 use nodlet_kernel::durable::discard;
 use nodlet_kube::kinds::Kind;
@@ -171,7 +171,7 @@ pub(crate) async fn serve(api: Api, listener: Async<UnixListener>) -> io::Result
                     }
                 };
                 refused = false;
-                let free = place_for_one(&api.places, &free, LOOK).await;
+                let free = place_for_one(&api.places, &free, CHECK_INTERVAL).await;
                 let api = api.clone();
                 connections
                     .spawn(async move {
@@ -214,7 +214,7 @@ pub(crate) async fn place_for_one(
 }
 
 /// The interval of the checks for a client that hangs, while another client waits.
-const LOOK: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The continuation of a connection after its last response, `101 Switching Protocols`.
 type Afterwards = Rc<RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>>;

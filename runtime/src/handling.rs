@@ -149,7 +149,7 @@ struct SuspectsFile {
 
 /// What an earlier agent left in its page.
 #[derive(Debug, Default, PartialEq)]
-struct Left {
+struct PreviousMarks {
     pid: u32,
     died: u32,
     in_loop: Option<Handled>,
@@ -164,7 +164,7 @@ impl Handling {
         (boot_id, env!("CARGO_PKG_VERSION")).hash(&mut of);
         let (of, file) = (of.finish(), paths.suspects());
         let mut suspects = read_suspects(&file, of);
-        let left = read_bounded(&paths.marks(), BYTES as u64).ok().and_then(|bytes| left(&bytes, of));
+        let left = read_bounded(&paths.marks(), BYTES as u64).ok().and_then(|bytes| parse_marks(&bytes, of));
         let page = Page::create(&paths.marks(), of).unwrap_or_else(|error| {
             log::warn!(
                 "failed to create {}: {error}; if the agent dies, the next one will not know what it handled",
@@ -344,7 +344,7 @@ fn read_suspects(path: &Path, of: u64) -> Suspects {
 }
 
 /// What an agent of this boot and version left in its page, if it handled anything when it ended.
-fn left(bytes: &[u8], of: u64) -> Option<Left> {
+fn parse_marks(bytes: &[u8], of: u64) -> Option<PreviousMarks> {
     let number = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
     let half = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let mark = |at: usize| {
@@ -355,7 +355,7 @@ fn left(bytes: &[u8], of: u64) -> Option<Left> {
         return None;
     }
     let tasks = std::mem::offset_of!(Page, in_tasks);
-    let left = Left {
+    let left = PreviousMarks {
         pid: half(std::mem::offset_of!(Page, pid))?,
         died: half(std::mem::offset_of!(Page, died))?,
         in_loop: mark(std::mem::offset_of!(Page, in_loop)),
@@ -365,7 +365,7 @@ fn left(bytes: &[u8], of: u64) -> Option<Left> {
 }
 
 /// Why the agent that left this died, if that was its own fault.
-fn cause(left: &Left) -> Option<String> {
+fn cause(left: &PreviousMarks) -> Option<String> {
     if left.died != 0 {
         let signal = Signal::try_from(left.died.cast_signed());
         return Some(signal.map_or_else(|_| format!("signal {}", left.died), |signal| signal.to_string()));
@@ -448,7 +448,7 @@ mod tests {
     fn the_marks_of_a_dead_agent_are_read_by_the_next_one_of_its_boot() {
         let path = std::env::temp_dir().join(format!("nodlet-marks-{}", std::process::id()));
         let page = Page::create(&path, 7).unwrap();
-        let read = || left(&fs::read(&path).unwrap(), 7);
+        let read = || parse_marks(&fs::read(&path).unwrap(), 7);
         assert_eq!(read(), None, "nothing is handled");
         let (one, two) = (Handled { object: 1, content: 2 }, Handled { object: 3, content: 4 });
         let outer = Mark::new(Some(&page.in_loop), one);
@@ -456,13 +456,13 @@ mod tests {
         page.in_tasks[TASKS - 1].set(two);
         page.died.store(11, Ordering::Relaxed);
         let pid = std::process::id();
-        let seen = Left { pid, died: 11, in_loop: Some(one), in_tasks: vec![two] };
+        let seen = PreviousMarks { pid, died: 11, in_loop: Some(one), in_tasks: vec![two] };
         assert_eq!(cause(&seen).as_deref(), Some("SIGSEGV"));
         assert_eq!(read(), Some(seen));
-        assert_eq!(left(&fs::read(&path).unwrap(), 8), None, "another boot");
+        assert_eq!(parse_marks(&fs::read(&path).unwrap(), 8), None, "another boot");
         drop(outer);
         assert_eq!(read().map(|left| left.in_loop), Some(None));
-        assert_eq!(left(&[0; 12], 0), None);
+        assert_eq!(parse_marks(&[0; 12], 0), None);
         fs::remove_file(path).unwrap();
     }
 

@@ -7,7 +7,7 @@
 //!
 //! # The life of one pod
 //!
-//! 1. A file appears in a manifest directory, and the thread of [`storage`] reads it: [`sources`]. Or a client
+//! 1. A file appears in a manifest directory, and the thread of [`storage_thread`] reads it: [`sources`]. Or a client
 //!    sends an object: [`api`]. If the registry accepts the object, the engine writes it into such a file.
 //! 2. The bytes become an object, which is checked against the [`nodlet_kube::schema`] table, defaulted and
 //!    validated, and then becomes a typed [`nodlet_core::spec::Pod`]: [`nodlet_kube::manifest`]. The
@@ -27,7 +27,7 @@
 //!    it to the core. [`prober`] carries out the container's probes.
 //! 8. [`nodlet_core::status`] derives the pod's status from the state of the core. The engine stores the status
 //!    in [`nodlet_registry::objects`], from which the [`api`] serves it.
-//! 9. [`store`] reads and writes everything that must survive a power cut, on the one thread of [`storage`];
+//! 9. [`records`] reads and writes everything that must survive a power cut, on the one thread of [`storage_thread`];
 //!    [`nodlet_host::paths`] has the paths.
 //!
 //! # Besides pods
@@ -53,11 +53,11 @@ mod logind;
 mod pod_files;
 mod prober;
 pub mod progress;
+mod records;
 pub mod replay;
 mod ring;
 mod seccomp;
 mod service;
 mod sources;
-mod storage;
-mod store;
+mod storage_thread;
 mod volume_files;

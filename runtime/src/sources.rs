@@ -2,7 +2,7 @@
 //! changes, so an idle directory costs nothing. Only directories without a watch and unreadable files are read
 //! again from time to time.
 //!
-//! [`ManifestDirectories::look`] waits for flash and is called on the storage thread.
+//! [`ManifestDirectories::scan`] waits for flash and is called on the storage thread.
 //! [`ManifestDirectories::parse`] and [`ManifestDirectories::report`] are called in the loop.
 //!
 //! This module decides nothing about objects: [`nodlet_registry`] owns them. Read next:
@@ -25,7 +25,7 @@ use nodlet_core::sorted::{SortedMap, SortedSet};
 use crate::at_rest::AtRest;
 use crate::devices::DeviceFiles;
 use crate::handling::Handling;
-pub(crate) use directory::Found;
+pub(crate) use directory::ScanEntry;
 pub(crate) use directory::Stamp;
 use directory::{Directory, FoundFile, ReadFile, is_manifest_name, read};
 use nodlet_core::time::Instant;
@@ -34,16 +34,16 @@ use nodlet_host::watches::{Event, Watcher, Watches};
 use nodlet_registry::{Handled, MAX_BYTES, Owner, Size, SourceDirectory, SourceFile, Sources};
 
 /// Interval between reads of directories that cannot be watched.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(10);
+pub(crate) const RESCAN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Time for which a file that was moved to `NAME~` counts as being saved. vim and emacs save files in this way,
 /// which must not end the pod.
 pub(crate) const SAVED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Size of manifests after which one part of a look ends. They are in memory until the loop parses them.
+/// Size of manifests after which one part of a scan ends. They are in memory until the loop parses them.
 const PART_BYTES: usize = 64 << 10;
 
-/// Time after which one part of a look ends, so that writes do not wait for a whole look on a slow card.
+/// Time after which one part of a scan ends, so that writes do not wait for a whole scan on a slow card.
 const PART_TIME: Duration = Duration::from_millis(50);
 
 /// The number of links that the kernel follows in a path.
@@ -69,21 +69,21 @@ pub(crate) fn owner_of(paths: &Paths, file: &Path) -> Option<Owner> {
     all.find(|source| file.parent() == Some(&source.path)).map(|source| source.owner)
 }
 
-/// The manifest directories, and the state of their files at the last look.
+/// The manifest directories, and the state of their files at the last scan.
 pub(crate) struct ManifestDirectories {
     /// The agent's instance of inotify.
     all_watches: Watches,
     /// `None` while the kernel provides no instance.
     watcher: Option<Watcher>,
-    /// Whether the last look could not watch or read something.
-    blind: bool,
+    /// Whether the last scan could not watch or read something.
+    incomplete: bool,
     /// Whether the failure to watch has been logged.
-    said_blind: bool,
+    logged_incomplete: bool,
     /// The directory of each watch.
     watches: SortedMap<WatchDescriptor, PathBuf>,
     directories: Vec<Directory>,
-    /// The unfinished look.
-    look: Option<Look>,
+    /// The unfinished scan.
+    scan: Option<Scan>,
     node: String,
     /// Decrypts manifests of the cluster.
     at_rest: Arc<AtRest>,
@@ -100,7 +100,7 @@ pub(crate) struct ManifestDirectories {
     unsynced: SortedSet<PathBuf>,
 }
 
-/// A result of a look, in whose place a manifest has its objects.
+/// A result of a scan, in whose place a manifest has its objects.
 pub(crate) enum Parsed {
     /// A directory, and the error if it cannot be read.
     Directory(usize, Option<String>),
@@ -108,10 +108,10 @@ pub(crate) enum Parsed {
     File(usize, OsString, ParsedFile),
 }
 
-/// The result of a look for one manifest.
+/// The result of a scan for one manifest.
 pub(crate) enum ParsedFile {
     /// The file was moved to `NAME~`, and may come back.
-    Aside,
+    Renamed,
     /// The file came back unchanged.
     Present,
     /// The file was removed.
@@ -122,9 +122,9 @@ pub(crate) enum ParsedFile {
     Refused { message: String, is_logged: bool },
 }
 
-/// The state of an unfinished look.
+/// The state of an unfinished scan.
 #[derive(Default)]
-struct Look {
+struct Scan {
     /// The index of the directory that is being read.
     index: usize,
     /// Unread files of the directory, in descending order; `None` before it was listed.
@@ -134,7 +134,7 @@ struct Look {
 }
 
 impl ManifestDirectories {
-    /// Creates the state for `sources`, which need not exist. The first look starts to watch them. Warnings about the
+    /// Creates the state for `sources`, which need not exist. The first scan starts to watch them. Warnings about the
     /// objects of clients are not logged, since the clients have received them.
     pub(crate) fn new(
         sources: &[SourceDirectory],
@@ -148,11 +148,11 @@ impl ManifestDirectories {
         ManifestDirectories {
             all_watches,
             watcher: None,
-            blind: false,
-            said_blind: false,
+            incomplete: false,
+            logged_incomplete: false,
             watches: SortedMap::new(),
             directories: directories.collect(),
-            look: None,
+            scan: None,
             node: node.to_owned(),
             at_rest,
             warned: warned.map(|source| source.path.clone()),
@@ -190,13 +190,13 @@ impl ManifestDirectories {
         self.watcher.as_ref().map(Watcher::changed)
     }
 
-    /// Whether changes may go unnoticed, because something could not be watched or read. The caller must look again
+    /// Whether changes may go unnoticed, because something could not be watched or read. The caller must scan again
     /// from time to time, which also tries to watch it again.
-    pub(crate) fn is_blind(&self) -> bool {
-        self.blind
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.incomplete
     }
 
-    /// Takes the events of inotify. Returns whether [`ManifestDirectories::look`] is needed.
+    /// Takes the events of inotify. Returns whether [`ManifestDirectories::scan`] is needed.
     pub(crate) fn drain(&mut self) -> bool {
         let Some(watcher) = &self.watcher else { return true };
         let news = watcher.take();
@@ -231,7 +231,7 @@ impl ManifestDirectories {
         };
         let Some(ours) = self.directories.iter().find(|ours| ours.path == *directory) else { return false };
         match (fs::symlink_metadata(directory.join(name)), ours.files.get(name)) {
-            (Ok(found), Some(known)) => known.aside.is_none() && known.stamp == Some(Stamp::of(&found)),
+            (Ok(found), Some(known)) => known.renamed_at.is_none() && known.stamp == Some(Stamp::of(&found)),
             (Err(error), None) => error.kind() == io::ErrorKind::NotFound,
             (Ok(_), None) | (Err(_), Some(_)) => false,
         }
@@ -269,75 +269,75 @@ impl ManifestDirectories {
             .is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)
     }
 
-    /// Reads one part of the changes since the last look; other jobs run between two parts. Pass `found` to
+    /// Reads one part of the changes since the last scan; other jobs run between two parts. Pass `found` to
     /// [`ManifestDirectories::parse`]. Returns whether another part follows.
-    pub(crate) fn look(&mut self, now: Instant, found: &mut Vec<Found>) -> bool {
+    pub(crate) fn scan(&mut self, now: Instant, found: &mut Vec<ScanEntry>) -> bool {
         let (begun, mut bytes) = (nodlet_host::clock::instant(), 0);
-        let mut look = self.look.take().unwrap_or_else(|| {
-            self.blind = false;
+        let mut scan = self.scan.take().unwrap_or_else(|| {
+            self.incomplete = false;
             self.links = SortedSet::new();
             self.open();
-            Look::default()
+            Scan::default()
         });
-        while let Some(directory) = self.directories.get_mut(look.index) {
+        while let Some(directory) = self.directories.get_mut(scan.index) {
             if bytes >= PART_BYTES || nodlet_host::clock::instant().since(begun) >= PART_TIME {
-                self.look = Some(look);
+                self.scan = Some(scan);
                 return true;
             }
-            if let Some(name) = look.names.as_mut().and_then(Vec::pop) {
-                let file = self.read_file(look.index, &name, &mut look.kept);
+            if let Some(name) = scan.names.as_mut().and_then(Vec::pop) {
+                let file = self.read_file(scan.index, &name, &mut scan.kept);
                 if let Some(FoundFile::Contents(contents)) = &file {
                     bytes += contents.len();
                 }
-                found.extend(file.map(|file| Found::File(look.index, name, file)));
+                found.extend(file.map(|file| ScanEntry::File(scan.index, name, file)));
                 continue;
             }
-            let unread = if look.names.is_some() {
-                directory.end(look.index, now, found);
+            let unread = if scan.names.is_some() {
+                directory.end(scan.index, now, found);
                 None
             } else {
                 let path = directory.path.clone();
-                watch_way_to(&path, |directory| self.watch(directory, &mut look.kept));
-                match self.directories[look.index].begin(look.index, found) {
+                watch_way_to(&path, |directory| self.watch(directory, &mut scan.kept));
+                match self.directories[scan.index].begin(scan.index, found) {
                     Ok(names) => {
-                        look.names = Some(names);
+                        scan.names = Some(names);
                         continue;
                     }
                     Err(error) => Some(format!("failed to read {}: {error}", path.display())),
                 }
             };
-            let files = &self.directories[look.index].files;
-            self.blind |= unread.is_some() || files.values().any(|file| file.unread);
-            found.push(Found::Directory(look.index, unread));
-            (look.index, look.names) = (look.index + 1, None);
+            let files = &self.directories[scan.index].files;
+            self.incomplete |= unread.is_some() || files.values().any(|file| file.unread);
+            found.push(ScanEntry::Directory(scan.index, unread));
+            (scan.index, scan.names) = (scan.index + 1, None);
         }
         self.watches.retain(|watch, _| {
-            let keep = look.kept.contains(watch);
+            let keep = scan.kept.contains(watch);
             if !keep && let Some(watcher) = &self.watcher {
                 watcher.remove(*watch);
             }
             keep
         });
-        self.said_blind &= self.blind;
+        self.logged_incomplete &= self.incomplete;
         false
     }
 
-    /// Whether a look is unfinished.
+    /// Whether a scan is unfinished.
     pub(crate) fn is_looking(&self) -> bool {
-        self.look.is_some()
+        self.scan.is_some()
     }
 
-    /// Whether another look is needed after [`SAVED_WITHIN`], to check whether a file came back.
-    pub(crate) fn is_any_aside(&self) -> bool {
+    /// Whether another scan is needed after [`SAVED_WITHIN`], to check whether a file came back.
+    pub(crate) fn is_any_renamed(&self) -> bool {
         let mut files = self.directories.iter().flat_map(|directory| directory.files.values());
-        files.any(|file| file.aside.is_some())
+        files.any(|file| file.renamed_at.is_some())
     }
 
-    /// Parses the manifests that one part of a look has read, and reports the device files. Pass the results of all parts
+    /// Parses the manifests that one part of a scan has read, and reports the device files. Pass the results of all parts
     /// to [`ManifestDirectories::report`].
     pub(crate) fn parse(
         &mut self,
-        found: Vec<Found>,
+        found: Vec<ScanEntry>,
         sources: &Sources,
         devices: &mut DeviceFiles,
         handling: &Handling,
@@ -345,12 +345,12 @@ impl ManifestDirectories {
         let mut parsed = Vec::new();
         for found in found {
             match found {
-                Found::Directory(index, message) if self.devices == Some(index) => {
+                ScanEntry::Directory(index, message) if self.devices == Some(index) => {
                     if let Some(message) = message {
                         log::error!("{message}; the devices stay as they were defined");
                     }
                 }
-                Found::File(index, name, file) if self.devices == Some(index) => {
+                ScanEntry::File(index, name, file) if self.devices == Some(index) => {
                     let path = self.directories[index].path.join(&name);
                     match file {
                         _ if !DeviceFiles::is_device_file(&name) => {}
@@ -359,7 +359,7 @@ impl ManifestDirectories {
                             devices.remove(&name);
                             self.add_unsynced(index, None);
                         }
-                        FoundFile::Aside | FoundFile::Present => {}
+                        FoundFile::Renamed | FoundFile::Present => {}
                         FoundFile::Unread(message) => drop(devices.put(&path, &name, Err(message))),
                         FoundFile::Contents(bytes) => {
                             let mark = handling.read(Handled::file(&path, &bytes));
@@ -370,10 +370,10 @@ impl ManifestDirectories {
                         }
                     }
                 }
-                Found::Directory(index, unread) => parsed.push(Parsed::Directory(index, unread)),
-                Found::File(index, name, file) => {
+                ScanEntry::Directory(index, unread) => parsed.push(Parsed::Directory(index, unread)),
+                ScanEntry::File(index, name, file) => {
                     let file = match file {
-                        FoundFile::Aside => ParsedFile::Aside,
+                        FoundFile::Renamed => ParsedFile::Renamed,
                         FoundFile::Present => ParsedFile::Present,
                         FoundFile::Gone => ParsedFile::Gone,
                         FoundFile::Unread(message) => ParsedFile::Refused { message, is_logged: true },
@@ -410,7 +410,7 @@ impl ManifestDirectories {
         }
     }
 
-    /// Reports to the registry what a whole look has found, except of files that the agent has written or removed since.
+    /// Reports to the registry what a whole scan has found, except of files that the agent has written or removed since.
     pub(crate) fn report(
         &mut self,
         parsed: Vec<Parsed>,
@@ -434,14 +434,14 @@ impl ManifestDirectories {
             if is_own(&path) {
                 continue;
             }
-            sources.set_aside(index, &name, matches!(file, ParsedFile::Aside));
+            sources.set_renamed(index, &name, matches!(file, ParsedFile::Renamed));
             match file {
                 ParsedFile::Gone => {
                     handling.release(Handled::object_of(&path));
                     sources.remove(index, &name);
                     self.add_unsynced(index, None);
                 }
-                ParsedFile::Aside | ParsedFile::Present => {}
+                ParsedFile::Renamed | ParsedFile::Present => {}
                 ParsedFile::Refused { message, is_logged } => {
                     let refusal = sources.refuse(index, &name, message);
                     if let Some(refusal) = refusal.filter(|_| is_logged) {
@@ -545,16 +545,16 @@ impl ManifestDirectories {
         }
     }
 
-    /// Records that something cannot be watched, and logs it unless the previous look did.
+    /// Records that something cannot be watched, and logs it unless the previous scan did.
     fn cannot_watch(&mut self, why: &str) {
-        if !self.said_blind {
+        if !self.logged_incomplete {
             log::warn!(
                 "failed to watch the manifest directories: {why} (see fs.inotify.max_user_instances and \
                  fs.inotify.max_user_watches); until that is possible they are read every {} s",
-                LOOK_AGAIN.as_secs()
+                RESCAN_INTERVAL.as_secs()
             );
         }
-        (self.blind, self.said_blind) = (true, true);
+        (self.incomplete, self.logged_incomplete) = (true, true);
     }
 
     /// Reads a file if it changed.
@@ -579,7 +579,7 @@ impl ManifestDirectories {
         file.is_there = true;
         let before = file.stamp;
         let read = metadata.and_then(|metadata| {
-            let came_back = file.aside.take().map(|_| FoundFile::Present);
+            let came_back = file.renamed_at.take().map(|_| FoundFile::Present);
             file.unread = false;
             let stamp = Stamp::of(&metadata);
             if file.stamp == Some(stamp) {

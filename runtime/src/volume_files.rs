@@ -24,7 +24,7 @@ const FILE_OVERHEAD: u64 = 4096;
 /// The rest of the bytes that the files of one pod may have: [`MOST_BYTES`], or the pod's limit of memory, because the
 /// files are in memory.
 pub(crate) struct Room<'a> {
-    left: u64,
+    remaining: u64,
     all: u64,
     /// The texts of the pod's fields, which all files that show a field share: a long annotation is in memory once.
     fields: SortedMap<&'a str, Arc<[u8]>>,
@@ -33,7 +33,7 @@ pub(crate) struct Room<'a> {
 impl<'a> Room<'a> {
     pub(crate) fn new(memory_limit: Option<u64>) -> Room<'a> {
         let all = memory_limit.unwrap_or(MOST_BYTES).min(MOST_BYTES);
-        Room { left: all, all, fields: SortedMap::new() }
+        Room { remaining: all, all, fields: SortedMap::new() }
     }
 
     fn field(&mut self, pod: &Pod, path: &'a str) -> Arc<[u8]> {
@@ -46,9 +46,9 @@ impl<'a> Room<'a> {
     }
 
     fn take(&mut self, content: &[u8]) -> Result<(), String> {
-        match self.left.checked_sub(content.len() as u64 + FILE_OVERHEAD) {
+        match self.remaining.checked_sub(content.len() as u64 + FILE_OVERHEAD) {
             Some(left) => {
-                self.left = left;
+                self.remaining = left;
                 Ok(())
             }
             None => Err(format!(

@@ -23,11 +23,11 @@ const AT_ONCE: usize = 8;
 /// So many tests run at once even if no processor is idle.
 const AT_LEAST: usize = 2;
 
-/// Another test begins if this part of the processors' time was idle since the last look, in percent.
+/// Another test begins if this part of the processors' time was idle since the last check, in percent.
 const IDLE_PERCENT: u64 = 25;
 
-/// The time between two looks.
-const LOOK: Duration = Duration::from_millis(400);
+/// The time between two checks.
+const CHECK_INTERVAL: Duration = Duration::from_millis(400);
 
 /// The time after which a test hangs: three times that of the slowest one.
 const HANGS: Duration = Duration::from_secs(900);
@@ -257,7 +257,7 @@ impl Runner {
         let mut processors = Processors::now()?;
         let mut shown = begun;
         while waiting.peek().is_some() || !self.running.is_empty() {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK_INTERVAL);
             let now = Processors::now()?;
             let idle = now.idle_percent_since(&processors);
             processors = now;

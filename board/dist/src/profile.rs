@@ -8,12 +8,12 @@ use nodlet_build::task::{TaskError, project};
 use serde::{Deserialize, Serialize};
 
 mod limits;
-mod network;
+mod links;
 mod storage;
 mod update;
 
 use limits::{Images, Limits};
-pub use network::Link;
+pub use links::Link;
 pub use storage::{Loader, Storage};
 pub use update::Update;
 
@@ -230,7 +230,7 @@ impl Profile {
 pub(crate) fn parse(name: &str, text: &str) -> Result<Profile, TaskError> {
     let mut profile: Profile =
         toml::from_str(text).map_err(|error| format!("board/profiles/{name}.toml: {error}"))?;
-    network::check(&profile.network, profile.ntp.as_deref())
+    links::check(&profile.network, profile.ntp.as_deref())
         .map_err(|wrong| format!("board/profiles/{name}.toml: {wrong}"))?;
     let wrong = |what: &str| Err(TaskError(format!("board/profiles/{name}.toml: {what}")));
     if let Some((_, debian)) =

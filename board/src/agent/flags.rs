@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lexopt::{Parser, ValueExt};
 use nodlet_cluster::fencing;
-use nodlet_cluster::network::parse_range;
+use nodlet_cluster::pod_cidrs::parse_range;
 use nodlet_cluster::reporting::Reporting;
 use nodlet_cluster::sync::Periodic;
 use nodlet_core::facts::{Amounts, MAX_PODS};

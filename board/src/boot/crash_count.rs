@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use nodlet_host::paths::Paths;
-use nodlet_kernel::durable::{self, Left};
+use nodlet_kernel::durable::{self, Headroom};
 use nodlet_kernel::own_file;
 
 use super::console::say;
@@ -44,7 +44,7 @@ pub(crate) fn write(root: &Path, count: u32) -> io::Result<()> {
 /// Makes `bytes` the durable content of a file below `root`, on a full disk too: what an agent does because of that
 /// disk must not be forgotten.
 pub(crate) fn replace(root: &Path, file: &str, bytes: &[u8]) -> io::Result<()> {
-    durable::replace(&below(root, file), bytes, Some((&Paths::new(root).reserve(), Left::None)))
+    durable::replace(&below(root, file), bytes, Some((&Paths::new(root).reserve(), Headroom::None)))
 }
 
 /// Resets the count of crash loops, so that the next boot is not into safe mode.

@@ -128,7 +128,7 @@ pub(super) fn hang() -> u8 {
 
 /// Removes the record of a hang because the agent continues, or the board goes down in an orderly way. Runs
 /// in a child of process 1.
-pub(super) fn hang_is_over() -> u8 {
+pub(super) fn clear_hang() -> u8 {
     report("record that the agent continues", durable::remove(Path::new(HANG)))
 }
 

@@ -13,7 +13,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 
 use nodlet_host::paths::Paths;
-use nodlet_kernel::durable::{self, Left};
+use nodlet_kernel::durable::{self, Headroom};
 use nodlet_kernel::own_file;
 use nodlet_kube::base64;
 use nodlet_kube::manifest::{check_label, is_node_name, node_name_of};
@@ -86,7 +86,7 @@ pub(super) fn apply(board: &mut Board) -> io::Result<()> {
     // The copy is written only if it differs: an unchanged fragment causes no flash wear.
     if read_own_short(KEPT).ok().flatten().as_deref() != Some(&text) {
         let reserve = Paths::new(Path::new("/")).reserve();
-        durable::replace(Path::new(KEPT), text.as_bytes(), Some((&reserve, Left::Half)))?;
+        durable::replace(Path::new(KEPT), text.as_bytes(), Some((&reserve, Headroom::Half)))?;
     }
     Ok(())
 }

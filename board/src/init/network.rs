@@ -112,7 +112,7 @@ impl Service<'_> {
     }
 
     fn run(&mut self) -> ! {
-        self.look_at_links();
+        self.sync_ports();
         loop {
             self.tick();
             self.publish();
@@ -121,7 +121,7 @@ impl Service<'_> {
     }
 
     /// Synchronises the ports with the kernel's links.
-    fn look_at_links(&mut self) {
+    fn sync_ports(&mut self) {
         let now = now();
         let found = ports::present(&self.board.network);
         self.ports.retain(|port| {
@@ -285,7 +285,7 @@ impl Service<'_> {
         if links {
             // All links are inspected anyway, even if news were lost.
             let _ = self.links_changed.read(|_| {});
-            self.look_at_links();
+            self.sync_ports();
         }
         if messages {
             let now = now();

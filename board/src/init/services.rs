@@ -9,7 +9,7 @@ use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::Pid;
 use nodlet_core::time::Instant;
 use nodlet_host::paths::Paths;
-use nodlet_kernel::durable::{self, Left};
+use nodlet_kernel::durable::{self, Headroom};
 use nodlet_kernel::own_file;
 
 use super::process::ABSENT;
@@ -278,7 +278,7 @@ fn make_key(key: &str) -> std::io::Result<()> {
     if key.is_dir() {
         remove(key)?;
     }
-    durable::replace(key, &text, Some((&Paths::new(Path::new("/")).reserve(), Left::None)))
+    durable::replace(key, &text, Some((&Paths::new(Path::new("/")).reserve(), Headroom::None)))
 }
 
 /// Removes a file, or a directory with its contents.

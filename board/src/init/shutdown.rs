@@ -56,7 +56,7 @@ impl Init {
 /// Writes and unmounts all file systems. Runs in a child, because it can wait for a disk.
 fn unmount() -> u8 {
     // A user reboots a board whose agent hangs: the watchdog did not reset it.
-    crash::hang_is_over();
+    crash::clear_hang();
     machine::unmount();
     nix::unistd::sync();
     0

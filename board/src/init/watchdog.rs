@@ -61,10 +61,10 @@ fn judge(now: Instant, started: Option<Instant>, latest: Option<Instant>, timeou
 /// A change in the state of the agent's loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HangChange {
-    /// The agent hangs, unlike at the previous look.
+    /// The agent hangs, unlike at the previous check.
     Hangs,
     /// An agent that hung makes progress again, or has ended.
-    HangIsOver,
+    Recovers,
 }
 
 /// The armed watchdog.
@@ -117,7 +117,7 @@ impl Watchdog {
             LoopState::Turns => {
                 self.feed();
                 self.next = now + until_next(now, self.timeout / 2);
-                std::mem::replace(&mut self.reported, false).then_some(HangChange::HangIsOver)
+                std::mem::replace(&mut self.reported, false).then_some(HangChange::Recovers)
             }
             LoopState::Hangs => {
                 // The agent may still recover; then the watchdog must be fed before the timeout.

@@ -276,12 +276,12 @@ fn end_by_headers(start: &[u8]) -> Option<u64> {
 struct Scan {
     /// The end of the previous piece, or the bytes after the mark once it was found.
     rest: Vec<u8>,
-    found: bool,
+    has_mark: bool,
 }
 
 impl Scan {
     fn search(&mut self, piece: &[u8]) {
-        if self.found {
+        if self.has_mark {
             let room = VERSION_BYTES.saturating_sub(self.rest.len()).min(piece.len());
             self.rest.extend_from_slice(&piece[..room]);
             return;
@@ -289,7 +289,7 @@ impl Scan {
         let mark = mark_begin();
         self.rest.extend_from_slice(piece);
         if let Some(at) = find(&self.rest, mark) {
-            self.found = true;
+            self.has_mark = true;
             self.rest.drain(..at + mark.len());
             self.rest.truncate(VERSION_BYTES);
         } else {
@@ -300,7 +300,7 @@ impl Scan {
 
     /// The version after the mark.
     fn version(&self) -> Option<String> {
-        let end = self.rest.iter().position(|&byte| byte == b'\n').filter(|_| self.found)?;
+        let end = self.rest.iter().position(|&byte| byte == b'\n').filter(|_| self.has_mark)?;
         let version = std::str::from_utf8(&self.rest[..end]).ok()?;
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '+');
         (!version.is_empty() && version.chars().all(is_plain)).then(|| version.to_owned())
@@ -370,7 +370,7 @@ mod tests {
 
     /// A program of this many bytes: this program's header, a mark at `at`, and section headers that end at
     /// its end.
-    fn made(length: usize, version: &str, at: usize) -> Vec<u8> {
+    fn program_of(length: usize, version: &str, at: usize) -> Vec<u8> {
         let mut bytes = own()[..HEADER_BYTES].to_vec();
         let start = (length - 64).to_le_bytes();
         if bytes[4] == 1 {
@@ -400,7 +400,7 @@ mod tests {
         let piece = 64 * 1024;
         for at in [100, piece - 60, piece - 30, piece - 20, piece - 5, piece, 2 * piece - 25, 2 * piece + 7] {
             for length in [2 * piece + 100, 3 * piece, 3 * piece + 1] {
-                let received = receive(&made(length, "1.2.3-rc.1", at)).expect("it is right");
+                let received = receive(&program_of(length, "1.2.3-rc.1", at)).expect("it is right");
                 assert_eq!(received.version, "1.2.3-rc.1", "at {at} of {length}");
             }
         }
@@ -414,7 +414,7 @@ mod tests {
         };
         check(b"", "it is empty");
         check(b"#!/bin/sh\n", "it is not a program");
-        let own = made(200_000, "1.0.0", 500);
+        let own = program_of(200_000, "1.0.0", 500);
         check(&own[..40], "it is cut off");
         check(&own[..own.len() - 1], "the file is incomplete: it has");
         check(&own[..own.len() / 2], "the file is incomplete: it has");
@@ -438,13 +438,13 @@ mod tests {
         let mut narrow = own.clone();
         narrow[4] = 3 - narrow[4];
         check(&narrow, "and this board is ");
-        let right = made(1000, "1.0.0", 500);
+        let right = program_of(1000, "1.0.0", 500);
         let mut none = right.clone();
         none[501] = b'T';
         check(&none, "it is not a nodlet program");
-        check(&made(1000, "1.0 0", 500), "it is not a nodlet program");
-        check(&made(1000, "", 500), "it is not a nodlet program");
-        check(&made(usize::try_from(MOST).expect("it fits") + 1, "1.0.0", 500), "it is too large");
+        check(&program_of(1000, "1.0 0", 500), "it is not a nodlet program");
+        check(&program_of(1000, "", 500), "it is not a nodlet program");
+        check(&program_of(usize::try_from(MOST).expect("it fits") + 1, "1.0.0", 500), "it is too large");
     }
 
     #[test]
@@ -473,8 +473,13 @@ mod tests {
         let signed = signed(&rules(&[KEY]), Some(SIGNATURE)).expect("it is right");
         let file = nix::sys::memfd::memfd_create(c"update", nix::sys::memfd::MemFdCreateFlag::empty());
         let mut file = std::fs::File::from(file.expect("there is memory"));
-        let why =
-            program(&mut Cursor::new(made(1000, "1.0.0", 500)), signed.as_ref(), &own(), &mut file, MOST);
+        let why = program(
+            &mut Cursor::new(program_of(1000, "1.0.0", 500)),
+            signed.as_ref(),
+            &own(),
+            &mut file,
+            MOST,
+        );
         assert_eq!(why.expect_err("it is another").to_string(), "the signature is of other content");
     }
 

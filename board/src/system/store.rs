@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 use nodlet_host::paths::Paths;
-use nodlet_kernel::durable::{self, Left, SLACK_PREFIX, Staged};
+use nodlet_kernel::durable::{self, Headroom, SLACK_PREFIX, Staged};
 use nodlet_kernel::own_file;
 use sha2::{Digest, Sha256};
 
@@ -104,7 +104,7 @@ impl Store {
     /// Writes the state. If that fails, the previous state remains.
     pub(super) fn write(&self, state: &State) -> io::Result<()> {
         let text = serde_json::to_vec(state)?;
-        durable::replace(&self.directory.join(STATE), &text, Some((&self.paths.reserve(), Left::None)))
+        durable::replace(&self.directory.join(STATE), &text, Some((&self.paths.reserve(), Headroom::None)))
     }
 
     /// Creates an empty file for a program.

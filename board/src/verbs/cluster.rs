@@ -18,7 +18,7 @@ use nodlet_core::error::causes;
 use nodlet_core::time::Timestamp;
 use nodlet_host::clock;
 use nodlet_host::paths::Paths;
-use nodlet_kernel::durable::{self, Left, SLACK_PREFIX};
+use nodlet_kernel::durable::{self, Headroom, SLACK_PREFIX};
 use nodlet_kernel::own_file;
 use nodlet_kube::manifest::is_node_name;
 
@@ -213,7 +213,7 @@ fn notify(client: &Client, joins: bool) -> Result<bool, VerbError> {
 
 /// Makes `bytes` the durable content of a file that only its owner can read, also on a full disk.
 fn replace(paths: &Paths, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    durable::replace(path, bytes, Some((&paths.reserve(), Left::Half)))
+    durable::replace(path, bytes, Some((&paths.reserve(), Headroom::Half)))
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let describe = Describe::parse(&mut context, &mut parser)?;
     let client = Client::new(&context)?;
     let mut out = std::io::stdout().lock();
-    let Found { objects, missing, by_prefix } = describe.find(&context, &client)?;
+    let Selection { objects, missing, by_prefix } = describe.find(&context, &client)?;
     let all = objects.len() + missing.len();
     let events = describe.show_events.unwrap_or(all <= 1 && !by_prefix);
     for (place, object) in objects.iter().enumerate() {
@@ -63,7 +63,7 @@ fn text_of(value: &Value) -> &str {
 
 /// The objects to describe.
 #[derive(Default)]
-struct Found {
+struct Selection {
     objects: Vec<Value>,
     /// The errors about missing objects.
     missing: Vec<VerbError>,
@@ -118,7 +118,7 @@ impl Describe {
         Ok(describe)
     }
 
-    fn find(&self, context: &Context, client: &Client) -> Result<Found, VerbError> {
+    fn find(&self, context: &Context, client: &Client) -> Result<Selection, VerbError> {
         let namespace = Some(context.namespace.as_str()).filter(|_| !self.all_namespaces);
         let collection = collection(self.kind.row(), namespace);
         let list = |labels: &str| -> Result<Vec<Value>, VerbError> {
@@ -127,9 +127,9 @@ impl Describe {
             Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
         };
         if self.names.is_empty() {
-            return Ok(Found { objects: list(&self.labels)?, ..Found::default() });
+            return Ok(Selection { objects: list(&self.labels)?, ..Selection::default() });
         }
-        let mut found = Found::default();
+        let mut found = Selection::default();
         for name in &self.names {
             match client.json("GET", &format!("{collection}/{}", encode(name)), None) {
                 Ok(object) => found.objects.push(object),

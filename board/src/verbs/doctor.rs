@@ -16,6 +16,7 @@ use crate::verb::{Outcome, Verb};
 
 mod cgroups;
 mod config;
+mod data_directory;
 mod facts;
 mod features;
 mod judge;
@@ -23,10 +24,9 @@ mod kernel;
 mod links;
 mod machine;
 mod mounts;
-mod network;
+mod pod_network;
 mod probe;
 mod report;
-mod storage;
 mod volumes;
 
 use self::config::Config;
@@ -144,9 +144,9 @@ fn of_machine(root: &Path) -> Report {
     let machine = Machine::observe(root);
     let mut checks = kernel::checks(&machine);
     checks.extend(cgroups::checks(&machine));
-    checks.extend(storage::checks(&machine));
+    checks.extend(data_directory::checks(&machine));
     checks.extend(volumes::checks(&machine));
-    checks.extend(network::checks(&machine));
+    checks.extend(pod_network::checks(&machine));
     checks.extend(machine::checks(&machine));
     let user = if machine.is_root { "" } else { ", without root" };
     Report { subject: format!("Linux {} on {}{user}", machine.release, std::env::consts::ARCH), checks }

@@ -33,7 +33,7 @@ pub(super) fn describe(layers: &[BorrowedFd<'_>], upper: BorrowedFd<'_>) -> io::
     // Directories that the lowest layer leaves undescribed have no other description.
     let above = implied.iter().skip(1);
     let cut_off = above.clone().any(|layer| layer.cut_off);
-    let wanted: BTreeSet<&PathBuf> = above.flat_map(|layer| &layer.found).collect();
+    let wanted: BTreeSet<&PathBuf> = above.flat_map(|layer| &layer.directories).collect();
     if cut_off || wanted.len() > DIRECTORIES_MAX {
         let message = format!("its layers leave more than {DIRECTORIES_MAX} directories undescribed");
         return Err(io::Error::other(message));
@@ -66,7 +66,7 @@ pub(super) fn describe(layers: &[BorrowedFd<'_>], upper: BorrowedFd<'_>) -> io::
 
 /// The directories that a layer uses but does not describe.
 struct Undescribed {
-    found: BTreeSet<PathBuf>,
+    directories: BTreeSet<PathBuf>,
     /// Whether the list is incomplete, because there are more than [`DIRECTORIES_MAX`].
     cut_off: bool,
 }
@@ -96,17 +96,17 @@ fn undescribed(layer: BorrowedFd<'_>) -> io::Result<Undescribed> {
                 todo.push(path.join(name));
             }
             if found.len() + todo.len() > DIRECTORIES_MAX {
-                return Ok(Undescribed { found, cut_off: true });
+                return Ok(Undescribed { directories: found, cut_off: true });
             }
         }
     }
-    Ok(Undescribed { found, cut_off: false })
+    Ok(Undescribed { directories: found, cut_off: false })
 }
 
 /// Opens the directory in the topmost layer that describes it, unless a higher layer hides it.
 fn described(layers: &[BorrowedFd<'_>], implied: &[Undescribed], path: &Path) -> io::Result<Option<File>> {
     for (layer, implied) in layers.iter().zip(implied).rev() {
-        if !implied.found.contains(path) {
+        if !implied.directories.contains(path) {
             match open(*layer, path) {
                 Ok(Some(directory)) => return Ok(Some(directory)),
                 Ok(None) => {}

@@ -162,7 +162,7 @@ pub(crate) fn compare(
         pieces,
         buffer: Vec::new(),
         size: 0,
-        left: 0,
+        remaining: 0,
         searched: 0,
         weak: None,
         false_alarms: 0,
@@ -219,7 +219,7 @@ struct Search<'a> {
     weak: Option<Weak>,
     /// The size of the current file, and the bytes of it that were not read yet.
     size: u64,
-    left: u64,
+    remaining: u64,
     false_alarms: u32,
     /// Whether the pieces exceed the bounds.
     is_exceeded: bool,
@@ -228,7 +228,7 @@ struct Search<'a> {
 impl Search<'_> {
     /// Begins a file of this many bytes.
     fn begin(&mut self, size: u64) {
-        (self.size, self.left) = (size, size);
+        (self.size, self.remaining) = (size, size);
     }
 
     fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -236,13 +236,13 @@ impl Search<'_> {
         if self.is_exceeded {
             return Err(invalid("too much has changed"));
         }
-        let of_file = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
+        let of_file = usize::try_from(self.remaining).unwrap_or(usize::MAX).min(bytes.len());
         let (data, others) = bytes.split_at(of_file);
         if !data.is_empty() {
-            self.left -= data.len() as u64;
+            self.remaining -= data.len() as u64;
             self.buffer.extend_from_slice(data);
             self.search()?;
-            if self.left == 0 {
+            if self.remaining == 0 {
                 self.end()?;
             }
         }

@@ -167,17 +167,17 @@ pub async fn request_signature(
     let made = made.map_err(JoinError::at("request a certificate"))?;
     let name = &*api::text(&made["metadata"]["name"]);
     let (until, mut backoff) = (Instant::now() + limit, Backoff::default());
-    let mut told = false;
+    let mut reported = false;
     let certificates = loop {
         let left = until.saturating_duration_since(Instant::now());
         if left < Duration::from_secs(1) {
             return Err(JoinError::NotApproved(name.to_owned()));
         }
-        let left = if told { left } else { left.min(DECIDED_SOON) };
+        let left = if reported { left } else { left.min(DECIDED_SOON) };
         let waited = api::within(left, next_certificate(api, name, left)).await;
         match waited {
             Ok(Some(certificates)) => break certificates?,
-            Ok(None) | Err(ApiError::Timeout) if !std::mem::replace(&mut told, true) => pending(name),
+            Ok(None) | Err(ApiError::Timeout) if !std::mem::replace(&mut reported, true) => pending(name),
             // The server ended the watch, or the time is over.
             Ok(None) | Err(ApiError::Timeout) => {
                 let wait = backoff.failed(api::random());

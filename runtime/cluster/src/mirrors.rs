@@ -291,7 +291,7 @@ mod tests {
         })
     }
 
-    fn made(local: &Value) -> (Name, Value) {
+    fn mirrored(local: &Value) -> (Name, Value) {
         let name = name_of(local, "board").expect("a pod of a file");
         let mirror = mirror(local, &name, "board", "node-uid");
         (name, mirror)
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_mirror_pod_refers_to_no_object_and_belongs_to_the_node() {
-        let (name, mirror) = made(&local());
+        let (name, mirror) = mirrored(&local());
         assert_eq!(name, ("shop".to_owned(), "web-board".to_owned()));
         let hash = mirror["metadata"]["annotations"][MIRROR].as_str().expect("a hash").to_owned();
         assert_eq!(hash.len(), 32);
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn the_hash_is_that_of_the_pod_and_not_of_its_status() {
-        let hash = |local: &Value| made(local).1["metadata"]["annotations"][MIRROR].clone();
+        let hash = |local: &Value| mirrored(local).1["metadata"]["annotations"][MIRROR].clone();
         let (first, mut other) = (hash(&local()), local());
         other["status"]["phase"] = "Failed".into();
         other["metadata"]["annotations"][SEEN] = "later".into();
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_mirror_pod_is_created_kept_replaced_and_deleted() {
-        let (name, pod) = made(&local());
+        let (name, pod) = mirrored(&local());
         let now = Instant::now();
         let mut mirrors = Mirrors::default();
         assert_eq!(mirrors.step(&name, None, now), Step::Nothing);
@@ -367,7 +367,7 @@ mod tests {
         // Another file.
         let mut other = local();
         other["spec"]["containers"][0]["image"] = "x".into();
-        assert_eq!(mirrors.step(&name, Some(&made(&other).1), now), Step::Delete("m".into()));
+        assert_eq!(mirrors.step(&name, Some(&mirrored(&other).1), now), Step::Delete("m".into()));
         // The file is gone.
         assert_eq!(mirrors.step(&name, None, now), Step::Delete("m".into()));
         // Deleted in the cluster.
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn a_rejected_mirror_pod_is_sent_again_after_a_while_or_a_change() {
-        let (name, pod) = made(&local());
+        let (name, pod) = mirrored(&local());
         let now = Instant::now();
         let mut mirrors = Mirrors::default();
         assert!(mirrors.reject(name.clone(), &pod, now));
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!((mirrors.due(now), mirrors.due(now + AGAIN)), (vec![], vec![name.clone()]));
         let mut other = local();
         other["metadata"]["labels"]["a"] = "c".into();
-        assert_eq!(mirrors.step(&name, Some(&made(&other).1), now), Step::Create);
+        assert_eq!(mirrors.step(&name, Some(&mirrored(&other).1), now), Step::Create);
         assert_eq!(mirrors.step(&name, Some(&pod), now + AGAIN), Step::Create);
         assert!(!mirrors.reject(name.clone(), &pod, now + AGAIN), "each reason once");
         // Without the pod, nothing is remembered.

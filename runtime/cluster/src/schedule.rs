@@ -284,7 +284,7 @@ impl Schedule {
             Seen::Failed => self.fail(now, random, Duration::ZERO),
             Seen::Busy(least) => self.fail(now, random, least + jitter(least / 5, random)),
             Seen::News => self.visit.has_news(now),
-            Seen::Left => {
+            Seen::Synchronised => {
                 self.backoff = first(self.periodic);
                 let since = match self.link {
                     Link::Up { since } => since,

@@ -95,7 +95,7 @@ impl Renewal {
     }
 
     /// Records the certificate that the board has kept: it is for these names. `random` is any number, as below.
-    pub fn found(&mut self, serving: &Serving, random: u16) {
+    pub fn restore(&mut self, serving: &Serving, random: u16) {
         self.has_names = !serving.names.is_empty();
         self.due = serving.validity().map(|validity| rotation(validity, random));
     }
@@ -107,7 +107,7 @@ impl Renewal {
 
     /// Records a new certificate, at this time by the wall clock.
     pub fn signed(&mut self, serving: &Serving, now: Instant, clock: i64, random: u16) {
-        self.found(serving, random);
+        self.restore(serving, random);
         match self.due {
             Some(due) if clock < due => (self.backoff, self.not_before) = (Backoff::up_to(LONGEST), None),
             // One that is due at once is as good as none, and must not be requested without a pause.
@@ -190,7 +190,7 @@ mod tests {
         }
         // Another agent finds it.
         let mut renewal = Renewal::new();
-        renewal.found(&certificate(100 * DAY), 0);
+        renewal.restore(&certificate(100 * DAY), 0);
         assert_eq!(renewal.next(now, TODAY), Next::Clock(TODAY + 70 * DAY));
         renewal.renamed(&["192.0.2.2".to_owned()]);
         assert_eq!(renewal.next(now, TODAY), Next::Request, "the address has changed");
@@ -249,7 +249,7 @@ mod tests {
         let now = Instant::now();
         // With a certificate, which was signed before the reboot.
         let mut renewal = Renewal::new();
-        renewal.found(&certificate(DAY), 0);
+        renewal.restore(&certificate(DAY), 0);
         assert_eq!(renewal.next(now, 60), Next::Clock(TODAY + DAY / 10 * 7));
         renewal.clock_was_set();
         assert_eq!(renewal.next(now, TODAY + DAY), Next::Request);

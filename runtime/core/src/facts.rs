@@ -33,7 +33,7 @@ pub use handover::{
 };
 pub use node_info::{Amounts, NodeInfo};
 pub use observation::{
-    Exit, Found, FoundAttempt, FoundSandbox, Observation, PodObservation, PodUsage, ProbeResult,
+    Exit, FoundAttempt, FoundPod, FoundSandbox, Observation, PodObservation, PodUsage, ProbeResult,
     SandboxFailure, StartFailure, StartFailureReason, Starved, StorageUsage,
 };
 pub(crate) use record::EVICTED;

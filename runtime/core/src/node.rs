@@ -319,7 +319,7 @@ impl Node {
         }
     }
 
-    fn find(&mut self, now: Instant, found: Found) {
+    fn find(&mut self, now: Instant, found: FoundPod) {
         let orphan = self.sources_seen && self.shutdown.is_none();
         let mut demand = if orphan { Demand::Unwanted } else { Demand::Unknown };
         if let Some(known) = self.index_of(&found.pod.uid) {
@@ -332,7 +332,7 @@ impl Node {
             self.pods.remove(place);
         }
         let index = self.new_index();
-        let mut state = PodState::found(index, found, demand, now);
+        let mut state = PodState::recovered(index, found, demand, now);
         if demand == Demand::Unwanted {
             state.unwant(now, Some(ORPHAN_GRACE));
         }

@@ -58,7 +58,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::facts::{
-    Attempt, Draft, Events, Exit, Fence, Found, PodIndex, PodObservation, ProbeResult, Record,
+    Attempt, Draft, Events, Exit, Fence, FoundPod, PodIndex, PodObservation, ProbeResult, Record,
     SandboxFailure, StatusHandover, Wake,
 };
 use crate::spec::Quantity;
@@ -145,7 +145,7 @@ impl PodState {
     }
 
     /// A pod that the agent found when it started.
-    pub(crate) fn found(index: PodIndex, found: Found, demand: Demand, now: Instant) -> Self {
+    pub(crate) fn recovered(index: PodIndex, found: FoundPod, demand: Demand, now: Instant) -> Self {
         let mut state = PodState::blank(index, found.pod, demand, now);
         state.set_admission_decided();
         let status = found.status;

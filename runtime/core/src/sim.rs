@@ -64,7 +64,7 @@ enum Happening {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WorldSandbox {
     None,
-    Made,
+    Exists,
     /// The supervisor is dead, and the rest of the sandbox still exists.
     Remains,
 }
@@ -107,7 +107,7 @@ pub(crate) struct WorldPod {
     /// Whether files of the volumes are being written.
     updating: bool,
     /// The finished runs that the supervisor remembers.
-    over: Vec<FoundAttempt>,
+    finished: Vec<FoundAttempt>,
     /// The record on flash, as an agent of this boot reads it.
     pub(crate) record: Option<Box<Record>>,
     /// The bytes of the record on flash.
@@ -300,7 +300,7 @@ impl Sim {
                 volumes: false,
                 removing_volumes: false,
                 updating: false,
-                over: Vec::new(),
+                finished: Vec::new(),
                 record: None,
                 flash: Vec::new(),
                 shell: shell::PodFiles::default(),

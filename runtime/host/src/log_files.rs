@@ -287,7 +287,7 @@ pub fn remove_earlier_runs(
     number: u32,
 ) -> io::Result<()> {
     let logs = paths.pod_logs(namespace, pod, uid).join(container).join("0.log");
-    let Some(directory) = found(Place::of_log(&logs)?.open())? else { return Ok(()) };
+    let Some(directory) = if_exists(Place::of_log(&logs)?.open())? else { return Ok(()) };
     for name in directory.names(|_| true)? {
         // `<number>.log`, or a rotated `<number>.log.<time>`.
         let of = name.to_str().and_then(|name| name.split('.').next()?.parse::<u32>().ok());
@@ -344,11 +344,11 @@ pub fn remove_dead_links(paths: &Paths, prefix: &str) -> io::Result<()> {
 }
 
 fn enter(paths: &Paths, name: &str) -> io::Result<Option<Directory>> {
-    found(Directory::trusted(&paths.var_log())?.enter(Path::new(name)))
+    if_exists(Directory::trusted(&paths.var_log())?.enter(Path::new(name)))
 }
 
 /// Turns a missing file or directory into `None`.
-fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+fn if_exists<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         result => result.map(Some),

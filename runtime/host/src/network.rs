@@ -64,13 +64,13 @@ pub struct Network {
     opened: SortedSet<Uid>,
     /// The ports of UDP in the table that the kernel took last, of which no outdated connection is left.
     udp_ports: Vec<Forward>,
-    told_connections: bool,
+    logged_connections: bool,
     /// The kernel does not forward IPv6 packets, which is to be reported.
     lacks_ipv6_forwarding: bool,
-    told_ipv6_forwarding: bool,
+    logged_ipv6_forwarding: bool,
     /// The machine's own firewall was inspected, which is repeated only when its chains change.
     inspected_foreign: bool,
-    told_foreign: bool,
+    logged_foreign: bool,
 }
 
 /// A warning for the owner of the machine: the reason of its event, and the text.
@@ -149,11 +149,11 @@ impl Network {
             table: TableState::Unneeded,
             opened: SortedSet::new(),
             udp_ports: Vec::new(),
-            told_connections: false,
+            logged_connections: false,
             lacks_ipv6_forwarding: false,
-            told_ipv6_forwarding: false,
+            logged_ipv6_forwarding: false,
             inspected_foreign: false,
-            told_foreign: false,
+            logged_foreign: false,
             bridge,
         }
     }
@@ -261,11 +261,11 @@ impl Network {
 
     /// A warning, once, if the machine's own firewall drops the packets of pods.
     pub fn foreign_warning(&mut self) -> Option<Warning> {
-        if self.told_foreign {
+        if self.logged_foreign {
             return None;
         }
         let text = foreign::warning(&self.bridge, self.routes_ipv6())?;
-        self.told_foreign = true;
+        self.logged_foreign = true;
         Some(("FirewallDropsPackets", text))
     }
 
@@ -325,8 +325,8 @@ impl Network {
         self.forwarding.switch_on(&self.bridge).map_err(failed)?;
         if self.routes_ipv6() {
             let forwards = self.forwarding.switch_on_ipv6(&self.bridge).map_err(failed)?;
-            self.lacks_ipv6_forwarding = !forwards && !self.told_ipv6_forwarding;
-            self.told_ipv6_forwarding |= !forwards;
+            self.lacks_ipv6_forwarding = !forwards && !self.logged_ipv6_forwarding;
+            self.logged_ipv6_forwarding |= !forwards;
         }
         self.apply_routes();
         Ok(())
@@ -338,7 +338,7 @@ impl Network {
         let Some(change) = conntrack::Change::between(&self.udp_ports, &ports) else { return };
         match change.delete_outdated() {
             Ok(_) => self.udp_ports = ports,
-            Err(error) if !std::mem::replace(&mut self.told_connections, true) => log::warn!(
+            Err(error) if !std::mem::replace(&mut self.logged_connections, true) => log::warn!(
                 "UDP senders that began before a pod with their hostPort do not reach it while they go on: failed to \
                  delete their entries in the kernel (CONFIG_NF_CT_NETLINK): {error}"
             ),

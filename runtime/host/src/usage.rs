@@ -58,7 +58,7 @@ pub struct Measurement {
     pending_bytes: usize,
     /// The directory that is being read.
     current: Option<(PathBuf, OwningIter)>,
-    left: usize,
+    budget: usize,
     unit: Unit,
     usage: Vec<u64>,
 }
@@ -86,7 +86,7 @@ impl Measurement {
             pending: Vec::new(),
             pending_bytes: 0,
             current: None,
-            left: MAX_ENTRIES,
+            budget: MAX_ENTRIES,
             unit,
             usage: vec![0; places],
         }
@@ -111,7 +111,7 @@ impl Measurement {
             }
         }
         for _ in 0..ENTRIES_PER_PART {
-            if self.left == 0 {
+            if self.budget == 0 {
                 let begun = self.root.as_ref().map(|root| root.place);
                 for place in begun.into_iter().chain(self.roots.iter().map(|(place, _)| *place)) {
                     self.usage[place] = u64::MAX;
@@ -121,7 +121,7 @@ impl Measurement {
             if self.current.is_none() && !self.open_next() {
                 return Some(std::mem::take(&mut self.usage));
             }
-            self.left -= 1;
+            self.budget -= 1;
             self.entry();
         }
         None
@@ -274,7 +274,7 @@ mod tests {
         assert!(measurement.part().is_none());
         let all = std::iter::from_fn(|| Some(measurement.part())).flatten().next().expect("it ends");
         assert!(all[0] >= 600 * 512, "{all:?}");
-        let mut short = Measurement { left: 100, ..Measurement::new([(0, root.clone())], 1, Unit::Bytes) };
+        let mut short = Measurement { budget: 100, ..Measurement::new([(0, root.clone())], 1, Unit::Bytes) };
         assert_eq!(short.part().expect("it ends"), [u64::MAX]);
         // So does a tree of which too many directories wait.
         let wide = root.join("wide");

@@ -28,7 +28,7 @@ use faults::allow;
 
 pub use faults::{Decision, Observed, Operation, observe};
 pub use file::{Staged, create_directories, discard, is_in_memory, rename, sync_directory};
-pub use reserve::{Left, Reserve, SLACK_PREFIX, is_full};
+pub use reserve::{Headroom, Reserve, SLACK_PREFIX, is_full};
 
 /// Replaces the contents of `path` with `bytes`, atomically: after a power cut at any moment, the file is the old or
 /// the new one. Writes nothing if the file is already the new one. The file and its directory, if they do not exist, are
@@ -37,7 +37,7 @@ pub use reserve::{Left, Reserve, SLACK_PREFIX, is_full};
 /// # Errors
 /// A step failed. Either the old file still exists, or the new one exists and may not survive a power cut; another
 /// call makes it durable.
-pub fn replace(path: &Path, bytes: &[u8], reserve: Option<(&Reserve, Left)>) -> io::Result<()> {
+pub fn replace(path: &Path, bytes: &[u8], reserve: Option<(&Reserve, Headroom)>) -> io::Result<()> {
     let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     if own_file::read(path).is_ok_and(|old| old == bytes) {
         // An earlier attempt that failed, or an agent that was killed, may have renamed the file without making

@@ -8,8 +8,8 @@ use std::rc::Rc;
 
 use nodlet_fuzz::disk::{FAULTS, Fault, POWER_CUTS, Trial};
 use nodlet_kernel::durable::{
-    Decision, Left, Observed, Operation, Reserve, Staged, discard, is_full, observe, remove, rename, replace,
-    replace_in_memory, sync_directory,
+    Decision, Headroom, Observed, Operation, Reserve, Staged, discard, is_full, observe, remove, rename,
+    replace, replace_in_memory, sync_directory,
 };
 
 /// A directory in memory, where some hundred syncs do not last; removed after the test.
@@ -157,7 +157,7 @@ fn a_file_is_the_old_or_the_new_one_whenever_the_plug_is_pulled_while_a_spare_fi
             },
             change: &|root| {
                 let spare = Reserve::new(root.join("reserve"), vec![root.to_owned()]);
-                replace(&root.join("record.json"), b"the new content", Some((&spare, Left::None))).is_ok()
+                replace(&root.join("record.json"), b"the new content", Some((&spare, Headroom::None))).is_ok()
             },
             read: &|root| fs::read_to_string(root.join("record.json")).ok(),
         };
@@ -240,7 +240,7 @@ fn a_write_that_fails_for_lack_of_room_at_any_step_uses_a_spare_file() {
             assert_eq!(fs::read(&path).ok().as_deref(), old);
             let before = spares();
             let (observed, steps) = record(full(step, number));
-            replace(&path, b"new", Some((&reserve, Left::None))).expect("there is a reserve");
+            replace(&path, b"new", Some((&reserve, Headroom::None))).expect("there is a reserve");
             drop(observed);
             assert_eq!(fs::read(&path).ok().as_deref(), Some(&b"new"[..]), "{step:?}");
             assert_eq!(spares(), before - 1, "{step:?}");
@@ -251,7 +251,7 @@ fn a_write_that_fails_for_lack_of_room_at_any_step_uses_a_spare_file() {
     // No other error uses it.
     let (_observed, _) = record(full("Write", libc::EIO));
     let before = spares();
-    replace(&path, b"more", Some((&reserve, Left::None))).expect_err("the card fails");
+    replace(&path, b"more", Some((&reserve, Headroom::None))).expect_err("the card fails");
     assert_eq!(spares(), before);
 }
 

@@ -262,9 +262,9 @@ fn single_of_kind(object: Value, kind: Kind) -> Result<Value, ManifestError> {
     Err(ManifestError::of_kind(format!("a {given} cannot be handled as a {kind}")))
 }
 
-fn single(object: Value) -> Result<find::Found, ManifestError> {
+fn single(object: Value) -> Result<find::FoundObject, ManifestError> {
     let found = find::objects(object).map_err(ManifestError::of_kind)?;
-    let [found] = <[find::Found; 1]>::try_from(found).map_err(|_| {
+    let [found] = <[find::FoundObject; 1]>::try_from(found).map_err(|_| {
         ManifestError::of_kind("a List cannot be created: send each object separately".to_owned())
     })?;
     Ok(found)

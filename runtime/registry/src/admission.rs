@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::request::refused;
 use super::wanted::{Admitted, Problem};
-use super::{DefinitionsByName, Registry, Status, Wanted, ephemeral, published};
+use super::{DefinitionsByName, Registry, Status, Wanted, ephemeral, live_objects};
 use crate::objects::Objects;
 use nodlet_core::facts::{Event, Record};
 use nodlet_core::spec::Pod;
@@ -101,7 +101,7 @@ impl Policy {
             } else if name.0 == Kind::RuntimeClass {
                 policy.runtime_classes.push(definition.clone());
             } else if name.0 == Kind::PodPreset {
-                let version = objects.get(&published::key(name)).map_or(0, |shown| shown.version);
+                let version = objects.get(&live_objects::key(name)).map_or(0, |shown| shown.version);
                 policy.presets.push((definition.clone(), version));
             }
         }

@@ -18,7 +18,7 @@ use std::rc::Rc;
 use nodlet_core::sorted::{SortedMap, SortedSet};
 use serde_json::{Value, json};
 
-use super::published::{DefinitionName, key};
+use super::live_objects::{DefinitionName, key};
 use super::{Registry, Wanted};
 use nodlet_core::spec::volume::{ClaimedVolume, HostPathType};
 use nodlet_core::spec::{Pod, Quantity};

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 
+use super::live_objects::{DefinitionName, key};
 use super::present::as_published;
-use super::published::{DefinitionName, key};
 use super::request::{RequestOptions, refused, same};
 use super::sources::SourceFile;
 use super::{

@@ -163,7 +163,7 @@ impl SeenDevices {
     }
 
     /// Looks all devices up again. Returns those that have come, gone or changed their place.
-    pub fn look_again(&mut self, mut find: impl FnMut(&str) -> Option<FoundDevice>) -> Vec<String> {
+    pub fn refresh(&mut self, mut find: impl FnMut(&str) -> Option<FoundDevice>) -> Vec<String> {
         let mut changed = Vec::new();
         for (name, seen) in self.0.iter_mut() {
             let now = find(name);

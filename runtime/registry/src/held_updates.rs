@@ -53,7 +53,7 @@ pub struct HeldUpdates {
     /// Pods of `kept` that run again.
     restored: SortedSet<Uid>,
     /// The images for which changes of these pods waited when the previous agent ended, until the first decision.
-    left: SortedMap<Uid, Waits>,
+    handed_over: SortedMap<Uid, Waits>,
 }
 
 /// How far the work of a pod has got.
@@ -160,7 +160,7 @@ impl HeldUpdates {
 
     /// The images that are known to be missing for that change.
     pub fn waits_of(&self, uid: &Uid) -> Option<&Waits> {
-        let waits = self.of(uid).map(|held| &held.waits).or_else(|| self.left.get(uid));
+        let waits = self.of(uid).map(|held| &held.waits).or_else(|| self.handed_over.get(uid));
         waits.filter(|waits| !waits.missing.is_empty())
     }
 
@@ -171,7 +171,7 @@ impl HeldUpdates {
 
     /// Records what the previous agent left behind of a pod that was found.
     pub fn adopt(&mut self, uid: Uid, waits: Waits) {
-        self.left.insert(uid, waits);
+        self.handed_over.insert(uid, waits);
     }
 
     /// Records the pods that an earlier boot kept running, and returns the images to look up before the first
@@ -187,7 +187,7 @@ impl HeldUpdates {
     ) -> LookUp {
         let mut images = SortedSet::new();
         for (name, new) in wanted {
-            let old = desired.get(name).cloned().or_else(|| self.found(name, pods));
+            let old = desired.get(name).cloned().or_else(|| self.running(name, pods));
             if kept.contains_key(name) || old.is_some_and(|old| !old.is_same_as(new)) {
                 images.extend(images_of(&new.pod));
             }
@@ -211,7 +211,7 @@ impl HeldUpdates {
         for (name, new) in wanted.iter_mut() {
             let Some(old) = self.predecessor(name, new, desired, pods, &kept) else { continue };
             let known = before.remove(name).filter(|known| known.new.is_same_as(new));
-            let left = self.left.remove(&old.pod.uid);
+            let left = self.handed_over.remove(&old.pod.uid);
             let known = known.map(|known| known.waits).or(left);
             let waits = match (self.images(&new.pod), known) {
                 (Images::Present, _) => continue,
@@ -233,7 +233,7 @@ impl HeldUpdates {
         }
         effects.extend(self.look_up().map(Effect::LookUp));
         // No change of these pods waits any more.
-        changed.extend(std::mem::take(&mut self.left).into_keys());
+        changed.extend(std::mem::take(&mut self.handed_over).into_keys());
         for old in kept.values().filter(|old| self.of(&old.pod.uid).is_none()) {
             effects.push(Effect::RemoveKept(old.pod.uid.clone()));
         }
@@ -284,14 +284,14 @@ impl HeldUpdates {
         pods: &dyn NodePods,
         kept: &WantedByName,
     ) -> Option<Rc<Wanted>> {
-        if let Some(old) = desired.get(name).cloned().or_else(|| self.found(name, pods)) {
+        if let Some(old) = desired.get(name).cloned().or_else(|| self.running(name, pods)) {
             return self.replaces(&old.pod, &new.pod, pods).then_some(old);
         }
         kept.get(name).filter(|old| is_another(&old.pod, &new.pod)).cloned()
     }
 
     /// The running pod of a name that this agent found when it started.
-    fn found(&self, name: &PodName, pods: &dyn NodePods) -> Option<Rc<Wanted>> {
+    fn running(&self, name: &PodName, pods: &dyn NodePods) -> Option<Rc<Wanted>> {
         let named = pods.named(name);
         named.iter().find(|wanted| self.works(&wanted.pod.uid, pods)).map(without_ephemeral)
     }

@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
+use super::live_objects::{CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE};
 use super::objects::Key;
-use super::published::{CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE};
 use super::{Registry, Wanted};
 use nodlet_core::facts::ClientCondition;
 use nodlet_core::spec::Pod;

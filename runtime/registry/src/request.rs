@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::published::{CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE};
+use super::live_objects::{CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE};
 pub(super) use super::status::refused;
 use super::{FieldValidation, Registry, Status};
 use nodlet_kube::kinds::Kind;

@@ -59,7 +59,7 @@ pub struct SourceFile {
     /// The number of its last valid text.
     content: u64,
     /// The file was moved to its `NAME~`, and may come back.
-    is_aside: bool,
+    is_renamed: bool,
 }
 
 /// A share of the quota.
@@ -129,11 +129,10 @@ impl Sources {
     /// The quota that all files use, except files of `source` that are set aside: their share is available to
     /// the files that are read in their place.
     pub fn used(&self, source: usize) -> Size {
-        let others = self
-            .list
-            .iter()
-            .enumerate()
-            .flat_map(|(index, other)| other.all().filter(move |file| index != source || !file.is_aside));
+        let others =
+            self.list.iter().enumerate().flat_map(|(index, other)| {
+                other.all().filter(move |file| index != source || !file.is_renamed)
+            });
         others.map(SourceFile::size).sum()
     }
 
@@ -231,10 +230,10 @@ impl Sources {
     }
 
     /// Records whether a file was moved to its `NAME~`, from which it may come back.
-    pub fn set_aside(&mut self, source: usize, name: &OsStr, is_aside: bool) {
+    pub fn set_renamed(&mut self, source: usize, name: &OsStr, is_renamed: bool) {
         let source = &mut self.list[source];
         if let Ok(place) = source.place(name) {
-            source.files[place].1.is_aside = is_aside;
+            source.files[place].1.is_renamed = is_renamed;
         }
     }
 

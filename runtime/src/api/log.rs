@@ -21,7 +21,7 @@ use super::body::{self, Body};
 use super::container;
 use super::read::parse;
 use super::{Api, Query, Status};
-use crate::storage::Storage;
+use crate::storage_thread::Storage;
 use nodlet_core::time::Timestamp;
 use nodlet_host::log_files::{Directory, Place};
 use nodlet_host::watches::{Watcher, Watches};
@@ -37,7 +37,7 @@ use line::{Printer, Streams};
 const BLOCK: usize = 32 * 1024;
 
 /// Time between two reads of a followed log that the kernel does not let nodlet watch.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// `apart`: the time between the last output and the end of the response.
 pub(super) async fn log(
@@ -184,7 +184,7 @@ struct Reader {
     printer: Printer,
     follow: Option<Follow>,
     /// Whether another file may have replaced this one.
-    look: bool,
+    maybe_rotated: bool,
     ended: bool,
     /// Whether something was printed.
     sent: bool,
@@ -192,7 +192,7 @@ struct Reader {
 
 /// The sources of notifications about new log output.
 struct Follow {
-    /// `None` if the kernel refused a watch: then the file is read every [`LOOK_AGAIN`].
+    /// `None` if the kernel refused a watch: then the file is read every [`POLL_INTERVAL`].
     watcher: Option<Watcher>,
     objects: Rc<Objects>,
     key: Key,
@@ -242,7 +242,7 @@ impl Reader {
                         "failed to watch {}: {error} (see fs.inotify.max_user_instances and \
                          fs.inotify.max_user_watches); it is read every {} s for this client",
                         path.display(),
-                        LOOK_AGAIN.as_secs()
+                        POLL_INTERVAL.as_secs()
                     );
                 });
                 let watcher = watcher.ok();
@@ -263,7 +263,7 @@ impl Reader {
             tail,
             printer,
             follow,
-            look: false,
+            maybe_rotated: false,
             ended: false,
             sent: false,
         })
@@ -283,7 +283,7 @@ impl Reader {
             match self.file.read(&mut self.block).await {
                 Ok(0) => {
                     let has_news = self.take_news();
-                    if std::mem::take(&mut self.look) && self.rotated().await {
+                    if std::mem::take(&mut self.maybe_rotated) && self.rotated().await {
                         // Another file may be put there again and again, as fast as this loop checks.
                         smol::future::yield_now().await;
                     } else if over {
@@ -291,7 +291,7 @@ impl Reader {
                         self.printer.end(&mut printed);
                     } else if self.has_ended() {
                         // When the end is known, the file has all output from before the end.
-                        (over, self.look) = (true, true);
+                        (over, self.maybe_rotated) = (true, true);
                     } else if has_news {
                         // The file has grown since it was read.
                         smol::future::yield_now().await;
@@ -328,11 +328,12 @@ impl Reader {
     fn take_news(&mut self) -> bool {
         let Some(follow) = &self.follow else { return false };
         let Some(watcher) = &follow.watcher else {
-            self.look = true;
+            self.maybe_rotated = true;
             return false;
         };
         let news = watcher.take();
-        self.look |= news.lost || news.events.iter().any(|event| event.what != AddWatchFlags::IN_MODIFY);
+        self.maybe_rotated |=
+            news.lost || news.events.iter().any(|event| event.what != AddWatchFlags::IN_MODIFY);
         !news.is_empty()
     }
 
@@ -348,7 +349,7 @@ impl Reader {
         }
         // The old file may have grown between the last read and the rotation.
         if self.file.has_more() {
-            self.look = true;
+            self.maybe_rotated = true;
         } else {
             self.file = LogFile::new(new, self.storage.clone(), true);
         }
@@ -361,7 +362,7 @@ impl Reader {
         smol::future::or(follow.objects.changed_since(version), async {
             match &follow.watcher {
                 Some(watcher) => watcher.changed().await,
-                None => drop(smol::Timer::after(LOOK_AGAIN).await),
+                None => drop(smol::Timer::after(POLL_INTERVAL).await),
             }
         })
         .await;

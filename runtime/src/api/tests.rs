@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::storage::Storage;
+use crate::storage_thread::Storage;
 use nodlet_registry::objects::Key;
 
 /// A scratch root, which is removed at the end.

@@ -68,14 +68,14 @@ fn config_with(
     container_config(&pod(container, spec), attempt, image, &Paths::new(Path::new("/r")), &facts)
 }
 
-fn made(container: &str, spec: &str) -> ContainerConfig {
+fn config(container: &str, spec: &str) -> ContainerConfig {
     config_of(container, spec, &image()).unwrap_or_else(|failure| panic!("{}", failure.message))
 }
 
 #[test]
 fn a_pod_in_the_hosts_network_is_called_as_the_machine_and_not_as_the_node() {
     let name = |spec: &str| {
-        let env = made("", spec).process.env;
+        let env = config("", spec).process.env;
         env.into_iter().find(|pair| pair.starts_with("HOSTNAME=")).unwrap()
     };
     assert_eq!(name("hostNetwork: true"), "HOSTNAME=machine");
@@ -94,7 +94,7 @@ fn command_and_args_replace_those_of_the_image() {
             &["v", "$(V)", "$(W)", "$(A)", "$V", "$(V"],
         ),
     ] {
-        assert_eq!(made(container, "").process.args, expected, "{container}");
+        assert_eq!(config(container, "").process.args, expected, "{container}");
     }
     let empty = ImageConfig::default();
     let failure = config_of("", "", &empty).expect_err("there is nothing to run");
@@ -124,16 +124,16 @@ fn variables_of_variables_grow_no_further_than_a_process_can_be_given() {
         };
         format!("env: [{}]", (0..count).map(variable).collect::<Vec<_>>().join(", "))
     };
-    made(&named(100), "");
+    config(&named(100), "");
     config_of(&named(2100), "", &ImageConfig::default()).expect_err("it is too long");
     let few = format!("env: [{{name: V, value: {word}}}], command: [{}]", vec!["\"$(V)\""; 500].join(", "));
-    assert_eq!(made(&few, "").process.args, vec![word; 500]);
+    assert_eq!(config(&few, "").process.args, vec![word; 500]);
 }
 
 #[test]
 fn a_reference_without_an_end_is_text_and_the_one_before_it_a_reference() {
     let of =
-        |text: &str| made(&format!("env: [{{name: V, value: v}}], command: [\"{text}\"]"), "").process.args;
+        |text: &str| config(&format!("env: [{{name: V, value: v}}], command: [\"{text}\"]"), "").process.args;
     assert_eq!(of("$(V)$(V"), ["v$(V"]);
     assert_eq!(of("$(V$(V)"), ["$(V$(V)"]);
     assert_eq!(of("$($(V))"), ["$($(V))"]);
@@ -147,14 +147,14 @@ fn a_field_reference_to_the_service_account_has_the_name_in_the_pod() {
     for (spec, expected) in
         [("", "default"), ("serviceAccountName: robot", "robot"), ("serviceAccount: old-name", "old-name")]
     {
-        let env = made(container, spec).process.env;
+        let env = config(container, spec).process.env;
         assert!(env.contains(&format!("ACCOUNT={expected}")), "{spec}: {env:?}");
     }
 }
 
 #[test]
 fn the_environment_is_the_images_with_the_containers_over_it() {
-    let made = made(
+    let made = config(
         "env: [{name: A, value: own}, {name: C, value: \"$(A)-$(B)-$(D)\"}, {name: D, value: late},
           {name: NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}},
           {name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}},
@@ -182,7 +182,7 @@ fn the_environment_is_the_images_with_the_containers_over_it() {
 #[test]
 fn capabilities_begin_with_all_then_add_then_drop() {
     let of = |capabilities: &str| {
-        made(&format!("securityContext: {{capabilities: {capabilities}}}"), "").process.capabilities
+        config(&format!("securityContext: {{capabilities: {capabilities}}}"), "").process.capabilities
     };
     assert_eq!(of("{}").len(), 14);
     assert!(of("{add: [NET_ADMIN]}").contains(&"CAP_NET_ADMIN".to_owned()));
@@ -190,7 +190,7 @@ fn capabilities_begin_with_all_then_add_then_drop() {
     assert_eq!(of("{drop: [ALL], add: [NET_ADMIN]}"), ["CAP_NET_ADMIN"]);
     assert_eq!(of("{add: [ALL], drop: [SYS_ADMIN]}").len(), 40);
     assert_eq!(of("{drop: [ALL]}"), Vec::<String>::new());
-    assert_eq!(made("securityContext: {privileged: true}", "").process.capabilities.len(), 41);
+    assert_eq!(config("securityContext: {privileged: true}", "").process.capabilities.len(), 41);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a_violated_run_as_non_root_is_rejected_with_the_kubelets_text() {
 #[test]
 fn mounts_come_in_the_order_of_their_paths_and_a_volume_hides_the_agents_file() {
     let volumes = "volumes: [{name: data, emptyDir: {}}, {name: mem, emptyDir: {medium: Memory}}]";
-    let config = made(
+    let config = config(
         "volumeMounts: [{name: mem, mountPath: /b/c, readOnly: true}, {name: data, mountPath: /b, subPath: s},
           {name: data, mountPath: /etc/hosts, subPath: h}]",
         volumes,
@@ -257,7 +257,7 @@ fn mounts_come_in_the_order_of_their_paths_and_a_volume_hides_the_agents_file() 
 
 #[test]
 fn the_user_of_a_container_overrides_that_of_its_pod() {
-    let config = made(
+    let config = config(
         "securityContext: {runAsUser: 5}",
         "securityContext: {runAsUser: 1, runAsGroup: 2, fsGroup: 3, supplementalGroups: [4]}",
     );
@@ -277,7 +277,7 @@ fn the_oom_score_follows_the_class() {
         ("resources: {requests: {memory: 2Gi}}", 3),
         ("resources: {requests: {cpu: 100m}}", 999),
     ] {
-        assert_eq!(made(container, "").oom_score_adj, expected, "{container}");
+        assert_eq!(config(container, "").oom_score_adj, expected, "{container}");
     }
     // What the node is nothing without goes as late, whatever it requests; other critical pods do not.
     for (class, priority, expected) in [
@@ -346,7 +346,7 @@ fn a_mount_path_is_normalised_from_the_root() {
 
 #[test]
 fn only_etc_hosts_stays_writable_in_a_read_only_root() {
-    let config = made("securityContext: {readOnlyRootFilesystem: true}", "");
+    let config = config("securityContext: {readOnlyRootFilesystem: true}", "");
     let read_only = |path: &str| {
         let mount = config.mounts.iter().find(|mount| mount.destination == Path::new(path));
         mount.expect("it is mounted").read_only
@@ -357,7 +357,7 @@ fn only_etc_hosts_stays_writable_in_a_read_only_root() {
 
 #[test]
 fn a_run_has_its_own_id_log_and_layer() {
-    let config = made("", "");
+    let config = config("", "");
     assert_eq!(config.id.len(), 64);
     assert_eq!((config.log.max_size, config.log.max_files), (4096, 2));
     let path = config.log.path.display().to_string();
@@ -459,7 +459,7 @@ fn resources_are_rounded_up_to_the_divisor_and_missing_limits_are_the_nodes() {
     let of = |resources: &str, field: &str| {
         let container =
             format!("resources: {resources}, env: [{{name: R, valueFrom: {{resourceFieldRef: {field}}}}}]");
-        let env = made(&container, "").process.env;
+        let env = config(&container, "").process.env;
         env.into_iter().find_map(|pair| Some(pair.strip_prefix("R=")?.to_owned())).unwrap()
     };
     let some = "{limits: {cpu: 1500m, memory: 100M, ephemeral-storage: 3}, requests: {cpu: 250m}}";
@@ -499,7 +499,7 @@ fn resources_are_rounded_up_to_the_divisor_and_missing_limits_are_the_nodes() {
     ] {
         let container =
             format!("resources: {resources}, env: [{{name: R, valueFrom: {{resourceFieldRef: {field}}}}}]");
-        let env = made(&container, spec).process.env;
+        let env = config(&container, spec).process.env;
         let found = env.into_iter().find_map(|pair| Some(pair.strip_prefix("R=")?.to_owned()));
         assert_eq!(found.as_deref(), Some(expected), "{resources} {spec} {field}");
     }
@@ -599,7 +599,7 @@ fn files_of_the_agent_are_read_only_and_no_mount_of_a_container_reaches_them() {
         ("configMap: {name: c}", (true, Propagation::Private)),
         ("secret: {secretName: s}", (true, Propagation::Private)),
     ] {
-        let made = made(container, &format!("volumes: [{{name: data, {volume}}}]"));
+        let made = config(container, &format!("volumes: [{{name: data, {volume}}}]"));
         let mount =
             made.mounts.iter().find(|mount| mount.destination == Path::new("/d")).expect("it is there");
         assert_eq!((mount.read_only, mount.propagation), expected, "{volume}");

@@ -470,7 +470,7 @@ impl Follower {
     ) -> Result<Seen, SessionEnd> {
         match action {
             Action::Connect => Ok(Seen::Failed),
-            Action::Leave => Ok(Seen::Left),
+            Action::Leave => Ok(Seen::Synchronised),
             Action::Register => self.register(api).await,
             Action::RenewLease { create } => self.renew_lease(api, create).await,
             Action::List => {

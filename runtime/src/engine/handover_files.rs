@@ -17,7 +17,7 @@ use nodlet_kube::manifest::{AppliedPreset, Priority};
 use nodlet_registry::held_updates::Waits;
 use nodlet_registry::{Transitions, Wanted};
 
-use crate::store::Records;
+use crate::records::Records;
 
 /// The content of `pod.json`: all that an agent needs that finds the pod and no manifest of it.
 #[derive(Serialize, Deserialize)]

@@ -13,7 +13,7 @@ use nodlet_kernel::durable;
 
 use super::Engine;
 use super::message::{ManifestNews, Message, ReadPart};
-use crate::sources::{LOOK_AGAIN, ManifestDirectories, Parsed, SAVED_WITHIN, Stamp};
+use crate::sources::{ManifestDirectories, Parsed, RESCAN_INTERVAL, SAVED_WITHIN, Stamp};
 
 /// The state of the reads of the manifest directories.
 pub(super) struct ManifestReads {
@@ -71,10 +71,10 @@ impl Engine {
         }
     }
 
-    /// Schedules one read after [`LOOK_AGAIN`].
+    /// Schedules one read after [`RESCAN_INTERVAL`].
     pub(super) fn read_again(&mut self) {
         if !std::mem::replace(&mut self.manifest_reads.is_due, true) {
-            self.shell.tasks.later(LOOK_AGAIN, Message::Manifests(ManifestNews::Due));
+            self.shell.tasks.later(RESCAN_INTERVAL, Message::Manifests(ManifestNews::Due));
         }
     }
 
@@ -132,7 +132,7 @@ impl Engine {
             let mut found = Vec::new();
             // Events are taken before the first directory is read: a later change has an event of its own.
             let is_news = directories.is_looking() || directories.drain() || asked;
-            let more = is_news && directories.look(nodlet_host::clock::instant(), &mut found);
+            let more = is_news && directories.scan(nodlet_host::clock::instant(), &mut found);
             let recorded = records.map(|records| records.read());
             ReadPart { directories, found: is_news.then_some(found), more, recorded }
         })
@@ -163,11 +163,11 @@ impl Engine {
         );
         self.device_files_changed();
         self.sync_files(directories.take_unsynced());
-        if directories.is_any_aside() {
+        if directories.is_any_renamed() {
             self.shell.tasks.later(SAVED_WITHIN, Message::Manifests(ManifestNews::Saved));
         }
         self.wait_for_news(&directories);
-        if directories.is_blind() {
+        if directories.is_incomplete() {
             self.read_again();
         }
         self.manifest_reads.directories = Some(directories);

@@ -21,9 +21,9 @@ use nodlet_rootfs::{Digest, Image, StoreError};
 
 use crate::api::{EphemeralRequest, Reply};
 use crate::progress::Progress;
+use crate::records::Recorded;
 use crate::service::Service;
-use crate::sources::{Found, ManifestDirectories, Stamp};
-use crate::store::Recorded;
+use crate::sources::{ManifestDirectories, ScanEntry, Stamp};
 
 /// A report of a task to the loop.
 pub(super) enum Message {
@@ -143,7 +143,7 @@ pub(super) enum ManifestNews {
 pub(super) struct ReadPart {
     pub(super) directories: Box<ManifestDirectories>,
     /// `None` if the inotify events were of no interest and nobody requested the read.
-    pub(super) found: Option<Vec<Found>>,
+    pub(super) found: Option<Vec<ScanEntry>>,
     pub(super) more: bool,
     pub(super) recorded: Option<Recorded>,
 }

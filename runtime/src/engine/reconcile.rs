@@ -7,7 +7,7 @@ use super::handover_files::{self, StatusFile};
 use super::pods::PodShell;
 use super::publish::created;
 use super::{Engine, cleanup, recover, sandbox};
-use crate::store::{LoadError, Recorded};
+use crate::records::{LoadError, Recorded};
 use nodlet_core::facts::{Observation, PodObservation, Record};
 use nodlet_core::pod::PodState;
 use nodlet_core::spec::{Pod, Uid};

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use nodlet_core::facts::{Found, FoundSandbox};
+use nodlet_core::facts::{self, FoundSandbox};
 use nodlet_core::spec::volume::ClaimedVolume;
 use nodlet_core::time::Moment;
 use nodlet_host::cgroup::CgroupError;
@@ -31,7 +31,7 @@ use runs::{Known, adopt_runs, lost_runs};
 
 /// A pod that was found, for the core and for the engine.
 pub(super) struct FoundPod {
-    pub(super) found: Found,
+    pub(super) found: facts::FoundPod,
     pub(super) wanted: Rc<Wanted>,
     pub(super) created: Moment,
     /// The images that a change which replaces the pod waited for.
@@ -253,7 +253,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
     }
     // Processes that could not be killed use the volumes, too.
     let claims = if sandbox.is_some() || processes { file.claims } else { Vec::new() };
-    let found = Found {
+    let found = facts::FoundPod {
         pod: wanted.pod.clone(),
         record,
         sandbox: sandbox.as_ref().zip(ready).map(|(sandbox, at)| FoundSandbox { ip: sandbox.ip, at }),

@@ -12,15 +12,15 @@ use nodlet_core::spec::Uid;
 use nodlet_core::time::Anchor;
 use nodlet_host::paths::Paths;
 use nodlet_host::volume;
-use nodlet_kernel::durable::{self, Left, Reserve, is_full};
+use nodlet_kernel::durable::{self, Headroom, Reserve, is_full};
 use nodlet_registry::Wanted;
 use nodlet_rootfs::Store as Images;
 use serde_json::Value;
 
 use crate::at_rest::AtRest;
+use crate::records::{AdmittedWith, LoadError, Recorded, Records};
 use crate::sources::Stamp;
-use crate::storage::Storage;
-use crate::store::{AdmittedWith, LoadError, Recorded, Records};
+use crate::storage_thread::Storage;
 
 /// The stores on flash, and the thread that reads and writes them.
 pub(super) struct Stores {
@@ -102,7 +102,7 @@ impl Stores {
         bytes: Vec<u8>,
     ) -> impl Future<Output = io::Result<()>> + use<> {
         let reserve = self.reserve.clone();
-        self.storage.run(move || durable::replace(&path, &bytes, Some((&reserve, Left::Half))))
+        self.storage.run(move || durable::replace(&path, &bytes, Some((&reserve, Headroom::Half))))
     }
 
     /// Makes `bytes` the durable content of a manifest. Returns the stamp by which the file is known again.
@@ -113,7 +113,7 @@ impl Stores {
     ) -> impl Future<Output = io::Result<Option<Stamp>>> + use<> {
         let reserve = self.reserve.clone();
         self.storage.run(move || {
-            durable::replace(&path, &bytes, Some((&reserve, Left::Half)))?;
+            durable::replace(&path, &bytes, Some((&reserve, Headroom::Half)))?;
             Ok(Stamp::of_file(&path))
         })
     }
@@ -132,7 +132,7 @@ impl Stores {
             {
                 return Ok(());
             }
-            durable::replace(&path, &at_rest.seal(&path, text)?, Some((&reserve, Left::Half)))
+            durable::replace(&path, &at_rest.seal(&path, text)?, Some((&reserve, Headroom::Half)))
         })
     }
 
@@ -198,9 +198,9 @@ impl Stores {
         let is_evicted = record.is_evicted();
         self.storage.run(move || {
             let left = match files.is_dir() {
-                true if is_evicted => Left::None,
-                true => Left::Quarter,
-                false => Left::Half,
+                true if is_evicted => Headroom::None,
+                true => Headroom::Quarter,
+                false => Headroom::Half,
             };
             durable::replace(&path, &bytes, is_terminal.then_some((&reserve, left)))
         })

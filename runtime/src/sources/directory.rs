@@ -1,4 +1,4 @@
-//! One manifest directory, and the state of its files at the last look.
+//! One manifest directory, and the state of its files at the last scan.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -24,25 +24,25 @@ pub(super) struct ReadFile {
     /// Identifies the contents that were read last.
     pub(super) stamp: Option<Stamp>,
     /// The time at which the file was found moved to `NAME~`.
-    pub(super) aside: Option<Instant>,
+    pub(super) renamed_at: Option<Instant>,
     /// The file exists and could not be read. inotify does not report when it becomes readable.
     pub(super) unread: bool,
-    /// The last look found the file.
+    /// The last scan found the file.
     pub(super) is_there: bool,
 }
 
-/// A result of a look. Results are reported to the registry in their order.
-pub(crate) enum Found {
+/// A result of a scan. Results are reported to the registry in their order.
+pub(crate) enum ScanEntry {
     /// A directory, and the error if it cannot be read.
     Directory(usize, Option<String>),
     /// A file in the directory with this index.
     File(usize, OsString, FoundFile),
 }
 
-/// The result of a look for one file.
+/// The result of a scan for one file.
 pub(crate) enum FoundFile {
     /// The file was moved to `NAME~`, and may come back.
-    Aside,
+    Renamed,
     /// The file came back unchanged.
     Present,
     /// The file was removed.
@@ -71,11 +71,11 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 impl Directory {
-    /// Starts a look at this directory. Returns the names of its files in descending order.
+    /// Starts a scan at this directory. Returns the names of its files in descending order.
     ///
     /// # Errors
     /// The directory cannot be read. The state of its files stays.
-    pub(super) fn begin(&mut self, index: usize, found: &mut Vec<Found>) -> io::Result<Vec<OsString>> {
+    pub(super) fn begin(&mut self, index: usize, found: &mut Vec<ScanEntry>) -> io::Result<Vec<OsString>> {
         // The list is limited to the files that are read, so that memory does not depend on the directory.
         let (mut names, mut passed_over) = (SortedSet::new(), 0_usize);
         match fs::read_dir(&self.path) {
@@ -106,7 +106,7 @@ impl Directory {
         for (name, file) in &mut self.files {
             file.is_there = false;
             if !names.contains(name) {
-                found.push(Found::File(index, name.clone(), FoundFile::Aside));
+                found.push(ScanEntry::File(index, name.clone(), FoundFile::Renamed));
             }
         }
         Ok(names.into_iter().rev().collect())
@@ -118,17 +118,17 @@ impl Directory {
         self.files.contains_key(name) || matches!(extension, Some("yaml" | "yml" | "json"))
     }
 
-    /// Ends a look at this directory: forgets removed files, except those that may come back.
-    pub(super) fn end(&mut self, index: usize, now: Instant, found: &mut Vec<Found>) {
+    /// Ends a scan at this directory: forgets removed files, except those that may come back.
+    pub(super) fn end(&mut self, index: usize, now: Instant, found: &mut Vec<ScanEntry>) {
         let Directory { path, files } = self;
         files.retain(|name, file| {
             if file.is_there {
                 return true;
             }
-            let since = *file.aside.get_or_insert(now);
-            let may_return = now.since(since) < SAVED_WITHIN && file.is_aside(path, name);
+            let since = *file.renamed_at.get_or_insert(now);
+            let may_return = now.since(since) < SAVED_WITHIN && file.has_backup(path, name);
             if !may_return {
-                found.push(Found::File(index, name.clone(), FoundFile::Gone));
+                found.push(ScanEntry::File(index, name.clone(), FoundFile::Gone));
             }
             may_return
         });
@@ -153,7 +153,7 @@ impl ReadFile {
     }
 
     /// Whether `NAME~` is this very file, and not an older backup.
-    pub(super) fn is_aside(&self, directory: &Path, name: &OsStr) -> bool {
+    pub(super) fn has_backup(&self, directory: &Path, name: &OsStr) -> bool {
         let mut backup = name.to_owned();
         backup.push("~");
         let found = fs::metadata(directory.join(backup)).map(|metadata| Stamp::of(&metadata));

@@ -28,12 +28,12 @@ impl Sources {
         let mut all = Vec::new();
         loop {
             let mut found = Vec::new();
-            let more = self.directories.look(now, &mut found);
+            let more = self.directories.scan(now, &mut found);
             let (devices, handling) = (&mut DeviceFiles::default(), &self.handling);
             all.extend(self.directories.parse(found, &self.list, devices, handling));
             if !more {
                 self.directories.report(all, |_| false, &mut self.list, handling);
-                return self.directories.is_any_aside();
+                return self.directories.is_any_renamed();
             }
         }
     }
@@ -234,7 +234,10 @@ fn a_special_file_in_the_place_of_a_manifest_keeps_its_pod_and_is_refused_once()
             );
             assert_eq!(said, [wanted], "{kind}");
             assert_eq!(refusals[0].object, Some((Kind::Pod, "default".into(), "a".into())), "{kind}");
-            assert!(!sources.directories.is_blind() && quiet(&mut sources), "{kind} is read again and again");
+            assert!(
+                !sources.directories.is_incomplete() && quiet(&mut sources),
+                "{kind} is read again and again"
+            );
             removed(&path);
             fs::rename(&aside, &path).expect("put back");
             news(&mut sources);
@@ -486,7 +489,7 @@ fn a_file_that_is_being_written_is_read_when_it_is_closed() {
 fn a_directory_that_is_made_while_it_is_looked_for_is_found() {
     const LEVELS: [&str; 4] = ["b", "b/c", "b/c/d", "b/c/d/manifests"];
     let scratch = Scratch::new("race");
-    // So many of the levels are made after the so manieth step of the look, the others after all.
+    // So many of the levels are made after the so manieth step of the scan, the others after all.
     for (levels, step) in (1..=LEVELS.len()).flat_map(|levels| (1..=8).map(move |step| (levels, step))) {
         let above = scratch.0.join(format!("{levels}-{step}"));
         fs::create_dir(&above).expect("made");
@@ -526,13 +529,13 @@ fn a_directory_that_cannot_be_read_is_refused_and_looked_at_again() {
     let refusals = sources.wanted().1;
     assert!(refusals.len() == 1 && refusals[0].message.starts_with("failed to read "), "{refusals:?}");
     // Whatever a pod is from that is in there, nobody can say that it is wanted no more.
-    assert!(sources.directories.is_blind() && sources.is_refused(&directory.join("a.yaml")));
+    assert!(sources.directories.is_incomplete() && sources.is_refused(&directory.join("a.yaml")));
     fs::remove_file(&directory).expect("it is a link");
     fs::create_dir(&directory).expect("made");
     fs::write(directory.join("a.yaml"), manifest("a", "one")).expect("written");
     sources.read(nodlet_host::clock::instant());
     assert_eq!(images(&sources), ["a=one"]);
-    assert!(!sources.directories.is_blind() && sources.wanted().1.is_empty());
+    assert!(!sources.directories.is_incomplete() && sources.wanted().1.is_empty());
 }
 
 #[test]
@@ -634,12 +637,12 @@ fn a_long_scan_is_done_in_parts_and_misses_no_change_between_them() {
     while parsed.len() < 2 {
         // A part may end early for the time that it took.
         let mut found = Vec::new();
-        assert!(sources.directories.look(nodlet_host::clock::instant(), &mut found));
+        assert!(sources.directories.scan(nodlet_host::clock::instant(), &mut found));
         let (devices, handling) = (&mut DeviceFiles::default(), &sources.handling);
         parsed.extend(sources.directories.parse(found, &sources.list, devices, handling));
         assert!(parsed.len() < 3 && sources.directories.is_looking());
     }
-    assert_eq!(images(&sources), [""; 0], "nothing is reported before the whole look");
+    assert_eq!(images(&sources), [""; 0], "nothing is reported before the whole scan");
     sources.directories.report(parsed, |_| false, &mut sources.list, &sources.handling);
     fs::write(scratch.0.join("a"), big("two").replace("NAME", "a")).expect("written");
     sources.read(nodlet_host::clock::instant());
@@ -675,8 +678,8 @@ fn what_the_agent_writes_and_removes_itself_is_not_read_and_what_others_change_i
     assert!(!is_news(&mut sources), "it is known");
     write("three");
     let mut found = Vec::new();
-    assert!(is_news(&mut sources) && !sources.directories.look(nodlet_host::clock::instant(), &mut found));
-    // The agent writes it while the look goes on: the look may have seen the text before.
+    assert!(is_news(&mut sources) && !sources.directories.scan(nodlet_host::clock::instant(), &mut found));
+    // The agent writes it while the scan runs: the scan may have seen the text before.
     let (devices, handling) = (&mut DeviceFiles::default(), &sources.handling);
     let parsed = sources.directories.parse(found, &sources.list, devices, handling);
     sources.directories.report(parsed, |own| own == path, &mut sources.list, handling);

@@ -18,14 +18,14 @@ stringData: {a: hidden}
 
 /// The files of the volume `volume` of a pod as `path:mode:content`, or the error.
 fn files(volume: &str) -> Result<Vec<String>, String> {
-    let made = made(volume)?;
+    let made = projected(volume)?;
     let line = |(path, file): (&String, &ProjectedFile)| {
         format!("{path}:{:o}:{}", file.mode, String::from_utf8_lossy(&file.content).escape_debug())
     };
     Ok(made.iter().map(line).collect())
 }
 
-fn made(volume: &str) -> Result<ProjectedFiles, String> {
+fn projected(volume: &str) -> Result<ProjectedFiles, String> {
     let text = format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, labels: {{b: x}}, annotations: {{b: x, a: \"q\\\"\\n\"}}}}\n\
          spec: {{containers: [{{name: c, image: i, resources: {{limits: {{cpu: 1500m}}}}}}], volumes: [{{name: v, {volume}}}]}}\n"
@@ -100,7 +100,7 @@ fn a_missing_object_or_key_of_a_volume_is_reported_with_the_kubelets_text() {
 #[test]
 fn files_of_one_key_share_its_content() {
     let two = "configMap: {name: c, items: [{key: a, path: one}, {key: a, path: two}]}";
-    let made = made(two).expect("both are there");
+    let made = projected(two).expect("both are there");
     assert!(Arc::ptr_eq(&made["one"].content, &made["two"].content));
 }
 
@@ -120,21 +120,21 @@ fn a_long_annotation_is_in_memory_once_and_the_files_of_a_pod_are_bounded() {
         parsed.unwrap_or_else(|error| panic!("{error}")).remove(0).pod
     };
     let (many, few) = (pod(100), pod(20));
-    fn made<'a>(pod: &'a Pod, room: &mut Room<'a>) -> Result<ProjectedFiles, String> {
+    fn projected<'a>(pod: &'a Pod, room: &mut Room<'a>) -> Result<ProjectedFiles, String> {
         let allocatable = Amounts { cpu: 2000, memory: 1 << 30, ephemeral_storage: 1 << 32, pods: 110 };
         let (_, projection) = pod.spec.projections().next().expect("there is one");
         of(pod, projection, &std::iter::empty().collect(), &allocatable, room)
     }
     let mut room = Room::new(None);
-    let files = made(&many, &mut room).expect("20 MB are allowed");
+    let files = projected(&many, &mut room).expect("20 MB are allowed");
     let mut contents = files.values().map(|file| file.content.as_ptr());
     let first = contents.next();
     assert!(contents.all(|content| Some(content) == first), "each file has a copy of the annotation");
     // The next volume of the pod has the rest of the room.
-    let error = made(&many, &mut room).expect_err("40 MB");
+    let error = projected(&many, &mut room).expect_err("40 MB");
     assert!(error.contains("need more than 33554432 bytes"), "{error}");
     // The files of a pod with a limit are in its memory.
-    assert!(made(&few, &mut Room::new(Some(16 << 20))).is_ok());
-    let error = made(&many, &mut Room::new(Some(16 << 20))).expect_err("20 MB");
+    assert!(projected(&few, &mut Room::new(Some(16 << 20))).is_ok());
+    let error = projected(&many, &mut Room::new(Some(16 << 20))).expect_err("20 MB");
     assert!(error.contains("need more than 16777216 bytes"), "{error}");
 }

@@ -9,7 +9,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use nodlet_build::task::{TaskError, Outcome, Task, run as run_command};
+use nodlet_build::task::{Outcome, Task, TaskError, run as run_command};
 use nodlet_build::toolchain::{built, cargo};
 use nodlet_build::{cross, requirements, targets};
 

@@ -220,6 +220,23 @@ pub fn circles(mut files: Imports) -> Imports {
     }
 }
 
+/// The roots of all crates in `folders`.
+///
+/// # Panics
+/// If a folder cannot be read.
+pub(crate) fn roots(project: &Path, folders: &[&str]) -> Vec<PathBuf> {
+    let mut left: Vec<PathBuf> = folders.iter().map(|folder| project.join(folder)).collect();
+    let mut roots = Vec::new();
+    while let Some(folder) = left.pop() {
+        let inner =
+            fs::read_dir(&folder).expect("the folder is there").map(|entry| entry.expect("it can be read"));
+        left.extend(inner.map(|entry| entry.path()).filter(|path| path.is_dir() && !path.ends_with("src")));
+        let all = ["src/lib.rs", "src/main.rs"].map(|root| folder.join(root));
+        roots.extend(all.into_iter().filter(|root| root.exists()));
+    }
+    roots
+}
+
 /// The files of the crate with the root `root`, each with its code; those of tests are missing.
 ///
 /// # Panics
@@ -394,7 +411,7 @@ fn first(path: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn made(test: &str, files: &[(&str, &str)]) -> Imports {
+    fn imports_of(test: &str, files: &[(&str, &str)]) -> Imports {
         let directory = std::env::temp_dir().join(format!("nodlet-imports-{test}-{}", std::process::id()));
         for (name, text) in files {
             let path = directory.join(name);
@@ -408,7 +425,7 @@ mod tests {
 
     #[test]
     fn a_circle_by_way_of_the_root_and_of_inner_files_is_found() {
-        let found = made(
+        let found = imports_of(
             "circle",
             &[
                 (
@@ -435,7 +452,7 @@ mod tests {
 
     #[test]
     fn a_circle_by_way_of_methods_is_found() {
-        let found = made(
+        let found = imports_of(
             "methods",
             &[
                 ("pod.rs", "mod a;\nmod b;\nmod c;\nstruct Pod;\n"),
@@ -459,7 +476,7 @@ mod tests {
 
     #[test]
     fn a_circle_by_way_of_closures_and_of_functions_as_values_is_found() {
-        let found = made(
+        let found = imports_of(
             "closures",
             &[
                 ("pod.rs", "mod a;\nmod b;\nmod c;\nmod d;\nstruct Pod;\n"),
@@ -530,7 +547,7 @@ mod tests {
 
     #[test]
     fn without_a_circle_nothing_is_left() {
-        let found = made("none", &[("pod.rs", ""), ("pod/a.rs", "use super::b;\n"), ("pod/b.rs", "")]);
+        let found = imports_of("none", &[("pod.rs", ""), ("pod/a.rs", "use super::b;\n"), ("pod/b.rs", "")]);
         assert_eq!(found.len(), 2);
         assert!(circles(found).is_empty());
     }

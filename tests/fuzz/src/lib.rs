@@ -17,8 +17,8 @@
 //! cargo-fuzz is not used, because it needs 35 crates, C++ among them, and a nightly compiler.
 //!
 //! [`disk`] lets changes of files fail at each of their steps. Apart from that, [`imports`] and [`purity`] are for tests
-//! that read the source of their own crate, [`public`], [`errors`] and [`unsafety`] for tests that read the source of all
-//! crates.
+//! that read the source of their own crate, [`public`], [`errors`], [`unsafety`] and [`names`] for tests that read the
+//! source of all crates.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -31,6 +31,7 @@ pub mod disk;
 pub mod entropy;
 pub mod errors;
 pub mod imports;
+pub mod names;
 pub mod public;
 pub mod purity;
 pub mod unsafety;
@@ -46,7 +47,7 @@ const GROWTH: u64 = 1024 * 1024;
 /// The largest size in bytes to which changes extend an input.
 const LONGEST: usize = 1024 * 1024;
 /// The most bytes of inputs that reached something new, which are kept and changed further.
-const FOUND: usize = 64 * 1024 * 1024;
+const KEPT_BYTES: usize = 64 * 1024 * 1024;
 
 /// A small random number generator (xorshift64).
 #[derive(Clone, Debug)]
@@ -94,7 +95,7 @@ pub fn fuzz(name: &str, rounds: u64, corpus: &[Vec<u8>], words: &[&[u8]], mut ta
     let (first, rounds) = (setting("NODLET_SEED", 1), setting("NODLET_ROUNDS", rounds));
     let watch = watch(name.to_owned(), Duration::from_secs(setting("NODLET_HANG", HANG.as_secs())));
     let mut reached = Reached::new();
-    let (mut found, mut room) = (Vec::new(), FOUND);
+    let (mut found, mut room) = (Vec::new(), KEPT_BYTES);
     for seed in first..first.saturating_add(rounds) {
         let mut random = Random::of(seed);
         let old = found.is_empty() || random.one_in(8);

@@ -2,30 +2,18 @@
 //! reason in the table of this module.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::imports::sources;
+use crate::imports::{roots, sources};
 
 /// The files with `unsafe` of all crates in `folders`, outside of their tests and examples. Paths are relative to `project`.
 ///
 /// # Panics
 /// If the source cannot be read.
 pub fn with_unsafe(project: &Path, folders: &[&str]) -> BTreeSet<PathBuf> {
-    let mut left: Vec<PathBuf> = folders.iter().map(|folder| project.join(folder)).collect();
-    let mut found = BTreeSet::new();
-    while let Some(folder) = left.pop() {
-        let inner =
-            fs::read_dir(&folder).expect("the folder is there").map(|entry| entry.expect("it can be read"));
-        left.extend(inner.map(|entry| entry.path()).filter(|path| path.is_dir() && !path.ends_with("src")));
-        let roots = ["src/lib.rs", "src/main.rs"].map(|root| folder.join(root));
-        for (file, code) in roots.iter().filter(|root| root.exists()).flat_map(|root| sources(root)) {
-            if has_unsafe(&code) {
-                found.insert(file.strip_prefix(project).map(Path::to_owned).unwrap_or(file));
-            }
-        }
-    }
-    found
+    let files = roots(project, folders);
+    let files = files.iter().flat_map(|root| sources(root)).filter(|(_, code)| has_unsafe(code));
+    files.map(|(file, _)| file.strip_prefix(project).map(Path::to_owned).unwrap_or(file)).collect()
 }
 
 /// Whether `code` has the word, and not only as a part of another, as in `unsafe-sysctls`.

@@ -24,7 +24,7 @@ const RETRY: Time = Time::from_secs(30);
 const AT_ONCE: usize = 16;
 
 /// A link as the kernel lists it.
-pub(super) struct Found {
+pub(super) struct KernelLink {
     pub(super) name: String,
     pub(super) index: u32,
     /// The Ethernet address, if the link has one.
@@ -35,7 +35,7 @@ pub(super) struct Found {
 }
 
 /// The existing links that match the profile.
-pub(super) fn present(links: &[Link]) -> Vec<Found> {
+pub(super) fn present(links: &[Link]) -> Vec<KernelLink> {
     let names = fs::read_dir(LINKS).into_iter().flatten().flatten();
     let found = names.filter_map(|name| {
         let name = name.file_name().into_string().ok()?;
@@ -43,7 +43,7 @@ pub(super) fn present(links: &[Link]) -> Vec<Found> {
         let is_hardware = || directory.join("device").exists();
         let entry = links.iter().position(|link| link.means(&name, is_hardware))?;
         let read = |file: &str| fs::read_to_string(directory.join(file)).unwrap_or_default();
-        Some(Found {
+        Some(KernelLink {
             index: read("ifindex").trim().parse().ok()?,
             hardware: hardware(read("address").trim()),
             // Reading it fails while the link is down.
@@ -52,7 +52,7 @@ pub(super) fn present(links: &[Link]) -> Vec<Found> {
             entry,
         })
     });
-    let mut found: Vec<Found> = found.collect();
+    let mut found: Vec<KernelLink> = found.collect();
     found.sort_by_key(|found| (found.entry, found.index));
     found
 }
@@ -96,7 +96,7 @@ pub(super) struct Port {
 }
 
 impl Port {
-    pub(super) fn new(found: &Found, link: &Link, host_name: &str) -> Port {
+    pub(super) fn new(found: &KernelLink, link: &Link, host_name: &str) -> Port {
         let fixed = link.fixed().map(|(address, prefix)| Address {
             address,
             prefix,

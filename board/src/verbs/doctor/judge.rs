@@ -38,7 +38,7 @@ impl Feature {
     /// Judges the feature by a kernel's configuration.
     pub(super) fn judge(&self, config: &Config, version: Option<Version>) -> Check {
         if let Some(way) = self.way(config, version) {
-            let found = way.found(config, self.module);
+            let found = way.enabled_options(config, self.module);
             if way.worse.is_empty() {
                 return self.works(found);
             }
@@ -80,7 +80,7 @@ impl Way {
         self.options.iter().copied().filter(|option| config.setting(option) == Setting::Off).collect()
     }
 
-    fn found(&self, config: &Config, module: &str) -> String {
+    fn enabled_options(&self, config: &Config, module: &str) -> String {
         let modules: Vec<&str> =
             self.options.iter().copied().filter(|option| config.setting(option) == Setting::Module).collect();
         let all = options(self.options);
@@ -222,8 +222,8 @@ mod tests {
     fn a_module_is_distinguished_from_a_built_in_feature() {
         let text = "# Linux/x86 6.12.1 Kernel Configuration\nCONFIG_VETH=m\nCONFIG_BRIDGE=y\n";
         let checks = judge_file(&Config::parse(text).unwrap());
-        assert_eq!(named(&checks, "veth").found, "CONFIG_VETH; a module, veth, which must be on the board");
-        assert_eq!(named(&checks, "bridge").found, "CONFIG_BRIDGE");
+        assert_eq!(named(&checks, "veth").finding, "CONFIG_VETH; a module, veth, which must be on the board");
+        assert_eq!(named(&checks, "bridge").finding, "CONFIG_BRIDGE");
     }
 
     #[test]

@@ -105,7 +105,7 @@ fn remedy(feature: &Feature, machine: &Machine) -> String {
 fn look_up(feature: &Feature, why: &str, machine: &Machine) -> Check {
     if let Some((path, config)) = &machine.config {
         let judged = feature.judge(config, machine.version);
-        return Check { found: format!("{}, by {} ({why})", judged.found, path.display()), ..judged };
+        return Check { finding: format!("{}, by {} ({why})", judged.finding, path.display()), ..judged };
     }
     let kind = match feature.probe {
         Probe::Overlay => "overlay",

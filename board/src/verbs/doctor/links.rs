@@ -67,7 +67,7 @@ mod tests {
             (json!({"link": "a", "carrier": true, "failure": "failed"}), Verdict::Warning, "a: failed"),
         ] {
             let check = judge(&link);
-            assert_eq!((check.verdict, check.found.as_str()), (verdict, found));
+            assert_eq!((check.verdict, check.finding.as_str()), (verdict, found));
         }
     }
 }

@@ -283,7 +283,7 @@ mod tests {
         let judged = |digits: &str| judge_privileges(&format!("Name: x\nCapPrm:\t0\nCapEff:\t{digits}\n"));
         assert_eq!(judged("000001ffffffffff").verdict, Verdict::Ok);
         let check = judged("000001ffffdfffff");
-        assert_eq!((check.verdict, check.found.as_str()), (Verdict::Missing, "without CAP_SYS_ADMIN"));
+        assert_eq!((check.verdict, check.finding.as_str()), (Verdict::Missing, "without CAP_SYS_ADMIN"));
         assert_eq!(judged("garbage").verdict, Verdict::Unknown);
     }
 
@@ -291,7 +291,7 @@ mod tests {
     fn a_clock_that_was_never_set_is_warned_about() {
         assert_eq!(judge_clock(Duration::from_secs(60)).verdict, Verdict::Warning);
         assert_eq!(judge_clock(SET - Duration::from_secs(1)).verdict, Verdict::Warning);
-        assert_eq!(judge_clock(SET).found, "2024-01-01T00:00:00Z");
+        assert_eq!(judge_clock(SET).finding, "2024-01-01T00:00:00Z");
         assert_eq!(judge_real_time_clock(&[]).verdict, Verdict::Warning);
         assert_eq!(judge_real_time_clock(&["rtc0".to_owned()]).verdict, Verdict::Ok);
     }
@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn a_socket_without_a_listening_agent_is_a_warning() {
         let path = std::env::temp_dir().join(format!("nodlet-doctor-test-{}.sock", std::process::id()));
-        assert_eq!(agent(&path).found, "none runs here");
+        assert_eq!(agent(&path).finding, "none runs here");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         let check = agent(&path);
         fs::remove_file(&path).unwrap();

@@ -172,7 +172,7 @@ pub(super) fn tmpfs_attributes() -> Tried {
     })
 }
 
-/// Tries to mount an overlay on a tmpfs. `storage.rs` tries the board's own file system.
+/// Tries to mount an overlay on a tmpfs. `data_directory.rs` tries the board's own file system.
 pub(super) fn overlay() -> Tried {
     in_child(&|| match leave_mounts().and_then(|()| mount_over("tmpfs")) {
         Err(error) => of(Err(error), "", &[]),

@@ -59,7 +59,7 @@ pub(super) struct Check {
     pub(super) name: &'static str,
     pub(super) verdict: Verdict,
     /// The result of the check, without a full stop.
-    pub(super) found: String,
+    pub(super) finding: String,
     /// The consequence for pods, as a sentence; empty if the verdict is ok.
     pub(super) meaning: String,
     /// The advice to the user, as a sentence; empty if the verdict is ok.
@@ -68,18 +68,18 @@ pub(super) struct Check {
 
 impl Check {
     /// A check that found nothing wrong.
-    pub(super) fn ok(area: Area, name: &'static str, found: impl Into<String>) -> Check {
-        Check::new(area, name, Verdict::Ok, found)
+    pub(super) fn ok(area: Area, name: &'static str, finding: impl Into<String>) -> Check {
+        Check::new(area, name, Verdict::Ok, finding)
     }
 
     /// A check that could not be performed.
-    pub(super) fn unknown(area: Area, name: &'static str, found: impl Into<String>) -> Check {
-        Check::new(area, name, Verdict::Unknown, found)
+    pub(super) fn unknown(area: Area, name: &'static str, finding: impl Into<String>) -> Check {
+        Check::new(area, name, Verdict::Unknown, finding)
     }
 
     /// A check with this verdict; [`Check::because`] adds what it means.
-    pub(super) fn new(area: Area, name: &'static str, verdict: Verdict, found: impl Into<String>) -> Check {
-        Check { area, name, verdict, found: found.into(), meaning: String::new(), remedy: String::new() }
+    pub(super) fn new(area: Area, name: &'static str, verdict: Verdict, finding: impl Into<String>) -> Check {
+        Check { area, name, verdict, finding: finding.into(), meaning: String::new(), remedy: String::new() }
     }
 
     /// Adds the consequence for pods and the remedy to a check.
@@ -111,7 +111,7 @@ impl Report {
         let names = self.checks.iter().map(|check| check.name.len()).max().unwrap_or(0) + 2;
         let mut text = format!("{}\n\n", plain(&self.subject));
         for check in &self.checks {
-            let (word, name, found) = (check.verdict.word(), check.name, plain(&check.found));
+            let (word, name, found) = (check.verdict.word(), check.name, plain(&check.finding));
             let _ = writeln!(text, "{word:<verdicts$}{name:<names$}{found}");
             let more: Vec<&str> = [&check.meaning, &check.remedy]
                 .into_iter()
@@ -148,7 +148,7 @@ impl Report {
                 "area": check.area.word(),
                 "name": check.name,
                 "verdict": check.verdict.word(),
-                "found": check.found,
+                "found": check.finding,
                 "meaning": check.meaning,
                 "remedy": check.remedy,
             })

@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(judge_scripts(Some(&plain), || unreachable!()).verdict, Verdict::Ok);
         let check = judge_scripts(Some(&noexec), || Some(Ok(())));
         assert_eq!(check.verdict, Verdict::Ok);
-        assert!(check.found.starts_with("/run is mounted noexec"), "{}", check.found);
+        assert!(check.finding.starts_with("/run is mounted noexec"), "{}", check.finding);
         let refused = || Some(Err(io::ErrorKind::PermissionDenied.into()));
         assert_eq!(judge_scripts(Some(&noexec), refused).verdict, Verdict::Warning);
         assert_eq!(judge_scripts(Some(&noexec), || None).verdict, Verdict::Unknown);

@@ -39,7 +39,7 @@ struct Base {
     layer: String,
     bytes: u64,
     /// Bytes of the wanted layer that the board has already rebuilt.
-    made: u64,
+    rebuilt: u64,
 }
 
 impl Wanted {
@@ -56,7 +56,7 @@ impl Wanted {
             base: base["layer"].as_str().map(|layer| Base {
                 layer: layer.to_owned(),
                 bytes: number(&base["bytes"]).unwrap_or(u64::MAX),
-                made: number(&base["made"]).unwrap_or(0),
+                rebuilt: number(&base["made"]).unwrap_or(0),
             }),
             changes: None,
         }
@@ -81,7 +81,7 @@ impl Wanted {
     pub(super) fn recall(&mut self, archive: &Archive) {
         let Some(base) = &self.base else { return };
         let known = archive.compared.get(&self.member).filter(|compared| compared.base == base.layer);
-        self.changes = known.and_then(|compared| compared.changes.rest(base.made));
+        self.changes = known.and_then(|compared| compared.changes.rest(base.rebuilt));
     }
 
     /// Compares the layer with the blocks of its base. A layer that cannot be compared is sent whole, and the
@@ -89,9 +89,9 @@ impl Wanted {
     pub(super) fn compare(&mut self, archive: &mut Archive, blocks: &Blocks, end: Instant) {
         let Some(base) = &self.base else { return };
         let left = self.size - self.from;
-        let compared = archive.parcel.changes(&self.member, blocks, base.made, left / CHANGES_PART, end);
+        let compared = archive.parcel.changes(&self.member, blocks, base.rebuilt, left / CHANGES_PART, end);
         let Ok(Some(changes)) = compared else { return };
-        self.changes = changes.rest(base.made);
+        self.changes = changes.rest(base.rebuilt);
         if let Some((_, bytes)) = self.changes {
             archive.spared += left - bytes;
         }
@@ -110,7 +110,7 @@ impl Wanted {
     /// The layer's size in the form in which it is sent to the board.
     pub(super) fn announced(&self) -> Value {
         match (self.changes, &self.base) {
-            (Some((_, bytes)), Some(base)) => json!({"changes": bytes, "made": base.made}),
+            (Some((_, bytes)), Some(base)) => json!({"changes": bytes, "made": base.rebuilt}),
             _ => json!(self.size),
         }
     }

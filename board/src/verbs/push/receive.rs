@@ -56,7 +56,7 @@ mod spool;
 use end::{End, refused};
 use missing::{Missing, Transfer, record_sizes};
 use offer::Offer;
-use redo::{Ended, Found, Places, Redo, Steps};
+use redo::{Ended, Places, Redo, Steps, StoredRedo};
 use sender::Paced;
 use spool::Spool;
 
@@ -156,12 +156,12 @@ impl Receiver {
             sizes = self.wire.message()?;
         }
         record_sizes(&mut missing, &sizes)?;
-        spool.room_for(missing.iter().map(Missing::left).fold(0, u64::saturating_add))?;
+        spool.room_for(missing.iter().map(Missing::remaining).fold(0, u64::saturating_add))?;
         self.wire.send(&json!({"go": true}))?;
         for missing in &missing {
             match missing.transfer {
                 Transfer::Whole(size) => self.layer(&spool, missing, size)?,
-                Transfer::Changes { bytes, made } => self.changes(&spool, missing, bytes, made)?,
+                Transfer::Changes { bytes, rebuilt } => self.changes(&spool, missing, bytes, rebuilt)?,
             }
         }
         if self.wire.message()?["commit"] != true {
@@ -227,8 +227,8 @@ impl Receiver {
     }
 
     /// Receives the pieces that make the rest of a layer from its base.
-    fn changes(&mut self, spool: &Spool, missing: &Missing, bytes: u64, made: u64) -> Result<(), End> {
-        let mut file = spool.changes(missing, made)?;
+    fn changes(&mut self, spool: &Spool, missing: &Missing, bytes: u64, rebuilt: u64) -> Result<(), End> {
+        let mut file = spool.changes(missing, rebuilt)?;
         let mut left = bytes;
         while left > 0 {
             match self.wire.receive()? {
@@ -321,13 +321,13 @@ fn finish(root: &Path, spool: &Spool) -> Result<(), End> {
     let path = spool.directory.join(redo::REDO);
     let remove = || Redo::remove(&spool.directory).map_err(refused("remove the record of an earlier push"));
     let redo = match Redo::read(&spool.directory).map_err(refused(&format!("read {}", path.display())))? {
-        Found::Nothing => return Ok(()),
-        Found::Record(redo) => redo,
-        Found::Damaged(error) => {
+        StoredRedo::Nothing => return Ok(()),
+        StoredRedo::Record(redo) => redo,
+        StoredRedo::Damaged(error) => {
             eprintln!("{}: not the record of a push ({error}): it is removed", path.display());
             return remove();
         }
-        Found::OtherFormat(format) => {
+        StoredRedo::OtherFormat(format) => {
             return Err(End::Refused(format!(
                 "{}: the record of an interrupted push has format {format}, which this version of nodlet does not \
                  know: the version that wrote it completes the push; without the file, it is not completed",

@@ -30,7 +30,7 @@ impl Push {
         manifests: &[Value],
         archives: &mut [Archive],
     ) -> Result<Value, VerbError> {
-        let mut retries = Retries { left: 0, most: self.retries, reached: None };
+        let mut retries = Retries { remaining: 0, most: self.retries, reached: None };
         // Whether the board failed to make a layer from its changed blocks.
         let mut whole = false;
         loop {
@@ -63,7 +63,7 @@ impl Push {
 
 /// The state of retries after dropped lines.
 struct Retries {
-    left: u32,
+    remaining: u32,
     most: u32,
     /// Bytes of the layers that the board had when layers were last sent.
     reached: Option<u64>,
@@ -77,10 +77,10 @@ impl Retries {
     /// same byte must end.
     fn pause(&mut self, reached: Option<u64>) -> Option<Duration> {
         if reached > self.reached {
-            (self.left, self.reached) = (self.most, reached);
+            (self.remaining, self.reached) = (self.most, reached);
         }
-        let before = self.most - self.left;
-        self.left = self.left.checked_sub(1)?;
+        let before = self.most - self.remaining;
+        self.remaining = self.remaining.checked_sub(1)?;
         Some(Duration::from_secs(1 << before.min(5)))
     }
 }
@@ -403,7 +403,7 @@ mod tests {
     #[test]
     fn a_dropped_line_is_tried_again_as_long_as_each_gets_further() {
         let pauses = |most: u32, reached: &[Option<u64>]| {
-            let mut retries = Retries { left: 0, most, reached: None };
+            let mut retries = Retries { remaining: 0, most, reached: None };
             let pause = |reached: &Option<u64>| retries.pause(*reached).map(|pause| pause.as_secs());
             reached.iter().map(pause).collect::<Vec<_>>()
         };

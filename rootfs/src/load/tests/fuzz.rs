@@ -151,9 +151,9 @@ fn a_randomly_changed_archive_is_either_loaded_or_rejected() {
 }
 
 /// Documents by name; each is found under its real digest.
-struct Found(HashMap<String, Vec<u8>>);
+struct DocumentMap(HashMap<String, Vec<u8>>);
 
-impl Documents for Found {
+impl Documents for DocumentMap {
     fn document(&mut self, member: &str) -> Result<Option<Vec<u8>>, ArchiveError> {
         Ok(self.0.get(member).cloned())
     }
@@ -191,10 +191,10 @@ fn a_randomly_changed_image_manifest_is_either_parsed_or_rejected() {
             (name(input), input.to_vec()),
             (name(&configuration), configuration.clone()),
         ];
-        let of_oci = plan(&mut Found(documents.into()), &wanted).is_ok();
+        let of_oci = plan(&mut DocumentMap(documents.into()), &wanted).is_ok();
         let documents =
             [("manifest.json".to_owned(), input.to_vec()), ("config.json".to_owned(), configuration)];
-        let of_docker = plan(&mut Found(documents.into()), &wanted).is_ok();
+        let of_docker = plan(&mut DocumentMap(documents.into()), &wanted).is_ok();
         taken.set(taken.get() + u32::from(of_oci || of_docker || Document::parse(input).is_ok()));
     };
     fuzz("image manifest", 5000, &corpus, &words, |input| {

@@ -34,7 +34,7 @@ pub enum Action {
     Rotate,
     /// End the session: the connection of the watches is dead. Outcome: [`Seen::Failed`].
     GiveUp,
-    /// End the visit of a periodic synchronisation, when all objects are current. Outcome: [`Seen::Left`].
+    /// End the visit of a periodic synchronisation, when all objects are current. Outcome: [`Seen::Synchronised`].
     Leave,
 }
 
@@ -93,7 +93,7 @@ pub enum Seen {
     /// Something of a pod was sent or taken.
     News,
     /// A periodic synchronisation is complete.
-    Left,
+    Synchronised,
     /// A link to the server came up, or a client requests a connection.
     ConnectNow,
 }

@@ -70,7 +70,7 @@ fn success(action: &Action) -> Seen {
         Action::Watch { .. } => Seen::WatchOpened,
         Action::Rotate => Seen::Rotated(true),
         Action::GiveUp => Seen::Failed,
-        Action::Leave => Seen::Left,
+        Action::Leave => Seen::Synchronised,
     }
 }
 

@@ -53,7 +53,7 @@ pub enum Observation<P = Rc<Pod>, T = Box<str>> {
     /// Every source has reported once. Until then no found pod is stopped because no source wants it.
     SourcesSeen,
     /// A supervisor, or the remains of one, which the agent found when it started.
-    Found(Box<Found<P>>),
+    Found(Box<FoundPod<P>>),
     /// The properties of the node. Reported first; no admission is decided again because of a change.
     Node(Box<NodeInfo>),
     /// Images were added: starts that wait for an image may be retried at once.
@@ -262,7 +262,7 @@ impl<P, T> Observation<P, T> {
                 Observation::Restart { uid: uid.clone(), container: container.clone() }
             }
             Observation::SourcesSeen => Observation::SourcesSeen,
-            Observation::Found(found) => Observation::Found(Box::new(Found {
+            Observation::Found(found) => Observation::Found(Box::new(FoundPod {
                 pod: pod(&found.pod)?,
                 record: found.record.clone(),
                 sandbox: found.sandbox,
@@ -394,7 +394,7 @@ pub struct StorageUsage {
 
 /// A pod of an earlier agent that runs, or the remains of one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Found<P = Rc<Pod>> {
+pub struct FoundPod<P = Rc<Pod>> {
     /// The Pod as it was admitted.
     pub pod: P,
     /// The record of the pod on flash.

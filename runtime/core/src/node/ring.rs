@@ -275,7 +275,7 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::{Attempt, ContainerRecord, Found, RecordedExit, StatusHandover};
+    use crate::facts::{Attempt, ContainerRecord, FoundPod, RecordedExit, StatusHandover};
     use crate::time::Moment;
 
     #[test]
@@ -299,7 +299,7 @@ mod tests {
             });
         sim.run_until(crate::sim::secs(5));
         let pod = sim.node.pods().next().expect("it is here").pod().clone();
-        let found = Found {
+        let found = FoundPod {
             pod,
             record: None,
             sandbox: None,

@@ -42,7 +42,7 @@ mod tests {
     use crate::spec::RestartPolicy;
     use crate::time::{Moment, Timestamp};
 
-    fn over(reason: Option<&str>, start: Moment) -> Option<Box<Record>> {
+    fn ended_record(reason: Option<&str>, start: Moment) -> Option<Box<Record>> {
         Some(Box::new(Record {
             phase: PodPhase::Failed,
             reason: reason.map(str::to_owned),
@@ -69,7 +69,7 @@ mod tests {
             ("runs", None, None),
         ] {
             let pod = std::rc::Rc::new(pod(RestartPolicy::Never).uid(name).named(name));
-            let record = start.and_then(|start| over(reason, start));
+            let record = start.and_then(|start| ended_record(reason, start));
             node.observe(at(100), Observation::Wanted { pod, record, status: None });
         }
         let beyond = |node: &Node, kept| -> Vec<String> {

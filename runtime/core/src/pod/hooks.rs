@@ -40,7 +40,7 @@ enum PreStop {
         asleep: Option<Instant>,
     },
     /// The hook is not waited for any more.
-    Over {
+    Ended {
         /// When the grace period that began with the hook ends; unknown if an earlier agent ran the hook.
         until: Option<Instant>,
         /// Whether the hook may still report a failure.
@@ -74,7 +74,7 @@ impl Hooks {
     /// The hooks of a run that a previous agent started.
     pub(super) fn adopted(health: Health) -> Self {
         let pre_stop = if health.pre_stopped {
-            PreStop::Over { until: None, awaited: false }
+            PreStop::Ended { until: None, awaited: false }
         } else {
             PreStop::NotBegun
         };
@@ -146,14 +146,14 @@ impl Hooks {
     pub(super) fn pre_stop_ended(&mut self) -> bool {
         match self.pre_stop {
             PreStop::Runs { until, asleep: None } => {
-                self.pre_stop = PreStop::Over { until: Some(until), awaited: false };
+                self.pre_stop = PreStop::Ended { until: Some(until), awaited: false };
                 true
             }
-            PreStop::Over { until, awaited: true } => {
-                self.pre_stop = PreStop::Over { until, awaited: false };
+            PreStop::Ended { until, awaited: true } => {
+                self.pre_stop = PreStop::Ended { until, awaited: false };
                 true
             }
-            PreStop::NotBegun | PreStop::Runs { .. } | PreStop::Over { .. } => false,
+            PreStop::NotBegun | PreStop::Runs { .. } | PreStop::Ended { .. } => false,
         }
     }
 
@@ -198,17 +198,17 @@ impl Hooks {
             PostStart::Done | PostStart::GivenUp => {}
         }
         match &mut self.pre_stop {
-            PreStop::Runs { until, .. } | PreStop::Over { until: Some(until), .. } => {
+            PreStop::Runs { until, .. } | PreStop::Ended { until: Some(until), .. } => {
                 *until = grace_over.min(*until);
             }
-            PreStop::NotBegun | PreStop::Over { until: None, .. } => {}
+            PreStop::NotBegun | PreStop::Ended { until: None, .. } => {}
         }
     }
 
     /// Whether the preStop hook of this run has finished or was given up.
     pub(super) fn pre_stopped(&self) -> bool {
         match self.pre_stop {
-            PreStop::Over { .. } => true,
+            PreStop::Ended { .. } => true,
             PreStop::NotBegun | PreStop::Runs { .. } => false,
         }
     }
@@ -217,7 +217,7 @@ impl Hooks {
     pub(super) fn grace_over(&self) -> Option<Instant> {
         match self.pre_stop {
             PreStop::Runs { until, .. } => Some(until),
-            PreStop::Over { until, .. } => until,
+            PreStop::Ended { until, .. } => until,
             PreStop::NotBegun => None,
         }
     }
@@ -230,7 +230,7 @@ impl Hooks {
                     self.pre_stop = PreStop::Runs { until, asleep: Some(now + *time) };
                 }
                 Some(Hook::Asks(ProbeAction::TcpSocket { .. })) if now < until => {
-                    self.pre_stop = PreStop::Over { until: Some(until), awaited: false };
+                    self.pre_stop = PreStop::Ended { until: Some(until), awaited: false };
                     return Before::Fails;
                 }
                 Some(Hook::Asks(_)) if now < until => return Before::Hook,
@@ -243,10 +243,10 @@ impl Hooks {
                 if asleep.is_none_or(|asleep| now < asleep) && now < until {
                     return Before::Wait;
                 }
-                self.pre_stop = PreStop::Over { until: Some(until), awaited: asleep.is_none() };
+                self.pre_stop = PreStop::Ended { until: Some(until), awaited: asleep.is_none() };
                 Before::Nothing
             }
-            PreStop::NotBegun | PreStop::Over { .. } => Before::Nothing,
+            PreStop::NotBegun | PreStop::Ended { .. } => Before::Nothing,
         }
     }
 

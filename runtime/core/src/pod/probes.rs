@@ -32,7 +32,7 @@ pub(super) struct Worker {
     /// Whether to probe again as soon as the result is there.
     again: bool,
     /// The result that has reached its threshold.
-    found: Option<bool>,
+    result: Option<bool>,
     last: Option<bool>,
     in_a_row: u32,
     errors: u8,
@@ -81,7 +81,7 @@ impl Probes {
                     due: started + probe.initial_delay,
                     state: ProbeState::Between,
                     again: false,
-                    found: None,
+                    result: None,
                     last: None,
                     in_a_row: 0,
                     errors: 0,
@@ -104,11 +104,11 @@ impl Probes {
     }
 
     /// Records that the run has ended: no result is expected, and no decision is valid any more.
-    pub(crate) fn over(&mut self) {
+    pub(crate) fn end_run(&mut self) {
         (self.was_started, self.was_ready) = (false, false);
         for worker in &mut self.workers {
             worker.state = ProbeState::Held;
-            worker.found = None;
+            worker.result = None;
         }
     }
 
@@ -116,7 +116,7 @@ impl Probes {
     pub(crate) fn ask_readiness_again(&mut self, now: Instant) {
         let readiness = |worker: &&mut Worker| worker.kind == ProbeKind::Readiness;
         let Some(worker) = self.workers.iter_mut().find(readiness) else { return };
-        if worker.found == Some(true) || now < worker.not_before {
+        if worker.result == Some(true) || now < worker.not_before {
             return;
         }
         match worker.state {
@@ -149,7 +149,7 @@ impl Probes {
 
     /// `started` and `ready` of a run that is alive.
     pub(crate) fn health(&self) -> Health {
-        let found = |kind| self.workers.iter().find(|worker| worker.kind == kind).map(|worker| worker.found);
+        let found = |kind| self.workers.iter().find(|worker| worker.kind == kind).map(|worker| worker.result);
         let started = match found(ProbeKind::Startup) {
             None => true,
             Some(Some(success)) => success,
@@ -170,7 +170,7 @@ impl Probes {
             match worker.kind {
                 ProbeKind::Readiness => {}
                 ProbeKind::Liveness | ProbeKind::Startup => {
-                    worker.found = Some(true);
+                    worker.result = Some(true);
                     worker.state = match worker.state {
                         // The process of an exec probe keeps running, and keeps its place.
                         ProbeState::InFlight | ProbeState::GivenUp => ProbeState::GivenUp,
@@ -261,7 +261,7 @@ impl Probes {
         if worker.in_a_row < threshold {
             return ProbeEffect::Nothing;
         }
-        worker.found = Some(success);
+        worker.result = Some(success);
         let fatal = match kind {
             ProbeKind::Readiness => false,
             ProbeKind::Liveness | ProbeKind::Startup => !success,
@@ -296,7 +296,7 @@ impl Probes {
 
     /// The state that counts for `kind` now, in a kubelet's word for an event.
     pub(crate) fn state_name(&self, kind: ProbeKind) -> &'static str {
-        let found = self.workers.iter().find(|worker| worker.kind == kind).and_then(|worker| worker.found);
+        let found = self.workers.iter().find(|worker| worker.kind == kind).and_then(|worker| worker.result);
         match (kind, found) {
             (_, Some(true)) | (ProbeKind::Liveness, None) => "success",
             (_, Some(false)) | (ProbeKind::Readiness, None) => "failure",

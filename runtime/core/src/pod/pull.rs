@@ -85,7 +85,7 @@ impl PodState {
         };
         if !of_start {
             // Look for the image, and lease it.
-            container.images_mut().look_again();
+            container.images_mut().recheck_image();
             return;
         }
         container.retry_start(retry);

@@ -173,7 +173,7 @@ impl Sim {
     }
 
     /// Looks the interface up again once the core knows that a sandbox failed for want of it, as the engine does.
-    pub(super) fn look_again(&mut self, index: PodIndex) {
+    pub(super) fn retry_interface(&mut self, index: PodIndex) {
         let is_free = self.pods.iter().all(|world| !world.has_interface);
         if is_free && self.devices.plugged.contains(INTERFACE) {
             self.later(secs(0), Observation::Of(index, PodObservation::ObjectsChanged));
@@ -213,7 +213,7 @@ impl Sim {
             let is_starting = state.is_some_and(PodState::is_starting_container);
             let is_busy =
                 world.updating || world.save_in_flight || is_starting || self.devices.starting.contains(uid);
-            let is_made = world.sandbox == WorldSandbox::Made && !is_busy;
+            let is_made = world.sandbox == WorldSandbox::Exists && !is_busy;
             let may_start = is_made && state.is_some_and(|state| !goes(state));
             // Nor does it start before the sidecars that come first, which may be in back-off, or have restarted and wait
             // for their startup probe.

@@ -20,7 +20,7 @@ impl Sim {
     pub(crate) fn lose_sandbox_with(&mut self, uid: &Uid, processes: bool) {
         let Some(index) = self.node.index_of(uid) else { return };
         let pod = self.of(uid);
-        if pod.sandbox != WorldSandbox::Made {
+        if pod.sandbox != WorldSandbox::Exists {
             return;
         }
         let is_being_made = |happening: &Happening| match happening {
@@ -70,7 +70,7 @@ impl Sim {
                     let now = self.now;
                     self.of(&uid).made_at = now;
                     let pod = self.of(&uid);
-                    pod.sandbox = if made { WorldSandbox::Made } else { WorldSandbox::Remains };
+                    pod.sandbox = if made { WorldSandbox::Exists } else { WorldSandbox::Remains };
                 }
                 Happening::SandboxGone(uid, _) => {
                     let gone = self.chance.percent(50);
@@ -80,7 +80,7 @@ impl Sim {
                     if gone {
                         pod.has_interface = false;
                         pod.orphans = false;
-                        pod.over.clear();
+                        pod.finished.clear();
                         pod.shell.remove_directory();
                     }
                 }
@@ -117,7 +117,7 @@ impl Sim {
             pod.alive.clear();
             pod.orphans = false;
             pod.has_interface = false;
-            pod.over.clear();
+            pod.finished.clear();
             pod.sandbox = WorldSandbox::None;
             pod.order = Order::default();
             pod.restarts.forget_shown();

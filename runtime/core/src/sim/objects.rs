@@ -178,7 +178,7 @@ impl Sim {
     /// Checks that the volumes of a pod whose sandbox lives show the present objects.
     pub(crate) fn check_volumes(&self, world: &WorldPod) {
         let Ok(expected) = self.objects.shown_by(&world.pod) else { return };
-        let is_live = world.sandbox == super::WorldSandbox::Made && world.shown_terminal.is_none();
+        let is_live = world.sandbox == super::WorldSandbox::Exists && world.shown_terminal.is_none();
         assert!(
             !is_live || world.shown == expected,
             "{}: its volumes are outdated\n{}",

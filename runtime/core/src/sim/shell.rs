@@ -143,10 +143,10 @@ impl Sim {
     }
 
     /// The state of a pod that a starting agent finds, as in `engine/recover.rs`.
-    pub(super) fn find(&mut self, place: usize) -> Found {
+    pub(super) fn find(&mut self, place: usize) -> FoundPod {
         let pod = &mut self.pods[place];
-        let is_made = pod.sandbox == WorldSandbox::Made;
-        let over = pod.over.iter().cloned();
+        let is_made = pod.sandbox == WorldSandbox::Exists;
+        let over = pod.finished.iter().cloned();
         let attempts = if is_made {
             let alive = pod.alive.iter_mut().map(|(attempt, process)| {
                 process.forget_agent();
@@ -181,7 +181,7 @@ impl Sim {
             });
             newest.collect()
         };
-        Found {
+        FoundPod {
             pod: pod.pod.clone(),
             record: pod.record.clone(),
             sandbox: is_made.then_some(FoundSandbox { ip: Some([10, 85, 0, 2].into()), at: pod.made_at }),
@@ -220,7 +220,7 @@ impl Sim {
                 return None;
             }
             let status = world.shell.shown.clone()?;
-            (world.wanted || world.sandbox == WorldSandbox::Made).then_some(Shown {
+            (world.wanted || world.sandbox == WorldSandbox::Exists).then_some(Shown {
                 pod: self.node.pod(index)?.pod().clone(),
                 status,
                 deletion: world.shell.deletion.map(|(_, deletion)| deletion),
@@ -246,7 +246,7 @@ impl Sim {
         let (status, record) = (world.shell.read_status(), world.record.as_ref());
         let left = status.iter().flat_map(|status| &status.state).flat_map(|state| &state.containers);
         let recorded = record.into_iter().flat_map(|record| &record.containers);
-        world.sandbox != WorldSandbox::Made
+        world.sandbox != WorldSandbox::Exists
             && recorded.zip(left).any(|(new, left)| new.attempts > left.attempts)
     }
 

@@ -187,7 +187,7 @@ impl Sim {
                 // Discarding a run also discards the earlier runs that the supervisor remembers.
                 let is_kept =
                     |known: Attempt| known.container != attempt.container || known.number >= attempt.number;
-                self.of(&uid).over.retain(|found| is_kept(found.attempt));
+                self.of(&uid).finished.retain(|found| is_kept(found.attempt));
                 self.note_log(&format!("{}#{} discard", self.label(&pod, attempt.container), attempt.number));
             }
             Action::RemoveSandbox => {
@@ -285,7 +285,7 @@ impl Sim {
         } else {
             let now = self.now;
             self.take_interface(uid);
-            self.of(uid).sandbox = WorldSandbox::Made;
+            self.of(uid).sandbox = WorldSandbox::Exists;
             self.of(uid).shell.make_directory(now);
             self.after_latency(Happening::SandboxMade(uid.clone(), index));
         }
@@ -305,7 +305,7 @@ impl Sim {
         let pod = world.pod.clone();
         assert_eq!(
             world.sandbox,
-            WorldSandbox::Made,
+            WorldSandbox::Exists,
             "{uid} starts {attempt:?} without a sandbox\n{}",
             self.log
         );
@@ -403,7 +403,7 @@ impl Sim {
                     self.device_start_failed(index, container);
                 }
                 if lacks_interface {
-                    self.look_again(index);
+                    self.retry_interface(index);
                 }
                 if is_without_sandbox
                     && let Some(world) = self.pods.iter().find(|world| world.index == Some(index))
@@ -470,7 +470,7 @@ impl Sim {
                     started_at: Moment::ThisBoot(started_at),
                     finished_at: Moment::ThisBoot(now),
                 };
-                self.of(&uid).over.push(FoundAttempt {
+                self.of(&uid).finished.push(FoundAttempt {
                     attempt,
                     container: started_for(started_at, attempt, process.image.clone()),
                     exit: Some(exit.clone()),
@@ -492,7 +492,7 @@ impl Sim {
                 world.orphans = false;
                 world.order = order::Order::default();
                 world.restarts.sandbox_gone();
-                world.over.clear();
+                world.finished.clear();
                 world.shell.remove_directory();
                 self.return_interface(&uid);
                 self.observe_of(index, PodObservation::SandboxRemoved);

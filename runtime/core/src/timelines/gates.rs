@@ -270,7 +270,7 @@ fn the_next_agent_keeps_the_transition_times_of_unchanged_conditions() {
         client_conditions: Some(vec![client_condition("a", "True")]),
         state: None,
     };
-    let found = Found { pod, record: None, sandbox, processes: false, attempts: vec![attempt], status };
+    let found = FoundPod { pod, record: None, sandbox, processes: false, attempts: vec![attempt], status };
     let mut node = Node::new();
     node.observe(at(100), Observation::Found(Box::new(found)));
     let index = node.index_of(&uid()).expect("it is here");

@@ -298,7 +298,7 @@ fn a_run_that_the_previous_agent_did_not_know_has_not_the_health_of_the_run_befo
     };
     for (attempts, is_ready) in [(vec![run(0, None)], true), (vec![run(0, Some(exit)), run(1, None)], false)]
     {
-        let found = Found {
+        let found = FoundPod {
             pod: std::rc::Rc::new(pod.clone()),
             record: None,
             sandbox: Some(FoundSandbox { ip: None, at: at(0) }),

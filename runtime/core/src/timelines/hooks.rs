@@ -447,7 +447,7 @@ fn a_failed_post_start_hook_is_shown_after_an_exit_without_an_agent_only_if_the_
         let mut node = Node::new();
         node.observe(
             at(7),
-            Observation::Found(Box::new(Found {
+            Observation::Found(Box::new(FoundPod {
                 pod: Rc::new(pod),
                 record: None,
                 sandbox: Some(FoundSandbox { ip: None, at: at(0) }),

@@ -544,7 +544,7 @@ fn init_containers_of_a_pod_that_is_found_running_are_done_whoever_remembers_the
     let mut node = Node::new();
     node.observe(
         at(9),
-        Observation::Found(Box::new(Found {
+        Observation::Found(Box::new(FoundPod {
             pod: pod.clone(),
             record: None,
             sandbox,

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn no_found_pod_is_stopped_before_every_source_has_been_read() {
-    let found = Found {
+    let found = FoundPod {
         status: StatusHandover::default(),
         pod: std::rc::Rc::new(pod(RestartPolicy::Always).uid("u2").named("other")),
         record: None,

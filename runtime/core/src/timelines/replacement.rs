@@ -125,7 +125,7 @@ fn a_pod_that_is_wanted_with_another_spec_under_its_uid_goes_and_that_one_follow
     for found in [false, true] {
         let mut node = Node::new();
         let sandbox = Some(FoundSandbox { ip: None, at: at(1) });
-        let before = Found {
+        let before = FoundPod {
             pod: one.clone(),
             record: None,
             sandbox,

@@ -36,7 +36,7 @@ fn a_never_pod_that_loses_its_sandbox_is_over_though_a_container_has_not_started
 fn a_pod_that_has_begun_is_not_replaced_if_it_is_found_late() {
     let found = |sim: &Sim| {
         let state = sim.node.pod(sim.node.index_of(&uid()).expect("it is here")).expect("it is here");
-        Observation::Found(Box::new(Found {
+        Observation::Found(Box::new(FoundPod {
             pod: state.pod().clone(),
             record: None,
             sandbox: Some(FoundSandbox { ip: None, at: at(1) }),

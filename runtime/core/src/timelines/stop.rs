@@ -191,7 +191,7 @@ fn an_agent_that_takes_all_pods_down_gives_found_pods_their_whole_grace() {
     let attempt = Attempt { container: ContainerIndex(0), number: 0 };
     let run =
         FoundAttempt { attempt, container: started(at(2), attempt), exit: None, health: Health::default() };
-    let found = Found {
+    let found = FoundPod {
         pod,
         record: None,
         sandbox: Some(FoundSandbox { ip: None, at: at(1) }),

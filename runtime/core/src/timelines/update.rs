@@ -315,7 +315,7 @@ fn a_run_stopped_for_a_new_image_that_ends_without_an_agent_is_followed_up() {
         let health = Health { started: true, redefined, ..Health::default() };
         let run = FoundAttempt { attempt, container: started(at(2), attempt), exit: Some(exit), health };
         let begun = ContainerRecord { name: "app".into(), attempts: 1, ..ContainerRecord::default() };
-        let found = Found {
+        let found = FoundPod {
             pod: changed.clone(),
             record: Some(Box::new(Record { containers: vec![begun], ..Record::default() })),
             sandbox: Some(FoundSandbox { ip: None, at: at(1) }),

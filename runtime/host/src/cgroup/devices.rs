@@ -157,14 +157,14 @@ fn write_v1(
 
 fn read_back_v1(directory: &Path, devices: &[DeviceNode]) -> Result<(), CgroupError> {
     let allowed = v1(directory).allowed_devices();
-    let found = allowed.map_err(CgroupError::library("filter the devices of", directory))?.len();
+    let actual = allowed.map_err(CgroupError::library("filter the devices of", directory))?.len();
     let wanted = rules(devices).len();
-    if found != wanted {
+    if actual != wanted {
         return Err(CgroupError::NotApplied {
             path: directory.to_owned(),
             limit: "device rules",
             wanted: wanted.to_string(),
-            found: found.to_string(),
+            actual: actual.to_string(),
         });
     }
     Ok(())

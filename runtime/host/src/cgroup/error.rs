@@ -50,7 +50,7 @@ pub enum CgroupError {
         option: &'static str,
     },
     /// The kernel reports another value than the one that was written.
-    #[error("set the {limit} of {path}: wrote {wanted}, but the kernel has {found}")]
+    #[error("set the {limit} of {path}: wrote {wanted}, but the kernel has {actual}")]
     NotApplied {
         /// The cgroup.
         path: PathBuf,
@@ -59,7 +59,7 @@ pub enum CgroupError {
         /// The value that was written.
         wanted: String,
         /// The value that was read back.
-        found: String,
+        actual: String,
     },
     /// A memory limit that is below what is used already. The text is the kubelet's, without a verb before it.
     #[error("cannot decrease memory limits: {texts}")]

@@ -379,13 +379,13 @@ fn check_applied<T: PartialEq + ToString>(
     directory: &Path,
     limit: &'static str,
     wanted: T,
-    found: T,
+    actual: T,
 ) -> Result<(), CgroupError> {
-    if wanted == found {
+    if wanted == actual {
         return Ok(());
     }
-    let (wanted, found) = (wanted.to_string(), found.to_string());
-    Err(CgroupError::NotApplied { path: directory.to_owned(), limit, wanted, found })
+    let (wanted, actual) = (wanted.to_string(), actual.to_string());
+    Err(CgroupError::NotApplied { path: directory.to_owned(), limit, wanted, actual })
 }
 
 /// The number after `key` in a file of lines `key number`.

@@ -1,5 +1,5 @@
 //! The pods of other nodes of a cluster: routes to them, and what the table allows them. The text that says where they
-//! are is written by `runtime/cluster/src/network.rs`, and stored, so that a board that boots without a connection has
+//! are is written by `runtime/cluster/src/pod_cidrs.rs`, and stored, so that a board that boots without a connection has
 //! the same network.
 //!
 //! A route is made only if the address of the other node is on a link of this machine, which the kernel decides. An

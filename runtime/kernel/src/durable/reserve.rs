@@ -9,7 +9,7 @@
 //! reserve is never given back to the file system to make room: a container would take it at once.
 //!
 //! The files are [`Spare`]s of several sizes. The directory is the only state, and is locked by its user, so that
-//! several processes can share one reserve. Who may use the reserve decides on each write ([`Left`]).
+//! several processes can share one reserve. Who may use the reserve decides on each write ([`Headroom`]).
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -56,7 +56,7 @@ const MARGIN: u64 = 64 << 10;
 
 /// How many spare files a writer must leave to more important ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum Headroom {
     /// None: the write is what room can be made after.
     None,
     /// A quarter of each size: pods that end must not use up what frees the disk.
@@ -65,13 +65,13 @@ pub enum Left {
     Half,
 }
 
-impl Left {
+impl Headroom {
     /// How many of so many spare files are left.
     fn of(self, count: usize) -> usize {
         match self {
-            Left::None => 0,
-            Left::Quarter => count / 4,
-            Left::Half => count / 2,
+            Headroom::None => 0,
+            Headroom::Quarter => count / 4,
+            Headroom::Half => count / 2,
         }
     }
 }
@@ -113,7 +113,7 @@ impl Reserve {
     ///
     /// # Errors
     /// The reserve cannot be read or locked.
-    pub(super) fn take(&self, bytes: usize, left: Left) -> io::Result<Option<Spare>> {
+    pub(super) fn take(&self, bytes: usize, left: Headroom) -> io::Result<Option<Spare>> {
         let lock = match self.lock() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             lock => lock?,
@@ -346,7 +346,7 @@ mod tests {
         reserve
     }
 
-    fn use_one(reserve: &Reserve, directory: &Path, bytes: usize, left: Left) -> bool {
+    fn use_one(reserve: &Reserve, directory: &Path, bytes: usize, left: Headroom) -> bool {
         let Some(mut spare) = reserve.take(bytes, left).expect("it is readable") else { return false };
         spare.file.overwrite(&vec![b'x'; bytes]).expect("written");
         spare.file.sync().expect("synced");
@@ -381,18 +381,18 @@ mod tests {
         let directory = scratch("half");
         let reserve = complete(&directory);
         let mut used = 0;
-        while use_one(&reserve, &directory, 2000, Left::Half) {
+        while use_one(&reserve, &directory, 2000, Headroom::Half) {
             used += 1;
         }
         // Half of each size: a client's small object may take a large file.
         assert_eq!(used, 27 + 4 + 1);
         assert!(!reserve.is_complete());
-        while use_one(&reserve, &directory, 2000, Left::Quarter) {
+        while use_one(&reserve, &directory, 2000, Headroom::Quarter) {
             used += 1;
         }
         // Pods that end leave room for evictions.
         assert_eq!(used, 41 + 6 + 2);
-        while use_one(&reserve, &directory, 2000, Left::None) {
+        while use_one(&reserve, &directory, 2000, Headroom::None) {
             used += 1;
         }
         assert_eq!(used, 64);
@@ -402,8 +402,8 @@ mod tests {
             parts += 1;
         }
         assert_eq!(parts, 64);
-        assert!(reserve.is_complete() && !use_one(&reserve, &directory, 2 << 20, Left::None));
-        assert!(use_one(&reserve, &directory, 1 << 20, Left::Half));
+        assert!(reserve.is_complete() && !use_one(&reserve, &directory, 2 << 20, Headroom::None));
+        assert!(use_one(&reserve, &directory, 1 << 20, Headroom::Half));
         fs::remove_dir_all(directory).expect("the scratch directory goes");
     }
 
@@ -425,11 +425,11 @@ mod tests {
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
         for path in [linked, pipe] {
             let replaced = Reserve::new(path.clone(), Vec::new());
-            let error = replaced.take(1, Left::None).expect_err("it is not a directory");
+            let error = replaced.take(1, Headroom::None).expect_err("it is not a directory");
             assert!(error.to_string().contains("it is not a directory"), "{error}");
             while !replaced.replenish().expect("there is room") {}
             assert!(fs::symlink_metadata(&path).expect("it is there").is_dir());
-            assert!(replaced.take(1, Left::None).expect("readable").is_some());
+            assert!(replaced.take(1, Headroom::None).expect("readable").is_some());
         }
         assert!(
             (0..64).all(|number| reserve.length(number).is_some()),
@@ -443,16 +443,16 @@ mod tests {
     fn a_spare_file_that_was_written_and_not_used_serves_for_less_until_it_is_made_again() {
         let directory = scratch("short");
         let reserve = complete(&directory);
-        let mut spare = reserve.take(3000, Left::None).expect("readable").expect("there is one");
+        let mut spare = reserve.take(3000, Headroom::None).expect("readable").expect("there is one");
         spare.file.overwrite(&[0; 3000]).expect("written");
         let path = spare.file.path().to_owned();
         drop(spare);
         assert_eq!(fs::metadata(&path).expect("it stays").len(), 3000);
-        let again = reserve.take(3000, Left::None).expect("readable").expect("there is one");
+        let again = reserve.take(3000, Headroom::None).expect("readable").expect("there is one");
         assert_eq!(again.file.path(), path);
         drop(again);
         assert_ne!(
-            reserve.take(3001, Left::None).expect("readable").expect("there is one").file.path(),
+            reserve.take(3001, Headroom::None).expect("readable").expect("there is one").file.path(),
             path
         );
         assert!(!reserve.replenish().expect("there is room"), "one was made");

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::find::Found;
+use super::find::FoundObject;
 use super::{locate, yaml};
 use crate::kind::Kind;
 use crate::object::error::{ManifestCause, ManifestError, SIZE_LIMIT, TextError};
@@ -122,7 +122,7 @@ fn json_error_of(error: serde_json::Error) -> (usize, TextError) {
 pub(super) fn duplicates(
     duplicates: &[String],
     validation: Validation,
-    objects: &Result<Vec<Found>, String>,
+    objects: &Result<Vec<FoundObject>, String>,
 ) -> Result<Vec<String>, ManifestError> {
     match validation {
         Validation::Strict if !duplicates.is_empty() => {

@@ -8,20 +8,20 @@ use crate::kind::{self, Kind};
 const MAX_LIST_DEPTH: usize = 4;
 
 /// An object of a kind that is read, and its place in the document: empty, or `items[0]`.
-pub(super) struct Found {
+pub(super) struct FoundObject {
     pub(super) object: Value,
     pub(super) kind: Kind,
     pub(super) at: String,
 }
 
 /// The objects in an object: itself, or the items of a `List`, a `PodList` and so on.
-pub(super) fn objects(object: Value) -> Result<Vec<Found>, String> {
+pub(super) fn objects(object: Value) -> Result<Vec<FoundObject>, String> {
     let mut objects = Vec::new();
     flatten(object, String::new(), MAX_LIST_DEPTH, &mut objects)?;
     Ok(objects)
 }
 
-fn flatten(mut object: Value, at: String, depth: usize, found: &mut Vec<Found>) -> Result<(), String> {
+fn flatten(mut object: Value, at: String, depth: usize, found: &mut Vec<FoundObject>) -> Result<(), String> {
     if !object.is_object() {
         return Err("not an object: a Pod has apiVersion, kind, metadata and spec".to_owned());
     }
@@ -42,7 +42,7 @@ fn flatten(mut object: Value, at: String, depth: usize, found: &mut Vec<Found>) 
             version_of(&kind).unwrap_or("v1")
         )),
         (_, version) if known.is_some_and(|known| known.as_str() == kind && known.version() == version) => {
-            found.extend(known.map(|kind| Found { object, kind, at }));
+            found.extend(known.map(|kind| FoundObject { object, kind, at }));
             Ok(())
         }
         (name, number)

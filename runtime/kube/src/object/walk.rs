@@ -36,14 +36,14 @@ pub(crate) struct Findings {
 pub(crate) struct Unknown {
     pub(crate) path: String,
     /// The field that was probably meant.
-    near: Option<&'static str>,
+    suggestion: Option<&'static str>,
 }
 
 impl fmt::Display for Unknown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "unknown field \"{}\"", self.path)?;
-        match self.near {
-            Some(near) => write!(f, " (did you mean \"{near}\"?)"),
+        match self.suggestion {
+            Some(field) => write!(f, " (did you mean \"{field}\"?)"),
             None => Ok(()),
         }
     }
@@ -233,13 +233,13 @@ fn number_text(number: &serde_json::Number) -> String {
 }
 
 fn unknown(path: &Path<'_>, name: &str, owner: &Type) -> Unknown {
-    let near = owner
+    let nearest = owner
         .fields
         .iter()
         .map(|field| (distance(name, field.name), field.name))
         .min()
-        .filter(|(distance, near)| *distance <= 2 && *distance < near.len() / 2);
-    Unknown { path: cut(path.to_string()), near: near.map(|(_, near)| near) }
+        .filter(|(distance, field)| *distance <= 2 && *distance < field.len() / 2);
+    Unknown { path: cut(path.to_string()), suggestion: nearest.map(|(_, field)| field) }
 }
 
 /// The number of letters to change, add, remove or swap to get from one name to the other; upper and lower

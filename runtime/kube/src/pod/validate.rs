@@ -5,11 +5,11 @@
 
 pub(crate) mod affinity;
 mod container;
+mod dns;
 mod ephemeral;
 mod gates;
 mod lifecycle;
 mod metadata;
-mod network;
 mod port;
 mod probe;
 mod projection;
@@ -75,7 +75,7 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     ephemeral::all(spec, &volumes, &path.child("ephemeralContainers"), errors);
     resources::of_pod(spec, path, errors);
     volume::file_key_volumes(spec, path, errors);
-    network::host_network(spec, path, errors);
+    port::host_network(spec, path, errors);
     one_of(
         &path.child("restartPolicy"),
         text(spec, "restartPolicy"),
@@ -91,12 +91,12 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     labels(&spec["nodeSelector"], &path.child("nodeSelector"), errors);
     security::security_context(spec, &path.child("securityContext"), errors);
     affinity::all(&spec["affinity"], &path.child("affinity"), errors);
-    network::dns_config(spec, &path.child("dnsConfig"), errors);
+    dns::dns_config(spec, &path.child("dnsConfig"), errors);
     gates::all(spec, path, errors);
     let spread = "topologySpreadConstraints";
     affinity::spread(list(spec, spread), &path.child(spread), errors);
     security::host_users(spec, path, errors);
-    network::hostname_override(spec, path, errors);
+    dns::hostname_override(spec, path, errors);
     for (field, rule) in [
         ("serviceAccountName", rules::dns_subdomain as fn(&str) -> Vec<String>),
         ("nodeName", rules::dns_subdomain),
@@ -118,7 +118,7 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         }
     }
     toleration::tolerations(list(spec, "tolerations"), &path.child("tolerations"), errors);
-    network::host_aliases(list(spec, "hostAliases"), &path.child("hostAliases"), errors);
+    dns::host_aliases(list(spec, "hostAliases"), &path.child("hostAliases"), errors);
     let class = text(spec, "priorityClassName");
     if !class.is_empty() {
         invalid(&path.child("priorityClassName"), class, rules::dns_subdomain(class), errors);

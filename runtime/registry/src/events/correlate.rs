@@ -73,7 +73,7 @@ struct Series {
 
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
-    left: f64,
+    tokens: f64,
     at: Instant,
 }
 
@@ -96,15 +96,16 @@ impl Correlator {
         let Series { number, count, first } = *series;
         self.next = self.next.max(number);
         // Dropped events are counted, too.
-        let bucket = self
-            .spoken
-            .get_or(fingerprint(&("spoken", object, occurrence.warning)), || Bucket { left: BURST, at: now });
+        let bucket = self.spoken.get_or(fingerprint(&("spoken", object, occurrence.warning)), || Bucket {
+            tokens: BURST,
+            at: now,
+        });
         let refilled = now.since(bucket.at).as_secs_f64() / ONE_IN;
-        *bucket = Bucket { left: (bucket.left + refilled).min(BURST), at: now };
-        if bucket.left < 1.0 {
+        *bucket = Bucket { tokens: (bucket.tokens + refilled).min(BURST), at: now };
+        if bucket.tokens < 1.0 {
             return None;
         }
-        bucket.left -= 1.0;
+        bucket.tokens -= 1.0;
         Some(Shown { number, count, first, message })
     }
 

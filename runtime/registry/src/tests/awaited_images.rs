@@ -1,7 +1,8 @@
 use super::*;
 use crate::held_updates::{Activity, HeldUpdates, NodePods};
 use nodlet_core::facts::{
-    Attempt, Found, FoundAttempt, FoundSandbox, Health, Observation, StartedContainer, StatusHandover, User,
+    Attempt, FoundAttempt, FoundPod, FoundSandbox, Health, Observation, StartedContainer, StatusHandover,
+    User,
 };
 use nodlet_core::node::Node;
 use nodlet_core::spec::ContainerIndex;
@@ -42,7 +43,7 @@ impl Core {
         let mut node = Node::new();
         node.observe(
             Instant(3),
-            Observation::Found(Box::new(Found {
+            Observation::Found(Box::new(FoundPod {
                 pod: pod.clone(),
                 record: None,
                 sandbox: Some(FoundSandbox { ip: None, at: Instant(1) }),

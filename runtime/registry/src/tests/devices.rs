@@ -133,7 +133,7 @@ fn devices_that_come_go_or_move_are_reported_once() {
     seen.add("can");
     assert_eq!(seen.names().collect::<Vec<_>>(), ["can", "gps", "meter"]);
     let mut look = |there: &[(&str, u32)]| {
-        seen.look_again(|name| there.iter().find(|(other, _)| *other == name).map(|(_, minor)| at(*minor)))
+        seen.refresh(|name| there.iter().find(|(other, _)| *other == name).map(|(_, minor)| at(*minor)))
     };
     assert_eq!(look(&[("gps", 0)]), [""; 0]);
     assert_eq!(look(&[("gps", 1), ("meter", 2)]), ["gps", "meter"]);

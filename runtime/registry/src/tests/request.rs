@@ -1,4 +1,4 @@
-use super::super::published::{CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE};
+use super::super::live_objects::{CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE};
 use super::super::request::same;
 use super::*;
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use nodlet_kernel::file::read_cached;
 
-use crate::storage::Storage;
+use crate::storage_thread::Storage;
 
 /// The number of bytes in which the last lines are searched. A log is rotated long before it is as large; a
 /// file that a pod puts in its place may have any size, and no line feed.

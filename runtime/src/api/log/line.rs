@@ -22,7 +22,7 @@ pub(super) struct Printer {
     timestamps: bool,
     streams: Streams,
     /// The number of bytes that may still be printed.
-    left: Option<u64>,
+    remaining: Option<u64>,
     /// The beginning of a line whose end is in the next block.
     begun: Vec<u8>,
     /// Whether the current line is too long, and is skipped up to the next line feed.
@@ -42,7 +42,7 @@ impl Printer {
             since,
             timestamps,
             streams,
-            left: limit,
+            remaining: limit,
             begun: Vec::new(),
             skipping: false,
             in_line: false,
@@ -105,7 +105,7 @@ impl Printer {
 
     fn show(&mut self, parts: &[&[u8]], out: &mut Vec<u8>) -> bool {
         for part in parts {
-            let shown = match &mut self.left {
+            let shown = match &mut self.remaining {
                 None => part,
                 Some(left) => {
                     let shown = usize::try_from(*left).unwrap_or(usize::MAX).min(part.len());
@@ -115,7 +115,7 @@ impl Printer {
             };
             out.extend_from_slice(shown);
         }
-        self.left != Some(0)
+        self.remaining != Some(0)
     }
 }
 

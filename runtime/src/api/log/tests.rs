@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::api::Request;
 use crate::api::tests::{Root, call, key, pod, with_api, with_api_on};
-use crate::storage::Storage;
+use crate::storage_thread::Storage;
 use nodlet_registry::objects::Objects;
 
 fn web(count: u64, state: Value, last: Value) -> Value {

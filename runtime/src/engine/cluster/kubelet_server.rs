@@ -106,7 +106,7 @@ async fn run(shell: Rc<Shell>, api: Api) {
         let mut renewal = Renewal::new();
         let serving = match stored {
             Some(serving) => {
-                renewal.found(&serving, random());
+                renewal.restore(&serving, random());
                 serving
             }
             None => {

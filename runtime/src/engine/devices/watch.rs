@@ -20,7 +20,7 @@ use smol::Async;
 use super::change::follow;
 use super::{DEV, find};
 use crate::engine::Shell;
-use crate::sources::LOOK_AGAIN;
+use crate::sources::RESCAN_INTERVAL;
 
 /// Looks the devices of a pod up once more, after the core knows that its sandbox failed: a change that was reported
 /// before would be lost.
@@ -46,7 +46,7 @@ pub(super) struct Watch {
     /// kernel sends it before the interface is found by its name.
     links: Async<News>,
     watches_links: Cell<bool>,
-    /// `None` if the kernel refuses an instance of inotify: then the devices are looked up every [`LOOK_AGAIN`].
+    /// `None` if the kernel refuses an instance of inotify: then the devices are looked up every [`RESCAN_INTERVAL`].
     files: Option<Watcher>,
 }
 
@@ -58,7 +58,7 @@ impl Watch {
             log::warn!(
                 "failed to watch {DEV}: {error} (see fs.inotify.max_user_instances); devices are looked up every {} s \
                  while a pod requests one",
-                LOOK_AGAIN.as_secs()
+                RESCAN_INTERVAL.as_secs()
             );
         });
         Ok(Watch {
@@ -115,7 +115,7 @@ impl Watch {
         let files = async {
             match &self.files {
                 Some(watcher) => watcher.changed().await,
-                None => drop(smol::Timer::after(LOOK_AGAIN).await),
+                None => drop(smol::Timer::after(RESCAN_INTERVAL).await),
             }
             Ok(())
         };
@@ -170,7 +170,7 @@ pub(in crate::engine) async fn look(shell: &Rc<Shell>) {
     let changed = {
         let files = shell.machine.devices.borrow();
         let find = |name: &str| find(&*files.get(name)?).ok();
-        shell.devices.seen.borrow_mut().look_again(find)
+        shell.devices.seen.borrow_mut().refresh(find)
     };
     let pods: Vec<(PodIndex, Rc<Wanted>)> =
         shell.pods.borrow().iter().map(|(index, pod)| (*index, pod.wanted.clone())).collect();
@@ -224,7 +224,7 @@ mod tests {
             watches_links: Cell::new(false),
             files: None,
         };
-        let changed = nodlet_wire::timeout::within(6 * LOOK_AGAIN, watch.changed());
+        let changed = nodlet_wire::timeout::within(6 * RESCAN_INTERVAL, watch.changed());
         smol::block_on(changed).expect("it wakes up by itself").expect("it can be read");
     }
 }

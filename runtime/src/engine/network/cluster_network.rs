@@ -12,7 +12,7 @@ use async_channel::{Receiver, Sender};
 use nodlet_cluster::api::random;
 use nodlet_cluster::api::{self, Api, ApiError, EVENT};
 use nodlet_cluster::backoff::{Backoff, Rate};
-use nodlet_cluster::network::Nodes;
+use nodlet_cluster::pod_cidrs::Nodes;
 use nodlet_core::error::causes;
 use nodlet_core::spec::Pod;
 use nodlet_host::error::chain;

@@ -22,7 +22,7 @@ fn served(bytes: Vec<u8>) -> (Connection, thread::JoinHandle<Vec<u8>>) {
     (smol::block_on(Connection::open(Stream::Plain(stream))).expect("settings"), server)
 }
 
-fn made(frames: &[(u8, u8, u32, &[u8])]) -> Vec<u8> {
+fn encoded(frames: &[(u8, u8, u32, &[u8])]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (kind, flags, stream, payload) in frames {
         frame(*kind, *flags, *stream, payload, &mut bytes);
@@ -36,7 +36,7 @@ const OK: &[u8] = &[0x88];
 #[test]
 fn responses_of_many_streams_arrive_side_by_side_and_their_windows_are_enlarged() {
     let goaway = [0, 0, 0, 3, 0, 0, 0, 0];
-    let (mut connection, server) = served(made(&[
+    let (mut connection, server) = served(encoded(&[
         (kind::SETTINGS, 0, 0, &[]),
         (kind::HEADERS, flag::END_HEADERS, 3, OK),
         (kind::HEADERS, flag::END_HEADERS, 1, OK),
@@ -70,8 +70,10 @@ fn responses_of_many_streams_arrive_side_by_side_and_their_windows_are_enlarged(
     );
     drop(connection);
     let sent = server.join().expect("it ended");
-    let last =
-        made(&[(kind::WINDOW_UPDATE, 0, 0, &100u32.to_be_bytes()), (kind::RST_STREAM, 0, 1, &[0, 0, 0, 8])]);
+    let last = encoded(&[
+        (kind::WINDOW_UPDATE, 0, 0, &100u32.to_be_bytes()),
+        (kind::RST_STREAM, 0, 1, &[0, 0, 0, 8]),
+    ]);
     assert!(sent.ends_with(&last), "{sent:?}");
     // A request without a body ends its stream.
     assert!(
@@ -82,9 +84,10 @@ fn responses_of_many_streams_arrive_side_by_side_and_their_windows_are_enlarged(
 #[test]
 fn a_stream_that_was_never_opened_and_a_window_that_is_exceeded_end_the_connection() {
     for frames in [
-        made(&[(kind::SETTINGS, 0, 0, &[]), (kind::DATA, 0, 5, b"x")]),
-        made(&[(kind::SETTINGS, 0, 0, &[]), (kind::DATA, 0, 2, b"x")]),
-        [made(&[(kind::SETTINGS, 0, 0, &[])]), made(&[(kind::DATA, 0, 1, &[0; 16_000][..]); 5])].concat(),
+        encoded(&[(kind::SETTINGS, 0, 0, &[]), (kind::DATA, 0, 5, b"x")]),
+        encoded(&[(kind::SETTINGS, 0, 0, &[]), (kind::DATA, 0, 2, b"x")]),
+        [encoded(&[(kind::SETTINGS, 0, 0, &[])]), encoded(&[(kind::DATA, 0, 1, &[0; 16_000][..]); 5])]
+            .concat(),
     ] {
         let (mut connection, _server) = served(frames);
         let ended = smol::block_on(async {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use nodlet_build::task::{TaskError, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 
 use super::crun::Crun;
 use super::podman::Podman;

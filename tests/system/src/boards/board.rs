@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use nodlet_build::debian;
-use nodlet_build::task::{TaskError, Outcome, Signal, end_with_us};
+use nodlet_build::task::{Outcome, Signal, TaskError, end_with_us};
 use nodlet_dist::image::{self, DeviceImage};
 use nodlet_dist::profile::{Profile, Qemu};
 use nodlet_tests::Namespace;
@@ -286,7 +286,7 @@ impl Board {
     ) -> Outcome {
         let mut wait = Wait::new(Instant::now());
         while !condition(self)? {
-            if let Some(why) = wait.is_over(Instant::now(), news(&self.console()?)) {
+            if let Some(why) = wait.timed_out(Instant::now(), news(&self.console()?)) {
                 return Err(self.failed(&format!("no {what}: {why}")));
             }
             if let Some(status) = self.emulator.try_wait()? {
@@ -369,7 +369,7 @@ impl Wait {
     }
 
     /// Why the wait is over, if it is, given the number of [`news`] on the console.
-    fn is_over(&mut self, now: Instant, console: usize) -> Option<String> {
+    fn timed_out(&mut self, now: Instant, console: usize) -> Option<String> {
         if self.console.0 != console {
             self.console = (console, now);
         }
@@ -408,12 +408,12 @@ mod tests {
         let at = |seconds: usize| begun + Duration::from_secs(seconds as u64);
         let mut wait = Wait::new(begun);
         // A slow board, which writes a line every four minutes.
-        assert!((1..6).all(|line| wait.is_over(at(line * 240), line).is_none()));
-        assert_eq!(wait.is_over(at(5 * 240 + 300), 5), None);
-        let why = wait.is_over(at(5 * 240 + 301), 5).expect("it is over");
+        assert!((1..6).all(|line| wait.timed_out(at(line * 240), line).is_none()));
+        assert_eq!(wait.timed_out(at(5 * 240 + 300), 5), None);
+        let why = wait.timed_out(at(5 * 240 + 301), 5).expect("it is over");
         assert_eq!(why, "the console has shown nothing new for 300s");
         let mut wait = Wait::new(begun);
-        let over = (1..10_000).find(|second| wait.is_over(at(*second), *second).is_some());
+        let over = (1..10_000).find(|second| wait.timed_out(at(*second), *second).is_some());
         assert_eq!(over, Some(LONGEST.as_secs() as usize + 1));
     }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use nodlet_build::task::{TaskError, Outcome, run as run_command};
+use nodlet_build::task::{Outcome, TaskError, run as run_command};
 use nodlet_build::{cross, debian, elf, targets};
 use nodlet_dist::profile::{Profile, Qemu, Update};
 use nodlet_tests::manifest;

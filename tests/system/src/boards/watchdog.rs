@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use nodlet_build::budgets::Budgets;
-use nodlet_build::task::{TaskError, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 use nodlet_dist::profile::{CrashLoop, Profile, Qemu, Update};
 use serde_json::json;
 

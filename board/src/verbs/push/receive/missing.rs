@@ -14,9 +14,9 @@ pub(super) struct Missing {
     pub(super) part: Part,
     /// Bytes of the layer that the spool has.
     pub(super) from: u64,
-    /// The layer's base, if any; `made` is how many bytes of the layer the pieces in the spool make.
+    /// The layer's base, if any; `rebuilt` is how many bytes of the layer the pieces in the spool make.
     pub(super) base: Option<Base>,
-    pub(super) made: u64,
+    pub(super) rebuilt: u64,
     pub(super) transfer: Transfer,
 }
 
@@ -26,8 +26,8 @@ pub(super) enum Transfer {
     /// Whole, as stored in the sender's archive: its total bytes.
     Whole(u64),
     /// As pieces that make the layer from its base: the bytes of the pieces that follow, after pieces that
-    /// already make `made` bytes of the layer.
-    Changes { bytes: u64, made: u64 },
+    /// already make `rebuilt` bytes of the layer.
+    Changes { bytes: u64, rebuilt: u64 },
 }
 
 impl Missing {
@@ -36,13 +36,13 @@ impl Missing {
         let mut described = json!({"archive": self.archive, "member": self.part.member, "from": self.from});
         if let Some(base) = &self.base {
             let layer = base.layer.to_string();
-            described["base"] = json!({"layer": layer, "bytes": base.bytes, "made": self.made});
+            described["base"] = json!({"layer": layer, "bytes": base.bytes, "made": self.rebuilt});
         }
         described
     }
 
     /// Bytes of the layer that are still to be received.
-    pub(super) fn left(&self) -> u64 {
+    pub(super) fn remaining(&self) -> u64 {
         match self.transfer {
             Transfer::Whole(size) => size.saturating_sub(self.from),
             Transfer::Changes { bytes, .. } => bytes,
@@ -59,8 +59,10 @@ pub(super) fn record_sizes(missing: &mut [Missing], message: &Value) -> io::Resu
     for (missing, size) in missing.iter_mut().zip(sizes) {
         missing.transfer = match (size.as_u64(), size["changes"].as_u64(), size["made"].as_u64()) {
             (Some(size), ..) => Transfer::Whole(size),
-            (_, Some(bytes), Some(made)) if missing.base.is_some() && (made == 0 || made == missing.made) => {
-                Transfer::Changes { bytes, made }
+            (_, Some(bytes), Some(rebuilt))
+                if missing.base.is_some() && (rebuilt == 0 || rebuilt == missing.rebuilt) =>
+            {
+                Transfer::Changes { bytes, rebuilt }
             }
             _ => return Err(invalid("an invalid size")),
         };

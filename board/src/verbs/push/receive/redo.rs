@@ -67,7 +67,7 @@ struct Numbered {
 
 /// The record that the spool has.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum StoredRedo {
     Nothing,
     Record(Redo),
     /// The file is no record, for this reason.
@@ -141,16 +141,16 @@ impl Redo {
     }
 
     /// Reads the record in the spool.
-    pub(super) fn read(spool: &Path) -> io::Result<Found> {
+    pub(super) fn read(spool: &Path) -> io::Result<StoredRedo> {
         let text = match nodlet_kernel::own_file::read(&spool.join(REDO)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(StoredRedo::Nothing),
             text => text?,
         };
         // The format first: a record of another format may have other fields.
         Ok(match serde_json::from_slice(&text) {
-            Ok(Numbered { format }) if format != FORMAT => Found::OtherFormat(format),
-            Ok(_) => serde_json::from_slice(&text).map_or_else(Found::Damaged, Found::Record),
-            Err(error) => Found::Damaged(error),
+            Ok(Numbered { format }) if format != FORMAT => StoredRedo::OtherFormat(format),
+            Ok(_) => serde_json::from_slice(&text).map_or_else(StoredRedo::Damaged, StoredRedo::Record),
+            Err(error) => StoredRedo::Damaged(error),
         })
     }
 

@@ -63,11 +63,11 @@ impl Spool {
 
     /// Returns how many bytes of a layer the complete pieces in the spool make, and the length of these
     /// pieces.
-    pub(super) fn made(&self, part: &Part, base: &Base) -> (u64, u64) {
+    pub(super) fn rebuilt(&self, part: &Part, base: &Base) -> (u64, u64) {
         let path = self.directory.join(name_of_changes(part, base));
         let Ok(file) = own_file::open(&path) else { return (0, 0) };
         let length = file.metadata().map_or(0, |metadata| metadata.len());
-        let (mut made, mut end) = (0u64, 0);
+        let (mut rebuilt, mut end) = (0u64, 0);
         let mut head = [0; 12];
         while file.read_exact_at(&mut head, end).is_ok() {
             let (size, makes) = head.split_at(size_of::<u32>());
@@ -77,17 +77,17 @@ impl Spool {
             if next > length || size as usize > PIECE_MAX || makes == 0 {
                 break;
             }
-            (made, end) = (made.saturating_add(makes), next);
+            (rebuilt, end) = (rebuilt.saturating_add(makes), next);
         }
-        (made, end)
+        (rebuilt, end)
     }
 
     /// Opens the file for the pieces that make a layer from its base. Keeps the pieces that are already
-    /// there, unless `made` is 0. Removes the partial file of the whole layer.
-    pub(super) fn changes(&self, missing: &Missing, made: u64) -> Result<File, End> {
+    /// there, unless `rebuilt` is 0. Removes the partial file of the whole layer.
+    pub(super) fn changes(&self, missing: &Missing, rebuilt: u64) -> Result<File, End> {
         let failed = refused("keep the changed blocks of a layer");
         let Some(base) = &missing.base else { return Err(invalid("changed blocks without a base").into()) };
-        let length = if made > 0 { self.made(&missing.part, base).1 } else { 0 };
+        let length = if rebuilt > 0 { self.rebuilt(&missing.part, base).1 } else { 0 };
         discard(&self.part(&missing.part)).map_err(&failed)?;
         let path = self.directory.join(name_of_changes(&missing.part, base));
         let file = own_file::open_with(&path, File::options().create(true).append(true)).map_err(&failed)?;
@@ -127,9 +127,9 @@ impl Spool {
                 let from = own_file::metadata(&self.part(part)).map_or(0, |metadata| metadata.len());
                 let base = Base::find(store, &here, image, part).filter(|_| bases < BASES_MAX);
                 bases += usize::from(base.is_some());
-                let made = base.as_ref().map_or(0, |base| self.made(part, base).0);
+                let rebuilt = base.as_ref().map_or(0, |base| self.rebuilt(part, base).0);
                 let transfer = Transfer::Whole(0);
-                missing.push(Missing { archive, part: part.clone(), from, base, made, transfer });
+                missing.push(Missing { archive, part: part.clone(), from, base, rebuilt, transfer });
             }
         }
         if !offer.dry_run {

@@ -80,7 +80,7 @@ fn missing(scratch: &TempDir, name: &str, base: Option<usize>) -> Missing {
         Base { layer: Digest::of(b"base"), file: File::open(&path).expect("there"), bytes: bytes as u64 }
     });
     let part = Part { diff_id: Digest::of(name.as_bytes()), blob: None, member: name.to_owned() };
-    Missing { archive: 0, part, from: 3, base, made: 500, transfer: Transfer::Whole(0) }
+    Missing { archive: 0, part, from: 3, base, rebuilt: 500, transfer: Transfer::Whole(0) }
 }
 
 #[test]
@@ -91,9 +91,9 @@ fn impossible_transfer_sizes_of_layers_are_rejected() {
         record_sizes(&mut all, &json!({"sizes": sizes}))?;
         Ok::<_, io::Error>([all[0].transfer, all[1].transfer])
     };
-    let changes = |made: u64| json!({"changes": 9, "made": made});
+    let changes = |rebuilt: u64| json!({"changes": 9, "made": rebuilt});
     let whole = Transfer::Whole;
-    let some = |made| Transfer::Changes { bytes: 9, made };
+    let some = |rebuilt| Transfer::Changes { bytes: 9, rebuilt };
     assert_eq!(comes(json!([5, 6])).expect("right"), [whole(5), whole(6)]);
     assert_eq!(comes(json!([changes(500), 6])).expect("right"), [some(500), whole(6)]);
     assert_eq!(comes(json!([changes(0), 6])).expect("right"), [some(0), whole(6)]);
@@ -120,16 +120,16 @@ fn an_interrupted_transfer_continues_after_its_last_complete_piece() {
     let base = layer.base.as_ref().expect("given");
     let piece = |makes: u64| [&10u32.to_be_bytes()[..], &makes.to_be_bytes(), b"xy"].concat();
     let two = [piece(300), piece(200)].concat();
-    let changes = |made: u64| match spool.changes(&layer, made) {
+    let changes = |rebuilt: u64| match spool.changes(&layer, rebuilt) {
         Ok(file) => file.metadata().expect("open").len(),
         Err(_) => panic!("it can be written"),
     };
-    assert_eq!((spool.made(&layer.part, base), changes(0)), ((0, 0), 0));
+    assert_eq!((spool.rebuilt(&layer.part, base), changes(0)), ((0, 0), 0));
     let path = fs::read_dir(&spool.directory).expect("there").next().expect("made").expect("listed").path();
     // What an interruption may leave after the last complete piece.
     for torn in [&b""[..], &two[..13], &[0; 40], b"\xff\xff\xff\xff\0\0\0\0\0\0\0\x01xy"] {
         fs::write(&path, [&two[..], torn].concat()).expect("written");
-        assert_eq!(spool.made(&layer.part, base), (500, 28), "{torn:?}");
+        assert_eq!(spool.rebuilt(&layer.part, base), (500, 28), "{torn:?}");
         fs::write(spool.part(&layer.part), "whole").expect("written");
         assert_eq!(changes(500), 28, "{torn:?}");
         assert!(!spool.part(&layer.part).exists(), "it comes in one way");
@@ -199,7 +199,7 @@ fn receive_on_a_full_disk() {
     sender.write_all(b"p\0\0\0\x03abc").expect("sent");
     let Err(End::Refused(why)) = receiver.layer(
         &spool,
-        &Missing { archive: 0, part, from: 0, base: None, made: 0, transfer: Transfer::Whole(3) },
+        &Missing { archive: 0, part, from: 0, base: None, rebuilt: 0, transfer: Transfer::Whole(3) },
         3,
     ) else {
         panic!("nothing can be written there")

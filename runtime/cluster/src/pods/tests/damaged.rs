@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::super::*;
 use crate::followed::{Followed, Known};
 use crate::mirrors::{self, Mirrors};
-use crate::network::Nodes;
+use crate::pod_cidrs::Nodes;
 use crate::{enrol, gates, node, services, sync, trust};
 
 fn pod() -> Value {

@@ -64,7 +64,7 @@ impl ContainerState {
     pub(crate) fn has_ended(&mut self, ended: Ended) {
         self.current.has_ended();
         self.restarts.ran();
-        self.probes.over();
+        self.probes.end_run();
         self.history.has_ended(ended);
     }
 

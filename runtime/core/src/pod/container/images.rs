@@ -132,7 +132,7 @@ impl Images {
     }
 
     /// Looks for the image of the spec, and leases it, after it was pulled.
-    pub(in crate::pod) fn look_again(&mut self) {
+    pub(in crate::pod) fn recheck_image(&mut self) {
         self.new_image = NewImage::Unknown;
     }
 

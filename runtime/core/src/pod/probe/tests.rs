@@ -305,7 +305,7 @@ fn an_adopted_container_stays_ready_until_a_probe_fails() {
     let pod = Rc::new(probed(None, Some(exec_probe()), None));
     for (before, ready) in [(true, true), (false, false)] {
         let attempt = Attempt { container: ContainerIndex(0), number: 0 };
-        let found = Found {
+        let found = FoundPod {
             status: StatusHandover::default(),
             pod: pod.clone(),
             record: None,

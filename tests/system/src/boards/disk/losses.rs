@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nodlet_build::task::{TaskError, Outcome};
+use nodlet_build::task::{Outcome, TaskError};
 use nodlet_build::{cross, targets};
 use nodlet_dist::image::DeviceImage;
 use nodlet_dist::profile::{Profile, Qemu};

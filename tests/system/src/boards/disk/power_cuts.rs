@@ -35,7 +35,7 @@ const LAYER: usize = 1 << 20;
 const TRIAL: Duration = Duration::from_secs(9);
 
 /// The interval at which writes are checked.
-const LOOK: Duration = Duration::from_millis(1);
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The name of the pushed image; `POD` is that of the pushed pod.
 pub(super) const IMAGE: &str = "localhost/cut-off:1";
@@ -78,7 +78,7 @@ pub(super) fn during_boot(tried: &Tried<'_>, moments: &mut Moments) -> Result<bo
         if begun.elapsed() > PATIENCE {
             return Err(board.failed(&format!("neither {writes} writes nor a pod that runs")));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
         written = monitor.writes()?;
     }
     let console = board.console.clone();
@@ -129,7 +129,7 @@ impl Pushed {
             if begun.elapsed() > PATIENCE {
                 return Err(board.failed("a push neither writes nor ends"));
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK_INTERVAL);
             ended = push.try_wait()?;
             written = monitor.writes()?;
         }
@@ -208,7 +208,7 @@ pub(super) fn cut_update(
         if begun.elapsed() > PATIENCE {
             return Err(board.failed("the update is neither received nor on trial"));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
         ended = push.try_wait()?;
         written = monitor.writes()?;
         if on_trial.is_none() && fs::read_to_string(&output)?.contains("on trial") {

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::net::{IpAddr, TcpStream};
 
-use nodlet_cluster::network::{contains, parse_range};
+use nodlet_cluster::pod_cidrs::{contains, parse_range};
 use nodlet_kube::base64;
 use nodlet_wire::http::{Connection, HttpError, Request, Stream};
 use nodlet_wire::timeout::within;

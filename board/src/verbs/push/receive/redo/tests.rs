@@ -90,7 +90,7 @@ impl Board {
     /// Finishes a push as the next receiver does.
     fn finish(&self) -> io::Result<Option<Ended>> {
         Redo::clean(&self.spool())?;
-        let Found::Record(redo) = Redo::read(&self.spool())? else { return Ok(None) };
+        let StoredRedo::Record(redo) = Redo::read(&self.spool())? else { return Ok(None) };
         if redo.is_back() || self.image().exists() {
             self.carry_out(redo).map(Some)
         } else {
@@ -193,14 +193,14 @@ fn a_rejected_manifest_undoes_the_others_of_its_push_despite_power_cuts() {
 fn a_damaged_redo_record_differs_from_none_and_from_one_of_another_format() {
     let board = Board::new("form", None);
     let read = || Redo::read(&board.spool()).expect("readable");
-    assert!(matches!(read(), Found::Nothing));
+    assert!(matches!(read(), StoredRedo::Nothing));
     for text in ["", "{", "[]", "\0\0", "{\"format\": 1}", "{\"format\": \"2\"}"] {
         fs::write(board.spool().join(REDO), text).expect("written");
-        assert!(matches!(read(), Found::Damaged(_)), "{text}");
+        assert!(matches!(read(), StoredRedo::Damaged(_)), "{text}");
     }
     for text in ["{\"format\": 9}", "{\"format\": 2, \"images\": {}}"] {
         fs::write(board.spool().join(REDO), text).expect("written");
-        assert!(matches!(read(), Found::OtherFormat(9 | 2)), "{text}");
+        assert!(matches!(read(), StoredRedo::OtherFormat(9 | 2)), "{text}");
     }
     let redo = Redo::new(
         &image_to_be(),
@@ -211,7 +211,7 @@ fn a_damaged_redo_record_differs_from_none_and_from_one_of_another_format() {
     )
     .expect("readable");
     redo.write(&board.spool()).expect("there is power");
-    let Found::Record(stored) = read() else { panic!("it was just written") };
+    let StoredRedo::Record(stored) = read() else { panic!("it was just written") };
     assert_eq!(stored, redo);
 }
 

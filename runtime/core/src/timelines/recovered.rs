@@ -75,7 +75,7 @@ fn a_pod_of_which_this_agent_has_begun_is_not_replaced_by_remains_that_are_found
         let pod = sim.node.pods().next().expect("it is here").pod().clone();
         let (record, sandbox, attempts) = (None, None, Vec::new());
         let status = StatusHandover::default();
-        Observation::Found(Box::new(Found { pod, record, sandbox, processes: false, attempts, status }))
+        Observation::Found(Box::new(FoundPod { pod, record, sandbox, processes: false, attempts, status }))
     };
     let index = |sim: &Sim| sim.node.index_of(&uid());
     // While the sandbox is created, while a container runs, and during a back-off.

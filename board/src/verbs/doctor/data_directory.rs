@@ -275,7 +275,7 @@ mod tests {
         };
         assert_eq!(judged(false).verdict, Verdict::Ok);
         let check = judged(true);
-        assert_eq!((check.verdict, check.found.as_str()), (Verdict::Warning, "it is damaged"));
+        assert_eq!((check.verdict, check.finding.as_str()), (Verdict::Warning, "it is damaged"));
         assert!(check.remedy.contains("nodlet factory-reset"), "{}", check.remedy);
     }
 
@@ -304,7 +304,7 @@ mod tests {
             ("rw", "strictatime", Verdict::Warning),
         ] {
             let check = options(&mount("ext4", given));
-            assert_eq!((check.found.as_str(), check.verdict), (found, verdict), "{given}");
+            assert_eq!((check.finding.as_str(), check.verdict), (found, verdict), "{given}");
         }
         assert_eq!(options(&mount("rootfs", "rw")).verdict, Verdict::Ok);
     }
@@ -335,7 +335,7 @@ mod tests {
             ("garbage", "", None),
         ] {
             let check = judge_wear(life, spare);
-            let judged = check.as_ref().map(|check| (check.verdict, check.found.as_str()));
+            let judged = check.as_ref().map(|check| (check.verdict, check.finding.as_str()));
             assert_eq!(judged, expected, "{life:?}");
         }
     }

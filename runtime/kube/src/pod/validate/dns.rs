@@ -1,33 +1,11 @@
-//! Network: ports on the host, host names, DNS and aliases.
+//! Validation of host names, DNS and aliases.
 
 use serde_json::Value;
 
 use crate::object::check::invalid;
 use crate::object::field::{Errors, FieldError, Path};
 use crate::object::rules;
-use crate::object::value::{flag, list, number, text};
-
-pub(super) fn host_network(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
-    if !flag(spec, "hostNetwork") {
-        return;
-    }
-    let path = path.child("containers");
-    for (index, container) in list(spec, "containers").iter().enumerate() {
-        let path = path.index(index);
-        let path = path.child("ports");
-        for (index, port) in list(container, "ports").iter().enumerate() {
-            let host_port = number(port, "hostPort");
-            if host_port != number(port, "containerPort") {
-                let path = path.index(index);
-                errors.push(FieldError::invalid_value(
-                    &path.child("hostPort"),
-                    &host_port.into(),
-                    "must match `containerPort` when `hostNetwork` is true",
-                ));
-            }
-        }
-    }
-}
+use crate::object::value::{flag, list, text};
 
 /// `validateHostnameOverride`.
 pub(super) fn hostname_override(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
