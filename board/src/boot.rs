@@ -69,19 +69,13 @@ pub(crate) fn storage_warning(root: &Path) -> Option<(String, String)> {
 /// # Errors
 /// The file cannot be read, is too long or no text, or is no regular file: nothing in its place blocks the boot.
 pub(crate) fn read_own_short(file: impl AsRef<Path>) -> io::Result<Option<String>> {
-    match own_file::open(file.as_ref()) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        opened => short_text(opened?).map(Some),
-    }
+    own_file::if_exists(own_file::open(file.as_ref()))?.map(short_text).transpose()
 }
 
 /// Reads a short file that a user named, which may be a link or a pipe; `None` if it does not exist.
 pub(crate) fn read_short(file: impl AsRef<Path>) -> io::Result<Option<String>> {
-    let file = match File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        other => other?,
-    };
-    short_text(file).map(Some)
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file);
+    own_file::if_exists(file)?.map(short_text).transpose()
 }
 
 /// Reads all of a short text.

@@ -92,10 +92,8 @@ impl Store {
     pub(super) fn read(&self) -> io::Result<State> {
         let path = self.directory.join(STATE);
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-        let file = match own_file::open(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::default()),
-            file => file.map_err(named)?,
-        };
+        let file = own_file::if_exists(own_file::open(&path)).map_err(named)?;
+        let Some(file) = file else { return Ok(State::default()) };
         let mut text = Vec::new();
         file.take(STATE_BYTES).read_to_end(&mut text).map_err(named)?;
         serde_json::from_slice(&text).map_err(|error| named(error.into()))

@@ -37,11 +37,8 @@ pub(super) fn is_locked(directory: &Path) -> bool {
 pub(super) fn names_in(directory: &Path) -> Result<Vec<String>, StoreError> {
     let failed = |source: io::Error| ContentError::new("list", directory, source);
     own_file::is_directory(directory).map_err(failed)?;
-    let entries = match fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error).into()),
-    };
+    let entries = own_file::if_exists(fs::read_dir(directory)).map_err(failed)?;
+    let Some(entries) = entries else { return Ok(Vec::new()) };
     let mut names = Vec::new();
     for entry in entries {
         names.push(entry.map_err(failed)?.file_name().to_string_lossy().into_owned());

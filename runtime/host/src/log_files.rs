@@ -22,6 +22,7 @@ use nix::fcntl::{AtFlags, OFlag, ResolveFlag};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 use nodlet_kernel::file::create_in;
+use nodlet_kernel::own_file::if_exists;
 
 use crate::paths::Paths;
 use crate::volume;
@@ -345,14 +346,6 @@ pub fn remove_dead_links(paths: &Paths, prefix: &str) -> io::Result<()> {
 
 fn enter(paths: &Paths, name: &str) -> io::Result<Option<Directory>> {
     if_exists(Directory::trusted(&paths.var_log())?.enter(Path::new(name)))
-}
-
-/// Turns a missing file or directory into `None`.
-fn if_exists<T>(result: io::Result<T>) -> io::Result<Option<T>> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        result => result.map(Some),
-    }
 }
 
 #[cfg(test)]

@@ -85,10 +85,7 @@ pub fn clear_directory(path: &Path) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         found => found?,
     };
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        removed => removed.map(|()| true),
-    }
+    Ok(if_exists(std::fs::remove_file(path))?.is_some())
 }
 
 /// Removes what is in the place of a file whose content nodlet makes anew, a directory with all its content included: only
@@ -110,6 +107,17 @@ pub fn clear_file(path: &Path) -> io::Result<bool> {
 
 fn irregular() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file: remove it")
+}
+
+/// Turns the error of a file that does not exist into `None`.
+///
+/// # Errors
+/// Any other error of `result`.
+pub fn if_exists<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
 }
 
 /// Whether an error of this module says that something is not a regular file.

@@ -20,6 +20,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, UnlinkatFlags, unlinkat};
 use nodlet_kernel::file::open_at;
+use nodlet_kernel::own_file::if_exists;
 use nodlet_kernel::process::{pidfd_open, pidfd_send_signal};
 
 use super::CgroupError;
@@ -34,10 +35,7 @@ const MAX_KILLS: u32 = 16;
 /// The cgroups directly below `directory`.
 pub(super) fn children(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {
     let failed = |error| CgroupError::file("read", directory)(error);
-    let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(failed)?,
-    };
+    let Some(entries) = if_exists(fs::read_dir(directory)).map_err(failed)? else { return Ok(Vec::new()) };
     let mut children = Vec::new();
     for entry in entries {
         let entry = entry.map_err(failed)?;
@@ -72,17 +70,11 @@ pub(super) fn make_anew(directory: &Path) -> Result<(), CgroupError> {
 /// is.
 pub(super) fn remove(root: &Path) -> Result<(), CgroupError> {
     remove_below(root).map_err(CgroupError::file("remove what is below", root))?;
-    match fs::remove_dir(root) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed.map_err(CgroupError::file("remove", root)),
-    }
+    if_exists(fs::remove_dir(root)).map(drop).map_err(CgroupError::file("remove", root))
 }
 
 fn remove_below(root: &Path) -> io::Result<()> {
-    let mut here = match open(root) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        opened => opened?,
-    };
+    let Some(mut here) = if_exists(open(root))? else { return Ok(()) };
     let mut way: Vec<CString> = Vec::new();
     loop {
         let children = children_of(&here, Some(NAMES_AT_ONCE))?;

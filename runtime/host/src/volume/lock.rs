@@ -138,10 +138,8 @@ impl VolumeLock {
     /// The volume cannot be locked.
     pub fn adopt(paths: &Paths, uid: &str) -> io::Result<Option<VolumeLock>> {
         let path = file_of(paths, uid);
-        let file = match own_file::open_with(&path, OpenOptions::new().write(true)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file?,
-        };
+        let opened = own_file::open_with(&path, OpenOptions::new().write(true));
+        let Some(file) = own_file::if_exists(opened)? else { return Ok(None) };
         file.try_lock()?;
         Ok(Some(VolumeLock { path, _file: file }))
     }

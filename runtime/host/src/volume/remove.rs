@@ -16,6 +16,7 @@ use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::{SFlag, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use nodlet_kernel::file::open_in;
+use nodlet_kernel::own_file::if_exists;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use rustix::path::Arg;
 
@@ -52,11 +53,8 @@ fn tree_within(path: &Path, tried: &mut RemovalProgress) -> io::Result<()> {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     let mut options = OpenOptions::new();
-    match options.read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(parent) {
-        Ok(parent) => Ok(remove(&parent, name, tried)?),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-    }
+    let parent = options.read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(parent);
+    Ok(if_exists(parent)?.map_or(Ok(()), |parent| remove(&parent, name, tried))?)
 }
 
 /// How many files and directories one part of a [`Removal`] removes.

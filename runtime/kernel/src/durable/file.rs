@@ -140,10 +140,7 @@ pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
 /// The file cannot be removed.
 pub fn discard(path: &Path) -> io::Result<()> {
     allow(&Operation::Remove(path))?;
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    }
+    own_file::if_exists(fs::remove_file(path)).map(drop)
 }
 
 /// Makes the names in a directory durable.

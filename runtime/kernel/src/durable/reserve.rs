@@ -114,10 +114,7 @@ impl Reserve {
     /// # Errors
     /// The reserve cannot be read or locked.
     pub(super) fn take(&self, bytes: usize, left: Headroom) -> io::Result<Option<Spare>> {
-        let lock = match self.lock() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            lock => lock?,
-        };
+        let Some(lock) = own_file::if_exists(self.lock())? else { return Ok(None) };
         let mut first = 0;
         for (count, _) in SHAPE {
             let numbers = first..first + count;

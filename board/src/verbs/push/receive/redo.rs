@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use nodlet_core::sorted::SortedMap;
 use nodlet_kernel::durable;
+use nodlet_kernel::own_file::{self, if_exists};
 use nodlet_kube::manifest::Validation;
 use nodlet_rootfs::{Digest, Store, StoreSnapshot};
 use serde::{Deserialize, Serialize};
@@ -142,10 +143,8 @@ impl Redo {
 
     /// Reads the record in the spool.
     pub(super) fn read(spool: &Path) -> io::Result<StoredRedo> {
-        let text = match nodlet_kernel::own_file::read(&spool.join(REDO)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(StoredRedo::Nothing),
-            text => text?,
-        };
+        let text = if_exists(own_file::read(&spool.join(REDO)))?;
+        let Some(text) = text else { return Ok(StoredRedo::Nothing) };
         // The format first: a record of another format may have other fields.
         Ok(match serde_json::from_slice(&text) {
             Ok(Numbered { format }) if format != FORMAT => StoredRedo::OtherFormat(format),
@@ -297,11 +296,7 @@ fn put_back(places: Places<'_>, name: &str, text: Option<&str>) -> io::Result<()
 
 /// The text of a file; `None` if it does not exist.
 fn read(path: &Path) -> io::Result<Option<String>> {
-    match nodlet_kernel::own_file::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    if_exists(own_file::read_to_string(path))
 }
 
 fn name_of(validation: Validation) -> &'static str {
