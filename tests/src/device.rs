@@ -361,6 +361,14 @@ impl Device {
         nodes["items"][0]["metadata"]["name"].as_str().expect("a node has a name").to_owned()
     }
 
+    /// The status of a condition of the node, as a client sees it that asks once; empty if the node lacks it.
+    pub fn node_condition(&self, kind: &str) -> String {
+        let node = self.get("/api/v1/nodes").expect("the API lists its node")["items"][0].take();
+        let conditions = node["status"]["conditions"].as_array();
+        let found = conditions.and_then(|all| all.iter().find(|one| one["type"] == kind));
+        found.and_then(|one| one["status"].as_str()).unwrap_or_default().to_owned()
+    }
+
     /// The names of all existing pods, sorted.
     pub fn pods(&self) -> Vec<String> {
         let list = self.get("/api/v1/pods").expect("the API lists pods");

@@ -58,3 +58,12 @@ pub fn demo_archive() -> &'static Path {
         path
     })
 }
+
+/// The program of Kubernetes' agnhost.
+///
+/// # Panics
+/// It is not built.
+pub fn agnhost_program() -> Vec<u8> {
+    fs::read(crate::control_plane::built("agnhost/agnhost-1.36.3"))
+        .expect("agnhost is not built: run `cargo xtask agnhost`, or `cargo xtask check`")
+}

@@ -7,15 +7,8 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use nodlet_tests::Device;
 use nodlet_tests::image::Image;
-
-/// The program that `cargo xtask agnhost` built.
-fn program() -> Vec<u8> {
-    let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this is a member of the workspace");
-    let path = project.join(".work/agnhost/agnhost-1.36.3");
-    fs::read(path).expect("agnhost is not built: run `cargo xtask agnhost`, or `cargo xtask check`")
-}
+use nodlet_tests::{Device, agnhost_program};
 
 /// Generates a key and a self-signed certificate for a name that does not exist.
 fn certificate(directory: &Path, kind: &[&str]) -> (PathBuf, PathBuf) {
@@ -41,7 +34,7 @@ fn device() -> Device {
     let (_, directory) = device.shared("certificate");
     let (certificate, key) = certificate(&directory, EC);
     let image = Image::new("localhost/agnhost:1")
-        .file("agnhost", 0o755, &program())
+        .file("agnhost", 0o755, &agnhost_program())
         .file("tls.crt", 0o644, &fs::read(certificate).expect("it was made"))
         .file("tls.key", 0o644, &fs::read(key).expect("it was made"))
         .directory("tmp", 0o1777)
@@ -87,13 +80,10 @@ fn https_probes_take_any_certificate_and_follow_redirects_on_their_host() {
     device.pod("web").wait_ready();
     device.pod("near").wait_ready();
     device.pod("far").wait_ready();
-    let said = |name: &str, text: &str| device.pod(name).events().iter().any(|event| event.starts_with(text));
-    device.wait_for("the warning", || {
-        said("far", "ProbeWarning: Readiness probe warning: Probe terminated redirects, Response body: ")
-    });
-    device.wait_for("the failure", || {
-        said("sick", "Unhealthy: Readiness probe failed: HTTP probe failed with statuscode: 500")
-    });
+    let warning = "Readiness probe warning: Probe terminated redirects, Response body: ";
+    device.pod("far").wait_event_of("ProbeWarning", warning);
+    let failure = "Readiness probe failed: HTTP probe failed with statuscode: 500";
+    device.pod("sick").wait_event_of("Unhealthy", failure);
     assert!(!device.pod("sick").is_ready());
 }
 
@@ -107,18 +97,13 @@ fn a_probe_with_the_wrong_scheme_fails_with_a_distinct_message() {
     };
     device.write_manifest("open.yaml", &pod("open", "netexec, --http-port=8443", &probe("HTTPS")));
     device.write_manifest("secret.yaml", &pod("secret", HTTPS, &probe("HTTP")));
-    let said = |name: &str, text: &str| {
-        device
-            .pod(name)
-            .events()
-            .iter()
-            .any(|event| event.starts_with("Unhealthy: Readiness probe failed: ") && event.contains(text))
-    };
-    device.wait_for("plain text to be reported", || {
-        said("open", ":8443/hostname\": http: server gave HTTP response to HTTPS client")
-    });
+    device
+        .pod("open")
+        .wait_event_of("Unhealthy", ":8443/hostname\": http: server gave HTTP response to HTTPS client");
     // Go's TLS server answers a plain HTTP request with status 400.
-    device.wait_for("TLS to be reported", || said("secret", "HTTP probe failed with statuscode: 400"));
+    device
+        .pod("secret")
+        .wait_event_of("Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 400");
     assert!(!device.pod("open").is_ready() && !device.pod("secret").is_ready());
 }
 
@@ -163,30 +148,15 @@ fn https_hooks_take_any_certificate_and_ask_once_more_without_tls() {
 fn a_grpc_probe_follows_what_the_health_service_says() {
     let device = device();
     let serves = "grpc-health-checking, --port=5000, --http-port=8080";
-    device.write_manifest(
-        "whole.yaml",
-        &pod(
-            "whole",
-            serves,
-            "readinessProbe: {grpc: {port: 5000}, periodSeconds: 1, timeoutSeconds: 60}\nlivenessProbe: {grpc: {port: 5000}, periodSeconds: 1, timeoutSeconds: 60, failureThreshold: 10000}",
-        ),
-    );
-    device.write_manifest(
-        "part.yaml",
-        &pod(
-            "part",
-            &format!("{serves}, --service=web.v1"),
-            "readinessProbe: {grpc: {port: 5000, service: web.v1}, periodSeconds: 1, timeoutSeconds: 60}",
-        ),
-    );
-    device.write_manifest(
-        "stranger.yaml",
-        &pod(
-            "stranger",
-            serves,
-            "readinessProbe: {grpc: {port: 5000, service: other}, periodSeconds: 1, timeoutSeconds: 60}",
-        ),
-    );
+    let grpc = |kind: &str, service: &str| {
+        format!("{kind}: {{grpc: {{port: 5000{service}}}, periodSeconds: 1, timeoutSeconds: 60")
+    };
+    let ready = |service: &str| grpc("readinessProbe", service) + "}";
+    let whole = format!("{}\n{}, failureThreshold: 10000}}", ready(""), grpc("livenessProbe", ""));
+    device.write_pod("whole", &pod("whole", serves, &whole));
+    let part = format!("{serves}, --service=web.v1");
+    device.write_pod("part", &pod("part", &part, &ready(", service: web.v1")));
+    device.write_pod("stranger", &pod("stranger", serves, &ready(", service: other")));
     let whole = device.pod("whole").wait_ready();
     device.pod("part").wait_ready().wait_log("app", "Serving the Check request");
     let said = |name: &str, text: &str| device.pod(name).events().iter().any(|event| event == text);
@@ -214,12 +184,9 @@ fn a_grpc_probe_follows_what_the_health_service_says() {
 #[test]
 fn a_grpc_liveness_probe_restarts_what_no_longer_serves() {
     let device = device();
-    let web = device.write_pod("web", &pod(
-            "web",
-            "grpc-health-checking",
-            "startupProbe: {grpc: {port: 5000}, periodSeconds: 1, timeoutSeconds: 60, failureThreshold: 600}\n\
-             livenessProbe: {grpc: {port: 5000}, periodSeconds: 1, timeoutSeconds: 60, failureThreshold: 2}",
-        )).wait_ready();
+    let probes = "startupProbe: {grpc: {port: 5000}, periodSeconds: 1, timeoutSeconds: 60, failureThreshold: 600}\n\
+                  livenessProbe: {grpc: {port: 5000}, periodSeconds: 1, timeoutSeconds: 60, failureThreshold: 2}";
+    let web = device.write_pod("web", &pod("web", "grpc-health-checking", probes)).wait_ready();
     get(&web.ip(), 8080, "/make-not-serving");
     web.wait_run("app", 1);
     let events = web.events();

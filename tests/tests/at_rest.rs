@@ -1,9 +1,8 @@
 //! What a board stores of its cluster is encrypted where it has a key.
 
 use std::fs;
-use std::path::Path;
 
-use nodlet_tests::{ClusterNode as Node, ControlPlane};
+use nodlet_tests::{ClusterNode as Node, ControlPlane, files_with};
 
 /// A pod with a Secret and a ConfigMap, which appear in its variables and files, and in its spec.
 const OBJECTS: &str = "
@@ -44,23 +43,6 @@ const SECRETS: [&str; 5] = [
 const KEY: [&str; 2] =
     ["AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="];
 
-/// The files below a directory that contain one of the texts.
-fn files_with(directory: &Path, texts: &[&str]) -> Vec<String> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        let (path, kind) = (entry.path(), entry.file_type().expect("it has a type"));
-        if kind.is_dir() {
-            found.extend(files_with(&path, texts));
-        } else if kind.is_file() {
-            let bytes = fs::read(&path).unwrap_or_default();
-            let has = |text: &str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
-            let here = texts.iter().filter(|text| has(text));
-            found.extend(here.map(|text| format!("{}: {text}", path.display())));
-        }
-    }
-    found
-}
-
 fn born(node: &Node) -> String {
     node.device.pod("one").born("app")
 }
@@ -71,9 +53,9 @@ fn nothing_of_the_cluster_is_plain_on_flash_and_the_pods_return_only_with_the_ke
     let flag = ["--encryption-key-file", "/etc/nodlet/keys"];
     let mut node = Node::connected(&plane, "board-1");
     let keys = node.device.path("/etc/nodlet/keys");
-    fs::create_dir_all(keys.parent().expect("a directory")).expect("the root can be written to");
     let write_keys = |names: &[(&str, &str)]| {
         let lines: String = names.iter().map(|(name, key)| format!("{name} {key}\n")).collect();
+        fs::create_dir_all(keys.parent().expect("a directory")).expect("the root can be written to");
         fs::write(&keys, lines).expect("written");
     };
     // A board that began without a key.

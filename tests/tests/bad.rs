@@ -69,27 +69,19 @@ fn a_pod_that_forks_without_end_has_as_many_processes_as_it_may() {
     device.nodlet(["logs", "forks"]).ok_with("Resource temporarily unavailable");
 }
 
-/// The status of a condition of the node, as a client sees it that asks once; empty if the node lacks it.
-fn condition(device: &Device, kind: &str) -> String {
-    let node = device.get("/api/v1/nodes").expect("nodes")["items"][0].clone();
-    let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let found = conditions.iter().find(|one| one["type"] == kind);
-    found.and_then(|one| one["status"].as_str()).unwrap_or_default().to_owned()
-}
-
 #[test]
 fn a_full_card_is_a_condition_of_the_node_as_soon_as_somebody_asks() {
     let mut device = Device::new();
     let card = device.mount_tmpfs("/var/lib/nodlet/records", "size=4m");
     device.agent_arguments(["--eviction-pressure-transition-period", "1s"]);
     device.start_agent();
-    assert_eq!(condition(&device, "DiskPressure"), "False");
+    assert_eq!(device.node_condition("DiskPressure"), "False");
     let full = device.path("/var/lib/nodlet/records/.full");
     std::fs::write(&full, vec![0; 5 << 20]).expect_err("it is larger than the card");
     // An idle agent measures nothing, and nothing else wakes it.
-    assert_eq!(condition(&device, "DiskPressure"), "True");
+    assert_eq!(device.node_condition("DiskPressure"), "True");
     std::fs::remove_file(&full).expect("it is there");
-    device.wait_for("the pressure to end", || condition(&device, "DiskPressure") == "False");
+    device.wait_for("the pressure to end", || device.node_condition("DiskPressure") == "False");
     device.nodlet(["down"]).ok();
     drop(card);
 }
@@ -99,15 +91,15 @@ fn a_card_that_accepts_no_writes_is_a_condition_of_the_node() {
     let mut device = Device::new();
     let card = device.mount_tmpfs("/var/lib/nodlet/records", "size=4m");
     device.start_agent_with_demo();
-    assert_eq!(condition(&device, "ReadonlyFilesystem"), "");
+    assert_eq!(device.node_condition("ReadonlyFilesystem"), "");
     card.remount(MsFlags::MS_RDONLY, "");
-    assert_eq!(condition(&device, "ReadonlyFilesystem"), "True");
+    assert_eq!(device.node_condition("ReadonlyFilesystem"), "True");
     device.nodlet(["get", "events"]).ok_with("FilesystemIsReadOnly");
     device.run_pod("web", "sleep").wait_event("Read-only file system");
-    assert_eq!(condition(&device, "ReadonlyFilesystem"), "True");
+    assert_eq!(device.node_condition("ReadonlyFilesystem"), "True");
     card.remount(MsFlags::empty(), "");
     device.pod("web").wait_ready();
-    assert_eq!(condition(&device, "ReadonlyFilesystem"), "");
+    assert_eq!(device.node_condition("ReadonlyFilesystem"), "");
     device.nodlet(["down"]).ok();
 }
 

@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nodlet_tests::{Device, manifest};
 
+/// The condition of the Node.
+const READ_ONLY: &str = "ReadonlyFilesystem";
+
 /// A device whose `/var` is an ext4 file system, with an applied pod.
 fn device() -> Device {
     let mut device = Device::new();
@@ -18,17 +21,9 @@ fn device() -> Device {
     device
 }
 
-/// The status of the Node's condition `ReadonlyFilesystem`; empty if the Node lacks it.
-fn condition(device: &Device) -> String {
-    let node = device.get("/api/v1/nodes").expect("nodes")["items"][0].clone();
-    let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let found = conditions.iter().find(|one| one["type"] == "ReadonlyFilesystem");
-    found.and_then(|one| one["status"].as_str()).unwrap_or_default().to_owned()
-}
-
 /// Requires that the pod goes on, that the board says what is wrong, and that changes are refused with the reason.
 fn require_reading_only(device: &Device) {
-    assert_eq!(condition(device), "True");
+    assert_eq!(device.node_condition(READ_ONLY), "True");
     assert!(device.nodlet(["get", "events"]).ok().contains("FilesystemIsReadOnly"));
     let text = manifest::pod("new", "sleep");
     for refused in [
@@ -88,7 +83,7 @@ fn pods_go_on_when_ext4_finds_an_error_and_are_what_they_were_after_a_reboot() {
     for name in ["web", "again"] {
         device.pod(name).wait_ready();
     }
-    assert_eq!(condition(&device), "");
+    assert_eq!(device.node_condition(READ_ONLY), "");
     assert_eq!((device.pod("web").uid(), device.pod("web").logs("app")), (uid, log));
     assert_eq!((runs("once"), runs("again")), (1, 2));
     assert_ne!(device.pod("once").phase(), "Running");

@@ -5,7 +5,7 @@ use nodlet_tests::{ClusterNode as Node, ControlPlane, Namespace, manifest};
 use serde_json::{Map, Value, json};
 
 #[test]
-fn a_pod_stays_pending_in_a_cluster_without_nodes() {
+fn without_nodes_pods_stay_pending_and_a_partition_drops_packets_between_boards_and_the_control_plane() {
     let plane = ControlPlane::start();
     plane.apply(&manifest::deployment(1, &[manifest::container("web", "", "")], "", ""));
     let pods = plane.wait_for("get pods --no-headers", |pods| !pods.is_empty());
@@ -19,6 +19,24 @@ fn a_pod_stays_pending_in_a_cluster_without_nodes() {
         info.contains("jws-kubeconfig-abcdef")
     });
     assert!(info.contains(&plane.server()), "{info}");
+
+    let (one, other) = (Namespace::new(), Namespace::new());
+    let addresses = [&one, &other].map(|board| plane.connect(board));
+    let reaches = |board: &Namespace| {
+        let server = plane.server().parse().expect("an address");
+        board.call(move || {
+            std::net::TcpStream::connect_timeout(&server, std::time::Duration::from_secs(1)).is_ok()
+        })
+    };
+    assert!(reaches(&one) && reaches(&other));
+    let cut = plane.partition_from(&addresses[0]);
+    assert!(!reaches(&one) && reaches(&other));
+    drop(cut);
+    assert!(reaches(&one));
+    let cut = plane.partition();
+    assert!(!reaches(&one) && !reaches(&other));
+    drop(cut);
+    assert!(reaches(&one) && reaches(&other));
 }
 
 #[test]
@@ -61,28 +79,6 @@ fn pods_that_a_shutdown_of_the_machine_ends_run_on_after_it_and_have_no_successo
     assert_eq!(counts, "1 1");
     let log = node.device.agent_log();
     assert!(!log.contains("Forbidden"), "{log}");
-}
-
-#[test]
-fn a_partition_drops_packets_between_boards_and_the_control_plane() {
-    let plane = ControlPlane::start();
-    let (one, other) = (Namespace::new(), Namespace::new());
-    let addresses = [&one, &other].map(|board| plane.connect(board));
-    let reaches = |board: &Namespace| {
-        let server = plane.server().parse().expect("an address");
-        board.call(move || {
-            std::net::TcpStream::connect_timeout(&server, std::time::Duration::from_secs(1)).is_ok()
-        })
-    };
-    assert!(reaches(&one) && reaches(&other));
-    let cut = plane.partition_from(&addresses[0]);
-    assert!(!reaches(&one) && reaches(&other));
-    drop(cut);
-    assert!(reaches(&one));
-    let cut = plane.partition();
-    assert!(!reaches(&one) && !reaches(&other));
-    drop(cut);
-    assert!(reaches(&one) && reaches(&other));
 }
 
 /// A Deployment of pods that run until they are asked to end.

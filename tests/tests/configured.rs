@@ -2,9 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
-use nodlet_tests::{Device, Kubectl, manifest};
+use nodlet_tests::{Device, Kubectl, files_with, manifest};
 
 mod mounts;
 
@@ -18,28 +17,6 @@ fn object(kind: &str, name: &str, rest: &str) -> String {
 /// A pod whose container sleeps, with these lines in its container and its spec.
 fn sleeper(container: &str, spec: &str) -> String {
     manifest::pod_of("web", &[manifest::container("app", "env then print up then sleep", container)], spec)
-}
-
-/// The files below `directory` that contain `text`.
-fn files_with(directory: &Path, text: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut open = vec![directory.to_owned()];
-    while let Some(directory) = open.pop() {
-        let Ok(entries) = fs::read_dir(&directory) else { continue };
-        for entry in entries.flatten() {
-            let Ok(kind) = entry.file_type() else { continue };
-            if kind.is_dir() {
-                open.push(entry.path());
-            } else if kind.is_file() {
-                let bytes = fs::read(entry.path()).unwrap_or_default();
-                if bytes.windows(text.len()).any(|window| window == text.as_bytes()) {
-                    found.push(entry.path().display().to_string());
-                }
-            }
-        }
-    }
-    found.sort();
-    found
 }
 
 #[test]
@@ -182,16 +159,14 @@ fn volumes_show_objects_and_follow_their_changes() {
     device.write_manifest("s.yaml", &object("Secret", "s", "stringData: {password: rotated}"));
     device.wait_for("the new Secret", || cat(&device, "/s/password") == "rotated");
     device.remove_pod("web");
-    assert_eq!(files_with(&device.path("run"), SECRET), Vec::<String>::new());
+    assert_eq!(files_with(&device.path("run"), &[SECRET]), Vec::<String>::new());
 }
 
 #[test]
 fn a_secret_of_the_site_overrides_that_of_the_vendor_in_a_running_pod() {
     let device = Device::start();
     let secret = |value: &str| object("Secret", "s", &format!("stringData: {{password: {value}}}"));
-    let vendor = device.path("/usr/lib/nodlet/manifests");
-    fs::create_dir_all(&vendor).expect("the root can be written to");
-    fs::write(vendor.join("s.yaml"), secret("of-the-vendor")).expect("it can be written");
+    device.write_file("/usr/lib/nodlet/manifests/s.yaml", secret("of-the-vendor"));
     let mount = "volumeMounts: [{name: s, mountPath: /s}]\n\
         env: [{name: P, valueFrom: {secretKeyRef: {name: s, key: password}}}]\n";
     device.write_pod("web", &sleeper(mount, "volumes: [{name: s, secret: {secretName: s}}]\n"));
@@ -279,7 +254,7 @@ fn a_secret_is_on_no_flash_but_in_its_own_file_and_in_no_message() {
         format!("{MOUNTS}env: [{{name: P, valueFrom: {{secretKeyRef: {{name: s, key: password}}}}}}]\n");
     let app = manifest::container("app", "print up then sleep", &container);
     device.run_pod_of("web", &[app], VOLUMES).wait_log("app", "up");
-    let found = files_with(device.root(), SECRET);
+    let found = files_with(device.root(), &[SECRET]);
     let elsewhere: Vec<&String> = found
         .iter()
         .filter(|path| !path.ends_with("/s.yaml"))
@@ -301,9 +276,7 @@ fn a_secret_is_on_no_flash_but_in_its_own_file_and_in_no_message() {
     let path = |expression: &str| {
         format!("{variable}volumeMounts: [{{name: x, mountPath: /x, subPathExpr: \"{expression}\"}}]\n")
     };
-    let file = device.path("/srv/file");
-    fs::create_dir_all(file.parent().expect("it has one")).expect("it can be made");
-    fs::write(&file, "no directory").expect("it can be written");
+    let file = device.write_file("/srv/file", "no directory");
     let source = format!("volumes: [{{name: x, hostPath: {{path: {}}}}}]\n", file.display());
     for (name, container, message) in [
         ("command", format!("{variable}command: [\"/bin/$(P)\"]\n"), "exec: \"/bin/$(P)\": stat /bin/$(P): "),
@@ -400,7 +373,7 @@ fn a_pod_that_could_not_be_created_leaves_no_secret_behind() {
         |event: &String| event.starts_with("FailedMount: MountVolume.SetUp failed for volume \"bad\"");
     device.wait_for("the failure", || device.pod("web").events().iter().any(failed));
     device.remove_pod("web");
-    device.wait_for("its files to go", || files_with(&device.path("run"), SECRET).is_empty());
+    device.wait_for("its files to go", || files_with(&device.path("run"), &[SECRET]).is_empty());
 }
 
 #[test]
@@ -545,9 +518,7 @@ fn a_container_that_swaps_a_link_in_thousands_of_times_leads_no_sub_path_out_of_
             })
             .collect();
         let name = format!("round-{round}");
-        let file = format!("{name}.yaml");
-        device.write_manifest(&file, &manifest::pod_of(&name, &containers, &volume));
-        let pod = device.pod(&name);
+        let pod = device.run_pod_of(&name, &containers, &volume);
         let names: Vec<String> = (0..CONTAINERS).map(|number| format!("c{number}")).collect();
         let settled = |name: &String| {
             let container = pod.container(name);
@@ -564,8 +535,7 @@ fn a_container_that_swaps_a_link_in_thousands_of_times_leads_no_sub_path_out_of_
                 refused += 1;
             }
         }
-        device.remove_manifest(&file);
-        pod.wait_gone();
+        device.remove_pod(&name);
         if mounted >= ENOUGH && refused >= 10 {
             break;
         }

@@ -153,9 +153,7 @@ fn classes_presets_and_namespaces_are_described_as_kubectl_describes_them() {
     let shy = "metadata: {name: shy, annotations: {note: a, also: b}}\npreemptionPolicy: Never\nglobalDefault: true\n";
     device.write_manifest("shy.yaml", &format!("{class}{shy}description: makes nobody go"));
     // kubectl stores an annotation that contains a newline, and prints it, too.
-    std::fs::write(device.path("high.yaml"), format!("{class}metadata: {{name: high}}\n")).expect("a file");
-    let file = device.path("high.yaml");
-    kubectl.run(["apply", "-f", file.to_str().expect("UTF-8")]).ok();
+    kubectl.apply(&format!("{class}metadata: {{name: high}}\n")).ok();
     device.write_manifest(
         "preset.yaml",
         "apiVersion: settings.k8s.io/v1alpha1\nkind: PodPreset\nmetadata: {name: cache, labels: {a: b}}\n\
@@ -254,8 +252,7 @@ fn events_are_listed_as_kubectl_lists_them() {
     same(&device, &kubectl, ["events", "--no-headers"]);
     same(&device, &kubectl, ["get", "events"]);
     same(&device, &kubectl, ["get", "events", "-o", "wide"]);
-    let name = device.get("/api/v1/nodes").expect("nodes")["items"][0]["metadata"]["name"].clone();
-    let node = format!("node/{}", name.as_str().expect("a name"));
+    let node = format!("node/{}", device.node_name());
     let of_node = same(&device, &kubectl, ["events", "--for", &node]);
     assert!(of_node.contains("Starting kubelet."), "{of_node}");
     let none = kubectl.run(["events", "-n", "other"]);

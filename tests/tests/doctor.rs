@@ -3,34 +3,15 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::Command;
 
 use nix::mount::{MntFlags, MsFlags};
 use nodlet_tests::{Device, Ran, nodlet_program};
 use serde_json::Value;
 
-/// A directory that is removed after the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("nodlet-doctor-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a scratch directory can be made");
-        Scratch(path)
-    }
-
-    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
-        let path = self.0.join(name);
-        fs::write(&path, bytes).expect("it can be written");
-        path.display().to_string()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).expect("it is ours");
-    }
+/// Writes a file, and returns its path.
+fn write(device: &Device, name: &str, bytes: impl AsRef<[u8]>) -> String {
+    device.write_file(name, bytes).display().to_string()
 }
 
 /// Runs `nodlet doctor`. Returns its exit code, standard output and standard error.
@@ -157,8 +138,8 @@ fn a_data_directory_that_cannot_hold_containers_changes_is_reported() {
 
 #[test]
 fn doctor_without_privileges_reports_unknown_results_and_no_defect() {
-    let scratch = Scratch::new("nobody");
-    let nodlet = scratch.0.join("nodlet");
+    let device = Device::new();
+    let nodlet = device.path("nodlet");
     fs::copy(nodlet_program(), &nodlet).expect("it can be copied");
     let mut command = Command::new(&nodlet);
     command.args(["doctor", "-o", "json"]).uid(65534).gid(65534);
@@ -270,11 +251,11 @@ fn without(option: &str) -> String {
 
 #[test]
 fn a_kernel_with_all_that_pods_need_is_sufficient_by_its_configuration_alone() {
-    let scratch = Scratch::new("whole");
-    let plain = scratch.write("config", without(""));
+    let device = Device::new();
+    let plain = write(&device, "config", without(""));
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     std::io::Write::write_all(&mut packed, without("").as_bytes()).expect("memory");
-    let packed = scratch.write("config.gz", packed.finish().expect("memory"));
+    let packed = write(&device, "config.gz", packed.finish().expect("memory"));
     for file in [plain, packed] {
         let (code, out, err) = doctor(&["--kernel-config", &file]);
         assert_eq!((code, err.as_str()), (0, ""), "{out}");
@@ -289,9 +270,9 @@ fn a_kernel_with_all_that_pods_need_is_sufficient_by_its_configuration_alone() {
 
 #[test]
 fn each_option_that_is_not_set_is_named() {
-    let scratch = Scratch::new("options");
+    let device = Device::new();
     for option in NEEDED.iter().chain(USEFUL) {
-        let file = scratch.write("config", without(option));
+        let file = write(&device, "config", without(option));
         let (code, out, _) = doctor(&["--kernel-config", &file, "-o", "json"]);
         assert_eq!(code, i32::from(NEEDED.contains(option)), "{option}: {out}");
         let name = format!("CONFIG_{option}");
@@ -309,7 +290,7 @@ fn each_option_that_is_not_set_is_named() {
 
 #[test]
 fn files_that_are_no_configuration_are_refused_by_name() {
-    let scratch = Scratch::new("garbage");
+    let device = Device::new();
     let cut = &without("").into_bytes()[..];
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     std::io::Write::write_all(&mut packed, cut).expect("memory");
@@ -322,13 +303,13 @@ fn files_that_are_no_configuration_are_refused_by_name() {
         ("pod.yaml", b"kind: Pod\n", "line 1 must be CONFIG_NAME=VALUE"),
         ("buildroot", b"BR2_aarch64=y\n", "Buildroot's own configuration"),
     ] {
-        let file = scratch.write(name, bytes);
+        let file = write(&device, name, bytes);
         let (code, out, err) = doctor(&["--kernel-config", &file]);
         assert_eq!((code, out.as_str()), (2, ""), "{err}");
         assert!(err.starts_with("error: ") && err.contains(&file) && err.contains(sentence), "{err}");
     }
-    let absent = scratch.0.join("absent").display().to_string();
-    for file in [absent.as_str(), scratch.0.to_str().expect("it is text")] {
+    let absent = device.path("absent").display().to_string();
+    for file in [absent.as_str(), device.root().to_str().expect("it is text")] {
         let (code, _, err) = doctor(&["--kernel-config", file]);
         assert!(code == 2 && err.contains(file), "{err}");
     }

@@ -25,7 +25,7 @@ use std::path::Path;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nodlet_tests::image::Image;
-use nodlet_tests::{Device, Kubectl, manifest};
+use nodlet_tests::{Device, Kubectl, agnhost_program, manifest};
 use serde_json::json;
 
 mod scheduling;
@@ -366,12 +366,9 @@ fn the_states_of_a_pod_whose_container_runs_out_of_memory() {
 #[test]
 fn liveness_http_is_restarted_when_its_server_turns_sick() {
     let device = Device::start();
-    let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this is a member of the workspace");
-    let program = fs::read(project.join(".work/agnhost/agnhost-1.36.3"))
-        .expect("agnhost is not built: run `cargo xtask agnhost`, or `cargo xtask check`");
     device.load(
         &Image::new("registry.k8s.io/e2e-test-images/agnhost:2.40")
-            .file("agnhost", 0o755, &program)
+            .file("agnhost", 0o755, &agnhost_program())
             .directory("tmp", 0o1777)
             .config("Entrypoint", json!(["/agnhost"])),
     );

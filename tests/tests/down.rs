@@ -12,17 +12,10 @@ use nodlet_tests::{Device, manifest};
 fn down_stops_the_pods_in_order_and_gives_them_their_grace() {
     let device = Device::start();
     let (shared, here) = device.shared("ends");
-    device
-        .run_pod_of(
-            "web",
-            &[manifest::container(
-                "app",
-                "forks 2 then on-term 0 1 then lock /ends/lock then print up then sleep",
-                "volumeMounts: [{name: ends, mountPath: /ends}]",
-            )],
-            &format!("volumes: [{{name: ends, hostPath: {{path: {shared}}}}}]"),
-        )
-        .wait_log("app", "up");
+    let steps = "forks 2 then on-term 0 1 then lock /ends/lock then print up then sleep";
+    let app = manifest::container("app", steps, "volumeMounts: [{name: ends, mountPath: /ends}]");
+    let spec = format!("volumes: [{{name: ends, hostPath: {{path: {shared}}}}}]");
+    device.run_pod_of("web", &[app], &spec).wait_log("app", "up");
     device.nodlet(["down"]).ok();
     assert!(device.container_processes().is_empty());
     let lock = std::fs::File::open(here.join("lock")).expect("the container made it");
@@ -107,15 +100,6 @@ fn after_an_orderly_reboot_applied_pods_continue_their_ages_and_counts() {
         let last = &pod["status"]["containerStatuses"][0]["lastState"]["terminated"];
         assert!(last.is_object(), "{pod}");
     }
-}
-
-#[test]
-fn a_container_that_ignores_term_is_killed_when_its_grace_is_over() {
-    let device = Device::start();
-    device.run_pod_with("deaf", "ignore-term then print up then sleep", "terminationGracePeriodSeconds: 2");
-    device.pod("deaf").wait_log("app", "up");
-    device.remove_pod("deaf");
-    assert!(device.container_processes().is_empty());
 }
 
 #[test]

@@ -25,11 +25,7 @@ fn join(plane: &ControlPlane, name: &str, arguments: [&str; 6]) -> (ClusterNode,
     let address = plane.connect(&network);
     device.agent_arguments(arguments);
     device.start_agent_with_demo();
-    let node = ClusterNode { device, network, address };
-    let words = plane.join_arguments();
-    node.verb(&["join"].into_iter().chain(words.iter().map(String::as_str)).collect::<Vec<_>>()).ok();
-    plane.wait_for(&format!("get node {name} --no-headers"), |node| node.contains(" Ready "));
-    (node, etc)
+    (ClusterNode { device, network, address }.enter(plane, name), etc)
 }
 
 /// The volume, and who has it.
