@@ -32,7 +32,7 @@ fn two_sources_of_which_one_makes_a_file_the_directory_of_the_other_are_named_in
 }
 
 #[test]
-fn variables_come_from_objects_and_from_the_pod_itself() {
+fn variables_come_from_objects_and_from_the_pod_itself_and_are_in_sub_paths() {
     let device = Device::start();
     device.write_manifest("c.yaml", &object("ConfigMap", "c", "data: {mode: fast, level: \"3\"}"));
     device.write_manifest("s.yaml", &object("Secret", "s", &format!("stringData: {{password: {SECRET}}}")));
@@ -43,8 +43,10 @@ fn variables_come_from_objects_and_from_the_pod_itself() {
          - {name: PASSWORD, valueFrom: {secretKeyRef: {name: s, key: password}}}\n\
          - {name: URL, value: \"http://me:$(PASSWORD)@$(C_mode)\"}\n\
          - {name: MEMORY, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: 1Mi}}}\n\
-         - {name: CPUS, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}\n";
-    device.write_pod("web", &sleeper(container, "")).wait_log("app", "up");
+         - {name: CPUS, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}\n\
+         - {name: POD, valueFrom: {fieldRef: {fieldPath: metadata.name}}}\n\
+         volumeMounts: [{name: logs, mountPath: /mine, subPathExpr: \"of/$(POD)\"}, {name: logs, mountPath: /all}]\n";
+    device.write_pod("web", &sleeper(container, "volumes: [{name: logs}]\n")).wait_log("app", "up");
     let logged = device.pod("web").logs("app");
     let cpus = std::thread::available_parallelism().expect("it is known");
     for line in [
@@ -57,6 +59,9 @@ fn variables_come_from_objects_and_from_the_pod_itself() {
     ] {
         assert!(logged.lines().any(|logged| logged == line), "{line} is not in {logged}");
     }
+    // A sub-path has the variables of its container.
+    device.pod("web").demo("app", "write /mine/a here").ok();
+    assert_eq!(cat(&device, "/all/of/web/a").trim(), "here");
 }
 
 #[test]
@@ -117,8 +122,14 @@ fn cat(device: &Device, file: &str) -> String {
 #[test]
 fn volumes_show_objects_and_follow_their_changes() {
     let mut device = Device::start();
+    // The pod starts the moment its objects appear.
+    device.write_pod("web", &sleeper(MOUNTS, VOLUMES));
+    let missing = "FailedMount: MountVolume.SetUp failed for volume \"c\" : configmap \"c\" not found";
+    let misses = |device: &Device| device.pod("web").events().iter().any(|event| event == missing);
+    device.wait_for(missing, || misses(&device));
+    assert_eq!(device.pod("web").container("app").reason(), "ContainerCreating");
     write_objects(&device, "old");
-    device.write_pod("web", &sleeper(MOUNTS, VOLUMES)).wait_log("app", "up");
+    device.pod("web").wait_log("app", "up");
     for (file, content) in [
         ("/c/dir/a", "old"),
         ("/c/b", "old b"),
@@ -148,11 +159,11 @@ fn volumes_show_objects_and_follow_their_changes() {
     write_objects(&device, "newer");
     device.start_agent();
     device.wait_for("the newer value", || cat(&device, "/c/dir/a") == "newer");
+    assert!(!misses(&device), "events are those of this agent");
 
     // A deleted object stays visible where it is needed, and goes where it is optional.
     device.remove_manifest("c.yaml");
-    let missing = "FailedMount: MountVolume.SetUp failed for volume \"c\" : configmap \"c\" not found";
-    device.wait_for(missing, || device.pod("web").events().iter().any(|event| event == missing));
+    device.wait_for(missing, || misses(&device));
     assert_eq!(cat(&device, "/c/dir/a"), "newer");
     assert!(device.pod("web").container("app").is_running());
     // It keeps no other volume back.
@@ -232,18 +243,6 @@ fn the_next_agent_removes_what_a_killed_one_has_half_written_into_a_volume() {
         assert!(!half.exists());
     }
     assert_eq!(device.pod("web").container("app").restart_count(), 0);
-}
-
-#[test]
-fn a_pod_waits_for_the_object_of_its_volume_and_starts_the_moment_it_appears() {
-    let device = Device::start();
-    device.write_manifest("web.yaml", &sleeper(MOUNTS, VOLUMES));
-    let missing = "FailedMount: MountVolume.SetUp failed for volume \"c\" : configmap \"c\" not found";
-    device.wait_for(missing, || device.pod("web").events().iter().any(|event| event == missing));
-    assert_eq!(device.pod("web").container("app").reason(), "ContainerCreating");
-    write_objects(&device, "late");
-    device.pod("web").wait_log("app", "up");
-    assert_eq!(cat(&device, "/c/dir/a"), "late");
 }
 
 #[test]
@@ -329,16 +328,6 @@ fn labels_in_a_volume_follow_kubectl_and_a_patched_config_map_its_pod() {
     let of_kubectl = described(kubectl.line("describe pod web").ok());
     assert!(of_kubectl.contains("ConfigMap (a volume populated by a ConfigMap)"), "{of_kubectl}");
     assert_eq!(described(device.nodlet(["describe", "pod", "web"]).ok()), of_kubectl);
-}
-
-#[test]
-fn a_sub_path_has_the_variables_of_its_container() {
-    let device = Device::start();
-    let container = "env: [{name: POD, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]\n\
-         volumeMounts: [{name: logs, mountPath: /mine, subPathExpr: \"of/$(POD)\"}, {name: logs, mountPath: /all}]\n";
-    device.write_pod("web", &sleeper(container, "volumes: [{name: logs}]\n")).wait_log("app", "up");
-    device.pod("web").demo("app", "write /mine/a here").ok();
-    assert_eq!(cat(&device, "/all/of/web/a").trim(), "here");
 }
 
 #[test]
