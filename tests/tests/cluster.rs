@@ -5,7 +5,7 @@ use nodlet_tests::{ClusterNode as Node, ControlPlane, Namespace, manifest};
 use serde_json::{Map, Value, json};
 
 #[test]
-fn without_nodes_pods_stay_pending_and_a_partition_drops_packets_between_boards_and_the_control_plane() {
+fn a_cluster_without_nodes_keeps_pods_pending_and_a_board_joins_only_with_the_right_ca_and_token() {
     let plane = ControlPlane::start();
     plane.apply(&manifest::deployment(1, &[manifest::container("web", "", "")], "", ""));
     let pods = plane.wait_for("get pods --no-headers", |pods| !pods.is_empty());
@@ -37,6 +37,36 @@ fn without_nodes_pods_stay_pending_and_a_partition_drops_packets_between_boards_
     assert!(!reaches(&one) && !reaches(&other));
     drop(cut);
     assert!(reaches(&one) && reaches(&other));
+
+    let node = Node::connected(&plane, "board-1");
+    let right = plane.join_arguments();
+    let right: Vec<&str> = right.iter().map(String::as_str).collect();
+    let hash = format!("sha256:{}", "0".repeat(64));
+    let mut wrong = [&["join"], &right[..]].concat();
+    wrong[5] = &hash;
+    node.verb(&wrong).refused_with("no CA certificate of the cluster has the hash");
+    let mut wrong = [&["join"], &right[..]].concat();
+    wrong[3] = "abcdef.fedcba9876543210";
+    node.verb(&wrong).refused_with("the cluster rejects the token");
+    node.verb(&["join", right[0], "--token", right[2]])
+        .refused_with("--discovery-token-ca-cert-hash is missing");
+    assert!(!node.device.path("var/lib/nodlet/cluster.json").exists());
+    assert!(plane.line("get nodes -o name").ok().is_empty());
+
+    // Another machine of the same name is in use.
+    plane.apply(
+        "
+apiVersion: v1
+kind: Node
+metadata: {name: board-1}
+status:
+  nodeInfo:
+    {machineID: another, systemUUID: '', bootID: '', kernelVersion: '', osImage: '', containerRuntimeVersion: '',
+     kubeletVersion: '', kubeProxyVersion: '', operatingSystem: linux, architecture: amd64}
+  conditions: [{type: Ready, status: 'True', reason: KubeletReady, message: ''}]
+",
+    );
+    node.verb(&[&["join"], &right[..]].concat()).refused_with("uses the Node name board-1");
 }
 
 #[test]
@@ -77,8 +107,7 @@ fn pods_that_a_shutdown_of_the_machine_ends_run_on_after_it_and_have_no_successo
     assert_eq!(node.device.pods().len(), 2);
     let counts = plane.line("get pods -o jsonpath={.items[*].status.containerStatuses[*].restartCount}").ok();
     assert_eq!(counts, "1 1");
-    let log = node.device.agent_log();
-    assert!(!log.contains("Forbidden"), "{log}");
+    node.device.assert_not_logged("Forbidden");
 }
 
 /// A Deployment of pods that run until they are asked to end.
@@ -344,8 +373,7 @@ spec:
         let line = format!("describe pod {waiting}");
         plane.wait_for(&line, |described| described.contains(reason) && described.contains("FailedMount"));
     }
-    let log = node.device.agent_log();
-    assert!(!log.contains("no connection to the cluster"), "{log}");
+    node.device.assert_not_logged("no connection to the cluster");
     plane.line("delete pods --all --wait=false").ok();
     plane.wait_for("get pods -o name", str::is_empty);
 }
@@ -391,8 +419,8 @@ fn pods_as_large_as_a_cluster_stores_them_keep_no_other_pod_from_running() {
     node.device.start_agent();
     plane.create(&manifest::pod("later", "print began then wait /end"));
     node.device.pod("later").wait_log("app", "began");
-    let log = node.device.agent_log();
-    assert!(!log.contains("no connection to the cluster") && !log.contains("too large"), "{log}");
+    node.device.assert_not_logged("no connection to the cluster");
+    node.device.assert_not_logged("too large");
     plane.line("delete pods --all --wait=false").ok();
     plane.wait_for("get pods -o name", str::is_empty);
 }
@@ -414,40 +442,6 @@ fn labels_and_taints_of_the_registration_place_pods() {
     plane.line("taint node board-1 dedicated-").ok();
     plane.wait_for("get pod elsewhere --no-headers", |pod| pod.contains("1/1"));
     assert_eq!(node.device.pods().len(), 2);
-}
-
-#[test]
-fn joining_fails_with_another_ca_and_another_token() {
-    let plane = ControlPlane::start();
-    let node = Node::connected(&plane, "board-1");
-    let right = plane.join_arguments();
-    let right: Vec<&str> = right.iter().map(String::as_str).collect();
-    let hash = format!("sha256:{}", "0".repeat(64));
-    let mut wrong = [&["join"], &right[..]].concat();
-    wrong[5] = &hash;
-    node.verb(&wrong).refused_with("no CA certificate of the cluster has the hash");
-    let mut wrong = [&["join"], &right[..]].concat();
-    wrong[3] = "abcdef.fedcba9876543210";
-    node.verb(&wrong).refused_with("the cluster rejects the token");
-    node.verb(&["join", right[0], "--token", right[2]])
-        .refused_with("--discovery-token-ca-cert-hash is missing");
-    assert!(!node.device.path("var/lib/nodlet/cluster.json").exists());
-    assert!(plane.line("get nodes -o name").ok().is_empty());
-
-    // Another machine of the same name is in use.
-    plane.apply(
-        "
-apiVersion: v1
-kind: Node
-metadata: {name: board-1}
-status:
-  nodeInfo:
-    {machineID: another, systemUUID: '', bootID: '', kernelVersion: '', osImage: '', containerRuntimeVersion: '',
-     kubeletVersion: '', kubeProxyVersion: '', operatingSystem: linux, architecture: amd64}
-  conditions: [{type: Ready, status: 'True', reason: KubeletReady, message: ''}]
-",
-    );
-    node.verb(&[&["join"], &right[..]].concat()).refused_with("uses the Node name board-1");
 }
 
 #[test]

@@ -262,10 +262,24 @@ fn of_too_many_events_of_a_time_offline_the_newest_are_sent_and_the_others_count
 }
 
 #[test]
-fn evicted_pods_end_with_their_grace_period_and_are_deleted() {
+fn a_deleted_pod_whose_manifest_cannot_be_removed_ends_when_it_can_and_evicted_pods_are_deleted() {
+    use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
     let (plane, node) = Node::in_new_cluster();
     plane.apply(&pod("one", ""));
     let one = node.device.pod("one").wait_ready();
+    // A mount point cannot be removed.
+    let manifest = node.device.path("var/lib/nodlet/cluster/default_one.json");
+    mount(Some(&manifest), &manifest, None::<&str>, MsFlags::MS_BIND, None::<&str>).expect("it is there");
+    plane.line("delete pod one --wait=false").ok();
+    node.device.wait_logged("failed to remove");
+    assert!(one.container("app").is_running());
+    umount2(&manifest, MntFlags::MNT_DETACH).expect("it is mounted");
+    one.wait_gone();
+    plane.wait_for("get pods -o name", str::is_empty);
+
+    plane.apply(&pod("one", ""));
+    one.wait_ready();
     // `kubectl drain` uses the Eviction API, and leaves mirror pods alone.
     plane.line("drain board-1 --force --ignore-daemonsets").ok();
     plane.wait_for("get pods -o name", str::is_empty);
@@ -282,24 +296,6 @@ fn evicted_pods_end_with_their_grace_period_and_are_deleted() {
     node.device.pod("high").wait_ready();
     plane.wait_for("get pods -o name", |pods| pods.trim() == "pod/high");
     node.device.pod("low").wait_gone();
-}
-
-#[test]
-fn a_deleted_pod_whose_manifest_cannot_be_removed_ends_when_it_can() {
-    use nix::mount::{MntFlags, MsFlags, mount, umount2};
-
-    let (plane, node) = Node::in_new_cluster();
-    plane.apply(&pod("one", ""));
-    let one = node.device.pod("one").wait_ready();
-    // A mount point cannot be removed.
-    let manifest = node.device.path("var/lib/nodlet/cluster/default_one.json");
-    mount(Some(&manifest), &manifest, None::<&str>, MsFlags::MS_BIND, None::<&str>).expect("it is there");
-    plane.line("delete pod one --wait=false").ok();
-    node.device.wait_logged("failed to remove");
-    assert!(one.container("app").is_running());
-    umount2(&manifest, MntFlags::MNT_DETACH).expect("it is mounted");
-    one.wait_gone();
-    plane.wait_for("get pods -o name", str::is_empty);
 }
 
 #[test]
@@ -424,8 +420,7 @@ fn the_objects_of_a_pod_outlast_its_end() {
     one.tell("app", "/go");
     one.wait_gone();
     plane.wait_for("get pods -o name", str::is_empty);
-    let log = node.device.agent_log();
-    assert!(!log.contains("FailedPreStopHook"), "{log}");
+    node.device.assert_not_logged("FailedPreStopHook");
     // Nothing of them is left then.
     node.device.wait_for("the objects to be gone", || {
         let left = std::fs::read_dir(node.device.path("var/lib/nodlet/cluster")).expect("it is there");
