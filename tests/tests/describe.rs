@@ -129,23 +129,6 @@ fn a_machine_without_an_identity_is_described_with_each_event_once() {
 }
 
 #[test]
-fn a_pod_that_does_not_run_has_a_reason_in_its_status() {
-    let device = Device::start();
-    let kubectl = Kubectl::new(&device);
-    let gated = manifest::pod_with("gated", "sleep", "schedulingGates: [{name: a}]");
-    device.write_manifest("gated.yaml", &gated);
-    let missing = manifest::pod("missing", "sleep").replace("localhost/demo:1", "localhost/absent:1");
-    device.write_manifest("missing.yaml", &missing);
-    device.run_pod("crash", "exit 2").wait_reason("app", "CrashLoopBackOff");
-    device.wait_for("the image to be missed", || device.pod("missing").container("app").state() == "waiting");
-    same(&device, &kubectl, ["describe", "pod", "gated"]);
-    let crash = same(&device, &kubectl, ["describe", "pod", "crash"]);
-    assert!(crash.contains("Back-off restarting failed container app in pod crash"), "{crash}");
-    let missing = same(&device, &kubectl, ["describe", "pod", "missing"]);
-    assert!(missing.contains("Failed to pull image \"localhost/absent:1\""), "{missing}");
-}
-
-#[test]
 fn classes_presets_and_namespaces_are_described_as_kubectl_describes_them() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
@@ -257,6 +240,17 @@ fn events_are_listed_as_kubectl_lists_them() {
     assert!(of_node.contains("Starting kubelet."), "{of_node}");
     let none = kubectl.run(["events", "-n", "other"]);
     assert_eq!(device.nodlet(["events", "-n", "other"]).stderr, none.stderr);
+    // The reasons of pods that do not run are described in the same words.
+    let gated = manifest::pod_with("gated", "sleep", "schedulingGates: [{name: a}]");
+    device.write_manifest("gated.yaml", &gated);
+    let missing = manifest::pod("missing", "sleep").replace("localhost/demo:1", "localhost/absent:1");
+    device.write_manifest("missing.yaml", &missing);
+    device.wait_for("the image to be missed", || device.pod("missing").container("app").state() == "waiting");
+    same(&device, &kubectl, ["describe", "pod", "gated"]);
+    let crash = same(&device, &kubectl, ["describe", "pod", "crash"]);
+    assert!(crash.contains("Back-off restarting failed container app in pod crash"), "{crash}");
+    let missing = same(&device, &kubectl, ["describe", "pod", "missing"]);
+    assert!(missing.contains("Failed to pull image \"localhost/absent:1\""), "{missing}");
     // Events are only in memory.
     let written = std::process::Command::new("grep")
         .args(["-rl", "Back-off restarting"])
