@@ -423,6 +423,13 @@ impl Device {
         self.wait_for(&format!("{text:?} in the agent's log"), || self.agent_log().contains(text));
     }
 
+    /// Requires that the log of the agent does not contain this text.
+    #[track_caller]
+    pub fn assert_not_logged(&self, text: &str) {
+        let log = self.agent_log();
+        assert!(!log.contains(text), "{text:?} is in:\n{log}");
+    }
+
     /// The device's state, for people who debug a failed test.
     fn diagnosis(&self) -> String {
         let pods = match self.get("/api/v1/pods") {

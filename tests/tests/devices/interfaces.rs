@@ -164,6 +164,5 @@ fn an_interface_comes_back_as_it_was_whatever_the_pod_did_to_it() {
     assert_eq!(lines(&after), lines(&before), "{after}");
     assert!(after.matches("altname").count() == 1 && !after.contains("PROMISC"), "{after}");
     assert!(!after.contains("ALLMULTI") && !after.contains("pfifo "), "{after}");
-    let log = device.agent_log();
-    assert!(!log.contains("interface can0"), "{log}");
+    device.assert_not_logged("interface can0");
 }
