@@ -396,6 +396,13 @@ impl ControlPlane {
         self.wait_for(available, |status| status == "True");
     }
 
+    /// Lets nodes read all Nodes, as docs/cluster.md tells the cluster's administrator.
+    pub fn let_nodes_read_nodes(&self) {
+        self.line("create clusterrole node-reader --verb=get,list,watch --resource=nodes").ok();
+        self.line("create clusterrolebinding node-reader --clusterrole=node-reader --group=system:nodes")
+            .ok();
+    }
+
     /// Installs kube-proxy and CoreDNS, whose images each node needs: [`crate::kube_proxy_archive`] and
     /// [`crate::coredns_archive`]. The address of the DNS is 10.96.0.10.
     pub fn install_services(&self) {

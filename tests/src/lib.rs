@@ -88,7 +88,7 @@ pub use kubelet_node::KubeletNode;
 pub use loop_device::LoopDevice;
 pub use memory_cgroup::MemoryCgroup;
 pub use monitor::Monitor;
-pub use namespace::Namespace;
+pub use namespace::{Namespace, is_in_range};
 pub use pod::{TestContainer, TestPod};
 pub use programs::{agnhost_program, demo_archive, demo_program, nodlet_program, programs_are_in};
 pub use seed::{Seed, seed, shard};

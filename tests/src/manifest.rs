@@ -1,5 +1,7 @@
 //! The common parts of manifests in tests. The part that a test is about is written in the test, as YAML.
 
+use std::path::Path;
+
 /// A pod of one container, `app`, that executes these steps of the demo program.
 pub fn pod(name: &str, steps: &str) -> String {
     pod_with(name, steps, "")
@@ -46,6 +48,33 @@ pub fn deployment(replicas: usize, containers: &[String], deployment: &str, pod:
         "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: web}}\nspec:\n  replicas: {replicas}\n{}{}",
         indented(deployment, 2),
         indented(&template, 2),
+    )
+}
+
+/// The PersistentVolume `disk` in this directory, for nodes that match these expressions besides the node `board-1`, and
+/// the claim `data`, which it suits.
+pub fn local_volume(directory: &Path, expressions: &str) -> String {
+    format!(
+        "apiVersion: v1
+kind: PersistentVolume
+metadata: {{name: disk}}
+spec:
+  capacity: {{storage: 1Gi}}
+  accessModes: [ReadWriteOnce]
+  storageClassName: ''
+  local: {{path: {}}}
+  nodeAffinity: {{required: {{nodeSelectorTerms: [{{matchExpressions: [{expressions}
+    {{key: kubernetes.io/hostname, operator: In, values: [board-1]}}]}}]}}}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: data}}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: ''
+  resources: {{requests: {{storage: 1Gi}}}}
+",
+        directory.display()
     )
 }
 

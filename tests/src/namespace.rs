@@ -103,6 +103,15 @@ impl Namespace {
     }
 }
 
+/// Whether an address is in a range of 256 addresses, the size of the ranges that a cluster assigns to its nodes.
+///
+/// # Panics
+/// The range has another size.
+pub fn is_in_range(address: &str, range: &str) -> bool {
+    let base = range.strip_suffix("0/24").expect("the controller manager assigns ranges of this size");
+    address.strip_prefix(base).is_some_and(|rest| rest.parse::<u8>().is_ok())
+}
+
 /// A table of nftables that belongs to its socket.
 pub struct OwnedTable(#[allow(dead_code, reason = "the kernel deletes the table when it is closed")] OwnedFd);
 

@@ -2,14 +2,8 @@
 
 use nodlet_tests::{
     Background, ClusterNode, ControlPlane, Namespace, Sender, TestPod, coredns_archive, demo_program,
-    kube_proxy_archive, manifest,
+    is_in_range, kube_proxy_archive, manifest,
 };
-
-/// Lets nodes read all Nodes, as docs/cluster.md tells the cluster's administrator.
-fn let_nodes_read_nodes(plane: &ControlPlane) {
-    plane.line("create clusterrole node-reader --verb=get,list,watch --resource=nodes").ok();
-    plane.line("create clusterrolebinding node-reader --clusterrole=node-reader --group=system:nodes").ok();
-}
 
 /// A pod that serves its page on a node.
 fn server(name: &str, node: &str) -> String {
@@ -31,12 +25,6 @@ fn range(plane: &ControlPlane, node: &str) -> String {
     plane.wait_for(&format!("get node {node} -o jsonpath={{.spec.podCIDR}}"), |range| !range.is_empty())
 }
 
-/// Whether an address is in a range of 256 addresses.
-fn is_in(address: &str, range: &str) -> bool {
-    let base = range.strip_suffix("0/24").expect("the controller manager assigns ranges of this size");
-    address.strip_prefix(base).is_some_and(|rest| rest.parse::<u8>().is_ok())
-}
-
 /// Waits until a pod gets a page of another one, and returns it.
 #[track_caller]
 fn fetch(node: &ClusterNode, from: &TestPod<'_>, url: &str) -> String {
@@ -48,7 +36,7 @@ fn fetch(node: &ClusterNode, from: &TestPod<'_>, url: &str) -> String {
 #[test]
 fn pods_of_two_boards_reach_each_other_under_their_own_addresses() {
     let plane = ControlPlane::start();
-    let_nodes_read_nodes(&plane);
+    plane.let_nodes_read_nodes();
     let mut one = ClusterNode::join(&plane, "board-1");
     let two = ClusterNode::join(&plane, "board-2");
     plane.apply(&server("a", "board-1"));
@@ -60,13 +48,18 @@ fn pods_of_two_boards_reach_each_other_under_their_own_addresses() {
         plane.wait_for("get events -o jsonpath={.items[*].reason}", |all| all.contains("MissingClusterDNS"));
     assert!(!events.contains("DNSConfigForming"), "{events}");
     let (of_one, of_two) = (range(&plane, "board-1"), range(&plane, "board-2"));
-    assert!(is_in(&a.ip(), &of_one) && is_in(&b.ip(), &of_two), "{} {of_one} {} {of_two}", a.ip(), b.ip());
+    assert!(
+        is_in_range(&a.ip(), &of_one) && is_in_range(&b.ip(), &of_two),
+        "{} {of_one} {} {of_two}",
+        a.ip(),
+        b.ip()
+    );
     assert_eq!(fetch(&one, &a, &format!("http://{}/peer", b.ip())).trim(), a.ip());
     assert_eq!(fetch(&two, &b, &format!("http://{}/peer", a.ip())).trim(), b.ip());
     // The nodes themselves reach the pods of each other, but others on their link do not.
-    let reaches = |from: &nodlet_tests::Namespace, ip: &str| from.demo(&format!("connect {ip}:80"));
+    let reaches = |from: &Namespace, ip: &str| from.demo(&format!("connect {ip}:80"));
     reaches(&two.network, &a.ip()).expect("a node reaches all pods");
-    let stranger = nodlet_tests::Namespace::new();
+    let stranger = Namespace::new();
     plane.connect(&stranger);
     stranger.ip(&format!("route add {of_one} via {}", one.address));
     stranger.ip("route flush cache");
@@ -94,7 +87,7 @@ fn pods_of_two_boards_reach_each_other_under_their_own_addresses() {
     one.device.start_agent();
     let a = one.device.pod("a").wait_ready();
     assert_eq!(a.uid(), uid);
-    assert!(is_in(&a.ip(), &of_one), "{}", a.ip());
+    assert!(is_in_range(&a.ip(), &of_one), "{}", a.ip());
     assert_eq!(fetch(&one, &a, &format!("http://{}/peer", b.ip())).trim(), a.ip());
     drop(cut);
 
@@ -103,8 +96,8 @@ fn pods_of_two_boards_reach_each_other_under_their_own_addresses() {
     plane.line("delete node board-2").ok();
     one.device.wait_for("the route to be removed", || route().is_empty());
     one.verb(&["leave"]).ok();
-    let own = one.device.write_pod("own", &nodlet_tests::manifest::pod("own", "wait /end")).wait_ready();
-    assert!(!is_in(&own.ip(), &of_one), "the range of the configuration is used again: {}", own.ip());
+    let own = one.device.write_pod("own", &manifest::pod("own", "wait /end")).wait_ready();
+    assert!(!is_in_range(&own.ip(), &of_one), "the range of the configuration is used again: {}", own.ip());
 }
 
 /// A pod reaches its own gateway, the API server by its address and as a Service, and the pod of another node; and its
@@ -126,14 +119,14 @@ fn reaches_all(plane: &ControlPlane, node: &ClusterNode, pod: &TestPod<'_>, far:
 #[test]
 fn pods_before_and_after_a_change_of_the_range_reach_and_are_reached() {
     let plane = ControlPlane::start();
-    let_nodes_read_nodes(&plane);
+    plane.let_nodes_read_nodes();
     let two = ClusterNode::join(&plane, "board-2");
     plane.apply(&server("far", "board-2"));
     let far = two.device.pod("far").wait_ready();
 
     // A board runs a pod from a file, and joins.
     let one = ClusterNode::connected(&plane, "board-1");
-    let local = nodlet_tests::manifest::pod("before", "serve 80 /srv");
+    let local = manifest::pod("before", "serve 80 /srv");
     one.device.write_pod("before", &local).wait_ready();
     let mut one = one.enter(&plane, "board-1");
     for node in [&one, &two] {
@@ -145,7 +138,12 @@ fn pods_before_and_after_a_change_of_the_range_reach_and_are_reached() {
     let first = range(&plane, "board-1");
     let after = one.device.pod("after").wait_ready();
     let before = one.device.pod("before");
-    assert!(is_in(&after.ip(), &first) && !is_in(&before.ip(), &first), "{} {}", after.ip(), before.ip());
+    assert!(
+        is_in_range(&after.ip(), &first) && !is_in_range(&before.ip(), &first),
+        "{} {}",
+        after.ip(),
+        before.ip()
+    );
     reaches_all(&plane, &one, &before, &far.ip());
     reaches_all(&plane, &one, &after, &far.ip());
     let both = |one: &ClusterNode, from: &TestPod<'_>, to: &TestPod<'_>| {
@@ -170,7 +168,7 @@ fn pods_before_and_after_a_change_of_the_range_reach_and_are_reached() {
     plane.apply(&server("again", "board-1"));
     let again = one.device.pod("again").wait_ready();
     assert_ne!(range(&plane, "board-1"), earlier, "the Node has another range");
-    assert!(is_in(&again.ip(), &range(&plane, "board-1")), "{}", again.ip());
+    assert!(is_in_range(&again.ip(), &range(&plane, "board-1")), "{}", again.ip());
     for pod in [&before, &again] {
         reaches_all(&plane, &one, pod, &far.ip());
     }
@@ -231,9 +229,9 @@ fn pods_before_and_after_another_pod_cidr_of_an_agent_reach_each_other_and_are_r
     device.agent_arguments(["--pod-cidr", "10.77.0.0/24,fd00:77::/64"]);
     device.start_agent_with_demo();
     let served = |name: &str, port: u16| {
-        nodlet_tests::manifest::pod_of(
+        manifest::pod_of(
             name,
-            &[nodlet_tests::manifest::container(
+            &[manifest::container(
                 "app",
                 "serve 80 /srv",
                 &format!("ports: [{{containerPort: 80, hostPort: {port}}}]"),
@@ -311,7 +309,7 @@ fn pods_before_and_after_another_pod_cidr_of_an_agent_reach_each_other_and_are_r
 #[test]
 fn a_service_is_reached_by_its_address_and_by_its_name_through_kube_proxy_and_coredns() {
     let plane = ControlPlane::start();
-    let_nodes_read_nodes(&plane);
+    plane.let_nodes_read_nodes();
     let nodes = ["board-1", "board-2"].map(|name| {
         let node = ClusterNode::join_with(&plane, name, &["--cluster-dns", "10.96.0.10"]);
         node.device.load_image(kube_proxy_archive());
@@ -414,7 +412,7 @@ fn pods_have_an_address_of_each_range_of_their_node() {
         let nth = |text: &str| text.split(' ').nth(place).expect("both families").to_owned();
         (nth(&ips), nth(&ranges))
     });
-    assert!(is_in(&ipv4, &of_ipv4), "{ips} {ranges}");
+    assert!(is_in_range(&ipv4, &of_ipv4), "{ips} {ranges}");
     assert!(
         ipv6.starts_with(of_ipv6.strip_suffix("/64").expect("a range of the usual size")),
         "{ips} {ranges}"

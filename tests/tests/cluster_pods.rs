@@ -1,7 +1,7 @@
 //! Pods between a board and a real Kubernetes control plane: mirror pods, ephemeral containers, deletion, events.
 
 use nodlet_tests::image::Image;
-use nodlet_tests::{ClusterNode as Node, ControlPlane, TestPod};
+use nodlet_tests::{ClusterNode as Node, ControlPlane, TestPod, manifest};
 use serde_json::Value;
 
 mod resources;
@@ -303,36 +303,11 @@ fn a_pod_uses_a_volume_and_a_runtime_class_of_the_cluster_and_leaves_no_file() {
     let (plane, node) = Node::in_new_cluster();
     let directory = node.device.path("data");
     std::fs::create_dir_all(&directory).expect("a directory");
-    plane.apply(&format!(
-        "
-apiVersion: node.k8s.io/v1
-kind: RuntimeClass
-metadata: {{name: fast}}
-handler: nodlet
-overhead: {{podFixed: {{cpu: 10m}}}}
----
-apiVersion: v1
-kind: PersistentVolume
-metadata: {{name: disk}}
-spec:
-  capacity: {{storage: 1Gi}}
-  accessModes: [ReadWriteOnce]
-  storageClassName: ''
-  local: {{path: {}}}
-  nodeAffinity:
-    required:
-      nodeSelectorTerms: [{{matchExpressions: [{{key: kubernetes.io/hostname, operator: In, values: [board-1]}}]}}]
----
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {{name: data}}
-spec:
-  accessModes: [ReadWriteOnce]
-  storageClassName: ''
-  resources: {{requests: {{storage: 1Gi}}}}
-",
-        directory.display()
-    ));
+    plane.create(
+        "{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: fast}, handler: nodlet, \
+         overhead: {podFixed: {cpu: 10m}}}",
+    );
+    plane.apply(&manifest::local_volume(&directory, ""));
     plane.wait_for("get pvc data --no-headers", |claim| claim.contains("Bound"));
     plane.apply(&pod(
         "one",

@@ -119,32 +119,8 @@ fn a_volume_of_a_cluster_is_set_aside_and_an_event_of_its_pod_names_it() {
     let (plane, mut node) = ClusterNode::in_new_cluster();
     let directory = node.device.path("data");
     fs::create_dir_all(&directory).expect("a directory");
-    let volume = format!(
-        "{{key: site, operator: NotIn, values: [{}]}}, {{key: kubernetes.io/hostname, operator: In, values: [board-1]}}",
-        many_values()
-    );
-    plane.create(&format!(
-        "
-apiVersion: v1
-kind: PersistentVolume
-metadata: {{name: disk}}
-spec:
-  capacity: {{storage: 1Gi}}
-  accessModes: [ReadWriteOnce]
-  storageClassName: ''
-  local: {{path: {}}}
-  nodeAffinity: {{required: {{nodeSelectorTerms: [{{matchExpressions: [{volume}]}}]}}}}
----
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {{name: data}}
-spec:
-  accessModes: [ReadWriteOnce]
-  storageClassName: ''
-  resources: {{requests: {{storage: 1Gi}}}}
-",
-        directory.display()
-    ));
+    let expression = format!("{{key: site, operator: NotIn, values: [{}]}}, ", many_values());
+    plane.create(&manifest::local_volume(&directory, &expression));
     plane.wait_for("get pvc data --no-headers", |claim| claim.contains("Bound"));
     node.device.stop_agent();
     let app = manifest::container("app", "sleep", "imagePullPolicy: IfNotPresent");

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use nodlet_tests::{Background, ClusterNode, ControlPlane, Namespace, manifest};
+use nodlet_tests::{Background, ClusterNode, ControlPlane, Namespace, is_in_range, manifest};
 use serde_json::Value;
 
 /// The least time from the deletion of a Node to the creation of the next one, as docs/cluster.md promises it.
@@ -101,12 +101,6 @@ fn answers(from: &Namespace, (address, _, name): &Endpoint) -> bool {
     answer.is_ok_and(|answer| answer.trim_end().ends_with(name.as_str()))
 }
 
-/// Whether an address is in a range of 256 addresses.
-fn is_in(address: &str, range: &str) -> bool {
-    let base = range.strip_suffix("0/24").expect("the controller manager assigns ranges of this size");
-    address.strip_prefix(base).is_some_and(|rest| rest.parse::<u8>().is_ok())
-}
-
 /// The seconds from one time of the server to a later one, less than a day.
 fn seconds_between(before: &str, after: &str) -> u64 {
     let of_day = |time: &str| {
@@ -151,7 +145,10 @@ fn check(changes: &[Change], deleted: &str) {
                 "at {revision}, {address} is ready: {pod:#}"
             );
             if let Some(range) = node.and_then(|node| node["spec"]["podCIDR"].as_str()) {
-                assert!(is_in(address, range), "at {revision}, {address} is ready, and the range is {range}");
+                assert!(
+                    is_in_range(address, range),
+                    "at {revision}, {address} is ready, and the range is {range}"
+                );
             }
         }
     }
@@ -161,8 +158,7 @@ fn check(changes: &[Change], deleted: &str) {
 #[test]
 fn clients_of_a_service_meet_no_pod_of_a_deleted_node_until_the_board_is_back() {
     let plane = ControlPlane::start();
-    plane.line("create clusterrole node-reader --verb=get,list,watch --resource=nodes").ok();
-    plane.line("create clusterrolebinding node-reader --clusterrole=node-reader --group=system:nodes").ok();
+    plane.let_nodes_read_nodes();
     let other = ClusterNode::join(&plane, "board-2");
     let board = ClusterNode::join_with(&plane, "board-1", &["--node-labels", "site=harbour"]);
     let own = board.device.run_pod("own", "serve 80 /srv").wait_ready();
