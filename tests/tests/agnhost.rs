@@ -70,16 +70,17 @@ fn https_probes_take_any_certificate_and_follow_redirects_on_their_host() {
             "readinessProbe: {{httpGet: {{path: {path:?}, port: 8443, scheme: HTTPS}}, periodSeconds: 1, timeoutSeconds: 60}}"
         )
     };
-    device.write_manifest("web.yaml", &pod("web", HTTPS, &probe("/hostname")));
-    device.write_manifest("near.yaml", &pod("near", HTTPS, &probe("/redirect?location=/hostname&code=302")));
-    device.write_manifest(
-        "far.yaml",
-        &pod("far", HTTPS, &probe("/redirect?location=https://192.0.2.1/&code=302")),
-    );
-    device.write_manifest("sick.yaml", &pod("sick", HTTPS, &probe("/redirect?location=/none&code=500")));
-    device.pod("web").wait_ready();
-    device.pod("near").wait_ready();
-    device.pod("far").wait_ready();
+    for (name, path) in [
+        ("web", "/hostname"),
+        ("near", "/redirect?location=/hostname&code=302"),
+        ("far", "/redirect?location=https://192.0.2.1/&code=302"),
+        ("sick", "/redirect?location=/none&code=500"),
+    ] {
+        device.write_pod(name, &pod(name, HTTPS, &probe(path)));
+    }
+    for name in ["web", "near", "far"] {
+        device.pod(name).wait_ready();
+    }
     let warning = "Readiness probe warning: Probe terminated redirects, Response body: ";
     device.pod("far").wait_event_of("ProbeWarning", warning);
     let failure = "Readiness probe failed: HTTP probe failed with statuscode: 500";
@@ -95,8 +96,8 @@ fn a_probe_with_the_wrong_scheme_fails_with_a_distinct_message() {
             "readinessProbe: {{httpGet: {{path: /hostname, port: 8443, scheme: {scheme}}}, periodSeconds: 1, timeoutSeconds: 60}}"
         )
     };
-    device.write_manifest("open.yaml", &pod("open", "netexec, --http-port=8443", &probe("HTTPS")));
-    device.write_manifest("secret.yaml", &pod("secret", HTTPS, &probe("HTTP")));
+    device.write_pod("open", &pod("open", "netexec, --http-port=8443", &probe("HTTPS")));
+    device.write_pod("secret", &pod("secret", HTTPS, &probe("HTTP")));
     device
         .pod("open")
         .wait_event_of("Unhealthy", ":8443/hostname\": http: server gave HTTP response to HTTPS client");
@@ -116,10 +117,10 @@ fn https_hooks_take_any_certificate_and_ask_once_more_without_tls() {
              httpHeaders: [{{name: Authorization, value: secret}}, {{name: X-Who, value: hook}}]}}}}}}"
         )
     };
-    device.write_manifest("secret.yaml", &pod("secret", HTTPS, &hook("preStop", "HTTPS")));
-    device.write_manifest("open.yaml", &pod("open", "netexec, --http-port=8443", &hook("preStop", "HTTPS")));
+    device.write_pod("secret", &pod("secret", HTTPS, &hook("preStop", "HTTPS")));
+    device.write_pod("open", &pod("open", "netexec, --http-port=8443", &hook("preStop", "HTTPS")));
     let nobody = "lifecycle: {preStop: {httpGet: {path: /, port: 9, scheme: HTTPS}}}";
-    device.write_manifest("nobody.yaml", &pod("nobody", HTTPS, nobody));
+    device.write_pod("nobody", &pod("nobody", HTTPS, nobody));
     let names = ["secret", "open", "nobody"];
     for name in names {
         device.pod(name).wait_log("app", "Started HTTP");
@@ -204,9 +205,9 @@ fn a_server_without_the_health_service_or_without_grpc_is_reported() {
         format!("readinessProbe: {{grpc: {{port: {port}}}, periodSeconds: 1, timeoutSeconds: 1}}")
     };
     // A plain HTTP/1 server, a TLS server, and no server.
-    device.write_manifest("open.yaml", &pod("open", "netexec, --http-port=8080", &probe(8080)));
-    device.write_manifest("secret.yaml", &pod("secret", HTTPS, &probe(8443)));
-    device.write_manifest("shut.yaml", &pod("shut", "pause", &probe(5000)));
+    device.write_pod("open", &pod("open", "netexec, --http-port=8080", &probe(8080)));
+    device.write_pod("secret", &pod("secret", HTTPS, &probe(8443)));
+    device.write_pod("shut", &pod("shut", "pause", &probe(5000)));
     for (name, port) in [("open", 8080), ("secret", 8443), ("shut", 5000)] {
         let pod = device.pod(name);
         device.wait_for("the failure", || {

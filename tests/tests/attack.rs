@@ -303,8 +303,7 @@ fn runs_that_begin_together_leave_descriptors_for_probes_and_the_api() {
         (0..6).map(|number| manifest::container(&format!("c{number}"), "sleep", probe)).collect();
     for pod in 0..14 {
         let name = format!("pod-{pod}");
-        let text = manifest::pod_of(&name, &containers, "terminationGracePeriodSeconds: 1");
-        device.write_manifest(&format!("{name}.yaml"), &text);
+        device.run_pod_of(&name, &containers, "terminationGracePeriodSeconds: 1");
     }
     device.wait_logged("files that the agent may have open");
     // Probes and clients must release all descriptors that they use.

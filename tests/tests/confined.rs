@@ -221,8 +221,7 @@ fn a_profile_without_exit_fails_its_own_container_and_no_other() {
     let web = device.run_pod_of("web", &containers, "");
     device.wait_for("the reason", || !web.container("locked").message().is_empty());
     web.wait_running("free");
-    device.remove_manifest("web.yaml");
-    web.wait_gone();
+    device.remove_pod("web");
 }
 
 #[test]
@@ -386,7 +385,7 @@ fn confined_in_all_ways(name: &str, more: &str) -> String {
 }
 
 /// Compares the processes of a ready pod with its first one, those of `exec` too, and ends the pod.
-fn compare_all(device: &Device, file: &str, pod: TestPod<'_>, name: &str, here: &std::path::Path) {
+fn compare_all(device: &Device, pod: TestPod<'_>, name: &str, here: &std::path::Path) {
     // With a terminal of its own, its log is what the terminal showed.
     pod.wait_log("app", "variable: \"SPACES\"");
     let log = pod.logs("app").replace('\r', "");
@@ -398,8 +397,7 @@ fn compare_all(device: &Device, file: &str, pod: TestPod<'_>, name: &str, here: 
     let lines = effective(&seen).into_iter().filter(|line| *line != r#"variable: "TERM"="xterm""#);
     let of_first = first.iter().copied().filter(|line| *line != r#"variable: "TERM"="xterm""#);
     assert_same(&lines.collect::<Vec<_>>(), &of_first.collect::<Vec<_>>(), &format!("{name}: exec -t"));
-    device.remove_manifest(file);
-    pod.wait_gone();
+    device.remove_pod(name);
     for by in ["startup", "liveness", "readiness", "postStart", "preStop"] {
         let text = fs::read_to_string(here.join(format!("app-{by}")));
         let text = text.unwrap_or_else(|error| panic!("{name}: {by} wrote nothing: {error}"));
@@ -439,10 +437,8 @@ fn processes_of_all_kinds_of_pods_are_confined_as_their_first_process() {
             .expect("root owns it");
         let spec = format!("{spec}volumes: [{{name: one, hostPath: {{path: {shared}}}}}]\n");
         let app = confined_in_all_ways("app", of_container);
-        let file = format!("{name}.yaml");
-        device.write_manifest(&file, &manifest::pod_of(name, &[app], &spec));
-        let pod = device.pod(name).wait_ready();
-        compare_all(&device, &file, pod, name, &here);
+        let pod = device.run_pod_of(name, &[app], &spec).wait_ready();
+        compare_all(&device, pod, name, &here);
     }
 }
 
@@ -497,9 +493,8 @@ fn strict_groups_leave_out_those_of_the_image() {
              fsGroupChangePolicy: OnRootMismatch, supplementalGroupsPolicy: {policy}}}\n"
         );
         let name = policy.to_lowercase();
-        device
-            .write_manifest(&format!("{name}.yaml"), &manifest::pod_with(&name, "status then sleep", &spec));
-        let pod = device.pod(&name).wait_ready().wait_log("app", "Groups");
+        let pod = device.run_pod_with(&name, "status then sleep", &spec).wait_ready();
+        pod.wait_log("app", "Groups");
         let expected: &[u64] =
             if policy == "Strict" { &[1000, 3000, 4000] } else { &[1000, 2000, 3000, 4000] };
         let text: Vec<String> = expected.iter().map(u64::to_string).collect();
@@ -522,8 +517,7 @@ fn a_container_with_net_admin_opens_the_tun_device_without_being_privileged() {
     }
     let pod = |name: &str, more: &str, volumes: &str| {
         let container = manifest::container("app", "open /dev/net/tun then print opened", more);
-        let text = manifest::pod_of(name, &[container], &format!("restartPolicy: Never\n{volumes}"));
-        device.write_manifest(&format!("{name}.yaml"), &text);
+        device.run_pod_of(name, &[container], &format!("restartPolicy: Never\n{volumes}"));
     };
     let host = "volumes: [{name: tun, hostPath: {path: /dev/net/tun, type: CharDevice}}]";
     let mount = "volumeMounts: [{name: tun, mountPath: /dev/net/tun}]";
@@ -537,9 +531,6 @@ fn a_container_with_net_admin_opens_the_tun_device_without_being_privileged() {
         "securityContext: {capabilities: {add: [NET_ADMIN]}}",
     );
     device.run_pod_of("kvm", &[container], "restartPolicy: Never").wait_phase("Failed");
-    assert!(
-        device.pod("kvm").logs("app").contains("Operation not permitted"),
-        "{}",
-        device.pod("kvm").logs("app")
-    );
+    let log = device.pod("kvm").logs("app");
+    assert!(log.contains("Operation not permitted"), "{log}");
 }

@@ -301,8 +301,7 @@ fn the_states_of_a_pod_with_two_containers() {
             manifest::container(name, &steps, mount)
         };
         let spec = format!("restartPolicy: {policy}\nvolumes: [{{name: work, emptyDir: {{}}}}]");
-        let text = manifest::pod_of(&name(policy), &[ends("first"), ends("second")], &spec);
-        device.write_manifest(&format!("{}.yaml", name(policy)), &text);
+        device.run_pod_of(&name(policy), &[ends("first"), ends("second")], &spec);
     }
     for policy in POLICIES {
         let (name, never) = (name(policy), policy == "Never");

@@ -30,8 +30,7 @@ fn after_down_what_has_finished_stays_finished_and_the_rest_continues_its_counts
         ("once", "print up then sleep", "Never"),
         ("web", "print up then sleep", "Always"),
     ] {
-        let pod = manifest::pod_with(name, steps, &format!("restartPolicy: {policy}"));
-        device.write_manifest(&format!("{name}.yaml"), &pod);
+        device.run_pod_with(name, steps, &format!("restartPolicy: {policy}"));
     }
     device.pod("job").wait_phase("Succeeded");
     device.pod("once").wait_log("app", "up");
