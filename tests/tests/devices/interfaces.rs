@@ -13,11 +13,6 @@ const NET_ADMIN: &str = "securityContext: {capabilities: {add: [NET_ADMIN]}}";
 struct Link(String);
 
 impl Link {
-    fn ip<const N: usize>(words: [&str; N]) {
-        let ran = Command::new("ip").args(words).output().expect("the machine has ip");
-        assert!(ran.status.success(), "{words:?}: {}", String::from_utf8_lossy(&ran.stderr));
-    }
-
     fn exists(&self) -> bool {
         Path::new("/sys/class/net").join(&self.0).exists()
     }
@@ -40,7 +35,7 @@ fn an_interface_moves_into_the_pod_and_comes_back_under_its_name() {
     device.pod("bus").wait_event(&format!("FailedCreatePodSandBox: Failed to create pod sandbox: {missing}"));
 
     let peer = format!("{}p", link.0);
-    Link::ip(["link", "add", &link.0, "type", "veth", "peer", "name", &peer]);
+    Namespace::of_process("self").ip(&format!("link add {} type veth peer name {peer}", link.0));
     device.pod("bus").wait_log("app", &format!("{}\n", link.0)).wait_ready();
     assert!(!link.exists(), "it is in the pod alone");
     device.restart_agent();
