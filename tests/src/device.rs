@@ -207,9 +207,18 @@ impl Device {
     /// The names of the complete files of pods' records. Names that begin with a dot are the reserve's and of files that
     /// are being written.
     pub fn records(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.path("/var/lib/nodlet/records")).into_iter().flatten().flatten();
-        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-        names.filter(|name| !name.starts_with('.')).collect()
+        let mut names = self.names("/var/lib/nodlet/records");
+        names.retain(|name| !name.starts_with('.'));
+        names
+    }
+
+    /// The names of what is in a directory of the device, sorted; none if it does not exist.
+    pub fn names(&self, inside: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(inside)).into_iter().flatten().flatten();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
     }
 
     // Images and manifests:

@@ -150,21 +150,17 @@ fn a_sandbox_that_hangs_is_given_up_and_can_be_deleted() {
 fn a_pod_that_is_gone_leaves_no_lock_and_one_that_lives_keeps_its_own() {
     let mut device = Device::start();
     let locks = device.path("/run/nodlet/locks");
-    let names = || -> Vec<_> {
-        let entries = fs::read_dir(&locks).expect("it is there");
-        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
-    };
     device.run_pod("web", "print up then sleep");
     device.run_pod("job", "print up then sleep");
     device.pod("web").wait_ready();
     device.pod("job").wait_ready();
     device.remove_pod("job");
-    assert_eq!(names(), ["default_web"]);
+    assert_eq!(device.names("/run/nodlet/locks"), ["default_web"]);
     // A leftover lock that an agent died before removing.
     device.kill_agent();
     fs::write(locks.join("default_gone"), "").expect("it can be written");
     device.start_agent();
-    assert_eq!(names(), ["default_web"]);
+    assert_eq!(device.names("/run/nodlet/locks"), ["default_web"]);
 }
 
 #[test]

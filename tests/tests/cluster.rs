@@ -152,7 +152,7 @@ fn a_board_joins_runs_the_pods_of_a_deployment_and_leaves() {
         token.trim()
     );
     let reviewed = plane.kubectl_with(&["create", "-o", "json", "-f", "-"], &review).ok();
-    let reviewed: serde_json::Value = serde_json::from_str(&reviewed).expect("JSON");
+    let reviewed: Value = serde_json::from_str(&reviewed).expect("JSON");
     let user = &reviewed["status"]["user"];
     assert_eq!(user["username"], "system:serviceaccount:default:default", "{reviewed}");
     let extra = |name: &str| &user["extra"][format!("authentication.kubernetes.io/{name}")][0];
@@ -183,8 +183,7 @@ fn a_board_joins_runs_the_pods_of_a_deployment_and_leaves() {
     // Another agent finds the pods, and restarts no container.
     let born = pod.born("app");
     node.device.restart_agent();
-    let log = || node.device.agent_log();
-    node.device.wait_for("the agent to follow the cluster", || log().contains("this board is node board-1"));
+    node.device.wait_logged("this board is node board-1");
     assert_eq!(node.device.pod(&names[0]).born("app"), born);
 
     // The local API leaves pods of the cluster to the cluster.
@@ -194,9 +193,8 @@ fn a_board_joins_runs_the_pods_of_a_deployment_and_leaves() {
     plane.line("scale deployment web --replicas 0").ok();
     plane.wait_for(NAMES, str::is_empty);
     node.device.wait_for("the pods to be gone", || node.device.pods().is_empty());
-    let left = std::fs::read_dir(node.device.path("var/lib/nodlet/cluster")).expect("it is there");
-    let left: Vec<_> = left.flatten().map(|entry| entry.file_name()).collect();
-    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("default_")), "{left:?}");
+    let left = node.device.names("var/lib/nodlet/cluster");
+    assert!(!left.iter().any(|name| name.starts_with("default_")), "{left:?}");
 
     plane.line("scale deployment web --replicas 1").ok();
     running(&plane, "board-1", 1);
@@ -453,9 +451,7 @@ fn certificates_are_replaced_before_they_expire_and_a_deleted_node_is_made_again
     plane.line("delete node board-1").ok();
     let uids = "get node -o jsonpath={.items[*].metadata.uid}";
     plane.wait_for(uids, |new| !new.is_empty() && new != uid);
-    let log = || node.device.agent_log();
-    let replaced = "the client certificate of the cluster was replaced";
-    node.device.wait_for("another certificate", || log().contains(replaced));
+    node.device.wait_logged("the client certificate of the cluster was replaced");
     plane.apply(&deployment(1));
     running(&plane, "board-1", 1);
 }

@@ -127,10 +127,9 @@ fn changes_of_objects_reach_a_running_pod_over_one_connection() {
     assert!(begun.elapsed() < std::time::Duration::from_secs(300), "{:?}", begun.elapsed());
     // No pod refers to the objects any more.
     plane.line("delete pod one").ok();
-    node.device.wait_for("the objects to be gone", || {
-        let left = std::fs::read_dir(node.device.path("var/lib/nodlet/cluster")).expect("it is there");
-        !left.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with("configmap_"))
-    });
+    let left = || node.device.names("var/lib/nodlet/cluster");
+    node.device
+        .wait_for("the objects to be gone", || !left().iter().any(|name| name.starts_with("configmap_")));
 }
 
 #[test]
@@ -320,13 +319,8 @@ fn a_pod_uses_a_volume_and_a_runtime_class_of_the_cluster_and_leaves_no_file() {
     assert_eq!(one.demo("app", "cat /data/file").stdout, "text");
     assert_eq!(one.object().expect("it runs")["spec"]["overhead"]["cpu"], "10m");
     // While the connection lasts, no list removes leftovers.
-    let files = || -> Vec<String> {
-        let directories = ["var/lib/nodlet/cluster", "run/nodlet/manifests"].into_iter();
-        let entries = directories.flat_map(|directory| {
-            std::fs::read_dir(node.device.path(directory)).expect("it is there").flatten()
-        });
-        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
-    };
+    let names = |directory: &str| node.device.names(directory);
+    let files = || [names("var/lib/nodlet/cluster"), names("run/nodlet/manifests")].concat();
     let with = |text: &str| files().iter().filter(|name| name.contains(text)).count();
     assert_eq!(["persistentvolume", "nodlet-token-"].map(with), [2, 1], "{:?}", files());
     plane.line("delete pod one").ok();
@@ -396,10 +390,8 @@ fn the_objects_of_a_pod_outlast_its_end() {
     plane.wait_for("get pods -o name", str::is_empty);
     node.device.assert_not_logged("FailedPreStopHook");
     // Nothing of them is left then.
-    node.device.wait_for("the objects to be gone", || {
-        let left = std::fs::read_dir(node.device.path("var/lib/nodlet/cluster")).expect("it is there");
-        !left.flatten().any(|entry| entry.file_name().to_string_lossy().contains("_settings"))
-    });
+    let left = || node.device.names("var/lib/nodlet/cluster");
+    node.device.wait_for("the objects to be gone", || !left().iter().any(|name| name.contains("_settings")));
 }
 
 #[test]
@@ -446,11 +438,7 @@ fn a_pod_cannot_have_the_token_of_another_pod() {
     node.device.pod("one").wait_ready();
     let uid = plane.line("get pod one -o jsonpath={.metadata.uid}").ok();
     let secret = format!("nodlet-token-{}-0", uid.trim());
-    let tokens = node.device.path("run/nodlet/manifests");
-    let has_token = || {
-        let files = std::fs::read_dir(&tokens).expect("a directory").flatten();
-        files.map(|file| file.file_name()).any(|name| name.to_string_lossy().contains(&secret))
-    };
+    let has_token = || node.device.names("run/nodlet/manifests").iter().any(|name| name.contains(&secret));
     assert!(has_token(), "the board has the Secret that the other pod names");
     plane.apply(&pod(
         "two",

@@ -211,18 +211,14 @@ fn the_next_agent_removes_what_a_killed_one_has_half_written_into_a_volume() {
     let mut device = Device::start();
     write_objects(&device, "old");
     device.write_pod("web", &sleeper(MOUNTS, VOLUMES)).wait_log("app", "up");
-    let volume = device
-        .path("run/nodlet/pods")
-        .join(device.pod("web").uid())
-        .join("volumes/kubernetes.io~configmap/c");
-    let hidden = || {
-        let entries = fs::read_dir(&volume).expect("it is there").flatten();
-        let mut names: Vec<_> = entries.map(|entry| entry.file_name().display().to_string()).collect();
+    let inside = format!("run/nodlet/pods/{}/volumes/kubernetes.io~configmap/c", device.pod("web").uid());
+    let volume = device.path(&inside);
+    let hidden = |device: &Device| {
+        let mut names = device.names(&inside);
         names.retain(|name| name.starts_with(".."));
-        names.sort();
         names
     };
-    let before = hidden();
+    let before = hidden(&device);
     assert_eq!(before.len(), 2, "{before:?}");
     // The moment at which the files are half written, and that at which the link has not yet taken its place.
     for (link, changes) in [(false, true), (true, true), (false, false), (true, false)] {
@@ -239,7 +235,7 @@ fn the_next_agent_removes_what_a_killed_one_has_half_written_into_a_volume() {
         write_objects(&device, &value);
         device.start_agent();
         device.wait_for("the value", || cat(&device, "/c/dir/a") == value);
-        device.wait_for(&format!("the rest to go: {link} {changes}"), || hidden().len() == 2);
+        device.wait_for(&format!("the rest to go: {link} {changes}"), || hidden(&device).len() == 2);
         assert!(!half.exists());
     }
     assert_eq!(device.pod("web").container("app").restart_count(), 0);

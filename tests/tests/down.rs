@@ -130,12 +130,7 @@ fn down_reports_what_it_removes_and_what_stays_and_that_is_so() {
     device.pod("web").wait_log("app", "up");
     let logs = device.path("/var/log/pods");
     let volumes = device.path(&format!("/var/lib/nodlet/pods/{}/volumes", device.pod("web").uid()));
-    let names = |directory: &str| -> Vec<_> {
-        let entries = fs::read_dir(device.path(directory)).expect("it is there").flatten();
-        let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
-        names.sort();
-        names
-    };
+    let names = |directory: &str| device.names(directory);
     let kept =
         ["/var/lib/nodlet/images/images", "/var/lib/nodlet/images/layers", "/var/lib/nodlet/manifests"];
     let before = kept.map(names);

@@ -1,6 +1,5 @@
 //! The worst requests that clients of the API can send: queries, bodies, patches, and objects beyond the quota.
 
-use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -128,8 +127,7 @@ fn the_worst_patches_there_are_cost_little() {
 
 /// The objects that the API keeps, by file name.
 fn kept(device: &Device) -> Vec<String> {
-    let entries = fs::read_dir(device.path("/var/lib/nodlet/manifests")).expect("something was kept");
-    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let names = device.names("/var/lib/nodlet/manifests").into_iter();
     // The names that a full disk needs are no manifests.
     names.filter(|name| !name.starts_with('.')).collect()
 }
