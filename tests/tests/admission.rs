@@ -21,6 +21,11 @@ fn outcome(device: &Device, pod: &str) -> (String, String, String) {
     (of("phase"), of("reason"), of("message"))
 }
 
+/// The [`outcome`] of a pod that the node rejects.
+fn rejected(reason: &str, why: &str) -> (String, String, String) {
+    ("Failed".into(), reason.into(), format!("Pod was rejected: {why}"))
+}
+
 /// A node with exactly one cpu for pods.
 fn one_cpu() -> Device {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -49,13 +54,10 @@ fn a_pod_that_does_not_fit_is_rejected_for_good_and_disturbs_nobody() {
     device.write_manifest("d.yaml", &asking("matches", "sleep", "100m", &affinity("Gt", "6")));
     device.pod("matches").wait_ready();
     let message = "Node didn't have enough resource: cpu, requested: 300, used: 800, capacity: 1000";
-    let rejected = ("Failed".into(), "OutOfcpu".into(), format!("Pod was rejected: {message}"));
-    device.wait_for("the rejection", || outcome(&device, "large") == rejected);
-    let why = "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector: \
+    device.wait_for("the rejection", || outcome(&device, "large") == rejected("OutOfcpu", message));
+    let why = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector: \
                nodeSelector requires zone=b, and the node has zone=a";
-    device.wait_for("the other", || {
-        outcome(&device, "elsewhere") == ("Failed".into(), "NodeAffinity".into(), why.into())
-    });
+    device.wait_for("the other", || outcome(&device, "elsewhere") == rejected("NodeAffinity", why));
     let reported = device.pod("large").events();
     assert!(reported.iter().any(|event| event.contains("OutOfcpu")), "{reported:?}");
     let table = device.nodlet(["get", "pods"]).ok();
@@ -80,10 +82,7 @@ fn a_pod_that_does_not_fit_is_rejected_for_good_and_disturbs_nobody() {
     device.pod("first").wait_ready();
     device.pod("matches").wait_ready();
     device.wait_for("its rejection", || outcome(&device, "early").1 == "OutOfcpu");
-    assert_eq!(
-        outcome(&device, "large"),
-        ("Failed".into(), "OutOfcpu".into(), format!("Pod was rejected: {message}"))
-    );
+    assert_eq!(outcome(&device, "large"), rejected("OutOfcpu", message));
 }
 
 #[test]
@@ -93,13 +92,10 @@ fn two_pods_of_the_host_do_not_have_one_port() {
         let app = manifest::container("app", "sleep", "ports: [{containerPort: 18080}]");
         manifest::pod_of(name, &[app], "hostNetwork: true")
     };
-    device.write_manifest("a.yaml", &web("first"));
-    device.pod("first").wait_ready();
-    device.write_manifest("b.yaml", &web("second"));
-    let why = "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports: 18080/TCP is taken by pod default/first";
-    device.wait_for("the rejection", || {
-        outcome(&device, "second") == ("Failed".into(), "NodePorts".into(), why.into())
-    });
+    device.write_pod("first", &web("first")).wait_ready();
+    device.write_pod("second", &web("second"));
+    let why = "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports: 18080/TCP is taken by pod default/first";
+    device.wait_for("the rejection", || outcome(&device, "second") == rejected("NodePorts", why));
     assert!(device.pod("first").is_ready());
 }
 
@@ -107,17 +103,11 @@ fn two_pods_of_the_host_do_not_have_one_port() {
 fn only_pods_that_tolerate_a_taint_are_admitted() {
     let device = Device::start_with(["--register-with-taints=lab=x:NoExecute"]);
     assert_eq!(node(&device)["spec"]["taints"][0]["key"], "lab");
-    device.write_manifest("a.yaml", &asking("plain", "sleep", "1m", ""));
-    device.write_manifest(
-        "b.yaml",
-        &asking("bears", "sleep", "1m", "tolerations: [{key: lab, operator: Exists}]"),
-    );
-    device.pod("bears").wait_ready();
-    let why =
-        "Pod was rejected: Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate";
-    device.wait_for("the rejection", || {
-        outcome(&device, "plain") == ("Failed".into(), "TaintToleration".into(), why.into())
-    });
+    device.write_pod("plain", &asking("plain", "sleep", "1m", ""));
+    let tolerates = "tolerations: [{key: lab, operator: Exists}]";
+    device.write_pod("bears", &asking("bears", "sleep", "1m", tolerates)).wait_ready();
+    let why = "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate";
+    device.wait_for("the rejection", || outcome(&device, "plain") == rejected("TaintToleration", why));
     let described = device.nodlet(["describe", "node"]).ok();
     assert!(
         described.lines().any(|line| line.starts_with("Taints:") && line.ends_with("lab=x:NoExecute")),
@@ -128,10 +118,8 @@ fn only_pods_that_tolerate_a_taint_are_admitted() {
 #[test]
 fn a_critical_pod_takes_the_room_of_another_when_that_has_ended_with_its_grace() {
     let mut device = one_cpu();
-    device.write_manifest(
-        "a.yaml",
-        &asking("victim", "ignore-term then sleep", "700m", "terminationGracePeriodSeconds: 3"),
-    );
+    let grace = "terminationGracePeriodSeconds: 3";
+    device.write_manifest("a.yaml", &asking("victim", "ignore-term then sleep", "700m", grace));
     device.write_manifest("b.yaml", &asking("stays", "sleep", "200m", ""));
     for name in ["victim", "stays"] {
         device.pod(name).wait_ready();
@@ -203,8 +191,7 @@ fn a_pod_waits_for_its_priority_class_and_keeps_what_it_was() {
     device.restart_agent();
     device.wait_for("the refusal", || device.nodlet(["get", "events"]).ok().contains(why));
     stays(&device);
-    device.write_manifest("d.yaml", &manifest::pod("other", "sleep"));
-    device.pod("other").wait_ready();
+    device.run_pod("other", "sleep").wait_ready();
     stays(&device);
 }
 
@@ -302,8 +289,7 @@ fn an_excessive_reservation_is_reported_and_pods_without_requests_run() {
     assert!(log.contains("Resource \"cpu\" has a reservation of 9000000m but capacity of "), "{log}");
     assert!(!log.contains("\"memory\""), "{log}");
     assert_eq!(node(&device)["status"]["allocatable"]["cpu"], "0");
-    device.write_manifest("a.yaml", &manifest::pod("modest", "sleep"));
-    device.pod("modest").wait_ready();
+    device.run_pod("modest", "sleep").wait_ready();
     device.write_manifest("b.yaml", &asking("asks", "sleep", "1m", ""));
     device.wait_for("the rejection", || outcome(&device, "asks").1 == "OutOfcpu");
 }
