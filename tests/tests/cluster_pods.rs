@@ -102,8 +102,7 @@ fn pod_with_settings<'a>(plane: &ControlPlane, node: &'a Node) -> TestPod<'a> {
   volumes: [{name: settings, configMap: {name: settings}}]
 ",
     ));
-    let one = node.device.pod("one").wait_ready();
-    one
+    node.device.pod("one").wait_ready()
 }
 
 #[test]
