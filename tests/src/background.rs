@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 /// A command in the background, which is killed on drop.
 pub struct Background {
@@ -11,6 +12,7 @@ pub struct Background {
     /// Its input, if that is a pipe; `None` closes it.
     pub stdin: Option<ChildStdin>,
     lines: Arc<Mutex<Vec<String>>>,
+    reader: Option<JoinHandle<()>>,
 }
 
 impl Background {
@@ -20,13 +22,13 @@ impl Background {
         let output = BufReader::new(child.stdout.take().expect("it is piped"));
         let lines = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&lines);
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
                 seen.lock().expect("no reader panics").push(line);
             }
         });
         let stdin = child.stdin.take();
-        Background { child, stdin, lines }
+        Background { child, stdin, lines, reader: Some(reader) }
     }
 
     /// Writes to its input.
@@ -37,6 +39,14 @@ impl Background {
     /// The lines that it has printed so far.
     pub fn lines(&self) -> Vec<String> {
         self.lines.lock().expect("no reader panics").clone()
+    }
+
+    /// Kills it. Returns all lines that it has printed.
+    pub fn end(mut self) -> Vec<String> {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it is a child");
+        self.reader.take().expect("nobody else takes it").join().expect("it does not panic");
+        self.lines()
     }
 
     /// Whether it has printed such a line.

@@ -102,25 +102,24 @@ impl ClusterNode {
     /// Approves the board's request for a serving certificate, and waits for the certificate: until then, the API
     /// server does not connect to the board.
     pub fn approve_server(&self, plane: &ControlPlane, name: &str) {
-        approve(plane, name);
+        let requests = || Self::server_requests(plane, name);
+        self.device.wait_for("the request for a certificate", || !requests().is_empty());
+        plane.line(&format!("certificate approve {}", requests()[0])).ok();
         let log = || self.device.agent_log();
         self.device.wait_for("the certificate", || log().contains("has a new certificate of the cluster"));
+    }
+
+    /// The names of the undecided requests of a node for a serving certificate.
+    pub fn server_requests(plane: &ControlPlane, name: &str) -> Vec<String> {
+        let requests = "get csr -o jsonpath={range.items[*]}{.metadata.name}|{.spec.signerName}|{.spec.username}|{.status.conditions[*].type}{'\\n'}{end}";
+        let all = plane.line(requests).ok();
+        let of_server = all.lines().filter(|line| line.contains("kubernetes.io/kubelet-serving|"));
+        let undecided = of_server.filter(|line| line.ends_with(&format!("system:node:{name}|")));
+        undecided.filter_map(|line| Some(line.split_once('|')?.0.to_owned())).collect()
     }
 
     /// Runs a verb.
     pub fn verb(&self, words: &[&str]) -> Ran {
         self.device.run(words, "")
     }
-}
-
-/// Approves the request of a node for a serving certificate.
-fn approve(plane: &ControlPlane, node: &str) {
-    let requests = "get csr -o jsonpath={range.items[*]}{.metadata.name}|{.spec.signerName}|{.spec.username}|{.status.conditions[*].type}{'\\n'}{end}";
-    let is_it = |line: &&str| {
-        line.contains("kubernetes.io/kubelet-serving|") && line.ends_with(&format!("system:node:{node}|"))
-    };
-    let all = plane.wait_for(requests, |all| all.lines().any(|line| is_it(&line)));
-    let line = all.lines().find(is_it).expect("it was there");
-    let (name, _) = line.split_once('|').expect("it has parts");
-    plane.line(&format!("certificate approve {name}")).ok();
 }

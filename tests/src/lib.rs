@@ -3,12 +3,14 @@
 //!
 //! * [`Device`]: a board in a scratch directory with an agent of its own; leftovers at its end fail the test
 //! * [`TestPod`]: one pod on a device, as the API shows it
+//! * [`RecordedDevice`]: one with a directory in which containers record what they do
 //! * [`Memory`], [`Share`], [`Holdings`]: the resources that a device uses
 //! * [`manifest`]: the common parts of manifests
 //! * [`Terminal`]: a command on a terminal; [`Background`]: one in the background
 //! * [`steps`]: kills a process of a pod before its n-th step; [`AgentSteps`]: the agent
 //! * [`upgrade`]: the binaries that supervisors execute, and other binaries
 //! * [`Calls`]: counts the system calls that nodlet makes
+//! * [`HalfLoad`]: a load of an image that has received half of its archive
 //! * [`image`]: images from files given in the test
 //! * [`Namespace`]: a network namespace for a device, or for the world beyond it
 //! * [`LoopDevice`]: a block device with the content of a file
@@ -26,6 +28,7 @@
 //! A test waits for a condition ([`Device::wait_for`]), never for a time. The tests are in `tests/tests/`,
 //! one file per area; they run the built binary and link nothing of it.
 
+mod actions;
 mod agent_steps;
 mod api;
 mod background;
@@ -43,6 +46,7 @@ mod files;
 pub mod forward;
 mod fuse;
 pub mod guest;
+mod half_load;
 pub mod honest;
 pub mod image;
 mod kubectl;
@@ -55,6 +59,7 @@ mod monitor;
 mod namespace;
 mod pod;
 mod programs;
+mod recorded;
 mod ring;
 mod seed;
 mod sender;
@@ -83,6 +88,7 @@ pub use control_plane::{ControlPlane, Isolation, Partition, TOKEN};
 pub use device::{Device, Mount, Ran, check_file_system};
 pub use figures::{Holdings, Memory, Share, switches};
 pub use files::files_with;
+pub use half_load::HalfLoad;
 pub use kubectl::Kubectl;
 pub use kubelet_node::KubeletNode;
 pub use loop_device::LoopDevice;
@@ -91,6 +97,7 @@ pub use monitor::Monitor;
 pub use namespace::{Namespace, is_in_range};
 pub use pod::{TestContainer, TestPod};
 pub use programs::{agnhost_program, demo_archive, demo_program, nodlet_program, programs_are_in};
+pub use recorded::RecordedDevice;
 pub use seed::{Seed, seed, shard};
 pub use sender::Sender;
 pub use serial::SerialLine;

@@ -1,5 +1,6 @@
 //! The common parts of manifests in tests. The part that a test is about is written in the test, as YAML.
 
+use std::fmt::Display;
 use std::path::Path;
 
 /// A pod of one container, `app`, that executes these steps of the demo program.
@@ -35,6 +36,31 @@ pub fn container(name: &str, steps: &str, more: &str) -> String {
         words.join(", "),
         indented(more, 4)
     )
+}
+
+/// The field of a container that mounts a volume at the directory of its name.
+pub fn mount(volume: &str) -> String {
+    format!("volumeMounts: [{{name: {volume}, mountPath: /{volume}}}]\n")
+}
+
+/// The field of a pod with an emptyDir of this name.
+pub fn empty_dir(volume: &str) -> String {
+    format!("volumes: [{{name: {volume}, emptyDir: {{}}}}]\n")
+}
+
+/// The field of a pod with this directory of the machine as a volume of this name.
+pub fn host_path(volume: &str, directory: impl Display) -> String {
+    format!("volumes: [{{name: {volume}, hostPath: {{path: {directory}}}}}]\n")
+}
+
+/// The manifest with another image in place of that of the demo program.
+pub fn with_image(manifest: &str, image: &str) -> String {
+    manifest.replace("localhost/demo:1", image)
+}
+
+/// The manifest of a pod with one more line in its metadata.
+pub fn with_metadata(manifest: &str, line: &str) -> String {
+    manifest.replacen("metadata:\n", &format!("metadata:\n  {line}\n"), 1)
 }
 
 /// A Deployment `web` of pods with the label `app: web`, with more lines of YAML in its spec and in that of its pods.

@@ -231,6 +231,14 @@ impl<'a> TestPod<'a> {
         })
     }
 
+    pub(crate) fn device(&self) -> &'a Device {
+        self.device
+    }
+
+    pub(crate) fn name(&self) -> &'a str {
+        self.name
+    }
+
     #[track_caller]
     fn wait(&self, what: &str, condition: impl Fn(&Self) -> bool) -> TestPod<'a> {
         self.device.wait_for(&format!("{} {what}", self.name), || condition(self));
