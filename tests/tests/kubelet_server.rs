@@ -1,73 +1,25 @@
 //! The kubelet's server of a board, at a real control plane: `kubectl logs` and the like at the cluster.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nodlet_tests::{ControlPlane, Device, Ran, Terminal, demo_archive};
+use nodlet_tests::{Background, ClusterNode, ControlPlane, Memory, Ran, Terminal};
+use serde_json::{Value, json};
 
-/// A board whose agent is a node of a cluster, with the certificate of a server.
-struct Node {
-    device: Device,
-    address: String,
+/// A board that has joined as `board-1`, and whose serving certificate is approved.
+fn join(plane: &ControlPlane) -> ClusterNode {
+    let node = ClusterNode::join(plane, "board-1");
+    node.approve_server(plane, "board-1");
+    node
 }
 
-impl Node {
-    /// A board that has joined, and whose serving certificate is approved.
-    fn join(plane: &ControlPlane, name: &str) -> Node {
-        let node = Node::unapproved(plane, name);
-        approve(plane, name);
-        let log = || node.device.agent_log();
-        node.device.wait_for("the certificate", || log().contains("has a new certificate of the cluster"));
-        node
-    }
-
-    /// A board that has joined, and has no serving certificate.
-    fn unapproved(plane: &ControlPlane, name: &str) -> Node {
-        let mut device = Device::new();
-        let network = device.own_network();
-        let address = plane.connect(&network);
-        device.agent_arguments(["--node-name", name]);
-        device.start_agent();
-        device.load_image(demo_archive());
-        let node = Node { device, address };
-        let arguments = plane.join_arguments();
-        node.verb(&[&["join"], &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat()).ok();
-        plane.wait_for(&format!("get node {name} --no-headers"), |node| node.contains(" Ready "));
-        node
-    }
-
-    /// Runs a verb.
-    fn verb(&self, words: &[&str]) -> Ran {
-        let output = self.device.command(words).output().expect("nodlet can be run");
-        Ran::new(words.join(" "), output)
-    }
-}
-
-/// Approves the request of a node for a serving certificate.
-fn approve(plane: &ControlPlane, node: &str) {
-    plane.line(&format!("certificate approve {}", wait_for_request(plane, node))).ok();
-}
-
-/// The names of the undecided requests of a node for a serving certificate.
-fn requests(plane: &ControlPlane, node: &str) -> Vec<String> {
-    let requests = "get csr -o jsonpath={range.items[*]}{.metadata.name}|{.spec.signerName}|{.spec.username}|{.status.conditions[*].type}{'\\n'}{end}";
-    let is_it = |line: &&str| {
-        line.contains("kubernetes.io/kubelet-serving|") && line.ends_with(&format!("system:node:{node}|"))
-    };
-    let all = plane.line(requests).ok();
-    all.lines().filter(is_it).filter_map(|line| Some(line.split_once('|')?.0.to_owned())).collect()
-}
-
-/// Waits for an undecided request of a node for a serving certificate. Returns its name.
-fn wait_for_request(plane: &ControlPlane, node: &str) -> String {
-    let mut found = None;
-    plane.wait_for("get csr --no-headers", |_| {
-        found = requests(plane, node).pop();
-        found.is_some()
-    });
-    found.expect("it was there")
+/// Waits for an undecided request of the board for a serving certificate. Returns its name.
+fn wait_for_request(plane: &ControlPlane, node: &ClusterNode) -> String {
+    let requests = || ClusterNode::server_requests(plane, "board-1");
+    node.device.wait_for("a request", || !requests().is_empty());
+    requests().remove(0)
 }
 
 /// A pod that prints, and runs until it is asked to end.
@@ -94,38 +46,6 @@ fn run(plane: &ControlPlane, name: &str, args: &str) {
     plane.wait_for(&format!("get pod {name} --no-headers"), |pod| pod.contains("1/1"));
 }
 
-/// A command in the background, and what it has printed so far.
-struct Background {
-    child: Child,
-    output: Arc<Mutex<String>>,
-}
-
-impl Background {
-    fn start(mut command: Command) -> Background {
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("kubectl can be run");
-        let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        let output: Arc<Mutex<String>> = Arc::default();
-        let seen = Arc::clone(&output);
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                *seen.lock().expect("no reader panics") += &format!("{line}\n");
-            }
-        });
-        Background { child, output }
-    }
-
-    fn output(&self) -> String {
-        self.output.lock().expect("no reader panics").clone()
-    }
-}
-
-impl Drop for Background {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// The variables with which kubectl uses SPDY instead of a WebSocket, as the API server before 1.36 does on its way to
 /// a node.
 const SPDY: [&str; 2] = ["KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "KUBECTL_PORT_FORWARD_WEBSOCKETS"];
@@ -141,34 +61,31 @@ fn over_both(plane: &ControlPlane, line: &str, mut test: impl FnMut(Command)) {
     test(spdy);
 }
 
-/// Runs a command with this input.
-fn finish(mut command: Command, input: &str) -> Ran {
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("kubectl can be run");
-    child.stdin.take().expect("it is piped").write_all(input.as_bytes()).expect("it reads its input");
-    Ran::new(format!("{command:?}"), child.wait_with_output().expect("it is a child"))
-}
-
 #[test]
 fn kubectl_reads_logs_through_the_api_server() {
     let plane = ControlPlane::start();
-    let mut node = Node::join(&plane, "board-1");
+    let mut node = join(&plane);
     let port = "get node board-1 -o jsonpath={.status.daemonEndpoints.kubeletEndpoint.Port}";
     assert_eq!(plane.line(port).ok(), "10250");
     run(&plane, "web", "print, one, then, print, two, then, wait, /end");
     assert_eq!(plane.wait_for("logs web", |log| log.ends_with("two\n")), "one\ntwo\n");
-    assert_eq!(plane.line("logs web --tail=1").ok(), "two\n");
-    assert_eq!(plane.line("logs web --limit-bytes=5").ok(), "one\nt");
-    assert_eq!(plane.line("logs web --since=1h").ok(), "one\ntwo\n");
-    assert_eq!(plane.line("logs web --since-time=2099-01-01T00:00:00Z").ok(), "");
+    for (option, expected) in [
+        ("--tail=1", "two\n"),
+        ("--limit-bytes=5", "one\nt"),
+        ("--since=1h", "one\ntwo\n"),
+        ("--since-time=2099-01-01T00:00:00Z", ""),
+    ] {
+        assert_eq!(plane.line(&format!("logs web {option}")).ok(), expected, "{option}");
+    }
     let stamped = plane.line("logs web --timestamps").ok();
     assert!(stamped.lines().all(|line| line.starts_with("20") && line.contains("Z ")), "{stamped}");
-    let why = plane.line("logs web --previous").refused();
-    assert!(why.contains("previous terminated container \"app\" in pod \"web\" not found"), "{why}");
+    plane
+        .line("logs web --previous")
+        .refused_with("previous terminated container \"app\" in pod \"web\" not found");
 
     // The log is followed to the end of the container, which is then started again.
     let mut following = Background::start(plane.command(&["logs", "-f", "web"]));
-    node.device.wait_for("the first lines", || following.output() == "one\ntwo\n");
+    node.device.wait_for("the first lines", || following.lines() == ["one", "two"]);
     node.device.pod("web").tell("app", "/end");
     assert!(following.child.wait().expect("it ends").success());
     plane.wait_for("get pod web -o jsonpath={.status.containerStatuses[0].restartCount}", |count| {
@@ -179,8 +96,7 @@ fn kubectl_reads_logs_through_the_api_server() {
     // Another agent has the certificate, and requests no other one.
     let requests = "get csr -o jsonpath={.items[*].spec.signerName}";
     let before = plane.line(requests).ok();
-    node.device.kill_agent();
-    node.device.start_agent();
+    node.device.restart_agent();
     let found = plane.wait_for("logs web --tail=1", |log| !log.is_empty());
     assert_eq!((found.as_str(), plane.line(requests).ok()), ("two\n", before));
     node.verb(&["leave"]).ok();
@@ -195,16 +111,16 @@ fn kubectl_reads_logs_through_the_api_server() {
 #[test]
 fn kubectl_executes_attaches_and_forwards_ports_over_websockets_and_spdy() {
     let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let node = join(&plane);
     run(&plane, "web", "print, began, then, serve, '8080', /bin");
     over_both(&plane, "exec web -- /bin/demo print out then eprint err then exit 3", |command| {
-        let ran = finish(command, "");
+        let ran = Ran::with_input(command, "");
         assert_eq!((ran.code, ran.stdout.as_str()), (3, "out\n"), "{ran:?}");
         assert!(ran.stderr.starts_with("err\n"), "{ran:?}");
     });
     let input = "a line\n".repeat(50_000);
     over_both(&plane, "exec -i web -- /bin/demo echo", |command| {
-        let ran = finish(command, &input);
+        let ran = Ran::with_input(command, &input);
         assert!(ran.code == 0 && ran.stdout == input, "{} {} {}", ran.code, ran.stdout.len(), ran.stderr);
     });
     over_both(&plane, "exec -it web -- /bin/demo tty then echo", |command| {
@@ -215,17 +131,17 @@ fn kubectl_executes_attaches_and_forwards_ports_over_websockets_and_spdy() {
         terminal.type_in("\u{4}");
         assert_eq!(terminal.ended(), 0);
     });
-    let why = plane.line("exec web -- /bin/absent").refused();
-    assert!(why.contains("/bin/absent"), "{why}");
+    plane.line("exec web -- /bin/absent").refused_with("/bin/absent");
 
     over_both(&plane, "port-forward web :8080", |mut command| {
         command.stderr(Stdio::piped());
         let forwarding = Background::start(command);
-        node.device
-            .wait_for("kubectl to listen", || forwarding.output().contains("Forwarding from 127.0.0.1:"));
-        let first = forwarding.output();
-        let port = first.strip_prefix("Forwarding from 127.0.0.1:").and_then(|rest| rest.split(' ').next());
-        let port: u16 = port.and_then(|port| port.parse().ok()).expect("a port");
+        let port = || {
+            let first = forwarding.lines().first()?.strip_prefix("Forwarding from 127.0.0.1:")?.to_owned();
+            first.split(' ').next()?.parse::<u16>().ok()
+        };
+        node.device.wait_for("kubectl to listen", || port().is_some());
+        let port = port().expect("a port");
         let answer = plane.namespace().call(move || {
             let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
             stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("sent");
@@ -249,84 +165,51 @@ fn kubectl_executes_attaches_and_forwards_ports_over_websockets_and_spdy() {
     let (from, back) = (node.device.path("/from"), node.device.path("/back"));
     std::fs::write(&from, &input).expect("written");
     over_both(&plane, &format!("cp {} copy:/copied", from.display()), |command| {
-        finish(command, "").ok();
+        Ran::with_input(command, "").ok();
     });
     over_both(&plane, &format!("cp copy:/copied {}", back.display()), |command| {
         let _ = std::fs::remove_file(&back);
-        finish(command, "").ok();
+        Ran::with_input(command, "").ok();
         assert!(std::fs::read_to_string(&back).expect("copied") == input);
     });
 
     plane.apply(&pod("talk", "print, ready, then, echo").replace("    args", "    stdin: true\n    args"));
     plane.wait_for("get pod talk --no-headers", |pod| pod.contains("1/1"));
-    over_both(&plane, "attach -i talk", |command| {
-        let mut command = command;
-        let mut child = Background::start({
-            command.stdin(Stdio::piped());
-            command
-        });
-        let mut stdin = child.child.stdin.take().expect("it is piped");
-        stdin.write_all(b"hello\n").expect("it reads");
-        node.device.wait_for("the echo", || child.output().contains("hello"));
+    over_both(&plane, "attach -i talk", |mut command| {
+        command.stdin(Stdio::piped());
+        let mut attached = Background::start(command);
+        attached.say("hello\n");
+        node.device.wait_for("the echo", || attached.saw(|line| line.contains("hello")));
     });
 }
 
-/// Sends bytes over TLS from the machine of the control plane to the kubelet's server of a board, with these arguments
-/// of `openssl s_client`. Returns everything that is answered, with TLS's messages as standard error.
-fn tls(plane: &ControlPlane, node: &Node, arguments: &[&str], request: &str) -> Ran {
+/// `openssl s_client` with these arguments, from the machine of the control plane to the kubelet's server of a board.
+fn openssl(plane: &ControlPlane, node: &ClusterNode, arguments: &[impl AsRef<OsStr>]) -> Command {
     let mut command = Command::new("openssl");
     command.args(["s_client", "-quiet", "-connect", &format!("{}:10250", node.address)]).args(arguments);
     plane.namespace().give_to(&mut command);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("openssl can be run");
-    // A server that rejects the client reads nothing.
-    let _ = child.stdin.take().expect("it is piped").write_all(request.as_bytes());
-    Ran::new(format!("{command:?}"), child.wait_with_output().expect("it is a child"))
+    command
 }
 
-/// A client with this certificate that has sent a part of a request, and more of it now and then.
-struct Slow(Child);
-
-impl Slow {
-    fn start(plane: &ControlPlane, node: &Node, certificate: &[&str], begin: &str) -> Slow {
-        let mut command = Command::new("openssl");
-        command
-            .args(["s_client", "-quiet", "-connect", &format!("{}:10250", node.address)])
-            .args(certificate);
-        plane.namespace().give_to(&mut command);
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = command.spawn().expect("openssl can be run");
-        let _ = child.stdin.as_mut().expect("it is piped").write_all(begin.as_bytes());
-        Slow(child)
-    }
-
-    /// Sends another byte. The server may have ended the connection.
-    fn send(&mut self) {
-        let _ = self.0.stdin.as_mut().expect("it is piped").write_all(b"x");
-    }
-}
-
-impl Drop for Slow {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+/// The arguments of a client without a certificate.
+const NO_CERTIFICATE: [String; 0] = [];
 
 /// The answer to GET of a path.
-fn get(plane: &ControlPlane, node: &Node, arguments: &[&str], path: &str, headers: &str) -> String {
+fn get(plane: &ControlPlane, node: &ClusterNode, arguments: &[String], path: &str, headers: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nHost: board\r\nConnection: close\r\n{headers}\r\n");
-    tls(plane, node, arguments, &request).stdout
+    Ran::with_input(openssl(plane, node, arguments), &request).stdout
 }
 
 #[test]
 fn metrics_and_stats_are_served_to_whom_the_cluster_allows_it() {
     let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let node = join(&plane);
     run(&plane, "web", "print, began, then, hog, '20', then, wait, /end");
-    let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+    let parse = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+    let path = |path: &str| format!("get --raw /api/v1/nodes/board-1/proxy/{path}");
+    let proxied = |at: &str| plane.line(&path(at)).ok();
     // The container takes its memory after it was started.
-    let summary = plane.wait_for("get --raw /api/v1/nodes/board-1/proxy/stats/summary", |text| {
+    let summary = plane.wait_for(&path("stats/summary"), |text| {
         let working_set = &parse(text)["pods"][0]["containers"][0]["memory"]["workingSetBytes"];
         working_set.as_u64() > Some(20 << 20)
     });
@@ -334,22 +217,21 @@ fn metrics_and_stats_are_served_to_whom_the_cluster_allows_it() {
     assert_eq!(summary["node"]["nodeName"], "board-1");
     assert!(summary["node"]["memory"]["workingSetBytes"].as_u64() > Some(1 << 20), "{summary}");
     assert!(summary["node"]["fs"]["capacityBytes"].as_u64() > Some(1 << 20), "{summary}");
-    let pod = &summary["pods"][0];
-    assert_eq!(pod["podRef"]["name"], "web");
-    let container = &pod["containers"][0];
+    let shown = &summary["pods"][0];
+    assert_eq!(shown["podRef"]["name"], "web");
+    let container = &shown["containers"][0];
     assert!(container["cpu"]["usageCoreNanoSeconds"].as_u64() > Some(0), "{summary}");
-    let metrics = plane.line("get --raw /api/v1/nodes/board-1/proxy/metrics/resource").ok();
+    let metrics = proxied("metrics/resource");
     let line = "container_memory_working_set_bytes{container=\"app\",namespace=\"default\",pod=\"web\"} ";
     assert!(metrics.contains(line) && metrics.contains("node_cpu_usage_seconds_total "), "{metrics}");
-    let metrics = plane.line("get --raw /api/v1/nodes/board-1/proxy/metrics").ok();
+    let metrics = proxied("metrics");
     assert!(metrics.contains("kubelet_running_pods 1\n"), "{metrics}");
-    let pods = plane.line("get --raw /api/v1/nodes/board-1/proxy/pods").ok();
-    let pods: serde_json::Value = serde_json::from_str(&pods).expect("JSON");
+    let pods = parse(&proxied("pods"));
     assert_eq!((&pods["kind"], &pods["items"][0]["metadata"]["name"]), (&"PodList".into(), &"web".into()));
-    assert_eq!(plane.line("get --raw /api/v1/nodes/board-1/proxy/healthz").ok(), "ok");
-    let why = plane.line("get --raw /api/v1/nodes/board-1/proxy/configz").refused();
+    assert_eq!(proxied("healthz"), "ok");
+    let why = plane.line(&path("configz")).refused();
     assert!(why.contains("not find") || why.contains("not found"), "{why}");
-    let cadvisor = plane.line("get --raw /api/v1/nodes/board-1/proxy/metrics/cadvisor").ok();
+    let cadvisor = proxied("metrics/cadvisor");
     let value = |name: &str, labels: &[&str]| {
         let of_line = |line: &&str| line.starts_with(name) && labels.iter().all(|label| line.contains(label));
         let line =
@@ -367,18 +249,8 @@ fn metrics_and_stats_are_served_to_whom_the_cluster_allows_it() {
 
     // Probes are counted, and pods that do not run are no running pods.
     plane.apply(
-        "
-apiVersion: v1
-kind: Pod
-metadata: {name: probed}
-spec:
-  terminationGracePeriodSeconds: 1
-  containers:
-  - name: app
-    image: localhost/demo:1
-    imagePullPolicy: IfNotPresent
-    args: [wait, /end]
-    readinessProbe: {periodSeconds: 1, exec: {command: [/bin/demo, exit, '0']}}
+        &(pod("probed", "wait, /end")
+            + "    readinessProbe: {periodSeconds: 1, exec: {command: [/bin/demo, exit, '0']}}
     livenessProbe: {periodSeconds: 1, failureThreshold: 1000, exec: {command: [/bin/demo, exit, '1']}}
 ---
 apiVersion: v1
@@ -387,7 +259,7 @@ metadata: {name: done}
 spec:
   restartPolicy: Never
   containers: [{name: app, image: localhost/demo:1, imagePullPolicy: IfNotPresent, args: [exit, '0']}]
-",
+"),
     );
     let uid = plane.wait_for("get pod probed -o jsonpath={.metadata.uid}", |uid| !uid.is_empty());
     let counter = |kind: &str, result: &str| {
@@ -396,17 +268,16 @@ spec:
              probe_type=\"{kind}\",result=\"{result}\"}} "
         )
     };
-    plane.wait_for("get --raw /api/v1/nodes/board-1/proxy/metrics/probes", |text| {
+    plane.wait_for(&path("metrics/probes"), |text| {
         text.contains(&counter("Readiness", "successful")) && text.contains(&counter("Liveness", "failed"))
     });
     plane.wait_for("get pod done -o jsonpath={.status.phase}", |phase| phase == "Succeeded");
-    let running = plane.line("get --raw /api/v1/nodes/board-1/proxy/runningpods/").ok();
-    let running: serde_json::Value = serde_json::from_str(&running).expect("JSON");
+    let running = parse(&proxied("runningpods/"));
     let names: Vec<_> =
         running["items"].as_array().expect("pods").iter().map(|pod| &pod["metadata"]["name"]).collect();
     assert_eq!((&running["kind"], names), (&"PodList".into(), vec![&"probed".into(), &"web".into()]));
     plane.line("delete pod probed --grace-period=1").ok();
-    plane.wait_for("get --raw /api/v1/nodes/board-1/proxy/metrics/probes", |text| !text.contains("probed"));
+    plane.wait_for(&path("metrics/probes"), |text| !text.contains("probed"));
 
     // A token may read metrics if its service account may, and nothing else.
     for account in ["other", "reader"] {
@@ -418,7 +289,7 @@ spec:
         .ok();
     let with_token = |account: &str, path: &str| {
         let token = plane.line(&format!("create token {account}")).ok();
-        get(&plane, &node, &[], path, &format!("Authorization: Bearer {}\r\n", token.trim()))
+        get(&plane, &node, &NO_CERTIFICATE, path, &format!("Authorization: Bearer {}\r\n", token.trim()))
     };
     let text = with_token("other", "/metrics/resource");
     let why = "Forbidden (user=system:serviceaccount:default:other, verb=get, resource=nodes, \
@@ -432,7 +303,7 @@ spec:
     }
     // Without a certificate or a valid token, nothing is served.
     for header in ["", "Authorization: Bearer abc\r\n", "Authorization: Basic abc\r\n"] {
-        let text = get(&plane, &node, &[], "/healthz", header);
+        let text = get(&plane, &node, &NO_CERTIFICATE, "/healthz", header);
         assert!(text.starts_with("HTTP/1.1 401 ") && text.ends_with("Unauthorized"), "{header}: {text}");
     }
 }
@@ -444,17 +315,7 @@ fn certificate(plane: &ControlPlane, name: &str, subject: &str, is_of_cluster: b
     let file = |name: String| authority.with_file_name(name).display().to_string();
     let (key, certificate) = (file(format!("{name}.key")), file(format!("{name}.crt")));
     let mut command = Command::new("openssl");
-    command.args([
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-        "-days",
-        "2",
-    ]);
+    command.args("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2".split(' '));
     command.args(["-subj", subject, "-extensions", "client", "-config", &file("openssl.cnf".to_owned())]);
     command.args(["-keyout", &key, "-out", &certificate]);
     if is_of_cluster {
@@ -466,14 +327,11 @@ fn certificate(plane: &ControlPlane, name: &str, subject: &str, is_of_cluster: b
 }
 
 /// The serial number of the certificate with which a node serves.
-fn serial(plane: &ControlPlane, node: &Node) -> String {
+fn serial(plane: &ControlPlane, node: &ClusterNode) -> String {
     let mut command = Command::new("sh");
-    let line = format!(
-        "openssl s_client -connect {}:10250 </dev/null 2>/dev/null | openssl x509 -noout -serial",
-        node.address
-    );
-    plane.namespace().give_to(command.args(["-c", &line]));
-    String::from_utf8(command.output().expect("openssl can be run").stdout).expect("a number")
+    let client = format!("openssl s_client -connect {}:10250 </dev/null 2>/dev/null", node.address);
+    plane.namespace().give_to(command.args(["-c", &format!("{client} | openssl x509 -noout -serial")]));
+    Ran::with_input(command, "").stdout
 }
 
 #[test]
@@ -481,12 +339,12 @@ fn the_certificate_is_replaced_before_it_expires_and_nobody_notices() {
     // With the five minutes by which the cluster dates a certificate back, this one lives for seven: it is due at most
     // 78 s after it was signed, and may be due at once.
     let plane = ControlPlane::start_with(&["--cluster-signing-duration=2m"]);
-    let node = Node::join(&plane, "board-1");
+    let node = join(&plane);
     run(&plane, "web", "print, one, then, wait, /end");
     let first = serial(&plane, &node);
     assert!(first.starts_with("serial="), "{first:?}");
     node.device.wait_within(Duration::from_secs(180), "another certificate", || {
-        for request in requests(&plane, "board-1") {
+        for request in ClusterNode::server_requests(&plane, "board-1") {
             plane.line(&format!("certificate approve {request}")).ok();
         }
         ![String::new(), first.clone()].contains(&serial(&plane, &node))
@@ -500,17 +358,17 @@ fn the_certificate_is_replaced_before_it_expires_and_nobody_notices() {
 #[test]
 fn a_request_that_nobody_approves_is_reported_and_denied_ones_are_repeated_later_and_later() {
     let plane = ControlPlane::start();
-    let node = Node::unapproved(&plane, "board-1");
+    let node = ClusterNode::join(&plane, "board-1");
     run(&plane, "web", "print, one, then, wait, /end");
     let events = || node.device.nodlet(["events"]).stdout;
-    let mut request = wait_for_request(&plane, "board-1");
+    let mut request = wait_for_request(&plane, &node);
     let waits = format!("the certificate request {request} of the kubelet's server waits to be approved");
     node.device.wait_for("the event of the board", || events().contains(&waits));
     plane.wait_for("get events --all-namespaces -o jsonpath={.items[*].message}", |all| all.contains(&waits));
     for least in [0.8, 1.6, 3.2, 6.4] {
         let denied = Instant::now();
         plane.line(&format!("certificate deny {request}")).ok();
-        request = wait_for_request(&plane, "board-1");
+        request = wait_for_request(&plane, &node);
         let after = denied.elapsed();
         println!("another request after {after:?}");
         assert!(after >= Duration::from_secs_f64(least), "{after:?}");
@@ -522,31 +380,29 @@ fn a_request_that_nobody_approves_is_reported_and_denied_ones_are_repeated_later
     assert!(web.container("app").is_running() && web.container("app").restart_count() == 0);
     let refused = plane.line("logs web");
     assert!(refused.stderr.contains("certificate"), "the API server verifies the board: {}", refused.stderr);
-    approve(&plane, "board-1");
+    node.approve_server(&plane, "board-1");
     assert_eq!(plane.wait_for("logs web", |log| !log.is_empty()), "one\n");
 }
 
 #[test]
 fn clients_that_attack_the_server_keep_nobody_out() {
     let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let node = join(&plane);
     run(&plane, "web", "print, began, then, wait, /end");
     let born = node.device.pod("web").born("app");
 
     // The certificate of another node is valid, and allows nothing.
     let other = certificate(&plane, "other", "/O=system:nodes/CN=system:node:other", true);
-    let other: Vec<&str> = other.iter().map(String::as_str).collect();
     let text = get(&plane, &node, &other, "/containerLogs/default/web/app", "");
     assert!(text.starts_with("HTTP/1.1 403 ") && text.contains("user=system:node:other"), "{text}");
     let admin = certificate(&plane, "root", "/O=system:masters/CN=root", true);
-    let admin: Vec<&str> = admin.iter().map(String::as_str).collect();
     let text = get(&plane, &node, &admin, "/containerLogs/default/web/app", "");
     assert!(text.starts_with("HTTP/1.1 200 ") && text.contains("began"), "{text}");
     let foreign = certificate(&plane, "foreign", "/O=system:masters/CN=root", false);
-    let foreign: Vec<&str> = foreign.iter().map(String::as_str).collect();
-    let ran = tls(&plane, &node, &foreign, "GET /healthz HTTP/1.1\r\nHost: board\r\n\r\n");
+    let ran =
+        Ran::with_input(openssl(&plane, &node, &foreign), "GET /healthz HTTP/1.1\r\nHost: board\r\n\r\n");
     assert!(ran.stdout.is_empty() && ran.stderr.contains("alert"), "{ran:?}");
-    let ran = tls(&plane, &node, &["-tls1_2"], "");
+    let ran = Ran::with_input(openssl(&plane, &node, &["-tls1_2"]), "");
     assert!(ran.stderr.contains("alert"), "{ran:?}");
 
     // Malformed, huge and unfinished requests.
@@ -555,7 +411,7 @@ fn clients_that_attack_the_server_keep_nobody_out() {
     assert!(text.is_empty() || text.starts_with("HTTP/1.1 431 "), "{text}");
     let body =
         "POST /pods HTTP/1.1\r\nHost: board\r\nConnection: close\r\nContent-Length: 1000000000\r\n\r\nx";
-    let text = tls(&plane, &node, &admin, body).stdout;
+    let text = Ran::with_input(openssl(&plane, &node, &admin), body).stdout;
     assert!(text.starts_with("HTTP/1.1 405 "), "{text}");
     for (path, code) in [
         ("/exec/default/web/app?command=sh&output=1", 400),
@@ -574,21 +430,22 @@ fn clients_that_attack_the_server_keep_nobody_out() {
     }
 
     // More clients than there are places for that send a request slowly: a byte now and then, of the head or of a body.
-    let memory = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", node.device.agent_pid()));
-        let status = status.expect("the agent runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a size");
-        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
-    };
+    let memory = || Memory::of(node.device.agent_pid()).now;
     let before = memory();
     let body = "POST /exec/default/web/app?command=x&output=1 HTTP/1.1\r\nHost: board\r\nContent-Length: 1000000\r\n\r\n";
     let head = "GET /healthz HTTP/1.1\r\nHost: board\r\nX-Slow: ";
-    let mut slow: Vec<Slow> = (0..80)
-        .map(|number| Slow::start(&plane, &node, &admin, if number % 2 == 0 { body } else { head }))
-        .collect();
+    let start = |request: &str| {
+        let mut command = openssl(&plane, &node, &admin);
+        command.stdin(Stdio::piped()).stderr(Stdio::null());
+        let mut client = Background::start(command);
+        let _ = client.stdin.as_mut().expect("it is piped").write_all(request.as_bytes());
+        client
+    };
+    let mut slow: Vec<_> = (0..80).map(|number| start(if number % 2 == 0 { body } else { head })).collect();
     for _ in 0..3 {
         assert_eq!(plane.wait_for("logs web", |_| true), "began\n");
-        slow.iter_mut().for_each(Slow::send);
+        // The server may have ended the connection.
+        slow.iter_mut().for_each(|client| drop(client.stdin.as_mut().map(|stdin| stdin.write_all(b"x"))));
     }
     println!("{} KiB before, {} KiB beside slow clients", before, memory());
     assert!(memory() < before + 4096, "{} KiB", memory());
@@ -622,16 +479,16 @@ fn clients_that_attack_the_server_keep_nobody_out() {
 #[test]
 fn tokens_never_become_answers_about_access() {
     let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let node = join(&plane);
     run(&plane, "web", "print, began, then, wait, /end");
-    let arguments = |user: &str| certificate(&plane, user, &format!("/O=system:masters/CN={user}"), true);
-    let get_log = |certificate: &[String]| {
-        let certificate: Vec<&str> = certificate.iter().map(String::as_str).collect();
-        get(&plane, &node, &certificate, "/containerLogs/default/web/app", "")
+    let root = certificate(&plane, "root", "/O=system:masters/CN=root", true);
+    let assert_log_is_read = || {
+        let text = get(&plane, &node, &root, "/containerLogs/default/web/app", "");
+        assert!(text.starts_with("HTTP/1.1 200 ") && text.contains("began"), "{text}");
     };
     // The text of the review that the board makes of a client, as the token of a client without a credential.
     let review = |user: &str| {
-        serde_json::json!({
+        json!({
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
             "spec": {
@@ -644,16 +501,14 @@ fn tokens_never_become_answers_about_access() {
     };
     let attack = |user: &str| {
         let header = format!("Authorization: Bearer {}\r\n", review(user));
-        let text = get(&plane, &node, &[], "/containerLogs/default/web/app", &header);
+        let text = get(&plane, &node, &NO_CERTIFICATE, "/containerLogs/default/web/app", &header);
         assert!(text.starts_with("HTTP/1.1 401 "), "{text}");
     };
     for user in ["kube-apiserver-kubelet-client", "root"] {
         attack(user);
     }
     assert_eq!(plane.line("logs web").ok(), "began\n");
-    let root = arguments("root");
-    let text = get_log(&root);
-    assert!(text.starts_with("HTTP/1.1 200 ") && text.contains("began"), "{text}");
+    assert_log_is_read();
 
     // The approval outlasts the same attack, and more tokens than there are places for answers.
     attack("root");
@@ -663,16 +518,15 @@ fn tokens_never_become_answers_about_access() {
             format!("GET /pods HTTP/1.1\r\nHost: board\r\nAuthorization: Bearer t{number}\r\n{end}\r\n")
         })
         .collect();
-    let answers = tls(&plane, &node, &[], &requests).stdout;
+    let answers = Ran::with_input(openssl(&plane, &node, &NO_CERTIFICATE), &requests).stdout;
     assert_eq!(answers.matches("HTTP/1.1 401 ").count(), 300, "{answers}");
-    let text = get_log(&root);
-    assert!(text.starts_with("HTTP/1.1 200 ") && text.contains("began"), "{text}");
+    assert_log_is_read();
 }
 
 #[test]
 fn kubectl_top_shows_what_metrics_server_reads_of_the_node() {
     let mut plane = ControlPlane::start_with_flags(&[], &["--enable-aggregator-routing"]);
-    let node = Node::join(&plane, "board-1");
+    let node = join(&plane);
     run(&plane, "web", "hog, '20', then, wait, /end");
     plane.serve_metrics();
     // The first usage of a processor is the difference between two measurements.
