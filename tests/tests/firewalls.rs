@@ -3,14 +3,13 @@
 //! real ufw and firewalld run, with IPv4 and IPv6, and the real Docker with a container. nodlet changes none of their
 //! tables, and pods work with the rules of `docs/firewalls.md`.
 
-use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use nodlet_tests::image::Image;
-use nodlet_tests::{Device, Namespace, manifest};
+use nodlet_tests::{Background, Device, Namespace, Ran, manifest};
 
 /// The board's address on the link to the world.
 const BOARD: &str = "192.0.2.2";
@@ -36,6 +35,8 @@ struct Board {
     device: Device,
     board: Namespace,
     world: Namespace,
+    /// The addresses of the machine on its link and of the board, of each family.
+    families: &'static [(&'static str, &'static str)],
 }
 
 impl Board {
@@ -46,7 +47,7 @@ impl Board {
         board.ip(&format!("address add {BOARD}/24 dev eth0"));
         world.ip(&format!("address add {NEIGHBOUR}/24 dev lan0"));
         board.ip(&format!("route add default via {NEIGHBOUR}"));
-        Board { device, board, world }
+        Board { device, board, world, families: &[(NEIGHBOUR, BOARD)] }
     }
 
     /// A board whose pods have IPv6 addresses, too.
@@ -59,6 +60,7 @@ impl Board {
         // Kernels before Linux 6.17 do not forward IPv6 for single links.
         let forwarding = "/proc/sys/net/ipv6/conf/all/forwarding";
         board.board.call(move || std::fs::write(forwarding, "1").expect("a setting"));
+        board.families = &[(NEIGHBOUR, BOARD), (NEIGHBOUR_6, BOARD_6)];
         board
     }
 
@@ -76,15 +78,7 @@ impl Board {
     /// Runs a program in the network of the board, with this input. Returns what it prints.
     #[track_caller]
     fn run(&self, line: &str, input: &str) -> String {
-        let mut command = self.command(line);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap_or_else(|error| panic!("{line}: {error}"));
-        let mut stdin = child.stdin.take().expect("it is piped");
-        stdin.write_all(input.as_bytes()).expect("it reads");
-        drop(stdin);
-        let output = child.wait_with_output().expect("it ends");
-        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        Ran::with_input(self.command(line), input).ok()
     }
 
     /// All tables but nodlet's, without counters. Handles show rules that somebody replaced by the same.
@@ -94,22 +88,31 @@ impl Board {
         tables.collect()
     }
 
-    fn starts(&mut self) {
-        self.device.start_agent();
-        self.device.load_image(nodlet_tests::demo_archive());
-        let web =
-            manifest::container("app", "serve 8080 /srv", "ports: [{containerPort: 8080, hostPort: 80}]");
-        self.device.write_manifest("web.yaml", &manifest::pod_of("web", &[web], ""));
-        self.device.write_manifest("client.yaml", &manifest::pod("client", "sleep"));
-        self.device.pod("web").wait_log("app", "serving");
-        self.device.pod("client").wait_ready();
+    /// Starts the agent and a pod that is a client.
+    fn start_client(&mut self) {
+        self.device.start_agent_with_demo();
+        self.device.run_pod("client", "sleep").wait_ready();
+    }
+
+    /// Starts the agent, a pod that is a client, and one that serves a `hostPort`.
+    fn start_pods(&mut self) {
+        self.start_client();
+        let ports = "ports: [{containerPort: 8080, hostPort: 80}]";
+        let web = manifest::container("app", "serve 8080 /srv", ports);
+        self.device.run_pod_of("web", &[web], "").wait_log("app", "serving");
+    }
+
+    /// Whether pods reach other machines, and other machines the `hostPort`: for each family.
+    fn works(&self) -> Vec<Works> {
+        let works = |&(neighbour, board): &(&str, &str)| {
+            let seen = self.seen_by(neighbour);
+            assert!(seen.as_deref().is_none_or(|seen| seen == board), "{seen:?}");
+            (seen.is_some(), self.host_port_at(board))
+        };
+        self.families.iter().map(works).collect()
     }
 
     /// Whether the world reaches the `hostPort`.
-    fn host_port(&self) -> bool {
-        self.host_port_at(BOARD)
-    }
-
     fn host_port_at(&self, board: &str) -> bool {
         let address = SocketAddr::new(board.parse().expect("an address"), 80);
         let connected = self.world.call(move || TcpStream::connect_timeout(&address, DROPPED).is_ok());
@@ -117,17 +120,12 @@ impl Board {
     }
 
     /// The address under which a pod reaches the world, if it does.
-    fn seen_as(&self) -> Option<String> {
-        self.seen_by(NEIGHBOUR)
-    }
-
     fn seen_by(&self, neighbour: &str) -> Option<String> {
         let address = SocketAddr::new(neighbour.parse::<IpAddr>().expect("an address"), 81);
         let socket = self.world.call(move || UdpSocket::bind(address).expect("a free port"));
         socket.set_read_timeout(Some(DROPPED)).expect("a time");
-        let command = ["/bin/demo", "send", &address.to_string(), "here"];
         // A rejected packet is an error of the one that sends it.
-        let _ = self.device.pod("client").exec("app", command);
+        let _ = self.device.pod("client").demo("app", &format!("send {address} here"));
         socket.recv_from(&mut [0; 8]).ok().map(|(_, from)| from.ip().to_string())
     }
 
@@ -140,55 +138,67 @@ impl Board {
     /// Whether pods reach each other by their bridge.
     fn pods_reach_each_other(&self) -> bool {
         let url = format!("http://{}:8080/", self.device.pod("web").ip());
-        self.device.pod("client").exec("app", ["/bin/demo", "get", &url]).ok() == PAGE
+        self.device.pod("client").demo("app", &format!("get {url}")).ok() == PAGE
+    }
+
+    /// Ends nodlet, which leaves nothing of its own, and these tables of others.
+    fn down(&self, foreign: &str) {
+        self.device.nodlet(["down"]).ok();
+        assert_eq!(self.board.tables().iter().filter(|name| name.starts_with("nodlet-")).count(), 0);
+        assert_eq!(self.foreign(), foreign);
     }
 }
 
 /// Checks beside a firewall: pods reach other machines, and `hostPort` works.
 type Works = (bool, bool);
 
-/// Starts pods beside a firewall, loaded by a program, and tests what works before and after `allow`.
-fn beside(load: &str, rules: &str, chain: &str, before: Works, allow: impl Fn(&Board)) {
-    let mut board = Board::new();
-    board.run(load, rules);
+/// Starts pods beside the firewall of a board, and tests what works before and after `allow`, and that the tables of
+/// the firewall stay as they are.
+fn beside(board: &mut Board, chains: &str, before: Works, allow: impl Fn(&Board)) {
     let loaded = board.foreign();
     assert!(loaded.lines().count() > 20, "{loaded}");
-    board.starts();
+    board.start_pods();
     assert_eq!(board.foreign(), loaded);
-    assert_eq!((board.seen_as().is_some(), board.host_port()), before);
-    assert_eq!(board.board.demo(&format!("get http://{BOARD}/")).as_deref(), Ok(PAGE), "on the board itself");
-    assert_eq!(board.board.demo("get http://127.0.0.1/").as_deref(), Ok(PAGE));
+    assert_eq!(board.works(), vec![before; board.families.len()]);
+    for address in board.families.iter().map(|family| family.1).chain(["127.0.0.1"]) {
+        let address = SocketAddr::new(address.parse().expect("an address"), 80);
+        let got = board.board.demo(&format!("get http://{address}/"));
+        assert_eq!(got.as_deref(), Ok(PAGE), "{address} on the board itself");
+    }
+    let expected = format!("no rule accepts ({chains}), and no rule names nl");
+    assert!(board.warnings().contains(&expected), "{}", board.warnings());
     assert_eq!(board.warnings().lines().count(), 1, "{}", board.device.agent_log());
-    assert!(
-        board.warnings().contains(&format!("no rule accepts ({chain}), and no rule names nl")),
-        "{}",
-        board.warnings()
-    );
     let events = board.device.get("/api/v1/events").expect("the API lists events").to_string();
     assert!(events.contains("FirewallDropsPackets"), "{events}");
     assert_eq!(board.foreign(), loaded);
 
-    allow(&board);
+    allow(board);
     let allowed = board.foreign();
-    assert_eq!(board.seen_as().as_deref(), Some(BOARD));
-    assert!(board.host_port());
+    assert_ne!(allowed, loaded);
+    assert_eq!(board.works(), vec![(true, true); board.families.len()]);
     assert!(board.pods_reach_each_other());
     // Another agent has nothing to warn of.
-    let reported = board.warnings();
-    board.device.kill_agent();
-    board.device.start_agent();
+    board.device.restart_agent();
     board.device.pod("client").wait_ready();
-    assert!(board.host_port());
-    assert_eq!(board.warnings().lines().count(), reported.lines().count(), "{}", board.warnings());
-    board.device.nodlet(["down"]).ok();
-    assert_eq!(board.board.tables().iter().filter(|name| name.starts_with("nodlet-")).count(), 0);
-    assert_eq!(board.foreign(), allowed);
+    assert_eq!(board.works(), vec![(true, true); board.families.len()]);
+    assert_eq!(board.warnings().lines().count(), 1, "{}", board.warnings());
+    board.down(&allowed);
+}
+
+/// Runs the documented commands for Docker with `iptables-nft`, and with `ip6tables-nft` if pods have IPv6.
+fn allow_beside_docker(board: &Board) {
+    for program in ["iptables-nft", "ip6tables-nft"].iter().take(board.families.len()) {
+        for line in documented("Docker") {
+            board.run(&line.replacen("iptables", program, 1), "");
+        }
+    }
 }
 
 #[test]
 fn beside_ufw_pods_need_two_rules_for_routed_packets() {
-    let rules = include_str!("firewalls/ufw.rules");
-    beside("iptables-nft-restore", rules, "ip filter FORWARD", (false, false), |board| {
+    let mut board = Board::new();
+    board.run("iptables-nft-restore", include_str!("firewalls/ufw.rules"));
+    beside(&mut board, "ip filter FORWARD", (false, false), |board| {
         for line in documented("ufw") {
             // What the real ufw makes of these commands.
             let option = match line {
@@ -203,8 +213,9 @@ fn beside_ufw_pods_need_two_rules_for_routed_packets() {
 
 #[test]
 fn beside_firewalld_host_ports_work_and_pods_need_a_trusted_zone() {
-    let rules = include_str!("firewalls/firewalld.nft");
-    beside("nft --file -", rules, "inet firewalld filter_FORWARD", (false, true), |board| {
+    let mut board = Board::new();
+    board.run("nft --file -", include_str!("firewalls/firewalld.nft"));
+    beside(&mut board, "inet firewalld filter_FORWARD", (false, true), |board| {
         let lines = documented("firewalld");
         assert_eq!(lines[0], "firewall-cmd --permanent --zone=trusted --add-interface=nl+");
         // What the real firewalld makes of this command, without chains that have no rule.
@@ -220,32 +231,33 @@ fn beside_firewalld_host_ports_work_and_pods_need_a_trusted_zone() {
 
 #[test]
 fn beside_docker_pods_need_two_rules_of_its_chain_for_users() {
-    let rules = include_str!("firewalls/docker.rules");
-    beside("iptables-nft-restore", rules, "ip filter FORWARD", (false, false), |board| {
-        for line in documented("Docker") {
-            board.run(&line.replacen("iptables", "iptables-nft", 1), "");
-        }
-    });
+    let mut board = Board::new();
+    board.run("iptables-nft-restore", include_str!("firewalls/docker.rules"));
+    beside(&mut board, "ip filter FORWARD", (false, false), allow_beside_docker);
+}
+
+#[test]
+fn beside_docker_with_ipv6_pods_need_its_rules_for_both_families() {
+    let mut board = Board::with_ipv6();
+    board.run("iptables-nft-restore", include_str!("firewalls/docker.rules"));
+    board.run("ip6tables-nft-restore", include_str!("firewalls/docker6.rules"));
+    beside(&mut board, "ip filter FORWARD, ip6 filter FORWARD", (false, false), allow_beside_docker);
 }
 
 #[test]
 fn a_firewall_that_starts_after_the_pods_is_reported_once_and_changes_nothing_of_the_table() {
     let mut board = Board::new();
-    board.starts();
-    assert!(board.host_port());
-    assert_eq!(board.seen_as().as_deref(), Some(BOARD));
+    board.start_pods();
+    assert_eq!(board.works(), [(true, true)]);
     assert_eq!(board.warnings(), "");
     // Docker switches this on.
     board.board.call(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("a setting"));
     board.run("iptables-nft-restore", include_str!("firewalls/docker.rules"));
     board.device.wait_for("the warning", || !board.warnings().is_empty());
-    assert!(!board.host_port());
+    assert!(!board.host_port_at(BOARD));
     board.run("iptables-nft-restore", include_str!("firewalls/docker.rules"));
-    for line in documented("Docker") {
-        board.run(&line.replacen("iptables", "iptables-nft", 1), "");
-    }
-    board.device.wait_for("the hostPort", || board.host_port());
-    assert_eq!(board.seen_as().as_deref(), Some(BOARD));
+    allow_beside_docker(&board);
+    board.device.wait_for("the hostPort", || board.works() == [(true, true)]);
     assert_eq!(board.warnings().lines().count(), 1, "{}", board.warnings());
     assert!(!board.device.agent_log().contains("FirewallTable"), "{}", board.device.agent_log());
 }
@@ -257,76 +269,36 @@ fn a_comment_does_not_silence_the_warning_which_also_comes_without_masquerade() 
         if let Some(argument) = argument {
             board.device.agent_arguments([argument]);
         }
-        board.run(
-            "nft --file -",
-            "table inet own {\n chain forward {\n type filter hook forward priority 0; policy drop;\n\
-             iifname \"eth9\" accept comment \"nl links are trusted\"\n }\n}\n",
-        );
-        board.device.start_agent();
-        board.device.load_image(nodlet_tests::demo_archive());
-        board.device.write_manifest("client.yaml", &manifest::pod("client", "sleep"));
-        board.device.pod("client").wait_ready();
+        let rule = "iifname \"eth9\" accept comment \"nl links are trusted\"";
+        board.run("nft --file -", &dropping("inet", rule));
+        board.start_client();
         board.device.wait_for("the warning", || board.warnings().contains("(inet own forward)"));
     }
+}
+
+/// A table that drops what is forwarded, but for this rule.
+fn dropping(family: &str, rule: &str) -> String {
+    let chain = "type filter hook forward priority 0; policy drop;";
+    format!("table {family} own {{\n chain forward {{\n {chain}\n{rule}\n }}\n}}\n")
 }
 
 #[test]
 fn a_firewall_with_an_exception_for_ipv4_alone_is_reported_if_pods_have_ipv6() {
     let mut board = Board::with_ipv6();
-    let table = |family: &str, rule: &str| {
-        format!(
-            "table {family} own {{\n chain forward {{\n type filter hook forward priority 0; policy drop;\n{rule}\n }}\n}}\n"
-        )
-    };
     let allows = "iifname \"nl*\" accept\noifname \"nl*\" accept";
-    board.run("nft --file -", &(table("ip", allows) + &table("ip6", "")));
-    board.device.start_agent();
-    board.device.load_image(nodlet_tests::demo_archive());
-    board.device.write_manifest("client.yaml", &manifest::pod("client", "sleep"));
-    board.device.pod("client").wait_ready();
+    board.run("nft --file -", &(dropping("ip", allows) + &dropping("ip6", "")));
+    board.start_client();
     board.device.wait_for("the warning", || board.warnings().contains("no rule accepts (ip6 own forward)"));
 }
 
-/// Checks beside a firewall, with IPv4 and IPv6.
-fn works(board: &Board) -> [Works; 2] {
-    [(NEIGHBOUR, BOARD), (NEIGHBOUR_6, BOARD_6)].map(|(neighbour, address)| {
-        let seen = board.seen_by(neighbour);
-        if let Some(seen) = &seen {
-            assert_eq!(seen, address);
-        }
-        (seen.is_some(), board.host_port_at(address))
-    })
-}
-
-/// Starts pods beside a firewall that runs, and tests what works before and after the documented commands, and that
-/// the firewall's tables stay as they are.
+/// Tests what works beside a firewall that runs, before and after the documented commands.
 fn beside_real(board: &mut Board, heading: &str, chains: &str, before: Works) {
-    let loaded = board.foreign();
-    assert!(loaded.lines().count() > 100, "{loaded}");
-    board.starts();
-    assert_eq!(board.foreign(), loaded);
-    assert_eq!(works(board), [before; 2]);
-    for address in [BOARD, "[2001:db8::2]", "127.0.0.1"] {
-        let got = board.board.demo(&format!("get http://{address}:80/"));
-        assert_eq!(got.as_deref(), Ok(PAGE), "{address} on the board itself");
-    }
-    let expected = format!("no rule accepts ({chains}), and no rule names nl");
-    assert!(board.warnings().contains(&expected), "{}", board.warnings());
-    let events = board.device.get("/api/v1/events").expect("the API lists events").to_string();
-    assert!(events.contains("FirewallDropsPackets"), "{events}");
-
-    for line in documented(heading) {
-        board.run(line, "");
-    }
-    let allowed = board.foreign();
-    assert_ne!(allowed, loaded);
-    assert_eq!(works(board), [(true, true); 2]);
-    assert!(board.pods_reach_each_other());
-    assert_eq!(board.warnings().lines().count(), 1, "{}", board.warnings());
-    assert_eq!(board.foreign(), allowed);
-    board.device.nodlet(["down"]).ok();
-    assert_eq!(board.board.tables().iter().filter(|name| name.starts_with("nodlet-")).count(), 0);
-    assert_eq!(board.foreign(), allowed);
+    assert!(board.foreign().lines().count() > 100, "{}", board.foreign());
+    beside(board, chains, before, |board| {
+        for line in documented(heading) {
+            board.run(line, "");
+        }
+    });
 }
 
 #[test]
@@ -339,24 +311,14 @@ fn beside_the_real_ufw_pods_need_the_documented_rules_and_its_tables_stay() {
     board.run("ufw disable", "");
 }
 
-/// A program that runs until it is dropped.
-struct Daemon(Child);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 #[ignore = "needs firewalld: cargo xtask guest firewalls"]
 fn beside_the_real_firewalld_host_ports_work_and_its_table_stays() {
     let mut board = Board::with_ipv6();
     std::fs::create_dir_all("/run/dbus").expect("a directory");
-    let _bus = Daemon(board.command("dbus-daemon --system --nofork").spawn().expect("it is installed"));
+    let _bus = Background::start(board.command("dbus-daemon --system --nofork"));
     board.device.wait_for("the bus", || std::fs::exists("/run/dbus/system_bus_socket").unwrap_or(false));
-    let _firewalld = Daemon(board.command("firewalld --nofork --nopid").spawn().expect("it is installed"));
+    let _firewalld = Background::start(board.command("firewalld --nofork --nopid"));
     board.device.wait_for("firewalld", || {
         let state = board.command("firewall-cmd --state").output().expect("it is installed");
         state.status.success()
@@ -365,11 +327,12 @@ fn beside_the_real_firewalld_host_ports_work_and_its_table_stays() {
 }
 
 /// Docker's daemon, with directories of its own.
-fn dockerd(board: &Board) -> Daemon {
+fn dockerd(board: &Board) -> Background {
     let arguments = "--data-root /tmp/docker --storage-driver vfs --exec-opt native.cgroupdriver=cgroupfs";
     let log = std::fs::File::options().create(true).append(true).open("/tmp/dockerd.log").expect("a file");
     let mut command = board.command(&format!("dockerd {arguments}"));
-    let daemon = Daemon(command.stderr(log).spawn().expect("it is installed"));
+    command.stderr(log);
+    let daemon = Background::start(command);
     let is_up = || board.command("docker info").output().expect("it is installed").status.success();
     let until = std::time::Instant::now() + Duration::from_secs(300);
     while !is_up() {
@@ -385,9 +348,8 @@ fn dockerd(board: &Board) -> Daemon {
 fn beside_the_real_docker_its_published_port_and_a_host_port_are_both_reached() {
     let mut board = Board::new();
     let daemon = dockerd(&board);
-    let program = std::fs::read(nodlet_tests::demo_program()).expect("it is built");
     let page = "hello from Docker\n";
-    Image::demo("demo:1", &program)
+    Image::of_demo("demo:1")
         .directory("page", 0o755)
         .file("page/index.html", 0o644, page.as_bytes())
         .write_docker_archive(Path::new("/tmp/demo.tar"))
@@ -402,59 +364,33 @@ fn beside_the_real_docker_its_published_port_and_a_host_port_are_both_reached() 
 
     let loaded = board.foreign();
     assert!(loaded.contains("chain DOCKER-USER"), "{loaded}");
-    board.starts();
+    board.start_pods();
     assert_eq!(board.foreign(), loaded);
-    assert_eq!((board.seen_as().is_some(), board.host_port()), (false, false));
+    assert_eq!(board.works(), [(false, false)]);
     assert_eq!(published(&board).as_deref(), Ok(page), "beside the table of nodlet");
     assert!(board.warnings().contains("no rule accepts (ip filter FORWARD)"), "{}", board.warnings());
     for line in documented("Docker") {
         board.run(line, "");
     }
-    let works = |board: &Board| {
-        assert_eq!(board.seen_as().as_deref(), Some(BOARD));
-        assert!(board.host_port());
+    let assert_works = |board: &Board| {
+        assert_eq!(board.works(), [(true, true)]);
         assert!(board.pods_reach_each_other());
         assert_eq!(published(board).as_deref(), Ok(page));
     };
-    works(&board);
+    assert_works(&board);
 
     // Docker takes the container's rules away and makes them again.
     board.run("docker restart --time 1 web", "");
     board.device.wait_for("the port again", || published(&board).as_deref() == Ok(page));
-    works(&board);
+    assert_works(&board);
     // So does its daemon with all of its chains.
     drop(daemon);
     let _daemon = dockerd(&board);
     board.device.wait_for("the port again", || published(&board).as_deref() == Ok(page));
-    works(&board);
+    assert_works(&board);
     assert!(!board.device.agent_log().contains("FirewallTable"), "{}", board.device.agent_log());
 
-    let allowed = board.foreign();
-    board.device.nodlet(["down"]).ok();
-    assert_eq!(board.board.tables().iter().filter(|name| name.starts_with("nodlet-")).count(), 0);
-    assert_eq!(board.foreign(), allowed);
+    board.down(&board.foreign());
     assert_eq!(published(&board).as_deref(), Ok(page), "after nodlet is down");
     board.run("docker rm --force web", "");
-}
-
-#[test]
-fn beside_docker_with_ipv6_pods_need_its_rules_for_both_families() {
-    let mut board = Board::with_ipv6();
-    board.run("iptables-nft-restore", include_str!("firewalls/docker.rules"));
-    board.run("ip6tables-nft-restore", include_str!("firewalls/docker6.rules"));
-    let loaded = board.foreign();
-    board.starts();
-    assert_eq!(works(&board), [(false, false); 2]);
-    let expected = "no rule accepts (ip filter FORWARD, ip6 filter FORWARD), and no rule names nl";
-    assert!(board.warnings().contains(expected), "{}", board.warnings());
-    assert_eq!(board.foreign(), loaded);
-    for program in ["iptables", "ip6tables"] {
-        for line in documented("Docker") {
-            board.run(&line.replacen("iptables", &format!("{program}-nft"), 1), "");
-        }
-    }
-    assert_eq!(works(&board), [(true, true); 2]);
-    let allowed = board.foreign();
-    board.device.nodlet(["down"]).ok();
-    assert_eq!(board.foreign(), allowed);
 }
