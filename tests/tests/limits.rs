@@ -4,12 +4,9 @@
 //! `cargo xtask guest` runs these tests, in a virtual machine: see `src/guest.rs`.
 
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
-use std::process::Stdio;
 
-use nodlet_tests::image::{Compression, Image};
-use nodlet_tests::{Device, manifest};
+use nodlet_tests::{Device, HalfLoad, manifest};
 
 /// A pod of one container with these limits, which is never restarted.
 fn limited(name: &str, steps: &str, limits: &str) -> String {
@@ -39,41 +36,18 @@ fn number(leaf: &std::path::Path, what: &str) -> u64 {
 #[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
 fn the_process_that_reads_an_archive_has_the_memory_of_its_cgroup_and_no_more() {
     let device = Device::new();
-    let lower = device.path("/lower");
-    fs::create_dir_all(&lower).expect("it can be made");
     let over = device.mount_tmpfs("/over", "");
-    for name in ["upper", "work"] {
-        fs::create_dir(device.path("/over").join(name)).expect("it can be made");
+    for name in ["/lower", "/over/upper", "/over/work", "/var/lib/nodlet"] {
+        fs::create_dir_all(device.path(name)).expect("it can be made");
     }
     let store = device.path("/var/lib/nodlet");
-    fs::create_dir_all(&store).expect("it can be made");
-    let options = format!(
-        "lowerdir={},upperdir={1}/upper,workdir={1}/work",
-        lower.display(),
-        device.path("/over").display()
-    );
+    let root = device.root().display();
+    let options = format!("lowerdir={root}/lower,upperdir={root}/over/upper,workdir={root}/over/work");
     let (overlay, none) = (Some("overlay"), nix::mount::MsFlags::empty());
     nix::mount::mount(overlay, &store, overlay, none, Some(options.as_str())).expect("overlayfs is there");
 
-    let archive = device.path("/large.tar");
-    let image = Image::new("localhost/large:1").compression(Compression::None);
-    image.file("large", 0o644, &[7; 3_000_000]).write_docker_archive(&archive).expect("it can be written");
-    let bytes = fs::read(&archive).expect("it can be read");
-    let mut load = device
-        .command(&["image", "load", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("nodlet can be run");
-    let mut input = load.stdin.take().expect("a pipe");
-    input.write_all(&bytes[..bytes.len() / 2]).expect("it reads");
-    let staging = store.join("images/staging");
-    device.wait_for("a layer to be begun", || fs::read_dir(&staging).is_ok_and(|files| files.count() == 1));
-
-    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", load.id())).expect("it runs");
-    let reader = children.trim();
-    let cgroup = fs::read_to_string(format!("/proc/{reader}/cgroup")).expect("it runs");
+    let half = HalfLoad::start(&device);
+    let cgroup = half.of_reader("cgroup");
     let cgroup = cgroup.trim().strip_prefix("0::/").expect("v2 has all controllers");
     assert!(cgroup.starts_with("nodlet-") && cgroup.ends_with("/unpacker"), "{cgroup}");
     let cgroup = PathBuf::from("/sys/fs/cgroup").join(cgroup);
@@ -81,15 +55,11 @@ fn the_process_that_reads_an_archive_has_the_memory_of_its_cgroup_and_no_more() 
     assert!(number(&cgroup, "memory.current") > 1 << 20, "half of the layer counts");
     // A limit below the current usage: the kernel kills the process at once.
     fs::write(cgroup.join("memory.max"), "1M").expect("it can be written");
-    drop(input);
-    let ended = load.wait_with_output().expect("it ends");
-    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert!(
-        said.contains("the process that reads it was killed by SIGKILL; it can use 160 MiB of memory"),
-        "{said}"
-    );
+    let error = half.error();
+    let expected = "the process that reads it was killed by SIGKILL; it can use 160 MiB of memory";
+    assert!(error.contains(expected), "{error}");
     assert!(!cgroup.exists(), "it goes with the load");
-    assert_eq!(fs::read_dir(&staging).expect("it is there").count(), 0);
+    assert_eq!(fs::read_dir(store.join("images/staging")).expect("it is there").count(), 0);
     nix::mount::umount(&store).expect("nobody uses it");
     drop(over);
 }
@@ -100,25 +70,27 @@ fn requests_and_limits_stand_in_the_files_of_the_kernel() {
     let device = Device::start();
     let resources = "resources: {requests: {cpu: 500m}, limits: {cpu: 1500m, memory: 64Mi}}";
     let container = manifest::container("app", "print up then sleep", resources);
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &[container], ""));
-    device.pod("web").wait_ready();
+    device.run_pod_of("web", &[container], "").wait_ready();
     let leaf = leaf(&device);
     let read = |file: &str| fs::read_to_string(leaf.join(file)).expect("the controller is on");
-    assert_eq!(read("cpu.max"), "150000 100000\n");
-    assert_eq!(read("cpu.weight"), "20\n");
-    assert_eq!(read("memory.max"), format!("{}\n", 64 << 20));
-    assert_eq!(read("memory.oom.group"), "1\n");
-    let pod = leaf.parent().expect("the pod's cgroup");
-    assert_eq!(fs::read_to_string(pod.join("cpu.max")).expect("it is there"), "150000 100000\n");
-    assert_eq!(fs::read_to_string(pod.join("memory.max")).expect("it is there"), format!("{}\n", 64 << 20));
+    for (file, expected) in [
+        ("cpu.max", "150000 100000"),
+        ("cpu.weight", "20"),
+        ("memory.max", "67108864"),
+        ("memory.oom.group", "1"),
+        // The pod's.
+        ("../cpu.max", "150000 100000"),
+        ("../memory.max", "67108864"),
+    ] {
+        assert_eq!(read(file).trim(), expected, "{file}");
+    }
 }
 
 #[test]
 #[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
 fn a_container_has_no_more_cpu_than_its_limit() {
     let device = Device::start();
-    device.write_manifest("spin.yaml", &limited("spin", "spin", "cpu: 100m"));
-    device.pod("spin").wait_phase("Running");
+    device.write_pod("spin", &limited("spin", "spin", "cpu: 100m")).wait_phase("Running");
     let leaf = leaf(&device);
     device.wait_for("the container to be held back", || number(&leaf, "cpu.stat:nr_throttled ") >= 10);
     let (used, periods) = (number(&leaf, "cpu.stat:usage_usec "), number(&leaf, "cpu.stat:nr_periods "));
@@ -129,47 +101,27 @@ fn a_container_has_no_more_cpu_than_its_limit() {
 
 #[test]
 #[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
-fn a_container_that_takes_too_much_memory_is_killed_and_reported() {
+fn a_process_that_takes_too_much_memory_takes_its_container_with_it() {
     let device = Device::start();
-    device.write_manifest("hog.yaml", &limited("hog", "hog 100 then sleep", "memory: 32Mi"));
-    device.pod("hog").wait_phase("Failed");
-    let app = device.pod("hog").container("app");
-    assert_eq!((app.exit_code(), app.reason().as_str()), (Some(137), "OOMKilled"));
-    assert!(!device.pod("hog").logs("app").contains("holding"));
-}
-
-#[test]
-#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
-fn a_child_that_takes_too_much_memory_takes_the_container_with_it() {
-    let device = Device::start();
-    device.write_manifest(
-        "hog.yaml",
-        &limited("hog", "child hog 100 then print survived then sleep", "memory: 32Mi"),
-    );
-    device.pod("hog").wait_phase("Failed");
-    let app = device.pod("hog").container("app");
-    assert_eq!((app.exit_code(), app.reason().as_str()), (Some(137), "OOMKilled"));
-    assert!(!device.pod("hog").logs("app").contains("survived"));
-}
-
-#[test]
-#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
-fn an_exec_that_takes_too_much_memory_takes_the_container_with_it() {
-    let device = Device::start();
+    for (name, steps) in [
+        ("hog", "hog 100 then print survived then sleep"),
+        ("child", "child hog 100 then print survived then sleep"),
+    ] {
+        let pod = device.write_pod(name, &limited(name, steps, "memory: 32Mi")).wait_phase("Failed");
+        let app = pod.container("app");
+        assert_eq!((app.exit_code(), app.reason().as_str()), (Some(137), "OOMKilled"), "{name}");
+        assert!(!pod.logs("app").contains("survived"), "{name}");
+    }
     let container = manifest::container("app", "print up then sleep", "resources: {limits: {memory: 32Mi}}");
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &[container], ""));
-    device.pod("web").wait_ready();
-    let ran = device.pod("web").exec("app", ["/bin/demo", "hog", "100"]);
+    let web = device.run_pod_of("web", &[container], "").wait_ready();
+    let ran = web.demo("app", "hog 100");
     assert_eq!(ran.code, 137, "{ran:?}");
     device.wait_for("the container to be started again", || {
-        let app = device.pod("web").container("app");
+        let app = web.container("app");
         app.restart_count() == 1 && app.is_running()
     });
-    let app = device.pod("web").container("app");
-    assert_eq!(
-        (app.of_last("exitCode").as_i64(), app.of_last("reason").as_str()),
-        (Some(137), Some("OOMKilled"))
-    );
+    let app = web.container("app");
+    assert_eq!((app.of_last("exitCode"), app.of_last("reason")), (137.into(), "OOMKilled".into()));
 }
 
 #[test]
@@ -178,22 +130,16 @@ fn an_oom_killed_container_does_not_affect_others_of_its_pod() {
     let device = Device::start();
     let hog = manifest::container("hog", "hog 100 then sleep", "resources: {limits: {memory: 32Mi}}");
     let calm = manifest::container("calm", "print up then sleep", "resources: {limits: {memory: 32Mi}}");
-    device.write_manifest("two.yaml", &manifest::pod_of("two", &[hog, calm], "restartPolicy: Never"));
-    device.wait_for("the end of the hog", || device.pod("two").container("hog").reason() == "OOMKilled");
+    let two = device.run_pod_of("two", &[hog, calm], "restartPolicy: Never").wait_reason("hog", "OOMKilled");
     // Containers start one after the other: the hog may end before `calm` has started.
-    device.wait_for("the other", || device.pod("two").container("calm").is_running());
-    assert_eq!(device.pod("two").container("calm").restart_count(), 0);
+    assert_eq!(two.wait_running("calm").container("calm").restart_count(), 0);
 }
 
 #[test]
 #[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
 fn a_pod_that_forks_without_end_has_as_many_processes_as_it_may() {
-    let mut device = Device::new();
-    device.agent_arguments(["--pod-pids-limit", "20"]);
-    device.start_agent();
-    device.load_image(nodlet_tests::demo_archive());
-    device.write_manifest("forks.yaml", &limited("forks", "forks 100 then sleep", "memory: 64Mi"));
-    device.pod("forks").wait_phase("Failed");
+    let device = Device::start_with(["--pod-pids-limit", "20"]);
+    device.write_pod("forks", &limited("forks", "forks 100 then sleep", "memory: 64Mi")).wait_phase("Failed");
     let log = device.pod("forks").logs("app");
     assert!(log.contains("Resource temporarily unavailable"), "{log}");
     assert!(log.lines().filter(|line| line.starts_with("child ")).count() < 20, "{log}");
@@ -204,12 +150,9 @@ fn a_pod_that_forks_without_end_has_as_many_processes_as_it_may() {
 fn a_pod_that_goes_takes_every_process_of_its_cgroup_with_it() {
     let device = Device::start();
     let spec = "terminationGracePeriodSeconds: 1";
-    device
-        .write_manifest("forks.yaml", &manifest::pod_with("forks", "forks 5 then print up then sleep", spec));
-    device.pod("forks").wait_log("app", "up");
+    device.run_pod_with("forks", "forks 5 then print up then sleep", spec).wait_log("app", "up");
     assert_eq!(device.container_processes().len(), 6);
-    device.remove_manifest("forks.yaml");
-    device.pod("forks").wait_gone();
+    device.remove_pod("forks");
     assert_eq!(device.container_processes(), Vec::<u32>::new());
 }
 
@@ -220,24 +163,20 @@ fn a_pod_that_goes_takes_every_process_of_its_cgroup_with_it() {
 fn a_container_and_its_execs_open_only_devices_that_every_container_has() {
     let device = Device::start();
     let steps = "mknod /zero 1 5 then open /zero then mknod /kmsg 1 11 then print made then open /kmsg";
-    device.write_manifest("open.yaml", &limited("open", steps, "memory: 64Mi"));
-    device.pod("open").wait_phase("Failed");
-    let log = device.pod("open").logs("app");
+    let open = device.write_pod("open", &limited("open", steps, "memory: 64Mi"));
+    let log = open.wait_phase("Failed").logs("app");
     assert!(log.contains("made"), "{log}");
     assert!(log.contains("demo open /kmsg: Operation not permitted"), "{log}");
 
-    device.write_manifest(
-        "exec.yaml",
-        &limited("exec", "mknod /kmsg 1 11 then print made then sleep", "memory: 64Mi"),
-    );
-    device.pod("exec").wait_log("app", "made");
-    let ran = device.pod("exec").exec("app", ["/bin/demo", "open", "/kmsg"]);
+    device
+        .write_pod("exec", &limited("exec", "mknod /kmsg 1 11 then print made then sleep", "memory: 64Mi"))
+        .wait_log("app", "made");
+    let ran = device.pod("exec").demo("app", "open /kmsg");
     assert!(ran.stderr.contains("Operation not permitted"), "{ran:?}");
 
     let text = limited("all", "mknod /kmsg 1 11 then open /kmsg then print opened", "memory: 64Mi")
         .replace("resources:", "securityContext: {privileged: true}\n    resources:");
-    device.write_manifest("all.yaml", &text);
-    device.pod("all").wait_phase("Succeeded");
+    device.write_pod("all", &text).wait_phase("Succeeded");
     assert!(device.pod("all").logs("app").contains("opened"));
 }
 
@@ -248,14 +187,13 @@ fn a_container_and_its_execs_open_only_devices_that_every_container_has() {
 fn processes_left_by_execs_take_no_slot_in_a_container_with_child_cgroups() {
     let device = Device::start();
     let steps = "print up then sleep";
-    device.write_manifest("init.yaml", &limited("init", steps, "memory: 64Mi"));
-    device.pod("init").wait_log("app", "up");
+    device.write_pod("init", &limited("init", steps, "memory: 64Mi")).wait_log("app", "up");
     let leaf = leaf(&device);
     fs::create_dir(leaf.join("init.scope")).expect("it can be made");
     let first = device.container_processes()[0].to_string();
     fs::write(leaf.join("init.scope/cgroup.procs"), first).expect("it can be moved");
     fs::write(leaf.join("cgroup.subtree_control"), "+memory").expect("it has no process");
-    let exec = || device.pod("init").exec("app", ["/bin/demo", "leave", "sleep"]).ok();
+    let exec = || device.pod("init").demo("app", "leave sleep").ok();
     exec();
     let groups = || {
         let entries = fs::read_dir(&leaf).expect("it is there").flatten();
@@ -268,8 +206,7 @@ fn processes_left_by_execs_take_no_slot_in_a_container_with_child_cgroups() {
     exec();
     let left = || fs::read_to_string(leaf.join("left-behind/cgroup.procs")).expect("it is there");
     device.wait_for("both that were left", || left().lines().count() == 2);
-    device.remove_manifest("init.yaml");
-    device.pod("init").wait_gone();
+    device.remove_pod("init");
     assert_eq!(device.container_processes(), Vec::<u32>::new());
     assert!(!leaf.exists());
 }
@@ -283,16 +220,12 @@ fn the_kernel_kills_best_effort_first_and_nodlet_last() {
         let path = format!("/proc/{pid}/oom_score_adj");
         fs::read_to_string(path).expect("it runs").trim().to_owned()
     };
-    device.write_manifest("low.yaml", &manifest::pod_with("low", "sleep", "shareProcessNamespace: true"));
-    device.write_manifest("high.yaml", &limited("high", "sleep", "cpu: 1, memory: 64Mi"));
-    let critical = "priorityClassName: system-node-critical";
-    device.write_manifest("needed.yaml", &manifest::pod_with("needed", "sleep", critical));
-    for name in ["low", "high", "needed"] {
-        device.pod(name).wait_ready();
-    }
-    for (pod, expected) in [("low", "1000\n"), ("high", "-997\n"), ("needed", "-997\n")] {
-        let own = device.pod(pod).exec("app", ["/bin/demo", "cat", "/proc/self/oom_score_adj"]).ok();
-        assert_eq!(own, expected, "exec in {pod}");
+    let low = device.run_pod_with("low", "sleep", "shareProcessNamespace: true");
+    let high = device.write_pod("high", &limited("high", "sleep", "cpu: 1, memory: 64Mi"));
+    let needed = device.run_pod_with("needed", "sleep", "priorityClassName: system-node-critical");
+    for (pod, expected) in [(low, "1000\n"), (high, "-997\n"), (needed, "-997\n")] {
+        let own = pod.wait_ready().demo("app", "cat /proc/self/oom_score_adj").ok();
+        assert_eq!(own, expected);
     }
     let mut scores: Vec<String> = device.container_processes().into_iter().map(score).collect();
     scores.sort();
@@ -311,20 +244,13 @@ fn shared_memory_of_a_pod_without_limits_leaves_the_rest_of_the_machine_alone() 
     const PODS_MIB: u64 = 96;
     let meminfo = fs::read_to_string("/proc/meminfo").expect("there is one");
     let kib = meminfo.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("MemTotal");
-    let mut device = Device::new();
     let reserved = format!("--system-reserved=memory={}Ki", kib - PODS_MIB * 1024);
-    device.agent_arguments([&reserved]);
-    device.start_agent();
-    device.load_image(nodlet_tests::demo_archive());
-    device.write_manifest("b.yaml", &manifest::pod("beside", "print up then sleep"));
-    device.pod("beside").wait_ready();
-    device.write_manifest(
-        "a.yaml",
-        &manifest::pod("shares", &format!("shared-memory {} then sleep", 4 * PODS_MIB)),
-    );
+    let device = Device::start_with([&reserved]);
+    device.run_pod("other", "print up then sleep").wait_ready();
+    let shares = device.run_pod("shares", &format!("shared-memory {} then sleep", 4 * PODS_MIB));
     device.wait_for("the container to be killed for it", || {
-        device.pod("shares").container("app").of_last("reason") == "OOMKilled"
-            || device.pod("shares").container("app").reason() == "CrashLoopBackOff"
+        let app = shares.container("app");
+        app.of_last("reason") == "OOMKilled" || app.reason() == "CrashLoopBackOff"
     });
     let kubepods =
         leaf(&device).ancestors().find(|path| path.ends_with("kubepods")).expect("it is below").to_owned();
@@ -332,10 +258,9 @@ fn shared_memory_of_a_pod_without_limits_leaves_the_rest_of_the_machine_alone() 
     assert!(number(&kubepods, "memory.peak") <= PODS_MIB << 20);
     assert!(number(&kubepods, "memory.events:oom_kill ") > 0);
     // The shared memory is freed with the pod.
-    device.remove_manifest("a.yaml");
-    device.pod("shares").wait_gone();
+    device.remove_pod("shares");
     device.wait_for("the memory to be free", || number(&kubepods, "memory.current") < PODS_MIB << 18);
-    device.pod("beside").wait_ready();
+    device.pod("other").wait_ready();
 }
 
 /// Huge pages of the machine, which are given back at the end.
@@ -386,8 +311,7 @@ fn huge_pages_are_limited_for_each_container_and_volumes_are_made_of_them() {
     );
     let other = manifest::container("other", "sleep", "resources: {limits: {memory: 32Mi}}");
     let volume = "volumes: [{name: v, emptyDir: {medium: HugePages, sizeLimit: 4Mi}}]";
-    device.write_manifest("huge.yaml", &manifest::pod_of("huge", &[app, other], volume));
-    device.pod("huge").wait_ready();
+    device.run_pod_of("huge", &[app, other], volume).wait_ready();
     device.pod("huge").wait_log("app", " /huge rw,nosuid,nodev,relatime - hugetlbfs ");
     device.pod("huge").wait_log("app", "pagesize=2M,size=4194304");
     assert_eq!(huge_limit(&device, "huge", "/app-0"), (8 << 20).to_string());
