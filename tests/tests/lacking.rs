@@ -11,66 +11,41 @@ use std::time::Duration;
 
 use nodlet_tests::guest::Lacking;
 use nodlet_tests::image::Image;
-use nodlet_tests::{Device, demo_archive, demo_program, manifest, nodlet_program};
+use nodlet_tests::{Device, demo_archive, manifest, nodlet_program};
 use serde_json::Value;
 
-/// Requires that a pod waits without this kernel module, with this sentence, and starts when the module is
-/// loaded.
-fn check(module: &'static str, sentence: &str) {
-    let lacking = Lacking::new(module);
-    let device = Device::start();
-    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
-    device.wait_for(&format!("an event that says {sentence:?}"), || {
-        device.pod("web").events().iter().any(|event| event.contains(sentence))
-    });
-    assert!(device.agent_log().contains(sentence), "{}", device.agent_log());
-    assert_eq!(device.pod("web").phase(), "Pending");
-    lacking.put_back();
-    device.pod("web").wait_ready();
-    assert_eq!(device.pod("web").container("app").restart_count(), 0);
-}
-
+/// Without one of these kernel modules, a pod waits with the module's sentence, and starts when the module is loaded.
 #[test]
 #[ignore = "needs a kernel of its own: cargo xtask guest lacking"]
-fn without_erofs_the_pod_waits_for_it() {
-    check(
-        "erofs",
-        "mount the image: this kernel has no EROFS; load the module erofs, or use a kernel with CONFIG_EROFS_FS",
-    );
-}
-
-#[test]
-#[ignore = "needs a kernel of its own: cargo xtask guest lacking"]
-fn without_overlayfs_the_pod_waits_for_it() {
-    check(
-        "overlay",
-        "mount the image: this kernel has no overlayfs; load the module overlay, or use a kernel with CONFIG_OVERLAY_FS",
-    );
-}
-
-/// The images of a guest are on a tmpfs, from which kernels can only mount EROFS through a loop device.
-#[test]
-#[ignore = "needs a kernel of its own: cargo xtask guest lacking"]
-fn without_loop_devices_the_pod_waits_for_one() {
-    check(
-        "loop",
-        "mount the image: this kernel has no loop devices; load the module loop, or use a kernel with CONFIG_BLK_DEV_LOOP",
-    );
-}
-
-#[test]
-#[ignore = "needs a kernel of its own: cargo xtask guest lacking"]
-fn without_veth_the_pod_waits_for_it() {
-    check("veth", "this kernel has no veth; load the module veth, or use a kernel with CONFIG_VETH");
-}
-
-#[test]
-#[ignore = "needs a kernel of its own: cargo xtask guest lacking"]
-fn without_bridges_the_pod_waits_for_them() {
-    check(
-        "bridge",
-        "make a bridge: this kernel has none; load the module bridge, or use a kernel with CONFIG_BRIDGE",
-    );
+fn without_a_kernel_module_the_pod_waits_for_it() {
+    for (module, sentence) in [
+        (
+            "erofs",
+            "mount the image: this kernel has no EROFS; load the module erofs, or use a kernel with CONFIG_EROFS_FS",
+        ),
+        (
+            "overlay",
+            "mount the image: this kernel has no overlayfs; load the module overlay, or use a kernel with CONFIG_OVERLAY_FS",
+        ),
+        // The images of a guest are on a tmpfs, from which kernels can only mount EROFS through a loop device.
+        (
+            "loop",
+            "mount the image: this kernel has no loop devices; load the module loop, or use a kernel with CONFIG_BLK_DEV_LOOP",
+        ),
+        ("veth", "this kernel has no veth; load the module veth, or use a kernel with CONFIG_VETH"),
+        (
+            "bridge",
+            "make a bridge: this kernel has none; load the module bridge, or use a kernel with CONFIG_BRIDGE",
+        ),
+    ] {
+        let lacking = Lacking::new(module);
+        let device = Device::start();
+        let web = device.run_pod("web", "print up then sleep").wait_event(sentence);
+        assert!(device.agent_log().contains(sentence), "{}", device.agent_log());
+        assert_eq!(web.phase(), "Pending");
+        lacking.put_back();
+        assert_eq!(web.wait_ready().container("app").restart_count(), 0);
+    }
 }
 
 #[test]
@@ -80,8 +55,7 @@ fn without_veth_and_bridges_pods_with_host_network_run() {
     let _bridge = Lacking::new("bridge");
     let device = Device::start();
     let pod = manifest::pod_with("web", "print up then sleep", "hostNetwork: true");
-    device.write_manifest("web.yaml", &pod);
-    device.pod("web").wait_ready();
+    device.write_pod("web", &pod).wait_ready();
     assert!(!device.agent_log().contains("CONFIG_"), "{}", device.agent_log());
 }
 
@@ -89,23 +63,19 @@ fn without_veth_and_bridges_pods_with_host_network_run() {
 #[ignore = "needs a kernel of its own: cargo xtask guest off"]
 fn when_the_memory_controller_is_off_a_pod_runs_only_without_a_memory_limit() {
     let device = Device::start();
-    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
-    device.pod("web").wait_ready();
+    device.run_pod("web", "print up then sleep").wait_ready();
     let option = "CONFIG_MEMCG; cgroup_enable=memory on its command line";
     assert!(device.agent_log().contains(&format!("no memory (the kernel needs {option})")));
 
     let limited = manifest::container("app", "sleep", "resources: {limits: {memory: 64Mi}}");
-    device.write_manifest("limited.yaml", &manifest::pod_of("limited", &[limited], ""));
+    device.run_pod_of("limited", &[limited], "");
     let sentence =
         "set a memory limit: the kernel cannot (CONFIG_MEMCG; cgroup_enable=memory on its command line)";
-    device.wait_for("an event that says so", || {
-        device.pod("limited").events().iter().any(|event| event.contains(sentence))
-    });
+    device.pod("limited").wait_event(sentence);
     assert!(device.agent_log().contains(sentence), "{}", device.agent_log());
     assert!(device.pod("web").is_ready());
     let uid = device.pod("limited").uid();
-    device.remove_manifest("limited.yaml");
-    device.pod("limited").wait_gone();
+    device.remove_pod("limited");
     assert!(device.cgroups().iter().all(|path| !path.to_string_lossy().contains(&uid)));
 }
 
@@ -161,8 +131,7 @@ fn without_landlock_images_are_loaded_and_other_users_get_a_warning() {
     let device = Device::start();
     let baked = device.path("/baked");
     let archive = device.path("/other.tar");
-    let program = fs::read(demo_program()).expect("the demo program is built");
-    let image = Image::demo("localhost/other:1", &program);
+    let image = Image::of_demo("localhost/other:1");
     image.write_oci_archive(&archive).expect("it can be written");
     // In a directory where the user who bakes a device image can execute it.
     let nodlet = device.path("/nodlet-of-nobody");
@@ -190,8 +159,7 @@ fn without_landlock_images_are_loaded_and_other_users_get_a_warning() {
         "{reported}"
     );
     let other = manifest::pod("web", "print up then sleep").replace("localhost/demo:1", "localhost/other:1");
-    device.write_manifest("web.yaml", &other);
-    device.pod("web").wait_ready();
+    device.write_pod("web", &other).wait_ready();
 }
 
 #[test]
@@ -236,7 +204,7 @@ fn without_watches_manifests_are_looked_at_from_time_to_time_and_down_works() {
         fs::write(&resolvers, "nameserver 192.0.2.1\n").expect("the directory can be written to");
         device.agent_arguments(["--resolv-conf", &resolvers.to_string_lossy()]);
         device.start_agent();
-        device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+        device.run_pod("web", "print up then sleep");
         device.wait_for("the pod to wait for its image", || !device.pod("web").events().is_empty());
         device.load_image(demo_archive());
         assert!(device.agent_log().contains("until that is possible they are read every 10 s"));
@@ -246,7 +214,7 @@ fn without_watches_manifests_are_looked_at_from_time_to_time_and_down_works() {
         assert!(log.contains("until that is possible it is read every 10 s"), "{log}");
         fs::write(&resolvers, "nameserver 192.0.2.2\n").expect("the directory can be written to");
         device.wait_within(Duration::from_secs(120), "the other name server", || {
-            let shown = device.pod("web").exec("app", ["/bin/demo", "cat", "/etc/resolv.conf"]).ok();
+            let shown = device.pod("web").demo("app", "cat /etc/resolv.conf").ok();
             shown.contains("192.0.2.2")
         });
         device.nodlet(["down"]).ok();
@@ -296,11 +264,9 @@ fn on_an_initramfs_that_was_not_left_the_pod_says_what_to_do() {
     let (missing, check) = doctor("root file system");
     assert!(missing.iter().any(|own| own == "root file system"), "{check:#}");
     let device = Device::start();
-    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.run_pod("web", "print up then sleep");
     let sentence = "nodlet runs on the kernel's initial root file system (an initramfs), which no process can \
                     leave; let its init mount a tmpfs or a disk and `switch_root` to it before it starts nodlet";
-    device.wait_for("an event that says so", || {
-        device.pod("web").events().iter().any(|event| event.contains(sentence))
-    });
+    device.pod("web").wait_event(sentence);
     assert_eq!(device.pod("web").phase(), "Pending");
 }
