@@ -8,14 +8,13 @@ fn get_shows_the_columns_of_kubernetes_and_watches() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     let watching = Background::start(kubectl.command(["get", "pods", "-w"]));
-    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.run_pod("web", "sleep");
     device.wait_for("kubectl to see it run", || {
         watching.saw(|line| line.starts_with("web") && line.contains("1/1     Running"))
     });
     assert!(watching.saw(|line| line.split_whitespace().eq(["NAME", "READY", "STATUS", "RESTARTS", "AGE"])));
 
-    let wide = kubectl.run(["get", "pods", "-o", "wide"]).ok();
-    assert!(wide.contains(&device.pod("web").ip()), "{wide}");
+    kubectl.run(["get", "pods", "-o", "wide"]).ok_with(&device.pod("web").ip());
     assert_eq!(kubectl.run(["get", "pods", "-o", "name"]).ok(), "pod/web\n");
     let path = kubectl.run(["get", "pod", "web", "-o", "jsonpath={.status.phase}"]).ok();
     assert_eq!(path, "Running");
@@ -30,11 +29,9 @@ fn get_shows_the_columns_of_kubernetes_and_watches() {
 fn logs_are_followed_to_the_end_of_the_container() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    device.write_manifest(
-        "job.yaml",
-        &manifest::pod_with("job", "print first then wait /tmp/go then print last", "restartPolicy: Never"),
-    );
-    device.pod("job").wait_ready();
+    device
+        .run_pod_with("job", "print first then wait /tmp/go then print last", "restartPolicy: Never")
+        .wait_ready();
     let mut following = Background::start(kubectl.command(["logs", "-f", "job"]));
     device.wait_for("the first line", || following.saw(|line| line == "first"));
     device.pod("job").tell("app", "/tmp/go");
@@ -50,23 +47,9 @@ fn logs_are_followed_to_the_end_of_the_container() {
 fn exec_has_a_terminal_that_knows_its_size_and_passes_the_exit_code_on() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
-    device.pod("web").wait_ready();
+    device.run_pod("web", "sleep").wait_ready();
 
-    let ran = kubectl.run([
-        "exec",
-        "web",
-        "--",
-        "/bin/demo",
-        "print",
-        "out",
-        "then",
-        "eprint",
-        "err",
-        "then",
-        "exit",
-        "5",
-    ]);
+    let ran = kubectl.line("exec web -- /bin/demo print out then eprint err then exit 5");
     assert_eq!((ran.code, ran.stdout.as_str()), (5, "out\n"), "{ran:?}");
     assert!(ran.stderr.contains("err\n"), "{ran:?}");
 
@@ -87,54 +70,35 @@ fn exec_has_a_terminal_that_knows_its_size_and_passes_the_exit_code_on() {
 fn pods_are_created_and_deleted_as_anywhere() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    let file = device.path("/made.yaml");
-    std::fs::write(&file, manifest::pod("made", "on-term 0 then sleep")).expect("it can be written");
-    let said = kubectl.run(["create", "-f", &file.display().to_string()]).ok();
-    assert_eq!(said, "pod/made created\n");
+    let file = device.write_file("/made.yaml", manifest::pod("made", "on-term 0 then sleep"));
+    let printed = kubectl.line(&format!("create -f {}", file.display())).ok();
+    assert_eq!(printed, "pod/made created\n");
     device.pod("made").wait_ready();
-    let said = kubectl.run(["delete", "pod", "made"]).ok();
-    assert!(said.starts_with("pod \"made\" deleted"), "{said}");
+    let printed = kubectl.line("delete pod made").ok();
+    assert!(printed.starts_with("pod \"made\" deleted"), "{printed}");
     assert!(device.pods().is_empty(), "kubectl waits until it is gone");
     assert!(device.container_processes().is_empty());
 }
 
 #[test]
-fn describe_and_api_resources_find_what_they_look_for() {
+fn kubectl_describes_gets_all_and_learns_who_it_is_and_what_the_cluster_is() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
-    device.pod("web").wait_ready();
-    let described = kubectl.run(["describe", "pod", "web"]).ok();
-    for said in ["Name:", "localhost/demo:1", "Started", "Ready"] {
-        assert!(described.contains(said), "{said} in {described}");
+    device.run_pod("web", "sleep").wait_ready();
+    for (line, texts) in [
+        ("describe pod web", &["Name:", "localhost/demo:1", "Started", "Ready"][..]),
+        ("api-resources", &["\npods "]),
+        ("get all", &["web "]),
+        ("auth can-i delete pods", &["yes\n"]),
+        ("auth can-i --list", &["*.*"]),
+        ("auth whoami", &["root", "system:masters"]),
+        ("cluster-info", &["control plane"]),
+        ("describe node", &["HolderIdentity:"]),
+    ] {
+        let printed = kubectl.line(line).ok();
+        assert!(texts.iter().all(|text| printed.contains(text)), "{line}: {printed}");
+        assert!(!printed.contains("Failed to get lease"), "{line}: {printed}");
     }
-    let resources = kubectl.run(["api-resources"]).ok();
-    assert!(resources.lines().any(|line| line.starts_with("pods ")), "{resources}");
-}
-
-#[test]
-fn kubectl_gets_all_and_learns_who_it_is_and_what_the_cluster_is() {
-    let device = Device::start();
-    let kubectl = Kubectl::new(&device);
-    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
-    device.pod("web").wait_ready();
-    assert!(
-        kubectl
-            .line("get all")
-            .ok()
-            .lines()
-            .any(|line| line.starts_with("web ") || line.starts_with("pod/web "))
-    );
-    assert_eq!(kubectl.line("auth can-i delete pods").ok(), "yes\n");
-    assert!(kubectl.line("auth can-i --list").ok().contains("*.*"));
-    let who = kubectl.line("auth whoami").ok();
-    assert!(who.contains("root") && who.contains("system:masters"), "{who}");
-    assert!(kubectl.line("cluster-info").ok().contains("control plane"));
-    let described = kubectl.line("describe node").ok();
-    assert!(
-        described.contains("HolderIdentity:") && !described.contains("Failed to get lease"),
-        "{described}"
-    );
 }
 
 #[test]
@@ -145,46 +109,37 @@ fn objects_in_protobuf_are_read_or_declined_with_what_works_instead() {
     let class = device.get("/apis/scheduling.k8s.io/v1/priorityclasses/low").expect("it was made");
     let shown = (&class["value"], &class["description"], &class["preemptionPolicy"]);
     assert_eq!(shown, (&(-10).into(), &"late".into(), &"Never".into()));
-    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
-    device.pod("web").wait_ready();
-    let refused = kubectl.line("create service clusterip web --tcp=80").refused();
-    assert!(refused.contains("has no Services"), "{refused}");
-    let file = device.path("/service.yaml");
-    std::fs::write(
-        &file,
-        "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ports: [{port: 80}]}\n",
-    )
-    .expect("written");
-    let refused = kubectl.line(&format!("apply -f {}", file.display())).refused();
-    assert!(refused.contains("has no Services"), "{refused}");
+    device.run_pod("web", "sleep").wait_ready();
+    kubectl.line("create service clusterip web --tcp=80").refused_with("has no Services");
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ports: [{port: 80}]}\n";
+    let file = device.write_file("/service.yaml", service);
+    kubectl.line(&format!("apply -f {}", file.display())).refused_with("has no Services");
 }
 
 /// kubectl itself has nothing to say about what the server lacks: the server's text is what a user sees.
 #[test]
 fn what_a_board_has_no_kind_or_method_for_is_rejected_with_the_reason() {
+    const NO_KIND: &str = "nodlet has no such kind: it runs Pods";
+    const NO_NAMESPACE: &str = "namespaces need no object";
+    const NO_CORDON: &str = "a board has no cordon, drain or taint";
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     let nodes = kubectl.line("get nodes -o name").ok();
     let node = nodes.trim().trim_start_matches("node/");
-    let deployment = device.path("/deployment.yaml");
     let text = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {selector: {}}\n";
-    std::fs::write(&deployment, text).expect("written");
-    let pod = device.path("/pod.yaml");
-    std::fs::write(&pod, manifest::pod("web", "sleep")).expect("written");
+    let deployment = device.write_file("/deployment.yaml", text);
+    let pod = device.write_file("/pod.yaml", manifest::pod("web", "sleep"));
     for (line, why) in [
-        (format!("apply -f {}", deployment.display()), "nodlet has no such kind: it runs Pods"),
-        (format!("diff -f {}", deployment.display()), "nodlet has no such kind: it runs Pods"),
-        ("get deploy".to_owned(), "nodlet has no such kind: it runs Pods"),
-        ("rollout restart ds/web".to_owned(), "nodlet has no such kind: it runs Pods"),
-        (
-            "create deployment web --image=localhost/demo:1".to_owned(),
-            "nodlet has no such kind: it runs Pods",
-        ),
-        ("create job web --image=localhost/demo:1".to_owned(), "nodlet has no such kind: it runs Pods"),
-        ("create namespace team".to_owned(), "namespaces need no object"),
-        ("delete namespace default".to_owned(), "namespaces need no object"),
-        (format!("cordon {node}"), "a board has no cordon, drain or taint"),
-        (format!("taint node {node} a=b:NoSchedule"), "a board has no cordon, drain or taint"),
+        (format!("apply -f {}", deployment.display()), NO_KIND),
+        (format!("diff -f {}", deployment.display()), NO_KIND),
+        ("get deploy".to_owned(), NO_KIND),
+        ("rollout restart ds/web".to_owned(), NO_KIND),
+        ("create deployment web --image=localhost/demo:1".to_owned(), NO_KIND),
+        ("create job web --image=localhost/demo:1".to_owned(), NO_KIND),
+        ("create namespace team".to_owned(), NO_NAMESPACE),
+        ("delete namespace default".to_owned(), NO_NAMESPACE),
+        (format!("cordon {node}"), NO_CORDON),
+        (format!("taint node {node} a=b:NoSchedule"), NO_CORDON),
         (format!("label node {node} a=b"), "`nodlet agent --node-labels` sets labels"),
         (format!("apply --server-side -f {}", pod.display()), "nodlet does not support server-side apply"),
     ] {
@@ -201,10 +156,8 @@ fn a_drain_ends_with_the_reason_before_a_pod_ends() {
     let kubectl = Kubectl::new(&device);
     let nodes = kubectl.line("get nodes -o name").ok();
     let node = nodes.trim().trim_start_matches("node/");
-    let applied = device.path("/applied.yaml");
-    std::fs::write(&applied, manifest::pod("applied", "sleep")).expect("written");
-    kubectl.line(&format!("apply -f {}", applied.display())).ok();
-    device.write_manifest("file.yaml", &manifest::pod("file", "sleep"));
+    device.apply(&manifest::pod("applied", "sleep"));
+    device.run_pod("file", "sleep");
     let pods = ["applied", "file"].map(|name| device.pod(name));
     for pod in &pods {
         pod.wait_ready();
@@ -251,17 +204,14 @@ fn kubectl_explains_what_nodlet_acts_on_or_warns_about() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     let container = kubectl.line("explain pod.spec.containers").ok();
-    assert!(
-        container.contains("image\t<string>") && container.contains("name\t<string> -required-"),
-        "{container}"
-    );
-    assert!(container.contains("List of ports to expose from the container"), "{container}");
-    let ignored = kubectl.line("explain pod.spec.preemptionPolicy").ok();
-    assert!(ignored.contains("nodlet schedules nothing"), "{ignored}");
+    for text in ["image\t<string>", "name\t<string> -required-", "List of ports to expose from the container"]
+    {
+        assert!(container.contains(text), "{text}: {container}");
+    }
+    kubectl.line("explain pod.spec.preemptionPolicy").ok_with("nodlet schedules nothing");
     kubectl.line("explain pod.spec.resourceClaims").refused();
     assert!(kubectl.line("explain pod --recursive").ok().contains("livenessProbe\t<Probe>"));
     for kind in ["configmap", "secret", "priorityclass", "runtimeclass", "limitrange", "pv", "pvc", "event"] {
-        let explained = kubectl.line(&format!("explain {kind}")).ok();
-        assert!(explained.contains("metadata\t<ObjectMeta>"), "{explained}");
+        kubectl.line(&format!("explain {kind}")).ok_with("metadata\t<ObjectMeta>");
     }
 }
