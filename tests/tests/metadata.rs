@@ -1,10 +1,7 @@
 //! Options of deletions, and what clients and files write into an object's metadata: each is honoured, or
 //! rejected or warned about by name.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-
-use nodlet_tests::{Device, Kubectl, manifest};
+use nodlet_tests::{Background, Device, Kubectl, manifest};
 use serde_json::{Value, json};
 
 const WEB: &str = "/api/v1/namespaces/default/pods/web";
@@ -12,7 +9,7 @@ const OWNER: &str = "{apiVersion: v1, kind: ConfigMap, name: config, uid: f00}";
 
 fn device_with_web() -> Device {
     let device = Device::start();
-    device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod("web", "sleep")).ok();
+    device.apply(&manifest::pod("web", "sleep"));
     device.pod("web").wait_ready();
     device
 }
@@ -22,13 +19,16 @@ fn version(device: &Device) -> String {
     web["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned()
 }
 
-fn message(answer: &(u16, Value)) -> &str {
-    answer.1["message"].as_str().unwrap_or_default()
+/// Asserts that an answer of the API has this code, and a message with this text.
+#[track_caller]
+fn assert_refused(answer: &(u16, Value), code: u16, text: &str) {
+    let message = answer.1["message"].as_str().unwrap_or_default();
+    assert!(answer.0 == code && message.contains(text), "{text}: {answer:?}");
 }
 
-/// A pod with this text after its name in `metadata`.
-fn with_metadata(metadata: &str) -> String {
-    manifest::pod("web", "sleep").replacen("  name: web", &format!("  name: web\n  {metadata}"), 1)
+/// A pod with more lines in its metadata.
+fn with_metadata(name: &str, metadata: &str) -> String {
+    manifest::with_metadata(&manifest::pod(name, "sleep"), metadata)
 }
 
 #[test]
@@ -38,32 +38,20 @@ fn a_deletion_that_is_for_another_version_or_another_pod_deletes_nothing() {
         device.request("DELETE", WEB, Some(&json!({ "preconditions": preconditions })))
     };
     let (uid, now) = (device.pod("web").uid(), version(&device));
-    let stale = delete(json!({ "resourceVersion": "1" }));
-    assert_eq!(
-        (stale.0, message(&stale)),
-        (
-            409,
-            &*format!(
-                "Operation cannot be fulfilled on Pod \"web\": the ResourceVersion in the precondition (1) does not \
-                 match the ResourceVersion in record ({now}). The object might have been modified"
-            )
-        )
+    let conflict = "Operation cannot be fulfilled on Pod \"web\": the";
+    let stale = format!(
+        "{conflict} ResourceVersion in the precondition (1) does not match the ResourceVersion in record ({now}). The \
+         object might have been modified"
     );
-    let other = delete(json!({ "uid": "other" }));
-    assert_eq!(
-        (other.0, message(&other)),
-        (
-            409,
-            &*format!(
-                "Operation cannot be fulfilled on Pod \"web\": the UID in the precondition (other) does not match \
-                 the UID in record ({uid}). The object might have been deleted and then recreated"
-            )
-        )
+    assert_refused(&delete(json!({ "resourceVersion": "1" })), 409, &stale);
+    let other = format!(
+        "{conflict} UID in the precondition (other) does not match the UID in record ({uid}). The object might have \
+         been deleted and then recreated"
     );
+    assert_refused(&delete(json!({ "uid": "other" })), 409, &other);
     assert_eq!(delete(json!({ "uid": uid, "resourceVersion": "1" })).0, 409);
     for query in ["uid=other", "resourceVersion=1"] {
-        let refused = device.request("DELETE", &format!("{WEB}?{query}"), None);
-        assert_eq!(refused.0, 409, "{query}: {refused:?}");
+        assert_refused(&device.request("DELETE", &format!("{WEB}?{query}"), None), 409, "");
     }
     let mut again = device.pod("web").object().expect("it is there");
     again["metadata"]["uid"] = "other".into();
@@ -71,8 +59,8 @@ fn a_deletion_that_is_for_another_version_or_another_pod_deletes_nothing() {
     let applied = device.nodlet_with_input(["apply", "-f", "-"], &again.to_string());
     let why = format!("Precondition failed: UID in precondition: other, UID in object meta: {uid}");
     assert!(applied.stderr.contains(&why), "{}", applied.stderr);
-    let refused = device.request("DELETE", WEB, Some(&json!({ "propagationPolicy": "Sometimes" })));
-    assert_eq!(refused.0, 422, "{refused:?}");
+    let policy = json!({ "propagationPolicy": "Sometimes" });
+    assert_refused(&device.request("DELETE", WEB, Some(&policy)), 422, "");
     assert_eq!(version(&device), now, "nothing was changed");
     let deleted = delete(json!({ "uid": uid, "resourceVersion": now }));
     assert_eq!(deleted.0, 200, "{deleted:?}");
@@ -87,15 +75,11 @@ fn an_object_that_is_put_or_created_with_a_version_has_that_version() {
     web["metadata"]["resourceVersion"] = "1".into();
     for query in ["", "?force=true"] {
         let put = device.request("PUT", &format!("{WEB}{query}"), Some(&web));
-        assert_eq!(put.0, 409, "{put:?}");
-        assert!(message(&put).ends_with("please apply your changes to the latest version and try again"));
+        assert_refused(&put, 409, "please apply your changes to the latest version and try again");
     }
     web["metadata"]["name"] = "new".into();
     let created = device.request("POST", "/api/v1/namespaces/default/pods", Some(&web));
-    assert_eq!(
-        (created.0, message(&created)),
-        (400, "resourceVersion should not be set on objects to be created")
-    );
+    assert_refused(&created, 400, "resourceVersion should not be set on objects to be created");
     let class = json!({ "metadata": { "name": "high" }, "value": 7 });
     let classes = "/apis/scheduling.k8s.io/v1/priorityclasses";
     assert_eq!(device.request("POST", classes, Some(&class)).0, 201);
@@ -108,13 +92,10 @@ fn an_object_that_is_put_or_created_with_a_version_has_that_version() {
     let high = format!("{classes}/high");
     let stale =
         json!({ "metadata": { "name": "high", "resourceVersion": "1" }, "value": 7, "description": "d" });
-    assert_eq!(device.request("PUT", &high, Some(&stale)).0, 409);
-    let stale =
-        device.request("DELETE", &high, Some(&json!({ "preconditions": { "resourceVersion": "1" } })));
-    assert!(
-        message(&stale).contains("PriorityClass.scheduling.k8s.io \"high\": the ResourceVersion"),
-        "{stale:?}"
-    );
+    assert_refused(&device.request("PUT", &high, Some(&stale)), 409, "");
+    let stale = json!({ "preconditions": { "resourceVersion": "1" } });
+    let text = "PriorityClass.scheduling.k8s.io \"high\": the ResourceVersion";
+    assert_refused(&device.request("DELETE", &high, Some(&stale)), 409, text);
     assert_eq!(device.request("DELETE", &high, None).0, 200);
 }
 
@@ -125,25 +106,17 @@ fn a_negative_grace_is_one_second_and_watchers_see_no_other() {
     let stubborn = manifest::pod_with("web", "sleep", "terminationGracePeriodSeconds: 60");
     // Each iteration is another chance to see the wrong grace period.
     for _ in 0..5 {
-        device.nodlet_with_input(["apply", "-f", "-"], &stubborn).ok();
+        device.apply(&stubborn);
         device.pod("web").wait_ready();
         let shown = "jsonpath={.metadata.deletionGracePeriodSeconds}{'\\n'}";
-        let mut watch = kubectl.command(["get", "pod", "web", "--watch", "-o", shown]);
-        let mut watch = watch.stdout(Stdio::piped()).spawn().expect("kubectl can be run");
-        let mut lines = BufReader::new(watch.stdout.take().expect("it is piped")).lines();
-        let mut next = || lines.next().expect("kubectl goes on").expect("it is text");
-        assert_eq!(next(), "", "it is there, and not deleted");
+        let watch = Background::start(kubectl.command(["get", "pod", "web", "--watch", "-o", shown]));
+        device.wait_for("the pod, not deleted", || watch.lines() == [""]);
         let answer = device.request("DELETE", WEB, Some(&json!({ "gracePeriodSeconds": -5 })));
         assert_eq!(answer.1["metadata"]["deletionGracePeriodSeconds"], 1, "{answer:?}");
-        let mut grace = next();
-        while grace.is_empty() {
-            grace = next();
-        }
-        assert_eq!(grace, "1");
+        device.wait_for("the grace", || watch.saw(|grace| grace == "1"));
         device.pod("web").wait_gone();
-        watch.kill().expect("it is ours");
-        watch.wait().expect("it ends");
-        assert!(lines.all(|grace| grace.expect("it is text") == "1"), "there is no other grace");
+        let graces = watch.end();
+        assert!(graces.iter().all(|grace| ["", "1"].contains(&grace.as_str())), "{graces:?}");
     }
 }
 
@@ -151,32 +124,21 @@ fn a_negative_grace_is_one_second_and_watchers_see_no_other() {
 fn annotations_that_name_profiles_have_the_warnings_of_kubernetes() {
     let device = device_with_web();
     let key = "container.apparmor.security.beta.kubernetes.io/app";
-    let annotated = |key: &str, value: &str| with_metadata(&format!("annotations: {{{key}: {value}}}"));
-    let warned = device.nodlet_with_input(
-        ["apply", "--dry-run=server", "-f", "-"],
-        &annotated(key, "unconfined").replacen("name: web", "name: open", 1),
-    );
-    let words = format!(
-        "metadata.annotations[{key}]: deprecated since v1.30; use the \"appArmorProfile\" field instead"
-    );
-    assert!(warned.stderr.contains(&words), "{}", warned.stderr);
     let seccomp = "seccomp.security.alpha.kubernetes.io/pod";
-    let warned = device.nodlet_with_input(
-        ["apply", "--dry-run=server", "-f", "-"],
-        &annotated(seccomp, "runtime/default").replacen("name: web", "name: open", 1),
-    );
-    let words = format!(
-        "metadata.annotations[{seccomp}]: non-functional in v1.27+; use the \"seccompProfile\" field instead"
-    );
-    assert!(warned.stderr.contains(&words), "{}", warned.stderr);
+    for (key, value, warning) in [
+        (key, "unconfined", "deprecated since v1.30; use the \"appArmorProfile\" field instead"),
+        (seccomp, "runtime/default", "non-functional in v1.27+; use the \"seccompProfile\" field instead"),
+    ] {
+        let open = with_metadata("open", &format!("annotations: {{{key}: {value}}}"));
+        let warned = device.nodlet_with_input(["apply", "--dry-run=server", "-f", "-"], &open).stderr;
+        assert!(warned.contains(&format!("metadata.annotations[{key}]: {warning}")), "{warned}");
+    }
 
     // Nor can a patch of any kind add them to a running pod.
-    let kinds = ["strategic-merge", "merge"];
-    for kind in kinds {
+    for kind in ["strategic-merge", "merge"] {
         let patch = json!({ "metadata": { "annotations": { key: "unconfined" } } });
-        let answer = device.patch(WEB, kind, &patch);
-        let words = format!("metadata.annotations[{key}]: Forbidden: may not add AppArmor annotations");
-        assert!(answer.0 == 422 && message(&answer).contains(&words), "{answer:?}");
+        let text = format!("metadata.annotations[{key}]: Forbidden: may not add AppArmor annotations");
+        assert_refused(&device.patch(WEB, kind, &patch), 422, &text);
     }
 }
 
@@ -212,23 +174,19 @@ fn owners_and_prefixes_of_names_are_kept_whoever_gives_them_and_finalizers_are_r
     );
     let finalizers = json!({ "metadata": { "finalizers": ["example.com/hold"] } });
     for kind in ["strategic-merge", "merge"] {
-        let refused = device.patch(WEB, kind, &finalizers);
-        assert!(refused.0 == 422 && message(&refused).contains(&words), "{refused:?}");
+        assert_refused(&device.patch(WEB, kind, &finalizers), 422, &words);
     }
     let mut held = device.pod("web").object().expect("it is there");
     held["metadata"]["finalizers"] = json!(["example.com/hold"]);
-    let refused = device.request("PUT", WEB, Some(&held));
-    assert!(refused.0 == 422 && message(&refused).contains(&words), "{refused:?}");
-    let text = with_metadata(&format!("finalizers: [example.com/hold]\n  ownerReferences: [{OWNER}]"));
-    let text = text.replacen("name: web", "name: held", 1);
-    let refused = device.nodlet_with_input(["apply", "-f", "-"], &text).refused();
-    assert!(refused.contains(&words), "{refused}");
+    assert_refused(&device.request("PUT", WEB, Some(&held)), 422, &words);
+    let lines = format!("finalizers: [example.com/hold]\n  ownerReferences: [{OWNER}]");
+    let text = with_metadata("held", &lines);
+    device.reject(&text, &words);
     device.write_manifest("held.yaml", &text);
     device.wait_for("the file to be refused", || device.nodlet(["get", "events"]).ok().contains(&words));
     let deleted = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
-    let refused = device.patch(WEB, "merge", &deleted);
     let words = "metadata.deletionTimestamp: Invalid value: \"2026-01-01T00:00:00Z\": field is immutable";
-    assert!(refused.0 == 422 && message(&refused).contains(words), "{refused:?}");
+    assert_refused(&device.patch(WEB, "merge", &deleted), 422, words);
 }
 
 #[test]
@@ -238,16 +196,14 @@ fn ephemeral_containers_are_not_changed_by_a_patch_of_the_pod() {
     let patch = json!({ "spec": { "ephemeralContainers": [debugger] } });
     let refused = device.patch(WEB, "strategic-merge", &patch);
     let words = "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`";
-    assert!(refused.0 == 422 && message(&refused).contains(words), "{refused:?}");
+    assert_refused(&refused, 422, words);
     // The error mentions no fields that the agent itself has added to the pod.
-    assert!(
-        !message(&refused).contains("riority") && !message(&refused).contains("preemption"),
-        "{refused:?}"
-    );
+    let text = refused.1.to_string();
+    assert!(!text.contains("riority") && !text.contains("preemption"), "{text}");
     let added = device.patch(&format!("{WEB}/ephemeralcontainers"), "strategic-merge", &patch);
     assert_eq!(added.0, 200, "{added:?}");
-    let refused = device.patch(WEB, "merge", &json!({ "spec": { "ephemeralContainers": [] } }));
-    assert!(refused.0 == 422 && message(&refused).contains(words), "{refused:?}");
+    let none = json!({ "spec": { "ephemeralContainers": [] } });
+    assert_refused(&device.patch(WEB, "merge", &none), 422, words);
     // A patch that leaves them unchanged can change other fields.
     let labels = json!({ "metadata": { "labels": { "tier": "front" } } });
     assert_eq!(device.patch(WEB, "merge", &labels).0, 200);
