@@ -1,33 +1,24 @@
 //! Pods must look the same through the API before an agent is killed and with the next agent, whatever was
 //! recorded on flash by then.
 
-use std::fs;
-
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use nodlet_tests::{Device, demo_archive, manifest};
+use nodlet_tests::{Device, manifest};
 use serde_json::Value;
 
 /// The steps of a container that ignores SIGTERM, and prints when it begins to do so.
 const DEAF: &str = "ignore-term then print deaf then sleep";
 
-/// Kills the agent without notice, and starts the next one.
+/// Waits until the second changes, and starts another agent: times in a status are in seconds, so a time that the
+/// next agent sets anew would then differ.
 fn another_agent(device: &mut Device) {
-    device.kill_agent();
-    device.start_agent();
-}
-
-/// Waits until the second changes: times in a status are in seconds, so a time that the next agent sets anew
-/// would then differ.
-fn wait_for_another_second(device: &Device) {
-    let second = || fs::metadata(device.path("/tick")).and_then(|file| file.modified()).expect("a time");
-    let tick = || fs::write(device.path("/tick"), "").expect("the root can be written to");
-    tick();
+    let second =
+        || device.write_file("/tick", "").metadata().and_then(|file| file.modified()).expect("a time");
     let before = second();
     device.wait_for("another second", || {
-        tick();
         second().duration_since(before).is_ok_and(|passed| passed.as_millis() > 1100)
     });
+    device.restart_agent();
 }
 
 /// Everything that is shown of a pod except the object's version.
@@ -48,7 +39,6 @@ fn conditions_of_the_node_keep_their_times() {
     let before = times(&device);
     assert!(before.len() >= 4, "{before:?}");
     for _ in 0..2 {
-        wait_for_another_second(&device);
         another_agent(&mut device);
         assert_eq!(times(&device), before);
     }
@@ -60,20 +50,15 @@ fn kill_supervisors(device: &Device) {
     }
 }
 
-fn apply(device: &Device, text: &str) {
-    device.nodlet_with_input(["apply", "-f", "-"], text).ok();
-}
-
 #[test]
 fn a_pod_that_is_deleted_stays_as_it_is_shown_under_the_next_agent() {
     let mut device = Device::start();
-    apply(&device, &manifest::pod_with("web", DEAF, "terminationGracePeriodSeconds: 40"));
+    device.apply(&manifest::pod_with("web", DEAF, "terminationGracePeriodSeconds: 40"));
     device.pod("web").wait_log("app", "deaf");
     device.nodlet(["delete", "pod", "web", "--wait=false"]).ok();
     let before = shown(&device, "web");
     assert_eq!(before["status"]["phase"], "Running");
     assert!(before["metadata"]["deletionTimestamp"].is_string(), "{before}");
-    wait_for_another_second(&device);
     another_agent(&mut device);
     assert_eq!(shown(&device, "web"), before);
     device.nodlet(["delete", "pod", "web", "--now"]).ok();
@@ -89,7 +74,7 @@ fn restart_counts_of_what_cannot_be_executed_never_fall_however_many_agents_come
     // Each agent retries at once, long before a record of the retry is on flash.
     for _ in 0..4 {
         let before = count(&device);
-        another_agent(&mut device);
+        device.restart_agent();
         assert!(count(&device) >= before, "{} after {before}", count(&device));
         device.wait_for("the next run", || count(&device) > before);
         assert_eq!(device.pod("lost").container("app").of_last("reason"), "StartError");
@@ -100,40 +85,33 @@ fn restart_counts_of_what_cannot_be_executed_never_fall_however_many_agents_come
 #[test]
 fn a_finished_pod_keeps_the_last_states_of_its_containers() {
     let mut device = Device::start();
-    let job = manifest::container(
-        "app",
-        "fail-once /work/mark then print done",
-        "volumeMounts: [{name: work, mountPath: /work}]",
-    );
+    let job = manifest::container("app", "fail-once /work/mark then print done", &manifest::mount("work"));
     let spec = "restartPolicy: OnFailure\nvolumes: [{name: work, emptyDir: {}}]";
-    device.write_manifest("job.yaml", &manifest::pod_of("job", &[job], spec));
-    device.pod("job").wait_phase("Succeeded");
+    device.run_pod_of("job", &[job], spec).wait_phase("Succeeded");
     let before = shown(&device, "job");
     assert_eq!(device.pod("job").container("app").of_last("exitCode"), 1);
-    wait_for_another_second(&device);
     another_agent(&mut device);
     assert_eq!(shown(&device, "job"), before);
 
-    device.cut_power();
-    device.start_agent();
+    device.power_cycle();
     let after = shown(&device, "job");
-    let of = |object: &Value, field: &str| object["status"]["containerStatuses"][0][field].clone();
-    assert_eq!(of(&after, "state"), of(&before, "state"));
-    assert_eq!(of(&after, "lastState"), of(&before, "lastState"));
-    assert_eq!(of(&after, "restartCount"), of(&before, "restartCount"));
+    for field in ["state", "lastState", "restartCount"] {
+        let of = |object: &Value| object["status"]["containerStatuses"][0][field].clone();
+        assert_eq!(of(&after), of(&before), "{field}");
+    }
     assert_eq!(after["status"]["startTime"], before["status"]["startTime"]);
 }
 
 #[test]
 fn the_run_before_the_last_is_known_where_the_supervisor_dies_with_the_agent() {
     let mut device = Device::start();
-    let work = "volumeMounts: [{name: work, mountPath: /work}]";
+    let work = &manifest::mount("work");
     let containers = [
         manifest::container("done", "fail-once /work/mark then print done", work),
         manifest::container("stays", "sleep", ""),
     ];
     let spec = "restartPolicy: OnFailure\nvolumes: [{name: work, emptyDir: {}}]";
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &containers, spec));
+    device.run_pod_of("web", &containers, spec);
     let done = |device: &Device| device.pod("web").container("done");
     let ended = |device: &Device| (done(device).exit_code(), done(device).of_last("exitCode").as_i64());
     device.wait_for("its second run to end", || {
@@ -152,30 +130,22 @@ fn the_run_before_the_last_is_known_where_the_supervisor_dies_with_the_agent() {
 
 #[test]
 fn a_preempted_pod_shows_disruption_target_only_after_it_has_ended() {
-    let mut device = Device::new();
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let reserved = format!("--kube-reserved=cpu={}", cpus - 1);
-    device.agent_arguments([&reserved]);
-    device.load_image(demo_archive());
-    device.start_agent();
-    let asking = |name: &str, steps: &str, cpu: &str, spec: &str| {
-        let app = manifest::container("app", steps, &format!("resources: {{requests: {{cpu: {cpu}}}}}"));
-        manifest::pod_of(name, &[app], spec)
+    let mut device = Device::start_with([&reserved]);
+    let asking = |steps: &str, cpu: &str| {
+        [manifest::container("app", steps, &format!("resources: {{requests: {{cpu: {cpu}}}}}"))]
     };
-    let victim = asking("victim", DEAF, "700m", "terminationGracePeriodSeconds: 5");
-    device.write_manifest("a.yaml", &victim);
-    device.pod("victim").wait_log("app", "deaf");
-    let critical = asking("needed", "sleep", "500m", "priorityClassName: system-node-critical");
-    device.write_manifest("b.yaml", &critical);
-    let victim = device.pod("victim");
-    device.wait_for("it to be asked to end", || {
-        victim.events().iter().any(|event| event.contains("Preempting"))
-    });
+    let victim = device.run_pod_of("victim", &asking(DEAF, "700m"), "terminationGracePeriodSeconds: 5");
+    victim.wait_log("app", "deaf");
+    let critical = "priorityClassName: system-node-critical";
+    device.run_pod_of("needed", &asking("sleep", "500m"), critical);
+    victim.wait_event("Preempting");
     device.wait_for("its end", || {
         let status = victim.status();
         let is_over = status["phase"] == "Failed";
-        let is_told = status["conditions"].to_string().contains("DisruptionTarget");
-        assert_eq!(is_told, is_over, "{status}");
+        let is_target = status["conditions"].to_string().contains("DisruptionTarget");
+        assert_eq!(is_target, is_over, "{status}");
         assert!(!is_over || !status["containerStatuses"].to_string().contains("\"running\""), "{status}");
         is_over
     });
@@ -189,16 +159,15 @@ fn a_preempted_pod_shows_disruption_target_only_after_it_has_ended() {
 fn a_force_deleted_pod_stays_gone_and_its_successor_keeps_its_times() {
     let mut device = Device::start();
     let text = manifest::pod_with("web", DEAF, "terminationGracePeriodSeconds: 600");
-    apply(&device, &text);
+    device.apply(&text);
     device.pod("web").wait_log("app", "deaf");
     let first = device.pod("web").uid();
     device.nodlet(["delete", "pod", "web", "--force"]).ok();
-    apply(&device, &text);
+    device.apply(&text);
     device.wait_for("its successor", || device.pods() == ["web"]);
     let before = shown(&device, "web");
     assert_ne!(device.pod("web").uid(), first);
     assert!(before["status"]["startTime"].is_string(), "{before}");
-    wait_for_another_second(&device);
     another_agent(&mut device);
     let after = shown(&device, "web");
     assert_eq!(after["metadata"], before["metadata"]);
@@ -212,11 +181,9 @@ fn a_force_deleted_pod_stays_gone_and_its_successor_keeps_its_times() {
 fn a_pod_without_a_sandbox_keeps_its_times_and_says_what_is_in_the_way() {
     let mut device = Device::start();
     let volumes = "volumes: [{name: data, hostPath: {path: /not/there, type: Directory}}]";
-    device.write_manifest("web.yaml", &manifest::pod_with("web", "sleep", volumes));
-    let web = |device: &Device| device.pod("web").container("app").message();
-    device.wait_for("what is in the way", || web(&device).contains("/not/there"));
+    device.run_pod_with("web", "sleep", volumes);
+    device.pod("web").wait_message("app", "/not/there");
     let before = shown(&device, "web");
-    wait_for_another_second(&device);
     another_agent(&mut device);
     assert_eq!(shown(&device, "web"), before);
 }
@@ -224,16 +191,14 @@ fn a_pod_without_a_sandbox_keeps_its_times_and_says_what_is_in_the_way() {
 #[test]
 fn only_a_pod_with_a_new_sandbox_gets_a_sandbox_changed_event() {
     let device = Device::start();
-    device.write_manifest("once.yaml", &manifest::pod_with("once", "sleep", "restartPolicy: Never"));
-    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
-    for name in ["once", "web"] {
-        device.pod(name).wait_ready();
-    }
+    device.run_pod_with("once", "sleep", "restartPolicy: Never");
+    device.run_pod("web", "sleep").wait_ready();
+    device.pod("once").wait_ready();
     kill_supervisors(&device);
     device.pod("once").wait_phase("Failed");
     device.wait_for("the other one to run again", || {
         device.pod("web").container("app").restart_count() == 1 && device.pod("web").is_ready()
     });
-    let is_told = |name: &str| device.pod(name).events().iter().any(|event| event.contains("SandboxChanged"));
-    assert_eq!((is_told("once"), is_told("web")), (false, true));
+    assert!(!device.pod("once").has_event("SandboxChanged"));
+    assert!(device.pod("web").has_event("SandboxChanged"));
 }
