@@ -4,7 +4,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use nodlet_tests::{Device, demo_archive, manifest};
+use nodlet_tests::{Device, manifest};
 
 /// A restricted pod's fields.
 const RESTRICTED: &str = "securityContext:
@@ -23,15 +23,42 @@ fn device() -> Device {
     device_with("2048")
 }
 
-/// The same with so many inodes.
+/// The device of [`device`] with so many inodes.
 fn device_with(inodes: &str) -> Device {
     let mut device = Device::new();
     device.run_on_a_disk_of(64, "mkfs.ext4", &["-m", "0", "-N", inodes], "");
     device.agent_arguments(["--container-log-max-size", "1Gi"]);
-    device.start_agent();
-    device.load_image(demo_archive());
-    device.wait_for("the reserve", || spares(&device) == 64);
+    start(&mut device);
     device
+}
+
+/// Starts the agent, and waits until the disk has the reserve.
+fn start(device: &mut Device) {
+    device.start_agent_with_demo();
+    device.wait_for("the reserve", || has_reserve(device));
+}
+
+/// Whether all spare files exist. An idle agent measures nothing.
+fn has_reserve(device: &Device) -> bool {
+    let _ = device.get("/api/v1/nodes");
+    spares(device) == 64
+}
+
+/// Waits for a condition that an agent brings about when it measures the disk. An idle agent measures nothing.
+#[track_caller]
+fn wait_measuring(device: &Device, what: &str, condition: impl Fn() -> bool) {
+    device.wait_within(Duration::from_secs(120), what, || {
+        let _ = device.get("/api/v1/nodes");
+        condition()
+    });
+}
+
+/// Asserts that the pod `web` runs on, and has never restarted.
+#[track_caller]
+fn assert_undisturbed(device: &Device, what: &str) {
+    let web = device.pod("web");
+    assert_eq!(web.container("app").restart_count(), 0, "{what}");
+    assert!(web.is_ready(), "{what}");
 }
 
 /// The number of spare files.
@@ -59,30 +86,24 @@ fn hog(steps: &str, container: &str, spec: &str) -> String {
 fn start_innocent(device: &Device) {
     let steps = "spam-file /data/own 2000000 then print up then sleep";
     let container = manifest::container("app", steps, MOUNT);
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &[container], VOLUME));
-    device.pod("web").wait_log("app", "up");
+    device.run_pod_of("web", &[container], VOLUME).wait_log("app", "up");
 }
 
-/// Waits until the hog is evicted, and its files are removed.
+/// Waits until the hog is evicted, and its files are removed, while the pod `web` runs on.
 fn wait_evicted(device: &Device) {
-    device.wait_within(Duration::from_secs(120), "the eviction", || {
-        // An idle agent measures nothing.
-        let _ = device.get("/api/v1/nodes");
-        device.pod("hog").status()["reason"] == "Evicted"
-    });
-    assert_eq!(device.pod("hog").phase(), "Failed");
-    let files = device.path(&format!("/var/lib/nodlet/pods/{}", device.pod("hog").uid()));
+    let hog = device.pod("hog");
+    wait_measuring(device, "the eviction", || hog.status()["reason"] == "Evicted");
+    assert_eq!(hog.phase(), "Failed");
+    let files = hog.directory();
     device.wait_for("the removal of the files", || !files.exists());
-    device.wait_for("the reserve", || {
-        let _ = device.get("/api/v1/nodes");
-        spares(device) == 64
-    });
+    device.wait_for("the reserve", || has_reserve(device));
+    assert_undisturbed(device, "beside the eviction");
 }
 
 /// Applies a ConfigMap.
 fn apply(device: &Device, name: &str) {
     let text = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{a: b}}\n");
-    device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+    device.apply(&text);
 }
 
 #[test]
@@ -112,11 +133,8 @@ fn a_pod_that_fills_the_disk_is_evicted_alone_whatever_it_fills_it_with() {
         start_innocent(&device);
         device.write_manifest("hog.yaml", &hog(steps, container, ""));
         wait_evicted(&device);
-        assert_eq!(device.pod("web").container("app").restart_count(), 0, "{what}");
-        assert!(device.pod("web").is_ready(), "{what}");
         // Neither runs again wrongly, or stays dead wrongly.
-        device.cut_power();
-        device.start_agent();
+        device.power_cycle();
         device.pod("web").wait_ready();
         assert_eq!(device.pod("hog").phase(), "Failed", "{what}");
         assert_eq!(device.pod("hog").status()["reason"], "Evicted", "{what}");
@@ -129,17 +147,12 @@ fn a_pod_that_fills_the_disk_while_it_is_deleted_ends_before_its_grace_period_an
     start_innocent(&device);
     let steps = "ignore-term then print up then wait /data/go then fill /data/file";
     let slow = hog(steps, RESTRICTED, "").replace("Seconds: 1\n", "Seconds: 3600\n");
-    device.nodlet_with_input(["apply", "-f", "-"], &slow).ok();
+    device.apply(&slow);
     device.pod("hog").wait_log("app", "up");
     device.nodlet(["delete", "pod", "hog", "--wait=false"]).ok();
     device.pod("hog").tell("app", "/data/go");
-    device.wait_within(Duration::from_secs(120), "the end of the pod", || {
-        // An idle agent measures nothing.
-        let _ = device.get("/api/v1/nodes");
-        device.pods() == ["web"]
-    });
-    assert!(device.pod("web").is_ready());
-    assert_eq!(device.pod("web").container("app").restart_count(), 0);
+    wait_measuring(&device, "the end of the pod", || device.pods() == ["web"]);
+    assert_undisturbed(&device, "after the end of the pod");
 }
 
 #[test]
@@ -189,8 +202,7 @@ fn pods_that_end_on_a_full_disk_leave_room_for_the_eviction() {
     wait_evicted(&device);
     device.wait_for("all that ended to be recorded", || phases(&device, "Failed") == jobs + 1);
     apply(&device, "new");
-    device.cut_power();
-    device.start_agent();
+    device.power_cycle();
     device.pod("web").wait_ready();
     assert_eq!(phases(&device, "Failed"), jobs + 1);
     assert_eq!(device.pod("hog").status()["reason"], "Evicted");
@@ -205,7 +217,7 @@ fn objects_are_applied_and_pods_deleted_on_a_disk_that_stays_full() {
         let critical = "priorityClassName: system-node-critical\n";
         let text =
             hog(steps, RESTRICTED, critical).replace("name: hog\n", "name: hog\n  namespace: kube-system\n");
-        device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+        device.apply(&text);
         wait_full(&device);
         apply(&device, "new");
         apply(&device, "newer");
@@ -215,18 +227,11 @@ fn objects_are_applied_and_pods_deleted_on_a_disk_that_stays_full() {
         device.nodlet(["leave"]).ok();
         assert!(device.path("/var/lib/nodlet/cluster-left").exists());
         // The innocent pod is the only one that may be evicted, and its record is durable nevertheless.
-        device.wait_within(Duration::from_secs(120), "the eviction", || {
-            let _ = device.get("/api/v1/nodes");
-            device.pod("web").status()["reason"] == "Evicted"
-        });
-        device.remove_manifest("web.yaml");
-        device.pod("web").wait_gone();
+        wait_measuring(&device, "the eviction", || device.pod("web").status()["reason"] == "Evicted");
+        device.remove_pod("web");
         device.nodlet(["delete", "configmap", "new"]).ok();
         device.nodlet(["delete", "pod", "-n", "kube-system", "hog"]).ok();
-        device.wait_for("the reserve", || {
-            let _ = device.get("/api/v1/nodes");
-            spares(&device) == 64
-        });
+        device.wait_for("the reserve", || has_reserve(&device));
         assert!(device.nodlet(["get", "configmaps"]).ok().contains("newer"));
     }
 }
@@ -243,19 +248,14 @@ fn a_pod_that_fills_a_disk_with_the_run_time_directory_is_evicted_alone_by_the_n
         let mut device = Device::new();
         device.run_on_a_disk_of(64, "mkfs.ext4", &["-m", "0", "-N", "2048"], "");
         device.run_beside_data();
-        device.start_agent();
-        device.load_image(demo_archive());
-        device.wait_for("the reserve", || spares(&device) == 64);
+        start(&mut device);
         start_innocent(&device);
         device.write_manifest("hog.yaml", &hog(steps, RESTRICTED, ""));
         wait_full(&device);
         if kill {
-            device.kill_agent();
-            device.start_agent();
+            device.restart_agent();
         }
         wait_evicted(&device);
-        assert_eq!(device.pod("web").container("app").restart_count(), 0);
-        assert!(device.pod("web").is_ready());
         device.nodlet(["down"]).ok();
     }
 }
@@ -271,17 +271,12 @@ fn a_pod_that_fills_another_file_system_than_ext4_is_evicted_alone() {
         eprintln!("{program}: {steps}");
         let mut device = Device::new();
         device.run_on_a_disk_of(mib, program, &[], "");
-        device.start_agent();
-        device.load_image(demo_archive());
-        device.wait_for("the reserve", || spares(&device) == 64);
+        start(&mut device);
         start_innocent(&device);
         device.write_manifest("hog.yaml", &hog(steps, RESTRICTED, ""));
         wait_evicted(&device);
-        assert_eq!(device.pod("web").container("app").restart_count(), 0);
-        assert!(device.pod("web").is_ready());
         apply(&device, "new");
-        device.cut_power();
-        device.start_agent();
+        device.power_cycle();
         device.pod("web").wait_ready();
         assert_eq!(device.pod("hog").status()["reason"], "Evicted");
         assert!(device.nodlet(["get", "configmaps"]).ok().contains("new"));
@@ -293,9 +288,7 @@ fn a_pod_that_fills_another_file_system_than_ext4_is_evicted_alone() {
 fn a_file_without_a_name_counts_once_where_a_project_quota_counts_it_too() {
     let mut device = Device::new();
     device.run_on_a_disk_of(64, "mkfs.ext4", &["-m", "0", "-O", "quota,project"], "");
-    device.start_agent();
-    device.load_image(demo_archive());
-    device.wait_for("the reserve", || spares(&device) == 64);
+    start(&mut device);
     let disk = nix::sys::statvfs::statvfs(&device.path("/var")).expect("it is mounted");
     // Less than the hog will have, and more than half of it.
     let size = disk.blocks_available() * disk.fragment_size() / 10 * 4;
@@ -304,13 +297,7 @@ fn a_file_without_a_name_counts_once_where_a_project_quota_counts_it_too() {
     // Only volumes with a limit have a quota.
     let volume = VOLUME.replace("emptyDir: {}", "emptyDir: {sizeLimit: 64Mi}");
     let container = manifest::container("app", &steps, MOUNT);
-    device.write_manifest(
-        "web.yaml",
-        &manifest::pod_of("web", &[container], &format!("hostUsers: false\n{volume}")),
-    );
-    device.pod("web").wait_log("app", "up");
+    device.run_pod_of("web", &[container], &format!("hostUsers: false\n{volume}")).wait_log("app", "up");
     device.write_manifest("hog.yaml", &hog("fill /data/file", RESTRICTED, ""));
     wait_evicted(&device);
-    assert_eq!(device.pod("web").container("app").restart_count(), 0);
-    assert!(device.pod("web").is_ready());
 }
