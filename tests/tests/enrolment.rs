@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nodlet_tests::{ControlPlane, Device, Ran, demo_archive, manifest};
+use nodlet_tests::{Background, ClusterNode, ControlPlane, Device, Ran};
 
 /// A bootstrap kubeconfig for this server and CA.
 fn kubeconfig(server: &str, authority: &Path) -> String {
@@ -49,9 +49,7 @@ fn authority_from(device: &Device, from: &str) -> PathBuf {
 }
 
 fn put_kubeconfig(device: &Device, text: &str) {
-    let path = device.path("/etc/nodlet/bootstrap-kubeconfig");
-    fs::create_dir_all(path.parent().expect("it has a directory")).expect("created");
-    fs::write(path, text).expect("written");
+    device.write_file("/etc/nodlet/bootstrap-kubeconfig", text);
 }
 
 /// The messages of the node's events with this reason.
@@ -71,10 +69,8 @@ fn a_board_whose_clock_is_behind_waits_for_it_says_so_once_and_runs_its_pods() {
     let mut device = Device::new();
     let authority = authority_from(&device, "15 seconds");
     put_kubeconfig(&device, &kubeconfig("127.0.0.1:1", &authority));
-    device.start_agent();
-    device.load_image(demo_archive());
-    device.write_manifest("web.yaml", &manifest::pod("web", "print hello then sleep"));
-    device.pod("web").wait_ready();
+    device.start_agent_with_demo();
+    device.run_pod("web", "print hello then sleep").wait_ready();
     device.wait_for("the clock to be named", || logged(&device, "the clock of this board is wrong") == 1);
     let events = node_events(&device, "ClusterNotFollowed");
     assert!(events.len() == 1 && events[0].contains("is valid from 20"), "{events:?}");
@@ -86,60 +82,39 @@ fn a_board_whose_clock_is_behind_waits_for_it_says_so_once_and_runs_its_pods() {
     assert_eq!(logged(&device, "the clock of this board is wrong"), 1);
 
     // Whoever joins by hand gets the same reason.
-    let hash = format!("sha256:{}", "0".repeat(64));
-    let joined = ["join", "127.0.0.1:1", "--token", "abcdef.0123456789abcdef"];
-    let words = [&joined[..], &["--discovery-token-ca-cert-hash", &hash]].concat();
-    let output = device.command(&words).output().expect("nodlet can be run");
-    let why = String::from_utf8_lossy(&output.stderr);
+    let why = join_at(&device, "127.0.0.1:1", &"0".repeat(64)).stderr;
     assert!(why.contains("failed to connect to 127.0.0.1:1: Connection refused"), "{why}");
     assert!(device.pod("web").container("app").is_running());
 }
 
-/// A server of a `cluster-info` with this CA, until it is dropped: openssl, which serves files.
-struct ClusterInfo(std::process::Child, u16);
-
-impl ClusterInfo {
-    fn serve(device: &Device, authority: &Path) -> Self {
-        let directory = authority.parent().expect("it has a directory");
-        let info = directory.join("api/v1/namespaces/kube-public/configmaps");
-        fs::create_dir_all(&info).expect("created");
-        let config = kubeconfig("127.0.0.1:1", authority).replace("user: board", "user: ''");
-        let body = serde_json::json!({"kind": "ConfigMap", "data": {"kubeconfig": config}}).to_string();
-        let head = format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
-        fs::write(info.join("cluster-info"), head + &body).expect("written");
-        let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
-        let port = port.expect("a port").port();
-        let mut command = Command::new("openssl");
-        command.args(["s_server", "-quiet", "-HTTP", "-cert", "ca.crt", "-key", "ca.key", "-accept"]);
-        let server = command.arg(port.to_string()).current_dir(directory).stdin(std::process::Stdio::null());
-        let server = ClusterInfo(server.spawn().expect("openssl can be run"), port);
-        device.wait_for("the server", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
-        server
-    }
-}
-
-impl Drop for ClusterInfo {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts a server of a `cluster-info` with this CA: openssl, which serves files. Returns it with its port.
+fn serve_cluster_info(device: &Device, authority: &Path) -> (Background, u16) {
+    let config = kubeconfig("127.0.0.1:1", authority).replace("user: board", "user: ''");
+    let body = serde_json::json!({"kind": "ConfigMap", "data": {"kubeconfig": config}}).to_string();
+    let head = format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+    let info = "/authority/api/v1/namespaces/kube-public/configmaps/cluster-info";
+    device.write_file(info, head + &body);
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+    let port = port.expect("a port").port();
+    let mut command = Command::new("openssl");
+    command.args(["s_server", "-quiet", "-HTTP", "-cert", "ca.crt", "-key", "ca.key", "-accept"]);
+    command.arg(port.to_string()).current_dir(device.path("/authority")).stdin(std::process::Stdio::null());
+    let server = Background::start(command);
+    device.wait_for("the server", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+    (server, port)
 }
 
 #[test]
 fn a_join_with_a_clock_that_is_behind_fails_and_names_both_times() {
     let device = Device::new();
     let authority = authority_from(&device, "3 hours");
-    let server = ClusterInfo::serve(&device, &authority);
+    let (_server, port) = serve_cluster_info(&device, &authority);
     let script = "openssl x509 -in ca.crt -pubkey -noout | openssl pkey -pubin -outform der | sha256sum";
     let directory = authority.parent().expect("it has a directory");
     let hash = Command::new("sh").args(["-c", script]).current_dir(directory).output().expect("sh runs");
-    let hash = format!("sha256:{}", String::from_utf8_lossy(&hash.stdout[..64]));
-    let address = format!("127.0.0.1:{}", server.1);
-    let words = ["join", &address, "--token", "abcdef.0123456789abcdef", "--discovery-token-ca-cert-hash"];
-    let output = device.command(&[&words[..], &[&hash]].concat()).output().expect("nodlet can be run");
-    let why = String::from_utf8_lossy(&output.stderr);
+    let hash = String::from_utf8_lossy(&hash.stdout[..64]);
+    let why = join_at(&device, &format!("127.0.0.1:{port}"), &hash).refused();
     println!("{why}");
-    assert!(!output.status.success());
     assert!(
         why.contains("the clock of this board is wrong: it shows 20") && why.contains("is valid from 20"),
         "{why}"
@@ -166,23 +141,31 @@ fn a_bootstrap_kubeconfig_with_an_error_is_named_with_its_field_and_disturbs_no_
         assert!(why.contains(expected) && why.contains("etc/nodlet/bootstrap-kubeconfig"), "{why}");
         device.stop_agent();
     }
-    device.start_agent();
-    device.load_image(demo_archive());
-    device.write_manifest("web.yaml", &manifest::pod("web", "print hello then sleep"));
-    device.pod("web").wait_ready();
+    device.start_agent_with_demo();
+    device.run_pod("web", "print hello then sleep").wait_ready();
 }
 
 /// Runs `nodlet join` with the arguments of the cluster.
 fn join(device: &Device, plane: &ControlPlane) -> Ran {
-    let arguments = plane.join_arguments();
+    Ran::with_input(join_command(device, &plane.join_arguments()), "")
+}
+
+/// `nodlet join` with these arguments.
+fn join_command(device: &Device, arguments: &[String]) -> Command {
     let words: Vec<&str> = ["join"].into_iter().chain(arguments.iter().map(String::as_str)).collect();
-    let output = device.command(&words).output().expect("nodlet can be run");
-    Ran {
-        command: words.join(" "),
-        code: output.status.code().unwrap_or(-1),
-        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-    }
+    device.command(&words)
+}
+
+/// Runs `nodlet join` at an address for a CA with this hash.
+fn join_at(device: &Device, address: &str, hash: &str) -> Ran {
+    let words = ["--token", "abcdef.0123456789abcdef", "--discovery-token-ca-cert-hash"];
+    let arguments: Vec<String> = [address]
+        .iter()
+        .chain(&words)
+        .map(|word| (*word).to_owned())
+        .chain([format!("sha256:{hash}")])
+        .collect();
+    Ran::with_input(join_command(device, &arguments), "")
 }
 
 #[test]
@@ -193,8 +176,7 @@ fn a_board_enrols_by_itself_and_again_when_its_certificate_has_expired_until_it_
     let address = plane.connect(&network);
     put_kubeconfig(&device, &kubeconfig(&plane.server(), &plane.authority()));
     device.agent_arguments(["--node-name", "board-1"]);
-    device.start_agent();
-    device.load_image(demo_archive());
+    device.start_agent_with_demo();
     let ready = |node: &str| node.contains(" Ready ");
     plane.wait_for("get node board-1 --no-headers", ready);
     let credentials = || fs::read_to_string(device.path("/var/lib/nodlet/cluster.json")).unwrap_or_default();
@@ -213,8 +195,7 @@ fn a_board_enrols_by_itself_and_again_when_its_certificate_has_expired_until_it_
 
     // A board that has left does not enrol again, until it joins.
     device.nodlet(["leave"]).ok();
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     plane.line("delete node board-1").ok();
     let path = device.path("/var/lib/nodlet/cluster.json");
     assert!(!path.exists());
@@ -227,14 +208,7 @@ fn a_board_enrols_by_itself_and_again_when_its_certificate_has_expired_until_it_
 #[test]
 fn another_join_replaces_an_expired_certificate_and_keeps_the_pods_of_the_cluster() {
     let plane = ControlPlane::start_with(&["--cluster-signing-duration=30s"]);
-    let mut device = Device::new();
-    let network = device.own_network();
-    let address = plane.connect(&network);
-    device.agent_arguments(["--node-name", "board-1"]);
-    device.start_agent();
-    device.load_image(demo_archive());
-    join(&device, &plane).ok();
-    plane.wait_for("get node board-1 --no-headers", |node| node.contains(" Ready "));
+    let ClusterNode { device, address, .. } = ClusterNode::join(&plane, "board-1");
     plane.apply(
         "
 apiVersion: v1
