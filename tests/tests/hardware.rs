@@ -8,9 +8,7 @@ use std::process::{Child, Command, Stdio};
 use nodlet_tests::{Device, Monitor, demo_program, manifest};
 
 fn define(device: &Device, name: &str, text: &str) {
-    let directory = device.path("/etc/nodlet/devices");
-    fs::create_dir_all(&directory).expect("the root can be written to");
-    fs::write(directory.join(format!("{name}.yaml")), format!("name: {name}\n{text}\n")).expect("a file");
+    device.write_file(&format!("/etc/nodlet/devices/{name}.yaml"), format!("name: {name}\n{text}\n"));
     device.wait_for("the resource", || {
         let nodes = device.get("/api/v1/nodes").expect("the API has a node");
         nodes["items"][0]["status"]["capacity"][format!("nodlet.dev/{name}")] == "1"
@@ -20,13 +18,6 @@ fn define(device: &Device, name: &str, text: &str) {
 fn asking(name: &str, steps: &str, device: &str) -> String {
     let more = format!("resources: {{limits: {{nodlet.dev/{device}: 1}}}}");
     manifest::pod_of(name, &[manifest::container("app", steps, &more)], "")
-}
-
-#[track_caller]
-fn wait_event(device: &Device, pod: &str, expected: &str) {
-    device.wait_for(&format!("{expected:?} of {pod}"), || {
-        device.pod(pod).events().iter().any(|event| event.contains(expected))
-    });
 }
 
 /// A port of the guest: to write to, and to read from.
@@ -51,15 +42,14 @@ fn a_serial_port_on_usb_is_found_by_its_serial_number_and_followed_while_its_con
     monitor.plug("other", "B2", "other");
     device.wait_for("the other port", || fs::exists("/dev/ttyUSB1").expect("/dev is there"));
 
-    device.write_manifest("nav.yaml", &asking("nav", "append /dev/gps up then sleep", "gps"));
-    device.pod("nav").wait_ready();
+    device.write_pod("nav", &asking("nav", "append /dev/gps up then sleep", "gps")).wait_ready();
     assert_eq!(hear(), "up");
     let nav = device.pod("nav");
     let id = nav.container("app").id();
-    let node = || nav.exec("app", ["/bin/demo", "stat", "/dev/gps"]).stdout;
+    let node = || nav.demo("app", "stat /dev/gps").stdout;
     assert_eq!(node(), "char 0660 0:0 188,0\n");
     std::thread::scope(|scope| {
-        let answer = scope.spawn(|| nav.exec("app", ["/bin/demo", "ask-line", "/dev/gps", "position"]).ok());
+        let answer = scope.spawn(|| nav.demo("app", "ask-line /dev/gps position").ok());
         assert_eq!(hear(), "position");
         to.write_all(b"fix\n").expect("the other end of the wire");
         assert_eq!(answer.join().expect("it answers"), "fix\n");
@@ -67,22 +57,21 @@ fn a_serial_port_on_usb_is_found_by_its_serial_number_and_followed_while_its_con
     assert_eq!(hear(), "fix", "the terminal's echo");
 
     monitor.unplug("gps");
-    wait_event(&device, "nav", "DeviceLost: device nodlet.dev/gps (/dev/gps, 188:0) is gone");
+    nav.wait_event("DeviceLost: device nodlet.dev/gps (/dev/gps, 188:0) is gone");
     device.wait_for("the node to go", || node().is_empty());
     let old = ["/bin/demo", "mknod", "/dev/old", "188", "0"];
     nav.exec("app", old).ok();
-    let forbidden = nav.exec("app", ["/bin/demo", "open", "/dev/old"]).refused();
-    assert!(forbidden.contains("Operation not permitted"), "{forbidden}");
+    nav.demo("app", "open /dev/old").refused_with("Operation not permitted");
 
     // A third one takes its number, so that it comes back with another one.
     monitor.plug("third", "C3", "third");
     device.wait_for("the third port", || fs::exists("/dev/ttyUSB0").expect("/dev is there"));
     monitor.plug("gps", "A1", "serial");
-    wait_event(&device, "nav", "DeviceFound: device nodlet.dev/gps (/dev/gps, 188:2) is present again");
+    nav.wait_event("DeviceFound: device nodlet.dev/gps (/dev/gps, 188:2) is present again");
     device.wait_for("the node", || node() == "char 0660 0:0 188,2\n");
-    nav.exec("app", ["/bin/demo", "append", "/dev/gps", "again"]).ok();
+    nav.demo("app", "append /dev/gps again").ok();
     assert_eq!(hear(), "again");
-    nav.exec("app", ["/bin/demo", "open", "/dev/old"]).refused();
+    nav.demo("app", "open /dev/old").refused();
     assert_eq!(nav.container("app").id(), id, "the container was not restarted");
     for id in ["other", "third"] {
         monitor.unplug(id);
@@ -137,19 +126,18 @@ fn a_virtual_can_interface_moves_into_the_pod_and_comes_back() {
     let mut device = Device::start();
     ip("link add vcan0 type vcan");
     define(&device, "can", "interface: vcan0");
-    device.write_manifest("bus.yaml", &asking("bus", "can-receive vcan0 2 then sleep", "can"));
-    device.pod("bus").wait_log("app", "listening");
+    device
+        .write_pod("bus", &asking("bus", "can-receive vcan0 2 then sleep", "can"))
+        .wait_log("app", "listening");
     assert!(!exists("vcan0"), "it is in the pod alone");
     let bus = device.pod("bus");
-    bus.exec("app", ["/bin/demo", "can-send", "vcan0", "291", "one"]).ok();
+    bus.demo("app", "can-send vcan0 291 one").ok();
     bus.wait_log("app", "291 one");
     // A frame of another pod or of the host does not get there; of this pod it does, also after another agent came.
-    device.kill_agent();
-    device.start_agent();
-    device.pod("bus").exec("app", ["/bin/demo", "can-send", "vcan0", "7", "two"]).ok();
+    device.restart_agent();
+    device.pod("bus").demo("app", "can-send vcan0 7 two").ok();
     device.pod("bus").wait_log("app", "7 two");
-    device.remove_manifest("bus.yaml");
-    device.pod("bus").wait_gone();
+    device.remove_pod("bus");
     assert!(exists("vcan0"), "it came back");
     ip("link set vcan0 up");
     let listener = Listener::on("vcan0");
@@ -167,16 +155,16 @@ fn a_can_card_exchanges_frames_with_another_one_on_the_bus_while_it_is_in_the_po
     }
     ip("link set can1 up");
     define(&device, "can", "interface: can0");
-    device.write_manifest("bus.yaml", &asking("bus", "can-receive can0 2 then sleep", "can"));
-    device.pod("bus").wait_log("app", "listening");
+    device
+        .write_pod("bus", &asking("bus", "can-receive can0 2 then sleep", "can"))
+        .wait_log("app", "listening");
     assert!(!exists("can0"), "it is in the pod alone");
     let listener = Listener::on("can1");
     device.pod("bus").exec("app", ["/bin/demo", "can-send", "can0", "291", "from pod"]).ok();
     assert_eq!(listener.frame(), "291 from pod");
     send("can1", "to pod");
     device.pod("bus").wait_log("app", "291 to pod");
-    device.remove_manifest("bus.yaml");
-    device.pod("bus").wait_gone();
+    device.remove_pod("bus");
     assert!(exists("can0"), "it came back");
     // It still has its bit rate.
     ip("link set can0 up");

@@ -17,6 +17,9 @@ fn send(pod: TestPod<'_>, frame: &[u8]) {
     pod.exec("app", ["/bin/demo", "frame", &digits]).ok();
 }
 
+/// The receiver and the sender of a frame.
+type Link = ([u8; 6], [u8; 6]);
+
 fn ethernet(to: [u8; 6], from: [u8; 6], kind: u16, payload: &[u8]) -> Vec<u8> {
     [&to[..], &from, &kind.to_be_bytes(), payload].concat()
 }
@@ -50,7 +53,7 @@ fn router_advertisement(to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
 }
 
 /// A UDP datagram from port 4711.
-fn datagram(ethernet_of: ([u8; 6], [u8; 6]), from: Ipv4Addr, to: (Ipv4Addr, u16), text: &str) -> Vec<u8> {
+fn datagram(ethernet_of: Link, from: Ipv4Addr, to: (Ipv4Addr, u16), text: &str) -> Vec<u8> {
     let length = 28 + text.len() as u16;
     let mut ip = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0].to_vec();
     ip[2..4].copy_from_slice(&length.to_be_bytes());
@@ -67,12 +70,7 @@ fn datagram(ethernet_of: ([u8; 6], [u8; 6]), from: Ipv4Addr, to: (Ipv4Addr, u16)
 }
 
 /// An ICMP message of `kind` with `options` in the header of its packet.
-fn icmp(
-    ethernet_of: ([u8; 6], [u8; 6]),
-    (from, to): (Ipv4Addr, Ipv4Addr),
-    options: &[u8],
-    kind: u8,
-) -> Vec<u8> {
+fn icmp(ethernet_of: Link, (from, to): (Ipv4Addr, Ipv4Addr), options: &[u8], kind: u8) -> Vec<u8> {
     let header = 20 + options.len() as u8;
     // For a redirect: the better gateway, which is the sender, and the header of the redirected packet.
     let mut message =
@@ -99,12 +97,7 @@ fn icmp_count(name: &str) -> u64 {
 }
 
 /// An ARP request by which the owner of `target` learns that `sender` has the address `hardware`.
-fn arp_request(
-    ethernet_of: ([u8; 6], [u8; 6]),
-    hardware: [u8; 6],
-    sender: Ipv4Addr,
-    target: Ipv4Addr,
-) -> Vec<u8> {
+fn arp_request(ethernet_of: Link, hardware: [u8; 6], sender: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
     let fixed = [0, 1, 8, 0, 6, 4, 0, 1];
     let payload = [&fixed[..], &hardware, &sender.octets(), &[0; 6], &target.octets()].concat();
     ethernet(ethernet_of.0, ethernet_of.1, 0x0806, &payload)
@@ -131,10 +124,12 @@ fn gateway(pod: TestPod<'_>) -> Ipv4Addr {
 }
 
 fn hardware_address(pod: TestPod<'_>) -> [u8; 6] {
-    let text = pod.exec("app", ["/bin/demo", "cat", "/sys/class/net/eth0/address"]).ok();
-    let bytes: Vec<u8> =
-        text.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).expect("two digits")).collect();
-    bytes.try_into().expect("six bytes")
+    parse_hardware_address(&pod.demo("app", "cat /sys/class/net/eth0/address").ok())
+}
+
+fn parse_hardware_address(text: &str) -> [u8; 6] {
+    let bytes = text.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).expect("two digits"));
+    bytes.collect::<Vec<_>>().try_into().expect("six bytes")
 }
 
 /// The bridge of a device, found by its address, and the host ends of its pods' links.
@@ -160,19 +155,17 @@ fn neighbour(table: &str, address: Ipv4Addr) -> Option<String> {
     line.split_whitespace().nth(3).map(str::to_owned)
 }
 
-fn two_pods(device: &Device) {
-    device.write_manifest("attacker.yaml", &manifest::pod("attacker", "sleep"));
-    device.write_manifest("victim.yaml", &manifest::pod("victim", "datagrams 4000"));
-    device.pod("attacker").wait_ready();
-    device.pod("victim").wait_ready();
-    device.pod("victim").wait_log("app", "bound");
+/// Runs a pod that attacks, and its victim, which prints the datagrams that it receives.
+fn two_pods(device: &Device) -> (TestPod<'_>, TestPod<'_>) {
+    device.run_pod("attacker", "sleep");
+    let victim = device.run_pod("victim", "datagrams 4000").wait_ready().wait_log("app", "bound");
+    (device.pod("attacker").wait_ready(), victim)
 }
 
 #[test]
 fn a_router_advertisement_of_a_pod_is_taken_by_neither_the_host_nor_another_pod() {
     let device = Device::start();
-    two_pods(&device);
-    let (attacker, victim) = (device.pod("attacker"), device.pod("victim"));
+    let (attacker, victim) = two_pods(&device);
     let own = hardware_address(attacker);
     let socket = UdpSocket::bind((gateway(attacker), 0)).expect("the gateway is the host's");
     socket.set_read_timeout(Some(Duration::from_secs(20))).expect("more than none");
@@ -181,20 +174,17 @@ fn a_router_advertisement_of_a_pod_is_taken_by_neither_the_host_nor_another_pod(
         send(attacker, &router_advertisement(to, own));
     }
     // Send these last: when they have arrived, the earlier frames have been processed.
-    for (pod, to) in [(None, (gateway(attacker), port)), (Some(victim), (address(victim), 4000))] {
+    for to in [(gateway(attacker), port), (address(victim), 4000)] {
         send(attacker, &datagram(([0xff; 6], own), address(attacker), to, "last"));
-        match pod {
-            Some(pod) => drop(pod.wait_log("app", "says last")),
-            None => drop(socket.recv_from(&mut [0; 100]).expect("an honest datagram arrives")),
-        }
     }
-    let believed = |addresses: &str| -> Vec<String> {
-        addresses.lines().filter(|line| line.starts_with("20010db80666")).map(str::to_owned).collect()
-    };
+    socket.recv_from(&mut [0; 100]).expect("an honest datagram arrives");
+    victim.wait_log("app", "says last");
     let host = fs::read_to_string("/proc/net/if_inet6").expect("this kernel has IPv6");
-    assert_eq!(believed(&host), Vec::<String>::new(), "the host took an address");
-    let inside = victim.exec("app", ["/bin/demo", "cat", "/proc/net/if_inet6"]).ok();
-    assert_eq!(believed(&inside), Vec::<String>::new(), "another pod took an address");
+    let inside = victim.demo("app", "cat /proc/net/if_inet6").ok();
+    for (who, addresses) in [("the host", host), ("another pod", inside)] {
+        let is_taken = addresses.lines().any(|line| line.starts_with("20010db80666"));
+        assert!(!is_taken, "{who} took an address: {addresses}");
+    }
 }
 
 #[test]
@@ -202,13 +192,10 @@ fn a_redirect_of_a_pod_does_not_reach_the_host() {
     const REDIRECT: u8 = 5;
     const ECHO: u8 = 8;
     let device = Device::start();
-    two_pods(&device);
-    let attacker = device.pod("attacker");
+    let (attacker, _) = two_pods(&device);
     let (bridge, _) = links(gateway(attacker));
     let host = fs::read_to_string(format!("/sys/class/net/{bridge}/address")).expect("it is a link");
-    let host: Vec<u8> =
-        host.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).expect("two digits")).collect();
-    let between = (host.try_into().expect("six bytes"), hardware_address(attacker));
+    let between = (parse_hardware_address(&host), hardware_address(attacker));
     let of_ip = (address(attacker), gateway(attacker));
     let (redirects, echoes) = (icmp_count("InRedirects"), icmp_count("InEchos"));
     for options in [&[][..], &[1, 1, 1, 0], &[1; 40]] {
@@ -224,8 +211,8 @@ fn a_redirect_of_a_pod_does_not_reach_the_host() {
 #[test]
 fn the_hosts_side_of_the_pods_network_takes_nothing_but_packets() {
     let device = Device::start();
-    two_pods(&device);
-    let (bridge, ports) = links(gateway(device.pod("attacker")));
+    let (attacker, _) = two_pods(&device);
+    let (bridge, ports) = links(gateway(attacker));
     assert_eq!(ports.len(), 2, "{ports:?}");
     for link in ports.iter().chain([&bridge]) {
         for (name, expected) in [
@@ -257,10 +244,8 @@ fn the_hosts_side_of_the_pods_network_takes_nothing_but_packets() {
 #[test]
 fn a_pod_cannot_send_as_another() {
     let device = Device::start();
-    two_pods(&device);
-    device.write_manifest("third.yaml", &manifest::pod("third", "sleep"));
-    let (attacker, victim, third) = (device.pod("attacker"), device.pod("victim"), device.pod("third"));
-    third.wait_ready();
+    let (attacker, victim) = two_pods(&device);
+    let third = device.run_pod("third", "sleep").wait_ready();
     let (own, of_victim, of_third) =
         (hardware_address(attacker), hardware_address(victim), hardware_address(third));
     let to = (address(victim), 4000);
@@ -284,10 +269,8 @@ fn a_pod_cannot_send_as_another() {
 #[test]
 fn a_pod_cannot_redirect_what_others_send_by_arp() {
     let device = Device::start();
-    two_pods(&device);
-    device.write_manifest("third.yaml", &manifest::pod("third", "sleep"));
-    let (attacker, victim, third) = (device.pod("attacker"), device.pod("victim"), device.pod("third"));
-    third.wait_ready();
+    let (attacker, victim) = two_pods(&device);
+    let third = device.run_pod("third", "sleep").wait_ready();
     let (own, of_victim) = (hardware_address(attacker), hardware_address(victim));
     for claimed in [gateway(victim), address(third)] {
         send(attacker, &arp_request((of_victim, own), own, claimed, address(victim)));
@@ -299,7 +282,7 @@ fn a_pod_cannot_redirect_what_others_send_by_arp() {
         send(attacker, &tagged(arp_request(([0xff; 6], own), own, address(third), gateway(victim)), tags));
     }
     // Send these last: when they have arrived, the earlier frames have been processed.
-    let seen_by_victim = || victim.exec("app", ["/bin/demo", "cat", "/proc/net/arp"]).ok();
+    let seen_by_victim = || victim.demo("app", "cat /proc/net/arp").ok();
     let seen_by_host = || fs::read_to_string("/proc/net/arp").expect("/proc is mounted");
     for to in [address(victim), gateway(victim)] {
         send(attacker, &arp_request(([0xff; 6], own), own, address(attacker), to));
@@ -333,11 +316,9 @@ fn pod_cgroup(device: &Device, controller: &str) -> PathBuf {
 fn a_pod_that_is_killed_does_not_wait_for_its_cpu_limit() {
     let device = Device::start();
     let container = manifest::container("app", "bomb 1000 then sleep", "resources: {limits: {cpu: 20m}}");
-    device.write_manifest(
-        "bomb.yaml",
-        &manifest::pod_of("bomb", &[container], "terminationGracePeriodSeconds: 1"),
-    );
-    device.pod("bomb").wait_log("app", "1000 children");
+    device
+        .run_pod_of("bomb", &[container], "terminationGracePeriodSeconds: 1")
+        .wait_log("app", "1000 children");
     let since = Instant::now();
     device.remove_manifest("bomb.yaml");
     // The grace period, and the time that two busy cores need to end this many processes.
@@ -348,11 +329,7 @@ fn a_pod_that_is_killed_does_not_wait_for_its_cpu_limit() {
 #[test]
 fn a_pod_has_a_share_of_the_processes_of_the_machine_and_others_start_beside_it() {
     let device = Device::start();
-    device.write_manifest(
-        "bomb.yaml",
-        &manifest::pod_with("bomb", "sleep", "terminationGracePeriodSeconds: 1"),
-    );
-    device.pod("bomb").wait_ready();
+    device.run_pod_with("bomb", "sleep", "terminationGracePeriodSeconds: 1").wait_ready();
     let limit = fs::read_to_string(pod_cgroup(&device, "pids").join("pids.max")).expect("it is there");
     let limit: u64 = limit.trim().parse().expect("a number of processes");
     let read = |path: &str| {
@@ -361,14 +338,9 @@ fn a_pod_has_a_share_of_the_processes_of_the_machine_and_others_start_beside_it(
     let machine = read("/proc/sys/kernel/pid_max").min(read("/proc/sys/kernel/threads-max"));
     assert!(limit <= machine * 15 / 100, "{limit} of {machine}");
 
-    device.write_manifest(
-        "again.yaml",
-        &manifest::pod_with("again", "exhaust", "terminationGracePeriodSeconds: 1"),
-    );
-    device.pod("again").wait_log("app", "full after");
-    device.write_manifest("other.yaml", &manifest::pod("other", "sleep"));
-    device.pod("other").wait_ready();
-    device.pod("other").exec("app", ["/bin/demo", "print", "here"]).ok();
+    device.run_pod_with("again", "exhaust", "terminationGracePeriodSeconds: 1").wait_log("app", "full after");
+    device.run_pod("other", "sleep").wait_ready();
+    device.pod("other").demo("app", "print here").ok();
     device.remove_manifest("again.yaml");
     device.wait_within(Duration::from_secs(15), "the end of the pod", || {
         !device.pods().contains(&"again".to_owned())

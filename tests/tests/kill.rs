@@ -28,7 +28,7 @@ fn web(shared: &str, word: &str) -> String {
     manifest::pod_of(
         "web",
         &[locked("app", word, &app, probes), locked("beside", word, &format!("print {word} then sleep"), "")],
-        &format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]"),
+        &manifest::host_path("one", shared),
     )
 }
 
@@ -37,8 +37,7 @@ fn web(shared: &str, word: &str) -> String {
 /// killed.
 fn live(kill_before: Option<u64>) -> Option<u64> {
     let mut device = Device::new();
-    device.start_agent();
-    device.load_image(nodlet_tests::demo_archive());
+    device.start_agent_with_demo();
     device.stop_agent();
     let revive = |device: &mut Device| {
         if device.agent_is_dead() {
@@ -46,13 +45,12 @@ fn live(kill_before: Option<u64>) -> Option<u64> {
         }
     };
     let (shared, here) = device.shared("one");
-    let volumes = format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]");
+    let volumes = manifest::host_path("one", &shared);
     device.write_manifest("web.yaml", &web(&shared, "old"));
     let tick = locked("tick", "run", "print tick 0.05", "");
-    device.write_manifest("tick.yaml", &manifest::pod_of("tick", &[tick], &volumes));
+    device.run_pod_of("tick", &[tick], &volumes);
     let job = locked("job", "run", "print begun then exit 3 0.5", "");
-    let spec = format!("restartPolicy: Never\n{volumes}");
-    device.write_manifest("job.yaml", &manifest::pod_of("job", &[job], &spec));
+    device.run_pod_of("job", &[job], &format!("restartPolicy: Never\n{volumes}"));
     device.launch_agent();
     let steps = AgentSteps::follow(device.agent_pid(), kill_before);
     device.wait_reviving("all pods to be where they stay", &revive, |device| {
@@ -169,13 +167,11 @@ fn killed_before_some_steps_no_container_stops_runs_twice_or_loses_a_thing() {
 fn two_running_instances_of_one_container_would_be_detected() {
     let device = Device::start();
     let (shared, here) = device.shared("one");
-    let spec = format!("restartPolicy: Never\nvolumes: [{{name: one, hostPath: {{path: {shared}}}}}]");
+    let spec = format!("restartPolicy: Never\n{}", manifest::host_path("one", shared));
     let pod = |name: &str| manifest::pod_of(name, &[locked("app", "run", "print up then sleep", "")], &spec);
-    device.write_manifest("first.yaml", &pod("first"));
-    device.pod("first").wait_log("app", "up");
+    device.write_pod("first", &pod("first")).wait_log("app", "up");
     assert!(!here.join("app.twice").exists());
-    device.write_manifest("second.yaml", &pod("second"));
-    device.pod("second").wait_phase("Failed");
+    device.write_pod("second", &pod("second")).wait_phase("Failed");
     assert!(here.join("app.twice").exists());
     assert_eq!(fs::read_to_string(here.join("app-starts")).expect("it ran"), "run\n");
     assert!(device.pod("first").is_ready());
@@ -184,7 +180,7 @@ fn two_running_instances_of_one_container_would_be_detected() {
 #[test]
 fn a_node_that_was_renamed_keeps_its_pods() {
     let mut device = Device::start();
-    device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod("web", "sleep")).ok();
+    device.apply(&manifest::pod("web", "sleep"));
     device.pod("web").wait_ready();
     let (born, uid) = (device.pod("web").born("app"), device.pod("web").uid());
 

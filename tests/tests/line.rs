@@ -10,8 +10,7 @@ use nodlet_tests::{Device, manifest};
 #[test]
 fn a_manifest_and_an_archive_become_a_running_process() {
     let device = Device::start();
-    device.write_manifest("web.yaml", &manifest::pod("web", "print hello then sleep"));
-    let web = device.pod("web");
+    let web = device.run_pod("web", "print hello then sleep");
     web.wait_phase("Running");
     web.wait_log("app", "hello");
 
@@ -30,8 +29,7 @@ fn a_manifest_and_an_archive_become_a_running_process() {
 #[test]
 fn no_container_notices_that_the_agent_was_killed() {
     let mut device = Device::start();
-    device.write_manifest("tick.yaml", &manifest::pod("tick", "print tick 0.02"));
-    device.pod("tick").wait_log("app", "tick 3\n");
+    device.run_pod("tick", "print tick 0.02").wait_log("app", "tick 3\n");
     let (born, id) = (device.pod("tick").born("app"), device.pod("tick").container("app").id());
 
     device.kill_agent();
@@ -60,11 +58,9 @@ fn no_container_notices_that_the_agent_was_killed() {
 #[test]
 fn an_exit_while_the_agent_is_away_is_reported_with_its_true_code_and_time() {
     let mut device = Device::start();
-    device.write_manifest(
-        "job.yaml",
-        &manifest::pod_with("job", "on-term 7 then print ready then sleep", "restartPolicy: Never"),
-    );
-    device.pod("job").wait_log("app", "ready");
+    device
+        .run_pod_with("job", "on-term 7 then print ready then sleep", "restartPolicy: Never")
+        .wait_log("app", "ready");
     device.kill_agent();
 
     let process = device.container_processes()[0];
@@ -87,38 +83,24 @@ fn an_exit_while_the_agent_is_away_is_reported_with_its_true_code_and_time() {
 fn a_pod_that_is_finished_never_runs_again() {
     let mut device = Device::start();
     let (shared, here) = device.shared("ran");
-    device.write_manifest(
-        "job.yaml",
-        &manifest::pod_of(
-            "job",
-            &[manifest::container(
-                "app",
-                "append /ran/times once",
-                "volumeMounts: [{name: ran, mountPath: /ran}]",
-            )],
-            &format!("restartPolicy: OnFailure\nvolumes: [{{name: ran, hostPath: {{path: {shared}}}}}]"),
-        ),
-    );
-    device.pod("job").wait_phase("Succeeded");
+    let app = manifest::container("app", "append /ran/times once", &manifest::mount("ran"));
+    let spec = manifest::host_path("ran", &shared) + "restartPolicy: OnFailure";
+    device.run_pod_of("job", &[app], &spec).wait_phase("Succeeded");
     assert_eq!(device.pod("job").container("app").reason(), "Completed");
 
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     device.pod("job").wait_phase("Succeeded");
     // A later pod that runs shows that the agent has read all files.
-    device.write_manifest("other.yaml", &manifest::pod("other", "sleep"));
-    device.pod("other").wait_phase("Running");
+    device.run_pod("other", "sleep").wait_phase("Running");
     assert_eq!(std::fs::read_to_string(here.join("times")).unwrap_or_default(), "once\n");
 }
 
 #[test]
 fn a_pod_whose_manifest_is_removed_is_gone_when_its_last_process_is() {
     let device = Device::start();
-    device.write_manifest("web.yaml", &manifest::pod("web", "forks 2 then print up then sleep"));
-    device.pod("web").wait_log("app", "up");
+    device.run_pod("web", "forks 2 then print up then sleep").wait_log("app", "up");
     assert_eq!(device.container_processes().len(), 3);
-    device.remove_manifest("web.yaml");
-    device.pod("web").wait_gone();
+    device.remove_pod("web");
     assert!(device.container_processes().is_empty());
 }
 
