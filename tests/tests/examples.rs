@@ -10,8 +10,7 @@ fn the_examples_do_what_they_say() {
     // One of them opens a port of the board.
     let board = device.own_network();
     device.agent_arguments(["--allowed-annotations=exclusive-cpus.nodlet.dev,rtprio.nodlet.dev"]);
-    device.start_agent();
-    device.load_image(nodlet_tests::demo_archive());
+    device.start_agent_with_demo();
     let examples =
         Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a member of the workspace").join("examples");
     let files = std::fs::read_dir(&examples).expect("there are examples");
@@ -100,8 +99,7 @@ fn the_examples_do_what_they_say() {
     let greedy = device.pod("greedy");
     greedy.wait_phase("Failed");
     assert_eq!(greedy.status()["reason"], "OutOfcpu");
-    let classes = device.nodlet(["describe", "pc"]).ok();
-    assert!(classes.contains("Ends after all that names no class."), "{classes}");
+    device.nodlet(["describe", "pc"]).ok_with("Ends after all that names no class.");
     device.wait_for("the crash to be backed off", || {
         device.pod("crash").container("app").reason() == "CrashLoopBackOff"
     });
@@ -111,7 +109,7 @@ fn the_examples_do_what_they_say() {
     let (uid, text) =
         (gated.uid(), std::fs::read_to_string(examples.join("gated.yaml")).expect("it is there"));
     let free = text.replace("  schedulingGates:\n    - name: example.com/not-yet\n", "");
-    assert_eq!(device.nodlet_with_input(["apply", "-f", "-"], &free).ok(), "pod/gated configured\n");
+    assert_eq!(device.apply(&free), "pod/gated configured\n");
     device.wait_for("it to run", || gated.condition("ContainersReady") == "True");
     assert_eq!((gated.uid(), gated.is_ready()), (uid, false));
 

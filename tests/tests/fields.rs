@@ -35,9 +35,9 @@ use std::time::{Duration, Instant};
 
 use nix::mount::MsFlags;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use nodlet_tests::Device;
 use nodlet_tests::guest::is_guest;
 use nodlet_tests::image::Image;
-use nodlet_tests::{Device, demo_archive, demo_program};
 use serde_json::{Value, json};
 
 use difference::{differences, documented, fields_of};
@@ -280,14 +280,12 @@ fn observe_on(device: &mut Device, tainted: bool) -> Vec<String> {
         mknod(&disk, SFlag::S_IFBLK, mode, makedev(7, minor)).expect("root may");
     }
     let deep = device.mount_tmpfs("/shared/sub/deep", "mode=755");
-    device.start_agent();
-    device.load_image(demo_archive());
-    let program = fs::read(demo_program()).expect("the demo program can be read");
-    let other = Image::demo("localhost/other:1", &program).config("Env", json!(["PATH=/bin", "IMAGE=other"]));
+    device.start_agent_with_demo();
+    let other = Image::of_demo("localhost/other:1").config("Env", json!(["PATH=/bin", "IMAGE=other"]));
     device.load(&other.file("only-here", 0o644, b""));
     if !tainted {
-        device.nodlet_with_input(["apply", "-f", "-"], OBJECTS).ok();
-        device.nodlet_with_input(["apply", "-f", "-"], &expanded(device, &claim::volumes())).ok();
+        device.apply(OBJECTS);
+        device.apply(&expanded(device, &claim::volumes()));
         device.pod("holder").wait_ready();
     }
     // `FIELDS=Probe.` runs only the rows of these fields, for those who write a row.

@@ -81,7 +81,7 @@ fn the_gateway_publishes_and_shows_what_its_device_sends() {
     }
     let mut monitor = Monitor::connect();
     monitor.unplug("gps");
-    device.wait_for("the event", || collector.events().iter().any(|event| event.starts_with("DeviceLost")));
+    device.wait_for("the event", || collector.has_event("DeviceLost"));
     let page = world.demo(&format!("get http://{BOARD}:8080/"));
     assert_eq!(page.as_deref().map(str::trim), Ok("meter=21.75"));
     monitor.plug("gps", "A1", "serial");
@@ -123,7 +123,7 @@ fn change_credentials_and_topic(device: &Device) {
     let example = fs::read_to_string(project().join("examples/gateway/gateway.yaml")).expect("it is text");
     let is_broker = |object: &&str| object.contains("kind: Pod\nmetadata:\n  name: broker\n");
     let broker = example.split("---\n").find(is_broker).expect("the pod of the broker");
-    device.nodlet_with_input(["apply", "-f", "-"], broker).ok();
+    device.apply(broker);
     device.pod("broker").wait_ready();
     let interrupt = "import os, signal; os.kill(1, signal.SIGINT)";
     collector.exec("collector", ["python3", "-c", interrupt]).ok();

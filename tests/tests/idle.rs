@@ -5,7 +5,7 @@ use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
 
-use nodlet_tests::{Device, manifest, switches};
+use nodlet_tests::{Device, switches};
 
 const PODS: usize = 10;
 
@@ -29,7 +29,7 @@ fn idle_pods_cause_no_wakeups_and_no_writes_for_a_day() {
             0 => format!("volumes: [{{name: host, hostPath: {{path: {}}}}}]", device.shared("host").0),
             _ => String::new(),
         };
-        device.write_manifest(&format!("{name}.yaml"), &manifest::pod_with(&name, "sleep", &spec));
+        device.run_pod_with(&name, "sleep", &spec);
     }
     device.wait_for("the pods' records", || device.records().len() == PODS);
     let mut before = switches(&device);

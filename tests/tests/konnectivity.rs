@@ -1,9 +1,9 @@
 //! Boards behind NAT, which the API server reaches only through konnectivity, whose agents run as pods of the boards.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
-use nodlet_tests::{ClusterNode as Node, ControlPlane, konnectivity_archive};
+use nodlet_tests::{ClusterNode as Node, ControlPlane, Ran, konnectivity_archive};
 
 /// A pod on a board, which prints the name of the board.
 fn pod(board: &str) -> String {
@@ -19,16 +19,6 @@ spec:
   - {{name: app, image: 'localhost/demo:1', args: [print, 'this is {board}', then, wait, /end]}}
 "
     )
-}
-
-/// Sends a text to a pod, and returns what the pod sends back.
-fn echo(plane: &ControlPlane, pod: &str, text: &[u8]) -> Vec<u8> {
-    let mut command = plane.command(&["exec", "-i", pod, "--", "/bin/demo", "echo"]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("kubectl can be run");
-    let mut input = child.stdin.take().expect("it is piped");
-    input.write_all(text).expect("kubectl reads it");
-    drop(input);
-    child.wait_with_output().expect("it is a child").stdout
 }
 
 #[test]
@@ -55,8 +45,10 @@ fn boards_behind_nat_are_reached_by_logs_and_exec_through_konnectivity_alone() {
     for board in boards {
         let line = format!("logs on-{board} --request-timeout=20s");
         plane.wait_for(&line, |log| log == format!("this is {board}\n"));
-        let echoed = echo(&plane, &format!("on-{board}"), &vec![b'x'; 300_000]);
-        assert!(echoed == vec![b'x'; 300_000], "{} bytes of 300000", echoed.len());
+        let exec = ["exec", "-i", &format!("on-{board}"), "--", "/bin/demo", "echo"];
+        let text = "x".repeat(300_000);
+        let echoed = Ran::with_input(plane.command(&exec), &text).stdout;
+        assert!(echoed == text, "{} bytes of 300000", echoed.len());
     }
     // Two connections at once: a log that is followed until the other one ends the container. Before its first line, the
     // log could be that of the next container.

@@ -13,12 +13,12 @@ fn the_end_of_the_file_is_kept_and_of_a_pod_no_more_than_twelve_kibibytes() {
         &format!("write /tmp/said {long} then exit 3"),
         "terminationMessagePath: /tmp/said\n",
     );
-    device.write_manifest("one.yaml", &manifest::pod_of("one", &[one], SPEC));
+    device.run_pod_of("one", &[one], SPEC);
     let four: Vec<String> = ["a", "b", "c", "d"]
         .iter()
         .map(|name| manifest::container(name, &format!("write /dev/termination-log {long} then exit 0"), ""))
         .collect();
-    device.write_manifest("four.yaml", &manifest::pod_of("four", &four, SPEC));
+    device.run_pod_of("four", &four, SPEC);
     device.pod("one").wait_phase("Failed");
     let said = device.pod("one").container("app").message();
     assert_eq!(said, format!("{}{}\n", "a".repeat(95), "b".repeat(4000)), "the last 4096 bytes");
@@ -44,8 +44,7 @@ fn the_log_tail_replaces_a_missing_termination_message_of_a_failure() {
         manifest::container("said", "print log then write /dev/termination-log file then exit 1", fallback),
         manifest::container("file", "print log then exit 1", ""),
     ];
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &containers, SPEC));
-    let web = device.pod("web");
+    let web = device.run_pod_of("web", &containers, SPEC);
     web.wait_phase("Failed");
     let eighty: String = (20..100).map(|number| format!("l{number}\n")).collect();
     assert_eq!(web.container("many").message(), eighty);

@@ -111,8 +111,7 @@ fn changes(device: &Device, kubectl: &Kubectl, kind: &Kind) {
     assert_eq!(value(), first);
     let (uid, version) = (get()["metadata"]["uid"].clone(), || get()["metadata"]["resourceVersion"].clone());
     device.wait_for("the object in the watch", || seen("ADDED") == 1);
-    let shown = kubectl.line(&format!("get {noun} one -o yaml")).ok();
-    assert!(shown.contains(first), "{shown}");
+    kubectl.line(&format!("get {noun} one -o yaml")).ok_with(first);
     // Besides the object, there are the classes of Kubernetes.
     let is_listed = || {
         let names = kubectl.line(&format!("get {noun} -o name")).ok();
