@@ -1,7 +1,7 @@
 //! Each field of a Pod that nodlet acts on has one row in a table: pods that differ in this field only, and the
 //! different effect that a container or a status shows. A test requires that the table is complete.
 //!
-//! To add a field, add one row to the table of its area in `fields/`. What none of [`Look`] observes needs one
+//! To add a field, add one row to the table of its area in `fields/`. What none of [`Observation`] observes needs one
 //! more variant of it.
 //!
 //! ```text
@@ -91,7 +91,7 @@ enum Shown {
 }
 
 struct Pair {
-    look: Look,
+    observation: Observation,
     /// The spec; if `debug` is not empty, `@` is in that.
     spec: &'static str,
     /// An ephemeral container, in JSON, that is added when the pod runs.
@@ -102,7 +102,7 @@ struct Pair {
 
 /// The observed facts of a pod.
 #[derive(Clone, Copy)]
-enum Look {
+enum Observation {
     /// The log of a container. An expected text that is empty waits for the container's end.
     Log(&'static str),
     /// The pod's status as JSON without spaces, then its events, as lines of `Reason: message`.
@@ -117,40 +117,35 @@ enum Look {
 /// A row of pods that differ in the field.
 const fn row(
     field: &'static str,
-    look: Look,
+    observation: Observation,
     spec: &'static str,
     variants: &'static [(&'static str, &'static str)],
 ) -> Row {
-    let shown = Shown::Pair(Pair { look, spec, debug: "", variants });
-    Row { field, shown, with: &[], policy: "Never", attached: "", tainted: false }
+    Row::new(field, Shown::Pair(Pair { observation, spec, debug: "", variants }))
 }
 
 /// A row of pods `[[sleep]]`, each with this ephemeral container.
 const fn debug(
     field: &'static str,
-    look: Look,
+    observation: Observation,
     debug: &'static str,
     variants: &'static [(&'static str, &'static str)],
 ) -> Row {
     const SPEC: &str = "containers: [{name: app, [[sleep]], volumeMounts: [{name: v, mountPath: /v}]}], \
         volumes: [{name: v, configMap: {name: fast}}]";
-    let shown = Shown::Pair(Pair { look, spec: SPEC, debug, variants });
-    Row { field, shown, with: &[], policy: "Never", attached: "", tainted: false }
+    Row::new(field, Shown::Pair(Pair { observation, spec: SPEC, debug, variants }))
 }
 
 /// A row that names a test.
 const fn elsewhere(field: &'static str, test: &'static str, why: &'static str) -> Row {
-    Row {
-        field,
-        shown: Shown::Elsewhere(test, why),
-        with: &[],
-        policy: "Never",
-        attached: "",
-        tainted: false,
-    }
+    Row::new(field, Shown::Elsewhere(test, why))
 }
 
 impl Row {
+    const fn new(field: &'static str, shown: Shown) -> Self {
+        Self { field, shown, with: &[], policy: "Never", attached: "", tainted: false }
+    }
+
     const fn with(mut self, fields: &'static [&'static str]) -> Self {
         self.with = fields;
         self
@@ -488,10 +483,10 @@ fn now(device: &Device) -> BTreeMap<String, (Value, String)> {
 /// The observed facts of this pod, when they are final.
 fn seen(device: &Device, variant: &Variant, object: &Value, events: &str) -> Option<String> {
     let expected = &variant.expected;
-    let is_final = match variant.pair.look {
-        Look::Status | Look::Claim => false,
-        Look::Limits => expected.is_empty() && object["status"]["phase"] == "Running",
-        Look::Log(container) => {
+    let is_final = match variant.pair.observation {
+        Observation::Status | Observation::Claim => false,
+        Observation::Limits => expected.is_empty() && object["status"]["phase"] == "Running",
+        Observation::Log(container) => {
             let state = state(&object["status"], container);
             if state["terminated"].is_null() && state["running"].is_null() {
                 return None;
@@ -512,16 +507,16 @@ fn state<'a>(status: &'a Value, container: &str) -> &'a Value {
 
 /// The observed facts of this pod now.
 fn observed(device: &Device, variant: &Variant, object: &Value, events: &str) -> String {
-    match variant.pair.look {
-        Look::Limits => {
+    match variant.pair.observation {
+        Observation::Limits => {
             let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
             format!("{}{}", limits(device, uid), object["status"])
         }
-        Look::Status => format!("{}\n{events}", object["status"]),
-        Look::Claim => {
+        Observation::Status => format!("{}\n{events}", object["status"]),
+        Observation::Claim => {
             device.text(&format!("/api/v1/namespaces/default/persistentvolumeclaims/{}-v", variant.pod))
         }
-        Look::Log(container) => {
+        Observation::Log(container) => {
             device.text(&format!("/api/v1/namespaces/default/pods/{}/log?container={container}", variant.pod))
         }
     }

@@ -227,8 +227,8 @@ fn the_hosts_side_of_the_pods_network_takes_nothing_but_packets() {
             ("ipv4/conf/LINK/arp_ignore", if *link == bridge { "1" } else { "8" }),
         ] {
             let path = Path::new("/proc/sys/net").join(name.replace("LINK", link));
-            let found = fs::read_to_string(&path).expect("this kernel has it");
-            assert_eq!(found.trim(), expected, "{}", path.display());
+            let value = fs::read_to_string(&path).expect("this kernel has it");
+            assert_eq!(value.trim(), expected, "{}", path.display());
         }
     }
     // The bridge is configured with each pod's port, and does not learn it from the pods' frames.

@@ -1,6 +1,6 @@
 //! The fields of claims, image volumes, files with variables, and of what a test of their own shows.
 
-use super::Look::{Claim, Log, Status};
+use super::Observation::{Claim, Log, Status};
 use super::{Row, elsewhere, row};
 
 const SUCCEEDED: &str = r#""phase":"Succeeded""#;

@@ -1,6 +1,6 @@
 //! The fields of containers: programs, variables, resources, restarts and security.
 
-use super::Look::{Limits, Log, Status};
+use super::Observation::{Limits, Log, Status};
 use super::{Row, elsewhere, row};
 
 const SUCCEEDED: &str = r#""phase":"Succeeded""#;

@@ -1,6 +1,6 @@
 //! The fields of ephemeral containers, which are added when their pod runs. Their text is JSON.
 
-use super::Look::{Log, Status};
+use super::Observation::{Log, Status};
 use super::{Row, debug};
 
 const ENDED: &str = r#""reason":"Completed""#;

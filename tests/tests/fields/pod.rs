@@ -1,6 +1,6 @@
 //! The fields of pods as a whole: admission, names, namespaces, users and DNS.
 
-use super::Look::{Limits, Log, Status};
+use super::Observation::{Limits, Log, Status};
 use super::{Row, elsewhere, row};
 
 const SUCCEEDED: &str = r#""phase":"Succeeded""#;

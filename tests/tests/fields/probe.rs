@@ -1,6 +1,6 @@
 //! The fields of probes and of lifecycle hooks.
 
-use super::Look::{Log, Status};
+use super::Observation::{Log, Status};
 use super::{Row, elsewhere, row};
 
 const READY: &str = r#""ready":true"#;

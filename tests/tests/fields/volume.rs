@@ -1,6 +1,6 @@
 //! The fields of volumes and of their mounts.
 
-use super::Look::{Log, Status};
+use super::Observation::{Log, Status};
 use super::{Row, row};
 
 const SUCCEEDED: &str = r#""phase":"Succeeded""#;
