@@ -52,6 +52,14 @@ fn times(sim: &Sim, what: &str) -> Vec<u64> {
     lines.map(|line| line[..4].trim().parse().expect("a time")).collect()
 }
 
+/// Lets time pass until the trace has this text.
+fn run_until_traced(sim: &mut Sim, text: &str) {
+    while !sim.trace.contains(text) {
+        assert!(sim.now < at(1000), "{text:?} is not in\n{}", sim.trace);
+        sim.run_until(sim.now.since(at(0)) + Duration::from_millis(10));
+    }
+}
+
 #[test]
 fn containers_start_one_after_another_in_the_order_of_the_spec() {
     let three = pod(RestartPolicy::Always).with([container("c"), container("a"), container("b")]);

@@ -212,7 +212,8 @@ pub struct RecordedExit {
     pub started_at: Moment,
     /// `finishedAt`.
     pub finished_at: Moment,
-    /// `containerID` without its scheme, for an exit that is not of the newest run whose process was executed.
+    /// `containerID` without its scheme, for an exit that is not of the newest run whose process was executed; empty if
+    /// nobody has seen the newest run start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
 }

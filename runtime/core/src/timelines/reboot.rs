@@ -99,3 +99,18 @@ fn after_a_power_cut_a_never_pod_that_waited_for_its_image_may_still_run() {
     sim.run_until(secs(120));
     assert_eq!(phase(&sim), "Succeeded");
 }
+
+#[test]
+fn a_run_that_nobody_has_seen_start_has_no_container_id_after_a_power_cut_either() {
+    let mut sim = Sim::new(pod(RestartPolicy::OnFailure), |_, _| Fate::Exits(1, secs(1)));
+    sim.weather.latency = secs(2);
+    run_until_traced(&mut sim, "app#1 start");
+    sim.update(&uid(), |pod| pod.spec.active_deadline = Some(secs(0)));
+    sim.lose_sandbox(&uid());
+    sim.run_until(secs(60));
+    let before = first(&sim);
+    assert_eq!(before["state"]["terminated"]["reason"], "ContainerStatusUnknown");
+    assert!(before["state"]["terminated"]["containerID"].is_null() && before["containerID"].is_string());
+    sim.reboot();
+    assert_eq!(first(&sim)["state"], before["state"]);
+}

@@ -115,7 +115,7 @@ impl From<&RecordedExit> for Ended {
             message: exit.message.as_str().into(),
             started_at: Some(exit.started_at),
             finished_at: Some(exit.finished_at),
-            id: exit.id.as_deref().map(Rc::from),
+            id: exit.id.as_deref().filter(|id| !id.is_empty()).map(Rc::from),
         }
     }
 }

@@ -29,10 +29,15 @@ impl ContainerState {
             name: name.to_owned(),
             attempts,
             last_exit: self.ended().and_then(|ended| {
-                // That of a run that was executed is `container_id`.
-                ended.to_recorded(ended.id.as_ref().filter(|_| ended.failed_to_start()))
+                let is_newest = ended.number + 1 == attempts;
+                // The ID of a run that was executed is `container_id`, unless nobody has seen the run start.
+                let id = match &ended.id {
+                    Some(id) => Some(&**id).filter(|_| ended.failed_to_start()),
+                    None => Some("").filter(|_| is_newest && identity.is_some()),
+                };
+                ended.to_recorded(id)
             }),
-            previous_exit: previous.and_then(|ended| ended.to_recorded(ended.id.as_ref())),
+            previous_exit: previous.and_then(|ended| ended.to_recorded(ended.id.as_deref())),
             image: identity.as_ref().map(|identity| identity.image.to_string()),
             image_id: identity.as_ref().map(|identity| identity.image_id.to_string()),
             container_id: identity.as_ref().map(|identity| identity.id.to_string()),
@@ -61,7 +66,7 @@ impl ContainerState {
         }
         let seen = record.last_exit.as_ref().map(|exit| {
             let ended = Ended::from(exit);
-            if ended.failed_to_start() {
+            if ended.failed_to_start() || exit.id.is_some() {
                 ended
             } else {
                 Ended { id: id.clone().filter(|_| exit.number == newest), ..ended }
@@ -201,7 +206,7 @@ impl ContainerState {
 }
 
 impl Ended {
-    fn to_recorded(&self, id: Option<&Rc<str>>) -> Option<RecordedExit> {
+    fn to_recorded(&self, id: Option<&str>) -> Option<RecordedExit> {
         Some(RecordedExit {
             number: self.number,
             code: self.code,
@@ -209,7 +214,7 @@ impl Ended {
             message: self.message.to_string(),
             started_at: self.started_at?,
             finished_at: self.finished_at?,
-            id: id.map(|id| id.to_string()),
+            id: id.map(str::to_owned),
         })
     }
 
