@@ -23,6 +23,8 @@ mod sample;
 #[cfg(test)]
 mod seeds;
 mod shell;
+#[cfg(test)]
+mod timeline;
 mod update;
 mod wear;
 mod world;
@@ -45,6 +47,8 @@ pub(crate) use fate::*;
 pub use node_world::{ClaimNews, NodeWorld};
 pub(crate) use objects::*;
 pub(crate) use sample::*;
+#[cfg(test)]
+pub(crate) use timeline::scripted;
 
 /// A future event of the world.
 #[derive(Clone, Debug)]
@@ -272,8 +276,9 @@ impl Sim {
     }
 
     /// Replaces the fates of all runs that start from now on.
-    pub(crate) fn fates(&mut self, fate: impl FnMut(&str, u32) -> Fate + 'static) {
+    pub(crate) fn fates(&mut self, fate: impl FnMut(&str, u32) -> Fate + 'static) -> &mut Self {
         self.fate = Box::new(fate);
+        self
     }
 
     /// Makes a source want the pod from now on.
@@ -325,10 +330,10 @@ impl Sim {
     }
 
     /// Adds an ephemeral container to a pod, unless the pod is being removed.
-    pub(crate) fn debug(&mut self, uid: &Uid, container: Container) {
+    pub(crate) fn debug(&mut self, uid: &Uid, container: Container) -> &mut Self {
         let state = self.node.index_of(uid).and_then(|index| self.node.pod(index));
         if state.is_none_or(PodState::is_unwanted) || !self.of(uid).wanted {
-            return;
+            return self;
         }
         let world = self.of(uid);
         let mut pod = Pod::clone(&world.pod);
@@ -338,26 +343,28 @@ impl Sim {
         world.begun.push(Vec::new());
         let pod = world.pod.clone();
         self.observe(Observation::Wanted { pod, record: None, status: None });
+        self
     }
 
     /// Makes no source want the pod from now on.
-    pub(crate) fn unwant(&mut self, uid: &Uid, grace: Option<Duration>) {
+    pub(crate) fn unwant(&mut self, uid: &Uid, grace: Option<Duration>) -> &mut Self {
         let slack = self.slack();
         let now = self.now;
         let known = self.node.index_of(uid).is_some();
         let pod = self.of(uid);
         pod.wanted = false;
         if !known {
-            return;
+            return self;
         }
         let asked = grace.unwrap_or(pod.pod.spec.termination_grace_period).max(secs(2));
         let gone_by = now + asked + pod.last_window() + slack;
         pod.gone_by = Some(pod.gone_by.map_or(gone_by, |earlier| earlier.min(gone_by)));
         self.observe(Observation::Unwanted { uid: uid.clone(), grace });
+        self
     }
 
     /// Deletes the pod by force: the API no longer returns it.
-    pub(crate) fn delete_by_force(&mut self, uid: &Uid) {
+    pub(crate) fn delete_by_force(&mut self, uid: &Uid) -> &mut Self {
         let is_unwanted = self.node.index_of(uid).and_then(|index| self.node.pod(index)).is_some();
         self.unwant(uid, None);
         if is_unwanted {
@@ -365,20 +372,22 @@ impl Sim {
             self.of(uid).shell.hide();
             self.watch();
         }
+        self
     }
 
     /// Reports an observation to the node after this time.
-    pub(crate) fn later(&mut self, after: Duration, seen: Observation) {
+    pub(crate) fn later(&mut self, after: Duration, seen: Observation) -> &mut Self {
         self.after(after, Happening::Observed(seen));
+        self
     }
 
     /// Lets time pass until `end`, or until there is news about claims.
-    pub(crate) fn run_until(&mut self, end: Duration) {
+    pub(crate) fn run_until(&mut self, end: Duration) -> &mut Self {
         let end = Instant(0) + end;
         self.settle();
         loop {
             if !self.claim_news.is_empty() {
-                return;
+                return self;
             }
             let next = self.queue.first_key_value().map(|((at, _), _)| *at);
             let next = [next, self.wake_at].into_iter().flatten().min();
@@ -396,6 +405,7 @@ impl Sim {
         self.now = end;
         self.settle();
         self.check_published();
+        self
     }
 
     /// Plans until nothing is left to do at this moment, as the engine does.

@@ -52,35 +52,22 @@ fn times(sim: &Sim, what: &str) -> Vec<u64> {
     lines.map(|line| line[..4].trim().parse().expect("a time")).collect()
 }
 
-/// Lets time pass until the trace has this text.
-fn run_until_traced(sim: &mut Sim, text: &str) {
-    while !sim.trace.contains(text) {
-        assert!(sim.now < at(1000), "{text:?} is not in\n{}", sim.trace);
-        sim.run_until(sim.now.since(at(0)) + Duration::from_millis(10));
-    }
-}
-
 #[test]
 fn containers_start_one_after_another_in_the_order_of_the_spec() {
     let three = pod(RestartPolicy::Always).with([container("c"), container("a"), container("b")]);
     let mut sim = Sim::new(three, |_, _| Fate::Runs);
-    sim.weather.latency = secs(2);
-    sim.run_until(secs(20));
+    sim.latency(2).run(20);
     let order: Vec<&str> = sim.trace.lines().map(|line| &line[6..]).collect();
     assert_eq!(order, ["c#0 start", "a#0 start", "b#0 start"]);
-    assert_eq!(phase(&sim), "Running");
+    sim.shows_phase("Running");
 }
 
 #[test]
 fn a_container_that_cannot_start_does_not_hold_up_the_next() {
     let two = pod(RestartPolicy::Always).with([container("bad"), container("good")]);
-    let mut sim = Sim::new(two, |name, number| match (name, number) {
-        ("bad", _) => Fate::FailsToStart(StartFailureReason::CreateContainerConfigError),
-        _ => Fate::Runs,
-    });
-    sim.run_until(secs(25));
-    assert_eq!(sim.trace, "   0s bad#0 start\n   0s good#0 start\n  10s bad#0 start\n  20s bad#0 start\n");
-    assert_eq!(phase(&sim), "Pending");
+    let mut sim = Sim::new(two, scripted("bad fails with CreateContainerConfigError"));
+    sim.run(25).traces("0s bad#0 start, good#0 start; 10s bad#0 start; 20s bad#0 start");
+    sim.shows_phase("Pending");
     assert_eq!(first(&sim)["state"]["waiting"]["reason"], "CreateContainerConfigError");
     assert_eq!(first(&sim)["restartCount"], 0);
 }
@@ -88,7 +75,7 @@ fn a_container_that_cannot_start_does_not_hold_up_the_next() {
 #[test]
 fn a_crashing_container_backs_off_to_five_minutes() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Exits(1, secs(1)));
-    sim.run_until(secs(950));
+    sim.run(950);
     let starts: Vec<u64> = sim
         .trace
         .lines()
@@ -108,30 +95,22 @@ fn a_crashing_container_backs_off_to_five_minutes() {
 
 #[test]
 fn a_container_that_ran_for_more_than_ten_minutes_restarts_at_once_again() {
-    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, number| match number {
-        0 | 1 => Fate::Exits(0, secs(1)),
-        2 => Fate::Exits(0, secs(601)),
-        _ => Fate::Runs,
-    });
-    sim.run_until(secs(700));
-    assert_eq!(
-        sim.trace,
-        "   0s app#0 start\n   1s app#0 exits 0\n   1s app#1 start\n   2s app#1 exits 0\n  \
-         12s app#2 start\n 613s app#2 exits 0\n 613s app#3 start\n"
+    let mut sim = Sim::new(
+        pod(RestartPolicy::Always),
+        scripted("*#0 exits 0 after 1s, *#1 exits 0 after 1s, *#2 exits 0 after 601s"),
+    );
+    sim.run(700);
+    sim.traces(
+        "0s app#0 start; 1s app#0 exits 0, app#1 start; 2s app#1 exits 0; 12s app#2 start; 613s app#2 exits \
+         0, app#3 start",
     );
 }
 
 #[test]
 fn on_failure_restarts_until_it_succeeds_and_then_the_pod_is_over() {
-    let mut sim = Sim::new(pod(RestartPolicy::OnFailure), |_, number| match number {
-        0 => Fate::OutOfMemory(secs(3)),
-        _ => Fate::Exits(0, secs(4)),
-    });
-    sim.run_until(secs(60));
-    assert_eq!(
-        sim.trace,
-        "   0s app#0 start\n   3s app#0 exits 137\n   3s app#1 start\n   7s app#1 exits 0\n"
-    );
+    let mut sim =
+        Sim::new(pod(RestartPolicy::OnFailure), scripted("*#0 is OOMKilled after 3s, * exits 0 after 4s"));
+    sim.run(60).traces("0s app#0 start; 3s app#0 exits 137, app#1 start; 7s app#1 exits 0");
     let status = sim.status(&uid());
     assert_eq!(status["phase"], "Succeeded");
     let app = first(&sim);
@@ -152,18 +131,15 @@ fn condition(status: &serde_json::Value, kind: &str) -> serde_json::Value {
 #[test]
 fn a_pod_that_never_restarts_fails_with_its_container_and_stays_listed() {
     let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Exits(3, secs(5)));
-    sim.run_until(secs(1000));
-    assert_eq!(sim.trace, "   0s app#0 start\n   5s app#0 exits 3\n");
-    assert_eq!(phase(&sim), "Failed");
-    sim.unwant(&uid(), None);
-    sim.run_until(secs(1001));
+    sim.run(1000).traces("0s app#0 start; 5s app#0 exits 3").shows_phase("Failed").unwant(&uid(), None);
+    sim.run(1001);
     assert!(sim.is_gone(&uid()));
 }
 
 #[test]
 fn the_start_of_a_never_pod_is_recorded_on_flash_before_it_runs() {
     let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Runs);
-    sim.run_until(secs(1));
+    sim.run(1);
     let order: Vec<&str> = sim.log.lines().map(|line| &line[6..]).take(3).collect();
     assert_eq!(order, ["web create sandbox", "web save Pending", "app#0 start"]);
 }
@@ -171,8 +147,7 @@ fn the_start_of_a_never_pod_is_recorded_on_flash_before_it_runs() {
 #[test]
 fn a_terminal_phase_is_on_flash_before_it_is_shown_and_before_the_sandbox_goes() {
     let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Exits(0, secs(5)));
-    sim.weather.latency = secs(1);
-    sim.run_until(secs(60));
+    sim.latency(1).run(60);
     let saved = sim.log.find("save Succeeded").expect("it is saved");
     let removed = sim.log.find("remove sandbox").expect("it goes");
     assert!(saved < removed, "{}", sim.log);
@@ -188,17 +163,16 @@ fn a_pod_has_run_since_its_first_run_and_its_deletion_is_a_generation_of_its_own
                 _ => Fate::FailsToStart(StartFailureReason::CreateContainerError),
             }
         });
-    sim.weather.latency = secs(1);
+    sim.latency(1);
     let state = |sim: &Sim| {
         let state = sim.node.index_of(&uid()).and_then(|index| sim.node.pod(index)).expect("it is here");
         (state.has_run(), state.generation())
     };
-    sim.run_until(secs(0));
+    sim.run(0);
     assert_eq!(state(&sim), (false, 1));
-    sim.run_until(secs(20));
+    sim.run(20);
     assert_eq!(state(&sim), (true, 1));
-    sim.unwant(&uid(), None);
-    sim.run_until(secs(22));
+    sim.unwant(&uid(), None).run(22);
     assert_eq!(state(&sim), (true, 2));
 }
 
@@ -206,16 +180,14 @@ fn a_pod_has_run_since_its_first_run_and_its_deletion_is_a_generation_of_its_own
 fn a_pod_that_waits_for_an_image_starts_the_moment_it_is_there() {
     let mut sim =
         Sim::new(pod(RestartPolicy::Always), |_, _| Fate::FailsToStart(StartFailureReason::ErrImagePull));
-    sim.run_until(secs(9));
+    sim.run(9);
     assert_eq!(first(&sim)["state"]["waiting"]["reason"], "ErrImagePull");
-    sim.run_until(secs(5000));
+    sim.run(5000);
     let waiting = first(&sim)["state"]["waiting"].clone();
     assert_eq!(waiting["reason"], "ImagePullBackOff");
     assert_eq!(waiting["message"], "Back-off pulling image \"app:1\": ErrImagePull: it cannot be");
-    sim.fates(|_, _| Fate::Runs);
-    sim.later(secs(3), Observation::ImagesChanged);
-    sim.run_until(secs(5010));
-    assert_eq!(sim.trace, "   0s app#0 start\n5003s app#0 start\n");
+    sim.fates(|_, _| Fate::Runs).later(secs(3), Observation::ImagesChanged).run(5010);
+    sim.traces("0s app#0 start; 5003s app#0 start");
     assert_eq!(
         sim.events[..4],
         [
@@ -232,13 +204,11 @@ fn an_absent_image_is_pulled_and_a_failed_pull_backs_off() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
     sim.absent.insert("app:1".to_owned());
     sim.registry = Some([Err("no route"), Err("no route"), Ok(" in 1.5s.")].into());
-    sim.run_until(secs(21));
+    sim.run(21);
     assert_eq!(first(&sim)["state"]["waiting"]["reason"], "ImagePullBackOff");
-    sim.run_until(secs(100));
-    assert_eq!(
-        sim.trace,
-        "   0s app#0 start\n   0s pull app:1\n  10s app#0 start\n  10s pull app:1\n  30s app#0 start\n\
-         \x20 30s pull app:1\n  30s app#0 start\n"
+    sim.run(100);
+    sim.traces(
+        "0s app#0 start, pull app:1; 10s app#0 start, pull app:1; 30s app#0 start, pull app:1, app#0 start",
     );
     let failed = ["Pulling: Pulling image \"app:1\"", "Failed: Failed to pull image \"app:1\": no route"];
     assert_eq!(sim.events[..2], failed);
@@ -256,7 +226,7 @@ fn an_absent_image_is_pulled_and_a_failed_pull_backs_off() {
             "Started: Container started",
         ]
     );
-    assert_eq!(phase(&sim), "Running");
+    sim.shows_phase("Running");
 }
 
 #[test]
@@ -264,11 +234,9 @@ fn a_loaded_image_ends_the_back_off_of_its_pull() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
     sim.absent.insert("app:1".to_owned());
     sim.registry = Some([Err("no route"); 3].into());
-    sim.run_until(secs(35));
+    sim.run(35);
     sim.absent.clear();
-    sim.later(secs(0), Observation::ImagesChanged);
-    sim.run_until(secs(36));
-    assert_eq!(phase(&sim), "Running");
+    sim.later(secs(0), Observation::ImagesChanged).run(36).shows_phase("Running");
 }
 
 #[test]
@@ -276,31 +244,25 @@ fn an_image_that_comes_while_a_start_looks_for_it_is_not_missed() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| {
         Fate::FailsToStart(StartFailureReason::ErrImageNeverPull)
     });
-    sim.weather.latency = secs(2);
-    sim.run_until(secs(0));
+    sim.latency(2).run(0);
     while sim.trace.is_empty() {
         let next = sim.now + std::time::Duration::from_millis(1);
         sim.run_until(next.since(at(0)));
     }
-    sim.fates(|_, _| Fate::Runs);
-    sim.later(secs(0), Observation::ImagesChanged);
-    sim.run_until(secs(30));
+    sim.fates(|_, _| Fate::Runs).later(secs(0), Observation::ImagesChanged).run(30);
     assert_eq!(sim.trace.matches("start").count(), 2, "{}", sim.trace);
-    assert_eq!(phase(&sim), "Running");
+    sim.shows_phase("Running");
 }
 
 #[test]
 fn a_process_that_cannot_be_executed_counts_as_an_exit_with_128() {
     let fails = |_: &str, _| Fate::FailsToStart(StartFailureReason::RunContainerError);
     let mut sim = Sim::new(pod(RestartPolicy::Always), fails);
-    sim.run_until(secs(15));
-    assert_eq!(sim.trace, "   0s app#0 start\n   0s app#1 start\n  10s app#2 start\n");
+    sim.run(15).traces("0s app#0 start, app#1 start; 10s app#2 start");
     let last = first(&sim)["lastState"]["terminated"].clone();
     assert_eq!((&last["exitCode"], &last["reason"]), (&128.into(), &"StartError".into()));
     let mut sim = Sim::new(pod(RestartPolicy::Never), fails);
-    sim.run_until(secs(15));
-    assert_eq!(sim.trace, "   0s app#0 start\n");
-    assert_eq!(phase(&sim), "Failed");
+    sim.run(15).traces("0s app#0 start").shows_phase("Failed");
 }
 
 #[test]
@@ -313,12 +275,9 @@ fn a_never_pod_that_could_not_start_is_tried_again_without_anybody_else_waking_t
             _ => Fate::Exits(0, secs(1)),
         }
     });
-    sim.run_until(secs(60));
-    assert_eq!(
-        sim.trace,
-        "   0s app#0 start\n  10s app#0 start\n  20s app#0 start\n  30s app#0 start\n  31s app#0 exits 0\n"
-    );
-    assert_eq!(phase(&sim), "Succeeded");
+    sim.run(60);
+    sim.traces("0s app#0 start; 10s app#0 start; 20s app#0 start; 30s app#0 start; 31s app#0 exits 0");
+    sim.shows_phase("Succeeded");
 }
 
 #[test]
@@ -326,8 +285,7 @@ fn a_pod_past_its_active_deadline_fails() {
     let mut limited = pod(RestartPolicy::Always);
     limited.spec.active_deadline = Some(secs(20));
     let mut sim = Sim::new(limited, |_, _| Fate::Runs);
-    sim.run_until(secs(60));
-    assert_eq!(sim.trace, "   0s app#0 start\n  20s app#0 Term\n  20s app#0 exits 143\n");
+    sim.run(60).traces("0s app#0 start; 20s app#0 Term, app#0 exits 143");
     let status = sim.status(&uid());
     assert_eq!((&status["phase"], &status["reason"]), (&"Failed".into(), &"DeadlineExceeded".into()));
     assert_eq!(status["message"], "Pod was active on the node longer than the specified deadline");

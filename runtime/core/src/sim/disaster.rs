@@ -11,24 +11,25 @@ use crate::spec::{RestartPolicy, Uid};
 
 impl Sim {
     /// Kills the supervisor of a pod. Its processes die with it, unless something fails.
-    pub(crate) fn lose_sandbox(&mut self, uid: &Uid) {
+    pub(crate) fn lose_sandbox(&mut self, uid: &Uid) -> &mut Self {
         let processes = self.fails();
         self.lose_sandbox_with(uid, processes);
+        self
     }
 
     /// Kills the supervisor of a pod, whose processes live on if `processes` is set.
-    pub(crate) fn lose_sandbox_with(&mut self, uid: &Uid, processes: bool) {
-        let Some(index) = self.node.index_of(uid) else { return };
+    pub(crate) fn lose_sandbox_with(&mut self, uid: &Uid, processes: bool) -> &mut Self {
+        let Some(index) = self.node.index_of(uid) else { return self };
         let pod = self.of(uid);
         if pod.sandbox != WorldSandbox::Exists {
-            return;
+            return self;
         }
         let is_being_made = |happening: &Happening| match happening {
             Happening::SandboxMade(of, _) | Happening::SandboxGone(of, _) => of == uid,
             _ => false,
         };
         if self.queue.values().any(is_being_made) {
-            return;
+            return self;
         }
         let now = self.now;
         let pod = self.of(uid);
@@ -45,10 +46,11 @@ impl Sim {
         });
         let processes = self.of(uid).orphans;
         self.observe_of(index, PodObservation::SandboxLost { processes });
+        self
     }
 
     /// Kills and restarts the agent; nothing else is disturbed.
-    pub(crate) fn restart_agent(&mut self) {
+    pub(crate) fn restart_agent(&mut self) -> &mut Self {
         self.note_log("agent starts anew");
         let before = self.shown_statuses();
         let pending = std::mem::take(&mut self.queue);
@@ -102,15 +104,17 @@ impl Sim {
         self.queue.retain(|_, happening| matches!(happening, Happening::Ended(..)));
         self.queue.extend(survive);
         self.begin_agent(Some(before));
+        self
     }
 
     /// Removes the state that the agent leaves to the next one, as if it were of an earlier version.
-    pub(crate) fn forget_handovers(&mut self) {
+    pub(crate) fn forget_handovers(&mut self) -> &mut Self {
         self.pods.iter_mut().for_each(|pod| pod.shell.forget_handover());
+        self
     }
 
     /// Cuts the power and boots again.
-    pub(crate) fn reboot(&mut self) {
+    pub(crate) fn reboot(&mut self) -> &mut Self {
         self.note_log("power is cut");
         self.queue.clear();
         for pod in &mut self.pods {
@@ -139,6 +143,7 @@ impl Sim {
             }
         }
         self.begin_agent(None);
+        self
     }
 
     /// Starts an agent. `before` are the statuses that the killed agent showed; `None` after a power cut.

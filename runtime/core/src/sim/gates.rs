@@ -10,10 +10,10 @@ use crate::spec::*;
 
 impl Sim {
     /// Removes the scheduling gates of a pod, in the manifest and, if the pod is wanted, in the core.
-    pub(crate) fn ungate(&mut self, uid: &Uid) {
-        let Some(world) = self.pods.iter_mut().find(|world| world.pod.uid == *uid) else { return };
+    pub(crate) fn ungate(&mut self, uid: &Uid) -> &mut Self {
+        let Some(world) = self.pods.iter_mut().find(|world| world.pod.uid == *uid) else { return self };
         if !world.pod.is_gated() {
-            return;
+            return self;
         }
         let mut free = (*world.pod).clone();
         free.spec.scheduling_gates.clear();
@@ -23,6 +23,7 @@ impl Sim {
         if wanted {
             self.observe(Observation::Wanted { pod, record, status: None });
         }
+        self
     }
 
     /// Changes a label of a pod in place, in the manifest and, if the pod is wanted, in the core.
@@ -38,13 +39,14 @@ impl Sim {
     }
 
     /// Sets conditions in a pod's status, as a client does.
-    pub(crate) fn set_client_conditions(&mut self, uid: &Uid, conditions: Vec<ClientCondition>) {
+    pub(crate) fn set_client_conditions(&mut self, uid: &Uid, conditions: Vec<ClientCondition>) -> &mut Self {
         if let Some(index) = self.node.index_of(uid) {
             self.observe(Observation::Of(
                 index,
                 PodObservation::ClientConditions { conditions: conditions.into() },
             ));
         }
+        self
     }
 
     /// Checks the invariants of gates in a published status.

@@ -113,7 +113,7 @@ impl NodeWorld {
 
     /// Kills the agent, or cuts the power, and starts an agent with the pods of its sources.
     pub fn crash(&mut self, power: bool) {
-        if power { self.0.reboot() } else { self.0.restart_agent() }
+        _ = if power { self.0.reboot() } else { self.0.restart_agent() };
     }
 
     /// The pods that sources want.

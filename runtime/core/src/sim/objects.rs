@@ -108,7 +108,7 @@ pub(super) type Shown = BTreeMap<String, Option<u64>>;
 
 impl Sim {
     /// Creates or changes an object, or deletes it.
-    pub(crate) fn change_object(&mut self, name: &str, exists: bool) {
+    pub(crate) fn change_object(&mut self, name: &str, exists: bool) -> &mut Self {
         self.objects.changes += 1;
         self.objects.without_key.remove(name);
         let version = self.objects.changes;
@@ -118,7 +118,7 @@ impl Sim {
             self.objects.versions.remove(name)
         };
         if before.is_none() && !exists {
-            return;
+            return self;
         }
         let refers = |world: &WorldPod| world.pod.spec.object_references().any(|object| object.name == name);
         let affected: Vec<PodIndex> = self
@@ -130,6 +130,7 @@ impl Sim {
         for index in affected {
             self.later(secs(0), Observation::Of(index, PodObservation::ObjectsChanged));
         }
+        self
     }
 
     /// Changes an object while no agent looks.

@@ -37,7 +37,7 @@ impl Sim {
     }
 
     /// Replays this agent's observations to another core, which must plan the same actions.
-    pub(crate) fn replay(&mut self) {
+    pub(crate) fn replay(&mut self) -> &mut Self {
         self.ring = Ring::default();
         let (mut replayer, mut pods) =
             (Replayer::default(), std::mem::take(&mut self.recorded_pods).into_iter());
@@ -49,5 +49,6 @@ impl Sim {
                 replayer.entry(number, at, entry, |_| Ok(pods.next().expect("one for each entry")));
             recorded.unwrap_or_else(|error| panic!("{error}\n{}", self.log));
         }
+        self
     }
 }

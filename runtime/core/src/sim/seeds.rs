@@ -209,13 +209,13 @@ fn shut_down(sim: &mut Sim, chance: &mut Chance, now: &mut Duration) {
     *now += Duration::from_millis(chance.below(60_000));
     sim.run_until(*now);
     match chance.below(4) {
-        0 => sim.later(secs(0), Observation::ShutdownCancelled),
+        0 => _ = sim.later(secs(0), Observation::ShutdownCancelled),
         1 => {
             sim.want(pod(RestartPolicy::Always).uid("late").named("late"));
             sim.run_until(*now + secs(1));
             sim.reboot();
         }
-        _ => sim.reboot(),
+        _ => _ = sim.reboot(),
     }
 }
 
@@ -358,7 +358,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
                     sim.restart_agent();
                 }
             }
-            4 if known == Some(false) => sim.unwant(&uids[which], Some(secs(chance.below(5)))),
+            4 if known == Some(false) => _ = sim.unwant(&uids[which], Some(secs(chance.below(5)))),
             5 if known.is_some() => {
                 sim.lose_sandbox(&uids[which]);
                 // The loss may not have been reported to the agent.
@@ -366,13 +366,13 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
                     sim.restart_agent();
                 }
             }
-            6 => sim.later(secs(0), Observation::ImagesChanged),
-            7 if interruptions => sim.restart_agent(),
-            8 if interruptions => sim.reboot(),
-            9 => sim.later(secs(1), outdated_observation(&mut chance)),
+            6 => _ = sim.later(secs(0), Observation::ImagesChanged),
+            7 if interruptions => _ = sim.restart_agent(),
+            8 if interruptions => _ = sim.reboot(),
+            9 => _ = sim.later(secs(1), outdated_observation(&mut chance)),
             10 => sim.relabel(&uids[which], chance.below(1000)),
-            11 => sim.set_client_conditions(&uids[which], some_conditions(&mut chance)),
-            12 | 13 => sim.ungate(&uids[which]),
+            11 => _ = sim.set_client_conditions(&uids[which], some_conditions(&mut chance)),
+            12 | 13 => _ = sim.ungate(&uids[which]),
             14 | 15 if known.is_some() => {
                 let count = sim.of(&uids[which]).pod.spec.ephemeral_containers.len();
                 sim.debug(&uids[which], container(&format!("e{count}")));
@@ -399,7 +399,9 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
     sim.fates(|name, _| if name.starts_with('i') { Fate::Exits(0, secs(1)) } else { Fate::Runs });
     let mut sim =
         sim.probes(|_, _, _| ProbeResult::Success).hooks(|_, _, _| HookFate::Succeeds(Duration::ZERO));
-    uids.iter().for_each(|uid| sim.ungate(uid));
+    for uid in &uids {
+        sim.ungate(uid);
+    }
     sim.run_until(now + secs(100));
     sim.create_all_objects();
     sim.plug_all_devices();

@@ -9,13 +9,13 @@ use crate::spec::*;
 
 impl Sim {
     /// Changes a pod in place, if it is wanted and not being removed.
-    pub(crate) fn update(&mut self, uid: &Uid, change: impl FnOnce(&mut Pod)) {
+    pub(crate) fn update(&mut self, uid: &Uid, change: impl FnOnce(&mut Pod)) -> &mut Self {
         let state = self.node.index_of(uid).and_then(|index| self.node.pod(index));
-        let Some(state) = state.filter(|state| !state.is_unwanted()) else { return };
+        let Some(state) = state.filter(|state| !state.is_unwanted()) else { return self };
         let runs: Vec<bool> =
             state.pod().spec.container_indexes().map(|index| state.running(index).is_some()).collect();
         if !self.of(uid).wanted {
-            return;
+            return self;
         }
         let world = self.of(uid);
         let mut pod = Pod::clone(&world.pod);
@@ -36,10 +36,11 @@ impl Sim {
         world.pod = pod.into();
         let pod = world.pod.clone();
         self.observe(Observation::Wanted { pod, record: None, status: None });
+        self
     }
 
     /// Restarts a container of the pod for a user, or all that run.
-    pub(crate) fn restart(&mut self, uid: &Uid, container: Option<&str>) {
+    pub(crate) fn restart(&mut self, uid: &Uid, container: Option<&str>) -> &mut Self {
         if let Some(state) = self.node.index_of(uid).and_then(|index| self.node.pod(index)) {
             let indexes: Vec<_> = state.pod().spec.container_indexes().collect();
             for index in indexes {
@@ -52,12 +53,14 @@ impl Sim {
             }
         }
         self.observe(Observation::Restart { uid: uid.clone(), container: container.map(Into::into) });
+        self
     }
 
     /// Loads an image, like `image load`.
-    pub(crate) fn load_image(&mut self, image: &str) {
+    pub(crate) fn load_image(&mut self, image: &str) -> &mut Self {
         self.absent.remove(image);
         self.later(secs(0), Observation::ImagesChanged);
+        self
     }
 
     /// The image with which a start takes place: the image of the spec, otherwise the one that ran before.

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn an_idle_pod_plans_no_action_and_no_wake_up() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
-    sim.run_until(secs(100));
+    sim.run(100);
     let plan = sim.node.plan(at(100));
     assert!(plan.actions.is_empty());
     assert_eq!((plan.wake_at, plan.more), (None, false));
@@ -14,7 +14,7 @@ fn an_idle_pod_plans_no_action_and_no_wake_up() {
 #[test]
 fn a_crashing_pod_writes_its_counts_at_most_every_five_minutes() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Exits(1, secs(5)));
-    sim.run_until(secs(3600));
+    sim.run(3600);
     let saves = sim.of(&uid()).saves;
     assert!((2..=13).contains(&saves), "{saves} saves in an hour");
 }
@@ -23,7 +23,7 @@ fn a_crashing_pod_writes_its_counts_at_most_every_five_minutes() {
 fn containers_that_run_once_and_cannot_be_created_do_not_wear_out_the_card() {
     let two = pod(RestartPolicy::Never).with([container("a"), container("b")]);
     let mut sim = Sim::new(two, |_, _| Fate::FailsToStart(StartFailureReason::CreateContainerError));
-    sim.run_until(secs(3600));
+    sim.run(3600);
     let saves = sim.of(&uid()).saves;
     assert!((2..=30).contains(&saves), "{saves} saves in an hour");
     assert!(sim.trace.matches("start").count() > 600, "each is tried every ten seconds");
@@ -34,7 +34,7 @@ fn a_pod_changed_by_presets_is_recorded_on_flash_at_once() {
     let mut pod = pod(RestartPolicy::Always);
     let saves = |pod: Pod, seconds: u64| {
         let mut sim = Sim::new(pod, |_, _| Fate::Runs);
-        sim.run_until(secs(seconds));
+        sim.run(seconds);
         sim.of(&uid()).saves
     };
     assert_eq!((saves(pod.clone(), 1), saves(pod.clone(), 3600)), (0, 1));
@@ -48,7 +48,7 @@ fn the_pod_that_is_one_too_many_is_refused_and_never_runs() {
     for number in 0..=MAX_PODS {
         sim.want(pod(RestartPolicy::Always).uid(&format!("u{number}")).named(&format!("p{number}")));
     }
-    sim.run_until(secs(30));
+    sim.run(30);
     assert_eq!(sim.trace.matches("start").count(), MAX_PODS);
     let status = sim.status(&format!("u{MAX_PODS}").as_str().into());
     assert_eq!((&status["phase"], &status["reason"]), (&"Failed".into(), &"OutOfpods".into()));
@@ -63,50 +63,47 @@ fn the_pod_that_is_one_too_many_is_refused_and_never_runs() {
 #[test]
 fn only_so_many_starts_are_in_flight_at_once() {
     let mut sim = Sim::empty(|_, _| Fate::Runs);
-    sim.weather.latency = secs(5);
+    sim.latency(5);
     for number in 0..40 {
         sim.want(pod(RestartPolicy::Always).uid(&format!("u{number}")).named(&format!("p{number}")));
     }
-    sim.run_until(secs(0));
+    sim.run(0);
     assert_eq!(sim.log.matches("create sandbox").count(), STARTS_AT_ONCE);
-    sim.run_until(secs(200));
+    sim.run(200);
     assert_eq!(sim.trace.matches("start").count(), 40);
 }
 
 #[test]
 fn starts_that_are_slow_to_fail_hold_up_no_pod_for_ever() {
-    let mut sim = Sim::empty(|name, _| match name {
-        "good" => Fate::Runs,
-        _ => Fate::FailsToStart(StartFailureReason::CreateContainerConfigError),
-    });
-    sim.weather.latency = secs(30);
+    let mut sim = Sim::empty(scripted("good runs, * fails with CreateContainerConfigError"));
+    sim.latency(30);
     for number in 0..3 * STARTS_AT_ONCE {
         sim.want(pod(RestartPolicy::Always).uid(&format!("u{number}")).named(&format!("p{number}")));
     }
     let good = pod(RestartPolicy::Always).with([container("good")]).uid("last").named("last");
     sim.want(good);
-    sim.run_until(secs(300));
+    sim.run(300);
     assert!(sim.trace.contains("good#0 start"), "{}", sim.trace);
 }
 
 #[test]
 fn only_so_many_records_are_written_at_once() {
     let mut sim = Sim::empty(|_, _| Fate::Runs);
-    sim.weather.latency = secs(5);
+    sim.latency(5);
     let refused = 2 * WRITES_AT_ONCE + 7;
     for number in 0..MAX_PODS + refused {
         sim.want(pod(RestartPolicy::Always).uid(&format!("u{number}")).named(&format!("p{number}")));
     }
-    sim.run_until(secs(0));
+    sim.run(0);
     assert_eq!(sim.log.matches(" save Failed").count(), WRITES_AT_ONCE);
-    sim.run_until(secs(1000));
+    sim.run(1000);
     assert_eq!(sim.log.matches(" save Failed").count(), refused, "each is written once");
     for number in MAX_PODS..MAX_PODS + refused {
         sim.unwant(&format!("u{number}").as_str().into(), None);
     }
-    sim.run_until(secs(1000));
+    sim.run(1000);
     assert_eq!(sim.log.matches(" forget").count(), WRITES_AT_ONCE);
-    sim.run_until(secs(1200));
+    sim.run(1200);
     assert_eq!(sim.node.pods().count(), MAX_PODS);
 }
 
@@ -116,15 +113,15 @@ fn actions_beyond_the_limit_of_a_plan_follow_in_the_next_plan() {
     for number in 0..3 * MAX_ACTIONS {
         sim.want(pod(RestartPolicy::Always).uid(&format!("u{number}")).named(&format!("p{number}")));
     }
-    sim.run_until(secs(100));
+    sim.run(100);
     sim.largest_plan = 0;
     for number in 0..3 * MAX_ACTIONS {
         sim.unwant(&format!("u{number}").as_str().into(), Some(secs(10)));
     }
-    sim.run_until(secs(100));
+    sim.run(100);
     assert_eq!(sim.trace.matches("100s").count(), 3 * MAX_ACTIONS, "all are asked in the same second");
     assert_eq!(sim.largest_plan, MAX_ACTIONS);
-    sim.run_until(secs(110));
+    sim.run(110);
     assert!(sim.node.is_empty(), "each is killed, taken down and forgotten");
 }
 

@@ -21,7 +21,7 @@ fn with_pods(pods: &[(&str, u64, i32)]) -> Sim {
         pod.priority = *priority;
         sim.want(pod);
     }
-    sim.run_until(secs(5));
+    sim.run(5);
     sim
 }
 
@@ -67,15 +67,9 @@ fn a_pod_above_its_request_is_evicted_with_the_texts_of_the_kubelet() {
     assert_eq!((&target["status"], &target["reason"]), (&"True".into(), &"TerminationByKubelet".into()));
     assert_eq!(target["message"], message);
     // The grace period is one second, of which the signal and the kill are seen.
-    assert!(
-        sim.trace.ends_with("   5s above/app#0 Term\n   7s above/app#0 Kill\n   7s above/app#0 exits 137\n"),
-        "{}",
-        sim.trace
-    );
-    sim.replay();
+    sim.traces_last("5s above/app#0 Term; 7s above/app#0 Kill, above/app#0 exits 137").replay();
     // It stays evicted after a reboot.
-    sim.reboot();
-    sim.run_until(secs(100));
+    sim.reboot().run(100);
     assert_eq!(reason(&sim, "above"), "Failed Evicted");
 }
 
@@ -117,7 +111,7 @@ fn a_pod_that_began_after_the_pods_were_measured_is_evicted_last() {
     for resource in [Memory, EphemeralStorage, Inodes, Pids] {
         let mut sim = with_pods(&[("full", 0, 5), ("small", 2000, 9)]);
         sim.want(asking("new", 0));
-        sim.run_until(secs(10));
+        sim.run(10);
         let usage = [("full", 900), ("small", 1)];
         starve(&mut sim, resource, &usage);
         assert_eq!(
@@ -147,7 +141,7 @@ fn a_pod_between_two_runs_of_its_container_is_evicted_for_its_files() {
         for pod in [asking("one", 0), crashing(), asking("two", 0)] {
             sim.want(pod);
         }
-        sim.run_until(secs(50));
+        sim.run(50);
         let waiting = &sim.status(&"crashing".into())["containerStatuses"][0]["state"]["waiting"];
         assert_eq!(waiting["reason"], "CrashLoopBackOff");
         starve(&mut sim, resource, &[("one", 1), ("crashing", 900), ("two", 2)]);
@@ -155,7 +149,7 @@ fn a_pod_between_two_runs_of_its_container_is_evicted_for_its_files() {
         // Without a process and without files, it frees nothing.
         let mut sim = Sim::empty(|_, _| Fate::Exits(1, secs(1)));
         sim.want(crashing());
-        sim.run_until(secs(50));
+        sim.run(50);
         starve(&mut sim, resource, &[("crashing", 0)]);
         assert_eq!(evicted(&sim), 0);
         sim.replay();
@@ -170,9 +164,7 @@ fn a_pod_that_is_ending_is_evicted_within_the_shortest_grace_period() {
         slow.spec.termination_grace_period = secs(3600);
         sim.want(slow);
         sim.want(asking("other", 0));
-        sim.run_until(secs(5));
-        sim.unwant(&"slow".into(), None);
-        sim.run_until(secs(10));
+        sim.run(5).unwant(&"slow".into(), None).run(10);
         starve(&mut sim, resource, &[("slow", 900), ("other", 1)]);
         assert!(sim.trace.contains("  12s slow/app#0 Kill\n"), "{}", sim.trace);
         assert!(sim.is_gone(&"slow".into()));
@@ -189,7 +181,7 @@ fn a_finished_pod_whose_sidecar_goes_on_ends_at_once_and_stays_finished() {
     job.spec.termination_grace_period = secs(3600);
     job.spec.init_containers = vec![sidecar("log")];
     sim.want(job);
-    sim.run_until(secs(10));
+    sim.run(10);
     starve(&mut sim, StarvedResource::Inodes, &[("job", 900)]);
     assert_eq!((reason(&sim, "job"), evicted(&sim)), ("Succeeded -".into(), 1), "{}", sim.trace);
     starve(&mut sim, StarvedResource::Inodes, &[("job", 900)]);
@@ -209,7 +201,7 @@ fn no_other_pod_is_evicted_while_an_evicted_one_ends() {
         };
         sim.later(secs(second), Observation::Starved(Box::new(starved)));
     }
-    sim.run_until(secs(20));
+    sim.run(20);
     assert_eq!((reason(&sim, "one"), reason(&sim, "two")), ("Failed Evicted".into(), "Running -".into()));
     assert_eq!(
         sim.status(&"one".into())["message"],
@@ -231,7 +223,7 @@ fn a_node_under_pressure_rejects_pods_by_their_class_their_tolerations_and_its_c
         let mut sim =
             Sim::empty(|_, _| Fate::Runs).on(NodeInfo { pressure: pressure.to_vec(), ..NodeInfo::default() });
         let uid = sim.want(pod);
-        sim.run_until(secs(5));
+        sim.run(5);
         sim.status(&uid)["message"].as_str().unwrap_or_default().to_owned()
     };
     let tolerant = || {
@@ -276,7 +268,7 @@ fn no_other_pod_is_evicted_for_disk_space_before_the_files_of_the_first_one_are_
         starve_of_disk(&mut sim, 60, resource);
         assert_eq!((evicted(&sim), victims(&sim)), (1, vec![]), "{resource:?}");
         sim.is_disk_full = false;
-        sim.run_until(secs(sim.now.0 / 1_000_000_000 + 400));
+        sim.run(sim.now.0 / 1_000_000_000 + 400);
         assert_eq!(victims(&sim), ["one"]);
         assert!(sim.log.contains("one remove volumes and logs"), "{}", sim.log);
         starve_of_disk(&mut sim, 1, resource);
@@ -294,15 +286,12 @@ fn a_measurement_from_before_the_files_of_a_victim_were_removed_evicts_nobody() 
         Observation::Starved(Box::new(starved))
     };
     let before = sim.now;
-    sim.later(secs(0), starved(before));
-    sim.run_until(secs(20));
+    sim.later(secs(0), starved(before)).run(20);
     assert_eq!(victims(&sim), ["one"]);
-    sim.later(secs(0), starved(before));
-    sim.run_until(secs(30));
+    sim.later(secs(0), starved(before)).run(30);
     assert_eq!(victims(&sim), ["one"]);
     let now = sim.now;
-    sim.later(secs(0), starved(now));
-    sim.run_until(secs(40));
+    sim.later(secs(0), starved(now)).run(40);
     assert_eq!(victims(&sim), ["one", "two"]);
 }
 
@@ -313,7 +302,7 @@ fn the_next_agent_evicts_nobody_before_it_has_removed_the_files_of_an_evicted_po
     assert_eq!(victims(&sim), ["one"]);
     sim.reboot();
     // As soon as it runs, and before the removal is answered.
-    sim.weather.latency = secs(3);
+    sim.latency(3);
     let measured_at = sim.now;
     let resource = StarvedResource::Inodes;
     let starved = Starved { resource, threshold: 9, available: 1, measured_at, usage: Vec::new() };
@@ -327,11 +316,10 @@ fn the_next_agent_evicts_nobody_before_it_has_removed_the_files_of_an_evicted_po
 fn a_pod_that_was_rejected_under_pressure_delays_no_eviction() {
     let info = NodeInfo { pressure: vec![NodeCondition::DiskPressure], ..NodeInfo::default() };
     let mut sim = with_pods(&[("two", 0, 0)]);
-    sim.later(secs(0), Observation::Node(Box::new(info)));
-    sim.run_until(secs(6));
+    sim.later(secs(0), Observation::Node(Box::new(info))).run(6);
     sim.is_disk_full = true;
     sim.want(asking("one", 0));
-    sim.run_until(secs(10));
+    sim.run(10);
     starve_of_disk(&mut sim, 1, StarvedResource::Inodes);
     assert_eq!(evicted(&sim), 2, "{:?}", sim.events);
 }

@@ -14,8 +14,7 @@ const CLOSED: Fence = Fence::Closed { grace: Duration::from_secs(8) };
 
 fn running(policy: RestartPolicy, fate: impl FnMut(&str, u32) -> Fate + 'static) -> Sim {
     let mut sim = Sim::new(pod(policy), fate);
-    sim.run_until(secs(5));
-    sim.trace.clear();
+    sim.run(5).clear_trace();
     sim
 }
 
@@ -28,18 +27,17 @@ fn a_closed_fence_ends_a_pod_within_its_grace_and_an_open_one_starts_it_again() 
     for policy in [RestartPolicy::Always, RestartPolicy::OnFailure] {
         let mut sim = running(policy, |_, number| if number == 0 { Fate::IgnoresTerm } else { Fate::Runs });
         fence(&mut sim, CLOSED);
-        sim.run_until(secs(100));
-        assert_eq!(sim.trace, "   5s app#0 Term\n  13s app#0 Kill\n  13s app#0 exits 137\n");
+        sim.run(100).traces("5s app#0 Term; 13s app#0 Kill, app#0 exits 137");
         let status = sim.status(&uid());
         assert_eq!((&status["phase"], &status["reason"]), (&"Failed".into(), &"NodeLost".into()));
         assert_eq!(condition(&status, "DisruptionTarget")["status"], "True");
         // The fence is reported once, however often it is closed.
         fence(&mut sim, CLOSED);
-        sim.run_until(secs(101));
+        sim.run(101);
         let lost = sim.events.iter().filter(|event| event.starts_with("NodeLost: ")).count();
         assert_eq!(lost, 1, "{:?}", sim.events);
         fence(&mut sim, Fence::Open);
-        sim.run_until(secs(110));
+        sim.run(110);
         assert_eq!((alive(&sim), &sim.status(&uid())["phase"]), (Some(1), &"Running".into()), "{}", sim.log);
     }
 }
@@ -48,23 +46,19 @@ fn a_closed_fence_ends_a_pod_within_its_grace_and_an_open_one_starts_it_again() 
 fn a_pod_that_must_not_run_twice_stays_failed() {
     let mut sim = running(RestartPolicy::Never, |_, _| Fate::Runs);
     fence(&mut sim, CLOSED);
-    sim.run_until(secs(20));
+    sim.run(20);
     fence(&mut sim, Fence::Open);
-    sim.run_until(secs(200));
+    sim.run(200);
     assert_eq!((alive(&sim), &sim.status(&uid())["phase"]), (None, &"Failed".into()));
-    sim.reboot();
-    sim.run_until(secs(300));
+    sim.reboot().run(300);
     assert_eq!((alive(&sim), &sim.status(&uid())["reason"]), (None, &"NodeLost".into()));
 }
 
 #[test]
 fn a_held_pod_goes_on_and_a_new_one_waits() {
-    let mut sim = running(RestartPolicy::Always, |_, number| match number {
-        0 => Fate::Exits(1, secs(20)),
-        _ => Fate::Runs,
-    });
+    let mut sim = running(RestartPolicy::Always, scripted("*#0 exits 1 after 20s"));
     fence(&mut sim, Fence::Held);
-    sim.run_until(secs(60));
+    sim.run(60);
     assert_eq!(alive(&sim), Some(1), "{}", sim.log);
 
     for held in [Fence::Held, CLOSED] {
@@ -85,16 +79,16 @@ fn a_held_pod_goes_on_and_a_new_one_waits() {
 fn a_fence_that_closes_again_keeps_the_pod_ended() {
     for after in 0..16 {
         let mut sim = running(RestartPolicy::Always, |_, _| Fate::IgnoresTerm);
-        sim.weather.latency = secs(1);
+        sim.latency(1);
         fence(&mut sim, CLOSED);
-        sim.run_until(secs(6 + after));
+        sim.run(6 + after);
         fence(&mut sim, Fence::Open);
-        sim.run_until(secs(7 + after));
+        sim.run(7 + after);
         fence(&mut sim, CLOSED);
-        sim.run_until(secs(100));
+        sim.run(100);
         assert_eq!(alive(&sim), None, "{after}: {}", sim.log);
         fence(&mut sim, Fence::Open);
-        sim.run_until(secs(150));
+        sim.run(150);
         assert!(alive(&sim).is_some(), "{after}: {}", sim.log);
     }
 }
@@ -104,10 +98,9 @@ fn a_pod_that_is_deleted_while_its_fence_is_closed_is_gone_and_one_of_its_name_m
     for at in [6, 30] {
         let mut sim = running(RestartPolicy::Always, |_, _| Fate::IgnoresTerm);
         fence(&mut sim, CLOSED);
-        sim.run_until(secs(at));
-        sim.unwant(&uid(), None);
+        sim.run(at).unwant(&uid(), None);
         sim.want(pod(RestartPolicy::Always).uid("u2"));
-        sim.run_until(secs(60));
+        sim.run(60);
         assert!(sim.is_gone(&uid()), "{}", sim.log);
         assert_eq!(sim.alive(&"u2".into(), 0), Some(0), "{}", sim.log);
     }
@@ -118,13 +111,12 @@ fn a_fence_closes_anew_for_the_next_agent() {
     for at in 5..20 {
         let mut sim = running(RestartPolicy::Always, |_, _| Fate::IgnoresTerm);
         fence(&mut sim, CLOSED);
-        sim.run_until(secs(at));
-        sim.restart_agent();
+        sim.run(at).restart_agent();
         fence(&mut sim, CLOSED);
-        sim.run_until(secs(60));
+        sim.run(60);
         assert_eq!(alive(&sim), None, "{at}: {}", sim.log);
         fence(&mut sim, Fence::Open);
-        sim.run_until(secs(90));
+        sim.run(90);
         assert!(alive(&sim).is_some(), "{at}: {}", sim.log);
     }
 }

@@ -47,7 +47,7 @@ fn condition_fields(sim: &Sim, kind: &str) -> [String; 4] {
 #[test]
 fn a_gated_pod_is_not_started_until_its_last_gate_is_gone() {
     let mut sim = Sim::new(gated(&["a/x", "b/y"]), |_, _| Fate::Runs);
-    sim.run_until(secs(100));
+    sim.run(100);
     let expected = json!({
         "phase": "Pending", "observedGeneration": 1, "qosClass": "BestEffort",
         "conditions": [{
@@ -59,14 +59,12 @@ fn a_gated_pod_is_not_started_until_its_last_gate_is_gone() {
     assert_eq!(sim.status(&uid()), expected);
 
     let one_less = Pod { generation: 2, ..gated(&["b/y"]) };
-    sim.later(secs(0), Observation::Wanted { pod: one_less.into(), record: None, status: None });
-    sim.run_until(secs(200));
+    sim.later(secs(0), Observation::Wanted { pod: one_less.into(), record: None, status: None }).run(200);
     assert_eq!((sim.trace.as_str(), &sim.status(&uid())["observedGeneration"]), ("", &json!(2)));
 
     let free = Pod { generation: 3, ..gated(&[]) };
-    sim.later(secs(0), Observation::Wanted { pod: free.into(), record: None, status: None });
-    sim.run_until(secs(201));
-    assert_eq!(sim.trace, " 200s app#0 start\n");
+    sim.later(secs(0), Observation::Wanted { pod: free.into(), record: None, status: None }).run(201);
+    sim.traces("200s app#0 start");
     let status = sim.status(&uid());
     assert_eq!((&status["phase"], &status["startTime"]), (&"Running".into(), &"1970-01-01T00:03:20Z".into()));
     assert_eq!(condition_fields(&sim, "PodScheduled"), ["True", "", "", "1970-01-01T00:03:20Z"]);
@@ -82,21 +80,16 @@ fn the_deadline_of_a_gated_pod_begins_when_its_gates_are_gone() {
         pod
     };
     let mut sim = Sim::new(limited(&["a"]), |_, _| Fate::Runs);
-    sim.run_until(secs(300));
-    assert_eq!(phase(&sim), "Pending");
-    sim.later(secs(0), Observation::Wanted { pod: limited(&[]).into(), record: None, status: None });
-    sim.run_until(secs(359));
-    assert_eq!(phase(&sim), "Running");
-    sim.run_until(secs(362));
+    sim.run(300).shows_phase("Pending");
+    sim.later(secs(0), Observation::Wanted { pod: limited(&[]).into(), record: None, status: None }).run(359);
+    sim.shows_phase("Running").run(362);
     assert_eq!(sim.status(&uid())["reason"], "DeadlineExceeded");
 }
 
 #[test]
 fn a_deleted_gated_pod_is_removed_without_a_terminal_phase() {
     let mut sim = Sim::new(gated(&["a"]), |_, _| Fate::Runs);
-    sim.run_until(secs(5));
-    sim.unwant(&uid(), None);
-    sim.run_until(secs(6));
+    sim.run(5).unwant(&uid(), None).run(6);
     assert!(sim.is_gone(&uid()), "{}", sim.log);
     assert_eq!((sim.trace.as_str(), sim.events.len()), ("", 0));
     assert!(!sim.log.contains("save"), "{}", sim.log);
@@ -105,10 +98,8 @@ fn a_deleted_gated_pod_is_removed_without_a_terminal_phase() {
 #[test]
 fn adding_a_scheduling_gate_replaces_the_pod() {
     let mut sim = Sim::new(gated(&[]), |_, _| Fate::Runs);
-    sim.run_until(secs(5));
-    sim.later(secs(0), Observation::Wanted { pod: gated(&["a"]).into(), record: None, status: None });
-    sim.run_until(secs(100));
-    assert_eq!(sim.trace, "   0s app#0 start\n   5s app#0 Term\n   5s app#0 exits 143\n");
+    sim.run(5).later(secs(0), Observation::Wanted { pod: gated(&["a"]).into(), record: None, status: None });
+    sim.run(100).traces("0s app#0 start; 5s app#0 Term, app#0 exits 143");
     assert_eq!(condition(&sim, "PodScheduled")["reason"], "SchedulingGated");
 }
 
@@ -119,12 +110,11 @@ fn gated_pods_reserve_no_resources_until_their_gates_are_removed() {
         let name = format!("p{number}");
         sim.want(pod(RestartPolicy::Always).uid(&name).named(&name));
     }
-    sim.run_until(secs(5));
+    sim.run(5);
     let phases = |sim: &Sim| sim.node.pods().filter(|pod| pod.phase() == PodPhase::Failed).count();
     assert_eq!(phases(&sim), 0);
     let free = gated(&[]).named("waits");
-    sim.later(secs(0), Observation::Wanted { pod: free.into(), record: None, status: None });
-    sim.run_until(secs(10));
+    sim.later(secs(0), Observation::Wanted { pod: free.into(), record: None, status: None }).run(10);
     let status = sim.status(&uid());
     assert_eq!((&status["phase"], &status["reason"]), (&"Failed".into(), &"OutOfpods".into()));
     let message =
@@ -135,13 +125,12 @@ fn gated_pods_reserve_no_resources_until_their_gates_are_removed() {
 #[test]
 fn labels_and_annotations_change_in_place() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
-    sim.run_until(secs(5));
+    sim.run(5);
     let mut labelled = pod(RestartPolicy::Always);
     labelled.labels.insert("app".into(), "web".into());
     labelled.annotations.insert("note".into(), "new".into());
-    sim.later(secs(0), Observation::Wanted { pod: labelled.into(), record: None, status: None });
-    sim.run_until(secs(100));
-    assert_eq!(sim.trace, "   0s app#0 start\n");
+    sim.later(secs(0), Observation::Wanted { pod: labelled.into(), record: None, status: None }).run(100);
+    sim.traces("0s app#0 start");
     let index = sim.node.index_of(&uid()).expect("it is here");
     assert_eq!(sim.node.pod(index).expect("it is here").pod().labels.len(), 1);
 }
@@ -149,7 +138,7 @@ fn labels_and_annotations_change_in_place() {
 #[test]
 fn a_pod_is_ready_when_each_of_its_readiness_gates_is_true() {
     let mut sim = Sim::new(asking_for(&["example.com/a", "example.com/b"]), |_, _| Fate::Runs);
-    sim.run_until(secs(5));
+    sim.run(5);
     assert_eq!(condition_fields(&sim, "ContainersReady"), ["True", "", "", "1970-01-01T00:00:00Z"]);
     let missing = "corresponding condition of pod readiness gate \"example.com/a\" does not exist., \
                    corresponding condition of pod readiness gate \"example.com/b\" does not exist.";
@@ -160,7 +149,7 @@ fn a_pod_is_ready_when_each_of_its_readiness_gates_is_true() {
         &mut sim,
         &[client_condition("example.com/a", "True"), client_condition("example.com/b", "Unknown")],
     );
-    sim.run_until(secs(10));
+    sim.run(10);
     let closed = "the status of pod readiness gate \"example.com/b\" is not \"True\", but Unknown";
     assert_eq!(condition_fields(&sim, "Ready"), ["False", "ReadinessGatesNotReady", closed, since_0]);
     // Client-set conditions come first, as a kubelet lists them.
@@ -172,10 +161,10 @@ fn a_pod_is_ready_when_each_of_its_readiness_gates_is_true() {
         &mut sim,
         &[client_condition("example.com/a", "True"), client_condition("example.com/b", "True")],
     );
-    sim.run_until(secs(20));
+    sim.run(20);
     assert_eq!(condition_fields(&sim, "Ready"), ["True", "", "", "1970-01-01T00:00:10Z"]);
     set_conditions(&mut sim, &[client_condition("example.com/b", "True")]);
-    sim.run_until(secs(30));
+    sim.run(30);
     assert_eq!(condition_fields(&sim, "Ready")[0..2], ["False", "ReadinessGatesNotReady"]);
     assert_eq!(condition_fields(&sim, "ContainersReady")[3], since_0, "nothing became of the containers");
     sim.replay();
@@ -186,7 +175,7 @@ fn an_unready_container_is_reported_before_an_unmet_readiness_gate() {
     let mut unready = asking_for(&["a"]);
     unready.spec.containers[0].readiness_probe = Some(exec_probe());
     let mut sim = Sim::new(unready, |_, _| Fate::Runs).probes(|_, _, _| ProbeResult::Failure("no".into()));
-    sim.run_until(secs(5));
+    sim.run(5);
     let words = "containers with unready status: [app]";
     for kind in ["Ready", "ContainersReady"] {
         assert_eq!(condition_fields(&sim, kind)[0..3], ["False", "ContainersNotReady", words]);
@@ -196,36 +185,34 @@ fn an_unready_container_is_reported_before_an_unmet_readiness_gate() {
 #[test]
 fn client_conditions_survive_restarts_and_are_written_to_flash_sparingly() {
     let mut sim = Sim::new(asking_for(&["a"]), |_, _| Fate::Runs);
-    sim.run_until(secs(60));
+    sim.run(60);
     let saves = sim.of(&uid()).saves;
     set_conditions(&mut sim, &[client_condition("a", "True")]);
-    sim.run_until(secs(61));
+    sim.run(61);
     assert_eq!(sim.of(&uid()).saves, saves + 1, "a gate that opens is on flash at once");
     set_conditions(&mut sim, &[client_condition("a", "True")]);
-    sim.run_until(secs(62));
+    sim.run(62);
     // A gate that keeps opening and closing is written no more often than that.
     for second in 62..82 {
         set_conditions(&mut sim, &[client_condition("a", if second % 2 == 0 { "False" } else { "True" })]);
-        sim.run_until(secs(second + 1));
+        sim.run(second + 1);
     }
     assert!(sim.of(&uid()).saves <= saves + 3, "{}", sim.log);
-    sim.run_until(secs(100));
+    sim.run(100);
     let saves = sim.of(&uid()).saves - 1;
     // A condition that is no gate of the pod is written later, like everything that is not urgent.
     set_conditions(&mut sim, &[client_condition("a", "True"), client_condition("b", "True")]);
-    sim.run_until(secs(105));
+    sim.run(105);
     assert_eq!(sim.of(&uid()).saves, saves + 1);
-    sim.run_until(secs(500));
+    sim.run(500);
     assert_eq!(sim.of(&uid()).saves, saves + 2);
 
-    sim.restart_agent();
-    sim.run_until(secs(510));
+    sim.restart_agent().run(510);
     assert_eq!(
         (condition_fields(&sim, "Ready")[0].as_str(), condition_fields(&sim, "b")[0].as_str()),
         ("True", "True")
     );
-    sim.reboot();
-    sim.run_until(secs(520));
+    sim.reboot().run(520);
     assert_eq!(
         (condition_fields(&sim, "Ready")[0].as_str(), condition_fields(&sim, "b")[0].as_str()),
         ("True", "True")
@@ -236,12 +223,9 @@ fn client_conditions_survive_restarts_and_are_written_to_flash_sparingly() {
 fn client_conditions_of_a_finished_pod_are_kept() {
     let once = |_: &str, _| Fate::Exits(0, secs(1));
     let mut sim = Sim::new(pod(RestartPolicy::Never), once);
-    sim.run_until(secs(20));
-    assert_eq!(phase(&sim), "Succeeded");
+    sim.run(20).shows_phase("Succeeded");
     set_conditions(&mut sim, &[client_condition("example.com/billed", "True")]);
-    sim.run_until(secs(400));
-    sim.restart_agent();
-    sim.run_until(secs(410));
+    sim.run(400).restart_agent().run(410);
     assert_eq!(
         (phase(&sim).as_str(), condition_fields(&sim, "example.com/billed")[0].as_str()),
         ("Succeeded", "True")
@@ -288,17 +272,15 @@ fn a_pod_whose_gates_go_while_no_agent_looks_is_accepted_by_the_next_one() {
     let mut sim = Sim::new(gated(&["a"]), |_, _| Fate::Runs);
     // The client-set condition is in the record by then.
     let said = ClientCondition { kind: "b".into(), status: "True".into(), ..ClientCondition::default() };
-    sim.set_client_conditions(&uid(), vec![said]);
-    sim.run_until(secs(100));
+    sim.set_client_conditions(&uid(), vec![said]).run(100);
     assert!(sim.pods[0].record.is_some());
     let mut free = (*sim.pods[0].pod).clone();
     free.spec.scheduling_gates.clear();
     free.spec.active_deadline = Some(secs(60));
     sim.pods[0].pod = free.into();
-    sim.restart_agent();
-    sim.run_until(secs(155));
+    sim.restart_agent().run(155);
     assert_eq!(phase(&sim), "Running", "its deadline began when its gates were gone");
     assert_eq!(sim.status(&uid())["startTime"], "1970-01-01T00:01:40Z");
-    sim.run_until(secs(162));
+    sim.run(162);
     assert_eq!(sim.status(&uid())["reason"], "DeadlineExceeded");
 }

@@ -38,8 +38,7 @@ fn initialized(sim: &Sim) -> (Value, Value) {
 fn init_containers_run_one_after_another_and_then_the_others() {
     let two = pod(RestartPolicy::Always).init([container("first"), container("second")]);
     let mut sim = Sim::new(two, well);
-    sim.run_until(secs(1));
-    assert_eq!(phase(&sim), "Pending");
+    sim.run(1).shows_phase("Pending");
     assert!(shown(&sim, "first")["state"]["running"].is_object());
     assert_eq!(
         (&shown(&sim, "first")["started"], &shown(&sim, "first")["ready"]),
@@ -51,18 +50,14 @@ fn init_containers_run_one_after_another_and_then_the_others() {
         |names: &str| ("False".into(), format!("containers with incomplete status: [{names}]").into());
     assert_eq!(initialized(&sim), incomplete("first second"));
     assert_eq!(condition(&sim.status(&uid()), "Initialized")["reason"], "ContainersNotInitialized");
-    sim.run_until(secs(4));
+    sim.run(4);
     assert_eq!(initialized(&sim), incomplete("second"));
     assert_eq!(
         (&shown(&sim, "first")["started"], &shown(&sim, "first")["ready"]),
         (&false.into(), &true.into())
     );
-    sim.run_until(secs(60));
-    assert_eq!(
-        sim.trace,
-        "   0s first#0 start\n   3s first#0 exits 0\n   3s second#0 start\n   6s second#0 exits 0\n   \
-         6s app#0 start\n"
-    );
+    sim.run(60);
+    sim.traces("0s first#0 start; 3s first#0 exits 0, second#0 start; 6s second#0 exits 0, app#0 start");
     assert_eq!((phase(&sim), initialized(&sim)), ("Running".into(), ("True".into(), Value::Null)));
     assert_eq!(condition(&sim.status(&uid()), "Initialized")["lastTransitionTime"], "1970-01-01T00:00:06Z");
     assert_eq!(condition(&sim.status(&uid()), "Ready")["status"], "True", "what is done need not be ready");
@@ -73,27 +68,19 @@ fn init_containers_run_one_after_another_and_then_the_others() {
 #[test]
 fn an_init_container_that_fails_is_tried_again_with_back_off_unless_the_policy_is_never() {
     for policy in [RestartPolicy::Always, RestartPolicy::OnFailure] {
-        let mut sim = Sim::new(pod(policy).init([container("first")]), |name, number| match (name, number) {
-            ("first", 0) => Fate::Exits(1, secs(1)),
-            ("first", 1) => Fate::OutOfMemory(secs(1)),
-            ("first", _) => Fate::Exits(0, secs(1)),
-            _ => Fate::Runs,
-        });
-        sim.run_until(secs(5));
+        let mut sim = Sim::new(
+            pod(policy).init([container("first")]),
+            scripted("first#0 exits 1 after 1s, first#1 is OOMKilled after 1s, first exits 0 after 1s"),
+        );
+        sim.run(5);
         let waiting = &shown(&sim, "first")["state"]["waiting"];
         let message = "back-off 10s restarting failed container=first pod=web_default(u1)";
         assert_eq!(*waiting, json!({ "reason": "CrashLoopBackOff", "message": message }));
-        assert_eq!(phase(&sim), "Pending");
-        assert!(
-            sim.events.contains(
-                &"BackOff: Back-off restarting failed container first in pod web_default(u1)".into()
-            )
-        );
-        sim.run_until(secs(60));
-        assert_eq!(
-            sim.trace,
-            "   0s first#0 start\n   1s first#0 exits 1\n   1s first#1 start\n   2s first#1 exits 137\n  \
-             12s first#2 start\n  13s first#2 exits 0\n  13s app#0 start\n"
+        sim.shows_phase("Pending");
+        sim.reports("BackOff: Back-off restarting failed container first in pod web_default(u1)").run(60);
+        sim.traces(
+            "0s first#0 start; 1s first#0 exits 1, first#1 start; 2s first#1 exits 137; 12s first#2 start; \
+             13s first#2 exits 0, app#0 start",
         );
         assert_eq!(shown(&sim, "first")["restartCount"], 2);
     }
@@ -102,24 +89,16 @@ fn an_init_container_that_fails_is_tried_again_with_back_off_unless_the_policy_i
 #[test]
 fn an_init_container_of_a_never_pod_that_fails_fails_the_pod_and_what_comes_after_it_never_begins() {
     let three = pod(RestartPolicy::Never).init([sidecar("proxy"), container("first"), container("second")]);
-    let mut sim = Sim::new(three, |name, _| match name {
-        "first" => Fate::Exits(7, secs(5)),
-        _ => Fate::Runs,
-    });
-    sim.run_until(secs(60));
-    assert_eq!(
-        sim.trace,
-        "   0s proxy#0 start\n   0s first#0 start\n   5s first#0 exits 7\n   5s proxy#0 Term\n   \
-         5s proxy#0 exits 143\n"
-    );
-    assert_eq!(phase(&sim), "Failed");
+    let mut sim = Sim::new(three, scripted("first exits 7 after 5s"));
+    sim.run(60);
+    sim.traces("0s proxy#0 start, first#0 start; 5s first#0 exits 7, proxy#0 Term, proxy#0 exits 143");
+    sim.shows_phase("Failed");
     assert_eq!(shown(&sim, "first")["state"]["terminated"]["exitCode"], 7);
     let waits = json!({ "waiting": { "reason": "PodInitializing" } });
     assert_eq!((&shown(&sim, "second")["state"], &shown(&sim, "app")["state"]), (&waits, &waits));
     assert_eq!(initialized(&sim).1, "containers with incomplete status: [proxy first second]");
     let before = sim.status(&uid())["initContainerStatuses"].clone();
-    sim.reboot();
-    sim.run_until(secs(100));
+    sim.reboot().run(100);
     let states = |list: &Value| -> Vec<Value> {
         list.as_array().expect("a list").iter().map(|status| status["state"].clone()).collect()
     };
@@ -139,14 +118,15 @@ fn a_sidecar_has_started_before_what_comes_after_it_begins() {
                 _ => ProbeResult::Failure("not yet".into()),
             }
         });
-    sim.run_until(secs(7));
+    sim.run(7);
     assert_eq!((phase(&sim).as_str(), &shown(&sim, "proxy")["started"]), ("Pending", &false.into()));
-    sim.run_until(secs(60));
+    sim.run(60);
     assert_eq!(
-        sim.trace, "   0s proxy#0 start\n   8s first#0 start\n  11s first#0 exits 0\n  11s app#0 start\n",
+        sim.story(),
+        "0s proxy#0 start; 8s first#0 start; 11s first#0 exits 0, app#0 start",
         "that it is not ready holds up nothing"
     );
-    assert_eq!(phase(&sim), "Running");
+    sim.shows_phase("Running");
     let ready = condition(&sim.status(&uid()), "Ready");
     assert_eq!(ready["message"], "containers with unready status: [proxy]");
 }
@@ -157,13 +137,12 @@ fn a_sidecar_that_does_not_start_in_time_is_killed_and_started_again() {
     slow.startup_probe = Some(exec_probe());
     let mut sim = Sim::new(pod(RestartPolicy::Never).init([slow]), |_, _| Fate::Runs)
         .probes(|_, _, _| ProbeResult::Failure("no".into()));
-    sim.run_until(secs(41));
-    assert_eq!(
-        sim.trace,
-        "   0s proxy#0 start\n  20s proxy#0 Term\n  20s proxy#0 exits 143\n  20s proxy#1 start\n  \
-         40s proxy#1 Term\n  40s proxy#1 exits 143\n"
+    sim.run(41);
+    sim.traces(
+        "0s proxy#0 start; 20s proxy#0 Term, proxy#0 exits 143, proxy#1 start; 40s proxy#1 Term, proxy#1 \
+         exits 143",
     );
-    assert!(sim.events.contains(&"Killing: Init container proxy failed startup probe".to_owned()));
+    sim.reports("Killing: Init container proxy failed startup probe");
     assert_eq!((phase(&sim).as_str(), initialized(&sim).0), ("Pending", "False".into()));
 }
 
@@ -176,11 +155,10 @@ fn a_sidecar_is_restarted_whatever_the_policy_and_nothing_after_it_begins_again(
             ("proxy", 1) => Fate::Exits(1, secs(5)),
             _ => well(name, number),
         });
-        sim.run_until(secs(60));
-        assert_eq!(
-            sim.trace,
-            "   0s proxy#0 start\n   0s first#0 start\n   3s first#0 exits 0\n   3s app#0 start\n   \
-             5s proxy#0 exits 0\n   5s proxy#1 start\n  10s proxy#1 exits 1\n  20s proxy#2 start\n"
+        sim.run(60);
+        sim.traces(
+            "0s proxy#0 start, first#0 start; 3s first#0 exits 0, app#0 start; 5s proxy#0 exits 0, proxy#1 \
+             start; 10s proxy#1 exits 1; 20s proxy#2 start",
         );
         assert_eq!((phase(&sim).as_str(), &shown(&sim, "proxy")["restartCount"]), ("Running", &2.into()));
         assert_eq!(initialized(&sim).0, "True");
@@ -193,12 +171,8 @@ fn a_sidecar_that_fails_its_liveness_probe_is_restarted() {
     sick.liveness_probe = Some(exec_probe());
     let mut sim = Sim::new(pod(RestartPolicy::Never).init([sick]), |_, _| Fate::Runs)
         .probes(|_, _, _| ProbeResult::Failure("no".into()));
-    sim.run_until(secs(25));
-    assert_eq!(
-        sim.trace,
-        "   0s proxy#0 start\n   0s app#0 start\n  20s proxy#0 Term\n  20s proxy#0 exits 143\n  20s proxy#1 start\n"
-    );
-    assert!(sim.events.contains(&"Killing: Init container proxy failed liveness probe".to_owned()));
+    sim.run(25).traces("0s proxy#0 start, app#0 start; 20s proxy#0 Term, proxy#0 exits 143, proxy#1 start");
+    sim.reports("Killing: Init container proxy failed liveness probe");
 }
 
 #[test]
@@ -209,14 +183,10 @@ fn when_the_regular_containers_are_done_sidecars_end_in_reverse_order_and_how_co
         (RestartPolicy::OnFailure, 0, "Succeeded"),
     ] {
         let two = pod(policy).init([sidecar("a"), sidecar("b")]);
-        let mut sim = Sim::new(two, move |name, _| match name {
-            "app" => Fate::Exits(code, secs(5)),
-            "b" => Fate::IgnoresTerm,
-            _ => Fate::Runs,
-        });
-        sim.run_until(secs(34));
+        let mut sim = Sim::new(two, scripted(&format!("app exits {code} after 5s, b ignores Term")));
+        sim.run(34);
         assert_eq!(phase(&sim), "Running", "what is over is shown when nothing of it runs");
-        sim.run_until(secs(60));
+        sim.run(60);
         let exit = format!("   5s app#0 exits {code}\n");
         assert_eq!(
             sim.trace,
@@ -237,12 +207,7 @@ fn an_agent_that_starts_anew_finishes_what_was_decided_of_a_pod_whose_sidecars_s
         "proxy" => Fate::IgnoresTerm,
         _ => well(name, number),
     });
-    sim.run_until(secs(10));
-    sim.restart_agent();
-    sim.run_until(secs(39));
-    assert_eq!(phase(&sim), "Running");
-    sim.run_until(secs(60));
-    assert_eq!(phase(&sim), "Succeeded", "{}", sim.log);
+    sim.run(10).restart_agent().run(39).shows_phase("Running").run(60).shows_phase("Succeeded");
     assert_eq!(sim.trace.matches("start").count(), 3);
 }
 
@@ -255,11 +220,7 @@ fn a_pod_that_is_deleted_ends_its_sidecars_after_all_else_each_after_those_behin
         sidecar("c"),
     ]);
     let mut sim = Sim::new(three, well);
-    sim.run_until(secs(10));
-    sim.trace.clear();
-    sim.weather.latency = secs(4);
-    sim.unwant(&uid(), Some(secs(30)));
-    sim.run_until(secs(100));
+    sim.run(10).clear_trace().latency(4).unwant(&uid(), Some(secs(30))).run(100);
     let order: Vec<&str> = sim.trace.lines().map(|line| &line[6..]).collect();
     assert_eq!(order[..2], ["x#0 Term", "y#0 Term"]);
     let behind = ["c#0 Term", "c#0 exits 143", "b#0 Term", "b#0 exits 143", "a#0 Term", "a#0 exits 143"];
@@ -276,14 +237,10 @@ fn a_pod_that_is_deleted_ends_its_sidecars_after_all_else_each_after_those_behin
 fn when_the_grace_is_over_all_waiting_sidecars_are_stopped_at_once_within_two_seconds() {
     let two = pod(RestartPolicy::Always).init([sidecar("a"), sidecar("b")]);
     let mut sim = Sim::new(two, |_, _| Fate::IgnoresTerm);
-    sim.run_until(secs(5));
-    sim.trace.clear();
-    sim.unwant(&uid(), Some(secs(10)));
-    sim.run_until(secs(60));
-    assert_eq!(
-        sim.trace,
-        "   5s app#0 Term\n  15s app#0 Kill\n  15s a#0 Term\n  15s b#0 Term\n  15s app#0 exits 137\n  \
-         17s a#0 Kill\n  17s b#0 Kill\n  17s a#0 exits 137\n  17s b#0 exits 137\n"
+    sim.run(5).clear_trace().unwant(&uid(), Some(secs(10))).run(60);
+    sim.traces(
+        "5s app#0 Term; 15s app#0 Kill, a#0 Term, b#0 Term, app#0 exits 137; 17s a#0 Kill, b#0 Kill, a#0 \
+         exits 137, b#0 exits 137",
     );
     assert!(sim.is_gone(&uid()));
 }
@@ -291,57 +248,37 @@ fn when_the_grace_is_over_all_waiting_sidecars_are_stopped_at_once_within_two_se
 #[test]
 fn a_grace_that_shrinks_while_sidecars_wait_shrinks_for_them_too() {
     let mut sim = Sim::new(pod(RestartPolicy::Always).init([sidecar("a")]), |_, _| Fate::IgnoresTerm);
-    sim.run_until(secs(5));
-    sim.trace.clear();
-    sim.unwant(&uid(), Some(secs(100)));
-    sim.run_until(secs(10));
-    sim.unwant(&uid(), Some(secs(1)));
-    sim.run_until(secs(60));
-    assert_eq!(
-        sim.trace,
-        "   5s app#0 Term\n  11s a#0 Term\n  12s app#0 Kill\n  12s app#0 exits 137\n  13s a#0 Kill\n  \
-         13s a#0 exits 137\n"
-    );
+    sim.run(5).clear_trace().unwant(&uid(), Some(secs(100))).run(10).unwant(&uid(), Some(secs(1))).run(60);
+    sim.traces("5s app#0 Term; 11s a#0 Term; 12s app#0 Kill, app#0 exits 137; 13s a#0 Kill, a#0 exits 137");
 }
 
 #[test]
 fn a_sidecar_stopped_after_the_grace_keeps_its_two_seconds_if_the_grace_shrinks() {
     let mut sim = Sim::new(pod(RestartPolicy::Always).init([sidecar("a")]), |_, _| Fate::IgnoresTerm);
-    sim.run_until(secs(5));
-    sim.unwant(&uid(), Some(secs(10)));
-    sim.run_until(secs(16));
-    sim.unwant(&uid(), Some(secs(0)));
-    sim.run_until(secs(60));
-    assert!(
-        sim.trace.ends_with("  15s a#0 Term\n  15s app#0 exits 137\n  17s a#0 Kill\n  17s a#0 exits 137\n")
-    );
+    sim.run(5).unwant(&uid(), Some(secs(10))).run(16).unwant(&uid(), Some(secs(0))).run(60);
+    sim.traces_last("15s a#0 Term, app#0 exits 137; 17s a#0 Kill, a#0 exits 137");
 }
 
 #[test]
 fn in_a_new_sandbox_all_init_containers_run_again() {
     let mut sim = Sim::new(served(RestartPolicy::Always), well);
-    sim.run_until(secs(10));
-    sim.lose_sandbox(&uid());
-    sim.run_until(secs(12));
+    sim.run(10).lose_sandbox(&uid()).run(12);
     assert_eq!(phase(&sim), "Pending", "it initialises again");
     assert_eq!(initialized(&sim).0, "True", "what was initialised once stays so");
     assert!(sim.node.pods().next().is_some_and(|pod| !pod.health(ContainerIndex(0)).ready));
-    sim.run_until(secs(60));
-    assert_eq!(
-        sim.trace,
-        "   0s first#0 start\n   3s first#0 exits 0\n   3s proxy#0 start\n   3s app#0 start\n  \
-         10s first#1 start\n  13s first#1 exits 0\n  13s proxy#1 start\n  13s app#1 start\n"
+    sim.run(60);
+    sim.traces(
+        "0s first#0 start; 3s first#0 exits 0, proxy#0 start, app#0 start; 10s first#1 start; 13s first#1 \
+         exits 0, proxy#1 start, app#1 start",
     );
     assert_eq!(shown(&sim, "first")["restartCount"], 1);
-    assert_eq!(phase(&sim), "Running");
+    sim.shows_phase("Running");
 }
 
 #[test]
 fn a_never_pod_that_loses_its_sandbox_while_it_initialises_has_failed() {
     let mut sim = Sim::new(served(RestartPolicy::Never), well);
-    sim.run_until(secs(2));
-    sim.lose_sandbox(&uid());
-    sim.run_until(secs(60));
+    sim.run(2).lose_sandbox(&uid()).run(60);
     assert_eq!((phase(&sim).as_str(), sim.trace.as_str()), ("Failed", "   0s first#0 start\n"));
     assert_eq!(shown(&sim, "first")["state"]["terminated"]["reason"], "ContainerStatusUnknown");
 }
@@ -356,11 +293,11 @@ fn an_agent_that_starts_again_runs_no_init_container_again() {
             0..4 => ProbeResult::Failure("not yet".into()),
             _ => ProbeResult::Success,
         });
-        sim.run_until(secs(moment));
+        sim.run(moment);
         let before = initialized(&sim).0;
         sim.restart_agent();
         assert_eq!(initialized(&sim).0, before, "at {moment}s");
-        sim.run_until(secs(60));
+        sim.run(60);
         let order: Vec<&str> = sim.trace.lines().map(|line| &line[6..]).collect();
         let expected = [
             "first#0 start",
@@ -371,38 +308,25 @@ fn an_agent_that_starts_again_runs_no_init_container_again() {
             "app#0 start",
         ];
         assert_eq!(order, expected, "at {moment}s");
-        assert_eq!(phase(&sim), "Running");
+        sim.shows_phase("Running");
     }
 }
 
 #[test]
 fn after_a_power_cut_init_containers_run_again_unless_the_pod_is_over() {
     let mut sim = Sim::new(served(RestartPolicy::OnFailure), well);
-    sim.run_until(secs(100));
-    sim.trace.clear();
-    sim.reboot();
-    sim.run_until(secs(200));
-    assert_eq!(
-        sim.trace,
-        " 100s first#1 start\n 103s first#1 exits 0\n 103s proxy#1 start\n 103s app#1 start\n"
-    );
+    sim.run(100).clear_trace().reboot().run(200);
+    sim.traces("100s first#1 start; 103s first#1 exits 0, proxy#1 start, app#1 start");
     // A container that is done for good does not restart, and neither do the init containers before it.
     sim.fates(|name, number| if name == "app" { Fate::Exits(0, secs(1)) } else { well(name, number) });
-    sim.lose_sandbox(&uid());
-    sim.run_until(secs(300));
-    assert_eq!(phase(&sim), "Succeeded");
-    sim.trace.clear();
-    sim.reboot();
-    sim.run_until(secs(400));
+    sim.lose_sandbox(&uid()).run(300).shows_phase("Succeeded").clear_trace().reboot().run(400);
     assert_eq!((phase(&sim).as_str(), sim.trace.as_str()), ("Succeeded", ""));
 }
 
 #[test]
 fn after_a_power_cut_a_never_pod_that_was_initialising_has_failed() {
     let mut sim = Sim::new(served(RestartPolicy::Never), well);
-    sim.run_until(secs(1));
-    sim.reboot();
-    sim.run_until(secs(60));
+    sim.run(1).reboot().run(60);
     assert_eq!((phase(&sim).as_str(), sim.trace.as_str()), ("Failed", "   0s first#0 start\n"));
 }
 
@@ -411,8 +335,7 @@ fn the_active_deadline_counts_the_time_of_init_containers() {
     let mut limited = served(RestartPolicy::Always);
     limited.spec.active_deadline = Some(secs(2));
     let mut sim = Sim::new(limited, well);
-    sim.run_until(secs(60));
-    assert_eq!(sim.trace, "   0s first#0 start\n   2s first#0 Term\n   2s first#0 exits 143\n");
+    sim.run(60).traces("0s first#0 start; 2s first#0 Term, first#0 exits 143");
     assert_eq!(sim.status(&uid())["reason"], "DeadlineExceeded");
     assert_eq!(shown(&sim, "app")["state"], json!({ "waiting": { "reason": "PodInitializing" } }));
 }
@@ -420,22 +343,10 @@ fn the_active_deadline_counts_the_time_of_init_containers() {
 #[test]
 fn a_shutdown_ends_sidecars_last_and_all_begins_again_afterwards() {
     let mut sim = Sim::new(served(RestartPolicy::Always), well);
-    sim.run_until(secs(10));
-    sim.trace.clear();
-    sim.later(secs(0), down());
-    sim.run_until(secs(11));
-    assert_eq!(
-        sim.trace,
-        "  10s app#0 Term\n  10s app#0 exits 143\n  10s proxy#0 Term\n  10s proxy#0 exits 143\n"
-    );
+    sim.run(10).clear_trace().later(secs(0), down()).run(11);
+    sim.traces("10s app#0 Term, app#0 exits 143, proxy#0 Term, proxy#0 exits 143");
     assert!(sim.node.is_empty());
-    sim.reboot();
-    sim.run_until(secs(20));
-    assert!(
-        sim.trace.ends_with(
-            "  11s first#1 start\n  14s first#1 exits 0\n  14s proxy#1 start\n  14s app#1 start\n"
-        )
-    );
+    sim.reboot().run(20).traces_last("11s first#1 start; 14s first#1 exits 0, proxy#1 start, app#1 start");
 }
 
 #[test]
@@ -467,40 +378,34 @@ fn a_sidecar_that_ends_while_pods_initialise_is_restarted_and_what_has_begun_beh
     slow.startup_probe = Some(Probe { period: secs(1), failure_threshold: 99, ..exec_probe() });
     let two = pod(RestartPolicy::Always).init([slow, container("first")]);
     let mut asked = 0;
-    let mut sim = Sim::new(two, |name, number| match (name, number) {
-        ("proxy", 0) => Fate::Exits(0, secs(5)),
-        ("first", 0) => Fate::Exits(1, secs(8)),
-        ("first", _) => Fate::Exits(0, secs(1)),
-        _ => Fate::Runs,
-    })
-    .probes(move |_, _, _| {
-        asked += 1;
-        if asked == 1 { ProbeResult::Success } else { ProbeResult::Failure("not yet".into()) }
-    });
-    sim.run_until(secs(60));
+    let mut sim =
+        Sim::new(two, scripted("proxy#0 exits 0 after 5s, first#0 exits 1 after 8s, first exits 0 after 1s"))
+            .probes(move |_, _, _| {
+                asked += 1;
+                if asked == 1 { ProbeResult::Success } else { ProbeResult::Failure("not yet".into()) }
+            });
+    sim.run(60);
     // An init container that has run in this sandbox may do so again, whether the sidecar has started again
     // or not.
-    assert_eq!(
-        sim.trace,
-        "   0s proxy#0 start\n   0s first#0 start\n   5s proxy#0 exits 0\n   5s proxy#1 start\n   \
-         8s first#0 exits 1\n   8s first#1 start\n   9s first#1 exits 0\n   9s app#0 start\n"
+    sim.traces(
+        "0s proxy#0 start, first#0 start; 5s proxy#0 exits 0, proxy#1 start; 8s first#0 exits 1, first#1 \
+         start; 9s first#1 exits 0, app#0 start",
     );
 }
 
 #[test]
 fn an_initialised_pod_stays_initialised_while_its_containers_crash() {
-    let mut sim =
-        Sim::new(pod(RestartPolicy::Always).init([sidecar("proxy")]), |name, number| match (name, number) {
-            ("proxy", 0) => Fate::Exits(1, secs(15)),
-            ("proxy", 1) => Fate::Exits(1, secs(1)),
-            ("app", 0..3) => Fate::Exits(1, secs(1)),
-            _ => Fate::Runs,
-        });
-    sim.run_until(secs(20));
+    let mut sim = Sim::new(
+        pod(RestartPolicy::Always).init([sidecar("proxy")]),
+        scripted(
+            "proxy#0 exits 1 after 15s, proxy#1 exits 1 after 1s, app#0 exits 1 after 1s, app#1 exits 1 after 1s, app#2 exits 1 after 1s",
+        ),
+    );
+    sim.run(20);
     assert_eq!(shown(&sim, "proxy")["state"]["waiting"]["reason"], "CrashLoopBackOff");
     assert_eq!(shown(&sim, "app")["state"]["waiting"]["reason"], "CrashLoopBackOff");
     assert_eq!((phase(&sim).as_str(), initialized(&sim).0), ("Running", "True".into()));
-    sim.run_until(secs(60));
+    sim.run(60);
     // The last sidecar delays the restart as it delayed the start.
     let order: Vec<&str> = sim.trace.lines().map(str::trim_start).collect();
     assert_eq!(order[order.len() - 2..], ["26s proxy#2 start", "33s app#3 start"]);
@@ -508,28 +413,23 @@ fn an_initialised_pod_stays_initialised_while_its_containers_crash() {
 
 #[test]
 fn a_restart_waits_for_a_last_sidecar_that_has_not_started_again() {
-    let mut sim =
-        Sim::new(pod(RestartPolicy::Always).init([sidecar("proxy")]), |name, number| match (name, number) {
-            ("proxy", 0..2) => Fate::Exits(1, secs(10)),
-            ("app", 0) => Fate::Exits(1, secs(21)),
-            _ => Fate::Runs,
-        });
-    sim.run_until(secs(60));
-    assert_eq!(
-        sim.trace,
-        "   0s proxy#0 start\n   0s app#0 start\n  10s proxy#0 exits 1\n  10s proxy#1 start\n  \
-         20s proxy#1 exits 1\n  21s app#0 exits 1\n  30s proxy#2 start\n  30s app#1 start\n"
+    let mut sim = Sim::new(
+        pod(RestartPolicy::Always).init([sidecar("proxy")]),
+        scripted("proxy#0 exits 1 after 10s, proxy#1 exits 1 after 10s, app#0 exits 1 after 21s"),
+    );
+    sim.run(60);
+    sim.traces(
+        "0s proxy#0 start, app#0 start; 10s proxy#0 exits 1, proxy#1 start; 20s proxy#1 exits 1; 21s app#0 \
+         exits 1; 30s proxy#2 start, app#1 start",
     );
 }
 
 #[test]
 fn a_sandbox_that_is_lost_while_no_agent_looks_is_a_new_one_to_init_containers() {
     let mut sim = Sim::new(served(RestartPolicy::Always), well);
-    sim.run_until(secs(10));
+    sim.run(10);
     // The agent dies before the loss is reported to it.
-    sim.lose_sandbox(&uid());
-    sim.restart_agent();
-    sim.run_until(secs(60));
+    sim.lose_sandbox(&uid()).restart_agent().run(60);
     let again = "  10s first#1 start\n  13s first#1 exits 0\n  13s proxy#1 start\n  13s app#1 start\n";
     assert!(sim.trace.ends_with(again), "{}", sim.trace);
 }
@@ -592,11 +492,8 @@ fn a_new_agent_does_not_count_a_sidecar_of_a_stopping_pod_as_started() {
     proxy.startup_probe = Some(Probe { period: secs(1), failure_threshold: 100, ..exec_probe() });
     let mut sim = Sim::new(pod(RestartPolicy::Always).init([proxy]), |_, _| Fate::IgnoresTerm)
         .probes(|_, _, _| ProbeResult::Failure("not yet".into()));
-    sim.run_until(secs(5));
-    sim.unwant(&uid(), Some(secs(40)));
-    sim.run_until(secs(10));
+    sim.run(5).unwant(&uid(), Some(secs(40))).run(10);
     assert_eq!(shown(&sim, "proxy")["started"], false);
-    sim.restart_agent();
-    sim.run_until(secs(11));
+    sim.restart_agent().run(11);
     assert_eq!(shown(&sim, "proxy")["started"], false, "{}", sim.log);
 }

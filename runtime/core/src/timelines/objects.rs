@@ -23,34 +23,27 @@ fn asked_for(sim: &Sim, what: &str) -> usize {
 #[test]
 fn a_container_that_needs_a_missing_object_starts_the_moment_it_appears_and_no_timer_runs() {
     let mut sim = Sim::new(with_variable(false), |_, _| Fate::Runs);
-    sim.run_until(secs(1000));
+    sim.run(1000);
     assert_eq!(first(&sim)["state"]["waiting"]["reason"], "CreateContainerConfigError");
-    assert_eq!(sim.trace, "   0s app#0 start\n");
-    sim.change_object("other", true);
-    sim.run_until(secs(1001));
-    assert_eq!(sim.trace, "   0s app#0 start\n");
-    sim.change_object("c", true);
-    sim.run_until(secs(1002));
-    assert_eq!(sim.trace, "   0s app#0 start\n1001s app#0 start\n");
-    assert_eq!(phase(&sim), "Running");
+    sim.traces("0s app#0 start").change_object("other", true).run(1001).traces("0s app#0 start");
+    sim.change_object("c", true).run(1002).traces("0s app#0 start; 1001s app#0 start").shows_phase("Running");
 }
 
 #[test]
 fn a_container_that_waits_for_what_an_annotation_requests_tries_again_when_the_annotations_change() {
     let mut sim = Sim::new(with_variable(false), |_, _| Fate::Runs);
-    sim.run_until(secs(1000));
+    sim.run(1000);
     let mut annotated = with_variable(false);
     annotated.annotations.insert("note".into(), "new".into());
-    sim.later(secs(0), Observation::Wanted { pod: annotated.into(), record: None, status: None });
-    sim.run_until(secs(2000));
-    assert_eq!(sim.trace, "   0s app#0 start\n1000s app#0 start\n");
+    sim.later(secs(0), Observation::Wanted { pod: annotated.into(), record: None, status: None }).run(2000);
+    sim.traces("0s app#0 start; 1000s app#0 start");
 }
 
 #[test]
 fn no_event_says_that_the_image_is_there_if_nobody_has_looked_for_it() {
     let check = |fate: Fate| {
         let mut sim = Sim::new(pod(RestartPolicy::Always).with([container("app")]), move |_, _| fate.clone());
-        sim.run_until(secs(100));
+        sim.run(100);
         assert_eq!(first(&sim)["state"]["waiting"]["reason"], "CreateContainerConfigError");
         sim.events
             .iter()
@@ -65,20 +58,18 @@ fn no_event_says_that_the_image_is_there_if_nobody_has_looked_for_it() {
 fn an_optional_object_keeps_nothing_back() {
     for pod in [with_variable(true), with_volume(true)] {
         let mut sim = Sim::new(pod, |_, _| Fate::Runs);
-        sim.run_until(secs(5));
-        assert_eq!(phase(&sim), "Running");
+        sim.run(5).shows_phase("Running");
     }
 }
 
 #[test]
 fn a_pod_whose_volume_needs_a_missing_object_is_created_the_moment_it_appears() {
     let mut sim = Sim::new(with_volume(false), |_, _| Fate::Runs);
-    sim.run_until(secs(1000));
+    sim.run(1000);
     assert_eq!(asked_for(&sim, "create sandbox"), 1);
     assert!(sim.events.iter().any(|event| event.starts_with("FailedMount: ")), "{:?}", sim.events);
     assert_eq!(first(&sim)["state"]["waiting"]["reason"], "ContainerCreating");
-    sim.change_object("c", true);
-    sim.run_until(secs(1001));
+    sim.change_object("c", true).run(1001);
     assert_eq!((asked_for(&sim, "create sandbox"), phase(&sim).as_str()), (2, "Running"));
 }
 
@@ -87,10 +78,9 @@ fn volumes_of_a_running_pod_follow_their_objects_and_keep_what_they_showed_of_a_
     let mut sim = Sim::empty(|_, _| Fate::Runs);
     sim.change_object("c", true);
     sim.want(with_volume(false));
-    sim.run_until(secs(5));
+    sim.run(5);
     for exists in [true, false, true] {
-        sim.change_object("c", exists);
-        sim.run_until(secs(6));
+        sim.change_object("c", exists).run(6);
         let world = sim.pods.iter().find(|world| world.pod.uid == uid()).expect("it is here").clone();
         sim.check_volumes(&world);
     }
@@ -103,10 +93,9 @@ fn a_later_agent_looks_whether_objects_have_changed_meanwhile() {
     let mut sim = Sim::empty(|_, _| Fate::Runs);
     sim.change_object("c", true);
     sim.want(with_volume(false));
-    sim.run_until(secs(5));
+    sim.run(5);
     sim.change_object_unseen("c");
-    sim.restart_agent();
-    sim.run_until(secs(6));
+    sim.restart_agent().run(6);
     let world = sim.pods.iter().find(|world| world.pod.uid == uid()).expect("it is here").clone();
     sim.check_volumes(&world);
 }
@@ -116,9 +105,8 @@ fn labels_that_a_volume_shows_are_written_anew() {
     let mut sim = Sim::empty(|_, _| Fate::Runs);
     sim.change_object("c", true);
     sim.want(with_volume(false));
-    sim.run_until(secs(5));
+    sim.run(5);
     let before = asked_for(&sim, "update volumes");
-    sim.update(&uid(), |pod| drop(pod.labels.insert("a".into(), "b".into())));
-    sim.run_until(secs(6));
+    sim.update(&uid(), |pod| drop(pod.labels.insert("a".into(), "b".into()))).run(6);
     assert_eq!(asked_for(&sim, "update volumes"), before + 1);
 }

@@ -23,27 +23,18 @@ fn no_found_pod_is_stopped_before_every_source_has_been_read() {
 #[test]
 fn an_agent_that_starts_again_disturbs_nothing() {
     let two = pod(RestartPolicy::Always).with([container("a"), container("b")]);
-    let mut sim = Sim::new(two, |name, _| match name {
-        "a" => Fate::Runs,
-        _ => Fate::Exits(4, secs(20)),
-    });
-    sim.run_until(secs(15));
+    let mut sim = Sim::new(two, scripted("a runs, * exits 4 after 20s"));
+    sim.run(15);
     let before = sim.status(&uid());
     sim.restart_agent();
     assert_eq!(sim.status(&uid())["containerStatuses"], before["containerStatuses"]);
-    sim.run_until(secs(18));
-    assert_eq!(sim.trace, "   0s a#0 start\n   0s b#0 start\n");
-    sim.run_until(secs(21));
-    assert!(sim.trace.ends_with("  20s b#0 exits 4\n  20s b#1 start\n"), "{}", sim.trace);
+    sim.run(18).traces("0s a#0 start, b#0 start").run(21).traces_last("20s b#0 exits 4, b#1 start");
 }
 
 #[test]
 fn after_a_power_cut_pods_start_again_and_count_it() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
-    sim.run_until(secs(100));
-    sim.reboot();
-    sim.run_until(secs(200));
-    assert_eq!(sim.trace, "   0s app#0 start\n 100s app#1 start\n");
+    sim.run(100).reboot().run(200).traces("0s app#0 start; 100s app#1 start");
     assert_eq!(first(&sim)["restartCount"], 1);
     assert_eq!(first(&sim)["lastState"]["terminated"]["reason"], "ContainerStatusUnknown");
 }
@@ -51,27 +42,20 @@ fn after_a_power_cut_pods_start_again_and_count_it() {
 #[test]
 fn a_restart_after_a_power_cut_counts_for_the_back_off_of_the_next() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
-    sim.run_until(secs(100));
-    sim.fates(|_, _| Fate::Exits(1, secs(1)));
-    sim.reboot();
-    sim.run_until(secs(140));
-    assert_eq!(
-        sim.trace,
-        "   0s app#0 start\n 100s app#1 start\n 101s app#1 exits 1\n 111s app#2 start\n 112s app#2 exits 1\n \
-         132s app#3 start\n 133s app#3 exits 1\n"
+    sim.run(100).fates(|_, _| Fate::Exits(1, secs(1))).reboot().run(140);
+    sim.traces(
+        "0s app#0 start; 100s app#1 start; 101s app#1 exits 1; 111s app#2 start; 112s app#2 exits 1; 132s \
+         app#3 start; 133s app#3 exits 1",
     );
 }
 
 #[test]
 fn a_finished_pod_does_not_run_again_after_a_power_cut() {
     let mut sim = Sim::new(pod(RestartPolicy::OnFailure), |_, _| Fate::Exits(0, secs(5)));
-    sim.run_until(secs(6));
+    sim.run(6);
     let before = first(&sim);
     assert!(before["user"]["linux"]["uid"].is_number() && before["stopSignal"] == "SIGTERM", "{before}");
-    sim.reboot();
-    sim.run_until(secs(2000));
-    assert_eq!(sim.trace, "   0s app#0 start\n   5s app#0 exits 0\n");
-    assert_eq!(phase(&sim), "Succeeded");
+    sim.reboot().run(2000).traces("0s app#0 start; 5s app#0 exits 0").shows_phase("Succeeded");
     assert_eq!(first(&sim), before);
     sim.restart_agent();
     assert_eq!(first(&sim), before);
@@ -80,11 +64,7 @@ fn a_finished_pod_does_not_run_again_after_a_power_cut() {
 #[test]
 fn after_a_power_cut_an_interrupted_never_pod_has_failed() {
     let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Runs);
-    sim.run_until(secs(5));
-    sim.reboot();
-    sim.run_until(secs(60));
-    assert_eq!(sim.trace, "   0s app#0 start\n");
-    assert_eq!(phase(&sim), "Failed");
+    sim.run(5).reboot().run(60).traces("0s app#0 start").shows_phase("Failed");
     let ended = first(&sim)["state"]["terminated"].clone();
     assert_eq!((&ended["exitCode"], &ended["reason"]), (&137.into(), &"ContainerStatusUnknown".into()));
 }
@@ -93,21 +73,15 @@ fn after_a_power_cut_an_interrupted_never_pod_has_failed() {
 fn after_a_power_cut_a_never_pod_that_waited_for_its_image_may_still_run() {
     let fails = |_: &str, _| Fate::FailsToStart(StartFailureReason::ErrImagePull);
     let mut sim = Sim::new(pod(RestartPolicy::Never), fails);
-    sim.run_until(secs(60));
-    sim.reboot();
-    sim.fates(|_, _| Fate::Exits(0, secs(1)));
-    sim.run_until(secs(120));
-    assert_eq!(phase(&sim), "Succeeded");
+    sim.run(60).reboot().fates(|_, _| Fate::Exits(0, secs(1))).run(120).shows_phase("Succeeded");
 }
 
 #[test]
 fn a_run_that_nobody_has_seen_start_has_no_container_id_after_a_power_cut_either() {
     let mut sim = Sim::new(pod(RestartPolicy::OnFailure), |_, _| Fate::Exits(1, secs(1)));
-    sim.weather.latency = secs(2);
-    run_until_traced(&mut sim, "app#1 start");
-    sim.update(&uid(), |pod| pod.spec.active_deadline = Some(secs(0)));
-    sim.lose_sandbox(&uid());
-    sim.run_until(secs(60));
+    sim.latency(2);
+    sim.run_until_traced("app#1 start");
+    sim.update(&uid(), |pod| pod.spec.active_deadline = Some(secs(0))).lose_sandbox(&uid()).run(60);
     let before = first(&sim);
     assert_eq!(before["state"]["terminated"]["reason"], "ContainerStatusUnknown");
     assert!(before["state"]["terminated"]["containerID"].is_null() && before["containerID"].is_string());

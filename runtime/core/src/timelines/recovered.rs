@@ -48,17 +48,16 @@ fn without_a_handover_the_status_comes_from_record_and_supervisor() {
                                 _ => first_fate.clone(),
                             };
                             let mut sim = Sim::new(pod(policy).init(init.clone()), fate);
-                            sim.run_until(secs(seconds));
+                            sim.run(seconds);
                             sim
                         };
                         let (mut left, mut sim) = (start(), start());
                         let before = restored_status(&sim);
-                        sim.forget_handovers();
-                        sim.restart_agent();
+                        sim.forget_handovers().restart_agent();
                         assert_eq!(restored_status(&sim), before, "{about}\n{}", sim.log);
                         // The agent does not forget what it has to do.
                         for sim in [&mut left, &mut sim] {
-                            sim.run_until(secs(100));
+                            sim.run(100);
                         }
                         assert_eq!(phase(&sim), phase(&left), "{about}\n{}", sim.log);
                         assert_eq!(first_is_running(&sim), first_is_running(&left), "{about}\n{}", sim.log);
@@ -82,13 +81,12 @@ fn a_pod_of_which_this_agent_has_begun_is_not_replaced_by_remains_that_are_found
     for (fate, latency, moment) in [(Fate::Runs, 4, 2), (Fate::Runs, 0, 5), (Fate::Exits(1, secs(1)), 0, 5)] {
         let mut sim = Sim::new(pod(RestartPolicy::Always), move |_, _| fate.clone());
         sim.weather.latency = secs(latency);
-        sim.run_until(secs(moment));
+        sim.run(moment);
         let before = index(&sim);
         let seen = found(&sim);
-        sim.later(secs(0), seen);
-        sim.run_until(secs(moment));
+        sim.later(secs(0), seen).run(moment);
         assert_eq!(index(&sim), before, "{}", sim.log);
-        sim.run_until(secs(60));
+        sim.run(60);
         assert_eq!(sim.status(&uid())["phase"], "Running", "{}", sim.log);
     }
 }

@@ -27,17 +27,13 @@ fn command(sim: &Sim) -> String {
 #[test]
 fn a_manifest_changed_twice_during_termination_starts_its_last_version() {
     let mut sim = Sim::new(version(1), |_, _| Fate::IgnoresTerm);
-    sim.run_until(secs(5));
+    sim.run(5);
     sim.want(version(2));
-    sim.run_until(secs(10));
+    sim.run(10);
     sim.want(version(3));
-    sim.run_until(secs(34));
-    assert_eq!(sim.trace, "   0s app#0 start\n   5s app#0 Term\n", "a change gives no other grace");
-    sim.run_until(secs(100));
-    assert_eq!(
-        sim.trace,
-        "   0s app#0 start\n   5s app#0 Term\n  35s app#0 Kill\n  35s app#0 exits 137\n  35s app#0 start\n"
-    );
+    sim.run(34);
+    assert_eq!(sim.story(), "0s app#0 start; 5s app#0 Term", "a change gives no other grace");
+    sim.run(100).traces("0s app#0 start; 5s app#0 Term; 35s app#0 Kill, app#0 exits 137, app#0 start");
     assert_eq!(command(&sim), "app-3");
     assert_eq!(sim.resumed, [false], "it is the version that a source wanted last");
 }
@@ -46,18 +42,14 @@ fn a_manifest_changed_twice_during_termination_starts_its_last_version() {
 fn a_replacement_that_is_superseded_before_its_turn_never_starts() {
     let named = |uid: &str| pod(RestartPolicy::Always).uid(uid);
     let mut sim = Sim::new(named("one"), |_, _| Fate::IgnoresTerm);
-    sim.run_until(secs(5));
+    sim.run(5);
     // Each version of a file is another pod with the same name.
     sim.want(named("two"));
-    sim.unwant(&"one".into(), None);
-    sim.run_until(secs(10));
+    sim.unwant(&"one".into(), None).run(10);
     sim.want(named("three"));
-    sim.unwant(&"two".into(), None);
-    sim.run_until(secs(100));
-    assert_eq!(
-        sim.trace,
-        "   0s app#0 start\n   5s one/app#0 Term\n  35s one/app#0 Kill\n  35s one/app#0 exits 137\n  \
-         35s three/app#0 start\n"
+    sim.unwant(&"two".into(), None).run(100);
+    sim.traces(
+        "0s app#0 start; 5s one/app#0 Term; 35s one/app#0 Kill, one/app#0 exits 137, three/app#0 start",
     );
     assert!(sim.is_gone(&"one".into()) && sim.is_gone(&"two".into()));
 }
@@ -65,11 +57,11 @@ fn a_replacement_that_is_superseded_before_its_turn_never_starts() {
 #[test]
 fn a_terminating_pod_whose_manifest_is_changed_back_starts_anew() {
     let mut sim = Sim::new(version(1), |_, _| Fate::IgnoresTerm);
-    sim.run_until(secs(5));
+    sim.run(5);
     sim.want(version(2));
-    sim.run_until(secs(10));
+    sim.run(10);
     sim.want(version(1));
-    sim.run_until(secs(100));
+    sim.run(100);
     assert_eq!(sim.trace.matches("app#0 start").count(), 2, "{}", sim.trace);
     assert_eq!(command(&sim), "app-1");
     assert_eq!(sim.resumed, [false]);
@@ -78,15 +70,10 @@ fn a_terminating_pod_whose_manifest_is_changed_back_starts_anew() {
 #[test]
 fn a_replaced_pod_starts_when_the_last_process_of_the_old_one_is_gone() {
     let mut sim = Sim::new(pod(RestartPolicy::Always).uid("old"), |_, _| Fate::IgnoresTerm);
-    sim.run_until(secs(5));
+    sim.run(5);
     sim.want(pod(RestartPolicy::Always).uid("new"));
-    sim.unwant(&"old".into(), Some(secs(10)));
-    sim.run_until(secs(60));
-    assert_eq!(
-        sim.trace,
-        "   0s app#0 start\n   5s old/app#0 Term\n  15s old/app#0 Kill\n  15s old/app#0 exits 137\n  \
-         15s new/app#0 start\n"
-    );
+    sim.unwant(&"old".into(), Some(secs(10))).run(60);
+    sim.traces("0s app#0 start; 5s old/app#0 Term; 15s old/app#0 Kill, old/app#0 exits 137, new/app#0 start");
     let removed = sim.log.find("remove sandbox").expect("the old one goes");
     let created = sim.log.rfind("create sandbox").expect("the new one comes");
     assert!(removed < created);
@@ -95,17 +82,12 @@ fn a_replaced_pod_starts_when_the_last_process_of_the_old_one_is_gone() {
 #[test]
 fn a_pod_wanted_again_while_it_goes_starts_afresh_when_it_is_forgotten() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::IgnoresTerm);
-    sim.run_until(secs(5));
-    sim.unwant(&uid(), Some(secs(10)));
-    sim.run_until(secs(6));
+    sim.run(5).unwant(&uid(), Some(secs(10))).run(6);
     sim.want(pod(RestartPolicy::Always));
     let old = sim.node.index_of(&uid());
-    sim.run_until(secs(60));
+    sim.run(60);
     assert_ne!(sim.node.index_of(&uid()), old);
-    assert_eq!(
-        sim.trace,
-        "   0s app#0 start\n   5s app#0 Term\n  15s app#0 Kill\n  15s app#0 exits 137\n  15s app#0 start\n"
-    );
+    sim.traces("0s app#0 start; 5s app#0 Term; 15s app#0 Kill, app#0 exits 137, app#0 start");
 }
 
 #[test]

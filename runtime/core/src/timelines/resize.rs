@@ -47,11 +47,11 @@ fn resizes(sim: &Sim) -> Vec<&str> {
 fn a_resize_that_fits_is_carried_out_and_restarts_nothing() {
     let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
     sim.want(asking("web", 300));
-    sim.run_until(secs(5));
+    sim.run(5);
     resize(&mut sim, "web", 800);
-    sim.run_until(secs(6));
+    sim.run(6);
     assert_eq!(shown(&sim, "web"), "800m 800m");
-    assert_eq!(sim.trace, "   0s app#0 start\n");
+    sim.traces("0s app#0 start");
     let resources = |cpu: &str| {
         format!(
             "{{\"containers\":[{{\"name\":\"app\",\"resources\":{{\"requests\":{{\"cpu\":\"{cpu}\"}}}}}}],\"generation\":2}}"
@@ -83,16 +83,16 @@ fn the_memory_request_of_a_container_that_may_swap_is_resized_only_by_a_restart(
         resources.memory_limit = limit.and_then(bytes);
         resources.memory_resize_restarts = restarts;
         sim.want(web);
-        sim.run_until(secs(5));
+        sim.run(5);
         resize(&mut sim, "web", 400);
-        sim.run_until(secs(6));
+        sim.run(6);
         assert_eq!(shown(&sim, "web"), "400m 400m", "an amount of cpu is no matter of swap");
         sim.update(&"web".into(), |pod| {
             let resources = &mut pod.spec.containers[0].resources;
             resources.memory_request = bytes(96);
             resources.memory_limit = limit.and(bytes(96));
         });
-        sim.run_until(secs(60));
+        sim.run(60);
         let what = format!("{limited_swap} {limit:?} {restarts}");
         assert_eq!(shown(&sim, "web"), format!("400m 400m{expected}"), "{what}");
         if !expected.is_empty() {
@@ -108,9 +108,9 @@ fn a_resize_waits_until_the_resources_are_free_and_the_pod_runs_on() {
     let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
     sim.want(asking("web", 300));
     let other = sim.want(asking("other", 600));
-    sim.run_until(secs(5));
+    sim.run(5);
     resize(&mut sim, "web", 800);
-    sim.run_until(secs(6));
+    sim.run(6);
     assert_eq!(shown(&sim, "web"), "300m 300m Pending Deferred");
     let status = sim.status(&"web".into());
     let pending = condition(&status, "PodResizePending");
@@ -120,14 +120,11 @@ fn a_resize_waits_until_the_resources_are_free_and_the_pod_runs_on() {
     );
     assert_eq!(pending["observedGeneration"], 2);
     // Neither another agent nor another boot allocates what was not allocated before.
-    sim.restart_agent();
-    sim.run_until(secs(10));
+    sim.restart_agent().run(10);
     assert_eq!(shown(&sim, "web"), "300m 300m Pending Deferred");
-    sim.reboot();
-    sim.run_until(secs(20));
+    sim.reboot().run(20);
     assert_eq!(shown(&sim, "web"), "300m 300m Pending Deferred");
-    sim.unwant(&other, None);
-    sim.run_until(secs(60));
+    sim.unwant(&other, None).run(60);
     assert_eq!(shown(&sim, "web"), "800m 800m");
     assert_eq!(
         resizes(&sim),
@@ -140,15 +137,15 @@ fn a_resize_waits_until_the_resources_are_free_and_the_pod_runs_on() {
 fn an_infeasible_resize_is_not_tried_again_and_another_one_replaces_it() {
     let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
     sim.want(asking("web", 300));
-    sim.run_until(secs(5));
+    sim.run(5);
     resize(&mut sim, "web", 1001);
-    sim.run_until(secs(6));
+    sim.run(6);
     assert_eq!(shown(&sim, "web"), "300m 300m Pending Infeasible");
     let status = sim.status(&"web".into());
     let message = "Node didn't have enough capacity: cpu, requested: 1001, capacity: 1000";
     assert_eq!(condition(&status, "PodResizePending")["message"], message);
     resize(&mut sim, "web", 300);
-    sim.run_until(secs(7));
+    sim.run(7);
     assert_eq!(shown(&sim, "web"), "300m 300m");
     assert_eq!(resizes(&sim), ["ResizeInfeasible"]);
 }
@@ -162,12 +159,10 @@ fn resources_that_become_free_go_to_the_pod_of_the_highest_priority_first() {
     sim.want(low);
     sim.want(high);
     let other = sim.want(asking("other", 600));
-    sim.run_until(secs(5));
+    sim.run(5);
     resize(&mut sim, "low", 700);
     resize(&mut sim, "high", 700);
-    sim.run_until(secs(6));
-    sim.unwant(&other, None);
-    sim.run_until(secs(60));
+    sim.run(6).unwant(&other, None).run(60);
     assert_eq!(shown(&sim, "high"), "700m 700m");
     assert_eq!(shown(&sim, "low"), "200m 200m Pending Deferred");
 }
@@ -179,14 +174,10 @@ fn a_container_restarts_if_its_policy_requires_it_whatever_the_pods_says() {
     app.resources.cpu_resize_restarts = true;
     let two = pod(RestartPolicy::OnFailure).uid("web").with([app, container("other")]);
     let mut sim = Sim::new(two, |_, _| Fate::Runs);
-    sim.run_until(secs(5));
+    sim.run(5);
     resize(&mut sim, "web", 200);
-    sim.run_until(secs(60));
-    assert_eq!(
-        sim.trace,
-        "   0s app#0 start\n   0s other#0 start\n   5s app#0 Term\n   5s app#0 exits 143\n   5s app#1 start\n"
-    );
-    assert!(sim.events.contains(&"Killing: Container app resize requires restart".to_owned()));
+    sim.run(60).traces("0s app#0 start, other#0 start; 5s app#0 Term, app#0 exits 143, app#1 start");
+    sim.reports("Killing: Container app resize requires restart");
     assert_eq!(shown(&sim, "web"), "200m 200m");
 }
 
@@ -194,24 +185,22 @@ fn a_container_restarts_if_its_policy_requires_it_whatever_the_pods_says() {
 fn a_failed_resize_is_reported_with_its_cause_and_retried() {
     let mut sim = Sim::empty(|_, _| Fate::Runs);
     sim.want(asking("web", 300));
-    sim.run_until(secs(20));
-    sim.weather.failures = 100;
+    sim.run(20).failures(100);
     resize(&mut sim, "web", 200);
     // Without flash nothing is allocated.
-    sim.run_until(secs(25));
+    sim.run(25);
     assert_eq!(shown(&sim, "web"), "200m 300m InProgress -");
-    sim.weather.failures = 0;
-    sim.run_until(secs(29));
+    sim.failures(0).run(29);
     assert_eq!(shown(&sim, "web"), "200m 300m InProgress -");
-    sim.run_until(secs(31));
+    sim.run(31);
     assert_eq!(shown(&sim, "web"), "200m 200m");
 
     resize(&mut sim, "web", 100);
     let index = sim.node.index_of(&"web".into()).expect("it is here");
-    sim.run_until(secs(31));
+    sim.run(31);
     let failure = Some("cannot decrease".into());
     sim.node.observe(sim.now, Observation::Of(index, PodObservation::Resized { generation: 2, failure }));
-    sim.run_until(secs(32));
+    sim.run(32);
     assert_eq!(shown(&sim, "web"), "100m 100m", "news of an earlier resize changes nothing");
 }
 
@@ -219,11 +208,11 @@ fn a_failed_resize_is_reported_with_its_cause_and_retried() {
 fn an_idle_resized_pod_plans_no_action() {
     let mut sim = Sim::empty(|_, _| Fate::Runs);
     let web = sim.want(asking("web", 300));
-    sim.run_until(secs(5));
+    sim.run(5);
     resize(&mut sim, "web", 200);
-    sim.run_until(secs(400));
+    sim.run(400);
     let saves = sim.of(&web).saves;
-    sim.run_until(secs(4000));
+    sim.run(4000);
     assert_eq!(sim.of(&web).saves, saves);
 }
 
@@ -242,7 +231,7 @@ fn with_usage(limits: &[u64], used: &[u64], volumes: u64) -> Sim {
     let containers: Vec<_> = limits.iter().enumerate().map(limited).collect();
     let mut sim = Sim::new(pod(RestartPolicy::Always).uid("web").with(containers), |_, _| Fate::IgnoresTerm);
     sim.of(&"web".into()).usage = usage_of(used.iter().map(|mib| mib << 20).collect(), vec![volumes << 20]);
-    sim.run_until(secs(300));
+    sim.run(300);
     sim
 }
 
@@ -272,8 +261,7 @@ fn a_pod_that_exceeds_a_limit_of_local_storage_is_evicted() {
         text(&[512, 0], &[0, 513], 0),
         "Pod ephemeral local storage usage exceeds the total limit of containers 512Mi. "
     );
-    let sim = with_usage(&[1], &[2], 0);
-    assert_eq!(sim.trace, "   0s c0#0 start\n  30s c0#0 Term\n  32s c0#0 Kill\n  32s c0#0 exits 137\n");
+    with_usage(&[1], &[2], 0).traces("0s c0#0 start; 30s c0#0 Term; 32s c0#0 Kill, c0#0 exits 137");
 }
 
 #[test]
@@ -281,17 +269,14 @@ fn a_resize_that_waits_is_not_lost_by_a_shutdown_that_is_cancelled() {
     let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
     sim.want(asking("web", 300));
     let other = sim.want(asking("other", 600));
-    sim.run_until(secs(5));
+    sim.run(5);
     resize(&mut sim, "web", 800);
-    sim.run_until(secs(6));
+    sim.run(6);
     let groups = ShutdownGroup::of(secs(20), secs(5));
-    sim.later(secs(0), Observation::Shutdown(Shutdown { scope: ShutdownScope::Machine, groups }));
-    sim.run_until(secs(60));
-    sim.later(secs(0), Observation::ShutdownCancelled);
-    sim.run_until(secs(100));
+    sim.later(secs(0), Observation::Shutdown(Shutdown { scope: ShutdownScope::Machine, groups })).run(60);
+    sim.later(secs(0), Observation::ShutdownCancelled).run(100);
     assert_eq!(shown(&sim, "web"), "300m 300m Pending Deferred");
-    sim.unwant(&other, None);
-    sim.run_until(secs(160));
+    sim.unwant(&other, None).run(160);
     assert_eq!(shown(&sim, "web"), "800m 800m");
     sim.replay();
 }
@@ -314,13 +299,13 @@ fn a_pod_whose_empty_dir_exceeds_its_limit_is_evicted_once_with_the_shortest_gra
     let mut sim = Sim::new(with_empty_dirs(&volumes), |_, _| Fate::IgnoresTerm);
     let limit = 1 << 20;
     sim.of(&"web".into()).usage = usage_of(vec![u64::MAX], vec![9 * limit, 9 * limit, 3 * limit, limit]);
-    sim.run_until(secs(300));
+    sim.run(300);
     assert_eq!(sim.status(&"web".into())["phase"], "Running", "at their limits");
     sim.of(&"web".into()).usage.volumes[3] += 1;
-    sim.run_until(secs(600));
+    sim.run(600);
     let message = "Usage of EmptyDir volume \"cache\" exceeds the limit \"1Mi\". ";
     // 30 s after the start, and then each minute.
-    assert_eq!(sim.trace, "   0s app#0 start\n 330s app#0 Term\n 332s app#0 Kill\n 332s app#0 exits 137\n");
+    sim.traces("0s app#0 start; 330s app#0 Term; 332s app#0 Kill, app#0 exits 137");
     assert_eq!(sim.log.matches("measure LimitedVolumes").count(), 6, "{}", sim.log);
     let status = sim.status(&"web".into());
     assert_eq!((&status["phase"], &status["reason"]), (&"Failed".into(), &"Evicted".into()));
@@ -334,9 +319,9 @@ fn an_empty_dir_of_a_pod_with_a_limit_of_local_storage_is_measured_with_it_and_n
     let mut web = with_empty_dirs(&[("cache", false, "1Mi")]);
     web.spec.containers[0].resources.ephemeral_storage_limit = Quantity::parse("2Mi").ok();
     let mut sim = Sim::new(web, |_, _| Fate::Runs);
-    sim.run_until(secs(59));
+    sim.run(59);
     sim.of(&"web".into()).usage = usage_of(vec![0], vec![9 << 20]);
-    sim.run_until(secs(70));
+    sim.run(70);
     assert_eq!(sim.log.matches("measure Pod").count(), 2, "{}", sim.log);
     let message = "Usage of EmptyDir volume \"cache\" exceeds the limit \"1Mi\". ";
     assert_eq!(sim.status(&"web".into())["message"], message);
@@ -347,7 +332,7 @@ fn no_emptydir_of_a_critical_pod_or_of_one_without_processes_is_measured() {
     let measured = |pod: Pod, fate: Fate| {
         let mut sim = Sim::new(pod, move |_, _| fate.clone());
         sim.of(&"web".into()).usage = usage_of(vec![0], vec![9 << 20]);
-        sim.run_until(secs(300));
+        sim.run(300);
         (sim.log.matches("measure").count(), sim.status(&"web".into())["phase"].clone())
     };
     let web = || with_empty_dirs(&[("cache", false, "1Mi")]);
@@ -359,14 +344,13 @@ fn no_emptydir_of_a_critical_pod_or_of_one_without_processes_is_measured() {
     assert_eq!(measured(once, Fate::Exits(0, secs(20))), (0, "Succeeded".into()));
     // A measurement that the core did not ask for.
     let mut sim = Sim::new(web(), |_, _| Fate::Runs);
-    sim.run_until(secs(5));
+    sim.run(5);
     let index = sim.node.index_of(&"web".into()).expect("it is here");
     let seen = PodObservation::StorageMeasured(Box::new(StorageUsage {
         containers: vec![0],
         volumes: vec![9 << 20],
     }));
-    sim.later(secs(0), Observation::Of(index, seen));
-    sim.run_until(secs(100));
+    sim.later(secs(0), Observation::Of(index, seen)).run(100);
     assert_eq!(sim.status(&"web".into())["phase"], "Running");
 }
 
@@ -393,12 +377,11 @@ fn no_resize_is_decided_while_the_machine_shuts_down() {
     let mut slow = asking("slow", 50);
     slow.spec.containers[0].name = "slow".into();
     sim.want(slow);
-    sim.run_until(secs(5));
+    sim.run(5);
     resize(&mut sim, "web", 800);
-    sim.run_until(secs(6));
+    sim.run(6);
     let groups = ShutdownGroup::of(secs(20), secs(5));
-    sim.later(secs(0), Observation::Shutdown(Shutdown { scope: ShutdownScope::Machine, groups }));
-    sim.run_until(secs(12));
+    sim.later(secs(0), Observation::Shutdown(Shutdown { scope: ShutdownScope::Machine, groups })).run(12);
     // The other pod has made room, and the last of the first group keeps the next one from ending.
     let [other, slow, web] = ["other", "slow", "web"].map(|name| sim.alive(&name.into(), 0));
     assert!(other.is_none() && slow.is_some() && web.is_some(), "{}", sim.log);
@@ -409,19 +392,19 @@ fn no_resize_is_decided_while_the_machine_shuts_down() {
 fn a_resize_to_the_last_free_amount_is_carried_out() {
     let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
     sim.want(asking("web", 300));
-    sim.run_until(secs(5));
+    sim.run(5);
     resize(&mut sim, "web", 1000);
-    sim.run_until(secs(6));
+    sim.run(6);
     assert_eq!(shown(&sim, "web"), "1 1");
     resize(&mut sim, "web", 600);
-    sim.run_until(secs(7));
+    sim.run(7);
     sim.want(asking("other", 100));
-    sim.run_until(secs(8));
+    sim.run(8);
     resize(&mut sim, "other", 401);
-    sim.run_until(secs(9));
+    sim.run(9);
     assert_eq!(shown(&sim, "other"), "100m 100m Pending Deferred");
     resize(&mut sim, "other", 400);
-    sim.run_until(secs(10));
+    sim.run(10);
     assert_eq!(shown(&sim, "other"), "400m 400m");
 }
 
@@ -436,18 +419,16 @@ fn the_status_of_a_pod_shows_the_amounts_of_the_pod_as_a_whole_while_they_are_re
     web.spec.resources = of_pod(300);
     sim.want(web);
     sim.want(asking("plain", 100));
-    sim.run_until(secs(5));
+    sim.run(5);
     let shown = |sim: &Sim| {
         let status = sim.status(&"web".into());
         format!("{} {}", status["allocatedResources"]["cpu"], status["resources"]["requests"]["cpu"])
     };
     assert_eq!(shown(&sim), r#""300m" "300m""#);
-    sim.update(&"web".into(), |pod| pod.spec.resources = of_pod(600));
-    sim.run_until(secs(6));
+    sim.update(&"web".into(), |pod| pod.spec.resources = of_pod(600)).run(6);
     assert_eq!(shown(&sim), r#""600m" "600m""#);
     // More than is free changes nothing.
-    sim.update(&"web".into(), |pod| pod.spec.resources = of_pod(950));
-    sim.run_until(secs(7));
+    sim.update(&"web".into(), |pod| pod.spec.resources = of_pod(950)).run(7);
     assert_eq!(shown(&sim), r#""600m" "600m""#);
     assert_eq!(sim.status(&"plain".into()).get("resources"), None);
     assert_eq!(sim.trace.matches("start").count(), 2, "nothing is restarted: {}", sim.trace);

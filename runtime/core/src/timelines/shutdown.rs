@@ -38,8 +38,7 @@ fn three(pods: [Pod; 3]) -> Sim {
         pod.spec.containers[0].name = if slow { "slow" } else { "app" }.to_owned();
         sim.want(pod);
     }
-    sim.run_until(secs(5));
-    sim.trace.clear();
+    sim.run(5).clear_trace();
     sim
 }
 
@@ -48,11 +47,10 @@ fn pods_end_by_priority_from_the_lowest_and_those_of_a_group_side_by_side() {
     let mut sim =
         three([with_priority("critical", 2_000_000_000), with_priority("low", -5), with_priority("slow", 7)]);
     goes_down(&mut sim);
-    sim.run_until(secs(100));
-    assert_eq!(
-        sim.trace,
-        "   5s low/app#0 Term\n   5s slow/slow#0 Term\n   5s low/app#0 exits 143\n  15s critical/app#0 Term\n  \
-         15s slow/slow#0 Kill\n  15s critical/app#0 exits 143\n  15s slow/slow#0 exits 137\n"
+    sim.run(100);
+    sim.traces(
+        "5s low/app#0 Term, slow/slow#0 Term, low/app#0 exits 143; 15s critical/app#0 Term, slow/slow#0 \
+         Kill, critical/app#0 exits 143, slow/slow#0 exits 137",
     );
     assert!(sim.node.is_at_rest());
 }
@@ -61,8 +59,7 @@ fn pods_end_by_priority_from_the_lowest_and_those_of_a_group_side_by_side() {
 fn a_shutdown_group_without_running_pods_delays_no_other_group() {
     let mut sim = three([with_priority("a", 5), with_priority("b", 20), with_priority("c", 35)]);
     let group = |priority| ShutdownGroup { priority, grace: secs(10) };
-    sim.later(secs(0), machine(vec![group(0), group(10), group(20), group(30)]));
-    sim.run_until(secs(5));
+    sim.later(secs(0), machine(vec![group(0), group(10), group(20), group(30)])).run(5);
     let order: Vec<&str> = sim.trace.lines().filter(|line| line.ends_with("Term")).collect();
     assert_eq!(order, ["   5s a/app#0 Term", "   5s b/app#0 Term", "   5s c/app#0 Term"]);
 }
@@ -73,7 +70,7 @@ fn a_pod_has_its_own_grace_where_that_is_shorter_than_its_groups() {
     short.spec.termination_grace_period = secs(3);
     let mut sim = three([short, with_priority("slow-long", 0), with_priority("next", CRITICAL)]);
     goes_down(&mut sim);
-    sim.run_until(secs(100));
+    sim.run(100);
     assert!(sim.trace.contains("   8s slow-short/slow#0 Kill\n"), "{}", sim.trace);
     assert!(sim.trace.contains("  15s slow-long/slow#0 Kill\n"), "{}", sim.trace);
     assert!(sim.trace.contains("  15s next/app#0 Term\n"), "{}", sim.trace);
@@ -82,9 +79,9 @@ fn a_pod_has_its_own_grace_where_that_is_shorter_than_its_groups() {
 #[test]
 fn an_unkillable_pod_delays_the_next_shutdown_group_by_its_grace_at_most() {
     let mut sim = three([with_priority("slow", 0), with_priority("next", CRITICAL), with_priority("a", 0)]);
-    sim.weather.failures = 100;
+    sim.failures(100);
     goes_down(&mut sim);
-    sim.run_until(secs(16));
+    sim.run(16);
     assert!(sim.trace.contains("  15s next/app#0 Term\n"), "{}", sim.trace);
     assert!(!sim.node.is_at_rest());
 }
@@ -92,12 +89,10 @@ fn an_unkillable_pod_delays_the_next_shutdown_group_by_its_grace_at_most() {
 #[test]
 fn without_limits_each_priority_waits_for_those_below_and_each_pod_has_its_own_grace() {
     let mut sim = three([with_priority("last", 9), with_priority("slow", 3), with_priority("first", -1)]);
-    sim.later(secs(0), down());
-    sim.run_until(secs(100));
-    assert_eq!(
-        sim.trace,
-        "   5s first/app#0 Term\n   5s first/app#0 exits 143\n   5s slow/slow#0 Term\n  35s slow/slow#0 Kill\n  \
-         35s slow/slow#0 exits 137\n  35s last/app#0 Term\n  35s last/app#0 exits 143\n"
+    sim.later(secs(0), down()).run(100);
+    sim.traces(
+        "5s first/app#0 Term, first/app#0 exits 143, slow/slow#0 Term; 35s slow/slow#0 Kill, slow/slow#0 \
+         exits 137, last/app#0 Term, last/app#0 exits 143",
     );
     assert!(sim.node.is_empty());
 }
@@ -105,26 +100,19 @@ fn without_limits_each_priority_waits_for_those_below_and_each_pod_has_its_own_g
 #[test]
 fn a_shutdown_limits_a_terminating_pod_to_the_grace_of_its_group() {
     let mut sim = three([with_priority("slow", 0), with_priority("a", 0), with_priority("b", 0)]);
-    sim.unwant(&"slow".into(), None);
-    sim.run_until(secs(6));
+    sim.unwant(&"slow".into(), None).run(6);
     goes_down(&mut sim);
-    sim.run_until(secs(100));
+    sim.run(100);
     assert!(sim.trace.contains("  16s slow/slow#0 Kill\n"), "{}", sim.trace);
     assert!(sim.is_gone(&"slow".into()));
 }
 
 /// A pod that a shutdown has ended, and whose container exited with 0 after it was asked to end.
 fn ended_with_0(policy: RestartPolicy) -> Sim {
-    let mut sim = Sim::new(pod(policy), |_, number| match number {
-        0 => Fate::Exits(0, secs(12)),
-        _ => Fate::Runs,
-    });
-    sim.run_until(secs(5));
-    sim.weather.failures = 100;
+    let mut sim = Sim::new(pod(policy), scripted("*#0 exits 0 after 12s"));
+    sim.run(5).failures(100);
     goes_down(&mut sim);
-    sim.run_until(secs(6));
-    sim.weather.failures = 0;
-    sim.run_until(secs(40));
+    sim.run(6).failures(0).run(40);
     sim
 }
 
@@ -151,8 +139,7 @@ fn a_pod_ended_by_a_shutdown_is_shown_as_by_a_kubelet_and_runs_again() {
         assert!(sim.node.is_at_rest());
         assert!(sim.node.terminated_beyond(0, |_| true).is_empty(), "it is not over");
 
-        sim.reboot();
-        sim.run_until(secs(60));
+        sim.reboot().run(60);
         assert_eq!(
             (phase(&sim).as_str(), alive(&sim, "u1")),
             ("Running", Some(1)),
@@ -168,8 +155,7 @@ fn a_pod_ended_by_a_shutdown_is_shown_as_by_a_kubelet_and_runs_again() {
 fn after_the_reboot_an_interrupted_container_waits_and_its_end_is_the_last_state_of_the_next_run() {
     // A cluster forbids a container of this policy to run again once its state is an exit with 0.
     let mut sim = ended_with_0(RestartPolicy::OnFailure);
-    sim.reboot();
-    sim.weather.latency = secs(4);
+    sim.reboot().latency(4);
     let mut waited = false;
     while alive(&sim, "u1").is_none() {
         sim.run_until(sim.now.since(at(0)) + std::time::Duration::from_millis(100));
@@ -181,7 +167,7 @@ fn after_the_reboot_an_interrupted_container_waits_and_its_end_is_the_last_state
         assert!(sim.now < at(90), "{}", sim.trace);
     }
     assert!(waited);
-    sim.run_until(secs(95));
+    sim.run(95);
     let container = sim.status(&uid())["containerStatuses"][0].clone();
     assert_eq!(container["lastState"]["terminated"]["exitCode"], 0, "{container}");
     assert_eq!(container["restartCount"], 1);
@@ -197,12 +183,11 @@ fn finished_pods_and_never_pods_do_not_run_again_after_a_shutdown() {
     for pod in [finished, once, half] {
         sim.want(pod);
     }
-    sim.run_until(secs(5));
+    sim.run(5);
     goes_down(&mut sim);
-    sim.run_until(secs(30));
+    sim.run(30);
     assert_eq!(of(&sim, "finished")["phase"], "Succeeded");
-    sim.reboot();
-    sim.run_until(secs(60));
+    sim.reboot().run(60);
     assert_eq!(of(&sim, "finished")["phase"], "Succeeded");
     assert_eq!(
         (&of(&sim, "once")["phase"], &of(&sim, "once")["reason"]),
@@ -219,24 +204,15 @@ fn the_end_of_an_agent_that_takes_its_pods_down_is_like_that_of_its_machine() {
     let once = pod(RestartPolicy::Never).uid("once").named("once").with([container("runs")]);
     // Exits with 0 when it is asked to end, and has not finished by that.
     let asked = pod(RestartPolicy::OnFailure).uid("asked").named("asked").with([container("asked")]);
-    let mut sim = Sim::empty(|name, number| match (name, number) {
-        ("app", _) => Fate::Exits(0, secs(1)),
-        ("asked", 0) => Fate::Exits(0, secs(6)),
-        _ => Fate::Runs,
-    });
+    let mut sim = Sim::empty(scripted("app exits 0 after 1s, asked#0 exits 0 after 6s"));
     for pod in [finished, once, asked] {
         sim.want(pod);
     }
-    sim.run_until(secs(5));
+    sim.run(5);
     let started = of(&sim, "asked")["startTime"].clone();
-    sim.weather.failures = 100;
-    sim.later(secs(0), down());
-    sim.run_until(secs(7));
-    sim.weather.failures = 0;
-    sim.run_until(secs(60));
+    sim.failures(100).later(secs(0), down()).run(7).failures(0).run(60);
     assert!(sim.node.is_empty(), "{}", sim.log);
-    sim.reboot();
-    sim.run_until(secs(90));
+    sim.reboot().run(90);
     assert_eq!(of(&sim, "finished")["phase"], "Succeeded");
     let once = of(&sim, "once");
     assert_eq!((&once["phase"], &once["reason"]), (&"Failed".into(), &"Terminated".into()));
@@ -249,19 +225,13 @@ fn the_end_of_an_agent_that_takes_its_pods_down_is_like_that_of_its_machine() {
 
 #[test]
 fn a_start_that_is_under_way_then_runs_again_whatever_it_ends_with() {
-    let mut sim = Sim::new(pod(RestartPolicy::OnFailure), |_, number| match number {
-        0 => Fate::Exits(0, secs(0)),
-        _ => Fate::Runs,
-    });
-    sim.weather.latency = secs(4);
-    while !sim.trace.contains("app#0 start") {
-        sim.run_until(sim.now.since(at(0)) + std::time::Duration::from_millis(10));
-    }
+    let mut sim = Sim::new(pod(RestartPolicy::OnFailure), scripted("*#0 exits 0 after 0s"));
+    sim.latency(4);
+    sim.run_until_traced("app#0 start");
     goes_down(&mut sim);
-    sim.run_until(secs(60));
+    sim.run(60);
     assert!(sim.node.is_at_rest() && sim.trace.contains("app#0 exits 0"), "{}", sim.trace);
-    sim.reboot();
-    sim.run_until(secs(90));
+    sim.reboot().run(90);
     assert_eq!(alive(&sim, "u1"), Some(1), "{}", sim.trace);
 }
 
@@ -269,16 +239,15 @@ fn a_start_that_is_under_way_then_runs_again_whatever_it_ends_with() {
 fn a_pod_added_during_a_shutdown_is_rejected_and_runs_after_the_reboot() {
     let mut sim = three([with_priority("slow", 0), with_priority("a", 0), with_priority("b", 0)]);
     goes_down(&mut sim);
-    sim.run_until(secs(6));
+    sim.run(6);
     sim.want(with_priority("late", 0));
-    sim.run_until(secs(7));
+    sim.run(7);
     let late = of(&sim, "late");
     assert_eq!((&late["phase"], &late["reason"]), (&"Failed".into(), &"NodeShutdown".into()));
     assert_eq!(late["message"], "Pod was rejected: Pod was rejected as the node is shutting down.");
-    sim.run_until(secs(100));
+    sim.run(100);
     assert!(sim.node.is_at_rest() && sim.of(&"late".into()).record.is_none());
-    sim.reboot();
-    sim.run_until(secs(120));
+    sim.reboot().run(120);
     assert_eq!(alive(&sim, "late"), Some(0));
 }
 
@@ -286,11 +255,9 @@ fn a_pod_added_during_a_shutdown_is_rejected_and_runs_after_the_reboot() {
 fn when_the_machine_stays_after_all_everything_begins_again() {
     let mut sim = three([with_priority("slow", 0), with_priority("a", 0), with_priority("b", CRITICAL)]);
     goes_down(&mut sim);
-    sim.run_until(secs(6));
+    sim.run(6);
     sim.want(with_priority("late", 0));
-    sim.run_until(secs(7));
-    sim.later(secs(0), Observation::ShutdownCancelled);
-    sim.run_until(secs(100));
+    sim.run(7).later(secs(0), Observation::ShutdownCancelled).run(100);
     assert_eq!(
         ["slow", "a", "b", "late"].map(|name| alive(&sim, name)),
         [Some(1), Some(1), Some(0), Some(0)]
@@ -302,7 +269,7 @@ fn when_the_machine_stays_after_all_everything_begins_again() {
     assert!(count > 0 && sim.resumed.iter().all(|resumes| *resumes), "{:?}", sim.resumed);
     // The next shutdown has the same effect.
     goes_down(&mut sim);
-    sim.run_until(secs(200));
+    sim.run(200);
     assert!(sim.node.is_at_rest());
 }
 
@@ -310,10 +277,9 @@ fn when_the_machine_stays_after_all_everything_begins_again() {
 fn a_pod_deleted_after_a_shutdown_ended_it_is_removed() {
     let mut sim = three([with_priority("a", 0), with_priority("b", 0), with_priority("c", 0)]);
     goes_down(&mut sim);
-    sim.run_until(secs(6));
+    sim.run(6);
     assert_eq!(of(&sim, "a")["phase"], "Failed");
-    sim.unwant(&"a".into(), None);
-    sim.run_until(secs(10));
+    sim.unwant(&"a".into(), None).run(10);
     assert!(sim.is_gone(&"a".into()), "{}", sim.log);
 }
 
@@ -321,11 +287,9 @@ fn a_pod_deleted_after_a_shutdown_ended_it_is_removed() {
 fn all_pods_run_again_after_a_power_cut_during_a_shutdown() {
     for cut_at in 5..17 {
         let mut sim = three([with_priority("slow", 0), with_priority("a", 0), with_priority("b", CRITICAL)]);
-        sim.weather.latency = secs(1);
+        sim.latency(1);
         goes_down(&mut sim);
-        sim.run_until(secs(cut_at));
-        sim.reboot();
-        sim.run_until(secs(60));
+        sim.run(cut_at).reboot().run(60);
         for name in ["slow", "a", "b"] {
             assert!(alive(&sim, name).is_some(), "{name} after {cut_at}\n{}", sim.log);
         }
@@ -341,8 +305,7 @@ fn a_pod_belongs_to_the_last_group_that_is_not_above_it() {
         let mut slow = with_priority("slow", priority);
         slow.spec.termination_grace_period = secs(100);
         let mut sim = three([slow, with_priority("a", 0), with_priority("b", 0)]);
-        sim.later(secs(0), machine(groups.clone()));
-        sim.run_until(secs(200));
+        sim.later(secs(0), machine(groups.clone())).run(200);
         let (asked, killed) =
             (sim.trace.find("slow/slow#0 Term"), format!("{:>4}s slow/slow#0 Kill", 5 + seconds));
         assert!(asked.is_some() && sim.trace.contains(&killed), "{priority}\n{}", sim.trace);

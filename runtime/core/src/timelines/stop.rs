@@ -5,21 +5,16 @@ use super::*;
 #[test]
 fn a_container_that_ends_when_asked_is_not_killed() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
-    sim.run_until(secs(5));
-    sim.unwant(&uid(), None);
-    sim.run_until(secs(60));
-    assert_eq!(sim.trace, "   0s app#0 start\n   5s app#0 Term\n   5s app#0 exits 143\n");
+    sim.run(5).unwant(&uid(), None).run(60).traces("0s app#0 start; 5s app#0 Term, app#0 exits 143");
     assert!(sim.is_gone(&uid()));
-    assert!(sim.events.contains(&"Killing: Stopping container app".to_owned()));
+    sim.reports("Killing: Stopping container app");
 }
 
 #[test]
 fn a_container_that_ignores_term_is_killed_when_its_grace_is_over() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::IgnoresTerm);
-    sim.run_until(secs(5));
-    sim.unwant(&uid(), None);
-    sim.run_until(secs(60));
-    assert_eq!(sim.trace, "   0s app#0 start\n   5s app#0 Term\n  35s app#0 Kill\n  35s app#0 exits 137\n");
+    sim.run(5).unwant(&uid(), None).run(60);
+    sim.traces("0s app#0 start; 5s app#0 Term; 35s app#0 Kill, app#0 exits 137");
     assert!(sim.is_gone(&uid()));
 }
 
@@ -27,27 +22,18 @@ fn a_container_that_ignores_term_is_killed_when_its_grace_is_over() {
 fn all_containers_of_a_pod_are_stopped_at_once() {
     let two = pod(RestartPolicy::Always).with([container("a"), container("b")]);
     let mut sim = Sim::new(two, |_, _| Fate::IgnoresTerm);
-    sim.run_until(secs(5));
-    sim.trace.clear();
-    sim.unwant(&uid(), Some(secs(7)));
-    sim.run_until(secs(60));
-    assert_eq!(
-        sim.trace,
-        "   5s a#0 Term\n   5s b#0 Term\n  12s a#0 Kill\n  12s b#0 Kill\n  12s a#0 exits 137\n  12s b#0 exits 137\n"
-    );
+    sim.run(5).clear_trace().unwant(&uid(), Some(secs(7))).run(60);
+    sim.traces("5s a#0 Term, b#0 Term; 12s a#0 Kill, b#0 Kill, a#0 exits 137, b#0 exits 137");
 }
 
 #[test]
 fn a_grace_can_only_shrink_and_is_never_below_the_minimum_window() {
     for (asked, then, killed) in [(20, 10, 16), (20, 100, 25), (20, 0, 8), (0, 50, 7)] {
         let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::IgnoresTerm);
-        sim.run_until(secs(5));
-        sim.unwant(&uid(), Some(secs(asked)));
-        sim.run_until(secs(6));
-        sim.unwant(&uid(), Some(secs(then)));
+        sim.run(5).unwant(&uid(), Some(secs(asked))).run(6).unwant(&uid(), Some(secs(then)));
         let shown = sim.node.pods().next().and_then(PodState::termination_grace);
         assert_eq!(shown, Some(secs(asked.min(then).max(1))));
-        sim.run_until(secs(60));
+        sim.run(60);
         let kill = format!("{killed:>4}s app#0 Kill\n");
         assert!(sim.trace.contains(&kill), "{asked} then {then}:\n{}", sim.trace);
         assert_eq!(sim.trace.matches("Term").count(), 1);
@@ -57,11 +43,7 @@ fn a_grace_can_only_shrink_and_is_never_below_the_minimum_window() {
 #[test]
 fn a_shorter_grace_that_comes_late_does_not_postpone_the_kill() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::IgnoresTerm);
-    sim.run_until(secs(5));
-    sim.unwant(&uid(), Some(secs(20)));
-    sim.run_until(secs(20));
-    sim.unwant(&uid(), Some(secs(15)));
-    sim.run_until(secs(60));
+    sim.run(5).unwant(&uid(), Some(secs(20))).run(20).unwant(&uid(), Some(secs(15))).run(60);
     assert!(sim.trace.contains("  25s app#0 Kill\n"), "{}", sim.trace);
 }
 
@@ -72,11 +54,7 @@ fn a_shorter_grace_that_comes_late_ends_a_sidecar_that_still_waits() {
     for (later, asked) in [(8, 20), (13, 25), (20, 25)] {
         let served = pod(RestartPolicy::Always).init([sidecar("proxy")]);
         let mut sim = Sim::new(served, |name, _| if name == "app" { Fate::IgnoresTerm } else { Fate::Runs });
-        sim.run_until(secs(5));
-        sim.unwant(&uid(), Some(secs(20)));
-        sim.run_until(secs(12));
-        sim.unwant(&uid(), Some(secs(later)));
-        sim.run_until(secs(60));
+        sim.run(5).unwant(&uid(), Some(secs(20))).run(12).unwant(&uid(), Some(secs(later))).run(60);
         let ends = format!("{asked:>4}s proxy#0 Term\n");
         assert!(sim.trace.contains(&ends), "{later}: {}", sim.trace);
         assert_eq!(sim.trace.matches("app#0 Kill").count(), 1, "{}", sim.trace);
@@ -88,11 +66,7 @@ fn a_shorter_grace_that_comes_late_ends_a_sidecar_that_still_waits() {
 fn a_container_that_is_stopped_is_reported_once_however_often_it_is_asked() {
     let both = pod(RestartPolicy::Always).init([sidecar("proxy")]);
     let mut sim = Sim::new(both, |_, _| Fate::IgnoresTerm);
-    sim.run_until(secs(5));
-    sim.unwant(&uid(), Some(secs(20)));
-    sim.run_until(secs(10));
-    sim.unwant(&uid(), Some(secs(8)));
-    sim.run_until(secs(60));
+    sim.run(5).unwant(&uid(), Some(secs(20))).run(10).unwant(&uid(), Some(secs(8))).run(60);
     let killing: Vec<_> = sim.events.iter().filter(|event| event.starts_with("Killing")).collect();
     assert_eq!(killing, ["Killing: Stopping container app", "Killing: Stopping container proxy"]);
 }
@@ -100,19 +74,14 @@ fn a_container_that_is_stopped_is_reported_once_however_often_it_is_asked() {
 #[test]
 fn a_failed_kill_is_retried_with_growing_delays() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::IgnoresTerm);
-    sim.run_until(secs(5));
-    sim.unwant(&uid(), Some(secs(2)));
-    sim.run_until(secs(6));
-    sim.weather.failures = 100;
+    sim.run(5).unwant(&uid(), Some(secs(2))).run(6).failures(100);
     sim.of(&uid()).gone_by = None;
-    sim.run_until(secs(100));
+    sim.run(100);
     assert!(sim.events.iter().any(|event| event.starts_with("FailedKillPod: error killing pod")));
-    sim.weather.failures = 0;
-    sim.run_until(secs(400));
-    assert_eq!(
-        sim.trace,
-        "   0s app#0 start\n   5s app#0 Term\n   7s app#0 Kill\n  17s app#0 Kill\n  37s app#0 Kill\n  \
-         77s app#0 Kill\n 157s app#0 Kill\n 157s app#0 exits 137\n"
+    sim.failures(0).run(400);
+    sim.traces(
+        "0s app#0 start; 5s app#0 Term; 7s app#0 Kill; 17s app#0 Kill; 37s app#0 Kill; 77s app#0 Kill; 157s \
+         app#0 Kill, app#0 exits 137",
     );
     assert!(sim.is_gone(&uid()));
 }
@@ -128,40 +97,34 @@ fn files_that_cannot_be_removed_are_tried_again_with_growing_delays() {
     let failures = |sim: &Sim| {
         sim.events.iter().filter(|event| **event == "FailedKillPod: error killing pod: busy").count()
     };
-    sim.weather.latency = secs(2);
+    sim.latency(2);
     let mut steps = (0..200).map(|step| Duration::from_millis(step * 100));
     while !sim.log.contains("remove sandbox") {
         sim.run_until(steps.next().expect("the sandbox is removed"));
     }
     sim.weather = Weather { failures: 100, ..Weather::default() };
-    sim.run_until(secs(100));
+    sim.run(100);
     assert_eq!(delays(&sim, "remove volumes"), [10, 20, 40]);
     assert_eq!(failures(&sim), 4);
-    sim.weather.failures = 0;
-    sim.run_until(secs(200));
+    sim.failures(0).run(200);
     assert_eq!(delays(&sim, "remove volumes"), [10, 20, 40, 80]);
-    sim.weather.failures = 100;
-    sim.unwant(&uid(), None);
+    sim.failures(100).unwant(&uid(), None);
     sim.of(&uid()).gone_by = None;
-    sim.run_until(secs(300));
+    sim.run(300);
     assert_eq!(delays(&sim, "forget"), [10, 20, 40]);
     assert_eq!(failures(&sim), 8);
     assert!(!sim.is_gone(&uid()) && !sim.node.is_empty());
-    sim.weather.failures = 0;
-    sim.run_until(secs(400));
+    sim.failures(0).run(400);
     assert!(sim.is_gone(&uid()) && sim.node.is_empty());
 }
 
 #[test]
 fn a_shutdown_ends_every_process_and_keeps_what_is_to_run_again() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
-    sim.run_until(secs(5));
-    sim.later(secs(0), down());
-    sim.run_until(secs(6));
+    sim.run(5).later(secs(0), down()).run(6);
     assert!(sim.node.is_empty());
     assert!(sim.log.contains("remove sandbox") && !sim.log.contains("forget"));
-    sim.reboot();
-    sim.run_until(secs(10));
+    sim.reboot().run(10);
     assert_eq!(sim.alive(&uid(), 0), Some(1));
 }
 
@@ -175,13 +138,11 @@ fn a_card_without_writes_does_not_keep_an_agent_that_takes_all_pods_down() {
     for pod in [once, deleted] {
         sim.want(pod);
     }
-    sim.run_until(secs(5));
+    sim.run(5);
     sim.is_read_only = true;
-    sim.unwant(&"deleted".into(), None);
-    sim.run_until(secs(60));
+    sim.unwant(&"deleted".into(), None).run(60);
     assert!(sim.log.contains("deleted forget") && !sim.node.is_empty(), "{}", sim.log);
-    sim.later(secs(0), down());
-    sim.run_until(secs(61));
+    sim.later(secs(0), down()).run(61);
     assert!(sim.node.is_empty(), "{}", sim.log);
 }
 
@@ -211,50 +172,37 @@ fn an_agent_that_takes_all_pods_down_gives_found_pods_their_whole_grace() {
 #[test]
 fn a_sandbox_that_cannot_be_taken_down_is_tried_again() {
     let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Exits(0, secs(1)));
-    sim.run_until(secs(0));
-    sim.weather.failures = 100;
-    sim.run_until(secs(40));
+    sim.run(0).failures(100).run(40);
     assert_ne!(phase(&sim), "Succeeded");
-    sim.weather.failures = 0;
-    sim.run_until(secs(400));
-    assert_eq!(phase(&sim), "Succeeded");
-    sim.unwant(&uid(), None);
-    sim.run_until(secs(401));
+    sim.failures(0).run(400).shows_phase("Succeeded").unwant(&uid(), None).run(401);
     assert!(sim.is_gone(&uid()));
 }
 
 #[test]
 fn the_volumes_of_a_finished_pod_go_once_and_a_failure_is_retried() {
     let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Exits(0, secs(1)));
-    sim.run_until(secs(60));
+    sim.run(60);
     assert_eq!(times(&sim, "web remove volumes"), [1]);
-    sim.weather.failures = 100;
-    sim.restart_agent();
-    sim.run_until(secs(75));
+    sim.failures(100).restart_agent().run(75);
     assert_eq!(times(&sim, "web remove volumes"), [1, 60, 70]);
-    assert!(sim.events.contains(&"FailedKillPod: error killing pod: busy".to_owned()));
-    assert_eq!(phase(&sim), "Succeeded");
-    sim.weather.failures = 0;
-    sim.run_until(secs(500));
+    sim.reports("FailedKillPod: error killing pod: busy").shows_phase("Succeeded").failures(0).run(500);
     assert_eq!(times(&sim, "web remove volumes"), [1, 60, 70, 90]);
     // A pod that is removed as a whole needs no removal of its volumes before.
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
-    sim.run_until(secs(5));
-    sim.unwant(&uid(), None);
-    sim.run_until(secs(60));
+    sim.run(5).unwant(&uid(), None).run(60);
     assert!(sim.is_gone(&uid()) && times(&sim, "web remove volumes").is_empty());
 }
 
 #[test]
 fn a_pod_that_is_deleted_while_its_volumes_are_removed_waits_for_that() {
     let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Exits(0, secs(1)));
-    sim.run_until(secs(0));
+    sim.run(0);
     sim.weather = Weather { latency: secs(20), ..Weather::default() };
     while !sim.log.contains("remove volumes") {
         let next = Duration::from_nanos(sim.now.0) + secs(1);
         sim.run_until(next);
     }
-    sim.unwant(&uid(), None);
-    sim.run_until(Duration::from_nanos(sim.now.0) + secs(60));
+    let end = Duration::from_nanos(sim.now.0) + secs(60);
+    sim.unwant(&uid(), None).run_until(end);
     assert!(sim.is_gone(&uid()), "{}", sim.log);
 }

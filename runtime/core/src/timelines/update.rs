@@ -17,12 +17,12 @@ fn set_image(sim: &mut Sim, container: &str, to: &str) {
 fn a_container_with_another_image_ends_and_begins_anew_whatever_the_policy_says() {
     for policy in [RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never] {
         let mut sim = Sim::new(pod(policy).with([container("app"), container("other")]), |_, _| Fate::Runs);
-        sim.run_until(secs(5));
+        sim.run(5);
         set_image(&mut sim, "app", "app:2");
-        sim.run_until(secs(100));
+        sim.run(100);
         assert_eq!(
-            sim.trace,
-            "   0s app#0 start\n   0s other#0 start\n   5s app#0 Term\n   5s app#0 exits 143\n   5s app#1 start\n",
+            sim.story(),
+            "0s app#0 start, other#0 start; 5s app#0 Term, app#0 exits 143, app#1 start",
             "{policy:?}"
         );
         let killing: Vec<&String> = sim.events.iter().filter(|event| event.starts_with("Killing")).collect();
@@ -38,14 +38,13 @@ fn a_container_with_another_image_ends_and_begins_anew_whatever_the_policy_says(
 #[test]
 fn nobody_is_shown_the_moment_between_the_runs_of_a_container_with_another_image() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
-    sim.weather.latency = secs(2);
-    sim.run_until(secs(20));
+    sim.latency(2).run(20);
     let ready = |sim: &Sim| condition(&sim.status(&uid()), "Ready");
     let since = ready(&sim)["lastTransitionTime"].clone();
     set_image(&mut sim, "app", "app:2");
     let mut between = 0;
     for second in 21..60 {
-        sim.run_until(secs(second));
+        sim.run(second);
         let is_running = first(&sim)["state"]["running"].is_object();
         let is_between = sim.node.pods().any(PodState::is_replacing_a_run);
         assert_ne!(is_running, is_between, "after {second} s");
@@ -59,10 +58,9 @@ fn nobody_is_shown_the_moment_between_the_runs_of_a_container_with_another_image
     while !sim.node.pods().any(PodState::is_replacing_a_run) {
         second += 1;
         assert!(second < 100);
-        sim.run_until(secs(second));
+        sim.run(second);
     }
-    sim.unwant(&uid(), None);
-    sim.run_until(secs(second));
+    sim.unwant(&uid(), None).run(second);
     assert!(!sim.node.pods().any(PodState::is_replacing_a_run));
 }
 
@@ -71,17 +69,15 @@ fn a_container_whose_next_run_waits_for_a_sidecar_is_not_ready() {
     let mut with_sidecar = pod(RestartPolicy::Always);
     with_sidecar.spec.init_containers = vec![sidecar("side")];
     let mut sim = Sim::new(with_sidecar, |_, _| Fate::Runs);
-    sim.run_until(secs(20));
+    sim.run(20);
     let ready = |sim: &Sim| condition(&sim.status(&uid()), "Ready")["status"].clone();
     assert_eq!(ready(&sim), "True");
     sim.absent.insert("app:1".into());
-    sim.restart(&uid(), None);
-    sim.run_until(secs(60));
+    sim.restart(&uid(), None).run(60);
     assert!(first(&sim)["state"]["terminated"].is_object(), "{}", first(&sim));
     assert_eq!(ready(&sim), "False");
     sim.absent.clear();
-    sim.later(secs(0), Observation::ImagesChanged);
-    sim.run_until(secs(70));
+    sim.later(secs(0), Observation::ImagesChanged).run(70);
     assert_eq!((ready(&sim), first(&sim)["restartCount"].clone()), ("True".into(), 1.into()));
     sim.replay();
 }
@@ -90,18 +86,10 @@ fn a_container_whose_next_run_waits_for_a_sidecar_is_not_ready() {
 fn a_container_that_a_user_restarts_ends_and_begins_anew_whatever_the_policy_says() {
     for policy in [RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never] {
         let mut sim = Sim::new(pod(policy).with([container("app"), container("other")]), |_, _| Fate::Runs);
-        sim.run_until(secs(5));
-        sim.restart(&uid(), Some("app"));
-        sim.run_until(secs(50));
-        sim.restart(&uid(), None);
-        sim.run_until(secs(100));
-        assert_eq!(
-            sim.trace,
-            "   0s app#0 start\n   0s other#0 start\n   5s app#0 Term\n   5s app#0 exits 143\n   5s app#1 start\n  \
-             50s app#1 Term\n  50s other#0 Term\n  50s app#1 exits 143\n  50s other#0 exits 143\n  50s app#2 start\n  \
-             50s other#1 start\n",
-            "{policy:?}"
-        );
+        sim.run(5).restart(&uid(), Some("app")).run(50).restart(&uid(), None).run(100);
+        let expected = "0s app#0 start, other#0 start; 5s app#0 Term, app#0 exits 143, app#1 start; 50s app#1 Term, \
+             other#0 Term, app#1 exits 143, other#0 exits 143, app#2 start, other#1 start";
+        assert_eq!(sim.story(), expected, "{policy:?}");
         let killing: Vec<&String> = sim.events.iter().filter(|event| event.starts_with("Killing")).collect();
         let (app, other) = (
             "Killing: Container app was requested to restart",
@@ -117,19 +105,12 @@ fn a_container_that_a_user_restarts_ends_and_begins_anew_whatever_the_policy_say
 fn a_user_restarts_a_crashing_container_at_once_and_no_finished_one() {
     let mut sim = Sim::new(
         pod(RestartPolicy::OnFailure).with([container("app"), container("done")]),
-        |container, number| match (container, number) {
-            ("done", _) => Fate::Exits(0, secs(1)),
-            (_, 0 | 1) => Fate::Exits(1, secs(1)),
-            _ => Fate::Runs,
-        },
+        scripted("done exits 0 after 1s, *#0 exits 1 after 1s, *#1 exits 1 after 1s"),
     );
-    sim.run_until(secs(5));
-    sim.restart(&uid(), None);
-    sim.run_until(secs(60));
-    assert_eq!(
-        sim.trace,
-        "   0s app#0 start\n   0s done#0 start\n   1s app#0 exits 1\n   1s done#0 exits 0\n   1s app#1 start\n   2s app#1 \
-         exits 1\n   5s app#2 start\n"
+    sim.run(5).restart(&uid(), None).run(60);
+    sim.traces(
+        "0s app#0 start, done#0 start; 1s app#0 exits 1, done#0 exits 0, app#1 start; 2s app#1 exits 1; 5s \
+         app#2 start",
     );
 }
 
@@ -137,85 +118,54 @@ fn a_user_restarts_a_crashing_container_at_once_and_no_finished_one() {
 fn a_restart_for_a_new_image_honours_the_grace_and_the_pre_stop_hook() {
     let mut app = container("app");
     app.lifecycle.pre_stop = Some(Hook::Sleeps(secs(4)));
-    let mut sim = Sim::new(pod(RestartPolicy::Never).with([app]), |_, number| match number {
-        0 => Fate::IgnoresTerm,
-        _ => Fate::Runs,
-    });
-    sim.run_until(secs(5));
+    let mut sim = Sim::new(pod(RestartPolicy::Never).with([app]), scripted("*#0 ignores Term"));
+    sim.run(5);
     set_image(&mut sim, "app", "app:2");
-    sim.run_until(secs(100));
-    assert_eq!(
-        sim.trace,
-        "   0s app#0 start\n   9s app#0 Term\n  35s app#0 Kill\n  35s app#0 exits 137\n  35s app#1 start\n"
-    );
+    sim.run(100).traces("0s app#0 start; 9s app#0 Term; 35s app#0 Kill, app#0 exits 137, app#1 start");
 }
 
 #[test]
 fn a_run_stopped_for_a_new_image_that_exits_with_0_is_followed_by_another() {
-    let mut sim = Sim::new(pod(RestartPolicy::OnFailure), |_, number| match number {
-        0 => Fate::Exits(0, secs(8)),
-        _ => Fate::Runs,
-    });
+    let mut sim = Sim::new(pod(RestartPolicy::OnFailure), scripted("*#0 exits 0 after 8s"));
     // The signal is never delivered, and the run ends by itself before the next one.
-    sim.run_until(secs(5));
-    sim.weather.failures = 100;
+    sim.run(5).failures(100);
     set_image(&mut sim, "app", "app:2");
-    sim.run_until(secs(6));
-    sim.weather.failures = 0;
-    sim.run_until(secs(60));
-    assert_eq!(sim.trace, "   0s app#0 start\n   5s app#0 Term\n   8s app#0 exits 0\n   8s app#1 start\n");
-    assert_eq!(phase(&sim), "Running");
+    sim.run(6).failures(0).run(60).traces("0s app#0 start; 5s app#0 Term; 8s app#0 exits 0, app#1 start");
+    sim.shows_phase("Running");
 }
 
 #[test]
 fn a_finished_container_does_not_run_again_for_a_new_image() {
     let two = pod(RestartPolicy::OnFailure).with([container("app"), container("job")]);
-    let mut sim = Sim::new(two, |name, _| match name {
-        "job" => Fate::Exits(0, secs(1)),
-        _ => Fate::Runs,
-    });
-    sim.run_until(secs(5));
+    let mut sim = Sim::new(two, scripted("job exits 0 after 1s"));
+    sim.run(5);
     set_image(&mut sim, "job", "job:2");
-    sim.run_until(secs(100));
-    assert_eq!(sim.trace, "   0s app#0 start\n   0s job#0 start\n   1s job#0 exits 0\n");
-    sim.restart_agent();
-    sim.run_until(secs(200));
+    sim.run(100).traces("0s app#0 start, job#0 start; 1s job#0 exits 0").restart_agent().run(200);
     assert_eq!(sim.trace.lines().count(), 3);
 }
 
 #[test]
 fn init_containers_go_on_with_the_image_that_they_began_with_and_never_run_again() {
     let two = pod(RestartPolicy::Always).init([container("i0"), container("i1")]);
-    let mut sim = Sim::new(two, |name, _| match name {
-        "app" => Fate::Runs,
-        _ => Fate::Exits(0, secs(10)),
-    });
-    sim.run_until(secs(15));
+    let mut sim = Sim::new(two, scripted("app runs, * exits 0 after 10s"));
+    sim.run(15);
     sim.update(&uid(), |pod| {
         image(pod, "i0", "init:2");
         image(pod, "i1", "init:2");
     });
-    sim.run_until(secs(100));
-    assert_eq!(
-        sim.trace,
-        "   0s i0#0 start\n  10s i0#0 exits 0\n  10s i1#0 start\n  20s i1#0 exits 0\n  20s app#0 start\n"
-    );
+    sim.run(100).traces("0s i0#0 start; 10s i0#0 exits 0, i1#0 start; 20s i1#0 exits 0, app#0 start");
 }
 
 #[test]
 fn a_running_sidecar_begins_anew_and_its_pod_stays_initialised() {
     let with = pod(RestartPolicy::Never).init([sidecar("proxy"), container("i1")]);
-    let mut sim = Sim::new(with, |name, _| match name {
-        "i1" => Fate::Exits(0, secs(1)),
-        _ => Fate::Runs,
-    });
-    sim.run_until(secs(5));
+    let mut sim = Sim::new(with, scripted("i1 exits 0 after 1s"));
+    sim.run(5);
     set_image(&mut sim, "proxy", "proxy:2");
-    sim.run_until(secs(100));
-    assert_eq!(
-        sim.trace,
-        "   0s proxy#0 start\n   0s i1#0 start\n   1s i1#0 exits 0\n   1s app#0 start\n   5s proxy#0 Term\n   \
-         5s proxy#0 exits 143\n   5s proxy#1 start\n"
+    sim.run(100);
+    sim.traces(
+        "0s proxy#0 start, i1#0 start; 1s i1#0 exits 0, app#0 start; 5s proxy#0 Term, proxy#0 exits 143, \
+         proxy#1 start",
     );
     assert!(sim.events.iter().any(|event| event == "Killing: Init container proxy definition changed"));
 }
@@ -229,11 +179,9 @@ fn a_change_of_the_spec_waits_for_a_sidecar_that_is_still_starting() {
         if age >= secs(20) { ProbeResult::Success } else { ProbeResult::Failure("not yet".into()) }
     };
     let mut sim = Sim::new(with, |_, _| Fate::Runs).probes(answers);
-    sim.run_until(secs(5));
+    sim.run(5);
     set_image(&mut sim, "proxy", "proxy:2");
-    sim.run_until(secs(19));
-    assert_eq!(sim.trace, "   0s proxy#0 start\n");
-    sim.run_until(secs(200));
+    sim.run(19).traces("0s proxy#0 start").run(200);
     assert!(sim.trace.contains("  20s proxy#0 Term\n"), "{}", sim.trace);
     assert_eq!(sim.trace.matches("proxy#1 start").count(), 1, "{}", sim.trace);
 }
@@ -242,38 +190,32 @@ fn a_change_of_the_spec_waits_for_a_sidecar_that_is_still_starting() {
 fn an_image_that_is_missing_is_looked_for_under_its_new_name_at_once() {
     let mut sim =
         Sim::new(pod(RestartPolicy::Always), |_, _| Fate::FailsToStart(StartFailureReason::ErrImagePull));
-    sim.run_until(secs(50));
-    sim.fates(|_, _| Fate::Runs);
+    sim.run(50).fates(|_, _| Fate::Runs);
     set_image(&mut sim, "app", "app:2");
-    sim.run_until(secs(60));
-    assert_eq!(sim.trace, "   0s app#0 start\n  50s app#0 start\n");
-    assert_eq!(phase(&sim), "Running");
+    sim.run(60).traces("0s app#0 start; 50s app#0 start").shows_phase("Running");
 }
 
 #[test]
 fn a_new_image_resets_the_back_off_of_a_crashing_container() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Exits(1, secs(1)));
-    sim.run_until(secs(60));
+    sim.run(60);
     assert_eq!(first(&sim)["state"]["waiting"]["reason"], "CrashLoopBackOff");
     let restarts = first(&sim)["restartCount"].as_u64().expect("a count");
     sim.fates(|_, number| if number < 6 { Fate::Exits(1, secs(1)) } else { Fate::Runs });
     set_image(&mut sim, "app", "app:2");
-    sim.run_until(secs(60));
+    sim.run(60);
     assert!(sim.trace.ends_with(&format!("  60s app#{} start\n", restarts + 1)), "{}", sim.trace);
-    sim.run_until(secs(72));
+    sim.run(72);
     assert!(sim.trace.contains("  71s app"), "its back-off begins anew\n{}", sim.trace);
 }
 
 #[test]
 fn a_start_already_under_way_does_not_count_as_the_new_image() {
     let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Runs);
-    sim.weather.latency = secs(2);
-    sim.run_until(secs(0));
-    while !sim.trace.contains("app#0 start") {
-        sim.run_until(sim.now.since(at(0)) + std::time::Duration::from_millis(10));
-    }
+    sim.latency(2).run(0);
+    sim.run_until_traced("app#0 start");
     set_image(&mut sim, "app", "app:2");
-    sim.run_until(secs(100));
+    sim.run(100);
     let order: Vec<&str> = sim.trace.lines().map(|line| &line[6..]).collect();
     assert_eq!(order, ["app#0 start", "app#0 Term", "app#0 exits 143", "app#1 start"]);
 }
@@ -281,18 +223,13 @@ fn a_start_already_under_way_does_not_count_as_the_new_image() {
 #[test]
 fn the_next_agent_completes_an_interrupted_change_of_image() {
     for restart_at in [5, 6, 20, 36] {
-        let mut sim = Sim::new(pod(RestartPolicy::Never), |_, number| match number {
-            0 => Fate::IgnoresTerm,
-            _ => Fate::Runs,
-        });
-        sim.run_until(secs(5));
+        let mut sim = Sim::new(pod(RestartPolicy::Never), scripted("*#0 ignores Term"));
+        sim.run(5);
         set_image(&mut sim, "app", "app:2");
-        sim.run_until(secs(restart_at));
-        sim.restart_agent();
-        sim.run_until(secs(200));
+        sim.run(restart_at).restart_agent().run(200);
         assert_eq!(sim.trace.matches(" start").count(), 2, "{restart_at}\n{}", sim.trace);
         assert!(sim.trace.ends_with("app#1 start\n"), "{}", sim.trace);
-        assert_eq!(phase(&sim), "Running");
+        sim.shows_phase("Running");
     }
 }
 
@@ -339,47 +276,33 @@ fn a_run_stopped_for_a_new_image_that_ends_without_an_agent_is_followed_up() {
 
 #[test]
 fn a_power_cut_between_two_images_does_not_complete_the_container() {
-    let mut sim = Sim::new(pod(RestartPolicy::OnFailure), |_, number| match number {
-        0 => Fate::Exits(0, secs(8)),
-        _ => Fate::FailsToStart(StartFailureReason::ErrImagePull),
-    });
-    sim.run_until(secs(5));
-    sim.weather.failures = 100;
+    let mut sim =
+        Sim::new(pod(RestartPolicy::OnFailure), scripted("*#0 exits 0 after 8s, * fails with ErrImagePull"));
+    sim.run(5).failures(100);
     set_image(&mut sim, "app", "app:2");
-    sim.run_until(secs(6));
-    sim.weather.failures = 0;
+    sim.run(6).failures(0);
     // The image is missing, and the end of the previous run is on record by now.
-    sim.run_until(secs(400));
-    sim.reboot();
-    sim.fates(|_, _| Fate::Runs);
-    sim.later(secs(0), Observation::ImagesChanged);
-    sim.run_until(secs(500));
-    assert_eq!(phase(&sim), "Running", "{}", sim.trace);
+    sim.run(400).reboot().fates(|_, _| Fate::Runs).later(secs(0), Observation::ImagesChanged).run(500);
+    sim.shows_phase("Running");
     assert_eq!(first(&sim)["restartCount"], 1);
 }
 
 #[test]
 fn a_never_pod_fails_if_its_new_image_cannot_be_executed() {
-    let mut sim = Sim::new(pod(RestartPolicy::Never), |_, number| match number {
-        0 => Fate::Runs,
-        _ => Fate::FailsToStart(StartFailureReason::RunContainerError),
-    });
-    sim.run_until(secs(5));
+    let mut sim = Sim::new(pod(RestartPolicy::Never), scripted("*#0 runs, * fails with RunContainerError"));
+    sim.run(5);
     set_image(&mut sim, "app", "app:2");
-    sim.run_until(secs(300));
+    sim.run(300);
     assert_eq!(sim.trace.matches(" start").count(), 2, "{}", sim.trace);
-    assert_eq!(phase(&sim), "Failed");
+    sim.shows_phase("Failed");
 }
 
 #[test]
 fn a_deadline_that_is_set_holds_from_when_the_pod_began() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
-    sim.run_until(secs(5));
-    sim.update(&uid(), |pod| pod.spec.active_deadline = Some(secs(60)));
-    sim.run_until(secs(10));
-    sim.update(&uid(), |pod| pod.spec.active_deadline = Some(secs(20)));
-    sim.run_until(secs(100));
-    assert_eq!(sim.trace, "   0s app#0 start\n  20s app#0 Term\n  20s app#0 exits 143\n");
+    sim.run(5).update(&uid(), |pod| pod.spec.active_deadline = Some(secs(60))).run(10);
+    sim.update(&uid(), |pod| pod.spec.active_deadline = Some(secs(20))).run(100);
+    sim.traces("0s app#0 start; 20s app#0 Term, app#0 exits 143");
     assert_eq!((phase(&sim).as_str(), &sim.status(&uid())["reason"]), ("Failed", &"DeadlineExceeded".into()));
 }
 
@@ -399,24 +322,18 @@ fn a_later_deadline_or_none_makes_another_pod() {
 #[test]
 fn a_pod_that_is_over_stays_over_with_another_image() {
     let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Exits(0, secs(1)));
-    sim.run_until(secs(5));
+    sim.run(5);
     set_image(&mut sim, "app", "app:2");
-    sim.run_until(secs(100));
-    sim.reboot();
-    sim.run_until(secs(200));
-    assert_eq!(sim.trace, "   0s app#0 start\n   1s app#0 exits 0\n");
-    assert_eq!(phase(&sim), "Succeeded");
+    sim.run(100).reboot().run(200).traces("0s app#0 start; 1s app#0 exits 0").shows_phase("Succeeded");
 }
 
 #[test]
 fn a_pod_that_is_stopped_begins_nothing_anew() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::IgnoresTerm);
-    sim.run_until(secs(5));
+    sim.run(5);
     set_image(&mut sim, "app", "app:2");
-    sim.run_until(secs(10));
-    sim.unwant(&uid(), Some(secs(5)));
-    sim.run_until(secs(100));
-    assert_eq!(sim.trace, "   0s app#0 start\n   5s app#0 Term\n  15s app#0 Kill\n  15s app#0 exits 137\n");
+    sim.run(10).unwant(&uid(), Some(secs(5))).run(100);
+    sim.traces("0s app#0 start; 5s app#0 Term; 15s app#0 Kill, app#0 exits 137");
     assert!(sim.is_gone(&uid()));
 }
 
@@ -425,7 +342,7 @@ fn waiting_for_an_image(policy: RestartPolicy, fate: impl FnMut(&str, u32) -> Fa
     let mut sim = Sim::new(pod(policy), fate);
     sim.update(&uid(), |pod| image(pod, "app", "app:1"));
     sim.absent.insert("app:2".into());
-    sim.run_until(secs(5));
+    sim.run(5);
     set_image(&mut sim, "app", "app:2");
     sim
 }
@@ -441,8 +358,8 @@ fn image_condition(sim: &Sim) -> serde_json::Value {
 fn a_container_runs_on_while_the_image_of_its_spec_is_not_on_the_board() {
     for policy in [RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never] {
         let mut sim = waiting_for_an_image(policy, |_, _| Fate::Runs);
-        sim.run_until(secs(1000));
-        assert_eq!(sim.trace, "   0s app#0 start\n", "{policy:?}");
+        sim.run(1000);
+        assert_eq!(sim.story(), "0s app#0 start", "{policy:?}");
         assert_eq!(first(&sim)["state"]["running"]["startedAt"], "1970-01-01T00:00:00Z");
         assert_eq!((first(&sim)["ready"].clone(), phase(&sim)), (true.into(), "Running".to_owned()));
         let condition = image_condition(&sim);
@@ -459,11 +376,9 @@ fn a_container_runs_on_while_the_image_of_its_spec_is_not_on_the_board() {
                  is present"
             ]
         );
-        assert!(sim.events.contains(&"Failed: Error: ErrImagePull".to_owned()));
+        sim.reports("Failed: Error: ErrImagePull");
 
-        sim.load_image("app:2");
-        sim.run_until(secs(1000));
-        assert!(sim.trace.ends_with("1000s app#0 Term\n1000s app#0 exits 143\n1000s app#1 start\n"));
+        sim.load_image("app:2").run(1000).traces_last("1000s app#0 Term, app#0 exits 143, app#1 start");
         assert_eq!(sim.pods[0].image_of(ContainerIndex(0)), Some("app:2"));
         assert_eq!(image_condition(&sim), serde_json::Value::Null);
         sim.replay();
@@ -474,18 +389,13 @@ fn a_container_runs_on_while_the_image_of_its_spec_is_not_on_the_board() {
 fn the_new_image_of_a_running_container_is_pulled_and_a_failed_pull_is_repeated() {
     let mut sim = waiting_for_an_image(RestartPolicy::Always, |_, _| Fate::Runs);
     sim.registry = Some([Err("no route"), Ok(" in 1.5s.")].into());
-    sim.run_until(secs(100));
+    sim.run(100);
     let pulling = "Pulling: Pulling image \"app:2\"".to_owned();
-    assert_eq!(sim.trace, "   0s app#0 start\n   5s pull app:2\n");
+    sim.traces("0s app#0 start; 5s pull app:2");
     assert_eq!(image_condition(&sim)["reason"], "ErrImagePull");
     assert!(sim.events.contains(&pulling));
-    assert!(sim.events.contains(&"Failed: Failed to pull image \"app:2\": no route".to_owned()));
-    sim.run_until(secs(1000));
-    assert_eq!(
-        sim.trace,
-        "   0s app#0 start\n   5s pull app:2\n 305s pull app:2\n 305s app#0 Term\n 305s app#0 exits 143\n \
-         305s app#1 start\n"
-    );
+    sim.reports("Failed: Failed to pull image \"app:2\": no route").run(1000);
+    sim.traces("0s app#0 start; 5s pull app:2; 305s pull app:2, app#0 Term, app#0 exits 143, app#1 start");
     let pulls: Vec<&String> =
         sim.events.iter().filter(|event| event.contains("ull") && event.contains("app:2")).collect();
     assert_eq!(
@@ -500,8 +410,7 @@ fn the_new_image_of_a_running_container_is_pulled_and_a_failed_pull_is_repeated(
 #[test]
 fn a_pulled_image_that_is_gone_again_is_reported_and_pulled_later() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
-    sim.run_until(secs(5));
-    sim.weather.latency = secs(2);
+    sim.run(5).latency(2);
     sim.registry = Some([Ok(" in 1s."), Ok(" in 1s.")].into());
     sim.absent.insert("app:3".into());
     set_image(&mut sim, "app", "app:3");
@@ -512,9 +421,9 @@ fn a_pulled_image_that_is_gone_again_is_reported_and_pulled_later() {
     }
     // Removed before the container got it.
     sim.absent.insert("app:3".into());
-    sim.run_until(secs(200));
+    sim.run(200);
     assert_eq!(image_condition(&sim)["reason"], "ErrImagePull", "{}", sim.trace);
-    sim.run_until(secs(1000));
+    sim.run(1000);
     assert_eq!(sim.trace.matches("pull app:3").count(), 2, "{}", sim.trace);
     assert_eq!(sim.pods[0].image_of(ContainerIndex(0)), Some("app:3"), "{}", sim.trace);
 }
@@ -522,11 +431,9 @@ fn a_pulled_image_that_is_gone_again_is_reported_and_pulled_later() {
 #[test]
 fn changing_back_to_the_running_image_restarts_nothing() {
     let mut sim = waiting_for_an_image(RestartPolicy::Always, |_, _| Fate::Runs);
-    sim.run_until(secs(10));
+    sim.run(10);
     set_image(&mut sim, "app", "app:1");
-    sim.load_image("app:2");
-    sim.run_until(secs(100));
-    assert_eq!(sim.trace, "   0s app#0 start\n");
+    sim.load_image("app:2").run(100).traces("0s app#0 start");
     assert_eq!(image_condition(&sim), serde_json::Value::Null);
 }
 
@@ -534,34 +441,25 @@ fn changing_back_to_the_running_image_restarts_nothing() {
 fn an_answer_about_an_image_that_is_wanted_no_longer_is_not_believed() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
     sim.absent.insert("app:3".into());
-    sim.run_until(secs(5));
-    sim.weather.latency = secs(2);
+    sim.run(5).latency(2);
     // The first image is checked when the second one is wanted already.
     set_image(&mut sim, "app", "app:2");
-    sim.run_until(secs(5));
+    sim.run(5);
     set_image(&mut sim, "app", "app:3");
-    sim.run_until(secs(100));
-    assert_eq!(sim.trace, "   0s app#0 start\n");
-    sim.load_image("app:3");
-    sim.run_until(secs(200));
+    sim.run(100).traces("0s app#0 start").load_image("app:3").run(200);
     assert_eq!(sim.pods[0].image_of(ContainerIndex(0)), Some("app:3"));
     assert_eq!(first(&sim)["restartCount"], 1);
 }
 
 #[test]
 fn a_container_that_crashes_while_its_new_image_is_missing_runs_its_old_image_again() {
-    let mut sim = waiting_for_an_image(RestartPolicy::Always, |_, number| match number {
-        0 => Fate::Exits(1, secs(20)),
-        _ => Fate::Runs,
-    });
-    sim.run_until(secs(100));
-    assert_eq!(sim.trace, "   0s app#0 start\n  20s app#0 exits 1\n  20s app#1 start\n");
+    let mut sim = waiting_for_an_image(RestartPolicy::Always, scripted("*#0 exits 1 after 20s"));
+    sim.run(100).traces("0s app#0 start; 20s app#0 exits 1, app#1 start");
     assert_eq!(sim.pods[0].image_of(ContainerIndex(0)), Some("app:1"));
     assert_eq!(image_condition(&sim)["reason"], "ErrImagePull");
     let failures = sim.events.iter().filter(|event| event.starts_with("Failed: Failed to pull")).count();
     assert_eq!(failures, 1, "it is said once: {:?}", sim.events);
-    sim.load_image("app:2");
-    sim.run_until(secs(200));
+    sim.load_image("app:2").run(200);
     assert_eq!(sim.pods[0].image_of(ContainerIndex(0)), Some("app:2"));
 }
 
@@ -569,39 +467,33 @@ fn a_container_that_crashes_while_its_new_image_is_missing_runs_its_old_image_ag
 fn a_later_agent_leaves_the_old_run_until_the_image_is_there() {
     let mut sim = waiting_for_an_image(RestartPolicy::Never, |_, _| Fate::Runs);
     for at in [5, 20, 40] {
-        sim.run_until(secs(at));
-        sim.restart_agent();
+        sim.run(at).restart_agent();
     }
-    sim.run_until(secs(100));
-    assert_eq!(sim.trace, "   0s app#0 start\n");
+    sim.run(100).traces("0s app#0 start");
     let condition = image_condition(&sim);
     assert_eq!((&condition["status"], &condition["reason"]), (&"True".into(), &"ErrImagePull".into()));
     assert_eq!(condition["lastTransitionTime"], "1970-01-01T00:00:05Z");
     let failures = sim.events.iter().filter(|event| event.starts_with("Failed: Failed to pull")).count();
     assert_eq!(failures, 1, "it is said once: {:?}", sim.events);
-    sim.load_image("app:2");
-    sim.run_until(secs(200));
+    sim.load_image("app:2").run(200);
     assert_eq!(sim.pods[0].image_of(ContainerIndex(0)), Some("app:2"));
 }
 
 #[test]
 fn an_image_that_is_still_missing_is_missing_since_it_was_looked_for_first() {
     let mut sim = waiting_for_an_image(RestartPolicy::Always, |_, _| Fate::Runs);
-    sim.run_until(secs(20));
-    sim.weather.latency = secs(2);
-    sim.load_image("another:1");
+    sim.run(20).latency(2).load_image("another:1");
     // Before and after the check whether that was the image.
     for at in [20, 30] {
-        sim.run_until(secs(at));
+        sim.run(at);
         assert_eq!(image_condition(&sim)["lastTransitionTime"], "1970-01-01T00:00:05Z", "{at}");
     }
     // Nothing is known of another image yet.
     sim.absent.insert("app:3".into());
     set_image(&mut sim, "app", "app:3");
-    sim.run_until(secs(30));
+    sim.run(30);
     assert_eq!(image_condition(&sim), serde_json::Value::Null);
-    sim.restart_agent();
-    sim.run_until(secs(40));
+    sim.restart_agent().run(40);
     let condition = image_condition(&sim);
     assert!(condition["message"].as_str().is_some_and(|text| text.contains("app:3")), "{condition}");
 }
@@ -611,30 +503,23 @@ fn after_a_power_cut_the_image_that_ran_before_runs_again_until_the_new_one_is_t
     // At once, and after all writes have settled on flash.
     for cut_at in [6, 500] {
         let with = pod(RestartPolicy::Always).init([container("i0")]);
-        let mut sim = Sim::new(with, |name, _| match name {
-            "i0" => Fate::Exits(0, secs(1)),
-            _ => Fate::Runs,
-        });
+        let mut sim = Sim::new(with, scripted("i0 exits 0 after 1s"));
         sim.absent.extend(["app:2".to_owned(), "i0:2".to_owned()]);
         sim.update(&uid(), |pod| {
             image(pod, "app", "app:1");
             image(pod, "i0", "i0:1");
         });
-        sim.run_until(secs(5));
+        sim.run(5);
         sim.update(&uid(), |pod| {
             image(pod, "app", "app:2");
             image(pod, "i0", "i0:2");
         });
-        sim.run_until(secs(cut_at));
-        sim.reboot();
-        sim.run_until(secs(1000));
-        assert_eq!(phase(&sim), "Running", "{}", sim.trace);
+        sim.run(cut_at).reboot().run(1000).shows_phase("Running");
         // The record has the image as the status shows it.
         let image = sim.pods[0].image_of(ContainerIndex(0));
         assert_eq!(image, Some("docker.io/library/app:1"), "{}", sim.trace);
         assert_eq!(image_condition(&sim)["reason"], "ErrImagePull");
-        sim.load_image("app:2");
-        sim.run_until(secs(2000));
+        sim.load_image("app:2").run(2000);
         assert_eq!(sim.pods[0].image_of(ContainerIndex(0)), Some("app:2"), "{}", sim.trace);
     }
 }
@@ -642,10 +527,7 @@ fn after_a_power_cut_the_image_that_ran_before_runs_again_until_the_new_one_is_t
 #[test]
 fn a_pod_that_is_stopped_waits_for_no_image() {
     let mut sim = waiting_for_an_image(RestartPolicy::Always, |_, _| Fate::Runs);
-    sim.run_until(secs(10));
-    sim.unwant(&uid(), None);
-    sim.run_until(secs(100));
-    assert_eq!(sim.trace, "   0s app#0 start\n  10s app#0 Term\n  10s app#0 exits 143\n");
+    sim.run(10).unwant(&uid(), None).run(100).traces("0s app#0 start; 10s app#0 Term, app#0 exits 143");
     assert!(sim.node.is_empty());
 }
 
@@ -656,12 +538,11 @@ fn a_pod_that_stops_waits_for_no_image() {
     let mut sim = Sim::new(slow, |_, _| Fate::Runs);
     sim.update(&uid(), |pod| image(pod, "app", "app:1"));
     sim.absent.insert("app:2".into());
-    sim.run_until(secs(5));
+    sim.run(5);
     set_image(&mut sim, "app", "app:2");
-    sim.run_until(secs(20));
+    sim.run(20);
     assert_ne!(image_condition(&sim), serde_json::Value::Null);
-    sim.unwant(&uid(), Some(secs(30)));
-    sim.run_until(secs(25));
+    sim.unwant(&uid(), Some(secs(30))).run(25);
     assert_eq!(image_condition(&sim), serde_json::Value::Null);
     assert!(first(&sim)["state"]["running"].is_object(), "its hook runs");
 }

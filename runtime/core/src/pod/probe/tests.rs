@@ -47,16 +47,13 @@ fn asked_by(
 fn a_container_that_fails_its_liveness_probe_is_killed_and_restarted_with_back_off() {
     let mut sim =
         Sim::new(probed(Some(exec_probe()), None, None), |_, _| Fate::Runs).probes(|_, _, _| failure());
-    sim.run_until(secs(55));
-    assert_eq!(
-        sim.trace,
-        "   0s app#0 start\n  20s app#0 Term\n  20s app#0 exits 143\n  20s app#1 start\n  \
-         40s app#1 Term\n  40s app#1 exits 143\n  50s app#2 start\n"
+    sim.run(55);
+    sim.traces(
+        "0s app#0 start; 20s app#0 Term, app#0 exits 143, app#1 start; 40s app#1 Term, app#1 exits 143; 50s \
+         app#2 start",
     );
-    assert!(sim.events.contains(&"Unhealthy: Liveness probe failed: no".to_owned()));
-    assert!(
-        sim.events.contains(&"Killing: Container app failed liveness probe, will be restarted".to_owned())
-    );
+    sim.reports("Unhealthy: Liveness probe failed: no");
+    sim.reports("Killing: Container app failed liveness probe, will be restarted");
 }
 
 #[test]
@@ -66,13 +63,12 @@ fn a_failed_liveness_probe_restarts_whatever_the_exit_code_unless_the_policy_is_
     let mut never = on_failure.clone();
     never.spec.restart_policy = RestartPolicy::Never;
     let mut sim = Sim::new(on_failure, |_, _| Fate::Runs).probes(|_, _, _| failure());
-    sim.run_until(secs(21));
+    sim.run(21);
     assert!(sim.trace.ends_with("app#1 start\n"));
     let mut sim = Sim::new(never, |_, _| Fate::Runs).probes(|_, _, _| failure());
-    sim.run_until(secs(100));
-    assert_eq!(sim.trace, "   0s app#0 start\n  20s app#0 Term\n  20s app#0 exits 143\n");
+    sim.run(100).traces("0s app#0 start; 20s app#0 Term, app#0 exits 143");
     assert_eq!(sim.status(&"u1".into())["phase"], "Failed");
-    assert!(sim.events.contains(&"Killing: Container app failed liveness probe".to_owned()));
+    sim.reports("Killing: Container app failed liveness probe");
 }
 
 #[test]
@@ -81,9 +77,9 @@ fn the_grace_of_a_probe_overrides_that_of_the_pod_and_the_probe_stops() {
     probe.termination_grace_period = Some(secs(25));
     let sim = Sim::new(probed(Some(probe), None, None), |_, _| Fate::IgnoresTerm);
     let (mut sim, asked) = asked_by(sim, |_, _| failure());
-    sim.run_until(secs(44));
+    sim.run(44);
     assert_eq!(*asked.borrow(), ["0s Liveness", "10s Liveness", "20s Liveness"].map(String::from));
-    sim.run_until(secs(46));
+    sim.run(46);
     assert!(
         sim.trace.contains("  20s app#0 Term\n  45s app#0 Kill\n  45s app#0 exits 137\n"),
         "{}",
@@ -100,9 +96,9 @@ fn no_other_probe_runs_until_the_startup_probe_succeeds() {
         (ProbeKind::Startup, 0..30) => failure(),
         _ => ProbeResult::Success,
     });
-    sim.run_until(secs(29));
+    sim.run(29);
     assert_eq!(sim.status(&"u1".into())["containerStatuses"][0]["started"], false);
-    sim.run_until(secs(45));
+    sim.run(45);
     assert_eq!(sim.status(&"u1".into())["containerStatuses"][0]["started"], true);
     let expected = [
         "0s Startup",
@@ -115,18 +111,16 @@ fn no_other_probe_runs_until_the_startup_probe_succeeds() {
         "40s Readiness",
     ];
     assert_eq!(*asked.borrow(), expected.map(String::from));
-    assert_eq!(sim.trace, "   0s app#0 start\n");
+    sim.traces("0s app#0 start");
 }
 
 #[test]
 fn a_container_that_never_gets_started_is_killed_by_its_startup_probe() {
     let mut sim =
         Sim::new(probed(None, None, Some(exec_probe())), |_, _| Fate::Runs).probes(|_, _, _| failure());
-    sim.run_until(secs(21));
+    sim.run(21);
     assert!(sim.trace.starts_with("   0s app#0 start\n  20s app#0 Term\n"));
-    assert!(
-        sim.events.contains(&"Killing: Container app failed startup probe, will be restarted".to_owned())
-    );
+    sim.reports("Killing: Container app failed startup probe, will be restarted");
 }
 
 #[test]
@@ -142,21 +136,21 @@ fn readiness_comes_and_goes_by_its_thresholds_and_kills_nothing() {
     });
     let mut story = Vec::new();
     for second in (5..120).step_by(10) {
-        sim.run_until(secs(second));
+        sim.run(second);
         story.push(u8::from(ready(&sim)));
     }
     //               0  10 20 30 40 50 60 70 80 90
     assert_eq!(story, [0, 1, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1]);
-    assert_eq!(sim.trace, "   0s app#0 start\n");
+    sim.traces("0s app#0 start");
 }
 
 #[test]
 fn a_probe_that_cannot_be_executed_changes_nothing_and_every_third_failure_is_reported() {
     let sim = Sim::new(probed(Some(exec_probe()), None, None), |_, _| Fate::Runs);
     let (mut sim, asked) = asked_by(sim, |_, _| ProbeResult::Error("no memory".into()));
-    sim.run_until(secs(105));
+    sim.run(105);
     assert_eq!(asked.borrow().len(), 33);
-    assert_eq!(sim.trace, "   0s app#0 start\n");
+    sim.traces("0s app#0 start");
     let text = "Unhealthy: Liveness probe errored and resulted in success state: no memory";
     assert_eq!(sim.events.iter().filter(|event| *event == text).count(), 11);
 }
@@ -168,9 +162,9 @@ fn a_probe_waits_for_its_delay_and_keeps_to_its_period() {
     probe.period = secs(3);
     let sim = Sim::new(probed(Some(probe), None, None), |_, _| Fate::Runs);
     let (mut sim, asked) = asked_by(sim, |_, _| ProbeResult::Success);
-    sim.run_until(secs(6));
+    sim.run(6);
     assert_eq!(sim.node.plan(at(6)).wake_at, Some(at(7)));
-    sim.run_until(secs(14));
+    sim.run(14);
     assert_eq!(*asked.borrow(), ["7s Liveness", "10s Liveness", "13s Liveness"].map(String::from));
 }
 
@@ -182,10 +176,9 @@ fn while_a_pod_is_stopped_only_readiness_is_asked() {
         (ProbeKind::Readiness, _) | (_, 0..5) => ProbeResult::Success,
         _ => failure(),
     });
-    sim.run_until(secs(5));
-    sim.unwant(&"u1".into(), None);
+    sim.run(5).unwant(&"u1".into(), None);
     asked.borrow_mut().clear();
-    sim.run_until(secs(34));
+    sim.run(34);
     assert_eq!(*asked.borrow(), ["10s Readiness", "20s Readiness", "30s Readiness"].map(String::from));
     assert!(ready(&sim), "a pod that is stopped stays ready while it says so");
 }
@@ -206,8 +199,7 @@ fn only_so_many_exec_probes_run_at_once_and_every_one_has_its_turn() {
         );
     }
     // Answers take up to a second: four places serve some eight probes a second, but twelve are due.
-    sim.weather.latency = secs(1);
-    sim.run_until(secs(120));
+    sim.latency(1).run(120);
     let turns = |number: usize| asked.borrow().iter().filter(|name| **name == format!("app{number}")).count();
     let all: Vec<usize> = (0..12).map(turns).collect();
     let (least, most) = (all.iter().min().expect("twelve"), all.iter().max().expect("twelve"));
@@ -235,10 +227,9 @@ fn an_exec_probe_holds_its_place_even_if_its_pod_is_stopped() {
             pod(RestartPolicy::Always).uid(&format!("u{number}")).named(&format!("p{number}")).with([app]),
         );
     }
-    sim.run_until(secs(4));
+    sim.run(4);
     // No probe answers during this time.
-    sim.weather.latency = secs(1_000_000);
-    sim.run_until(secs(5));
+    sim.latency(1_000_000).run(5);
     assert_eq!(asked.borrow().len(), EXEC_PROBES_AT_ONCE);
     for number in 0..EXEC_PROBES_AT_ONCE {
         sim.unwant(&format!("u{number}").as_str().into(), Some(secs(100)));
@@ -261,10 +252,9 @@ fn a_pod_with_many_exec_probes_keeps_no_other_pod_from_being_probed() {
         });
         sim.want(pod(RestartPolicy::Always).uid(name).named(name).with(containers));
     }
-    sim.run_until(secs(20));
+    sim.run(20);
     asked.borrow_mut().clear();
-    sim.weather.latency = secs(2);
-    sim.run_until(secs(60));
+    sim.latency(2).run(60);
     let of_other = asked.borrow().iter().filter(|name| *name == "other0").count();
     // Each pod holds a place in turn: the other one is asked every few seconds, and not after 240 probes.
     assert!(of_other >= 20, "{of_other} of {}", asked.borrow().len());
@@ -282,9 +272,7 @@ fn exec_probes_that_take_long_keep_no_other_pod_from_being_probed() {
     let mut app = container("app");
     app.liveness_probe = Some(Probe { initial_delay: secs(8), ..exec_probe() });
     sim.want(pod(RestartPolicy::Always).uid("u2").named("other").with([app]));
-    sim.run_until(secs(4));
-    sim.weather.latency = secs(1_000_000);
-    sim.run_until(secs(100));
+    sim.run(4).latency(1_000_000).run(100);
     assert_eq!(asked.borrow().last().map(String::as_str), Some("app"));
     assert_eq!(asked.borrow().len(), EXEC_PROBES_OF_A_POD + 1, "a pod has a bound of its own");
 }
@@ -292,10 +280,7 @@ fn exec_probes_that_take_long_keep_no_other_pod_from_being_probed() {
 #[test]
 fn a_container_being_killed_is_not_probed_and_schedules_no_probe() {
     let mut sim = Sim::new(probed(None, Some(exec_probe()), None), |_, _| Fate::IgnoresTerm);
-    sim.run_until(secs(101));
-    sim.unwant(&"u1".into(), Some(secs(2)));
-    sim.weather.latency = secs(1_000_000);
-    sim.run_until(secs(104));
+    sim.run(101).unwant(&"u1".into(), Some(secs(2))).latency(1_000_000).run(104);
     assert!(sim.trace.ends_with("app#0 Kill\n"), "{}", sim.trace);
     assert_eq!(sim.node.plan(at(104)).wake_at, Some(at(113)), "the kill, not the probe of 110s");
 }
@@ -344,15 +329,14 @@ fn an_adopted_container_stays_ready_until_a_probe_fails() {
 #[test]
 fn an_unrequested_probe_result_is_ignored() {
     let mut sim = Sim::new(probed(Some(exec_probe()), None, None), |_, _| Fate::Runs);
-    sim.run_until(secs(5));
+    sim.run(5);
     let index = sim.node.index_of(&"u1".into()).expect("it is here");
     let attempt = Attempt { container: ContainerIndex(0), number: 0 };
     for _ in 0..5 {
         let seen = PodObservation::Probed { attempt, kind: ProbeKind::Liveness, result: failure() };
         sim.later(secs(0), Observation::Of(index, seen));
     }
-    sim.run_until(secs(60));
-    assert_eq!(sim.trace, "   0s app#0 start\n");
+    sim.run(60).traces("0s app#0 start");
     assert!(!sim.events.iter().any(|event| event.starts_with("Unhealthy")));
 }
 
@@ -361,18 +345,9 @@ fn failures_in_a_row_are_counted_on_in_the_next_run_of_the_container() {
     // The probe fails twice, and the run ends by itself; the next run has only one failure left.
     let fate = |_: &str, number| if number == 0 { Fate::Exits(0, secs(15)) } else { Fate::Runs };
     let mut sim = Sim::new(probed(Some(exec_probe()), None, None), fate).probes(|_, _, _| failure());
-    sim.run_until(secs(20));
-    assert_eq!(
-        sim.trace,
-        "   0s app#0 start\n  15s app#0 exits 0\n  15s app#1 start\n  15s app#1 Term\n  15s app#1 exits 143\n"
-    );
+    sim.run(20).traces("0s app#0 start; 15s app#0 exits 0, app#1 start, app#1 Term, app#1 exits 143");
     // After a decision the count starts again: three failures.
-    sim.run_until(secs(46));
-    assert!(
-        sim.trace.ends_with("  25s app#2 start\n  45s app#2 Term\n  45s app#2 exits 143\n"),
-        "{}",
-        sim.trace
-    );
+    sim.run(46).traces_last("25s app#2 start; 45s app#2 Term, app#2 exits 143");
 }
 
 #[test]
@@ -386,9 +361,9 @@ fn probe_results_of_one_run_do_not_count_for_the_next() {
             *left -= 1;
             if *left >= 0 { ProbeResult::Success } else { failure() }
         });
-    sim.run_until(secs(14));
+    sim.run(14);
     assert!(ready(&sim));
-    sim.run_until(secs(16));
+    sim.run(16);
     let status = sim.status(&"u1".into());
     let shown = &status["containerStatuses"][0];
     assert_eq!((&shown["started"], &shown["ready"]), (&false.into(), &false.into()));
@@ -399,17 +374,13 @@ fn readiness_is_probed_again_as_soon_as_the_pods_state_changes() {
     let mut app = container("app");
     app.readiness_probe = Some(Probe { initial_delay: secs(5), period: secs(100), ..exec_probe() });
     let pod = pod(RestartPolicy::Always).with([app, container("other")]);
-    let fate = |name: &str, number| match (name, number) {
-        ("other", 0) => Fate::Exits(1, secs(2)),
-        ("other", 1) => Fate::Exits(1, secs(20)),
-        _ => Fate::Runs,
-    };
+    let fate = scripted("other#0 exits 1 after 2s, other#1 exits 1 after 20s");
     let (mut sim, asked) = asked_by(Sim::new(pod, fate), |_, age| match age {
         0..22 => failure(),
         _ => ProbeResult::Success,
     });
     // The other container ends at 2s, before it may be probed, and at 22s; it starts again at 2s and 32s.
-    sim.run_until(secs(300));
+    sim.run(300);
     assert!(sim.trace.contains("  22s other#1 exits 1\n  32s other#2 start\n"), "{}", sim.trace);
     // The period starts again with the additional probe; the ready container is not probed additionally.
     let expected = ["5s Readiness", "22s Readiness", "122s Readiness", "222s Readiness"];
@@ -422,7 +393,7 @@ fn readiness_is_probed_again_at_once_after_it_is_lost() {
     probe.failure_threshold = 1;
     let sim = Sim::new(probed(None, Some(probe), None), |_, _| Fate::Runs);
     let (mut sim, asked) = asked_by(sim, |_, age| if age < 10 { ProbeResult::Success } else { failure() });
-    sim.run_until(secs(31));
+    sim.run(31);
     let expected = ["0s Readiness", "10s Readiness", "10s Readiness", "20s Readiness", "30s Readiness"];
     assert_eq!(*asked.borrow(), expected.map(String::from));
 }
@@ -497,9 +468,9 @@ fn a_container_is_unready_until_its_startup_probe_succeeds() {
         let app = &status["containerStatuses"][0];
         (app["started"].clone(), app["ready"].clone())
     };
-    sim.run_until(secs(4));
+    sim.run(4);
     assert_eq!(started_and_ready(&sim), (false.into(), false.into()));
-    sim.run_until(secs(6));
+    sim.run(6);
     assert_eq!(started_and_ready(&sim), (true.into(), true.into()));
 }
 
@@ -511,7 +482,7 @@ fn a_probe_by_network_runs_at_the_same_times_as_one_by_a_program() {
         let readiness = Probe { action, period: secs(7), initial_delay: secs(2), ..exec_probe() };
         let sim = Sim::new(probed(Some(liveness), Some(readiness), None), |_, _| Fate::Runs);
         let (mut sim, asked) = asked_by(sim, |_, _| ProbeResult::Success);
-        sim.run_until(secs(21));
+        sim.run(21);
         let times =
             ["0s Liveness", "2s Readiness", "9s Readiness", "10s Liveness", "16s Readiness", "20s Liveness"];
         assert_eq!(*asked.borrow(), times);
