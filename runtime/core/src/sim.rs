@@ -48,7 +48,7 @@ pub use node_world::{ClaimNews, NodeWorld};
 pub(crate) use objects::*;
 pub(crate) use sample::*;
 #[cfg(test)]
-pub(crate) use timeline::scripted;
+pub(crate) use timeline::*;
 
 /// A future event of the world.
 #[derive(Clone, Debug)]

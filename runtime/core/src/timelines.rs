@@ -22,6 +22,8 @@ mod update;
 
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::facts::*;
 use crate::node::*;
 use crate::pod::PodState;
@@ -50,6 +52,19 @@ fn phase(sim: &Sim) -> String {
 fn times(sim: &Sim, what: &str) -> Vec<u64> {
     let lines = sim.log.lines().filter(|line| line[6..] == *what);
     lines.map(|line| line[..4].trim().parse().expect("a time")).collect()
+}
+
+/// A node with this much cpu, in thousandths.
+fn small(cpu: i64) -> NodeInfo {
+    let allocatable = Amounts { cpu, ..NodeInfo::default().allocatable };
+    NodeInfo { name: "board".into(), allocatable, ..NodeInfo::default() }
+}
+
+/// A pod `name` that requests this much cpu, in thousandths.
+fn asking(name: &str, cpu: i64) -> Pod {
+    let mut app = container("app");
+    app.resources.cpu_request = Some(Quantity::from_milli(i128::from(cpu)));
+    pod(RestartPolicy::Always).uid(name).named(name).with([app])
 }
 
 #[test]
@@ -260,7 +275,7 @@ fn a_process_that_cannot_be_executed_counts_as_an_exit_with_128() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), fails);
     sim.run(15).traces("0s app#0 start, app#1 start; 10s app#2 start");
     let last = first(&sim)["lastState"]["terminated"].clone();
-    assert_eq!((&last["exitCode"], &last["reason"]), (&128.into(), &"StartError".into()));
+    assert_eq!(json!([last["exitCode"], last["reason"]]), json!([128, "StartError"]));
     let mut sim = Sim::new(pod(RestartPolicy::Never), fails);
     sim.run(15).traces("0s app#0 start").shows_phase("Failed");
 }
@@ -287,6 +302,6 @@ fn a_pod_past_its_active_deadline_fails() {
     let mut sim = Sim::new(limited, |_, _| Fate::Runs);
     sim.run(60).traces("0s app#0 start; 20s app#0 Term, app#0 exits 143");
     let status = sim.status(&uid());
-    assert_eq!((&status["phase"], &status["reason"]), (&"Failed".into(), &"DeadlineExceeded".into()));
+    assert_eq!(json!([status["phase"], status["reason"]]), json!(["Failed", "DeadlineExceeded"]));
     assert_eq!(status["message"], "Pod was active on the node longer than the specified deadline");
 }

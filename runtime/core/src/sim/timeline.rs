@@ -4,6 +4,7 @@
 //! compares the events of containers. The events of one second stand together, with commas between them.
 
 use super::*;
+use crate::time::Moment;
 
 impl Sim {
     /// Lets time pass until this second.
@@ -119,4 +120,33 @@ pub(crate) fn scripted(text: &str) -> impl FnMut(&str, u32) -> Fate + 'static {
         };
         rules.iter().find(is_of).map_or(Fate::Runs, |(.., fate)| fate.clone())
     }
+}
+
+/// The first run of the first container.
+pub(crate) const FIRST_RUN: Attempt = Attempt { container: ContainerIndex(0), number: 0 };
+
+/// A pod that an agent finds in a sandbox since this time, with these runs and nothing on flash.
+pub(crate) fn found_pod(pod: Rc<Pod>, since: Instant, attempts: Vec<FoundAttempt>) -> FoundPod {
+    let sandbox = Some(FoundSandbox { ip: None, at: since });
+    FoundPod { pod, record: None, sandbox, processes: false, attempts, status: StatusHandover::default() }
+}
+
+/// The exit of a run of this boot.
+pub(crate) fn exit(code: i32, started: Instant, finished: Instant) -> Exit {
+    Exit {
+        code,
+        oom_killed: false,
+        unknown: false,
+        message: "".into(),
+        started_at: Moment::ThisBoot(started),
+        finished_at: Moment::ThisBoot(finished),
+    }
+}
+
+/// The entry of a container of `u1` in its status.
+pub(crate) fn shown(sim: &Sim, name: &str) -> Value {
+    let status = sim.status(&"u1".into());
+    let lists = ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"];
+    let mut all = lists.iter().filter_map(|list| status[*list].as_array()).flatten();
+    all.find(|status| status["name"] == name).expect("a status for each container").clone()
 }

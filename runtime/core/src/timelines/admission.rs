@@ -5,19 +5,6 @@ use serde_json::json;
 use super::*;
 use crate::spec::container::ContainerPort;
 
-/// A node with this much cpu, in thousandths.
-fn small(cpu: i64) -> NodeInfo {
-    let allocatable = Amounts { cpu, ..NodeInfo::default().allocatable };
-    NodeInfo { name: "board".into(), allocatable, ..NodeInfo::default() }
-}
-
-/// A pod `name` that requests this much cpu, in thousandths.
-fn asking(name: &str, cpu: i64) -> Pod {
-    let mut app = container("app");
-    app.resources.cpu_request = Some(Quantity::from_milli(i128::from(cpu)));
-    pod(RestartPolicy::Always).uid(name).named(name).with([app])
-}
-
 fn critical(name: &str, cpu: i64) -> Pod {
     let mut pod = asking(name, cpu);
     pod.priority = 2_000_001_000;
@@ -39,7 +26,7 @@ fn a_rejected_pod_stays_failed_with_a_reason() {
     sim.run(5);
     let message = "Node didn't have enough resource: cpu, requested: 300, used: 800, capacity: 1000";
     let status = sim.status(&late);
-    assert_eq!((&status["phase"], &status["reason"]), (&"Failed".into(), &"OutOfcpu".into()));
+    assert_eq!(json!([status["phase"], status["reason"]]), json!(["Failed", "OutOfcpu"]));
     assert_eq!(status["message"], format!("Pod was rejected: {message}"));
     assert_eq!(sim.events.last(), Some(&format!("OutOfcpu: {message}")));
     // The room comes too late, and neither another agent nor another boot decides on the admission again.
@@ -100,12 +87,12 @@ fn a_critical_pod_begins_when_its_victim_has_ended_with_its_own_grace() {
     let conditions = status["conditions"].as_array().expect("conditions");
     let target = conditions.iter().find(|one| one["type"] == "DisruptionTarget").expect("it was disrupted");
     assert_eq!(
-        (&target["status"], &target["reason"], &target["message"]),
-        (
-            &json!("True"),
-            &json!("TerminationByKubelet"),
-            &json!("Pod was preempted by Kubelet to accommodate a critical pod.")
-        )
+        json!([target["status"], target["reason"], target["message"]]),
+        json!([
+            "True",
+            "TerminationByKubelet",
+            "Pod was preempted by Kubelet to accommodate a critical pod."
+        ])
     );
     let preempting: Vec<_> = sim.events.iter().filter(|event| event.starts_with("Preempting")).collect();
     assert_eq!(preempting, ["Preempting: Preempted in order to admit critical pod"]);
@@ -315,7 +302,7 @@ fn a_signal_that_cannot_be_delivered_is_reported_and_repeated_only_while_it_is_t
     let web = sim.want(asking("web", 1));
     sim.run(5);
     let index = sim.node.index_of(&web).expect("it is here");
-    let attempt = Attempt { container: ContainerIndex(0), number: 0 };
+    let attempt = FIRST_RUN;
     let failed = || Observation::Of(index, PodObservation::StopFailed { attempt, message: "no".into() });
     let reported = |sim: &Sim| sim.events.iter().filter(|event| event.starts_with("FailedKillPod")).count();
     sim.later(secs(0), failed()).run(6);

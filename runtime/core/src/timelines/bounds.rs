@@ -51,7 +51,7 @@ fn the_pod_that_is_one_too_many_is_refused_and_never_runs() {
     sim.run(30);
     assert_eq!(sim.trace.matches("start").count(), MAX_PODS);
     let status = sim.status(&format!("u{MAX_PODS}").as_str().into());
-    assert_eq!((&status["phase"], &status["reason"]), (&"Failed".into(), &"OutOfpods".into()));
+    assert_eq!(json!([status["phase"], status["reason"]]), json!(["Failed", "OutOfpods"]));
     assert_eq!(
         status["message"],
         "Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: 110, capacity: 110"

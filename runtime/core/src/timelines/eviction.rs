@@ -64,7 +64,7 @@ fn a_pod_above_its_request_is_evicted_with_the_texts_of_the_kubelet() {
     assert!(sim.events.contains(&format!("Evicted: {message}")), "{:?}", sim.events);
     let conditions = status["conditions"].as_array().expect("conditions");
     let target = conditions.iter().find(|one| one["type"] == "DisruptionTarget").expect("it was disrupted");
-    assert_eq!((&target["status"], &target["reason"]), (&"True".into(), &"TerminationByKubelet".into()));
+    assert_eq!(json!([target["status"], target["reason"]]), json!(["True", "TerminationByKubelet"]));
     assert_eq!(target["message"], message);
     // The grace period is one second, of which the signal and the kill are seen.
     sim.traces_last("5s above/app#0 Term; 7s above/app#0 Kill, above/app#0 exits 137").replay();

@@ -29,7 +29,7 @@ fn a_closed_fence_ends_a_pod_within_its_grace_and_an_open_one_starts_it_again() 
         fence(&mut sim, CLOSED);
         sim.run(100).traces("5s app#0 Term; 13s app#0 Kill, app#0 exits 137");
         let status = sim.status(&uid());
-        assert_eq!((&status["phase"], &status["reason"]), (&"Failed".into(), &"NodeLost".into()));
+        assert_eq!(json!([status["phase"], status["reason"]]), json!(["Failed", "NodeLost"]));
         assert_eq!(condition(&status, "DisruptionTarget")["status"], "True");
         // The fence is reported once, however often it is closed.
         fence(&mut sim, CLOSED);

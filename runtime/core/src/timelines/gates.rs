@@ -66,7 +66,7 @@ fn a_gated_pod_is_not_started_until_its_last_gate_is_gone() {
     sim.later(secs(0), Observation::Wanted { pod: free.into(), record: None, status: None }).run(201);
     sim.traces("200s app#0 start");
     let status = sim.status(&uid());
-    assert_eq!((&status["phase"], &status["startTime"]), (&"Running".into(), &"1970-01-01T00:03:20Z".into()));
+    assert_eq!(json!([status["phase"], status["startTime"]]), json!(["Running", "1970-01-01T00:03:20Z"]));
     assert_eq!(condition_fields(&sim, "PodScheduled"), ["True", "", "", "1970-01-01T00:03:20Z"]);
     assert_eq!(condition(&sim, "Ready")["observedGeneration"], 3);
     sim.replay();
@@ -116,7 +116,7 @@ fn gated_pods_reserve_no_resources_until_their_gates_are_removed() {
     let free = gated(&[]).named("waits");
     sim.later(secs(0), Observation::Wanted { pod: free.into(), record: None, status: None }).run(10);
     let status = sim.status(&uid());
-    assert_eq!((&status["phase"], &status["reason"]), (&"Failed".into(), &"OutOfpods".into()));
+    assert_eq!(json!([status["phase"], status["reason"]]), json!(["Failed", "OutOfpods"]));
     let message =
         "Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: 110, capacity: 110";
     assert_eq!(status["message"], message);
@@ -235,7 +235,7 @@ fn client_conditions_of_a_finished_pod_are_kept() {
 #[test]
 fn the_next_agent_keeps_the_transition_times_of_unchanged_conditions() {
     let pod = Rc::new(pod(RestartPolicy::Always));
-    let run = Attempt { container: ContainerIndex(0), number: 0 };
+    let run = FIRST_RUN;
     let since = |seconds| crate::time::Moment::ThisBoot(at(seconds));
     let conditions = vec![
         FoundCondition { kind: ConditionType::Ready, status: true, since: since(7) },
@@ -248,13 +248,12 @@ fn the_next_agent_keeps_the_transition_times_of_unchanged_conditions() {
         exit: None,
         health: Health { started: true, ready: true, ..Health::default() },
     };
-    let sandbox = Some(FoundSandbox { ip: None, at: at(1) });
     let status = StatusHandover {
         conditions,
         client_conditions: Some(vec![client_condition("a", "True")]),
         state: None,
     };
-    let found = FoundPod { pod, record: None, sandbox, processes: false, attempts: vec![attempt], status };
+    let found = FoundPod { status, ..found_pod(pod, at(1), vec![attempt]) };
     let mut node = Node::new();
     node.observe(at(100), Observation::Found(Box::new(found)));
     let index = node.index_of(&uid()).expect("it is here");

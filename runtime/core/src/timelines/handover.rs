@@ -7,7 +7,6 @@ use serde_json::json;
 
 use super::*;
 use crate::spec::*;
-use crate::time::Moment;
 
 fn app(sim: &Sim) -> serde_json::Value {
     sim.status(&uid())["containerStatuses"][0].clone()
@@ -255,23 +254,12 @@ fn a_run_that_the_previous_agent_did_not_know_has_not_the_health_of_the_run_befo
         let attempt = Attempt { container: app, number };
         FoundAttempt { attempt, container: started(at(31), attempt), exit, health: Health::default() }
     };
-    let exit = Exit {
-        code: 1,
-        oom_killed: false,
-        unknown: false,
-        message: "".into(),
-        started_at: Moment::ThisBoot(at(0)),
-        finished_at: Moment::ThisBoot(at(31)),
-    };
+    let exit = exit(1, at(0), at(31));
     for (attempts, is_ready) in [(vec![run(0, None)], true), (vec![run(0, Some(exit)), run(1, None)], false)]
     {
         let found = FoundPod {
-            pod: std::rc::Rc::new(pod.clone()),
-            record: None,
-            sandbox: Some(FoundSandbox { ip: None, at: at(0) }),
-            processes: false,
-            attempts,
             status: before.handover(),
+            ..found_pod(std::rc::Rc::new(pod.clone()), at(0), attempts)
         };
         let mut node = Node::new();
         node.observe(at(32), Observation::Found(Box::new(found)));

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{first, uid};
 use crate::facts::*;
@@ -11,7 +11,7 @@ use crate::node::Node;
 use crate::sim::*;
 use crate::spec::probe::PortOrName;
 use crate::spec::*;
-use crate::time::{Anchor, Moment};
+use crate::time::Anchor;
 
 /// A hook whose result the world decides.
 fn asks() -> Option<Hook> {
@@ -37,14 +37,6 @@ fn pre_stop(mut container: Container, hook: Option<Hook>) -> Container {
     container
 }
 
-/// The entry of a container in the status.
-fn shown(sim: &Sim, name: &str) -> Value {
-    let status = sim.status(&uid());
-    let lists = ["initContainerStatuses", "containerStatuses"];
-    let mut all = lists.iter().filter_map(|list| status[*list].as_array()).flatten();
-    all.find(|status| status["name"] == name).expect("a status for each container").clone()
-}
-
 fn of_hooks(sim: &Sim) -> Vec<&str> {
     let of_hooks = |event: &&String| event.contains("Hook") || event.starts_with("Killing");
     sim.events.iter().filter(of_hooks).map(String::as_str).collect()
@@ -57,7 +49,7 @@ fn a_container_has_started_when_its_post_start_hook_is_over_and_then_the_next_be
     sim.run(3).shows_phase("Pending");
     let a = shown(&sim, "a");
     assert_eq!(a["state"], json!({ "waiting": { "reason": "ContainerCreating" } }));
-    assert_eq!((&a["ready"], &a["started"]), (&false.into(), &false.into()));
+    assert_eq!(json!([a["ready"], a["started"]]), json!([false, false]));
     sim.run(5).traces("0s a#0 start, a#0 PostStart; 4s b#0 start").shows_phase("Running");
     assert_eq!(shown(&sim, "a")["state"]["running"]["startedAt"], "1970-01-01T00:00:00Z");
     assert_eq!(shown(&sim, "a")["ready"], true);
@@ -367,27 +359,20 @@ fn a_failed_post_start_hook_is_shown_after_an_exit_without_an_agent_only_if_the_
         let mut sim = Sim::new(pod.clone(), |_, _| Fate::Runs);
         sim.run(5);
         let before = sim.node.pods().next().expect("it runs").handover();
-        let attempt = Attempt { container: ContainerIndex(0), number: 0 };
-        let exit = Exit {
-            code: 3,
-            oom_killed: false,
-            unknown: false,
-            message: "".into(),
-            started_at: Moment::ThisBoot(at(0)),
-            finished_at: Moment::ThisBoot(at(6)),
-        };
+        let attempt = FIRST_RUN;
+        let exit = exit(3, at(0), at(6));
         let container = started(at(0), attempt);
         let health = Health::default();
         let mut node = Node::new();
         node.observe(
             at(7),
             Observation::Found(Box::new(FoundPod {
-                pod: Rc::new(pod),
-                record: None,
-                sandbox: Some(FoundSandbox { ip: None, at: at(0) }),
-                processes: false,
-                attempts: vec![FoundAttempt { attempt, container, exit: Some(exit), health }],
                 status: before,
+                ..found_pod(
+                    Rc::new(pod),
+                    at(0),
+                    vec![FoundAttempt { attempt, container, exit: Some(exit), health }],
+                )
             })),
         );
         let status = crate::status::of(node.pods().next().expect("it is found"), Anchor(0), None);

@@ -21,14 +21,6 @@ fn well(name: &str, _: u32) -> Fate {
     }
 }
 
-/// The entry of a container in the status.
-fn shown(sim: &Sim, name: &str) -> Value {
-    let status = sim.status(&uid());
-    let lists = ["initContainerStatuses", "containerStatuses"];
-    let mut all = lists.iter().filter_map(|list| status[*list].as_array()).flatten();
-    all.find(|status| status["name"] == name).expect("a status for each container").clone()
-}
-
 fn initialized(sim: &Sim) -> (Value, Value) {
     let condition = condition(&sim.status(&uid()), "Initialized");
     (condition["status"].clone(), condition["message"].clone())
@@ -437,22 +429,11 @@ fn a_sandbox_that_is_lost_while_no_agent_looks_is_a_new_one_to_init_containers()
 #[test]
 fn init_containers_of_a_pod_that_is_found_running_are_done_whoever_remembers_them() {
     let pod = std::rc::Rc::new(served(RestartPolicy::Always));
-    let attempt = Attempt { container: ContainerIndex(0), number: 0 };
+    let attempt = FIRST_RUN;
     let run =
         FoundAttempt { attempt, container: started(at(2), attempt), exit: None, health: Health::default() };
-    let sandbox = Some(FoundSandbox { ip: None, at: at(1) });
     let mut node = Node::new();
-    node.observe(
-        at(9),
-        Observation::Found(Box::new(FoundPod {
-            pod: pod.clone(),
-            record: None,
-            sandbox,
-            processes: false,
-            attempts: vec![run],
-            status: StatusHandover::default(),
-        })),
-    );
+    node.observe(at(9), Observation::Found(Box::new(found_pod(pod.clone(), at(1), vec![run]))));
     node.observe(at(9), Observation::Wanted { pod, record: None, status: None });
     let plan = node.plan(at(9));
     let started: Vec<u8> = plan

@@ -4,14 +4,8 @@ use super::*;
 
 #[test]
 fn no_found_pod_is_stopped_before_every_source_has_been_read() {
-    let found = FoundPod {
-        status: StatusHandover::default(),
-        pod: std::rc::Rc::new(pod(RestartPolicy::Always).uid("u2").named("other")),
-        record: None,
-        sandbox: Some(FoundSandbox { ip: None, at: at(1) }),
-        processes: false,
-        attempts: Vec::new(),
-    };
+    let found =
+        found_pod(std::rc::Rc::new(pod(RestartPolicy::Always).uid("u2").named("other")), at(1), Vec::new());
     let mut node = Node::new();
     node.observe(at(6), Observation::Found(Box::new(found)));
     assert!(node.plan(at(6)).actions.is_empty());
@@ -66,7 +60,7 @@ fn after_a_power_cut_an_interrupted_never_pod_has_failed() {
     let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Runs);
     sim.run(5).reboot().run(60).traces("0s app#0 start").shows_phase("Failed");
     let ended = first(&sim)["state"]["terminated"].clone();
-    assert_eq!((&ended["exitCode"], &ended["reason"]), (&137.into(), &"ContainerStatusUnknown".into()));
+    assert_eq!(json!([ended["exitCode"], ended["reason"]]), json!([137, "ContainerStatusUnknown"]));
 }
 
 #[test]

@@ -106,15 +106,7 @@ fn a_pod_that_is_wanted_with_another_spec_under_its_uid_goes_and_that_one_follow
     // Reported by the agent that runs the pod, and by one that finds it running.
     for found in [false, true] {
         let mut node = Node::new();
-        let sandbox = Some(FoundSandbox { ip: None, at: at(1) });
-        let before = FoundPod {
-            pod: one.clone(),
-            record: None,
-            sandbox,
-            processes: false,
-            attempts: attempts([0, 1]).into(),
-            status: StatusHandover::default(),
-        };
+        let before = found_pod(one.clone(), at(1), attempts([0, 1]).into());
         node.observe(at(10), Observation::Found(Box::new(before)));
         if !found {
             node.observe(at(10), Observation::Wanted { pod: one.clone(), record: None, status: None });
@@ -128,14 +120,7 @@ fn a_pod_that_is_wanted_with_another_spec_under_its_uid_goes_and_that_one_follow
         let ended = |actions: &[Action]| actions.iter().filter(|a| matches!(a, Action::Terminate(_))).count();
         assert_eq!(ended(&asked(&mut node)), 2, "both are asked to end");
         for number in [0, 1] {
-            let exit = Exit {
-                code: 0,
-                oom_killed: false,
-                unknown: false,
-                message: "".into(),
-                started_at: crate::time::Moment::ThisBoot(at(2)),
-                finished_at: crate::time::Moment::ThisBoot(at(10)),
-            };
+            let exit = exit(0, at(2), at(10));
             let seen = PodObservation::Exited { attempt: run(number), exit: Box::new(exit) };
             node.observe(at(10), Observation::Of(index, seen));
         }

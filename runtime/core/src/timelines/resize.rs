@@ -2,21 +2,8 @@
 
 use super::*;
 
-/// A node with this much cpu, in thousandths.
-fn small(cpu: i64) -> NodeInfo {
-    let allocatable = Amounts { cpu, ..NodeInfo::default().allocatable };
-    NodeInfo { name: "board".into(), allocatable, ..NodeInfo::default() }
-}
-
 fn milli(amount: i64) -> Option<Quantity> {
     Some(Quantity::from_milli(amount.into()))
-}
-
-/// A pod `name` that requests this much cpu, in thousandths.
-fn asking(name: &str, cpu: i64) -> Pod {
-    let mut app = container("app");
-    app.resources.cpu_request = milli(cpu);
-    pod(RestartPolicy::Always).uid(name).named(name).with([app])
 }
 
 fn resize(sim: &mut Sim, name: &str, cpu: i64) {
@@ -308,7 +295,7 @@ fn a_pod_whose_empty_dir_exceeds_its_limit_is_evicted_once_with_the_shortest_gra
     sim.traces("0s app#0 start; 330s app#0 Term; 332s app#0 Kill, app#0 exits 137");
     assert_eq!(sim.log.matches("measure LimitedVolumes").count(), 6, "{}", sim.log);
     let status = sim.status(&"web".into());
-    assert_eq!((&status["phase"], &status["reason"]), (&"Failed".into(), &"Evicted".into()));
+    assert_eq!(json!([status["phase"], status["reason"]]), json!(["Failed", "Evicted"]));
     assert_eq!(status["message"], message);
     assert_eq!(sim.events.iter().filter(|event| **event == format!("Evicted: {message}")).count(), 1);
     sim.replay();

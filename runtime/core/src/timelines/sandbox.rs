@@ -28,14 +28,7 @@ fn a_never_pod_that_loses_its_sandbox_is_over_though_a_container_has_not_started
 fn a_pod_that_has_begun_is_not_replaced_if_it_is_found_late() {
     let found = |sim: &Sim| {
         let state = sim.node.pod(sim.node.index_of(&uid()).expect("it is here")).expect("it is here");
-        Observation::Found(Box::new(FoundPod {
-            pod: state.pod().clone(),
-            record: None,
-            sandbox: Some(FoundSandbox { ip: None, at: at(1) }),
-            processes: false,
-            attempts: Vec::new(),
-            status: StatusHandover::default(),
-        }))
+        Observation::Found(Box::new(found_pod(state.pod().clone(), at(1), Vec::new())))
     };
     // One runs, one waits for its back-off, one has finished.
     for (policy, code) in
@@ -125,7 +118,7 @@ fn a_lost_sandbox_takes_its_runs_with_it_and_is_made_anew() {
     sim.run(5).lose_sandbox(&uid()).run(60).traces("0s app#0 start; 5s app#1 start");
     let app = first(&sim);
     let last = &app["lastState"]["terminated"];
-    assert_eq!((&last["exitCode"], &last["reason"]), (&137.into(), &"ContainerStatusUnknown".into()));
+    assert_eq!(json!([last["exitCode"], last["reason"]]), json!([137, "ContainerStatusUnknown"]));
     assert_eq!(app["restartCount"], 1);
     assert!(
         sim.log.find("remove sandbox").expect("remains go") < sim.log.rfind("create").expect("it is made")

@@ -122,18 +122,14 @@ fn a_pod_ended_by_a_shutdown_is_shown_as_by_a_kubelet_and_runs_again() {
         let mut sim = ended_with_0(policy);
         let status = sim.status(&uid());
         let message = "Pod was terminated in response to imminent node shutdown.";
-        assert_eq!(
-            (&status["phase"], &status["reason"]),
-            (&"Failed".into(), &"Terminated".into()),
-            "{status}"
-        );
+        assert_eq!(json!([status["phase"], status["reason"]]), json!(["Failed", "Terminated"]), "{status}");
         assert_eq!(status["message"], message);
         let conditions = status["conditions"].as_array().expect("a list");
         let target =
             conditions.iter().find(|one| one["type"] == "DisruptionTarget").expect("it is published");
         assert_eq!(
-            (&target["status"], &target["reason"], &target["message"]),
-            (&"True".into(), &"TerminationByKubelet".into(), &message.into())
+            json!([target["status"], target["reason"], target["message"]]),
+            json!(["True", "TerminationByKubelet", message])
         );
         assert_eq!(status["containerStatuses"][0]["state"]["terminated"]["exitCode"], 0);
         assert!(sim.node.is_at_rest());
@@ -215,7 +211,7 @@ fn the_end_of_an_agent_that_takes_its_pods_down_is_like_that_of_its_machine() {
     sim.reboot().run(90);
     assert_eq!(of(&sim, "finished")["phase"], "Succeeded");
     let once = of(&sim, "once");
-    assert_eq!((&once["phase"], &once["reason"]), (&"Failed".into(), &"Terminated".into()));
+    assert_eq!(json!([once["phase"], once["reason"]]), json!(["Failed", "Terminated"]));
     let asked = of(&sim, "asked");
     assert_eq!((&asked["phase"], &asked["startTime"]), (&"Running".into(), &started), "{asked}");
     assert_eq!(asked["containerStatuses"][0]["restartCount"], 1);
@@ -243,7 +239,7 @@ fn a_pod_added_during_a_shutdown_is_rejected_and_runs_after_the_reboot() {
     sim.want(with_priority("late", 0));
     sim.run(7);
     let late = of(&sim, "late");
-    assert_eq!((&late["phase"], &late["reason"]), (&"Failed".into(), &"NodeShutdown".into()));
+    assert_eq!(json!([late["phase"], late["reason"]]), json!(["Failed", "NodeShutdown"]));
     assert_eq!(late["message"], "Pod was rejected: Pod was rejected as the node is shutting down.");
     sim.run(100);
     assert!(sim.node.is_at_rest() && sim.of(&"late".into()).record.is_none());

@@ -149,17 +149,10 @@ fn a_card_without_writes_does_not_keep_an_agent_that_takes_all_pods_down() {
 #[test]
 fn an_agent_that_takes_all_pods_down_gives_found_pods_their_whole_grace() {
     let pod = std::rc::Rc::new(pod(RestartPolicy::Always));
-    let attempt = Attempt { container: ContainerIndex(0), number: 0 };
+    let attempt = FIRST_RUN;
     let run =
         FoundAttempt { attempt, container: started(at(2), attempt), exit: None, health: Health::default() };
-    let found = FoundPod {
-        pod,
-        record: None,
-        sandbox: Some(FoundSandbox { ip: None, at: at(1) }),
-        processes: false,
-        attempts: vec![run],
-        status: StatusHandover::default(),
-    };
+    let found = found_pod(pod, at(1), vec![run]);
     let mut node = Node::new();
     for seen in [Observation::Found(Box::new(found)), down(), Observation::SourcesSeen] {
         node.observe(at(10), seen);

@@ -1,6 +1,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use serde_json::json;
+
 use crate::facts::*;
 use crate::node::*;
 use crate::sim::*;
@@ -289,20 +291,17 @@ fn a_container_being_killed_is_not_probed_and_schedules_no_probe() {
 fn an_adopted_container_stays_ready_until_a_probe_fails() {
     let pod = Rc::new(probed(None, Some(exec_probe()), None));
     for (before, ready) in [(true, true), (false, false)] {
-        let attempt = Attempt { container: ContainerIndex(0), number: 0 };
-        let found = FoundPod {
-            status: StatusHandover::default(),
-            pod: pod.clone(),
-            record: None,
-            sandbox: Some(FoundSandbox { ip: None, at: at(1) }),
-            processes: false,
-            attempts: vec![FoundAttempt {
+        let attempt = FIRST_RUN;
+        let found = found_pod(
+            pod.clone(),
+            at(1),
+            vec![FoundAttempt {
                 attempt,
                 container: started(at(2), attempt),
                 exit: None,
                 health: Health { started: true, ready: before, ..Health::default() },
             }],
-        };
+        );
         let mut node = Node::new();
         node.observe(at(100), Observation::Found(Box::new(found)));
         node.observe(at(100), Observation::Wanted { pod: pod.clone(), record: None, status: None });
@@ -331,7 +330,7 @@ fn an_unrequested_probe_result_is_ignored() {
     let mut sim = Sim::new(probed(Some(exec_probe()), None, None), |_, _| Fate::Runs);
     sim.run(5);
     let index = sim.node.index_of(&"u1".into()).expect("it is here");
-    let attempt = Attempt { container: ContainerIndex(0), number: 0 };
+    let attempt = FIRST_RUN;
     for _ in 0..5 {
         let seen = PodObservation::Probed { attempt, kind: ProbeKind::Liveness, result: failure() };
         sim.later(secs(0), Observation::Of(index, seen));
@@ -366,7 +365,7 @@ fn probe_results_of_one_run_do_not_count_for_the_next() {
     sim.run(16);
     let status = sim.status(&"u1".into());
     let shown = &status["containerStatuses"][0];
-    assert_eq!((&shown["started"], &shown["ready"]), (&false.into(), &false.into()));
+    assert_eq!(json!([shown["started"], shown["ready"]]), json!([false, false]));
 }
 
 #[test]
