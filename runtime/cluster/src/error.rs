@@ -153,16 +153,12 @@ mod tests {
         let source = ApiError::Connect(([192, 0, 2, 1], 6443).into(), refused);
         let error = JoinError::at("read kube-public/cluster-info")(source);
         assert_eq!(error.to_string(), "failed to read kube-public/cluster-info");
-        assert_eq!(
-            causes(&error),
-            "failed to read kube-public/cluster-info: failed to connect to 192.0.2.1:6443: Connection refused (os error 111)"
-        );
+        let expected = "failed to read kube-public/cluster-info: failed to connect to 192.0.2.1:6443: Connection refused (os error 111)";
+        assert_eq!(causes(&error), expected);
         let error = JoinError::Key(Box::new(ApiError::Timeout));
         assert_eq!(causes(&error), "failed to make a key: no response within 15 s");
         let error = JoinError::Authority(TlsError::Ended);
-        assert_eq!(
-            causes(&error),
-            "the CA certificate of the cluster is invalid: the server closed the connection"
-        );
+        let expected = "the CA certificate of the cluster is invalid: the server closed the connection";
+        assert_eq!(causes(&error), expected);
     }
 }

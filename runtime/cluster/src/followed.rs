@@ -383,8 +383,8 @@ mod tests {
         known.record_status_response(pod("7", "Running"));
         known.see(pod("6", "Pending"));
         assert_eq!(
-            (&known.object["status"]["phase"], &known.object["metadata"]["x"]),
-            (&json!("Running"), &json!("Pending"))
+            json!([known.object["status"]["phase"], known.object["metadata"]["x"]]),
+            json!(["Running", "Pending"])
         );
         known.see(pod("8", "Failed"));
         assert_eq!(known.object["status"]["phase"], "Failed");

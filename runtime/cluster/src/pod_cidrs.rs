@@ -173,10 +173,8 @@ mod tests {
         assert_eq!(nodes.text(), text);
         nodes.see(&node("b", &["10.244.9.0/24"], &["192.0.2.3"])).expect("it was made again");
         nodes.see(&node("c", &["10.244.3.0/24"], &["192.0.2.4"])).expect("it has an address now");
-        assert_eq!(
-            nodes.text(),
-            "10.244.1.0/24,fd00:1::/64\n10.244.9.0/24 192.0.2.3\n10.244.3.0/24 192.0.2.4\n"
-        );
+        let expected = "10.244.1.0/24,fd00:1::/64\n10.244.9.0/24 192.0.2.3\n10.244.3.0/24 192.0.2.4\n";
+        assert_eq!(nodes.text(), expected);
         nodes.keep(&["a".to_owned(), "c".to_owned()]);
         nodes.forget("a");
         assert_eq!(nodes.text(), "10.244.1.0/24,fd00:1::/64\n10.244.3.0/24 192.0.2.4\n");

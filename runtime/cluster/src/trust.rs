@@ -169,10 +169,8 @@ mod tests {
         assert_eq!(certificates, [vec![1; 3], vec![2; 3]]);
         assert!(file("shop", &selection).contains(map["metadata"]["name"].as_str().expect("a name")));
         let path = path(&selection);
-        assert_eq!(
-            path,
-            "/apis/certificates.k8s.io/v1/clustertrustbundles?fieldSelector=metadata.name%3Dexample.com%3Aca%3Aone"
-        );
+        let expected = "/apis/certificates.k8s.io/v1/clustertrustbundles?fieldSelector=metadata.name%3Dexample.com%3Aca%3Aone";
+        assert_eq!(path, expected);
         assert!(beta(&path).starts_with("/apis/certificates.k8s.io/v1beta1/clustertrustbundles?"));
     }
 

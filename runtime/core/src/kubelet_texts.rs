@@ -158,10 +158,8 @@ fn a_pod_that_ends_with_the_node_has_the_texts_of_a_kubelet() {
     sim.run_until(secs(6));
     let late = sim.want(web().uid("late").named("late"));
     sim.run_until(secs(7));
-    assert_eq!(
-        sim.status(&"u1".into())["message"],
-        "Pod was terminated in response to imminent node shutdown."
-    );
+    let expected = "Pod was terminated in response to imminent node shutdown.";
+    assert_eq!(sim.status(&"u1".into())["message"], expected);
     let rejected = "Pod was rejected as the node is shutting down.";
     assert_eq!(sim.status(&late)["message"], format!("Pod was rejected: {rejected}"));
     assert_eq!(events(&sim, "NodeShutdown"), [format!("NodeShutdown: {rejected}")]);
@@ -181,10 +179,8 @@ fn a_preempted_pod_has_the_texts_of_a_kubelet() {
     let message = "Preempted in order to admit critical pod";
     assert_eq!(sim.status(&"victim".into())["message"], message);
     assert_eq!(events(&sim, "Preempting"), [format!("Preempting: {message}")]);
-    assert_eq!(
-        condition(&sim, "victim", "DisruptionTarget"),
-        ["TerminationByKubelet", "Pod was preempted by Kubelet to accommodate a critical pod."]
-    );
+    let expected = ["TerminationByKubelet", "Pod was preempted by Kubelet to accommodate a critical pod."];
+    assert_eq!(condition(&sim, "victim", "DisruptionTarget"), expected);
 }
 
 #[test]
@@ -193,23 +189,18 @@ fn a_pod_without_sandbox_has_the_texts_of_a_kubelet() {
     let mut sim = Sim::new(web(), |_, _| Fate::Runs);
     sim.weather.failures = 100;
     sim.run_until(secs(5));
-    assert_eq!(
-        events(&sim, "FailedCreatePodSandBox"),
-        ["FailedCreatePodSandBox: Failed to create pod sandbox: no such device"]
-    );
+    let expected = ["FailedCreatePodSandBox: Failed to create pod sandbox: no such device"];
+    assert_eq!(events(&sim, "FailedCreatePodSandBox"), expected);
     sim.weather.failures = 0;
     sim.run_until(secs(30));
     sim.lose_sandbox(&"u1".into());
     sim.run_until(secs(31));
-    assert_eq!(
-        events(&sim, "SandboxChanged"),
-        ["SandboxChanged: Pod sandbox changed, it will be killed and re-created."]
-    );
+    let expected = ["SandboxChanged: Pod sandbox changed, it will be killed and re-created."];
+    assert_eq!(events(&sim, "SandboxChanged"), expected);
     // pkg/kubelet/kubelet_pods.go
-    assert_eq!(
-        first(&sim)["lastState"]["terminated"]["message"],
-        "The container could not be located when the pod was deleted.  The container used to be Running"
-    );
+    let expected =
+        "The container could not be located when the pod was deleted.  The container used to be Running";
+    assert_eq!(first(&sim)["lastState"]["terminated"]["message"], expected);
 }
 
 #[test]
@@ -220,10 +211,8 @@ fn a_crashing_container_has_the_texts_of_a_kubelet() {
     let waiting = &first(&sim)["state"]["waiting"];
     assert_eq!(waiting["reason"], "CrashLoopBackOff");
     assert_eq!(waiting["message"], "back-off 5m0s restarting failed container=app pod=web_default(u1)");
-    assert_eq!(
-        events(&sim, "BackOff"),
-        ["BackOff: Back-off restarting failed container app in pod web_default(u1)"]
-    );
+    let expected = ["BackOff: Back-off restarting failed container app in pod web_default(u1)"];
+    assert_eq!(events(&sim, "BackOff"), expected);
 }
 
 #[test]
@@ -301,16 +290,12 @@ fn probes_and_hooks_have_the_texts_of_a_kubelet() {
     let warned = answered(|| ProbeResult::Warning("moved".into()));
     assert_eq!(events(&warned, "ProbeWarning"), ["ProbeWarning: Liveness probe warning: moved"]);
     let errored = answered(|| ProbeResult::Error("no memory".into()));
-    assert_eq!(
-        events(&errored, "Unhealthy"),
-        ["Unhealthy: Liveness probe errored and resulted in success state: no memory"]
-    );
+    let expected = ["Unhealthy: Liveness probe errored and resulted in success state: no memory"];
+    assert_eq!(events(&errored, "Unhealthy"), expected);
     let failed = answered(|| ProbeResult::Failure("it is ill".into()));
     assert_eq!(events(&failed, "Unhealthy"), ["Unhealthy: Liveness probe failed: it is ill"]);
-    assert_eq!(
-        events(&failed, "Killing"),
-        ["Killing: Container app failed liveness probe, will be restarted"]
-    );
+    let expected = ["Killing: Container app failed liveness probe, will be restarted"];
+    assert_eq!(events(&failed, "Killing"), expected);
 
     // pkg/kubelet/kuberuntime/kuberuntime_container.go
     let asks = || Some(Hook::Asks(ProbeAction::Exec(vec!["true".into()])));
@@ -441,13 +426,9 @@ fn a_restart_of_all_containers_has_the_texts_of_a_kubelet() {
         _ => Fate::IgnoresTerm,
     });
     sim.run_until(secs(6));
-    assert_eq!(
-        condition(&sim, "u1", "AllContainersRestarting"),
-        ["RestartAllContainersStarted", "container exited with restart policy rule"]
-    );
+    let expected = ["RestartAllContainersStarted", "container exited with restart policy rule"];
+    assert_eq!(condition(&sim, "u1", "AllContainersRestarting"), expected);
     sim.run_until(secs(100));
-    assert_eq!(
-        first(&sim)["lastState"]["terminated"]["message"],
-        "The container is removed because RestartAllContainers in place"
-    );
+    let expected = "The container is removed because RestartAllContainers in place";
+    assert_eq!(first(&sim)["lastState"]["terminated"]["message"], expected);
 }

@@ -354,10 +354,8 @@ mod tests {
             objects.changes_since(oldest - 1, 1).err(),
             Some(Expired { requested: oldest - 1, oldest })
         );
-        assert_eq!(
-            objects.changes_since(oldest, usize::MAX).map(|changes| changes.len()).ok(),
-            Some(CHANGES)
-        );
+        let expected = Some(CHANGES);
+        assert_eq!(objects.changes_since(oldest, usize::MAX).map(|changes| changes.len()).ok(), expected);
         // A version of another boot.
         assert!(objects.changes_since(newest + 1, 1).is_err());
 

@@ -34,9 +34,11 @@ pub mod imports;
 pub mod names;
 pub mod public;
 pub mod purity;
+mod text;
 pub mod unsafety;
 
 use coverage::Reached;
+pub use text::{assert_contains, assert_ends_with, assert_starts_with, cases};
 
 /// The longest time that one input may take; more is too slow.
 const SLOW: Duration = Duration::from_secs(20);

@@ -470,7 +470,7 @@ mod tests {
         ];
         assert_eq!(local.objects, objects.map(|(resource, name)| (resource, name.to_owned())));
         let class = local.class.expect("a class");
-        assert_eq!((&class["value"], &class["preemptionPolicy"]), (&json!(7), &json!("Never")));
+        assert_eq!(json!([class["value"], class["preemptionPolicy"]]), json!([7, "Never"]));
         assert_eq!(
             local.manifest["metadata"],
             json!({ "name": "web", "namespace": "shop", "uid": "u", "labels": { "a": "b" } })
@@ -508,7 +508,7 @@ mod tests {
         let class =
             json!({ "metadata": { "name": "fast" }, "handler": "runc", "overhead": { "podFixed": {} } });
         let local = local_object(&class, "runtimeclasses");
-        assert_eq!((&local["kind"], &local["handler"]), (&json!("RuntimeClass"), &json!("runc")));
+        assert_eq!(json!([local["kind"], local["handler"]]), json!(["RuntimeClass", "runc"]));
         assert_eq!(local["metadata"], json!({ "name": "fast" }));
     }
 

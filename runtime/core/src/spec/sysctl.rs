@@ -143,25 +143,15 @@ mod tests {
         assert_eq!(check("kernel/shm_rmid_forced", false, false), None);
         assert_eq!(check("kernel.msgmax", false, false), None);
         assert_eq!(check("net.core.somaxconn", false, false), None);
-        assert_eq!(
-            check("kernel.shmmax", false, false).as_deref(),
-            Some("\"kernel.shmmax\" not allowlisted")
-        );
-        assert_eq!(
-            check("vm.swappiness", false, false).as_deref(),
-            Some("\"vm.swappiness\" not allowlisted")
-        );
-        assert_eq!(
-            check("kernel.msgmax", false, true).as_deref(),
-            Some("\"kernel.msgmax\" not allowed with host IPC enabled")
-        );
-        assert_eq!(
-            check("net.core.somaxconn", true, false).as_deref(),
-            Some("\"net.core.somaxconn\" not allowed with host Net enabled")
-        );
-        assert_eq!(
-            [namespace("net.*"), namespace("kernel.msg*"), namespace("kernel.*")],
-            [Some(Namespace::Net), Some(Namespace::Ipc), None]
-        );
+        let expected = Some("\"kernel.shmmax\" not allowlisted");
+        assert_eq!(check("kernel.shmmax", false, false).as_deref(), expected);
+        let expected = Some("\"vm.swappiness\" not allowlisted");
+        assert_eq!(check("vm.swappiness", false, false).as_deref(), expected);
+        let expected = Some("\"kernel.msgmax\" not allowed with host IPC enabled");
+        assert_eq!(check("kernel.msgmax", false, true).as_deref(), expected);
+        let expected = Some("\"net.core.somaxconn\" not allowed with host Net enabled");
+        assert_eq!(check("net.core.somaxconn", true, false).as_deref(), expected);
+        let expected = [Some(Namespace::Net), Some(Namespace::Ipc), None];
+        assert_eq!([namespace("net.*"), namespace("kernel.msg*"), namespace("kernel.*")], expected);
     }
 }

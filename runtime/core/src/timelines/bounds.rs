@@ -52,10 +52,9 @@ fn the_pod_that_is_one_too_many_is_refused_and_never_runs() {
     assert_eq!(sim.trace.matches("start").count(), MAX_PODS);
     let status = sim.status(&format!("u{MAX_PODS}").as_str().into());
     assert_eq!(json!([status["phase"], status["reason"]]), json!(["Failed", "OutOfpods"]));
-    assert_eq!(
-        status["message"],
-        "Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: 110, capacity: 110"
-    );
+    let expected =
+        "Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: 110, capacity: 110";
+    assert_eq!(status["message"], expected);
     assert!(status.get("containerStatuses").is_none());
     assert!(sim.largest_plan <= MAX_ACTIONS);
 }

@@ -58,10 +58,8 @@ fn an_ephemeral_container_starts_before_its_pod_is_initialised() {
     sim.run(1).debug(&uid(), container("look")).run(2);
     assert!(shown(&sim, "look")["state"]["running"].is_object());
     sim.shows_phase("Pending");
-    assert_eq!(
-        condition(&sim.status(&uid()), "Initialized")["message"],
-        "containers with incomplete status: [first]"
-    );
+    let expected = "containers with incomplete status: [first]";
+    assert_eq!(condition(&sim.status(&uid()), "Initialized")["message"], expected);
     sim.fates(|name, _| if name == "first" { Fate::Exits(0, secs(1)) } else { Fate::Runs }).run(60);
     sim.shows_phase("Running");
     assert_eq!(condition(&sim.status(&uid()), "Ready")["status"], "True");
@@ -193,10 +191,8 @@ fn ephemeral_containers_start_in_order_and_keep_their_indexes() {
     assert_eq!(starts, ["app#0 start", "look#0 start", "b#0 start", "a#0 start"]);
     let status = sim.status(&uid());
     let names = status["ephemeralContainerStatuses"].as_array().expect("a list").iter();
-    assert_eq!(
-        names.map(|one| one["name"].as_str().expect("a name")).collect::<Vec<_>>(),
-        ["a", "b", "look"]
-    );
+    let expected = ["a", "b", "look"];
+    assert_eq!(names.map(|one| one["name"].as_str().expect("a name")).collect::<Vec<_>>(), expected);
     let spec = &sim.of(&uid()).pod.spec;
     let paths: Vec<String> = spec.container_indexes().map(|index| spec.field_path(index)).collect();
     assert_eq!(

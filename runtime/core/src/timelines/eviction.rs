@@ -203,10 +203,8 @@ fn no_other_pod_is_evicted_while_an_evicted_one_ends() {
     }
     sim.run(20);
     assert_eq!((reason(&sim, "one"), reason(&sim, "two")), ("Failed Evicted".into(), "Running -".into()));
-    assert_eq!(
-        sim.status(&"one".into())["message"],
-        "The node was low on resource: pids. Threshold quantity: 9, available: 1. "
-    );
+    let expected = "The node was low on resource: pids. Threshold quantity: 9, available: 1. ";
+    assert_eq!(sim.status(&"one".into())["message"], expected);
     starve(&mut sim, StarvedResource::Pids, &[]);
     assert_eq!(reason(&sim, "two"), "Failed Evicted");
 }

@@ -226,10 +226,8 @@ fn client_conditions_of_a_finished_pod_are_kept() {
     sim.run(20).shows_phase("Succeeded");
     set_conditions(&mut sim, &[client_condition("example.com/billed", "True")]);
     sim.run(400).restart_agent().run(410);
-    assert_eq!(
-        (phase(&sim).as_str(), condition_fields(&sim, "example.com/billed")[0].as_str()),
-        ("Succeeded", "True")
-    );
+    let expected = ("Succeeded", "True");
+    assert_eq!((phase(&sim).as_str(), condition_fields(&sim, "example.com/billed")[0].as_str()), expected);
 }
 
 #[test]

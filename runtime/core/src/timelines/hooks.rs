@@ -70,10 +70,8 @@ fn no_probe_runs_before_the_post_start_hook_has_ended() {
         .probes(|_, _, age| ProbeResult::Failure(format!("at {}s", age.as_secs()).into()));
     sim.run(40);
     let asked: Vec<_> = sim.events.iter().filter(|event| event.contains("Liveness")).collect();
-    assert_eq!(
-        asked,
-        ["Unhealthy: Liveness probe failed: at 25s", "Unhealthy: Liveness probe failed: at 35s"]
-    );
+    let expected = ["Unhealthy: Liveness probe failed: at 25s", "Unhealthy: Liveness probe failed: at 35s"];
+    assert_eq!(asked, expected);
 }
 
 #[test]
@@ -156,10 +154,8 @@ fn a_stop_waits_for_no_post_start_hook() {
         Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::Runs).hooks(|_, _, _| HookFate::Hangs);
     sim.run(5).unwant(&uid(), None).run(6);
     assert!(sim.is_gone(&uid()));
-    assert_eq!(
-        of_hooks(&sim),
-        ["FailedPostStartHook: PostStartHook failed", "Killing: Stopping container app"]
-    );
+    let expected = ["FailedPostStartHook: PostStartHook failed", "Killing: Stopping container app"];
+    assert_eq!(of_hooks(&sim), expected);
 }
 
 #[test]
@@ -199,10 +195,8 @@ fn a_failed_pre_stop_hook_is_reported_and_does_not_delay_the_stop() {
             .hooks(|_, _, _| HookFate::Fails(secs(3)));
         sim.run(5).unwant(&uid(), None).run(9);
         assert!(sim.is_gone(&uid()));
-        assert_eq!(
-            of_hooks(&sim),
-            ["Killing: Stopping container app", "FailedPreStopHook: PreStopHook failed"]
-        );
+        let expected = ["Killing: Stopping container app", "FailedPreStopHook: PreStopHook failed"];
+        assert_eq!(of_hooks(&sim), expected);
     }
 }
 

@@ -101,10 +101,8 @@ fn a_resize_waits_until_the_resources_are_free_and_the_pod_runs_on() {
     assert_eq!(shown(&sim, "web"), "300m 300m Pending Deferred");
     let status = sim.status(&"web".into());
     let pending = condition(&status, "PodResizePending");
-    assert_eq!(
-        pending["message"],
-        "Node didn't have enough resource: cpu, requested: 800, used: 600, capacity: 1000"
-    );
+    let expected = "Node didn't have enough resource: cpu, requested: 800, used: 600, capacity: 1000";
+    assert_eq!(pending["message"], expected);
     assert_eq!(pending["observedGeneration"], 2);
     // Neither another agent nor another boot allocates what was not allocated before.
     sim.restart_agent().run(10);
@@ -235,19 +233,13 @@ fn a_pod_that_exceeds_a_limit_of_local_storage_is_evicted() {
     };
     assert_eq!(text(&[1024, 0], &[1024, 0], 0), "");
     assert_eq!(text(&[0, 0], &[9999, 9999], 9999), "");
-    assert_eq!(
-        text(&[512, 1024], &[513, 3], 9),
-        "Container c0 exceeded its local ephemeral storage limit \"512Mi\". "
-    );
-    assert_eq!(
-        text(&[512, 512], &[500, 500], 25),
-        "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "
-    );
+    let expected = "Container c0 exceeded its local ephemeral storage limit \"512Mi\". ";
+    assert_eq!(text(&[512, 1024], &[513, 3], 9), expected);
+    let expected = "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ";
+    assert_eq!(text(&[512, 512], &[500, 500], 25), expected);
     // Containers without a limit count, as with a kubelet.
-    assert_eq!(
-        text(&[512, 0], &[0, 513], 0),
-        "Pod ephemeral local storage usage exceeds the total limit of containers 512Mi. "
-    );
+    let expected = "Pod ephemeral local storage usage exceeds the total limit of containers 512Mi. ";
+    assert_eq!(text(&[512, 0], &[0, 513], 0), expected);
     with_usage(&[1], &[2], 0).traces("0s c0#0 start; 30s c0#0 Term; 32s c0#0 Kill, c0#0 exits 137");
 }
 

@@ -254,10 +254,8 @@ fn when_the_machine_stays_after_all_everything_begins_again() {
     sim.run(6);
     sim.want(with_priority("late", 0));
     sim.run(7).later(secs(0), Observation::ShutdownCancelled).run(100);
-    assert_eq!(
-        ["slow", "a", "b", "late"].map(|name| alive(&sim, name)),
-        [Some(1), Some(1), Some(0), Some(0)]
-    );
+    let expected = [Some(1), Some(1), Some(0), Some(0)];
+    assert_eq!(["slow", "a", "b", "late"].map(|name| alive(&sim, name)), expected);
     for name in ["slow", "a", "b", "late"] {
         assert_eq!(of(&sim, name)["phase"], "Running", "{name}");
     }

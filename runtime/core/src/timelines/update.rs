@@ -386,10 +386,8 @@ fn the_new_image_of_a_running_container_is_pulled_and_a_failed_pull_is_repeated(
     sim.traces("0s app#0 start; 5s pull app:2; 305s pull app:2, app#0 Term, app#0 exits 143, app#1 start");
     let pulls: Vec<&String> =
         sim.events.iter().filter(|event| event.contains("ull") && event.contains("app:2")).collect();
-    assert_eq!(
-        pulls.last().map(|event| &***event),
-        Some("Pulled: Successfully pulled image \"app:2\" in 1.5s.")
-    );
+    let expected = Some("Pulled: Successfully pulled image \"app:2\" in 1.5s.");
+    assert_eq!(pulls.last().map(|event| &***event), expected);
     assert_eq!(pulls.iter().filter(|event| ***event == pulling).count(), 2);
     assert_eq!(image_condition(&sim), serde_json::Value::Null);
     sim.replay();

@@ -255,9 +255,7 @@ mod tests {
         assert_eq!(hierarchies.hierarchy_of(Controller::Memory), ControllerHierarchy::V1(&both));
         assert_eq!(hierarchies.hierarchy_of(Controller::Pids), ControllerHierarchy::V2);
         assert_eq!(hierarchies.hierarchy_of(Controller::Devices), ControllerHierarchy::Missing);
-        assert_eq!(
-            hierarchies.to_string(),
-            "v2 at /c/u, cpu in v1 at /c/both, memory in v1 at /c/both, pids in v2"
-        );
+        let expected = "v2 at /c/u, cpu in v1 at /c/both, memory in v1 at /c/both, pids in v2";
+        assert_eq!(hierarchies.to_string(), expected);
     }
 }

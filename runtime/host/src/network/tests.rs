@@ -202,10 +202,8 @@ fn the_bridge_is_made_once_and_goes_with_our_links_alone() {
         let made_with = netlink.hardware_address(bridge).unwrap();
         for _ in 0..2 {
             other.ensure_bridge().unwrap();
-            assert_eq!(
-                on_bridge(&mut netlink, bridge),
-                ["10.1.2.1/24", "10.9.2.1/24", "fd00:1::1/64", "fd00:9::1/64"]
-            );
+            let expected = ["10.1.2.1/24", "10.9.2.1/24", "fd00:1::1/64", "fd00:9::1/64"];
+            assert_eq!(on_bridge(&mut netlink, bridge), expected);
         }
         assert_eq!(
             netlink.hardware_address(bridge).unwrap(),

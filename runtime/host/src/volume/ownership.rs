@@ -122,6 +122,7 @@ fn change(file: RawFd, group: u32) -> nix::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use nodlet_fuzz::assert_contains;
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
@@ -173,10 +174,7 @@ mod tests {
         let refused = give_to(&root, 4242, false).expect_err("the file is immutable");
         set(rustix::fs::IFlags::empty()).expect("it is ours");
         let message = crate::error::chain(&refused).to_string();
-        assert!(
-            message.contains(&format!("give {fixed:?} to fsGroup: Operation not permitted")),
-            "{message}"
-        );
+        assert_contains(&message, &format!("give {fixed:?} to fsGroup: Operation not permitted"));
         assert!(message.contains("chattr -ia"), "{message}");
         fs::remove_dir_all(&root).expect("it can be removed");
     }

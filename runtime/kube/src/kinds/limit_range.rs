@@ -393,6 +393,7 @@ fn limits(out: &mut Tabs, range: &Value, prefix: &str) {
 mod tests {
     use super::*;
     use crate::manifest::{Validation, contents, inject, parse};
+    use nodlet_fuzz::{assert_ends_with, cases};
 
     fn range(limits: &str) -> Result<Value, String> {
         let text = format!(
@@ -423,10 +424,8 @@ mod tests {
             bare["spec"]["containers"][0]["resources"],
             json!({"limits": {"cpu": "1", "memory": "64Mi"}, "requests": {"cpu": "100m", "memory": "64Mi"}})
         );
-        assert_eq!(
-            bare["metadata"]["annotations"][LIMIT_RANGER],
-            "LimitRanger plugin set: cpu, memory request for container app; cpu, memory limit for container app"
-        );
+        let expected = "LimitRanger plugin set: cpu, memory request for container app; cpu, memory limit for container app";
+        assert_eq!(bare["metadata"]["annotations"][LIMIT_RANGER], expected);
         assert_eq!(check(&bare, std::slice::from_ref(&range)), Ok(()));
         let mut again = bare.clone();
         inject(&mut again, std::slice::from_ref(&defaults)).expect("nothing contradicts it");
@@ -438,54 +437,27 @@ mod tests {
 
     #[test]
     fn a_pod_out_of_bounds_is_rejected_with_the_texts_of_kubernetes() {
-        for (limits, resources, expected) in [
-            (
-                "{type: Container, min: {cpu: 100m}}",
-                "{}",
-                "minimum cpu usage per Container is 100m.  No request is specified",
-            ),
-            (
-                "{type: Container, min: {cpu: 100m}}",
-                "{requests: {cpu: 50m}}",
-                "minimum cpu usage per Container is 100m, but request is 50m",
-            ),
-            (
-                "{type: Pod, max: {memory: 1Gi}, min: {memory: 1Mi}}",
-                "{requests: {memory: 2Mi}, limits: {memory: 2Gi}}",
-                "maximum memory usage per Pod is 1Gi, but limit is 2Gi",
-            ),
-            (
-                "{type: Container, min: {cpu: 100m}, max: {memory: 1Gi}}",
-                "{}",
-                "[minimum cpu usage per Container is 100m.  No request is specified, maximum memory usage per \
-                 Container is 1Gi.  No limit is specified]",
-            ),
-            (
-                "{type: Container, maxLimitRequestRatio: {cpu: 2}}",
-                "{requests: {cpu: 100m}}",
-                "cpu max limit to request ratio per Container is 2, but no limit is specified or limit is 0",
-            ),
-            (
-                "{type: Pod, max: {memory: 1Gi}}",
-                "{}",
-                "maximum memory usage per Pod is 1Gi.  No limit is specified",
-            ),
-            (
-                "{type: Pod, max: {memory: 1Gi}}",
-                "{limits: {memory: 2Gi}}",
-                "maximum memory usage per Pod is 1Gi, but limit is 2Gi",
-            ),
-            (
-                "{type: Container, maxLimitRequestRatio: {cpu: 2}}",
-                "{requests: {cpu: 100m}, limits: {cpu: 250m}}",
-                "cpu max limit to request ratio per Container is 2, but provided ratio is 2.500000",
-            ),
-            (
-                "{type: Container, maxLimitRequestRatio: {cpu: 2}}",
-                "{limits: {memory: 1Gi}}",
-                "cpu max limit to request ratio per Container is 2, but no request is specified or request is 0",
-            ),
-        ] {
+        for [limits, resources, expected] in cases(
+            "
+            {type: Container, min: {cpu: 100m}} => {}
+                => minimum cpu usage per Container is 100m.  No request is specified
+            {type: Container, min: {cpu: 100m}} => {requests: {cpu: 50m}}
+                => minimum cpu usage per Container is 100m, but request is 50m
+            {type: Pod, max: {memory: 1Gi}, min: {memory: 1Mi}} => {requests: {memory: 2Mi}, limits: {memory: 2Gi}}
+                => maximum memory usage per Pod is 1Gi, but limit is 2Gi
+            {type: Container, min: {cpu: 100m}, max: {memory: 1Gi}} => {}
+                => [minimum cpu usage per Container is 100m.  No request is specified, maximum memory usage per Container is 1Gi.  No limit is specified]
+            {type: Container, maxLimitRequestRatio: {cpu: 2}} => {requests: {cpu: 100m}}
+                => cpu max limit to request ratio per Container is 2, but no limit is specified or limit is 0
+            {type: Pod, max: {memory: 1Gi}} => {} => maximum memory usage per Pod is 1Gi.  No limit is specified
+            {type: Pod, max: {memory: 1Gi}} => {limits: {memory: 2Gi}}
+                => maximum memory usage per Pod is 1Gi, but limit is 2Gi
+            {type: Container, maxLimitRequestRatio: {cpu: 2}} => {requests: {cpu: 100m}, limits: {cpu: 250m}}
+                => cpu max limit to request ratio per Container is 2, but provided ratio is 2.500000
+            {type: Container, maxLimitRequestRatio: {cpu: 2}} => {limits: {memory: 1Gi}}
+                => cpu max limit to request ratio per Container is 2, but no request is specified or request is 0
+            ",
+        ) {
             let range = range(limits).expect("valid");
             assert_eq!(check(&pod(resources), &[range]), Err(expected.to_owned()), "{limits}");
         }
@@ -508,54 +480,35 @@ mod tests {
             assert_eq!(checked, expected.map_err(str::to_owned), "{storage}");
         }
         let none = check_claim(&json!({}), &[range]).expect_err("it requests nothing");
-        assert!(
-            none.ends_with("usage per PersistentVolumeClaim is 2Gi.  No request is specified]"),
-            "{none}"
-        );
+        assert_ends_with(&none, "usage per PersistentVolumeClaim is 2Gi.  No request is specified]");
     }
 
     #[test]
     fn a_limit_range_that_contradicts_itself_is_rejected() {
-        for (limits, expected) in [
-            (
-                "{type: Container, min: {cpu: 2}, max: {cpu: 1}}",
-                "spec.limits[0].min[cpu]: Invalid value: \"2\": min value 2 is greater than max value 1",
-            ),
-            (
-                "{type: Container, default: {cpu: 2}, max: {cpu: 1}}",
-                "spec.limits[0].default[cpu]: Invalid value: \"1\": default value 2 is greater than max value 1",
-            ),
-            (
-                "{type: Container, default: {cpu: 1}, defaultRequest: {cpu: 1}, min: {cpu: 2}}",
-                "spec.limits[0].default[cpu]: Invalid value: \"2\": min value 2 is greater than default value 1",
-            ),
-            (
-                "{type: Container, min: {cpu: 1}, max: {cpu: 2}, maxLimitRequestRatio: {cpu: 3}}",
-                "spec.limits[0].maxLimitRequestRatio[cpu]: Invalid value: \"3\": ratio 3 is greater than max/min = 2.000000",
-            ),
-            (
-                "{type: Container, default: {a.b/c: 2}, defaultRequest: {a.b/c: 1}}",
-                "spec.limits[0].defaultRequest[a.b/c]: Invalid value: \"1\": default value 2 must equal to defaultRequest value 1 in a.b/c",
-            ),
-            (
-                "{type: Container, max: {gpu: 1}}",
-                "spec.limits[0].max[gpu]: Invalid value: \"gpu\": must be a standard resource for containers",
-            ),
-            (
-                "{type: Pod, default: {cpu: 2}}",
-                "spec.limits[0].default: Forbidden: may not be specified when `type` is 'Pod'",
-            ),
-            ("{type: Pod}, {type: Pod}", "spec.limits[1].type: Duplicate value: \"Pod\""),
-            (
-                "{type: PersistentVolumeClaim, max: {cpu: 1}}",
-                "spec.limits[0].limits: Required value: either minimum or maximum storage value is required, but neither was provided",
-            ),
-            ("{type: Node}", "spec.limits[0].type: Unsupported value: \"Node\""),
-            (
-                "{type: Container, maxLimitRequestRatio: {cpu: 500m}}",
-                "spec.limits[0].maxLimitRequestRatio[cpu]: Invalid value: \"500m\": ratio 500m is less than 1",
-            ),
-        ] {
+        for [limits, expected] in cases(
+            r#"
+            {type: Container, min: {cpu: 2}, max: {cpu: 1}}
+                => spec.limits[0].min[cpu]: Invalid value: "2": min value 2 is greater than max value 1
+            {type: Container, default: {cpu: 2}, max: {cpu: 1}}
+                => spec.limits[0].default[cpu]: Invalid value: "1": default value 2 is greater than max value 1
+            {type: Container, default: {cpu: 1}, defaultRequest: {cpu: 1}, min: {cpu: 2}}
+                => spec.limits[0].default[cpu]: Invalid value: "2": min value 2 is greater than default value 1
+            {type: Container, min: {cpu: 1}, max: {cpu: 2}, maxLimitRequestRatio: {cpu: 3}}
+                => spec.limits[0].maxLimitRequestRatio[cpu]: Invalid value: "3": ratio 3 is greater than max/min = 2.000000
+            {type: Container, default: {a.b/c: 2}, defaultRequest: {a.b/c: 1}}
+                => spec.limits[0].defaultRequest[a.b/c]: Invalid value: "1": default value 2 must equal to defaultRequest value 1 in a.b/c
+            {type: Container, max: {gpu: 1}}
+                => spec.limits[0].max[gpu]: Invalid value: "gpu": must be a standard resource for containers
+            {type: Pod, default: {cpu: 2}}
+                => spec.limits[0].default: Forbidden: may not be specified when `type` is 'Pod'
+            {type: Pod}, {type: Pod} => spec.limits[1].type: Duplicate value: "Pod"
+            {type: PersistentVolumeClaim, max: {cpu: 1}}
+                => spec.limits[0].limits: Required value: either minimum or maximum storage value is required, but neither was provided
+            {type: Node} => spec.limits[0].type: Unsupported value: "Node"
+            {type: Container, maxLimitRequestRatio: {cpu: 500m}}
+                => spec.limits[0].maxLimitRequestRatio[cpu]: Invalid value: "500m": ratio 500m is less than 1
+            "#,
+        ) {
             let refused = range(limits).expect_err("it contradicts itself");
             assert!(refused.contains(expected), "{limits}: {refused}");
         }

@@ -91,10 +91,8 @@ mod tests {
     #[test]
     fn an_unbound_claim_has_empty_cells() {
         let pending = json!({"metadata": {"name": "data"}, "status": {"phase": "Pending"}});
-        assert_eq!(
-            cells(&pending, Timestamp(0)),
-            ["data", "Pending", "", "", "", "", "<unset>", "<unknown>", ""]
-        );
+        let expected = ["data", "Pending", "", "", "", "", "<unset>", "<unknown>", ""];
+        assert_eq!(cells(&pending, Timestamp(0)), expected);
     }
 
     #[test]

@@ -158,6 +158,7 @@ fn not_built_in(name: &str, value: i64, default: bool) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use nodlet_fuzz::assert_ends_with;
     use serde_json::json;
 
     use super::*;
@@ -240,24 +241,16 @@ mod tests {
         let old = class("value: 5");
         assert!(check_update(&old, &class("value: 5\ndescription: new\nglobalDefault: true")).is_ok());
         let refused = check_update(&old, &class("value: 6")).expect_err("another value").to_string();
-        assert_eq!(
-            refused,
-            "The PriorityClass \"a\" is invalid: value: Forbidden: may not be changed in an update."
-        );
+        let expected =
+            "The PriorityClass \"a\" is invalid: value: Forbidden: may not be changed in an update.";
+        assert_eq!(refused, expected);
         let status = check_update(&old, &class("value: 6")).expect_err("another value").status();
-        assert_eq!(
-            status["message"],
-            "PriorityClass.scheduling.k8s.io \"a\" is invalid: value: Forbidden: may not be changed in an update."
-        );
+        let expected = "PriorityClass.scheduling.k8s.io \"a\" is invalid: value: Forbidden: may not be changed in an update.";
+        assert_eq!(status["message"], expected);
         let details = &status["details"];
-        assert_eq!(
-            (&details["group"], &details["kind"]),
-            (&"scheduling.k8s.io".into(), &"PriorityClass".into())
-        );
+        assert_eq!(json!([details["group"], details["kind"]]), json!(["scheduling.k8s.io", "PriorityClass"]));
         let refused =
             check_update(&old, &class("value: 5\npreemptionPolicy: Never")).expect_err("another policy");
-        assert!(
-            refused.to_string().ends_with("preemptionPolicy: Invalid value: \"Never\": field is immutable")
-        );
+        assert_ends_with(&refused, "preemptionPolicy: Invalid value: \"Never\": field is immutable");
     }
 }

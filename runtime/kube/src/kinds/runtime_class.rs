@@ -178,6 +178,7 @@ fn covers(toleration: &Value, other: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use nodlet_fuzz::cases;
     use serde_json::json;
 
     use super::*;
@@ -236,21 +237,16 @@ mod tests {
     #[test]
     fn a_pod_that_contradicts_its_class_is_rejected_with_the_texts_of_kubernetes() {
         let small = class(SMALL).expect("valid");
-        for (spec, expected) in [
-            ("runtimeClassName: kata", "pod rejected: RuntimeClass \"kata\" not found"),
-            (
-                "runtimeClassName: small, overhead: {cpu: 1}",
-                "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead",
-            ),
-            (
-                "overhead: {cpu: 1}",
-                "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead",
-            ),
-            (
-                "runtimeClassName: small, nodeSelector: {zone: b}",
-                "conflict: runtimeClass.scheduling.nodeSelector[zone] = a; pod.spec.nodeSelector[zone] = b",
-            ),
-        ] {
+        for [spec, expected] in cases(
+            r#"
+            runtimeClassName: kata => pod rejected: RuntimeClass "kata" not found
+            runtimeClassName: small, overhead: {cpu: 1}
+                => pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead
+            overhead: {cpu: 1} => pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead
+            runtimeClassName: small, nodeSelector: {zone: b}
+                => conflict: runtimeClass.scheduling.nodeSelector[zone] = a; pod.spec.nodeSelector[zone] = b
+            "#,
+        ) {
             assert_eq!(admitted(&pod(spec), &small), Err(expected.to_owned()), "{spec}");
         }
     }

@@ -49,10 +49,8 @@ fn each_kind_has_its_row_and_unique_names() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), every, "{names:?}");
-    assert_eq!(
-        groups().collect::<Vec<_>>(),
-        ["settings.k8s.io/v1alpha1", "scheduling.k8s.io/v1", "node.k8s.io/v1"]
-    );
+    let expected = ["settings.k8s.io/v1alpha1", "scheduling.k8s.io/v1", "node.k8s.io/v1"];
+    assert_eq!(groups().collect::<Vec<_>>(), expected);
 }
 
 #[test]

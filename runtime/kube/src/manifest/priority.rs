@@ -202,15 +202,11 @@ mod tests {
         // A pod without a class name keeps the default class.
         let plain = json!({"spec": {}});
         let before = Priority::of(&plain, &classes(), None).unwrap();
-        assert_eq!(
-            show(Priority::of(&plain, &Classes::new(), Some(before.clone()))),
-            "\"usual\" 7 PreemptLowerPriority"
-        );
+        let expected = "\"usual\" 7 PreemptLowerPriority";
+        assert_eq!(show(Priority::of(&plain, &Classes::new(), Some(before.clone()))), expected);
         let usual = json!({"spec": {"priorityClassName": "usual"}});
-        assert_eq!(
-            show(Priority::of(&usual, &Classes::new(), Some(before))),
-            "no PriorityClass with name usual was found"
-        );
+        let expected = "no PriorityClass with name usual was found";
+        assert_eq!(show(Priority::of(&usual, &Classes::new(), Some(before))), expected);
     }
 
     #[test]

@@ -1,3 +1,4 @@
+use nodlet_fuzz::{assert_contains, assert_ends_with, assert_starts_with};
 use serde_json::json;
 
 use super::{Manifest, ManifestCause, ManifestError, Validation, parse, written};
@@ -34,10 +35,8 @@ pub(crate) fn pod(spec: &str, container: &str) -> String {
 #[test]
 fn unknown_and_repeated_fields_are_errors_warnings_or_nothing() {
     let text = POD.replace("image:", "imag: x, image:") + "kind: Pod\n";
-    assert_eq!(
-        refused(&text).to_string(),
-        "web.yaml: Pod in version \"v1\" cannot be handled as a Pod: strict decoding error: line 5: key \"kind\" already set in map"
-    );
+    let expected = "web.yaml: Pod in version \"v1\" cannot be handled as a Pod: strict decoding error: line 5: key \"kind\" already set in map";
+    assert_eq!(refused(&text).to_string(), expected);
     let text = POD.replace("image:", "imag: x, comand: [], image:");
     assert_eq!(
         refused(&text).to_string(),
@@ -72,10 +71,8 @@ fn unknown_and_repeated_fields_are_errors_warnings_or_nothing() {
     let json = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","name":"b"},"spec":{"containers":[{"name":"c","image":"i"}]}}"#;
     assert!(refused(json).to_string().ends_with("strict decoding error: duplicate field \"metadata.name\""));
     let warned = parse("f", json.as_bytes(), Validation::Warn, "n").unwrap();
-    assert_eq!(
-        (&*warned[0].pod.name, &warned[0].warnings[..]),
-        ("b", &["duplicate field \"metadata.name\"".to_owned()][..])
-    );
+    let expected = ("b", &["duplicate field \"metadata.name\"".to_owned()][..]);
+    assert_eq!((&*warned[0].pod.name, &warned[0].warnings[..]), expected);
 }
 
 #[test]
@@ -102,17 +99,11 @@ fn a_file_may_contain_several_documents_and_lists() {
 
     // All objects are accepted or none, and the error names the wrong one.
     let error = refused(&format!("{}---\n{}", named("a"), named("B")));
-    assert!(
-        error
-            .to_string()
-            .starts_with("web.yaml, document 2, line 8: The Pod \"B\" is invalid: metadata.name: "),
-        "{error}"
-    );
+    assert_starts_with(&error, "web.yaml, document 2, line 8: The Pod \"B\" is invalid: metadata.name: ");
     let error = refused(&format!("{}---\n{}", named("a"), named("a")));
-    assert!(
-        error
-            .to_string()
-            .ends_with("pod default/a is in this file twice: give one of them another name or namespace")
+    assert_ends_with(
+        &error,
+        "pod default/a is in this file twice: give one of them another name or namespace",
     );
     let other = named("a").replace("{name: a}", "{name: a, namespace: other}");
     assert_eq!(read(&format!("{}---\n{other}", named("a"))).len(), 2);
@@ -190,15 +181,13 @@ fn a_manifest_that_is_not_utf8_or_too_large_is_rejected() {
     assert_eq!(refused(b"a: 1\nb: \xff\n"), "web.yaml, line 2: the text is not UTF-8");
     assert_eq!(refused(b"\xff\xfea\0"), "web.yaml: the text is in UTF-16: save it in UTF-8");
     assert_eq!(refused(&vec![b'#'; 10 * 1024 * 1024 + 1]), "web.yaml: longer than 10 MiB");
-    assert_eq!(
-        refused(b"a: 1\n\0\n"),
-        "web.yaml, line 2: error converting YAML to JSON: control character 0x00 is not allowed"
-    );
+    let expected = "web.yaml, line 2: error converting YAML to JSON: control character 0x00 is not allowed";
+    assert_eq!(refused(b"a: 1\n\0\n"), expected);
     assert!(refused(b"a: [\n").starts_with("web.yaml, line "));
     assert!(refused(b"{\"a\": 1,\n \"b\" 2}").starts_with("web.yaml, line 2: error converting JSON: "));
-    assert!(
-        refused(&b"{\"a\":".repeat(1_000_000))
-            .contains("line 1: error converting JSON: recursion limit exceeded")
+    assert_contains(
+        &refused(&b"{\"a\":".repeat(1_000_000)),
+        "line 1: error converting JSON: recursion limit exceeded",
     );
     // Ten MiB of hostile text are rejected, and do not exhaust the memory.
     for piece in ["- ", "[", "{a: ", "a: &a [*a]\n", "? ", "- - x\n", "\"", "# \n", "---\n", "!!"] {
@@ -255,8 +244,8 @@ fn errors_are_answered_as_the_api_answers_them() {
     );
     let status = error.status();
     assert_eq!(
-        (&status["kind"], &status["status"], &status["reason"], &status["code"]),
-        (&json!("Status"), &json!("Failure"), &json!("Invalid"), &json!(422))
+        json!([status["kind"], status["status"], status["reason"], status["code"]]),
+        json!(["Status", "Failure", "Invalid", 422])
     );
     assert_eq!(status["details"]["name"], "web");
     assert_eq!(
@@ -267,20 +256,16 @@ fn errors_are_answered_as_the_api_answers_them() {
             "message": "Unsupported value: \"always\": supported values: \"Always\", \"OnFailure\", \"Never\"",
         })
     );
-    assert!(
-        status["message"]
-            .as_str()
-            .unwrap()
-            .starts_with("Pod \"web\" is invalid: [spec.containers[0].imagePullPolicy: Unsupported value")
+    assert_starts_with(
+        &status["message"].as_str().unwrap(),
+        "Pod \"web\" is invalid: [spec.containers[0].imagePullPolicy: Unsupported value",
     );
     let one = refused(&pod("restartPolicy: always", "")).status();
-    assert_eq!(
-        one["message"],
-        "Pod \"web\" is invalid: spec.restartPolicy: Unsupported value: \"always\": supported values: \"Always\", \"OnFailure\", \"Never\""
-    );
+    let expected = "Pod \"web\" is invalid: spec.restartPolicy: Unsupported value: \"always\": supported values: \"Always\", \"OnFailure\", \"Never\"";
+    assert_eq!(one["message"], expected);
 
     let unknown = refused(&pod("restartPolcy: Always", "")).status();
-    assert_eq!((&unknown["reason"], &unknown["code"]), (&json!("BadRequest"), &json!(400)));
+    assert_eq!(json!([unknown["reason"], unknown["code"]]), json!(["BadRequest", 400]));
     assert!(unknown["message"].as_str().unwrap().contains("unknown field \"spec.restartPolcy\""));
 }
 
@@ -358,8 +343,8 @@ fn the_types_of_the_fields_of_a_server_are_checked() {
     ] {
         assert_eq!(check(object, false), expected);
     }
-    assert!(
-        check(json!({"spec": []}), true)
-            .ends_with("spec: Invalid value: []: must be an object with fields of its own")
+    assert_ends_with(
+        &check(json!({"spec": []}), true),
+        "spec: Invalid value: []: must be an object with fields of its own",
     );
 }

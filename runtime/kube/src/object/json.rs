@@ -173,6 +173,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
 #[cfg(test)]
 mod tests {
+    use nodlet_fuzz::assert_contains;
     use serde_json::json;
 
     use super::{read, value_without};
@@ -212,11 +213,6 @@ mod tests {
         assert!(read("{\"a\":1e999}").is_err());
         assert!(read("{\"a\":\"\u{1}\"}").is_err());
         assert!(read("{\"a\":\"\\ud800\"}").is_err());
-        assert!(
-            read(&format!("[{}1]", "1,".repeat(200_000)))
-                .unwrap_err()
-                .to_string()
-                .contains("more than 25000")
-        );
+        assert_contains(&read(&format!("[{}1]", "1,".repeat(200_000))).unwrap_err(), "more than 25000");
     }
 }

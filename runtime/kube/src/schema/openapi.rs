@@ -102,6 +102,7 @@ fn property(field: &Field) -> Json {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nodlet_fuzz::assert_ends_with;
 
     #[test]
     fn each_field_of_the_table_has_a_line_and_what_is_accepted_a_description() {
@@ -112,18 +113,16 @@ mod tests {
         add_kind("Pod", json!({"group": "", "version": "v1", "kind": "Pod"}), &texts, &mut schemas);
         let container = &schemas["Container"];
         assert_eq!(container["required"], json!(["name"]));
-        assert_eq!(
-            container["description"],
-            "A single application container that you want to run within a pod"
-        );
+        let expected = "A single application container that you want to run within a pod";
+        assert_eq!(container["description"], expected);
         let ports = &container["properties"]["ports"];
         assert_eq!(ports["items"]["$ref"], "#/components/schemas/ContainerPort");
         assert_eq!(ports["description"], "List of ports to expose from the container");
         let spec = &schemas["PodSpec"]["properties"];
         let scheduler = spec["preemptionPolicy"]["description"].as_str().expect("a text");
-        assert!(
-            scheduler.ends_with("nodlet schedules nothing: the pod runs on the node that has its manifest."),
-            "{scheduler}"
+        assert_ends_with(
+            &scheduler,
+            "nodlet schedules nothing: the pod runs on the node that has its manifest.",
         );
         // What is rejected is not explained.
         assert!(spec.get("resourceClaims").is_none() && !schemas.contains_key("PodResourceClaim"));

@@ -1,3 +1,4 @@
+use nodlet_fuzz::cases;
 use serde_json::{Value, json};
 
 use super::super::Change;
@@ -12,141 +13,115 @@ fn check(how: PatchKind, object: Value, patch: Value, expected: Value) {
     assert_eq!(said, expected, "{object} with {patch}");
 }
 
+/// Checks a table of objects, patches, and the objects that they give or the errors.
+fn check_all(how: PatchKind, table: &str) {
+    let read = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| text.into());
+    for [object, patch, expected] in cases(table) {
+        check(how, read(object), read(patch), read(expected));
+    }
+}
+
 #[test]
 fn merge_patches_are_applied_as_in_rfc_7386() {
-    for (object, patch, expected) in [
-        (json!({ "a": "b" }), json!({ "a": "c" }), json!({ "a": "c" })),
-        (json!({ "a": "b" }), json!({ "b": "c" }), json!({ "a": "b", "b": "c" })),
-        (json!({ "a": "b", "b": "c" }), json!({ "a": null }), json!({ "b": "c" })),
-        (json!({ "a": ["b"] }), json!({ "a": ["c"] }), json!({ "a": ["c"] })),
-        (json!({ "a": { "b": "c" } }), json!({ "a": { "b": "d", "c": null } }), json!({ "a": { "b": "d" } })),
-        (json!({ "a": "b" }), json!({ "a": { "b": { "c": null } } }), json!({ "a": { "b": {} } })),
-        (json!({}), json!(["c"]), json!("error decoding patch: a merge patch must be an object")),
-    ] {
-        check(PatchKind::Merge, object, patch, expected);
-    }
+    check_all(
+        PatchKind::Merge,
+        r#"
+            {"a": "b"} => {"a": "c"} => {"a": "c"}
+            {"a": "b"} => {"b": "c"} => {"a": "b", "b": "c"}
+            {"a": "b", "b": "c"} => {"a": null} => {"b": "c"}
+            {"a": ["b"]} => {"a": ["c"]} => {"a": ["c"]}
+            {"a": {"b": "c"}} => {"a": {"b": "d", "c": null}} => {"a": {"b": "d"}}
+            {"a": "b"} => {"a": {"b": {"c": null}}} => {"a": {"b": {}}}
+            {} => ["c"] => error decoding patch: a merge patch must be an object
+        "#,
+    );
 }
 
 #[test]
 fn a_strategic_patch_merges_lists_by_their_merge_keys() {
-    let conditions = |list: Value| json!({ "status": { "conditions": list } });
-    let (a, b) = (json!({ "type": "a", "status": "True" }), json!({ "type": "b", "status": "True" }));
-    let off = json!({ "type": "a", "status": "False" });
-    for (object, patch, expected) in [
-        (conditions(json!([a, b])), conditions(json!([off])), conditions(json!([off, b]))),
-        (conditions(json!([a])), conditions(json!([b])), conditions(json!([a, b]))),
-        (json!({}), conditions(json!([b])), conditions(json!([b]))),
-        (
-            conditions(json!([a, b])),
-            conditions(json!([{ "type": "a", "$patch": "delete" }])),
-            conditions(json!([b])),
-        ),
-        (
-            conditions(json!([a, b])),
-            conditions(json!([{ "$patch": "replace" }, off])),
-            conditions(json!([off])),
-        ),
-        (
-            conditions(json!([a, b])),
-            conditions(json!([{ "status": "True" }])),
-            json!("map: {\"status\":\"True\"} does not contain declared merge key: type"),
-        ),
-        (
-            conditions(json!([a, b])),
-            json!({ "status": { "conditions": [off], "$setElementOrder/conditions": [{ "type": "b" }, { "type": "a" }] } }),
-            conditions(json!([b, off])),
-        ),
-        (
-            json!({ "spec": { "schedulingGates": [{ "name": "a" }, { "name": "b" }] } }),
-            json!({ "spec": { "schedulingGates": null } }),
-            json!({ "spec": {} }),
-        ),
-        (
-            json!({ "spec": { "schedulingGates": [{ "name": "a" }, { "name": "b" }] } }),
-            json!({ "spec": { "schedulingGates": [{ "name": "a", "$patch": "delete" }] } }),
-            json!({ "spec": { "schedulingGates": [{ "name": "b" }] } }),
-        ),
-        // A list without a merge key is replaced as a whole.
-        (
-            json!({ "spec": { "tolerations": [{ "key": "a" }] } }),
-            json!({ "spec": { "tolerations": [{ "key": "b" }] } }),
-            json!({ "spec": { "tolerations": [{ "key": "b" }] } }),
-        ),
-        (
-            json!({ "metadata": { "finalizers": ["a/b", "c/d"] } }),
-            json!({ "metadata": { "finalizers": ["e/f", "c/d"], "$deleteFromPrimitiveList/finalizers": ["a/b"] } }),
-            json!({ "metadata": { "finalizers": ["c/d", "e/f"] } }),
-        ),
-        (
-            json!({ "metadata": { "labels": { "a": "b" } } }),
-            json!({ "metadata": { "labels": { "$patch": "replace", "c": "d" } } }),
-            json!({ "metadata": { "labels": { "c": "d" } } }),
-        ),
-        (
-            json!({ "metadata": { "labels": { "a": "b" } } }),
-            json!({ "metadata": { "labels": { "$patch": "burn" } } }),
-            json!("Unknown patch type found: $patch must be replace, delete or merge"),
-        ),
-        // Nor is a value of a Secret in the error.
-        (
-            json!({ "data": { "a": "b" } }),
-            json!({ "data": { "$patch": { "password": "hunter2" } } }),
-            json!("Unknown patch type found: $patch must be replace, delete or merge"),
-        ),
-        (
-            json!({ "spec": { "containers": [{ "name": "a" }] } }),
-            json!({ "spec": { "containers": [{ "name": "a", "$patch": "burn" }] } }),
-            json!("Unknown patch type found: $patch must be replace, delete or merge"),
-        ),
-    ] {
+    let conditions = r#"
+        [A, B] => [OFF] => [OFF, B]
+        [A] => [B] => [A, B]
+        [] => [B] => [B]
+        [A, B] => [{"type": "a", "$patch": "delete"}] => [B]
+        [A, B] => [{"$patch": "replace"}, OFF] => [OFF]
+    "#;
+    let (a, b) = (r#"{"type": "a", "status": "True"}"#, r#"{"type": "b", "status": "True"}"#);
+    let off = r#"{"type": "a", "status": "False"}"#;
+    let conditions = conditions.replace("OFF", off).replace('A', a).replace('B', b);
+    for row in cases::<3>(&conditions) {
+        let [object, patch, expected] = row.map(|list| {
+            let list: Value = serde_json::from_str(list).expect("a list");
+            if list == json!([]) { json!({}) } else { json!({ "status": { "conditions": list } }) }
+        });
         check(PatchKind::Strategic, object, patch, expected);
     }
+    check_all(
+        PatchKind::Strategic,
+        r#"
+            {"status": {"conditions": [{"type": "a", "status": "True"}]}} => {"status": {"conditions": [{"status": "True"}]}}
+                => map: {"status":"True"} does not contain declared merge key: type
+            {"status": {"conditions": [{"type": "a", "status": "True"}, {"type": "b", "status": "True"}]}}
+                => {"status": {"conditions": [{"type": "a", "status": "False"}], "$setElementOrder/conditions": [{"type": "b"}, {"type": "a"}]}}
+                => {"status": {"conditions": [{"type": "b", "status": "True"}, {"type": "a", "status": "False"}]}}
+            {"spec": {"schedulingGates": [{"name": "a"}, {"name": "b"}]}} => {"spec": {"schedulingGates": null}} => {"spec": {}}
+            {"spec": {"schedulingGates": [{"name": "a"}, {"name": "b"}]}}
+                => {"spec": {"schedulingGates": [{"name": "a", "$patch": "delete"}]}} => {"spec": {"schedulingGates": [{"name": "b"}]}}
+            // A list without a merge key is replaced as a whole.
+            {"spec": {"tolerations": [{"key": "a"}]}} => {"spec": {"tolerations": [{"key": "b"}]}} => {"spec": {"tolerations": [{"key": "b"}]}}
+            {"metadata": {"finalizers": ["a/b", "c/d"]}}
+                => {"metadata": {"finalizers": ["e/f", "c/d"], "$deleteFromPrimitiveList/finalizers": ["a/b"]}}
+                => {"metadata": {"finalizers": ["c/d", "e/f"]}}
+            {"metadata": {"labels": {"a": "b"}}} => {"metadata": {"labels": {"$patch": "replace", "c": "d"}}} => {"metadata": {"labels": {"c": "d"}}}
+            {"metadata": {"labels": {"a": "b"}}} => {"metadata": {"labels": {"$patch": "burn"}}}
+                => Unknown patch type found: $patch must be replace, delete or merge
+            // Nor is a value of a Secret in the error.
+            {"data": {"a": "b"}} => {"data": {"$patch": {"password": "hunter2"}}}
+                => Unknown patch type found: $patch must be replace, delete or merge
+            {"spec": {"containers": [{"name": "a"}]}} => {"spec": {"containers": [{"name": "a", "$patch": "burn"}]}}
+                => Unknown patch type found: $patch must be replace, delete or merge
+        "#,
+    );
 }
 
 #[test]
 fn json_patches_are_applied_as_in_rfc_6902() {
-    let wrong = |why: &str, operation: &Value| {
+    check_all(
+        PatchKind::Json,
+        r#"
+            {"a": 1} => [{"op": "add", "path": "/b", "value": 2}] => {"a": 1, "b": 2}
+            {"a": [1, 3]} => [{"op": "add", "path": "/a/1", "value": 2}] => {"a": [1, 2, 3]}
+            {"a": [1]} => [{"op": "add", "path": "/a/-", "value": 2}] => {"a": [1, 2]}
+            {"a": [1, 2]} => [{"op": "remove", "path": "/a/0"}] => {"a": [2]}
+            {"a/b": 1, "c~d": 2} => [{"op": "remove", "path": "/a~1b"}] => {"c~d": 2}
+            {"a": 1} => [{"op": "replace", "path": "/a", "value": 2}] => {"a": 2}
+            {"a": 1} => [{"op": "move", "from": "/a", "path": "/b"}] => {"b": 1}
+            {"a": 1} => [{"op": "copy", "from": "/a", "path": "/b"}] => {"a": 1, "b": 1}
+            {"a": 1} => [{"op": "test", "path": "/a", "value": 1}] => {"a": 1}
+        "#,
+    );
+    for [operation, why] in cases(
+        r#"
+            {"op": "remove", "path": "/b"} => the path does not exist
+            {"op": "replace", "path": "/b", "value": 1} => the path does not exist
+            {"op": "add", "path": "/a/b", "value": 1} => the path does not exist
+            {"op": "test", "path": "/a", "value": 2} => the test failed
+            {"op": "burn", "path": "/a"} => "op" must be add, remove, replace, move, copy or test
+            {"op": "add", "path": "/a"} => the operation has no "value"
+            {"op": "add"} => the operation has no "path"
+            {"op": "move", "path": "/a"} => the operation has no "from"
+        "#,
+    ) {
+        let operation: Value = serde_json::from_str(operation).expect("JSON");
+        let mut shown = operation.clone();
+        shown.as_object_mut().expect("an object").remove("value");
         let head = "the server rejected our request due to an error in our request";
-        let mut operation = operation.clone();
-        operation.as_object_mut().expect("an object").remove("value");
-        json!(format!("{head}: {why}: {operation}"))
-    };
-    for (object, operation, expected) in [
-        (json!({ "a": 1 }), json!({ "op": "add", "path": "/b", "value": 2 }), json!({ "a": 1, "b": 2 })),
-        (
-            json!({ "a": [1, 3] }),
-            json!({ "op": "add", "path": "/a/1", "value": 2 }),
-            json!({ "a": [1, 2, 3] }),
-        ),
-        (json!({ "a": [1] }), json!({ "op": "add", "path": "/a/-", "value": 2 }), json!({ "a": [1, 2] })),
-        (json!({ "a": [1, 2] }), json!({ "op": "remove", "path": "/a/0" }), json!({ "a": [2] })),
-        (json!({ "a/b": 1, "c~d": 2 }), json!({ "op": "remove", "path": "/a~1b" }), json!({ "c~d": 2 })),
-        (json!({ "a": 1 }), json!({ "op": "replace", "path": "/a", "value": 2 }), json!({ "a": 2 })),
-        (json!({ "a": 1 }), json!({ "op": "move", "from": "/a", "path": "/b" }), json!({ "b": 1 })),
-        (json!({ "a": 1 }), json!({ "op": "copy", "from": "/a", "path": "/b" }), json!({ "a": 1, "b": 1 })),
-        (json!({ "a": 1 }), json!({ "op": "test", "path": "/a", "value": 1 }), json!({ "a": 1 })),
-    ] {
-        check(PatchKind::Json, object, json!([operation]), expected);
-    }
-    for (operation, why) in [
-        (json!({ "op": "remove", "path": "/b" }), "the path does not exist"),
-        (json!({ "op": "replace", "path": "/b", "value": 1 }), "the path does not exist"),
-        (json!({ "op": "add", "path": "/a/b", "value": 1 }), "the path does not exist"),
-        (json!({ "op": "test", "path": "/a", "value": 2 }), "the test failed"),
-        (json!({ "op": "burn", "path": "/a" }), "\"op\" must be add, remove, replace, move, copy or test"),
-        (json!({ "op": "add", "path": "/a" }), "the operation has no \"value\""),
-        (json!({ "op": "add" }), "the operation has no \"path\""),
-        (json!({ "op": "move", "path": "/a" }), "the operation has no \"from\""),
-    ] {
-        check(PatchKind::Json, json!({ "a": 1 }), json!([operation]), wrong(why, &operation));
+        let expected = json!(format!("{head}: {why}: {shown}"));
+        check(PatchKind::Json, json!({ "a": 1 }), json!([operation]), expected);
     }
     let many: Vec<Value> = (0..65).map(|_| json!({ "op": "test", "path": "/a", "value": 1 })).collect();
-    check(
-        PatchKind::Json,
-        json!({ "a": 1 }),
-        many.into(),
-        json!("Request entity too large: limit is 64 operations in a JSON patch"),
-    );
+    let expected = json!("Request entity too large: limit is 64 operations in a JSON patch");
+    check(PatchKind::Json, json!({ "a": 1 }), many.into(), expected);
 }
 
 #[test]
@@ -174,10 +149,8 @@ fn no_patch_exceeds_the_maximum_nesting_depth() {
     };
     for patch in [doubled.into(), far("add"), far("copy"), far("move"), far("replace")] {
         let refused = apply(&mut json!({}), &patch, PatchKind::Json, "Pod").expect_err("it is too deep");
-        assert_eq!(
-            (refused.code, refused.message.as_str()),
-            (422, "the patched object would be nested deeper than 127 levels")
-        );
+        let expected = (422, "the patched object would be nested deeper than 127 levels");
+        assert_eq!((refused.code, refused.message.as_str()), expected);
     }
     check(PatchKind::Json, json!({}), json!([add(126)]), json!({ "x": nested(126) }));
     let mut object = json!({});
@@ -199,10 +172,8 @@ fn a_patch_with_copies_cannot_exceed_the_maximum_number_of_values() {
     };
     copies(5).expect("24 000 lists and what they are in");
     let refused = copies(6).expect_err("more than 25 000");
-    assert_eq!(
-        (refused.code, refused.message.as_str()),
-        (413, "Request entity too large: limit is 25000 values")
-    );
+    let expected = (413, "Request entity too large: limit is 25000 values");
+    assert_eq!((refused.code, refused.message.as_str()), expected);
 }
 
 /// Patches that would take minutes on a board if their time grew quadratically with the size of a request.
@@ -283,34 +254,21 @@ fn a_patch_cannot_change_the_name_of_an_object() {
     let current = json!({ "metadata": { "name": "a", "namespace": "default" } });
     let apply = |patch: Value| {
         let changed = Change::Patch(PatchKind::Merge, patch).apply(&current);
-        changed.map(|_| ()).map_err(|status| (status.code, status.message))
+        changed.map_or_else(|status| format!("{} {}", status.code, status.message), |_| String::new())
     };
-    let refused = |why: &str| Err((400, why.to_owned()));
-    let undeterminable = "the name of the object (a based on URL) was undeterminable: name must be provided";
-    for (metadata, expected) in [
-        (json!({ "name": "a" }), Ok(())),
-        (json!({ "namespace": null }), Ok(())),
-        (
-            json!({ "name": "b" }),
-            refused("the name of the object (b) does not match the name on the URL (a)"),
-        ),
-        (json!({ "name": null }), refused(undeterminable)),
-        (json!({ "name": "" }), refused(undeterminable)),
-        (json!(null), refused(undeterminable)),
-        (
-            json!("a"),
-            Err((
-                422,
-                "Pod \"\" is invalid: metadata: Invalid value: \"a\": must be an object with fields of its own".to_owned(),
-            )),
-        ),
-        (
-            json!({ "namespace": "other" }),
-            refused(
-                "the namespace of the provided object does not match the namespace sent on the request",
-            ),
-        ),
-    ] {
-        assert_eq!(apply(json!({ "metadata": metadata })), expected, "{metadata}");
+    for [metadata, expected] in cases(
+        r#"
+            {"name": "a"} =>
+            {"namespace": null} =>
+            {"name": "b"} => 400 the name of the object (b) does not match the name on the URL (a)
+            {"name": null} => 400 the name of the object (a based on URL) was undeterminable: name must be provided
+            {"name": ""} => 400 the name of the object (a based on URL) was undeterminable: name must be provided
+            null => 400 the name of the object (a based on URL) was undeterminable: name must be provided
+            "a" => 422 Pod "" is invalid: metadata: Invalid value: "a": must be an object with fields of its own
+            {"namespace": "other"} => 400 the namespace of the provided object does not match the namespace sent on the request
+        "#,
+    ) {
+        let value: Value = serde_json::from_str(metadata).expect("JSON");
+        assert_eq!(apply(json!({ "metadata": value })), expected, "{metadata}");
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use nodlet_fuzz::assert_starts_with;
 
 fn written(spec: &str) -> Rc<Wanted> {
     let text = format!(
@@ -111,10 +112,8 @@ fn a_new_pod_is_admitted_with_the_current_definitions() {
 #[test]
 fn presets_that_add_more_than_the_limit_are_a_conflict() {
     let large = preset("p", &format!("selector: {{}}, env: [{{name: A, value: '{}'}}]", "x".repeat(70_000)));
-    assert_eq!(
-        admitted(Base::New, &written(""), &policy(&[large])),
-        "=0 [] PodPresetConflict: conflict occurred while applying podpresets: p on pod: web err: the presets add more than 64 KiB to the pod"
-    );
+    let expected = "=0 [] PodPresetConflict: conflict occurred while applying podpresets: p on pod: web err: the presets add more than 64 KiB to the pod";
+    assert_eq!(admitted(Base::New, &written(""), &policy(&[large])), expected);
 }
 
 #[test]
@@ -149,10 +148,7 @@ fn a_pod_keeps_the_additions_of_its_admission() {
         spec: json!({"env": [{"name": "A", "value": "2"}]}),
     });
     let contrary = admitted(Base::Before { presets, priority: None }, &written(""), &one);
-    assert!(
-        contrary.starts_with("=0 [] lost: default/web: merging env for z has a conflict on A: "),
-        "{contrary}"
-    );
+    assert_starts_with(&contrary, "=0 [] lost: default/web: merging env for z has a conflict on A: ");
     assert!(contrary.ends_with(" in container; the pod continues without its presets"), "{contrary}");
 }
 
@@ -200,10 +196,8 @@ fn ephemeral_containers_are_added_to_the_admitted_pod() {
     let again = without_ephemeral(&with);
     assert_eq!(again.pod, wanted.pod);
     assert!(again.is_same_as(&wanted));
-    assert_eq!(
-        admitted(list(json!({"targetContainerName": "other"})), &wanted, &policy),
-        "high=1000 [A] lost: default/web: The Pod \"web\" is invalid: spec.ephemeralContainers[0].targetContainerName: Not found: \"other\"; the pod continues without its ephemeral containers"
-    );
+    let expected = "high=1000 [A] lost: default/web: The Pod \"web\" is invalid: spec.ephemeralContainers[0].targetContainerName: Not found: \"other\"; the pod continues without its ephemeral containers";
+    assert_eq!(admitted(list(json!({"targetContainerName": "other"})), &wanted, &policy), expected);
 }
 
 #[test]

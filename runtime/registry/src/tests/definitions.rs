@@ -65,16 +65,12 @@ fn an_existing_definition_is_updated_by_its_name() {
         )
     };
     assert_eq!(change("low", json!({})), "404 priorityclasses.scheduling.k8s.io \"low\" not found");
-    assert_eq!(
-        change("high", class("low", json!({}))),
-        "400 the name of the object (\"low\") does not match the name on the URL (high)"
-    );
+    let expected = "400 the name of the object (\"low\") does not match the name on the URL (high)";
+    assert_eq!(change("high", class("low", json!({}))), expected);
     let mut versioned = class("high", json!({}));
     versioned["metadata"]["resourceVersion"] = "1".into();
-    assert_eq!(
-        change("high", versioned),
-        "409 Operation cannot be fulfilled on priorityclasses.scheduling.k8s.io \"high\": the object has been modified; please apply your changes to the latest version and try again"
-    );
+    let expected = "409 Operation cannot be fulfilled on priorityclasses.scheduling.k8s.io \"high\": the object has been modified; please apply your changes to the latest version and try again";
+    assert_eq!(change("high", versioned), expected);
     assert_eq!(change("high", class("high", json!({"description": "x"}))), "\"x\"");
 }
 
@@ -161,10 +157,8 @@ fn objects_of_the_same_name_in_two_namespaces_are_independent() {
     assert_eq!(shown(&world, "kitchen"), (json!({"b": "2"}), uid), "it is the same object");
     assert_eq!(shown(&world, "default").0, json!({"a": "1"}));
     let none = name("none");
-    assert_eq!(
-        patch(&mut world, &none, PatchKind::Merge, json!({})),
-        "404 NotFound: configmaps \"web\" not found"
-    );
+    let expected = "404 NotFound: configmaps \"web\" not found";
+    assert_eq!(patch(&mut world, &none, PatchKind::Merge, json!({})), expected);
     let (_, source) =
         world.registry.delete_definition(&kitchen, &Preconditions::default()).expect("it is the client's");
     assert_eq!(source, Path::new("/applied/configmap_kitchen_web.json"));
@@ -252,10 +246,9 @@ fn site_config_maps_override_those_of_the_vendor_and_clients_cannot_change_eithe
     assert_eq!(data(&world), "site");
     let changes = world.file("/site/zz.yaml", &map("second"));
     assert_eq!(changes, ["/site/zz.yaml: configmap default/web is ignored: /site/z.yaml already defines it"]);
-    assert_eq!(
-        patch(&mut world, &name, PatchKind::Merge, json!({"data": {"a": "mine"}})),
-        "403 Forbidden: configmaps \"web\" is forbidden: it is defined by /site/z.yaml; change that file"
-    );
+    let expected =
+        "403 Forbidden: configmaps \"web\" is forbidden: it is defined by /site/z.yaml; change that file";
+    assert_eq!(patch(&mut world, &name, PatchKind::Merge, json!({"data": {"a": "mine"}})), expected);
     world.remove("/site/z.yaml");
     world.remove("/site/zz.yaml");
     assert_eq!(data(&world), "vendor");

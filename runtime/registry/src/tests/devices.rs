@@ -68,24 +68,19 @@ fn a_container_gets_the_devices_that_are_there_and_waits_for_others() {
         assert_eq!(reason, StartFailureReason::ObjectNotFound, "{message}");
         message
     };
-    assert_eq!(
-        waits(&["none"], &[], &[]),
-        "device nodlet.dev/none is not defined: no file in /etc/devices has this name"
-    );
-    assert_eq!(
-        waits(&["gps"], &[], &[]),
-        "device nodlet.dev/gps was not found (/dev/ttyUSB0): it is unplugged (/etc/devices/a.yaml:1)"
-    );
+    let expected = "device nodlet.dev/none is not defined: no file in /etc/devices has this name";
+    assert_eq!(waits(&["none"], &[], &[]), expected);
+    let expected =
+        "device nodlet.dev/gps was not found (/dev/ttyUSB0): it is unplugged (/etc/devices/a.yaml:1)";
+    assert_eq!(waits(&["gps"], &[], &[]), expected);
     assert_eq!(
         waits(&["meter"], &[], &[]),
         "device nodlet.dev/meter was not found (a device of the subsystem tty with idVendor=0403, idProduct=6001, \
          serial=A1): it is unplugged (/etc/devices/a.yaml:5)"
     );
     // The device of one name may be the same as that of another name, and has its users counted twice then.
-    assert_eq!(
-        waits(&["gps"], &[("gps", 7)], &[("gps", 7), ("meter", 7)]),
-        "device nodlet.dev/gps is in use as nodlet.dev/meter: two files find the same device (/etc/devices/a.yaml:1)"
-    );
+    let expected = "device nodlet.dev/gps is in use as nodlet.dev/meter: two files find the same device (/etc/devices/a.yaml:1)";
+    assert_eq!(waits(&["gps"], &[("gps", 7)], &[("gps", 7), ("meter", 7)]), expected);
     assert_eq!(granted(&["gps"], &[("gps", 7)], &[("gps", 7), ("meter", 8)]), Ok("gps=7".into()), "shared");
     assert_eq!(
         granted(&["gps", "same-path"], &[("gps", 0), ("same-path", 1)], &[]),
@@ -141,10 +136,8 @@ fn devices_that_come_go_or_move_are_reported_once() {
     assert_eq!(look(&[("meter", 2)]), ["gps"]);
     seen.clear();
     assert_eq!(seen.names().count(), 0);
-    assert_eq!(
-        requested_devices(&requesting(&["gps", "can"], json!({}))).collect::<Vec<_>>(),
-        ["can", "gps"]
-    );
+    let expected = ["can", "gps"];
+    assert_eq!(requested_devices(&requesting(&["gps", "can"], json!({}))).collect::<Vec<_>>(), expected);
 }
 
 #[test]

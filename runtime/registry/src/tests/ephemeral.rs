@@ -66,10 +66,8 @@ fn a_terminating_pod_gets_no_ephemeral_container() {
     let mut world = World::new();
     world.file("/site/web.yaml", &pod("web", "a:1").to_string());
     let present = Present { is_unwanted: true, ..world.present("web").expect("it is there") };
-    assert_eq!(
-        outcome(&present, &world.registry, with_list(json!([debug("one")])), &[]),
-        "409 Operation cannot be fulfilled on pods \"web\": the pod is being deleted: no container starts in it any more"
-    );
+    let expected = "409 Operation cannot be fulfilled on pods \"web\": the pod is being deleted: no container starts in it any more";
+    assert_eq!(outcome(&present, &world.registry, with_list(json!([debug("one")])), &[]), expected);
 }
 
 #[test]
@@ -87,8 +85,6 @@ fn the_ephemeral_containers_of_all_pods_share_one_quota() {
         outcome(&present, &world.registry, with_list(large.clone()), std::slice::from_ref(&web)),
         "Configured [one] 2"
     );
-    assert_eq!(
-        outcome(&present, &world.registry, with_list(large), &[web, db]),
-        "403 pods \"web\" is forbidden: the ephemeral containers of all pods together would have more than 512 KiB: delete a pod that has some"
-    );
+    let expected = "403 pods \"web\" is forbidden: the ephemeral containers of all pods together would have more than 512 KiB: delete a pod that has some";
+    assert_eq!(outcome(&present, &world.registry, with_list(large), &[web, db]), expected);
 }

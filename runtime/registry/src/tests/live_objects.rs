@@ -1,3 +1,4 @@
+use nodlet_fuzz::assert_starts_with;
 use std::time::Duration;
 
 use super::*;
@@ -53,9 +54,9 @@ fn sending_a_published_pod_back_changes_nothing() {
     let seen = LiveFields { created: NOW.to_owned(), generation: 1, deletion: None, status: json!({}) };
     let object = world.registry.published(&world.pods[&pod_name("web")], seen).expect("it is JSON");
     // A complete object causes the same warnings as a new one, including those about defaults without effect.
-    assert!(
-        line(world.apply(object.clone(), APPLY))
-            .starts_with("Unchanged; spec.enableServiceLinks: has no effect: ")
+    assert_starts_with(
+        &line(world.apply(object.clone(), APPLY)),
+        "Unchanged; spec.enableServiceLinks: has no effect: ",
     );
     assert_eq!(line(world.update("web", Change::Replace(object), false)), "Unchanged");
 }

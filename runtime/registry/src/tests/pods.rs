@@ -82,15 +82,11 @@ fn a_terminating_pod_keeps_its_name_reserved() {
     world.remove("/site/web.yaml");
     world.ending.insert(ending.pod.uid.clone());
     world.publish(ending);
-    assert_eq!(
-        line(world.apply(pod("web", "a:1"), CREATE)),
-        "409 AlreadyExists: object is being deleted: pods \"web\" already exists"
-    );
+    let expected = "409 AlreadyExists: object is being deleted: pods \"web\" already exists";
+    assert_eq!(line(world.apply(pod("web", "a:1"), CREATE)), expected);
     let label = Change::Replace(with("/metadata/labels", json!({"a": "b"})));
-    assert_eq!(
-        line(world.update("web", label, false)),
-        "409 Conflict: Operation cannot be fulfilled on pods \"web\": the pod is being deleted"
-    );
+    let expected = "409 Conflict: Operation cannot be fulfilled on pods \"web\": the pod is being deleted";
+    assert_eq!(line(world.update("web", label, false)), expected);
     world.delete("web", &Preconditions::default()).expect("again");
     assert_eq!(line(world.apply(pod("web", "a:1"), APPLY)), "Created");
 }
@@ -178,10 +174,8 @@ fn a_pod_whose_next_version_waits_rejects_another_change() {
     };
     assert_eq!(outcome(present()), "taken");
     let waiting = Some(present().wanted);
-    assert_eq!(
-        outcome(Present { waiting, ..present() }),
-        "Operation cannot be fulfilled on pods \"web\": another version of the pod, from /applied/default_web.json, waits for its images: change that version, or remove it first"
-    );
+    let expected = "Operation cannot be fulfilled on pods \"web\": another version of the pod, from /applied/default_web.json, waits for its images: change that version, or remove it first";
+    assert_eq!(outcome(Present { waiting, ..present() }), expected);
 }
 
 #[test]
@@ -397,10 +391,8 @@ fn a_pod_beyond_the_manifest_quota_is_rejected_and_changes_nothing() {
     object["metadata"]["annotations"] = json!({"a": "x".repeat(200_000)});
     world.delete("p1", &Preconditions::default()).expect("it is there");
     object["spec"]["containers"][0]["args"] = vec!["\n".repeat(300_000), "\n".repeat(300_000)].into();
-    assert_eq!(
-        line(world.apply(object, CREATE)),
-        "403 Forbidden: pods \"big\" is forbidden: its manifest is larger than 1 MiB"
-    );
+    let expected = "403 Forbidden: pods \"big\" is forbidden: its manifest is larger than 1 MiB";
+    assert_eq!(line(world.apply(object, CREATE)), expected);
 }
 
 #[test]
@@ -453,10 +445,8 @@ fn a_new_pod_is_admitted_before_it_is_validated() {
     let mut world = World::new();
     let mut object = with("/spec/priority", json!(80));
     object["spec"]["hostname"] = json!("A");
-    assert_eq!(
-        line(world.apply(object.clone(), CREATE)),
-        "403 Forbidden: pods \"web\" is forbidden: the integer value of priority (80) must not be provided in pod spec; priority admission controller computed 0 from the given PriorityClass name"
-    );
+    let expected = "403 Forbidden: pods \"web\" is forbidden: the integer value of priority (80) must not be provided in pod spec; priority admission controller computed 0 from the given PriorityClass name";
+    assert_eq!(line(world.apply(object.clone(), CREATE)), expected);
     object["spec"]["priority"] = json!(0);
     let answer = line(world.apply(object.clone(), CREATE));
     assert!(answer.starts_with("422 Invalid: Pod \"web\" is invalid: spec.hostname"), "{answer}");

@@ -7,6 +7,7 @@ use crate::spec::container::EXCLUSIVE_CPUS;
 use crate::spec::placement::{NodeSelectorOperator, NodeSelectorRequirement, NodeSelectorTerm, Toleration};
 use crate::spec::{Container, RestartPolicy};
 use crate::spec::{Quantity, Taint};
+use nodlet_fuzz::assert_starts_with;
 
 fn node() -> NodeInfo {
     NodeInfo {
@@ -256,16 +257,12 @@ fn two_pods_do_not_have_one_port_of_the_host() {
 fn a_pod_for_another_os_is_rejected_before_any_preemption() {
     let mut labelled = critical(asking(9000, 0, 0));
     labelled.labels.insert("kubernetes.io/os".into(), "windows".into());
-    assert_eq!(
-        outcome_of(&node(), &labelled, &[]),
-        "PodOSSelectorNodeLabelDoesNotMatch: Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
-    );
+    let expected = "PodOSSelectorNodeLabelDoesNotMatch: Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
+    assert_eq!(outcome_of(&node(), &labelled, &[]), expected);
     let mut windows = critical(asking(9000, 0, 0));
     windows.spec.placement.os = "windows".into();
-    assert_eq!(
-        outcome_of(&node(), &windows, &[]),
-        "PodOSNotSupported: Failed to admit pod as the OS field doesn't match node OS"
-    );
+    let expected = "PodOSNotSupported: Failed to admit pod as the OS field doesn't match node OS";
+    assert_eq!(outcome_of(&node(), &windows, &[]), expected);
     let mut linux = asking(0, 0, 0);
     linux.spec.placement.os = "linux".into();
     linux.labels.insert("kubernetes.io/os".into(), "linux".into());
@@ -425,19 +422,14 @@ fn only_critical_pods_preempt_and_only_pods_of_lower_priority() {
     let here = [class(2_000_000_000, asking(1800, 0, 0))];
     let high = class(1_999_999_999, asking(500, 0, 0));
     let low = [class(0, asking(1800, 0, 0))];
-    assert_eq!(
-        outcome_of(&node(), &high, &low),
-        "OutOfcpu: Node didn't have enough resource: cpu, requested: 500, used: 1800, capacity: 2000"
-    );
-    assert_eq!(
-        outcome_of(&node(), &class(2_000_000_000, asking(500, 0, 0)), &here),
-        "UnexpectedAdmissionError: Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [(res: cpu, q: 300), ]"
-    );
+    let expected =
+        "OutOfcpu: Node didn't have enough resource: cpu, requested: 500, used: 1800, capacity: 2000";
+    assert_eq!(outcome_of(&node(), &high, &low), expected);
+    let expected = "UnexpectedAdmissionError: Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [(res: cpu, q: 300), ]";
+    assert_eq!(outcome_of(&node(), &class(2_000_000_000, asking(500, 0, 0)), &here), expected);
     assert_eq!(outcome_of(&node(), &class(2_000_001_000, asking(500, 0, 0)), &here), "preempts [1]");
-    assert_eq!(
-        outcome_of(&node(), &class(2_000_001_000, asking(2100, 1100, 0)), &here),
-        "UnexpectedAdmissionError: Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [(res: cpu, q: 100), (res: memory, q: 100), ]"
-    );
+    let expected = "UnexpectedAdmissionError: Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [(res: cpu, q: 100), (res: memory, q: 100), ]";
+    assert_eq!(outcome_of(&node(), &class(2_000_001_000, asking(2100, 1100, 0)), &here), expected);
 }
 
 #[test]
@@ -447,10 +439,9 @@ fn a_terminating_pod_is_awaited_before_another_pod_is_preempted() {
     assert_eq!(show(admit(&node(), &critical(asking(900, 0, 0)), &others)), "preempts []");
     assert_eq!(show(admit(&node(), &critical(asking(1500, 0, 0)), &others)), "preempts [2]");
     // A terminating pod counts until it is gone.
-    assert_eq!(
-        show(admit(&node(), &asking(900, 0, 0), &others)),
-        "OutOfcpu: Node didn't have enough resource: cpu, requested: 900, used: 2000, capacity: 2000"
-    );
+    let expected =
+        "OutOfcpu: Node didn't have enough resource: cpu, requested: 900, used: 2000, capacity: 2000";
+    assert_eq!(show(admit(&node(), &asking(900, 0, 0), &others)), expected);
 }
 
 #[test]
@@ -526,10 +517,7 @@ fn exclusive_cpus_are_as_many_as_the_node_can_keep_others_off() {
     assert_eq!(outcome_of(&able, &both, &[]), "admitted");
     let unable = NodeInfo { allows_exclusive_cpus: true, ..node() };
     let unable = outcome_of(&unable, &asking("b", 1), &[]);
-    assert!(
-        unable.starts_with("UnexpectedAdmissionError: Allocate failed due to exclusive-cpus.nodlet.dev"),
-        "{unable}"
-    );
+    assert_starts_with(&unable, "UnexpectedAdmissionError: Allocate failed due to exclusive-cpus.nodlet.dev");
     assert!(unable.contains("CONFIG_CPUSETS"), "{unable}");
     // Without the consent of the operator, a pod waits, and takes none from others.
     let not_allowing = NodeInfo { allows_exclusive_cpus: false, ..able };
@@ -548,14 +536,10 @@ fn huge_pages_of_a_size_are_as_many_as_the_node_has() {
     let node = NodeInfo { huge_pages: [("2Mi".to_owned(), 8 << 20)].into(), ..node() };
     let here = [asking("2Mi", 4 << 20)];
     assert_eq!(outcome_of(&node, &asking("2Mi", 4 << 20), &here), "admitted");
-    assert_eq!(
-        outcome_of(&node, &asking("2Mi", 6 << 20), &here),
-        "OutOfhugepages-2Mi: Node didn't have enough resource: hugepages-2Mi, requested: 6291456, used: 4194304, capacity: 8388608"
-    );
-    assert_eq!(
-        outcome_of(&node, &asking("1Gi", 1 << 30), &here),
-        "OutOfhugepages-1Gi: Node didn't have enough resource: hugepages-1Gi, requested: 1073741824, used: 0, capacity: 0"
-    );
+    let expected = "OutOfhugepages-2Mi: Node didn't have enough resource: hugepages-2Mi, requested: 6291456, used: 4194304, capacity: 8388608";
+    assert_eq!(outcome_of(&node, &asking("2Mi", 6 << 20), &here), expected);
+    let expected = "OutOfhugepages-1Gi: Node didn't have enough resource: hugepages-1Gi, requested: 1073741824, used: 0, capacity: 0";
+    assert_eq!(outcome_of(&node, &asking("1Gi", 1 << 30), &here), expected);
     // Those of the pod as a whole count in place of those of its containers.
     let mut whole = asking("2Mi", 2 << 20);
     whole.spec.resources =

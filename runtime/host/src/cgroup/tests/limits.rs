@@ -1,6 +1,7 @@
 //! Limits of pods and containers in the files of their cgroups, and their change.
 
 use super::*;
+use nodlet_fuzz::{assert_contains, assert_starts_with};
 
 #[test]
 fn requests_and_limits_become_shares_quotas_and_bytes_as_the_kubelets() {
@@ -152,12 +153,9 @@ fn v2_limits_go_into_the_files_of_v2_and_a_missing_controller_has_a_name() {
         fs::write(leaf.join(file), value).unwrap();
     }
     let target = Target::new(&all, Path::new("leaf"));
-    assert!(
-        target
-            .limit(&limits)
-            .unwrap_err()
-            .to_string()
-            .contains("a cpu limit: the kernel cannot (CONFIG_CFS_BANDWIDTH)")
+    assert_contains(
+        &target.limit(&limits).unwrap_err(),
+        "a cpu limit: the kernel cannot (CONFIG_CFS_BANDWIDTH)",
     );
     fs::write(leaf.join("cpu.max"), "max 100000").unwrap();
     target.limit(&limits).unwrap();
@@ -306,13 +304,13 @@ fn a_running_pod_is_resized_up_and_down_but_not_below_its_usage() {
     assert_eq!(all(), [(96, 300), (48, 150), (48, 150)]);
 
     let refused = scratch.0.resize(&of(200, 6), &leaves).unwrap_err().to_string();
-    assert!(
-        refused.starts_with("cannot decrease memory limits: [attempting to set pod memory limit (12582912)"),
-        "{refused}"
+    assert_starts_with(
+        &refused,
+        "cannot decrease memory limits: [attempting to set pod memory limit (12582912)",
     );
-    assert!(
-        refused.contains("attempting to set container \"c0\" memory limit (6291456) below current usage ("),
-        "{refused}"
+    assert_contains(
+        &refused,
+        "attempting to set container \"c0\" memory limit (6291456) below current usage (",
     );
     assert!(!refused.contains("\"c1\""), "{refused}");
     assert_eq!(all(), [(96, 300), (48, 150), (48, 150)], "nothing was written");

@@ -1,3 +1,4 @@
+use nodlet_fuzz::cases;
 use serde_json::json;
 
 use super::*;
@@ -26,47 +27,30 @@ const KEY: &str = "a valid config key must consist of alphanumeric characters, '
 
 #[test]
 fn valid_objects_get_the_defaults_of_kubernetes() {
-    for (kind, text, expected) in [
-        ("ConfigMap", "", json!({})),
-        ("ConfigMap", "data: {}\nbinaryData: null", json!({})),
-        ("ConfigMap", "data: {a: x, B-_.9: ''}", json!({"data": {"a": "x", "B-_.9": ""}})),
-        ("ConfigMap", "data: {a: null}", json!({"data": {"a": ""}})),
-        (
-            "ConfigMap",
-            "binaryData: {b: YWI=}\nimmutable: false",
-            json!({"binaryData": {"b": "YWI="}, "immutable": false}),
-        ),
-        // As Go does, line ends are left out.
-        ("ConfigMap", "binaryData: {b: \"YW\\r\\nI=\\n\"}", json!({"binaryData": {"b": "YWI="}})),
-        ("Secret", "", json!({"type": "Opaque"})),
-        ("Secret", "type: ''", json!({"type": "Opaque"})),
-        (
-            "Secret",
-            "data: {a: ''}\ntype: example.com/own",
-            json!({"data": {"a": ""}, "type": "example.com/own"}),
-        ),
-        (
-            "Secret",
-            "data: {a: YQ==, b: Yg==}\nstringData: {b: new, c: ''}",
-            json!({"data": {"a": "YQ==", "b": "bmV3", "c": ""}, "type": "Opaque"}),
-        ),
-        (
-            "Secret",
-            "type: kubernetes.io/tls\nstringData: {tls.crt: '', tls.key: ''}",
-            json!({"data": {"tls.crt": "", "tls.key": ""}, "type": "kubernetes.io/tls"}),
-        ),
-        (
-            "Secret",
-            "type: kubernetes.io/basic-auth\nstringData: {password: ''}",
-            json!({"data": {"password": ""}, "type": "kubernetes.io/basic-auth"}),
-        ),
-        (
-            "Secret",
-            "type: kubernetes.io/dockercfg\nstringData: {.dockercfg: '{}'}",
-            json!({"data": {".dockercfg": "e30="}, "type": "kubernetes.io/dockercfg"}),
-        ),
-    ] {
-        assert_eq!(read_object(kind, text), expected, "{kind} {text}");
+    for [kind, text, expected] in cases(
+        r#"
+            ConfigMap => => {}
+            ConfigMap => data: {}; binaryData: null => {}
+            ConfigMap => data: {a: x, B-_.9: ''} => {"data": {"a": "x", "B-_.9": ""}}
+            ConfigMap => data: {a: null} => {"data": {"a": ""}}
+            ConfigMap => binaryData: {b: YWI=}; immutable: false => {"binaryData": {"b": "YWI="}, "immutable": false}
+            // As Go does, line ends are left out.
+            ConfigMap => binaryData: {b: "YW\r\nI=\n"} => {"binaryData": {"b": "YWI="}}
+            Secret => => {"type": "Opaque"}
+            Secret => type: '' => {"type": "Opaque"}
+            Secret => data: {a: ''}; type: example.com/own => {"data": {"a": ""}, "type": "example.com/own"}
+            Secret => data: {a: YQ==, b: Yg==}; stringData: {b: new, c: ''}
+                => {"data": {"a": "YQ==", "b": "bmV3", "c": ""}, "type": "Opaque"}
+            Secret => type: kubernetes.io/tls; stringData: {tls.crt: '', tls.key: ''}
+                => {"data": {"tls.crt": "", "tls.key": ""}, "type": "kubernetes.io/tls"}
+            Secret => type: kubernetes.io/basic-auth; stringData: {password: ''}
+                => {"data": {"password": ""}, "type": "kubernetes.io/basic-auth"}
+            Secret => type: kubernetes.io/dockercfg; stringData: {.dockercfg: '{}'}
+                => {"data": {".dockercfg": "e30="}, "type": "kubernetes.io/dockercfg"}
+        "#,
+    ) {
+        let expected: Value = serde_json::from_str(expected).expect("JSON");
+        assert_eq!(read_object(kind, &text.replace("; ", "\n")), expected, "{kind} {text}");
     }
     let secret =
         read("Secret", "metadata: {name: a, namespace: kitchen, uid: u}", Validation::Strict).expect("right");
@@ -82,75 +66,39 @@ fn valid_objects_get_the_defaults_of_kubernetes() {
 
 #[test]
 fn invalid_objects_are_rejected_with_the_errors_of_kubernetes() {
-    let long = "k".repeat(254);
-    for (kind, text, expected) in [
-        ("ConfigMap", "data: {'a b': x}", format!("data[a b]: Invalid value: \"a b\": {KEY}")),
-        ("ConfigMap", "data: {'': x}", format!("data[]: Invalid value: \"\": {KEY}")),
-        ("ConfigMap", "data: {.: x}", "data[.]: Invalid value: \".\": must not be '.'".into()),
-        (
-            "ConfigMap",
-            "binaryData: {..: YQ==}",
-            "binaryData[..]: Invalid value: \"..\": must not be '..'".into(),
-        ),
-        ("ConfigMap", "data: {..a: x}", "data[..a]: Invalid value: \"..a\": must not start with '..'".into()),
-        (
-            "Secret",
-            &*format!("stringData: {{{long}: x}}"),
-            format!("data[{long}]: Invalid value: \"{long}\": must be no more than 253 characters"),
-        ),
-        (
-            "ConfigMap",
-            "data: {a: x}\nbinaryData: {a: YQ==}",
-            "data[a]: Invalid value: \"a\": duplicate of key present in binaryData".into(),
-        ),
-        (
-            "ConfigMap",
-            "binaryData: {a: 'YQ='}",
-            "binaryData[a]: Invalid value: \"<contents redacted>\": illegal base64 data at input byte 3"
-                .into(),
-        ),
-        (
-            "Secret",
-            "data: {a: 'Y Q='}",
-            "data[a]: Invalid value: \"<secret contents redacted>\": illegal base64 data at input byte 1"
-                .into(),
-        ),
-        ("Secret", "type: kubernetes.io/tls\ndata: {tls.crt: ''}", "data[tls.key]: Required value".into()),
-        (
-            "Secret",
-            "type: kubernetes.io/basic-auth",
-            "\n* data[username]: Required value\n* data[password]: Required value".into(),
-        ),
-        (
-            "Secret",
-            "type: kubernetes.io/ssh-auth\ndata: {ssh-privatekey: ''}",
-            "data[ssh-privatekey]: Required value".into(),
-        ),
-        ("Secret", "type: kubernetes.io/dockercfg", "data[.dockercfg]: Required value".into()),
-        (
-            "Secret",
-            "type: kubernetes.io/dockerconfigjson\nstringData: {.dockerconfigjson: '[]'}",
-            "data[.dockerconfigjson]: Invalid value: \"<secret contents redacted>\": must be a JSON object"
-                .into(),
-        ),
-        (
-            "Secret",
-            "type: kubernetes.io/service-account-token",
-            "metadata.annotations[kubernetes.io/service-account.name]: Required value".into(),
-        ),
-        ("ConfigMap", "dota: {a: x}", "unknown field \"dota\" (did you mean \"data\"?)".into()),
-        ("ConfigMap", "stringData: {a: x}", "unknown field \"stringData\"".into()),
-        ("ConfigMap", "data: {a: 1}", "data[a]: Invalid value: 1: must be a string: put it in quotes".into()),
-        (
-            "ConfigMap",
-            "immutable: 'true'",
-            "immutable: Invalid value: \"true\": must be true or false".into(),
-        ),
-    ] {
+    let table = r#"
+        ConfigMap => data: {'a b': x} => data[a b]: Invalid value: "a b": KEY
+        ConfigMap => data: {'': x} => data[]: Invalid value: "": KEY
+        ConfigMap => data: {.: x} => data[.]: Invalid value: ".": must not be '.'
+        ConfigMap => binaryData: {..: YQ==} => binaryData[..]: Invalid value: "..": must not be '..'
+        ConfigMap => data: {..a: x} => data[..a]: Invalid value: "..a": must not start with '..'
+        Secret => stringData: {LONG: x} => data[LONG]: Invalid value: "LONG": must be no more than 253 characters
+        ConfigMap => data: {a: x}; binaryData: {a: YQ==}
+            => data[a]: Invalid value: "a": duplicate of key present in binaryData
+        ConfigMap => binaryData: {a: 'YQ='}
+            => binaryData[a]: Invalid value: "<contents redacted>": illegal base64 data at input byte 3
+        Secret => data: {a: 'Y Q='}
+            => data[a]: Invalid value: "<secret contents redacted>": illegal base64 data at input byte 1
+        Secret => type: kubernetes.io/tls; data: {tls.crt: ''} => data[tls.key]: Required value
+        Secret => type: kubernetes.io/basic-auth => * data[username]: Required value; * data[password]: Required value
+        Secret => type: kubernetes.io/ssh-auth; data: {ssh-privatekey: ''} => data[ssh-privatekey]: Required value
+        Secret => type: kubernetes.io/dockercfg => data[.dockercfg]: Required value
+        Secret => type: kubernetes.io/dockerconfigjson; stringData: {.dockerconfigjson: '[]'}
+            => data[.dockerconfigjson]: Invalid value: "<secret contents redacted>": must be a JSON object
+        Secret => type: kubernetes.io/service-account-token
+            => metadata.annotations[kubernetes.io/service-account.name]: Required value
+        ConfigMap => dota: {a: x} => unknown field "dota" (did you mean "data"?)
+        ConfigMap => stringData: {a: x} => unknown field "stringData"
+        ConfigMap => data: {a: 1} => data[a]: Invalid value: 1: must be a string: put it in quotes
+        ConfigMap => immutable: 'true' => immutable: Invalid value: "true": must be true or false
+    "#;
+    let table = table.replace("; ", "\r").replace("KEY", KEY).replace("LONG", &"k".repeat(254));
+    for row in cases::<3>(&table) {
+        let [kind, text, expected] = row.map(|column| column.replace('\r', "\n"));
         let refused =
-            read(kind, &format!("metadata: {{name: a}}\n{text}"), Validation::Strict).expect_err(text);
+            read(&kind, &format!("metadata: {{name: a}}\n{text}"), Validation::Strict).expect_err(&text);
         assert!(refused.contains(&expected), "{text}: {refused}");
-        assert!(refused.starts_with("c.yaml, line") && refused.contains(kind), "{refused}");
+        assert!(refused.starts_with("c.yaml, line") && refused.contains(&kind), "{refused}");
     }
     for (metadata, expected) in [
         ("{name: A}", "metadata.name: Invalid value: \"A\": a lowercase RFC 1123 subdomain"),

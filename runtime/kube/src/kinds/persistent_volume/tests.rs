@@ -33,8 +33,8 @@ fn volumes_and_claims_have_the_defaults_of_kubernetes() {
     let claim = read(CLAIM, "{accessModes: [ReadWriteOnce], resources: {requests: {storage: 1000}}}");
     let claim = claim.expect("it is right");
     assert_eq!(
-        (&claim["spec"]["volumeMode"], &claim["metadata"]["namespace"]),
-        (&json!("Filesystem"), &json!("default"))
+        json!([claim["spec"]["volumeMode"], claim["metadata"]["namespace"]]),
+        json!(["Filesystem", "default"])
     );
     assert_eq!(claim["spec"]["resources"]["requests"]["storage"], "1k");
     let tiny = read(CLAIM, "{accessModes: [ReadWriteOnce], resources: {requests: {storage: 0.1m}}}");

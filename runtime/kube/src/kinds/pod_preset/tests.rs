@@ -1,3 +1,4 @@
+use nodlet_fuzz::{assert_contains, assert_starts_with, cases};
 use serde_json::json;
 
 use super::*;
@@ -96,49 +97,35 @@ fn a_preset_is_defaulted_like_the_fields_of_a_pod() {
 
 #[test]
 fn an_invalid_preset_is_rejected_with_the_path_of_the_wrong_field() {
-    for (spec, expected) in [
-        ("", "spec.volumes.env.envFrom.volumeMounts: Required value: must specify at least one"),
-        (
-            "env: [{name: A}], extra: 1",
-            "PodPreset in version \"settings.k8s.io/v1alpha1\" cannot be handled as a PodPreset: strict decoding error: unknown field \"spec.extra\"",
-        ),
-        ("env: [{name: A, valu: b}]", "unknown field \"spec.env[0].valu\""),
-        ("env: [{name: A}], selector: {matchLabel: {a: b}}", "unknown field \"spec.selector.matchLabel\""),
-        ("env: [{value: A}]", "The PodPreset \"p\" is invalid: spec.env[0].name: Required value"),
-        ("env: {A: b}", "spec.env: Invalid value"),
-        ("env: [{name: A}], selector: []", "spec.selector: Invalid value"),
-        ("volumeMounts: [{name: v, mountPath: /v}]", "spec.volumeMounts[0].name: Not found: \"v\""),
-        (
-            "env: [{name: A}], selector: {matchLabels: {'a b': c}}",
-            "spec.selector.matchLabels: Invalid value: \"a b\"",
-        ),
-        (
-            "env: [{name: A}], selector: {matchExpressions: [{key: a, operator: In}]}",
-            "spec.selector.matchExpressions[0].values: Required value: must be specified when `operator` is 'In' or 'NotIn'",
-        ),
-        (
-            "env: [{name: A}], selector: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}",
-            "spec.selector.matchExpressions[0].values: Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
-        ),
-        (
-            "env: [{name: A}], selector: {matchExpressions: [{key: a, operator: Gt}]}",
-            "spec.selector.matchExpressions[0].operator: Invalid value: \"Gt\": not a valid selector operator",
-        ),
-        (
-            "env: [{name: A}], selector: {matchExpressions: [{key: '/', operator: Exists}]}",
-            "spec.selector.matchExpressions[0].key: Invalid value: \"/\"",
-        ),
-        (
-            "env: [{name: A}], selector: {matchExpressions: [{key: a, operator: In, values: ['a b']}]}",
-            "spec.selector.matchExpressions[0].values[0]: Invalid value: \"a b\"",
-        ),
-        (
-            "env: [{name: A, valueFrom: {fileKeyRef: {volumeName: a, path: p, key: b}}}]",
-            "spec.env[0].valueFrom.fileKeyRef.volumeName: Not found: \"a\"",
-        ),
+    let expected = "spec.volumes.env.envFrom.volumeMounts: Required value: must specify at least one";
+    assert_contains(&refused(""), expected);
+    for [spec, expected] in cases(
+        r#"
+        env: [{name: A}], extra: 1
+            => PodPreset in version "settings.k8s.io/v1alpha1" cannot be handled as a PodPreset: strict decoding error: unknown field "spec.extra"
+        env: [{name: A, valu: b}] => unknown field "spec.env[0].valu"
+        env: [{name: A}], selector: {matchLabel: {a: b}} => unknown field "spec.selector.matchLabel"
+        env: [{value: A}] => The PodPreset "p" is invalid: spec.env[0].name: Required value
+        env: {A: b} => spec.env: Invalid value
+        env: [{name: A}], selector: [] => spec.selector: Invalid value
+        volumeMounts: [{name: v, mountPath: /v}] => spec.volumeMounts[0].name: Not found: "v"
+        env: [{name: A}], selector: {matchLabels: {'a b': c}} => spec.selector.matchLabels: Invalid value: "a b"
+        env: [{name: A}], selector: {matchExpressions: [{key: a, operator: In}]}
+            => spec.selector.matchExpressions[0].values: Required value: must be specified when `operator` is 'In' or 'NotIn'
+        env: [{name: A}], selector: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}
+            => spec.selector.matchExpressions[0].values: Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'
+        env: [{name: A}], selector: {matchExpressions: [{key: a, operator: Gt}]}
+            => spec.selector.matchExpressions[0].operator: Invalid value: "Gt": not a valid selector operator
+        env: [{name: A}], selector: {matchExpressions: [{key: '/', operator: Exists}]}
+            => spec.selector.matchExpressions[0].key: Invalid value: "/"
+        env: [{name: A}], selector: {matchExpressions: [{key: a, operator: In, values: ['a b']}]}
+            => spec.selector.matchExpressions[0].values[0]: Invalid value: "a b"
+        env: [{name: A, valueFrom: {fileKeyRef: {volumeName: a, path: p, key: b}}}]
+            => spec.env[0].valueFrom.fileKeyRef.volumeName: Not found: "a"
         // Fields of a Pod on which nodlet does not act are rejected in a preset, too.
-        ("volumes: [{name: v, nfs: {server: a, path: /b}}]", "spec.volumes[0].nfs: Forbidden: nodlet"),
-    ] {
+        volumes: [{name: v, nfs: {server: a, path: /b}}] => spec.volumes[0].nfs: Forbidden: nodlet
+        "#,
+    ) {
         let error = refused(spec);
         assert!(error.contains(expected), "{spec}: {error}");
         assert!(!error.contains("containers[0]"), "{spec}: {error}");
@@ -279,9 +266,9 @@ fn a_conflicting_preset_is_reported_and_nothing_is_injected() {
     // Two presets contradict each other, not the Pod.
     let both = [named("one", "env: [{name: C, value: x}]"), named("two", "env: [{name: C, value: yy}]")];
     let error = injected(&web, &both).expect_err("they contradict");
-    assert!(
-        error.starts_with("merging env for two has a conflict on C: \n{\"name\":\"C\",\"value\":\"yy\"}\n"),
-        "{error}"
+    assert_starts_with(
+        &error,
+        "merging env for two has a conflict on C: \n{\"name\":\"C\",\"value\":\"yy\"}\n",
     );
     // In a container that is not the first one.
     let init = pod("", "", "initContainers: [{name: first, image: 'app:1', env: [{name: A, value: x}]}]");

@@ -179,10 +179,8 @@ fn anchors_are_repeated_and_merge_keys_merged() {
         json!({"base": {"p": 1, "q": 2}, "a": {"p": 1, "q": 3}, "b": {"p": 7, "q": 2}})
     );
     assert_eq!(one("'<<': 1\n"), json!({"<<": 1}));
-    assert_eq!(
-        refused("a: 1\n<<: 2\n"),
-        (2, "map merge requires map or sequence of maps as the value".to_owned())
-    );
+    let expected = (2, "map merge requires map or sequence of maps as the value".to_owned());
+    assert_eq!(refused("a: 1\n<<: 2\n"), expected);
     assert_eq!(refused("a: *b\n").0, 1);
     assert_eq!(refused("a: &a [*a]\n").0, 1);
     // An anchor is valid only in its document.

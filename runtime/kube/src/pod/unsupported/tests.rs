@@ -1,3 +1,4 @@
+use nodlet_fuzz::cases;
 use serde_json::{Value, json};
 
 use crate::manifest::tests::{POD, one, pod, refused};
@@ -44,10 +45,8 @@ fn unsupported_fields_that_change_behaviour_are_rejected_with_their_path() {
         assert!(text.starts_with(&format!("{path}: Forbidden: nodlet 0.2 ")), "{text}");
         assert!(!text.contains("yet"), "it is refused for ever, and the text has the way out: {text}");
     }
-    assert_eq!(
-        refused(&pod("ephemeralContainers: [{name: a, image: b}]", "")).to_string(),
-        "web.yaml, line 4: The Pod \"web\" is invalid: spec.ephemeralContainers: Forbidden: cannot be set on create"
-    );
+    let expected = "web.yaml, line 4: The Pod \"web\" is invalid: spec.ephemeralContainers: Forbidden: cannot be set on create";
+    assert_eq!(refused(&pod("ephemeralContainers: [{name: a, image: b}]", "")).to_string(), expected);
 }
 
 #[test]
@@ -138,74 +137,45 @@ fn fractional_bytes_cause_the_warning_of_kubernetes() {
 
 #[test]
 fn fields_without_effect_on_a_single_node_cause_warnings_with_their_path() {
-    for (spec, container, path) in [
-        (
-            "affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a}]}}",
-            "",
-            "spec.affinity.podAffinity",
-        ),
-        (
-            "affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1}]}}",
-            "",
-            "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution",
-        ),
-        (
-            "tolerations: [{operator: Exists, effect: NoExecute, tolerationSeconds: 1}]",
-            "",
-            "spec.tolerations[0].tolerationSeconds",
-        ),
-        (
-            "topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule}]",
-            "",
-            "spec.topologySpreadConstraints",
-        ),
-        ("schedulerName: mine", "", "spec.schedulerName"),
-        ("serviceAccountName: me", "", "spec.serviceAccountName"),
-        ("enableServiceLinks: true", "", "spec.enableServiceLinks"),
-        (
-            "volumes: [{name: a, emptyDir: {medium: Memory, sizeLimit: 1Mi}}], schedulerName: mine",
-            "",
-            "spec.schedulerName",
-        ),
-    ] {
+    for [spec, container, path] in cases(
+        "
+        affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a}]}} => 
+            => spec.affinity.podAffinity
+        affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1}]}} => 
+            => spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution
+        tolerations: [{operator: Exists, effect: NoExecute, tolerationSeconds: 1}] => 
+            => spec.tolerations[0].tolerationSeconds
+        topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule}] => 
+            => spec.topologySpreadConstraints
+        schedulerName: mine =>  => spec.schedulerName
+        serviceAccountName: me =>  => spec.serviceAccountName
+        enableServiceLinks: true =>  => spec.enableServiceLinks
+        volumes: [{name: a, emptyDir: {medium: Memory, sizeLimit: 1Mi}}], schedulerName: mine => 
+            => spec.schedulerName
+        ",
+    ) {
         let warnings = one(&pod(spec, container)).warnings;
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(warnings[0].starts_with(&format!("{path}: has no effect: nodlet 0.2 ")), "{}", warnings[0]);
     }
-    for (metadata, warning) in [
-        (
-            "annotations: {pod.beta.kubernetes.io/init-containers: '[]'}",
-            "metadata.annotations[pod.beta.kubernetes.io/init-containers]: has had no effect since Kubernetes 1.8",
-        ),
-        (
-            "annotations: {scheduler.alpha.kubernetes.io/critical-pod: ''}",
-            "metadata.annotations[scheduler.alpha.kubernetes.io/critical-pod]: non-functional in v1.16+; use the \
-             \"priorityClassName\" field instead",
-        ),
-        (
-            "annotations: {container.seccomp.security.alpha.kubernetes.io/c: unconfined}",
-            "metadata.annotations[container.seccomp.security.alpha.kubernetes.io/c]: non-functional in v1.27+; use \
-             the \"seccompProfile\" field instead",
-        ),
-        (
-            "annotations: {kubernetes.io/ingress-bandwidth: 1M}",
-            "metadata.annotations[kubernetes.io/ingress-bandwidth]: has no effect: nodlet does not limit bandwidth",
-        ),
-        (
-            "annotations: {exclusive-cpu.nodlet.dev/c: '1'}",
-            "metadata.annotations[exclusive-cpu.nodlet.dev/c]: has no effect: nodlet acts on \
-             exclusive-cpus.nodlet.dev/<container> and rtprio.nodlet.dev/<container>",
-        ),
-        (
-            "annotations: {cpu-load-balancing.crio.io: disable}",
-            "metadata.annotations[cpu-load-balancing.crio.io]: has no effect: it is for CRI-O; use \
-             exclusive-cpus.nodlet.dev/<container>",
-        ),
-        (
-            "ownerReferences: [{apiVersion: v1, kind: Node, name: node, uid: u}]",
-            "metadata.ownerReferences: has no effect: nodlet 0.2 deletes no object with its owner",
-        ),
-    ] {
+    for [metadata, warning] in cases(
+        r#"
+        annotations: {pod.beta.kubernetes.io/init-containers: '[]'}
+            => metadata.annotations[pod.beta.kubernetes.io/init-containers]: has had no effect since Kubernetes 1.8
+        annotations: {scheduler.alpha.kubernetes.io/critical-pod: ''}
+            => metadata.annotations[scheduler.alpha.kubernetes.io/critical-pod]: non-functional in v1.16+; use the "priorityClassName" field instead
+        annotations: {container.seccomp.security.alpha.kubernetes.io/c: unconfined}
+            => metadata.annotations[container.seccomp.security.alpha.kubernetes.io/c]: non-functional in v1.27+; use the "seccompProfile" field instead
+        annotations: {kubernetes.io/ingress-bandwidth: 1M}
+            => metadata.annotations[kubernetes.io/ingress-bandwidth]: has no effect: nodlet does not limit bandwidth
+        annotations: {exclusive-cpu.nodlet.dev/c: '1'}
+            => metadata.annotations[exclusive-cpu.nodlet.dev/c]: has no effect: nodlet acts on exclusive-cpus.nodlet.dev/<container> and rtprio.nodlet.dev/<container>
+        annotations: {cpu-load-balancing.crio.io: disable}
+            => metadata.annotations[cpu-load-balancing.crio.io]: has no effect: it is for CRI-O; use exclusive-cpus.nodlet.dev/<container>
+        ownerReferences: [{apiVersion: v1, kind: Node, name: node, uid: u}]
+            => metadata.ownerReferences: has no effect: nodlet 0.2 deletes no object with its owner
+        "#,
+    ) {
         let warnings = one(&POD.replace("{name: web}", &format!("{{name: web, {metadata}}}"))).warnings;
         assert!(warnings.len() == 1 && warnings[0].starts_with(warning), "{warnings:?}");
     }

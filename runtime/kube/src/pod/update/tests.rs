@@ -1,3 +1,4 @@
+use nodlet_fuzz::{assert_contains, assert_ends_with};
 use serde_json::{Value, json};
 
 use super::{Existing, Update, compare, keep_all_but_resources, metadata, no_new_gates, resize, status};
@@ -192,10 +193,7 @@ fn an_update_may_change_images() {
     let (before, after) = (pod(with("app:1", "init:1")), pod(renamed));
     let Update::Other(error) = compare(&before, &after) else { panic!("it is another container") };
     let error = error.to_string();
-    assert!(
-        error.ends_with("\n- spec.containers[0].name: \"app\"\n+ spec.containers[0].name: \"web\""),
-        "{error}"
-    );
+    assert_ends_with(&error, "\n- spec.containers[0].name: \"app\"\n+ spec.containers[0].name: \"web\"");
 }
 
 #[test]
@@ -284,10 +282,7 @@ fn a_status_update_may_set_only_conditions_that_the_node_does_not_own() {
     let refused =
         status(&with_status(json!({})), &with_status(json!({ "conditions": [one("a b", "True")] })));
     let refused = refused.expect_err("no name").to_string();
-    assert!(
-        refused.contains("status.conditions[0].Type: Invalid value: \"a b\": name part must consist"),
-        "{refused}"
-    );
+    assert_contains(&refused, "status.conditions[0].Type: Invalid value: \"a b\": name part must consist");
     let many: Vec<Value> = (0..33).map(|number| one(&format!("c{number}"), "True")).collect();
     check_status(
         json!({ "conditions": many }),
@@ -462,10 +457,8 @@ fn a_resize_of_the_pod_as_a_whole_removes_nothing() {
 fn a_resize_keeps_the_class_of_the_pod() {
     let before = pod(json!({ "containers": [container("app", json!({ "limits": { "cpu": "1" } }))] }));
     let Update::Other(error) = resize(&before, &before, Some("Burstable")) else { panic!("it was accepted") };
-    assert_eq!(
-        error.to_string(),
-        "The Pod \"web\" is invalid: spec: Invalid value: \"Burstable\": Pod QOS Class may not change as a result of resizing"
-    );
+    let expected = "The Pod \"web\" is invalid: spec: Invalid value: \"Burstable\": Pod QOS Class may not change as a result of resizing";
+    assert_eq!(error.to_string(), expected);
 }
 
 #[test]
@@ -500,9 +493,7 @@ fn an_invalid_object_does_not_hide_changes_that_are_not_possible() {
     );
     // A deadline that is too late is the last error.
     let late = pod(json!({"hostname": "b", "activeDeadlineSeconds": 2_147_483_648_i64}));
-    assert_eq!(
-        texts(&late, &[]),
-        ["spec.activeDeadlineSeconds: Invalid value: 2147483648: must be between 0 and 214"]
-    );
+    let expected = ["spec.activeDeadlineSeconds: Invalid value: 2147483648: must be between 0 and 214"];
+    assert_eq!(texts(&late, &[]), expected);
     assert_eq!(texts(&admitted, &[]), Vec::<String>::new());
 }

@@ -219,20 +219,17 @@ mod tests {
         );
         let spec = &manifest.pod.spec;
         let index = spec.index_of("look").expect("it is there");
-        assert_eq!(
-            (index.0, spec.role(index), spec.field_path(index).as_str()),
-            (2, Role::Ephemeral, "spec.ephemeralContainers{look}")
-        );
+        let expected = (2, Role::Ephemeral, "spec.ephemeralContainers{look}");
+        assert_eq!((index.0, spec.role(index), spec.field_path(index).as_str()), expected);
         assert_eq!(spec.container(index).target.as_deref(), Some("app"));
         assert_eq!(spec.init_indexes().count(), 1);
         // The pod is accepted when it is read again.
         let again = read_again(manifest.object.clone(), "board").expect("it was admitted before");
         assert_eq!((&again.pod, &again.object), (&manifest.pod, &manifest.object));
         let new = read_new(manifest.object, Validation::Ignore, "board").expect_err("it is not a new pod");
-        assert_eq!(
-            new.to_string(),
-            "The Pod \"web\" is invalid: spec.ephemeralContainers: Forbidden: cannot be set on create"
-        );
+        let expected =
+            "The Pod \"web\" is invalid: spec.ephemeralContainers: Forbidden: cannot be set on create";
+        assert_eq!(new.to_string(), expected);
     }
 
     #[test]

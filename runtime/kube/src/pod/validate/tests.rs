@@ -189,8 +189,6 @@ fn errors_about_overlong_values_do_not_print_the_value() {
     let errors = pod(&object);
     let (errors, more) = errors.into_parts();
     assert_eq!((errors.len(), more), (1, 0));
-    assert_eq!(
-        errors[0].detail,
-        "must not have more than 2048 characters (including spaces) in the search list"
-    );
+    let expected = "must not have more than 2048 characters (including spaces) in the search list";
+    assert_eq!(errors[0].detail, expected);
 }
