@@ -110,7 +110,7 @@ impl Delete {
             wait: true,
         };
         let (mut values, mut force, mut now) = (Vec::new(), false, false);
-        while let Some(flag) = next_flag(&mut parser, &mut values)? {
+        while let Some(flag) = next_flag(parser, &mut values)? {
             match flag.as_str() {
                 "-f" | "--filename" => delete.files.push(parser.value()?.into()),
                 "-l" | "--selector" => delete.labels = parser.value()?.string()?,

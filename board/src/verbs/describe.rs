@@ -75,7 +75,7 @@ impl Describe {
     fn parse(context: &mut Context, parser: &mut Parser) -> Result<Describe, VerbError> {
         let mut describe = Describe::default();
         let mut values: Vec<String> = Vec::new();
-        while let Some(flag) = next_flag(&mut parser, &mut values)? {
+        while let Some(flag) = next_flag(parser, &mut values)? {
             match flag.as_str() {
                 "-A" => describe.all_namespaces = true,
                 "-l" | "--selector" => describe.labels = parser.value()?.string()?,

@@ -59,7 +59,7 @@ impl Get {
     fn parse(context: &mut Context, parser: &mut Parser) -> Result<Get, VerbError> {
         let mut get = Get::default();
         let mut values: Vec<String> = Vec::new();
-        while let Some(flag) = next_flag(&mut parser, &mut values)? {
+        while let Some(flag) = next_flag(parser, &mut values)? {
             match flag.as_str() {
                 "-A" => get.all_namespaces = true,
                 "-l" | "--selector" => get.labels = parser.value()?.string()?,

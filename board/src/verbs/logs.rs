@@ -41,7 +41,7 @@ impl Logs {
     fn parse(context: &mut Context, parser: &mut Parser) -> Result<Logs, VerbError> {
         let mut logs = Logs::default();
         let mut values = Vec::new();
-        while let Some(flag) = next_flag(&mut parser, &mut values)? {
+        while let Some(flag) = next_flag(parser, &mut values)? {
             match flag.as_str() {
                 "-c" | "--container" => logs.container = Some(parser.value()?.string()?),
                 "-f" => logs.follow = true,

@@ -185,7 +185,7 @@ impl PortForward {
     fn parse(context: &mut Context, parser: &mut Parser) -> Result<PortForward, VerbError> {
         let mut address = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let mut values = Vec::new();
-        while let Some(flag) = next_flag(&mut parser, &mut values)? {
+        while let Some(flag) = next_flag(parser, &mut values)? {
             match flag.as_str() {
                 "--address" => {
                     let text = parser.value()?.string()?;

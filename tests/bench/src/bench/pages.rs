@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use nodlet_build::files;
-use nodlet_build::task::{Failure, Outcome, project};
+use nodlet_build::task::{Outcome, TaskError, project};
 
 use super::report::{HEAD, Row};
 
@@ -58,7 +58,7 @@ fn full(machine: &str, rows: &[Row]) -> String {
 }
 
 /// The table of the README.
-fn short(machine: &str, rows: &[Row]) -> Result<String, Failure> {
+fn short(machine: &str, rows: &[Row]) -> Result<String, TaskError> {
     let median = |cell: &str| cell.split(" (").next().unwrap_or_default().to_owned();
     let mut table = format!("{machine}\n\n| measure | nodlet | for comparison |\n|---|---|---|\n");
     for measure in README {
@@ -70,7 +70,7 @@ fn short(machine: &str, rows: &[Row]) -> Result<String, Failure> {
 }
 
 /// The page with these figures between its marks.
-fn replace(page: &str, figures: &str) -> Result<String, Failure> {
+fn replace(page: &str, figures: &str) -> Result<String, TaskError> {
     let [begin, end] = MARKS;
     if MARKS.iter().any(|mark| page.matches(mark).count() != 1) {
         return Err(format!("the page must have {begin:?} and {end:?} once").into());

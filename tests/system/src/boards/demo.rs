@@ -16,7 +16,7 @@ use nodlet_build::toolchain::{built, cargo};
 use nodlet_dist::profile::{self, Profile, Qemu};
 use nodlet_tests::manifest;
 
-use super::{Board, Medium, alone, build, demo_for, flash, prepare, text};
+use super::{Board, Medium, alone, build, demo_for, flash, prepare};
 
 /// The flag with the longest time in which the pushed pod must become ready, on a board that is emulated by a busy
 /// machine.

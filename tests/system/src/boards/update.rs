@@ -275,7 +275,7 @@ fn no_container_noticed(board: &Board, before: &str) -> Outcome {
     if now != before {
         return Err(board.failed(&format!("the counter was {before} and is {now}")));
     }
-    let log = || -> Result<String, TaskError> { Ok(board.output("nodlet logs counter")?) };
+    let log = || board.output("nodlet logs counter");
     let first = log()?;
     for (number, line) in first.lines().enumerate() {
         if line != format!("tick {number}") {

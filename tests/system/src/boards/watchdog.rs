@@ -129,7 +129,7 @@ const BOOT: &str = "cat /proc/sys/kernel/random/boot_id";
 fn recover_from_hang(board: &mut Board) -> Outcome {
     let boot = board.output(BOOT)?;
     board.expect(HANG, "", "")?;
-    let files = |board: &Board| Ok::<_, TaskError>(board.output("ls /var/lib/nodlet/init")?);
+    let files = |board: &Board| board.output("ls /var/lib/nodlet/init");
     board.wait_for("note of the hang", |board| Ok(files(board)?.contains("agent-hangs")))?;
     board.expect("kill -CONT $(cat /run/nodlet/agent.lock)", "", "")?;
     board.wait_for("end of the hang", |board| Ok(!files(board)?.contains("agent-hangs")))?;
