@@ -64,7 +64,7 @@ struct Seen {
     data: Option<Digest>,
 }
 
-fn entries(root: &Path) -> BTreeMap<PathBuf, Seen> {
+fn tree(root: &Path) -> BTreeMap<PathBuf, Seen> {
     let mut seen = BTreeMap::new();
     let mut inodes: BTreeMap<(u64, u64), PathBuf> = BTreeMap::new();
     let mut todo = vec![PathBuf::new()];
@@ -195,7 +195,7 @@ fn a_mounted_layer_is_what_gnu_tar_extracts() {
         assert_eq!(converted.diff_id, Digest::of(&bytes));
         assert_eq!(converted.image.bytes, fs::metadata(&image).unwrap().len());
         let mounted = Mounted::new(&scratch, &image);
-        let (expected, seen) = (entries(&extracted), entries(&mounted.directory));
+        let (expected, seen) = (tree(&extracted), tree(&mounted.directory));
         assert_eq!(seen.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
         for (name, expected) in expected {
             assert_eq!(seen[&name], expected, "{} of tar {options:?}", name.display());
@@ -214,7 +214,7 @@ fn layer(entries: TarBuilder) -> Result<Vec<String>, String> {
     let image = scratch.path().join("layer.erofs");
     convert_to(&image, &entries.finish()).map_err(|error| error.to_string())?;
     let mounted = Mounted::new(&scratch, &image);
-    let lines = entries(&mounted.directory).into_iter().filter(|(name, _)| !name.as_os_str().is_empty());
+    let lines = tree(&mounted.directory).into_iter().filter(|(name, _)| !name.as_os_str().is_empty());
     Ok(lines
         .map(|(name, seen)| {
             let what = match SFlag::from_bits_truncate(seen.mode) & SFlag::S_IFMT {

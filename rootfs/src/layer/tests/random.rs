@@ -392,7 +392,7 @@ fn against_tar(scratch: &Scratch, layer: &[u8], what: &str) -> PathBuf {
     let (_, warnings) = convert_to(&image, layer).unwrap_or_else(|error| panic!("{what}: {error}"));
     assert_eq!(warnings, Vec::<String>::new(), "{what}");
     let mounted = Mounted::new(scratch, &image);
-    compare(without_marks(entries(&mounted.directory)), without_marks(entries(&extracted)), what);
+    compare(without_marks(tree(&mounted.directory)), without_marks(tree(&extracted)), what);
     drop(mounted);
     fs::remove_dir_all(&extracted).unwrap();
     fs::remove_dir(scratch.path().join("layer.erofs.mounted")).unwrap();
@@ -415,7 +415,7 @@ fn against_umoci(scratch: &Scratch, layers: Vec<Vec<u8>>, images: &[PathBuf], wh
     let mounts: Vec<_> = images.iter().map(|image| mount_layer(image).unwrap()).collect();
     let mounts: Vec<BorrowedFd<'_>> = mounts.iter().map(AsFd::as_fd).collect();
     mount_root(&mounts, &path("upper"), &path("work"), &path("root"), false).unwrap();
-    let seen = (of_a_tree(entries(&path("root"))), of_a_tree(entries(&path("bundle/rootfs"))));
+    let seen = (of_a_tree(tree(&path("root"))), of_a_tree(tree(&path("bundle/rootfs"))));
     umount2(&path("root"), MntFlags::MNT_DETACH).unwrap();
     compare(seen.0, seen.1, what);
 }
