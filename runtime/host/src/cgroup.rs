@@ -7,12 +7,12 @@
 //! ```
 //!
 //! The v2 hierarchy, with or without controllers, reports which processes are alive, freezes and kills; each
-//! limit is set where its controller is, in v2 or in a v1 hierarchy. Every limit is read back, because
-//! cgroups-rs ignores one whose controller is missing. Only this module and those below it use `cgroups_rs`.
-//! Outside of `nodlet-<hash>`, only `cgroup.subtree_control` of the enclosing v2 cgroup is written: that of
+//! limit is set where its controller is, in v2 or in a v1 hierarchy. Only `cgroup/controllers.rs` uses
+//! cgroups-rs. Outside of `nodlet-<hash>`, only `cgroup.subtree_control` of the enclosing v2 cgroup is written: that of
 //! the top one, or of the agent's service if it was delegated (`cgroup/place.rs`). Read next:
 //! `cgroup/limits.rs`.
 
+mod controllers;
 mod devices;
 mod error;
 mod hierarchy;
@@ -168,8 +168,8 @@ impl Cgroups {
     fn usable_cpus(&self) -> Vec<u32> {
         let kubepods = self.kubepods();
         let directory = Target::new(&self.hierarchies, &kubepods).directory(Controller::Cpuset);
-        let read = |(directory, _): (PathBuf, bool)| {
-            let list = fs::read_to_string(directory.join("cpuset.cpus.effective")).ok()?;
+        let read = |directory: controllers::ControllerDirectory| {
+            let list = fs::read_to_string(directory.path.join("cpuset.cpus.effective")).ok()?;
             nodlet_core::cpus::parse(&list).filter(|cpus| cpus.len() > 1)
         };
         directory.and_then(read).unwrap_or_default()

@@ -3,7 +3,7 @@
 //!
 //! A function is one call, with the kernel's error and nothing else: the caller names the step. The modules are named
 //! after the kernel's subjects. A call that `nix` or `rustix` has is made through them, here or where it is needed. Outside
-//! of this crate, `unsafe` stands in a handful of files; `tests/fuzz/src/unsafety.rs` lists all that have it, with the
+//! of this crate, `unsafe` stands in a handful of files; `tests/fuzz/src/confined.rs` lists all that have it, with the
 //! reason.
 
 pub mod bpf;

@@ -17,7 +17,7 @@
 //! cargo-fuzz is not used, because it needs 35 crates, C++ among them, and a nightly compiler.
 //!
 //! [`disk`] lets changes of files fail at each of their steps. Apart from that, [`imports`] and [`purity`] are for tests
-//! that read the source of their own crate, [`public`], [`errors`], [`unsafety`] and [`names`] for tests that read the
+//! that read the source of their own crate, [`public`], [`errors`], [`confined`] and [`names`] for tests that read the
 //! source of all crates.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,6 +26,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub mod confined;
 mod coverage;
 pub mod disk;
 pub mod entropy;
@@ -35,7 +36,6 @@ pub mod names;
 pub mod public;
 pub mod purity;
 mod text;
-pub mod unsafety;
 
 use coverage::Reached;
 pub use text::{assert_contains, assert_ends_with, assert_starts_with, cases};

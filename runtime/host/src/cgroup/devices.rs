@@ -8,9 +8,8 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use cgroups_rs::fs::devices::DevicesController;
-
 use super::CgroupError;
+use super::controllers::check_device_rules;
 use crate::bpf::{self, EXIT, Instruction, MOVE, instruction};
 use crate::launch::DeviceNode;
 
@@ -107,15 +106,11 @@ fn rules(devices: &[DeviceNode]) -> Vec<Rule> {
     rules
 }
 
-fn v1(directory: &Path) -> DevicesController {
-    DevicesController::new(directory.to_owned(), directory.to_owned())
-}
-
 /// Applies the rules to the v1 cgroup at `directory`, and reads them back.
 pub(super) fn filter_v1(directory: &Path, devices: &[DeviceNode]) -> Result<(), CgroupError> {
     write_v1(directory, "devices.deny", ["a *:* rwm".to_owned()])?;
     change_v1(directory, &[], &rules(devices))?;
-    read_back_v1(directory, devices)
+    check_device_rules(directory, rules(devices).len())
 }
 
 /// Lets the v1 cgroup at `directory` use the devices `new` in place of the devices `old`. All other access
@@ -129,7 +124,7 @@ pub(super) fn change_filter_v1(
     let gone: Vec<Rule> = old.iter().filter(|rule| !wanted.contains(rule)).copied().collect();
     let added: Vec<Rule> = wanted.iter().filter(|rule| !old.contains(rule)).copied().collect();
     change_v1(directory, &gone, &added)?;
-    read_back_v1(directory, new)
+    check_device_rules(directory, wanted.len())
 }
 
 fn change_v1(directory: &Path, gone: &[Rule], added: &[Rule]) -> Result<(), CgroupError> {
@@ -153,21 +148,6 @@ fn write_v1(
         .open(&path)
         .and_then(|mut file| lines.into_iter().try_for_each(|line| file.write_all(line.as_bytes())));
     written.map_err(CgroupError::file("write", &path))
-}
-
-fn read_back_v1(directory: &Path, devices: &[DeviceNode]) -> Result<(), CgroupError> {
-    let allowed = v1(directory).allowed_devices();
-    let actual = allowed.map_err(CgroupError::library("filter the devices of", directory))?.len();
-    let wanted = rules(devices).len();
-    if actual != wanted {
-        return Err(CgroupError::NotApplied {
-            path: directory.to_owned(),
-            limit: "device rules",
-            wanted: wanted.to_string(),
-            actual: actual.to_string(),
-        });
-    }
-    Ok(())
 }
 
 /// Attaches the rules to the v2 cgroup at `directory`.

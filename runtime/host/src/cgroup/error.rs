@@ -28,16 +28,6 @@ pub enum CgroupError {
         /// The cause.
         source: io::Error,
     },
-    /// An operation of cgroups-rs on a limit.
-    #[error("{operation} {path}")]
-    Limit {
-        /// The operation.
-        operation: &'static str,
-        /// The cgroup.
-        path: PathBuf,
-        /// The cause.
-        source: cgroups_rs::fs::error::Error,
-    },
     /// The kernel has no controller for a limit that the pod asks for.
     #[error(
         "set {limit}: the kernel cannot ({option}), or its controller is not mounted or not delegated; remove the limit \
@@ -82,13 +72,6 @@ impl CgroupError {
         move |source| CgroupError::File { operation, path: path.to_owned(), source }
     }
 
-    pub(super) fn library(
-        operation: &'static str,
-        path: &Path,
-    ) -> impl FnOnce(cgroups_rs::fs::error::Error) -> CgroupError {
-        move |source| CgroupError::Limit { operation, path: path.to_owned(), source }
-    }
-
     /// Whether the operation failed because a process is in the cgroup.
     pub(super) fn is_busy(&self) -> bool {
         self.raw_os_error() == Some(libc::EBUSY)
@@ -97,9 +80,7 @@ impl CgroupError {
     /// Whether the operation failed because the cgroup does not exist, or did not for a moment.
     pub(super) fn is_gone(&self) -> bool {
         match self {
-            CgroupError::File { path, .. }
-            | CgroupError::Limit { path, .. }
-            | CgroupError::DeviceFilter { path, .. } => {
+            CgroupError::File { path, .. } | CgroupError::DeviceFilter { path, .. } => {
                 matches!(self.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) || !path.exists()
             }
             CgroupError::NoUnified
@@ -113,16 +94,6 @@ impl CgroupError {
     pub(super) fn raw_os_error(&self) -> Option<i32> {
         match self {
             CgroupError::File { source, .. } => source.raw_os_error(),
-            CgroupError::Limit { source, .. } => {
-                let mut cause = std::error::Error::source(source);
-                loop {
-                    let error = cause?;
-                    if let Some(error) = error.downcast_ref::<io::Error>() {
-                        return error.raw_os_error();
-                    }
-                    cause = error.source();
-                }
-            }
             CgroupError::NoUnified
             | CgroupError::Uid { .. }
             | CgroupError::Missing { .. }

@@ -1,17 +1,13 @@
 //! Conversion of a pod's resources into cgroup limits: pure functions like the kubelet's (for pod and
-//! container), and code that writes the limits through cgroups-rs and reads each of them back. Never writes
-//! into a cgroup that was not made for the limit.
+//! container), and code that writes the limits (by `controllers.rs`, as far as it can). Never writes into a cgroup that
+//! was not made for the limit.
 
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use cgroups_rs::fs::MaxValue;
-use cgroups_rs::fs::cpu::CpuController;
-use cgroups_rs::fs::memory::MemController;
-use cgroups_rs::fs::pid::PidController;
-
 use super::CgroupError;
+use super::controllers::ControllerDirectory;
 use super::hierarchy::{Controller, ControllerHierarchy, Hierarchies};
 use crate::launch::DeviceNode;
 use nodlet_core::spec::{ContainerIndex, Pod, QosClass, Quantity, ResourceRequirements};
@@ -166,17 +162,22 @@ impl<'a> Target<'a> {
         Target { hierarchies, relative }
     }
 
-    /// The cgroup's directory in the hierarchy of `controller`, and whether that is v2.
-    pub(super) fn directory(&self, controller: Controller) -> Option<(PathBuf, bool)> {
-        match self.hierarchies.hierarchy_of(controller) {
-            ControllerHierarchy::V1(mount) => Some((mount.join(self.relative), false)),
-            ControllerHierarchy::V2 => Some((self.hierarchies.unified.join(self.relative), true)),
-            ControllerHierarchy::Missing => None,
-        }
+    /// The cgroup's directory in the hierarchy of `controller`.
+    pub(super) fn directory(&self, controller: Controller) -> Option<ControllerDirectory> {
+        let (mount, is_v2) = match self.hierarchies.hierarchy_of(controller) {
+            ControllerHierarchy::V1(mount) => (mount, false),
+            ControllerHierarchy::V2 => (self.hierarchies.unified.as_path(), true),
+            ControllerHierarchy::Missing => return None,
+        };
+        Some(ControllerDirectory { path: mount.join(self.relative), is_v2 })
     }
 
     /// The cgroup's directory in the hierarchy of `controller`, which the pod's `limit` requires.
-    fn required(&self, controller: Controller, limit: &'static str) -> Result<(PathBuf, bool), CgroupError> {
+    fn required(
+        &self,
+        controller: Controller,
+        limit: &'static str,
+    ) -> Result<ControllerDirectory, CgroupError> {
         self.directory(controller).ok_or(CgroupError::Missing { limit, option: controller.kernel_option() })
     }
 
@@ -193,15 +194,14 @@ impl<'a> Target<'a> {
             self.set_pids(pids)?;
         }
         if let Some(cpus) = &limits.cpus {
-            let (directory, _) = self.required(Controller::Cpuset, "exclusive cpus")?;
-            let path = directory.join("cpuset.cpus");
+            let path = self.required(Controller::Cpuset, "exclusive cpus")?.path.join("cpuset.cpus");
             fs::write(&path, cpus).map_err(CgroupError::file("write", &path))?;
         }
         if !limits.huge_pages.is_empty() {
-            let (directory, v2) = self.required(Controller::HugeTlb, "a limit of huge pages")?;
+            let directory = self.required(Controller::HugeTlb, "a limit of huge pages")?;
             for (size, bytes) in &limits.huge_pages {
-                let file = if v2 { "max" } else { "limit_in_bytes" };
-                let path = directory.join(format!("hugetlb.{size}.{file}"));
+                let file = if directory.is_v2 { "max" } else { "limit_in_bytes" };
+                let path = directory.path.join(format!("hugetlb.{size}.{file}"));
                 fs::write(&path, bytes.to_string()).map_err(CgroupError::file("write", &path))?;
             }
         }
@@ -211,69 +211,48 @@ impl<'a> Target<'a> {
     /// Sets the cpu shares. They are a weight against others, so a kernel without the controller breaks no
     /// promise.
     pub(super) fn set_shares(&self, shares: u64) -> Result<(), CgroupError> {
-        let Some((directory, v2)) = self.directory(Controller::Cpu) else { return Ok(()) };
-        let value = if v2 { weight(shares) } else { shares };
-        let cpu = CpuController::new(directory.clone(), directory.clone(), v2);
-        cpu.set_shares(value).map_err(CgroupError::library("set the cpu shares of", &directory))?;
-        let found = cpu.shares().map_err(CgroupError::library("read the cpu shares of", &directory))?;
-        check_applied(&directory, "cpu shares", value, found)
+        let Some(directory) = self.directory(Controller::Cpu) else { return Ok(()) };
+        directory.set_shares(if directory.is_v2 { weight(shares) } else { shares })
     }
 
     /// The shares that [`Target::set_shares`] set; `None` if the cgroup does not exist.
     pub(super) fn shares(&self) -> Option<u64> {
-        let (directory, v2) = self.directory(Controller::Cpu)?;
-        let found = CpuController::new(directory.clone(), directory, v2).shares().ok()?;
-        Some(if v2 { shares_of_weight(found) } else { found })
+        let directory = self.directory(Controller::Cpu)?;
+        let found = directory.shares()?;
+        Some(if directory.is_v2 { shares_of_weight(found) } else { found })
     }
 
     pub(super) fn set_quota(&self, quota: i64) -> Result<(), CgroupError> {
         const LIMIT: &str = "a cpu limit";
-        let (directory, v2) = self.required(Controller::Cpu, LIMIT)?;
-        if !directory.join(if v2 { "cpu.max" } else { "cpu.cfs_quota_us" }).exists() {
+        let directory = self.required(Controller::Cpu, LIMIT)?;
+        if !directory.path.join(if directory.is_v2 { "cpu.max" } else { "cpu.cfs_quota_us" }).exists() {
             return Err(CgroupError::Missing { limit: LIMIT, option: "CONFIG_CFS_BANDWIDTH" });
         }
-        let cpu = CpuController::new(directory.clone(), directory.clone(), v2);
-        cpu.set_cfs_quota(quota).map_err(CgroupError::library("set the cpu limit of", &directory))?;
-        let found = cpu.cfs_quota().map_err(CgroupError::library("read the cpu limit of", &directory))?;
-        check_applied(&directory, "cpu quota", quota, found)
+        directory.set_quota(quota)
     }
 
     /// Writes a cpu limit that this cgroup has had before, and may have lost.
     pub(super) fn renew_quota(&self, quota: i64) -> Result<(), CgroupError> {
-        match self.directory(Controller::Cpu) {
-            Some((directory, true)) => write_if_there(&directory.join("cpu.max"), &quota.to_string()),
-            Some((directory, false)) => {
-                write_if_there(&directory.join("cpu.cfs_quota_us"), &quota.to_string())
-            }
-            None => Ok(()),
-        }
+        let Some(ControllerDirectory { path, is_v2 }) = self.directory(Controller::Cpu) else {
+            return Ok(());
+        };
+        write_if_there(&path.join(if is_v2 { "cpu.max" } else { "cpu.cfs_quota_us" }), &quota.to_string())
     }
 
     pub(super) fn set_memory(&self, limit: u64) -> Result<(), CgroupError> {
-        let (directory, v2) = self.required(Controller::Memory, "a memory limit")?;
-        let memory = MemController::new(directory.clone(), directory.clone(), v2);
-        let wanted = i64::try_from(limit).unwrap_or(i64::MAX);
-        memory.set_limit(wanted).map_err(CgroupError::library("set the memory limit of", &directory))?;
-        // cgroups-rs would read a dozen files to return this value.
-        let path = directory.join(if v2 { "memory.max" } else { "memory.limit_in_bytes" });
-        let text = fs::read_to_string(&path).map_err(CgroupError::file("read", &path))?;
-        // The kernel rounds down to whole pages, and has "max" for more than any machine has.
-        let found = match text.trim() {
-            "max" => u64::MAX,
-            text => text.parse::<u64>().unwrap_or(0),
-        };
-        if limit.abs_diff(found) < LARGEST_PAGE || limit.min(found) > NO_LIMIT {
-            return Ok(());
-        }
-        check_applied(&directory, "memory limit", limit, found)
+        self.required(Controller::Memory, "a memory limit")?.set_memory(limit)
     }
 
     /// Makes an out-of-memory kill end all processes of the cgroup, if the kernel can (v2): half a container
     /// is no use.
     pub(super) fn end_as_one(&self) -> Result<(), CgroupError> {
-        let Some((directory, true)) = self.directory(Controller::Memory) else { return Ok(()) };
-        // Kernels before 4.19 kill single processes.
-        write_if_there(&directory.join("memory.oom.group"), "1")
+        match self.directory(Controller::Memory) {
+            // Kernels before 4.19 kill single processes.
+            Some(ControllerDirectory { path, is_v2: true }) => {
+                write_if_there(&path.join("memory.oom.group"), "1")
+            }
+            Some(ControllerDirectory { is_v2: false, .. }) | None => Ok(()),
+        }
     }
 
     /// Limits swap, by default to none, like the kubelet's `NoSwap`: a container that swaps would exceed its limit,
@@ -281,13 +260,13 @@ impl<'a> Target<'a> {
     pub(super) fn limit_swap(&self, limits: &ContainerLimits) -> Result<(), CgroupError> {
         // Without CONFIG_SWAP, or with swapaccount=0, the files do not exist.
         match (self.directory(Controller::Memory), limits.memory) {
-            (Some((directory, true)), _) => {
-                write_if_there(&directory.join("memory.swap.max"), &limits.swap.to_string())
+            (Some(ControllerDirectory { path, is_v2: true }), _) => {
+                write_if_there(&path.join("memory.swap.max"), &limits.swap.to_string())
             }
-            (Some((directory, false)), Some(limit)) => {
-                write_if_there(&directory.join("memory.memsw.limit_in_bytes"), &limit.to_string())
+            (Some(ControllerDirectory { path, is_v2: false }), Some(limit)) => {
+                write_if_there(&path.join("memory.memsw.limit_in_bytes"), &limit.to_string())
             }
-            (Some((_, false)), None) | (None, _) => Ok(()),
+            (Some(ControllerDirectory { is_v2: false, .. }), None) | (None, _) => Ok(()),
         }
     }
 
@@ -315,7 +294,7 @@ impl<'a> Target<'a> {
     /// The maximum of processes and threads in this cgroup, by the limits of the kernel and of the cgroups
     /// above it. `None` without the controller.
     fn available_processes(&self) -> Option<u64> {
-        let (directory, _) = self.directory(Controller::Pids)?;
+        let directory = self.directory(Controller::Pids)?.path;
         let read = |path: &Path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
         let machine = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"];
         // The top cgroup has no such file, and no directory above it.
@@ -324,21 +303,16 @@ impl<'a> Target<'a> {
     }
 
     fn set_pids(&self, limit: u64) -> Result<(), CgroupError> {
-        let (directory, v2) = self.required(Controller::Pids, "a limit of processes")?;
-        let pids = PidController::new(directory.clone(), directory.clone(), v2);
-        let wanted = MaxValue::Value(i64::try_from(limit).unwrap_or(i64::MAX));
-        pids.set_pid_max(wanted)
-            .map_err(CgroupError::library("set the limit of processes of", &directory))?;
-        let found =
-            pids.get_pid_max().map_err(CgroupError::library("read the limit of processes of", &directory))?;
-        check_applied(&directory, "limit of processes", wanted, found)
+        self.required(Controller::Pids, "a limit of processes")?.set_pids(limit)
     }
 
     /// How many processes of the cgroup the kernel killed because memory was short. 0 without the controller,
     /// or if the cgroup does not exist.
     pub(super) fn oom_kills(&self) -> Result<u64, CgroupError> {
-        let Some((directory, v2)) = self.directory(Controller::Memory) else { return Ok(0) };
-        let path = directory.join(if v2 { "memory.events" } else { "memory.oom_control" });
+        let Some(ControllerDirectory { path, is_v2 }) = self.directory(Controller::Memory) else {
+            return Ok(0);
+        };
+        let path = path.join(if is_v2 { "memory.events" } else { "memory.oom_control" });
         match fs::read_to_string(&path) {
             Ok(text) => Ok(keyed(&text, "oom_kill").unwrap_or(0)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
@@ -368,25 +342,6 @@ const POD_PERCENT: u64 = 15;
 /// The least number of processes that a pod may have, even on the smallest board: one container of a
 /// multi-threaded runtime has some twenty.
 const POD_LEAST: u64 = 64;
-
-/// The largest page size of any kernel.
-const LARGEST_PAGE: u64 = 64 << 10;
-
-/// More than any machine has: the kernel treats it as no limit.
-const NO_LIMIT: u64 = 1 << 62;
-
-fn check_applied<T: PartialEq + ToString>(
-    directory: &Path,
-    limit: &'static str,
-    wanted: T,
-    actual: T,
-) -> Result<(), CgroupError> {
-    if wanted == actual {
-        return Ok(());
-    }
-    let (wanted, actual) = (wanted.to_string(), actual.to_string());
-    Err(CgroupError::NotApplied { path: directory.to_owned(), limit, wanted, actual })
-}
 
 /// The number after `key` in a file of lines `key number`.
 pub(super) fn keyed(text: &str, key: &str) -> Option<u64> {

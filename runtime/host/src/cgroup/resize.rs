@@ -5,6 +5,7 @@
 
 use std::fs;
 
+use super::controllers::ControllerDirectory;
 use super::hierarchy::Controller;
 use super::limits::{ContainerLimits, Target};
 use super::{CgroupError, Cgroups, Leaf};
@@ -121,7 +122,7 @@ fn check_usage(all: &[Resized<'_>]) -> Result<(), CgroupError> {
 impl Target<'_> {
     /// Whether the kernel limits memory and swap together (v1). Otherwise the swap of a running container stays.
     fn has_joint_swap(&self) -> bool {
-        matches!(self.directory(Controller::Memory), Some((_, false)))
+        matches!(self.directory(Controller::Memory), Some(ControllerDirectory { is_v2: false, .. }))
     }
 
     fn exists(&self) -> bool {
@@ -130,8 +131,8 @@ impl Target<'_> {
 
     /// The number in a file of `controller`; `None` if there is no such file, or the file says that there is no limit.
     pub(super) fn number(&self, controller: Controller, v1: &str, v2: &str) -> Option<u64> {
-        let (directory, is_v2) = self.directory(controller)?;
-        let text = fs::read_to_string(directory.join(if is_v2 { v2 } else { v1 })).ok()?;
+        let ControllerDirectory { path, is_v2 } = self.directory(controller)?;
+        let text = fs::read_to_string(path.join(if is_v2 { v2 } else { v1 })).ok()?;
         text.split_ascii_whitespace().next()?.parse().ok()
     }
 

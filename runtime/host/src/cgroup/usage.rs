@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use super::controllers::ControllerDirectory;
 use super::limits::{Target, keyed};
 use super::{Controller, Leaf, PodCgroup};
 
@@ -25,8 +26,8 @@ impl Target<'_> {
     pub(super) fn memory_within_limit(&self) -> Option<(u64, u64)> {
         let limit = self.number(Controller::Memory, "memory.limit_in_bytes", "memory.max")?;
         let used = self.number(Controller::Memory, "memory.usage_in_bytes", "memory.current")?;
-        let (directory, is_v2) = self.directory(Controller::Memory)?;
-        let stat = fs::read_to_string(directory.join("memory.stat")).ok()?;
+        let ControllerDirectory { path, is_v2 } = self.directory(Controller::Memory)?;
+        let stat = fs::read_to_string(path.join("memory.stat")).ok()?;
         let names = if is_v2 {
             ["inactive_file", "active_file"]
         } else {
@@ -39,8 +40,8 @@ impl Target<'_> {
     fn usage(&self) -> Usage {
         let memory = self.number(Controller::Memory, "memory.usage_in_bytes", "memory.current");
         let (inactive, anonymous) = match self.directory(Controller::Memory) {
-            Some((directory, is_v2)) => {
-                let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
+            Some(ControllerDirectory { path, is_v2 }) => {
+                let stat = fs::read_to_string(path.join("memory.stat")).unwrap_or_default();
                 let names =
                     if is_v2 { ["inactive_file", "anon"] } else { ["total_inactive_file", "total_rss"] };
                 (keyed(&stat, names[0]), keyed(&stat, names[1]))

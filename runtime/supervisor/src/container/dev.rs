@@ -1,12 +1,12 @@
 //! The container's /dev: what libcontainer makes there, and the devices that a container has besides.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nodlet_host::launch::{ContainerConfig, DeviceNode};
 
-use super::root::failed_at;
 use crate::device;
 use crate::error::StepError;
 use crate::user::User;
@@ -32,6 +32,11 @@ pub(crate) const OWN: &[&str] = &[
 
 /// Upper bound of the host devices that a privileged container gets, for a /dev full of them.
 const MAX_DEVICES: usize = 1024;
+
+/// The error of the container's own directory `path`, for `map_err`.
+pub(super) fn failed_at(path: &'static str) -> impl FnOnce(io::Error) -> StepError {
+    move |source| StepError::new(format!("make the container's own {path}"), source)
+}
 
 /// The devices of a container besides those that every container has.
 pub(crate) struct Devices {

@@ -9,15 +9,10 @@ use std::path::{Path, PathBuf};
 
 use nix::mount::{MsFlags, mount};
 
-use super::dev::DEV;
+use super::dev::{DEV, failed_at};
 use crate::error::StepError;
 use crate::path::{describe_link, make_directories, open_in_root};
 use crate::sys::{self, MountAttributes, Resolve};
-
-/// The error of the container's own directory `path`, for `map_err`.
-pub(super) fn failed_at(path: &'static str) -> impl FnOnce(io::Error) -> StepError {
-    move |source| StepError::new(format!("make the container's own {path}"), source)
-}
 
 /// Makes the container's /dev, in which libcontainer makes devices and links, and the directories on which it
 /// mounts. `first` is the ID of the host that is ID 0 of the container. Returns /dev.

@@ -1,31 +1,35 @@
-//! Finds the files with `unsafe` outside of tests: memory is safe if what these few files say is true, so that each has a
-//! reason in the table of this module.
+//! Finds the files of the product that name a word, for what only some of them may use, each for a reason: `unsafe`,
+//! because memory is safe if what these files claim is true, and crates whose faults are worked around in one place.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::imports::{roots, sources};
 
-/// The files with `unsafe` of all crates in `folders`, outside of their tests and examples. Paths are relative to `project`.
+/// The files with `word` of all crates in `folders`, outside of comments, tests and examples. Paths are relative to
+/// `project`.
 ///
 /// # Panics
 /// If the source cannot be read.
-pub fn with_unsafe(project: &Path, folders: &[&str]) -> BTreeSet<PathBuf> {
+pub fn files_with(word: &str, project: &Path, folders: &[&str]) -> BTreeSet<PathBuf> {
     let files = roots(project, folders);
-    let files = files.iter().flat_map(|root| sources(root)).filter(|(_, code)| has_unsafe(code));
+    let files = files.iter().flat_map(|root| sources(root)).filter(|(_, code)| has_word(code, word));
     files.map(|(file, _)| file.strip_prefix(project).map(Path::to_owned).unwrap_or(file)).collect()
 }
 
 /// Whether `code` has the word, and not only as a part of another, as in `unsafe-sysctls`.
-fn has_unsafe(code: &str) -> bool {
+fn has_word(code: &str, word: &str) -> bool {
     let is_other = |letter: char| letter.is_alphanumeric() || "_-".contains(letter);
-    code.match_indices("unsafe")
+    code.match_indices(word)
         .any(|(at, word)| !code[..at].ends_with(is_other) && !code[at + word.len()..].starts_with(is_other))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The folders with the crates of the product.
+    const PRODUCT: [&str; 3] = ["board", "rootfs", "runtime"];
 
     /// The most files of the product with `unsafe`.
     const MOST: usize = 15;
@@ -60,13 +64,31 @@ mod tests {
     #[test]
     fn unsafe_stands_in_the_files_of_the_table_and_in_no_other() {
         let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let found = with_unsafe(&project, &["board", "rootfs", "runtime"]);
+        let found = files_with("unsafe", &project, &PRODUCT);
         let listed: BTreeSet<PathBuf> = FILES.iter().map(|(file, _)| PathBuf::from(file)).collect();
         let more: Vec<_> = found.difference(&listed).collect();
         assert!(more.is_empty(), "use nodlet-kernel, nix or rustix in {more:?}, or give a reason");
         let gone: Vec<_> = listed.difference(&found).collect();
         assert!(gone.is_empty(), "these files have no unsafe any more: {gone:?}");
         assert!(FILES.len() <= MOST, "unsafe stands in {} files", FILES.len());
+    }
+
+    /// Crates, each with the file or folder that alone names them.
+    const CRATES: &[(&str, &str)] = &[
+        ("libcontainer", "runtime/supervisor/src/container"),
+        ("cgroups_rs", "runtime/host/src/cgroup/controllers"),
+    ];
+
+    #[test]
+    fn a_crate_with_faults_is_named_in_one_place_only() {
+        let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for (name, place) in CRATES {
+            let found = files_with(name, &project, &PRODUCT);
+            let is_inside = |file: &&PathBuf| file.with_extension("").starts_with(place);
+            assert!(found.iter().any(|file| is_inside(&file)), "{place} does not name {name}");
+            let others: Vec<_> = found.iter().filter(|file| !is_inside(file)).collect();
+            assert!(others.is_empty(), "{name} is for {place}, not for {others:?}");
+        }
     }
 
     #[test]
@@ -78,7 +100,7 @@ mod tests {
             ("\"--allowed-unsafe-sysctls\" => {", false),
             ("mod unsafety;", false),
         ] {
-            assert_eq!(has_unsafe(code), expected, "{code}");
+            assert_eq!(has_word(code, "unsafe"), expected, "{code}");
         }
     }
 }
