@@ -9,46 +9,25 @@ use nodlet_host::launch::{ContainerConfig, MountConfig, MountSource, Propagation
 use nodlet_supervisor::client::{StartFailedAt, SupervisorEvent};
 
 use crate::hunt::MARKER;
-use crate::pod::{Pod, config_number, patiently, touch, wait_until};
+use crate::pod::{Pod, patiently, touch, wait_until};
 
-pub(crate) const TESTS: &[(&str, fn())] = &[
-    ("no_link_in_a_volume_leads_to_a_mount_point", no_link_in_a_volume_leads_to_a_mount_point),
-    (
-        "a_volume_swapped_between_runs_takes_no_other_place",
-        a_volume_swapped_between_runs_takes_no_other_place,
-    ),
-    ("no_link_of_an_image_leads_to_the_root", no_link_of_an_image_leads_to_the_root),
-    ("links_of_an_image_lead_volumes_within_it", links_of_an_image_lead_volumes_within_it),
-    ("devices_of_the_host_are_volumes_too", devices_of_the_host_are_volumes_too),
-    (
-        "nothing_that_starts_in_a_shared_pid_namespace_has_more_than_its_container",
-        nothing_that_starts_in_a_shared_pid_namespace_has_more_than_its_container,
-    ),
-    (
-        "nothing_that_is_executed_has_more_than_its_container",
-        nothing_that_is_executed_has_more_than_its_container,
-    ),
-    (
-        "an_executed_process_shares_no_memory_with_its_helper",
-        an_executed_process_shares_no_memory_with_its_helper,
-    ),
-    ("every_process_has_a_session_keyring_of_its_own", every_process_has_a_session_keyring_of_its_own),
-    ("a_quota_of_keys_that_is_used_up_holds_up_no_start", a_quota_of_keys_that_is_used_up_holds_up_no_start),
-    ("a_passwd_that_never_ends_holds_up_no_start", a_passwd_that_never_ends_holds_up_no_start),
-    (
-        "a_child_that_a_real_time_signal_ended_hides_no_other",
-        a_child_that_a_real_time_signal_ended_hides_no_other,
-    ),
-    ("a_working_directory_is_no_descriptor_of_nodlet", a_working_directory_is_no_descriptor_of_nodlet),
-    (
-        "a_link_to_another_processs_root_is_no_working_directory",
-        a_link_to_another_processs_root_is_no_working_directory,
-    ),
-    (
-        "a_rejection_by_libcontainer_is_reported_with_its_cause",
-        a_rejection_by_libcontainer_is_reported_with_its_cause,
-    ),
-    ("a_supervisor_keeps_no_environment_in_memory", a_supervisor_keeps_no_environment_in_memory),
+pub(crate) const TESTS: &[(&str, fn())] = tests![
+    no_link_in_a_volume_leads_to_a_mount_point,
+    a_volume_swapped_between_runs_takes_no_other_place,
+    no_link_of_an_image_leads_to_the_root,
+    links_of_an_image_lead_volumes_within_it,
+    devices_of_the_host_are_volumes_too,
+    nothing_that_starts_in_a_shared_pid_namespace_has_more_than_its_container,
+    nothing_that_is_executed_has_more_than_its_container,
+    an_executed_process_shares_no_memory_with_its_helper,
+    every_process_has_a_session_keyring_of_its_own,
+    a_quota_of_keys_that_is_used_up_holds_up_no_start,
+    a_passwd_that_never_ends_holds_up_no_start,
+    a_child_that_a_real_time_signal_ended_hides_no_other,
+    a_working_directory_is_no_descriptor_of_nodlet,
+    a_link_to_another_processs_root_is_no_working_directory,
+    a_rejection_by_libcontainer_is_reported_with_its_cause,
+    a_supervisor_keeps_no_environment_in_memory,
 ];
 
 fn volume(path: &Path, destination: &str) -> MountConfig {
@@ -64,7 +43,7 @@ fn volume(path: &Path, destination: &str) -> MountConfig {
 }
 
 fn failure(pod: &Pod, config: &ContainerConfig) -> String {
-    pod.ask_to_start(config_number(config), config);
+    pod.ask_to_start(config);
     match pod.next() {
         SupervisorEvent::StartFailed { at, message, .. } => {
             assert_eq!(at, StartFailedAt::Create, "{message}");
@@ -256,7 +235,7 @@ fn nothing_that_starts_in_a_shared_pid_namespace_has_more_than_its_container() {
     for target in [false, true] {
         let pod = Pod::with("hunted", |sandbox| sandbox.share_process_namespace = !target);
         let hunter = hunter(&pod);
-        let process = pod.start(config_number(&hunter), &hunter);
+        let process = pod.start(&hunter);
         pod.wait_for_output(&hunter, "hunting");
         let mut started = 0;
         for round in 0..20 {
@@ -265,7 +244,7 @@ fn nothing_that_starts_in_a_shared_pid_namespace_has_more_than_its_container() {
             config.process.env = vec![long_path()];
             config.tty = round % 4 == 3;
             config.target = target.then(|| "hunter".to_owned());
-            pod.ask_to_start(config_number(&config), &config);
+            pod.ask_to_start(&config);
             match pod.next() {
                 SupervisorEvent::Started { process, .. } => {
                     started += 1;
@@ -295,7 +274,7 @@ fn nothing_that_is_executed_has_more_than_its_container() {
     let pod = Pod::new("hunted-exec");
     let mut hunter = hunter(&pod);
     hunter.process.env = vec![long_path()];
-    let process = pod.start(config_number(&hunter), &hunter);
+    let process = pod.start(&hunter);
     pod.wait_for_output(&hunter, "hunting");
     for id in 0..30 {
         pod.ask_to_exec(id, &hunter, &["program", "program", "exit=3"], id % 4 == 3, [None; 3]);
@@ -319,7 +298,7 @@ fn an_executed_process_shares_no_memory_with_its_helper() {
     let pod = Pod::new("memory");
     let mut config = pod.container("app", &["wait"]);
     config.process.env = vec![long_path()];
-    let app = pod.start(config_number(&config), &config);
+    let app = pod.start(&config);
     // A process that was executed before it was stopped shows nothing; the next one is tried.
     for id in 1..=100 {
         let cgroup = nodlet_supervisor::client::exec_cgroup(&config.cgroup.unified, id);
@@ -367,7 +346,7 @@ fn stop_before_execve(cgroup: &Path) -> (i32, bool) {
 fn every_process_has_a_session_keyring_of_its_own() {
     let pod = Pod::with("keyring", |sandbox| sandbox.share_process_namespace = true);
     let config = pod.container("app", &["keyring", "wait"]);
-    pod.start(config_number(&config), &config);
+    pod.start(&config);
     pod.wait_for_output(&config, "\n");
     let mut user = pod.container("user", &["keyring"]);
     user.process.user.run_as_user = Some(1000);
@@ -399,7 +378,7 @@ fn a_quota_of_keys_that_is_used_up_holds_up_no_start() {
     }
     let pod = Pod::new("quota");
     let app = pod.container("app", &["keyring", "wait"]);
-    pod.start(config_number(&app), &app);
+    pod.start(&app);
     pod.wait_for_output(&app, "\n");
     let before = Quota(fs::read_to_string(MOST_KEYS).expect("the kernel has keys"));
     fs::write(MOST_KEYS, "1").expect("this is root");
@@ -452,7 +431,7 @@ fn a_passwd_that_never_ends_holds_up_no_start() {
 fn a_child_that_a_real_time_signal_ended_hides_no_other() {
     let pod = Pod::with("real-time", |sandbox| sandbox.share_process_namespace = true);
     let other = pod.container("other", &["until=/go", "exit=7"]);
-    let process = pod.start(config_number(&other), &other);
+    let process = pod.start(&other);
     for signal in [33, 34, 37, 64] {
         let config = pod.container("app", &[&format!("raise={signal}")]);
         let (exit, _) = pod.run(&config);
@@ -470,7 +449,7 @@ fn a_working_directory_is_no_descriptor_of_nodlet() {
     for number in 3..40 {
         let mut config = pod.container("app", &["cwd"]);
         config.process.cwd = format!("/proc/self/fd/{number}").into();
-        pod.ask_to_start(config_number(&config), &config);
+        pod.ask_to_start(&config);
         match pod.next() {
             SupervisorEvent::StartFailed { .. } => {}
             SupervisorEvent::Started { .. } => {
@@ -490,7 +469,7 @@ fn a_link_to_another_processs_root_is_no_working_directory() {
             (sandbox.host_pid, sandbox.share_process_namespace) = (host, !host);
         });
         let mut other = pod.container("other", &["write=/secret:x", "wait"]);
-        pod.start(config_number(&other), &other);
+        pod.start(&other);
         pod.wait_for_output(&other, "wrote");
         // The target is this test, a process of the host; in a shared PID namespace it is the process after
         // pause.
@@ -500,7 +479,7 @@ fn a_link_to_another_processs_root_is_no_working_directory() {
         other.process.cwd = "/work".into();
         // With the capabilities of the other process, the container could follow the link itself.
         other.process.capabilities.clear();
-        pod.start(config_number(&other), &other);
+        pod.start(&other);
         pod.wait_for_output(&other, "end\n");
         let output = pod.output(&other);
         assert!(output.contains("denied"), "the container itself: {output}");
@@ -557,7 +536,7 @@ fn a_supervisor_keeps_no_environment_in_memory() {
     // The values have many sizes, so that later allocations do not overwrite all of them.
     let values = (0..60).map(|number| format!("PASSWORD_{number}={}{secret}", "x".repeat(number * 13)));
     config.process.env.extend(values);
-    pod.start(config_number(&config), &config);
+    pod.start(&config);
     pod.exec(1, &config, &[&format!("out={argument}")]);
     let pid = pod.pid();
     let memory = fs::File::open(format!("/proc/{pid}/mem")).unwrap();

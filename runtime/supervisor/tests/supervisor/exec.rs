@@ -6,29 +6,17 @@ use std::os::fd::AsFd;
 
 use nodlet_supervisor::client::{SupervisorEvent, exec_cgroup};
 
-use crate::pod::{Pod, config_number, possessions, touch, wait_until};
+use crate::pod::{Pod, possessions, touch, wait_until};
 
-pub(crate) const TESTS: &[(&str, fn())] = &[
-    (
-        "an_exec_has_the_identity_and_environment_of_its_container",
-        an_exec_has_the_identity_and_environment_of_its_container,
-    ),
-    ("stdio_is_passed_on_and_the_exit_code_comes_back", stdio_is_passed_on_and_the_exit_code_comes_back),
-    ("a_terminal_is_the_containers_own", a_terminal_is_the_containers_own),
-    (
-        "an_overrun_is_killed_with_all_it_started_and_the_container_lives",
-        an_overrun_is_killed_with_all_it_started_and_the_container_lives,
-    ),
-    ("an_exec_that_fails_to_start_reports_the_reason", an_exec_that_fails_to_start_reports_the_reason),
-    ("executing_leaves_nothing_behind", executing_leaves_nothing_behind),
-    (
-        "an_exec_that_hangs_at_its_start_keeps_no_helper_of_others_from_being_reaped",
-        an_exec_that_hangs_at_its_start_keeps_no_helper_of_others_from_being_reaped,
-    ),
-    (
-        "processes_left_by_an_exec_join_the_container_and_take_no_exec_slot",
-        processes_left_by_an_exec_join_the_container_and_take_no_exec_slot,
-    ),
+pub(crate) const TESTS: &[(&str, fn())] = tests![
+    an_exec_has_the_identity_and_environment_of_its_container,
+    stdio_is_passed_on_and_the_exit_code_comes_back,
+    a_terminal_is_the_containers_own,
+    an_overrun_is_killed_with_all_it_started_and_the_container_lives,
+    an_exec_that_fails_to_start_reports_the_reason,
+    executing_leaves_nothing_behind,
+    an_exec_that_hangs_at_its_start_keeps_no_helper_of_others_from_being_reaped,
+    processes_left_by_an_exec_join_the_container_and_take_no_exec_slot,
 ];
 
 /// The lines of /proc/self/status that do not differ between any two processes.
@@ -83,7 +71,7 @@ fn an_exec_has_the_identity_and_environment_of_its_container() {
         config.process.user.additional_gids = vec![3000];
         config.process.no_new_privileges = no_new_privileges;
         config.process.cwd = "/bin".into();
-        pod.start(config_number(&config), &config);
+        pod.start(&config);
         pod.wait_for_output(&config, "end\n");
         let (code, executed) = pod.exec(1, &config, &program[..5]);
         assert_eq!(code, 0);
@@ -99,7 +87,7 @@ fn an_exec_has_the_identity_and_environment_of_its_container() {
 fn stdio_is_passed_on_and_the_exit_code_comes_back() {
     let pod = Pod::new("stdio");
     let config = pod.container("app", &["wait"]);
-    pod.start(config_number(&config), &config);
+    pod.start(&config);
     let (stdin, mut to) = std::io::pipe().unwrap();
     let (mut from, stdout) = std::io::pipe().unwrap();
     let (mut errors, stderr) = std::io::pipe().unwrap();
@@ -126,7 +114,7 @@ fn stdio_is_passed_on_and_the_exit_code_comes_back() {
 fn a_terminal_is_the_containers_own() {
     let pod = Pod::new("tty");
     let config = pod.container("app", &["wait"]);
-    pod.start(config_number(&config), &config);
+    pod.start(&config);
     let args = ["program", "program", "tty", "env=TERM", "link=/proc/self/fd/0", "line", "wait"];
     pod.ask_to_exec(3, &config, &args, true, [None; 3]);
     let mut terminal = match pod.next() {
@@ -161,7 +149,7 @@ fn a_terminal_is_the_containers_own() {
 fn an_overrun_is_killed_with_all_it_started_and_the_container_lives() {
     let pod = Pod::new("overrun");
     let config = pod.container("app", &["wait"]);
-    let process = pod.start(config_number(&config), &config);
+    let process = pod.start(&config);
     let args = ["program", "program", "fork=setsid", "fork", "wait"];
     pod.ask_to_exec(5, &config, &args, false, [None; 3]);
     assert!(matches!(pod.next(), SupervisorEvent::ExecStarted { id: 5, .. }));
@@ -179,7 +167,7 @@ fn an_overrun_is_killed_with_all_it_started_and_the_container_lives() {
 fn an_exec_that_fails_to_start_reports_the_reason() {
     let pod = Pod::new("beside");
     let config = pod.container("app", &["until=/go"]);
-    let process = pod.start(config_number(&config), &config);
+    let process = pod.start(&config);
     let failure = |id: u32, command: &str| {
         pod.ask_to_exec(id, &config, &[command], false, [None; 3]);
         match pod.next() {
@@ -200,7 +188,7 @@ fn an_exec_that_fails_to_start_reports_the_reason() {
 fn executing_leaves_nothing_behind() {
     let pod = Pod::new("leaves");
     let config = pod.container("app", &["wait"]);
-    pod.start(config_number(&config), &config);
+    pod.start(&config);
     let pid = pod.pid();
     wait_until("end of the helpers", || possessions(pid).1.split_whitespace().count() == 1);
     let before = possessions(pid);
@@ -217,7 +205,7 @@ fn executing_leaves_nothing_behind() {
 fn processes_left_by_an_exec_join_the_container_and_take_no_exec_slot() {
     let pod = Pod::new("behind");
     let config = pod.container("app", &["wait"]);
-    pod.start(config_number(&config), &config);
+    pod.start(&config);
     // More processes than may be executed at the same time.
     for id in 0..100 {
         pod.ask_to_exec(id, &config, &["/bin/program", "program", "fork=setsid"], false, [None; 3]);
@@ -245,7 +233,7 @@ fn an_exec_that_hangs_at_its_start_keeps_no_helper_of_others_from_being_reaped()
     let pod = Pod::new("zombies");
     let (frozen, free) = (pod.container("frozen", &["wait"]), pod.container("free", &["wait"]));
     for config in [&frozen, &free] {
-        pod.start(config_number(config), config);
+        pod.start(config);
     }
     let children = || possessions(pod.pid()).1.split_whitespace().count();
     wait_until("end of the start helpers", || children() == 2);

@@ -6,12 +6,21 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
+/// A table of tests by their names.
+macro_rules! tests {
+    ($($test:ident),* $(,)?) => {
+        &[$((stringify!($test), $test)),*]
+    };
+}
+
+mod agents;
 mod attack;
 mod exec;
 mod hunt;
 mod life;
 mod pod;
 mod program;
+mod replacement;
 mod sandbox;
 mod start;
 
@@ -55,7 +64,8 @@ impl Selection {
 }
 
 fn tests() -> Vec<(&'static str, fn())> {
-    [life::TESTS, start::TESTS, exec::TESTS, sandbox::TESTS, attack::TESTS].concat()
+    [life::TESTS, agents::TESTS, replacement::TESTS, start::TESTS, exec::TESTS, sandbox::TESTS, attack::TESTS]
+        .concat()
 }
 
 /// Gives the calling process its own network and mount namespaces.

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use nodlet_host::launch::{
     CgroupPaths, ContainerConfig, ExecConfig, LogConfig, NetworkConfig, ProcessConfig, SandboxConfig,
     TerminationMessage, UserConfig,
@@ -204,17 +206,18 @@ impl Pod {
         }
     }
 
-    pub(crate) fn ask_to_start(&self, number: u32, config: &ContainerConfig) {
+    pub(crate) fn ask_to_start(&self, config: &ContainerConfig) {
         let layer: OwnedFd = fs::File::open(self.root.join("layer")).unwrap().into();
         let layers: [BorrowedFd; 1] = [layer.as_fd()];
-        self.client(|supervisor| supervisor.start(&config.name, number, config, &layers)).unwrap();
+        self.client(|supervisor| supervisor.start(&config.name, config_number(config), config, &layers))
+            .unwrap();
     }
 
-    pub(crate) fn start(&self, number: u32, config: &ContainerConfig) -> StartedProcess {
-        self.ask_to_start(number, config);
+    pub(crate) fn start(&self, config: &ContainerConfig) -> StartedProcess {
+        self.ask_to_start(config);
         match self.next() {
-            SupervisorEvent::Started { container, number: started, process } => {
-                assert_eq!((container.as_str(), started), (config.name.as_str(), number));
+            SupervisorEvent::Started { container, number, process } => {
+                assert_eq!((container.as_str(), number), (config.name.as_str(), config_number(config)));
                 process
             }
             other => panic!("{other:?}"),
@@ -230,7 +233,7 @@ impl Pod {
 
     /// Runs `program` to its end. Returns the exit and the output.
     pub(crate) fn run(&self, config: &ContainerConfig) -> (ExitRecord, String) {
-        self.start(config_number(config), config);
+        self.start(config);
         let exit = self.exited();
         (exit, self.output(config))
     }
@@ -352,6 +355,18 @@ pub(crate) fn possessions(pid: i32) -> (Vec<String>, String) {
         .collect();
     open.sort();
     (open, fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap())
+}
+
+/// Stops a process, and waits until it has stopped.
+pub(crate) fn stop(pid: i32) {
+    send(pid, Signal::SIGSTOP);
+    let status = || fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    wait_until("stop of a process", || status().contains("State:\tT"));
+}
+
+/// Sends a signal to a process.
+pub(crate) fn send(pid: i32, signal: Signal) {
+    kill(Pid::from_raw(pid), signal).unwrap();
 }
 
 /// Makes a file in the root of a process.

@@ -8,40 +8,19 @@ use nodlet_host::network::hardware_address;
 use nodlet_supervisor::END_REASON_FILE;
 use nodlet_supervisor::client::{Supervisor, SupervisorError, SupervisorEvent};
 
-use crate::pod::{Pod, config_number, is_dead, link, touch, wait_until};
+use crate::pod::{Pod, is_dead, link, touch, wait_until};
 
-pub(crate) const TESTS: &[(&str, fn())] = &[
-    (
-        "containers_share_ipc_and_uts_and_no_other_pod_does",
-        containers_share_ipc_and_uts_and_no_other_pod_does,
-    ),
-    ("a_pod_has_a_link_an_address_and_a_way_out", a_pod_has_a_link_an_address_and_a_way_out),
-    (
-        "a_sandbox_that_fails_is_undone_and_can_be_asked_for_again",
-        a_sandbox_that_fails_is_undone_and_can_be_asked_for_again,
-    ),
-    (
-        "the_pause_process_of_a_shared_pid_namespace_has_no_privileges",
-        the_pause_process_of_a_shared_pid_namespace_has_no_privileges,
-    ),
-    (
-        "processes_of_a_container_in_a_shared_pid_namespace_end_with_it",
-        processes_of_a_container_in_a_shared_pid_namespace_end_with_it,
-    ),
-    (
-        "a_pod_whose_pause_ended_ends_and_says_how_its_containers_did",
-        a_pod_whose_pause_ended_ends_and_says_how_its_containers_did,
-    ),
-    (
-        "a_child_that_keeps_writing_does_not_delay_the_end_of_its_container",
-        a_child_that_keeps_writing_does_not_delay_the_end_of_its_container,
-    ),
-    ("a_pod_on_the_host_shares_what_it_asks_for", a_pod_on_the_host_shares_what_it_asks_for),
-    ("no_container_can_write_to_the_binary", no_container_can_write_to_the_binary),
-    (
-        "no_container_can_write_to_the_binary_while_others_start_or_when_they_have_ended",
-        no_container_can_write_to_the_binary_while_others_start_or_when_they_have_ended,
-    ),
+pub(crate) const TESTS: &[(&str, fn())] = tests![
+    containers_share_ipc_and_uts_and_no_other_pod_does,
+    a_pod_has_a_link_an_address_and_a_way_out,
+    a_sandbox_that_fails_is_undone_and_can_be_asked_for_again,
+    the_pause_process_of_a_shared_pid_namespace_has_no_privileges,
+    processes_of_a_container_in_a_shared_pid_namespace_end_with_it,
+    a_pod_whose_pause_ended_ends_and_says_how_its_containers_did,
+    a_child_that_keeps_writing_does_not_delay_the_end_of_its_container,
+    a_pod_on_the_host_shares_what_it_asks_for,
+    no_container_can_write_to_the_binary,
+    no_container_can_write_to_the_binary_while_others_start_or_when_they_have_ended,
 ];
 
 /// Makes a bridge on the host, which is a network namespace in these tests.
@@ -64,7 +43,7 @@ fn containers_share_ipc_and_uts_and_no_other_pod_does() {
     let pod = Pod::with("ipc", |sandbox| sandbox.network = Some(link("ndipc", 2)));
     let other = Pod::with("ipc-other", |sandbox| sandbox.network = Some(link("ndipc", 3)));
     let maker = pod.container("maker", &["msgmake=4711", "write=/dev/shm/file:posix\n", "out=made", "wait"]);
-    pod.start(config_number(&maker), &maker);
+    pod.start(&maker);
     pod.wait_for_output(&maker, "made");
     let program = ["msgget=4711", "cat=/dev/shm/file", "hostname"];
     assert_eq!(pod.run(&pod.container("peer", &program)).1, "queue\nposix\nweb-0\n");
@@ -78,7 +57,7 @@ fn a_pod_has_a_link_an_address_and_a_way_out() {
     let pod = Pod::with("net", |sandbox| sandbox.network = Some(link("ndnet", 2)));
     let other = Pod::with("net-other", |sandbox| sandbox.network = Some(link("ndnet", 3)));
     let server = pod.container("server", &["listen=80", "wait"]);
-    pod.start(config_number(&server), &server);
+    pod.start(&server);
     pod.wait_for_output(&server, "listening");
     // A container of the same pod, a container of another pod, and the host.
     assert_eq!(pod.run(&pod.container("near", &["connect=127.0.0.1:80"])).1, "hello\n");
@@ -151,7 +130,7 @@ fn the_pause_process_of_a_shared_pid_namespace_has_no_privileges() {
         ],
     );
     config.process.capabilities.push("CAP_SYS_PTRACE".to_owned());
-    pod.start(config_number(&config), &config);
+    pod.start(&config);
     pod.wait_for_output(&config, "end\n");
     let output = pod.output(&config);
     // The root of pause is empty, also for a tracer: it has no /proc with settings of the host.
@@ -186,7 +165,7 @@ fn processes_of_a_container_in_a_shared_pid_namespace_end_with_it() {
 fn a_pod_whose_pause_ended_ends_and_says_how_its_containers_did() {
     let pod = Pod::with("lost-pause", |sandbox| sandbox.share_process_namespace = true);
     let config = pod.container("app", &["out=up", "wait"]);
-    pod.start(config_number(&config), &config);
+    pod.start(&config);
     pod.wait_for_output(&config, "up");
     fs::write(pod.cgroup.join("pause/cgroup.kill"), "1").unwrap();
     assert_eq!(pod.exited().code, 137);
@@ -245,7 +224,7 @@ fn no_container_can_write_to_the_binary_while_others_start_or_when_they_have_end
     let mut attacker = pod.container("attacker", &["attack=/stop"]);
     attacker.privileged = true;
     attacker.process.capabilities = (0..41).map(capability).collect();
-    let process = pod.start(config_number(&attacker), &attacker);
+    let process = pod.start(&attacker);
     pod.wait_for_output(&attacker, "attacking");
     let all_seen = || {
         let output = pod.output(&attacker);
@@ -256,7 +235,7 @@ fn no_container_can_write_to_the_binary_while_others_start_or_when_they_have_end
     // A busy machine needs more rounds.
     for round in (0..200).take_while(|round| *round < 20 || !(all_seen() || is_alone)) {
         let app = pod.container("app", &["wait"]);
-        let first = pod.start(config_number(&app), &app);
+        let first = pod.start(&app);
         for id in 0..5 {
             assert_eq!(pod.exec(round * 5 + id, &app, &["out=in"]), (0, "in\n".to_owned()));
         }

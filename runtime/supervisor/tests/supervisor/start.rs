@@ -7,38 +7,26 @@ use std::path::Path;
 use nodlet_host::launch::{ContainerConfig, MemoryVolume, MountConfig, MountSource, Propagation};
 use nodlet_supervisor::client::{StartFailedAt, SupervisorEvent};
 
-use crate::pod::{Pod, config_number, touch, wait_until};
+use crate::pod::{Pod, touch, wait_until};
 
-pub(crate) const TESTS: &[(&str, fn())] = &[
-    (
-        "a_command_that_cannot_run_is_reported_with_the_errors_of_runc",
-        a_command_that_cannot_run_is_reported_with_the_errors_of_runc,
-    ),
-    (
-        "a_start_helper_killed_at_any_moment_leaves_nothing",
-        a_start_helper_killed_at_any_moment_leaves_nothing,
-    ),
-    ("volumes_are_mounted_and_nothing_leaves_them", volumes_are_mounted_and_nothing_leaves_them),
-    ("a_dev_of_the_host_stays_what_it_is", a_dev_of_the_host_stays_what_it_is),
-    (
-        "a_dev_of_the_host_stays_what_it_is_wherever_links_lead",
-        a_dev_of_the_host_stays_what_it_is_wherever_links_lead,
-    ),
-    (
-        "volumes_lie_where_the_kernels_own_file_systems_are",
-        volumes_lie_where_the_kernels_own_file_systems_are,
-    ),
-    ("an_image_whose_dev_is_a_link_is_refused", an_image_whose_dev_is_a_link_is_refused),
-    ("the_process_is_who_the_pod_says", the_process_is_who_the_pod_says),
-    ("paths_are_masked_unless_it_is_privileged", paths_are_masked_unless_it_is_privileged),
-    ("a_missing_working_directory_is_made", a_missing_working_directory_is_made),
-    ("output_can_be_opened_again_by_a_user", output_can_be_opened_again_by_a_user),
-    ("a_read_only_root_has_places_to_write_to", a_read_only_root_has_places_to_write_to),
-    ("mounts_propagate_as_the_volume_says", mounts_propagate_as_the_volume_says),
+pub(crate) const TESTS: &[(&str, fn())] = tests![
+    a_command_that_cannot_run_is_reported_with_the_errors_of_runc,
+    a_start_helper_killed_at_any_moment_leaves_nothing,
+    volumes_are_mounted_and_nothing_leaves_them,
+    a_dev_of_the_host_stays_what_it_is,
+    a_dev_of_the_host_stays_what_it_is_wherever_links_lead,
+    volumes_lie_where_the_kernels_own_file_systems_are,
+    an_image_whose_dev_is_a_link_is_refused,
+    the_process_is_who_the_pod_says,
+    paths_are_masked_unless_it_is_privileged,
+    a_missing_working_directory_is_made,
+    output_can_be_opened_again_by_a_user,
+    a_read_only_root_has_places_to_write_to,
+    mounts_propagate_as_the_volume_says,
 ];
 
 fn failure(pod: &Pod, config: &ContainerConfig) -> (StartFailedAt, String) {
-    pod.ask_to_start(config_number(config), config);
+    pod.ask_to_start(config);
     match pod.next() {
         SupervisorEvent::StartFailed { at, message, .. } => (at, message),
         other => panic!("{other:?}"),
@@ -90,7 +78,7 @@ fn a_start_helper_killed_at_any_moment_leaves_nothing() {
     for round in 0..40u32 {
         let config = pod.container("app", &["wait"]);
         let procs = config.cgroup.unified.join("cgroup.procs");
-        pod.ask_to_start(round, &config);
+        pod.ask_to_start(&config);
         let mut helper = None;
         wait_until("helper", || {
             helper = fs::read_to_string(&procs)
@@ -463,7 +451,7 @@ fn mounts_propagate_as_the_volume_says() {
         config.process.capabilities.push("CAP_SYS_ADMIN".to_owned());
         config.mounts =
             vec![MountConfig { propagation, ..mount(MountSource::Host(volume.clone()), "/data") }];
-        let process = pod.start(config_number(&config), &config);
+        let process = pod.start(&config);
         pod.wait_for_output(&config, "up");
         let late_mount = volume.join("late");
         mount_at(Some("test"), &late_mount, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
