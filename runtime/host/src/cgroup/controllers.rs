@@ -46,9 +46,9 @@ impl ControllerDirectory {
     /// Sets v1's `cpu.shares` or v2's `cpu.weight`.
     pub(super) fn set_shares(&self, shares: u64) -> Result<(), CgroupError> {
         let cpu = self.cpu();
-        cpu.set_shares(shares).map_err(self.failed("set the cpu shares of"))?;
-        let actual = cpu.shares().map_err(self.failed("read the cpu shares of"))?;
-        self.check_applied("cpu shares", shares, actual)
+        cpu.set_shares(shares).map_err(failed("set the cpu shares of", &self.path))?;
+        let actual = cpu.shares().map_err(failed("read the cpu shares of", &self.path))?;
+        check_applied(&self.path, "cpu shares", shares, actual)
     }
 
     /// Reads v1's `cpu.shares` or v2's `cpu.weight`; `None` if the cgroup does not exist.
@@ -59,16 +59,16 @@ impl ControllerDirectory {
     /// Sets the microseconds that the cgroup may run in each period.
     pub(super) fn set_quota(&self, quota: i64) -> Result<(), CgroupError> {
         let cpu = self.cpu();
-        cpu.set_cfs_quota(quota).map_err(self.failed("set the cpu limit of"))?;
-        let actual = cpu.cfs_quota().map_err(self.failed("read the cpu limit of"))?;
-        self.check_applied("cpu quota", quota, actual)
+        cpu.set_cfs_quota(quota).map_err(failed("set the cpu limit of", &self.path))?;
+        let actual = cpu.cfs_quota().map_err(failed("read the cpu limit of", &self.path))?;
+        check_applied(&self.path, "cpu quota", quota, actual)
     }
 
     /// Sets the limit of memory, in bytes.
     pub(super) fn set_memory(&self, limit: u64) -> Result<(), CgroupError> {
         let memory = MemController::new(self.path.clone(), self.path.clone(), self.is_v2);
         let wanted = i64::try_from(limit).unwrap_or(i64::MAX);
-        memory.set_limit(wanted).map_err(self.failed("set the memory limit of"))?;
+        memory.set_limit(wanted).map_err(failed("set the memory limit of", &self.path))?;
         let path = self.path.join(if self.is_v2 { "memory.max" } else { "memory.limit_in_bytes" });
         let text = fs::read_to_string(&path).map_err(CgroupError::file("read", &path))?;
         // The kernel rounds down to whole pages, and has "max" for more than any machine has.
@@ -79,29 +79,16 @@ impl ControllerDirectory {
         if limit.abs_diff(actual) < LARGEST_PAGE || limit.min(actual) > NO_LIMIT {
             return Ok(());
         }
-        self.check_applied("memory limit", limit, actual)
+        check_applied(&self.path, "memory limit", limit, actual)
     }
 
     /// Sets the limit of processes and threads.
     pub(super) fn set_pids(&self, limit: u64) -> Result<(), CgroupError> {
         let pids = PidController::new(self.path.clone(), self.path.clone(), self.is_v2);
         let wanted = MaxValue::Value(i64::try_from(limit).unwrap_or(i64::MAX));
-        pids.set_pid_max(wanted).map_err(self.failed("set the limit of processes of"))?;
-        let actual = pids.get_pid_max().map_err(self.failed("read the limit of processes of"))?;
-        self.check_applied("limit of processes", wanted, actual)
-    }
-
-    fn failed(&self, operation: &'static str) -> impl FnOnce(Error) -> CgroupError {
-        failed(operation, &self.path)
-    }
-
-    fn check_applied<T: PartialEq + ToString>(
-        &self,
-        limit: &'static str,
-        wanted: T,
-        actual: T,
-    ) -> Result<(), CgroupError> {
-        check_applied(&self.path, limit, wanted, actual)
+        pids.set_pid_max(wanted).map_err(failed("set the limit of processes of", &self.path))?;
+        let actual = pids.get_pid_max().map_err(failed("read the limit of processes of", &self.path))?;
+        check_applied(&self.path, "limit of processes", wanted, actual)
     }
 }
 
