@@ -1,7 +1,7 @@
 //! One run of one container, from the fork of its start helper until its cgroup is empty.
 //!
 //! ```text
-//! Starting ──► Running ──► Exited ──► Over        reports: Started, Exited
+//! Starting ──► Running ──► Exited ──► Ended       reports: Started, Exited
 //!     └──────► Failing ──────────────► Failed     report: StartFailed
 //! ```
 //! `Exited` and `Failing` wait for the cgroup: an attempt is over when its last process has ended, not its
@@ -47,7 +47,7 @@ pub(super) enum State {
         init: Pid,
         at: Instant,
     },
-    Over {
+    Ended {
         init: Pid,
         at: Instant,
     },
@@ -99,10 +99,19 @@ impl Attempt {
         self.container == container && self.number == number
     }
 
+    /// The first process of the container and its pidfd, while it runs.
+    pub(super) fn running(&self) -> Option<(Pid, &OwnedFd)> {
+        match &self.state {
+            State::Running { init, pidfd, .. } => Some((*init, pidfd)),
+            State::Starting { .. } | State::Exited { .. } | State::Ended { .. } => None,
+            State::Failing { .. } | State::Failed { .. } => None,
+        }
+    }
+
     /// Whether no process of the attempt is left.
     pub(super) fn has_ended(&self) -> bool {
         match &self.state {
-            State::Over { .. } | State::Failed { .. } => true,
+            State::Ended { .. } | State::Failed { .. } => true,
             State::Starting { .. } | State::Running { .. } | State::Exited { .. } | State::Failing { .. } => {
                 false
             }
@@ -113,7 +122,7 @@ impl Attempt {
     pub(super) fn is_emptying(&self) -> bool {
         match &self.state {
             State::Exited { .. } | State::Failing { .. } => true,
-            State::Starting { .. } | State::Running { .. } | State::Over { .. } | State::Failed { .. } => {
+            State::Starting { .. } | State::Running { .. } | State::Ended { .. } | State::Failed { .. } => {
                 false
             }
         }
@@ -129,7 +138,7 @@ impl Attempt {
                 named_last(status.as_fd(), *helper, *reporter).or(*init)
             }
             State::Failing { init, .. } => *init,
-            State::Running { .. } | State::Exited { .. } | State::Over { .. } | State::Failed { .. } => None,
+            State::Running { .. } | State::Exited { .. } | State::Ended { .. } | State::Failed { .. } => None,
         };
         // A process that died before its helper named it was reaped as an unknown child, and had executed
         // nothing.
@@ -177,11 +186,11 @@ impl Attempt {
     /// other processes may have the pipes, and write without end.
     pub(super) fn drain(&mut self, buffer: &mut [u8]) {
         for stream in [Stream::Stdout, Stream::Stderr] {
-            let mut left = self.output(stream).as_ref().map_or(0, |pipe| capacity(pipe.as_fd()));
-            while left > 0 {
+            let mut remaining = self.output(stream).as_ref().map_or(0, |pipe| capacity(pipe.as_fd()));
+            while remaining > 0 {
                 match self.read(stream, buffer) {
                     0 => break,
-                    length => left = left.saturating_sub(length),
+                    length => remaining = remaining.saturating_sub(length),
                 }
             }
         }
@@ -230,9 +239,9 @@ impl Attempt {
             }
         }
         let state = match &self.state {
-            State::Exited { init, at } => State::Over { init: *init, at: *at },
+            State::Exited { init, at } => State::Ended { init: *init, at: *at },
             State::Failing { run, message, .. } => State::Failed { run: *run, message: message.clone() },
-            State::Starting { .. } | State::Running { .. } | State::Over { .. } | State::Failed { .. } => {
+            State::Starting { .. } | State::Running { .. } | State::Ended { .. } | State::Failed { .. } => {
                 unreachable!("only an attempt that is emptying ends")
             }
         };
@@ -264,12 +273,4 @@ fn capacity(pipe: BorrowedFd) -> usize {
     const TERMINAL: usize = 128 * 1024;
     let size = fcntl(pipe.as_raw_fd(), FcntlArg::F_GETPIPE_SZ);
     size.ok().and_then(|size| usize::try_from(size).ok()).unwrap_or(TERMINAL)
-}
-
-/// A pipe with a non-blocking reading end and a blocking writing end.
-pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    use nix::fcntl::{FcntlArg, OFlag, fcntl};
-    let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-    fcntl(reader.as_raw_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    Ok((reader, writer))
 }

@@ -321,14 +321,9 @@ impl Supervisor {
         config: &ExecConfig,
         stdio: [Option<BorrowedFd>; 3],
     ) -> Result<(), SupervisorError> {
-        let request = Request::Exec {
-            id,
-            container: cut(container),
-            number,
-            stdio: stdio.map(|stream| stream.is_some()),
-        };
+        let (container, streams) = (cut(container), stdio.map(|stream| stream.is_some()));
         let given: Vec<BorrowedFd> = stdio.into_iter().flatten().collect();
-        self.send_with(&request, config, &given)
+        self.send_with(&Request::Exec { id, container, number, stdio: streams }, config, &given)
     }
 
     /// Requests a container's output, and that input is passed on; the answer is `Attached` or
@@ -340,14 +335,9 @@ impl Supervisor {
         number: u32,
         stdio: [Option<BorrowedFd>; 3],
     ) -> Result<(), SupervisorError> {
-        let request = Request::Attach {
-            id,
-            container: cut(container),
-            number,
-            stdio: stdio.map(|stream| stream.is_some()),
-        };
+        let (container, streams) = (cut(container), stdio.map(|stream| stream.is_some()));
         let given: Vec<BorrowedFd> = stdio.into_iter().flatten().collect();
-        self.send(&request, &given)
+        self.send(&Request::Attach { id, container, number, stdio: streams }, &given)
     }
 
     /// Makes the supervisor forget an attempt that is over, and remove its exit record.
@@ -437,25 +427,25 @@ impl Supervisor {
     ) -> Result<Option<SupervisorEvent>, SupervisorError> {
         let descriptor = descriptors.into_iter().next();
         let text = |message: protocol::Message| message.as_str().to_owned();
+        let user =
+            |ReportedUser { uid, gid, groups }| User { uid, gid, supplemental_groups: groups.to_vec() };
         Ok(Some(match report {
             Report::SandboxReady { at } => SupervisorEvent::SandboxReady { at },
             Report::SandboxFailed { message } => SupervisorEvent::SandboxFailed { message: text(message) },
             Report::Started { container, number, pid, at, uid, gid, groups } => {
-                let user = User { uid, gid, supplemental_groups: groups.to_vec() };
+                let user = user(ReportedUser { uid, gid, groups });
                 let process = StartedProcess { pid, pidfd: descriptor, at, user };
                 SupervisorEvent::Started { container: container.as_str().to_owned(), number, process }
             }
-            Report::StartFailed { container, number, run, message, user } => SupervisorEvent::StartFailed {
-                container: container.as_str().to_owned(),
-                number,
-                at: if run { StartFailedAt::Run } else { StartFailedAt::Create },
-                message: text(message),
-                user: user.map(|ReportedUser { uid, gid, groups }| User {
-                    uid,
-                    gid,
-                    supplemental_groups: groups.to_vec(),
-                }),
-            },
+            Report::StartFailed { container, number, run, message, user: reported } => {
+                SupervisorEvent::StartFailed {
+                    container: container.as_str().to_owned(),
+                    number,
+                    at: if run { StartFailedAt::Run } else { StartFailedAt::Create },
+                    message: text(message),
+                    user: reported.map(user),
+                }
+            }
             Report::Exited { container, number } => {
                 let exit = ExitRecord::read(&self.dir, &container, number);
                 let exit = exit.map_err(SupervisorError::Receive)?;

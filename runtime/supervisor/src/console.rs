@@ -10,7 +10,6 @@
 //! The rules for the end of input are containerd's: with `stdinOnce` it is the end
 //! of the container's input, otherwise of the client's session.
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -19,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::StepError;
 use super::log::Stream;
+use super::sys::inherited;
 
 /// Upper bound of the clients of one container. Each copy of the output costs time.
 const MAX_CLIENTS: usize = 16;
@@ -287,15 +287,15 @@ impl Console {
         }
     }
 
-    pub(super) fn restore(saved: SavedConsole, own: impl Fn(RawFd) -> OwnedFd) -> Console {
+    pub(super) fn restore(saved: SavedConsole) -> Console {
         let client = |client: SavedClient| Client {
-            stdin: client.stdin.map(&own),
+            stdin: client.stdin.map(inherited),
             outputs: client
                 .outputs
-                .map(|output| output.map(|(pipe, skipped)| Output { pipe: own(pipe), skipped })),
+                .map(|output| output.map(|(pipe, skipped)| Output { pipe: inherited(pipe), skipped })),
         };
         Console {
-            stdin: saved.stdin.map(&own),
+            stdin: saved.stdin.map(inherited),
             stdin_once: saved.stdin_once,
             tty: saved.tty,
             pending: saved.pending,
@@ -443,13 +443,6 @@ fn is_gone(pipe: BorrowedFd) -> bool {
 fn is_half_empty(pipe: BorrowedFd) -> bool {
     let size = fcntl(pipe.as_raw_fd(), FcntlArg::F_GETPIPE_SZ).unwrap_or(0);
     rustix::io::ioctl_fionread(pipe).is_ok_and(|unread| unread <= size as u64 / 2)
-}
-
-/// A pipe with a non-blocking writing end and a blocking reading end.
-pub(super) fn input_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-    fcntl(writer.as_raw_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    Ok((reader, writer))
 }
 
 #[cfg(test)]

@@ -101,11 +101,11 @@ fn remove(device: &DeviceNode) -> io::Result<()> {
 /// Makes the nodes of devices in the /dev of a container that is being started.
 pub(super) fn make_all(dev: &File, devices: &[DeviceNode], user: &User) -> io::Result<()> {
     let umask = nix::sys::stat::umask(nix::sys::stat::Mode::empty());
-    let made = devices.iter().try_for_each(|device| {
+    let result = devices.iter().try_for_each(|device| {
         directory_below(dev.try_clone()?, &device.path, true).and_then(|place| make_at(place, device, user))
     });
     nix::sys::stat::umask(umask);
-    made
+    result
 }
 
 fn make(device: &DeviceNode, user: &User) -> io::Result<()> {
@@ -121,7 +121,7 @@ fn make_at((directory, name): (File, CString), device: &DeviceNode, user: &User)
             unlink(&directory, &name)?;
             node()?;
         }
-        made => made?,
+        result => result?,
     }
     let (uid, gid) = (device.uid.unwrap_or(user.uid), device.gid.unwrap_or(user.gid));
     let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));

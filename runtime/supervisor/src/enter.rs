@@ -295,7 +295,7 @@ pub(super) struct Exec {
 
 /// The limit of [`Exec::moves`]: moving costs the kernel's time, and processes that fork without end are not
 /// moved.
-pub(super) const MAX_MOVES: u8 = 3;
+const MAX_MOVES: u8 = 3;
 
 /// The state of an executed process.
 #[expect(clippy::large_enum_variant, reason = "a failure is rare, short-lived and of fixed capacity")]
@@ -322,6 +322,21 @@ pub(super) enum ExecState {
 }
 
 impl Exec {
+    /// A process in this state, of which no agent knows anything.
+    pub(super) fn new(id: u32, cgroup: PathBuf, state: ExecState) -> Exec {
+        let (started_reported, ended_reported) = (false, false);
+        Exec {
+            id,
+            cgroup,
+            events: None,
+            state,
+            started_reported,
+            ended_reported,
+            removed: false,
+            moves: MAX_MOVES,
+        }
+    }
+
     /// Whether the process has ended; its descendants may still be in its cgroup.
     pub(super) fn has_ended(&self) -> bool {
         match &self.state {

@@ -46,9 +46,9 @@ pub(crate) fn open_sub_path(volume: BorrowedFd, path: &Path) -> io::Result<File>
                 // there. The umask does not apply to the volume.
                 let umask = nix::sys::stat::umask(Mode::empty());
                 // A link there is EEXIST, not followed.
-                let made = rustix::fs::mkdirat(&directory, name, mode.into());
+                let result = rustix::fs::mkdirat(&directory, name, mode.into());
                 nix::sys::stat::umask(umask);
-                match made {
+                match result {
                     Err(Errno::EXIST) | Ok(()) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -65,13 +65,13 @@ pub(crate) fn open_sub_path(volume: BorrowedFd, path: &Path) -> io::Result<File>
 /// Resolves the links of a path in the root, as far as it exists; the rest stays as it is written.
 pub(crate) fn place(root: BorrowedFd, path: &Path) -> io::Result<PathBuf> {
     let mut place = PathBuf::from("/");
-    let mut left: Vec<PathBuf> = Vec::new();
-    let push = |left: &mut Vec<PathBuf>, path: &Path| {
-        left.extend(path.components().rev().map(|component| PathBuf::from(component.as_os_str())));
+    let mut remaining: Vec<PathBuf> = Vec::new();
+    let push = |remaining: &mut Vec<PathBuf>, path: &Path| {
+        remaining.extend(path.components().rev().map(|component| PathBuf::from(component.as_os_str())));
     };
-    push(&mut left, path);
+    push(&mut remaining, path);
     let (mut links, mut missing) = (0, false);
-    while let Some(name) = left.pop() {
+    while let Some(name) = remaining.pop() {
         match name.components().next() {
             Some(Component::Normal(_)) => {}
             Some(Component::ParentDir) => {
@@ -98,7 +98,7 @@ pub(crate) fn place(root: BorrowedFd, path: &Path) -> io::Result<PathBuf> {
                 }
                 let leads = sys::read_link(found.as_fd())?;
                 place.pop();
-                push(&mut left, &leads);
+                push(&mut remaining, &leads);
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => missing = true,

@@ -261,11 +261,8 @@ impl Process {
                 deadline = Some(deadline.map_or(*end, |other| other.min(*end)));
             }
             attempt.console.poll(|fd, events| add(Source::Console(at), fd, events));
-            if let Some(stdout) = &attempt.stdout {
-                add(Source::Output(at, Stream::Stdout), stdout.as_fd(), PollFlags::POLLIN);
-            }
-            if let Some(stderr) = &attempt.stderr {
-                add(Source::Output(at, Stream::Stderr), stderr.as_fd(), PollFlags::POLLIN);
+            for (stream, output) in [(Stream::Stdout, &attempt.stdout), (Stream::Stderr, &attempt.stderr)] {
+                output.iter().for_each(|fd| add(Source::Output(at, stream), fd.as_fd(), PollFlags::POLLIN));
             }
             if let (true, Some(events)) = (attempt.is_emptying(), &attempt.events) {
                 add(Source::Events, events.as_fd(), PollFlags::POLLPRI);
@@ -281,8 +278,8 @@ impl Process {
         }
         let timeout = match deadline {
             Some(deadline) => {
-                let left = deadline.since(nodlet_host::clock::instant()).as_millis() + 1;
-                PollTimeout::try_from(i32::try_from(left).unwrap_or(i32::MAX)).unwrap_or(PollTimeout::MAX)
+                let timeout = deadline.since(nodlet_host::clock::instant()).as_millis() + 1;
+                PollTimeout::try_from(i32::try_from(timeout).unwrap_or(i32::MAX)).unwrap_or(PollTimeout::MAX)
             }
             None => PollTimeout::NONE,
         };

@@ -362,18 +362,17 @@ mod tests {
         let words: [&[u8]; 7] = [b"null", b"\\u0000", b"\\ud800", b"{", b"[", b"\"Hello\":", b"\xff"];
         let (ours, theirs) = pair();
         nodlet_fuzz::fuzz("protocol frame", 20_000, &corpus, &words, |input| {
-            for which in [true, false] {
+            for is_request in [true, false] {
                 // An empty frame is how a socket reports that the other end is closed.
                 if input.is_empty()
                     || nix::unistd::write(&ours, &input[..input.len().min(2 * MAX_FRAME)]).is_err()
                 {
                     return;
                 }
-                let again = match which {
-                    true => {
-                        receive::<Request>(theirs.as_fd()).map(|got| got.map(|(frame, _)| request(frame)))
-                    }
-                    false => receive::<Report>(theirs.as_fd()).map(|got| got.map(|(frame, _)| report(frame))),
+                let again = if is_request {
+                    receive::<Request>(theirs.as_fd()).map(|got| got.map(|(frame, _)| request(frame)))
+                } else {
+                    receive::<Report>(theirs.as_fd()).map(|got| got.map(|(frame, _)| report(frame)))
                 };
                 if let Ok(frame) = again {
                     assert!(!frame.expect("the other end is there").is_empty());

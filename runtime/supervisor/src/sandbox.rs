@@ -62,15 +62,15 @@ pub(super) struct Namespaces {
 
 impl Namespaces {
     pub(super) fn descriptors(&self) -> impl Iterator<Item = &OwnedFd> {
-        let made = [&self.net, &self.ipc, &self.uts, &self.pid, &self.user];
-        [&self.mnt].into_iter().chain(made.into_iter().flatten())
+        let optional = [&self.net, &self.ipc, &self.uts, &self.pid, &self.user];
+        [&self.mnt].into_iter().chain(optional.into_iter().flatten())
     }
 }
 
 /// The answer of the sandbox helper; there is exactly one.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[expect(clippy::large_enum_variant, reason = "a frame of fixed capacity on the stack")]
-pub(super) enum Made {
+pub(super) enum Answer {
     /// The namespaces were made. With it: mnt, then those of net, ipc, uts, pid and user that were made.
     Namespaces { pause: Option<i32> },
     /// A step failed, and nothing is left.
@@ -114,7 +114,7 @@ pub(super) fn run(config: BorrowedFd, answer: OwnedFd, scratch: &Path) -> ! {
     sys::close_all_but(&[config.as_raw_fd(), answer.as_raw_fd()]);
     let failed = match make(config, answer.as_fd(), scratch) {
         Ok(()) => sys::exit_now(0),
-        Err(error) => Made::Failed { message: error::message(&error) },
+        Err(error) => Answer::Failed { message: error::message(&error) },
     };
     let _ = protocol::send(answer.as_fd(), &failed, &[]);
     sys::exit_now(1)
@@ -125,14 +125,14 @@ fn make(config: BorrowedFd, answer: BorrowedFd, scratch: &Path) -> Result<(), Sa
     let mut host = Netlink::open().map_err(SandboxError::Netlink)?;
     let host_namespace = File::open("/proc/self/ns/net").map_err(SandboxError::Namespace)?;
     let bridge = config.network.as_ref().map(|network| {
-        let found = link_index(&network.bridge);
-        found.map_err(|source| SandboxError::Bridge { name: network.bridge.clone(), source })
+        let index = link_index(&network.bridge);
+        index.map_err(|source| SandboxError::Bridge { name: network.bridge.clone(), source })
     });
     let bridge = bridge.transpose()?;
     // In the host's network namespace, which the next step leaves.
     let interfaces = config.network.iter().flat_map(|network| &network.interfaces).map(|name| {
-        let found = link_index(name).map(|index| (name.as_str(), index));
-        found.map_err(|source| SandboxError::Interface { name: name.clone(), source })
+        let index = link_index(name).map(|index| (name.as_str(), index));
+        index.map_err(|source| SandboxError::Interface { name: name.clone(), source })
     });
     let interfaces: Vec<(&str, u32)> = interfaces.collect::<Result<_, _>>()?;
     let mut taken = String::new();
@@ -156,18 +156,18 @@ fn make(config: BorrowedFd, answer: BorrowedFd, scratch: &Path) -> Result<(), Sa
 
     if let (Some(network), Some(bridge)) = (&config.network, bridge) {
         nix::unistd::sethostname(&config.hostname).map_err(|error| SandboxError::Hostname(error.into()))?;
-        let made = connect(&mut host, &host_namespace, network, bridge)
+        let result = connect(&mut host, &host_namespace, network, bridge)
             .and_then(|()| set_sysctls(&config, users.as_ref()))
             .and_then(|()| take_interfaces(&mut host, &interfaces, scratch, &mut taken))
             .and_then(|()| finish(&config, users, answer, scratch));
-        if made.is_err() {
+        if result.is_err() {
             let report = give_back_interfaces(&taken, &mut host, &host_namespace);
             if !report.is_empty() {
                 let _ = nodlet_kernel::own_file::write(&scratch.with_file_name(crate::RENAMED_FILE), report);
             }
             let _ = host.remove_link(&network.host_link);
         }
-        made
+        result
     } else {
         set_sysctls(&config, users.as_ref()).and_then(|()| finish(&config, users, answer, scratch))
     }
@@ -331,8 +331,8 @@ fn finish(
     let user = users.map(|users| users.namespace);
     let descriptors = [mnt, net, ipc, uts, pid, user];
     let descriptors: Vec<BorrowedFd> = descriptors.iter().flatten().map(|fd| fd.as_fd()).collect();
-    let made = Made::Namespaces { pause: pause_pid.map(Pid::as_raw) };
-    protocol::send(answer, &made, &descriptors).map_err(SandboxError::Namespace)
+    let namespaces = Answer::Namespaces { pause: pause_pid.map(Pid::as_raw) };
+    protocol::send(answer, &namespaces, &descriptors).map_err(SandboxError::Namespace)
 }
 
 fn no_proc() -> io::Error {

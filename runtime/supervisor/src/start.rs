@@ -171,14 +171,9 @@ impl Start<'_> {
         }
 
         let proc = self.find_proc().map_err(StartError::Proc)?;
-        let scratch = self.private_tmpfs()?;
-        let root = scratch.join("root");
-        let directory = |name: &str| -> Result<PathBuf, StartError> {
-            let path = scratch.join(name);
-            fs::create_dir(&path).map_err(StartError::Scratch)?;
-            Ok(path)
-        };
-        directory("root")?;
+        self.mount_private_tmpfs()?;
+        let root = self.scratch.join("root");
+        fs::create_dir(&root).map_err(StartError::Scratch)?;
         empty(&config.upper_dir).and_then(|()| empty(&config.work_dir)).map_err(StartError::Root)?;
         let own = |path: &Path| match users {
             Some(_) => std::os::unix::fs::chown(path, Some(first), Some(first)),
@@ -188,7 +183,7 @@ impl Start<'_> {
         let layers: Vec<BorrowedFd> = layers.iter().map(|layer| layer.as_fd()).collect();
         let of_volumes: usize = config.image_volumes.iter().sum();
         let (layers, of_volumes) = layers.split_at(layers.len().saturating_sub(of_volumes));
-        volume::images(&config, of_volumes, &scratch, &mut volumes, &own)?;
+        volume::images(&config, of_volumes, self.scratch, &mut volumes, &own)?;
         // Never read-only: mount points are made in it.
         assemble::mount_root(layers, &config.upper_dir, &config.work_dir, &root, false)
             .map_err(StartError::Image)?;
@@ -246,7 +241,7 @@ impl Start<'_> {
             stdout: self.stdout,
             stderr: self.stderr,
         };
-        Ok(container.run(&scratch, root)?)
+        Ok(container.run(self.scratch, root)?)
     }
 
     /// The /proc of a PID namespace that the container shares: a copy of a mount that was made in it. `None`
@@ -275,16 +270,16 @@ impl Start<'_> {
     }
 
     /// Leaves the host's mount namespace: the host sees none of the mounts from here on.
-    fn private_tmpfs(&self) -> Result<PathBuf, StartError> {
+    fn mount_private_tmpfs(&self) -> Result<(), StartError> {
         unshare(CloneFlags::CLONE_NEWNS).map_err(|error| StartError::NewNamespace(used_up(error.into())))?;
         // Slave, not private: later mounts of the host must reach `HostToContainer` volumes.
-        let made = mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
-            .and_then(|()| {
-                let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-                mount(Some("nodlet"), self.scratch, Some("tmpfs"), flags, Some("mode=0711,size=4m"))
-            });
-        made.map_err(|error| StartError::Scratch(lacking(error, libc::ENODEV, "CONFIG_TMPFS")))?;
-        Ok(self.scratch.to_owned())
+        let mounted =
+            mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
+                .and_then(|()| {
+                    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+                    mount(Some("nodlet"), self.scratch, Some("tmpfs"), flags, Some("mode=0711,size=4m"))
+                });
+        mounted.map_err(|error| StartError::Scratch(lacking(error, libc::ENODEV, "CONFIG_TMPFS")))
     }
 }
 

@@ -7,7 +7,7 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use nix::fcntl::{OFlag, ResolveFlag};
@@ -54,6 +54,15 @@ pub(super) fn open_in(directory: BorrowedFd, path: &Path, flags: i32, resolve: R
             Resolve::NoLinks => ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS,
         };
     Ok(file::open_in(directory, path, OFlag::from_bits_retain(flags), resolve)?.into())
+}
+
+/// A pipe whose end for the supervisor does not block: the reading one of an output, the writing one of an input. The
+/// ends are in the order of pipe2(2).
+pub(super) fn pipe(is_input: bool) -> io::Result<(OwnedFd, OwnedFd)> {
+    let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+    let own = if is_input { &writer } else { &reader };
+    nix::fcntl::fcntl(own.as_raw_fd(), nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok((reader, writer))
 }
 
 /// `readlinkat(2)` of a link that is open.
@@ -132,8 +141,8 @@ pub(super) fn own_capabilities(wanted: u64) -> io::Result<u64> {
 /// Maps the IDs of files by a user namespace (`MOUNT_ATTR_IDMAP`) on a detached mount that nobody has used yet; with
 /// `recursive`, also on the mounts below it whose file systems can.
 pub(super) fn map_ids(mount: BorrowedFd, users: BorrowedFd, recursive: bool) -> io::Result<()> {
-    const IDMAP: u64 = 0x0010_0000;
-    let attributes = MountAttributes { set: IDMAP, userns: users.as_raw_fd() as u64, ..Default::default() };
+    let set = libc::MOUNT_ATTR_IDMAP;
+    let attributes = MountAttributes { set, userns: users.as_raw_fd() as u64, ..Default::default() };
     let mapped = match set_mount_attributes(mount, &attributes, recursive) {
         // All or none: without the mounts below it, whose files then belong to nobody.
         Err(_) if recursive => set_mount_attributes(mount, &attributes, false),

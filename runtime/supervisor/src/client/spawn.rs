@@ -105,10 +105,8 @@ pub(super) fn connect(dir: &Path) -> nix::Result<OwnedFd> {
 /// could be made writable again.
 pub(crate) fn seal(file: &std::ffi::CStr) -> io::Result<OwnedFd> {
     let mount = sys::clone_mount(None, file, false)?;
-    const RDONLY: u64 = 0x1;
-    const NOSUID: u64 = 0x2;
-    const NODEV: u64 = 0x4;
-    let attributes = MountAttributes { set: RDONLY | NOSUID | NODEV, ..Default::default() };
+    let set = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+    let attributes = MountAttributes { set, ..Default::default() };
     sys::set_mount_attributes(mount.as_fd(), &attributes, false)?;
     Ok(mount)
 }

@@ -5,7 +5,7 @@ use super::*;
 
 /// A console with input, and the container's end of the input pipe.
 fn console(stdin_once: bool) -> (Console, File) {
-    let (reader, writer) = input_pipe().unwrap();
+    let (reader, writer) = crate::sys::pipe(true).unwrap();
     (Console::new(Some(writer), stdin_once, false), reader.into())
 }
 
@@ -178,8 +178,7 @@ fn clients_and_input_outlive_the_binary() {
     assert_eq!(saved.descriptors().count(), 4);
     // An execve keeps the descriptors and drops the memory.
     std::mem::forget(console);
-    // SAFETY: each descriptor is in the record once, and its owner was forgotten.
-    let mut console = Console::restore(saved, |fd| unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) });
+    let mut console = Console::restore(saved);
     far.stdin.as_mut().unwrap().write_all(b"over").unwrap();
     console.pump();
     console.pump();
@@ -194,7 +193,7 @@ fn a_client_that_attaches_to_a_terminal_sees_the_waiting_prompt() {
         let mut console = Console::new(None, false, tty);
         output.iter().for_each(|bytes| console.show(Stream::Stdout, bytes));
         let saved = serde_json::to_string(&console.save()).unwrap();
-        let mut console = Console::restore(serde_json::from_str(&saved).unwrap(), |_| unreachable!());
+        let mut console = Console::restore(serde_json::from_str(&saved).unwrap());
         let far = attach(&mut console);
         console.close();
         rest_of(far.stdout)
@@ -213,9 +212,9 @@ fn the_first_client_of_a_container_with_input_sees_earlier_output() {
     console.show(Stream::Stdout, b"out");
     console.show(Stream::Stderr, b"err");
     let saved = serde_json::to_string(&console.save()).unwrap();
-    // SAFETY: the first console, which owns the descriptor, lives to the end of the test.
-    let own = |fd: RawFd| unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().unwrap();
-    let mut console = Console::restore(serde_json::from_str(&saved).unwrap(), own);
+    // An execve keeps the descriptors and drops the memory.
+    std::mem::forget(console);
+    let mut console = Console::restore(serde_json::from_str(&saved).unwrap());
     let (first, second) = (attach(&mut console), attach(&mut console));
     console.show(Stream::Stdout, b" more");
     console.close();

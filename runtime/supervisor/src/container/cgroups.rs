@@ -31,9 +31,9 @@ pub(super) fn hide(cgroup: &CgroupPaths, view: &Path) -> io::Result<Option<PathB
         own = Some(directory);
     }
     let leaf = CString::new(cgroup.unified.as_os_str().as_bytes())?;
-    let found = sys::clone_mount(None, &leaf, false)?;
+    let leaf = sys::clone_mount(None, &leaf, false)?;
     umount2(CGROUPS, MntFlags::MNT_DETACH)?;
-    sys::attach_mount(found.as_fd(), Path::new(CGROUPS))?;
+    sys::attach_mount(leaf.as_fd(), Path::new(CGROUPS))?;
     for name in ["cgroup.procs", "cgroup.kill"] {
         let sink = view.join(name);
         File::create(&sink)?;

@@ -64,13 +64,6 @@ pub(super) struct ReportingExecutor {
 }
 
 impl ReportingExecutor {
-    fn attach_volumes(&self) -> Result<(), StepError> {
-        self.volumes.iter().try_for_each(|late| {
-            let step = || format!("mount the volume at {}", late.place.display());
-            late.attach().map_err(|source| StepError::new(step(), source))
-        })
-    }
-
     fn open_terminal(&self, status: BorrowedFd) -> io::Result<OwnedFd> {
         let (master, slave) = enter::open_terminal(None, None)?;
         if self.console {
@@ -124,7 +117,10 @@ impl ReportingExecutor {
 
     /// Does what is left until the process can be executed. Returns the terminal.
     fn prepare(&self, status: BorrowedFd) -> Result<Option<OwnedFd>, StepError> {
-        self.attach_volumes()?;
+        for late in self.volumes.iter() {
+            let step = || format!("mount the volume at {}", late.place.display());
+            late.attach().map_err(|source| StepError::new(step(), source))?;
+        }
         if let Some(groups) = &self.groups {
             nix::unistd::setgroups(groups).map_err(StepError::at("set its groups"))?;
         }

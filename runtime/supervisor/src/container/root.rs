@@ -46,9 +46,8 @@ pub(crate) fn prepare_root(root: BorrowedFd, first: u32) -> Result<File, StepErr
 
 /// Attaches the /proc of a PID namespace that the container shares.
 pub(crate) fn attach_proc(proc: BorrowedFd, root: BorrowedFd) -> Result<(), StepError> {
-    const NOSUID_NODEV_NOEXEC: u64 = 0x2 | 0x4 | 0x8;
-    const RDONLY: u64 = 0x1;
-    let attributes = MountAttributes { set: NOSUID_NODEV_NOEXEC, clear: RDONLY, ..Default::default() };
+    let set = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
+    let attributes = MountAttributes { set, clear: libc::MOUNT_ATTR_RDONLY, ..Default::default() };
     sys::set_mount_attributes(proc, &attributes, false)
         .map_err(io::Error::from)
         .and_then(|()| sys::open_in(root, Path::new("proc"), libc::O_PATH, Resolve::NoLinks))
@@ -70,14 +69,14 @@ pub(crate) fn check_prepared(
     let is_prepared = |path: &str| -> io::Result<bool> {
         let relative = path.trim_start_matches('/');
         let flags = libc::O_PATH | libc::O_DIRECTORY;
-        let found = sys::open_in(root, Path::new(relative), flags, Resolve::NoLinks)?.metadata()?;
+        let actual = sys::open_in(root, Path::new(relative), flags, Resolve::NoLinks)?.metadata()?;
         match (path, proc) {
             (DEV, _) => {
-                let made = dev.metadata()?;
-                Ok((found.dev(), found.ino()) == (made.dev(), made.ino()))
+                let prepared = dev.metadata()?;
+                Ok((actual.dev(), actual.ino()) == (prepared.dev(), prepared.ino()))
             }
-            ("/proc", Some(proc)) => Ok(found.dev() == nix::sys::stat::fstat(proc.as_raw_fd())?.st_dev),
-            _ => Ok(found.dev() == device_of_root),
+            ("/proc", Some(proc)) => Ok(actual.dev() == nix::sys::stat::fstat(proc.as_raw_fd())?.st_dev),
+            _ => Ok(actual.dev() == device_of_root),
         }
     };
     for path in ["/proc", "/sys", DEV] {

@@ -13,7 +13,7 @@ use crate::enter::ExecState;
 use crate::error::{self, StepError};
 use crate::exit::{self, ExitRecord};
 use crate::protocol::{self, Status, cut};
-use crate::sandbox::{Made, Namespaces};
+use crate::sandbox::{Answer, Namespaces};
 use crate::sys::{self, Ended};
 use crate::user::User;
 use nodlet_core::time::Instant;
@@ -69,7 +69,7 @@ impl Process {
                 State::Starting { init, .. } => known.extend(*init),
                 State::Running { init, .. } => known.push(*init),
                 State::Failing { init, .. } => known.extend(*init),
-                State::Exited { .. } | State::Over { .. } | State::Failed { .. } => {}
+                State::Exited { .. } | State::Ended { .. } | State::Failed { .. } => {}
             }
         }
         for exec in &self.execs {
@@ -99,7 +99,7 @@ impl Process {
             State::Starting { helper, init, .. } => *helper == Some(pid) || *init == Some(pid),
             State::Running { init, .. } => *init == pid,
             State::Failing { init, .. } => *init == Some(pid),
-            State::Exited { .. } | State::Over { .. } | State::Failed { .. } => false,
+            State::Exited { .. } | State::Ended { .. } | State::Failed { .. } => false,
         });
         let Some(attempt) = owner else { return true };
         match &mut attempt.state {
@@ -133,7 +133,7 @@ impl Process {
                     attempt.state = State::Exited { init: pid, at };
                 }
             }
-            State::Exited { .. } | State::Over { .. } | State::Failed { .. } => {}
+            State::Exited { .. } | State::Ended { .. } | State::Failed { .. } => {}
         }
         true
     }
@@ -179,26 +179,26 @@ impl Process {
     /// Reads the answer of the sandbox helper.
     pub(super) fn sandbox_answered(&mut self) {
         let Sandbox::Making { answer, config } = &self.sandbox else { return };
-        let made = match protocol::receive::<Made>(answer.as_fd()) {
+        let result = match protocol::receive::<Answer>(answer.as_fd()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            Ok(Some((Made::Namespaces { pause }, descriptors))) => namespaces(config, descriptors)
+            Ok(Some((Answer::Namespaces { pause }, descriptors))) => namespaces(config, descriptors)
                 .map(|namespaces| (namespaces, pause.map(Pid::from_raw)))
                 .ok_or_else(|| cut("make namespaces: descriptors are missing")),
-            Ok(Some((Made::Failed { message }, _))) => Err(message),
+            Ok(Some((Answer::Failed { message }, _))) => Err(message),
             Ok(None) => Err(cut("make namespaces: the sandbox helper died")),
             Err(error) => Err(error::message(&StepError::new("receive from the sandbox helper", error))),
         };
-        let made = match made {
+        let result = match result {
             Ok((_, Some(pause))) if !sys::is_child(pause) => Err(cut("start the pause process: it ended")),
-            made => made,
+            result => result,
         };
-        if made.is_err() && config.share_process_namespace {
+        if result.is_err() && config.share_process_namespace {
             // The helper may have died after it had forked the pause process.
             let _ = sys::kill_leaf(&config.pause_cgroup.unified);
         }
         let host_link = config.network.as_ref().map(|network| network.host_link.clone());
         let interfaces = config.network.as_ref().is_some_and(|network| !network.interfaces.is_empty());
-        self.sandbox = match made {
+        self.sandbox = match result {
             Ok((namespaces, pause)) => Sandbox::Ready {
                 namespaces: Box::new(namespaces),
                 at: nodlet_host::clock::instant(),

@@ -21,7 +21,7 @@ use super::{Agent, Process, Sandbox, blocked_signals};
 use crate::attempt::{Attempt, Reported, State};
 use crate::client::seal;
 use crate::console::{Console, SavedConsole};
-use crate::enter::{self, Exec, ExecState};
+use crate::enter::{Exec, ExecState};
 use crate::log::{Log, Partial};
 use crate::protocol::{self, Message, Name, Report, cut};
 use crate::sandbox::Namespaces;
@@ -109,7 +109,8 @@ enum SavedState {
         init: i32,
         at: Instant,
     },
-    Over {
+    #[serde(rename = "Over")]
+    Ended {
         init: i32,
         at: Instant,
     },
@@ -237,8 +238,7 @@ impl Process {
         let open = saved.descriptors();
         sys::close_all_but(&open);
         close_on_exec(&open, true)?;
-        // They were left open for this, and each number is in the record once.
-        let own = inherited;
+        // The descriptors were left open for this, and each number is in the record once: see `inherited`.
         let sandbox = match saved.sandbox {
             SavedSandbox::Absent => Sandbox::Absent,
             SavedSandbox::Failed { message } => Sandbox::Failed { message },
@@ -257,12 +257,12 @@ impl Process {
                 interfaces,
             } => {
                 let namespaces = Namespaces {
-                    mnt: own(mnt),
-                    net: net.map(own),
-                    ipc: ipc.map(own),
-                    uts: uts.map(own),
-                    pid: pid.map(own),
-                    user: user.map(own),
+                    mnt: inherited(mnt),
+                    net: net.map(inherited),
+                    ipc: ipc.map(inherited),
+                    uts: uts.map(inherited),
+                    pid: pid.map(inherited),
+                    user: user.map(inherited),
                     host_pid,
                     host_ipc,
                 };
@@ -275,22 +275,19 @@ impl Process {
                 }
             }
         };
-        let attempts: Vec<Attempt> = saved
-            .attempts
-            .into_iter()
-            .map(|attempt| restore_attempt(attempt, own))
-            .collect::<Result<_, _>>()?;
+        let attempts = saved.attempts.into_iter().map(restore_attempt);
+        let attempts = attempts.collect::<io::Result<_>>()?;
         Ok(Process {
             dir: saved.dir,
-            listener: own(saved.listener),
-            lock: own(saved.lock),
+            listener: inherited(saved.listener),
+            lock: inherited(saved.lock),
             signals: blocked_signals()?,
-            agent: saved.agent.map(|fd| Agent::for_reexec(own(fd))),
+            agent: saved.agent.map(|fd| Agent::for_reexec(inherited(fd))),
             sandbox,
             attempts,
-            execs: saved.execs.into_iter().map(|exec| restore_exec(exec, own)).collect(),
+            execs: saved.execs.into_iter().map(restore_exec).collect(),
             helpers: Vec::new(),
-            layers: saved.layers.into_iter().map(|(name, fd)| (name, own(fd))).collect(),
+            layers: saved.layers.into_iter().map(|(name, fd)| (name, inherited(fd))).collect(),
             ending: saved.ending,
             buffer: vec![0; super::BUFFER],
         })
@@ -337,7 +334,7 @@ fn save_attempt(attempt: &Attempt) -> Option<SavedAttempt> {
         State::Starting { .. } => return None,
         State::Running { init, at, .. } => SavedState::Running { init: init.as_raw(), at: *at },
         State::Exited { init, at } => SavedState::Exited { init: init.as_raw(), at: *at },
-        State::Over { init, at } => SavedState::Over { init: init.as_raw(), at: *at },
+        State::Ended { init, at } => SavedState::Ended { init: init.as_raw(), at: *at },
         State::Failing { run, message, init } => {
             SavedState::Failing { run: *run, message: message.clone(), init: init.map(Pid::as_raw) }
         }
@@ -360,7 +357,7 @@ fn save_attempt(attempt: &Attempt) -> Option<SavedAttempt> {
     })
 }
 
-fn restore_attempt(saved: SavedAttempt, own: impl Fn(RawFd) -> OwnedFd) -> io::Result<Attempt> {
+fn restore_attempt(saved: SavedAttempt) -> io::Result<Attempt> {
     let state = match saved.state {
         // The process is a child that was not reaped, so its PID has not been reused.
         SavedState::Running { init, at } => {
@@ -368,7 +365,7 @@ fn restore_attempt(saved: SavedAttempt, own: impl Fn(RawFd) -> OwnedFd) -> io::R
             State::Running { init, pidfd: sys::pidfd_open(init)?, at }
         }
         SavedState::Exited { init, at } => State::Exited { init: Pid::from_raw(init), at },
-        SavedState::Over { init, at } => State::Over { init: Pid::from_raw(init), at },
+        SavedState::Ended { init, at } => State::Ended { init: Pid::from_raw(init), at },
         SavedState::Failing { run, message, init } => {
             State::Failing { run, message, init: init.map(Pid::from_raw) }
         }
@@ -377,15 +374,15 @@ fn restore_attempt(saved: SavedAttempt, own: impl Fn(RawFd) -> OwnedFd) -> io::R
     Ok(Attempt {
         container: saved.container,
         number: saved.number,
-        config: own(saved.config),
+        config: inherited(saved.config),
         leaf: saved.leaf,
         events: None,
         user: saved.user,
         state,
         log: Log::open(saved.log, saved.partial),
-        stdout: saved.stdout.map(&own),
-        stderr: saved.stderr.map(&own),
-        console: Console::restore(saved.console, &own),
+        stdout: saved.stdout.map(inherited),
+        stderr: saved.stderr.map(inherited),
+        console: Console::restore(saved.console),
         termination_message: saved.termination_message,
         layers: saved.layers,
         reported: Reported::default(),
@@ -408,26 +405,17 @@ fn save_exec(exec: &Exec) -> Option<SavedExec> {
     Some(SavedExec { id: exec.id, cgroup: exec.cgroup.clone(), state })
 }
 
-fn restore_exec(saved: SavedExec, own: impl Fn(RawFd) -> OwnedFd) -> Exec {
+fn restore_exec(saved: SavedExec) -> Exec {
     let state = match saved.state {
         SavedExecState::Running { pid, terminal } => {
-            ExecState::Running { pid: Pid::from_raw(pid), terminal: terminal.map(own) }
+            ExecState::Running { pid: Pid::from_raw(pid), terminal: terminal.map(inherited) }
         }
         SavedExecState::Ended { pid, code, terminal } => {
-            ExecState::Ended { pid: Pid::from_raw(pid), code, terminal: terminal.map(own) }
+            ExecState::Ended { pid: Pid::from_raw(pid), code, terminal: terminal.map(inherited) }
         }
         SavedExecState::Failed { message } => ExecState::Failed { message },
     };
-    Exec {
-        id: saved.id,
-        cgroup: saved.cgroup,
-        events: None,
-        state,
-        started_reported: false,
-        ended_reported: false,
-        removed: false,
-        moves: enter::MAX_MOVES,
-    }
+    Exec::new(saved.id, saved.cgroup, state)
 }
 
 fn wait_for_trial(child: Pid) -> io::Result<()> {

@@ -166,14 +166,7 @@ impl Process {
                 Greeting::Layers(names) => names.last().and_then(|name| self.layers.get(name)),
                 Greeting::Missing | Greeting::Hello { .. } | Greeting::Done => None,
             },
-            Item::Started(at) => match &self.attempts[*at].state {
-                State::Running { pidfd, .. } => Some(pidfd),
-                State::Starting { .. }
-                | State::Exited { .. }
-                | State::Over { .. }
-                | State::Failing { .. }
-                | State::Failed { .. } => None,
-            },
+            Item::Started(at) => self.attempts[*at].running().map(|(_, pidfd)| pidfd),
             Item::ExecStarted(at) => match &self.execs[*at].state {
                 ExecState::Running { terminal, .. } | ExecState::Ended { terminal, .. } => terminal.as_ref(),
                 ExecState::Starting { .. } | ExecState::Failed { .. } => None,
@@ -234,7 +227,7 @@ impl Process {
 fn is_starting(attempt: &Attempt) -> bool {
     match &attempt.state {
         State::Starting { .. } | State::Failing { .. } => true,
-        State::Running { .. } | State::Exited { .. } | State::Over { .. } | State::Failed { .. } => false,
+        State::Running { .. } | State::Exited { .. } | State::Ended { .. } | State::Failed { .. } => false,
     }
 }
 
@@ -253,7 +246,7 @@ fn attempt_report(at: usize, attempt: &Attempt) -> Option<(Report, Item)> {
         State::Starting { .. } | State::Failing { .. } => None,
         State::Running { init, at: since, .. }
         | State::Exited { init, at: since }
-        | State::Over { init, at: since }
+        | State::Ended { init, at: since }
             if !reported.started =>
         {
             let report = Report::Started {
@@ -268,7 +261,7 @@ fn attempt_report(at: usize, attempt: &Attempt) -> Option<(Report, Item)> {
             Some((report, Item::Started(at)))
         }
         State::Running { .. } | State::Exited { .. } => None,
-        State::Over { .. } => {
+        State::Ended { .. } => {
             (!reported.ended).then_some((Report::Exited { container, number }, Item::Ended(at)))
         }
         State::Failed { run, message } => {

@@ -11,8 +11,8 @@ use nix::unistd::Pid;
 use serde::Deserialize;
 
 use super::{MAX_ATTEMPTS, MAX_EXECS, Process, SCRATCH, START_TIMEOUT, Sandbox};
-use crate::attempt::{Attempt, Reported, State, pipe};
-use crate::console::{self, Console};
+use crate::attempt::{Attempt, Reported, State};
+use crate::console::Console;
 use crate::enter::{self, Enter, Exec, ExecState};
 use crate::error::{self, StepError};
 use crate::exit;
@@ -167,13 +167,10 @@ impl Process {
         let target = config.target.as_deref().map(|target| self.target(target)).transpose()?;
         let leaf =
             File::open(&config.cgroup.unified).map_err(StepError::at("open the container's cgroup"))?;
-        let (stdout, their_stdout) = pipe().map_err(StepError::at("make a pipe"))?;
-        let (stderr, their_stderr) = pipe().map_err(StepError::at("make a pipe"))?;
-        let input = if config.stdin && !config.tty {
-            Some(console::input_pipe().map_err(StepError::at("make a pipe"))?)
-        } else {
-            None
-        };
+        let (stdout, their_stdout) = sys::pipe(false).map_err(StepError::at("make a pipe"))?;
+        let (stderr, their_stderr) = sys::pipe(false).map_err(StepError::at("make a pipe"))?;
+        let input = (config.stdin && !config.tty).then(|| sys::pipe(true)).transpose();
+        let input = input.map_err(StepError::at("make a pipe"))?;
         let (their_stdin, stdin) = input.unzip();
         let (status, their_status) = status_pair().map_err(StepError::at("make a socket"))?;
         let forked = sys::clone(Parent::Caller, Some(leaf.as_fd()));
@@ -218,13 +215,8 @@ impl Process {
     /// The namespaces of a running container. Its first process is not reaped before the supervisor has
     /// handled its end, so its PID has not been reused.
     fn target(&self, target: &str) -> Result<Target, StepError> {
-        let attempt = self.attempts.iter().find_map(|attempt| match &attempt.state {
-            State::Running { init, pidfd, .. } if attempt.container == target => Some((*init, pidfd)),
-            State::Running { .. } | State::Starting { .. } | State::Exited { .. } | State::Over { .. } => {
-                None
-            }
-            State::Failing { .. } | State::Failed { .. } => None,
-        });
+        let mut attempts = self.attempts.iter().filter(|attempt| attempt.container == target);
+        let attempt = attempts.find_map(Attempt::running);
         // A PID namespace whose first process has ended accepts no new process.
         let (init, _) = attempt.filter(|(_, pidfd)| !has_ended(pidfd.as_fd())).ok_or_else(|| {
             format!("join the processes of container {target}: invalid target container: it is not running")
@@ -243,7 +235,7 @@ impl Process {
         let [stdin, stdout, stderr] = given.map(|given| if given { fds.next() } else { None });
         let attempt = self.attempts.iter_mut().find(|attempt| attempt.is(container, number));
         let attached = match attempt {
-            Some(attempt) if matches!(attempt.state, State::Running { .. }) => {
+            Some(attempt) if attempt.running().is_some() => {
                 attempt.attach(stdin, [stdout, stderr]).map(|()| {
                     let terminal = attempt.stdout.as_ref().filter(|_| attempt.console.is_tty());
                     terminal.and_then(|terminal| terminal.try_clone().ok())
@@ -258,15 +250,8 @@ impl Process {
     }
 
     fn exec(&mut self, id: u32, container: &Name, number: u32, given: [bool; 3], descriptors: Vec<OwnedFd>) {
-        let exec = self.fork_exec(id, container, number, given, descriptors).unwrap_or_else(|error| Exec {
-            id,
-            cgroup: PathBuf::new(),
-            events: None,
-            state: ExecState::Failed { message: error::message(&error) },
-            started_reported: false,
-            ended_reported: false,
-            removed: false,
-            moves: 0,
+        let exec = self.fork_exec(id, container, number, given, descriptors).unwrap_or_else(|error| {
+            Exec::new(id, PathBuf::new(), ExecState::Failed { message: error::message(&error) })
         });
         if let ExecState::Starting { helper, .. } = &exec.state {
             self.helpers.extend(*helper);
@@ -286,8 +271,8 @@ impl Process {
             return Err(format!("exec: {MAX_EXECS} processes are being executed in this pod").into());
         }
         let attempt = self.attempts.iter().find(|attempt| attempt.is(container, number));
-        let Some((attempt, State::Running { pidfd, .. })) = attempt.map(|attempt| (attempt, &attempt.state))
-        else {
+        let running = attempt.and_then(|attempt| Some((attempt, attempt.running()?)));
+        let Some((attempt, (_, pidfd))) = running else {
             return Err(format!("exec: container {container} is not running").into());
         };
         let mut descriptors = descriptors.iter().map(|fd| fd.as_fd());
@@ -312,16 +297,10 @@ impl Process {
             }
         })();
         match forked {
-            Ok((helper, status)) => Ok(Exec {
-                id,
-                cgroup,
-                events: None,
-                state: ExecState::Starting { helper: Some(helper), status, pid: None, terminal: None },
-                started_reported: false,
-                ended_reported: false,
-                removed: false,
-                moves: enter::MAX_MOVES,
-            }),
+            Ok((helper, status)) => {
+                let state = ExecState::Starting { helper: Some(helper), status, pid: None, terminal: None };
+                Ok(Exec::new(id, cgroup, state))
+            }
             Err(error) => {
                 let _ = fs::remove_dir(&cgroup);
                 Err(StepError::new("exec: start its helper", error))

@@ -15,6 +15,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
+use libc::{
+    MOUNT_ATTR_NODEV as NODEV, MOUNT_ATTR_NOEXEC as NOEXEC, MOUNT_ATTR_NOSUID as NOSUID,
+    MOUNT_ATTR_NOSYMFOLLOW as NOSYMFOLLOW, MOUNT_ATTR_RDONLY as RDONLY,
+};
 use nodlet_rootfs::assemble;
 
 use super::{StartError, within};
@@ -47,14 +51,8 @@ pub(super) struct Volume {
     shared: bool,
 }
 
-/// Attributes of a mount, from linux/mount.h.
-const RDONLY: u64 = 0x1;
-const NOSUID: u64 = 0x2;
-const NODEV: u64 = 0x4;
-const NOEXEC: u64 = 0x8;
 /// All bits of the policy about access times; without any of them, it is `relatime`.
-const ACCESS_TIMES: u64 = 0x70;
-const NOSYMFOLLOW: u64 = 0x0020_0000;
+const ACCESS_TIMES: u64 = libc::MOUNT_ATTR__ATIME;
 
 impl Volume {
     /// The path of the volume in the container.
@@ -81,13 +79,13 @@ impl Volume {
     /// Whether the volume must be attached after libcontainer has made its mounts and devices. `devices` are
     /// those devices that differ between containers.
     fn must_be_late(&self, devices: &[PathBuf]) -> bool {
-        let is_made = |made: &Path| made.starts_with(&self.place) || self.place.starts_with(made);
+        let overlaps = |node: &Path| node.starts_with(&self.place) || self.place.starts_with(node);
         self.shared
             || self.place == Path::new(DEV)
             || ["/proc", "/sys"].iter().any(|other| self.place.starts_with(other))
             || self.place.starts_with(DEV)
-                && (dev::OWN.iter().map(Path::new).any(is_made)
-                    || devices.iter().map(PathBuf::as_path).any(is_made))
+                && (dev::OWN.iter().map(Path::new).any(overlaps)
+                    || devices.iter().map(PathBuf::as_path).any(overlaps))
     }
 
     fn failed(&self, source: io::Error) -> StartError {
@@ -98,15 +96,16 @@ impl Volume {
 /// Finds all volumes of a container, including /dev/shm.
 pub(super) fn resolve(config: &ContainerConfig, namespaces: &Namespaces) -> Result<Vec<Volume>, StartError> {
     let mut volumes = Vec::new();
-    let shm = MountConfig {
-        source: MountSource::Host("/dev/shm".into()),
+    let of_host = |path: &Path, destination: &Path| MountConfig {
+        source: MountSource::Host(path.to_owned()),
         sub_path: None,
         sub_path_shown: None,
-        destination: "/dev/shm".into(),
+        destination: destination.to_owned(),
         read_only: false,
         recursive_read_only: false,
         propagation: Propagation::Private,
     };
+    let shm = of_host(Path::new("/dev/shm"), Path::new("/dev/shm"));
     let shm_path = (!namespaces.host_ipc).then(|| Path::new(SHM));
     volumes.push(volume(&shm, shm_path, namespaces, config)?);
     for mount in &config.mounts {
@@ -126,15 +125,7 @@ pub(super) fn resolve(config: &ContainerConfig, namespaces: &Namespaces) -> Resu
     if let Some(message) = &config.termination_message
         && config.mounts.iter().all(|mount| mount.destination != message.path)
     {
-        let mount = MountConfig {
-            source: MountSource::Host(message.file.clone()),
-            sub_path: None,
-            sub_path_shown: None,
-            destination: message.path.clone(),
-            read_only: false,
-            recursive_read_only: false,
-            propagation: Propagation::Private,
-        };
+        let mount = of_host(&message.file, &message.path);
         volumes.push(volume(&mount, None, namespaces, config)?);
     }
     Ok(volumes)
