@@ -100,6 +100,16 @@ pub(crate) struct ManifestDirectories {
     unsynced: SortedSet<PathBuf>,
 }
 
+/// A change of a manifest that the agent itself has made.
+#[derive(Clone, Copy)]
+pub(crate) enum OwnChange {
+    /// It wrote the file, whose stamp is unknown if somebody else has removed or replaced the file since: then it is
+    /// read again.
+    Written(Option<Stamp>),
+    /// It removed the file.
+    Removed,
+}
+
 /// A result of a scan, in whose place a manifest has its objects.
 pub(crate) enum Parsed {
     /// A directory, and the error if it cannot be read.
@@ -208,19 +218,18 @@ impl ManifestDirectories {
             })
     }
 
-    /// Records that the agent has written a file, and that the registry knows its content; or that the agent has removed
-    /// it (`None`).
-    pub(crate) fn set_own(&mut self, path: &Path, stamp: Option<Stamp>) {
+    /// Records that the agent has written or removed a file, and that the registry knows its content.
+    pub(crate) fn set_own(&mut self, path: &Path, change: OwnChange) {
         let Some(directory) = self.directories.iter_mut().find(|ours| path.parent() == Some(&ours.path))
         else {
             return;
         };
         let Some(name) = path.file_name() else { return };
-        match stamp {
-            Some(_) => {
+        match change {
+            OwnChange::Written(stamp) => {
                 directory.files.insert(name.to_owned(), ReadFile { stamp, ..ReadFile::default() });
             }
-            None => drop(directory.files.remove(name)),
+            OwnChange::Removed => drop(directory.files.remove(name)),
         }
     }
 

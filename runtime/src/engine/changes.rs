@@ -48,7 +48,13 @@ pub(super) struct Changes {
 impl Changes {
     /// Whether clients have to wait before they ask for more.
     pub(super) fn is_full(&self) -> bool {
-        self.waiting.len() >= WAITING
+        let requests = self.waiting.iter().filter(|change| matches!(change, Change::Request(_)));
+        requests.count() >= WAITING
+    }
+
+    /// Whether a change is being written.
+    pub(super) fn is_writing(&self) -> bool {
+        self.is_writing
     }
 
     /// Lets a change wait for its turn.
@@ -64,13 +70,13 @@ impl Changes {
         if self.is_writing { None } else { self.waiting.pop_front() }
     }
 
-    /// Records that a change was written.
-    pub(super) fn stored(&mut self) {
+    /// Records that a change was written, or could not be.
+    pub(super) fn end_write(&mut self) {
         (self.is_writing, self.removing) = (false, None);
     }
 
     /// Records that the collection of a pod has ended.
-    pub(super) fn collected(&mut self, index: PodIndex) {
+    pub(super) fn end_collection(&mut self, index: PodIndex) {
         self.collected.remove(&index);
     }
 
@@ -122,5 +128,27 @@ impl Engine {
         let path = self.shell.stores.records.ephemeral_path_of(&wanted.pod.uid.0);
         let job = self.shell.stores.replace(path, ephemeral_of(&wanted).to_string().into_bytes());
         self.store(job, move |written| StoredChange::Ephemeral { index, wanted, asked, written });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_requests_of_clients_let_clients_wait() {
+        let mut changes = Changes::default();
+        for index in 0..WAITING as u32 {
+            changes.push(Change::Collection(PodIndex(index)));
+            changes.push(Change::Collection(PodIndex(index)));
+        }
+        assert_eq!(changes.waiting.len(), WAITING, "a pod is collected once");
+        assert!(!changes.is_full());
+        for _ in 0..WAITING {
+            assert!(!changes.is_full());
+            let (reply, _) = async_channel::bounded(1);
+            changes.push(Change::Request(Box::new(Request::Measure { reply })));
+        }
+        assert!(changes.is_full());
     }
 }

@@ -13,7 +13,7 @@ use nodlet_kernel::durable;
 
 use super::Engine;
 use super::message::{ManifestNews, Message, ReadPart};
-use crate::sources::{ManifestDirectories, Parsed, RESCAN_INTERVAL, SAVED_WITHIN, Stamp};
+use crate::sources::{ManifestDirectories, OwnChange, Parsed, RESCAN_INTERVAL, SAVED_WITHIN};
 
 /// The state of the reads of the manifest directories.
 pub(super) struct ManifestReads {
@@ -27,8 +27,8 @@ pub(super) struct ManifestReads {
     asked: bool,
     /// What the parts of the present read have found.
     parsed: Vec<Parsed>,
-    /// Files that the agent has written, with their stamps, or removed since the last read began.
-    own: SortedMap<PathBuf, Option<Stamp>>,
+    /// Files that the agent has written or removed since the last read began.
+    own: SortedMap<PathBuf, OwnChange>,
     /// The next read includes the records: they were not read yet, or not completely.
     reads_records: bool,
     /// A read is scheduled, see [`Engine::read_again`].
@@ -50,8 +50,23 @@ impl ManifestReads {
     }
 
     /// Records that the agent has written or removed a file, and that the registry knows it.
-    pub(super) fn set_own(&mut self, path: &Path, stamp: Option<Stamp>) {
-        self.own.insert(path.to_owned(), stamp);
+    pub(super) fn set_own(&mut self, path: &Path, change: OwnChange) {
+        self.own.insert(path.to_owned(), change);
+    }
+
+    /// The directories for the next read, and whether it was requested; `None` if there is no reason for one, and
+    /// during another one. While a change is being written, inotify may report that write before its stamp is known:
+    /// the read begins after it.
+    fn next_read(&mut self, is_writing: bool) -> Option<(Box<ManifestDirectories>, bool)> {
+        if is_writing || !(self.asked || self.news) {
+            return None;
+        }
+        let mut directories = self.directories.take()?;
+        for (path, change) in std::mem::take(&mut self.own) {
+            directories.set_own(&path, change);
+        }
+        self.news = false;
+        Some((directories, std::mem::take(&mut self.asked)))
     }
 }
 
@@ -78,15 +93,11 @@ impl Engine {
         }
     }
 
-    fn begin_read(&mut self) {
-        let reads = &mut self.manifest_reads;
-        let Some(mut directories) = reads.directories.take() else { return };
-        for (path, stamp) in std::mem::take(&mut reads.own) {
-            directories.set_own(&path, stamp);
+    /// Begins the next read, if one is due.
+    pub(super) fn begin_read(&mut self) {
+        if let Some((directories, asked)) = self.manifest_reads.next_read(self.changes.is_writing()) {
+            self.continue_read(directories, asked);
         }
-        reads.news = false;
-        let asked = std::mem::take(&mut reads.asked);
-        self.continue_read(directories, asked);
     }
 
     fn continue_read(&mut self, directories: Box<ManifestDirectories>, asked: bool) {
@@ -105,9 +116,7 @@ impl Engine {
                 if is_news {
                     self.reconcile();
                 }
-                if self.manifest_reads.asked || self.manifest_reads.news {
-                    self.begin_read();
-                }
+                self.begin_read();
             }
             ManifestNews::Changed => {
                 (self.manifest_reads.is_watched, self.manifest_reads.news) = (false, true);
@@ -200,5 +209,42 @@ impl Engine {
         let Some(changed) = directories.changed() else { return };
         self.manifest_reads.is_watched = true;
         self.shell.tasks.then(changed, |()| Message::Manifests(ManifestNews::Changed));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::Arc;
+
+    use nodlet_host::watches::Watches;
+    use nodlet_registry::{Owner, SourceDirectory};
+
+    use super::*;
+    use crate::at_rest::AtRest;
+    use crate::sources::Stamp;
+
+    #[test]
+    fn events_during_a_write_wait_for_its_end_and_are_then_known_as_the_agents_own() {
+        let directory = std::env::temp_dir().join(format!("nodlet-reads-{}", std::process::id()));
+        fs::create_dir(&directory).expect("a directory");
+        let source = SourceDirectory { path: directory.clone(), owner: Owner::Client, hint: None };
+        let at_rest = Arc::new(AtRest::of(None));
+        let mut directories = ManifestDirectories::new(&[source], "node", at_rest, Watches::default());
+        assert!(!directories.scan(nodlet_host::clock::instant(), &mut Vec::new()));
+        let mut reads = ManifestReads::new(directories);
+        assert!(reads.next_read(false).is_none(), "there is no reason");
+        let path = directory.join("default_web.json");
+        fs::write(directory.join(".new"), "{}").expect("written");
+        fs::rename(directory.join(".new"), &path).expect("renamed");
+        reads.news = true;
+        assert!(reads.next_read(true).is_none(), "the stamp is not known yet");
+        reads.set_own(&path, OwnChange::Written(Stamp::of_file(&path)));
+        let (mut directories, is_requested) =
+            reads.next_read(false).expect("it waits for the end of the write");
+        assert!(!directories.drain() && !is_requested, "the file is as the agent wrote it");
+        reads.news = true;
+        assert!(reads.next_read(false).is_none(), "another read is under way");
+        fs::remove_dir_all(&directory).expect("removed");
     }
 }

@@ -13,7 +13,7 @@ use super::Engine;
 use super::changes::Change;
 use super::message::{Message, PodEnd, StoredChange};
 use crate::api::Reply;
-use crate::sources::Stamp;
+use crate::sources::{OwnChange, Stamp};
 
 /// The manifest of a pod could not be removed.
 #[derive(Debug, thiserror::Error)]
@@ -36,10 +36,10 @@ impl Engine {
     }
 
     /// Continues when a change was written: the registry and the core learn of it, and the client gets its reply. Then
-    /// the next change has its turn.
+    /// a read of the manifests that waits for the end of the write begins, and the next change has its turn.
     pub(super) fn stored(&mut self, change: StoredChange) {
         if !matches!(change, StoredChange::PodRemoval { .. }) {
-            self.changes.stored();
+            self.changes.end_write();
         }
         match change {
             StoredChange::Manifest { write, awaited, reply, written } => match written {
@@ -69,6 +69,7 @@ impl Engine {
                 self.ephemeral_written(index, &wanted, asked, written);
             }
         }
+        self.begin_read();
         self.make_changes();
     }
 
@@ -79,7 +80,7 @@ impl Engine {
         awaited: Vec<AwaitedImage>,
         reply: Reply<Accepted>,
     ) {
-        self.manifest_reads.set_own(&write.path, stamp);
+        self.manifest_reads.set_own(&write.path, OwnChange::Written(stamp));
         self.registry.written(&mut write);
         self.reconcile();
         self.publish_changed();
@@ -89,7 +90,7 @@ impl Engine {
     }
 
     fn manifest_removed(&mut self, path: &Path) {
-        self.manifest_reads.set_own(path, None);
+        self.manifest_reads.set_own(path, OwnChange::Removed);
         self.registry.sources.remove_written(path);
     }
 
@@ -110,7 +111,7 @@ impl Engine {
                 Err(RemoveManifestError { path, source })
             }
         };
-        self.changes.stored();
+        self.changes.end_write();
         match (end, removed) {
             (PodEnd::Deleted { index, name, stop, replacement, reply }, removed) => {
                 let answer = removed.map_err(|error| Status::internal(causes(&error))).and_then(|()| {
@@ -134,7 +135,7 @@ impl Engine {
                 }
             }
             (PodEnd::Collected { index, name }, removed) => {
-                self.changes.collected(index);
+                self.changes.end_collection(index);
                 match removed {
                     // Nothing of it runs that would need a grace period.
                     Ok(()) => drop(self.stop(index, &name, Stop::FORCED)),

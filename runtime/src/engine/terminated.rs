@@ -28,7 +28,7 @@ impl Engine {
     /// Removes the manifest of a finished pod. A failure is only logged, and no action of the core, because it concerns
     /// the desired state: the next change of a finished pod chooses again which pods are too many.
     pub(super) fn collect(&mut self, index: PodIndex) {
-        let Some(wanted) = self.shell.pods.wanted(index) else { return self.changes.collected(index) };
+        let Some(wanted) = self.shell.pods.wanted(index) else { return self.changes.end_collection(index) };
         let (namespace, name) = (&wanted.pod.namespace, wanted.pod.name.to_string());
         log::info!("{namespace}/{name}: removed: too many finished pods");
         self.remove_pod(wanted.pod.uid.clone(), wanted.source.clone(), PodEnd::Collected { index, name });

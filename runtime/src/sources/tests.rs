@@ -667,14 +667,14 @@ fn what_the_agent_writes_and_removes_itself_is_not_read_and_what_others_change_i
     let is_news = |sources: &mut Sources| sources.directories.drain();
     let stamp = write("one");
     assert!(stamp.is_some());
-    sources.directories.set_own(&path, stamp);
+    sources.directories.set_own(&path, OwnChange::Written(stamp));
     assert!(!is_news(&mut sources), "it is known");
     write("two");
     assert!(is_news(&mut sources), "somebody else has changed it");
     sources.read(nodlet_host::clock::instant());
     assert_eq!(images(&sources), ["web=two"]);
     fs::remove_file(&path).expect("removed");
-    sources.directories.set_own(&path, None);
+    sources.directories.set_own(&path, OwnChange::Removed);
     assert!(!is_news(&mut sources), "it is known");
     write("three");
     let mut found = Vec::new();
