@@ -1,5 +1,5 @@
-//! Carries out probes: sends one request and returns its result, with the kubelet's messages. `pod/probe.rs`
-//! of the core decides what follows from the result.
+//! Carries out probes of all kinds, each once, and returns the results with the kubelet's messages. `pod/probe.rs` of
+//! the core decides what follows from a result. The engine runs the commands of exec probes (`engine/exec.rs`).
 //!
 //! A probe runs on the agent's one thread and ends with its timeout. It makes no blocking call, and its memory
 //! does not grow with the response of a container. Only the host name of a probe is looked up on another
@@ -23,16 +23,16 @@ use std::time::Duration;
 use smol::Async;
 
 use nodlet_core::facts::ProbeResult;
-use nodlet_core::spec::container::ContainerPort;
-use nodlet_core::spec::probe::PortOrName;
+use nodlet_core::spec::container::{Container, ContainerPort};
+use nodlet_core::spec::probe::{PortOrName, Probe, ProbeAction};
 use nodlet_wire::http::{Connection, Head, Stream};
 use nodlet_wire::timeout::within;
 use nodlet_wire::tls::{Client, TlsError};
 
+use crate::container_config::probe_command;
 use go_errors::NO_TLS;
+use grpc::grpc;
 use url::Url;
-
-pub(crate) use grpc::grpc;
 
 /// `User-Agent` of a probe, with the version of Kubernetes whose behaviour nodlet follows.
 const USER_AGENT: &str = "kube-probe/1.36";
@@ -42,6 +42,10 @@ const LIFECYCLE_AGENT: &str = "kube-lifecycle/1.36";
 
 /// Maximum number of bytes that are read of a body (kubelet: `maxRespBodyLength`).
 const BODY: usize = 10 * 1024;
+
+/// Maximum number of bytes that are kept of the output of a command, and of the command in a message (kubelet:
+/// `maxReadLength`).
+pub(crate) const COMMAND_OUTPUT: usize = 10 * 1024;
 
 /// Maximum number of requests of one probe, redirects included.
 const REQUESTS: usize = 10;
@@ -63,13 +67,34 @@ pub(crate) struct HttpGet<'a> {
     pub headers: &'a [(String, String)],
 }
 
-/// Carries out an `httpGet` probe, which succeeds with a status from 200 to 399.
-pub(crate) async fn http(
-    ip: IpAddr,
-    ports: &[ContainerPort],
-    get: &HttpGet<'_>,
-    timeout: Duration,
+/// Carries out a probe of a container once. Returns after the probe's timeout at the latest.
+///
+/// `address` returns the address of the pod. `exec` runs a command in the container within the timeout, and returns its
+/// exit code and output, `None` if the time was over, or the error of a command that could not be run.
+pub(crate) async fn probe(
+    container: &Container,
+    probe: &Probe,
+    address: impl FnOnce() -> IpAddr,
+    exec: impl AsyncFnOnce(&[String]) -> Result<Option<(i32, Vec<u8>)>, String>,
 ) -> ProbeResult {
+    let (ports, timeout) = (&container.ports, probe.timeout);
+    match &probe.action {
+        ProbeAction::Exec(command) => match exec(command).await {
+            Ok(Some((code, output))) => exec_result(code, &output),
+            Ok(None) => exec_timed_out(&shown_command(container, command), timeout),
+            Err(message) => ProbeResult::Error(message.into()),
+        },
+        ProbeAction::HttpGet { secure, host, port, path, headers } => {
+            let get = HttpGet { secure: *secure, host: host.as_deref(), port, path, headers };
+            http(address(), ports, &get, timeout).await
+        }
+        ProbeAction::Grpc { port, service } => grpc(address(), *port, service, timeout).await,
+        ProbeAction::TcpSocket { host, port } => tcp(address(), host.as_deref(), port, ports, timeout).await,
+    }
+}
+
+/// Carries out an `httpGet` probe, which succeeds with a status from 200 to 399.
+async fn http(ip: IpAddr, ports: &[ContainerPort], get: &HttpGet<'_>, timeout: Duration) -> ProbeResult {
     let port = match resolve_port(get.port, ports) {
         Ok(port) => port,
         Err(message) => return ProbeResult::Error(message.into()),
@@ -114,7 +139,7 @@ pub(crate) async fn hook(
 }
 
 /// Carries out a `tcpSocket` probe, which succeeds if the server accepts a connection.
-pub(crate) async fn tcp(
+async fn tcp(
     ip: IpAddr,
     host: Option<&str>,
     port: &PortOrName,
@@ -134,7 +159,7 @@ pub(crate) async fn tcp(
 }
 
 /// Returns the result of an `exec` probe, which succeeds with exit code 0.
-pub(crate) fn exec_result(code: i32, output: &[u8]) -> ProbeResult {
+fn exec_result(code: i32, output: &[u8]) -> ProbeResult {
     if code == 0 {
         ProbeResult::Success
     } else {
@@ -143,10 +168,20 @@ pub(crate) fn exec_result(code: i32, output: &[u8]) -> ProbeResult {
 }
 
 /// Returns the result of an `exec` probe that was killed at its timeout.
-pub(crate) fn exec_timed_out(command: &str, timeout: Duration) -> ProbeResult {
+fn exec_timed_out(command: &str, timeout: Duration) -> ProbeResult {
     ProbeResult::Failure(
         format!("command timed out: {command:?} timed out after {}", seconds(timeout)).into(),
     )
+}
+
+/// The command of a probe or hook, as a message shows it.
+pub(crate) fn shown_command(container: &Container, command: &[String]) -> String {
+    let mut shown = probe_command(container, command).unwrap_or_default().join(" ");
+    if shown.len() > COMMAND_OUTPUT {
+        shown.truncate(shown.floor_char_boundary(COMMAND_OUTPUT));
+        shown.shrink_to_fit();
+    }
+    shown
 }
 
 /// Formats whole seconds as Go prints a duration.

@@ -1,12 +1,10 @@
-//! Processes in a container besides its first one, which API requests and exec probes execute, and clients that
-//! attach to the first process. The supervisor runs them; this file has only the tasks that wait for each.
+//! Processes in a container besides its first one, which API requests, exec probes and lifecycle hooks execute, and
+//! clients that attach to the first process. The supervisor runs them; this file has only the tasks that wait for each.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::rc::Rc;
 use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
@@ -14,28 +12,33 @@ use nodlet_core::sorted::SortedMap;
 use smol::Async;
 use smol::io::AsyncReadExt;
 
+use crate::api::{ExecExit, ExecSession, Reply, Status};
 use crate::container_config::{bytes_of, probe_command};
-use crate::prober;
-use nodlet_core::facts::{Attempt, PodIndex, ProbeResult};
-use nodlet_core::spec::{Container, ProbeAction, ProbeKind};
+use crate::prober::COMMAND_OUTPUT;
+use nodlet_core::facts::PodIndex;
+use nodlet_core::spec::Container;
 use nodlet_host::launch::ExecConfig;
-use nodlet_registry::Wanted;
 use nodlet_supervisor::client::SupervisorError;
 
-use super::Shell;
-use super::machine::Machine;
 use super::pods::Pods;
 use super::turns::{Turn, Turns};
 
-/// Bytes of a probe's output that are kept (kubelet: `maxReadLength`).
-const PROBE_OUTPUT: usize = 10 * 1024;
-
 /// A report about one process. There are at most three for each, so that sending never waits.
 #[derive(Debug)]
-pub(super) enum ExecNews {
+enum ExecNews {
     Started { terminal: Option<OwnedFd> },
-    Failed(String),
     Exited(i32),
+}
+
+/// The reports about one process; the last one may be the reason why it was not run.
+type News = Receiver<Result<ExecNews, ExecError>>;
+
+/// Waits for the next report about a process.
+///
+/// # Errors
+/// The process could not be started, or its container is gone.
+async fn next(news: &News) -> Result<ExecNews, ExecError> {
+    news.recv().await.unwrap_or(Err(ExecError::Gone))
 }
 
 /// The reason why a process could not be run, or a client not be attached.
@@ -87,7 +90,7 @@ struct Waiting {
     pod: PodIndex,
     /// A client attaches. A supervisor does not report an attachment again when it is asked for its whole state.
     attaches: bool,
-    news: Sender<ExecNews>,
+    news: Sender<Result<ExecNews, ExecError>>,
 }
 
 impl Default for Execs {
@@ -102,7 +105,7 @@ impl Default for Execs {
 }
 
 impl Execs {
-    fn begin(&self, pod: PodIndex, attaches: bool) -> (u32, Receiver<ExecNews>) {
+    fn begin(&self, pod: PodIndex, attaches: bool) -> (u32, News) {
         let (news, receiver) = async_channel::bounded(3);
         let id = self.next.get().wrapping_add(1);
         self.next.set(id);
@@ -111,15 +114,15 @@ impl Execs {
     }
 
     pub(super) fn started(&self, pod: PodIndex, id: u32, terminal: Option<OwnedFd>) {
-        self.pass(pod, id, ExecNews::Started { terminal }, false);
+        self.pass(pod, id, Ok(ExecNews::Started { terminal }), false);
     }
 
     pub(super) fn failed(&self, pod: PodIndex, id: u32, message: String) {
-        self.pass(pod, id, ExecNews::Failed(message), true);
+        self.pass(pod, id, Err(ExecError::Failed(message)), true);
     }
 
     pub(super) fn exited(&self, pod: PodIndex, id: u32, code: i32) {
-        self.pass(pod, id, ExecNews::Exited(code), true);
+        self.pass(pod, id, Ok(ExecNews::Exited(code)), true);
     }
 
     /// Reports to all that wait for processes of this pod that these are lost, by dropping the senders.
@@ -134,7 +137,7 @@ impl Execs {
         attach.map(|(id, _)| *id).collect()
     }
 
-    fn pass(&self, pod: PodIndex, id: u32, news: ExecNews, last: bool) {
+    fn pass(&self, pod: PodIndex, id: u32, news: Result<ExecNews, ExecError>, last: bool) {
         let mut all = self.waiting.borrow_mut();
         if let Some(waiting) = all.get_mut(&id)
             && waiting.pod == pod
@@ -152,33 +155,71 @@ impl Execs {
 
 /// A process that was requested.
 pub(super) struct Exec {
-    pub(super) id: u32,
-    pub(super) news: Receiver<ExecNews>,
+    id: u32,
+    news: News,
     pod: PodIndex,
     container: String,
     number: u32,
+    /// Ends when the process runs.
     turn: Cell<Option<Turn>>,
 }
 
-impl Exec {
-    /// Ends its turn when it runs, or is dropped.
-    pub(super) fn in_turn(self, turn: Option<Turn>) -> Exec {
-        self.turn.set(turn);
-        self
-    }
+/// The end of a command of a probe or hook.
+pub(super) struct CommandEnd {
+    /// The exit code; `None` if the time was over, at which the command was killed. The error of a command whose end is
+    /// unknown.
+    pub(super) code: Result<Option<i32>, ExecError>,
+    /// The beginning of the standard output, and of the errors if these are not separate.
+    pub(super) output: Vec<u8>,
+    /// The beginning of the standard error, if that is separate.
+    pub(super) errors: Vec<u8>,
+}
 
+/// How long a command runs, and where its standard error goes.
+#[derive(Clone, Copy)]
+pub(super) enum CommandKind {
+    /// The command of a probe ends after this time at the latest, and both streams are one output.
+    Probe(Duration),
+    /// The command of a hook ends with its container at the latest, and has separate streams.
+    Hook,
+}
+
+impl Exec {
     /// Waits for the process to end, and returns its exit code.
     ///
     /// # Errors
     /// The process could not be started, or its container is gone.
-    pub(super) async fn ended(&self) -> Result<Option<i32>, ExecError> {
+    pub(super) async fn ended(&self) -> Result<i32, ExecError> {
         loop {
-            match self.news.recv().await {
-                Ok(ExecNews::Started { .. }) => self.turn.set(None),
-                Ok(ExecNews::Exited(code)) => return Ok(Some(code)),
-                Ok(ExecNews::Failed(message)) => return Err(ExecError::Failed(message)),
-                Err(_) => return Err(ExecError::Gone),
+            match next(&self.news).await? {
+                ExecNews::Started { .. } => self.turn.set(None),
+                ExecNews::Exited(code) => return Ok(code),
             }
+        }
+    }
+
+    /// Reports the start and the end of the process to a client; kills the process when the client is gone.
+    pub(super) async fn serve(self, pods: &Pods, reply: Reply<ExecSession>) {
+        let (exit, receiver) = async_channel::bounded(1);
+        let session = |terminal| Ok(ExecSession { terminal, exit: receiver });
+        match next(&self.news).await {
+            Ok(ExecNews::Started { terminal }) => drop(reply.send(session(terminal)).await),
+            Ok(ExecNews::Exited(code)) => {
+                let _ = exit.try_send(ExecExit::Code(code));
+                return drop(reply.send(session(None)).await);
+            }
+            Err(error) => return drop(reply.send(Err(Status::internal(error.message()))).await),
+        }
+        let ended = async { Some(self.ended().await) };
+        // At once if the reply did not reach the client.
+        let abandoned = async {
+            exit.closed().await;
+            None
+        };
+        match smol::future::or(ended, abandoned).await {
+            Some(Ok(code)) => drop(exit.try_send(ExecExit::Code(code))),
+            Some(Err(error)) => drop(exit.try_send(ExecExit::Failed(error.message()))),
+            None => self.kill(pods),
         }
     }
 
@@ -194,18 +235,62 @@ impl Exec {
 }
 
 impl Execs {
-    /// Builds the command of a probe or hook, whose variables may make it large.
+    /// Runs the command of a probe or hook in a container until it ends.
     ///
     /// # Errors
-    /// It is longer than the kernel accepts.
-    pub(super) async fn command(
+    /// The command could not be started.
+    pub(super) async fn run(
         &self,
-        container: &Container,
+        pods: &Pods,
+        pod: PodIndex,
+        (container, number): (&Container, u32),
         command: &[String],
-    ) -> Result<(ExecConfig, Option<Turn>), ExecError> {
+        kind: CommandKind,
+    ) -> Result<CommandEnd, ExecError> {
+        let (mut late, has_errors) = match kind {
+            CommandKind::Probe(timeout) => (smol::Timer::after(timeout), false),
+            CommandKind::Hook => (smol::Timer::never(), true),
+        };
+        // Its variables may make it large.
         let build = || probe_command(container, command).map_err(ExecError::Command);
-        let (args, turn) = self.turns.take(build, |words| bytes_of(words)).await?;
-        Ok((ExecConfig { args, tty: false, size: None, devices: None }, turn))
+        let built = async { self.turns.take(build, |words| bytes_of(words)).await.map(Some) };
+        let no_turn = async {
+            (&mut late).await;
+            Ok(None)
+        };
+        let Some((args, turn)) = smol::future::or(built, no_turn).await? else {
+            return Ok(CommandEnd { code: Ok(None), output: Vec::new(), errors: Vec::new() });
+        };
+        // Before there is a process that nobody would end.
+        let (mut output, to_output) = Output::pipe()?;
+        let (mut errors, to_errors) = match has_errors {
+            true => Some(Output::pipe()?).unzip(),
+            false => (None, None),
+        };
+        let config = ExecConfig { args, tty: false, size: None, devices: None };
+        let stdio = [None, Some(to_output.as_fd()), Some(to_errors.as_ref().unwrap_or(&to_output).as_fd())];
+        let exec = self.exec(pods, pod, &container.name, number, &config, stdio)?;
+        exec.turn.set(turn);
+        // While the process runs, nothing keeps its command.
+        drop((to_output, to_errors, config));
+        let code = {
+            let late = async {
+                late.await;
+                Ok(None)
+            };
+            let read_errors = async {
+                match &mut errors {
+                    Some(errors) => errors.read().await,
+                    None => smol::future::pending().await,
+                }
+            };
+            let read = smol::future::or(output.read(), read_errors);
+            smol::future::or(smol::future::or(async { exec.ended().await.map(Some) }, late), read).await
+        };
+        if matches!(code, Ok(None)) {
+            exec.kill(pods);
+        }
+        Ok(CommandEnd { code, output: output.all(), errors: errors.map(Output::all).unwrap_or_default() })
     }
 
     /// Requests a process in a container from the pod's supervisor.
@@ -228,188 +313,66 @@ impl Execs {
         let (id, news) = self.begin(pod, false);
         let asked = sandbox.supervisor.exec(id, container, number, config, stdio);
         if let Err(error) = asked {
-            self.failed(pod, id, String::new());
+            self.waiting.borrow_mut().remove(&id);
             return Err(ExecError::Supervisor(error));
         }
         Ok(Exec { id, news, pod, container: container.to_owned(), number, turn: Cell::new(None) })
     }
 
-    /// Requests the pod's supervisor to attach a client, with these ends of its pipes. The answer is reported as the
-    /// start or failure of a process; nothing more is reported.
+    /// Has the pod's supervisor attach a client, with these ends of its pipes. Returns the container's terminal, if it
+    /// has one.
     ///
     /// # Errors
-    /// The container does not run, or the supervisor cannot be asked.
-    pub(super) fn attach(
+    /// The container does not run, or the client could not be attached.
+    pub(super) async fn attach(
         &self,
         pods: &Pods,
         pod: PodIndex,
         container: &str,
         number: u32,
         stdio: [Option<BorrowedFd<'_>>; 3],
-    ) -> Result<Attaching<'_>, ExecError> {
-        let sandbox = pods.sandbox(pod).ok_or(ExecError::NoPod)?;
+    ) -> Result<Option<OwnedFd>, ExecError> {
         let (id, news) = self.begin(pod, true);
-        let attaching = Attaching { execs: self, pod, id, news };
-        sandbox.supervisor.attach(id, container, number, stdio).map_err(ExecError::Supervisor)?;
-        Ok(attaching)
-    }
-}
-
-/// An attachment that was requested and not answered yet.
-pub(super) struct Attaching<'a> {
-    execs: &'a Execs,
-    pod: PodIndex,
-    id: u32,
-    news: Receiver<ExecNews>,
-}
-
-impl Attaching<'_> {
-    /// Waits until the client is attached, and returns the container's terminal, if it has one.
-    ///
-    /// # Errors
-    /// The client could not be attached.
-    pub(super) async fn answer(&self) -> Result<Option<OwnedFd>, ExecError> {
-        match self.news.recv().await {
-            Ok(ExecNews::Started { terminal }) => Ok(terminal),
-            Ok(ExecNews::Failed(message)) => Err(ExecError::Failed(message)),
-            Ok(ExecNews::Exited(_)) | Err(_) => Err(ExecError::Gone),
-        }
-    }
-}
-
-impl Drop for Attaching<'_> {
-    fn drop(&mut self) {
-        self.execs.failed(self.pod, self.id, String::new());
-    }
-}
-
-/// Runs a probe once; returns after the probe's timeout at the latest.
-pub(super) async fn probe(
-    shell: Rc<Shell>,
-    pod: PodIndex,
-    wanted: Rc<Wanted>,
-    attempt: Attempt,
-    kind: ProbeKind,
-) -> ProbeResult {
-    let shell = &shell;
-    let container = wanted.pod.spec.container(attempt.container);
-    let Some(probe) = container.probe(kind) else {
-        return ProbeResult::Error("there is no such probe".into());
-    };
-    let ip = || address(&shell.pods, &shell.machine, pod);
-    match &probe.action {
-        ProbeAction::Exec(command) => {
-            exec_probe(shell, pod, container, attempt.number, command, probe.timeout).await
-        }
-        ProbeAction::HttpGet { secure, host, port, path, headers } => {
-            let host = host.as_deref();
-            let get = prober::HttpGet { secure: *secure, host, port, path, headers };
-            prober::http(ip(), &container.ports, &get, probe.timeout).await
-        }
-        ProbeAction::Grpc { port, service } => prober::grpc(ip(), *port, service, probe.timeout).await,
-        ProbeAction::TcpSocket { host, port } => {
-            prober::tcp(ip(), host.as_deref(), port, &container.ports, probe.timeout).await
-        }
-    }
-}
-
-/// The address to probe if the probe names no host.
-pub(super) fn address(pods: &Pods, machine: &Machine, pod: PodIndex) -> IpAddr {
-    let ip = pods.sandbox(pod).and_then(|sandbox| sandbox.ip).or_else(|| machine.network.borrow().host_ip());
-    IpAddr::V4(ip.unwrap_or(std::net::Ipv4Addr::LOCALHOST))
-}
-
-async fn exec_probe(
-    shell: &Rc<Shell>,
-    pod: PodIndex,
-    container: &Container,
-    number: u32,
-    command: &[String],
-    timeout: Duration,
-) -> ProbeResult {
-    let error = |error: ExecError| ProbeResult::Error(error.message().into());
-    // While the process runs, nothing keeps its command.
-    let timed_out = || prober::exec_timed_out(&shown_command(container, command), timeout);
-    let mut late = smol::Timer::after(timeout);
-    let made = async { Some(shell.execs.command(container, command).await) };
-    let no_turn = async {
-        (&mut late).await;
-        None
-    };
-    let (config, turn) = match smol::future::or(made, no_turn).await {
-        Some(Ok(made)) => made,
-        Some(Err(failed)) => return error(failed),
-        None => return timed_out(),
-    };
-    // Its writing end blocks: a program that writes much waits until it is read, and gets no EAGAIN.
-    let pipe = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC);
-    let (output, input) = match pipe {
-        Ok(pipe) => pipe,
-        Err(errno) => return error(ExecError::MakePipe(errno)),
-    };
-    // Before there is a process that nobody would end.
-    let mut output = match Output::new(output) {
-        Ok(output) => output,
-        Err(failed) => return error(failed),
-    };
-    let exec = match shell.execs.exec(
-        &shell.pods,
-        pod,
-        &container.name,
-        number,
-        &config,
-        [None, Some(input.as_fd()), Some(input.as_fd())],
-    ) {
-        Ok(exec) => exec.in_turn(turn),
-        Err(failed) => return error(failed),
-    };
-    drop((input, config));
-    let ended = {
-        let ended = exec.ended();
-        let late = async {
-            late.await;
-            Ok(None)
+        let asked = pods.sandbox(pod).ok_or(ExecError::NoPod).and_then(|sandbox| {
+            sandbox.supervisor.attach(id, container, number, stdio).map_err(ExecError::Supervisor)
+        });
+        let answer = match asked {
+            Ok(()) => next(&news).await,
+            Err(error) => Err(error),
         };
-        let read = output.read();
-        smol::future::or(smol::future::or(ended, late), read).await
-    };
-    match ended {
-        Ok(Some(code)) => prober::exec_result(code, &output.all()),
-        Ok(None) => {
-            exec.kill(&shell.pods);
-            timed_out()
+        self.waiting.borrow_mut().remove(&id);
+        match answer? {
+            ExecNews::Started { terminal } => Ok(terminal),
+            ExecNews::Exited(_) => Err(ExecError::Gone),
         }
-        Err(failed) => error(failed),
     }
-}
-
-/// The command of a probe or hook, as a message shows it: no longer than its output.
-pub(super) fn shown_command(container: &Container, command: &[String]) -> String {
-    let mut shown = probe_command(container, command).unwrap_or_default().join(" ");
-    if shown.len() > PROBE_OUTPUT {
-        shown.truncate(shown.floor_char_boundary(PROBE_OUTPUT));
-        shown.shrink_to_fit();
-    }
-    shown
 }
 
 /// The output of a process of a probe or hook. The first bytes are kept and the rest is discarded, so that the
 /// process does not block on a full pipe.
-pub(super) struct Output {
+struct Output {
     pipe: Async<File>,
     kept: Vec<u8>,
 }
 
 impl Output {
+    /// The output, and the writing end of its pipe. That blocks: a program that writes much waits until it is read, and
+    /// gets no EAGAIN.
+    fn pipe() -> Result<(Self, OwnedFd), ExecError> {
+        let (output, input) =
+            nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(ExecError::MakePipe)?;
+        Ok((Self::new(output)?, input))
+    }
+
     /// # Errors
     /// `pipe` cannot be polled.
-    pub(super) fn new(pipe: OwnedFd) -> Result<Self, ExecError> {
+    fn new(pipe: OwnedFd) -> Result<Self, ExecError> {
         let pipe = Async::new(File::from(pipe)).map_err(ExecError::ReadPipe)?;
         Ok(Self { pipe, kept: Vec::new() })
     }
 
     /// Reads the output. Never returns, and may be dropped at any time.
-    pub(super) async fn read(&mut self) -> Result<Option<i32>, ExecError> {
+    async fn read(&mut self) -> Result<Option<i32>, ExecError> {
         let mut buffer = [0; 1024];
         loop {
             match self.pipe.read(&mut buffer).await {
@@ -427,10 +390,10 @@ impl Output {
     }
 
     /// The whole output that is kept of a process that has ended. Its last bytes may not have been read before.
-    pub(super) fn all(mut self) -> Vec<u8> {
+    fn all(mut self) -> Vec<u8> {
         let mut buffer = [0; 1024];
         // What it has left behind may go on writing.
-        while self.kept.len() < PROBE_OUTPUT {
+        while self.kept.len() < COMMAND_OUTPUT {
             match io::Read::read(&mut self.pipe.get_ref(), &mut buffer) {
                 Ok(count @ 1..) => self.keep(&buffer[..count]),
                 Ok(0) | Err(_) => break,
@@ -440,7 +403,7 @@ impl Output {
     }
 
     fn keep(&mut self, bytes: &[u8]) {
-        let room = PROBE_OUTPUT.saturating_sub(self.kept.len()).min(bytes.len());
+        let room = COMMAND_OUTPUT.saturating_sub(self.kept.len()).min(bytes.len());
         self.kept.extend_from_slice(&bytes[..room]);
     }
 }
@@ -462,7 +425,7 @@ mod tests {
         assert_eq!(execs.attaching(pod), [attaching]);
         assert_eq!(execs.attaching(other), [elsewhere]);
         execs.failed(pod, attaching, "ask again".into());
-        assert!(matches!(news.try_recv(), Ok(ExecNews::Failed(why)) if why == "ask again"));
+        assert!(matches!(news.try_recv(), Ok(Err(ExecError::Failed(why))) if why == "ask again"));
         assert_eq!(execs.attaching(pod), [0; 0]);
     }
 
@@ -485,6 +448,6 @@ mod tests {
         for _ in 0..15 {
             nix::unistd::write(&input, &[b'x'; 1000]).expect("there is room");
         }
-        assert_eq!(Output::new(output).expect("it can be waited for").all().len(), PROBE_OUTPUT);
+        assert_eq!(Output::new(output).expect("it can be waited for").all().len(), COMMAND_OUTPUT);
     }
 }

@@ -8,7 +8,7 @@ use nodlet_host::usage::Unit;
 use nodlet_registry::Handled;
 
 use super::images::pull;
-use super::{Engine, exec, hook, run, sandbox, stop, volumes};
+use super::{Engine, lifecycle, run, sandbox, stop, volumes};
 
 impl Engine {
     /// Carries out an action. Its result has a type of its own, and is converted to an observation only here. What a
@@ -88,16 +88,22 @@ impl Engine {
                 });
             }
             Action::Probe(attempt, kind) => {
-                shell.tasks.answer(pod, exec::probe(shared(), pod, wanted, attempt, kind), move |result| {
-                    Some(Seen::Probed { attempt, kind, result })
-                });
+                shell.tasks.answer(
+                    pod,
+                    lifecycle::probe(shared(), pod, wanted, attempt, kind),
+                    move |result| Some(Seen::Probed { attempt, kind, result }),
+                );
             }
             Action::Hook(attempt, kind) => {
-                shell.tasks.answer(pod, hook::run(shared(), pod, wanted, attempt, kind), move |ended| {
-                    // Its text contains that of its cause.
-                    let failure = ended.err().map(|error| error.to_string().into());
-                    Some(Seen::Hooked { attempt, kind, failure })
-                });
+                shell.tasks.answer(
+                    pod,
+                    lifecycle::hook(shared(), pod, wanted, attempt, kind),
+                    move |ended| {
+                        // Its text contains that of its cause.
+                        let failure = ended.err().map(|error| error.to_string().into());
+                        Some(Seen::Hooked { attempt, kind, failure })
+                    },
+                );
             }
             Action::Terminate(attempt) => {
                 let asked = stop::terminate(&shell.pods, pod, attempt);

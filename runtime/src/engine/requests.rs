@@ -1,11 +1,9 @@
 //! Carries out requests of the API: pods are applied and deleted, processes run in containers. An applied object
 //! becomes a manifest file; the client is answered when the file is durable.
 
-use std::rc::Rc;
-
 use serde_json::Value;
 
-use crate::api::{Accepted, Applied, ExecExit, ExecSession, Preconditions, Reply, Request, Status};
+use crate::api::{Accepted, Applied, Preconditions, Reply, Request, Status};
 use nodlet_core::facts::{Observation, PodIndex, PodObservation};
 use nodlet_core::pod::PodState;
 use nodlet_host::launch::ExecConfig;
@@ -16,10 +14,9 @@ use nodlet_registry::{
 };
 
 use super::changes::Change;
-use super::exec::{Exec, ExecNews};
 use super::message::PodEnd;
 use super::network::netns;
-use super::{Engine, Shell, stats};
+use super::{Engine, stats};
 
 impl Engine {
     /// Carries out a request of the API. Parts that take time continue in a task.
@@ -57,7 +54,9 @@ impl Engine {
                         let stdio_refs = [&stdio[0], &stdio[1], &stdio[2]]
                             .map(|descriptor| descriptor.as_ref().map(std::os::fd::AsFd::as_fd));
                         match shell.execs.exec(&shell.pods, index, &container, number, &config, stdio_refs) {
-                            Ok(exec) => shell.tasks.spawn(session(shell.clone(), exec, reply)),
+                            Ok(exec) => {
+                                shell.clone().tasks.spawn(async move { exec.serve(&shell.pods, reply).await })
+                            }
                             Err(error) => drop(reply.try_send(Err(Status::internal(error.message())))),
                         }
                     }
@@ -78,11 +77,8 @@ impl Engine {
                     Ok((index, number)) => self.shell.tasks.spawn(async move {
                         let ends = [&stdio[0], &stdio[1], &stdio[2]]
                             .map(|descriptor| descriptor.as_ref().map(std::os::fd::AsFd::as_fd));
-                        let answer = match shell.execs.attach(&shell.pods, index, &container, number, ends) {
-                            Ok(attaching) => attaching.answer().await,
-                            Err(error) => Err(error),
-                        };
-                        let answer = answer.map_err(|error| Status::internal(error.message()));
+                        let attached = shell.execs.attach(&shell.pods, index, &container, number, ends).await;
+                        let answer = attached.map_err(|error| Status::internal(error.message()));
                         let _ = reply.send(answer).await;
                     }),
                     Err(status) => drop(reply.try_send(Err(status))),
@@ -335,46 +331,4 @@ impl Engine {
 /// The kind of a resource; `None` for pods and unknown resources.
 fn definition(resource: &str) -> Option<Kind> {
     Kind::of_resource(resource).filter(|kind| *kind != Kind::Pod)
-}
-
-/// Reports the start and the end of an executed process to the client; kills the process when the client is gone.
-async fn session(shell: Rc<Shell>, exec: Exec, reply: Reply<ExecSession>) {
-    let (exit, receiver) = async_channel::bounded(1);
-    match exec.news.recv().await {
-        Ok(ExecNews::Started { terminal }) => {
-            if reply.send(Ok(ExecSession { terminal, exit: receiver })).await.is_err() {
-                exec.kill(&shell.pods);
-                return;
-            }
-        }
-        Ok(ExecNews::Failed(message)) => {
-            let _ = reply.send(Err(Status::internal(message))).await;
-            return;
-        }
-        Ok(ExecNews::Exited(code)) => {
-            let _ = exit.try_send(ExecExit::Code(code));
-            let _ = reply.send(Ok(ExecSession { terminal: None, exit: receiver })).await;
-            return;
-        }
-        Err(_) => {
-            let _ = reply.send(Err(Status::internal("the container is gone"))).await;
-            return;
-        }
-    }
-    let ended = async {
-        Some(match exec.news.recv().await {
-            Ok(ExecNews::Exited(code)) => ExecExit::Code(code),
-            Ok(ExecNews::Failed(message)) => ExecExit::Failed(message),
-            Ok(ExecNews::Started { .. }) => ExecExit::Failed("it was reported started twice".into()),
-            Err(_) => ExecExit::Failed("the container is gone".into()),
-        })
-    };
-    let abandoned = async {
-        exit.closed().await;
-        None
-    };
-    match smol::future::or(ended, abandoned).await {
-        Some(end) => drop(exit.try_send(end)),
-        None => exec.kill(&shell.pods),
-    }
 }

@@ -1,21 +1,22 @@
-//! Runs hooks, as probes are run, but without a timeout. The core (`pod/hook.rs`) decides what follows from their
-//! results, and how long it waits for them.
+//! Runs probes and lifecycle hooks of containers. The core (`pod/probe.rs`, `pod/hook.rs`) decides what follows from
+//! their results, and how long it waits for hooks, which have no timeout here.
 //!
 //! A hook ends with its run at the latest: its processes are killed with the run, and no answer is waited for.
 
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use smol::Async;
 
-use crate::prober;
-use nodlet_core::facts::{Attempt, Event, PodIndex};
-use nodlet_core::spec::{Container, Hook, HookKind, Pod, ProbeAction};
+use crate::prober::{self, shown_command};
+use nodlet_core::facts::{Attempt, Event, PodIndex, ProbeResult};
+use nodlet_core::spec::{Container, Hook, HookKind, Pod, ProbeAction, ProbeKind};
 use nodlet_registry::Wanted;
 
 use super::Shell;
-use super::exec::{ExecError, Output, address, shown_command};
+use super::exec::{CommandEnd, CommandKind, ExecError};
 use super::pods::Pods;
 
 /// The failure of a hook. It is displayed in the words of a kubelet, which has the text of the cause in the middle.
@@ -48,11 +49,39 @@ impl fmt::Debug for HookError {
     }
 }
 
+/// Runs a probe once; returns after the probe's timeout at the latest.
+pub(super) async fn probe(
+    shell: Rc<Shell>,
+    pod: PodIndex,
+    wanted: Rc<Wanted>,
+    attempt: Attempt,
+    kind: ProbeKind,
+) -> ProbeResult {
+    let container = wanted.pod.spec.container(attempt.container);
+    let Some(probe) = container.probe(kind) else {
+        return ProbeResult::Error("there is no such probe".into());
+    };
+    let exec = async |command: &[String]| {
+        let kind = CommandKind::Probe(probe.timeout);
+        let ended = shell.execs.run(&shell.pods, pod, (container, attempt.number), command, kind).await;
+        let code = ended.and_then(|ended| Ok(ended.code?.map(|code| (code, ended.output))));
+        code.map_err(|error| error.message())
+    };
+    prober::probe(container, probe, || address(&shell, pod), exec).await
+}
+
+/// The address to ask if a probe or hook names no host.
+fn address(shell: &Shell, pod: PodIndex) -> IpAddr {
+    let of_pod = shell.pods.sandbox(pod).and_then(|sandbox| sandbox.ip);
+    let ip = of_pod.or_else(|| shell.machine.network.borrow().host_ip());
+    IpAddr::V4(ip.unwrap_or(Ipv4Addr::LOCALHOST))
+}
+
 /// Runs a hook.
 ///
 /// # Errors
 /// The hook failed.
-pub(super) async fn run(
+pub(super) async fn hook(
     shell: Rc<Shell>,
     pod: PodIndex,
     wanted: Rc<Wanted>,
@@ -75,7 +104,7 @@ pub(super) async fn run(
         }
         Hook::Asks(ProbeAction::HttpGet { secure, host, port, path, headers }) => {
             let get = prober::HttpGet { secure: *secure, host: host.as_deref(), port, path, headers };
-            let asked = prober::hook(address(&shell.pods, &shell.machine, pod), &container.ports, &get);
+            let asked = prober::hook(address(shell, pod), &container.ports, &get);
             let gone = async {
                 over(&shell.pods, pod, attempt.number, container).await;
                 Err("the container is gone".to_owned())
@@ -123,28 +152,15 @@ impl From<ExecError> for CommandFailure {
 
 /// Runs a command in a container until it ends.
 async fn exec(
-    shell: &Rc<Shell>,
+    shell: &Shell,
     pod: PodIndex,
     number: u32,
     container: &Container,
     command: &[String],
 ) -> Result<(), CommandFailure> {
-    let (config, turn) = shell.execs.command(container, command).await?;
-    let pipe = || nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(ExecError::MakePipe);
-    let ((output, to_output), (errors, to_errors)) = (pipe()?, pipe()?);
-    // Before there is a process that nobody would end.
-    let (mut output, mut errors) = (Output::new(output)?, Output::new(errors)?);
-    let stdio = [None, Some(to_output.as_fd()), Some(to_errors.as_fd())];
-    let exec = shell.execs.exec(&shell.pods, pod, &container.name, number, &config, stdio)?.in_turn(turn);
-    // While the process runs, nothing keeps its command.
-    drop((to_output, to_errors, config));
-    let ended = {
-        let ended = exec.ended();
-        let read = smol::future::or(output.read(), errors.read());
-        smol::future::or(read, ended).await
-    };
-    let (mut output, mut errors) = (output.all(), errors.all());
-    let failure = match ended {
+    let run = shell.execs.run(&shell.pods, pod, (container, number), command, CommandKind::Hook);
+    let CommandEnd { code, mut output, mut errors } = run.await?;
+    let failure = match code {
         Ok(Some(0) | None) => return Ok(()),
         Ok(Some(code)) => CommandFailure::exited(&shown_command(container, command), code, &errors),
         Err(error) => error.into(),
