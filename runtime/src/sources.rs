@@ -10,6 +10,7 @@
 //! `engine/reconcile.rs`, which reports the differences to the core.
 
 mod directory;
+mod watches;
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -18,7 +19,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, WatchDescriptor};
 use nodlet_core::sorted::{SortedMap, SortedSet};
 
@@ -30,8 +30,9 @@ pub(crate) use directory::Stamp;
 use directory::{Directory, FoundFile, ReadFile, is_manifest_name, read};
 use nodlet_core::time::Instant;
 use nodlet_host::paths::Paths;
-use nodlet_host::watches::{Event, Watcher, Watches};
+use nodlet_host::watches::{Event, Watches};
 use nodlet_registry::{Handled, MAX_BYTES, Owner, Size, SourceDirectory, SourceFile, Sources};
+use watches::DirectoryWatches;
 
 /// Interval between reads of directories that cannot be watched.
 pub(crate) const RESCAN_INTERVAL: Duration = Duration::from_secs(10);
@@ -45,9 +46,6 @@ const PART_BYTES: usize = 64 << 10;
 
 /// Time after which one part of a scan ends, so that writes do not wait for a whole scan on a slow card.
 const PART_TIME: Duration = Duration::from_millis(50);
-
-/// The number of links that the kernel follows in a path.
-const LINKS: usize = 40;
 
 /// The sources of desired objects, later ones overriding earlier ones.
 pub(crate) fn list(paths: &Paths) -> Vec<SourceDirectory> {
@@ -71,16 +69,7 @@ pub(crate) fn owner_of(paths: &Paths, file: &Path) -> Option<Owner> {
 
 /// The manifest directories, and the state of their files at the last scan.
 pub(crate) struct ManifestDirectories {
-    /// The agent's instance of inotify.
-    all_watches: Watches,
-    /// `None` while the kernel provides no instance.
-    watcher: Option<Watcher>,
-    /// Whether the last scan could not watch or read something.
-    incomplete: bool,
-    /// Whether the failure to watch has been logged.
-    logged_incomplete: bool,
-    /// The directory of each watch.
-    watches: SortedMap<WatchDescriptor, PathBuf>,
+    watches: DirectoryWatches,
     directories: Vec<Directory>,
     /// The unfinished scan.
     scan: Option<Scan>,
@@ -91,8 +80,6 @@ pub(crate) struct ManifestDirectories {
     warned: Option<PathBuf>,
     /// The index of the directory of device files.
     devices: Option<usize>,
-    /// The links through which manifests were reached.
-    links: SortedSet<PathBuf>,
     /// The directories whose files the agent writes itself, durably.
     durable: Vec<bool>,
     /// Accepted files, and directories in which files appeared or vanished, since the last
@@ -111,26 +98,7 @@ pub(crate) enum OwnChange {
 }
 
 /// A result of a scan, in whose place a manifest has its objects.
-pub(crate) enum Parsed {
-    /// A directory, and the error if it cannot be read.
-    Directory(usize, Option<String>),
-    /// A file in the directory with this index.
-    File(usize, OsString, ParsedFile),
-}
-
-/// The result of a scan for one manifest.
-pub(crate) enum ParsedFile {
-    /// The file was moved to `NAME~`, and may come back.
-    Renamed,
-    /// The file came back unchanged.
-    Present,
-    /// The file was removed.
-    Gone,
-    /// The objects of a new or changed file.
-    Objects(SourceFile),
-    /// The file is wrong or cannot be read.
-    Refused { message: String, is_logged: bool },
-}
+pub(crate) type Parsed = ScanEntry<SourceFile>;
 
 /// The state of an unfinished scan.
 #[derive(Default)]
@@ -139,8 +107,6 @@ struct Scan {
     index: usize,
     /// Unread files of the directory, in descending order; `None` before it was listed.
     names: Option<Vec<OsString>>,
-    /// The watches that are still needed.
-    kept: SortedSet<WatchDescriptor>,
 }
 
 impl ManifestDirectories {
@@ -156,18 +122,13 @@ impl ManifestDirectories {
         let directories =
             sources.iter().map(|source| Directory { path: source.path.clone(), files: SortedMap::new() });
         ManifestDirectories {
-            all_watches,
-            watcher: None,
-            incomplete: false,
-            logged_incomplete: false,
-            watches: SortedMap::new(),
+            watches: DirectoryWatches::new(all_watches),
             directories: directories.collect(),
             scan: None,
             node: node.to_owned(),
             at_rest,
             warned: warned.map(|source| source.path.clone()),
             devices: None,
-            links: SortedSet::new(),
             durable: sources.iter().map(|source| source.owner.is_api()).collect(),
             unsynced: SortedSet::new(),
         }
@@ -197,19 +158,18 @@ impl ManifestDirectories {
 
     /// Waits until something may have changed; `None` while there is no instance of inotify.
     pub(crate) fn changed(&self) -> Option<impl Future<Output = ()> + use<>> {
-        self.watcher.as_ref().map(Watcher::changed)
+        self.watches.changed()
     }
 
     /// Whether changes may go unnoticed, because something could not be watched or read. The caller must scan again
     /// from time to time, which also tries to watch it again.
     pub(crate) fn is_incomplete(&self) -> bool {
-        self.incomplete
+        self.watches.is_incomplete()
     }
 
     /// Takes the events of inotify. Returns whether [`ManifestDirectories::scan`] is needed.
     pub(crate) fn drain(&mut self) -> bool {
-        let Some(watcher) = &self.watcher else { return true };
-        let news = watcher.take();
+        let Some(news) = self.watches.take() else { return true };
         news.lost
             || news.events.iter().any(|event| {
                 self.concerns_us(event.watch, event.name.as_deref())
@@ -235,7 +195,7 @@ impl ManifestDirectories {
 
     /// Whether a file is as it was when it was read last, or when the agent wrote or removed it.
     fn is_known(&self, event: &Event) -> bool {
-        let (Some(directory), Some(name)) = (self.watches.get(&event.watch), &event.name) else {
+        let (Some(directory), Some(name)) = (self.watches.directory(event.watch), &event.name) else {
             return false;
         };
         let Some(ours) = self.directories.iter().find(|ours| ours.path == *directory) else { return false };
@@ -249,10 +209,9 @@ impl ManifestDirectories {
     /// Whether an event is relevant. In a parent of a manifest directory, only the path to that directory is
     /// relevant; in other directories, every manifest.
     fn concerns_us(&self, watch: WatchDescriptor, name: Option<&OsStr>) -> bool {
-        // A removed watch sends a last event (IN_IGNORED).
-        let Some(directory) = self.watches.get(&watch) else { return false };
+        let Some(directory) = self.watches.directory(watch) else { return false };
         let Some(name) = name else { return true };
-        if self.links.contains(&directory.join(name)) {
+        if self.watches.is_link(&directory.join(name)) {
             return true;
         }
         let below = |path: &Path| path != directory && path.starts_with(directory);
@@ -271,7 +230,7 @@ impl ManifestDirectories {
         if !event.what.contains(AddWatchFlags::IN_CREATE) {
             return false;
         }
-        let (Some(directory), Some(name)) = (self.watches.get(&event.watch), &event.name) else {
+        let (Some(directory), Some(name)) = (self.watches.directory(event.watch), &event.name) else {
             return false;
         };
         fs::symlink_metadata(directory.join(name))
@@ -283,9 +242,9 @@ impl ManifestDirectories {
     pub(crate) fn scan(&mut self, now: Instant, found: &mut Vec<ScanEntry>) -> bool {
         let (begun, mut bytes) = (nodlet_host::clock::instant(), 0);
         let mut scan = self.scan.take().unwrap_or_else(|| {
-            self.incomplete = false;
-            self.links = SortedSet::new();
-            self.open();
+            if !self.directories.is_empty() {
+                self.watches.begin();
+            }
             Scan::default()
         });
         while let Some(directory) = self.directories.get_mut(scan.index) {
@@ -294,7 +253,7 @@ impl ManifestDirectories {
                 return true;
             }
             if let Some(name) = scan.names.as_mut().and_then(Vec::pop) {
-                let file = self.read_file(scan.index, &name, &mut scan.kept);
+                let file = self.read_file(scan.index, &name);
                 if let Some(FoundFile::Contents(contents)) = &file {
                     bytes += contents.len();
                 }
@@ -306,7 +265,7 @@ impl ManifestDirectories {
                 None
             } else {
                 let path = directory.path.clone();
-                watch_way_to(&path, |directory| self.watch(directory, &mut scan.kept));
+                self.watches.watch_way_to(&path);
                 match self.directories[scan.index].begin(scan.index, found) {
                     Ok(names) => {
                         scan.names = Some(names);
@@ -316,18 +275,13 @@ impl ManifestDirectories {
                 }
             };
             let files = &self.directories[scan.index].files;
-            self.incomplete |= unread.is_some() || files.values().any(|file| file.unread);
+            if unread.is_some() || files.values().any(|file| file.unread) {
+                self.watches.cannot_read();
+            }
             found.push(ScanEntry::Directory(scan.index, unread));
             (scan.index, scan.names) = (scan.index + 1, None);
         }
-        self.watches.retain(|watch, _| {
-            let keep = scan.kept.contains(watch);
-            if !keep && let Some(watcher) = &self.watcher {
-                watcher.remove(*watch);
-            }
-            keep
-        });
-        self.logged_incomplete &= self.incomplete;
+        self.watches.end();
         false
     }
 
@@ -369,7 +323,7 @@ impl ManifestDirectories {
                             self.add_unsynced(index, None);
                         }
                         FoundFile::Renamed | FoundFile::Present => {}
-                        FoundFile::Unread(message) => drop(devices.put(&path, &name, Err(message))),
+                        FoundFile::Refused { message, .. } => drop(devices.put(&path, &name, Err(message))),
                         FoundFile::Contents(bytes) => {
                             let mark = handling.read(Handled::file(&path, &bytes));
                             let why = mark.as_ref().err().map(|why| format!("{} {why}", path.display()));
@@ -379,18 +333,11 @@ impl ManifestDirectories {
                         }
                     }
                 }
-                ScanEntry::Directory(index, unread) => parsed.push(Parsed::Directory(index, unread)),
+                ScanEntry::Directory(index, unread) => parsed.push(ScanEntry::Directory(index, unread)),
                 ScanEntry::File(index, name, file) => {
-                    let file = match file {
-                        FoundFile::Renamed => ParsedFile::Renamed,
-                        FoundFile::Present => ParsedFile::Present,
-                        FoundFile::Gone => ParsedFile::Gone,
-                        FoundFile::Unread(message) => ParsedFile::Refused { message, is_logged: true },
-                        FoundFile::Contents(bytes) => {
-                            self.parse_manifest((index, &name), &bytes, sources, handling)
-                        }
-                    };
-                    parsed.push(Parsed::File(index, name, file));
+                    let file =
+                        file.and_then(|bytes| self.parse_manifest((index, &name), &bytes, sources, handling));
+                    parsed.push(ScanEntry::File(index, name, file));
                 }
             }
         }
@@ -403,19 +350,19 @@ impl ManifestDirectories {
         bytes: &[u8],
         sources: &Sources,
         handling: &Handling,
-    ) -> ParsedFile {
+    ) -> FoundFile<SourceFile> {
         let path = self.directories[index].path.join(name);
         let _mark = match handling.read(Handled::file(&path, bytes)) {
             Ok(mark) => mark,
             Err(why) => {
                 let message = format!("{} {why}", path.display());
-                return ParsedFile::Refused { message, is_logged: true };
+                return FoundFile::unread(message);
             }
         };
         match sources.parse(index, name, bytes, &self.node) {
-            Ok(objects) => ParsedFile::Objects(objects),
+            Ok(objects) => FoundFile::Contents(objects),
             // An empty file is probably about to be written.
-            Err(error) => ParsedFile::Refused { message: error.to_string(), is_logged: !bytes.is_empty() },
+            Err(error) => FoundFile::Refused { message: error.to_string(), is_logged: !bytes.is_empty() },
         }
     }
 
@@ -430,34 +377,34 @@ impl ManifestDirectories {
         let mut used: Option<(usize, Size)> = None;
         for one in parsed {
             let (index, name, file) = match one {
-                Parsed::Directory(index, message) => {
+                ScanEntry::Directory(index, message) => {
                     // Each reason is logged once.
                     if let Some(refusal) = sources.set_unreadable(index, message) {
                         log::error!("{}; its pods stay unchanged", refusal.message);
                     }
                     continue;
                 }
-                Parsed::File(index, name, file) => (index, name, file),
+                ScanEntry::File(index, name, file) => (index, name, file),
             };
             let path = self.directories[index].path.join(&name);
             if is_own(&path) {
                 continue;
             }
-            sources.set_renamed(index, &name, matches!(file, ParsedFile::Renamed));
+            sources.set_renamed(index, &name, matches!(file, FoundFile::Renamed));
             match file {
-                ParsedFile::Gone => {
+                FoundFile::Gone => {
                     handling.release(Handled::object_of(&path));
                     sources.remove(index, &name);
                     self.add_unsynced(index, None);
                 }
-                ParsedFile::Renamed | ParsedFile::Present => {}
-                ParsedFile::Refused { message, is_logged } => {
+                FoundFile::Renamed | FoundFile::Present => {}
+                FoundFile::Refused { message, is_logged } => {
                     let refusal = sources.refuse(index, &name, message);
                     if let Some(refusal) = refusal.filter(|_| is_logged) {
                         log::error!("{}", refusal.message);
                     }
                 }
-                ParsedFile::Objects(objects) => {
+                FoundFile::Contents(objects) => {
                     // Removed files no longer count.
                     let used = match &mut used {
                         Some((of, used)) if *of == index => used,
@@ -495,88 +442,12 @@ impl ManifestDirectories {
         }
     }
 
-    fn open(&mut self) {
-        if self.watcher.is_some() || self.directories.is_empty() {
-            return;
-        }
-        match self.all_watches.watcher() {
-            Ok(watcher) => self.watcher = Some(watcher),
-            Err(error) => self.cannot_watch(&error.to_string()),
-        }
-    }
-
-    fn watch(&mut self, directory: &Path, kept: &mut SortedSet<WatchDescriptor>) -> bool {
-        let Some(watcher) = &self.watcher else { return directory.is_dir() };
-        let what = AddWatchFlags::IN_CLOSE_WRITE
-            | AddWatchFlags::IN_MOVED_TO
-            | AddWatchFlags::IN_MOVED_FROM
-            | AddWatchFlags::IN_CREATE
-            | AddWatchFlags::IN_DELETE
-            | AddWatchFlags::IN_ATTRIB
-            | AddWatchFlags::IN_DELETE_SELF
-            | AddWatchFlags::IN_MOVE_SELF
-            | AddWatchFlags::IN_ONLYDIR;
-        match watcher.add(directory, what) {
-            Ok(watch) => {
-                kept.insert(watch);
-                self.watches.insert(watch, directory.to_owned());
-                true
-            }
-            Err(Errno::ENOENT | Errno::ENOTDIR) => false,
-            Err(error @ (Errno::ENOSPC | Errno::ENOMEM)) => {
-                self.cannot_watch(&format!("{}: {}", directory.display(), error.desc()));
-                // The directory exists, though its changes are not reported.
-                true
-            }
-            Err(error) => {
-                log::warn!("failed to watch {}: {}", directory.display(), error.desc());
-                false
-            }
-        }
-    }
-
-    /// Watches all that a link in a manifest directory leads through: each further link on its way, and the file at its
-    /// end, may change without an event for the manifest directory.
-    fn watch_links(&mut self, mut path: PathBuf, kept: &mut SortedSet<WatchDescriptor>) {
-        for _ in 0..LINKS {
-            let mut ways: Vec<&Path> = path.ancestors().collect();
-            ways.reverse();
-            let link = ways.into_iter().find_map(|way| Some((way, fs::read_link(way).ok()?)));
-            let at = link.as_ref().map_or(&*path, |(link, _)| link);
-            // By this path the directory is known, however the link names it.
-            let Some(parent) = at.parent().and_then(|parent| fs::canonicalize(parent).ok()) else { return };
-            self.watch(&parent, kept);
-            let Some((link, target)) = link else { return };
-            self.links.extend(link.file_name().map(|name| parent.join(name)));
-            let mut next = parent.join(target);
-            next.extend(path.strip_prefix(link).into_iter().flatten());
-            path = next;
-        }
-    }
-
-    /// Records that something cannot be watched, and logs it unless the previous scan did.
-    fn cannot_watch(&mut self, why: &str) {
-        if !self.logged_incomplete {
-            log::warn!(
-                "failed to watch the manifest directories: {why} (see fs.inotify.max_user_instances and \
-                 fs.inotify.max_user_watches); until that is possible they are read every {} s",
-                RESCAN_INTERVAL.as_secs()
-            );
-        }
-        (self.incomplete, self.logged_incomplete) = (true, true);
-    }
-
     /// Reads a file if it changed.
-    fn read_file(
-        &mut self,
-        index: usize,
-        name: &OsStr,
-        kept: &mut SortedSet<WatchDescriptor>,
-    ) -> Option<FoundFile> {
+    fn read_file(&mut self, index: usize, name: &OsStr) -> Option<FoundFile> {
         let directory = self.directories[index].path.clone();
         let path = directory.join(name);
         if path.is_symlink() {
-            self.watch_links(path.clone(), kept);
+            self.watches.watch_links(path.clone());
         }
         let metadata = fs::metadata(&path);
         match &metadata {
@@ -596,7 +467,7 @@ impl ManifestDirectories {
             }
             file.stamp = Some(stamp);
             if !metadata.is_file() {
-                return Ok(Some(FoundFile::Unread(format!(
+                return Ok(Some(FoundFile::unread(format!(
                     "{}: it is not a regular file: replace it by one, or remove it and what it has defined",
                     path.display()
                 ))));
@@ -605,32 +476,15 @@ impl ManifestDirectories {
             Ok(Some(match bytes.filter(|bytes| bytes.len() as u64 <= MAX_BYTES) {
                 Some(bytes) => match self.at_rest.open(&path, bytes) {
                     Ok(bytes) => FoundFile::Contents(bytes),
-                    Err(why) => FoundFile::Unread(format!("{}: {why}", path.display())),
+                    Err(why) => FoundFile::unread(format!("{}: {why}", path.display())),
                 },
-                None => FoundFile::Unread(format!(
+                None => FoundFile::unread(format!(
                     "{}: is larger than 1 MiB, which no manifest needs: split it",
                     path.display()
                 )),
             }))
         });
         read.unwrap_or_else(|error| file.could_not_be_read(before, &path, &error))
-    }
-}
-
-/// Watches `path` and its nearest existing parent, so that the creation, removal and replacement of the directory
-/// are noticed. `watch` returns whether a directory exists.
-fn watch_way_to(path: &Path, mut watch: impl FnMut(&Path) -> bool) {
-    // At most one attempt for each directory of the path, so that the loop ends.
-    for _ in path.ancestors() {
-        let Some(nearest) = path.ancestors().skip(1).find(|parent| watch(parent)) else { return };
-        if watch(path) {
-            return;
-        }
-        // A directory that was created before its parent was watched causes no event.
-        let next = path.ancestors().find(|above| above.parent() == Some(nearest));
-        if !next.is_some_and(Path::is_dir) {
-            return;
-        }
     }
 }
 

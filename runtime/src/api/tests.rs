@@ -52,6 +52,14 @@ pub(super) fn with_api<T: Send + 'static>(
     with_api_on(Storage::start().expect("the kernel has a thread"), root, objects, engine, client)
 }
 
+/// Runs the API without objects, like [`with_api`].
+fn with_no_objects<T: Send + 'static>(
+    engine: impl FnMut(Request),
+    client: impl FnOnce(PathBuf) -> T + Send + 'static,
+) -> T {
+    with_api(&Root::new(), Rc::new(Objects::new(0)), engine, client)
+}
+
 /// Runs the API with this storage thread, like [`with_api`].
 pub(super) fn with_api_on<T: Send + 'static>(
     storage: Storage,
@@ -117,9 +125,24 @@ pub(super) fn call(
     (code, body.to_owned())
 }
 
-fn get(socket: &std::path::Path, target: &str) -> (u16, Value) {
-    let (code, body) = call(socket, "GET", target, "", "");
+/// Like [`call`]; returns a body that is no JSON as a string.
+fn call_json(
+    socket: &std::path::Path,
+    method: &str,
+    target: &str,
+    headers: &str,
+    body: &str,
+) -> (u16, Value) {
+    let (code, body) = call(socket, method, target, headers, body);
     (code, serde_json::from_str(&body).unwrap_or(Value::String(body)))
+}
+
+fn get(socket: &std::path::Path, target: &str) -> (u16, Value) {
+    call_json(socket, "GET", target, "", "")
+}
+
+fn accepted(object: Value, applied: Applied) -> Result<Accepted, Status> {
+    Ok(Accepted { object, applied, warnings: Vec::new() })
 }
 
 fn no_engine(request: Request) {
@@ -128,7 +151,7 @@ fn no_engine(request: Request) {
 
 #[test]
 fn a_client_sends_its_whole_body_though_the_headers_were_rejected() {
-    with_api(&Root::new(), Rc::new(Objects::new(1)), no_engine, |socket| {
+    with_no_objects(no_engine, |socket| {
         for target in ["/api/v1/namespaces/default/pods/web/scale", "/api/v1/namespaces/default/pods/web"] {
             let mut stream = UnixStream::connect(&socket).expect("the API listens");
             let part = [b' '; 50_000];
@@ -185,8 +208,7 @@ fn pods_are_shown_one_by_one_and_all_together() {
         let (code, status) = get(&socket, "/api/v1/namespaces/default/pods/web/binding");
         assert_eq!((code, &status["details"]), (404, &json!({})), "kubectl looks into it");
         let accept = "accept: application/json;as=Table;v=v1;g=meta.k8s.io,application/json\r\n";
-        let (code, table) = call(&socket, "GET", "/api/v1/pods", accept, "");
-        let table: Value = serde_json::from_str(&table).expect("JSON");
+        let (code, table) = call_json(&socket, "GET", "/api/v1/pods", accept, "");
         assert_eq!(
             (code, &table["kind"], &table["rows"][1]["cells"][0]),
             (200, &json!("Table"), &json!("web"))
@@ -196,8 +218,7 @@ fn pods_are_shown_one_by_one_and_all_together() {
 
 #[test]
 fn discovery_leads_a_client_to_the_pods() {
-    let root = Root::new();
-    with_api(&root, Rc::new(Objects::new(0)), no_engine, |socket| {
+    with_no_objects(no_engine, |socket| {
         assert_eq!(get(&socket, "/api").1["versions"], json!(["v1"]));
         let (_, groups) = get(&socket, "/apis");
         let version = &groups["groups"][0]["preferredVersion"]["groupVersion"];
@@ -256,126 +277,8 @@ fn a_namespace_is_as_old_as_its_oldest_object_and_the_default_one_as_the_node() 
     });
 }
 
-/// Reads the events of a watch, one line each.
-struct Events(std::io::BufReader<UnixStream>);
-
-impl Events {
-    fn of(socket: &std::path::Path, target: &str) -> Events {
-        let mut stream = UnixStream::connect(socket).expect("the API listens");
-        // HTTP/1.0 has no chunks, so that lines are not split.
-        write!(stream, "GET {target} HTTP/1.0\r\n\r\n").expect("sent");
-        Events(std::io::BufReader::new(stream))
-    }
-
-    fn next(&mut self) -> Option<Value> {
-        use std::io::BufRead;
-        loop {
-            let mut line = String::new();
-            if self.0.read_line(&mut line).ok()? == 0 {
-                return None;
-            }
-            if line.starts_with('{') {
-                return serde_json::from_str(&line).ok();
-            }
-        }
-    }
-
-    fn shows(&mut self, kind: &str, name: &str) {
-        let event = self.next().expect("another event");
-        assert_eq!(
-            (event["type"].as_str(), event["object"]["metadata"]["name"].as_str()),
-            (Some(kind), Some(name))
-        );
-    }
-}
-
-#[test]
-fn a_watch_goes_on_where_the_list_ended() {
-    let objects = Rc::new(Objects::new(0));
-    objects.put(key("web"), pod("web", "Pending"));
-    let version = objects.version();
-    objects.put(key("db"), pod("db", "Pending"));
-    let root = Root::new();
-    let changing = objects.clone();
-    // The client continues the test by a request for a deletion.
-    let engine = move |request| match request {
-        Request::Delete { name, reply, .. } => {
-            match name.as_str() {
-                "web" => drop(changing.put(key("web"), pod("web", "Running"))),
-                _ => drop(changing.delete(&key(&name))),
-            }
-            let _ = reply.try_send(Ok(Value::Null));
-        }
-        other => panic!("{other:?}"),
-    };
-    with_api(&root, objects, engine, move |socket| {
-        let mut all = Events::of(&socket, &format!("/api/v1/pods?watch=true&resourceVersion={version}"));
-        all.shows("ADDED", "db");
-        let mut running = Events::of(&socket, "/api/v1/pods?watch=1&fieldSelector=status.phase%3DRunning");
-        let mut from_the_start = Events::of(
-            &socket,
-            "/api/v1/pods?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true",
-        );
-        from_the_start.shows("ADDED", "db");
-        from_the_start.shows("ADDED", "web");
-        let end = from_the_start.next().expect("a bookmark");
-        assert_eq!(end["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
-        call(&socket, "DELETE", "/api/v1/namespaces/default/pods/web", "", "");
-        all.shows("MODIFIED", "web");
-        running.shows("ADDED", "web");
-        call(&socket, "DELETE", "/api/v1/namespaces/default/pods/db", "", "");
-        all.shows("DELETED", "db");
-        // The version is from another boot.
-        let mut expired = Events::of(&socket, "/api/v1/pods?watch=true&resourceVersion=999999");
-        let event = expired.next().expect("an error");
-        assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(410)));
-        assert_eq!(event["object"]["reason"], "Expired");
-        assert!(expired.next().is_none(), "and then it ends");
-        // The watch ends at the client's own deadline.
-        let mut short =
-            Events::of(&socket, "/api/v1/pods?watch=true&resourceVersion=999999&timeoutSeconds=0");
-        while short.next().is_some() {}
-    });
-}
-
-#[test]
-fn a_watcher_that_does_not_read_uses_no_memory_and_catches_up_later() {
-    let objects = Rc::new(Objects::new(0));
-    let root = Root::new();
-    let changing = objects.clone();
-    let mut number = 0;
-    let engine = move |request| {
-        if let Request::Delete { reply, .. } = request {
-            for _ in 0..2000 {
-                number += 1;
-                let mut web = pod("web", "Running");
-                web["metadata"]["annotations"] = json!({"filling": format!("{number}{}", "x".repeat(2000))});
-                changing.put(key("web"), web);
-            }
-            let _ = reply.try_send(Ok(Value::Null));
-        }
-    };
-    with_api(&root, objects, engine, |socket| {
-        let mut slow = Events::of(&socket, "/api/v1/pods?watch=true");
-        // An event before the flood shows that the watch exists.
-        for _ in 0..10 {
-            let (code, _) = call(&socket, "DELETE", "/api/v1/namespaces/default/pods/web", "", "");
-            assert_eq!(code, 200);
-        }
-        let mut last = Value::Null;
-        let mut events = 0;
-        while let Some(event) = slow.next() {
-            last = event;
-            events += 1;
-        }
-        assert!(events < 20_000, "{events} events cannot have fitted");
-        assert_eq!(last["object"]["reason"], "Expired", "{last}");
-    });
-}
-
 #[test]
 fn requests_reach_the_engine_with_their_options() {
-    let root = Root::new();
     let engine = |request| match request {
         Request::Create { object, validation, dry_run, reply } => {
             let _ = match object["metadata"]["name"].as_str() {
@@ -389,13 +292,11 @@ fn requests_reach_the_engine_with_their_options() {
             };
         }
         Request::Apply { object, reply, .. } => {
-            let _ =
-                reply.try_send(Ok(Accepted { object, applied: Applied::Unchanged, warnings: Vec::new() }));
+            let _ = reply.try_send(accepted(object, Applied::Unchanged));
         }
         Request::Update { change: Change::Replace(mut object), part: Part::Whole, reply, .. } => {
             object["updated"] = true.into();
-            let _ =
-                reply.try_send(Ok(Accepted { object, applied: Applied::Unchanged, warnings: Vec::new() }));
+            let _ = reply.try_send(accepted(object, Applied::Unchanged));
         }
         Request::Delete { resource: "pods", namespace, name, preconditions, grace, dry_run, reply } => {
             let Preconditions { uid, resource_version } = preconditions;
@@ -405,7 +306,7 @@ fn requests_reach_the_engine_with_their_options() {
         }
         other => panic!("{other:?}"),
     };
-    with_api(&root, Rc::new(Objects::new(0)), engine, |socket| {
+    with_no_objects(engine, |socket| {
         let pods = "/api/v1/namespaces/kitchen/pods";
         let body = r#"{"kind":"Pod","metadata":{"name":"web"}}"#;
         let answer = raw(
@@ -447,19 +348,18 @@ fn requests_reach_the_engine_with_their_options() {
                 json!(["kitchen", "web", null, null, false]),
             ),
         ] {
-            let (_, answer) = call(&socket, "DELETE", &format!("{pods}/web{target}"), "", body);
-            assert_eq!(serde_json::from_str::<Value>(&answer).expect("JSON")["seen"], seen);
+            let (_, answer) = call_json(&socket, "DELETE", &format!("{pods}/web{target}"), "", body);
+            assert_eq!(answer["seen"], seen);
         }
     });
 }
 
 #[test]
 fn unsupported_options_of_a_deletion_are_rejected_with_kubernetes_texts() {
-    with_api(&Root::new(), Rc::new(Objects::new(0)), no_engine, |socket| {
+    with_no_objects(no_engine, |socket| {
         let delete = |query: &str, body: &str| {
             let target = format!("/api/v1/namespaces/default/pods/web{query}");
-            let (code, answer) = call(&socket, "DELETE", &target, "", body);
-            let answer: Value = serde_json::from_str(&answer).expect("a Status");
+            let (code, answer) = call_json(&socket, "DELETE", &target, "", body);
             (code, answer["message"].as_str().unwrap_or_default().to_owned())
         };
         let invalid = |why: &str| (422, format!("DeleteOptions.meta.k8s.io \"\" is invalid: {why}"));
@@ -502,8 +402,7 @@ fn unsupported_options_of_a_deletion_are_rejected_with_kubernetes_texts() {
 
 #[test]
 fn hostile_requests_are_refused_and_the_next_is_served() {
-    let root = Root::new();
-    with_api(&root, Rc::new(Objects::new(0)), no_engine, |socket| {
+    with_no_objects(no_engine, |socket| {
         let pods = "/api/v1/namespaces/default/pods";
         for (method, target, headers, body, code) in [
             ("POST", pods, "", "{", 400),
@@ -525,9 +424,8 @@ fn hostile_requests_are_refused_and_the_next_is_served() {
             ("GET", "/api/v1/pods?continue=abc", "", "", 400),
             ("GET", "/nothing", "", "", 404),
         ] {
-            let (answered, text) = call(&socket, method, target, headers, body);
-            assert_eq!(answered, code, "{method} {target}: {text}");
-            assert_eq!(serde_json::from_str::<Value>(&text).expect("a Status")["kind"], "Status");
+            let (answered, status) = call_json(&socket, method, target, headers, body);
+            assert_eq!((answered, &status["kind"]), (code, &json!("Status")), "{method} {target}: {status}");
         }
         let nested = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
         assert_eq!(call(&socket, "POST", pods, "", &nested).0, 400);
@@ -563,7 +461,7 @@ fn a_socket_left_behind_is_replaced_and_others_cannot_open_it() {
 
 #[test]
 fn bodies_that_do_not_end_are_held_up_to_a_bound_for_all_clients_together() {
-    with_api(&Root::new(), Rc::new(Objects::new(0)), no_engine, |socket| {
+    with_no_objects(no_engine, |socket| {
         let target = "/api/v1/namespaces/default/pods";
         let body = " ".repeat(BODY_BYTES - 1);
         let half = format!("POST {target} HTTP/1.1\r\nhost: x\r\ncontent-length: {BODY_BYTES}\r\n\r\n{body}");
@@ -596,12 +494,11 @@ fn a_client_whose_change_is_being_made_is_not_disconnected_for_another_one() {
         Request::Create { object, reply, .. } => *waiting.borrow_mut() = Some((object, reply)),
         Request::Delete { reply, .. } => {
             let (object, create) = waiting.take().expect("it was sent before");
-            let accepted = Accepted { object, applied: Applied::Created, warnings: Vec::new() };
-            drop((create.try_send(Ok(accepted)), reply.try_send(Ok(Value::Null))));
+            drop((create.try_send(accepted(object, Applied::Created)), reply.try_send(Ok(Value::Null))));
         }
         other => panic!("{other:?}"),
     };
-    with_api(&Root::new(), Rc::new(Objects::new(0)), engine, |socket| {
+    with_no_objects(engine, |socket| {
         let target = "/api/v1/namespaces/default/pods";
         let mut first = UnixStream::connect(&socket).expect("it listens");
         let request = format!("POST {target} HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{{}}");
@@ -628,8 +525,7 @@ fn ephemeral_containers_are_accepted_by_patch_and_put_only() {
                 Change::Patch(how, patch) => json!([format!("{how:?}"), patch]),
             };
             let object = json!({"seen": [namespace, name, change, format!("{validation:?}"), dry_run]});
-            let accepted = Accepted { object, applied: Applied::Configured, warnings: Vec::new() };
-            let _ = reply.try_send(Ok(accepted));
+            let _ = reply.try_send(accepted(object, Applied::Configured));
         }
         other => panic!("{other:?}"),
     };
@@ -652,8 +548,7 @@ fn ephemeral_containers_are_accepted_by_patch_and_put_only() {
             ),
             ("PUT", "", "", r#"{"metadata":{"name":"web"}}"#, json!([["put", "web"], "Warn", false])),
         ] {
-            let (code, answer) = call(&socket, method, &format!("{target}{query}"), headers, body);
-            let answer: Value = serde_json::from_str(&answer).expect("JSON");
+            let (code, answer) = call_json(&socket, method, &format!("{target}{query}"), headers, body);
             let seen = [&[json!("default"), json!("web")], &seen.as_array().expect("a list")[..]].concat();
             assert_eq!((code, &answer["seen"]), (200, &json!(seen)), "{method}");
         }
@@ -683,11 +578,11 @@ fn ephemeral_containers_are_accepted_by_patch_and_put_only() {
             ("POST", "", "{}", 405, "the server does not allow this method on the requested resource"),
             ("DELETE", "", "{}", 405, "the server does not allow this method on the requested resource"),
         ] {
-            let (answered, answer) = call(&socket, method, target, headers, body);
-            let answer: Value = serde_json::from_str(&answer).expect("JSON");
+            let (answered, answer) = call_json(&socket, method, target, headers, body);
             assert_eq!((answered, &answer["message"]), (code, &json!(message)), "{method} {body}");
         }
     });
 }
 
 mod options;
+mod watch;

@@ -195,34 +195,23 @@ fn capabilities_begin_with_all_then_add_then_drop() {
 
 #[test]
 fn a_violated_run_as_non_root_is_rejected_with_the_kubelets_text() {
-    for (container, user, expected) in [
+    for (value, user, expected) in [
+        ("true, runAsUser: 0", "", Some("container's runAsUser breaks non-root policy")),
+        ("true", "", Some("container has runAsNonRoot and image will run as root")),
+        ("true", "0:5", Some("container has runAsNonRoot and image will run as root")),
         (
-            "securityContext: {runAsNonRoot: true, runAsUser: 0}",
-            "",
-            Some("container's runAsUser breaks non-root policy"),
-        ),
-        (
-            "securityContext: {runAsNonRoot: true}",
-            "",
-            Some("container has runAsNonRoot and image will run as root"),
-        ),
-        (
-            "securityContext: {runAsNonRoot: true}",
-            "0:5",
-            Some("container has runAsNonRoot and image will run as root"),
-        ),
-        (
-            "securityContext: {runAsNonRoot: true}",
+            "true",
             "web",
             Some(
                 "container has runAsNonRoot and image has non-numeric user (web), cannot verify user is non-root",
             ),
         ),
-        ("securityContext: {runAsNonRoot: true}", "7", None),
-        ("securityContext: {runAsNonRoot: true, runAsUser: 7}", "web", None),
-        ("securityContext: {runAsNonRoot: false}", "", None),
+        ("true", "7", None),
+        ("true, runAsUser: 7", "web", None),
+        ("false", "", None),
     ] {
-        let result = config_of(container, "", &ImageConfig { user: user.into(), ..image() });
+        let container = format!("securityContext: {{runAsNonRoot: {value}}}");
+        let result = config_of(&container, "", &ImageConfig { user: user.into(), ..image() });
         match (result, expected) {
             (Ok(_), None) => {}
             (Err(failure), Some(expected)) => {
@@ -456,49 +445,40 @@ fn a_missing_object_or_key_of_a_variable_is_reported_with_the_kubelets_text() {
 
 #[test]
 fn resources_are_rounded_up_to_the_divisor_and_missing_limits_are_the_nodes() {
-    let of = |resources: &str, field: &str| {
-        let container =
-            format!("resources: {resources}, env: [{{name: R, valueFrom: {{resourceFieldRef: {field}}}}}]");
-        let env = config(&container, "").process.env;
-        env.into_iter().find_map(|pair| Some(pair.strip_prefix("R=")?.to_owned())).unwrap()
-    };
     let some = "{limits: {cpu: 1500m, memory: 100M, ephemeral-storage: 3}, requests: {cpu: 250m}}";
-    for (resources, field, expected) in [
-        (some, "{resource: limits.cpu}", "2"),
-        (some, "{resource: limits.cpu, divisor: 1m}", "1500"),
-        (some, "{resource: requests.cpu}", "1"),
-        (some, "{resource: requests.cpu, divisor: 1m}", "250"),
-        (some, "{resource: limits.memory, divisor: 1Mi}", "96"),
-        (some, "{resource: requests.memory}", "100000000"),
-        (some, "{resource: limits.ephemeral-storage, divisor: 1k}", "1"),
-        (some, "{resource: limits.hugepages-2Mi}", "0"),
-        ("{limits: {hugepages-2Mi: 4Mi, cpu: 1}}", "{resource: requests.hugepages-2Mi, divisor: 1Mi}", "4"),
-        (some, "{resource: limits.cpu, containerName: c, divisor: 1m}", "1500"),
-        ("{}", "{resource: limits.cpu}", "2"),
-        ("{}", "{resource: limits.memory, divisor: 1Gi}", "1"),
-        ("{}", "{resource: requests.memory}", "0"),
-    ] {
-        assert_eq!(of(resources, field), expected, "{resources} {field}");
-    }
-    // A limit of the pod as a whole comes before what the node has, and after a limit of the container. Its request
-    // is of no container.
     let of_pod = "resources: {limits: {cpu: 700m, memory: 50Mi}, requests: {cpu: 300m, memory: 20Mi}}";
     for (resources, spec, field, expected) in [
-        ("{}", of_pod, "{resource: limits.cpu, divisor: 1m}", "700"),
-        ("{}", of_pod, "{resource: limits.cpu}", "1"),
-        ("{}", of_pod, "{resource: limits.memory, divisor: 1Mi}", "50"),
-        ("{}", of_pod, "{resource: limits.memory, containerName: c}", "52428800"),
-        ("{}", of_pod, "{resource: requests.cpu, divisor: 1m}", "0"),
-        ("{}", of_pod, "{resource: requests.memory}", "0"),
-        ("{limits: {cpu: 200m}}", of_pod, "{resource: limits.cpu, divisor: 1m}", "200"),
-        ("{limits: {cpu: 200m}}", of_pod, "{resource: limits.memory, divisor: 1Mi}", "50"),
-        ("{}", "resources: {limits: {cpu: 700m}}", "{resource: limits.memory, divisor: 1Gi}", "1"),
-        ("{}", "resources: {limits: {memory: 50Mi}}", "{resource: limits.cpu}", "2"),
-        ("{}", "resources: {limits: {memory: 0}}", "{resource: limits.memory, divisor: 1Gi}", "1"),
-        ("{}", of_pod, "{resource: limits.ephemeral-storage}", "4294967296"),
+        (some, "", "limits.cpu", "2"),
+        (some, "", "limits.cpu, divisor: 1m", "1500"),
+        (some, "", "requests.cpu", "1"),
+        (some, "", "requests.cpu, divisor: 1m", "250"),
+        (some, "", "limits.memory, divisor: 1Mi", "96"),
+        (some, "", "requests.memory", "100000000"),
+        (some, "", "limits.ephemeral-storage, divisor: 1k", "1"),
+        (some, "", "limits.hugepages-2Mi", "0"),
+        ("{limits: {hugepages-2Mi: 4Mi, cpu: 1}}", "", "requests.hugepages-2Mi, divisor: 1Mi", "4"),
+        (some, "", "limits.cpu, containerName: c, divisor: 1m", "1500"),
+        ("{}", "", "limits.cpu", "2"),
+        ("{}", "", "limits.memory, divisor: 1Gi", "1"),
+        ("{}", "", "requests.memory", "0"),
+        // A limit of the pod as a whole comes before what the node has, and after a limit of the container. Its request
+        // is of no container.
+        ("{}", of_pod, "limits.cpu, divisor: 1m", "700"),
+        ("{}", of_pod, "limits.cpu", "1"),
+        ("{}", of_pod, "limits.memory, divisor: 1Mi", "50"),
+        ("{}", of_pod, "limits.memory, containerName: c", "52428800"),
+        ("{}", of_pod, "requests.cpu, divisor: 1m", "0"),
+        ("{}", of_pod, "requests.memory", "0"),
+        ("{limits: {cpu: 200m}}", of_pod, "limits.cpu, divisor: 1m", "200"),
+        ("{limits: {cpu: 200m}}", of_pod, "limits.memory, divisor: 1Mi", "50"),
+        ("{}", "resources: {limits: {cpu: 700m}}", "limits.memory, divisor: 1Gi", "1"),
+        ("{}", "resources: {limits: {memory: 50Mi}}", "limits.cpu", "2"),
+        ("{}", "resources: {limits: {memory: 0}}", "limits.memory, divisor: 1Gi", "1"),
+        ("{}", of_pod, "limits.ephemeral-storage", "4294967296"),
     ] {
-        let container =
-            format!("resources: {resources}, env: [{{name: R, valueFrom: {{resourceFieldRef: {field}}}}}]");
+        let container = format!(
+            "resources: {resources}, env: [{{name: R, valueFrom: {{resourceFieldRef: {{resource: {field}}}}}}}]"
+        );
         let env = config(&container, spec).process.env;
         let found = env.into_iter().find_map(|pair| Some(pair.strip_prefix("R=")?.to_owned()));
         assert_eq!(found.as_deref(), Some(expected), "{resources} {spec} {field}");

@@ -31,16 +31,16 @@ pub(super) struct ReadFile {
     pub(super) is_there: bool,
 }
 
-/// A result of a scan. Results are reported to the registry in their order.
-pub(crate) enum ScanEntry {
+/// A result of a scan, with what each file contains. Results are reported to the registry in their order.
+pub(crate) enum ScanEntry<C = Vec<u8>> {
     /// A directory, and the error if it cannot be read.
     Directory(usize, Option<String>),
     /// A file in the directory with this index.
-    File(usize, OsString, FoundFile),
+    File(usize, OsString, FoundFile<C>),
 }
 
 /// The result of a scan for one file.
-pub(crate) enum FoundFile {
+pub(crate) enum FoundFile<C = Vec<u8>> {
     /// The file was moved to `NAME~`, and may come back.
     Renamed,
     /// The file came back unchanged.
@@ -48,9 +48,27 @@ pub(crate) enum FoundFile {
     /// The file was removed.
     Gone,
     /// The contents of a new or changed file.
-    Contents(Vec<u8>),
-    /// The error of a file that cannot be read.
-    Unread(String),
+    Contents(C),
+    /// The file is wrong or cannot be read.
+    Refused { message: String, is_logged: bool },
+}
+
+impl<C> FoundFile<C> {
+    /// A file that cannot be read.
+    pub(super) fn unread(message: String) -> FoundFile<C> {
+        FoundFile::Refused { message, is_logged: true }
+    }
+
+    /// Converts the contents of a new or changed file.
+    pub(super) fn and_then<D>(self, convert: impl FnOnce(C) -> FoundFile<D>) -> FoundFile<D> {
+        match self {
+            FoundFile::Renamed => FoundFile::Renamed,
+            FoundFile::Present => FoundFile::Present,
+            FoundFile::Gone => FoundFile::Gone,
+            FoundFile::Contents(contents) => convert(contents),
+            FoundFile::Refused { message, is_logged } => FoundFile::Refused { message, is_logged },
+        }
+    }
 }
 
 /// The metadata that changes when a file is written.
@@ -149,7 +167,7 @@ impl ReadFile {
             return None;
         }
         (self.stamp, self.unread) = (None, true);
-        Some(FoundFile::Unread(format!("failed to read {}: {error}", path.display())))
+        Some(FoundFile::unread(format!("failed to read {}: {error}", path.display())))
     }
 
     /// Whether `NAME~` is this very file, and not an older backup.
@@ -197,4 +215,48 @@ fn is_of_sed(name: &[u8]) -> bool {
             random.iter().all(u8::is_ascii_alphanumeric) && !random.iter().all(u8::is_ascii_lowercase);
         (stem == b"sed" || is_edited) && is_random
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_removed_before_it_is_opened_is_gone_and_no_error() {
+        let directory = std::env::temp_dir();
+        let path = directory.join(format!("nodlet-vanished-{}", std::process::id()));
+        fs::write(&path, "").expect("a file");
+        let stamp = Stamp::of(&fs::metadata(&path).expect("it is there"));
+        fs::remove_file(&path).expect("it is there");
+        let gone = read(&path).expect_err("it is gone");
+        let mut file = ReadFile { stamp: None, is_there: true, ..ReadFile::default() };
+        assert!(file.could_not_be_read(Some(stamp), &path, &gone).is_none());
+        assert!(!file.is_there && !file.unread && file.stamp == Some(stamp));
+
+        let unreadable = read(&directory).expect_err("it is a directory");
+        let mut file = ReadFile { stamp: Some(stamp), is_there: true, ..ReadFile::default() };
+        assert!(matches!(
+            file.could_not_be_read(Some(stamp), &directory, &unreadable),
+            Some(FoundFile::Refused { message, .. }) if message.starts_with("failed to read ")
+        ));
+        assert!(file.is_there && file.unread && file.stamp.is_none());
+    }
+
+    #[test]
+    fn the_temporary_file_of_sed_is_no_manifest() {
+        for (name, is_read) in [
+            ("web.yaml", true),
+            ("web", true),
+            ("web.yaml.bak", true),
+            ("sedative", true),
+            ("sedentary", true),
+            ("sedAb3dEf", false),
+            ("web.yamlAb3dEf", false),
+            ("web.jsonAb3dEf", false),
+            ("web.yaml~", false),
+            (".web.yaml", false),
+        ] {
+            assert_eq!(is_manifest_name(OsStr::new(name)), is_read, "{name}");
+        }
+    }
 }

@@ -1,10 +1,11 @@
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use super::directory::ReadFile;
 use super::*;
 use nodlet_kube::kinds::Kind;
 use nodlet_registry::{MAX_FILES, Suspects};
+
+mod watches;
 
 /// The directories with the sources that they are read into.
 struct Sources {
@@ -14,14 +15,21 @@ struct Sources {
 }
 
 impl Sources {
-    fn new(directories: Vec<PathBuf>, node: &str) -> Sources {
+    fn new(directories: Vec<PathBuf>) -> Sources {
         let row = |path| SourceDirectory { path, owner: Owner::File, hint: None };
         let list: Vec<SourceDirectory> = directories.into_iter().map(row).collect();
         Sources {
-            directories: ManifestDirectories::new(&list, node, Arc::new(AtRest::Plain), Watches::default()),
+            directories: ManifestDirectories::new(&list, "node", Arc::new(AtRest::Plain), Watches::default()),
             list: nodlet_registry::Sources::new(list),
             handling: Handling::after(Suspects::default()),
         }
+    }
+
+    /// The sources in these directories, which were read once.
+    fn of(directories: Vec<PathBuf>) -> Sources {
+        let mut sources = Sources::new(directories);
+        sources.read(nodlet_host::clock::instant());
+        sources
     }
 
     fn read(&mut self, now: Instant) -> bool {
@@ -62,6 +70,30 @@ impl Scratch {
         fs::create_dir_all(&path).expect("a scratch directory");
         Scratch(path)
     }
+
+    /// Creates a directory.
+    fn directory(&self, name: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::create_dir_all(&path).expect("created");
+        path
+    }
+
+    fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        fs::write(self.0.join(name), text).expect("written");
+    }
+
+    fn remove(&self, name: &str) {
+        fs::remove_file(self.0.join(name)).expect("removed");
+    }
+
+    fn rename(&self, from: &str, to: &str) {
+        fs::rename(self.0.join(from), self.0.join(to)).expect("renamed");
+    }
+
+    /// The sources in this directory, which were read once.
+    fn sources(&self) -> Sources {
+        Sources::of(vec![self.0.clone()])
+    }
 }
 
 impl Drop for Scratch {
@@ -88,17 +120,13 @@ fn images(sources: &Sources) -> Vec<String> {
 fn a_file_that_agents_died_of_is_refused_until_its_content_changes_or_it_is_removed() {
     let scratch = Scratch::new("set-aside");
     let bad = scratch.0.join("bad.yaml");
-    let pod = |name: &str| {
-        format!(
-            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{containers: [{{name: a, image: a}}]}}}}"
-        )
-    };
+    let pod = |name: &str| manifest(name, "a");
     fs::write(&bad, pod("bad")).unwrap();
-    fs::write(scratch.0.join("good.yaml"), pod("good")).unwrap();
+    scratch.write("good.yaml", pod("good"));
     let mut suspects = Suspects::default();
     let handled = Handled::file(&bad, pod("bad").as_bytes());
     (0..2).for_each(|_| suspects.died(Some(handled), &[]));
-    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
+    let mut sources = Sources::new(vec![scratch.0.clone()]);
     sources.handling = Handling::after(suspects);
     let mut now = 0;
     let mut names = |sources: &mut Sources| {
@@ -122,11 +150,8 @@ fn a_file_that_agents_died_of_is_refused_until_its_content_changes_or_it_is_remo
 #[test]
 fn accepted_files_and_removals_are_synced_once_and_other_files_never() {
     let scratch = Scratch::new("unsynced");
-    let (site, ours) = (scratch.0.join("site"), scratch.0.join("applied"));
-    for directory in [&site, &ours] {
-        fs::create_dir(directory).expect("created");
-    }
-    let mut sources = Sources::new(vec![site.clone(), ours.clone()], "node");
+    let (site, ours) = (scratch.directory("site"), scratch.directory("applied"));
+    let mut sources = Sources::new(vec![site.clone(), ours.clone()]);
     sources.directories.durable[1] = true;
     let read = |sources: &mut Sources, second: u64| {
         sources.read(Instant(second * 1_000_000_000));
@@ -152,13 +177,19 @@ fn news(sources: &mut Sources) {
         let left = deadline.saturating_duration_since(std::time::Instant::now());
         assert!(!left.is_zero(), "the kernel reported no change");
         let changed = sources.directories.changed().expect("it is watched");
-        let run = sources.directories.all_watches.clone().run();
+        let run = sources.directories.watches.all.clone().run();
         smol::block_on(nodlet_wire::timeout::within(left, smol::future::or(changed, run)));
         if sources.directories.drain() {
             sources.read(nodlet_host::clock::instant());
             return;
         }
     }
+}
+
+/// Like [`news`], and compares the pods and their images with `expected`.
+fn news_with(sources: &mut Sources, expected: &[&str]) {
+    news(sources);
+    assert_eq!(images(sources), expected);
 }
 
 /// True if the kernel has nothing to say that concerns us.
@@ -169,27 +200,23 @@ fn quiet(sources: &mut Sources) -> bool {
 #[test]
 fn a_file_that_becomes_wrong_keeps_its_pod_and_disturbs_no_other() {
     let scratch = Scratch::new("wrong");
-    fs::write(scratch.0.join("a.yaml"), manifest("a", "one")).expect("written");
-    fs::write(scratch.0.join("b.yaml"), manifest("b", "one")).expect("written");
-    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
-    sources.read(nodlet_host::clock::instant());
+    scratch.write("a.yaml", manifest("a", "one"));
+    scratch.write("b.yaml", manifest("b", "one"));
+    let mut sources = scratch.sources();
     assert_eq!(images(&sources), ["a=one", "b=one"]);
 
-    fs::write(scratch.0.join("a.yaml"), "kind: Pod\n  nonsense").expect("written");
-    news(&mut sources);
-    assert_eq!(images(&sources), ["a=one", "b=one"]);
+    scratch.write("a.yaml", "kind: Pod\n  nonsense");
+    news_with(&mut sources, &["a=one", "b=one"]);
     let (_, refusals) = sources.wanted();
     assert_eq!(refusals.len(), 1);
     assert!(refusals[0].message.contains("a.yaml"), "{}", refusals[0].message);
     assert_eq!(refusals[0].object, Some((Kind::Pod, "default".into(), "a".into())));
 
-    fs::write(scratch.0.join("a.yaml"), manifest("a", "two")).expect("written");
-    news(&mut sources);
-    assert_eq!(images(&sources), ["a=two", "b=one"]);
+    scratch.write("a.yaml", manifest("a", "two"));
+    news_with(&mut sources, &["a=two", "b=one"]);
     assert!(sources.wanted().1.is_empty());
-    fs::remove_file(scratch.0.join("a.yaml")).expect("removed");
-    news(&mut sources);
-    assert_eq!(images(&sources), ["b=one"]);
+    scratch.remove("a.yaml");
+    news_with(&mut sources, &["b=one"]);
 }
 
 /// Puts something at a path that is not a regular file.
@@ -199,8 +226,7 @@ type Put<'a> = &'a dyn Fn(&Path);
 fn a_special_file_in_the_place_of_a_manifest_keeps_its_pod_and_is_refused_once() {
     use nix::sys::stat::{Mode, SFlag, mknod};
     let scratch = Scratch::new("special");
-    let (directory, aside) = (scratch.0.join("manifests"), scratch.0.join("aside"));
-    fs::create_dir(&directory).expect("made");
+    let (directory, aside) = (scratch.directory("manifests"), scratch.0.join("aside"));
     let node = |path: &Path, kind: SFlag| mknod(path, kind, Mode::S_IRWXU, 0).expect("made");
     let fifo = scratch.0.join("fifo");
     node(&fifo, SFlag::S_IFIFO);
@@ -215,7 +241,7 @@ fn a_special_file_in_the_place_of_a_manifest_keeps_its_pod_and_is_refused_once()
         let is_directory = fs::symlink_metadata(path).expect("it is there").is_dir();
         if is_directory { fs::remove_dir(path) } else { fs::remove_file(path) }.expect("removed");
     };
-    let mut sources = Sources::new(vec![directory.clone()], "node");
+    let mut sources = Sources::new(vec![directory.clone()]);
     for (kind, put) in kinds {
         for name in ["a.yaml", "a"] {
             let path = directory.join(name);
@@ -271,8 +297,7 @@ fn a_file_that_was_never_valid_is_recorded_as_rejected() {
     let scratch = Scratch::new("never");
     let path = scratch.0.join("a.yaml");
     fs::write(&path, "{").expect("written");
-    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
-    sources.read(nodlet_host::clock::instant());
+    let mut sources = scratch.sources();
     assert!(images(&sources).is_empty() && sources.is_refused(&path));
     fs::remove_file(&path).expect("removed");
     news(&mut sources);
@@ -280,29 +305,11 @@ fn a_file_that_was_never_valid_is_recorded_as_rejected() {
 }
 
 #[test]
-fn temporary_files_of_editors_are_ignored() {
-    let scratch = Scratch::new("editor");
-    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
-    sources.read(nodlet_host::clock::instant());
-    for name in [".a.yaml.swp", "a.yaml~", "#a.yaml#"] {
-        fs::write(scratch.0.join(name), manifest("a", "one")).expect("written");
-    }
-    assert!(quiet(&mut sources), "a hidden file woke the loop");
-    // As nodlet and rsync write: beside it, then renamed over it.
-    fs::rename(scratch.0.join(".a.yaml.swp"), scratch.0.join("a.yaml")).expect("renamed");
-    news(&mut sources);
-    assert_eq!(images(&sources), ["a=one"]);
-    fs::rename(scratch.0.join("a.yaml"), scratch.0.join("b.conf")).expect("renamed");
-    news(&mut sources);
-    assert_eq!(images(&sources), ["a=one"]);
-}
-
-#[test]
 fn a_file_that_vim_or_emacs_saves_keeps_its_pod() {
     let scratch = Scratch::new("saved");
     let (file, backup) = (scratch.0.join("a.yaml"), scratch.0.join("a.yaml~"));
     fs::write(&file, manifest("a", "one")).expect("written");
-    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
+    let mut sources = Sources::new(vec![scratch.0.clone()]);
     let start = nodlet_host::clock::instant();
     assert!(!sources.read(start));
     for text in [manifest("a", "one"), "a typo: [".to_owned()] {
@@ -327,104 +334,32 @@ fn a_file_that_vim_or_emacs_saves_keeps_its_pod() {
 }
 
 #[test]
-fn a_directory_that_vanishes_and_returns_is_found_again() {
-    let scratch = Scratch::new("vanish");
-    let directory = scratch.0.join("deep/manifests");
-    let mut sources = Sources::new(vec![directory.clone()], "node");
-    sources.read(nodlet_host::clock::instant());
-    fs::create_dir(scratch.0.join("deep")).expect("made");
-    news(&mut sources);
-    fs::create_dir(&directory).expect("made");
-    news(&mut sources);
-    fs::write(directory.join("a"), manifest("a", "one")).expect("written");
-    news(&mut sources);
-    assert_eq!(images(&sources), ["a=one"]);
-    fs::rename(scratch.0.join("deep"), scratch.0.join("away")).expect("renamed");
-    news(&mut sources);
-    assert!(images(&sources).is_empty());
-    fs::rename(scratch.0.join("away"), scratch.0.join("deep")).expect("renamed back");
-    news(&mut sources);
-    assert_eq!(images(&sources), ["a=one"]);
-    fs::write(scratch.0.join("other"), "not ours").expect("written");
-    assert!(quiet(&mut sources), "a file above the directory woke the loop");
-}
-
-#[test]
-fn a_link_is_followed_and_its_target_watched() {
-    let scratch = Scratch::new("link");
-    let (directory, elsewhere) = (scratch.0.join("manifests"), scratch.0.join("elsewhere"));
-    fs::create_dir(&directory).expect("made");
-    fs::create_dir(&elsewhere).expect("made");
-    fs::write(elsewhere.join("real.yaml"), manifest("a", "one")).expect("written");
-    symlink(elsewhere.join("real.yaml"), directory.join("a.yaml")).expect("linked");
-    let mut sources = Sources::new(vec![directory.clone()], "node");
-    sources.read(nodlet_host::clock::instant());
-    assert_eq!(images(&sources), ["a=one"]);
-    fs::write(elsewhere.join("real.yaml"), manifest("a", "two")).expect("written");
-    news(&mut sources);
-    assert_eq!(images(&sources), ["a=two"]);
-}
-
-#[test]
-fn every_link_on_the_way_to_a_manifest_is_watched() {
-    let scratch = Scratch::new("way");
-    // The links are beside the manifest directory, in a directory of which else only the way to that one counts.
-    let directory = scratch.0.join("manifests");
-    fs::create_dir(&directory).expect("made");
-    for version in ["one", "two", "three"] {
-        fs::create_dir(scratch.0.join(version)).expect("made");
-        fs::write(scratch.0.join(version).join("a.yaml"), manifest("a", version)).expect("written");
-    }
-    let switch_to = |version: &str| {
-        symlink(version, scratch.0.join("next")).expect("linked");
-        fs::rename(scratch.0.join("next"), scratch.0.join("current")).expect("renamed");
-    };
-    switch_to("one");
-    symlink("../current/a.yaml", directory.join("a.yaml")).expect("linked");
-    let mut sources = Sources::new(vec![directory.clone()], "node");
-    sources.read(nodlet_host::clock::instant());
-    assert_eq!(images(&sources), ["a=one"]);
-    for version in ["two", "three"] {
-        switch_to(version);
-        news(&mut sources);
-        assert_eq!(images(&sources), [format!("a={version}")]);
-    }
-    assert!(quiet(&mut sources), "nothing has changed");
-    fs::write(scratch.0.join("other"), "not ours").expect("written");
-    assert!(quiet(&mut sources), "a file beside the links woke the loop");
-}
-
-#[test]
 fn a_later_directory_overrides_an_earlier_one_and_a_second_file_of_one_does_not() {
     let scratch = Scratch::new("order");
-    let (vendor, site) = (scratch.0.join("vendor"), scratch.0.join("site"));
-    for (directory, file, image) in [(&vendor, "a", "vendor"), (&site, "x", "site"), (&site, "y", "late")] {
-        fs::create_dir_all(directory).expect("made");
-        fs::write(directory.join(file), manifest("a", image)).expect("written");
+    let (vendor, site) = (scratch.directory("vendor"), scratch.directory("site"));
+    for (file, image) in [("vendor/a", "vendor"), ("site/x", "site"), ("site/y", "late")] {
+        scratch.write(file, manifest("a", image));
     }
-    let mut sources = Sources::new(vec![vendor, site.clone()], "node");
-    sources.read(nodlet_host::clock::instant());
+    let mut sources = Sources::of(vec![vendor, site.clone()]);
     assert_eq!(images(&sources), ["a=site"]);
     let (_, refusals) = sources.wanted();
     assert_eq!(refusals.len(), 1);
     assert!(refusals[0].message.contains("duplicate pod name \"a\""), "{}", refusals[0].message);
     fs::remove_dir_all(site).expect("removed");
-    news(&mut sources);
-    assert_eq!(images(&sources), ["a=vendor"]);
+    news_with(&mut sources, &["a=vendor"]);
 }
 
 #[test]
 fn a_file_that_did_not_change_keeps_the_uid_of_its_pod() {
     let scratch = Scratch::new("uid");
-    fs::write(scratch.0.join("a"), manifest("a", "one")).expect("written");
-    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
-    sources.read(nodlet_host::clock::instant());
+    scratch.write("a", manifest("a", "one"));
+    let mut sources = scratch.sources();
     let uid = |sources: &Sources| sources.wanted().0.values().next().expect("one pod").pod.uid.clone();
     let before = uid(&sources);
-    fs::write(scratch.0.join("a"), manifest("a", "one")).expect("written again");
+    scratch.write("a", manifest("a", "one"));
     news(&mut sources);
     assert_eq!(uid(&sources), before);
-    fs::write(scratch.0.join("a"), manifest("a", "two")).expect("changed");
+    scratch.write("a", manifest("a", "two"));
     news(&mut sources);
     assert_ne!(uid(&sources), before);
 }
@@ -433,10 +368,9 @@ fn a_file_that_did_not_change_keeps_the_uid_of_its_pod() {
 fn only_the_first_of_two_pods_with_the_same_uid_is_accepted() {
     let scratch = Scratch::new("one-uid");
     let of = |name: &str| manifest(name, "one").replace("metadata: {", "metadata: {uid: mine, ");
-    fs::write(scratch.0.join("a.yaml"), of("web")).expect("written");
-    fs::write(scratch.0.join("b.yaml"), of("copy")).expect("written");
-    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
-    sources.read(nodlet_host::clock::instant());
+    scratch.write("a.yaml", of("web"));
+    scratch.write("b.yaml", of("copy"));
+    let mut sources = scratch.sources();
     let (wanted, refusals) = sources.wanted();
     assert_eq!(wanted.values().map(|wanted| &*wanted.pod.name).collect::<Vec<_>>(), ["web"]);
     assert_eq!(refusals.len(), 1);
@@ -446,77 +380,22 @@ fn only_the_first_of_two_pods_with_the_same_uid_is_accepted() {
         message.contains("metadata.uid: Duplicate value: \"mine\": the pod default/web of "),
         "{message}"
     );
-    fs::remove_file(scratch.0.join("a.yaml")).expect("removed");
-    news(&mut sources);
-    assert_eq!(images(&sources), ["copy=one"]);
+    scratch.remove("a.yaml");
+    news_with(&mut sources, &["copy=one"]);
 }
 
 #[test]
 fn beyond_the_limit_of_files_only_the_first_by_name_are_read() {
     let scratch = Scratch::new("many");
     for number in 0..MAX_FILES + 40 {
-        fs::write(scratch.0.join(format!("{number:05}")), "").expect("written");
+        scratch.write(&format!("{number:05}"), "");
     }
     for file in ["00007", "01050"] {
-        fs::write(scratch.0.join(file), manifest(&format!("p{file}"), "one")).expect("written");
+        scratch.write(file, manifest(&format!("p{file}"), "one"));
     }
-    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
-    sources.read(nodlet_host::clock::instant());
+    let sources = scratch.sources();
     assert_eq!(images(&sources), ["p00007=one"]);
     assert_eq!(sources.directories.directories[0].files.len(), MAX_FILES);
-}
-
-#[test]
-fn a_file_that_is_being_written_is_read_when_it_is_closed() {
-    use std::io::Write;
-    let scratch = Scratch::new("writing");
-    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
-    sources.read(nodlet_host::clock::instant());
-    let mut file = fs::File::create(scratch.0.join("a.yaml")).expect("made");
-    let text = manifest("a", "one");
-    file.write_all(&text.as_bytes()[..20]).expect("written");
-    assert!(quiet(&mut sources), "half a file was worth reading");
-    file.write_all(&text.as_bytes()[20..]).expect("written");
-    drop(file);
-    news(&mut sources);
-    assert_eq!(images(&sources), ["a=one"]);
-    fs::hard_link(scratch.0.join("a.yaml"), scratch.0.join(".hidden")).expect("linked");
-    fs::hard_link(scratch.0.join("a.yaml"), scratch.0.join("b.yaml")).expect("linked");
-    assert!(!quiet(&mut sources), "a second name of a file went unseen");
-}
-
-#[test]
-fn a_directory_that_is_made_while_it_is_looked_for_is_found() {
-    const LEVELS: [&str; 4] = ["b", "b/c", "b/c/d", "b/c/d/manifests"];
-    let scratch = Scratch::new("race");
-    // So many of the levels are made after the so manieth step of the scan, the others after all.
-    for (levels, step) in (1..=LEVELS.len()).flat_map(|levels| (1..=8).map(move |step| (levels, step))) {
-        let above = scratch.0.join(format!("{levels}-{step}"));
-        fs::create_dir(&above).expect("made");
-        let make = |levels: &[&str]| {
-            levels.iter().for_each(|level| {
-                fs::create_dir(above.join(level)).expect("made");
-            })
-        };
-        let directory = above.join(LEVELS[3]);
-        let mut sources = Sources::new(vec![directory.clone()], "node");
-        sources.directories.open();
-        let (mut steps, mut kept) = (0, SortedSet::new());
-        watch_way_to(&directory, |place| {
-            let watched = sources.directories.watch(place, &mut kept);
-            steps += 1;
-            if steps == step {
-                make(&LEVELS[..levels]);
-            }
-            watched
-        });
-        make(if steps >= step { &LEVELS[levels..] } else { &LEVELS });
-        fs::write(directory.join(".new"), manifest("a", "one")).expect("written");
-        fs::rename(directory.join(".new"), directory.join("a.yaml")).expect("renamed");
-        while images(&sources).is_empty() {
-            news(&mut sources);
-        }
-    }
 }
 
 #[test]
@@ -524,8 +403,7 @@ fn a_directory_that_cannot_be_read_is_refused_and_looked_at_again() {
     let scratch = Scratch::new("unread");
     let directory = scratch.0.join("manifests");
     std::os::unix::fs::symlink(&directory, &directory).expect("linked");
-    let mut sources = Sources::new(vec![directory.clone()], "node");
-    sources.read(nodlet_host::clock::instant());
+    let mut sources = Sources::of(vec![directory.clone()]);
     let refusals = sources.wanted().1;
     assert!(refusals.len() == 1 && refusals[0].message.starts_with("failed to read "), "{refusals:?}");
     // Whatever a pod is from that is in there, nobody can say that it is wanted no more.
@@ -541,10 +419,7 @@ fn a_directory_that_cannot_be_read_is_refused_and_looked_at_again() {
 #[test]
 fn presets_are_read_beside_pods_and_override_each_other_as_these_do() {
     let scratch = Scratch::new("presets");
-    let (vendor, site) = (scratch.0.join("vendor"), scratch.0.join("site"));
-    for directory in [&vendor, &site] {
-        fs::create_dir_all(directory).expect("made");
-    }
+    let (vendor, site) = (scratch.directory("vendor"), scratch.directory("site"));
     let preset = |name: &str, value: &str| {
         format!(
             "apiVersion: settings.k8s.io/v1alpha1\nkind: PodPreset\nmetadata: {{name: {name}}}\nspec: {{env: [{{name: A, value: {value}}}]}}\n"
@@ -555,7 +430,7 @@ fn presets_are_read_beside_pods_and_override_each_other_as_these_do() {
     write(vendor.join("b.yaml"), preset("q", "first"));
     write(vendor.join("c.yaml"), preset("q", "second"));
     write(site.join("a.yaml"), preset("p", "site"));
-    let mut sources = Sources::new(vec![vendor.clone(), site.clone()], "n");
+    let mut sources = Sources::new(vec![vendor.clone(), site.clone()]);
     let values = |sources: &Sources| -> Vec<String> {
         let (presets, _) = sources.definitions();
         let values = presets.values().map(|(preset, _)| preset.object()["spec"]["env"][0]["value"].take());
@@ -581,10 +456,7 @@ fn presets_are_read_beside_pods_and_override_each_other_as_these_do() {
 #[test]
 fn a_file_has_room_beside_all_others_and_in_place_of_itself() {
     let scratch = Scratch::new("room");
-    let (vendor, ours) = (scratch.0.join("vendor"), scratch.0.join("ours"));
-    for directory in [&vendor, &ours] {
-        fs::create_dir_all(directory).expect("made");
-    }
+    let (vendor, ours) = (scratch.directory("vendor"), scratch.directory("ours"));
     let big = |name: &str, size: usize| {
         manifest(name, "one")
             .replace("metadata: {", &format!("metadata: {{annotations: {{a: {}}}, ", "x".repeat(size)))
@@ -592,8 +464,7 @@ fn a_file_has_room_beside_all_others_and_in_place_of_itself() {
     for number in 0..15 {
         fs::write(vendor.join(format!("{number}")), big(&format!("p{number}"), 250_000)).expect("written");
     }
-    let mut sources = Sources::new(vec![vendor.clone(), ours.clone()], "node");
-    sources.read(nodlet_host::clock::instant());
+    let sources = Sources::of(vec![vendor.clone(), ours.clone()]);
     let left = (4 << 20) - sources.used(1).bytes;
     let full =
         Err("quota exceeded: all manifests together can have at most 1024 objects and 4 MiB; delete some"
@@ -610,16 +481,15 @@ fn a_file_has_room_beside_all_others_and_in_place_of_itself() {
 fn there_is_no_room_beyond_the_maximum_number_of_files() {
     let scratch = Scratch::new("full");
     for number in 0..MAX_FILES {
-        fs::write(scratch.0.join(format!("{number:05}")), "").expect("written");
+        scratch.write(&format!("{number:05}"), "");
     }
-    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
-    sources.read(nodlet_host::clock::instant());
+    let mut sources = scratch.sources();
     assert_eq!(
         sources.check_room(&scratch.0.join("a"), 1, 1),
         Err("quota exceeded: a directory can have at most 1024 manifests; delete some".to_owned())
     );
     assert_eq!(sources.check_room(&scratch.0.join("00007"), 1, 1), Ok(()));
-    fs::remove_file(scratch.0.join("00008")).expect("removed");
+    scratch.remove("00008");
     sources.read(nodlet_host::clock::instant() + SAVED_WITHIN * 2);
     sources.read(nodlet_host::clock::instant() + SAVED_WITHIN * 4);
     assert_eq!(sources.check_room(&scratch.0.join("a"), 1, 1), Ok(()));
@@ -630,9 +500,9 @@ fn a_long_scan_is_done_in_parts_and_misses_no_change_between_them() {
     let scratch = Scratch::new("parts");
     let big = |image: &str| format!("{}# {}\n", manifest("NAME", image), "x".repeat(PART_BYTES));
     for name in ["a", "b", "c"] {
-        fs::write(scratch.0.join(name), big("one").replace("NAME", name)).expect("written");
+        scratch.write(name, big("one").replace("NAME", name));
     }
-    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
+    let mut sources = Sources::new(vec![scratch.0.clone()]);
     let mut parsed = Vec::new();
     while parsed.len() < 2 {
         // A part may end early for the time that it took.
@@ -644,19 +514,17 @@ fn a_long_scan_is_done_in_parts_and_misses_no_change_between_them() {
     }
     assert_eq!(images(&sources), [""; 0], "nothing is reported before the whole scan");
     sources.directories.report(parsed, |_| false, &mut sources.list, &sources.handling);
-    fs::write(scratch.0.join("a"), big("two").replace("NAME", "a")).expect("written");
+    scratch.write("a", big("two").replace("NAME", "a"));
     sources.read(nodlet_host::clock::instant());
     assert_eq!(images(&sources), ["a=one", "b=one", "c=one"]);
     assert!(!sources.directories.is_looking());
-    news(&mut sources);
-    assert_eq!(images(&sources), ["a=two", "b=one", "c=one"]);
+    news_with(&mut sources, &["a=two", "b=one", "c=one"]);
 }
 
 #[test]
 fn what_the_agent_writes_and_removes_itself_is_not_read_and_what_others_change_is() {
     let scratch = Scratch::new("own");
-    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
-    sources.read(nodlet_host::clock::instant());
+    let mut sources = scratch.sources();
     let path = scratch.0.join("web.json");
     let write = |image: &str| {
         let new = scratch.0.join(".web.json.new");
@@ -687,32 +555,11 @@ fn what_the_agent_writes_and_removes_itself_is_not_read_and_what_others_change_i
 }
 
 #[test]
-fn a_file_that_is_removed_before_it_is_opened_is_gone_and_no_error() {
-    let scratch = Scratch::new("vanished");
-    let path = scratch.0.join("web.yaml");
-    fs::write(&path, "").expect("a file");
-    let stamp = Stamp::of(&fs::metadata(&path).expect("it is there"));
-    fs::remove_file(&path).expect("it is there");
-    let gone = read(&path).expect_err("it is gone");
-    let mut file = ReadFile { stamp: None, is_there: true, ..ReadFile::default() };
-    assert!(file.could_not_be_read(Some(stamp), &path, &gone).is_none());
-    assert!(!file.is_there && !file.unread && file.stamp == Some(stamp));
-
-    let directory = read(&scratch.0).expect_err("it is a directory");
-    let mut file = ReadFile { stamp: Some(stamp), is_there: true, ..ReadFile::default() };
-    assert!(matches!(
-        file.could_not_be_read(Some(stamp), &scratch.0, &directory),
-        Some(FoundFile::Unread(message)) if message.starts_with("failed to read ")
-    ));
-    assert!(file.is_there && file.unread && file.stamp.is_none());
-}
-
-#[test]
 fn a_refusal_names_the_object_of_a_file_by_its_last_contents_or_its_name() {
     let scratch = Scratch::new("refused-objects");
-    let mut sources = Sources::new(vec![scratch.0.clone()], "board");
+    let mut sources = Sources::new(vec![scratch.0.clone()]);
     let object = |sources: &mut Sources, name: &str, text: &str| {
-        fs::write(scratch.0.join(name), text).expect("a file");
+        scratch.write(name, text);
         sources.read(Instant(0));
         let refusals = sources.wanted().1;
         let refusal = refusals.into_iter().find(|refusal| refusal.source.ends_with(name));
@@ -729,22 +576,4 @@ fn a_refusal_names_the_object_of_a_file_by_its_last_contents_or_its_name() {
     assert_eq!(object(&mut sources, "web.yaml", "?"), Some(None));
     assert_eq!(object(&mut sources, "low.yaml", class), None, "it is right");
     assert_eq!(object(&mut sources, "low.yaml", "?"), of(Kind::PriorityClass, "", "low"));
-}
-
-#[test]
-fn the_temporary_file_of_sed_is_no_manifest() {
-    for (name, is_read) in [
-        ("web.yaml", true),
-        ("web", true),
-        ("web.yaml.bak", true),
-        ("sedative", true),
-        ("sedentary", true),
-        ("sedAb3dEf", false),
-        ("web.yamlAb3dEf", false),
-        ("web.jsonAb3dEf", false),
-        ("web.yaml~", false),
-        (".web.yaml", false),
-    ] {
-        assert_eq!(is_manifest_name(OsStr::new(name)), is_read, "{name}");
-    }
 }
