@@ -82,7 +82,6 @@ use crate::sources::ManifestDirectories;
 use crate::storage_thread::Storage;
 use nodlet_core::facts::{Attempt, Observation, PodIndex, PodObservation, Shutdown, ShutdownScope};
 use nodlet_core::node::{Node, NodeChange};
-use nodlet_core::sorted::SortedMap;
 use nodlet_host::cgroup::Cgroups;
 use nodlet_host::network::Network;
 use nodlet_host::paths::Paths;
@@ -95,7 +94,6 @@ use changes::Changes;
 pub use config::Config;
 pub use error::EngineError;
 use exec::Execs;
-use host_paths::HostPaths;
 use images::collection::ImageUse;
 use images::pull::Pulls;
 pub use images::{ImageCollection, ImageLimitError, LOOK, PULL, image_store_limit};
@@ -109,6 +107,7 @@ use publication::Publication;
 use run::Layers;
 use stores::Stores;
 use tasks::{MESSAGES, Tasks};
+use volumes::Volumes;
 
 /// Requests of the API that may wait for the loop.
 const REQUESTS: usize = 64;
@@ -125,9 +124,7 @@ struct Shell {
     pods: Pods,
     layers: RefCell<Layers>,
     execs: Execs,
-    host_paths: HostPaths,
-    /// The locks of the PersistentVolumes of pods with a sandbox.
-    volume_locks: RefCell<SortedMap<PodIndex, nodlet_host::volume::VolumeLock>>,
+    volumes: Volumes,
     start_reservations: descriptors::StartReservations,
     start_turns: turns::Turns,
     devices: devices::Devices,
@@ -252,6 +249,7 @@ impl Engine {
         let records = Records::new(paths.records());
         let shell = Rc::new(Shell {
             fences,
+            volumes: Volumes::new(paths.clone(), storage.clone()),
             handling: Handling::begin(&paths, records.boot_id()),
             stores: Stores::new(storage, images, records, reserve, at_rest),
             paths,
@@ -261,8 +259,6 @@ impl Engine {
             pods: Pods::default(),
             layers: RefCell::new(Layers::default()),
             execs: Execs::default(),
-            host_paths: HostPaths::default(),
-            volume_locks: RefCell::default(),
             start_reservations: descriptors::StartReservations::default(),
             start_turns: turns::Turns::default(),
             devices: devices::Devices::default(),

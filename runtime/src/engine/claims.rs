@@ -8,7 +8,7 @@
 
 use nodlet_core::facts::{Observation, PodIndex, PodObservation};
 use nodlet_core::spec::volume::ClaimedVolume;
-use nodlet_host::volume::{VolumeLock, set_up_failed};
+use nodlet_host::volume::set_up_failed;
 use nodlet_registry::{DefinitionName, Wanted};
 
 use super::{Engine, this_node};
@@ -80,19 +80,13 @@ impl Engine {
         if claims.is_empty() {
             return;
         }
-        match VolumeLock::adopt(&self.shell.paths, uid) {
-            Ok(lock) => self.shell.volume_locks.borrow_mut().extend(lock.map(|lock| (pod, lock))),
-            Err(error) => log::error!("failed to lock the volumes of {uid}: {error}"),
-        }
+        self.shell.volumes.adopt_lock(pod, uid);
         self.registry.adopt_volumes(pod, claims);
     }
 
     /// Gives the volumes of a pod back whose sandbox is gone, and wakes pods that may wait for them.
     pub(super) fn release_claims(&mut self, pod: PodIndex) {
-        let lock = self.shell.volume_locks.borrow_mut().remove(&pod);
-        if let Some(Err(error)) = lock.map(VolumeLock::release) {
-            log::warn!("failed to remove the lock of the volumes of a pod: {error}");
-        }
+        self.shell.volumes.release_lock(pod);
         let pods = self.node.pods().map(|other| (other.index(), &**other.pod()));
         for other in self.registry.release_volumes(pod, pods) {
             self.observe(Observation::Of(other, PodObservation::ObjectsChanged));

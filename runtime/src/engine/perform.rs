@@ -8,7 +8,8 @@ use nodlet_host::usage::Unit;
 use nodlet_registry::Handled;
 
 use super::images::pull;
-use super::{Engine, lifecycle, run, sandbox, stop, volumes};
+use super::volumes::VolumeFailure;
+use super::{Engine, lifecycle, run, sandbox, stop, this_node};
 
 impl Engine {
     /// Carries out an action. Its result has a type of its own, and is converted to an observation only here. What a
@@ -39,20 +40,22 @@ impl Engine {
             }
             Action::UpdateVolumes => {
                 let objects = self.registry.config_objects(&wanted.pod);
-                let (handled, shared_shell) = (Handled::pod(&wanted), shared());
-                let updated = volumes::write_files(shared(), wanted, objects);
+                let allocatable = this_node::info(&shell.config, &shell.machine).allocatable;
+                let shell = shared();
                 let updated = async move {
-                    shared_shell.handling.handle(handled, updated, volumes::WriteFailure::set_aside).await
+                    let updated = shell.volumes.write_files(&wanted, objects, &allocatable);
+                    shell.handling.handle(Handled::pod(&wanted), updated, VolumeFailure::set_aside).await
                 };
-                shell.tasks.answer(pod, updated, |updated| match updated {
+                self.shell.tasks.answer(pod, updated, |updated| match updated {
                     Ok(()) => Some(Seen::VolumesUpdated),
-                    Err(volumes::WriteFailure { reason, message }) => {
+                    Err(VolumeFailure { reason, message }) => {
                         Some(Seen::VolumesUpdateFailed { reason, message: message.into() })
                     }
                 });
             }
             Action::MeasureStorage(scope) => {
-                let measured = volumes::measure(shared(), wanted, scope, Unit::Bytes);
+                let shared = shared();
+                let measured = async move { shared.volumes.measure(&wanted, scope, Unit::Bytes).await };
                 shell.tasks.answer(pod, measured, |usage| Some(Seen::StorageMeasured(Box::new(usage))));
             }
             Action::Resize { generation } => {
@@ -122,7 +125,7 @@ impl Engine {
             }
             Action::RemoveVolumes { logs } => {
                 let freed = shell.clone();
-                shell.tasks.answer(pod, volumes::remove(shell, &wanted, logs), move |removed| {
+                shell.tasks.answer(pod, shell.volumes.remove(&wanted, logs), move |removed| {
                     freed.stores.replenish();
                     match removed {
                         Ok(()) => Some(Seen::VolumesRemoved),

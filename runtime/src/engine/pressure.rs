@@ -27,7 +27,7 @@ use smol::Async;
 
 use super::message::{Message, PressureNews};
 use super::root::of_meminfo;
-use super::{Engine, Shell, this_node, volumes};
+use super::{Engine, Shell, this_node};
 use crate::api::Reply;
 
 /// A trigger of the kernel's pressure stall information: a tenth of a second, in microseconds, in which all processes that
@@ -285,7 +285,7 @@ async fn usage(shell: Rc<Shell>, resource: StarvedResource) -> Vec<(PodIndex, Po
                     of_run.collect()
                 };
                 let files = match resource {
-                    StarvedResource::Memory => volumes::memory_of_files(&shell, &wanted).await,
+                    StarvedResource::Memory => shell.volumes.memory_of_files(&wanted).await,
                     _ => 0,
                 };
                 PodUsage { total: total.saturating_add(files), containers }
@@ -295,14 +295,11 @@ async fn usage(shell: Rc<Shell>, resource: StarvedResource) -> Vec<(PodIndex, Po
                     StarvedResource::Inodes => Unit::Inodes,
                     _ => Unit::Bytes,
                 };
-                let used = volumes::measure(shell.clone(), wanted.clone(), StorageScope::Pod, unit).await;
+                let used = shell.volumes.measure(&wanted, StorageScope::Pod, unit).await;
                 // What a container has deleted and keeps open is found by no walk.
                 let (cgroup, directory) = (sandbox.cgroup.directory(), shell.paths.pod(&wanted.pod.uid.0));
                 let mut deleted = DeletedFiles::new(cgroup, directory, unit);
-                if volumes::may_have_quota(&wanted) {
-                    let measured = volumes::measured(&shell, &wanted, StorageScope::Pod);
-                    measured.for_each(|(_, volume)| deleted.leave_out_project(volume));
-                }
+                shell.volumes.with_quota(&wanted).for_each(|volume| deleted.leave_out_project(volume));
                 let deleted = shell.stores.storage.run_in_parts(move || deleted.part()).await;
                 let named = used.containers.iter().chain(&used.volumes).copied();
                 let total = named.chain([deleted]).fold(0, u64::saturating_add);

@@ -26,7 +26,8 @@ use super::exec::Execs;
 use super::handles::Sandbox;
 use super::machine::Machine;
 use super::network::{cluster_network, firewall, resolver};
-use super::{SUPERVISOR_END, Shell, cleanup, devices, handover_files, reports, this_node, volumes};
+use super::volumes::VolumeFailure;
+use super::{SUPERVISOR_END, Shell, cleanup, devices, handover_files, reports, this_node};
 
 /// Time within which supervisor and namespaces must be ready. Nothing is written to flash for them. One that hangs
 /// must not block the pod's deletion.
@@ -169,43 +170,12 @@ async fn set_up_volumes(
     objects: ConfigObjects,
     claims: &mut [ClaimedVolume],
 ) -> Result<volume::Volumes, CreateFailure> {
-    let written = volumes::write_files(shell.clone(), wanted.clone(), objects).await;
-    written.map_err(|failed| CreateFailure::new(failed.reason, failed.message))?;
-    let mut request = volume::Request::new(&wanted.pod, &shell.paths, claims);
-    if request.has_host_paths() {
-        // The lock of an attempt that failed.
-        shell.volume_locks.borrow_mut().remove(&pod);
-        if !claims.is_empty() {
-            request = request.locked(lock_request(shell, wanted).map_err(CreateFailure::sandbox)?);
-        }
-        let checked = shell.host_paths.check(&shell.tasks, &wanted.pod.uid, &request).await;
-        let checked = checked.map_err(|error| CreateFailure::new(SandboxFailure::Mount, chain(&error)));
-        let (devices, lock) = checked?;
-        shell.volume_locks.borrow_mut().extend(lock.map(|lock| (pod, lock)));
-        for (name, device) in devices {
-            claims
-                .iter_mut()
-                .filter(|claim| claim.volume == name)
-                .for_each(|claim| claim.device = Some(device));
-        }
-        request = volume::Request::new(&wanted.pod, &shell.paths, claims);
-    }
-    // A link in its place must not lead the volumes out of the directory of all pods.
-    let own = shell.paths.pod(&wanted.pod.uid.0);
-    let made = shell.stores.storage.run(move || nodlet_kernel::own_file::make_directory(&own)).await;
-    made.map_err(|error| CreateFailure::new(SandboxFailure::Mount, chain(&error)))?;
-    // No container of the pod runs: existing writable layers are of an earlier sandbox.
-    let layers = container_config::run_files::runs_directory(&shell.paths, &wanted.pod.uid.0);
-    shell.stores.remove_tree(layers.clone()).await.map_err(|error| {
-        let message = format!("failed to remove {}: {error}", layers.display());
-        CreateFailure::new(SandboxFailure::Mount, message)
-    })?;
-    shell
-        .stores
-        .storage
-        .run(move || volume::set_up(&request))
-        .await
-        .map_err(|error| CreateFailure::new(SandboxFailure::Mount, chain(&error)))
+    let failed = |failure: VolumeFailure| CreateFailure::new(failure.reason, failure.message);
+    let allocatable = this_node::info(&shell.config, &shell.machine).allocatable;
+    shell.volumes.write_files(wanted, objects, &allocatable).await.map_err(failed)?;
+    let lock =
+        || lock_request(shell, wanted).map_err(|error| VolumeFailure::new(SandboxFailure::Sandbox, &error));
+    shell.volumes.set_up(&shell.tasks, (pod, wanted), claims, lock).await.map_err(failed)
 }
 
 /// The lock of the PersistentVolumes of a pod: its processes, and those of its supervisor, have it.
