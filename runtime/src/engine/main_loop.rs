@@ -111,8 +111,8 @@ impl Engine {
             Message::Manifests(news) => self.manifest_news(news),
             Message::Stored(change) => self.stored(*change),
             Message::End(end) => self.changes.push(Change::End(end)),
-            Message::ImagesReclaimed(look) => {
-                self.images_checked(look);
+            Message::ImagesReclaimed(check) => {
+                self.images_checked(check);
                 self.images_reclaimed();
             }
             Message::Pressure(news) => self.pressure_news(news),

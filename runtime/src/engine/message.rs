@@ -34,7 +34,7 @@ pub(super) enum Message {
     /// News of the images on the board.
     Images(ImageNews),
     /// Unused images were removed, because the disk is under pressure.
-    ImagesReclaimed(Result<Look, StoreError>),
+    ImagesReclaimed(Result<ImageCheck, StoreError>),
     /// Images of a change that is held back were looked up: whether each is on the board.
     ImagesLookedUp { look_up: LookUp, present: Vec<bool> },
     /// News of the manifest directories.
@@ -110,14 +110,14 @@ pub(super) enum ImageNews {
     /// All images, for the status of the Node.
     Listed(Result<Vec<Image>, StoreError>),
     /// The result of a check.
-    Checked(Result<Look, StoreError>),
+    Checked(Result<ImageCheck, StoreError>),
     /// It is time for a check.
     Due,
 }
 
 /// The result of a check.
 #[derive(Debug, Default)]
-pub(super) struct Look {
+pub(super) struct ImageCheck {
     pub(super) images: ImageUse<Digest>,
     /// Names or IDs of the images that were removed, and why.
     pub(super) removed: Vec<(String, &'static str)>,

@@ -91,7 +91,10 @@ impl Engine {
         let resource = met.signal.resource();
         self.shell.publication.emit_of_node(NodeEvent::ThresholdMet(resource));
         match resource {
-            StarvedResource::EphemeralStorage | StarvedResource::Inodes => self.remove_all_unused_images(),
+            StarvedResource::EphemeralStorage | StarvedResource::Inodes => {
+                self.image_use.require_reclaim();
+                self.collect_images();
+            }
             StarvedResource::Memory | StarvedResource::Pids => self.relieve(met, measured_at),
         }
     }

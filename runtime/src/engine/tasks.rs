@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use async_channel::Sender;
-use smol::LocalExecutor;
+use smol::{LocalExecutor, Task};
 
 use nodlet_core::facts::{PodIndex, PodObservation};
 
@@ -27,9 +27,14 @@ impl Tasks {
     }
 
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.start(task).detach();
+    }
+
+    /// Spawns a task that ends when the returned value is dropped.
+    pub(super) fn start(&self, task: impl Future<Output = ()> + 'static) -> Task<()> {
         // Boxed, so that all tasks are of one type: each other one would be a kilobyte of code.
         let task: Pin<Box<dyn Future<Output = ()>>> = Box::pin(task);
-        self.executor.spawn(task).detach();
+        self.executor.spawn(task)
     }
 
     /// Carries out an action in a task, and reports its result.

@@ -7,19 +7,18 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::time::Duration;
 
-use nodlet_registry::{NodeImage, node_images};
-use nodlet_rootfs::{Digest, Image, Reference, RemoveError, Store, StoreError, Usage};
+use nodlet_rootfs::{Digest, Reference, RemoveError, Store, StoreError, Usage};
 
 use nodlet_core::image_use::ImageRemoval;
 use nodlet_core::spec::Quantity;
 use nodlet_core::time::Instant;
+use nodlet_host::error::chain;
 use nodlet_host::paths::Paths;
 
-use crate::engine::Engine;
-use crate::engine::message::{ImageNews, Look, Message};
+use crate::engine::Shell;
+use crate::engine::message::{ImageCheck, ImageNews, Message};
 
 /// The thresholds of image removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,145 +48,93 @@ type Images = nodlet_core::image_use::ImageUse<Digest>;
 #[derive(Debug, Default)]
 pub(in crate::engine) struct ImageUse {
     images: Images,
-    /// A check is under way.
-    looking: bool,
-    /// Another check follows it.
-    again: bool,
+    is_checking: bool,
+    /// Another check follows the present one.
+    is_check_due: bool,
     /// The disk is under pressure: the next check removes all unused images.
     for_pressure: bool,
     /// The check that follows when an image is old enough.
     later: Option<smol::Task<()>>,
 }
 
-impl Engine {
-    /// Publishes the images in the status of the Node, on a board that has joined a cluster: only schedulers use them.
-    pub(in crate::engine) fn list_images(&self) {
-        if self.cluster.is_none() {
+impl ImageUse {
+    /// Has the next check remove all unused images, because the disk is under pressure.
+    pub(in crate::engine) fn require_reclaim(&mut self) {
+        self.for_pressure = true;
+    }
+
+    /// Begins a check, which records the images in use and removes some if the thresholds require that. During another
+    /// check, it follows that. `names` returns the names of the images that pods use.
+    pub(in crate::engine) fn check(&mut self, shell: &Shell, names: impl FnOnce() -> Vec<String>) {
+        if self.is_checking {
+            self.is_check_due = true;
             return;
         }
-        let store = self.shell.stores.images.clone();
-        let listed = self.shell.stores.storage.run(move || store.images());
-        self.shell.tasks.then(listed, |listed| Message::Images(ImageNews::Listed(listed)));
-    }
-
-    /// Continues with what a task has reported of the images.
-    pub(in crate::engine) fn image_news(&mut self, news: ImageNews) {
-        match news {
-            ImageNews::Listed(Ok(images)) => {
-                let of = |image: Image| NodeImage {
-                    id: image.id.hex(),
-                    names: image.repo_digests.into_iter().chain(image.names).collect(),
-                    size: image.size,
-                };
-                let images = node_images(images.into_iter().map(of).collect());
-                if *self.shell.machine.images.borrow() != images {
-                    self.shell.machine.images.replace(images);
-                    self.publish_node();
-                }
-            }
-            ImageNews::Listed(Err(error)) => {
-                log::error!("failed to list images: {}", nodlet_host::error::chain(&error));
-            }
-            ImageNews::Checked(look) => self.images_checked(look),
-            ImageNews::Due => self.collect_images(),
-        }
-    }
-
-    /// Continues when unused images were looked for.
-    pub(in crate::engine) fn images_checked(&mut self, look: Result<Look, StoreError>) {
-        self.image_use.looking = false;
-        match look {
-            Ok(look) => self.looked_at_images(look),
-            Err(error) => {
-                log::error!("failed to look for unused images: {}", nodlet_host::error::chain(&error))
-            }
-        }
-        if std::mem::take(&mut self.image_use.again) {
-            self.collect_images();
-        }
-    }
-
-    /// Removes all images that no pod uses, because the disk is under pressure, and reports that.
-    pub(in crate::engine) fn remove_all_unused_images(&mut self) {
-        self.image_use.for_pressure = true;
-        self.collect_images();
-    }
-
-    /// Records which images are in use, and removes some if the thresholds require that.
-    pub(in crate::engine) fn collect_images(&mut self) {
-        if self.shell.config.down {
-            return;
-        }
-        if self.image_use.looking {
-            self.image_use.again = true;
-            return;
-        }
-        self.image_use.looking = true;
-        let for_pressure = std::mem::take(&mut self.image_use.for_pressure);
-        let configured = self.shell.config.image_collection.unwrap_or(NEVER);
+        self.is_checking = true;
+        let for_pressure = std::mem::take(&mut self.for_pressure);
+        let configured = shell.config.image_collection.unwrap_or(NEVER);
         let rule = match for_pressure {
             true => ImageCollection { minimum_age: configured.minimum_age, ..UNDER_PRESSURE },
             false => configured,
         };
-        let mut names = Vec::new();
-        for pod in self.node.pods().map(|pod| &**pod.pod()).chain(self.registry.held_updates.pods()) {
-            let of_containers = pod.spec.all_containers().map(|container| &*container.image);
-            for image in of_containers.chain(pod.spec.image_volumes().map(|(_, image, _)| image)) {
-                if !names.iter().any(|known| known == image) {
-                    names.push(image.to_owned());
-                }
-            }
-        }
-        let (store, paths) = (self.shell.stores.images.clone(), self.shell.paths.clone());
-        let images = std::mem::take(&mut self.image_use.images);
-        let looked = self.shell.stores.storage.run(move || {
+        let (store, paths, names) = (shell.stores.images.clone(), shell.paths.clone(), names());
+        let images = std::mem::take(&mut self.images);
+        let checked = shell.stores.storage.run(move || {
             let limit = if rule == NEVER { Ok(None) } else { image_store_limit(&paths) };
-            let max =
-                limit.map_err(|error| log::error!("failed to {}", nodlet_host::error::chain(&error))).ok();
-            look(&store, rule, max.flatten(), &names, images, nodlet_host::clock::instant())
+            let max = limit.map_err(|error| log::error!("failed to {}", chain(&error))).ok();
+            collect(&store, rule, max.flatten(), &names, images, nodlet_host::clock::instant())
         });
-        let news = move |look| match for_pressure {
-            true => Message::ImagesReclaimed(look),
-            false => Message::Images(ImageNews::Checked(look)),
+        let news = move |check| match for_pressure {
+            true => Message::ImagesReclaimed(check),
+            false => Message::Images(ImageNews::Checked(check)),
         };
-        self.shell.tasks.then(looked, news);
+        shell.tasks.then(checked, news);
     }
 
-    fn looked_at_images(&mut self, look: Look) {
-        for (image, why) in &look.removed {
+    /// Records the result of a check. Returns whether another check is to begin.
+    pub(in crate::engine) fn end_check(
+        &mut self,
+        shell: &Shell,
+        check: Result<ImageCheck, StoreError>,
+    ) -> bool {
+        self.is_checking = false;
+        match check {
+            Ok(check) => self.update(shell, check),
+            Err(error) => log::error!("failed to look for unused images: {}", chain(&error)),
+        }
+        std::mem::take(&mut self.is_check_due)
+    }
+
+    fn update(&mut self, shell: &Shell, check: ImageCheck) {
+        for (image, why) in &check.removed {
             log::info!("image {image}: removed, since no pod uses it and {why}");
         }
-        self.image_use.later = look.older.map(|wait| {
-            let shell = self.shell.clone();
-            let check = async move {
-                smol::Timer::after(wait).await;
-                shell.tasks.send(Message::Images(ImageNews::Due)).await;
-            };
-            // Boxed, so that all tasks are of one type.
-            let check: Pin<Box<dyn Future<Output = ()>>> = Box::pin(check);
-            self.shell.tasks.executor.spawn(check)
-        });
-        match look.older {
-            Some(_) => {}
-            None if look.excess > 0 => log::warn!(
+        if check.older.is_none() && check.excess > 0 {
+            log::warn!(
                 "images and disk exceed their low threshold by {} bytes, and every other image is in use",
-                look.excess
-            ),
-            None => {}
+                check.excess
+            );
         }
-        self.image_use.images = look.images;
+        self.later = check.older.map(|wait| {
+            let messages = shell.tasks.messages.clone();
+            shell.tasks.start(async move {
+                smol::Timer::after(wait).await;
+                let _ = messages.send(Message::Images(ImageNews::Due)).await;
+            })
+        });
+        self.images = check.images;
     }
 }
 
 /// Removes unused images until their bytes are no longer above the low threshold.
-fn look(
+fn collect(
     store: &Store,
     rule: ImageCollection,
     max: Option<u64>,
     names: &[String],
     mut images: Images,
     now: Instant,
-) -> Result<Look, StoreError> {
+) -> Result<ImageCheck, StoreError> {
     let mut used = Vec::new();
     for name in names {
         // What a pod names and cannot have is no image that is in use.
@@ -198,17 +145,17 @@ fn look(
         }
     }
     images.update(store.loaded()?, &used, now);
-    let mut look = Look { excess: excess(store, rule, max)?, ..Look::default() };
+    let mut check = ImageCheck { excess: excess(store, rule, max)?, ..ImageCheck::default() };
     let mut kept = Vec::new();
     loop {
-        let full = (look.excess > 0).then_some((rule.minimum_age, "the store exceeds its threshold"));
+        let full = (check.excess > 0).then_some((rule.minimum_age, "the store exceeds its threshold"));
         let old = rule.maximum_age.map(|age| (age, "it is older than the maximum age"));
         // A removal for space may be due earlier, and one for age is due in any case.
         let Some((age, why)) = full.into_iter().chain(old).min() else { break };
         let image = match images.next(&kept, age, now) {
             ImageRemoval::Remove(image) => image,
             ImageRemoval::Wait(wait) => {
-                look.older = Some(wait);
+                check.older = Some(wait);
                 break;
             }
             ImageRemoval::Nothing => break,
@@ -216,7 +163,7 @@ fn look(
         match store.remove(&image.hex()) {
             Ok(removed) => {
                 let name = removed.names.into_iter().next().unwrap_or_else(|| image.hex());
-                look.removed.push((name, why));
+                check.removed.push((name, why));
                 images.removed(&image);
             }
             // A pod that was changed holds its former image for as long as it is there.
@@ -228,10 +175,10 @@ fn look(
             ) => kept.push(image),
             Err(RemoveError::Store(error)) => return Err(error),
         }
-        look.excess = excess(store, rule, max)?;
+        check.excess = excess(store, rule, max)?;
     }
-    look.images = images;
-    Ok(look)
+    check.images = images;
+    Ok(check)
 }
 
 /// Bytes to free on the disk or within the store's limit, if the high threshold is exceeded.

@@ -118,8 +118,7 @@ pub(in crate::engine) async fn follow(shell: &Rc<Shell>, node: &str, uid: &str, 
         told,
         deleted: Some(tells_deleted),
     };
-    let task: std::pin::Pin<Box<dyn Future<Output = ()>>> = Box::pin(follower.run(api));
-    let task = shell.tasks.executor.spawn(task);
+    let task = shell.tasks.start(follower.run(api));
     if !has_range {
         let _ = within(RANGE_WITHIN, is_known.recv()).await;
     }
