@@ -91,6 +91,7 @@ use nodlet_registry::{Events, NodeEvent, Registry, Wanted, excessive_reservation
 
 pub use crate::pod_files::{ClusterDns, RESOLV_CONF};
 use changes::Changes;
+use cluster::link::ClusterLink;
 pub use config::Config;
 pub use error::EngineError;
 use exec::Execs;
@@ -172,11 +173,7 @@ pub struct Engine {
     manifest_reads: manifests::ManifestReads,
     changes: Changes,
     image_use: ImageUse,
-    /// The task that follows the cluster, if the board has joined one.
-    cluster: Option<cluster::Following>,
-    /// The task of the kubelet's server, if the board has joined a cluster.
-    kubelet_server: Option<smol::Task<()>>,
-    probe_counts: stats::ProbeCounts,
+    cluster: ClusterLink,
     /// The sender of the API's requests.
     request_sender: async_channel::Sender<Request>,
     /// The files of earlier boots were removed.
@@ -293,9 +290,7 @@ impl Engine {
             manifest_reads: manifests::ManifestReads::new(directories),
             changes: Changes::default(),
             image_use: ImageUse::default(),
-            cluster: None,
-            kubelet_server: None,
-            probe_counts: stats::ProbeCounts::default(),
+            cluster: ClusterLink::default(),
             request_sender,
             swept: false,
             _lock: lock,
@@ -429,10 +424,8 @@ impl Engine {
                 PodObservation::SandboxFailed { remains: false, .. } | PodObservation::SandboxRemoved
             );
             is_without_sandbox = is_over.then_some(*pod);
-            if let PodObservation::Probed { attempt, kind, result } = seen
-                && self.kubelet_server.is_some()
-            {
-                self.probe_counts.add(*pod, attempt.container, *kind, result);
+            if let PodObservation::Probed { attempt, kind, result } = seen {
+                self.cluster.probed(*pod, *attempt, *kind, result);
             }
         }
         self.node.observe(now, seen);

@@ -6,6 +6,7 @@
 //! sent to the cluster. What to do when, what to write and what to send is decided in the crate `nodlet-cluster`.
 //!
 //! ```text
+//! Engine ─► the link ─► this task ─► ClusterCall ─► Engine      link.rs
 //! Schedule ─► perform ─► the API server ─► Schedule      connection.rs
 //! watch of the cluster ─► step ─► a manifest, or its removal ─► sources ─► the core      pods.rs, objects.rs
 //! objects of the local API ─► status_patch ─► the cluster      reports.rs, mirrors.rs
@@ -15,10 +16,10 @@ pub(super) mod connection;
 mod enrolment;
 mod kubelet_server;
 pub(super) mod labels;
+pub(super) mod link;
 mod mirrors;
 mod objects;
 mod pods;
-mod removal;
 mod reports;
 mod retirement;
 mod status;
@@ -30,50 +31,36 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use async_channel::{Receiver, Sender, TrySendError};
+use async_channel::{Receiver, Sender};
 use serde_json::Value;
 
 use nodlet_cluster::api::{self, Api, ApiError, random};
 use nodlet_cluster::backoff::Backoff;
 use nodlet_cluster::credentials::Credentials;
 use nodlet_cluster::followed::{Followed, Reference};
-use nodlet_cluster::gates;
 use nodlet_cluster::mirrors::Mirrors;
 use nodlet_cluster::objects::Objects;
 use nodlet_cluster::rejections::Rejections;
 use nodlet_cluster::schedule::{Action, Next, Schedule, Seen};
 use nodlet_cluster::watches::{Target, WatchMessage, Watches};
 use nodlet_core::error::causes;
-use nodlet_core::facts::{Observation, PodObservation};
-use nodlet_core::pod::PodState;
 use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::Uid;
 
-use super::changes::Change;
-use super::message::{ClusterCall, ClusterPodEnd, Message, Named};
+use super::Shell;
+use super::message::{ClusterCall, ClusterPodEnd, Message};
 use super::network::cluster_network::FollowedNodes;
 use super::network::{cluster_network, uplink};
-use super::{Engine, Shell};
-use crate::api::{Reply, Request};
+use crate::api::Reply;
 use crate::at_rest::AtRest;
 use nodlet_registry::objects::Key;
-use nodlet_registry::{Handled, Owner, Status};
+use nodlet_registry::{Handled, Status};
 
 /// The longest life of a watch in seconds (client-go: 5 to 10 minutes).
 const WATCH_SECONDS: u32 = 480;
 
-/// The task that follows the cluster.
-pub(super) struct Following {
-    _task: smol::Task<()>,
-    /// Requests to synchronise now, which get the result.
-    requests: Sender<Reply<&'static str>>,
-}
-
 /// Why a board that has joined no cluster cannot synchronise.
 const NOT_JOINED: &str = "the board has joined no cluster: see `nodlet join --help`";
-
-/// Requests to synchronise that wait for a result.
-const SYNC_REQUESTS: usize = 8;
 
 /// The task's state, which outlives sessions.
 struct Follower {
@@ -142,79 +129,6 @@ impl From<ApiError> for SessionEnd {
             why: causes(&error),
             retry_after: error.retry_after(),
             is_of_one_request: error.code() == Some(500),
-        }
-    }
-}
-
-impl Engine {
-    /// Follows the cluster whose credentials are on the board, and no longer another one. The task ends at once if
-    /// there are none.
-    pub(super) fn follow_cluster(&mut self) {
-        let (requests, receiver) = async_channel::bounded(SYNC_REQUESTS);
-        let task = follow(self.shell.clone(), receiver);
-        let task: std::pin::Pin<Box<dyn Future<Output = ()>>> = Box::pin(task);
-        let _task = self.shell.tasks.executor.spawn(task);
-        self.cluster = Some(Following { _task, requests });
-        self.kubelet_server = None;
-        self.list_images();
-    }
-
-    /// Has the board connect to its cluster now.
-    pub(super) fn sync_cluster(&self, reply: Reply<&'static str>) {
-        let refused = match &self.cluster {
-            Some(following) => match following.requests.try_send(reply) {
-                Ok(()) => return,
-                Err(TrySendError::Full(reply)) => (reply, "the board is synchronising"),
-                Err(TrySendError::Closed(reply)) if self.shell.paths.cluster_credentials().exists() => {
-                    (reply, "the board is not connected to a cluster; see `nodlet events`")
-                }
-                // It has left.
-                Err(TrySendError::Closed(reply)) => (reply, NOT_JOINED),
-            },
-            None => (reply, NOT_JOINED),
-        };
-        let _ = refused.0.try_send(Err(Status::bad_request(refused.1)));
-    }
-
-    /// Does what the task that follows the cluster asks for.
-    pub(super) fn cluster_call(&mut self, call: ClusterCall) {
-        match call {
-            ClusterCall::Serve => self.serve_cluster(),
-            ClusterCall::ReadManifests => self.read_sources(),
-            ClusterCall::Confirm(confirmed) => self.confirm_pods(&confirmed),
-            ClusterCall::TakeConditions { local, status } => self.take_conditions(&local, &status),
-            ClusterCall::AddEphemeral(asked) => {
-                self.changes.push(Change::Request(Box::new(Request::Ephemeral(asked))));
-            }
-            ClusterCall::Pods(reply) => {
-                let pods = self.registry.wanted_of(Owner::Cluster).into_iter();
-                let pods = pods.map(|one| (one.pod.uid.clone(), one.source.clone()));
-                let _ = reply.try_send(pods.collect());
-            }
-            ClusterCall::Named { name, uid, reply } => {
-                let _ = reply.try_send(Named::of(&self.registry, &name, &uid));
-            }
-            ClusterCall::IsDesired { uid, reply } => drop(reply.try_send(self.registry.desires(&uid))),
-            ClusterCall::Turn => {}
-        }
-    }
-
-    /// Takes the conditions of a pod's readiness gates from the pod's status in the cluster.
-    fn take_conditions(&mut self, local: &Value, status: &Value) {
-        let metadata = &local["metadata"];
-        let text = |field: &str| metadata[field].as_str().unwrap_or_default();
-        let Some(index) = self.shown(text("namespace"), text("name")) else { return };
-        let pods = self.shell.pods.borrow();
-        if pods.get(&index).is_none_or(|pod| *pod.wanted.pod.uid.0 != *text("uid")) {
-            return;
-        }
-        drop(pods);
-        let Some(present) = self.node.pod(index).map(PodState::client_conditions) else { return };
-        let Some(conditions) = gates::conditions(local, status, present) else { return };
-        if conditions[..] != present[..] {
-            let conditions = conditions.into();
-            self.observe(Observation::Of(index, PodObservation::ClientConditions { conditions }));
-            self.publish_changed();
         }
     }
 }

@@ -20,7 +20,7 @@ pub use pull::{LOOK, PULL};
 impl Engine {
     /// Publishes the images in the status of the Node, on a board that has joined a cluster: only schedulers use them.
     pub(super) fn list_images(&self) {
-        if self.cluster.is_none() {
+        if !self.cluster.is_followed() {
             return;
         }
         let store = self.shell.stores.images.clone();

@@ -39,7 +39,7 @@ impl Engine {
     pub(super) fn withdraw(&mut self, pod: PodIndex, was_hidden: bool, again: Option<Successor>) {
         let Some(gone) = self.shell.pods.borrow_mut().remove(&pod) else { return };
         self.release_claims(pod);
-        self.probe_counts.remove(pod);
+        self.cluster.forget_pod(pod);
         handover_files::remove_status(&self.shell.paths, &gone.wanted.pod.uid.0);
         if !was_hidden {
             self.shell.publication.objects.delete(&key(&gone.wanted));

@@ -27,7 +27,10 @@ impl Engine {
             | Request::Update { .. }
             | Request::Delete { .. }
             | Request::Ephemeral(_)) => self.changes.push(Change::Request(Box::new(request))),
-            Request::Cluster { sync: true, reply } => self.sync_cluster(reply),
+            Request::Cluster { sync: true, reply } => {
+                let has_credentials = self.shell.paths.cluster_credentials().exists();
+                self.cluster.synchronise(has_credentials, reply);
+            }
             Request::Cluster { sync: false, reply } => {
                 self.follow_cluster();
                 let meaning = self.shell.config.sync.map_or("", |_| nodlet_cluster::sync::MEANING);
@@ -41,7 +44,7 @@ impl Engine {
                 });
             }
             Request::ProbeMetrics { reply } => {
-                let _ = reply.try_send(Ok(self.probe_counts.metrics(&self.shell)));
+                let _ = reply.try_send(Ok(self.cluster.probe_metrics(&self.shell)));
             }
             Request::Restart { namespace, name, container, reply } => {
                 let _ = reply.try_send(self.restart(&namespace, &name, container));

@@ -29,7 +29,9 @@ impl Engine {
         while let Some(change) = self.changes.next() {
             match change {
                 Change::Request(request) => self.decide(*request),
-                Change::End(end) => self.end_cluster_pod(end),
+                Change::End(end) => {
+                    self.remove_pod(end.uid.clone(), end.path.clone(), PodEnd::OfCluster(end));
+                }
                 Change::Collection(index) => self.collect(index),
             }
         }

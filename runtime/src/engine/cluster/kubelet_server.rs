@@ -37,7 +37,7 @@ use nodlet_wire::tls::server::{Identity, Server};
 
 use super::super::kernel_events::clock_shows;
 use super::enrolment::EnrolmentError;
-use super::{Engine, Shell, connection, enrolment};
+use super::{Shell, connection, enrolment};
 use crate::api::{Api, Authorization, Place, Status, connection, place_for_one};
 
 /// The time limit of a TLS handshake.
@@ -82,18 +82,8 @@ struct KubeletServer {
 /// A connection to the API server, which is made when it is needed. Questions are sent one after the other.
 type Reviewer = Mutex<Option<ClusterApi>>;
 
-impl Engine {
-    /// Starts the server with the credentials that the board has now, and no longer with others.
-    pub(in crate::engine) fn serve_cluster(&mut self) {
-        let clients = self.shell.config.max_connections.div_ceil(2);
-        let api = self.shell.api(&self.request_sender, &self.ring, clients);
-        let task: Pin<Box<dyn Future<Output = ()>>> = Box::pin(run(self.shell.clone(), api));
-        self.kubelet_server = Some(self.shell.tasks.executor.spawn(task));
-    }
-}
-
 /// Serves until the future is dropped. Ends at once if the board has no credentials, or the server is switched off.
-async fn run(shell: Rc<Shell>, api: Api) {
+pub(super) async fn run(shell: Rc<Shell>, api: Api) {
     if shell.config.kubelet_port == 0 {
         return;
     }
