@@ -83,6 +83,7 @@ use crate::storage_thread::Storage;
 use nodlet_core::facts::{Attempt, Observation, PodIndex, PodObservation, Shutdown, ShutdownScope};
 use nodlet_core::node::{Node, NodeChange};
 use nodlet_host::cgroup::Cgroups;
+use nodlet_host::error::chain;
 use nodlet_host::network::Network;
 use nodlet_host::paths::Paths;
 use nodlet_host::watches::Watches;
@@ -194,7 +195,7 @@ impl Engine {
         let images = Arc::new(Images::open(&config.root).map_err(EngineError::Images)?);
         // A disk that rejects this now is no reason to run no pods.
         if let Err(error) = images.tidy() {
-            log::warn!("failed to {}", nodlet_host::error::chain(&error));
+            log::warn!("failed to {}", chain(&error));
         }
         let network = if config.down {
             Network::without_range(&paths)
@@ -204,10 +205,7 @@ impl Engine {
             // Pods with hostNetwork run nevertheless, and the machine's addresses may have changed when another pod needs
             // one.
             if let Err(error) = network.check_range() {
-                log::warn!(
-                    "no pod with a network of its own will start: failed to {}",
-                    nodlet_host::error::chain(&error)
-                );
+                log::warn!("no pod with a network of its own will start: failed to {}", chain(&error));
             }
             network
         };
@@ -392,7 +390,7 @@ impl Engine {
             };
             let listener = match listener {
                 Ok(listener) => listener,
-                Err(error) => return log::error!("no API: {}", nodlet_host::error::chain(&error)),
+                Err(error) => return log::error!("no API: {}", chain(&error)),
             };
             log::info!(
                 "nodlet {} runs the pods of node {} below {}; its API is on {}",

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::sys::inotify::{AddWatchFlags, WatchDescriptor};
+use nix::sys::inotify::AddWatchFlags;
 use nodlet_core::sorted::{SortedMap, SortedSet};
 
 use crate::at_rest::AtRest;
@@ -172,9 +172,13 @@ impl ManifestDirectories {
         let Some(news) = self.watches.take() else { return true };
         news.lost
             || news.events.iter().any(|event| {
-                self.concerns_us(event.watch, event.name.as_deref())
-                    && !self.is_being_written(event)
-                    && !self.is_known(event)
+                // A removed watch sends a last event (IN_IGNORED).
+                let Some(directory) = self.watches.directory(event.watch) else { return false };
+                let Some(name) = &event.name else { return true };
+                let path = directory.join(name);
+                self.concerns_us(directory, name, &path)
+                    && !is_being_written(event, &path)
+                    && !self.is_known(directory, name, &path)
             })
     }
 
@@ -194,12 +198,9 @@ impl ManifestDirectories {
     }
 
     /// Whether a file is as it was when it was read last, or when the agent wrote or removed it.
-    fn is_known(&self, event: &Event) -> bool {
-        let (Some(directory), Some(name)) = (self.watches.directory(event.watch), &event.name) else {
-            return false;
-        };
+    fn is_known(&self, directory: &Path, name: &OsStr, path: &Path) -> bool {
         let Some(ours) = self.directories.iter().find(|ours| ours.path == *directory) else { return false };
-        match (fs::symlink_metadata(directory.join(name)), ours.files.get(name)) {
+        match (fs::symlink_metadata(path), ours.files.get(name)) {
             (Ok(found), Some(known)) => known.renamed_at.is_none() && known.stamp == Some(Stamp::of(&found)),
             (Err(error), None) => error.kind() == io::ErrorKind::NotFound,
             (Ok(_), None) | (Err(_), Some(_)) => false,
@@ -208,33 +209,16 @@ impl ManifestDirectories {
 
     /// Whether an event is relevant. In a parent of a manifest directory, only the path to that directory is
     /// relevant; in other directories, every manifest.
-    fn concerns_us(&self, watch: WatchDescriptor, name: Option<&OsStr>) -> bool {
-        let Some(directory) = self.watches.directory(watch) else { return false };
-        let Some(name) = name else { return true };
-        if self.watches.is_link(&directory.join(name)) {
+    fn concerns_us(&self, directory: &Path, name: &OsStr, path: &Path) -> bool {
+        if self.watches.is_link(path) {
             return true;
         }
         let below = |path: &Path| path != directory && path.starts_with(directory);
         if self.directories.iter().any(|ours| below(&ours.path)) {
-            let path = directory.join(name);
-            return self.directories.iter().any(|ours| ours.path.starts_with(&path));
+            return self.directories.iter().any(|ours| ours.path.starts_with(path));
         }
         // An atomic writer of a mounted volume replaces `..data`.
         is_manifest_name(name) || name == "..data"
-    }
-
-    /// Whether an event reports a file that was created and is not closed yet. Such a file is incomplete, and is read
-    /// when it is closed. Links, directories and hard links are complete from the start.
-    fn is_being_written(&self, event: &Event) -> bool {
-        use std::os::unix::fs::MetadataExt;
-        if !event.what.contains(AddWatchFlags::IN_CREATE) {
-            return false;
-        }
-        let (Some(directory), Some(name)) = (self.watches.directory(event.watch), &event.name) else {
-            return false;
-        };
-        fs::symlink_metadata(directory.join(name))
-            .is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)
     }
 
     /// Reads one part of the changes since the last scan; other jobs run between two parts. Pass `found` to
@@ -486,6 +470,14 @@ impl ManifestDirectories {
         });
         read.unwrap_or_else(|error| file.could_not_be_read(before, &path, &error))
     }
+}
+
+/// Whether an event reports a file that was created and is not closed yet. Such a file is incomplete, and is read when it
+/// is closed. Links, directories and hard links are complete from the start.
+fn is_being_written(event: &Event, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    event.what.contains(AddWatchFlags::IN_CREATE)
+        && fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)
 }
 
 #[cfg(test)]

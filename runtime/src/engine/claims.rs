@@ -47,12 +47,9 @@ impl Engine {
         if let Some(bytes) = self.registry.unsaved_bindings() {
             self.shell.stores.set_bindings(bytes);
             let shell = self.shell.clone();
-            self.shell.tasks.spawn(async move {
-                if let Err(error) = shell.stores.save_bindings(&shell.paths).await {
-                    log::error!(
-                        "failed to save which claims are bound: {error}; no pod that uses one will start"
-                    );
-                }
+            let saved = async move { shell.stores.save_bindings(&shell.paths).await };
+            self.shell.tasks.log_failure(saved, |error| {
+                format!("failed to save which claims are bound: {error}; no pod that uses one will start")
             });
         }
         changed

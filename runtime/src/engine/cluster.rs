@@ -22,7 +22,6 @@ mod objects;
 mod pods;
 mod reports;
 mod retirement;
-mod status;
 
 use std::cell::Cell;
 use std::error::Error;

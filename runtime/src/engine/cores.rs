@@ -11,6 +11,7 @@ use nodlet_core::cpus;
 use nodlet_core::facts::{PodIndex, StartFailure, StartFailureReason};
 use nodlet_core::spec::Container;
 use nodlet_host::cgroup::CgroupError;
+use nodlet_host::error::{causes, chain};
 
 use super::Shell;
 
@@ -131,8 +132,8 @@ impl CoresError {
     /// The text for the event and the log. Advice about full or read-only disks is not for a file on tmpfs.
     fn message(&self) -> String {
         let text = match self {
-            CoresError::Share(_) => nodlet_host::error::chain(self),
-            CoresError::Mark { .. } => nodlet_host::error::causes(self),
+            CoresError::Share(_) => chain(self),
+            CoresError::Mark { .. } => causes(self),
         };
         format!("failed to {text}")
     }

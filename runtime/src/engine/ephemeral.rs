@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::api::{Accepted, Applied, Change, EphemeralRequest, Status};
 use nodlet_core::facts::{Observation, PodIndex};
 use nodlet_core::pod::PodState;
+use nodlet_host::error::chain;
 use nodlet_registry::{Wanted, ephemeral_of, with_ephemeral, without_ephemeral};
 
 use super::{Engine, handover_files};
@@ -57,7 +58,7 @@ impl Engine {
             Ok(()) => self.add_ephemeral(index, wanted, &asked.name),
             Err(error) => {
                 let path = self.shell.stores.records.ephemeral_path_of(&wanted.pod.uid.0);
-                let why = nodlet_host::error::chain(&error);
+                let why = chain(&error);
                 Err(Status::internal(format!("failed to write {}: {why}", path.display())))
             }
         };
@@ -76,12 +77,9 @@ impl Engine {
             // The pod was removed meanwhile, and perhaps its record: they go with it.
             let path = self.shell.stores.records.ephemeral_path_of(&wanted.pod.uid.0);
             let removed = self.shell.stores.remove(path.clone());
-            self.shell.tasks.spawn(async move {
-                if let Err(error) = removed.await {
-                    // The sweep of the next agent removes the file.
-                    log::error!("failed to remove {}: {error}", path.display());
-                }
-            });
+            // If that fails, the sweep of the next agent removes the file.
+            let failed = move |error| format!("failed to remove {}: {error}", path.display());
+            self.shell.tasks.log_failure(removed, failed);
             return Err(Status::not_found("pods", name));
         }
         // The pod's labels may have changed meanwhile.
@@ -116,7 +114,7 @@ impl Engine {
                 Ok(None) => return wanted.clone(),
                 Err(error) => {
                     let (namespace, name) = (&wanted.pod.namespace, &wanted.pod.name);
-                    let error = nodlet_host::error::chain(&error);
+                    let error = chain(&error);
                     log::error!(
                         "{namespace}/{name}: {error}; the pod continues without its ephemeral containers"
                     );

@@ -17,6 +17,7 @@ use crate::container_config::{bytes_of, probe_command};
 use crate::prober::COMMAND_OUTPUT;
 use nodlet_core::facts::PodIndex;
 use nodlet_core::spec::Container;
+use nodlet_host::error::{causes, chain};
 use nodlet_host::launch::ExecConfig;
 use nodlet_supervisor::client::SupervisorError;
 
@@ -70,8 +71,8 @@ impl ExecError {
     /// The text for clients, events and the log.
     pub(super) fn message(&self) -> String {
         match self {
-            ExecError::ReadPipe(_) => nodlet_host::error::causes(self),
-            _ => nodlet_host::error::chain(self),
+            ExecError::ReadPipe(_) => causes(self),
+            _ => chain(self),
         }
     }
 }

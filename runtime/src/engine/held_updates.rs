@@ -88,20 +88,13 @@ impl Engine {
         let Some(bytes) = kept_bytes(old) else { return };
         let label = old.pod.uid.clone();
         let written = self.shell.stores.replace(path, bytes);
-        self.shell.tasks.spawn(async move {
-            if let Err(error) = written.await {
-                log::error!("failed to save the running manifest of {label}: {error}");
-            }
-        });
+        let failed = move |error| format!("failed to save the running manifest of {label}: {error}");
+        self.shell.tasks.log_failure(written, failed);
     }
 
     fn remove_kept(&self, uid: &Uid) {
         let path = self.shell.stores.records.kept_path_of(&uid.0);
         let removed = self.shell.stores.remove(path);
-        self.shell.tasks.spawn(async move {
-            if let Err(error) = removed.await {
-                log::error!("failed to remove a kept manifest: {error}");
-            }
-        });
+        self.shell.tasks.log_failure(removed, |error| format!("failed to remove a kept manifest: {error}"));
     }
 }

@@ -1,5 +1,6 @@
 //! The loop: it waits for a message of a task, a request or a time, tells the core, and performs what the core plans.
 
+use async_channel::Receiver;
 use nodlet_core::facts::Observation;
 use nodlet_core::time::Instant;
 
@@ -50,27 +51,16 @@ impl Engine {
             Request(Request),
             Due,
         }
-        // A channel that is closed has no message for ever: `down` opens no API.
-        let message = async {
-            match self.inbox.recv().await {
-                Ok(message) => Woken::Message(message),
-                Err(_) => smol::future::pending().await,
-            }
-        };
+        let message = async { Woken::Message(receive(&self.inbox).await) };
         let request = async {
-            if self.changes.is_full() {
-                return smol::future::pending().await;
-            }
-            match self.requests.recv().await {
-                Ok(request) => Woken::Request(request),
-                Err(_) => smol::future::pending().await,
+            match self.changes.is_full() {
+                true => smol::future::pending().await,
+                false => Woken::Request(receive(&self.requests).await),
             }
         };
+        let wait = wake_at.map(|at| at - nodlet_host::clock::instant());
         let due = async {
-            match wake_at {
-                Some(at) => smol::Timer::after(at - nodlet_host::clock::instant()).await,
-                None => smol::future::pending().await,
-            };
+            wait.map_or_else(smol::Timer::never, smol::Timer::after).await;
             Woken::Due
         };
         let mut woken = smol::future::or(message, smol::future::or(request, due)).await;
@@ -124,5 +114,13 @@ impl Engine {
             // The loop has ended.
             Message::Terminate => {}
         }
+    }
+}
+
+/// Waits for the next message. A channel that is closed has none for ever: `down` opens no API.
+async fn receive<T>(channel: &Receiver<T>) -> T {
+    match channel.recv().await {
+        Ok(message) => message,
+        Err(_) => smol::future::pending().await,
     }
 }

@@ -11,6 +11,7 @@ use crate::records::{LoadError, Recorded};
 use nodlet_core::facts::{Observation, PodObservation, Record};
 use nodlet_core::pod::PodState;
 use nodlet_core::spec::{Pod, Uid};
+use nodlet_host::error::chain;
 use nodlet_registry::held_updates::{LookUp, read_kept};
 use nodlet_registry::{
     self as registry, AdmittedPods, Base, DefinitionName, Difference, Problem, Read, Refusal, Wanted,
@@ -167,7 +168,7 @@ impl Engine {
             if error.is_shortage() {
                 return Err(error);
             }
-            let error = nodlet_host::error::chain(&error);
+            let error = chain(&error);
             let record = Record::unknown(&pod.spec, &error);
             let then = if record.is_some() { "it counts as failed" } else { "it starts as if it were new" };
             log::error!("{}/{}: {error}; {then}", pod.namespace, pod.name);

@@ -14,6 +14,7 @@ use nodlet_core::facts::{self, FoundSandbox};
 use nodlet_core::spec::volume::ClaimedVolume;
 use nodlet_core::time::Moment;
 use nodlet_host::cgroup::CgroupError;
+use nodlet_host::error::chain;
 use nodlet_host::volume;
 use nodlet_kube::manifest;
 use nodlet_registry::Wanted;
@@ -57,7 +58,7 @@ impl LookError {
     fn of_cgroup(error: CgroupError) -> LookError {
         match nodlet_host::error::shortage_behind(&error) {
             Some(short) => LookError::Shortage(short),
-            None => LookError::Unreadable(nodlet_host::error::chain(&error)),
+            None => LookError::Unreadable(chain(&error)),
         }
     }
 
@@ -120,10 +121,7 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
         match shell.machine.cgroups.known_supervisor(&uid) {
             Ok(cgroup) if !is_found(&uid) => cleanup::empty(shell, &uid, &[cgroup]).await,
             Ok(_) => {}
-            Err(error) => log::error!(
-                "failed to look for the supervisor of {uid}: {}",
-                nodlet_host::error::chain(&error)
-            ),
+            Err(error) => log::error!("failed to look for the supervisor of {uid}: {}", chain(&error)),
         }
     }
     for (uid, cgroup) in shell.machine.cgroups.pods().map_err(EngineError::Cgroups)? {
@@ -160,7 +158,7 @@ async fn lease_images(shell: &Shell, wanted: &Wanted, sandbox: &Sandbox) {
             if let Err(error) =
                 found.and_then(|image| image.map_or(Ok(()), |image| images.lease(&image.id, &uid, &pod)))
             {
-                log::error!("failed to lease {name} to {pod}: {}", nodlet_host::error::chain(&error));
+                log::error!("failed to lease {name} to {pod}: {}", chain(&error));
             }
         }
     });
@@ -190,7 +188,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
     });
     let uid = wanted.pod.uid.0.clone();
     let mut record = shell.stores.load(&uid).unwrap_or_else(|error| {
-        log::error!("{uid}: {}; using the supervisor's state", nodlet_host::error::chain(&error));
+        log::error!("{uid}: {}; using the supervisor's state", chain(&error));
         None
     });
     let left = StatusFile::read(&shell.paths, &shell.stores.records, &uid);
@@ -214,10 +212,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         Ok(living) => living,
         Err(Ok(short)) => return Err(LookError::Shortage(short)),
         Err(Err(error)) => {
-            log::error!(
-                "the supervisor of {uid} does not answer: {}; killing it",
-                nodlet_host::error::chain(&error)
-            );
+            log::error!("the supervisor of {uid} does not answer: {}; killing it", chain(&error));
             None
         }
     };
@@ -227,7 +222,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         for (container, number) in &known.failed {
             // The core plans the failed start again, with the same number.
             if let Err(error) = supervisor.forget(container, *number) {
-                log::warn!("{uid}: {}", nodlet_host::error::chain(&error));
+                log::warn!("{uid}: {}", chain(&error));
             }
         }
         ready = known.ready_at;
@@ -243,7 +238,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         // again.
         sandbox = None;
         if let Err(error) = cleanup::remove_remains(shell, &wanted).await {
-            let why = nodlet_host::error::chain(&error);
+            let why = chain(&error);
             log::error!(
                 "failed to remove what is left of {uid}: {why}; it is removed again with the sandbox"
             );

@@ -9,6 +9,7 @@ use nodlet_core::facts::{
 };
 use nodlet_core::time::{Instant, Moment};
 use nodlet_host::cgroup::Leaf;
+use nodlet_host::error::chain;
 use nodlet_supervisor::ExitRecord;
 use nodlet_supervisor::client::{StartFailedAt, StartedProcess, SupervisorEvent};
 
@@ -126,7 +127,7 @@ pub(super) async fn report_records(shell: &Rc<Shell>, pod: PodIndex, sandbox: &R
 
 pub(super) fn oom_killed(leaf: &Leaf) -> bool {
     leaf.oom_kills().unwrap_or_else(|error| {
-        log::warn!("failed to read an OOM counter: {}", nodlet_host::error::chain(&error));
+        log::warn!("failed to read an OOM counter: {}", chain(&error));
         0
     }) > 0
 }

@@ -18,6 +18,7 @@ use nodlet_core::facts::{Attempt, PodIndex, StartFailure, StartFailureReason};
 use nodlet_core::spec::container::{EnvSource, PullPolicy, SeccompProfile};
 use nodlet_core::spec::{Container, ContainerIndex, Pod};
 use nodlet_host::cgroup::{CgroupError, ContainerLimits, limited_swap};
+use nodlet_host::error::chain;
 use nodlet_host::launch::MountSource;
 use nodlet_host::paths::Paths;
 use nodlet_registry::{ConfigObjects, Wanted};
@@ -108,7 +109,7 @@ pub(super) async fn start(
     let sandbox = shell.pods.sandbox(pod).ok_or_else(gone)?;
     let container = wanted.pod.spec.container(attempt.container);
     let create = |error: &(dyn std::error::Error + 'static)| {
-        failure(StartFailureReason::CreateContainerError, nodlet_host::error::chain(error))
+        failure(StartFailureReason::CreateContainerError, chain(error))
     };
     let _reservation = shell
         .start_reservations
@@ -174,7 +175,7 @@ pub(super) async fn start(
         .renew_cpu_limit(&wanted.pod)
         .and_then(|()| sandbox.cgroup.leaf(&container.name, attempt.number, &limits))
         .map_err(|error| {
-            let message = nodlet_host::error::chain(&error);
+            let message = chain(&error);
             let message = with_memory_limit(message, false, &wanted.pod, attempt.container);
             failure(StartFailureReason::CreateContainerError, message)
         })?;
@@ -256,7 +257,7 @@ pub(super) async fn start(
     let made = made.and_then(|()| write_facts(&shell.paths, &wanted, attempt, &image_facts));
     if let Err(error) = made {
         let _ = leaf.remove();
-        let (files, why) = (shell.paths.pod(&wanted.pod.uid.0), nodlet_host::error::chain(&error));
+        let (files, why) = (shell.paths.pod(&wanted.pod.uid.0), chain(&error));
         let message = format!("failed to make the container's files below {}: {why}", files.display());
         return Err(failure(StartFailureReason::CreateContainerError, message));
     }
@@ -291,7 +292,7 @@ impl ResizeError {
         match self {
             ResizeError::Save(error) => format!("failed to save the status of the pod: {error}"),
             ResizeError::Limits(error @ CgroupError::BelowUsage { .. }) => error.to_string(),
-            ResizeError::Limits(error) => format!("failed to {}", nodlet_host::error::chain(error)),
+            ResizeError::Limits(error) => format!("failed to {}", chain(error)),
         }
     }
 }
@@ -462,7 +463,7 @@ async fn find_image(
                 },
             ),
         }),
-        Err(error) => Err(failure(StartFailureReason::ImageInspectError, nodlet_host::error::chain(&error))),
+        Err(error) => Err(failure(StartFailureReason::ImageInspectError, chain(&error))),
     }
 }
 
@@ -506,9 +507,7 @@ async fn mount_layers(
                             format!("layer {layer} is missing from the store"),
                         )
                     })?
-                    .map_err(|error| {
-                        failure(StartFailureReason::CreateContainerError, nodlet_host::error::chain(&error))
-                    })?;
+                    .map_err(|error| failure(StartFailureReason::CreateContainerError, chain(&error)))?;
                 let mount = Rc::new(mounted);
                 layers.borrow_mut().put(&layer.to_string(), &mount);
                 mount

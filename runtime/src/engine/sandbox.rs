@@ -54,7 +54,7 @@ pub(super) struct CreateFailure {
 
 impl CreateFailure {
     fn sandbox(error: impl std::error::Error + 'static) -> CreateFailure {
-        CreateFailure::new(SandboxFailure::Sandbox, nodlet_host::error::chain(&error))
+        CreateFailure::new(SandboxFailure::Sandbox, chain(&error))
     }
 
     /// A failure after the first part of the sandbox was begun.
@@ -253,7 +253,7 @@ async fn make_on(
 fn report_loss(shell: &Shell, pod: PodIndex, error: &(dyn std::error::Error + 'static)) {
     let Some(wanted) = shell.pods.wanted(pod) else { return };
     let (namespace, name) = (&wanted.pod.namespace, &wanted.pod.name);
-    let why = nodlet_host::error::chain(error);
+    let why = chain(error);
     log::error!("lost the supervisor of {namespace}/{name}: {why}; its containers are killed");
     if let Ok(words) =
         nodlet_kernel::own_file::read_to_string(&shell.paths.run_pod(&wanted.pod.uid.0).join(END_REASON_FILE))

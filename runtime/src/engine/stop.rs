@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::container_config;
 use nodlet_core::facts::{Attempt, PodIndex, PodObservation};
 use nodlet_host::cgroup::CgroupError;
+use nodlet_host::error::chain;
 use nodlet_host::log_files;
 use nodlet_kernel::process::pidfd_send_signal;
 use nodlet_registry::Wanted;
@@ -17,7 +18,7 @@ use super::{Shell, cleanup, log_name, stores};
 pub(super) fn forget(sandbox: &Sandbox, container: &str, number: u32) {
     if let Err(error) = sandbox.supervisor.forget(container, number) {
         // The supervisor keeps the data of one run too many. If it died, that is reported elsewhere.
-        log::debug!("{}", nodlet_host::error::chain(&error));
+        log::debug!("{}", chain(&error));
     }
 }
 
@@ -65,7 +66,7 @@ pub(super) fn forget_what_ended(pods: &Pods, pod: PodIndex, seen: &PodObservatio
     if let Some(run) = sandbox.runs.borrow_mut().remove(&(name, attempt.number))
         && let Err(error) = run.leaf.remove()
     {
-        let why = nodlet_host::error::chain(&error);
+        let why = chain(&error);
         log::error!("failed to remove the cgroup of {}: {why}", log_name(&wanted, *attempt));
     }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use nodlet_core::error::causes;
 use nodlet_core::facts::Observation;
 use nodlet_core::spec::Uid;
+use nodlet_host::error::chain;
 use nodlet_registry::{Accepted, AwaitedImage, Status, Stop, Write};
 
 use super::Engine;
@@ -47,7 +48,7 @@ impl Engine {
             StoredChange::Manifest { write, awaited, reply, written } => match written {
                 Ok(stamp) => self.manifest_written(*write, stamp, awaited, reply),
                 Err(error) => {
-                    let (path, why) = (write.path.display(), nodlet_host::error::chain(&error));
+                    let (path, why) = (write.path.display(), chain(&error));
                     let status = Status::internal(format!("failed to write {path}: {why}"));
                     let _ = reply.try_send(Err(status));
                 }

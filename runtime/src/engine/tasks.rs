@@ -37,6 +37,19 @@ impl Tasks {
         self.executor.spawn(task)
     }
 
+    /// Runs a job in a task. A failure is only logged, with the text that `message` makes of it.
+    pub(super) fn log_failure<E: 'static>(
+        &self,
+        job: impl Future<Output = Result<(), E>> + 'static,
+        message: impl FnOnce(E) -> String + 'static,
+    ) {
+        self.spawn(async move {
+            if let Err(error) = job.await {
+                log::error!("{}", message(error));
+            }
+        });
+    }
+
     /// Carries out an action in a task, and reports its result.
     pub(super) fn answer<T: 'static>(
         &self,

@@ -2,6 +2,7 @@
 //! (`registry/src/this_node.rs`).
 
 use nodlet_core::facts::NodeInfo;
+use nodlet_host::error::chain;
 use nodlet_registry::objects::Key;
 use nodlet_registry::{NodeFacts, NodeState, Transitions, memory_of_all_pods, node_info, node_object};
 
@@ -85,9 +86,6 @@ pub(super) fn keep_memory(config: &Config, machine: &Machine) {
     if let Some(limit) = memory_of_all_pods(&facts(config, machine))
         && let Err(error) = machine.cgroups.limit_memory(limit)
     {
-        log::warn!(
-            "pods may take all memory of this machine: failed to {}",
-            nodlet_host::error::chain(&error)
-        );
+        log::warn!("pods may take all memory of this machine: failed to {}", chain(&error));
     }
 }

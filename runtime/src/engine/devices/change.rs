@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nodlet_core::facts::Attempt;
 use nodlet_host::cgroup::CgroupError;
+use nodlet_host::error::chain;
 use nodlet_host::launch::{DeviceChange, DeviceNode, ExecConfig};
 use nodlet_registry::{DeviceOfRun, DeviceRetry, device_events};
 use nodlet_wire::timeout::within;
@@ -93,7 +94,7 @@ enum ApplyError {
 impl ApplyError {
     fn message(&self) -> String {
         match self {
-            ApplyError::Rule(error) => nodlet_host::error::chain(error),
+            ApplyError::Rule(error) => chain(error),
             ApplyError::Nodes(error) => error.message(),
             ApplyError::NoAnswer => "the container's /dev does not answer".to_owned(),
         }

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nodlet_host::cgroup::PodCgroup;
+use nodlet_host::error::chain;
 use nodlet_supervisor::client::{Supervisor, SupervisorError, SupervisorEvent, SupervisorState};
 use nodlet_wire::timeout::within;
 
@@ -32,10 +33,7 @@ pub(super) async fn finish_starts(
             log::error!("the start of {container}#{number} takes too long; killing it");
             // Its helper is in there.
             if let Err(error) = cgroup.known_leaf(container, *number).kill() {
-                log::error!(
-                    "failed to kill the start of {container}#{number}: {}",
-                    nodlet_host::error::chain(&error)
-                );
+                log::error!("failed to kill the start of {container}#{number}: {}", chain(&error));
             }
         }
         await_starts(supervisor, &mut state).await;
@@ -118,10 +116,7 @@ async fn greet(
             }
             // The results of starts that ended meanwhile are reported as news.
             (Err(error @ (SupervisorError::Busy | SupervisorError::Reexec { .. })), Some(state)) => {
-                log::error!(
-                    "failed to {}; the supervisor keeps its binary",
-                    nodlet_host::error::chain(&error)
-                );
+                log::error!("failed to {}; the supervisor keeps its binary", chain(&error));
                 return Ok(state);
             }
             (Err(error), _) => return Err(error),

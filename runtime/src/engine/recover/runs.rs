@@ -7,6 +7,7 @@ use nodlet_core::facts::{Attempt, FoundAttempt, Health, User};
 use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::ContainerIndex;
 use nodlet_core::time::Instant;
+use nodlet_host::error::chain;
 use nodlet_host::paths::Paths;
 use nodlet_registry::Wanted;
 use nodlet_supervisor::ExitRecord;
@@ -84,18 +85,12 @@ pub(super) fn adopt_runs(
             && let Err(error) = leaf.kill_execs()
         {
             // Nobody waits for what an earlier agent had executed.
-            log::error!(
-                "failed to kill what was executed in {name}#{number}: {}",
-                nodlet_host::error::chain(&error)
-            );
+            log::error!("failed to kill what was executed in {name}#{number}: {}", chain(&error));
         }
         if exit.is_some() {
             // Its end is reported to the core here, and never again.
             if let Err(error) = leaf.remove() {
-                log::error!(
-                    "failed to remove the cgroup of {name}#{number}: {}",
-                    nodlet_host::error::chain(&error)
-                );
+                log::error!("failed to remove the cgroup of {name}#{number}: {}", chain(&error));
             }
         } else {
             let run = Run {
