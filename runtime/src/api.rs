@@ -43,7 +43,6 @@ use nodlet_wire::timeout::within;
 
 mod accept;
 mod answer;
-mod attach;
 mod body;
 mod channels;
 mod container;
@@ -413,7 +412,7 @@ async fn answer(
                     exec::exec(api, &key, &query, request, afterwards, place)
                 }
                 (Kind::Pod, "attach", &(Method::GET | Method::POST)) => {
-                    attach::attach(api, &key, &query, request, afterwards, place)
+                    exec::attach(api, &key, &query, request, afterwards, place)
                 }
                 (Kind::Pod, "portforward", &(Method::GET | Method::POST)) => {
                     portforward::portforward(api, &key, request, afterwards, place)

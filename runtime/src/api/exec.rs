@@ -1,12 +1,18 @@
-//! `pods/exec`: a command in a running container, its streams over one connection.
+//! `pods/exec`: a command in a running container, and `pods/attach`: the streams of a container's own process. Each has
+//! its streams over one connection.
 //!
-//! The engine starts the process with the API's pipes or terminal, and `api/streams.rs` transfers the bytes.
-//! When the client disconnects, its [`ExecSession`] is dropped, which ends the process.
+//! The engine starts a process with the API's pipes or terminal, and `api/streams.rs` transfers the bytes.
+//! When the client disconnects, its [`ExecSession`] is dropped, which ends the process. Of a client that is attached, the
+//! other ends of the pipes belong to the supervisor, which keeps the container's streams and lets no client block the
+//! container (`supervisor/src/console.rs`).
 
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 
 use hyper::Response;
 use hyper::body::Incoming;
+use nix::fcntl::{FcntlArg, fcntl};
 
 use super::body::Body;
 use super::channels::Channels;
@@ -20,6 +26,9 @@ use nodlet_registry::objects::Key;
 
 /// The maximum number of arguments of a command; Linux has a higher limit.
 const MAX_ARGUMENTS: usize = 256;
+
+/// The number of bytes of output by which a client may lag behind before it misses output.
+const LAG: libc::c_int = 256 * 1024;
 
 pub(super) fn exec(
     api: &Rc<Api>,
@@ -57,10 +66,9 @@ async fn start(
     options: &ExecOptions,
     size: Option<(u16, u16)>,
 ) -> Result<(Streams, ExecSession), Status> {
-    let failed = |error: &dyn std::fmt::Display| Status::internal(format!("failed to make a pipe: {error}"));
     let Pipes { ours, theirs } =
         Pipes::new([options.stdin, options.stdout, options.stderr].map(|wanted| wanted && !options.tty))
-            .map_err(|error| failed(&error))?;
+            .map_err(no_pipe)?;
     let session = write::ask(api, |reply| Request::Exec {
         namespace: key.namespace.to_string(),
         pod: key.name.to_string(),
@@ -73,18 +81,61 @@ async fn start(
     })
     .await?;
     let streams = Streams::executed(ours, session.terminal.as_ref(), [options.stdin, options.stdout])
-        .map_err(|error| failed(&error))?;
+        .map_err(no_pipe)?;
     Ok((streams, session))
 }
 
+pub(super) fn attach(
+    api: &Rc<Api>,
+    key: &Key,
+    query: &Query,
+    request: hyper::Request<Incoming>,
+    afterwards: &Afterwards,
+    place: &Rc<Place>,
+) -> Result<Response<Body>, Status> {
+    let options = ExecOptions::streams(query)?;
+    let container = container::running(api, key, options.container.as_deref(), Verb::Attach)?;
+    let (api, key) = (api.clone(), key.clone());
+    upgrade(request, &upgrade::STREAMS, afterwards, place, |client, carrier| async move {
+        let mut channels = Channels::new(carrier);
+        let Some(framing) = channels.open(&client, options.channels()).await else { return };
+        match begin(&api, &key, &container, &options).await {
+            Ok(streams) => streams::talk(client, channels, framing, Vec::new(), streams, None).await,
+            Err(status) => streams::refuse(&client, framing, &status).await,
+        }
+    })
+}
+
+/// Passes the other ends of the pipes to the supervisor.
+async fn begin(api: &Rc<Api>, key: &Key, container: &str, options: &ExecOptions) -> Result<Streams, Status> {
+    let Pipes { ours, theirs } = Pipes::new([options.stdin, true, options.stderr]).map_err(no_pipe)?;
+    for output in theirs[1..].iter().flatten() {
+        // If this fails, the pipe keeps its size, and less lag is allowed.
+        let _ = fcntl(output.as_raw_fd(), FcntlArg::F_SETPIPE_SZ(LAG));
+    }
+    let terminal: Option<OwnedFd> = write::ask(api, |reply| Request::Attach {
+        namespace: key.namespace.to_string(),
+        pod: key.name.to_string(),
+        container: container.to_owned(),
+        stdio: theirs,
+        reply,
+    })
+    .await?;
+    Streams::attached(options.stdout, ours, terminal).map_err(no_pipe)
+}
+
+fn no_pipe(error: io::Error) -> Status {
+    Status::internal(format!("failed to make a pipe: {error}"))
+}
+
 /// The options of a request: `PodExecOptions`, or `PodAttachOptions` without a command.
-pub(super) struct ExecOptions {
-    pub(super) container: Option<String>,
+struct ExecOptions {
+    container: Option<String>,
     command: Vec<String>,
-    pub(super) stdin: bool,
-    pub(super) stdout: bool,
-    pub(super) stderr: bool,
-    pub(super) tty: bool,
+    stdin: bool,
+    stdout: bool,
+    stderr: bool,
+    tty: bool,
 }
 
 impl ExecOptions {
@@ -107,12 +158,12 @@ impl ExecOptions {
     }
 
     /// The number of channels that a client of SPDY opens, besides that of errors.
-    pub(super) fn channels(&self) -> usize {
+    fn channels(&self) -> usize {
         [self.stdin, self.stdout, self.stderr, self.tty].iter().filter(|wanted| **wanted).count()
     }
 
     /// Parses all options except the command.
-    pub(super) fn streams(query: &Query) -> Result<ExecOptions, Status> {
+    fn streams(query: &Query) -> Result<ExecOptions, Status> {
         let options = ExecOptions {
             container: query.get("container").filter(|name| !name.is_empty()).map(Into::into),
             command: Vec::new(),

@@ -18,9 +18,7 @@ use super::accept::Form;
 use super::body::{self, Body};
 use super::place::Place;
 use super::read::{self, parse};
-use super::{
-    Afterwards, Api, Query, Status, attach, container, exec, log, not_allowed, portforward, route, stats,
-};
+use super::{Afterwards, Api, Query, Status, container, exec, log, not_allowed, portforward, route, stats};
 
 /// Parameters of streams, in the kubelet's words and in those of the API.
 const STREAMS: [(&str, &str); 3] = [("input", "stdin"), ("output", "stdout"), ("error", "stderr")];
@@ -83,7 +81,7 @@ pub(super) async fn answer(
             }
             match segments[0] {
                 "exec" => exec::exec(api, &key, &query, request, afterwards, place),
-                _ => attach::attach(api, &key, &query, request, afterwards, place),
+                _ => exec::attach(api, &key, &query, request, afterwards, place),
             }
         }
         ["portForward", namespace, pod, ref uid @ ..] if uid.len() <= 1 => {

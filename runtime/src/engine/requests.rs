@@ -1,6 +1,8 @@
 //! Carries out requests of the API: pods are applied and deleted, processes run in containers. An applied object
 //! becomes a manifest file; the client is answered when the file is durable.
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
 use serde_json::Value;
 
 use crate::api::{Accepted, Applied, Preconditions, Reply, Request, Status};
@@ -51,17 +53,15 @@ impl Engine {
             }
             Request::Exec { namespace, pod, container, command, tty, size, stdio, reply } => {
                 let shell = self.shell.clone();
-                match self.running(&namespace, &pod, &container) {
-                    Ok((index, number)) => {
-                        let config = ExecConfig { args: command, tty, size, devices: None };
-                        let stdio_refs = [&stdio[0], &stdio[1], &stdio[2]]
-                            .map(|descriptor| descriptor.as_ref().map(std::os::fd::AsFd::as_fd));
-                        match shell.execs.exec(&shell.pods, index, &container, number, &config, stdio_refs) {
-                            Ok(exec) => {
-                                shell.clone().tasks.spawn(async move { exec.serve(&shell.pods, reply).await })
-                            }
-                            Err(error) => drop(reply.try_send(Err(Status::internal(error.message())))),
-                        }
+                let config = ExecConfig { args: command, tty, size, devices: None };
+                let exec = self.running(&namespace, &pod, &container).and_then(|(index, number)| {
+                    let (pods, stdio) = (&shell.pods, borrowed(&stdio));
+                    let exec = shell.execs.exec(pods, index, &container, number, &config, stdio);
+                    exec.map_err(|error| Status::internal(error.message()))
+                });
+                match exec {
+                    Ok(exec) => {
+                        self.shell.tasks.spawn(async move { exec.serve(&shell.pods, reply).await });
                     }
                     Err(status) => drop(reply.try_send(Err(status))),
                 }
@@ -75,17 +75,16 @@ impl Engine {
                 let _ = reply.try_send(socket);
             }
             Request::Attach { namespace, pod, container, stdio, reply } => {
-                let shell = self.shell.clone();
-                match self.running(&namespace, &pod, &container) {
-                    Ok((index, number)) => self.shell.tasks.spawn(async move {
-                        let ends = [&stdio[0], &stdio[1], &stdio[2]]
-                            .map(|descriptor| descriptor.as_ref().map(std::os::fd::AsFd::as_fd));
-                        let attached = shell.execs.attach(&shell.pods, index, &container, number, ends).await;
-                        let answer = attached.map_err(|error| Status::internal(error.message()));
-                        let _ = reply.send(answer).await;
-                    }),
-                    Err(status) => drop(reply.try_send(Err(status))),
-                }
+                let (shell, running) = (self.shell.clone(), self.running(&namespace, &pod, &container));
+                self.shell.tasks.spawn(async move {
+                    let attached = async {
+                        let (index, number) = running?;
+                        let (pods, stdio) = (&shell.pods, borrowed(&stdio));
+                        let attached = shell.execs.attach(pods, index, &container, number, stdio).await;
+                        attached.map_err(|error| Status::internal(error.message()))
+                    };
+                    let _ = reply.send(attached.await).await;
+                });
             }
         }
     }
@@ -334,4 +333,9 @@ impl Engine {
 /// The kind of a resource; `None` for pods and unknown resources.
 fn definition(resource: &str) -> Option<Kind> {
     Kind::of_resource(resource).filter(|kind| *kind != Kind::Pod)
+}
+
+/// The descriptors of the streams of a process.
+fn borrowed(stdio: &[Option<OwnedFd>; 3]) -> [Option<BorrowedFd<'_>>; 3] {
+    stdio.each_ref().map(|stream| stream.as_ref().map(AsFd::as_fd))
 }
