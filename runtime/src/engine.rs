@@ -28,7 +28,6 @@ mod handles;
 mod handover_files;
 mod heartbeat;
 mod held_updates;
-mod host_paths;
 mod images;
 mod kernel_events;
 mod lifecycle;
@@ -55,7 +54,6 @@ mod stop;
 mod stored;
 mod stores;
 mod tasks;
-mod terminated;
 #[cfg(test)]
 mod tests;
 mod this_node;

@@ -1,6 +1,7 @@
-//! Changes of what the board wants that are written to flash: manifests of clients, their removal, and ephemeral
-//! containers. There is one at a time, so that each is decided with the result of the one before it; the one thread of
-//! `storage` writes them one after another anyway.
+//! Changes of what the board wants that are written to flash: manifests of clients, their removal, ephemeral containers,
+//! and the removal of finished pods that are too many, as by the pod garbage collector of a control plane. There is one at
+//! a time, so that each is decided with the result of the one before it; the one thread of `storage` writes them one after
+//! another anyway.
 //!
 //! ```text
 //! request ─► Change ─► decided by the registry ─► a write ─► StoredChange ─► sources ─► reconcile ─► the reply
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use nodlet_core::facts::PodIndex;
+use nodlet_core::pod::PodState;
 use nodlet_core::sorted::SortedSet;
 use nodlet_core::spec::Uid;
 use nodlet_registry::{Accepted, Handled, Owner, Wanted, Write, Written, ephemeral_of};
@@ -128,6 +130,30 @@ impl Engine {
         let path = self.shell.stores.records.ephemeral_path_of(&wanted.pod.uid.0);
         let job = self.shell.stores.replace(path, ephemeral_of(&wanted).to_string().into_bytes());
         self.store(job, move |written| StoredChange::Ephemeral { index, wanted, asked, written });
+    }
+
+    /// Removes the finished pods that exceed the number that is kept, of those that the registry allows to remove.
+    pub(super) fn collect_terminated(&mut self) {
+        let Some(kept) = self.shell.config.terminated_pod_gc_threshold else { return };
+        if self.shell.config.down {
+            return;
+        }
+        let may_go = |pod: &PodState| {
+            let pods = self.shell.pods.borrow();
+            pods.get(&pod.index()).is_some_and(|entry| self.registry.may_collect(&entry.wanted))
+        };
+        for index in self.node.terminated_beyond(kept, may_go) {
+            self.changes.push(Change::Collection(index));
+        }
+    }
+
+    /// Removes the manifest of a finished pod. A failure is only logged, and no action of the core, because it concerns
+    /// the desired state: the next change of a finished pod chooses again which pods are too many.
+    pub(super) fn collect(&mut self, index: PodIndex) {
+        let Some(wanted) = self.shell.pods.wanted(index) else { return self.changes.end_collection(index) };
+        let (namespace, name) = (&wanted.pod.namespace, wanted.pod.name.to_string());
+        log::info!("{namespace}/{name}: removed: too many finished pods");
+        self.remove_pod(wanted.pod.uid.clone(), wanted.source.clone(), PodEnd::Collected { index, name });
     }
 }
 

@@ -17,6 +17,7 @@ use nodlet_kernel::durable;
 use nodlet_registry::Wanted;
 use nodlet_wire::timeout::within;
 
+use super::stores::remove_tree;
 use super::{EngineError, Shell};
 
 /// Removes the files of pods of earlier boots that no source wants any more.
@@ -71,7 +72,7 @@ pub(super) fn sweep(shell: &Rc<Shell>, wanted: &SortedSet<String>) {
     let shell = shell.clone();
     shell.clone().tasks.spawn(async move {
         for directory in swept.await {
-            if let Err(error) = shell.stores.remove_tree(directory.clone()).await {
+            if let Err(error) = remove_tree(&shell.stores.storage, directory.clone()).await {
                 log::error!("failed to remove {}: {error}", directory.display());
             }
         }
@@ -212,20 +213,15 @@ pub(super) async fn clean_up(shell: &Shell) -> Result<(), EngineError> {
     let paths = shell.paths.clone();
     let mut left = shell.stores.unwritten.lines();
     // What the sweep has not removed yet goes with everything else.
-    left.extend(
-        shell
-            .stores
-            .storage
-            .run(move || {
-                remove_logs(&paths, |_| false);
-                let remove = |path: PathBuf| {
-                    let error = remove_all(&path, &paths.agent_lock()).err()?;
-                    Some(format!("{}: {error}", path.display()))
-                };
-                paths.removed_by_down().into_iter().filter_map(remove).collect::<Vec<_>>()
-            })
-            .await,
-    );
+    let removed = shell.stores.storage.run(move || {
+        remove_logs(&paths, |_| false);
+        let remove = |path: PathBuf| {
+            let error = remove_all(&path, &paths.agent_lock()).err()?;
+            Some(format!("{}: {error}", path.display()))
+        };
+        paths.removed_by_down().into_iter().filter_map(remove).collect::<Vec<_>>()
+    });
+    left.extend(removed.await);
     if left.is_empty() { Ok(()) } else { Err(EngineError::Unwritten { left }) }
 }
 

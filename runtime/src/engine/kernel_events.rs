@@ -31,16 +31,17 @@ fn ends() -> SigSet {
 /// Blocks the signals that end an agent, so that its loop can read them. Called before the first thread is created: a
 /// signal would kill the process if one of its threads did not block it.
 pub(super) fn block_ends() -> Result<(), EngineError> {
-    let failed = |errno: nix::Error| EngineError::Kernel { what: "a signal mask", source: errno.into() };
-    ends().thread_block().map_err(failed)
+    ends().thread_block().map_err(failed("a signal mask"))
+}
+
+fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> EngineError {
+    move |error| EngineError::Kernel { what, source: error.into() }
 }
 
 /// Spawns the tasks that report events of the kernel.
 pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
-    let failed = |what| move |source: io::Error| EngineError::Kernel { what, source };
-
     let signals = SignalFd::with_flags(&ends(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
-        .map_err(|errno| failed("a signalfd")(errno.into()))?;
+        .map_err(failed("a signalfd"))?;
     watch_one(&shell.tasks, duplicate(&signals).map_err(failed("a signalfd"))?, "signalfd", move || {
         matches!(signals.read_signal(), Ok(Some(_))).then_some(Message::Terminate)
     })?;
@@ -57,8 +58,8 @@ pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
     }
 
     let clock = TimerFd::new(ClockId::CLOCK_REALTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)
-        .map_err(|errno| failed("a timerfd")(errno.into()))?;
-    arm(&clock, None).map_err(|errno| failed("a timerfd")(errno.into()))?;
+        .map_err(failed("a timerfd"))?;
+    arm(&clock, None).map_err(failed("a timerfd"))?;
     watch_one(&shell.tasks, duplicate(&clock).map_err(failed("a timerfd"))?, "timerfd", move || {
         // ECANCELED: the clock was set. A timer that is due was armed for the end of the clock.
         if clock.wait().is_err() {
@@ -150,7 +151,7 @@ fn watch_one(
     what: &'static str,
     mut take: impl FnMut() -> Option<Message> + 'static,
 ) -> Result<(), EngineError> {
-    let descriptor = readable(descriptor).map_err(|source| EngineError::Kernel { what, source })?;
+    let descriptor = readable(descriptor).map_err(failed(what))?;
     let sender = tasks.messages.clone();
     tasks.spawn(async move {
         while descriptor.readable().await.is_ok() {

@@ -126,11 +126,8 @@ impl Engine {
         let shell = self.shell.clone();
         let again = async move {
             let disks = [Some(shell.paths.records()), shell.stores.images.watch_paths().into_iter().next()];
-            shell
-                .stores
-                .storage
-                .run(move || disks.iter().flatten().for_each(|path| free_removed(path)))
-                .await;
+            let freed = move || disks.iter().flatten().for_each(|path| free_removed(path));
+            shell.stores.storage.run(freed).await;
             levels(shell).await
         };
         let news = move |levels| Message::Pressure(PressureNews::Reclaimed { levels, measured_at });

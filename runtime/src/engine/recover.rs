@@ -90,18 +90,12 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
     }
     let ours = Rc::new(File::open("/proc/self/exe").map_err(cannot)?);
     // All at once: a supervisor that is slow to answer holds up nobody but itself.
-    let lookups: Vec<_> = directories
-        .into_iter()
-        .map(|directory| {
-            let (shell, ours) = (shell.clone(), ours.clone());
-            let executor = shell.clone();
-            executor
-                .tasks
-                .executor
-                .spawn(async move { (look_at(&shell, &directory, &ours).await, directory) })
-        })
-        .collect();
-    for lookup in lookups {
+    let lookups = directories.into_iter().map(|directory| {
+        let (of_task, ours) = (shell.clone(), ours.clone());
+        let lookup = async move { (look_at(&of_task, &directory, &ours).await, directory) };
+        shell.tasks.executor.spawn(lookup)
+    });
+    for lookup in lookups.collect::<Vec<_>>() {
         let (looked, directory) = lookup.await;
         match looked {
             Ok(pod) => found.push(pod),

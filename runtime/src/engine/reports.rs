@@ -75,13 +75,8 @@ pub(super) async fn report_event(
                 StartFailedAt::Run => (StartFailureReason::RunContainerError, message),
             };
             log::warn!("failed to start {}: {message}", log_name(&wanted, attempt));
-            shell
-                .tasks
-                .report(
-                    pod,
-                    PodObservation::StartFailed { attempt, failure: failure(reason, message), created },
-                )
-                .await;
+            let failure = failure(reason, message);
+            shell.tasks.report(pod, PodObservation::StartFailed { attempt, failure, created }).await;
         }
         SupervisorEvent::Exited { container, number, exit } => {
             let Some(attempt) = attempt(&container, number) else { return };

@@ -427,21 +427,18 @@ async fn find_image(
     let (images, wish, holder) = (stores.images.clone(), reference.clone(), wanted.pod.uid.0.to_string());
     let pod = format!("{}/{}", wanted.pod.namespace, wanted.pod.name);
     let root = shell.paths.root().to_owned();
-    let found = stores
-        .storage
-        .run(move || {
-            let image = images.find(&wish)?;
-            match &image {
-                Some(image) => images.lease(&image.id, &holder, &pod)?,
-                None if policy != PullPolicy::Never && pull::has_registries(&root) => {
-                    return Ok(Err(Absent::ToPull));
-                }
-                None => return Ok::<_, nodlet_rootfs::StoreError>(Err(Absent::Near(near(&images, &wish)))),
+    let found = stores.storage.run(move || {
+        let image = images.find(&wish)?;
+        match &image {
+            Some(image) => images.lease(&image.id, &holder, &pod)?,
+            None if policy != PullPolicy::Never && pull::has_registries(&root) => {
+                return Ok(Err(Absent::ToPull));
             }
-            Ok(image.ok_or(Absent::Near(None)))
-        })
-        .await;
-    match found {
+            None => return Ok::<_, nodlet_rootfs::StoreError>(Err(Absent::Near(near(&images, &wish)))),
+        }
+        Ok(image.ok_or(Absent::Near(None)))
+    });
+    match found.await {
         Ok(Ok(image)) => Ok((reference, image)),
         Ok(Err(Absent::ToPull)) => Err(failure(
             StartFailureReason::ImageToPull,
@@ -497,16 +494,12 @@ async fn mount_layers(
             Some(mount) => mount,
             None => {
                 let (images, wish) = (stores.images.clone(), *layer);
-                let mounted = stores
-                    .storage
-                    .run(move || images.layer_path(&wish).map(|path| assemble::mount_layer(&path)))
-                    .await
-                    .ok_or_else(|| {
-                        failure(
-                            StartFailureReason::ImageInspectError,
-                            format!("layer {layer} is missing from the store"),
-                        )
-                    })?
+                let mount = move || images.layer_path(&wish).map(|path| assemble::mount_layer(&path));
+                let mounted = stores.storage.run(mount).await.ok_or_else(|| {
+                    let message = format!("layer {layer} is missing from the store");
+                    failure(StartFailureReason::ImageInspectError, message)
+                })?;
+                let mounted = mounted
                     .map_err(|error| failure(StartFailureReason::CreateContainerError, chain(&error)))?;
                 let mount = Rc::new(mounted);
                 layers.borrow_mut().put(&layer.to_string(), &mount);

@@ -26,6 +26,7 @@ use super::exec::Execs;
 use super::handles::Sandbox;
 use super::machine::Machine;
 use super::network::{cluster_network, firewall, resolver};
+use super::stores::remove_tree;
 use super::volumes::VolumeFailure;
 use super::{SUPERVISOR_END, Shell, cleanup, devices, handover_files, reports, this_node};
 
@@ -361,7 +362,7 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
     let killed = cleanup::remove_remains(&shell, &wanted).await;
     killed.map_err(RemoveError::Processes)?;
     let layers = container_config::run_files::runs_directory(&shell.paths, &wanted.pod.uid.0);
-    if let Err(error) = shell.stores.remove_tree(layers).await {
+    if let Err(error) = remove_tree(&shell.stores.storage, layers).await {
         // The layers are removed with the pod at the latest.
         log::warn!(
             "failed to remove the writable layers of {}/{}: {error}",
@@ -372,7 +373,7 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
     let directory = shell.paths.run_pod(&wanted.pod.uid.0);
     devices::report_renamed(&shell, &wanted, &directory);
     // The directory has volumes with files of containers: the removal enters no mount.
-    if let Err(source) = shell.stores.remove_tree(directory.clone()).await {
+    if let Err(source) = remove_tree(&shell.stores.storage, directory.clone()).await {
         return Err(RemoveError::Directory { path: directory, source });
     }
     firewall::release(&shell, &wanted).map_err(RemoveError::Ports)
@@ -401,7 +402,7 @@ pub(super) async fn forget(shell: Rc<Shell>, wanted: Rc<Wanted>) -> Result<(), F
     let images = shell.stores.images.clone();
     let (uid, namespace, name) =
         (wanted.pod.uid.0.to_string(), wanted.pod.namespace.to_string(), wanted.pod.name.to_string());
-    let volumes = shell.stores.remove_tree(paths.pod(&uid)).await;
+    let volumes = remove_tree(&shell.stores.storage, paths.pod(&uid)).await;
     let removed = shell.stores.storage.run(move || {
         volumes.map_err(ForgetError::Volumes)?;
         // Another pod that collects logs can be in their way: it must not keep this one. The next agent's

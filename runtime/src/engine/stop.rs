@@ -93,11 +93,9 @@ pub(super) fn discard(shell: &Shell, pod: PodIndex, wanted: &Wanted, attempt: At
     let runs = container_config::run_files::run_directory(&paths, &uid, &name, number);
     let earlier = shell.stores.storage.run(move || earlier_runs(&runs, number));
     let directory = paths.pod_logs(&namespace, &pod, &uid).join(&name);
-    let logs = shell
-        .stores
-        .storage
-        .run(move || log_files::remove_earlier_runs(&paths, (&namespace, &pod, &uid), &name, number));
     let storage = shell.stores.storage.clone();
+    let logs =
+        storage.run(move || log_files::remove_earlier_runs(&paths, (&namespace, &pod, &uid), &name, number));
     shell.tasks.spawn(async move {
         if let Err(error) = logs.await {
             log::error!("failed to remove earlier logs from {}: {error}", directory.display());

@@ -155,11 +155,6 @@ impl Stores {
         })
     }
 
-    /// Removes a directory of a pod, see [`remove_tree`].
-    pub(super) fn remove_tree(&self, path: PathBuf) -> impl Future<Output = io::Result<()>> + use<> {
-        remove_tree(&self.storage, path)
-    }
-
     /// Records that the bindings of claims have changed.
     pub(super) fn set_bindings(&self, bytes: Vec<u8>) {
         let mut bindings = self.bindings.borrow_mut();

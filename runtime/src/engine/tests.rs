@@ -185,7 +185,7 @@ fn no_files_of_the_engine_import_from_each_other() {
 
 #[test]
 fn failed_actions_keep_their_causes_and_give_no_advice_about_disks_for_files_on_tmpfs() {
-    use super::{exec::ExecError, host_paths::HostPathError, sandbox, stop::StopError};
+    use super::{exec::ExecError, sandbox, stop::StopError, volumes::HostPathError};
     use nodlet_host::error::{causes, chain, shortage_behind};
     let full = || std::io::Error::from_raw_os_error(libc::ENOSPC);
     let removed = sandbox::RemoveError::Directory { path: "/run/x".into(), source: full() };

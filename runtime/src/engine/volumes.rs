@@ -1,19 +1,25 @@
 //! The volumes of pods on this machine: sets them up, writes the files that show ConfigMaps, Secrets and fields of the
 //! pod, keeps the locks of PersistentVolumes, and measures what pods use of the disk.
+//!
+//! Host paths are checked, each pod's in a thread of its own, which ends with the result: a path on a server that is gone
+//! does not answer, and neither the loop nor the storage thread may wait for it. There is at most one thread for each pod,
+//! also if the check is repeated.
 
 use std::cell::RefCell;
 use std::error::Error;
 use std::io;
 use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
 
-use super::host_paths::HostPaths;
 use super::stores::remove_tree;
 use super::tasks::Tasks;
 use crate::pod_files::PodFiles;
 use crate::storage_thread::Storage;
 use crate::{container_config, volume_files};
 use nodlet_core::facts::{Amounts, PodIndex, SandboxFailure, StorageScope, StorageUsage};
-use nodlet_core::sorted::SortedMap;
+use nodlet_core::sorted::{SortedMap, SortedSet};
+use nodlet_core::spec::Uid;
 use nodlet_core::spec::volume::ClaimedVolume;
 use nodlet_host::error::{causes, chain};
 use nodlet_host::log_files;
@@ -21,6 +27,13 @@ use nodlet_host::paths::Paths;
 use nodlet_host::usage::{Measurement, Unit};
 use nodlet_host::volume::{self, LockRequest, VolumeLock};
 use nodlet_registry::{ConfigObjects, Wanted};
+use nodlet_wire::timeout::within;
+
+/// Time within which the host paths of a pod must answer.
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// Stack size of a thread that looks at host paths.
+const STACK: usize = 256 * 1024;
 
 /// The volumes of all pods.
 pub(super) struct Volumes {
@@ -47,10 +60,6 @@ impl VolumeFailure {
     pub(super) fn new(reason: SandboxFailure, error: &(dyn Error + 'static)) -> VolumeFailure {
         VolumeFailure { reason, message: chain(error) }
     }
-
-    fn mount(error: &(dyn Error + 'static)) -> VolumeFailure {
-        VolumeFailure::new(SandboxFailure::Mount, error)
-    }
 }
 
 /// The volumes and writable layers of a pod could not be removed.
@@ -75,6 +84,7 @@ impl Volumes {
         claims: &mut [ClaimedVolume],
         lock: impl FnOnce() -> Result<LockRequest, VolumeFailure>,
     ) -> Result<volume::Volumes, VolumeFailure> {
+        let failed = |error: &(dyn Error + 'static)| VolumeFailure::new(SandboxFailure::Mount, error);
         let mut request = volume::Request::new(&wanted.pod, &self.paths, claims);
         if request.has_host_paths() {
             // The lock of an attempt that failed.
@@ -83,7 +93,7 @@ impl Volumes {
                 request = request.locked(lock()?);
             }
             let checked = self.host_paths.check(tasks, &wanted.pod.uid, &request).await;
-            let (devices, lock) = checked.map_err(|error| VolumeFailure::mount(&error))?;
+            let (devices, lock) = checked.map_err(|error| failed(&error))?;
             self.locks.borrow_mut().extend(lock.map(|lock| (pod, lock)));
             for (name, device) in devices {
                 let of_volume = claims.iter_mut().filter(|claim| claim.volume == name);
@@ -94,7 +104,7 @@ impl Volumes {
         // A link in its place must not lead the volumes out of the directory of all pods.
         let own = self.paths.pod(&wanted.pod.uid.0);
         let made = self.storage.run(move || nodlet_kernel::own_file::make_directory(&own)).await;
-        made.map_err(|error| VolumeFailure::mount(&error))?;
+        made.map_err(|error| failed(&error))?;
         // No container of the pod runs: existing writable layers are of an earlier sandbox.
         let layers = container_config::run_files::runs_directory(&self.paths, &wanted.pod.uid.0);
         remove_tree(&self.storage, layers.clone()).await.map_err(|error| {
@@ -102,7 +112,7 @@ impl Volumes {
             VolumeFailure { reason: SandboxFailure::Mount, message }
         })?;
         let set_up = self.storage.run(move || volume::set_up(&request)).await;
-        set_up.map_err(|error| VolumeFailure::mount(&error))
+        set_up.map_err(|error| failed(&error))
     }
 
     /// Takes over the lock of the PersistentVolumes of a pod of an earlier agent.
@@ -239,6 +249,57 @@ impl Volumes {
         let mut containers = used.await;
         let volumes = containers.split_off(count);
         StorageUsage { containers, volumes }
+    }
+}
+
+/// The reason why the host paths of a pod are not acceptable.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HostPathError {
+    #[error("MountVolume.SetUp failed: a hostPath did not respond: its file server may be unreachable")]
+    NoAnswer,
+    #[error("MountVolume.SetUp failed: no thread to look at a hostPath")]
+    Thread(#[source] io::Error),
+    #[error(transparent)]
+    Volume(volume::SetUpError),
+}
+
+/// The pods whose host paths have not answered yet.
+#[derive(Default)]
+struct HostPaths(Rc<RefCell<SortedSet<Uid>>>);
+
+impl HostPaths {
+    /// Checks the host paths that a pod names. Returns the block devices among them, and the lock of its PersistentVolumes.
+    ///
+    /// # Errors
+    /// A path is not of the type that the pod requests, or does not answer.
+    async fn check(
+        &self,
+        tasks: &Tasks,
+        uid: &Uid,
+        request: &volume::Request,
+    ) -> Result<(volume::BlockDevices, Option<volume::VolumeLock>), HostPathError> {
+        if self.0.borrow().contains(uid) {
+            return Err(HostPathError::NoAnswer);
+        }
+        let ((check, checked), (done, answer)) = (async_channel::bounded(1), async_channel::bounded(1));
+        let request = request.clone();
+        let thread = std::thread::Builder::new().name("host-paths".into()).stack_size(STACK);
+        let begun = thread.spawn(move || {
+            let _ = check.try_send(volume::check_host_paths(&request));
+        });
+        begun.map_err(HostPathError::Thread)?;
+        self.0.borrow_mut().insert(uid.clone());
+        let (silent_pods, uid) = (self.0.clone(), uid.clone());
+        tasks.spawn(async move {
+            let checked = checked.recv().await;
+            silent_pods.borrow_mut().remove(&uid);
+            // After a timeout nobody waits for the result.
+            let _ = checked.map(|checked| done.try_send(checked));
+        });
+        match within(WITHIN, answer.recv()).await {
+            Some(Ok(checked)) => checked.map_err(HostPathError::Volume),
+            Some(Err(_)) | None => Err(HostPathError::NoAnswer),
+        }
     }
 }
 

@@ -51,12 +51,8 @@ pub(in crate::engine) fn apply(shell: &Rc<Shell>, text: Option<&str>) {
 /// Uses the network that is stored, which a board has without a connection, too. Returns its text.
 pub(in crate::engine) async fn restore(shell: &Rc<Shell>) -> String {
     let path = shell.paths.cluster_network();
-    let stored = shell
-        .stores
-        .storage
-        .run(move || nodlet_kernel::own_file::read_to_string(&path))
-        .await
-        .unwrap_or_default();
+    let stored = shell.stores.storage.run(move || nodlet_kernel::own_file::read_to_string(&path));
+    let stored = stored.await.unwrap_or_default();
     apply(shell, Some(&stored));
     stored
 }
