@@ -175,8 +175,7 @@ fn pods_are_shown_one_by_one_and_all_together() {
     let objects = Rc::new(Objects::new(10));
     objects.put(key("web"), pod("web", "Running"));
     objects.put(key("db"), pod("db", "Pending"));
-    let root = Root::new();
-    with_api(&root, objects, no_engine, |socket| {
+    with_api(&Root::new(), objects, no_engine, |socket| {
         let (code, web) = get(&socket, "/api/v1/namespaces/default/pods/web");
         assert_eq!((code, web["status"]["phase"].as_str()), (200, Some("Running")));
         let names = |target: &str| {
@@ -320,10 +319,8 @@ fn requests_reach_the_engine_with_their_options() {
         );
         assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
         assert!(answer.contains(r#"warning: 299 - "spec.foo: not \"acted\" on""#), "{answer}");
-        let (code, _) = call(&socket, "POST", pods, "", r#"{"metadata":{"name":"taken"}}"#);
-        assert_eq!(code, 409);
-        let (code, _) = call(&socket, "PUT", &format!("{pods}/web?force=true"), "", body);
-        assert_eq!(code, 200);
+        assert_eq!(call(&socket, "POST", pods, "", r#"{"metadata":{"name":"taken"}}"#).0, 409);
+        assert_eq!(call(&socket, "PUT", &format!("{pods}/web?force=true"), "", body).0, 200);
         let (code, updated) = call(&socket, "PUT", &format!("{pods}/web"), "", body);
         assert_eq!((code, updated.contains("\"updated\":true")), (200, true), "{updated}");
         for (target, body, seen) in [
@@ -506,8 +503,7 @@ fn a_client_whose_change_is_being_made_is_not_disconnected_for_another_one() {
         // They take all other places, and the next client one of theirs.
         let idle: Vec<_> =
             (1..CONNECTIONS).map(|_| UnixStream::connect(&socket).expect("it waits")).collect();
-        let (code, _) = call(&socket, "DELETE", &format!("{target}/web"), "", "");
-        assert_eq!(code, 200);
+        assert_eq!(call(&socket, "DELETE", &format!("{target}/web"), "", "").0, 200);
         let mut answer = [0; 12];
         first.read_exact(&mut answer).expect("it is answered");
         assert_eq!(&answer, b"HTTP/1.1 201");
@@ -517,7 +513,6 @@ fn a_client_whose_change_is_being_made_is_not_disconnected_for_another_one() {
 
 #[test]
 fn ephemeral_containers_are_accepted_by_patch_and_put_only() {
-    let root = Root::new();
     let engine = |request| match request {
         Request::Ephemeral(EphemeralRequest { namespace, name, change, validation, dry_run, reply }) => {
             let change = match change {
@@ -531,7 +526,7 @@ fn ephemeral_containers_are_accepted_by_patch_and_put_only() {
     };
     let objects = Rc::new(Objects::new(0));
     objects.put(key("web"), pod("web", "Running"));
-    with_api(&root, objects, engine, |socket| {
+    with_api(&Root::new(), objects, engine, |socket| {
         let target = "/api/v1/namespaces/default/pods/web/ephemeralcontainers";
         let (code, web) = get(&socket, target);
         assert_eq!((code, &web["metadata"]["name"]), (200, &json!("web")));

@@ -140,8 +140,7 @@ impl Client {
 
 #[test]
 fn output_and_exit_code_come_back() {
-    let root = Root::new();
-    with_api(&root, objects(), engine, |socket| {
+    with_api(&Root::new(), objects(), engine, |socket| {
         let script = "command=sh&command=-c&command=echo+out%3B+echo+err+%3E%262%3B+exit+3";
         let (out, err, status) = Client::start(&socket, &format!("{script}&stdout=1&stderr=1")).finish();
         assert_eq!((out.as_str(), err.as_str()), ("out\n", "err\n"));
@@ -168,8 +167,7 @@ fn output_and_exit_code_come_back() {
 
 #[test]
 fn input_reaches_the_process_until_the_client_closes_it() {
-    let root = Root::new();
-    with_api(&root, objects(), engine, |socket| {
+    with_api(&Root::new(), objects(), engine, |socket| {
         let mut cat = Client::start(&socket, "command=cat&stdin=1&stdout=1");
         let text = "x".repeat(100_000);
         // Data flows in both directions at once: neither side may wait for the other.
@@ -199,8 +197,7 @@ fn input_reaches_the_process_until_the_client_closes_it() {
 
 #[test]
 fn a_terminal_has_a_size() {
-    let root = Root::new();
-    with_api(&root, objects(), engine, |socket| {
+    with_api(&Root::new(), objects(), engine, |socket| {
         // The first size arrives before the process starts; earlier keys are not lost.
         let mut shell = Client::start(
             &socket,
@@ -226,8 +223,7 @@ fn a_terminal_has_a_size() {
 
 #[test]
 fn a_process_is_killed_when_its_exec_client_disconnects() {
-    let root = Root::new();
-    with_api(&root, objects(), engine, |socket| {
+    with_api(&Root::new(), objects(), engine, |socket| {
         let mut client =
             Client::start(&socket, "command=sh&command=-c&command=echo+$$%3B+exec+sleep+1000&stdout=1");
         let mut out = Vec::new();
@@ -242,8 +238,7 @@ fn a_process_is_killed_when_its_exec_client_disconnects() {
 
 #[test]
 fn a_process_is_killed_when_its_client_disconnects_with_input_pending() {
-    let root = Root::new();
-    with_api(&root, objects(), engine, |socket| {
+    with_api(&Root::new(), objects(), engine, |socket| {
         let mut client = Client::start(
             &socket,
             "command=sh&command=-c&command=echo+$$%3B+exec+sleep+1000&stdin=1&stdout=1",
@@ -322,8 +317,7 @@ fn over_spdy(socket: &Path, query: &str, kinds: &[&str], input: &[u8]) -> [Strin
 
 #[test]
 fn a_process_is_executed_over_spdy() {
-    let root = Root::new();
-    with_api(&root, objects(), engine, |socket| {
+    with_api(&Root::new(), objects(), engine, |socket| {
         let script = "command=sh&command=-c&command=cat%3B+echo+err+%3E%262%3B+exit+3";
         let query = format!("{script}&stdin=1&stdout=1&stderr=1");
         let [out, err, status] =
@@ -339,8 +333,7 @@ fn a_process_is_executed_over_spdy() {
 
 #[test]
 fn the_first_protocol_has_only_the_texts_of_failures() {
-    let root = Root::new();
-    with_api(&root, objects(), engine, |socket| {
+    with_api(&Root::new(), objects(), engine, |socket| {
         for (command, expected) in
             [("command=refused", "Internal error occurred: no such process"), ("command=true", "")]
         {
@@ -359,8 +352,7 @@ fn the_first_protocol_has_only_the_texts_of_failures() {
 
 #[test]
 fn exec_failures_are_reported_where_kubectl_shows_them() {
-    let root = Root::new();
-    with_api(&root, objects(), engine, |socket| {
+    with_api(&Root::new(), objects(), engine, |socket| {
         // After a rejected handshake, kubectl would try SPDY and report that it is not supported.
         for query in ["command=refused&stdout=1", "command=refused&stdout=1&tty=1"] {
             let (_, _, status) = Client::start(&socket, query).finish();
@@ -431,8 +423,7 @@ const FLOOD: std::time::Duration = std::time::Duration::from_secs(60);
 
 #[test]
 fn a_client_that_sends_continuously_delays_no_other_client() {
-    let root = Root::new();
-    with_api(&root, objects(), engine, |socket| {
+    with_api(&Root::new(), objects(), engine, |socket| {
         // The process has closed its input, so that input is discarded as fast as it arrives.
         let script = "command=sh&command=-c&command=exec+0%3C%26-%3B+echo+closed%3B+exec+sleep+1000";
         let mut client = Client::start(&socket, &format!("{script}&stdin=1&stdout=1"));
@@ -451,7 +442,6 @@ fn a_client_that_sends_continuously_delays_no_other_client() {
 
 #[test]
 fn unread_output_delays_no_other_client() {
-    let root = Root::new();
     let (say, flooding) = std::sync::mpsc::channel();
     let engine = move |request| {
         let Request::Attach { stdio: [_, stdout, _], reply, .. } = request else { panic!("{request:?}") };
@@ -463,7 +453,7 @@ fn unread_output_delays_no_other_client() {
         say.send(flood).expect("the client waits for it");
         let _ = reply.try_send(Ok(None));
     };
-    with_api(&root, objects(), engine, move |socket| {
+    with_api(&Root::new(), objects(), engine, move |socket| {
         let client = Client::of(&socket, &EXEC.replace("/exec", "/attach?stdin=true"));
         let flood = flooding.recv().expect("it was asked for");
         others_are_served(&socket, &flood);

@@ -5,8 +5,7 @@ use super::*;
 #[test]
 fn options_of_a_list_are_checked_as_by_kubernetes() {
     const INVALID: &str = "ListOptions.meta.k8s.io \"\" is invalid: ";
-    let root = Root::new();
-    with_api(&root, Rc::new(Objects::new(10)), no_engine, |socket| {
+    with_api(&Root::new(), Rc::new(Objects::new(10)), no_engine, |socket| {
         for (query, code, expected) in [
             ("resourceVersion=0&resourceVersionMatch=NotOlderThan", 200, String::new()),
             (
@@ -82,8 +81,7 @@ fn a_list_comes_in_parts_of_one_state() {
             let _ = reply.try_send(Ok(Value::Null));
         }
     };
-    let root = Root::new();
-    with_api(&root, objects, engine, |socket| {
+    with_api(&Root::new(), objects, engine, |socket| {
         let names = |list: &Value| {
             let items = list["items"].as_array().expect("a list").iter();
             items
@@ -122,8 +120,7 @@ fn a_list_comes_in_parts_of_one_state() {
 fn objects_are_shown_in_the_form_that_a_client_accepts() {
     let objects = Rc::new(Objects::new(10));
     objects.put(key("web"), pod("web", "Pending"));
-    let root = Root::new();
-    with_api(&root, objects, no_engine, |socket| {
+    with_api(&Root::new(), objects, no_engine, |socket| {
         let shown = |accept: &str, target: &str| {
             let (code, body) = call(&socket, "GET", target, &format!("accept: {accept}\r\n"), "");
             let body = body.lines().find(|line| line.starts_with('{')).unwrap_or(&body).to_owned();
@@ -164,7 +161,6 @@ fn objects_are_shown_in_the_form_that_a_client_accepts() {
 
 #[test]
 fn a_field_that_occurs_twice_is_refused_or_warned_about() {
-    let root = Root::new();
     let engine = |request| {
         let Request::Create { object, validation, dry_run, reply } = request else { panic!("{request:?}") };
         assert_eq!(dry_run, validation == FieldValidation::Strict, "what will be refused is not done");
@@ -173,7 +169,7 @@ fn a_field_that_occurs_twice_is_refused_or_warned_about() {
             _ => Ok(Accepted { object, applied: Applied::Created, warnings: vec!["other".to_owned()] }),
         });
     };
-    with_api(&root, Rc::new(Objects::new(0)), engine, |socket| {
+    with_no_objects(engine, |socket| {
         let send = |query: &str, name: &str| {
             let body = format!(r#"{{"metadata":{{"name":"x","name":"{name}"}},"spec":{{}},"spec":{{}}}}"#);
             let request = format!(
@@ -202,8 +198,7 @@ fn a_field_that_occurs_twice_is_refused_or_warned_about() {
 
 #[test]
 fn the_options_of_a_change_are_checked_as_by_kubernetes() {
-    let root = Root::new();
-    with_api(&root, Rc::new(Objects::new(0)), no_engine, |socket| {
+    with_no_objects(no_engine, |socket| {
         let manager = "m".repeat(129);
         let long = "fieldManager: Too long: may not be more than 128 bytes";
         let dry_run = "dryRun: Unsupported value: [\"All\",\"Bad\"]: supported values: \"All\"";

@@ -1,12 +1,6 @@
 //! Tests of watches over a real socket.
 
-use std::io::Write;
-use std::os::unix::net::UnixStream;
-
-use serde_json::{Value, json};
-
-use super::super::*;
-use super::{Root, call, key, pod, with_api};
+use super::*;
 
 /// Reads the events of a watch, one line each.
 struct Events(std::io::BufReader<UnixStream>);
@@ -47,7 +41,6 @@ fn a_watch_goes_on_where_the_list_ended() {
     objects.put(key("web"), pod("web", "Pending"));
     let version = objects.version();
     objects.put(key("db"), pod("db", "Pending"));
-    let root = Root::new();
     let changing = objects.clone();
     // The client continues the test by a request for a deletion.
     let engine = move |request| match request {
@@ -60,7 +53,7 @@ fn a_watch_goes_on_where_the_list_ended() {
         }
         other => panic!("{other:?}"),
     };
-    with_api(&root, objects, engine, move |socket| {
+    with_api(&Root::new(), objects, engine, move |socket| {
         let mut all = Events::of(&socket, &format!("/api/v1/pods?watch=true&resourceVersion={version}"));
         all.shows("ADDED", "db");
         let mut running = Events::of(&socket, "/api/v1/pods?watch=1&fieldSelector=status.phase%3DRunning");
@@ -93,7 +86,6 @@ fn a_watch_goes_on_where_the_list_ended() {
 #[test]
 fn a_watcher_that_does_not_read_uses_no_memory_and_catches_up_later() {
     let objects = Rc::new(Objects::new(0));
-    let root = Root::new();
     let changing = objects.clone();
     let mut number = 0;
     let engine = move |request| {
@@ -107,12 +99,11 @@ fn a_watcher_that_does_not_read_uses_no_memory_and_catches_up_later() {
             let _ = reply.try_send(Ok(Value::Null));
         }
     };
-    with_api(&root, objects, engine, |socket| {
+    with_api(&Root::new(), objects, engine, |socket| {
         let mut slow = Events::of(&socket, "/api/v1/pods?watch=true");
         // An event before the flood shows that the watch exists.
         for _ in 0..10 {
-            let (code, _) = call(&socket, "DELETE", "/api/v1/namespaces/default/pods/web", "", "");
-            assert_eq!(code, 200);
+            assert_eq!(call(&socket, "DELETE", "/api/v1/namespaces/default/pods/web", "", "").0, 200);
         }
         let mut last = Value::Null;
         let mut events = 0;
