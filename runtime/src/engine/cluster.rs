@@ -22,6 +22,7 @@ mod objects;
 mod pods;
 mod reports;
 mod retirement;
+mod status;
 
 use std::cell::Cell;
 use std::error::Error;
@@ -192,11 +193,11 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
         let path = follower.shell.paths.cluster_credentials();
         follower.write(path, follower.credentials.to_json().into_bytes()).await;
     }
-    follower.go_on().await;
+    follower.follow().await;
 }
 
 impl Follower {
-    async fn go_on(mut self) {
+    async fn follow(mut self) {
         let (mut api, mut watches) = (None, Watches::default());
         loop {
             let seen = match self.turn(&mut api, &mut watches).await {

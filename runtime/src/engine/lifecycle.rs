@@ -106,7 +106,7 @@ pub(super) async fn hook(
             let get = prober::HttpGet { secure: *secure, host: host.as_deref(), port, path, headers };
             let asked = prober::hook(address(shell, pod), &container.ports, &get);
             let gone = async {
-                over(&shell.pods, pod, attempt.number, container).await;
+                exited(&shell.pods, pod, attempt.number, container).await;
                 Err("the container is gone".to_owned())
             };
             let answer = smol::future::or(asked, gone).await;
@@ -170,7 +170,7 @@ async fn exec(
 }
 
 /// Waits until the first process of the run has ended.
-async fn over(pods: &Pods, pod: PodIndex, number: u32, container: &Container) {
+async fn exited(pods: &Pods, pod: PodIndex, number: u32, container: &Container) {
     let process: Option<OwnedFd> = pods.sandbox(pod).and_then(|sandbox| {
         let runs = sandbox.runs.borrow();
         runs.get(&(container.name.clone(), number))?.process.as_ref()?.try_clone().ok()

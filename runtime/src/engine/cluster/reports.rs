@@ -1,6 +1,5 @@
 //! Reports to the cluster: changed statuses of pods, events, and the end of a deleted pod.
 
-use std::cell::Cell;
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -48,36 +47,6 @@ fn accept_event(sent: Result<Value, ApiError>) -> Result<(), SessionEnd> {
 const CHANGES: usize = 64;
 
 impl Follower {
-    /// Sends the status of a pod, as far as it differs.
-    pub(super) async fn send(
-        api: &mut Api,
-        has_news: &Cell<bool>,
-        known: &mut Known,
-        local: &Value,
-    ) -> Result<(), SessionEnd> {
-        match pods::status_patch(local, &known.object["status"]) {
-            Some(patch) => Self::patch_status(api, has_news, known, &patch).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Patches the status of a pod, and remembers the result.
-    pub(super) async fn patch_status(
-        api: &mut Api,
-        has_news: &Cell<bool>,
-        known: &mut Known,
-        patch: &Value,
-    ) -> Result<(), SessionEnd> {
-        match api.call("PATCH", &format!("{}/status", known.path()), Some((STRATEGIC, patch))).await {
-            Ok(changed) => {
-                known.record_status_response(changed);
-                has_news.set(true);
-                Ok(())
-            }
-            failed => tolerate(failed),
-        }
-    }
-
     /// Sends the status of all pods whose status differs, and deletes those that ended meanwhile.
     pub(super) async fn send_all(&mut self, api: &mut Api) -> Result<(), SessionEnd> {
         self.look_at_node();
