@@ -96,7 +96,7 @@ pub use error::EngineError;
 use exec::Execs;
 use images::collection::ImageUse;
 use images::pull::Pulls;
-pub use images::{ImageCollection, ImageLimitError, LOOK, PULL, image_store_limit};
+pub use images::{CHECK_REGISTRY, ImageCollection, ImageLimitError, PULL, image_store_limit};
 pub use machine::Eviction;
 use machine::Machine;
 use message::Message;
@@ -226,10 +226,8 @@ impl Engine {
         registry.allowed_annotations = config.allowed_annotations.clone();
         let capacity = root::capacity_of_the_machine(&paths, config.max_pods);
         let has_swap = root::swap_of_the_machine() > 0;
-        let why = match has_swap {
-            false => "the machine has no swap",
-            true => "the memory controller is not cgroup v2's",
-        };
+        let why =
+            if has_swap { "the memory controller is not cgroup v2's" } else { "the machine has no swap" };
         if config.limited_swap && !(has_swap && cgroups.limits_swap()) {
             log::warn!("--memory-swap-behavior LimitedSwap has no effect: {why}");
         }
@@ -314,7 +312,7 @@ impl Engine {
             self.read_bindings();
             self.first_read().await;
             self.read_definitions();
-            for found in recover::look(&self.shell).await? {
+            for found in recover::find_pods(&self.shell).await? {
                 self.observe_found(found);
             }
             // An agent that ends all pods has read no device files.

@@ -320,9 +320,10 @@ impl HttpRequest<'_> {
         self.now.set(Stage::Dialling);
         let stream = dial(url.host(), url.port()).await.map_err(RequestError::Failed)?;
         self.now.set(Stage::Waiting);
-        let stream = match url.is_secure() {
-            true => shake_hands(stream, url.host()).await.map_err(RequestError::Failed)?,
-            false => Stream::Plain(stream),
+        let stream = if url.is_secure() {
+            shake_hands(stream, url.host()).await.map_err(RequestError::Failed)?
+        } else {
+            Stream::Plain(stream)
         };
         let ends = ends(stream.socket());
         let mut connection = Connection::new(stream);

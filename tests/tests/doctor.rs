@@ -192,9 +192,16 @@ fn without(option: &str) -> String {
         "#\n# Automatically generated file; DO NOT EDIT.\n# Linux/arm64 6.1.77 Kernel Configuration\n#\n"
             .to_owned();
     for own in NEEDED.split(' ').chain(USEFUL.split(' ')) {
-        match own == option {
-            true => text.push_str(&format!("# CONFIG_{own} is not set\n")),
-            false => text.push_str(&format!("CONFIG_{own}=y\n")),
+        if own == option {
+            text.push_str(&format!(
+                "# CONFIG_{own} is not set
+"
+            ))
+        } else {
+            text.push_str(&format!(
+                "CONFIG_{own}=y
+"
+            ))
         }
     }
     text

@@ -169,10 +169,13 @@ fn observe(device: &Device, thing: &str) -> String {
             device.wait_for("the pod's first line", || device.pod(name).logs("app").contains('\n'));
             device.pod(name).logs("app").lines().next().unwrap_or_default().to_owned()
         }
-        "finished" => match device.pods().iter().any(|pod| pod == name) {
-            true => device.pod(name).phase(),
-            false => ABSENT.to_owned(),
-        },
+        "finished" => {
+            if device.pods().iter().any(|pod| pod == name) {
+                device.pod(name).phase()
+            } else {
+                ABSENT.to_owned()
+            }
+        }
         "configmap" => match device.get(&format!("/api/v1/namespaces/default/configmaps/{name}")) {
             Ok(found) => found["data"]["value"].as_str().unwrap_or("damaged").to_owned(),
             Err(why) if why.starts_with("404") => ABSENT.to_owned(),

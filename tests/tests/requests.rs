@@ -67,10 +67,7 @@ impl Board {
         self.device.pod(&name).wait_gone();
         witness.saw_at_most_one();
         assert_eq!(witness.starts(), 1, "{fault}");
-        match self.has_ended(&fault) {
-            true => self.plane.ended_request(),
-            false => String::new(),
-        }
+        if self.has_ended(&fault) { self.plane.ended_request() } else { String::new() }
     }
 
     /// Lives with each request that is to be tested.

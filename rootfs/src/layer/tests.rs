@@ -209,10 +209,10 @@ fn a_mounted_layer_is_what_gnu_tar_extracts() {
 }
 
 /// Converts a layer. Returns its names, each with `opaque`, `whiteout` or the file's text.
-fn layer(entries: TarBuilder) -> Result<Vec<String>, String> {
+fn layer(tar: TarBuilder) -> Result<Vec<String>, String> {
     let scratch = Scratch::new();
     let image = scratch.path().join("layer.erofs");
-    convert_to(&image, &entries.finish()).map_err(|error| error.to_string())?;
+    convert_to(&image, &tar.finish()).map_err(|error| error.to_string())?;
     let mounted = Mounted::new(&scratch, &image);
     let lines = tree(&mounted.directory).into_iter().filter(|(name, _)| !name.as_os_str().is_empty());
     Ok(lines

@@ -22,11 +22,13 @@ impl Engine {
         let path = self.shell.paths.bindings();
         let is_file = |path| {
             let found = std::fs::symlink_metadata(path)?;
-            match found.is_file() {
-                true if found.len() <= MAX_BYTES => Ok(()),
-                true => Err(std::io::Error::other(format!("it has more than {MAX_BYTES} bytes"))),
+            if !found.is_file() {
                 // Reading a pipe would never end.
-                false => Err(std::io::Error::other("it is not a file")),
+                Err(std::io::Error::other("it is not a file"))
+            } else if found.len() > MAX_BYTES {
+                Err(std::io::Error::other(format!("it has more than {MAX_BYTES} bytes")))
+            } else {
+                Ok(())
             }
         };
         let read = match is_file(&path).and_then(|()| nodlet_kernel::own_file::read(&path)) {

@@ -222,7 +222,7 @@ pub(super) async fn clean_up(shell: &Shell) -> Result<(), EngineError> {
         paths.removed_by_down().into_iter().filter_map(remove).collect::<Vec<_>>()
     });
     left.extend(removed.await);
-    if left.is_empty() { Ok(()) } else { Err(EngineError::Unwritten { left }) }
+    if left.is_empty() { Ok(()) } else { Err(EngineError::Unwritten { failures: left }) }
 }
 
 /// Removes a directory of nodlet with all files of pods in it, but not the contents of mounts. If `last` is in it, it is

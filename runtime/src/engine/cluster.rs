@@ -312,15 +312,13 @@ impl Follower {
             Due,
         }
         let event = async {
-            match reads {
-                true => watches.next().await.map(Woken::News),
-                false => smol::future::pending().await,
-            }
+            if reads { watches.next().await.map(Woken::News) } else { smol::future::pending().await }
         };
         let changed = async {
-            match changes {
-                true => self.shell.publication.objects.changed_since(self.version).await,
-                false => smol::future::pending().await,
+            if changes {
+                self.shell.publication.objects.changed_since(self.version).await
+            } else {
+                smol::future::pending().await
             }
             Ok(Woken::Due)
         };

@@ -142,10 +142,7 @@ impl CoresError {
 /// Writes the cpus that all containers without exclusive ones share.
 fn restrict(shell: &Shell) -> Result<(), CoresError> {
     let is_restricted = !taken(shell, None).is_empty();
-    let marked = match is_restricted {
-        true => nodlet_kernel::own_file::write(&mark(shell), ""),
-        false => Ok(()),
-    };
+    let marked = if is_restricted { nodlet_kernel::own_file::write(&mark(shell), "") } else { Ok(()) };
     let own = exclusive(shell);
     shell.machine.cgroups.share_cpus(&shared(shell), &own).map_err(CoresError::Share)?;
     marked.map_err(|source| CoresError::Mark { path: mark(shell), source })?;

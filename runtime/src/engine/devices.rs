@@ -28,7 +28,7 @@ use super::handles::{GivenDevice, Sandbox};
 use super::{Engine, Shell};
 pub(super) use change::{follow, nodes};
 use watch::Watch;
-pub(super) use watch::{look, look_again, resume, watch};
+pub(super) use watch::{refresh, resume, schedule_refresh, watch};
 
 const DEV: &str = "/dev";
 const SYS: &str = "/sys";
@@ -207,7 +207,7 @@ impl Engine {
             self.publish_node();
             self.observe_node();
             let shell = self.shell.clone();
-            self.shell.tasks.spawn(async move { look(&shell).await });
+            self.shell.tasks.spawn(async move { refresh(&shell).await });
         }
     }
 }

@@ -84,9 +84,10 @@ impl Engine {
         }
         // The pod's labels may have changed meanwhile.
         let known = self.shell.pods.wanted(index).ok_or_else(|| Status::not_found("pods", name))?;
-        let wanted = &match known.is_same_as(wanted) {
-            true => wanted.clone(),
-            false => self.add_ephemeral_again(&without_ephemeral(&known), ephemeral_of(wanted)),
+        let wanted = &if known.is_same_as(wanted) {
+            wanted.clone()
+        } else {
+            self.add_ephemeral_again(&without_ephemeral(&known), ephemeral_of(wanted))
         };
         let directory = self.shell.paths.run_pod(&wanted.pod.uid.0);
         if let Err(error) = handover_files::rewrite_object(&directory, wanted) {

@@ -55,10 +55,10 @@ pub enum EngineError {
     #[error(
         "write or remove everything of the pods, all of which have ended. The next agent continues with what the disk has. \
          Not written or removed: {}",
-        .left.join("; ")
+        .failures.join("; ")
     )]
     Unwritten {
         /// The pods and directories, each with the reason.
-        left: Vec<String>,
+        failures: Vec<String>,
     },
 }

@@ -15,7 +15,7 @@ use super::Engine;
 use super::message::{ImageCheck, ImageNews, Message};
 use super::stores::Stores;
 pub use collection::{ImageCollection, ImageLimitError, image_store_limit};
-pub use pull::{LOOK, PULL};
+pub use pull::{CHECK_REGISTRY, PULL};
 
 impl Engine {
     /// Publishes the images in the status of the Node, on a board that has joined a cluster: only schedulers use them.

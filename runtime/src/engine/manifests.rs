@@ -138,28 +138,28 @@ impl Engine {
     ) -> impl Future<Output = ReadPart> + use<> {
         let records = self.manifest_reads.reads_records.then(|| self.shell.stores.records.clone());
         self.shell.stores.storage.run(move || {
-            let mut found = Vec::new();
+            let mut entries = Vec::new();
             // Events are taken before the first directory is read: a later change has an event of its own.
             let is_news = directories.is_looking() || directories.drain() || asked;
-            let more = is_news && directories.scan(nodlet_host::clock::instant(), &mut found);
+            let more = is_news && directories.scan(nodlet_host::clock::instant(), &mut entries);
             let recorded = records.map(|records| records.read());
-            ReadPart { directories, found: is_news.then_some(found), more, recorded }
+            ReadPart { directories, entries: is_news.then_some(entries), more, recorded }
         })
     }
 
     /// Reports the result of one part to the registry. Returns the directories if another part follows, and whether
     /// anything was read.
     fn accept_part(&mut self, part: ReadPart) -> (Option<Box<ManifestDirectories>>, bool) {
-        let ReadPart { mut directories, found, more, recorded } = part;
+        let ReadPart { mut directories, entries, more, recorded } = part;
         if let Some(recorded) = recorded {
             self.manifest_reads.reads_records = recorded.is_short();
             *self.shell.stores.recorded.borrow_mut() = recorded;
         }
-        let is_news = found.is_some();
+        let is_news = entries.is_some();
         let (sources, handling) = (&mut self.registry.sources, &self.shell.handling);
         let reads = &mut self.manifest_reads;
         let mut devices = self.shell.machine.devices.borrow_mut();
-        reads.parsed.extend(directories.parse(found.unwrap_or_default(), sources, &mut devices, handling));
+        reads.parsed.extend(directories.parse(entries.unwrap_or_default(), sources, &mut devices, handling));
         drop(devices);
         if more {
             return (Some(directories), is_news);

@@ -143,7 +143,7 @@ pub(super) enum ManifestNews {
 pub(super) struct ReadPart {
     pub(super) directories: Box<ManifestDirectories>,
     /// `None` if the inotify events were of no interest and nobody requested the read.
-    pub(super) found: Option<Vec<ScanEntry>>,
+    pub(super) entries: Option<Vec<ScanEntry>>,
     pub(super) more: bool,
     pub(super) recorded: Option<Recorded>,
 }
@@ -200,10 +200,12 @@ impl Named {
     pub(super) fn of(registry: &Registry, name: &PodName, uid: &Uid) -> Named {
         let (wanted, _) = registry.sources.wanted();
         let Some(found) = wanted.get(name) else { return Named::Nothing };
-        match registry.owner_of(found) == Some(Owner::Cluster) {
-            true if found.pod.uid == *uid => Named::Itself,
-            true => Named::Predecessor(found.pod.uid.clone()),
-            false => Named::OfFile(found.source.clone()),
+        if registry.owner_of(found) != Some(Owner::Cluster) {
+            Named::OfFile(found.source.clone())
+        } else if found.pod.uid == *uid {
+            Named::Itself
+        } else {
+            Named::Predecessor(found.pod.uid.clone())
         }
     }
 }

@@ -32,7 +32,7 @@ impl Engine {
                     shell.handling.handle(handled, made, sandbox::CreateFailure::set_aside).await
                 };
                 self.shell.tasks.answer(pod, made, |made| match made {
-                    Ok(sandbox::Made { ip, at }) => Some(Seen::SandboxReady { ip, at }),
+                    Ok(sandbox::CreatedSandbox { ip, at }) => Some(Seen::SandboxReady { ip, at }),
                     Err(sandbox::CreateFailure { reason, remains, message }) => {
                         Some(Seen::SandboxFailed { reason, remains, message: message.into() })
                     }

@@ -216,7 +216,7 @@ impl Engine {
             self.registry.held_updates.adopt(uid.clone(), waits);
         }
         let unread = self.registry.is_unread(&found.wanted);
-        self.observe_with(Observation::Found(Box::new(found.found)), Some(&found.wanted));
+        self.observe_with(Observation::Found(Box::new(found.facts)), Some(&found.wanted));
         let Some(index) = self.node.index_of(&uid) else { return };
         if unread {
             // Its file is there and wrong: it stays wanted.

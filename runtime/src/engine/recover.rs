@@ -32,7 +32,7 @@ use runs::{Known, adopt_runs, lost_runs};
 
 /// A pod that was found, for the core and for the engine.
 pub(super) struct FoundPod {
-    pub(super) found: facts::FoundPod,
+    pub(super) facts: facts::FoundPod,
     pub(super) wanted: Rc<Wanted>,
     pub(super) created: Moment,
     /// The images that a change which replaces the pod waited for.
@@ -47,27 +47,27 @@ pub(super) struct FoundPod {
 const GREETING: Duration = Duration::from_secs(20);
 
 /// The reason why the state of a pod is unknown.
-enum LookError {
+enum FindError {
     /// The file that an earlier agent wrote cannot be parsed.
     Unreadable(String),
     /// This agent has a shortage, such as of descriptors; nothing is wrong with the pod.
     Shortage(io::Error),
 }
 
-impl LookError {
-    fn of_cgroup(error: CgroupError) -> LookError {
+impl FindError {
+    fn of_cgroup(error: CgroupError) -> FindError {
         match nodlet_host::error::shortage_behind(&error) {
-            Some(short) => LookError::Shortage(short),
-            None => LookError::Unreadable(chain(&error)),
+            Some(short) => FindError::Shortage(short),
+            None => FindError::Unreadable(chain(&error)),
         }
     }
 
     /// The reason for an error of `pod.json`.
-    fn of_file(error: io::Error) -> LookError {
+    fn of_file(error: io::Error) -> FindError {
         if nodlet_host::error::is_shortage(&error) {
-            LookError::Shortage(error)
+            FindError::Shortage(error)
         } else {
-            LookError::Unreadable(format!("pod.json: {error}"))
+            FindError::Unreadable(format!("pod.json: {error}"))
         }
     }
 }
@@ -76,7 +76,7 @@ impl LookError {
 ///
 /// # Errors
 /// The state of a pod cannot be read. The agent must end, since it would take living pods for dead ones.
-pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError> {
+pub(super) async fn find_pods(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError> {
     let mut found = Vec::new();
     let cannot = |source| EngineError::Kernel { what: "the resources for finding pods", source };
     let entries = paths_in(&shell.paths.run_pods()).map_err(cannot)?;
@@ -92,15 +92,15 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
     // All at once: a supervisor that is slow to answer holds up nobody but itself.
     let lookups = directories.into_iter().map(|directory| {
         let (of_task, ours) = (shell.clone(), ours.clone());
-        let lookup = async move { (look_at(&of_task, &directory, &ours).await, directory) };
+        let lookup = async move { (find_pod(&of_task, &directory, &ours).await, directory) };
         shell.tasks.executor.spawn(lookup)
     });
     for lookup in lookups.collect::<Vec<_>>() {
         let (looked, directory) = lookup.await;
         match looked {
             Ok(pod) => found.push(pod),
-            Err(LookError::Shortage(source)) => return Err(cannot(source)),
-            Err(LookError::Unreadable(message)) => {
+            Err(FindError::Shortage(source)) => return Err(cannot(source)),
+            Err(FindError::Unreadable(message)) => {
                 log::error!("{}: {message}; killing its remaining processes", directory.display());
                 let uid = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 cleanup::end_unreadable(shell, &uid, &directory).await;
@@ -159,14 +159,14 @@ async fn lease_images(shell: &Shell, wanted: &Wanted, sandbox: &Sandbox) {
     leased.await;
 }
 
-async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<FoundPod, LookError> {
-    let unreadable = |error: &dyn std::fmt::Display| LookError::Unreadable(format!("pod.json: {error}"));
+async fn find_pod(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<FoundPod, FindError> {
+    let unreadable = |error: &dyn std::fmt::Display| FindError::Unreadable(format!("pod.json: {error}"));
     let file = directory.join("pod.json");
     // Reading a pipe would never end.
-    if !fs::symlink_metadata(&file).map_err(LookError::of_file)?.is_file() {
+    if !fs::symlink_metadata(&file).map_err(FindError::of_file)?.is_file() {
         return Err(unreadable(&"it is not a file"));
     }
-    let bytes = nodlet_kernel::own_file::read(&file).map_err(LookError::of_file)?;
+    let bytes = nodlet_kernel::own_file::read(&file).map_err(FindError::of_file)?;
     let mut file: PodFile = serde_json::from_slice(&bytes).map_err(|error| unreadable(&error))?;
     // The pod runs here, whatever the name of the node was when the pod was admitted.
     if let Some(spec) = file.object.get_mut("spec").and_then(serde_json::Value::as_object_mut) {
@@ -196,7 +196,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
     let created = record.as_ref().and_then(|record| record.start_time).unwrap_or(created);
     let created = left.as_ref().map_or(created, |left| left.created);
     let waits = left.as_ref().and_then(|left| left.waits.clone());
-    let cgroup = shell.machine.cgroups.pod(&wanted.pod).map_err(LookError::of_cgroup)?;
+    let cgroup = shell.machine.cgroups.pod(&wanted.pod).map_err(FindError::of_cgroup)?;
     if let Some(ip) = file.ip {
         shell.machine.network.borrow_mut().adopt(&wanted.pod, ip, file.ipv6);
     }
@@ -204,7 +204,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
     let late = || Err(SupervisorError::Receive(io::ErrorKind::TimedOut.into()));
     let living = match found.unwrap_or_else(late).map_err(SupervisorError::shortage) {
         Ok(living) => living,
-        Err(Ok(short)) => return Err(LookError::Shortage(short)),
+        Err(Ok(short)) => return Err(FindError::Shortage(short)),
         Err(Err(error)) => {
             log::error!("the supervisor of {uid} does not answer: {}; killing it", chain(&error));
             None
@@ -238,7 +238,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
             );
             processes = true;
         }
-        attempts = lost_runs(&shell.paths, &wanted, directory, file.created).map_err(LookError::Shortage)?;
+        attempts = lost_runs(&shell.paths, &wanted, directory, file.created).map_err(FindError::Shortage)?;
     }
     // Processes that could not be killed use the volumes, too.
     let claims = if sandbox.is_some() || processes { file.claims } else { Vec::new() };
@@ -250,5 +250,5 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         attempts,
         status: left.map_or_else(|| read_conditions(directory), |left| left.status),
     };
-    Ok(FoundPod { found, wanted, created, waits, sandbox, claims })
+    Ok(FoundPod { facts: found, wanted, created, waits, sandbox, claims })
 }

@@ -186,9 +186,10 @@ pub(super) async fn start(
         }
         Some(SeccompProfile::Unconfined | SeccompProfile::RuntimeDefault) | None => None,
     };
-    let app_armor_profiles = match app_armor::needs_list(&wanted.pod, container, shell.machine.app_armor) {
-        true => Some(shell.stores.storage.run(app_armor::loaded).await),
-        false => None,
+    let app_armor_profiles = if app_armor::needs_list(&wanted.pod, container, shell.machine.app_armor) {
+        Some(shell.stores.storage.run(app_armor::loaded).await)
+    } else {
+        None
     };
     let facts = Facts {
         ip: sandbox.ip,
@@ -409,7 +410,7 @@ enum Absent {
     /// A registry may have it.
     ToPull,
     /// No registry can be asked; another image may have been meant.
-    Near(Option<String>),
+    NotStored(Option<String>),
 }
 
 /// Finds the image of this name for a container or a volume, and leases it to the pod.
@@ -434,9 +435,9 @@ async fn find_image(
             None if policy != PullPolicy::Never && pull::has_registries(&root) => {
                 return Ok(Err(Absent::ToPull));
             }
-            None => return Ok::<_, nodlet_rootfs::StoreError>(Err(Absent::Near(near(&images, &wish)))),
+            None => return Ok::<_, nodlet_rootfs::StoreError>(Err(Absent::NotStored(similar_name(&images, &wish)))),
         }
-        Ok(image.ok_or(Absent::Near(None)))
+        Ok(image.ok_or(Absent::NotStored(None)))
     });
     match found.await {
         Ok(Ok(image)) => Ok((reference, image)),
@@ -444,17 +445,17 @@ async fn find_image(
             StartFailureReason::ImageToPull,
             format!("image {reference} was pulled, but is not on this node"),
         )),
-        Ok(Err(Absent::Near(near))) => Err(match policy {
+        Ok(Err(Absent::NotStored(similar))) => Err(match policy {
             PullPolicy::Never => failure(
                 StartFailureReason::ErrImageNeverPull,
                 format!("Container image \"{name}\" is not present with pull policy of Never"),
             ),
             PullPolicy::IfNotPresent | PullPolicy::Always => failure(
                 StartFailureReason::ErrImagePull,
-                match near {
+                match similar {
                     None => format!("{} load it with 'nodlet image load FILE'", not_here(&reference)),
-                    Some(near) => format!(
-                        "{} load it with 'nodlet image load FILE'. {near} is here: did you mean that?",
+                    Some(similar) => format!(
+                        "{} load it with 'nodlet image load FILE'. {similar} is here: did you mean that?",
                         not_here(&reference)
                     ),
                 },
@@ -470,7 +471,7 @@ fn not_here(reference: &Reference) -> String {
 
 /// The name of an image on the board that may have been meant: the same name in another registry, or with another
 /// tag. `web:1` stands for `docker.io/library/web:1`, while builders name it `localhost/web:1`.
-fn near(images: &nodlet_rootfs::Store, wish: &Reference) -> Option<String> {
+fn similar_name(images: &nodlet_rootfs::Store, wish: &Reference) -> Option<String> {
     let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
     let alike = |name: &String| {
         let known = Reference::parse(name).ok()?;

@@ -39,7 +39,7 @@ const SANDBOX_WITHIN: Duration = Duration::from_secs(30);
 const GREET_AGAIN: Duration = Duration::from_secs(1);
 
 /// A sandbox that was created.
-pub(super) struct Made {
+pub(super) struct CreatedSandbox {
     pub(super) ip: Option<Ipv4Addr>,
     /// When the sandbox became ready.
     pub(super) at: Instant,
@@ -84,7 +84,7 @@ pub(super) async fn create(
     wanted: Rc<Wanted>,
     objects: ConfigObjects,
     claims: Result<Vec<ClaimedVolume>, String>,
-) -> Result<Made, CreateFailure> {
+) -> Result<CreatedSandbox, CreateFailure> {
     let before = |reason, message| CreateFailure { remains: false, ..CreateFailure::new(reason, message) };
     let claims = claims.map_err(|message| before(SandboxFailure::ObjectNotFound, message))?;
     if !claims.is_empty() {
@@ -105,7 +105,7 @@ pub(super) async fn create(
                 entry.sandbox = Some(sandbox.clone());
             }
             shell.tasks.spawn(listen(shell.clone(), pod, sandbox));
-            Ok(Made { ip, at })
+            Ok(CreatedSandbox { ip, at })
         }
         Err(failure) => {
             // What remains may have the address: `remove` releases it.
@@ -117,7 +117,7 @@ pub(super) async fn create(
                 log::error!("{}/{}: {why}", wanted.pod.namespace, wanted.pod.name);
             }
             if failure.reason == SandboxFailure::DeviceNotFound {
-                devices::look_again(&shell, &wanted.pod);
+                devices::schedule_refresh(&shell, &wanted.pod);
             }
             log::warn!(
                 "failed to create the sandbox of {}/{}: {}",

@@ -86,9 +86,10 @@ impl Stores {
             Ok(is_done) => is_done.then_some(()),
             Err(error) => {
                 // A full disk is no news: it has the condition DiskPressure.
-                match is_full(&error) {
-                    true => log::debug!("failed to make a spare file: {error}"),
-                    false => log::warn!("failed to make a spare file for a full disk: {error}"),
+                if is_full(&error) {
+                    log::debug!("failed to make a spare file: {error}")
+                } else {
+                    log::warn!("failed to make a spare file for a full disk: {error}")
                 }
                 Some(())
             }
@@ -192,12 +193,12 @@ impl Stores {
         let is_terminal = record.phase.is_terminal();
         let is_evicted = record.is_evicted();
         self.storage.run(move || {
-            let left = match files.is_dir() {
-                true if is_evicted => Headroom::None,
-                true => Headroom::Quarter,
-                false => Headroom::Half,
+            let headroom = match (files.is_dir(), is_evicted) {
+                (true, true) => Headroom::None,
+                (true, false) => Headroom::Quarter,
+                (false, _) => Headroom::Half,
             };
-            durable::replace(&path, &bytes, is_terminal.then_some((&reserve, left)))
+            durable::replace(&path, &bytes, is_terminal.then_some((&reserve, headroom)))
         })
     }
 

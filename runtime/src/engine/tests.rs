@@ -26,10 +26,7 @@ fn agent() -> String {
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(directory).expect("the source is there") {
             let path = entry.expect("it can be read").path();
-            match path.is_dir() {
-                true => directories.push(path),
-                false => files.push(path),
-            }
+            if path.is_dir() { directories.push(path) } else { files.push(path) }
         }
     }
     let is_test = |path: &PathBuf| path.file_name().is_some_and(|name| name == "tests.rs");

@@ -109,14 +109,13 @@ pub(crate) async fn grpc(ip: IpAddr, port: u16, service: &str, timeout: Duration
     };
     within(timeout, asked).await.unwrap_or_else(|| {
         let limit = seconds(timeout);
-        let text = match connected.get() {
-            true => format!("timeout: health rpc did not complete within {limit}"),
-            false => {
-                let address = url::join(&ip.to_string(), port);
-                format!(
-                    "timeout: failed to connect service {address:?} within {limit}: context deadline exceeded"
-                )
-            }
+        let text = if connected.get() {
+            format!("timeout: health rpc did not complete within {limit}")
+        } else {
+            let address = url::join(&ip.to_string(), port);
+            format!(
+                "timeout: failed to connect service {address:?} within {limit}: context deadline exceeded"
+            )
         };
         ProbeResult::Failure(text.into())
     })
@@ -350,11 +349,10 @@ impl Answer {
     fn message(&self) -> Result<u64, Status> {
         let internal = |text: &str| Err(Status::new(code::INTERNAL, text));
         let Some(([flag, length @ ..], rest)) = self.body.split_first_chunk::<5>() else {
-            return match self.body.is_empty() {
-                true => internal(
-                    "cardinality violation: received no response message from non-server-streaming RPC",
-                ),
-                false => internal("unexpected EOF"),
+            return if self.body.is_empty() {
+                internal("cardinality violation: received no response message from non-server-streaming RPC")
+            } else {
+                internal("unexpected EOF")
             };
         };
         let length = u32::from_be_bytes(*length) as usize;

@@ -131,9 +131,12 @@ mod tests {
         assert_eq!(starting(&endless, "second"), LONGEST_START);
 
         let ready_after = |ready: u32| {
-            move |second: u32| match second > ready {
-                true => Ok(()),
-                false => Err(Health::PodsNotReady("error: pod default/web is not ready".to_owned())),
+            move |second: u32| {
+                if second > ready {
+                    Ok(())
+                } else {
+                    Err(Health::PodsNotReady("error: pod default/web is not ready".to_owned()))
+                }
             }
         };
         let unready = || Decision::GoBack("its agent was not healthy: pod default/web is not ready".into());
@@ -145,9 +148,8 @@ mod tests {
         // An agent that hangs is given up as soon as ever.
         let hangs = judge_starting(10, 180, |_| Err(Health::AgentFailed("it hangs".to_owned())));
         assert_eq!(hangs, (45, Decision::GoBack("its agent was not healthy: it hangs".into())));
-        let flaps = judge_starting(60, 180, |second| match second % 30 < 20 {
-            true => Ok(()),
-            false => Err(Health::PodsNotReady("it is not ready".to_owned())),
+        let flaps = judge_starting(60, 180, |second| {
+            if second % 30 < 20 { Ok(()) } else { Err(Health::PodsNotReady("it is not ready".to_owned())) }
         });
         assert!(SECOND * flaps.0 <= longest_of_start(SECOND * 60, SECOND * 180) + SECOND * 30, "{flaps:?}");
     }

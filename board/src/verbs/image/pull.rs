@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use nix::sys::signal::Signal;
 use nodlet_rootfs::{LoadOptions, Loaded, Platform, Progress, Reference, Store};
-use nodlet_runtime::engine::LOOK;
+use nodlet_runtime::engine::CHECK_REGISTRY;
 
 use crate::error::VerbError;
 use crate::output::printable;
@@ -32,7 +32,7 @@ use credentials::Credentials;
 /// The most bytes of credentials that the agent passes.
 const CREDENTIALS_MAX: u64 = 4 << 20;
 
-/// Main function of the process that pulls an image for a pod: the root, then the image's name, then [`LOOK`] if it is
+/// Main function of the process that pulls an image for a pod: the root, then the image's name, then [`CHECK_REGISTRY`] if it is
 /// only to look whether a registry is listed for the image. Standard input has a JSON array of the pod's credentials,
 /// each the name of a Secret and the text in it. The error is printed on standard error.
 pub(crate) fn run_for_pod(mut arguments: impl Iterator<Item = String>) -> ExitCode {
@@ -49,7 +49,7 @@ pub(crate) fn run_for_pod(mut arguments: impl Iterator<Item = String>) -> ExitCo
         };
         let reference = Reference::parse(&name).map_err(VerbError::new)?;
         let root = Path::new(&root);
-        if arguments.next().as_deref() == Some(LOOK) {
+        if arguments.next().as_deref() == Some(CHECK_REGISTRY) {
             return registries::places(root, &reference, true).map(drop);
         }
         let store = Store::open(root).map_err(|error| VerbError::chain(&error))?;

@@ -27,13 +27,10 @@ impl PodState {
     pub(super) fn set_fence(&mut self, fence: Fence, events: &mut Events) {
         let (was_closed, is_closed) = (self.is_fenced(), matches!(fence, Fence::Closed { .. }));
         self.fence = fence;
-        match is_closed {
-            true if !was_closed && self.has_to_end() => {
-                events.warn(self.index, None, NODE_LOST, MESSAGE.into());
-            }
-            true => {}
-            false if was_closed => self.resume(),
-            false => {}
+        if is_closed && !was_closed && self.has_to_end() {
+            events.warn(self.index, None, NODE_LOST, MESSAGE.into());
+        } else if was_closed && !is_closed {
+            self.resume();
         }
         if is_closed {
             self.outcome.stay_ended();

@@ -139,18 +139,17 @@ impl PodState {
             // The start may be on flash already if it is a retry: nothing would be written, and so no answer
             // would come. Later runs of a sidecar need not be recorded first.
             let recorded = self.journal.has_begun(index, 0, container.decided());
-            match container.runs_once(policy) {
-                true if !recorded => container.begin_recording(now),
-                true | false => {
-                    let start = Action::Start {
-                        attempt: container.next_attempt(index),
-                        fallback: container.fallback(&spec.container(index).image),
-                    };
-                    if !draft.push_start(self.index, start) {
-                        return;
-                    }
-                    container.begin_start(now);
+            if container.runs_once(policy) && !recorded {
+                container.begin_recording(now);
+            } else {
+                let start = Action::Start {
+                    attempt: container.next_attempt(index),
+                    fallback: container.fallback(&spec.container(index).image),
+                };
+                if !draft.push_start(self.index, start) {
+                    return;
                 }
+                container.begin_start(now);
             }
             self.touch();
             return;

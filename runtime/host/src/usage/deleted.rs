@@ -45,7 +45,7 @@ pub struct DeletedFiles {
     /// The process that is being looked at.
     current: Option<Process>,
     known: SortedSet<(Device, u64)>,
-    left: usize,
+    budget: usize,
     usage: u64,
 }
 
@@ -87,7 +87,7 @@ impl DeletedFiles {
             processes: None,
             current: None,
             known: SortedSet::new(),
-            left: MAX_ENTRIES,
+            budget: MAX_ENTRIES,
             usage: 0,
         }
     }
@@ -110,10 +110,10 @@ impl DeletedFiles {
             }
         }
         for _ in 0..ENTRIES_PER_PART {
-            if self.left == 0 {
+            if self.budget == 0 {
                 return Some(u64::MAX);
             }
-            self.left -= 1;
+            self.budget -= 1;
             let Some(process) = &mut self.current else {
                 let Some(next) = self.processes.as_mut().and_then(Vec::pop) else { return Some(self.usage) };
                 self.current = Some(Process::open(next));

@@ -68,12 +68,12 @@ impl fmt::Debug for EnrolmentError {
 /// Waits until there are credentials that can be used. Returns `None` if the board has joined no cluster; a reason
 /// besides the lack of both files is an event of the node.
 pub(super) async fn credentials(shell: &Shell) -> Option<Credentials> {
-    let (mut backoff, mut told) = (Backoff::up_to(ENROL_AGAIN), String::new());
+    let (mut backoff, mut reported) = (Backoff::up_to(ENROL_AGAIN), String::new());
     // Each reason once: a board may be without its cluster for weeks.
     let mut tell = |reason: &str, why: String| {
-        if told != why {
+        if reported != why {
             shell.publication.emit_of_node(NodeEvent::Machine(reason, &why));
-            told = why;
+            reported = why;
         }
     };
     loop {
@@ -186,9 +186,10 @@ pub(super) async fn addresses(server: &Server) -> Result<Vec<SocketAddr>, Enrolm
         Ok(ip) => vec![ip],
         Err(_) => lookup::lookup(&server.host).await.unwrap_or_default(),
     };
-    match found.is_empty() {
-        true => Err(EnrolmentError::NoAddress(server.host.clone())),
-        false => Ok(found.into_iter().map(|ip| SocketAddr::new(ip, server.port)).collect()),
+    if found.is_empty() {
+        Err(EnrolmentError::NoAddress(server.host.clone()))
+    } else {
+        Ok(found.into_iter().map(|ip| SocketAddr::new(ip, server.port)).collect())
     }
 }
 

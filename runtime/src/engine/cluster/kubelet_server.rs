@@ -45,7 +45,7 @@ const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 
 /// The interval of the checks for a client that hangs, while another client waits: from hundreds of clients that say
 /// nothing, the next one is served within seconds.
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The time for which a client may be gone without notice: idle seconds until the kernel asks, between questions, and
 /// the number of questions.
@@ -156,7 +156,7 @@ impl KubeletServer {
                 let accepted = listener.accept().await;
                 // Handshakes cost much more than other requests.
                 let next = rate.read(0, Instant::now());
-                let free = place_for_one(&self.api.places, &free, LOOK).await;
+                let free = place_for_one(&self.api.places, &free, CHECK_INTERVAL).await;
                 // An error: the client is gone already, or there are no descriptors left.
                 if let Ok((stream, _)) = accepted {
                     let server = self.clone();
@@ -289,7 +289,7 @@ impl KubeletServer {
 
     /// Requests certificates, when `renewal` decides so.
     async fn certify(&self, mut names: Vec<String>, mut renewal: Renewal) {
-        let mut told = String::new();
+        let mut reported = String::new();
         loop {
             let found = serving::names(&connection::local_node(&self.shell, &self.api.node_name));
             if found != names {
@@ -328,17 +328,17 @@ impl KubeletServer {
                 Some(Due::Requested(Ok(new))) => {
                     log::info!("the kubelet's server has a new certificate of the cluster");
                     renewal.signed(&new, Instant::now(), enrolment::seconds(), random());
-                    told.clear();
+                    reported.clear();
                 }
                 Some(Due::Requested(Err(error))) => {
                     let why = causes(&error);
                     renewal.failed(Instant::now(), random());
                     // Each reason once: a board may be without its cluster for weeks.
-                    if told != why {
+                    if reported != why {
                         self.warn(&format!(
                             "the kubelet's server has no new certificate of the cluster: {why}"
                         ));
-                        told = why;
+                        reported = why;
                     }
                 }
             }

@@ -328,12 +328,11 @@ impl Follower {
         for uid in self.followed.uids() {
             let Some(mut known) = self.followed.remove(&uid) else { continue };
             let is_unreported = known.is_unreported;
-            let renewed = match known.has_manifest {
-                true => self.renew(api, &mut known).await,
-                false => {
-                    let finished = self.finish_rejected(api, &uid, &mut known).await;
-                    postpone(&mut known, finished)
-                }
+            let renewed = if known.has_manifest {
+                self.renew(api, &mut known).await
+            } else {
+                let finished = self.finish_rejected(api, &uid, &mut known).await;
+                postpone(&mut known, finished)
             };
             let renewed = match (renewed, is_unreported) {
                 (Ok(()), true) => self.report_again(api, &uid, &mut known).await,

@@ -49,7 +49,7 @@ const CHANGES: usize = 64;
 impl Follower {
     /// Sends the status of all pods whose status differs, and deletes those that ended meanwhile.
     pub(super) async fn send_all(&mut self, api: &mut Api) -> Result<(), SessionEnd> {
-        self.look_at_node();
+        self.compare_node();
         let version = self.shell.publication.objects.version();
         for uid in self.followed.uids() {
             let Some(mut known) = self.followed.remove(&uid) else { continue };
@@ -120,7 +120,7 @@ impl Follower {
         };
         let last = changes.last().map_or(self.version, |change| change.object.version);
         if changes.iter().any(|change| change.key.resource == "nodes") {
-            self.look_at_node();
+            self.compare_node();
         }
         // Of several changes of an object, the last one matters, and those of a pod that the cluster is to see before it.
         // Statuses come first, then events.
@@ -163,11 +163,13 @@ impl Follower {
         let uid = object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         let Some(mut known) = self.followed.remove(&uid) else { return Ok(()) };
         let is_wanted = known.object["metadata"]["deletionTimestamp"].is_null();
-        let mut sent = match is_deleted {
+        let mut sent = if !is_deleted {
+            self.report(api, &mut known, &object).await
+        } else if is_wanted && pods::runs_again(&object) {
             // Another one of this UID follows.
-            true if is_wanted && pods::runs_again(&object) => Ok(()),
-            true => Self::send(api, &self.has_news, &mut known, &object).await,
-            false => self.report(api, &mut known, &object).await,
+            Ok(())
+        } else {
+            Self::send(api, &self.has_news, &mut known, &object).await
         };
         if sent.is_ok() && is_deleted && !is_wanted {
             sent = self.finish(api, &uid, &mut known).await;
@@ -186,7 +188,7 @@ impl Follower {
     }
 
     /// Notices a state of the node that is to be reported.
-    fn look_at_node(&mut self) {
+    fn compare_node(&mut self) {
         if node::comparable(&self.local_node()) != self.reported {
             self.schedule.observe(Instant::now(), 0, Seen::NodeChanged);
         }

@@ -24,12 +24,12 @@ use crate::sources::RESCAN_INTERVAL;
 
 /// Looks the devices of a pod up once more, after the core knows that its sandbox failed: a change that was reported
 /// before would be lost.
-pub(in crate::engine) fn look_again(shell: &Rc<Shell>, pod: &Pod) {
+pub(in crate::engine) fn schedule_refresh(shell: &Rc<Shell>, pod: &Pod) {
     for name in requested_devices(pod) {
         shell.devices.seen.borrow_mut().record(name, None);
     }
     let (later, executor) = (shell.clone(), shell.clone());
-    executor.tasks.spawn(async move { look(&later).await });
+    executor.tasks.spawn(async move { refresh(&later).await });
 }
 
 fn is_any_requested(shell: &Shell) -> bool {
@@ -148,7 +148,7 @@ pub(in crate::engine) fn watch(shell: &Rc<Shell>) {
     executor.tasks.spawn(async move {
         loop {
             watch.add_directories(&shell);
-            look(&shell).await;
+            refresh(&shell).await;
             if !is_any_requested(&shell) {
                 break;
             }
@@ -166,7 +166,7 @@ pub(in crate::engine) fn watch(shell: &Rc<Shell>) {
 
 /// Looks up the requested devices. Lets pods start whose devices have changed, and changes the nodes of running
 /// containers.
-pub(in crate::engine) async fn look(shell: &Rc<Shell>) {
+pub(in crate::engine) async fn refresh(shell: &Rc<Shell>) {
     let changed = {
         let files = shell.machine.devices.borrow();
         let find = |name: &str| find(&*files.get(name)?).ok();

@@ -26,7 +26,7 @@ use crate::engine::Shell;
 pub const PULL: &str = "pull";
 
 /// The last argument of that process if it is only to look whether a registry is listed for the image.
-pub const LOOK: &str = "look";
+pub const CHECK_REGISTRY: &str = "look";
 
 /// The list of registries, below the root. A board without this file pulls nothing.
 const REGISTRIES: &str = "etc/containers/registries.conf";
@@ -82,10 +82,7 @@ pub(in crate::engine) fn secrets(wanted: &Wanted, objects: &ConfigObjects) -> Ve
             pairs.push((secret.name.as_str(), String::from_utf8_lossy(value).into_owned()));
         }
     }
-    match pairs.is_empty() {
-        true => Vec::new(),
-        false => serde_json::to_vec(&pairs).unwrap_or_default(),
-    }
+    if pairs.is_empty() { Vec::new() } else { serde_json::to_vec(&pairs).unwrap_or_default() }
 }
 
 /// The pulls of pods: one takes place, others wait.
@@ -143,7 +140,7 @@ async fn pull_in_turn(
         Some(turn) => turn,
         None => {
             // What no registry is listed for need not wait to learn that.
-            run(root, image, &[], Task::Look, end).await?;
+            run(root, image, &[], Task::Check, end).await?;
             smol::future::or(async { Ok(shell.pulls.turn.lock().await) }, ended(end)).await?
         }
     };
@@ -187,7 +184,7 @@ fn seconds(duration: Duration) -> String {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Task {
     /// Check that a registry is listed for the image.
-    Look,
+    Check,
     Pull,
 }
 
@@ -205,7 +202,7 @@ async fn run(
         .arg(PULL)
         .arg(root)
         .arg(image)
-        .args((task == Task::Look).then_some(LOOK))
+        .args((task == Task::Check).then_some(CHECK_REGISTRY))
         .env_clear()
         .envs(PROXIES.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
         .current_dir("/");

@@ -105,13 +105,13 @@ impl FollowedNodes {
 pub(in crate::engine) async fn follow(shell: &Rc<Shell>, node: &str, uid: &str, api: Api) -> FollowedNodes {
     let stored = restore(shell).await;
     let has_range = !stored.lines().next().unwrap_or_default().is_empty();
-    let (told, is_known) = async_channel::bounded(1);
+    let (known, is_known) = async_channel::bounded(1);
     let (tells_deleted, deleted) = async_channel::bounded(1);
     let follower = Follower {
         shell: shell.clone(),
         nodes: Nodes::new(node, uid),
         stored,
-        told,
+        known,
         deleted: Some(tells_deleted),
     };
     let task = shell.tasks.start(follower.run(api));
@@ -127,7 +127,7 @@ struct Follower {
     /// The network as it is stored.
     stored: String,
     /// Receives a message when the range of this node is in use.
-    told: Sender<()>,
+    known: Sender<()>,
     /// Receives a message when this node was deleted, once.
     deleted: Option<Sender<()>>,
 }
@@ -240,7 +240,7 @@ impl Follower {
             self.stored = text;
         }
         if self.nodes.has_range() {
-            let _ = self.told.try_send(());
+            let _ = self.known.try_send(());
         }
         if let Some(deleted) = self.deleted.take_if(|_| self.nodes.is_deleted()) {
             let _ = deleted.try_send(());

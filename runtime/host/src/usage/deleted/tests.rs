@@ -337,7 +337,7 @@ fn descriptors_that_threads_share_take_one_entry_and_their_own_ones_count() {
         // The table of that thread still has it.
         drop(own);
         scratch.contains(&[std::process::id()]);
-        let few = DeletedFiles { left: 4000, ..scratch.measurement(Unit::Bytes) };
+        let few = DeletedFiles { budget: 4000, ..scratch.measurement(Unit::Bytes) };
         let usage = end(few);
         done.wait();
         // Other tests in this process have files of some MiB.
@@ -356,7 +356,7 @@ fn processes_are_looked_at_in_parts_and_more_than_the_limit_use_more_than_any_li
     let left = measurement.processes.as_ref().map_or(0, Vec::len);
     assert!(left > 1000 - ENTRIES_PER_PART, "{left} of 1000 are left");
     assert_eq!(end(measurement), MIB);
-    let short = DeletedFiles { left: 300, ..scratch.measurement(Unit::Bytes) };
+    let short = DeletedFiles { budget: 300, ..scratch.measurement(Unit::Bytes) };
     assert_eq!(end(short), u64::MAX);
     scratch.contains(&vec![holder.0.id(); MAX_PROCESSES]);
     assert_eq!(scratch.measurement(Unit::Bytes).part(), None);
