@@ -435,7 +435,11 @@ async fn find_image(
             None if policy != PullPolicy::Never && pull::has_registries(&root) => {
                 return Ok(Err(Absent::ToPull));
             }
-            None => return Ok::<_, nodlet_rootfs::StoreError>(Err(Absent::NotStored(similar_name(&images, &wish)))),
+            None => {
+                return Ok::<_, nodlet_rootfs::StoreError>(Err(Absent::NotStored(similar_name(
+                    &images, &wish,
+                ))));
+            }
         }
         Ok(image.ok_or(Absent::NotStored(None)))
     });
