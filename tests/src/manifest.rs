@@ -10,7 +10,12 @@ pub fn pod(name: &str, steps: &str) -> String {
 
 /// The pod of [`pod`] with more lines of YAML in its spec.
 pub fn pod_with(name: &str, steps: &str, spec: &str) -> String {
-    pod_of(name, &[container("app", steps, "")], spec)
+    single(name, steps, "", spec)
+}
+
+/// A pod of one container, `app`, with more lines of YAML in the container and in the pod's spec.
+pub fn single(name: &str, steps: &str, more: &str, spec: &str) -> String {
+    pod_of(name, &[container("app", steps, more)], spec)
 }
 
 /// A pod of these containers ([`container`]), with more lines of YAML in its spec.

@@ -1,5 +1,7 @@
 //! [`TestPod`]: one pod as the API shows it, and the operations of tests on it.
 
+use std::path::PathBuf;
+
 use serde_json::Value;
 
 use crate::device::{Device, Ran};
@@ -56,6 +58,11 @@ impl<'a> TestPod<'a> {
         self.device.get(&format!("/api/v1/namespaces/default/pods/{}", self.name)).ok()
     }
 
+    /// The field of the object at a JSON pointer, such as `/metadata/uid`; `Null` if it is missing.
+    pub fn get(&self, pointer: &str) -> Value {
+        self.object().and_then(|pod| pod.pointer(pointer).cloned()).unwrap_or_default()
+    }
+
     /// The status of the pod; `Null` if it does not exist.
     pub fn status(&self) -> Value {
         self.object().map_or(Value::Null, |mut pod| pod["status"].take())
@@ -82,6 +89,13 @@ impl<'a> TestPod<'a> {
         let conditions = status["conditions"].as_array();
         let found = conditions.and_then(|all| all.iter().find(|condition| condition["type"] == kind));
         found.map_or_else(String::new, |condition| text(&condition["status"]))
+    }
+
+    /// A whole condition; `Null` if it is missing.
+    pub fn whole_condition(&self, kind: &str) -> Value {
+        let conditions = self.get("/status/conditions");
+        let mut all = conditions.as_array().into_iter().flatten();
+        all.find(|condition| condition["type"] == kind).cloned().unwrap_or_default()
     }
 
     /// Whether the pod is ready.
@@ -132,6 +146,11 @@ impl<'a> TestPod<'a> {
             .and_then(|rest| rest.split_whitespace().nth(19))
             .unwrap_or_default()
             .to_owned()
+    }
+
+    /// The cgroups of all pods of the device.
+    pub(crate) fn cgroups(&self) -> Vec<PathBuf> {
+        self.device.cgroups()
     }
 
     /// All events about the pod, as `Reason: message`, oldest first.

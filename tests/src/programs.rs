@@ -42,6 +42,26 @@ fn beside_us(program: &str) -> PathBuf {
     })
 }
 
+/// The directory of the project's sources.
+pub fn project() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this is a member of the workspace")
+}
+
+/// An image of software that people use, which `cargo xtask images` built.
+pub fn built_image(file: &str) -> PathBuf {
+    let path = project().join(".work/images").join(file);
+    assert!(path.exists(), "{file} is not built: run `cargo xtask images`, or `cargo xtask check`");
+    path
+}
+
+/// An image of Kubernetes' agnhost with this reference.
+pub fn agnhost_image(reference: &str) -> Image {
+    Image::new(reference)
+        .file("agnhost", 0o755, &agnhost_program())
+        .directory("tmp", 0o1777)
+        .config("Entrypoint", serde_json::json!(["/agnhost"]))
+}
+
 /// The demo image as an OCI archive, written once for all tests of a process.
 pub fn demo_archive() -> &'static Path {
     static ARCHIVE: OnceLock<PathBuf> = OnceLock::new();
