@@ -11,7 +11,11 @@
 //!   `the_example_of_the_documents`;
 //! * `X-Custom-Header: Awesome` on the wire: `probes.rs`, `headers_and_the_agent_name_are_sent_as_written`;
 //! * the five steps of PodPresets, and the annotation that excludes a pod: `presets.rs`;
-//! * sidecars that end last and in reverse order: `init.rs`;
+//! * liveness probes over HTTP: `tasks.rs`, `probes_over_http_and_tcp`;
+//! * readiness gates, and scheduling gates that are removed: `status.rs`;
+//! * the sidecars of the Deployment and of the Job: `tasks/pods.rs`, `containers_of_a_pod_work_together`; sidecars that
+//!   end last and in reverse order: `init.rs`;
+//! * the explanation of `topologySpreadConstraints`: `kubectl.rs`, `kubectl_explains_what_nodlet_acts_on_or_warns_about`;
 //! * scripts that end by SIGTERM, or not: `down.rs`;
 //! * a Service that a pod finds by its DNS name, which needs a cluster: `cluster_network.rs`,
 //!   `a_service_is_reached_by_its_address_and_by_its_name_through_kube_proxy_and_coredns`.
@@ -20,31 +24,9 @@
 //! and lost nodes. A board alone has no Services, and so no DNS names of them.
 
 use std::fs;
-use std::path::Path;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use nodlet_tests::image::Image;
-use nodlet_tests::{Device, Kubectl, agnhost_program, manifest};
+use nodlet_tests::{Device, Kubectl, built_image, manifest};
 use serde_json::json;
-
-mod scheduling;
-
-/// A device with the image of `sh`, `tail` and `python3` that replaces the examples' busybox and alpine.
-fn device() -> Device {
-    let mut device = Device::new();
-    device.start_agent();
-    let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this is a member of the workspace");
-    let image = project.join(".work/images/python3.oci.tar");
-    assert!(image.exists(), "the image is not built: run `cargo xtask images`, or `cargo xtask check`");
-    device.load_image(&image);
-    device
-}
-
-/// Writes a file for commands that name it as in the examples.
-fn file(device: &Device, name: &str, text: &str) -> String {
-    device.write_file(name, text).display().to_string()
-}
 
 /// NAME, READY, STATUS and RESTARTS in the single row that `get -f` prints below its headings.
 fn row(kubectl: &Kubectl, file: &str) -> Vec<String> {
@@ -59,7 +41,9 @@ fn row(kubectl: &Kubectl, file: &str) -> Vec<String> {
 /// name into that file. A step that resolves names replaces `nslookup`.
 #[test]
 fn myapp_pod_waits_for_its_two_services() {
-    let device = device();
+    // The image of `sh` and `python3` replaces the example's busybox.
+    let device = Device::start_without_images();
+    device.load_image(&built_image("python3.oci.tar"));
     let kubectl = Kubectl::new(&device);
     let (shared, here) = device.shared("dns");
     fs::write(here.join("hosts"), "127.0.0.1 localhost\n").expect("the root can be written to");
@@ -93,7 +77,7 @@ spec:
         until("myservice"),
         until("mydb")
     );
-    let myapp = file(&device, "myapp.yaml", &text);
+    let myapp = device.file("/myapp.yaml", &text);
     assert_eq!(kubectl.run(["apply", "-f", &myapp]).ok(), "pod/myapp-pod created\n");
     let pod = device.pod("myapp-pod").wait_log("init-myservice", "waiting for myservice");
     assert_eq!(row(&kubectl, &myapp), ["myapp-pod", "0/1", "Init:0/2", "0"]);
@@ -127,8 +111,9 @@ spec:
     assert!(
         kubectl.run(["logs", "myapp-pod", "-c", "init-myservice"]).ok().contains("waiting for myservice\n")
     );
-    let ran = kubectl.run(["logs", "myapp-pod", "-c", "init-mydb"]);
-    ran.refused_with("container \"init-mydb\" in pod \"myapp-pod\" is waiting to start: PodInitializing");
+    kubectl
+        .run(["logs", "myapp-pod", "-c", "init-mydb"])
+        .refused_with("container \"init-mydb\" in pod \"myapp-pod\" is waiting to start: PodInitializing");
 
     // One service exists, so the other one is waited for.
     let hosts = |services: &str| {
@@ -161,131 +146,57 @@ spec:
     assert!(device.pod("myapp-old").status()["initContainerStatuses"].is_null());
 }
 
-/// The sidecar container of both sidecar examples.
-const LOGSHIPPER: &str = "  - name: logshipper
-    image: localhost/python3:1
-    restartPolicy: Always
-    command: ['sh', '-c', 'tail -F /opt/logs.txt']
-    volumeMounts: [{name: data, mountPath: /opt}]
-";
-
-/// The pod of an example with its sidecar. As the first process of a container, `tail` ignores SIGTERM, so
-/// its grace period is one second instead of thirty.
-fn beside_logshipper(name: &str, command: &str, policy: &str) -> String {
-    format!(
-        "apiVersion: v1
-kind: Pod
-metadata:
-  name: {name}
-  labels: {{app: {name}}}
-spec:
-  terminationGracePeriodSeconds: 1
-  restartPolicy: {policy}
-  containers:
-  - name: {name}
-    image: localhost/python3:1
-    command: ['sh', '-c', '{command}']
-    volumeMounts: [{{name: data, mountPath: /opt}}]
-  initContainers:
-{LOGSHIPPER}  volumes:
-  - name: data
-    emptyDir: {{}}
-"
-    )
-}
-
-/// The pod that the Deployment `myapp` creates. There is no controller, so it is not replaced.
-#[test]
-fn the_sidecar_of_a_deployment_ships_its_logs_and_is_started_again() {
-    let device = device();
-    let command = "while true; do echo \"logging\" >> /opt/logs.txt; sleep 1; done";
-    let myapp = device.write_pod("myapp", &beside_logshipper("myapp", command, "Always")).wait_ready();
-    myapp.wait_log("logshipper", "logging");
-    // The sidecar started before the main container, and counts as a container of the pod.
-    let since = |name: &str| myapp.container(name).of_state("startedAt").to_string();
-    assert!(since("logshipper") <= since("myapp"));
-    assert!(myapp.container("logshipper").is_ready());
-    let table = device.nodlet(["get", "pods", "--no-headers"]).ok();
-    assert_eq!(table.split_whitespace().take(3).collect::<Vec<_>>(), ["myapp", "2/2", "Running"]);
-    // If the sidecar fails, it is restarted, and the main container continues.
-    let id = myapp.container("myapp").id();
-    end(&device);
-    myapp.wait_run("logshipper", 1).wait_ready();
-    assert_eq!(myapp.container("myapp").id(), id);
-}
-
-/// Kills `tail`, which no signal from its own namespace can do.
-fn end(device: &Device) {
-    let is_tail = |process: &u32| {
-        let line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).contains("tail -F") || line.starts_with(b"tail\0")
-    };
-    let tails: Vec<u32> = device.container_processes().into_iter().filter(is_tail).collect();
-    assert!(!tails.is_empty(), "it runs");
-    for process in tails {
-        // The process may already have ended together with its shell.
-        let _ = kill(Pid::from_raw(process.cast_signed()), Signal::SIGKILL);
-    }
-}
-
-/// The pod that the Job `myjob` creates: it is complete when its main container is, whatever the exit code of
-/// its sidecar.
-#[test]
-fn the_sidecar_of_a_job_does_not_keep_it_from_completing() {
-    let device = device();
-    let myjob = device
-        .write_pod("myjob", &beside_logshipper("myjob", "echo \"logging\" > /opt/logs.txt", "Never"))
-        .wait_phase("Succeeded");
-    assert_eq!(myjob.container("myjob").exit_code(), Some(0));
-    assert_eq!(myjob.container("logshipper").exit_code(), Some(137));
-    let table = device.nodlet(["get", "pods", "--no-headers"]).ok();
-    assert_eq!(table.split_whitespace().take(3).collect::<Vec<_>>(), ["myjob", "0/2", "Completed"]);
-}
-
 const POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
+
+/// A pod with this policy whose containers, by name and steps, have a directory `/work` in which a file is made.
+fn write(device: &Device, name: &str, policy: &str, containers: &[(&str, &str)], more: &str) {
+    let more = format!("volumeMounts: [{{name: work, mountPath: /work}}]\n{more}");
+    let all: Vec<_> =
+        containers.iter().map(|(name, steps)| manifest::container(name, steps, &more)).collect();
+    let spec = format!("restartPolicy: {policy}\nvolumes: [{{name: work, emptyDir: {{}}}}]");
+    device.run_pod_of(name, &all, &spec);
+}
 
 /// "Pod is running and has one container": the states of both, by exit code and policy.
 #[test]
 fn the_states_of_a_pod_with_one_container() {
     let device = Device::start();
-    let name = |code: i32, policy: &str| format!("exits-{code}-{}", policy.to_lowercase());
-    for code in [0, 1] {
-        for policy in POLICIES {
-            let name = name(code, policy);
-            let spec = format!("restartPolicy: {policy}");
-            // Only the first run ends.
-            let steps = format!("wait /work/go then rm /work/go then exit {code}");
-            let app = manifest::container("app", &steps, "volumeMounts: [{name: work, mountPath: /work}]");
-            let spec = format!("{spec}\nvolumes: [{{name: work, emptyDir: {{}}}}]");
-            device.run_pod_of(&name, &[app], &spec);
-        }
+    let cases = [
+        ("exits-0-always", 0, "Always", true, "Running"),
+        ("exits-0-onfailure", 0, "OnFailure", false, "Succeeded"),
+        ("exits-0-never", 0, "Never", false, "Succeeded"),
+        ("exits-1-always", 1, "Always", true, "Running"),
+        ("exits-1-onfailure", 1, "OnFailure", true, "Running"),
+        ("exits-1-never", 1, "Never", false, "Failed"),
+    ];
+    for (name, code, policy, ..) in cases {
+        // Only the first run ends.
+        write(
+            &device,
+            name,
+            policy,
+            &[("app", &format!("wait /work/go then rm /work/go then exit {code}"))],
+            "",
+        );
     }
-    for (code, policy, restarted, phase) in [
-        (0, "Always", true, "Running"),
-        (0, "OnFailure", false, "Succeeded"),
-        (0, "Never", false, "Succeeded"),
-        (1, "Always", true, "Running"),
-        (1, "OnFailure", true, "Running"),
-        (1, "Never", false, "Failed"),
-    ] {
-        let name = name(code, policy);
-        let pod = device.pod(&name).wait_running("app");
+    for (name, code, _, restarted, phase) in cases {
+        let pod = device.pod(name);
+        device.wait_for("it to run", || pod.container("app").is_running());
         assert_eq!(pod.phase(), "Running");
         pod.tell("app", "/work/go");
-        if restarted {
+        let reason = if code == 0 { "Completed" } else { "Error" };
+        let reported = if restarted {
             pod.wait_run("app", 1);
-            assert_eq!(pod.container("app").of_last("exitCode"), code);
+            ["exitCode", "reason"].map(|field| pod.container("app").of_last(field))
         } else {
-            device.wait_for("it to be over", || pod.container("app").exit_code() == Some(code.into()));
             pod.wait_phase(phase);
             assert_eq!(pod.container("app").restart_count(), 0);
-        }
-        assert_eq!(pod.phase(), phase, "{name}");
-        let reason = if code == 0 { "Completed" } else { "Error" };
-        let app = pod.container("app");
-        let reported = if restarted { app.of_last("reason") } else { app.of_state("reason") };
-        assert_eq!(reported, reason, "{name}");
+            ["exitCode", "reason"].map(|field| pod.container("app").of_state(field))
+        };
+        assert_eq!((pod.phase().as_str(), reported), (phase, [json!(code), json!(reason)]), "{name}");
     }
+    let table = device.nodlet(["get", "pod", "exits-1-never", "--no-headers"]).ok();
+    assert!(table.contains("Error"), "{table}");
 }
 
 /// "Pod is running and has two containers": the first one fails; then, while it is not running, the second
@@ -293,24 +204,20 @@ fn the_states_of_a_pod_with_one_container() {
 #[test]
 fn the_states_of_a_pod_with_two_containers() {
     let device = Device::start();
-    let name = |policy: &str| format!("two-{}", policy.to_lowercase());
-    let mount = "volumeMounts: [{name: work, mountPath: /work}]";
-    for policy in POLICIES {
-        let ends = |name: &str| {
-            let steps = format!("wait /work/{name} then rm /work/{name} then exit 1");
-            manifest::container(name, &steps, mount)
-        };
-        let spec = format!("restartPolicy: {policy}\nvolumes: [{{name: work, emptyDir: {{}}}}]");
-        device.run_pod_of(&name(policy), &[ends("first"), ends("second")], &spec);
+    let names = ["two-always", "two-onfailure", "two-never"];
+    let ends = ["first", "second"].map(|name| format!("wait /work/{name} then rm /work/{name} then exit 1"));
+    for (name, policy) in names.into_iter().zip(POLICIES) {
+        write(&device, name, policy, &[("first", &ends[0]), ("second", &ends[1])], "");
     }
-    for policy in POLICIES {
-        let (name, never) = (name(policy), policy == "Never");
-        let pod = device.pod(&name);
-        pod.wait_running("first").wait_running("second");
+    for (name, never) in names.into_iter().zip([false, false, true]) {
+        let pod = device.pod(name);
+        device.wait_for("both to run", || {
+            ["first", "second"].iter().all(|name| pod.container(name).is_running())
+        });
         let second = pod.container("second").id();
         pod.tell("first", "/work/first");
         if never {
-            device.wait_for("the first to end", || pod.container("first").exit_code() == Some(1));
+            device.wait_for("its end", || pod.container("first").exit_code() == Some(1));
         } else {
             pod.wait_run("first", 1);
         }
@@ -318,15 +225,14 @@ fn the_states_of_a_pod_with_two_containers() {
         assert_eq!(pod.container("second").id(), second, "{name}");
 
         // The first one fails again: if the policy allows restarts, it now waits for its back-off.
-        if !never {
-            pod.tell("first", "/work/first");
-            pod.wait_reason("first", "CrashLoopBackOff");
-        }
-        pod.tell("second", "/work/second");
         if never {
+            pod.tell("second", "/work/second");
             pod.wait_phase("Failed");
             assert_eq!(pod.container("second").exit_code(), Some(1));
         } else {
+            pod.tell("first", "/work/first");
+            pod.wait_reason("first", "CrashLoopBackOff");
+            pod.tell("second", "/work/second");
             pod.wait_run("second", 1);
             assert_eq!(pod.phase(), "Running", "{name}");
         }
@@ -337,107 +243,130 @@ fn the_states_of_a_pod_with_two_containers() {
 #[test]
 fn the_states_of_a_pod_whose_container_runs_out_of_memory() {
     let device = Device::start();
-    for policy in POLICIES {
-        let name = format!("hog-{}", policy.to_lowercase());
-        let more = "resources: {limits: {memory: 32Mi}}\nvolumeMounts: [{name: work, mountPath: /work}]";
+    let names = ["hog-always", "hog-onfailure", "hog-never"];
+    for (name, policy) in names.into_iter().zip(POLICIES) {
         // Only the first run uses too much memory.
-        let app = manifest::container("app", "hog-once /work/again 200 then sleep", more);
-        let spec = format!("restartPolicy: {policy}\nvolumes: [{{name: work, emptyDir: {{}}}}]");
-        device.run_pod_of(&name, &[app], &spec);
+        let limit = "resources: {limits: {memory: 32Mi}}";
+        write(&device, name, policy, &[("app", "hog-once /work/again 200 then sleep")], limit);
     }
-    for policy in POLICIES {
-        let name = format!("hog-{}", policy.to_lowercase());
-        let pod = device.pod(&name);
-        let reported = |state: &dyn Fn(&str) -> serde_json::Value| (state("exitCode"), state("reason"));
-        let oom = (137.into(), "OOMKilled".into());
-        if policy == "Never" {
+    for name in names {
+        let pod = device.pod(name);
+        let reported = if name == "hog-never" {
             pod.wait_phase("Failed");
-            assert_eq!(reported(&|field| pod.container("app").of_state(field)), oom);
+            ["exitCode", "reason"].map(|field| pod.container("app").of_state(field))
         } else {
             pod.wait_run("app", 1);
-            assert_eq!(reported(&|field| pod.container("app").of_last(field)), oom, "{name}");
             assert_eq!(pod.phase(), "Running", "{name}");
-        }
+            ["exitCode", "reason"].map(|field| pod.container("app").of_last(field))
+        };
+        assert_eq!(reported, [json!(137), json!("OOMKilled")], "{name}");
     }
 }
 
-/// The liveness example unchanged: agnhost responds for ten seconds and then no more.
+/// A node with exactly one cpu for pods.
+fn one_cpu() -> Device {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    Device::start_with([&format!("--kube-reserved=cpu={}", cpus - 1)])
+}
+
+/// `requests.cpu` of a container.
+fn cpu(amount: &str) -> String {
+    format!("resources: {{requests: {{cpu: {amount}}}}}")
+}
+
+/// The class of the example that preempts nothing, and the pod of the example with the class that may. On a board, as
+/// under a kubelet, only critical pods preempt: for all others, preemption is switched off, as by the example's
+/// `disablePreemption`.
 #[test]
-fn liveness_http_is_restarted_when_its_server_turns_sick() {
-    let device = Device::start();
-    device.load(
-        &Image::new("registry.k8s.io/e2e-test-images/agnhost:2.40")
-            .file("agnhost", 0o755, &agnhost_program())
-            .directory("tmp", 0o1777)
-            .config("Entrypoint", json!(["/agnhost"])),
-    );
-    device.write_manifest(
-        "liveness.yaml",
-        "apiVersion: v1
-kind: Pod
-metadata:
-  labels:
-    test: liveness
-  name: liveness-http
-spec:
-  containers:
-  - args:
-    - liveness
-    image: registry.k8s.io/e2e-test-images/agnhost:2.40
-    livenessProbe:
-      httpGet:
-        # when \"host\" is not defined, \"PodIP\" will be used
-        # when \"scheme\" is not defined, \"HTTP\" scheme will be used
-        path: /healthz
-        port: 8080
-        httpHeaders:
-        - name: X-Custom-Header
-          value: Awesome
-      initialDelaySeconds: 15
-      timeoutSeconds: 1
-    name: liveness
-",
-    );
-    let pod = device.pod("liveness-http").wait_running("liveness");
-    assert_eq!(pod.container("liveness").restart_count(), 0);
-    device.wait_within(std::time::Duration::from_secs(120), "it to be restarted", || {
-        pod.container("liveness").restart_count() == 1
+fn pods_of_high_priority_with_preemption_switched_off_end_no_other_and_may_be_ended() {
+    let device = one_cpu();
+    let kubectl = Kubectl::new(&device);
+    for (name, policy) in
+        [("high-priority", ""), ("high-priority-nonpreempting", "preemptionPolicy: Never\n")]
+    {
+        let class = format!(
+            "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata:\n  name: {name}\nvalue: 1000000\n{policy}\
+             globalDefault: false\ndescription: \"This priority class does not cause other pods to be preempted.\"\n"
+        );
+        kubectl.apply(&class).ok();
+    }
+    let apply = |name, amount, class: &str| {
+        kubectl.apply(&manifest::single(name, "sleep", &cpu(amount), class)).ok();
+    };
+    apply("low", "700m", "");
+    let low = device.pod("low").wait_ready();
+    let born = low.born("app");
+    for class in ["high-priority", "high-priority-nonpreempting"] {
+        apply(class, "500m", &format!("priorityClassName: {class}"));
+        let waits = device.pod(class).wait_phase("Failed");
+        assert_eq!(waits.status()["reason"], "OutOfcpu");
+        let spec = waits.get("/spec");
+        let policy = if class == "high-priority" { "PreemptLowerPriority" } else { "Never" };
+        assert_eq!((&spec["priority"], &spec["preemptionPolicy"]), (&json!(1_000_000), &json!(policy)));
+        assert_eq!((low.born("app"), low.is_ready()), (born.clone(), true), "{class}");
+    }
+    // What preempts nothing is preempted as all others.
+    apply("shy", "300m", "priorityClassName: high-priority-nonpreempting");
+    let shy = device.pod("shy").wait_ready();
+    apply("critical", "900m", "priorityClassName: system-node-critical");
+    device.pod("critical").wait_ready();
+    for victim in [&shy, &low] {
+        assert_eq!(victim.status()["reason"], "Preempting");
+    }
+}
+
+/// Init containers run one after another, so that the largest of them counts, if it asks for more than all containers of
+/// the application together. A board has no quotas, and says so; a LimitRange bounds the same sums.
+#[test]
+fn the_effective_request_of_a_pod_is_that_of_its_largest_init_container() {
+    let device = one_cpu();
+    let kubectl = Kubectl::new(&device);
+    let init = ["500m", "800m"].map(|amount| {
+        manifest::container(&format!("init-{amount}"), &format!("print {amount}"), &cpu(amount))
     });
-    let events = pod.events();
-    for event in [
-        "Unhealthy: Liveness probe failed: HTTP probe failed with statuscode: 500",
-        "Killing: Container liveness failed liveness probe, will be restarted",
-    ] {
-        assert!(events.iter().any(|reported| reported == event), "{events:?}");
-    }
+    let apps = ["first", "second"].map(|name| manifest::container(name, "sleep", &cpu("200m")));
+    let myapp = manifest::pod_behind("myapp-pod", &init, &apps, "");
+    kubectl.apply(&myapp).ok();
+    device.pod("myapp-pod").wait_ready();
+    let described = kubectl.run(["describe", "nodes"]).ok();
+    let mut lines = described.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let of_pod = lines.find(|words| words.get(1) == Some(&"myapp-pod"));
+    assert_eq!(of_pod.expect("it is listed")[2..4], ["800m", "(80%)"], "{described}");
+    // What the init containers do not use any more is not available to others.
+    kubectl.apply(&manifest::single("other", "sleep", &cpu("300m"), "")).ok();
+    let other = device.pod("other").wait_phase("Failed");
+    let message =
+        "Pod was rejected: Node didn't have enough resource: cpu, requested: 300, used: 800, capacity: 1000";
+    assert_eq!(other.status()["message"], message);
+
+    let of_cpu = "metadata: {name: cpu}\nspec";
+    kubectl
+        .apply(&format!("apiVersion: v1\nkind: ResourceQuota\n{of_cpu}: {{hard: {{requests.cpu: 700m}}}}\n"))
+        .refused_with("no matches for kind \"ResourceQuota\" in version \"v1\"");
+    let limits = "{limits: [{type: Pod, min: {cpu: 700m}}]}";
+    kubectl.apply(&format!("apiVersion: v1\nkind: LimitRange\n{of_cpu}: {limits}\n")).ok();
+    kubectl.run(["delete", "pod", "myapp-pod"]).ok();
+    kubectl.apply(&myapp).ok();
+    kubectl
+        .apply(&manifest::single("small", "sleep", &cpu("300m"), ""))
+        .refused_with("minimum cpu usage per Pod is 700m, but request is 300m");
 }
 
-/// The readiness gate of the example: a missing condition counts as `False`, and `Ready` follows the
-/// condition, together with `ContainersReady`.
+/// The ports of an init container are no ports of its pod: no Service has them, and here no other pod lacks them.
 #[test]
-fn the_readiness_gate_feature_1_is_unmet_until_its_condition_is_set() {
+fn ports_of_init_containers_are_shown_and_reserve_nothing() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    let spec = "readinessGates: [{conditionType: www.example.com/feature-1}]";
-    let web = device.run_pod_with("web", "sleep", spec);
-    device.wait_for("its container to be ready", || web.condition("ContainersReady") == "True");
-    assert_eq!(web.condition("Ready"), "False");
-    let say = |status: &str| {
-        let patch = json!({ "status": { "conditions": [
-            { "type": "www.example.com/feature-1", "status": status,
-              "lastProbeTime": null, "lastTransitionTime": "2018-01-01T00:00:00Z" }] } });
-        let patch = patch.to_string();
-        kubectl.run(["patch", "pod", "web", "--subresource=status", "-p", &patch]).ok();
-    };
-    say("False");
-    assert_eq!(
-        (web.condition("Ready").as_str(), web.condition("ContainersReady").as_str()),
-        ("False", "True")
-    );
-    say("True");
-    web.wait_ready();
-    assert_eq!(web.condition("www.example.com/feature-1"), "True");
-    say("False");
-    device.wait_for("it to be unready", || !web.is_ready());
-    assert_eq!(web.container("app").restart_count(), 0);
+    let ports = "ports: [{name: setup, containerPort: 18089}]";
+    let pods = ["first", "second"].map(|name| {
+        let init = ["init-myservice", "init-mydb"].map(|name| manifest::container(name, "print done", ports));
+        let app = manifest::container("myapp-container", "sleep", "");
+        device.write_pod(name, &manifest::pod_behind(name, &init, &[app], "hostNetwork: true"))
+    });
+    for pod in &pods {
+        pod.wait_ready();
+        assert_eq!(pod.condition("Initialized"), "True");
+    }
+    let described = kubectl.run(["describe", "pod", "second"]).ok();
+    assert_eq!(described.matches("18089/TCP (setup)").count(), 4, "port and host port of two:\n{described}");
 }

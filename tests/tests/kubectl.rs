@@ -209,6 +209,18 @@ fn kubectl_explains_what_nodlet_acts_on_or_warns_about() {
         assert!(container.contains(text), "{text}: {container}");
     }
     kubectl.line("explain pod.spec.preemptionPolicy").ok_with("nodlet schedules nothing");
+    let explained = kubectl.line("explain Pod.spec.topologySpreadConstraints").ok();
+    for part in [
+        "KIND:       Pod\n",
+        "FIELD: topologySpreadConstraints <[]TopologySpreadConstraint>\n",
+        "nodlet schedules nothing",
+        "  maxSkew\t<integer> -required-\n",
+        "  topologyKey\t<string> -required-\n",
+        "  whenUnsatisfiable\t<string> -required-\n",
+        "  labelSelector\t<LabelSelector>\n",
+    ] {
+        assert!(explained.contains(part), "{part:?} is in:\n{explained}");
+    }
     kubectl.line("explain pod.spec.resourceClaims").refused();
     assert!(kubectl.line("explain pod --recursive").ok().contains("livenessProbe\t<Probe>"));
     for kind in ["configmap", "secret", "priorityclass", "runtimeclass", "limitrange", "pv", "pvc", "event"] {

@@ -6,16 +6,29 @@ use std::process::Command;
 use nodlet_tests::{Device, Kubectl, manifest};
 use serde_json::{Value, json};
 
-fn condition(device: &Device, pod: &str, kind: &str) -> Value {
-    let status = device.pod(pod).status();
-    let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
-    conditions.into_iter().find(|condition| condition["type"] == kind).unwrap_or_default()
-}
-
 /// Runs kubectl's `patch --subresource=status`.
 fn patch(kubectl: &Kubectl, pod: &str, how: &str, patch: &Value) -> nodlet_tests::Ran {
     let (how, patch) = (format!("--type={how}"), patch.to_string());
     kubectl.run(["patch", "pod", pod, "--subresource=status", &how, "-p", &patch])
+}
+
+/// Runs kubectl's `patch` of the pod `web`.
+fn patch_pod(kubectl: &Kubectl, how: &str, patch: &Value) -> nodlet_tests::Ran {
+    kubectl.run(["patch", "pod", "web", &format!("--type={how}"), "-p", &patch.to_string()])
+}
+
+/// A pod whose container is ready, and which waits for its readiness gates.
+#[track_caller]
+fn wait_gated(device: &Device, gates: &str) {
+    let web = device.run_pod_with("web", "sleep", &format!("readinessGates: [{gates}]"));
+    device.wait_for("its container to be ready", || web.condition("ContainersReady") == "True");
+}
+
+/// Checks the generation of the pod `web`, and that it is the same pod.
+#[track_caller]
+fn check_generation(device: &Device, uid: &str, generation: u64) {
+    let metadata = device.pod("web").get("/metadata");
+    assert_eq!((&metadata["generation"], &metadata["uid"]), (&json!(generation), &json!(uid)));
 }
 
 fn gate(kind: &str, status: &str) -> Value {
@@ -25,10 +38,8 @@ fn gate(kind: &str, status: &str) -> Value {
 #[test]
 fn a_readiness_gate_is_opened_through_the_status_and_stays_open() {
     let mut device = Device::start();
-    let spec = "readinessGates: [{conditionType: example.com/a}, {conditionType: example.com/b}]";
-    device.write_manifest("web.yaml", &manifest::pod_with("web", "sleep", spec));
-    device.wait_for("its container to be ready", || device.pod("web").condition("ContainersReady") == "True");
-    assert_eq!(condition(&device, "web", "Ready")["reason"], "ReadinessGatesNotReady");
+    wait_gated(&device, "{conditionType: example.com/a}, {conditionType: example.com/b}");
+    assert_eq!(device.pod("web").whole_condition("Ready")["reason"], "ReadinessGatesNotReady");
     {
         let kubectl = Kubectl::new(&device);
         let wide = kubectl.run(["get", "pods", "-o", "wide"]).ok();
@@ -42,8 +53,8 @@ fn a_readiness_gate_is_opened_through_the_status_and_stays_open() {
         ] } });
         patch(&kubectl, "web", "merge", &both).ok();
         let closed = "the status of pod readiness gate \"example.com/b\" is not \"True\", but Unknown";
-        assert_eq!(condition(&device, "web", "Ready")["message"], closed);
-        assert_eq!(condition(&device, "web", "example.com/b")["message"], "no answer yet");
+        assert_eq!(device.pod("web").whole_condition("Ready")["message"], closed);
+        assert_eq!(device.pod("web").whole_condition("example.com/b")["message"], "no answer yet");
         let replace = json!([{ "op": "replace", "path": "/status/conditions/1/status", "value": "True" }]);
         patch(&kubectl, "web", "json", &replace).ok();
         device.pod("web").wait_ready();
@@ -56,32 +67,32 @@ fn a_readiness_gate_is_opened_through_the_status_and_stays_open() {
             .as_array_mut()
             .expect("a list")
             .retain(|one| one["type"] != "example.com/b");
-        let file = device.path("/web.json");
-        std::fs::write(&file, object.to_string()).expect("it can be written");
-        let file = file.display().to_string();
+        let file = device.file("/web.json", object.to_string());
         kubectl.run(["replace", "--subresource=status", "-f", &file]).ok();
         assert!(!device.pod("web").is_ready());
-        let conflict = kubectl.run(["replace", "--subresource=status", "-f", &file]).refused();
-        assert!(conflict.contains("the object has been modified; please apply your changes"), "{conflict}");
+        kubectl
+            .run(["replace", "--subresource=status", "-f", &file])
+            .refused_with("the object has been modified; please apply your changes");
         patch(&kubectl, "web", "strategic", &gate("example.com/b", "True")).ok();
         device.pod("web").wait_ready();
     }
-    let before = condition(&device, "web", "Ready");
+    let before = device.pod("web").whole_condition("Ready");
     let born = device.pod("web").born("app");
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     device.pod("web").wait_ready();
-    assert_eq!(condition(&device, "web", "example.com/a")["lastTransitionTime"], "2026-01-31T12:00:00Z");
+    assert_eq!(
+        device.pod("web").whole_condition("example.com/a")["lastTransitionTime"],
+        "2026-01-31T12:00:00Z"
+    );
     assert_eq!(device.pod("web").born("app"), born, "nothing became of its container");
-    assert_eq!(condition(&device, "web", "Ready"), before, "nor of its transition");
+    assert_eq!(device.pod("web").whole_condition("Ready"), before, "nor of its transition");
 }
 
 #[test]
 fn clients_cannot_set_status_fields_that_the_node_owns() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
-    device.pod("web").wait_ready();
+    device.run_pod("web", "sleep").wait_ready();
     for (change, named) in [
         (gate("Ready", "False"), "status.conditions[0]: Forbidden: \"Ready\" is set by the node"),
         (json!({ "status": { "phase": "Failed" } }), "status.phase: Forbidden: is set by the node"),
@@ -95,23 +106,18 @@ fn clients_cannot_set_status_fields_that_the_node_owns() {
             "metadata.uid: Invalid value: \"other\": field is immutable",
         ),
     ] {
-        let refused = patch(&kubectl, "web", "merge", &change).refused();
-        assert!(refused.contains(named), "{named} in {refused}");
+        patch(&kubectl, "web", "merge", &change).refused_with(named);
     }
     assert!(device.pod("web").is_ready());
-    let absent = patch(&kubectl, "absent", "merge", &gate("a", "True")).refused();
-    assert!(absent.contains("pods \"absent\" not found"), "{absent}");
+    patch(&kubectl, "absent", "merge", &gate("a", "True")).refused_with("pods \"absent\" not found");
 }
 
 #[test]
 fn a_gated_pod_starts_when_its_gates_are_removed_through_the_api() {
-    let mut device = Device::new();
-    device.agent_arguments(["--node-labels=disk=fast"]);
-    device.start_agent();
-    device.load_image(nodlet_tests::demo_archive());
+    let mut device = Device::start_with(["--node-labels=disk=fast"]);
     let gated =
         manifest::pod_with("web", "sleep", "schedulingGates: [{name: example.com/a}, {name: example.com/b}]");
-    assert_eq!(device.nodlet_with_input(["apply", "-f", "-"], &gated).ok(), "pod/web created\n");
+    assert_eq!(device.apply(&gated), "pod/web created\n");
     let uid = device.pod("web").uid();
     let listed = device.nodlet(["get", "pods", "-o", "wide"]).ok();
     let row: Vec<&str> = listed.lines().nth(1).expect("a row").split_whitespace().collect();
@@ -121,36 +127,28 @@ fn a_gated_pod_starts_when_its_gates_are_removed_through_the_api() {
         assert!(kubectl.run(["get", "pods"]).ok().contains("SchedulingGated"));
         let gates = |names: &[&str]| {
             let gates: Vec<Value> = names.iter().map(|name| json!({ "name": name })).collect();
-            json!({ "spec": { "schedulingGates": gates } }).to_string()
+            json!({ "spec": { "schedulingGates": gates } })
         };
-        let one = gates(&["example.com/b"]);
-        kubectl.run(["patch", "pod", "web", "--type=merge", "-p", &one]).ok();
-        let object = device.pod("web").object().expect("it is there");
-        assert_eq!((&object["metadata"]["generation"], &object["metadata"]["uid"]), (&json!(2), &json!(uid)));
-        let new = gates(&["example.com/b", "example.com/c"]);
-        let refused = kubectl.run(["patch", "pod", "web", "--type=merge", "-p", &new]).refused();
+        patch_pod(&kubectl, "merge", &gates(&["example.com/b"])).ok();
+        check_generation(&device, &uid, 2);
         let named = "spec.schedulingGates[1].name: Forbidden: only deletion is allowed, but found new scheduling gate 'example.com/c'";
-        assert!(refused.contains(named), "{refused}");
+        patch_pod(&kubectl, "merge", &gates(&["example.com/b", "example.com/c"])).refused_with(named);
         // The node selector may be narrowed as long as the pod is assigned to no node.
-        let narrow = json!({ "spec": { "nodeSelector": { "disk": "fast" } } }).to_string();
-        kubectl.run(["patch", "pod", "web", "--type=merge", "-p", &narrow]).ok();
+        patch_pod(&kubectl, "merge", &json!({ "spec": { "nodeSelector": { "disk": "fast" } } })).ok();
     }
-    device.kill_agent();
-    device.start_agent();
-    let object = device.pod("web").object().expect("it is there");
-    assert_eq!((&object["metadata"]["generation"], &object["metadata"]["uid"]), (&json!(3), &json!(uid)));
-    assert_eq!(object["spec"]["nodeSelector"]["disk"], "fast");
+    device.restart_agent();
+    check_generation(&device, &uid, 3);
+    assert_eq!(device.pod("web").get("/spec/nodeSelector/disk"), "fast");
     assert!(device.container_processes().is_empty());
 
     let kubectl = Kubectl::new(&device);
-    let remove = json!([{ "op": "remove", "path": "/spec/schedulingGates" }]).to_string();
-    assert_eq!(kubectl.run(["patch", "pod", "web", "--type=json", "-p", &remove]).ok(), "pod/web patched\n");
+    let remove = json!([{ "op": "remove", "path": "/spec/schedulingGates" }]);
+    assert_eq!(patch_pod(&kubectl, "json", &remove).ok(), "pod/web patched\n");
     device.pod("web").wait_ready();
-    let object = device.pod("web").object().expect("it is there");
-    assert_eq!((&object["metadata"]["generation"], &object["metadata"]["uid"]), (&json!(4), &json!(uid)));
-    assert_eq!(object["status"]["observedGeneration"], 4);
-    let back = device.nodlet_with_input(["apply", "-f", "-"], &gated).refused();
-    assert!(back.contains("only deletion is allowed, but found new scheduling gate"), "{back}");
+    check_generation(&device, &uid, 4);
+    assert_eq!(device.pod("web").status()["observedGeneration"], 4);
+    assert_eq!(device.pod("web").condition("PodScheduled"), "True");
+    device.try_apply(&gated).refused_with("only deletion is allowed, but found new scheduling gate");
     assert!(device.pod("web").is_ready());
     // Fields that may change in place restart no container, and a change of any other field is rejected by
     // the field's name.
@@ -158,9 +156,8 @@ fn a_gated_pod_starts_when_its_gates_are_removed_through_the_api() {
     assert_eq!(kubectl.run(["label", "pod", "web", "tier=front"]).ok(), "pod/web labeled\n");
     let selected = kubectl.run(["get", "pods", "-l", "tier=front", "-o", "name"]).ok();
     assert_eq!((selected.as_str(), device.pod("web").born("app")), ("pod/web\n", born));
-    let other = json!({ "spec": { "hostname": "other" } }).to_string();
-    let refused = kubectl.run(["patch", "pod", "web", "-p", &other]).refused();
-    assert!(refused.contains("pod updates may not change fields other than"), "{refused}");
+    patch_pod(&kubectl, "strategic", &json!({ "spec": { "hostname": "other" } }))
+        .refused_with("pod updates may not change fields other than");
 }
 
 #[test]
@@ -168,20 +165,19 @@ fn concurrent_patches_of_a_pod_are_all_applied() {
     let device = Device::start();
     let gates: Vec<String> = (0..6).map(|number| format!("{{name: example.com/g{number}}}")).collect();
     let gated = manifest::pod_with("web", "sleep", &format!("schedulingGates: [{}]", gates.join(", ")));
-    device.nodlet_with_input(["apply", "-f", "-"], &gated).ok();
+    device.apply(&gated);
     let uid = device.pod("web").uid();
     let kubectl = Kubectl::new(&device);
     let remove = |number: usize| {
         let gate = json!({ "name": format!("example.com/g{number}"), "$patch": "delete" });
-        json!({ "spec": { "schedulingGates": [gate] } }).to_string()
+        json!({ "spec": { "schedulingGates": [gate] } })
     };
     std::thread::scope(|scope| {
         for number in 0..6 {
             let (kubectl, patch) = (&kubectl, remove(number));
             scope.spawn(move || {
                 // kubectl itself retries only a limited number of times.
-                let patched = || kubectl.run(["patch", "pod", "web", "-p", &patch]);
-                while patched().code != 0 {}
+                while patch_pod(kubectl, "strategic", &patch).code != 0 {}
             });
         }
     });
@@ -194,28 +190,23 @@ fn a_gated_pod_starts_when_its_gates_are_gone_from_its_file() {
     let device = Device::start();
     let with = |gates: &str| manifest::pod_with("web", "sleep", &format!("schedulingGates: [{gates}]"));
     device.write_manifest("web.yaml", &with("{name: example.com/a}, {name: example.com/b}"));
-    device.wait_for("it to be there", || device.pod("web").phase() == "Pending");
-    assert_eq!(condition(&device, "web", "PodScheduled")["reason"], "SchedulingGated");
+    device.pod("web").wait_phase("Pending");
+    assert_eq!(device.pod("web").whole_condition("PodScheduled")["reason"], "SchedulingGated");
     device.write_manifest("web.yaml", &with("{name: example.com/b}"));
     device.wait_for("one gate to be gone", || {
-        let pod = device.pod("web").object().unwrap_or_default();
-        pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| gates.len() == 1)
+        device.pod("web").get("/spec/schedulingGates").as_array().is_some_and(|gates| gates.len() == 1)
     });
     assert!(device.container_processes().is_empty());
     let kubectl = Kubectl::new(&device);
-    let none = json!({ "spec": { "schedulingGates": null } }).to_string();
-    let refused = kubectl.run(["patch", "pod", "web", "-p", &none]).refused();
-    assert!(refused.contains("web.yaml; edit that file"), "{refused}");
-    device.write_manifest("web.yaml", &with(""));
-    device.pod("web").wait_ready();
+    patch_pod(&kubectl, "strategic", &json!({ "spec": { "schedulingGates": null } }))
+        .refused_with("web.yaml; edit that file");
+    device.write_pod("web", &with("")).wait_ready();
 }
 
 #[test]
 fn edit_opens_the_status_as_it_opens_all_else() {
     let device = Device::start();
-    let spec = "readinessGates: [{conditionType: example.com/a}]";
-    device.write_manifest("web.yaml", &manifest::pod_with("web", "sleep", spec));
-    device.wait_for("its container to be ready", || device.pod("web").condition("ContainersReady") == "True");
+    wait_gated(&device, "{conditionType: example.com/a}");
     let kubectl = Kubectl::new(&device);
     let mut edit: Command = kubectl.command(["edit", "pod", "web", "--subresource=status"]);
     // An edit that adds a condition to the list, as a person would make it.
@@ -237,8 +228,7 @@ fn a_container_that_could_not_be_executed_is_shown_with_its_id_user_and_resource
         manifest::container("app", "", more),
         manifest::container("other", "", more).replace("localhost/demo:1", "localhost/none:1"),
     ];
-    device.write_manifest("lost.yaml", &manifest::pod_of("lost", &containers, "restartPolicy: Never"));
-    let lost = device.pod("lost");
+    let lost = device.run_pod_of("lost", &containers, "restartPolicy: Never");
     let statuses = || lost.status()["containerStatuses"].clone();
     device.wait_for("both to fail", || {
         statuses()[0]["state"]["terminated"]["reason"] == "StartError"
@@ -262,20 +252,15 @@ fn a_container_that_could_not_be_executed_is_shown_with_its_id_user_and_resource
 
 #[test]
 fn only_the_newest_finished_pods_are_kept() {
-    let mut device = Device::new();
-    device.agent_arguments(["--terminated-pod-gc-threshold", "2"]);
-    device.start_agent();
-    device.load_image(nodlet_tests::demo_archive());
-    device.write_manifest("file.yaml", &manifest::pod_with("file", "exit 0", "restartPolicy: Never"));
-    device.pod("file").wait_phase("Succeeded");
+    let mut device = Device::start_with(["--terminated-pod-gc-threshold", "2"]);
+    device.run_pod_with("file", "exit 0", "restartPolicy: Never").wait_phase("Succeeded");
     for name in ["a", "b", "c", "d"] {
         let text = manifest::pod_with(name, "exit 0", "restartPolicy: Never");
-        device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+        device.apply(&text);
         device.pod(name).wait_phase("Succeeded");
     }
     device.wait_for("the oldest to be gone", || device.pods() == ["c", "d", "file"]);
     // The oldest pod does not come back after a restart of the agent.
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     assert_eq!(device.pods(), ["c", "d", "file"]);
 }
