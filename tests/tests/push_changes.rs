@@ -86,8 +86,7 @@ fn a_small_change_in_a_large_layer_transfers_few_bytes() {
     // In the list, each block of 4 KiB takes 13 bytes, and each small file 12.
     assert!(down < archive / 120 && down > archive / 4096 * 13, "{down} bytes down for {archive}");
     assert!(spool(&device).is_empty(), "{:?}", spool(&device));
-    let pod = device.pod("app");
-    pod.wait_ready();
+    device.pod("app").wait_ready();
     device.wait_for("the program's word", || device.pod("app").logs("app") == "changed\n");
     // The layer on the board is exactly the whole layer of the archive: its digest proves it.
     let out = line.ok(&device, &["push", BOARD, path(&device.path("/app2.tar"))]);
