@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use nix::sys::stat::{Mode, SFlag, mknod};
@@ -16,23 +17,57 @@ use serde_json::{Value, json};
 
 const NAME: &str = "registry.test/team/demo:1";
 
-/// A device with an agent and without images.
-fn bare() -> Device {
-    let mut device = Device::new();
-    device.start_agent();
-    device
+/// A registry of the demo image, which the device knows by its prefix.
+fn registry(device: &Device) -> DockerRegistry {
+    with_demo(device, DockerRegistry::start(device))
+}
+
+fn with_demo(device: &Device, registry: DockerRegistry) -> DockerRegistry {
+    registry.push(demo_archive(), "team/demo:1");
+    registry.list(device, true);
+    registry
 }
 
 fn pod(name: &str) -> String {
     manifest::pod(name, "print pulled then sleep").replace("localhost/demo:1", NAME)
 }
 
+/// A pod that pulls with this Secret.
+fn pod_with_secret(name: &str, secret: &str) -> String {
+    pod(name).replace("spec:\n", &format!("spec:\n  imagePullSecrets: [{{name: {secret}}}]\n"))
+}
+
+/// The file `auth.json` for the user of a registry.
+fn auth(registry: &DockerRegistry, password: &str) -> String {
+    let user = json!({"username": USER, "password": password});
+    json!({"auths": {format!("127.0.0.1:{}", registry.port()): user}}).to_string()
+}
+
+/// The content of [`auth`] as a Secret.
+fn secret(name: &str, auth: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}}}\ntype: kubernetes.io/dockerconfigjson\n\
+         stringData:\n  .dockerconfigjson: '{auth}'\n"
+    )
+}
+
+/// Lets the device trust an authority for the registry on this host.
+fn trust(device: &Device, host: &str, authority: &Path) {
+    let directory = device.path(&format!("/etc/containers/certs.d/{host}"));
+    fs::create_dir_all(&directory).expect("created");
+    fs::copy(authority, directory.join("ca.crt")).expect("copied");
+}
+
+/// Pulls by hand, which is denied.
+#[track_caller]
+fn check_denied(device: &Device) {
+    device.nodlet(["image", "pull", NAME]).refused_with("pull access denied");
+}
+
 #[test]
 fn an_image_is_pulled_by_hand_once() {
     let device = Device::new();
-    let registry = DockerRegistry::start(&device);
-    registry.push(demo_archive(), "team/demo:1");
-    registry.list(&device, true);
+    let registry = registry(&device);
     assert_eq!(device.nodlet(["image", "pull", NAME]).ok(), format!("image/{NAME} pulled\n"));
     assert!(device.nodlet(["image", "ls"]).ok().contains("registry.test/team/demo:1"));
     let blobs = |log: &str| log.matches("\"GET /v2/team/demo/blobs/").count();
@@ -46,14 +81,18 @@ fn an_image_is_pulled_by_hand_once() {
 }
 
 #[test]
-fn a_pod_whose_image_is_absent_pulls_it() {
-    let device = bare();
-    let registry = DockerRegistry::start(&device);
-    registry.push(demo_archive(), "team/demo:1");
+fn a_pod_pulls_its_absent_image_as_soon_as_the_registry_is_there() {
+    let device = Device::start_without_images();
+    let registry = registry(&device);
+    // Nobody listens on this port.
+    list(&device, 1, true);
+    let web = device.write_pod("web", &pod("web")).wait_reason("app", "ErrImagePull");
+    let message = web.container("app").message();
+    assert!(message.contains("dial tcp 127.0.0.1:1: Connection refused"), "{message}");
+    web.wait_reason("app", "ImagePullBackOff");
     registry.list(&device, true);
-    device.write_manifest("web.yaml", &pod("web"));
-    device.pod("web").wait_ready();
-    let events = device.pod("web").events().join("\n");
+    web.wait_ready();
+    let events = web.events().join("\n");
     assert!(events.contains(&format!("Pulling image \"{NAME}\"")), "{events}");
     assert!(events.contains(&format!("Successfully pulled image \"{NAME}\" in ")), "{events}");
     assert!(events.contains(" including waiting). Image size: "), "{events}");
@@ -61,107 +100,59 @@ fn a_pod_whose_image_is_absent_pulls_it() {
 
     // What is on the board starts without the registry.
     drop(registry);
-    device.write_manifest("other.yaml", &pod("other"));
-    device.pod("other").wait_ready();
-    assert!(device.pod("other").events().join("\n").contains("already present on machine"));
-}
-
-#[test]
-fn a_failed_pull_is_repeated_until_the_registry_is_back() {
-    let device = bare();
-    let registry = DockerRegistry::start(&device);
-    registry.push(demo_archive(), "team/demo:1");
-    // Nobody listens on this port.
-    list(&device, 1, true);
-    device.write_manifest("web.yaml", &pod("web"));
-    let reason = || device.pod("web").container("app").reason();
-    device.wait_for("the pull fails", || reason() == "ErrImagePull");
-    let message = device.pod("web").container("app").message();
-    assert!(message.contains("dial tcp 127.0.0.1:1: Connection refused"), "{message}");
-    device.wait_for("the pull is backed off", || reason() == "ImagePullBackOff");
-    registry.list(&device, true);
-    device.pod("web").wait_ready();
+    let other = device.write_pod("other", &pod("other")).wait_ready();
+    assert!(other.has_event("already present on machine"));
 }
 
 #[test]
 fn a_pod_with_a_policy_of_never_asks_no_registry() {
-    let device = bare();
-    let registry = DockerRegistry::start(&device);
-    registry.push(demo_archive(), "team/demo:1");
-    registry.list(&device, true);
+    let device = Device::start_without_images();
+    let registry = registry(&device);
     let text =
         pod("web").replace(&format!("image: {NAME}"), &format!("image: {NAME}\n    imagePullPolicy: Never"));
     assert!(text.contains("Never"), "{text}");
-    device.write_manifest("web.yaml", &text);
-    device.wait_for("the image is absent", || {
-        device.pod("web").container("app").reason() == "ErrImageNeverPull"
-    });
+    device.write_pod("web", &text).wait_reason("app", "ErrImageNeverPull");
     assert!(!registry.log().contains("GET /v2/team/demo/manifests/"));
 }
 
 #[test]
 fn passwords_are_those_of_root_s_podman() {
     let device = Device::new();
-    let registry = DockerRegistry::with_password(&device);
-    registry.push(demo_archive(), "team/demo:1");
-    registry.list(&device, true);
-    let error = device.nodlet(["image", "pull", NAME]).refused();
-    assert!(error.contains("pull access denied"), "{error}");
-    let directory = device.path("/run/containers/0");
-    fs::create_dir_all(&directory).expect("created");
-    let place = format!("127.0.0.1:{}", registry.port());
-    let auth =
-        format!("{{\"auths\":{{\"{place}\":{{\"username\":\"{USER}\",\"password\":\"{PASSWORD}\"}}}}}}");
-    fs::write(directory.join("auth.json"), auth).expect("written");
+    let registry = with_demo(&device, DockerRegistry::with_password(&device));
+    check_denied(&device);
+    device.shared("/run/containers/0");
+    device.file("/run/containers/0/auth.json", auth(&registry, PASSWORD));
     device.nodlet(["image", "pull", NAME]).ok();
 }
 
 #[test]
 fn a_registry_gets_tokens_of_the_server_that_it_names() {
-    let device = bare();
-    let registry = DockerRegistry::with_tokens(&device);
+    let device = Device::start_without_images();
+    let registry = with_demo(&device, DockerRegistry::with_tokens(&device));
     registry.push(demo_archive(), "public/demo:1");
-    registry.push(demo_archive(), "team/demo:1");
-    registry.list(&device, true);
     // As from Docker's registry: a token for clients without a password.
     device.nodlet(["image", "pull", "registry.test/public/demo:1"]).ok();
-    let error = device.nodlet(["image", "pull", NAME]).refused();
-    assert!(error.contains("pull access denied"), "{error}");
-
-    let auth = |password: &str| {
-        let place = format!("127.0.0.1:{}", registry.port());
-        format!("{{\"auths\":{{\"{place}\":{{\"username\":\"{USER}\",\"password\":\"{password}\"}}}}}}")
-    };
-    let directory = device.path("/run/containers/0");
-    fs::create_dir_all(&directory).expect("created");
-    fs::write(directory.join("auth.json"), auth("not-the-password")).expect("written");
-    let error = device.nodlet(["image", "pull", NAME]).refused();
-    assert!(error.contains("pull access denied"), "{error}");
-    fs::write(directory.join("auth.json"), auth(PASSWORD)).expect("written");
+    check_denied(&device);
+    device.shared("/run/containers/0");
+    device.file("/run/containers/0/auth.json", auth(&registry, "not-the-password"));
+    check_denied(&device);
+    let file = device.file("/run/containers/0/auth.json", auth(&registry, PASSWORD));
     device.nodlet(["image", "pull", NAME]).ok();
     // What a pod pulls with its Secret, it gets for a token, too.
-    fs::remove_file(directory.join("auth.json")).expect("removed");
+    fs::remove_file(file).expect("removed");
     device.nodlet(["image", "rm", NAME]).ok();
-    let secret = format!(
-        "apiVersion: v1\nkind: Secret\nmetadata: {{name: pull}}\ntype: kubernetes.io/dockerconfigjson\n\
-         stringData:\n  .dockerconfigjson: '{}'\n",
-        auth(PASSWORD)
-    );
-    let pod = pod("web").replace("spec:\n", "spec:\n  imagePullSecrets: [{name: pull}]\n");
-    device.write_manifest("web.yaml", &format!("{secret}---\n{pod}"));
-    device.pod("web").wait_ready();
+    let secret = secret("pull", &auth(&registry, PASSWORD));
+    device.write_pod("web", &format!("{secret}---\n{}", pod_with_secret("web", "pull"))).wait_ready();
 }
 
 #[test]
 fn mirrors_are_asked_first_and_the_next_place_has_what_they_lack() {
-    let device = bare();
+    let device = Device::start_without_images();
     // Its files are those of another device.
     let elsewhere = Device::new();
-    let (registry, mirror) = (DockerRegistry::start(&device), DockerRegistry::start(&elsewhere));
-    registry.push(demo_archive(), "team/demo:1");
+    let (registry, mirror) = (registry(&device), DockerRegistry::start(&elsewhere));
     registry.push(demo_archive(), "team/other:1");
     mirror.push(demo_archive(), "copies/team/demo:1");
-    registry.list(&device, true);
     let file = device.path("/etc/containers/registries.conf");
     let mut text = fs::read_to_string(&file).expect("it was written");
     // Nothing listens on port 1.
@@ -169,55 +160,51 @@ fn mirrors_are_asked_first_and_the_next_place_has_what_they_lack() {
         text += &format!("[[registry.mirror]]\nlocation = \"{location}\"\ninsecure = true\n");
     }
     fs::write(&file, text).expect("written");
-    device.write_manifest("web.yaml", &pod("web"));
-    device.pod("web").wait_ready();
-    assert!(mirror.log().contains("GET /v2/copies/team/demo/manifests/1"), "{}", mirror.log());
-    assert!(!registry.log().contains("GET /v2/team/demo/manifests/1"), "{}", registry.log());
-    let other = pod("other").replace(NAME, "registry.test/team/other:1");
-    device.write_manifest("other.yaml", &other);
-    device.pod("other").wait_ready();
-    assert!(mirror.log().contains("GET /v2/copies/team/other/manifests/1"), "{}", mirror.log());
-    assert!(registry.log().contains("GET /v2/team/other/manifests/1"), "{}", registry.log());
+    let asked = |registry: &DockerRegistry, path: &str| {
+        registry.log().contains(&format!("GET /v2/{path}/manifests/1"))
+    };
+    device.write_pod("web", &pod("web")).wait_ready();
+    assert!(asked(&mirror, "copies/team/demo") && !asked(&registry, "team/demo"), "{}", registry.log());
+    device.write_pod("other", &pod("other").replace(NAME, "registry.test/team/other:1")).wait_ready();
+    assert!(asked(&mirror, "copies/team/other") && asked(&registry, "team/other"), "{}", mirror.log());
 }
 
 #[test]
 fn a_registry_with_tls_is_verified() {
     let device = Device::new();
-    let (registry, certificate) = DockerRegistry::with_tls(&device);
+    let (registry, authority) = DockerRegistry::with_tls(&device);
     registry.push(demo_archive(), "team/demo:1");
     registry.list(&device, false);
-    let error = device.nodlet(["image", "pull", NAME]).refused();
-    assert!(error.contains("no authority certifies 127.0.0.1"), "{error}");
-    let directory = device.path(&format!("/etc/containers/certs.d/127.0.0.1:{}", registry.port()));
-    fs::create_dir_all(&directory).expect("created");
-    fs::copy(certificate, directory.join("ca.crt")).expect("copied");
+    device.nodlet(["image", "pull", NAME]).refused_with("no authority certifies 127.0.0.1");
+    trust(&device, &format!("127.0.0.1:{}", registry.port()), &authority);
     device.nodlet(["image", "pull", NAME]).ok();
 }
 
 #[test]
 fn a_special_file_in_the_place_of_a_file_of_a_registry_is_named_and_a_link_is_followed() {
     let device = Device::new();
-    let (registry, certificate) = DockerRegistry::with_tls(&device);
+    let (registry, authority) = DockerRegistry::with_tls(&device);
     registry.push(demo_archive(), "team/demo:1");
     registry.list(&device, false);
-    let of_host = format!("/etc/containers/certs.d/127.0.0.1:{}", registry.port());
-    fs::create_dir_all(device.path(&of_host)).expect("created");
-    fs::create_dir_all(device.path("/run/containers/0")).expect("created");
-    fs::create_dir_all(device.path("/etc/ssl/certs")).expect("created");
-    fs::copy(&certificate, device.path(&format!("{of_host}/ca.crt"))).expect("copied");
-    let auth = device.path("/run/containers/0/auth.json");
-    fs::write(&auth, "{\"auths\": {}}").expect("written");
-    let bundle = device.path("/etc/ssl/certs/ca-certificates.crt");
-    fs::copy(&certificate, &bundle).expect("copied");
-    let conf = device.path("/etc/containers/registries.conf");
-    for path in [conf, auth, device.path(&format!("{of_host}/ca.crt")), bundle] {
+    let host = format!("127.0.0.1:{}", registry.port());
+    trust(&device, &host, &authority);
+    device.shared("/run/containers/0");
+    device.shared("/etc/ssl/certs");
+    device.file("/run/containers/0/auth.json", "{\"auths\": {}}");
+    fs::copy(&authority, device.path("/etc/ssl/certs/ca-certificates.crt")).expect("copied");
+    for path in [
+        "/etc/containers/registries.conf",
+        "/run/containers/0/auth.json",
+        &format!("/etc/containers/certs.d/{host}/ca.crt"),
+        "/etc/ssl/certs/ca-certificates.crt",
+    ] {
+        let path = device.path(path);
         let elsewhere = path.with_extension("elsewhere");
         fs::rename(&path, &elsewhere).expect("it is there");
         for kind in [SFlag::S_IFIFO, SFlag::S_IFSOCK] {
             mknod(&path, kind, Mode::S_IRWXU, 0).expect("made");
-            let error = device.nodlet(["image", "pull", NAME]).refused();
             let said = format!("{}: it is not a regular file: remove it", path.display());
-            assert!(error.contains(&said), "{said}: {error}");
+            device.nodlet(["image", "pull", NAME]).refused_with(&said);
             fs::remove_file(&path).expect("it is there");
         }
         symlink(&elsewhere, &path).expect("linked");
@@ -226,44 +213,28 @@ fn a_special_file_in_the_place_of_a_file_of_a_registry_is_named_and_a_link_is_fo
     }
 }
 
-/// Forwards connections to a port, and cuts each after `bytes` of the responses. Returns its own port, and the heads of
-/// the requests.
-fn cutting_proxy(to: u16, bytes: usize) -> (u16, Arc<Mutex<String>>) {
+/// Serves each client of a port of this machine in a thread of its own, until the tests end. Returns the port.
+fn serve(client: impl Fn(TcpStream) + Clone + Send + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port();
-    let requests = Arc::new(Mutex::new(String::new()));
-    let seen = requests.clone();
     std::thread::spawn(move || {
-        for client in listener.incoming() {
-            let Ok(mut client) = client else { return };
-            let Ok(mut server) = TcpStream::connect(("127.0.0.1", to)) else { return };
-            let (mut requests, mut on) =
-                (client.try_clone().expect("clone"), server.try_clone().expect("clone"));
-            let seen = seen.clone();
-            std::thread::spawn(move || {
-                let mut piece = [0; 4096];
-                while let Ok(count @ 1..) = requests.read(&mut piece) {
-                    seen.lock().expect("no panic").push_str(&String::from_utf8_lossy(&piece[..count]));
-                    if on.write_all(&piece[..count]).is_err() {
-                        return;
-                    }
-                }
-            });
-            std::thread::spawn(move || {
-                let (mut piece, mut left) = ([0; 4096], bytes);
-                while let Ok(count @ 1..) = server.read(&mut piece) {
-                    let count = count.min(left);
-                    left -= count;
-                    if client.write_all(&piece[..count]).is_err() || left == 0 {
-                        break;
-                    }
-                }
-                let _ = client.shutdown(std::net::Shutdown::Both);
-                let _ = server.shutdown(std::net::Shutdown::Both);
-            });
+        for stream in listener.incoming().flatten() {
+            let client = client.clone();
+            std::thread::spawn(move || client(stream));
         }
     });
-    (port, requests)
+    port
+}
+
+/// The head of the next request on a connection; `None` at its end.
+fn read_head(client: &mut TcpStream) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        client.read_exact(&mut byte).ok()?;
+        head.push(byte[0]);
+    }
+    Some(String::from_utf8_lossy(&head).into_owned())
 }
 
 #[test]
@@ -274,7 +245,23 @@ fn a_download_that_breaks_is_resumed_where_it_broke() {
     let image = Image::new("localhost/big:1").file("noise", 0o644, &noise(700_000, 7));
     image.write_oci_archive(&archive).expect("written");
     registry.push(&archive, "team/demo:1");
-    let (port, requests) = cutting_proxy(registry.port(), 300_000);
+    // Cuts each connection after some bytes of the responses.
+    let (to, requests) = (registry.port(), Arc::new(Mutex::new(String::new())));
+    let seen = requests.clone();
+    let port = serve(move |mut client| {
+        let server = TcpStream::connect(("127.0.0.1", to)).expect("the registry listens");
+        let (mut from, mut on) = (client.try_clone().expect("clone"), server.try_clone().expect("clone"));
+        let seen = seen.clone();
+        std::thread::spawn(move || {
+            while let Some(head) = read_head(&mut from) {
+                *seen.lock().expect("no panic") += &head;
+                let _ = on.write_all(head.as_bytes());
+            }
+        });
+        let _ = std::io::copy(&mut (&server).take(300_000), &mut client);
+        let _ = client.shutdown(Shutdown::Both);
+        let _ = server.shutdown(Shutdown::Both);
+    });
     list(&device, port, true);
     device.nodlet(["image", "pull", NAME]).ok();
     let requests = requests.lock().expect("no panic").clone();
@@ -284,49 +271,28 @@ fn a_download_that_breaks_is_resumed_where_it_broke() {
 
 #[test]
 fn a_pod_pulls_with_its_secret() {
-    let device = bare();
-    let registry = DockerRegistry::with_password(&device);
-    registry.push(demo_archive(), "team/demo:1");
-    registry.list(&device, true);
-    let place = format!("127.0.0.1:{}", registry.port());
-    let auth =
-        format!("{{\"auths\":{{\"{place}\":{{\"username\":\"{USER}\",\"password\":\"{PASSWORD}\"}}}}}}");
-    let secret = format!(
-        "apiVersion: v1\nkind: Secret\nmetadata: {{name: pull}}\ntype: kubernetes.io/dockerconfigjson\n\
-         stringData:\n  .dockerconfigjson: '{auth}'\n"
-    );
-    device.write_manifest("web.yaml", &pod("web"));
-    let reason = || device.pod("web").container("app").reason();
-    device.wait_for("the pull is denied", || reason() == "ErrImagePull");
-    let message = device.pod("web").container("app").message();
+    let device = Device::start_without_images();
+    let registry = with_demo(&device, DockerRegistry::with_password(&device));
+    let web = device.write_pod("web", &pod("web")).wait_reason("app", "ErrImagePull");
+    let message = web.container("app").message();
     assert!(message.contains("pull access denied"), "{message}");
-    device.write_manifest("secret.yaml", &secret);
+    device.write_manifest("secret.yaml", &secret("pull", &auth(&registry, PASSWORD)));
     // Another Secret has the wrong password.
-    let wrong = secret.replace("name: pull", "name: wrong").replace(PASSWORD, "not-the-password");
-    device.write_manifest("wrong.yaml", &wrong);
-    let denied = pod("denied").replace("spec:\n", "spec:\n  imagePullSecrets: [{name: wrong}]\n");
-    device.write_manifest("denied.yaml", &denied);
-    device.wait_for("the pull with the wrong password is denied", || {
-        device.pod("denied").events().iter().any(|event| event.contains("Failed to pull image"))
-    });
-    let with_secret = pod("other").replace("spec:\n", "spec:\n  imagePullSecrets: [{name: pull}]\n");
+    device.write_manifest("wrong.yaml", &secret("wrong", &auth(&registry, "not-the-password")));
+    device.write_pod("denied", &pod_with_secret("denied", "wrong")).wait_event("Failed to pull image");
+    let with_secret = pod_with_secret("other", "pull");
     assert!(with_secret.contains("imagePullSecrets"), "{with_secret}");
-    device.write_manifest("other.yaml", &with_secret);
-    device.pod("other").wait_ready();
+    device.write_pod("other", &with_secret).wait_ready();
     // The first pod starts with the image that the second one pulled.
-    device.pod("web").wait_ready();
+    web.wait_ready();
 }
 
 #[test]
 fn the_task_of_a_private_registry_needs_its_secret() {
-    let device = bare();
-    let registry = DockerRegistry::with_password(&device);
-    registry.push(demo_archive(), "team/demo:1");
-    registry.list(&device, true);
-    let manifest = include_str!("../../examples/tasks/private-registry.yaml");
-    device.nodlet_with_input(["apply", "-f", "-"], manifest).ok();
-    let private = device.pod("private-registry");
-    device.wait_for("the pull is denied", || private.container("app").reason() == "ErrImagePull");
+    let device = Device::start_without_images();
+    let registry = with_demo(&device, DockerRegistry::with_password(&device));
+    device.apply(include_str!("../../examples/tasks/private-registry.yaml"));
+    let private = device.pod("private-registry").wait_reason("app", "ErrImagePull");
     let message = private.container("app").message();
     assert!(message.contains("pull access denied"), "{message}");
     let secret = format!(
@@ -348,18 +314,17 @@ fn a_running_container_gets_its_new_image_when_that_is_pulled() {
     let registry = DockerRegistry::start(&device);
     registry.list(&device, true);
     let text = manifest::pod("web", "print hello then sleep");
-    device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
-    device.pod("web").wait_ready();
+    device.apply(&text);
+    let web = device.pod("web").wait_ready();
     registry.push(demo_archive(), "team/demo:1");
-    device.nodlet_with_input(["apply", "-f", "-"], &text.replace("localhost/demo:1", NAME)).ok();
+    device.apply(&text.replace("localhost/demo:1", NAME));
     device.wait_for("the container runs the new image", || {
-        let container = device.pod("web").container("app");
+        let container = web.container("app");
         container.of_status("image") == NAME && container.is_running()
     });
-    assert_eq!(device.pod("web").container("app").restart_count(), 1);
-    let events = device.pod("web").events().join("\n");
+    assert_eq!(web.container("app").restart_count(), 1);
     for text in ["Pulling image", "Successfully pulled image"] {
-        assert!(events.contains(&format!("{text} \"{NAME}\"")), "{events}");
+        assert!(web.has_event(&format!("{text} \"{NAME}\"")), "{:?}", web.events());
     }
 }
 
@@ -376,10 +341,8 @@ fn content_that_does_not_fit_its_digest_is_refused() {
     let mut layers: Vec<_> = registry.blobs().into_iter().filter(|(_, bytes)| bytes.len() > 20_000).collect();
     assert_eq!(layers.len(), 2);
     // The layer of one image gets the content of the other's.
-    let (path, other) = (layers[0].0.clone(), layers.remove(1).1);
-    let length = layers[0].1.len();
-    let mut bytes = other;
-    bytes.resize(length, 0);
+    let (path, mut bytes) = (layers[0].0.clone(), layers.remove(1).1);
+    bytes.resize(layers[0].1.len(), 0);
     fs::write(&path, bytes).expect("written");
     registry.list(&device, true);
     let pull = |tag: &str| device.nodlet(["image", "pull", &format!("registry.test/team/demo:{tag}")]);
@@ -396,46 +359,29 @@ fn content_that_does_not_fit_its_digest_is_refused() {
             fs::write(&path, text).expect("written");
         }
     }
-    for ran in [pull("1"), pull("2")] {
-        assert!(ran.clone().refused().contains("instead of sha256:"), "{ran:?}");
-    }
+    pull("1").refused_with("instead of sha256:");
+    pull("2").refused_with("instead of sha256:");
 }
 
 /// A proxy on this machine, which connects whatever it is asked for with a port. Returns its port, and the heads of the
 /// requests, whose first line has what was asked for.
 fn forward_proxy(to: u16) -> (u16, Arc<Mutex<Vec<String>>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = listener.local_addr().expect("bound").port();
     let requests: Arc<Mutex<Vec<String>>> = Arc::default();
     let seen = requests.clone();
-    std::thread::spawn(move || {
-        for client in listener.incoming() {
-            let (mut client, seen) = (client.expect("accepted"), seen.clone());
-            std::thread::spawn(move || {
-                let mut server = TcpStream::connect(("127.0.0.1", to)).expect("the registry listens");
-                loop {
-                    let mut head = Vec::new();
-                    while !head.ends_with(b"\r\n\r\n") {
-                        let mut byte = [0];
-                        match client.read(&mut byte) {
-                            Ok(1) => head.push(byte[0]),
-                            _ => return,
-                        }
-                    }
-                    let head = String::from_utf8_lossy(&head).into_owned();
-                    seen.lock().expect("no panic").push(head.clone());
-                    if !head.contains("Proxy-Authorization: Basic Ym9hcmQ6c2VjcmV0\r\n") {
-                        let _ = client.write_all(b"HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n");
-                        continue;
-                    }
-                    let (mut from, mut back) =
-                        (server.try_clone().expect("clone"), client.try_clone().expect("clone"));
-                    let _ = client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n");
-                    std::thread::spawn(move || std::io::copy(&mut from, &mut back));
-                    let _ = std::io::copy(&mut client, &mut server);
-                    return;
-                }
-            });
+    let port = serve(move |mut client| {
+        let mut server = TcpStream::connect(("127.0.0.1", to)).expect("the registry listens");
+        while let Some(head) = read_head(&mut client) {
+            seen.lock().expect("no panic").push(head.clone());
+            if !head.contains("Proxy-Authorization: Basic Ym9hcmQ6c2VjcmV0\r\n") {
+                let _ = client.write_all(b"HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n");
+                continue;
+            }
+            let (mut from, mut back) =
+                (server.try_clone().expect("clone"), client.try_clone().expect("clone"));
+            let _ = client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n");
+            std::thread::spawn(move || std::io::copy(&mut from, &mut back));
+            let _ = std::io::copy(&mut client, &mut server);
+            return;
         }
     });
     (port, requests)
@@ -452,26 +398,19 @@ fn list_elsewhere(device: &Device, host: &str, is_plain: bool) {
 #[test]
 fn a_pod_pulls_through_a_proxy() {
     let mut device = Device::new();
-    let (registry, certificate) = DockerRegistry::with_tls(&device);
+    let (registry, authority) = DockerRegistry::with_tls(&device);
     registry.push(demo_archive(), "team/demo:1");
     let (port, requests) = forward_proxy(registry.port());
     // The certificate is for this address, which nothing but the proxy's answer leads to.
     let host = "192.0.2.1:5000";
     list_elsewhere(&device, host, false);
-    let directory = device.path(&format!("/etc/containers/certs.d/{host}"));
-    fs::create_dir_all(&directory).expect("created");
-    fs::copy(certificate, directory.join("ca.crt")).expect("copied");
+    trust(&device, host, &authority);
     device.agent_variable("HTTPS_PROXY", format!("http://board:wrong@127.0.0.1:{port}"));
     device.start_agent();
-    device.write_manifest("web.yaml", &pod("web"));
-    let reason = || device.pod("web").container("app").reason();
-    device.wait_for("the proxy's refusal", || reason() == "ErrImagePull");
-    let message = device.pod("web").container("app").message();
-    assert!(
-        message.contains(&format!("the proxy 127.0.0.1:{port}: it responded with status 407")),
-        "{message}"
-    );
-    assert!(!message.contains("wrong"), "{message}");
+    let web = device.write_pod("web", &pod("web")).wait_reason("app", "ErrImagePull");
+    let message = web.container("app").message();
+    let refusal = format!("the proxy 127.0.0.1:{port}: it responded with status 407");
+    assert!(message.contains(&refusal) && !message.contains("wrong"), "{message}");
 
     device.stop_agent();
     device.agent_variable("HTTPS_PROXY", format!("http://board:secret@127.0.0.1:{port}"));
@@ -501,8 +440,7 @@ fn a_pod_pulls_through_a_proxy() {
 #[test]
 fn a_registry_without_tls_is_reached_through_a_proxy() {
     let device = Device::new();
-    let registry = DockerRegistry::start(&device);
-    registry.push(demo_archive(), "team/demo:1");
+    let registry = registry(&device);
     let (port, requests) = forward_proxy(registry.port());
     list_elsewhere(&device, "registry.example", true);
     let mut command = device.command(&["image", "pull", NAME]);
@@ -546,23 +484,12 @@ impl Liar {
 
     /// Serves until the test ends.
     fn serve(&self, device: &Device) {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        list(device, listener.local_addr().expect("bound").port(), true);
         let liar = self.clone();
-        std::thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                liar.answer(client);
-            }
-        });
+        list(device, serve(move |client| liar.answer(client)), true);
     }
 
     fn answer(&self, mut client: TcpStream) {
-        let (mut request, mut piece) = (Vec::new(), [0; 4096]);
-        while !request.ends_with(b"\r\n\r\n") {
-            let Ok(count @ 1..) = client.read(&mut piece) else { return };
-            request.extend(&piece[..count]);
-        }
-        let request = String::from_utf8_lossy(&request).into_owned();
+        let Some(request) = read_head(&mut client) else { return };
         let target = request.split(' ').nth(1).unwrap_or_default();
         let manifest = self.manifest.to_string().into_bytes();
         let body = match target.rsplit_once('/') {
@@ -581,10 +508,9 @@ impl Liar {
             (Some(body), None) => ("200 OK", String::new(), &body[..]),
             (None, _) => ("404 Not Found", String::new(), &[][..]),
         };
-        let head = format!(
-            "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n{range}\r\n",
-            body.len()
-        );
+        let length = body.len();
+        let head =
+            format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n{range}\r\n");
         let mut response = [head.as_bytes(), body].concat();
         let mut until_cut = self.until_cut.lock().expect("no panic");
         if let Some(left) = *until_cut {
@@ -600,19 +526,19 @@ fn a_registry_that_lies_about_sizes_is_refused_and_nothing_is_kept() {
     let device = Device::new();
     let honest = Liar::new(&device);
     let images = || device.nodlet(["image", "ls"]).ok().lines().count();
+    let bounds = "the size of a layer must be at most 8589934591";
     for (lie, why) in [
         (json!(1), "a blob is longer than its manifest says"),
         (json!(100_000), "the server closed the connection"),
-        (json!(u64::MAX), "the size of a layer must be at most 8589934591"),
-        (json!(-1), "the size of a layer must be at most 8589934591"),
-        (json!("200"), "the size of a layer must be at most 8589934591"),
-        (Value::Null, "the size of a layer must be at most 8589934591"),
+        (json!(u64::MAX), bounds),
+        (json!(-1), bounds),
+        (json!("200"), bounds),
+        (Value::Null, bounds),
     ] {
         let mut liar = honest.clone();
-        liar.manifest["layers"][0]["size"] = lie.clone();
+        liar.manifest["layers"][0]["size"] = lie;
         liar.serve(&device);
-        let refused = device.nodlet(["image", "pull", NAME]).refused();
-        assert!(refused.contains(why), "{lie}: {refused}");
+        device.nodlet(["image", "pull", NAME]).refused_with(why);
         assert_eq!(images(), 0);
     }
     honest.serve(&device);
