@@ -31,8 +31,12 @@ fn two(device: &Device, spec: &str) -> String {
     manifest::pod_of("web", &[container("app"), container("other")], &volumes)
 }
 
-fn apply(device: &Device, text: &str) -> String {
-    device.nodlet_with_input(["apply", "-f", "-"], text).ok()
+/// A pod that detects whether another one with its name runs at the same time, and takes some seconds to end.
+fn version(device: &Device, seconds: u32, word: &str) -> String {
+    let (shared, _) = device.shared("one");
+    let steps = format!("on-term 0 {seconds} then lock /one/lock then print {word} then sleep");
+    let volumes = format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]");
+    manifest::single("web", &steps, "volumeMounts: [{name: one, mountPath: /one}]", &volumes)
 }
 
 /// Waits until the container `app` runs once with this image.
@@ -47,32 +51,28 @@ fn wait_for_image(device: &Device, image: &str) {
     }
 }
 
-fn spec_image(device: &Device) -> String {
-    let object = device.pod("web").object().expect("it is there");
-    object["spec"]["containers"][0]["image"].as_str().unwrap_or_default().to_owned()
+fn spec_image(device: &Device) -> Value {
+    device.pod("web").get("/spec/containers/0/image")
 }
 
 fn annotation(device: &Device, name: &str) -> Value {
-    device.pod("web").object().expect("it is there")["metadata"]["annotations"][name].clone()
+    device.pod("web").get("/metadata/annotations")[name].clone()
 }
 
 #[test]
 fn kubectl_sets_an_image_and_only_that_container_begins_anew() {
     let device = device_with_two_images();
     let kubectl = Kubectl::new(&device);
-    apply(&device, &two(&device, "restartPolicy: Never"));
-    let web = device.pod("web");
-    web.wait_ready();
+    let web = device.run_applied("web", &two(&device, "restartPolicy: Never"));
     let (uid, other, app) = (web.uid(), web.born("other"), web.born("app"));
 
-    let said = kubectl.line("set image pod/web app=localhost/demo:2").ok();
-    assert_eq!(said, "pod/web image updated\n");
+    assert_eq!(kubectl.line(SET_IMAGE).ok(), "pod/web image updated\n");
     wait_for_image(&device, "localhost/demo:2");
     assert_eq!((web.uid(), web.born("other")), (uid.clone(), other.clone()));
     assert_ne!(web.born("app"), app);
     assert_eq!((web.container("app").restart_count(), web.container("other").restart_count()), (1, 0));
     assert_eq!(web.container("app").of_last("exitCode"), 0);
-    assert_eq!(web.object().expect("it is there")["metadata"]["generation"], 2);
+    assert_eq!(web.get("/metadata/generation"), 2);
     let events = kubectl.line("get events -o jsonpath={.items[*].message}").ok();
     assert!(events.contains("Container app definition changed, will be restarted"), "{events}");
 
@@ -86,11 +86,10 @@ fn kubectl_sets_an_image_and_only_that_container_begins_anew() {
         .ok();
     assert_eq!(annotation(&device, "example.com/note"), "second");
     assert_eq!(kubectl.line("get pods -l tier=front -o name").ok(), "pod/web\n");
-    let refused = kubectl.run(["patch", "pod", "web", "-p", r#"{"spec":{"hostNetwork":true}}"#]).refused();
     let words = "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,\
         `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
         tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
-    assert!(refused.contains(words), "{refused}");
+    kubectl.line(r#"patch pod web -p {"spec":{"hostNetwork":true}}"#).refused_with(words);
     assert_eq!((web.uid(), web.born("app"), web.born("other")), (uid, app, other));
 }
 
@@ -105,12 +104,7 @@ fn a_user_restarts_the_containers_of_a_pod_with_the_image_that_its_tag_names_now
         manifest::container(name, steps, "").replace("localhost/demo:1", "localhost/app:1")
     };
     // The file of a site, which no client may change.
-    device.write_manifest(
-        "web.yaml",
-        &manifest::pod_of("web", &[app("app"), app("other")], "restartPolicy: Never"),
-    );
-    let web = device.pod("web");
-    web.wait_ready();
+    let web = device.run_pod_of("web", &[app("app"), app("other")], "restartPolicy: Never").wait_ready();
     let (uid, ip, other) = (web.uid(), web.ip(), web.born("other"));
     let archive = device.path("/second.tar");
     build(b"second\n").write_oci_archive(&archive).expect("written");
@@ -122,11 +116,10 @@ fn a_user_restarts_the_containers_of_a_pod_with_the_image_that_its_tag_names_now
     // As in `kubectl delete pod web`.
     assert_eq!(device.nodlet(["restart", "pod", "web", "-c", "app"]).ok(), "pod/web restarted\n");
     web.wait_log("app", "second");
-    device.wait_for("the pod", || web.is_ready());
+    web.wait_ready();
     assert_eq!((web.uid(), web.ip(), web.born("other")), (uid.clone(), ip.clone(), other.clone()));
     assert_eq!((web.container("app").restart_count(), web.container("other").restart_count()), (1, 0));
-    let requested = |event: &String| event.contains("Container app was requested to restart");
-    assert!(web.events().iter().any(requested), "{:?}", web.events());
+    assert!(web.has_event("Container app was requested to restart"), "{:?}", web.events());
 
     assert_eq!(device.nodlet(["restart", "pod/web"]).ok(), "pod/web restarted\n");
     web.wait_log("other", "second");
@@ -140,8 +133,7 @@ fn a_user_restarts_the_containers_of_a_pod_with_the_image_that_its_tag_names_now
         (["restart", "db", "-c", "db"], "pods \"db\" not found"),
         (["restart", "-n", "default", "-c"], "missing"),
     ] {
-        let refused = device.nodlet(words).refused();
-        assert!(refused.contains(said), "{words:?}: {refused}");
+        device.nodlet(words).refused_with(said);
     }
 }
 
@@ -149,20 +141,13 @@ fn a_user_restarts_the_containers_of_a_pod_with_the_image_that_its_tag_names_now
 fn kubectl_edits_replaces_and_applies_what_may_change() {
     let device = device_with_two_images();
     let kubectl = Kubectl::new(&device);
-    fs::create_dir_all(device.path("/tmp")).expect("it can be made");
-    let file = |name: &str, text: &str| {
-        let path = device.path(&format!("/tmp/{name}"));
-        fs::write(&path, text).expect("it can be written");
-        path.display().to_string()
-    };
     let text = two(&device, "");
-    kubectl.run(["apply", "-f", &file("web.yaml", &text)]).ok();
-    let web = device.pod("web");
-    web.wait_ready();
+    kubectl.apply(&text).ok();
+    let web = device.pod("web").wait_ready();
     let (uid, other) = (web.uid(), web.born("other"));
 
-    let editor = file(
-        "editor",
+    let editor = device.file(
+        "/editor",
         // Changes only the first match, with any sed.
         "#!/bin/sh\nsed -i -e '/^    image: .*demo:1/{s/demo:1/demo:2/;:a' -e 'n;ba' -e '}' \"$1\"\n",
     );
@@ -174,29 +159,28 @@ fn kubectl_edits_replaces_and_applies_what_may_change() {
 
     // The file's value applies again, and no other field changes.
     let again = text.replacen("  containers:", "  activeDeadlineSeconds: 3600\n  containers:", 1);
-    kubectl.run(["apply", "-f", &file("web.yaml", &again)]).ok();
-    kubectl.run(["apply", "-f", &file("web.yaml", &again)]).ok();
-    assert_eq!(web.object().expect("it is there")["spec"]["activeDeadlineSeconds"], 3600);
+    kubectl.apply(&again).ok();
+    kubectl.apply(&again).ok();
+    assert_eq!(web.get("/spec/activeDeadlineSeconds"), 3600);
     wait_for_image(&device, "localhost/demo:1");
     assert_eq!((web.uid(), web.born("other")), (uid.clone(), other.clone()));
 
     // A change by kubectl keeps the pod or is rejected; one by nodlet's `apply` may replace the pod.
-    let with = |field: &str, value: Value| {
+    let replace = |field: &str, value: Value| {
         let whole = kubectl.line("get pod web -o json").ok();
         let mut whole: Value = serde_json::from_str(&whole).expect("it is JSON");
         *whole.pointer_mut(field).expect("it is there") = value;
-        file("put.json", &whole.to_string())
+        kubectl.run(["replace", "-f", &device.file("/put.json", whole.to_string())])
     };
-    kubectl.run(["replace", "-f", &with("/spec/containers/0/image", "localhost/demo:2".into())]).ok();
+    replace("/spec/containers/0/image", "localhost/demo:2".into()).ok();
     wait_for_image(&device, "localhost/demo:2");
-    let refused = kubectl.run(["replace", "-f", &with("/spec/activeDeadlineSeconds", 3601.into())]).refused();
     let words =
         "spec.activeDeadlineSeconds: Invalid value: 3601: must be less than or equal to previous value";
-    assert!(refused.contains(words), "{refused}");
-    let refused = kubectl.run(["replace", "-f", &with("/spec/containers/0/args", Value::Null)]).refused();
-    assert!(refused.contains("pod updates may not change fields other than"), "{refused}");
+    replace("/spec/activeDeadlineSeconds", 3601.into()).refused_with(words);
+    replace("/spec/containers/0/args", Value::Null)
+        .refused_with("pod updates may not change fields other than");
     assert_eq!((web.uid(), web.born("other")), (uid.clone(), other));
-    assert_eq!(apply(&device, &again.replace("begun", "stolen")), "pod/web configured\n");
+    assert_eq!(device.apply(&again.replace("begun", "stolen")), "pod/web configured\n");
     web.wait_log("app", "stolen");
     assert_ne!(web.uid(), uid);
 }
@@ -204,11 +188,9 @@ fn kubectl_edits_replaces_and_applies_what_may_change() {
 #[test]
 fn a_file_with_a_uid_is_changed_in_place_where_that_is_possible() {
     let mut device = device_with_two_images();
-    let named = |text: &str| text.replacen("  name: web", "  name: web\n  uid: mine", 1);
-    let text = named(&two(&device, "restartPolicy: OnFailure"));
-    device.write_manifest("web.yaml", &text);
-    device.pod("web").wait_ready();
-    let other = device.pod("web").born("other");
+    let text =
+        two(&device, "restartPolicy: OnFailure").replacen("  name: web", "  name: web\n  uid: mine", 1);
+    let other = device.write_pod("web", &text).wait_ready().born("other");
     device.write_manifest("web.yaml", &text.replacen("demo:1", "demo:2", 1));
     wait_for_image(&device, "localhost/demo:2");
     assert_eq!((device.pod("web").uid().as_str(), device.pod("web").born("other")), ("mine", other.clone()));
@@ -223,8 +205,7 @@ fn a_file_with_a_uid_is_changed_in_place_where_that_is_possible() {
     assert_eq!((device.pod("web").born("app"), device.pod("web").born("other")), (app, other));
 
     // A change of an immutable field replaces the pod with another one that has the same uid.
-    device.write_manifest("web.yaml", &text.replace("begun", "otherwise"));
-    device.pod("web").wait_log("app", "otherwise");
+    device.write_pod("web", &text.replace("begun", "otherwise")).wait_log("app", "otherwise");
     assert_eq!(device.pod("web").uid(), "mine");
     assert!(!device.pod("web").logs("app").contains("TWO AT ONCE"));
 }
@@ -232,32 +213,26 @@ fn a_file_with_a_uid_is_changed_in_place_where_that_is_possible() {
 #[test]
 fn pods_have_config_source_annotations_that_are_not_stored() {
     let mut device = Device::start();
-    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
-    device.pod("web").wait_ready();
-    let uid = device.pod("web").uid();
+    let uid = device.run_pod("web", "sleep").wait_ready().uid();
     assert_eq!(annotation(&device, "kubernetes.io/config.source"), "file");
     assert_eq!(annotation(&device, "kubernetes.io/config.hash"), uid.as_str());
     let seen = annotation(&device, "kubernetes.io/config.seen");
     assert!(seen.as_str().is_some_and(|seen| seen.len() == 20 && seen.ends_with('Z')), "{seen}");
     // After a reboot, the same file defines the same pod.
-    device.cut_power();
-    device.start_agent();
+    device.power_cycle();
     device.pod("web").wait_ready();
     assert_eq!(device.pod("web").uid(), uid);
-    device.remove_manifest("web.yaml");
-    device.pod("web").wait_gone();
+    device.remove_pod("web");
 
-    apply(&device, &manifest::pod("web", "sleep"));
-    device.pod("web").wait_ready();
+    device.run_applied("web", &manifest::pod("web", "sleep"));
     assert_eq!(annotation(&device, "kubernetes.io/config.source"), "api");
     assert_eq!(annotation(&device, "kubernetes.io/config.hash"), Value::Null);
     let card = device.path("/var/lib/nodlet/manifests/default_web.json");
     let before = fs::read_to_string(&card).expect("it is applied");
     // Applying an object that was read from this API changes nothing.
     let shown = device.pod("web").object().expect("it is there").to_string();
-    assert_eq!(apply(&device, &shown), "pod/web unchanged\n");
-    let kubectl = Kubectl::new(&device);
-    kubectl.line("label pod web a=b").ok();
+    assert_eq!(device.apply(&shown), "pod/web unchanged\n");
+    Kubectl::new(&device).line("label pod web a=b").ok();
     let after = fs::read_to_string(&card).expect("it is applied");
     assert!(before != after && !after.contains("kubernetes.io/config"), "{after}");
 }
@@ -265,14 +240,11 @@ fn pods_have_config_source_annotations_that_are_not_stored() {
 #[test]
 fn whenever_the_agent_dies_over_a_new_image_it_is_the_old_or_the_new_and_never_both() {
     let mut device = device_with_two_images();
-    apply(&device, &two(&device, "restartPolicy: OnFailure"));
-    device.pod("web").wait_ready();
-    let other = device.pod("web").born("other");
+    let other = device.run_applied("web", &two(&device, "restartPolicy: OnFailure")).born("other");
     // How many steps the first change has tells where to kill the agent in the others.
     let (mut seed, mut all, mut died) = (seed(), 0, 0);
     for (round, image) in (1..=6_u64).zip(["localhost/demo:2", "localhost/demo:1"].into_iter().cycle()) {
-        device.kill_agent();
-        device.start_agent();
+        device.restart_agent();
         device.nodlet(["get", "pods"]).ok();
         let kill_before =
             (round > 1).then(|| 1 + (round - 2) * all / 5 + seed.number() % u64::max(all / 5, 1));
@@ -280,16 +252,13 @@ fn whenever_the_agent_dies_over_a_new_image_it_is_the_old_or_the_new_and_never_b
         let (_, mut object) = device.request("GET", "/api/v1/namespaces/default/pods/web", None);
         object["spec"]["containers"][0]["image"] = image.into();
         object["metadata"]["resourceVersion"] = Value::Null;
-        let body = object.to_string();
-        let path = device.path("/tmp/put.json");
-        fs::create_dir_all(device.path("/tmp")).expect("it can be made");
-        fs::write(&path, body).expect("it can be written");
+        let changed = object.to_string();
         // The agent may die before it has responded, and before it has stored anything.
-        device.nodlet(["apply", "-f", &path.display().to_string()]);
+        device.apply(&changed);
         let revive = |device: &mut Device| {
             if device.agent_is_dead() {
                 device.start_agent();
-                device.nodlet(["apply", "-f", &path.display().to_string()]).ok();
+                device.apply(&changed);
             }
         };
         device.wait_reviving("the new image", &revive, |device| {
@@ -313,15 +282,12 @@ fn whenever_the_agent_dies_over_a_new_image_it_is_the_old_or_the_new_and_never_b
 #[test]
 fn a_power_cut_over_a_new_image_leaves_the_old_or_the_new() {
     let mut device = device_with_two_images();
-    apply(&device, &two(&device, "restartPolicy: OnFailure"));
-    device.pod("web").wait_ready();
-    let uid = device.pod("web").uid();
+    let uid = device.run_applied("web", &two(&device, "restartPolicy: OnFailure")).uid();
     for image in ["localhost/demo:2", "localhost/demo:1"] {
         let changed = two(&device, "restartPolicy: OnFailure").replacen("localhost/demo:1", image, 1);
-        assert_eq!(apply(&device, &changed), "pod/web configured\n");
+        assert_eq!(device.apply(&changed), "pod/web configured\n");
         // The response was sent, so the change is on the card, whatever the state of the containers is.
-        device.cut_power();
-        device.start_agent();
+        device.power_cycle();
         wait_for_image(&device, image);
         assert_eq!(device.pod("web").uid(), uid);
     }
@@ -331,82 +297,68 @@ fn a_power_cut_over_a_new_image_leaves_the_old_or_the_new() {
 fn applied_to_a_pod_that_is_over_another_image_makes_another_pod() {
     let device = device_with_two_images();
     let once = manifest::pod_with("web", "print begun then exit 3", "restartPolicy: Never");
-    apply(&device, &once);
-    device.pod("web").wait_phase("Failed");
-    let uid = device.pod("web").uid();
-    let kubectl = Kubectl::new(&device);
-    kubectl.line("set image pod/web app=localhost/demo:2").ok();
-    assert_eq!((device.pod("web").uid(), device.pod("web").phase()), (uid.clone(), "Failed".to_owned()));
-    apply(&device, &once.replace("demo:1", "demo:3"));
-    device.wait_for("another pod", || {
-        device.pod("web").object().is_some_and(|web| web["metadata"]["uid"] != uid.as_str())
-    });
+    device.apply(&once);
+    let web = device.pod("web").wait_phase("Failed");
+    let uid = web.uid();
+    Kubectl::new(&device).line(SET_IMAGE).ok();
+    assert_eq!((web.uid(), web.phase()), (uid.clone(), "Failed".to_owned()));
+    device.apply(&once.replace("demo:1", "demo:3"));
+    device.wait_for("another pod", || web.object().is_some_and(|web| web["metadata"]["uid"] != uid.as_str()));
 }
 
 #[test]
 fn a_file_changed_twice_during_termination_starts_only_its_last_version() {
     let device = Device::start();
-    let (shared, _) = device.shared("one");
-    let version = |word: &str| {
-        let steps = format!("on-term 0 4 then lock /one/lock then print {word} then sleep");
-        let app = manifest::container("app", &steps, "volumeMounts: [{name: one, mountPath: /one}]");
-        manifest::pod_of("web", &[app], &format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]"))
-    };
-    device.write_manifest("web.yaml", &version("first"));
-    device.pod("web").wait_log("app", "first");
-    device.write_manifest("web.yaml", &version("second"));
-    device.wait_for("its end to begin", || {
-        device.pod("web").object().is_some_and(|web| web["metadata"]["deletionTimestamp"].is_string())
-    });
-    device.write_manifest("web.yaml", &version("third"));
-    device.pod("web").wait_log("app", "third");
-    let logs = device.pod("web").logs("app");
+    let version = |word: &str| version(&device, 4, word);
+    let web = device.write_pod("web", &version("first")).wait_log("app", "first");
+    device.write_pod("web", &version("second"));
+    device.wait_for("its end to begin", || web.get("/metadata/deletionTimestamp").is_string());
+    device.write_pod("web", &version("third"));
+    web.wait_log("app", "third");
+    let logs = web.logs("app");
     assert!(!logs.contains("second") && !logs.contains("TWO AT ONCE"), "{logs}");
-    assert_eq!(device.pod("web").container("app").restart_count(), 0);
+    assert_eq!(web.container("app").restart_count(), 0);
 }
 
 #[test]
 fn a_name_from_two_sources_is_one_pod_at_a_time_whichever_comes_or_goes() {
     let device = Device::start();
-    let (shared, _) = device.shared("one");
-    let version = |word: &str| {
-        let steps = format!("on-term 0 1 then lock /one/lock then print {word} then sleep");
-        let app = manifest::container("app", &steps, "volumeMounts: [{name: one, mountPath: /one}]");
-        manifest::pod_of("web", &[app], &format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]"))
-    };
-    device.write_manifest("web.yaml", &version("site"));
-    device.pod("web").wait_log("app", "site");
+    let version = |word: &str| version(&device, 1, word);
+    let web = device.write_pod("web", &version("site")).wait_log("app", "site");
     // The directory of applied objects comes after the site's directory.
-    apply(&device, &version("applied"));
-    device.pod("web").wait_log("app", "applied");
+    device.apply(&version("applied"));
+    web.wait_log("app", "applied");
     assert_eq!(annotation(&device, "kubernetes.io/config.source"), "api");
-    let run = device.path("/run/nodlet/manifests");
-    fs::create_dir_all(&run).expect("it can be made");
-    fs::write(run.join("web.yaml"), version("passing")).expect("it can be written");
-    device.pod("web").wait_log("app", "passing");
-    fs::remove_file(run.join("web.yaml")).expect("it is there");
-    device.pod("web").wait_log("app", "applied");
+    device.shared("/run/nodlet/manifests");
+    let passing = device.file("/run/nodlet/manifests/web.yaml", version("passing"));
+    web.wait_log("app", "passing");
+    fs::remove_file(passing).expect("it is there");
+    web.wait_log("app", "applied");
     device.nodlet(["delete", "pod", "web"]).ok();
-    device.pod("web").wait_log("app", "site");
+    web.wait_log("app", "site");
     assert_eq!(annotation(&device, "kubernetes.io/config.source"), "file");
-    assert!(!device.pod("web").logs("app").contains("TWO AT ONCE"));
-    assert_eq!(device.pod("web").container("app").restart_count(), 0);
+    assert!(!web.logs("app").contains("TWO AT ONCE"));
+    assert_eq!(web.container("app").restart_count(), 0);
 }
+
+/// Gives the container `app` an image that is not on each board.
+const SET_IMAGE: &str = "set image pod/web app=localhost/demo:2";
 
 /// The pod's condition about the image that it waits for.
 fn pending(device: &Device) -> Value {
-    let status = device.pod("web").status();
-    let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
-    conditions.into_iter().find(|one| one["type"] == "PodImageUpdatePending").unwrap_or_default()
+    device.pod("web").whole_condition("PodImageUpdatePending")
+}
+
+#[track_caller]
+fn wait_pending(device: &Device) {
+    device.wait_for("what it waits for", || pending(device)["reason"] == "ErrImagePull");
 }
 
 #[test]
 fn an_image_that_is_not_on_the_board_stops_nothing_until_it_is() {
     let mut device = Device::start();
     let kubectl = Kubectl::new(&device);
-    apply(&device, &two(&device, "restartPolicy: Never"));
-    let web = device.pod("web");
-    web.wait_ready();
+    let web = device.run_applied("web", &two(&device, "restartPolicy: Never"));
     let (uid, app, other) = (web.uid(), web.born("app"), web.born("other"));
     let words =
         "image \"localhost/demo:2\" of container app is not on this node: image \"localhost/demo:1\" runs on";
@@ -414,10 +366,10 @@ fn an_image_that_is_not_on_the_board_stops_nothing_until_it_is() {
     let text = two(&device, "restartPolicy: Never").replacen("demo:1", "demo:2", 1);
     let dry = device.nodlet_with_input(["apply", "--dry-run=server", "-f", "-"], &text);
     assert!(dry.stderr.contains(words), "{}", dry.stderr);
-    assert_eq!((spec_image(&device), pending(&device)), ("localhost/demo:1".to_owned(), Value::Null));
-    let said = kubectl.line("set image pod/web app=localhost/demo:2");
+    assert_eq!((spec_image(&device), pending(&device)), ("localhost/demo:1".into(), Value::Null));
+    let said = kubectl.line(SET_IMAGE);
     assert!(said.stderr.contains(words), "{}", said.stderr);
-    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+    wait_pending(&device);
     assert_eq!(spec_image(&device), "localhost/demo:2");
     assert!(web.is_ready() && web.container("app").is_running());
     assert_eq!(web.container("app").of_status("image"), "localhost/demo:1");
@@ -425,9 +377,8 @@ fn an_image_that_is_not_on_the_board_stops_nothing_until_it_is() {
     assert!(events.contains("Back-off pulling image \"localhost/demo:2\""), "{events}");
     assert!(events.contains("container app keeps running image \"localhost/demo:1\""), "{events}");
 
-    device.kill_agent();
-    device.start_agent();
-    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+    device.restart_agent();
+    wait_pending(&device);
     let web = device.pod("web");
     assert_eq!((web.uid(), web.born("app"), web.born("other")), (uid.clone(), app, other.clone()));
 
@@ -438,8 +389,8 @@ fn an_image_that_is_not_on_the_board_stops_nothing_until_it_is() {
 
     // A change in place and a change that replaces the pod: one condition of each type.
     kubectl.line("set image pod/web app=localhost/demo:3").ok();
-    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
-    apply(&device, &text.replacen("demo:2", "demo:4", 1).replacen("sleep", "print fourth then sleep", 1));
+    wait_pending(&device);
+    device.apply(&text.replacen("demo:2", "demo:4", 1).replacen("sleep", "print fourth then sleep", 1));
     let waits = || {
         let conditions = device.pod("web").status()["conditions"].as_array().cloned().unwrap_or_default();
         let all = conditions.into_iter().filter(|one| one["type"] == "PodImageUpdatePending");
@@ -452,22 +403,19 @@ fn an_image_that_is_not_on_the_board_stops_nothing_until_it_is() {
 #[test]
 fn after_a_power_cut_the_image_runs_that_ran_before_until_the_new_one_is_there() {
     let mut device = Device::start();
-    let kubectl = Kubectl::new(&device);
-    apply(&device, &two(&device, ""));
-    device.pod("web").wait_ready();
-    kubectl.line("set image pod/web app=localhost/demo:2").ok();
-    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+    device.run_applied("web", &two(&device, ""));
+    Kubectl::new(&device).line(SET_IMAGE).ok();
+    wait_pending(&device);
     let record = device.path(&format!("/var/lib/nodlet/records/{}.json", device.pod("web").uid()));
     device.wait_for("its record", || {
         fs::read_to_string(&record).is_ok_and(|text| text.contains("localhost/demo:1"))
     });
-    device.cut_power();
-    device.start_agent();
+    device.power_cycle();
     device.wait_for("the old image", || {
         let app = device.pod("web").container("app");
         app.is_running() && app.of_status("image") == "localhost/demo:1"
     });
-    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+    wait_pending(&device);
     assert_eq!(spec_image(&device), "localhost/demo:2");
     load_another(&device);
     wait_for_image(&device, "localhost/demo:2");
@@ -481,67 +429,44 @@ fn another(image: &str) -> String {
 #[test]
 fn a_change_that_makes_another_pod_waits_for_its_image_while_the_old_one_runs() {
     let mut device = Device::start();
-    device.write_manifest("web.yaml", &manifest::pod("web", "print first then sleep"));
-    let web = device.pod("web");
-    web.wait_ready();
+    let web = device.run_pod("web", "print first then sleep").wait_ready();
     let (uid, app) = (web.uid(), web.born("app"));
 
     // In a file, every change replaces the pod, also a change of the image alone.
-    let typo =
-        manifest::pod("web", "print first then sleep").replacen("localhost/demo:1", "localhost/demo:2", 1);
-    for text in [typo, another("localhost/demo:2")] {
+    let first = manifest::pod("web", "print first then sleep");
+    for text in [first.replacen("demo:1", "demo:2", 1), another("localhost/demo:2")] {
         device.write_manifest("web.yaml", &text);
-        device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+        wait_pending(&device);
         let web = device.pod("web");
         assert_eq!((web.uid(), web.born("app"), web.is_ready()), (uid.clone(), app.clone(), true));
-        let events = web.events().join("\n");
-        assert!(
-            events.contains("Back-off pulling image \"localhost/demo:2\": pod web stays unchanged"),
-            "{events}"
-        );
+        let event = "Back-off pulling image \"localhost/demo:2\": pod web stays unchanged";
+        assert!(web.has_event(event), "{:?}", web.events());
     }
     let waits = pending(&device);
     // Long enough for a new agent to record a different second.
     let begun = std::time::Instant::now();
     device.wait_for("two seconds to pass", || begun.elapsed() > std::time::Duration::from_secs(2));
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     // The condition is unchanged from the new agent's first response on.
     assert_eq!(pending(&device), waits);
     assert_eq!((device.pod("web").uid(), device.pod("web").born("app")), (uid.clone(), app.clone()));
-    device.cut_power();
-    device.start_agent();
+    device.power_cycle();
     device.pod("web").wait_log("app", "first");
-    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+    wait_pending(&device);
     assert_eq!(device.pod("web").uid(), uid);
 
     // If the old image is named again, the pod stays the same and nothing is pending.
-    device.write_manifest("web.yaml", &manifest::pod("web", "print first then sleep"));
+    device.write_pod("web", &first);
     device.wait_for("nothing to be waited for", || pending(&device).is_null());
     assert_eq!(device.pod("web").uid(), uid);
     device.write_manifest("web.yaml", &another("localhost/demo:2"));
-    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+    wait_pending(&device);
     load_another(&device);
     device.pod("web").wait_log("app", "changed");
     assert_ne!(device.pod("web").uid(), uid);
     device.pod("web").wait_ready();
     assert!(pending(&device).is_null());
     device.wait_for("nothing to be kept", || !device.records().iter().any(|name| name.ends_with(".kept")));
-}
-
-#[test]
-fn a_change_that_waits_is_taken_back_by_applying_what_runs() {
-    let device = Device::start();
-    let runs = manifest::pod("web", "print first then sleep");
-    apply(&device, &runs);
-    device.pod("web").wait_ready();
-    let (uid, app) = (device.pod("web").uid(), device.pod("web").born("app"));
-    apply(&device, &another("localhost/demo:2"));
-    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
-    assert_eq!(apply(&device, &runs), "pod/web configured\n");
-    device.wait_for("nothing to be waited for", || pending(&device).is_null());
-    let web = device.pod("web");
-    assert_eq!((web.uid(), web.born("app"), web.is_ready()), (uid, app, true));
 }
 
 #[test]
@@ -554,43 +479,43 @@ fn deleting_a_pod_that_is_being_replaced_deletes_its_replacement_too() {
             "terminationGracePeriodSeconds: 20",
         )
     };
-    apply(&device, &version("first"));
-    device.pod("web").wait_log("app", "first");
-    apply(&device, &version("second"));
-    device.wait_for("its end to begin", || {
-        device.pod("web").object().is_some_and(|web| web["metadata"]["deletionTimestamp"].is_string())
-    });
+    device.apply(&version("first"));
+    let web = device.pod("web").wait_log("app", "first");
+    device.apply(&version("second"));
+    device.wait_for("its end to begin", || web.get("/metadata/deletionTimestamp").is_string());
     device.nodlet(["delete", "pod", "web"]).ok();
-    device.wait_for("the end of both", || device.pod("web").object().is_none());
+    web.wait_gone();
     let applied = device.path("/var/lib/nodlet/manifests/default_web.json");
     assert!(!applied.exists(), "the replacement is still wanted");
 }
 
 #[test]
-fn applied_changes_that_make_another_pod_wait_for_their_image_too_and_say_so() {
+fn applied_changes_that_make_another_pod_wait_for_their_image_too_and_can_be_taken_back() {
     let device = Device::start();
-    apply(&device, &manifest::pod("web", "print first then sleep"));
-    device.pod("web").wait_ready();
-    let uid = device.pod("web").uid();
+    let runs = manifest::pod("web", "print first then sleep");
+    let web = device.run_applied("web", &runs);
+    let (uid, app) = (web.uid(), web.born("app"));
     let words = "image \"localhost/demo:2\" of container app is not on this node: the pod as it is runs on";
     for dry in ["--dry-run=server", "--dry-run=none"] {
         let said = device.nodlet_with_input(["apply", dry, "-f", "-"], &another("localhost/demo:2"));
         assert!(said.stderr.contains(words), "{}", said.stderr);
-        assert_eq!(device.pod("web").uid(), uid);
+        assert_eq!(web.uid(), uid);
     }
-    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
-    assert_eq!(apply(&device, &another("localhost/demo:2")), "pod/web unchanged\n");
-    let refused = Kubectl::new(&device).line("label pod web tier=front").refused();
-    assert!(refused.contains("another version of the pod, from "), "{refused}");
-    // A corrected manifest replaces the one that waits, and deleting the pod deletes the waiting manifest.
-    assert_eq!(apply(&device, &another("localhost/demo:1")), "pod/web configured\n");
-    device.pod("web").wait_log("app", "changed");
-    device.pod("web").wait_ready();
-    let changed =
-        manifest::pod("web", "print third then sleep").replacen("localhost/demo:1", "localhost/demo:3", 1);
-    apply(&device, &changed);
-    device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
+    wait_pending(&device);
+    assert_eq!(device.apply(&another("localhost/demo:2")), "pod/web unchanged\n");
+    Kubectl::new(&device).line("label pod web tier=front").refused_with("another version of the pod, from ");
+    // What runs, or a corrected manifest, replaces the one that waits; deleting the pod deletes that.
+    assert_eq!(device.apply(&runs), "pod/web configured\n");
+    device.wait_for("nothing to be waited for", || pending(&device).is_null());
+    assert_eq!((web.uid(), web.born("app"), web.is_ready()), (uid, app, true));
+    device.apply(&another("localhost/demo:2"));
+    wait_pending(&device);
+    assert_eq!(device.apply(&another("localhost/demo:1")), "pod/web configured\n");
+    web.wait_log("app", "changed");
+    web.wait_ready();
+    device.apply(&manifest::pod("web", "print third then sleep").replacen("demo:1", "demo:3", 1));
+    wait_pending(&device);
     device.nodlet(["delete", "pod", "web"]).ok();
-    device.pod("web").wait_gone();
+    web.wait_gone();
     assert!(!device.path("/var/lib/nodlet/manifests/default_web.json").exists());
 }
