@@ -2,16 +2,14 @@
 
 use nodlet_tests::{Device, Kubectl};
 
-use super::{apply, output};
+use super::{apply, output, run};
 
 #[test]
 fn a_config_map_changes_while_a_pod_uses_it() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    apply(&device, "updating-configuration");
-    let pod = device.pod("updating-configuration");
-    pod.wait_ready();
-    let file = |container: &str, path: &str| output(&pod, container, ["demo", "cat", path]);
+    let pod = run(&device, "updating-configuration");
+    let file = |container: &str, path: &str| output(&pod, container, &format!("cat {path}"));
     let ran =
         kubectl.command(["patch", "configmap", "sport", "-p", r#"{"data": {"sport": "cricket"}}"#]).output();
     assert!(ran.is_ok_and(|ran| ran.status.success()));
@@ -19,27 +17,25 @@ fn a_config_map_changes_while_a_pod_uses_it() {
         device.wait_for("the new file", || file(container, "/etc/config/sport") == "cricket");
     }
     assert_eq!(pod.logs("app"), "variable football\n");
-    assert!(output(&pod, "app", ["demo", "env"]).lines().any(|line| line == "SPORT=football"));
+    assert!(output(&pod, "app", "env").lines().any(|line| line == "SPORT=football"));
     assert_eq!(file("app", "/etc/fixed"), "football");
     // The container starts again; the pod is the same.
     pod.tell("app", "/tmp/restart");
-    device.wait_for("the restart", || pod.container("app").restart_count() == 1);
+    pod.wait_restarts("app", 1);
     pod.wait_log("app", "variable cricket");
     assert_eq!(pod.container("neighbour").restart_count(), 0);
     kubectl.line("patch configmap sport --type=merge -p {\"immutable\":true}").ok();
-    let refused =
-        kubectl.line("patch configmap sport --type=merge -p {\"data\":{\"sport\":\"chess\"}}").refused();
-    assert!(refused.contains("field is immutable when `immutable` is set"), "{refused}");
+    kubectl
+        .line("patch configmap sport --type=merge -p {\"data\":{\"sport\":\"chess\"}}")
+        .refused_with("field is immutable when `immutable` is set");
 }
 
 #[test]
 fn a_secret_is_created_changed_decoded_and_deleted() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    apply(&device, "managed-secret");
-    let pod = device.pod("managed-secret");
-    pod.wait_ready();
-    let file = |name: &str| output(&pod, "app", ["demo", "cat", &format!("/etc/secret/{name}")]);
+    let pod = run(&device, "managed-secret");
+    let file = |name: &str| output(&pod, "app", &format!("cat /etc/secret/{name}"));
     assert_eq!(
         (file("username"), file("password")),
         ("administrator".to_owned(), r"S!B\*d$zDsb=".to_owned())

@@ -2,15 +2,13 @@
 
 use nodlet_tests::{Device, Kubectl, Terminal};
 
-use super::{apply, output};
+use super::{apply, output, run};
 
 #[test]
 fn an_ephemeral_container_looks_into_a_running_pod() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    apply(&device, "ephemeral-container");
-    let pod = device.pod("ephemeral-container");
-    pod.wait_ready();
+    let pod = run(&device, "ephemeral-container");
     let born = pod.born("app");
     let words = "debug ephemeral-container -it -c debugger --image=localhost/demo:1 --target=app -- \
                  demo cat /proc/1/root/of-the-app then ask end? then echo";
@@ -35,9 +33,7 @@ fn an_ephemeral_container_looks_into_a_running_pod() {
 fn commands_in_a_running_container() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    apply(&device, "running-container");
-    let pod = device.pod("running-container");
-    pod.wait_ready();
+    let pod = run(&device, "running-container");
     kubectl.line("exec running-container -- demo write /pages/index.html hello").ok();
     device.wait_for("the page", || {
         pod.exec("server", ["demo", "get", "http://127.0.0.1:8080/"]).stdout.trim() == "hello"
@@ -54,7 +50,7 @@ fn commands_in_a_running_container() {
     assert_eq!(plain, "not a tty\n");
     let failed = kubectl.line("exec running-container -- demo exit 3");
     assert_eq!(failed.code, 3, "{failed:?}");
-    assert!(output(&pod, "server", ["demo", "env"]).contains("HOSTNAME=running-container"));
+    assert!(output(&pod, "server", "env").contains("HOSTNAME=running-container"));
 }
 
 #[test]
@@ -80,26 +76,18 @@ fn a_pod_that_crashes_and_one_that_waits() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     apply(&device, "crashing-and-waiting");
-    let crashing = device.pod("crashing");
-    device.wait_for("the back-off", || crashing.container("app").reason() == "CrashLoopBackOff");
+    let crashing = device.pod("crashing").wait_reason("app", "CrashLoopBackOff");
     let previous = kubectl.line("logs crashing --previous").ok();
     assert_eq!(previous, "the configuration is missing\n");
     assert_eq!(crashing.container("app").of_last("exitCode"), 2);
-    assert!(
-        crashing
-            .events()
-            .iter()
-            .any(|event| event.starts_with("BackOff: Back-off restarting failed container app"))
-    );
+    assert!(crashing.has_event("BackOff: Back-off restarting failed container app"));
 
-    let waiting = device.pod("waiting");
-    device.wait_for("the reason", || waiting.container("app").reason() == "ErrImageNeverPull");
+    let waiting = device.pod("waiting").wait_reason("app", "ErrImageNeverPull");
     assert_eq!(waiting.phase(), "Pending");
     let image = "Container image \"localhost/absent:1\" is not present with pull policy of Never";
     assert_eq!(waiting.container("app").message(), image);
 
     // A misspelt field: the pod would run, and not do what its owner meant.
     let manifest = include_str!("../../../examples/tasks/crashing-and-waiting.yaml").replace("args", "agrs");
-    let refused = device.nodlet_with_input(["apply", "-f", "-"], &manifest).refused();
-    assert!(refused.contains("unknown field \"spec.containers[0].agrs\""), "{refused}");
+    device.try_apply(&manifest).refused_with("unknown field \"spec.containers[0].agrs\"");
 }

@@ -1,10 +1,6 @@
 //! Tasks about Pods of files, variables that depend on others, and containers that work together.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::process::Stdio;
-
-use nodlet_tests::{Device, Kubectl};
+use nodlet_tests::{Device, Forwarding, Kubectl};
 
 use super::{apply, output};
 
@@ -14,9 +10,8 @@ fn a_static_pod_follows_its_file() {
     let kubectl = Kubectl::new(&device);
     let manifest = include_str!("../../../examples/tasks/static-pod.yaml");
     device.write_manifest("static-web.yaml", manifest);
-    let pod = device.pod("static-pod");
-    pod.wait_ready();
-    let page = |port: u16| output(&pod, "web", ["demo", "get", &format!("http://127.0.0.1:{port}/")]);
+    let pod = device.pod("static-pod").wait_ready();
+    let page = |port: u16| output(&pod, "web", &format!("get http://127.0.0.1:{port}/"));
     device.wait_for("the page", || page(8080) == "hello from the image");
     let shown = kubectl.line("get pods -l role=myrole --no-headers").ok();
     assert!(shown.starts_with("static-pod ") && shown.contains("1/1"), "{shown}");
@@ -40,35 +35,20 @@ fn a_static_pod_follows_its_file() {
 }
 
 #[test]
-fn variables_that_depend_on_others() {
-    let device = Device::start();
-    apply(&device, "dependent-variables");
-    let pod = device.pod("dependent-variables");
-    pod.wait_phase("Succeeded");
-    assert_eq!(
-        pod.logs("app"),
-        "UNCHANGED_REFERENCE=$(PROTOCOL)://172.17.0.1:80\n\
-         SERVICE_ADDRESS=https://172.17.0.1:80\n\
-         ESCAPED_REFERENCE=$(PROTOCOL)://172.17.0.1:80\n"
-    );
-}
-
-#[test]
 fn containers_of_a_pod_work_together() {
     let device = Device::start();
     apply(&device, "shared-volume");
     let pod = device.pod("shared-volume");
     device.wait_for("the writer to end", || pod.container("writer").exit_code() == Some(0));
-    let shown = || output(&pod, "server", ["demo", "get", "http://127.0.0.1:8080/index.html"]);
+    let shown = || output(&pod, "server", "get http://127.0.0.1:8080/index.html");
     device.wait_for("the page", || shown() == "hello from the writer");
     assert!(pod.container("server").is_running());
 
     apply(&device, "sidecar");
-    let pod = device.pod("sidecar");
-    pod.wait_log("app", "ready");
+    let pod = device.pod("sidecar").wait_log("app", "ready");
     assert!(pod.container("log-shipper").is_running() && pod.container("log-shipper").is_ready());
     pod.tell("log-shipper", "/logs/restart");
-    device.wait_for("a restart", || pod.container("log-shipper").restart_count() == 1);
+    pod.wait_restarts("log-shipper", 1);
     assert_eq!(pod.container("app").restart_count(), 0);
     pod.tell("app", "/logs/end");
     pod.wait_phase("Succeeded");
@@ -83,23 +63,6 @@ fn a_port_is_forwarded() {
     apply(&device, "port-forward");
     device.pod("port-forward").wait_log("server", "mirror");
     // Port 28015 of the page may be in use here.
-    let mut forwarding =
-        kubectl.command(["port-forward", "--address=127.0.0.1", "pod/port-forward", ":7000"]);
-    let mut forwarding = forwarding.stdout(Stdio::piped()).spawn().expect("kubectl can be run");
-    let mut first = String::new();
-    // kubectl ends when nobody reads what it prints about each connection.
-    let mut stdout = BufReader::new(forwarding.stdout.take().expect("it is piped"));
-    stdout.read_line(&mut first).expect("it is text");
-    let port =
-        first.strip_prefix("Forwarding from 127.0.0.1:").and_then(|rest| rest.strip_suffix(" -> 7000\n"));
-    let port: u16 = port.and_then(|port| port.parse().ok()).unwrap_or_else(|| panic!("{first:?}"));
-    let mut connection = TcpStream::connect(("127.0.0.1", port)).expect("kubectl listens");
-    connection.write_all(b"ping").expect("it is open");
-    connection.shutdown(Shutdown::Write).expect("it is open");
-    let mut answer = String::new();
-    connection.read_to_string(&mut answer).expect("it is text");
-    assert_eq!(answer, "ping");
-    let _ = forwarding.kill();
-    let _ = forwarding.wait();
-    drop(stdout);
+    let words = ["port-forward", "--address=127.0.0.1", "pod/port-forward", ":7000"];
+    assert_eq!(Forwarding::start(kubectl.command(words)).ask(b"ping"), b"ping");
 }

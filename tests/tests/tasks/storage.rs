@@ -5,7 +5,7 @@ use std::path::Path;
 
 use nodlet_tests::Device;
 
-use super::{apply, output};
+use super::{apply, output, run};
 
 /// A directory of the machine that an example names, until it is dropped.
 struct Directory(&'static str);
@@ -31,10 +31,8 @@ fn pages_in_a_persistent_volume_outlive_their_pod() {
     let page = Path::new(pages.0).join("index.html");
     fs::write(&page, "Hello from Kubernetes storage\n").expect("it can be written");
     let device = Device::start();
-    apply(&device, "persistent-volume");
-    let pod = device.pod("persistent-volume");
-    pod.wait_ready();
-    let shown = || output(&pod, "server", ["demo", "get", "http://127.0.0.1:8080/"]);
+    let pod = run(&device, "persistent-volume");
+    let shown = || output(&pod, "server", "get http://127.0.0.1:8080/");
     device.wait_for("the page", || shown() == "Hello from Kubernetes storage");
     let claims = device.nodlet(["get", "persistentvolumeclaims", "task-claim"]).ok();
     assert!(claims.contains("Bound") && claims.contains("task-volume"), "{claims}");
@@ -54,12 +52,9 @@ fn a_second_pod_gets_no_unit_of_an_extended_resource_with_one() {
     device.wait_for("the resource", || {
         device.nodlet(["describe", "node"]).stdout.contains("nodlet.dev/dongle")
     });
-    apply(&device, "extended-resource");
-    let pod = device.pod("extended-resource");
-    pod.wait_ready();
-    assert!(output(&pod, "app", ["demo", "stat", "/dev/dongle"]).ends_with(" 1,3"));
-    let other = device.pod("extended-resource-2");
-    other.wait_phase("Failed");
+    let pod = run(&device, "extended-resource");
+    assert!(output(&pod, "app", "stat /dev/dongle").ends_with(" 1,3"));
+    let other = device.pod("extended-resource-2").wait_phase("Failed");
     assert_eq!(other.status()["reason"], "OutOfnodlet.dev/dongle");
 }
 
@@ -67,8 +62,7 @@ fn a_second_pod_gets_no_unit_of_an_extended_resource_with_one() {
 fn a_pod_that_uses_more_local_storage_than_its_limit_is_evicted() {
     let device = Device::start();
     apply(&device, "local-ephemeral-storage");
-    let within = device.pod("storage-within-limit");
-    within.wait_ready();
+    let within = device.pod("storage-within-limit").wait_ready();
     device.wait_within(std::time::Duration::from_secs(120), "the pod to be evicted", || {
         device.pod("storage-beyond-limit").phase() == "Failed"
     });
