@@ -4,7 +4,7 @@
 use std::io::Read;
 use std::net::{TcpListener, UdpSocket};
 
-use nodlet_tests::{Device, Namespace, manifest};
+use nodlet_tests::{Device, Namespace, TestPod, manifest};
 
 mod agents;
 mod senders;
@@ -63,7 +63,17 @@ fn forward_ipv6(device: &Device, board: &Namespace) {
 
 /// A web server at port 8080 of its pod.
 fn web(name: &str, ports: &str) -> String {
-    manifest::pod_of(name, &[manifest::container("app", "serve 8080 /srv", &format!("ports: [{ports}]"))], "")
+    manifest::single(name, "serve 8080 /srv", &format!("ports: [{ports}]"), "")
+}
+
+/// The usual port of [`web`].
+const PORT: &str = "{containerPort: 8080, hostPort: 80}";
+
+/// Runs a pod of [`web`] until it serves.
+#[track_caller]
+fn run_web<'a>(device: &'a Device, name: &'a str, ports: &str) -> TestPod<'a> {
+    let pod = device.write_pod(name, &web(name, ports)).wait_log("app", "serving");
+    pod
 }
 
 /// A server in the world at `address`, which sends back what comes, once: the address of its client.
@@ -85,17 +95,14 @@ fn setting(board: &Namespace, name: &str) -> String {
 fn a_pod_reaches_the_world_under_the_address_of_the_board() {
     let (device, board, world) = board();
     assert_eq!(board.tables(), [""; 0], "there is no table until a pod needs it");
-    device.write_manifest("host.yaml", &manifest::pod_with("host", "sleep", "hostNetwork: true"));
-    device.pod("host").wait_ready();
+    device.run_pod_with("host", "sleep", "hostNetwork: true").wait_ready();
     assert_eq!(board.tables(), [""; 0]);
     assert_eq!(setting(&board, "conf/eth0/forwarding"), "0");
 
-    device.write_manifest("client.yaml", &manifest::pod("client", "sleep"));
-    let client = device.pod("client");
-    client.wait_ready();
+    let client = device.run_pod("client", "sleep").wait_ready();
     for address in [NEIGHBOUR, FAR] {
         let seen = show_client(&world, address);
-        client.exec("app", ["/bin/demo", "connect", &format!("{address}:80")]).ok();
+        client.demo("app", &format!("connect {address}:80")).ok();
         assert_eq!(seen.join().expect("it serves"), BOARD);
     }
 
@@ -116,7 +123,7 @@ fn a_pod_reaches_the_world_under_the_address_of_the_board() {
     });
     // What the pod sends afterwards arrives.
     let mut buffer = [0; 16];
-    client.exec("app", ["/bin/demo", "send", "203.0.113.2:9", "pod"]).ok();
+    client.demo("app", "send 203.0.113.2:9 pod").ok();
     listener.set_read_timeout(Some(std::time::Duration::from_secs(30))).expect("a time");
     let (length, from) = listener.recv_from(&mut buffer).expect("the pod's datagram");
     assert_eq!((&buffer[..length], from.ip().to_string()), (&b"pod"[..], "203.0.113.1".to_owned()));
@@ -133,9 +140,7 @@ fn a_pod_reaches_the_world_under_the_address_of_the_board() {
 fn reaches_pod(world: &Namespace, device: &Device) -> bool {
     let client = device.pod("client");
     let address = client.ip();
-    device.write_manifest("udp.yaml", &manifest::pod("udp", "datagrams 9"));
-    let udp = device.pod("udp");
-    udp.wait_log("app", "bound");
+    let udp = device.run_pod("udp", "datagrams 9").wait_log("app", "bound");
     world.ip(&format!("route add {}/32 via {BOARD}", udp.ip()));
     let target = udp.ip();
     world.call(move || {
@@ -150,11 +155,8 @@ fn reaches_pod(world: &Namespace, device: &Device) -> bool {
 #[test]
 fn a_host_port_is_reached_from_outside_from_the_board_and_from_pods() {
     let (device, board, world) = board();
-    device.write_manifest("web.yaml", &web("web", "{containerPort: 8080, hostPort: 80}"));
-    device.write_manifest("client.yaml", &manifest::pod("client", "sleep"));
-    let (web, client) = (device.pod("web"), device.pod("client"));
-    web.wait_log("app", "serving");
-    client.wait_ready();
+    let web = run_web(&device, "web", PORT);
+    let client = device.run_pod("client", "sleep").wait_ready();
     let url = format!("http://{BOARD}/");
     assert_eq!(world.demo(&format!("get {url}")).as_deref(), Ok(PAGE));
     for here in [&url, "http://127.0.0.1/"] {
@@ -164,7 +166,7 @@ fn a_host_port_is_reached_from_outside_from_the_board_and_from_pods() {
     assert_eq!(web.exec("app", ["/bin/demo", "get", &url]).ok(), PAGE, "a pod reaches itself");
     // A connection of a pod to the same port of another machine goes there.
     let seen = show_client(&world, FAR);
-    client.exec("app", ["/bin/demo", "connect", &format!("{FAR}:80")]).ok();
+    client.demo("app", &format!("connect {FAR}:80")).ok();
     assert_eq!(seen.join().expect("it serves"), BOARD);
     assert!(world.demo(&format!("get http://{BOARD}:8080/")).is_err(), "only the hostPort is open");
 
@@ -180,12 +182,12 @@ fn a_host_port_has_an_address_and_a_protocol_and_shows_the_client() {
     let (device, board, world) = board();
     board.ip("address add 192.0.2.3/24 dev eth0");
     device.write_manifest("web.yaml", &web("web", "{containerPort: 8080, hostPort: 80, hostIP: 192.0.2.3}"));
-    let udp = manifest::container(
-        "app",
+    device.write_single(
+        "udp",
         "datagrams 5353",
         "ports: [{containerPort: 5353, hostPort: 53, protocol: UDP}]",
+        "",
     );
-    device.write_manifest("udp.yaml", &manifest::pod_of("udp", &[udp], ""));
     device.pod("web").wait_log("app", "serving");
     device.pod("udp").wait_log("app", "bound");
     assert_eq!(world.demo("get http://192.0.2.3/").as_deref(), Ok(PAGE));
@@ -200,10 +202,10 @@ fn a_host_port_has_an_address_and_a_protocol_and_shows_the_client() {
 #[test]
 fn a_second_pod_with_the_same_host_port_is_rejected() {
     let (device, _board, world) = board();
-    device.write_manifest("a.yaml", &web("a", "{containerPort: 8080, hostPort: 80}"));
-    device.pod("a").wait_ready();
-    device.write_manifest("b.yaml", &web("b", "{containerPort: 8080, hostPort: 80, hostIP: 192.0.2.2}"));
-    device.pod("b").wait_phase("Failed");
+    device.write_pod("a", &web("a", PORT)).wait_ready();
+    device
+        .write_pod("b", &web("b", "{containerPort: 8080, hostPort: 80, hostIP: 192.0.2.2}"))
+        .wait_phase("Failed");
     let status = device.pod("b").status();
     assert_eq!(status["reason"], "NodePorts");
     assert_eq!(
@@ -214,11 +216,15 @@ fn a_second_pod_with_the_same_host_port_is_rejected() {
     device.pod("a").wait_log("app", "serving");
     assert_eq!(world.demo(&format!("get http://{BOARD}/")).as_deref(), Ok(PAGE));
     // Another protocol or port is another place.
-    device.write_manifest(
-        "c.yaml",
-        &web("c", "{containerPort: 8080, hostPort: 80, protocol: UDP}, {containerPort: 8080, hostPort: 81}"),
-    );
-    device.pod("c").wait_log("app", "serving");
+    device
+        .write_pod(
+            "c",
+            &web(
+                "c",
+                "{containerPort: 8080, hostPort: 80, protocol: UDP}, {containerPort: 8080, hostPort: 81}",
+            ),
+        )
+        .wait_log("app", "serving");
     assert_eq!(world.demo(&format!("get http://{BOARD}:81/")).as_deref(), Ok(PAGE));
 }
 
@@ -227,11 +233,9 @@ fn a_change_of_a_thousand_ports_is_no_change_by_somebody_else() {
     let (device, _board, world) = board();
     let ports: Vec<String> =
         (0..1000).map(|number| format!("{{containerPort: 8080, hostPort: {}}}", 10_000 + number)).collect();
-    device.write_manifest("many.yaml", &web("many", &ports.join(", ")));
-    device.pod("many").wait_log("app", "serving");
+    run_web(&device, "many", &ports.join(", "));
     assert_eq!(world.demo(&format!("get http://{BOARD}:10999/")).as_deref(), Ok(PAGE));
-    device.remove_manifest("many.yaml");
-    device.pod("many").wait_gone();
+    device.remove_pod("many");
     let events = device.get("/api/v1/events").expect("the events").to_string();
     assert!(!events.contains("FirewallTableRestored"), "{events}");
 }
@@ -239,8 +243,7 @@ fn a_change_of_a_thousand_ports_is_no_change_by_somebody_else() {
 #[test]
 fn the_table_outlives_the_agent_and_comes_back_when_somebody_deletes_it() {
     let (mut device, board, world) = board();
-    device.write_manifest("web.yaml", &web("web", "{containerPort: 8080, hostPort: 80}"));
-    device.pod("web").wait_log("app", "serving");
+    run_web(&device, "web", PORT);
     let get = format!("get http://{BOARD}/");
     let works = || {
         world.demo(&get).as_deref() == Ok(PAGE) && board.demo("get http://127.0.0.1/").as_deref() == Ok(PAGE)
@@ -268,8 +271,7 @@ fn the_table_outlives_the_agent_and_comes_back_when_somebody_deletes_it() {
     device.stop_agent();
     device.start_agent();
     assert!(works());
-    device.remove_manifest("web.yaml");
-    device.pod("web").wait_gone();
+    device.remove_pod("web");
     assert!(world.demo(&get).is_err());
 }
 
@@ -277,18 +279,15 @@ fn the_table_outlives_the_agent_and_comes_back_when_somebody_deletes_it() {
 #[test]
 fn a_pod_keeps_its_address_until_its_host_ports_can_be_closed() {
     let (device, board, world) = board();
-    device.write_manifest("web.yaml", &web("web", "{containerPort: 8080, hostPort: 80}"));
-    device.pod("web").wait_log("app", "serving");
+    run_web(&device, "web", PORT);
     let ip = device.pod("web").status()["podIP"].clone();
     let table = board.seize_table(&board.tables()[0]);
     let events = || device.get("/api/v1/events").unwrap_or_default().to_string();
     device.wait_for("the table to be missed", || events().contains("FirewallTableLost"));
     device.remove_manifest("web.yaml");
-    let message = "FailedKillPod: error killing pod: failed to close its hostPorts: ";
-    let failed = || device.pod("web").events().iter().any(|event| event.starts_with(message));
-    device.wait_for("the removal to fail", failed);
-    device.write_manifest("other.yaml", &manifest::pod("other", "print up then sleep"));
-    device.pod("other").wait_log("app", "up");
+    let message = "error killing pod: failed to close its hostPorts: ";
+    device.pod("web").wait_event_of("FailedKillPod", message);
+    device.run_pod("other", "print up then sleep").wait_log("app", "up");
     assert_ne!(device.pod("other").status()["podIP"], ip);
     assert!(device.pod("web").object().is_some(), "it is there until its ports are closed");
 
@@ -296,17 +295,15 @@ fn a_pod_keeps_its_address_until_its_host_ports_can_be_closed() {
     device.pod("web").wait_gone();
     let get = format!("get http://{BOARD}/");
     assert!(world.demo(&get).is_err());
-    device.write_manifest("next.yaml", &web("next", "{containerPort: 8080, hostPort: 80}"));
-    device.pod("next").wait_log("app", "serving");
+    run_web(&device, "next", PORT);
     assert_eq!(world.demo(&get).as_deref(), Ok(PAGE));
 }
 
 #[test]
 fn a_pod_cannot_reach_the_loopback_address_of_the_board() {
     let (device, board, _world) = board();
-    device.write_manifest("web.yaml", &web("web", "{containerPort: 8080, hostPort: 80}"));
-    device.write_manifest("bad.yaml", &manifest::pod("bad", "sleep"));
-    let bad = device.pod("bad");
+    device.write_manifest("web.yaml", &web("web", PORT));
+    let bad = device.run_pod("bad", "sleep");
     device.pod("web").wait_log("app", "serving");
     bad.wait_ready();
     // The bridge routes 127.0.0.1 now, for connections of the board itself.
@@ -334,26 +331,14 @@ fn a_pod_cannot_reach_the_loopback_address_of_the_board() {
 }
 
 #[test]
-fn without_masquerading_pods_keep_their_addresses_and_nothing_is_changed() {
-    let (mut device, board, _world) = unstarted();
-    device.agent_arguments(["--masquerade=false"]);
-    start(&mut device);
-    device.write_manifest("client.yaml", &manifest::pod("client", "sleep"));
-    device.pod("client").wait_ready();
-    assert_eq!(board.tables(), [""; 0]);
-    assert_eq!(setting(&board, "conf/eth0/forwarding"), "0");
-}
-
-#[test]
-fn without_masquerading_the_world_sees_the_address_of_a_pod_and_a_host_port_works() {
+fn without_masquerading_nothing_is_changed_the_world_sees_addresses_of_pods_and_a_host_port_works() {
     let (mut device, board, world) = unstarted();
     device.agent_arguments(["--masquerade=false"]);
     start(&mut device);
-    device.write_manifest("client.yaml", &manifest::pod("client", "sleep"));
-    device.write_manifest("web.yaml", &web("web", "{containerPort: 8080, hostPort: 80}"));
-    let client = device.pod("client");
-    client.wait_ready();
-    device.pod("web").wait_log("app", "serving");
+    let client = device.run_pod("client", "sleep").wait_ready();
+    assert_eq!(board.tables(), [""; 0]);
+    assert_eq!(setting(&board, "conf/eth0/forwarding"), "0");
+    run_web(&device, "web", PORT);
     let url = format!("http://{BOARD}/");
     assert_eq!(world.demo(&format!("get {url}")).as_deref(), Ok(PAGE));
     assert_eq!(board.demo(&format!("get {url}")).as_deref(), Ok(PAGE));
@@ -363,7 +348,7 @@ fn without_masquerading_the_world_sees_the_address_of_a_pod_and_a_host_port_work
     world.ip(&format!("route add {own}/32 via {BOARD}"));
     for address in [NEIGHBOUR, FAR] {
         let seen = show_client(&world, address);
-        client.exec("app", ["/bin/demo", "connect", &format!("{address}:80")]).ok();
+        client.demo("app", &format!("connect {address}:80")).ok();
         assert_eq!(seen.join().expect("it serves"), own);
     }
     assert_eq!(world.demo(&format!("get {url}")).as_deref(), Ok(PAGE));
@@ -378,8 +363,7 @@ fn a_host_port_of_sctp_is_rejected_by_name_where_the_kernel_does_not_track_sctp(
     device.write_manifest("web.yaml", &web("web", port));
     let reported = "forward a hostPort of SCTP: this kernel does not track SCTP connections; use one with \
                 CONFIG_NF_CT_PROTO_SCTP, or hostNetwork";
-    let events = || device.pod("web").events();
-    device.wait_for("an event that says so", || events().iter().any(|event| event.contains(reported)));
+    device.pod("web").wait_event(reported);
     assert_eq!(device.pod("web").phase(), "Pending");
     assert!(
         device.pod("web").container("app").message().contains(reported),
@@ -387,10 +371,8 @@ fn a_host_port_of_sctp_is_rejected_by_name_where_the_kernel_does_not_track_sctp(
         device.pod("web").status()
     );
     // Other protocols are not concerned.
-    device.write_manifest("tcp.yaml", &web("tcp", "{containerPort: 8080, hostPort: 80}"));
-    device.pod("tcp").wait_log("app", "serving");
-    device.remove_manifest("tcp.yaml");
-    device.pod("tcp").wait_gone();
+    run_web(&device, "tcp", PORT);
+    device.remove_pod("tcp");
 
     // This kernel itself either has it, and the same pod runs, or still has not.
     let tracks = board.call(|| {
@@ -403,9 +385,7 @@ fn a_host_port_of_sctp_is_rejected_by_name_where_the_kernel_does_not_track_sctp(
         device.pod("web").wait_log("app", "serving");
         assert_ne!(board.tables(), [""; 0]);
     } else {
-        device.wait_for("the event", || {
-            device.pod("web").events().iter().any(|event| event.contains(reported))
-        });
+        device.pod("web").wait_event(reported);
         assert_eq!(device.pod("web").phase(), "Pending");
     }
 }
@@ -415,10 +395,9 @@ fn without_nf_tables_pods_run_and_a_host_port_waits_for_a_kernel_that_has_it() {
     let (mut device, board, world) = unstarted();
     device.lack_nftables(true);
     start(&mut device);
-    device.write_manifest("client.yaml", &manifest::pod("client", "sleep"));
-    device.write_manifest("other.yaml", &manifest::pod("other", "sleep"));
-    device.pod("client").wait_ready();
-    device.pod("other").wait_ready();
+    device.run_pod("client", "sleep");
+    device.run_pod("other", "sleep");
+    device.wait_all_ready(["client", "other"]);
     let lacks = "this kernel has no nf_tables with NAT; load the modules nf_tables, nft_chain_nat, nft_nat, nft_masq, nft_ct and \
                  nft_fib_inet, or use a kernel with CONFIG_NF_TABLES, ";
     let reported = format!(
@@ -427,9 +406,8 @@ fn without_nf_tables_pods_run_and_a_host_port_waits_for_a_kernel_that_has_it() {
     assert_eq!(device.agent_log().matches(&reported).count(), 1, "once: {}", device.agent_log());
     assert_eq!(setting(&board, "conf/eth0/forwarding"), "0");
 
-    device.write_manifest("web.yaml", &web("web", "{containerPort: 8080, hostPort: 80}"));
-    let events = || device.pod("web").events();
-    device.wait_for("an event that says so", || events().iter().any(|event| event.contains(lacks)));
+    device.write_manifest("web.yaml", &web("web", PORT));
+    device.pod("web").wait_event(lacks);
     assert!(device.pod("web").container("app").message().contains(lacks), "{}", device.pod("web").status());
     assert_eq!(device.pod("web").phase(), "Pending");
 
@@ -448,12 +426,8 @@ fn with_an_ipv6_range_pods_have_two_addresses_and_reach_the_world_and_are_reache
     let fields = "ports: [{containerPort: 8080, hostPort: 80}]\nenv:\n\
                   - {name: ADDRESSES, valueFrom: {fieldRef: {fieldPath: status.podIPs}}}\n\
                   - {name: HOST, valueFrom: {fieldRef: {fieldPath: status.hostIPs}}}";
-    device.write_manifest(
-        "web.yaml",
-        &manifest::pod_of("web", &[manifest::container("app", show, fields)], ""),
-    );
-    device.write_manifest("client.yaml", &manifest::pod("client", "sleep"));
-    device.pod("client").wait_ready();
+    device.write_single("web", show, fields, "");
+    device.run_pod("client", "sleep").wait_ready();
     device.pod("web").wait_log("app", "serving");
     let status = device.pod("web").status();
     let (ip, host) = (device.pod("web").ip(), status["hostIP"].clone());
@@ -466,21 +440,21 @@ fn with_an_ipv6_range_pods_have_two_addresses_and_reach_the_world_and_are_reache
             && log.contains(&format!("HOST={BOARD},2001:db8::2\n")),
         "{log}"
     );
-    let hosts = device.pod("web").exec("app", ["/bin/demo", "cat", "/etc/hosts"]).ok();
+    let hosts = device.pod("web").demo("app", "cat /etc/hosts").ok();
     assert!(hosts.contains(&format!("\n{second}\tweb\n")), "{hosts}");
 
     // Pods reach each other, and the world under the board's address.
     let client = device.pod("client");
-    assert_eq!(client.exec("app", ["/bin/demo", "get", &format!("http://[{second}]:8080/")]).ok(), PAGE);
+    assert_eq!(client.demo("app", &format!("get http://[{second}]:8080/")).ok(), PAGE);
     forward_ipv6(&device, &board);
     let seen = show_client(&world, "2001:db8::1");
-    client.exec("app", ["/bin/demo", "connect", "[2001:db8::1]:80"]).ok();
+    client.demo("app", "connect [2001:db8::1]:80").ok();
     assert_eq!(seen.join().expect("it serves"), "2001:db8::2");
     let url = "http://[2001:db8::2]:80/";
     assert_eq!(world.demo(&format!("get {url}")).as_deref(), Ok(PAGE));
     assert_eq!(world.demo(&format!("get http://{BOARD}/")).as_deref(), Ok(PAGE));
     assert_eq!(board.demo(&format!("get {url}")).as_deref(), Ok(PAGE));
-    assert_eq!(client.exec("app", ["/bin/demo", "get", url]).ok(), PAGE);
+    assert_eq!(client.demo("app", &format!("get {url}")).ok(), PAGE);
     assert!(board.demo("get http://[::1]:80/").is_err());
 
     // A pod sends under its own addresses only.
@@ -509,8 +483,7 @@ fn with_an_ipv6_range_pods_have_two_addresses_and_reach_the_world_and_are_reache
     let (_, from) = receiver.recv_from(&mut [0; 8]).expect("a datagram");
     assert_eq!(from.ip().to_string(), format!("fd00:10:85::{}", own.octets()[3]));
 
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     assert_eq!(device.pod("web").status()["podIPs"], serde_json::json!([{"ip": ip}, {"ip": second}]));
     assert_eq!(world.demo(&format!("get {url}")).as_deref(), Ok(PAGE));
 }
@@ -519,7 +492,7 @@ fn with_an_ipv6_range_pods_have_two_addresses_and_reach_the_world_and_are_reache
 fn the_task_of_a_host_port_is_reachable_from_outside_and_on_the_board() {
     let (device, board, world) = board();
     let manifest = include_str!("../../examples/tasks/host-port.yaml");
-    let applied = device.nodlet_with_input(["apply", "-f", "-"], manifest).ok();
+    let applied = device.apply(manifest);
     assert_eq!(applied.lines().filter(|line| line.ends_with(" created")).count(), 2, "{applied}");
     device.pod("host-port").wait_ready();
     let url = format!("http://{BOARD}:8089/");
@@ -527,8 +500,7 @@ fn the_task_of_a_host_port_is_reachable_from_outside_and_on_the_board() {
     for address in [BOARD, "127.0.0.1"] {
         assert_eq!(board.demo(&format!("get http://{address}:8089/")).as_deref(), Ok(PAGE), "{address}");
     }
-    let second = device.pod("host-port-2");
-    second.wait_phase("Failed");
+    let second = device.pod("host-port-2").wait_phase("Failed");
     assert_eq!(second.status()["reason"], "NodePorts");
     device.nodlet(["delete", "pod", "host-port"]).ok();
     device.pod("host-port").wait_gone();

@@ -1,9 +1,9 @@
 //! Two agents on one machine, as somebody has who tries nodlet beside one that runs: neither takes anything from the
 //! pods of the other.
 
-use nodlet_tests::{Device, Namespace, manifest};
+use nodlet_tests::{Device, Namespace};
 
-use super::{BOARD, NEIGHBOUR, PAGE, board, setting, show_client, start, web};
+use super::{BOARD, NEIGHBOUR, PAGE, PORT, board, run_web, setting, show_client, start};
 
 /// Another agent on the same board.
 fn other_agent(board: &Namespace) -> Device {
@@ -17,18 +17,16 @@ fn other_agent(board: &Namespace) -> Device {
 #[track_caller]
 fn check_reaches_world(world: &Namespace, device: &Device, pod: &str) {
     let seen = show_client(world, NEIGHBOUR);
-    device.pod(pod).exec("app", ["/bin/demo", "connect", &format!("{NEIGHBOUR}:80")]).ok();
+    device.pod(pod).demo("app", &format!("connect {NEIGHBOUR}:80")).ok();
     assert_eq!(seen.join().expect("it serves"), BOARD);
 }
 
 #[test]
 fn pods_of_two_agents_reach_the_world_and_their_host_ports() {
     let (one, board, world) = board();
-    one.write_manifest("web.yaml", &web("web", "{containerPort: 8080, hostPort: 80}"));
-    one.pod("web").wait_log("app", "serving");
+    run_web(&one, "web", PORT);
     let other = other_agent(&board);
-    other.write_manifest("web.yaml", &web("web", "{containerPort: 8080, hostPort: 81}"));
-    other.pod("web").wait_log("app", "serving");
+    run_web(&other, "web", "{containerPort: 8080, hostPort: 81}");
     for (device, port) in [(&one, 80), (&other, 81)] {
         let url = format!("http://{BOARD}:{port}/");
         assert_eq!(world.demo(&format!("get {url}")).as_deref(), Ok(PAGE));
@@ -52,8 +50,7 @@ fn pods_of_two_agents_reach_the_world_and_their_host_ports() {
 #[test]
 fn the_bridge_of_an_agent_that_starts_is_no_link_of_another_agent() {
     let (mut one, board, world) = board();
-    one.write_manifest("web.yaml", &web("web", "{containerPort: 8080, hostPort: 80}"));
-    one.pod("web").wait_log("app", "serving");
+    run_web(&one, "web", PORT);
     let link = board.ip("-o link show type bridge");
     let bridge = link.split(": ").nth(1).expect("the bridge of the agent").to_owned();
     one.kill_agent();
@@ -61,8 +58,7 @@ fn the_bridge_of_an_agent_that_starts_is_no_link_of_another_agent() {
     board.call(move || std::fs::write(set, "0").expect("the bridge has it"));
 
     let other = other_agent(&board);
-    other.write_manifest("client.yaml", &manifest::pod("client", "sleep"));
-    other.pod("client").wait_ready();
+    other.run_pod("client", "sleep").wait_ready();
     check_reaches_world(&world, &other, "client");
     assert_eq!(setting(&board, &format!("conf/{bridge}/forwarding")), "0");
     one.start_agent();

@@ -11,7 +11,7 @@ use super::{BOARD, NEIGHBOUR, board, board_of_both_versions, forward_ipv6};
 fn listener(step: &str, port: u16) -> String {
     let of = |host: u16| format!("{{containerPort: {port}, hostPort: {host}, protocol: UDP}}");
     let ports = format!("ports: [{}, {}]", of(53), of(54));
-    manifest::pod_of("udp", &[manifest::container("app", &format!("{step} {port}"), &ports)], "")
+    manifest::single("udp", &format!("{step} {port}"), &ports, "")
 }
 
 /// Waits until the senders of these words reach a pod.
@@ -28,8 +28,7 @@ fn wait_for(device: &Device, pod: &str, words: &[&str]) {
 fn udp_senders_that_go_on_reach_a_pod_that_comes_later_and_those_that_replace_it() {
     let (mut device, board, world) = board();
     // The kernel tracks connections as soon as there is a pod.
-    device.write_manifest("first.yaml", &manifest::pod("first", "sleep"));
-    device.pod("first").wait_ready();
+    device.run_pod("first", "sleep").wait_ready();
     let all = ["world", "board", "loop", "other"];
     let _senders = [
         Sender::begin(&world, "192.0.2.2:53", "world"),
@@ -43,10 +42,8 @@ fn udp_senders_that_go_on_reach_a_pod_that_comes_later_and_those_that_replace_it
     let first_address = device.pod("udp").ip();
 
     // Another pod has the address of the first one when the second one comes.
-    device.remove_manifest("udp.yaml");
-    device.pod("udp").wait_gone();
-    device.write_manifest("heir.yaml", &manifest::pod("heir", "datagrams 5353"));
-    device.pod("heir").wait_log("app", "bound");
+    device.remove_pod("udp");
+    device.run_pod("heir", "datagrams 5353").wait_log("app", "bound");
     assert_eq!(device.pod("heir").ip(), first_address);
     device.write_manifest("udp.yaml", &listener("datagrams", 5353));
     wait_for(&device, "udp", &all);
@@ -62,8 +59,7 @@ fn udp_senders_that_go_on_reach_a_pod_that_comes_later_and_those_that_replace_it
     wait_for(&device, "udp", &all);
 
     // A port that is closed leads to nobody, and a program of the board can have it.
-    device.remove_manifest("udp.yaml");
-    device.pod("udp").wait_gone();
+    device.remove_pod("udp");
     let program = board.call(|| UdpSocket::bind((BOARD, 53)).expect("nobody has it"));
     program.set_read_timeout(Some(Duration::from_secs(30))).expect("a time");
     let mut words = Vec::new();
@@ -78,8 +74,7 @@ fn udp_senders_that_go_on_reach_a_pod_that_comes_later_and_those_that_replace_it
 #[test]
 fn udp_senders_of_ipv6_that_go_on_reach_a_pod_that_comes_later_and_one_that_replaces_it() {
     let (device, board, world) = board_of_both_versions();
-    device.write_manifest("first.yaml", &manifest::pod("first", "sleep"));
-    device.pod("first").wait_ready();
+    device.run_pod("first", "sleep").wait_ready();
     forward_ipv6(&device, &board);
     let all = ["six", "own", "world"];
     let _senders = [
@@ -94,10 +89,8 @@ fn udp_senders_of_ipv6_that_go_on_reach_a_pod_that_comes_later_and_one_that_repl
     let first_address = device.pod("udp").ip();
 
     // Another pod has the addresses of the first one when the second one comes.
-    device.remove_manifest("udp.yaml");
-    device.pod("udp").wait_gone();
-    device.write_manifest("heir.yaml", &manifest::pod("heir", "datagrams-of-both 5353"));
-    device.pod("heir").wait_log("app", "bound");
+    device.remove_pod("udp");
+    device.run_pod("heir", "datagrams-of-both 5353").wait_log("app", "bound");
     assert_eq!(device.pod("heir").ip(), first_address);
     device.write_manifest("udp.yaml", &listener("datagrams-of-both", 5353));
     wait_for(&device, "udp", &all);
