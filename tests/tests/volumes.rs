@@ -5,72 +5,47 @@ use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nodlet_tests::image::Image;
 use nodlet_tests::{Device, manifest, switches};
 
+/// The volume of most pods here.
+const WORK: &str = "volumes: [{name: work, emptyDir: {}}]";
+
 #[test]
-fn containers_of_a_pod_share_an_empty_dir_and_other_pods_have_their_own() {
+fn containers_of_a_pod_share_an_empty_dir_which_goes_with_the_pod_and_other_pods_have_their_own() {
     let device = Device::start();
     let pod = |name: &str| {
         let mount = "volumeMounts: [{name: work, mountPath: /work}]";
-        manifest::pod_of(
-            name,
-            &[
-                manifest::container("writer", "write /work/said hello then sleep", mount),
-                manifest::container(
-                    "app",
-                    "wait /work/said then cat /work/said then stat /work then sleep",
-                    mount,
-                ),
-            ],
-            "volumes: [{name: work, emptyDir: {}}]",
-        )
+        let reads = "wait /work/said then cat /work/said then stat /work then sleep";
+        let containers = [
+            manifest::container("writer", "ls /work then write /work/said hello then sleep", mount),
+            manifest::container("app", reads, mount),
+        ];
+        manifest::pod_of(name, &containers, WORK)
     };
-    device.write_manifest("one.yaml", &pod("one"));
-    device.pod("one").wait_log("app", "hello\ndir 0777 0:0");
-    device.write_manifest("two.yaml", &pod("two"));
-    device.pod("two").wait_log("app", "hello");
-    device.pod("one").exec("app", ["/bin/demo", "write", "/work/mine", "x"]).ok();
-    device.pod("two").exec("app", ["/bin/demo", "cat", "/work/mine"]).refused();
+    let one = device.write_pod("one", &pod("one")).wait_log("app", "hello\ndir 0777 0:0");
+    let two = device.write_pod("two", &pod("two")).wait_log("app", "hello");
+    one.demo("app", "write /work/mine x").ok();
+    two.demo("app", "cat /work/mine").refused();
+    device.remove_pod("one");
+    device.write_pod("one", &pod("one")).wait_log("app", "hello");
+    assert_eq!(one.logs("writer"), "", "the new pod's directory is empty");
 }
 
 #[test]
-fn an_empty_dir_goes_with_its_pod() {
+fn a_memory_volume_is_a_tmpfs_with_its_size_limit_in_which_a_missing_sub_path_is_created() {
     let device = Device::start();
-    let text = manifest::pod_of(
-        "web",
-        &[manifest::container(
-            "app",
-            "ls /work then touch /work/file then print done then sleep",
-            "volumeMounts: [{name: work, mountPath: /work}]",
-        )],
-        "volumes: [{name: work, emptyDir: {}}]",
-    );
-    device.write_manifest("web.yaml", &text);
-    device.pod("web").wait_log("app", "done");
-    device.remove_manifest("web.yaml");
-    device.pod("web").wait_gone();
-    device.write_manifest("web.yaml", &text);
-    device.pod("web").wait_log("app", "done");
-    assert_eq!(device.pod("web").logs("app"), "done\n", "the new pod's directory is empty");
-}
-
-#[test]
-fn a_memory_volume_is_a_tmpfs_with_its_size_limit() {
-    let device = Device::start();
-    device.write_manifest(
-        "ram.yaml",
-        &manifest::pod_of(
-            "ram",
-            &[manifest::container(
-                "app",
-                "mounts then sleep",
-                "volumeMounts: [{name: ram, mountPath: /ram}]",
-            )],
-            "volumes: [{name: ram, emptyDir: {medium: Memory, sizeLimit: 2Mi}}]",
-        ),
-    );
-    device.pod("ram").wait_log("app", " /ram ");
-    let log = device.pod("ram").logs("app");
+    let mounts = "volumeMounts: [{name: ram, mountPath: /ram}, {name: ram, mountPath: /below, subPath: a/b}]";
+    let volume = "volumes: [{name: ram, emptyDir: {medium: Memory, sizeLimit: 2Mi}}]";
+    let ram = device
+        .write_single("ram", "mounts then sleep", mounts, volume)
+        .wait_ready()
+        .wait_log("app", " /ram ");
+    let log = ram.logs("app");
     let line = log.lines().find(|line| line.contains(" /ram ")).unwrap_or_default();
     assert!(line.contains(" tmpfs ") && line.contains("size=2048k"), "{line}");
+    ram.demo("app", "write /below/file deep").ok();
+    assert_eq!(ram.demo("app", "cat /ram/a/b/file").ok(), "deep\n");
+    // With the mode of the volume's root, independent of the umask.
+    let mode = |path: &str| ram.demo("app", &format!("stat {path}")).ok();
+    assert_eq!(mode("/ram/a").split(' ').nth(1), mode("/ram").split(' ').nth(1));
 }
 
 #[test]
@@ -94,13 +69,13 @@ fn a_volume_that_cannot_be_mounted_where_it_should_be_says_why() {
             "it is a file, and the image has a directory there",
         ),
     ] {
-        let container = manifest::container("app", "sleep", &format!("volumeMounts: [{{name: v, {mount}}}]"));
-        let text = manifest::pod_of(name, &[container], &format!("volumes: [{{name: v, {volume}}}]"));
-        device.write_manifest(&format!("{name}.yaml"), &text);
-        device.wait_for(&format!("the refusal of {name}"), || {
-            let events = device.pod(name).events();
-            events.iter().any(|event| event.starts_with("Failed: ") && event.contains(expected))
-        });
+        let text = manifest::single(
+            name,
+            "sleep",
+            &format!("volumeMounts: [{{name: v, {mount}}}]"),
+            &format!("volumes: [{{name: v, {volume}}}]"),
+        );
+        device.write_pod(name, &text).wait_event_of("Failed", expected);
     }
 }
 
@@ -113,22 +88,20 @@ fn mounts_pass_only_where_the_host_shares_them() {
         nix::mount::mount(None::<&str>, &here, None::<&str>, to, None::<&str>).expect("it is a mount");
     };
     propagation(MsFlags::MS_PRIVATE);
-    let container = manifest::container(
-        "app",
-        "sleep",
-        "volumeMounts: [{name: v, mountPath: /v, mountPropagation: HostToContainer}]",
-    );
     let volume = format!("volumes: [{{name: v, hostPath: {{path: {}}}}}]", here.display());
-    device.write_manifest("slave.yaml", &manifest::pod_of("slave", &[container], &volume));
-    let slave = device.pod("slave");
-    device.wait_for("the refusal", || {
-        slave.events().iter().any(|event| event.contains("but it is not a shared or slave mount"))
-    });
+    let slave = device
+        .write_single(
+            "slave",
+            "sleep",
+            "volumeMounts: [{name: v, mountPath: /v, mountPropagation: HostToContainer}]",
+            &volume,
+        )
+        .wait_event("but it is not a shared or slave mount");
     propagation(MsFlags::MS_SHARED);
     slave.wait_ready();
     let later = device.mount_tmpfs("/host/later", "mode=755");
     std::fs::write(here.join("later/file"), "seen\n").expect("it can be written");
-    assert_eq!(slave.exec("app", ["/bin/demo", "cat", "/v/later/file"]).ok(), "seen\n");
+    assert_eq!(slave.demo("app", "cat /v/later/file").ok(), "seen\n");
     drop((later, host));
 }
 
@@ -149,21 +122,16 @@ fn containers_share_mounts_in_an_empty_dir_also_where_the_root_is_not_shared() {
         container("sees", "sleep", ", mountPropagation: HostToContainer", ""),
         container("apart", "sleep", "", ""),
     ];
-    device.write_manifest(
-        "web.yaml",
-        &manifest::pod_of("web", &containers, "volumes: [{name: v, emptyDir: {}}]"),
-    );
-    let web = device.pod("web");
+    let web = device.run_pod_of("web", &containers, "volumes: [{name: v, emptyDir: {}}]");
     web.wait_log("mounts", "up");
     web.wait_ready();
-    web.exec("apart", ["/bin/demo", "write", "/v/go", "x"]).ok();
-    let seen = |name: &str| web.exec(name, ["/bin/demo", "cat", "/v/inner/file"]);
+    web.demo("apart", "write /v/go x").ok();
+    let seen = |name: &str| web.demo(name, "cat /v/inner/file");
     device.wait_for("the mount to reach the other container", || seen("sees").stdout == "seen\n");
     assert!(seen("apart").stderr.contains("No such file"), "{:?}", seen("apart"));
     // All of it goes with the pod.
     let uid = web.uid();
-    device.remove_manifest("web.yaml");
-    web.wait_gone();
+    device.remove_pod("web");
     device
         .wait_for("the files to be removed", || !device.path(&format!("var/lib/nodlet/pods/{uid}")).exists());
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("it can be read");
@@ -182,13 +150,10 @@ fn a_host_path_of_another_type_is_rejected() {
             .expect("it can be made");
     }
     let pod = |name: &str, path: &str, kind: &str| {
-        manifest::pod_of(
+        manifest::single(
             name,
-            &[manifest::container(
-                "app",
-                "stat /here then sleep",
-                "volumeMounts: [{name: host, mountPath: /here}]",
-            )],
+            "stat /here then sleep",
+            "volumeMounts: [{name: host, mountPath: /here}]",
             &format!("volumes: [{{name: host, hostPath: {{path: {shared}/{path}, type: {kind}}}}}]"),
         )
     };
@@ -203,8 +168,7 @@ fn a_host_path_of_another_type_is_rejected() {
         ("made", "made/deep", "DirectoryOrCreate", "dir 0755"),
         ("made-file", "made.txt", "FileOrCreate", "file 0644 0:0 0"),
     ] {
-        device.write_manifest(&format!("{name}.yaml"), &pod(name, path, kind));
-        device.pod(name).wait_log("app", stat);
+        device.write_pod(name, &pod(name, path, kind)).wait_log("app", stat);
     }
     for (name, path, kind, refusal) in [
         ("no-dir", "file", "Directory", "is not a directory"),
@@ -213,7 +177,7 @@ fn a_host_path_of_another_type_is_rejected() {
         ("no-char", "file", "CharDevice", "is not a character device"),
         ("no-block", "absent", "BlockDevice", "is not a block device"),
     ] {
-        device.write_manifest(&format!("{name}.yaml"), &pod(name, path, kind));
+        device.write_pod(name, &pod(name, path, kind));
         device.wait_for(&format!("the refusal of {name}"), || {
             let events = device.pod(name).events();
             events.iter().any(|event| {
@@ -231,77 +195,28 @@ fn a_host_path_of_another_type_is_rejected() {
 }
 
 #[test]
-fn read_only_mounts_and_sub_paths_are_honoured() {
+fn read_only_mounts_and_sub_paths_are_honoured_and_never_lead_out_of_their_volume() {
     let device = Device::start();
-    device.write_manifest(
-        "web.yaml",
-        &manifest::pod_of(
-            "web",
-            &[
-                manifest::container("app", "sleep", "volumeMounts: [{name: work, mountPath: /work}]"),
-                manifest::container(
-                    "reader",
-                    "sleep",
-                    "volumeMounts: [{name: work, mountPath: /work, readOnly: true}]",
-                ),
-                manifest::container(
-                    "below",
-                    "sleep",
-                    "volumeMounts: [{name: work, mountPath: /work, subPath: a/b}]",
-                ),
-            ],
-            "volumes: [{name: work, emptyDir: {}}]",
-        ),
-    );
-    let web = device.pod("web");
-    web.wait_ready();
-    web.exec("below", ["/bin/demo", "write", "/work/file", "deep"]).ok();
-    assert_eq!(web.exec("app", ["/bin/demo", "cat", "/work/a/b/file"]).ok(), "deep\n");
-    assert_eq!(web.exec("reader", ["/bin/demo", "cat", "/work/a/b/file"]).ok(), "deep\n");
-    let refusal = web.exec("reader", ["/bin/demo", "write", "/work/file", "x"]).refused();
-    assert!(refusal.contains("Read-only file system"), "{refusal}");
-}
+    let container = |name: &str, more: &str| {
+        let mount = format!("volumeMounts: [{{name: work, mountPath: /work{more}}}]");
+        manifest::container(name, "sleep", &mount)
+    };
+    let containers =
+        [container("app", ""), container("reader", ", readOnly: true"), container("below", ", subPath: a/b")];
+    let web = device.run_pod_of("web", &containers, WORK).wait_ready();
+    web.demo("below", "write /work/file deep").ok();
+    assert_eq!(web.demo("app", "cat /work/a/b/file").ok(), "deep\n");
+    assert_eq!(web.demo("reader", "cat /work/a/b/file").ok(), "deep\n");
+    web.demo("reader", "write /work/file x").refused_with("Read-only file system");
 
-#[test]
-fn a_missing_sub_path_is_created_in_a_memory_volume() {
-    let device = Device::start();
-    let mounts =
-        "volumeMounts: [{name: work, mountPath: /work}, {name: work, mountPath: /below, subPath: a/b}]";
-    device.write_manifest(
-        "web.yaml",
-        &manifest::pod_of(
-            "web",
-            &[manifest::container("app", "sleep", mounts)],
-            "volumes: [{name: work, emptyDir: {medium: Memory, sizeLimit: 1Mi}}]",
-        ),
-    );
-    let web = device.pod("web");
-    web.wait_ready();
-    web.exec("app", ["/bin/demo", "write", "/below/file", "deep"]).ok();
-    assert_eq!(web.exec("app", ["/bin/demo", "cat", "/work/a/b/file"]).ok(), "deep\n");
-    // With the mode of the volume's root, independent of the umask.
-    let mode = |path| web.exec("app", ["/bin/demo", "stat", path]).ok();
-    assert_eq!(mode("/work/a").split(' ').nth(1), mode("/work").split(' ').nth(1));
-}
-
-#[test]
-fn a_sub_path_never_leads_out_of_its_volume() {
-    let device = Device::start();
     let (shared, here) = device.shared("host");
     std::os::unix::fs::symlink("/etc", here.join("out")).expect("a link can be made");
-    device.write_manifest(
-        "out.yaml",
-        &manifest::pod_of(
-            "out",
-            &[manifest::container(
-                "app",
-                "ls /work",
-                "volumeMounts: [{name: host, mountPath: /work, subPath: out}]",
-            )],
-            &format!("restartPolicy: Never\nvolumes: [{{name: host, hostPath: {{path: {shared}}}}}]"),
-        ),
+    let out = device.write_single(
+        "out",
+        "ls /work",
+        "volumeMounts: [{name: host, mountPath: /work, subPath: out}]",
+        &format!("restartPolicy: Never\nvolumes: [{{name: host, hostPath: {{path: {shared}}}}}]"),
     );
-    let out = device.pod("out");
     device.wait_for("a refusal", || {
         ["CreateContainerConfigError", "CreateContainerError", "StartError"]
             .contains(&out.container("app").reason().as_str())
@@ -314,8 +229,7 @@ fn helper_threads_end_after_their_work_and_the_agent_sleeps() {
     let device = Device::start_unwatched();
     let threads =
         || std::fs::read_dir(format!("/proc/{}/task", device.agent_pid())).expect("the agent lives").count();
-    device.write_manifest("quiet.yaml", &manifest::pod("quiet", "sleep"));
-    device.pod("quiet").wait_phase("Running");
+    device.run_pod("quiet", "sleep").wait_phase("Running");
     let before = threads();
     // A hostPath volume, and probe hosts that need name resolution: one that exists, and many that do not.
     let (shared, _) = device.shared("host");
@@ -331,15 +245,11 @@ fn helper_threads_end_after_their_work_and_the_agent_sleeps() {
         manifest::container(&format!("lost-{number}"), "sleep", &probe(&host, 1))
     }));
     let volume = format!("volumes: [{{name: host, hostPath: {{path: {shared}}}}}]");
-    device.write_manifest("names.yaml", &manifest::pod_of("names", &containers, &volume));
-    let names = device.pod("names");
+    let names = device.run_pod_of("names", &containers, &volume);
     device.wait_for("the probe of a name to succeed", || names.container("found").is_ready());
     // Whether the name server rejects the name or does not respond.
-    device.wait_for("the probe of another to fail", || {
-        names.events().iter().any(|event| event.contains("Readiness probe failed: dial tcp"))
-    });
-    device.remove_manifest("names.yaml");
-    names.wait_gone();
+    names.wait_event("Readiness probe failed: dial tcp");
+    device.remove_pod("names");
     device.wait_for("the threads to end", || threads() == before);
     let mut switched = switches(&device);
     device.wait_for("the agent to sleep", || {
@@ -353,19 +263,15 @@ fn helper_threads_end_after_their_work_and_the_agent_sleeps() {
 #[test]
 fn a_device_of_the_board_can_be_a_volume_of_a_privileged_pod() {
     let device = Device::start();
-    let text = manifest::pod_of(
+    let text = manifest::single(
         "modem",
-        &[manifest::container(
-            "app",
-            "open /dev/null then open /dev/random then ls /dev/net then print opened then sleep",
-            "securityContext: {privileged: true}\nvolumeMounts:\n- {name: serial, mountPath: /dev/null}\n\
+        "open /dev/null then open /dev/random then ls /dev/net then print opened then sleep",
+        "securityContext: {privileged: true}\nvolumeMounts:\n- {name: serial, mountPath: /dev/null}\n\
              - {name: zero, mountPath: /dev/random}\n- {name: net, mountPath: /dev/net}",
-        )],
         "volumes:\n- {name: serial, hostPath: {path: /dev/null, type: CharDevice}}\n\
          - {name: zero, hostPath: {path: /dev/zero}}\n- {name: net, hostPath: {path: /dev/net}}",
     );
-    device.write_manifest("modem.yaml", &text);
-    device.pod("modem").wait_log("app", "opened");
+    device.write_pod("modem", &text).wait_log("app", "opened");
     assert_eq!(device.pod("modem").container("app").restart_count(), 0);
 }
 
@@ -373,13 +279,10 @@ fn a_device_of_the_board_can_be_a_volume_of_a_privileged_pod() {
 fn an_image_is_a_volume_that_nobody_can_write_to_or_execute() {
     let mut device = Device::start();
     let text = |policy: &str| {
-        manifest::pod_of(
+        manifest::single(
             "web",
-            &[manifest::container(
-                "app",
-                "cat /model/one/a then cat /b then mounts then sleep",
-                "volumeMounts: [{name: model, mountPath: /model}, {name: model, mountPath: /b, subPath: one/b}]",
-            )],
+            "cat /model/one/a then cat /b then mounts then sleep",
+            "volumeMounts: [{name: model, mountPath: /model}, {name: model, mountPath: /b, subPath: one/b}]",
             &format!(
                 "volumes: [{{name: model, image: {{reference: 'localhost/model:1', pullPolicy: {policy}}}}}]"
             ),
@@ -414,20 +317,15 @@ fn an_image_is_a_volume_that_nobody_can_write_to_or_execute() {
     for option in ["ro", "nosuid", "nodev", "noexec"] {
         assert!(mount.split([' ', ',']).any(|one| one == option), "{option}: {mount}");
     }
-    let refused = device.pod("web").exec("app", ["/bin/demo", "write", "/model/x", "x"]).refused();
-    assert!(refused.contains("Read-only file system"), "{refused}");
-    let refused = device.pod("web").exec("app", ["/model/one/run", "print", "x"]).refused();
-    assert!(refused.contains("ermission denied"), "{refused}");
+    device.pod("web").demo("app", "write /model/x x").refused_with("Read-only file system");
+    device.pod("web").exec("app", ["/model/one/run", "print", "x"]).refused_with("ermission denied");
 
     // It stays as long as the pod does, and for the containers that a later agent starts.
-    let refused = device.nodlet(["image", "rm", "localhost/model:1"]).refused();
-    assert!(refused.contains("default/web"), "{refused}");
-    device.kill_agent();
-    device.start_agent();
+    device.nodlet(["image", "rm", "localhost/model:1"]).refused_with("default/web");
+    device.restart_agent();
     device.wait_for("the pod", || device.pod("web").is_ready());
-    device.pod("web").exec("app", ["/bin/demo", "cat", "/model/one/a"]).ok();
-    device.remove_manifest("web.yaml");
-    device.pod("web").wait_gone();
+    device.pod("web").demo("app", "cat /model/one/a").ok();
+    device.remove_pod("web");
     device.nodlet(["image", "rm", "localhost/model:1"]).ok();
 }
 
@@ -435,12 +333,12 @@ fn an_image_is_a_volume_that_nobody_can_write_to_or_execute() {
 fn a_pod_that_writes_more_than_its_empty_dir_may_hold_is_evicted() {
     let device = Device::start();
     let text = |name: &str, file: &str| {
-        let container = manifest::container(
-            "app",
+        manifest::single(
+            name,
             &format!("mkdir /work/a/b then spam-file {file} 3000000 then print up then sleep"),
             "volumeMounts: [{name: work, mountPath: /work}]",
-        );
-        manifest::pod_of(name, &[container], "volumes: [{name: work, emptyDir: {sizeLimit: 1Mi}}]")
+            "volumes: [{name: work, emptyDir: {sizeLimit: 1Mi}}]",
+        )
     };
     device.write_manifest("small.yaml", &text("small", "/tmp-file"));
     device.write_manifest("large.yaml", &text("large", "/work/a/b/file"));
@@ -466,16 +364,19 @@ fn a_recursive_read_only_mount_makes_the_mounts_below_it_read_only() {
         format!("{{name: v, mountPath: {at}, readOnly: true, recursiveReadOnly: {recursive}}}")
     };
     let mounts = [mount("/disabled", "Disabled"), mount("/if", "IfPossible"), mount("/enabled", "Enabled")];
-    let container =
-        manifest::container("app", "print up then sleep", &format!("volumeMounts: [{}]", mounts.join(", ")));
     let volume = format!("volumes: [{{name: v, hostPath: {{path: {}}}}}]", here.display());
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &[container], &volume));
-    device.pod("web").wait_log("app", "up");
-    let write = |file: &str| device.pod("web").exec("app", ["/bin/demo", "write", file, "x"]);
+    device
+        .write_single(
+            "web",
+            "print up then sleep",
+            &format!("volumeMounts: [{}]", mounts.join(", ")),
+            &volume,
+        )
+        .wait_log("app", "up");
+    let write = |file: &str| device.pod("web").demo("app", &format!("write {file} x"));
     write("/disabled/below/x").ok();
     for place in ["/disabled/x", "/if/x", "/if/below/x", "/enabled/x", "/enabled/below/x"] {
-        let refused = write(place).refused();
-        assert!(refused.contains("Read-only file system"), "{place}: {refused}");
+        write(place).refused_with("Read-only file system");
     }
     let status = device.pod("web").status();
     let shown = status["containerStatuses"][0]["volumeMounts"].as_array().expect("a list").iter();
