@@ -18,6 +18,20 @@ fn pod(name: &str, metadata: &str) -> String {
     )
 }
 
+/// The preset as the API shows it.
+fn shown(device: &Device, name: &str) -> Result<Value, String> {
+    device.get(&format!("/apis/settings.k8s.io/v1alpha1/namespaces/default/podpresets/{name}"))
+}
+
+/// Writes the preset `p`, which gives pods this value, and waits until it is shown.
+#[track_caller]
+fn give(device: &Device, value: &str) {
+    device.write_manifest("0-preset.yaml", &preset("p", &format!("env: [{{name: GIVEN, value: {value}}}]")));
+    device.wait_for("the preset", || {
+        shown(device, "p").is_ok_and(|preset| preset["spec"]["env"][0]["value"] == value)
+    });
+}
+
 const WEB: &str = "  labels: {app: web}\n";
 const MARK: &str = "podpreset.admission.kubernetes.io/podpreset-";
 
@@ -53,20 +67,15 @@ fn pods_that_are_selected_are_given_variables_volumes_and_mounts() {
             &format!("{WEB}  annotations: {{podpreset.admission.kubernetes.io/exclude: 'true'}}\n"),
         ),
     );
-    let web = device.pod("web");
-    web.wait_ready();
-    web.wait_log("app", "by-the-first");
+    let web = device.pod("web").wait_ready().wait_log("app", "by-the-first");
     for line in ["GIVEN=yes-it-is", "ME=web", "OWN=mine"] {
         web.wait_log("app", line);
     }
-    let version = device
-        .get("/apis/settings.k8s.io/v1alpha1/namespaces/default/podpresets/cache")
-        .expect("it is shown");
+    let version = shown(&device, "cache").expect("it is shown");
     let version = version["metadata"]["resourceVersion"].as_str().map(str::to_owned);
     assert_eq!(mark(&web.object().expect("it is here"), "cache"), version);
     for name in ["other", "without"] {
-        let pod = device.pod(name);
-        pod.wait_log("app", "HOSTNAME=");
+        let pod = device.pod(name).wait_log("app", "HOSTNAME=");
         assert!(!pod.logs("app").contains("GIVEN"), "{}", pod.logs("app"));
         let object = pod.object().expect("it is here");
         assert_eq!(mark(&object, "cache"), None);
@@ -77,12 +86,10 @@ fn pods_that_are_selected_are_given_variables_volumes_and_mounts() {
 #[test]
 fn an_admitted_pod_keeps_what_it_was_given_whatever_becomes_of_the_preset() {
     let mut device = Device::start();
-    let env = |value: &str| preset("p", &format!("env: [{{name: GIVEN, value: {value}}}]"));
-    device.write_manifest("0-preset.yaml", &env("first"));
+    give(&device, "first");
     // Each run prints its environment and ends on request.
-    device.write_manifest("again.yaml", &manifest::pod("again", "env then wait /tmp/go then exit 1"));
-    device.write_manifest("stays.yaml", &pod("stays", ""));
-    device.pod("stays").wait_log("app", "GIVEN=first");
+    device.run_pod("again", "env then wait /tmp/go then exit 1");
+    device.write_pod("stays", &pod("stays", "")).wait_log("app", "GIVEN=first");
     device.pod("again").wait_log("app", "GIVEN=first");
     let before = device.pod("stays").object().expect("it is here");
     assert!(mark(&before, "p").is_some());
@@ -90,22 +97,17 @@ fn an_admitted_pod_keeps_what_it_was_given_whatever_becomes_of_the_preset() {
 
     // After a change of the preset, the next run of a container has what its pod was admitted with, and no
     // pod is replaced.
-    device.write_manifest("0-preset.yaml", &env("second"));
-    let shown = || device.get("/apis/settings.k8s.io/v1alpha1/namespaces/default/podpresets/p");
-    device
-        .wait_for("the change", || shown().is_ok_and(|preset| preset["spec"]["env"][0]["value"] == "second"));
+    give(&device, "second");
     device.pod("again").tell("app", "/tmp/go");
     device.wait_for("another run", || {
         device.pod("again").container("app").restart_count() == 1
             && device.pod("again").logs("app").contains("GIVEN=")
     });
     assert!(device.pod("again").logs("app").contains("GIVEN=first"));
-    device.write_manifest("new.yaml", &pod("new", ""));
-    device.pod("new").wait_log("app", "GIVEN=second");
+    device.write_pod("new", &pod("new", "")).wait_log("app", "GIVEN=second");
 
     // A new agent, which finds the pod's manifest unchanged.
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     device.wait_for("the pod to be shown", || device.pod("stays").object().is_some());
     let after = device.pod("stays").object().expect("it is here");
     assert_eq!(
@@ -117,24 +119,21 @@ fn an_admitted_pod_keeps_what_it_was_given_whatever_becomes_of_the_preset() {
 
     // After a power cut, with the preset removed: the admitted spec is on the card.
     device.remove_manifest("0-preset.yaml");
-    device.wait_for("the preset to go", || {
-        device.get("/apis/settings.k8s.io/v1alpha1/namespaces/default/podpresets/p").is_err()
-    });
+    device.wait_for("the preset to go", || shown(&device, "p").is_err());
     device.wait_for("what was admitted to be on the card", || {
         ["stays", "again", "new"].iter().all(|name| {
             let record = format!("/var/lib/nodlet/records/{}.json", device.pod(name).uid());
             std::fs::read_to_string(device.path(&record)).is_ok_and(|record| record.contains("GIVEN"))
         })
     });
-    device.cut_power();
-    device.start_agent();
+    device.power_cycle();
     for (name, given) in [("stays", "GIVEN=first"), ("again", "GIVEN=first"), ("new", "GIVEN=second")] {
         let pod = device.pod(name);
         device.wait_for("a run of this boot", || {
             pod.container("app").is_running() && pod.logs("app").contains("HOSTNAME=")
         });
         assert!(pod.logs("app").contains(given), "{name}: {}", pod.logs("app"));
-        assert_eq!(pod.object().expect("it is here")["spec"]["containers"][0]["env"][0]["name"], "GIVEN");
+        assert_eq!(pod.get("/spec/containers/0/env/0/name"), "GIVEN");
     }
     assert_eq!(device.pod("stays").uid(), uid);
 }
@@ -142,21 +141,12 @@ fn an_admitted_pod_keeps_what_it_was_given_whatever_becomes_of_the_preset() {
 #[test]
 fn contradicting_presets_add_nothing_and_are_reported() {
     let device = Device::start();
-    device.write_manifest(
-        "0-one.yaml",
-        &preset("one", "selector: {matchLabels: {app: web}}, env: [{name: A, value: x}]"),
-    );
-    device.write_manifest(
-        "0-two.yaml",
-        &preset(
-            "two",
-            "selector: {matchLabels: {app: web}}, env: [{name: B, value: yy}, {name: A, value: z}]",
-        ),
-    );
-    device.write_manifest("web.yaml", &pod("web", WEB));
-    let web = device.pod("web");
-    web.wait_ready();
-    web.wait_log("app", "HOSTNAME=");
+    let selected = |name: &str, env: &str| {
+        preset(name, &format!("selector: {{matchLabels: {{app: web}}}}, env: [{env}]"))
+    };
+    device.write_manifest("0-one.yaml", &selected("one", "{name: A, value: x}"));
+    device.write_manifest("0-two.yaml", &selected("two", "{name: B, value: yy}, {name: A, value: z}"));
+    let web = device.write_pod("web", &pod("web", WEB)).wait_ready().wait_log("app", "HOSTNAME=");
     assert!(!web.logs("app").contains("A=") && !web.logs("app").contains("B="), "{}", web.logs("app"));
     let object = web.object().expect("it is here");
     assert_eq!((mark(&object, "one"), mark(&object, "two")), (None, None));
@@ -168,15 +158,9 @@ fn contradicting_presets_add_nothing_and_are_reported() {
 fn kubectl_and_nodlet_show_make_change_and_delete_presets() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    let file = |name: &str, text: &str| {
-        let path = device.path(&format!("/{name}"));
-        std::fs::write(&path, text).expect("the root can be written to");
-        path.display().to_string()
-    };
-    let made = file("made.yaml", &preset("made", "env: [{name: A, value: x}]"));
+    let made = device.file("/made.yaml", &preset("made", "env: [{name: A, value: x}]"));
     assert_eq!(kubectl.run(["create", "-f", &made]).ok(), "podpreset.settings.k8s.io/made created\n");
-    let refused = kubectl.run(["create", "-f", &made]).refused();
-    assert!(refused.contains("podpresets.settings.k8s.io \"made\" already exists"), "{refused}");
+    kubectl.run(["create", "-f", &made]).refused_with("podpresets.settings.k8s.io \"made\" already exists");
     let table = kubectl.run(["get", "podpresets"]).ok();
     assert!(table.starts_with("NAME   CREATED AT\nmade   20"), "{table}");
     assert_eq!(
@@ -186,17 +170,15 @@ fn kubectl_and_nodlet_show_make_change_and_delete_presets() {
     assert!(kubectl.run(["api-resources", "--api-group=settings.k8s.io"]).ok().contains("podpresets"));
 
     // An applied preset affects later pods.
-    assert_eq!(device.nodlet(["apply", "-f", &file("web.yaml", &pod("web", WEB))]).ok(), "pod/web created\n");
+    let web = pod("web", WEB);
+    assert_eq!(device.apply(&web), "pod/web created\n");
     device.pod("web").wait_log("app", "A=x");
-    let changed = file("made.yaml", &preset("made", "env: [{name: A, value: yy}]"));
+    let changed = device.file("/made.yaml", &preset("made", "env: [{name: A, value: yy}]"));
     assert_eq!(kubectl.run(["replace", "-f", &changed]).ok(), "podpreset.settings.k8s.io/made replaced\n");
     assert_eq!(device.nodlet(["apply", "-f", &changed]).ok(), "podpreset.settings.k8s.io/made unchanged\n");
     // Applying the pod again does not change it, either.
-    assert_eq!(
-        device.nodlet(["apply", "-f", &device.path("/web.yaml").display().to_string()]).ok(),
-        "pod/web unchanged\n"
-    );
-    let more = file("more.yaml", &preset("more", "env: [{name: B, value: z}]"));
+    assert_eq!(device.apply(&web), "pod/web unchanged\n");
+    let more = device.file("/more.yaml", &preset("more", "env: [{name: B, value: z}]"));
     assert_eq!(
         device.nodlet(["apply", "-f", &more, "--dry-run"]).ok(),
         "podpreset.settings.k8s.io/more created (server dry run)\n"
@@ -204,11 +186,10 @@ fn kubectl_and_nodlet_show_make_change_and_delete_presets() {
     assert_eq!(device.nodlet(["apply", "-f", &more]).ok(), "podpreset.settings.k8s.io/more created\n");
     assert_eq!(device.nodlet(["get", "podpresets", "-o", "name"]).ok(), "podpreset/made\npodpreset/more\n");
 
-    let wrong = file("wrong.yaml", &preset("wrong", "volumes: [{name: a, nfs: {server: a, path: /}}]"));
-    for refused in
-        [kubectl.run(["create", "-f", &wrong]).refused(), device.nodlet(["apply", "-f", &wrong]).refused()]
-    {
-        assert!(refused.contains("spec.volumes[0].nfs: Forbidden: nodlet"), "{refused}");
+    let wrong =
+        device.file("/wrong.yaml", &preset("wrong", "volumes: [{name: a, nfs: {server: a, path: /}}]"));
+    for ran in [kubectl.run(["create", "-f", &wrong]), device.nodlet(["apply", "-f", &wrong])] {
+        ran.refused_with("spec.volumes[0].nfs: Forbidden: nodlet");
     }
     assert_eq!(
         kubectl.run(["delete", "podpreset", "made"]).ok(),
@@ -227,14 +208,10 @@ fn kubectl_and_nodlet_show_make_change_and_delete_presets() {
     device.wait_for("the preset", || {
         device.nodlet(["get", "podpresets", "-o", "name"]).ok() == "podpreset/own\n"
     });
-    for refused in [
-        device.nodlet(["delete", "podpreset", "own"]).refused(),
-        device.nodlet(["apply", "-f", &file("own.yaml", &preset("own", "env: [{name: D}]"))]).refused(),
-    ] {
-        assert!(
-            refused.contains("podpresets.settings.k8s.io \"own\" is forbidden: it is defined by"),
-            "{refused}"
-        );
+    for ran in
+        [device.nodlet(["delete", "podpreset", "own"]), device.try_apply(&preset("own", "env: [{name: D}]"))]
+    {
+        ran.refused_with("podpresets.settings.k8s.io \"own\" is forbidden: it is defined by");
     }
 }
 
@@ -242,18 +219,14 @@ fn kubectl_and_nodlet_show_make_change_and_delete_presets() {
 #[test]
 fn presets_stay_under_patches_containers_to_debug_with_and_a_new_agent() {
     let mut device = Device::start();
-    device.write_manifest("0-preset.yaml", &preset("p", "env: [{name: GIVEN, value: first}]"));
-    device.wait_for("the preset", || {
-        device.get("/apis/settings.k8s.io/v1alpha1/namespaces/default/podpresets/p").is_ok()
-    });
+    give(&device, "first");
     let text = pod("web", "  labels: {app: web}\n");
-    device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
-    let web = device.pod("web");
-    web.wait_log("app", "GIVEN=first");
+    device.apply(&text);
+    let web = device.pod("web").wait_log("app", "GIVEN=first");
     let (uid, born) = (web.uid(), web.born("app"));
-    let spec = web.object().expect("it is here")["spec"].clone();
+    let spec = web.get("/spec");
     // A later version of the preset only applies to other pods.
-    device.write_manifest("0-preset.yaml", &preset("p", "env: [{name: GIVEN, value: second}]"));
+    give(&device, "second");
     let same = |device: &Device| {
         let object = device.pod("web").object().expect("it is here");
         assert!(mark(&object, "p").is_some(), "{object}");
@@ -275,8 +248,7 @@ fn presets_stay_under_patches_containers_to_debug_with_and_a_new_agent() {
         assert!(!device.pod("web").logs("tool").contains("GIVEN"));
         same(&device);
     }
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     device.wait_for("the pod to be shown", || device.pod("web").object().is_some());
     let object = same(&device);
     assert_eq!(object["spec"]["ephemeralContainers"][0]["name"], "tool");
@@ -287,33 +259,18 @@ fn presets_stay_under_patches_containers_to_debug_with_and_a_new_agent() {
         kubectl.run(["label", "pod", "web", "tier=back", "--overwrite"]).ok();
         assert_eq!(same(&device)["metadata"]["labels"]["tier"], "back");
     }
-    device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+    device.apply(&text);
     same(&device);
-}
 
-#[test]
-fn a_pod_that_was_given_something_takes_another_image_in_place_and_waits_for_it() {
-    let device = Device::start();
-    device.write_manifest("0-preset.yaml", &preset("p", "env: [{name: GIVEN, value: first}]"));
-    device.wait_for("the preset", || {
-        device.get("/apis/settings.k8s.io/v1alpha1/namespaces/default/podpresets/p").is_ok()
-    });
-    let text = pod("web", "");
-    device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
-    device.pod("web").wait_log("app", "GIVEN=first");
-    let (uid, born) = (device.pod("web").uid(), device.pod("web").born("app"));
-    device.nodlet_with_input(["apply", "-f", "-"], &text.replacen("demo:1", "demo:9", 1)).ok();
-    device.wait_for("what it waits for", || {
-        let object = device.pod("web").object().unwrap_or_default();
-        let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        let pending = conditions.into_iter().find(|one| one["type"] == "PodImageUpdatePending");
-        pending.is_some_and(|pending| pending["reason"] == "ErrImagePull")
-    });
+    // Another image is taken in place, and waited for. If the change required another pod, it would be held back, and the
+    // pod would be shown unchanged.
+    device.apply(&text.replacen("demo:1", "demo:9", 1));
     let web = device.pod("web");
-    // If the change required another pod, it would be held back, and the pod would be shown unchanged.
+    device.wait_for("what it waits for", || {
+        web.whole_condition("PodImageUpdatePending")["reason"] == "ErrImagePull"
+    });
     let object = web.object().expect("it is here");
     assert_eq!(object["spec"]["containers"][0]["image"], "localhost/demo:9");
     assert!(mark(&object, "p").is_some() && object["spec"].to_string().contains("GIVEN"), "{object}");
-    assert_eq!((web.uid(), web.born("app")), (uid, born));
-    assert!(web.is_ready());
+    assert_eq!((web.uid(), web.born("app"), web.is_ready()), (uid, born, true));
 }
