@@ -4,18 +4,31 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 use nodlet_tests::{Device, Terminal, manifest, nodlet_program};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 #[test]
 fn apply_get_and_delete_do_as_kubectl_does() {
     let device = Device::start();
     let text = manifest::pod("web", "on-term 0 then sleep");
+    let twice = text.clone() + "kind: Pod\n";
+    let judge = |how: &str| {
+        device.nodlet_with_input(["apply", "--dry-run", "-f", "-", &format!("--validate={how}")], &twice)
+    };
+    assert!(judge("strict").refused().contains("key \"kind\" already set in map"));
+    let warned = judge("warn");
+    assert!(warned.stderr.starts_with("Warning: STDIN: line "), "{warned:?}");
+    assert!(warned.stderr.ends_with(": key \"kind\" already set in map\n"), "{warned:?}");
+    warned.ok();
+    let ignored = judge("ignore");
+    assert_eq!(ignored.stderr, "");
+    ignored.ok();
+
     let dry = device.nodlet_with_input(["apply", "--dry-run", "-f", "-"], &text).ok();
     assert!(dry.contains("pod/web created"), "{dry}");
     assert!(device.pods().is_empty(), "a dry run runs nothing");
-    assert_eq!(device.nodlet_with_input(["apply", "-f", "-"], &text).ok(), "pod/web created\n");
+    assert_eq!(device.apply(&text), "pod/web created\n");
     device.pod("web").wait_ready();
-    assert_eq!(device.nodlet_with_input(["apply", "-f", "-"], &text).ok(), "pod/web unchanged\n");
+    assert_eq!(device.apply(&text), "pod/web unchanged\n");
 
     assert_eq!(device.nodlet(["get", "pods", "-o", "name"]).ok(), "pod/web\n");
     let json = device.nodlet(["get", "pods", "web", "-o", "json"]).ok();
@@ -29,8 +42,7 @@ fn apply_get_and_delete_do_as_kubectl_does() {
     assert!(none.stderr.contains("No resources found in other namespace."), "{none:?}");
     assert!(device.nodlet(["get", "pods", "-A"]).ok().contains("NAMESPACE"));
 
-    let absent = device.nodlet(["get", "pod", "absent"]).refused();
-    assert!(absent.contains("pods \"absent\" not found"), "{absent}");
+    device.nodlet(["get", "pod", "absent"]).refused_with("pods \"absent\" not found");
 
     assert!(device.nodlet(["delete", "pod", "web"]).ok().starts_with("pod \"web\" deleted"));
     assert!(device.pods().is_empty(), "it waits until the pod is gone");
@@ -38,48 +50,18 @@ fn apply_get_and_delete_do_as_kubectl_does() {
 }
 
 #[test]
-fn apply_warns_of_a_duplicate_key_on_request() {
-    let device = Device::start();
-    let text = manifest::pod("web", "sleep") + "kind: Pod\n";
-    let apply = |how: &str| {
-        device.nodlet_with_input(["apply", "--dry-run", "-f", "-", &format!("--validate={how}")], &text)
-    };
-    assert!(apply("strict").refused().contains("key \"kind\" already set in map"));
-    let warned = apply("warn");
-    assert!(
-        warned.stderr.starts_with("Warning: STDIN: line ")
-            && warned.stderr.ends_with(": key \"kind\" already set in map\n"),
-        "{warned:?}"
-    );
-    warned.ok();
-    let ignored = apply("ignore");
-    assert_eq!(ignored.stderr, "");
-    ignored.ok();
-}
-
-#[test]
 fn delete_warns_of_force_and_refuses_what_contradicts_itself() {
     let device = Device::start();
-    let text = manifest::pod_with(
-        "deaf",
-        "ignore-term then print up then sleep",
-        "terminationGracePeriodSeconds: 3",
-    );
-    device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+    let grace = "terminationGracePeriodSeconds: 3";
+    device.apply(&manifest::pod_with("deaf", "ignore-term then print up then sleep", grace));
     device.pod("deaf").wait_log("app", "up");
-    let both = device.nodlet(["delete", "pod", "deaf", "--force", "--grace-period=5"]).refused();
-    assert!(
-        both.contains("--force and --grace-period greater than 0 cannot be specified together"),
-        "{both}"
-    );
+    device
+        .nodlet(["delete", "pod", "deaf", "--force", "--grace-period=5"])
+        .refused_with("--force and --grace-period greater than 0 cannot be specified together");
     let forced = device.nodlet(["delete", "pod", "deaf", "--force"]);
-    assert!(
-        forced.stderr.contains(
-            "Immediate deletion does not wait for confirmation that the running resource has been terminated. \
-             The resource may continue to run on the cluster indefinitely."
-        ),
-        "{forced:?}"
-    );
+    let warning = "Immediate deletion does not wait for confirmation that the running resource has been terminated. \
+                   The resource may continue to run on the cluster indefinitely.";
+    assert!(forced.stderr.contains(warning), "{forced:?}");
     assert!(device.pods().is_empty(), "nothing is waited for");
     device.wait_for("its process to be gone", || device.container_processes().is_empty());
 }
@@ -87,29 +69,20 @@ fn delete_warns_of_force_and_refuses_what_contradicts_itself() {
 #[test]
 fn logs_can_be_cut_stamped_and_taken_from_the_run_before() {
     let device = Device::start();
-    device.write_manifest(
-        "web.yaml",
-        &manifest::pod("web", "print one then print two then eprint three then sleep"),
-    );
-    let web = device.pod("web");
-    web.wait_log("app", "three");
+    let web = device
+        .run_pod("web", "print one then print two then eprint three then sleep")
+        .wait_log("app", "three");
     assert_eq!(web.logs("app"), "one\ntwo\nthree\n");
     assert_eq!(device.nodlet(["logs", "web", "--tail", "2"]).ok(), "two\nthree\n");
     let stamped = device.nodlet(["logs", "web", "--timestamps"]).ok();
     assert!(stamped.lines().all(|line| line.contains("Z ")), "{stamped}");
     assert_eq!(device.nodlet(["logs", "web", "--since", "1h"]).ok(), "one\ntwo\nthree\n");
-    let none = device.nodlet(["logs", "web", "-p"]).refused();
-    assert!(none.contains("previous terminated container \"app\" in pod \"web\" not found"), "{none}");
-    let wrong = device.nodlet(["logs", "web", "-c", "nobody"]).refused();
-    assert!(wrong.contains("container nobody is not valid for pod web"), "{wrong}");
-}
-
-#[test]
-fn logs_of_the_run_before_are_kept() {
-    let device = Device::start();
-    device.write_manifest("crash.yaml", &manifest::pod("crash", "print boom then exit 1"));
-    let crash = device.pod("crash");
-    device.wait_for("a second run", || crash.container("app").restart_count() == 1);
+    device
+        .nodlet(["logs", "web", "-p"])
+        .refused_with("previous terminated container \"app\" in pod \"web\" not found");
+    device.nodlet(["logs", "web", "-c", "nobody"]).refused_with("container nobody is not valid for pod web");
+    let crash = device.run_pod("crash", "print boom then exit 1");
+    crash.wait_restarts("app", 1);
     assert_eq!(device.nodlet(["logs", "crash", "-p"]).ok(), "boom\n");
 }
 
@@ -117,7 +90,7 @@ fn logs_of_the_run_before_are_kept() {
 fn a_log_is_rotated_without_losing_a_line() {
     let device = Device::start();
     // 25 MB of output, for more than two rotations.
-    device.write_manifest("spam.yaml", &manifest::pod("spam", "spam 25000000 then sleep"));
+    device.run_pod("spam", "spam 25000000 then sleep");
     let last = format!("{:0>12} ", 25_000_000 / 100 - 1);
     let files = || {
         let pods = std::fs::read_dir(device.path("/var/log/pods")).into_iter().flatten().flatten();
@@ -156,10 +129,8 @@ fn a_log_is_rotated_without_losing_a_line() {
 #[test]
 fn exec_passes_input_output_and_the_exit_code() {
     let device = Device::start();
-    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
-    let web = device.pod("web");
-    web.wait_ready();
-    let ran = web.exec("app", ["/bin/demo", "print", "out", "then", "eprint", "err", "then", "exit", "5"]);
+    let web = device.run_pod("web", "sleep").wait_ready();
+    let ran = web.demo("app", "print out then eprint err then exit 5");
     assert_eq!(
         (ran.code, ran.stdout.as_str(), ran.stderr.as_str()),
         (5, "out\n", "err\ncommand terminated with exit code 5\n")
@@ -185,14 +156,14 @@ fn an_exec_has_the_same_identity_as_the_container() {
         ("bare", "{runAsUser: 1000, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}"),
         ("grants", "{capabilities: {add: [NET_ADMIN], drop: [CHOWN]}}"),
     ] {
-        let container = manifest::container(
-            "app",
-            "status then print end then sleep",
-            &format!("securityContext: {context}"),
-        );
-        device.write_manifest(&format!("{name}.yaml"), &manifest::pod_of(name, &[container], ""));
-        let pod = device.pod(name);
-        pod.wait_log("app", "end\n");
+        let pod = device
+            .write_single(
+                name,
+                "status then print end then sleep",
+                &format!("securityContext: {context}"),
+                "",
+            )
+            .wait_log("app", "end\n");
         let identity = |text: &str| -> Vec<String> {
             let fields =
                 ["Uid", "Gid", "Groups", "Cap", "NoNewPrivs", "Seccomp", "Umask", "SigIgn", "SigBlk"];
@@ -201,13 +172,14 @@ fn an_exec_has_the_same_identity_as_the_container() {
         };
         let inside = identity(&pod.logs("app"));
         assert!(inside.len() > 10, "{inside:?}");
-        assert_eq!(identity(&pod.exec("app", ["/bin/demo", "status"]).ok()), inside, "{name}");
+        assert_eq!(identity(&pod.demo("app", "status").ok()), inside, "{name}");
     }
 }
 
 #[test]
-fn without_an_agent_a_verb_prints_a_remedy() {
+fn without_an_agent_a_verb_prints_a_remedy_and_version_the_program() {
     let device = Device::new();
+    assert!(device.nodlet(["version"]).ok().contains(env!("CARGO_PKG_VERSION")));
     let said = device.nodlet(["get", "pods"]).refused();
     assert!(said.contains("api.sock") && said.contains("nodlet agent"), "{said}");
 }
@@ -220,14 +192,9 @@ fn an_agent_prints_that_it_is_ready_unless_quiet() {
     assert_eq!(device.agent_log(), "");
     let absent = manifest::pod("web", "sleep").replace("localhost/demo:1", "localhost/absent:1");
     device.write_manifest("web.yaml", &absent);
-    device.wait_for("a warning", || {
-        device.agent_log().contains("WARN  default/web/app: Failed Error: ErrImagePull")
-    });
-    device.remove_manifest("web.yaml");
-    device.pod("web").wait_gone();
-    device.stop_agent();
-    device.agent_arguments(["--node-name", "board-7"]);
-    device.start_agent();
+    device.wait_logged("WARN  default/web/app: Failed Error: ErrImagePull");
+    device.remove_pod("web");
+    device.restart_agent_with(["--node-name", "board-7"]);
     let (root, socket) = (device.root().display(), device.socket());
     let expected = format!(
         "INFO  nodlet {} runs the pods of node board-7 below {root}; its API is on {}\n",
@@ -253,15 +220,8 @@ fn commands_of_other_tools_are_answered_with_what_does_the_same() {
         (["logs", "--all-containers"], "unknown flag: --all-containers, which kubectl has"),
         (["image", "prune"], "none of load, pull, ls and rm"),
     ] {
-        let refused = device.nodlet(words).refused();
-        assert!(refused.contains(ours), "{words:?}: {refused}");
+        device.nodlet(words).refused_with(ours);
     }
-}
-
-#[test]
-fn version_is_printed_without_an_agent() {
-    let device = Device::new();
-    assert!(device.nodlet(["version"]).ok().contains(env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
@@ -310,12 +270,11 @@ fn a_program_from_a_changed_checkout_says_so() {
             serde_json::from_str(&said(&["version", "--client", "-o", "json"])).expect("JSON");
         let client = &versions["clientVersion"];
         assert_eq!(client["gitVersion"], version, "{versions}");
-        assert_eq!(
-            (&client["gitCommit"], &client["gitTreeState"]),
-            (&json!(commit), &json!(state)),
-            "{versions}"
-        );
-        assert_eq!(client["buildDate"], "2026-01-31T12:00:00Z");
+        for (field, expected) in
+            [("gitCommit", commit), ("gitTreeState", state), ("buildDate", "2026-01-31T12:00:00Z")]
+        {
+            assert_eq!(client[field], expected, "{versions}");
+        }
         let platform = client["platform"].as_str().expect("a name");
         assert!(!platform.contains("x86_64") && !platform.contains("aarch64"), "Go's names: {platform}");
     }
