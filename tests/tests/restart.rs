@@ -3,22 +3,9 @@
 use nodlet_tests::{Device, manifest};
 
 #[test]
-fn never_leaves_a_failed_container_alone() {
-    let device = Device::start();
-    device.write_manifest("job.yaml", &manifest::pod_with("job", "exit 3", "restartPolicy: Never"));
-    let job = device.pod("job");
-    job.wait_phase("Failed");
-    let app = job.container("app");
-    assert_eq!((app.exit_code(), app.reason().as_str(), app.restart_count()), (Some(3), "Error", 0));
-    let table = device.nodlet(["get", "pods", "--no-headers"]).ok();
-    assert!(table.contains("Error"), "{table}");
-}
-
-#[test]
 fn a_crash_is_backed_off_and_tried_again_after_ten_seconds() {
     let device = Device::start();
-    device.write_manifest("crash.yaml", &manifest::pod("crash", "print boom then exit 1"));
-    let crash = device.pod("crash");
+    let crash = device.run_pod("crash", "print boom then exit 1");
     // The first restart is immediate, the second waits for the back-off.
     device.wait_for("the second run to have failed", || {
         crash.container("app").restart_count() == 1 && crash.container("app").reason() == "CrashLoopBackOff"
@@ -54,19 +41,14 @@ fn second_of_day(time: &serde_json::Value) -> u32 {
 #[test]
 fn on_failure_runs_until_it_succeeds() {
     let device = Device::start();
-    device.write_manifest(
-        "job.yaml",
-        &manifest::pod_of(
+    device
+        .write_single(
             "job",
-            &[manifest::container(
-                "app",
-                "fail-once /work/mark then print done",
-                "volumeMounts: [{name: work, mountPath: /work}]",
-            )],
+            "fail-once /work/mark then print done",
+            "volumeMounts: [{name: work, mountPath: /work}]",
             "restartPolicy: OnFailure\nvolumes: [{name: work, emptyDir: {}}]",
-        ),
-    );
-    device.pod("job").wait_phase("Succeeded");
+        )
+        .wait_phase("Succeeded");
     let app = device.pod("job").container("app");
     assert_eq!((app.restart_count(), app.exit_code()), (1, Some(0)));
     assert_eq!(app.of_last("exitCode"), 1);
@@ -74,29 +56,11 @@ fn on_failure_runs_until_it_succeeds() {
 }
 
 #[test]
-fn a_container_that_takes_too_much_memory_is_reported_as_oom_killed() {
-    let device = Device::start();
-    device.write_manifest(
-        "hog.yaml",
-        &manifest::pod_of(
-            "hog",
-            &[manifest::container("app", "hog 200 then sleep", "resources: {limits: {memory: 32Mi}}")],
-            "restartPolicy: Never",
-        ),
-    );
-    let hog = device.pod("hog");
-    hog.wait_phase("Failed");
-    let app = hog.container("app");
-    assert_eq!((app.exit_code(), app.reason().as_str()), (Some(137), "OOMKilled"));
-}
-
-#[test]
 fn the_message_about_a_missing_program_names_it() {
     let device = Device::start();
     let text = manifest::pod_with("lost", "x", "restartPolicy: Never")
         .replace("args: [\"x\"]", "command: [\"/bin/absent\"]");
-    device.write_manifest("lost.yaml", &text);
-    let lost = device.pod("lost");
+    let lost = device.write_pod("lost", &text);
     device.wait_for("the refusal", || !lost.container("app").message().is_empty());
     let app = lost.container("app");
     assert!(app.message().contains("/bin/absent"), "{}: {}", app.reason(), app.message());
@@ -105,22 +69,18 @@ fn the_message_about_a_missing_program_names_it() {
 #[test]
 fn counts_and_how_the_last_run_ended_outlive_the_agent_and_the_power() {
     let mut device = Device::start();
-    let steps = "wait /tmp/go then exit 7";
-    device.write_manifest("web.yaml", &manifest::pod("web", steps));
+    device.run_pod("web", "wait /tmp/go then exit 7");
     let reported = |device: &Device| {
         let app = device.pod("web").container("app");
         (app.restart_count(), app.of_last("exitCode").as_i64(), app.of_last("reason"))
     };
     device.wait_for("it to run", || device.pod("web").container("app").is_running());
     device.pod("web").tell("app", "/tmp/go");
-    device.wait_for("a restart", || {
-        reported(&device).0 == 1 && device.pod("web").container("app").is_running()
-    });
+    device.pod("web").wait_run("app", 1);
     assert_eq!(reported(&device), (1, Some(7), "Error".into()));
     let before = device.pod("web").container("app").id();
 
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     device.wait_for("the pod to be shown", || device.pod("web").container("app").is_running());
     assert_eq!(
         (reported(&device), device.pod("web").container("app").id()),
@@ -129,12 +89,9 @@ fn counts_and_how_the_last_run_ended_outlive_the_agent_and_the_power() {
 
     let record = device.path(&format!("/var/lib/nodlet/records/{}.json", device.pod("web").uid()));
     device.wait_for("the count to be on the card", || {
-        let record = std::fs::read_to_string(&record).unwrap_or_default();
-        let record: serde_json::Value = serde_json::from_str(&record).unwrap_or_default();
-        record.to_string().contains("\"attempts\":2")
+        std::fs::read_to_string(&record).is_ok_and(|record| record.contains("\"attempts\":2"))
     });
-    device.cut_power();
-    device.start_agent();
+    device.power_cycle();
     device.wait_for("a run of this boot", || device.pod("web").container("app").is_running());
     assert_eq!(reported(&device), (2, Some(137), "ContainerStatusUnknown".into()));
 }
@@ -142,8 +99,7 @@ fn counts_and_how_the_last_run_ended_outlive_the_agent_and_the_power() {
 #[test]
 fn a_pod_whose_file_of_this_boot_is_damaged_runs_again() {
     let mut device = Device::start();
-    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
-    device.pod("web").wait_ready();
+    device.run_pod("web", "sleep").wait_ready();
     for is_pipe in [false, true] {
         device.kill_agent();
         let mut pods = std::fs::read_dir(device.path("/run/nodlet/pods")).expect("it is there");
@@ -155,8 +111,7 @@ fn a_pod_whose_file_of_this_boot_is_damaged_runs_again() {
             std::fs::write(&file, "damaged").expect("it can be written");
         }
         device.start_agent();
-        device.wait_for("another run", || {
-            device.pod("web").exec("app", ["/bin/demo", "print", "here"]).stdout.contains("here")
-        });
+        device
+            .wait_for("another run", || device.pod("web").demo("app", "print here").stdout.contains("here"));
     }
 }
