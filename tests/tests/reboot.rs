@@ -12,17 +12,22 @@ use serde_json::Value;
 
 /// A pod whose container adds a line to `/one/NAME` in each run.
 fn noted(shared: &str, name: &str, policy: &str, steps: &str) -> String {
-    manifest::pod_of(
+    manifest::single(
         name,
-        &[manifest::container(
-            "app",
-            &format!("print up then append /one/{name} run then {steps}"),
-            "volumeMounts: [{name: one, mountPath: /one}, {name: scratch, mountPath: /scratch}]",
-        )],
+        &format!("print up then append /one/{name} run then {steps}"),
+        "volumeMounts: [{name: one, mountPath: /one}, {name: scratch, mountPath: /scratch}]",
         &format!(
             "restartPolicy: {policy}\nvolumes: [{{name: one, hostPath: {{path: {shared}}}}}, {{name: scratch, emptyDir: {{}}}}]"
         ),
     )
+}
+
+/// Writes pods of [`noted`] with these names, policies and steps.
+fn write_all(device: &Device, pods: &[(&str, &str, &str)]) {
+    let (shared, _) = device.shared("one");
+    for (name, policy, steps) in pods {
+        device.write_pod(name, &noted(&shared, name, policy, steps));
+    }
 }
 
 /// The number of runs of the container of `noted`.
@@ -65,24 +70,23 @@ fn on_disk(device: &Device, uid: &str) -> Vec<String> {
 fn after_a_power_cut_finished_pods_stay_finished_and_others_follow_their_restart_policy() {
     let mut device = Device::start();
     let (shared, here) = device.shared("one");
-    for (name, policy, steps) in [
-        ("done", "OnFailure", "exit 0"),
-        ("broken", "Never", "exit 3"),
-        ("long", "Never", "sleep"),
-        ("job", "OnFailure", "sleep"),
-        ("gone", "Always", "sleep"),
-    ] {
-        device.write_manifest(&format!("{name}.yaml"), &noted(&shared, name, policy, steps));
-    }
+    write_all(
+        &device,
+        &[
+            ("done", "OnFailure", "exit 0"),
+            ("broken", "Never", "exit 3"),
+            ("long", "Never", "sleep"),
+            ("job", "OnFailure", "sleep"),
+            ("gone", "Always", "sleep"),
+        ],
+    );
     // No manifest file names this pod: it is applied.
     let always = noted(&shared, "always", "Always", "fail-once /scratch/mark then sleep");
-    device.nodlet_with_input(["apply", "-f", "-"], &always).ok();
+    device.apply(&always);
 
     device.pod("done").wait_phase("Succeeded");
     device.pod("broken").wait_phase("Failed");
-    for name in ["long", "job", "gone", "always"] {
-        device.pod(name).wait_ready();
-    }
+    device.wait_all_ready(["long", "job", "gone", "always"]);
     device.wait_for("the second run", || runs(&here, "always") == 2);
     for (name, attempts) in [("done", 1), ("broken", 1), ("long", 1), ("job", 1), ("gone", 1), ("always", 2)]
     {
@@ -98,10 +102,10 @@ fn after_a_power_cut_finished_pods_stay_finished_and_others_follow_their_restart
     device.cut_power();
     assert!(device.container_processes().is_empty());
     device.remove_manifest("gone.yaml");
+    device.write_manifest("bad.yaml", "kind: Pod");
     device.start_agent();
 
-    device.pod("always").wait_ready();
-    device.pod("job").wait_ready();
+    device.wait_all_ready(["always", "job"]);
     device.pod("long").wait_phase("Failed");
     assert_eq!(
         names.map(|name| (device.pod(name).uid(), device.pod(name).status()["startTime"].clone())),
@@ -139,6 +143,9 @@ fn after_a_power_cut_finished_pods_stay_finished_and_others_follow_their_restart
     );
 
     assert!(device.pod("gone").object().is_none());
+    // The faulty file may be the one that defines the pod, so its data is kept until all files are valid.
+    assert!(!on_disk(&device, &gone).is_empty());
+    device.remove_manifest("bad.yaml");
     device.wait_for("all that gone left to be swept", || on_disk(&device, &gone).is_empty());
     assert_eq!(runs(&here, "gone"), 1);
     assert_eq!(device.container_processes().len(), 2);
@@ -147,21 +154,20 @@ fn after_a_power_cut_finished_pods_stay_finished_and_others_follow_their_restart
 #[test]
 fn a_record_that_cannot_be_read_makes_no_pod_run_that_may_not_run_again() {
     let mut device = Device::start();
-    let (shared, here) = device.shared("one");
-    for (name, policy, steps) in [
-        ("done", "Never", "exit 0"),
-        ("torn", "Never", "exit 0"),
-        ("long", "Never", "sleep"),
-        ("web", "Always", "sleep"),
-    ] {
-        device.write_manifest(&format!("{name}.yaml"), &noted(&shared, name, policy, steps));
-    }
+    let (_, here) = device.shared("one");
+    write_all(
+        &device,
+        &[
+            ("done", "Never", "exit 0"),
+            ("torn", "Never", "exit 0"),
+            ("long", "Never", "sleep"),
+            ("web", "Always", "sleep"),
+        ],
+    );
     for name in ["done", "torn"] {
         device.pod(name).wait_phase("Succeeded");
     }
-    for name in ["long", "web"] {
-        device.pod(name).wait_ready();
-    }
+    device.wait_all_ready(["long", "web"]);
     let names = ["done", "torn", "long", "web"];
     for name in names {
         wait_recorded(&device, name, 1);
@@ -192,8 +198,7 @@ fn a_record_that_cannot_be_read_makes_no_pod_run_that_may_not_run_again() {
     damage();
     device.start_agent();
     for name in ["done", "torn", "long"] {
-        let pod = device.pod(name);
-        pod.wait_phase("Failed");
+        let pod = device.pod(name).wait_phase("Failed");
         assert_eq!(pod.status()["reason"], "ContainerStatusUnknown");
         let message = pod.status()["message"].as_str().unwrap_or_default().to_owned();
         assert!(message.contains(&format!("/records/{}.json", pod.uid())), "{message}");
@@ -212,10 +217,9 @@ fn a_record_that_cannot_be_read_makes_no_pod_run_that_may_not_run_again() {
 fn an_agent_that_starts_again_and_finds_all_as_it_was_writes_nothing_to_flash() {
     let mut device = Device::start();
     let (shared, here) = device.shared("one");
-    device.write_manifest("done.yaml", &noted(&shared, "done", "Never", "exit 0"));
-    device.write_manifest("web.yaml", &noted(&shared, "web", "Always", "sleep"));
+    write_all(&device, &[("done", "Never", "exit 0"), ("web", "Always", "sleep")]);
     let again = noted(&shared, "again", "Always", "fail-once /scratch/mark then sleep");
-    device.nodlet_with_input(["apply", "-f", "-"], &again).ok();
+    device.apply(&again);
     device.pod("done").wait_phase("Succeeded");
     device.pod("web").wait_ready();
     device.wait_for("the second run", || runs(&here, "again") == 2);
@@ -226,16 +230,11 @@ fn an_agent_that_starts_again_and_finds_all_as_it_was_writes_nothing_to_flash() 
     let flash = Flash::watch(&device);
     device.stop_agent();
     device.start_agent();
-    for name in ["web", "again"] {
-        device.pod(name).wait_ready();
-    }
+    device.wait_all_ready(["web", "again"]);
     // Differences from the record on flash are written after a delay: the record of a pod that was created
     // after the agent's start is written after everything that the agent had to write by then.
-    let late = noted(&shared, "late", "Always", "sleep");
-    device.write_manifest("late.yaml", &late);
-    device.pod("late").wait_ready();
+    let uid = device.write_pod("late", &noted(&shared, "late", "Always", "sleep")).wait_ready().uid();
     wait_recorded(&device, "late", 1);
-    let uid = device.pod("late").uid();
     let is_late = |line: &String| line.contains(&uid) || line.contains("late.yaml");
     let (late, others): (Vec<String>, Vec<String>) = flash.written().into_iter().partition(is_late);
     assert!(late.iter().any(|line| line.contains("records")), "the watch sees nothing: {late:#?}");
@@ -243,33 +242,11 @@ fn an_agent_that_starts_again_and_finds_all_as_it_was_writes_nothing_to_flash() 
 }
 
 #[test]
-fn data_of_removed_pods_is_kept_until_all_manifest_files_are_valid() {
-    let mut device = Device::start();
-    let (shared, _) = device.shared("one");
-    for name in ["web", "gone"] {
-        device.write_manifest(&format!("{name}.yaml"), &noted(&shared, name, "Always", "sleep"));
-        device.pod(name).wait_ready();
-        wait_recorded(&device, name, 1);
-    }
-    let gone = device.pod("gone").uid();
-    device.cut_power();
-    device.remove_manifest("gone.yaml");
-    device.write_manifest("bad.yaml", "kind: Pod");
-    device.start_agent();
-    device.pod("web").wait_ready();
-    // The faulty file may be the one that defines the pod, so its data is kept.
-    assert!(!on_disk(&device, &gone).is_empty());
-    device.remove_manifest("bad.yaml");
-    device.wait_for("nothing of gone to be left", || on_disk(&device, &gone).is_empty());
-    device.pod("web").wait_ready();
-}
-
-#[test]
 fn pods_are_cleaned_up_and_restarted_after_all_processes_were_killed() {
     let mut device = Device::start();
     let (shared, here) = device.shared("one");
     for (name, policy) in [("web", "Always"), ("long", "Never"), ("gone", "Always")] {
-        device.write_manifest(&format!("{name}.yaml"), &noted(&shared, name, policy, "sleep"));
+        device.write_pod(name, &noted(&shared, name, policy, "sleep"));
     }
     for name in ["web", "long", "gone"] {
         device.pod(name).wait_ready();
@@ -304,8 +281,7 @@ fn pods_are_cleaned_up_and_restarted_after_all_processes_were_killed() {
 #[test]
 fn unknown_entries_of_the_run_directory_are_removed_at_the_next_start() {
     let mut device = Device::start();
-    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
-    device.pod("web").wait_ready();
+    device.run_pod("web", "sleep").wait_ready();
     let born = device.pod("web").born("app");
     device.stop_agent();
     let pods = device.path("/run/nodlet/pods");
