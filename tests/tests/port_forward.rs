@@ -1,74 +1,15 @@
 //! Forwarding of this machine's ports to a pod, with nodlet's verb and with kubectl.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 
-use nodlet_tests::{Device, Kubectl, manifest};
-
-/// A forwarder in the background.
-struct Forwarding {
-    child: Child,
-    port: u16,
-    errors: mpsc::Receiver<String>,
-}
-
-impl Forwarding {
-    fn start(mut command: Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it can be run");
-        let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        let first = lines.next().expect("it says where it listens").expect("it is text");
-        let port = first.strip_prefix("Forwarding from 127.0.0.1:").and_then(|rest| rest.split(' ').next());
-        let port = port.and_then(|port| port.parse().ok()).unwrap_or_else(|| panic!("{first}"));
-        // Keep reading; otherwise the forwarder would block on its own output.
-        std::thread::spawn(move || lines.for_each(drop));
-        let (say, errors) = mpsc::channel();
-        let words = BufReader::new(child.stderr.take().expect("it is piped")).lines();
-        std::thread::spawn(move || words.map_while(Result::ok).for_each(|line| drop(say.send(line))));
-        Self { child, port, errors }
-    }
-
-    fn connect(&self) -> TcpStream {
-        TcpStream::connect(("127.0.0.1", self.port)).expect("it listens")
-    }
-
-    /// Sends these bytes, ends the input, and returns the complete response.
-    fn ask(&self, bytes: &[u8]) -> Vec<u8> {
-        exchange(self.connect(), bytes)
-    }
-
-    /// Waits for a line on stderr that contains this text.
-    fn wait_for_error(&self, text: &str) {
-        let deadline = std::time::Duration::from_secs(60);
-        while !self.errors.recv_timeout(deadline).expect("it says why").contains(text) {}
-    }
-}
-
-impl Drop for Forwarding {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn exchange(connection: TcpStream, bytes: &[u8]) -> Vec<u8> {
-    let mut back = connection.try_clone().expect("a descriptor can be copied");
-    let reading = std::thread::spawn(move || {
-        let mut answer = Vec::new();
-        back.read_to_end(&mut answer).map(|_| answer)
-    });
-    (&connection).write_all(bytes).expect("it is taken");
-    connection.shutdown(Shutdown::Write).expect("it is open");
-    reading.join().expect("no reader panics").expect("it is read to its end")
-}
+use nodlet_tests::{Device, Forwarding, Kubectl};
 
 /// A pod that echoes its input, and listens only on its 127.0.0.1.
 fn mirror(device: &Device) {
-    let container =
-        manifest::container("app", "mirror 127.0.0.1:7000", "ports: [{name: echo, containerPort: 7000}]");
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &[container], ""));
-    device.pod("web").wait_log("app", "mirror");
+    device
+        .write_single("web", "mirror 127.0.0.1:7000", "ports: [{name: echo, containerPort: 7000}]", "")
+        .wait_log("app", "mirror");
 }
 
 fn each(device: &Device, kubectl: &Kubectl, ports: &str) -> [(&'static str, Forwarding); 2] {
@@ -131,9 +72,8 @@ fn a_forward_to_a_closed_port_is_reported_and_the_next_connection_works() {
     let forwarding = Forwarding::start(device.command(&["port-forward", "web", ":7001"]));
     let _ = forwarding.connect().read_to_end(&mut Vec::new());
     forwarding.wait_for_error("Connection refused");
-    device.pod("web").exec("app", ["/bin/demo", "get", "http://127.0.0.1:7001/"]).refused();
-    let refused = device.nodlet(["port-forward", "absent", "80"]).refused();
-    assert!(refused.contains("pods \"absent\" not found"), "{refused}");
+    device.pod("web").demo("app", "get http://127.0.0.1:7001/").refused();
+    device.nodlet(["port-forward", "absent", "80"]).refused_with("pods \"absent\" not found");
 }
 
 #[test]
@@ -165,8 +105,7 @@ fn a_client_that_does_not_read_holds_up_neither_the_agent_nor_another() {
 fn a_client_that_is_gone_while_it_is_held_up_is_forgotten() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    device.write_manifest("web.yaml", &manifest::pod("web", "deaf 127.0.0.1:7000"));
-    device.pod("web").wait_log("app", "deaf");
+    device.run_pod("web", "deaf 127.0.0.1:7000").wait_log("app", "deaf");
     let held = || std::fs::read_dir(format!("/proc/{}/fd", device.agent_pid())).map_or(0, Iterator::count);
     for (who, forwarding) in each(&device, &kubectl, ":7000") {
         let before = held();
@@ -191,10 +130,8 @@ fn a_client_that_is_gone_while_it_is_held_up_is_forgotten() {
 #[test]
 fn a_pod_of_the_hosts_network_is_reached_and_one_that_does_not_run_is_refused() {
     let device = Device::start();
-    device.write_manifest("job.yaml", &manifest::pod_with("job", "exit 0", "restartPolicy: Never"));
-    device.pod("job").wait_phase("Succeeded");
-    let refused = device.nodlet(["port-forward", "job", "80"]).refused();
-    assert!(refused.contains("pod is not running. Current status=Succeeded"), "{refused}");
+    device.run_pod_with("job", "exit 0", "restartPolicy: Never").wait_phase("Succeeded");
+    device.nodlet(["port-forward", "job", "80"]).refused_with("pod is not running. Current status=Succeeded");
 
     // A currently free port of the machine.
     let free = std::net::TcpListener::bind("127.0.0.1:0")
@@ -202,11 +139,9 @@ fn a_pod_of_the_hosts_network_is_reached_and_one_that_does_not_run_is_refused() 
         .local_addr()
         .expect("it has one")
         .port();
-    device.write_manifest(
-        "web.yaml",
-        &manifest::pod_with("web", &format!("mirror 127.0.0.1:{free}"), "hostNetwork: true"),
-    );
-    device.pod("web").wait_log("app", "mirror");
+    device
+        .run_pod_with("web", &format!("mirror 127.0.0.1:{free}"), "hostNetwork: true")
+        .wait_log("app", "mirror");
     let forwarding = Forwarding::start(device.command(&["port-forward", "web", &format!(":{free}")]));
     assert_eq!(forwarding.ask(b"hello"), b"hello");
 }

@@ -74,12 +74,13 @@ impl Drop for Session {
     }
 }
 
-/// The local port from which the session forwards.
-fn port(device: &Device, session: &Session) -> u16 {
+/// A new connection to the local port from which the session forwards.
+fn connect(device: &Device, session: &Session) -> TcpStream {
     session.wait_to_say(device, "Forwarding from 127.0.0.1:");
     let said = session.said();
     let port = said.split("127.0.0.1:").nth(1).and_then(|rest| rest.split(' ').next());
-    port.and_then(|port| port.parse().ok()).unwrap_or_else(|| panic!("{said}"))
+    let port: u16 = port.and_then(|port| port.parse().ok()).unwrap_or_else(|| panic!("{said}"));
+    TcpStream::connect(("127.0.0.1", port)).expect("it listens")
 }
 
 const STEPS: &str = "mirror 127.0.0.1:7000";
@@ -115,9 +116,19 @@ impl Four {
         logs.wait_to_say(device, "tick ");
         attach.wait_to_say(device, "tick ");
         exec.wait_to_say(device, "in\n");
-        let connection = TcpStream::connect(("127.0.0.1", port(device, &forward))).expect("it listens");
+        let connection = connect(device, &forward);
         say(&connection, "hello");
         Four { logs, attach, exec, forward, connection }
+    }
+
+    /// Waits for the ends of all sessions, with their pod, but for that of the forwarder, and returns that.
+    #[track_caller]
+    fn end_with_pod(self, device: &Device) -> Session {
+        self.logs.ends(device, 0, "tick ");
+        self.attach.ends(device, 0, "tick ");
+        self.exec.ends(device, 137, "command terminated with exit code 137");
+        is_cut(self.connection);
+        self.forward
     }
 }
 
@@ -141,22 +152,17 @@ fn deleting_a_pod_ends_all_of_its_sessions() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     for (who, program) in programs(&device, &kubectl) {
-        device.write_manifest("web.yaml", &pod("web"));
-        device.pod("web").wait_ready();
+        device.write_pod("web", &pod("web")).wait_ready();
         let four = Four::start(&device, who, &program, "web");
         device.remove_manifest("web.yaml");
-        four.logs.ends(&device, 0, "tick ");
-        four.attach.ends(&device, 0, "tick ");
-        four.exec.ends(&device, 137, "command terminated with exit code 137");
-        is_cut(four.connection);
+        let forward = four.end_with_pod(&device);
         device.pod("web").wait_gone();
         match who {
-            "kubectl" => four.forward.ends(&device, 1, "lost connection to pod"),
+            "kubectl" => forward.ends(&device, 1, "lost connection to pod"),
             // The session forwards to any pod with the name, so one more connection may be accepted.
             _ => {
-                let port = port(&device, &four.forward);
-                is_cut(TcpStream::connect(("127.0.0.1", port)).expect("it listens still"));
-                four.forward.wait_to_say(&device, "pods \"web\" not found");
+                is_cut(connect(&device, &forward));
+                forward.wait_to_say(&device, "pods \"web\" not found");
             }
         }
     }
@@ -168,26 +174,18 @@ fn sessions_end_with_their_pod_and_do_not_move_to_its_replacement() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     for (who, program) in programs(&device, &kubectl) {
-        device.write_manifest("web.yaml", &pod("web"));
-        device.pod("web").wait_ready();
+        device.write_pod("web", &pod("web")).wait_ready();
         let before = device.pod("web").uid();
         let four = Four::start(&device, who, &program, "web");
         // Another manifest with the same name: the old pod ends, and then the new one starts.
         device.write_manifest("web.yaml", &pod("web").replace("\"tick\"", "\"tock\""));
-        four.logs.ends(&device, 0, "tick ");
-        four.attach.ends(&device, 0, "tick ");
-        four.exec.ends(&device, 137, "command terminated with exit code 137");
-        is_cut(four.connection);
+        let forward = four.end_with_pod(&device);
         device.wait_for("the next pod", || device.pod("web").uid() != before && device.pod("web").is_ready());
         match who {
-            "kubectl" => four.forward.ends(&device, 1, "lost connection to pod"),
-            _ => {
-                let port = port(&device, &four.forward);
-                say(&TcpStream::connect(("127.0.0.1", port)).expect("it listens still"), "again");
-            }
+            "kubectl" => forward.ends(&device, 1, "lost connection to pod"),
+            _ => say(&connect(&device, &forward), "again"),
         }
-        device.remove_manifest("web.yaml");
-        device.pod("web").wait_gone();
+        device.remove_pod("web");
     }
 }
 
@@ -210,9 +208,7 @@ fn programs<'a>(device: &'a Device, kubectl: &'a Kubectl) -> [(&'static str, Pro
 #[test]
 fn a_terminal_is_given_back_when_the_agent_goes_and_the_container_waits_for_the_next() {
     let mut device = Device::start();
-    let console = manifest::container("app", "print up then echo", "stdin: true\ntty: true");
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &[console], ""));
-    device.pod("web").wait_log("app", "up");
+    device.write_single("web", "print up then echo", "stdin: true\ntty: true", "").wait_log("app", "up");
     let born = device.pod("web").born("app");
     for how in ["it is killed", "it ends"] {
         let words = ["exec", "-it", "web", "--", "/bin/demo", "print", "in", "then", "sleep"];
@@ -261,8 +257,7 @@ fn a_terminal_is_given_back_when_the_agent_goes_and_the_container_waits_for_the_
 #[test]
 fn a_verb_that_a_signal_ends_restores_the_terminal() {
     let device = Device::start();
-    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
-    device.pod("web").wait_ready();
+    device.run_pod("web", "sleep").wait_ready();
     for signal in [Signal::SIGTERM, Signal::SIGHUP] {
         let words = ["exec", "-it", "web", "--", "/bin/demo", "print", "in", "then", "sleep"];
         let mut terminal = Terminal::start(device.command(&words));
@@ -292,8 +287,7 @@ fn a_thousand_at_once_are_served_or_refused_and_the_pod_notices_nothing() {
     let device = Device::start();
     // None of the clients reads. The limit for the output that is kept for them meanwhile, on a slow machine
     // for minutes, is tested in `bounded.rs`.
-    device.write_manifest("web.yaml", &pod_that_ticks("web", "10"));
-    device.pod("web").wait_ready();
+    device.write_pod("web", &pod_that_ticks("web", "10")).wait_ready();
     let born = device.pod("web").born("app");
     Memory::forget_peak(device.agent_pid());
     let before = Memory::of(device.agent_pid());
@@ -342,8 +336,7 @@ fn a_thousand_at_once_are_served_or_refused_and_the_pod_notices_nothing() {
 fn followers_that_hang_make_room_for_those_that_read() {
     let device = Device::start();
     // More than a connection can buffer: a client that does not read it blocks the connection.
-    device.write_manifest("web.yaml", &manifest::pod("web", "spam 5000000 then print end then sleep"));
-    device.pod("web").wait_log("app", "\nend\n");
+    device.run_pod("web", "spam 5000000 then print end then sleep").wait_log("app", "\nend\n");
     let hang: Vec<UnixStream> = (0..STAYING)
         .map(|_| {
             let mut client = UnixStream::connect(device.socket()).expect("the API listens");

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use nodlet_tests::upgrade::inode;
-use nodlet_tests::{Device, Terminal, demo_archive, manifest, nodlet_program};
+use nodlet_tests::{Device, Forwarding, Terminal, demo_archive, manifest, nodlet_program};
 
 /// The binary under test, with one word changed that it must have in common with the previous binary.
 fn incompatible(device: &Device, word: &str) -> PathBuf {
@@ -60,9 +60,8 @@ fn settle(device: &Device, shared: &str) {
     let job = held("job", "print begun then wait /one/go then print done then exit 7");
     device.write_manifest("job.yaml", &manifest::pod_of("job", &[job], &spec));
     device.pod("tick").wait_log("app", "tick 3\n");
-    device.wait_for("web to have failed once", || device.pod("web").container("server").restart_count() == 1);
-    device.pod("web").wait_ready();
-    device.pod("job").wait_ready();
+    device.pod("web").wait_restarts("server", 1);
+    device.wait_all_ready(["web", "job"]);
     device.pod("job").wait_log("job", "begun");
 }
 
@@ -121,7 +120,7 @@ fn check_ticks(device: &Device) {
 /// Checks that everything works as before: exits are reported, commands are executed, pods are deleted.
 fn check_use(device: &Device, here: &Path) {
     check_ticks(device);
-    assert_eq!(device.pod("web").exec("beside", ["/bin/demo", "print", "hello"]).ok(), "hello\n");
+    assert_eq!(device.pod("web").demo("beside", "print hello").ok(), "hello\n");
     fs::write(here.join("go"), "").expect("it can be written");
     device.pod("job").wait_phase("Failed");
     let app = device.pod("job").container("job");
@@ -132,8 +131,7 @@ fn check_use(device: &Device, here: &Path) {
         assert_eq!(starts.lines().count(), if name == "server" { 2 } else { 1 }, "{name}");
         assert!(!here.join(format!("{name}.twice")).exists(), "two of {name} at once");
     }
-    device.remove_manifest("web.yaml");
-    device.pod("web").wait_gone();
+    device.remove_pod("web");
     check_ticks(device);
 }
 
@@ -152,9 +150,7 @@ fn upgrade(device: &mut Device, to: &Path) {
     device.install(to);
     device.start_agent();
 
-    for pod in ["tick", "web"] {
-        device.pod(pod).wait_ready();
-    }
+    device.wait_all_ready(["tick", "web"]);
     assert!(!session.wait().expect("it ends").success(), "its connection went to the agent before");
     device.wait_for("the sessions' processes to end", || processes(device, true).is_empty());
     assert_eq!(processes(device, false), were);
@@ -174,7 +170,7 @@ struct Clients {
     input: ChildStdin,
     watched: Terminal,
     executed: Terminal,
-    forwarder: Child,
+    _forwarder: Forwarding,
     forwarded: TcpStream,
 }
 
@@ -192,15 +188,9 @@ fn piped(mut command: Command) -> Child {
 }
 
 /// A `port-forward` client, and a connection through it that has been answered.
-fn forward(device: &Device) -> (Child, TcpStream) {
-    let mut forwarder = piped(device.command(&["port-forward", "mirror", ":7000"]));
-    let mut lines = BufReader::new(forwarder.stdout.take().expect("it is piped")).lines();
-    let first = lines.next().expect("it says where it listens").expect("it is text");
-    let port = first.strip_prefix("Forwarding from 127.0.0.1:").and_then(|rest| rest.split(' ').next());
-    let port: u16 = port.and_then(|port| port.parse().ok()).unwrap_or_else(|| panic!("{first}"));
-    // The output must be read, or the client would block when it writes.
-    std::thread::spawn(move || lines.for_each(drop));
-    let mut forwarded = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+fn forward(device: &Device) -> (Forwarding, TcpStream) {
+    let forwarder = Forwarding::start(device.command(&["port-forward", "mirror", ":7000"]));
+    let mut forwarded = forwarder.connect();
     forwarded.write_all(b"hello").expect("it is taken");
     let mut answer = [0; 5];
     forwarded.read_exact(&mut answer).expect("it answers");
@@ -216,7 +206,7 @@ impl Clients {
             ("screen", container("print up then echo then sleep", "stdin: true\ntty: true")),
             ("mirror", container("mirror 127.0.0.1:7000", "")),
         ] {
-            device.write_manifest(&format!("{name}.yaml"), &manifest::pod_of(name, &[container], ""));
+            device.run_pod_of(name, &[container], "");
         }
         device.pod("talk").wait_log("app", "up");
         device.pod("screen").wait_log("app", "up");
@@ -232,8 +222,8 @@ impl Clients {
             Terminal::start(device.command(&["exec", "-it", "talk", "--", "/bin/demo", "echo"]));
         executed.type_in("two\r");
         executed.wait_for("two\r\ntwo\r\n");
-        let (forwarder, forwarded) = forward(device);
-        Clients { attached, input, watched, executed, forwarder, forwarded }
+        let (_forwarder, forwarded) = forward(device);
+        Clients { attached, input, watched, executed, _forwarder, forwarded }
     }
 
     /// Checks that the sessions end, since the agent that served them is gone.
@@ -244,8 +234,6 @@ impl Clients {
         assert_ne!(self.executed.ended(), 0, "{}", self.executed.screen());
         // The connection was closed or reset.
         assert_eq!(self.forwarded.read(&mut [0; 8]).unwrap_or(0), 0);
-        let _ = self.forwarder.kill();
-        let _ = self.forwarder.wait();
     }
 
     /// The containers notice nothing of the upgrade: new sessions work as before.
@@ -272,9 +260,7 @@ impl Clients {
         executed.wait_for("four\r\nfour\r\n");
         executed.type_in("\u{4}");
         assert_eq!(executed.ended(), 0, "{}", executed.screen());
-        let (mut forwarder, _) = forward(device);
-        let _ = forwarder.kill();
-        let _ = forwarder.wait();
+        forward(device);
     }
 }
 
