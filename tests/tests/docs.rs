@@ -3,14 +3,19 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use nodlet_tests::nodlet_program;
+use nodlet_tests::{Device, nodlet_program, project};
 
-fn project() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this is a member of the workspace")
+/// The text of a page, whose path may be relative to the project.
+fn read(page: impl AsRef<Path>) -> String {
+    let page = project().join(page);
+    fs::read_to_string(&page).unwrap_or_else(|error| panic!("{}: {error}", page.display()))
 }
 
-fn read(page: &str) -> String {
-    fs::read_to_string(project().join(page)).unwrap_or_else(|error| panic!("{page}: {error}"))
+/// The pages of `docs/`, and these beside it.
+fn pages<const N: usize>(beside: [&str; N]) -> Vec<PathBuf> {
+    let mut pages = files_below(&project().join("docs"), "md");
+    pages.extend(beside.map(|name| project().join(name)));
+    pages
 }
 
 fn files_below(dir: &Path, ending: &str) -> Vec<PathBuf> {
@@ -29,12 +34,9 @@ fn files_below(dir: &Path, ending: &str) -> Vec<PathBuf> {
 
 #[test]
 fn every_link_leads_to_a_file_and_every_anchor_to_a_heading() {
-    let mut pages = files_below(&project().join("docs"), "md");
-    pages.extend(["README.md", "CHANGELOG.md", "SECURITY.md"].map(|name| project().join(name)));
     let mut wrong = Vec::new();
-    for page in pages {
-        let text = fs::read_to_string(&page).unwrap_or_else(|error| panic!("{}: {error}", page.display()));
-        for link in links(&text) {
+    for page in pages(["README.md", "CHANGELOG.md", "SECURITY.md"]) {
+        for link in links(&read(&page)) {
             if link.contains("://") {
                 continue;
             }
@@ -54,20 +56,10 @@ fn every_link_leads_to_a_file_and_every_anchor_to_a_heading() {
 }
 
 #[test]
-fn every_guarantee_names_existing_tests() {
-    let wrong = wrong_references("guarantees.md", None, false);
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-#[test]
-fn every_sentence_about_security_names_existing_tests() {
-    let wrong = wrong_references("security.md", None, true);
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-#[test]
-fn every_invariant_of_the_architecture_names_existing_tests() {
-    let wrong = wrong_references("architecture.md", Some("Invariants"), true);
+fn every_guarantee_sentence_about_security_and_invariant_names_existing_tests() {
+    let mut wrong = wrong_references("guarantees.md", None, false);
+    wrong.extend(wrong_references("security.md", None, true));
+    wrong.extend(wrong_references("architecture.md", Some("Invariants"), true));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -75,7 +67,7 @@ fn every_invariant_of_the_architecture_names_existing_tests() {
 /// `guests`: whether the tests may run in a guest.
 fn wrong_references(page: &str, section: Option<&str>, guests: bool) -> Vec<String> {
     let page = project().join("docs").join(page);
-    let mut text = fs::read_to_string(&page).expect("the page is there");
+    let mut text = read(&page);
     if let Some(section) = section {
         let (_, rest) = text.split_once(&format!("\n## {section}\n")).expect("the section is there");
         text = rest.split("\n#").next().unwrap_or_default().to_owned();
@@ -95,12 +87,9 @@ fn wrong_references(page: &str, section: Option<&str>, guests: bool) -> Vec<Stri
             match kind_of_test(&source, name) {
                 Some(Runs::Here) => {}
                 Some(Runs::InGuest) if guests && is_marked("guest") => {}
-                Some(Runs::InGuest) => {
-                    wrong.push(format!("{name} runs in a guest, which the item does not say"))
-                }
                 Some(Runs::InLong) if is_marked("long") => {}
-                Some(Runs::InLong) => {
-                    wrong.push(format!("{name} runs for long, which the item does not say"))
+                Some(_) => {
+                    wrong.push(format!("{name} runs in a guest or for long, which the item does not say"))
                 }
                 None => wrong.push(format!("{file} has no test {name}")),
             }
@@ -152,13 +141,10 @@ fn tests_are_distinguished_from_other_functions() {
 
 #[test]
 fn every_path_in_the_pages_exists() {
-    let mut pages = files_below(&project().join("docs"), "md");
-    pages.extend(["README.md", "SECURITY.md"].map(|name| project().join(name)));
     let tops = ["board/", "docs/", "examples/", "rootfs/", "runtime/", "tests/", "xtask/"];
     let mut wrong = Vec::new();
-    for page in pages {
-        let text = fs::read_to_string(&page).unwrap_or_else(|error| panic!("{}: {error}", page.display()));
-        for word in text.split('`').skip(1).step_by(2) {
+    for page in pages(["README.md", "SECURITY.md"]) {
+        for word in read(&page).split('`').skip(1).step_by(2) {
             let plain = !word.contains([' ', '*', '<', '{', '…']);
             if plain && tops.iter().any(|top| word.starts_with(top)) && !project().join(word).exists() {
                 wrong.push(format!("{}: {word}", page.display()));
@@ -198,8 +184,7 @@ fn the_commands_of_the_readme_print_what_it_shows() {
     let readme = read("README.md");
     let blocks = readme.split("```console\n").skip(1).filter_map(|rest| rest.split("```").next());
     let shown = blocks.into_iter().find(|block| block.starts_with("# nodlet ")).expect("it has commands");
-    let mut device = nodlet_tests::Device::new();
-    device.start_agent();
+    let device = Device::start_without_images();
     let archive = nodlet_tests::demo_archive().display().to_string();
     for (command, expected) in shown.split("# nodlet ").filter_map(|part| part.split_once('\n')) {
         let word = |word: &str| match word {
@@ -235,13 +220,12 @@ fn between_marks(page: &str) -> &str {
 
 #[test]
 fn each_manifest_of_the_how_to_page_is_accepted() {
-    let page = project().join("docs/howto.md");
-    let text = fs::read_to_string(&page).expect("the page exists");
+    let text = read("docs/howto.md");
     let blocks = text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
     let manifests: Vec<&str> = blocks.filter(|block| block.contains("kind: ")).collect();
     assert!(manifests.len() >= 5, "{manifests:?}");
     for manifest in manifests {
-        let device = nodlet_tests::Device::new();
+        let device = Device::new();
         let ran = device.nodlet_with_input(["apply", "--dry-run=client", "-f", "-"], manifest);
         assert!(ran.code == 0 && ran.stderr.is_empty(), "{manifest}{ran:?}");
     }
