@@ -39,8 +39,7 @@ fn containers_are_restarted_by_their_own_policies_and_rules() {
         ),
         noting("kept", "sleep", ""),
     ];
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &containers, &spec(&shared, "Never")));
-    let web = device.pod("web");
+    let web = device.run_pod_of("web", &containers, &spec(&shared, "Never"));
     let count = |name: &str| story(&here).iter().filter(|one| *one == name).count();
     device.wait_for("two to begin again", || count("retried") == 2 && count("ruled") == 2);
     device.wait_for("one to be done", || web.container("retried").exit_code() == Some(0));
@@ -66,8 +65,7 @@ fn all_containers_begin_again_in_their_sandbox_for_an_exit_with_such_a_rule() {
         ),
         noting("other", "ignore-term then sleep", ""),
     ];
-    device.write_manifest("web.yaml", &manifest::pod_behind("web", &init, &app, &spec(&shared, "Never")));
-    device.pod("web").wait_ready();
+    device.write_pod("web", &manifest::pod_behind("web", &init, &app, &spec(&shared, "Never"))).wait_ready();
     let (uid, ip) = (device.pod("web").uid(), device.pod("web").ip());
     assert_eq!(device.pod("web").condition("AllContainersRestarting"), "False");
     for times in 1..=2 {
@@ -87,8 +85,7 @@ fn all_containers_begin_again_in_their_sandbox_for_an_exit_with_such_a_rule() {
         assert_eq!((device.pod("web").uid(), device.pod("web").ip()), (uid.clone(), ip.clone()));
         assert!(device.pod("web").events().iter().any(|event| event == "Killing: killing"));
         // A new agent knows the progress of the pod.
-        device.kill_agent();
-        device.start_agent();
+        device.restart_agent();
         device.pod("web").wait_ready();
         assert_eq!(story(&here).len(), 4 * (times + 1), "nothing begins again for a new agent");
     }
@@ -107,14 +104,12 @@ fn an_agent_that_dies_while_all_begin_again_does_not_forget_it() {
         ),
         noting("other", "ignore-term then sleep", ""),
     ];
-    device.write_manifest("web.yaml", &manifest::pod_behind("web", &init, &app, &spec(&shared, "Always")));
-    device.pod("web").wait_ready();
+    device.write_pod("web", &manifest::pod_behind("web", &init, &app, &spec(&shared, "Always"))).wait_ready();
     fs::write(here.join("go"), "").expect("the root can be written to");
     device.wait_for("the exit to be heard of", || {
         device.pod("web").condition("AllContainersRestarting") == "True"
     });
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     device.wait_for("all to begin again", || story(&here).len() == 6);
     device.pod("web").wait_ready();
     assert_eq!(story(&here)[3], "first");

@@ -141,13 +141,13 @@ impl Recorded {
             let text = format!(
                 "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{fill: {fill}, value: {value}}}\n"
             );
-            self.device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+            self.device.apply(&text);
         });
     }
 
     fn apply(&self, name: &str, value: &str, text: &str) {
         self.medium.during(&format!("pod/{name}"), value, || {
-            self.device.nodlet_with_input(["apply", "-f", "-"], text).ok();
+            self.device.apply(text);
         });
     }
 }
@@ -224,7 +224,7 @@ fn observe_image(device: &Device, name: &str) -> String {
         return ABSENT.to_owned();
     }
     let pod = image_pod(&format!("of-{name}"), name, "v1");
-    device.nodlet_with_input(["apply", "-f", "-"], &pod).ok();
+    device.apply(&pod);
     device.pod(&format!("of-{name}")).wait_ready();
     let words = ["exec", &format!("of-{name}"), "--", "/bin/demo", "cat", "/noise"];
     let read = device.command(&words).output().expect("nodlet runs");
@@ -314,7 +314,7 @@ fn a_pod_that_was_shown_as_finished_stays_finished() {
             medium.expect(&format!("finished/{name}"), phase);
         }
         medium.during(&format!("finished/{name}"), "Succeeded", || {
-            device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+            device.apply(&text);
             device.pod(&name).wait_phase("Succeeded");
         });
     }
@@ -358,7 +358,7 @@ fn a_log_whose_rotation_was_cut_off_is_written_on() {
     for name in ["one", "two", "three"] {
         medium.during(&format!("log/{name}"), "whole", || {
             let text = manifest::pod(name, &format!("spam {SPAM} then sleep"));
-            device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+            device.apply(&text);
             let last = format!("{:0>12} ", SPAM / LINE - 1);
             device.wait_for("the last line", || device.pod(name).logs("app").contains(&last));
         });

@@ -34,6 +34,19 @@ fn restart(node: &mut Node, arguments: &[&str]) {
     node.restart_with("board-1", arguments);
 }
 
+/// Waits until a pod has this text in its field of `status`.
+#[track_caller]
+fn wait_status(plane: &ControlPlane, pod: &str, field: &str, is_it: impl Fn(&str) -> bool) {
+    plane.wait_for(&format!("get pod {pod} -o jsonpath={{.status.{field}}}"), is_it);
+}
+
+#[track_caller]
+fn wait_ready(plane: &ControlPlane, names: &[&str]) {
+    for name in names {
+        plane.wait_for(&format!("get pod {name} --no-headers"), |pod| pod.contains("1/1"));
+    }
+}
+
 fn condition(plane: &ControlPlane, kind: &str, status: &str) {
     let path = format!("{{.status.conditions[?(@.type=='{kind}')].status}}");
     plane.wait_for(&format!("get node board-1 -o jsonpath={path}"), |found| found == status);
@@ -81,7 +94,7 @@ fn a_node_without_disk_space_is_tainted_and_evicts_pods_after_images() {
     let plane = ControlPlane::start();
     let mut node = Node::join(&plane, "board-1");
     plane.apply(&pod("web", "", "resources: {requests: {ephemeral-storage: 1Ki}}"));
-    plane.wait_for("get pod web --no-headers", |pod| pod.contains("1/1"));
+    wait_ready(&plane, &["web"]);
     let critical = pod("needed", "priorityClassName: system-node-critical", "");
     plane.apply(&critical.replace("{name: needed}", "{name: needed, namespace: kube-system}"));
     plane.wait_for("get pod needed -n kube-system --no-headers", |pod| pod.contains("1/1"));
@@ -95,7 +108,7 @@ fn a_node_without_disk_space_is_tainted_and_evicts_pods_after_images() {
     condition(&plane, "DiskPressure", "True");
     let taints = "get node board-1 -o jsonpath={.spec.taints[*].key}";
     plane.wait_for(taints, |keys| keys.contains("node.kubernetes.io/disk-pressure"));
-    plane.wait_for("get pod web -o jsonpath={.status.phase}", |phase| phase == "Failed");
+    wait_status(&plane, "web", "phase", |phase| phase == "Failed");
     let evicted = json(&plane, "pod web");
     let status = &evicted["status"];
     assert_eq!(status["reason"], "Evicted", "{status}");
@@ -125,7 +138,7 @@ fn a_node_without_disk_space_is_tainted_and_evicts_pods_after_images() {
     });
     // A new pod is rejected, and then no pod is left to evict.
     plane.apply(&pod("late", "", "resources: {requests: {cpu: 1m}}"));
-    plane.wait_for("get pod late -o jsonpath={.status.message}", |message| {
+    wait_status(&plane, "late", "message", |message| {
         message == "Pod was rejected: The node had condition: [DiskPressure]. "
     });
     assert_eq!(plane.line("get pod late -o jsonpath={.status.reason}").ok(), "Evicted");
@@ -143,13 +156,11 @@ fn a_node_without_memory_evicts_the_pod_above_its_request_and_rejects_best_effor
     let hog = "resources: {requests: {memory: 1Mi}}";
     plane.apply(&pod("above", "", hog).replace("args: [wait, /end]", "args: [hog, '20', then, wait, /end]"));
     plane.apply(&pod("within", "", "resources: {requests: {memory: 200Mi}}"));
-    for name in ["above", "within"] {
-        plane.wait_for(&format!("get pod {name} --no-headers"), |pod| pod.contains("1/1"));
-    }
+    wait_ready(&plane, &["above", "within"]);
     let little = ["--eviction-hard", "memory.available<1Ei", "--eviction-pressure-transition-period", "1s"];
     restart(&mut node, &little);
     condition(&plane, "MemoryPressure", "True");
-    plane.wait_for("get pod above -o jsonpath={.status.reason}", |reason| reason == "Evicted");
+    wait_status(&plane, "above", "reason", |reason| reason == "Evicted");
     let message = plane.line("get pod above -o jsonpath={.status.message}").ok();
     let (low, used) = message.split_once(". Threshold quantity: 1Ei, available: ").expect("both parts");
     assert_eq!(low, "The node was low on resource: memory");
@@ -159,13 +170,13 @@ fn a_node_without_memory_evicts_the_pod_above_its_request_and_rejects_best_effor
         "{message}"
     );
     plane.apply(&pod("careless", "", ""));
-    plane.wait_for("get pod careless -o jsonpath={.status.message}", |message| {
+    wait_status(&plane, "careless", "message", |message| {
         message == "Pod was rejected: The node had condition: [MemoryPressure]. "
     });
     // Whoever tolerates it runs, until it is evicted.
     let tolerates = "tolerations: [{key: node.kubernetes.io/memory-pressure, operator: Exists}]";
     plane.apply(&pod("tolerant", tolerates, ""));
-    plane.wait_for("get pod tolerant -o jsonpath={.status.message}", |message| {
+    wait_status(&plane, "tolerant", "message", |message| {
         message.starts_with("The node was low on resource: memory. ")
     });
 }
@@ -183,12 +194,10 @@ fn the_files_of_volumes_count_as_memory_of_their_pod() {
     let volumes = format!("volumes: [{{name: files, projected: {{sources: [{sources}]}}}}]");
     plane.apply(&pod("files", &volumes, "volumeMounts: [{name: files, mountPath: /files}]"));
     plane.apply(&pod("hog", "", "").replace("args: [wait, /end]", "args: [hog, '8', then, wait, /end]"));
-    for name in ["files", "hog"] {
-        plane.wait_for(&format!("get pod {name} --no-headers"), |pod| pod.contains("1/1"));
-    }
+    wait_ready(&plane, &["files", "hog"]);
     restart(&mut node, &["--eviction-hard", "memory.available<1Ei"]);
     for name in ["files", "hog"] {
-        plane.wait_for(&format!("get pod {name} -o jsonpath={{.status.reason}}"), |why| why == "Evicted");
+        wait_status(&plane, name, "reason", |why| why == "Evicted");
     }
     let log = node.device.agent_log();
     let place = |name: &str| log.find(&format!("default/{name}: Evicted")).expect("its event");
@@ -202,9 +211,7 @@ fn a_node_without_process_ids_evicts_the_pod_with_most_processes_first() {
     plane.apply(&pod("few", "", ""));
     let leaves = "leave, sleep, '600', then, ".repeat(5);
     plane.apply(&pod("many", "", "").replace("args: [wait", &format!("args: [{leaves}wait")));
-    for name in ["few", "many"] {
-        plane.wait_for(&format!("get pod {name} --no-headers"), |pod| pod.contains("1/1"));
-    }
+    wait_ready(&plane, &["few", "many"]);
     condition(&plane, "PIDPressure", "False");
     // No machine has as many, and without a threshold of its own, the signal is not measured.
     restart(
@@ -215,7 +222,7 @@ fn a_node_without_process_ids_evicts_the_pod_with_most_processes_first() {
     let taints = "get node board-1 -o jsonpath={.spec.taints[*].key}";
     plane.wait_for(taints, |keys| keys.contains("node.kubernetes.io/pid-pressure"));
     for name in ["many", "few"] {
-        plane.wait_for(&format!("get pod {name} -o jsonpath={{.status.message}}"), |message| {
+        wait_status(&plane, name, "message", |message| {
             message.starts_with("The node was low on resource: pids. Threshold quantity: 1Ei, available: ")
         });
     }
@@ -223,7 +230,7 @@ fn a_node_without_process_ids_evicts_the_pod_with_most_processes_first() {
     let place = |name: &str| log.find(&format!("default/{name}: Evicted")).expect("its event");
     assert!(place("many") < place("few"), "{log}");
     plane.apply(&pod("late", "", ""));
-    plane.wait_for("get pod late -o jsonpath={.status.message}", |message| {
+    wait_status(&plane, "late", "message", |message| {
         message == "Pod was rejected: The node had condition: [PIDPressure]. "
     });
 }
@@ -231,49 +238,33 @@ fn a_node_without_process_ids_evicts_the_pod_with_most_processes_first() {
 #[test]
 fn a_board_without_a_cluster_evicts_too_and_its_node_shows_why() {
     let mut device = Device::start();
-    let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers:\n  - {name: app, image: 'localhost/demo:1', args: [wait, /end]}\n";
-    device.write_manifest("web.yaml", text);
-    device.pod("web").wait_ready();
+    device.run_pod_with("web", "wait /end", "terminationGracePeriodSeconds: 1").wait_ready();
     // A pod that comes under pressure is rejected instead.
-    device.kill_agent();
-    device.agent_arguments([
+    device.restart_agent_with([
         "--eviction-hard",
         "nodefs.inodesFree<1Ei",
         "--eviction-pressure-transition-period",
         "1s",
     ]);
-    device.start_agent();
-    let phase =
-        || device.get("/api/v1/namespaces/default/pods/web").map_or(Value::Null, |pod| pod["status"].clone());
+    let web = device.pod("web");
     // Work of the agent, which is when it measures: an idle one does nothing.
     device.wait_for("the eviction", || {
         let _ = device.nodlet(["image", "ls"]);
         device.write_manifest("other.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\n");
         device.remove_manifest("other.yaml");
-        phase()["reason"] == "Evicted"
+        web.status()["reason"] == "Evicted"
     });
-    let message = phase()["message"].as_str().unwrap_or_default().to_owned();
+    let message = web.status()["message"].as_str().unwrap_or_default().to_owned();
     assert!(
         message.starts_with("The node was low on resource: inodes. Threshold quantity: 1Ei, available: "),
         "{message}"
     );
     let conditions = device.get("/api/v1/nodes").expect("nodes")["items"][0]["status"]["conditions"].clone();
-    let shown: Vec<_> = conditions
-        .as_array()
-        .expect("a list")
-        .iter()
-        .map(|one| (one["type"].as_str(), one["status"].as_str()))
-        .collect();
-    let of = |kind, status| (Some(kind), Some(status));
-    assert_eq!(
-        shown,
-        [
-            of("MemoryPressure", "False"),
-            of("DiskPressure", "True"),
-            of("PIDPressure", "False"),
-            of("Ready", "True")
-        ]
-    );
+    let conditions = conditions.as_array().expect("a list").iter();
+    let shown: Vec<_> = conditions.map(|one| [&one["type"], &one["status"]]).collect();
+    let expected =
+        [["MemoryPressure", "False"], ["DiskPressure", "True"], ["PIDPressure", "False"], ["Ready", "True"]];
+    assert_eq!(shown, expected);
 }
 
 #[test]
@@ -316,7 +307,7 @@ fn certificates_of_the_cluster_are_files_of_a_pod_by_name_and_by_signer() {
     for name in ["one", "two"] {
         plane.apply(&bundle(&format!("example.com:ca:{name}"), "signerName: example.com/ca", &authority));
     }
-    plane.wait_for("get pod web --no-headers", |pod| pod.contains("1/1"));
+    wait_ready(&plane, &["web"]);
     let log = node.device.pod("web").logs("app");
     assert_eq!(log.matches("-----BEGIN CERTIFICATE-----").count(), 2, "{log}");
     let body: String = authority.lines().filter(|line| !line.starts_with('-')).collect();

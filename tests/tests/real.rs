@@ -1,31 +1,16 @@
 //! Software that people use, in images made by common tools: redis, nginx and python3 from Debian's packages,
 //! built by buildah, saved by podman and skopeo.
 
-use std::path::{Path, PathBuf};
-
-use nodlet_tests::Device;
-
-/// The path of an image that `cargo xtask images` built.
-fn image(file: &str) -> PathBuf {
-    let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this is a member of the workspace");
-    let path = project.join(".work/images").join(file);
-    assert!(path.exists(), "{file} is not built: run `cargo xtask images`, or `cargo xtask check`");
-    path
-}
-
-fn device() -> Device {
-    let mut device = Device::new();
-    device.start_agent();
-    device
-}
+use nodlet_tests::{Device, built_image};
 
 #[test]
 fn redis_answers_its_probes_and_keeps_its_data() {
-    let device = device();
-    device.load_image(&image("redis.oci.tar"));
-    device.write_manifest(
-        "redis.yaml",
-        "apiVersion: v1
+    let device = Device::start_without_images();
+    device.load_image(&built_image("redis.oci.tar"));
+    let redis = device
+        .write_pod(
+            "redis",
+            "apiVersion: v1
 kind: Pod
 metadata:
   name: redis
@@ -43,27 +28,27 @@ spec:
       periodSeconds: 1
       failureThreshold: 2
 ",
-    );
-    let redis = device.pod("redis");
-    redis.wait_ready();
+        )
+        .wait_ready();
     assert_eq!(redis.exec("redis", ["redis-cli", "set", "key", "value"]).ok(), "OK\n");
     assert_eq!(redis.exec("redis", ["redis-cli", "get", "key"]).ok(), "value\n");
     assert_eq!(redis.exec("redis", ["id", "-u"]).ok(), "101\n", "the image's user");
 
     // redis stops responding without exiting: the liveness probe must restart it.
     redis.exec("redis", ["redis-cli", "client", "pause", "60000", "ALL"]).ok();
-    device.wait_for("a restart", || redis.container("redis").restart_count() == 1);
+    redis.wait_restarts("redis", 1);
     redis.wait_ready();
 }
 
 #[test]
 fn nginx_serves_what_a_second_container_writes() {
-    let device = device();
-    device.load_image(&image("nginx.docker.tar"));
+    let device = Device::start_without_images();
+    device.load_image(&built_image("nginx.docker.tar"));
     device.load_image(nodlet_tests::demo_archive());
-    device.write_manifest(
-        "nginx.yaml",
-        "apiVersion: v1
+    let nginx = device
+        .write_pod(
+            "nginx",
+            "apiVersion: v1
 kind: Pod
 metadata:
   name: nginx
@@ -87,20 +72,18 @@ spec:
     volumeMounts:
     - {name: content, mountPath: /content}
 ",
-    );
-    let nginx = device.pod("nginx");
-    nginx.wait_ready();
-    let page = nginx.exec("writer", ["/bin/demo", "get", "http://127.0.0.1/"]).ok();
+        )
+        .wait_ready();
+    let page = nginx.demo("writer", "get http://127.0.0.1/").ok();
     assert!(page.starts_with("written "), "{page}");
     nginx.wait_log("nginx", "kube-probe/");
-    device.remove_manifest("nginx.yaml");
-    nginx.wait_gone();
+    device.remove_pod("nginx");
 }
 
 #[test]
 fn python_serves_fails_and_ends_on_request() {
-    let device = device();
-    device.load_image(&image("python3.oci"));
+    let device = Device::start_without_images();
+    device.load_image(&built_image("python3.oci"));
     let pod = |name: &str, program: &str, policy: &str| {
         format!(
             "apiVersion: v1
@@ -138,12 +121,12 @@ spec:
 
 #[test]
 fn every_format_of_an_image_is_the_same_image() {
-    let device = device();
-    device.load_image(&image("python3.docker.tar"));
+    let device = Device::start_without_images();
+    device.load_image(&built_image("python3.docker.tar"));
     let once = device.nodlet(["image", "ls"]).ok();
     assert!(once.contains("localhost/python3"), "{once}");
     for file in ["python3.oci.tar", "python3.docker.tar.gz", "python3.oci"] {
-        device.load_image(&image(file));
+        device.load_image(&built_image(file));
         let rows =
             device.nodlet(["image", "ls"]).ok().lines().filter(|line| line.contains("python3")).count();
         assert_eq!(rows, 1, "{file}");

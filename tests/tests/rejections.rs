@@ -64,8 +64,12 @@ fn counted(plane: &ControlPlane, labels: &[&str]) -> Vec<usize> {
 fn deployments_whose_pods_the_board_rejects_make_few_of_them() {
     let plane = ControlPlane::start();
     let node = ClusterNode::join(&plane, "board-1");
-    let other = manifest::container("app", "sleep", "ports: [{containerPort: 8080, hostPort: 8080}]");
-    node.device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod_of("other", &[other], "")).ok();
+    node.device.apply(&manifest::single(
+        "other",
+        "sleep",
+        "ports: [{containerPort: 8080, hostPort: 8080}]",
+        "",
+    ));
     node.device.pod("other").wait_ready();
     for Rejected { name, container, pod, .. } in REJECTED {
         let app = manifest::container("app", "sleep", &format!("imagePullPolicy: Never\n{container}"));

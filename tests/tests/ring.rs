@@ -1,14 +1,12 @@
 //! `nodlet ring`: the inputs that the agent received, and its decisions. The harness checks for every other
 //! test, when an agent ends, that its ring can be replayed.
 
-use nodlet_tests::{Device, manifest};
+use nodlet_tests::Device;
 
 #[test]
 fn the_ring_shows_facts_and_decisions_in_their_order() {
     let device = Device::start();
-    device.write_manifest("one.yaml", &manifest::pod_with("one", "exit 7", "restartPolicy: Never"));
-    let pod = device.pod("one");
-    pod.wait_phase("Failed");
+    device.run_pod_with("one", "exit 7", "restartPolicy: Never").wait_phase("Failed");
     let ring = device.nodlet(["ring"]).ok();
     let of = |what: &str| ring.find(what).unwrap_or_else(|| panic!("no {what} in\n{ring}"));
     let wanted = of("default/one <- Wanted (");
@@ -22,6 +20,5 @@ fn the_ring_shows_facts_and_decisions_in_their_order() {
         let entry: serde_json::Value = serde_json::from_str(line).expect("a line is one JSON object");
         assert_eq!(entry["number"], number, "{line}");
     }
-    let refused = device.nodlet(["ring", "-o", "yaml"]).refused();
-    assert!(refused.contains("allowed formats are: json"), "{refused}");
+    device.nodlet(["ring", "-o", "yaml"]).refused_with("allowed formats are: json");
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use nodlet_tests::{Device, demo_archive, manifest};
+use nodlet_tests::{Device, demo_archive};
 
 /// A service manager that reads every notification as soon as it is sent.
 struct Manager(Receiver<String>);
@@ -62,8 +62,7 @@ fn the_service_manager_is_notified_of_readiness_keep_alive_and_stopping() {
     assert_eq!(manager.next(SOON).as_deref(), Some("WATCHDOG=1"));
 
     device.load_image(demo_archive());
-    device.write_manifest("web.yaml", &manifest::pod("web", "env then sleep"));
-    device.pod("web").wait_log("app", "PATH=");
+    device.run_pod("web", "env then sleep").wait_log("app", "PATH=");
     assert!(!device.pod("web").logs("app").contains("NOTIFY_SOCKET"), "a pod must not speak for the agent");
     for pid in device.own_processes().into_iter().filter(|pid| *pid != device.agent_pid()) {
         let environment = fs::read(format!("/proc/{pid}/environ")).expect("the supervisor lives");
@@ -131,11 +130,10 @@ fn resolv_conf_of_running_pods_follows_the_machines_however_that_changes() {
     fs::write(&conf, "nameserver 192.0.2.1\n").expect("/tmp can be written to");
     device.start_agent();
     device.load_image(demo_archive());
-    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.run_pod("web", "sleep");
     let own = "dnsPolicy: None\ndnsConfig: {nameservers: [192.0.2.99]}";
-    device.write_manifest("own.yaml", &manifest::pod_with("own", "sleep", own));
-    device.pod("web").wait_ready();
-    device.pod("own").wait_ready();
+    device.run_pod_with("own", "sleep", own);
+    device.wait_all_ready(["web", "own"]);
     assert!(sees(&device, "web", "192.0.2.1"));
     let changed = |how: &str, server: &str| device.wait_for(how, || sees(&device, "web", server));
 
@@ -158,8 +156,7 @@ fn resolv_conf_of_running_pods_follows_the_machines_however_that_changes() {
 
     // While the file is missing, pods keep their name servers. A new agent also checks the file for changes.
     fs::remove_file(&conf).expect("it is there");
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     assert!(sees(&device, "web", "192.0.2.6"));
     device.kill_agent();
     fs::write(&conf, "nameserver 192.0.2.7\n").expect("it can be written to");
@@ -170,6 +167,6 @@ fn resolv_conf_of_running_pods_follows_the_machines_however_that_changes() {
 }
 
 fn sees(device: &Device, pod: &str, server: &str) -> bool {
-    let text = device.pod(pod).exec("app", ["/bin/demo", "cat", "/etc/resolv.conf"]).stdout;
+    let text = device.pod(pod).demo("app", "cat /etc/resolv.conf").stdout;
     text == format!("nameserver {server}\n")
 }

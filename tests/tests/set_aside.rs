@@ -14,8 +14,7 @@ const ROOM: u64 = 6 << 20;
 /// A pod whose manifest of less than 1 MiB takes many times as much to parse.
 fn hostile() -> String {
     let names: Vec<String> = (0..40_000).map(|number| format!("{{name: v{number}}}")).collect();
-    let container = manifest::container("app", "sleep", &format!("env: [{}]", names.join(", ")));
-    manifest::pod_of("hostile", &[container], "")
+    manifest::single("hostile", "sleep", &format!("env: [{}]", names.join(", ")), "")
 }
 
 fn set_aside_events(device: &Device, name: &str) -> usize {
@@ -35,8 +34,8 @@ fn a_manifest_that_exhausts_the_agents_memory_twice_is_set_aside_and_the_other_p
     device.start_agent();
     device.load_image(nodlet_tests::demo_archive());
     device.stop_agent();
-    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
-    device.write_manifest("hostile.yaml", &manifest::pod("hostile", "sleep"));
+    device.run_pod("web", "sleep");
+    device.run_pod("hostile", "sleep");
     limited.launch(&mut device);
     device.wait_for("the pods", || {
         let is_ready = |name| device.pod(name).is_ready();
@@ -73,10 +72,10 @@ fn device_after_deaths(deaths: &[fn(Pid)]) -> Device {
     device.replay_nothing();
     device.start_agent();
     device.load_image(nodlet_tests::demo_archive());
-    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.run_pod("web", "sleep");
     device.wait_for("the pod", || device.pod("web").is_ready());
     let web = device.pod("web").uid();
-    device.write_manifest("bad.yaml", &manifest::pod("bad", "sleep"));
+    device.run_pod("bad", "sleep");
     for (count, kill) in deaths.iter().enumerate() {
         if count > 0 {
             device.launch_agent();
@@ -95,7 +94,7 @@ fn a_pod_in_whose_preparation_the_agent_died_twice_is_set_aside_until_somebody_a
     assert!(device.pod("web").is_ready());
     assert_eq!(device.container_processes().len(), 1);
     assert!(device.nodlet(["describe", "pod", "bad"]).ok().contains("the agent died 2 times"));
-    device.write_manifest("other.yaml", &manifest::pod("other", "sleep"));
+    device.run_pod("other", "sleep");
     device.wait_for("another pod", || device.pod("other").is_ready());
     assert_eq!(device.pod("bad").phase(), "Pending");
     device.nodlet(["restart", "bad"]).ok();

@@ -21,10 +21,10 @@ fn device(flags: [&str; 4]) -> (Device, FakeLogind) {
 fn pod(device: &Device, name: &str, spec: &str) -> String {
     let (shared, _) = device.shared("ends");
     let steps = format!("on-term 0 1 then lock /ends/{name} then print up then sleep");
-    let app = manifest::container("app", &steps, "volumeMounts: [{name: ends, mountPath: /ends}]");
-    manifest::pod_of(
+    manifest::single(
         name,
-        &[app],
+        &steps,
+        "volumeMounts: [{name: ends, mountPath: /ends}]",
         &format!("volumes: [{{name: ends, hostPath: {{path: {shared}}}}}]\n{spec}"),
     )
 }
@@ -48,8 +48,8 @@ fn pods_end_by_priority_before_the_machine_goes_down_and_run_again_after_it() {
     let mut lock = logind.lock();
     let critical = "priorityClassName: system-node-critical\nrestartPolicy: OnFailure";
     device.write_manifest("critical.yaml", &pod(&device, "critical", critical));
-    device.nodlet_with_input(["apply", "-f", "-"], &pod(&device, "usual", "")).ok();
-    device.write_manifest("over.yaml", &manifest::pod_with("over", "exit 0", "restartPolicy: Never"));
+    device.apply(&pod(&device, "usual", ""));
+    device.run_pod_with("over", "exit 0", "restartPolicy: Never");
     device.write_manifest("once.yaml", &pod(&device, "once", "restartPolicy: Never"));
     device.pod("over").wait_phase("Succeeded");
     for name in ["critical", "usual", "once"] {
@@ -73,12 +73,11 @@ fn pods_end_by_priority_before_the_machine_goes_down_and_run_again_after_it() {
     }
     assert!(ended(&device, "usual") < ended(&device, "critical"), "the critical one ends last");
     assert_eq!(ready(&device), ["False", "KubeletNotReady", "node is shutting down"]);
-    device.write_manifest("late.yaml", &manifest::pod("late", "print up then sleep"));
+    device.run_pod("late", "print up then sleep");
     device
         .wait_for("the late one to be rejected", || device.pod("late").status()["reason"] == "NodeShutdown");
 
-    device.cut_power();
-    device.start_agent();
+    device.power_cycle();
     for name in ["critical", "usual", "late"] {
         device.pod(name).wait_log("app", "up");
         device.wait_for("it to run", || device.pod(name).is_ready());
@@ -95,8 +94,8 @@ fn a_shutdown_that_is_called_off_brings_back_what_has_ended() {
     let by = "--shutdown-grace-period-by-pod-priority";
     let (device, logind) = device([by, "0=5s,100=20s", "--terminated-pod-gc-threshold", "1"]);
     let mut lock = logind.lock();
-    device.nodlet_with_input(["apply", "-f", "-"], &pod(&device, "one", "")).ok();
-    device.nodlet_with_input(["apply", "-f", "-"], &pod(&device, "two", "")).ok();
+    device.apply(&pod(&device, "one", ""));
+    device.apply(&pod(&device, "two", ""));
     for name in ["one", "two"] {
         device.pod(name).wait_log("app", "up");
     }
@@ -120,26 +119,15 @@ fn a_shutdown_that_is_called_off_brings_back_what_has_ended() {
 #[test]
 fn down_stops_pods_of_a_higher_priority_after_those_of_a_lower_one_have_ended() {
     let device = Device::start();
-    let (shared, here) = device.shared("ends");
     // When it is asked to end, each container prints whether the other is still running.
-    let spec = |class: &str| format!("volumes: [{{name: ends, hostPath: {{path: {shared}}}}}]\n{class}");
-    let pod = |name: &str, class: &str| {
-        let app = manifest::container(
-            "app",
-            &format!("on-term 0 1 then lock /ends/{name} then print up then sleep"),
-            "volumeMounts: [{name: ends, mountPath: /ends}]",
-        );
-        manifest::pod_of(name, &[app], &spec(class))
-    };
-    device.write_manifest("low.yaml", &pod("low", ""));
-    device.write_manifest("high.yaml", &pod("high", "priorityClassName: system-cluster-critical"));
-    device.pod("low").wait_log("app", "up");
-    device.pod("high").wait_log("app", "up");
+    device.write_pod("low", &pod(&device, "low", "")).wait_log("app", "up");
+    let class = "priorityClassName: system-cluster-critical";
+    device.write_pod("high", &pod(&device, "high", class)).wait_log("app", "up");
     let began = std::time::Instant::now();
     device.nodlet(["down"]).ok();
     assert!(began.elapsed() >= std::time::Duration::from_secs(2), "one after the other, each in its second");
     for name in ["low", "high"] {
-        let lock = std::fs::File::open(here.join(name)).expect("the container made it");
+        let lock = std::fs::File::open(device.path("/ends").join(name)).expect("the container made it");
         lock.try_lock().expect("nobody holds it any more");
     }
 }

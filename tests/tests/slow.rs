@@ -19,16 +19,13 @@ fn a_read_that_takes_long_delays_no_probe_no_get_and_no_exec() {
     let probe = "readinessProbe: {exec: {command: [/bin/demo, append, /probed/times, x]}, periodSeconds: 1}\n\
                  volumeMounts: [{name: probed, mountPath: /probed}]";
     let volumes = format!("volumes: [{{name: probed, hostPath: {{path: {shared}}}}}]");
-    let app = manifest::container("app", "print begun then sleep", probe);
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &[app], &volumes));
-    let web = device.pod("web");
-    web.wait_ready();
+    let web = device.write_single("web", "print begun then sleep", probe, &volumes).wait_ready();
     device.pod("slow").wait_log("app", "one");
 
     slow.stall();
     slow.write(&manifest::pod("slow", "print two then sleep"));
     // Has all directories looked at.
-    device.write_manifest("late.yaml", &manifest::pod("late", "sleep"));
+    device.run_pod("late", "sleep");
     device.wait_for("the card to be read", || slow.is_awaited());
     // Logs are read by the same thread.
     let mut logs =
@@ -39,7 +36,7 @@ fn a_read_that_takes_long_delays_no_probe_no_get_and_no_exec() {
     device.wait_for("four more probes", || {
         let asked = Instant::now();
         assert_eq!(device.pods(), ["slow", "web"]);
-        web.exec("app", ["/bin/demo", "print", "one"]).ok();
+        web.demo("app", "print one").ok();
         longest = longest.max(asked.elapsed());
         probes() >= before + 4
     });
@@ -62,11 +59,11 @@ fn a_read_that_takes_long_delays_no_probe_no_get_and_no_exec() {
 fn a_card_that_answers_no_more_makes_the_agent_unhealthy_until_it_recovers() {
     let device = Device::start();
     let slow = SlowDirectory::mount(&device, SLOW, "slow.yaml", &manifest::pod("slow", "sleep"));
-    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.run_pod("web", "sleep");
     device.pod("slow").wait_ready();
     slow.stall();
     slow.write(&manifest::pod("slow", "print two then sleep"));
-    device.write_manifest("late.yaml", &manifest::pod("late", "sleep"));
+    device.run_pod("late", "sleep");
     device.wait_for("the card to be read", || slow.is_awaited());
     let since = Instant::now();
     device.nodlet(["healthcheck"]).ok();
@@ -84,15 +81,13 @@ fn a_card_that_answers_no_more_makes_the_agent_unhealthy_until_it_recovers() {
 fn apply_and_delete_are_answered_only_after_a_slow_card_has_been_read() {
     let device = Device::start();
     let slow = SlowDirectory::mount(&device, SLOW, "slow.yaml", &manifest::pod("slow", "sleep"));
-    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
-    device.pod("web").wait_ready();
-    device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod("old", "sleep")).ok();
-    device.pod("old").wait_ready();
-    device.pod("slow").wait_ready();
+    device.run_pod("web", "sleep").wait_ready();
+    device.apply(&manifest::pod("old", "sleep"));
+    device.wait_all_ready(["old", "slow"]);
 
     slow.stall();
     // The thread that reads the card also writes what clients apply and delete.
-    device.write_manifest("web.yaml", &manifest::pod("web", "print two then sleep"));
+    device.run_pod("web", "print two then sleep");
     device.wait_for("the card to be read", || slow.is_awaited());
     let mut requests: Vec<_> = ["one", "two", "three"]
         .into_iter()

@@ -100,7 +100,7 @@ fn nothing_grows_by_pods_that_come_and_go() {
     let wave = |first: usize| {
         let names: Vec<String> = (first..first + SHORT).map(|number| format!("short-{number}")).collect();
         for name in &names {
-            device.write_manifest(&format!("{name}.yaml"), &manifest::pod(name, "sleep"));
+            device.run_pod(name, "sleep");
         }
         for name in &names {
             device.wait_within(Duration::from_secs(240), "the pod", || device.pod(name).is_ready());
@@ -134,7 +134,7 @@ fn round(device: &Device, pods: usize) -> usize {
     let spec = "restartPolicy: OnFailure\nterminationGracePeriodSeconds: 1";
     let names: Vec<String> = (0..pods).map(|number| format!("failing-{number}")).collect();
     for name in &names {
-        device.write_manifest(&format!("{name}.yaml"), &manifest::pod_of(name, &containers, spec));
+        device.run_pod_of(name, &containers, spec);
     }
     let mut restarted = 0;
     for name in &names {

@@ -57,9 +57,10 @@ impl Kind {
             }
         };
         let more = format!("{probe}volumeMounts: [{{name: one, mountPath: /one}}]");
-        manifest::pod_of(
+        manifest::single(
             name,
-            &[manifest::container("app", &steps, &more)],
+            &steps,
+            &more,
             &format!("{spec}\nvolumes: [{{name: one, hostPath: {{path: {shared}}}}}]"),
         )
     }
@@ -124,7 +125,7 @@ fn live(kind: Kind, aims: &[Option<Step>]) -> Vec<Followed> {
     };
     let write_manifests = || {
         for name in &names {
-            device.write_manifest(&format!("{name}.yaml"), &kind.manifest(&shared, name));
+            device.write_pod(name, &kind.manifest(&shared, name));
         }
     };
     let steps = if kind == Kind::Upgraded {

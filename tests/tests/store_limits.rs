@@ -56,13 +56,13 @@ fn an_image_beyond_the_store_limit_is_rejected_and_changes_nothing() {
     assert_eq!(layers(&device), used);
 
     fs::write(device.path("/etc/nodlet/image-store-limit"), "plenty").expect("the root can be written to");
-    let refusal = device.nodlet(["image", "load", &path.display().to_string()]).refused();
-    assert!(refusal.contains("image-store-limit: must be a quantity of bytes, as 64Mi"), "{refusal}");
+    device
+        .nodlet(["image", "load", &path.display().to_string()])
+        .refused_with("image-store-limit: must be a quantity of bytes, as 64Mi");
 
     limit(&device, used + 1024 * 1024);
     device.load_image(&path);
-    device.write_manifest("b.yaml", &pod("b", "localhost/b:1"));
-    device.pod("b").wait_ready();
+    device.write_pod("b", &pod("b", "localhost/b:1")).wait_ready();
 }
 
 #[test]
@@ -80,8 +80,7 @@ fn images_that_no_pod_uses_go_when_the_store_fills_up_the_least_recently_used_fi
     ]);
     device.start_agent();
     device.load(&image("localhost/used:1", 512));
-    device.write_manifest("used.yaml", &pod("used", "localhost/used:1"));
-    device.pod("used").wait_ready();
+    device.write_pod("used", &pod("used", "localhost/used:1")).wait_ready();
     // As large as that image, in addition to the program's layer, which all images share.
     let kib = usize::try_from(layers(&device) / 1024).expect("it is small");
     device.load(&image("localhost/old:1", kib));
@@ -89,11 +88,9 @@ fn images_that_no_pod_uses_go_when_the_store_fills_up_the_least_recently_used_fi
     // Below the threshold no image is removed.
     let full = layers(&device);
     limit(&device, full * 10 / 7);
-    device.write_manifest("other.yaml", &pod("other", "localhost/new:1"));
-    device.pod("other").wait_ready();
+    device.write_pod("other", &pod("other", "localhost/new:1")).wait_ready();
     assert!(device.nodlet(["image", "ls"]).ok().contains("localhost/old"));
-    device.remove_manifest("other.yaml");
-    device.pod("other").wait_gone();
+    device.remove_pod("other");
 
     // One more image makes it 98 percent, and without the image that was never used it is 75.
     device.load(&image("localhost/more:1", kib * 6 / 5));
@@ -115,8 +112,7 @@ fn an_image_that_no_pod_uses_yet_stays_for_the_time_that_it_is_given() {
     limit(&device, 16 * 1024 * 1024);
     device.load(&image("localhost/soon:1", 512));
     // Without the pod the image would be removed: the threshold is one percent.
-    device.write_manifest("soon.yaml", &pod("soon", "localhost/soon:1"));
-    device.pod("soon").wait_ready();
+    device.write_pod("soon", &pod("soon", "localhost/soon:1")).wait_ready();
     device.load(&image("localhost/never:1", 512));
     let has = |name: &str| device.nodlet(["image", "ls"]).ok().contains(&format!("localhost/{name}:1"));
     assert!(has("never"));
@@ -127,16 +123,11 @@ fn an_image_that_no_pod_uses_yet_stays_for_the_time_that_it_is_given() {
 
 #[test]
 fn flags_limit_the_numbers_of_pods_events_and_clients() {
-    let mut device = Device::new();
-    device.agent_arguments(["--max-pods", "2", "--max-events", "6", "--max-connections", "5"]);
-    device.start_agent();
-    device.load_image(nodlet_tests::demo_archive());
+    let device = Device::start_with(["--max-pods", "2", "--max-events", "6", "--max-connections", "5"]);
     for name in ["a", "b"] {
-        device.write_manifest(&format!("{name}.yaml"), &manifest::pod(name, "sleep"));
-        device.pod(name).wait_ready();
+        device.run_pod(name, "sleep").wait_ready();
     }
-    device.write_manifest("c.yaml", &manifest::pod("c", "sleep"));
-    device.pod("c").wait_phase("Failed");
+    device.run_pod("c", "sleep").wait_phase("Failed");
     let status = device.get("/api/v1/namespaces/default/pods/c").expect("it is listed");
     assert_eq!(status["status"]["reason"], "OutOfpods", "{status}");
     let nodes = device.get("/api/v1/nodes").expect("there is one");

@@ -110,8 +110,7 @@ fn a_board_connects_once_per_interval_on_request_and_when_a_link_comes_up() {
 
     // Without the cluster, the request fails and the pods stay.
     let cut = plane.partition_from(&board.address);
-    let why = board.device.nodlet(["sync"]).refused();
-    assert!(why.contains("no response within 15 s"), "{why}");
+    board.device.nodlet(["sync"]).refused_with("no response within 15 s");
     drop(cut);
     assert!(["one", "two", "three"].iter().all(|name| board.device.pod(name).container("app").is_running()));
     plane.line("delete pod one two three --wait=false").ok();
@@ -125,20 +124,22 @@ fn renewals() -> usize {
     std::env::var("NODLET_RENEWALS").ok().and_then(|count| count.parse().ok()).unwrap_or(2)
 }
 
+/// Waits until the Lease of a node is renewed.
+fn wait_renewed(plane: &ControlPlane, node: &str) {
+    let mut last = None;
+    let time = format!("get lease {node} -n kube-node-lease -o jsonpath={{.spec.renewTime}}");
+    plane.wait_for(&time, |time| last.get_or_insert_with(|| time.to_owned()) != time);
+}
+
 #[test]
 fn a_board_that_stays_connected_and_has_no_pods_of_the_cluster_sends_little() {
     let plane = ControlPlane::start();
     let board = Board::join(&plane, ["--node-name", "board-1"]);
     assert_eq!(board.warning, "");
-    let renewed = || {
-        let mut last = None;
-        plane.wait_for("get lease board-1 -n kube-node-lease -o jsonpath={.spec.renewTime}", |time| {
-            last.get_or_insert_with(|| time.to_owned()) != time
-        })
-    };
+    let renewed = || wait_renewed(&plane, "board-1");
     renewed();
     let before = board.bytes();
-    (0..renewals()).for_each(|_| drop(renewed()));
+    (0..renewals()).for_each(|_| renewed());
     let bytes = board.bytes() - before;
     println!("{} renewals of the Lease with a watch of pods: {bytes} bytes", renewals());
     assert!(bytes < 5_000 * renewals() as u64, "{bytes}");
@@ -147,8 +148,7 @@ fn a_board_that_stays_connected_and_has_no_pods_of_the_cluster_sends_little() {
 #[test]
 fn only_a_board_that_has_joined_can_synchronise() {
     let device = Device::start();
-    let why = device.nodlet(["sync"]).refused();
-    assert!(why.contains("the board has joined no cluster"), "{why}");
+    device.nodlet(["sync"]).refused_with("the board has joined no cluster");
 }
 
 #[test]
@@ -163,16 +163,11 @@ fn a_metered_board_sends_less_than_another_one_at_the_same_time() {
     }
     let seconds = "get lease board-2 -n kube-node-lease -o jsonpath={.spec.leaseDurationSeconds}";
     assert_eq!(plane.line(seconds).ok(), "100");
-    let renewed = || {
-        let mut last = None;
-        plane.wait_for("get lease board-2 -n kube-node-lease -o jsonpath={.spec.renewTime}", |time| {
-            last.get_or_insert_with(|| time.to_owned()) != time
-        })
-    };
+    let renewed = || wait_renewed(&plane, "board-2");
     renewed();
     let count = |node: &ClusterNode| bytes(&node.device);
     let before = (count(&ordinary), count(&metered));
-    (0..renewals().div_ceil(2)).for_each(|_| drop(renewed()));
+    (0..renewals().div_ceil(2)).for_each(|_| renewed());
     let (ordinary_bytes, metered_bytes) = (count(&ordinary) - before.0, count(&metered) - before.1);
     println!(
         "idle with one pod, for {} metered renewals: {ordinary_bytes} bytes, metered {metered_bytes} bytes",
@@ -182,9 +177,7 @@ fn a_metered_board_sends_less_than_another_one_at_the_same_time() {
 
     // A change is sent with the next renewal, or on request; events that are not warnings are not.
     metered.device.pod("two").tell("app", "/end");
-    metered
-        .device
-        .wait_for("another run", || metered.device.pod("two").container("app").restart_count() == 1);
+    metered.device.pod("two").wait_restarts("app", 1);
     metered.device.nodlet(["sync"]).ok();
     let restarts = "get pod two -o jsonpath={.status.containerStatuses[0].restartCount}";
     assert_eq!(plane.line(restarts).ok(), "1");

@@ -147,8 +147,7 @@ fn links() -> Vec<String> {
 }
 
 fn limited(name: &str, steps: &str) -> String {
-    let container = manifest::container("app", steps, "resources: {limits: {memory: 64Mi, cpu: 500m}}");
-    manifest::pod_of(name, &[container], "")
+    manifest::single(name, steps, "resources: {limits: {memory: 64Mi, cpu: 500m}}", "")
 }
 
 /// Gives pods twenty seconds when the machine shuts down, the last five of them for critical pods.
@@ -308,9 +307,11 @@ fn a_machine_that_is_turned_off_goes_down_when_its_pods_have_ended_in_their_orde
         let hook = format!("{{exec: {{command: [/bin/demo, append, /host/ended, {name}]}}}}");
         let fields =
             format!("lifecycle: {{preStop: {hook}}}\nvolumeMounts: [{{name: host, mountPath: /host}}]");
-        let container = manifest::container("app", "on-term 0 2 then sleep", &fields);
         let volumes = "volumes: [{name: host, hostPath: {path: /var/tmp/host, type: DirectoryOrCreate}}]";
-        service.pod(name, &manifest::pod_of(name, &[container], &format!("{volumes}\n{spec}")))
+        service.pod(
+            name,
+            &manifest::single(name, "on-term 0 2 then sleep", &fields, &format!("{volumes}\n{spec}")),
+        )
     };
     let critical = pod("critical", "priorityClassName: system-node-critical");
     let usual = pod("usual", "");

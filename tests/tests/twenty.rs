@@ -1,28 +1,20 @@
 //! Twenty pods at once, which is more than a board is expected to have; nothing of them is left afterwards.
 
-use nodlet_tests::{Device, manifest};
+use nodlet_tests::Device;
 
 #[test]
 fn twenty_pods_start_run_and_go_and_nothing_is_left() {
     let device = Device::start();
     let names: Vec<String> = (0..20).map(|number| format!("pod-{number:02}")).collect();
     for name in &names {
-        device.write_manifest(
-            &format!("{name}.yaml"),
-            &manifest::pod_of(
-                name,
-                &[manifest::container(
-                    "app",
-                    "write /work/mark here then print up then sleep",
-                    "volumeMounts: [{name: work, mountPath: /work}]",
-                )],
-                "volumes: [{name: work, emptyDir: {}}]",
-            ),
+        device.write_single(
+            name,
+            "write /work/mark here then print up then sleep",
+            "volumeMounts: [{name: work, mountPath: /work}]",
+            "volumes: [{name: work, emptyDir: {}}]",
         );
     }
-    for name in &names {
-        device.pod(name).wait_ready();
-    }
+    device.wait_all_ready(&names);
     assert_eq!(device.pods(), names);
     let mut addresses: Vec<String> = names.iter().map(|name| device.pod(name).ip()).collect();
     addresses.sort();
@@ -42,11 +34,11 @@ fn the_same_name_can_come_and_go_many_times() {
     let device = Device::start();
     let mut uids = Vec::new();
     for round in 0..10 {
-        device.write_manifest("web.yaml", &manifest::pod("web", &format!("print round-{round} then sleep")));
-        device.pod("web").wait_log("app", &format!("round-{round}\n"));
+        device
+            .run_pod("web", &format!("print round-{round} then sleep"))
+            .wait_log("app", &format!("round-{round}\n"));
         uids.push(device.pod("web").uid());
-        device.remove_manifest("web.yaml");
-        device.pod("web").wait_gone();
+        device.remove_pod("web");
     }
     uids.sort();
     uids.dedup();

@@ -17,17 +17,7 @@ fn map(text: &str) -> Vec<u32> {
 
 #[track_caller]
 fn demo(pod: TestPod<'_>, container: &str, step: &str) -> String {
-    let words: Vec<&str> = ["/bin/demo"].into_iter().chain(step.split(' ')).collect();
-    match words.as_slice() {
-        [a, b] => pod.exec(container, [a, b]),
-        [a, b, c] => pod.exec(container, [a, b, c]),
-        [a, b, c, d] => pod.exec(container, [a, b, c, d]),
-        [a, b, c, d, e] => pod.exec(container, [a, b, c, d, e]),
-        other => panic!("{other:?}"),
-    }
-    .ok()
-    .trim()
-    .to_owned()
+    pod.demo(container, step).ok().trim().to_owned()
 }
 
 #[test]
@@ -58,9 +48,7 @@ fn files_and_processes_of_a_pod_have_their_own_ids_and_none_of_the_host() {
          {{name: image, image: {{reference: 'localhost/demo:1'}}}}, \
          {{name: info, downwardAPI: {{items: [{{path: name, fieldRef: {{fieldPath: metadata.name}}}}]}}}}]\n"
     );
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &[app, user], &spec));
-    let web = device.pod("web");
-    web.wait_ready();
+    let web = device.run_pod_of("web", &[app, user], &spec).wait_ready();
     let ids = map(&demo(web, "app", "cat /proc/self/uid_map"));
     assert_eq!((ids[0], ids[1] % 65536, ids[2]), (0, 0, 65536), "{ids:?}");
     assert!(ids[1] >= 65536, "{ids:?}");
@@ -115,34 +103,25 @@ fn files_and_processes_of_a_pod_have_their_own_ids_and_none_of_the_host() {
 fn no_two_pods_have_the_same_ids_and_a_new_agent_keeps_them() {
     let mut device = Device::start();
     for name in ["one", "two"] {
-        device.write_manifest(
-            &format!("{name}.yaml"),
-            &manifest::pod_with(name, "sleep", "hostUsers: false\n"),
-        );
+        device.run_pod_with(name, "sleep", "hostUsers: false\n");
     }
-    device.pod("one").wait_ready();
-    device.pod("two").wait_ready();
+    device.wait_all_ready(["one", "two"]);
     let first =
         |device: &Device, name: &str| map(&demo(device.pod(name), "app", "cat /proc/self/uid_map"))[1];
     let (one, two) = (first(&device, "one"), first(&device, "two"));
     assert_ne!(one, two);
     let born = device.pod("one").born("app");
-    device.kill_agent();
-    device.start_agent();
+    device.restart_agent();
     device.pod("one").wait_ready();
     assert_eq!(
         (device.pod("one").born("app"), first(&device, "one"), first(&device, "two")),
         (born, one, two)
     );
     // A pod that comes while those run gets others; one that comes after them may have theirs.
-    device.write_manifest("three.yaml", &manifest::pod_with("three", "sleep", "hostUsers: false\n"));
-    device.pod("three").wait_ready();
+    device.run_pod_with("three", "sleep", "hostUsers: false\n").wait_ready();
     assert!(![one, two].contains(&first(&device, "three")));
-    device.cut_power();
-    device.start_agent();
-    for name in ["one", "two", "three"] {
-        device.pod(name).wait_ready();
-    }
+    device.power_cycle();
+    device.wait_all_ready(["one", "two", "three"]);
     let mut all = ["one", "two", "three"].map(|name| first(&device, name));
     all.sort_unstable();
     assert!(all[0] < all[1] && all[1] < all[2], "{all:?}");
@@ -158,42 +137,30 @@ fn root_of_a_user_namespace_has_no_power_over_the_host() {
         manifest::container("strong", "sleep", privileged),
         manifest::container("plain", "sleep", ""),
     ];
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &containers, "hostUsers: false\n"));
-    device.write_manifest("other.yaml", &manifest::pod("other", "sleep"));
-    let web = device.pod("web");
-    web.wait_ready();
-    device.pod("other").wait_ready();
-    let refused = |container: &str, words: [&str; 4]| {
-        let [step, a, b, c] = words;
-        let ran = match (b, c) {
-            ("", _) => web.exec(container, ["/bin/demo", step, a]),
-            (_, "") => web.exec(container, ["/bin/demo", step, a, b]),
-            _ => web.exec(container, ["/bin/demo", step, a, b, c]),
-        };
-        assert!(ran.code != 0, "{container} {words:?}: {ran:#?}");
-        ran.stderr
-    };
+    let web = device.run_pod_of("web", &containers, "hostUsers: false\n").wait_ready();
+    device.run_pod("other", "sleep").wait_ready();
+    let refused = |container: &str, step: &str| web.demo(container, step).refused();
     for container in ["app", "strong", "plain"] {
         // Devices: neither its own, nor those of the host.
-        let made = refused(container, ["mknod", "/kmsg", "1", "11"]);
+        let made = refused(container, "mknod /kmsg 1 11");
         assert!(made.contains("not permitted") || made.contains("EPERM"), "{made}");
-        refused(container, ["mknod-block", "/disk", "254", "0"]);
+        refused(container, "mknod-block /disk 254 0");
         // The host's settings, with and without a mask.
         for file in ["/proc/sys/kernel/core_pattern", "/proc/sys/vm/overcommit_memory"] {
-            let said = refused(container, ["write", file, "1", ""]);
+            let said = refused(container, &format!("write {file} 1"));
             assert!(said.contains("denied") || said.contains("Read-only"), "{container} {file}: {said}");
         }
         // File systems whose parser is the kernel's.
         for kind in ["erofs", "ext4", "debugfs", "cgroup"] {
-            refused(container, ["mount", kind, "/bin/demo", "/mnt"]);
+            refused(container, &format!("mount {kind} /bin/demo /mnt"));
         }
     }
     // What it may: mount in its own namespaces.
-    web.exec("app", ["/bin/demo", "mount", "tmpfs", "none", "/own"]).ok();
+    web.demo("app", "mount tmpfs none /own").ok();
     // A privileged container has the host's devices, as nobody's.
     let nodes = demo(web, "strong", "ls /dev");
     assert!(nodes.contains("kmsg"), "{nodes}");
-    refused("strong", ["open", "/dev/kmsg", "", ""]);
+    refused("strong", "open /dev/kmsg");
     // Unmasked: /proc as the kernel has it. Otherwise it is masked.
     let masked =
         |container: &str| demo(web, container, "mounts").lines().any(|line| line.contains(" /proc/sys "));
@@ -213,9 +180,7 @@ fn containers_of_a_user_namespace_share_processes_and_sysctls() {
         manifest::container("app", "sleep", ""),
         manifest::container("term", "tty then id then sleep", more),
     ];
-    device.write_manifest("web.yaml", &manifest::pod_of("web", &containers, spec));
-    let web = device.pod("web");
-    web.wait_ready();
+    let web = device.run_pod_of("web", &containers, spec).wait_ready();
     assert_eq!(demo(web, "app", "cat /proc/sys/net/ipv4/ping_group_range"), "0\t5");
     assert_eq!(demo(web, "app", "cat /proc/sys/kernel/shm_rmid_forced"), "1");
     let status = demo(web, "app", "cat /proc/1/status");
@@ -223,38 +188,25 @@ fn containers_of_a_user_namespace_share_processes_and_sysctls() {
     web.wait_log("term", "uid=0 gid=0 groups=0,4000");
     assert!(web.logs("term").starts_with("tty"), "{}", web.logs("term"));
     let born = web.born("app");
-    web.exec("term", ["/bin/demo", "id"]).ok();
+    web.demo("term", "id").ok();
     assert_eq!(web.born("app"), born);
-    device.remove_manifest("web.yaml");
-    web.wait_gone();
+    device.remove_pod("web");
 }
 
 #[test]
 fn a_user_that_cannot_be_mapped_is_reported_and_its_container_never_started() {
     let device = Device::start();
-    let pod = |name: &str, container: &str, spec: &str| {
-        let app = manifest::container("app", "sleep", container);
-        device.write_manifest(
-            &format!("{name}.yaml"),
-            &manifest::pod_of(name, &[app], &format!("hostUsers: false\n{spec}")),
-        );
-    };
-    pod("ids", "securityContext: {runAsUser: 65536}\n", "");
-    pod(
-        "kernel",
-        "volumeMounts: [{name: sys, mountPath: /host}]\n",
-        "volumes: [{name: sys, hostPath: {path: /sys/kernel}}]\n",
-    );
-    pod(
-        "late",
-        "volumeMounts: [{name: v, mountPath: /sys/fs/cgroup, readOnly: true}]\n",
-        "volumes: [{name: v, hostPath: {path: /tmp}}]\n",
-    );
-    pod(
-        "shared",
-        "securityContext: {privileged: true}\nvolumeMounts: [{name: v, mountPath: /v, mountPropagation: Bidirectional}]\n",
-        "volumes: [{name: v, hostPath: {path: /tmp}}]\n",
-    );
+    let mount = |path: &str, more: &str| format!("volumeMounts: [{{name: v, mountPath: {path}{more}}}]\n");
+    let privileged = "securityContext: {privileged: true}\n";
+    for (name, container, path) in [
+        ("ids", "securityContext: {runAsUser: 65536}\n".to_owned(), "/tmp"),
+        ("kernel", mount("/host", ""), "/sys/kernel"),
+        ("late", mount("/sys/fs/cgroup", ", readOnly: true"), "/tmp"),
+        ("shared", privileged.to_owned() + &mount("/v", ", mountPropagation: Bidirectional"), "/tmp"),
+    ] {
+        let spec = format!("hostUsers: false\nvolumes: [{{name: v, hostPath: {{path: {path}}}}}]\n");
+        device.write_single(name, "sleep", &container, &spec);
+    }
     for (name, said) in [
         ("late", "with hostUsers: false, no volume can be in /proc, in /sys or at a device"),
         ("shared", "with hostUsers: false, mountPropagation cannot be Bidirectional"),
@@ -264,7 +216,7 @@ fn a_user_that_cannot_be_mapped_is_reported_and_its_container_never_started() {
         let pod = device.pod(name);
         device.wait_for(name, || pod.container("app").message().contains(said));
         assert_eq!(pod.container("app").state(), "waiting");
-        assert!(pod.events().iter().any(|event| event.contains(said)), "{:?}", pod.events());
+        assert!(pod.has_event(said), "{:?}", pod.events());
     }
     assert!(device.container_processes().is_empty());
 }

@@ -101,7 +101,7 @@ fn pods_of_a_stateful_set_keep_their_names_and_those_of_a_daemon_set_are_on_each
     let hostname = "get pod db-0 -o jsonpath={.spec.nodeName}";
     let node = plane.line(hostname).ok();
     let board = boards.iter().zip(["board-1", "board-2"]).find(|(_, name)| *name == node).expect("it runs").0;
-    assert_eq!(board.device.pod("db-0").exec("app", ["/bin/demo", "hostname"]).ok().trim(), "db-0");
+    assert_eq!(board.device.pod("db-0").demo("app", "hostname").ok().trim(), "db-0");
     plane.line("scale statefulset db --replicas 1").ok();
     plane.wait_for("get pods -l app=db -o name", |pods| pods.trim() == "pod/db-0");
 }
@@ -186,8 +186,7 @@ spec:
     let finished = plane.line(all).ok();
     assert_eq!(finished.split_whitespace().count(), 5, "{finished}");
     // The next agent lists them all.
-    board.device.kill_agent();
-    board.device.start_agent();
+    board.device.restart_agent();
     job("more");
     board.device.wait_for("finished pods to go", || board.device.pods().len() <= 3);
     assert_eq!(plane.line(all).ok(), finished, "none has run again");
