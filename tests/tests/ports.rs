@@ -72,8 +72,7 @@ const PORT: &str = "{containerPort: 8080, hostPort: 80}";
 /// Runs a pod of [`web`] until it serves.
 #[track_caller]
 fn run_web<'a>(device: &'a Device, name: &'a str, ports: &str) -> TestPod<'a> {
-    let pod = device.write_pod(name, &web(name, ports)).wait_log("app", "serving");
-    pod
+    device.write_pod(name, &web(name, ports)).wait_log("app", "serving")
 }
 
 /// A server in the world at `address`, which sends back what comes, once: the address of its client.

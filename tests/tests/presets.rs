@@ -158,7 +158,7 @@ fn contradicting_presets_add_nothing_and_are_reported() {
 fn kubectl_and_nodlet_show_make_change_and_delete_presets() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
-    let made = device.file("/made.yaml", &preset("made", "env: [{name: A, value: x}]"));
+    let made = device.file("/made.yaml", preset("made", "env: [{name: A, value: x}]"));
     assert_eq!(kubectl.run(["create", "-f", &made]).ok(), "podpreset.settings.k8s.io/made created\n");
     kubectl.run(["create", "-f", &made]).refused_with("podpresets.settings.k8s.io \"made\" already exists");
     let table = kubectl.run(["get", "podpresets"]).ok();
@@ -173,12 +173,12 @@ fn kubectl_and_nodlet_show_make_change_and_delete_presets() {
     let web = pod("web", WEB);
     assert_eq!(device.apply(&web), "pod/web created\n");
     device.pod("web").wait_log("app", "A=x");
-    let changed = device.file("/made.yaml", &preset("made", "env: [{name: A, value: yy}]"));
+    let changed = device.file("/made.yaml", preset("made", "env: [{name: A, value: yy}]"));
     assert_eq!(kubectl.run(["replace", "-f", &changed]).ok(), "podpreset.settings.k8s.io/made replaced\n");
     assert_eq!(device.nodlet(["apply", "-f", &changed]).ok(), "podpreset.settings.k8s.io/made unchanged\n");
     // Applying the pod again does not change it, either.
     assert_eq!(device.apply(&web), "pod/web unchanged\n");
-    let more = device.file("/more.yaml", &preset("more", "env: [{name: B, value: z}]"));
+    let more = device.file("/more.yaml", preset("more", "env: [{name: B, value: z}]"));
     assert_eq!(
         device.nodlet(["apply", "-f", &more, "--dry-run"]).ok(),
         "podpreset.settings.k8s.io/more created (server dry run)\n"
@@ -187,7 +187,7 @@ fn kubectl_and_nodlet_show_make_change_and_delete_presets() {
     assert_eq!(device.nodlet(["get", "podpresets", "-o", "name"]).ok(), "podpreset/made\npodpreset/more\n");
 
     let wrong =
-        device.file("/wrong.yaml", &preset("wrong", "volumes: [{name: a, nfs: {server: a, path: /}}]"));
+        device.file("/wrong.yaml", preset("wrong", "volumes: [{name: a, nfs: {server: a, path: /}}]"));
     for ran in [kubectl.run(["create", "-f", &wrong]), device.nodlet(["apply", "-f", &wrong])] {
         ran.refused_with("spec.volumes[0].nfs: Forbidden: nodlet");
     }

@@ -38,8 +38,7 @@ fn output(pod: &TestPod<'_>, container: &str, steps: &str) -> String {
 #[track_caller]
 fn run<'a>(device: &'a Device, task: &'a str) -> TestPod<'a> {
     apply(device, task);
-    let pod = device.pod(task).wait_ready();
-    pod
+    device.pod(task).wait_ready()
 }
 
 #[test]
