@@ -254,7 +254,7 @@ fn whenever_the_agent_dies_over_a_new_image_it_is_the_old_or_the_new_and_never_b
         object["metadata"]["resourceVersion"] = Value::Null;
         let changed = object.to_string();
         // The agent may die before it has responded, and before it has stored anything.
-        device.apply(&changed);
+        device.try_apply(&changed);
         let revive = |device: &mut Device| {
             if device.agent_is_dead() {
                 device.start_agent();
