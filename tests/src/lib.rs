@@ -91,8 +91,8 @@ pub use control_plane::{ControlPlane, Isolation, Partition, TOKEN};
 pub use device::{Device, Mount, Ran, check_file_system};
 pub use figures::{Holdings, Memory, Share, switches};
 pub use files::files_with;
-pub use half_load::HalfLoad;
 pub use forwarding::Forwarding;
+pub use half_load::HalfLoad;
 pub use kubectl::Kubectl;
 pub use kubelet_node::KubeletNode;
 pub use loop_device::LoopDevice;
@@ -100,12 +100,12 @@ pub use memory_cgroup::MemoryCgroup;
 pub use monitor::Monitor;
 pub use namespace::{Namespace, is_in_range};
 pub use pod::{TestContainer, TestPod};
-pub use recorded::RecordedDevice;
 pub use pod_cgroups::cpu_quota;
 pub use programs::{
     agnhost_image, agnhost_program, built_image, demo_archive, demo_program, nodlet_program, programs_are_in,
     project,
 };
+pub use recorded::RecordedDevice;
 pub use seed::{Seed, seed, shard};
 pub use sender::Sender;
 pub use serial::SerialLine;

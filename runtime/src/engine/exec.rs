@@ -264,10 +264,7 @@ impl Execs {
         };
         // Before there is a process that nobody would end.
         let (mut output, to_output) = Output::pipe()?;
-        let (mut errors, to_errors) = match has_errors {
-            true => Some(Output::pipe()?).unzip(),
-            false => (None, None),
-        };
+        let (mut errors, to_errors) = if has_errors { Some(Output::pipe()?).unzip() } else { (None, None) };
         let config = ExecConfig { args, tty: false, size: None, devices: None };
         let stdio = [None, Some(to_output.as_fd()), Some(to_errors.as_ref().unwrap_or(&to_output).as_fd())];
         let exec = self.exec(pods, pod, &container.name, number, &config, stdio)?;

@@ -53,9 +53,10 @@ impl Engine {
         }
         let message = async { Woken::Message(receive(&self.inbox).await) };
         let request = async {
-            match self.changes.is_full() {
-                true => smol::future::pending().await,
-                false => Woken::Request(receive(&self.requests).await),
+            if self.changes.is_full() {
+                smol::future::pending().await
+            } else {
+                Woken::Request(receive(&self.requests).await)
             }
         };
         let wait = wake_at.map(|at| at - nodlet_host::clock::instant());

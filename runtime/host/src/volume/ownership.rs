@@ -174,7 +174,7 @@ mod tests {
         let refused = give_to(&root, 4242, false).expect_err("the file is immutable");
         set(rustix::fs::IFlags::empty()).expect("it is ours");
         let message = crate::error::chain(&refused).to_string();
-        assert_contains(&message, &format!("give {fixed:?} to fsGroup: Operation not permitted"));
+        assert_contains(&message, format!("give {fixed:?} to fsGroup: Operation not permitted"));
         assert!(message.contains("chattr -ia"), "{message}");
         fs::remove_dir_all(&root).expect("it can be removed");
     }

@@ -73,9 +73,10 @@ impl ImageUse {
         self.is_checking = true;
         let for_pressure = std::mem::take(&mut self.for_pressure);
         let configured = shell.config.image_collection.unwrap_or(NEVER);
-        let rule = match for_pressure {
-            true => ImageCollection { minimum_age: configured.minimum_age, ..UNDER_PRESSURE },
-            false => configured,
+        let rule = if for_pressure {
+            ImageCollection { minimum_age: configured.minimum_age, ..UNDER_PRESSURE }
+        } else {
+            configured
         };
         let (store, paths, names) = (shell.stores.images.clone(), shell.paths.clone(), names());
         let images = std::mem::take(&mut self.images);
@@ -84,9 +85,12 @@ impl ImageUse {
             let max = limit.map_err(|error| log::error!("failed to {}", chain(&error))).ok();
             collect(&store, rule, max.flatten(), &names, images, nodlet_host::clock::instant())
         });
-        let news = move |check| match for_pressure {
-            true => Message::ImagesReclaimed(check),
-            false => Message::Images(ImageNews::Checked(check)),
+        let news = move |check| {
+            if for_pressure {
+                Message::ImagesReclaimed(check)
+            } else {
+                Message::Images(ImageNews::Checked(check))
+            }
         };
         shell.tasks.then(checked, news);
     }
