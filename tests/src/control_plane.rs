@@ -9,7 +9,7 @@ pub use self::partition::{Isolation, Partition};
 use std::cell::Cell;
 use std::fs;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,6 +20,7 @@ use self::partition::nft;
 use crate::device::Ran;
 use crate::kubectl;
 use crate::namespace::Namespace;
+use crate::programs::built;
 use crate::slot::Slot;
 
 /// How long the API server may take until it is ready: 2 s on an idle machine.
@@ -454,10 +455,4 @@ impl Drop for ControlPlane {
 fn program() -> PathBuf {
     let release = std::env::var("NODLET_KUBERNETES").unwrap_or_else(|_| "1.36.3".to_owned());
     built(&format!("control-plane/control-plane-{release}"))
-}
-
-/// A program that `cargo xtask control-plane` has built.
-pub(crate) fn built(path: &str) -> PathBuf {
-    let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this is a member of the workspace");
-    project.join(".work").join(path)
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::control_plane::{ControlPlane, TOKEN, built};
+use crate::control_plane::{ControlPlane, TOKEN};
 use crate::image::Image;
 use crate::namespace::Namespace;
-use crate::programs::{demo_archive, demo_program};
+use crate::programs::{built, demo_archive, demo_program};
 
 /// The image of the sandboxes.
 const PAUSE: &str = "localhost/pause:1";

@@ -84,6 +84,11 @@ pub fn demo_archive() -> &'static Path {
 /// # Panics
 /// It is not built.
 pub fn agnhost_program() -> Vec<u8> {
-    fs::read(crate::control_plane::built("agnhost/agnhost-1.36.3"))
+    fs::read(built("agnhost/agnhost-1.36.3"))
         .expect("agnhost is not built: run `cargo xtask agnhost`, or `cargo xtask check`")
+}
+
+/// The place of a program that a task of xtask builds, such as `cargo xtask control-plane`.
+pub(crate) fn built(path: &str) -> PathBuf {
+    project().join(".work").join(path)
 }

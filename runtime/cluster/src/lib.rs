@@ -6,7 +6,7 @@
 //! * [`api`]: a client of the API server, with which [`enrol`] gets a client certificate; [`error`]: why it does not.
 //! * [`watches`]: all watches of a node over one connection.
 //! * [`schedule`], [`sync`] and [`objects`] decide what to do when; [`node`], [`pods`], `difference`, [`gates`],
-//!   [`mirrors`], [`rejections`], [`services`], [`trust`], [`network`] and [`followed`], what to send and what to write
+//!   [`mirrors`], [`rejections`], [`services`], [`trust`], [`pod_cidrs`] and [`followed`], what to send and what to write
 //!   down. They are pure, as [`backoff`] is: no socket, no file, no clock.
 //! * [`serving`] and [`review`]: the certificate of the kubelet's server, and who may use that server. Pure, too.
 //!

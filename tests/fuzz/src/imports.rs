@@ -40,7 +40,7 @@ pub fn imports(root: &Path) -> Imports {
 }
 
 /// Methods of the standard library's types, which a closure's parameter may have.
-const STANDARD: [&str; 3] = ["as_str", "find", "path"];
+const STANDARD: [&str; 5] = ["as_str", "find", "ok", "path", "status"];
 
 /// A method by the names of its type and its own.
 type Method = (String, String);
