@@ -22,7 +22,8 @@ pub(super) fn describe() -> String {
     format!(
         "{}, Linux {}, {cpus} × {}, cgroup {cgroups}; {}",
         first_line("date", &["--utc", "+%Y-%m-%d"]).unwrap_or_default(),
-        read("/proc/sys/kernel/osrelease").trim(),
+        // Without the name that its builder has given it.
+        read("/proc/sys/kernel/osrelease").trim().split('-').next().unwrap_or_default(),
         model.map_or(std::env::consts::ARCH, |(_, model)| model),
         ["crun", "conmon", "podman"].map(version).join(", ")
     )
