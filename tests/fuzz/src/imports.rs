@@ -533,7 +533,7 @@ mod tests {
             ("board/src/init.rs", "initramfs"),
             ("board/src/init/network.rs", "wire"),
             ("rootfs/src/lib.rs", "xattr"),
-            ("runtime/src/lib.rs", "storage"),
+            ("runtime/src/lib.rs", "storage_thread"),
             ("runtime/host/src/network.rs", "range"),
             ("runtime/supervisor/src/lib.rs", "user"),
             ("runtime/wire/src/lib.rs", "tls"),

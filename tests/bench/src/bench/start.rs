@@ -3,7 +3,7 @@
 
 use nodlet_build::task::Outcome;
 
-use super::boot::{by_crun, by_podman};
+use super::boot::{by_crun, by_podman, steps};
 use super::crun::Crun;
 use super::podman::Podman;
 use super::race::{Contestant, race};
@@ -41,9 +41,4 @@ fn start(bench: &Bench, what: &str, rounds: usize, target: Target, before: fn() 
     ];
     race(bench.rounds(rounds), &mut all)?;
     report::comparisons(what, "ms", &all, 0, &[Some(target), None])
-}
-
-/// The steps of a container that records its start time and keeps running.
-pub(super) fn steps(clock: &str) -> String {
-    format!("clock /shared/{clock} then sleep")
 }
