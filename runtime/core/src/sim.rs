@@ -86,6 +86,8 @@ struct Process {
     succeeded: Vec<ProbeKind>,
     /// Whether a failure of the liveness or startup probe of this run was reported to the core.
     probe_failed: bool,
+    /// Whether it replaces a run with another image or one that a user restarted.
+    was_outdated: bool,
 }
 
 /// The true state of one pod.

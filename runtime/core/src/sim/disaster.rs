@@ -63,7 +63,9 @@ impl Sim {
                         self.happen(Happening::Executed(uid, index, attempt));
                     } else {
                         let world = self.of(&uid);
-                        world.alive.remove(&attempt);
+                        if world.alive.remove(&attempt).is_some_and(|process| process.was_outdated) {
+                            world.outdated.insert(attempt.container);
+                        }
                         world.begun[usize::from(attempt.container.0)].pop();
                     }
                 }

@@ -23,6 +23,8 @@ pub(super) struct Restarts {
     /// Whether a shutdown was cancelled, so that the pod restarts with its record on flash after it has
     /// ended.
     resumes: bool,
+    /// Whether the pod has ended and restarts with its record, which may wait for a record that is being written.
+    has_ended: bool,
     /// Whether all containers were to restart once.
     has_restarted_all: bool,
 }
@@ -98,15 +100,21 @@ impl Restarts {
     }
 
     /// Records that a shutdown was cancelled.
-    pub(super) fn resume(&mut self) {
-        self.resumes = true;
+    pub(super) fn resume(&mut self, has_sandbox: bool) {
+        self.resumes = has_sandbox;
+        self.has_ended = !has_sandbox;
         self.shown.clear();
     }
 
     /// Records that the sandbox is gone.
     pub(super) fn sandbox_gone(&mut self) {
         self.of.clear();
-        if std::mem::take(&mut self.resumes) {
+        self.has_ended |= std::mem::take(&mut self.resumes);
+    }
+
+    /// Records that there is another sandbox.
+    pub(super) fn sandbox_made(&mut self) {
+        if std::mem::take(&mut self.has_ended) {
             self.shown.clear();
         }
     }
@@ -165,7 +173,11 @@ impl WorldPod {
             let name = one["name"].as_str().unwrap_or_default();
             let count = one["restartCount"].as_u64().unwrap_or_default();
             let before = self.restarts.shown.insert(name.to_owned(), count).unwrap_or_default();
-            assert!(count >= before, "{uid}: restartCount of {name} falls from {before} to {count}\n{log}");
+            let may_fall = self.restarts.has_ended;
+            assert!(
+                count >= before || may_fall,
+                "{uid}: restartCount of {name} falls from {before} to {count}\n{log}"
+            );
             let Some(index) = spec.container_indexes().find(|index| spec.container(*index).name == name)
             else {
                 continue;

@@ -100,9 +100,8 @@ impl Sim {
                     }
                     Ok(image) => {
                         world.begun[usize::from(attempt.container.0)].push(attempt.number);
-                        if *image == *pod.spec.container(attempt.container).image {
-                            world.outdated.remove(&attempt.container);
-                        } else {
+                        let was_outdated = world.outdated.remove(&attempt.container);
+                        if *image != *pod.spec.container(attempt.container).image {
                             // The spec changed before this run, which ends as soon as the new image is there.
                             world.outdated.insert(attempt.container);
                         }
@@ -116,6 +115,7 @@ impl Sim {
                             hooks,
                             succeeded: Vec::new(),
                             probe_failed: false,
+                            was_outdated,
                         };
                         world.alive.insert(attempt, process);
                         self.after_latency(Happening::Executed(uid, index, attempt));
@@ -286,6 +286,7 @@ impl Sim {
             let now = self.now;
             self.take_interface(uid);
             self.of(uid).sandbox = WorldSandbox::Exists;
+            self.of(uid).restarts.sandbox_made();
             self.of(uid).shell.make_directory(now);
             self.after_latency(Happening::SandboxMade(uid.clone(), index));
         }
@@ -348,7 +349,9 @@ impl Sim {
                     self.down = false;
                     // Pods restart with their record on flash, which has less than was shown if the SD card
                     // failed.
-                    self.pods.iter_mut().for_each(|world| world.restarts.resume());
+                    self.pods
+                        .iter_mut()
+                        .for_each(|world| world.restarts.resume(world.sandbox != WorldSandbox::None));
                 }
                 self.observe(seen);
             }
