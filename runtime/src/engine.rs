@@ -2,7 +2,7 @@
 //!
 //! The core decides about pods, and the registry about the desired state. The engine carries out their decisions,
 //! mostly in small tasks on the same thread, and reports the results to the core. Nothing here waits for flash
-//! (`storage` does) or for the network: a card that takes seconds for a read delays what needs the read, and no
+//! (`storage_thread` does) or for the network: a card that takes seconds for a read delays what needs the read, and no
 //! probe. Starting up is not special: `recover` finds what exists, and then the loop starts.
 //!
 //! The loop and its tasks share a `Shell`, which only joins its parts: `engine/tasks.rs`, `engine/stores.rs` (flash),

@@ -38,7 +38,7 @@ struct Job {
 ///
 /// The queue accepts any job: a loop that waited for room in the queue would wait for the card. Each source of
 /// jobs has a bound instead. The core has `WRITES_AT_ONCE` and `STARTS_AT_ONCE` ([`nodlet_core::facts`]); a pod
-/// that starts or ends has one job at a time; there is one look at the manifest directories; log readers have
+/// that starts or ends has one job at a time; there is one scan of the manifest directories; log readers have
 /// [`READS`]; and the API rejects changes when the queue has [`JOBS`].
 #[derive(Clone, Debug)]
 pub(crate) struct Storage {

@@ -207,14 +207,21 @@ impl Device {
     /// The names of the complete files of pods' records. Names that begin with a dot are the reserve's and of files that
     /// are being written.
     pub fn records(&self) -> Vec<String> {
-        let mut names = self.names("/var/lib/nodlet/records");
+        let directory = "/var/lib/nodlet/records";
+        let mut names = if self.path(directory).exists() { self.names(directory) } else { Vec::new() };
         names.retain(|name| !name.starts_with('.'));
         names
     }
 
-    /// The names of what is in a directory of the device, sorted; none if it does not exist.
+    /// The names of what is in a directory of the device, sorted.
+    ///
+    /// # Panics
+    /// There is no such directory.
+    #[track_caller]
     pub fn names(&self, inside: &str) -> Vec<String> {
-        let entries = fs::read_dir(self.path(inside)).into_iter().flatten().flatten();
+        let path = self.path(inside);
+        let entries =
+            fs::read_dir(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).flatten();
         let mut names: Vec<String> =
             entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         names.sort();

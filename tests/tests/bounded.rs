@@ -102,6 +102,12 @@ impl Watched {
     fn ends(self) {
         self.take_all();
         self.is_undisturbed();
+        self.fell_again();
+    }
+
+    /// Requires that the memory fell again.
+    #[track_caller]
+    fn fell_again(&self) {
         let now = Memory::of(self.device.agent_pid()).now;
         assert!(now < self.before + AFTER, "the agent keeps {now} KiB, {} before", self.before);
     }
@@ -353,6 +359,14 @@ fn what_each_of_forty_containers_is_given_is_not_in_memory_for_all_at_once() {
         let pod = manifest::pod_of("big", &containers, "terminationGracePeriodSeconds: 0");
         watched.grows_below(&cgroup, GIVING, what, &pod);
     }
+    watched.is_undisturbed();
+    // With the large object still there.
+    watched.fell_again();
+    watched.ends();
+    // A fresh agent keeps nothing of the pods before.
+    let cgroup = MemoryCgroup::new("begun");
+    let watched = Watched::start_in(Some(&cgroup));
+    watched.put("map.yaml", large_map(8, 110_000));
     let from = "envFrom: [{configMapRef: {name: large}}]";
     let sidecar = format!("{from}\nrestartPolicy: Always");
     for (what, steps, more) in [("init containers", "exit 0", from), ("sidecars", "sleep", sidecar.as_str())]
@@ -403,6 +417,8 @@ fn a_large_volume_that_forty_containers_mount_is_in_memory_once() {
         let spec = format!("terminationGracePeriodSeconds: 0\nvolumes: {volume}");
         watched.grows_below(&cgroup, files + MOUNTING, what, &manifest::pod_of("big", &containers, &spec));
     }
+    watched.is_undisturbed();
+    watched.fell_again();
     watched.ends();
 }
 

@@ -230,7 +230,13 @@ securityContext: {{fsGroup: 4242{policy}}}"
     let app = manifest::container("app", "print up then sleep", MOUNT);
     device.write_manifest("web.yaml", &manifest::pod_of("fixed", &[app], spec));
     let expected = format!("give {:?} to fsGroup: Operation not permitted", here.join("file"));
-    device.pod("fixed").wait_event_of("FailedMount", &expected).wait_event("chattr -ia");
+    let fixed = device.pod("fixed");
+    device.wait_for("the event", || {
+        let mut events = fixed.events().into_iter();
+        events.any(|event| {
+            event.starts_with("FailedMount") && event.contains(&expected) && event.contains("chattr -ia")
+        })
+    });
     set_flags(0);
     device.pod("fixed").wait_log("app", "up");
     let group = group_of(&mounted);

@@ -376,7 +376,7 @@ fn a_pod_gets_cdi_devices_by_an_annotation() {
     assert!(refused.contains(expected), "{refused}");
 
     // A device file makes it a resource: it is counted, and the other container does not get it.
-    device.write_file("/etc/nodlet/devices/cam.yaml", "name: cam\ncdi: vendor.com/cam=front\n");
+    offer(&device, "cam", "cdi: vendor.com/cam=front\n");
     let wanted = "resources: {limits: {nodlet.dev/cam: 1}}\n";
     let counted = |name: &str| {
         let one = manifest::container("one", "env then stat /dev/video0 then print up then sleep", wanted);

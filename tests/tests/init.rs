@@ -216,6 +216,14 @@ fn when_the_work_is_done_the_sidecars_end_one_after_another_and_how_does_not_mat
         assert!(device.container_processes().is_empty());
         fs::remove_file(device.directory.join("story")).expect("it is there");
     }
+    let stubborn = sidecar("stubborn", "ignore-term then sleep", "");
+    let app = Recorded::noting("app", "exit 0 1", "");
+    let spec = "restartPolicy: Never\nterminationGracePeriodSeconds: 1\n";
+    device.write_manifest("job.yaml", &device.manifest("job-3", &[stubborn], &[app], spec));
+    let job = device.pod("job-3");
+    job.wait_phase("Succeeded");
+    assert_eq!(job.container("stubborn").exit_code(), Some(137));
+    assert_eq!(job.row(), ("0/2".into(), "Completed".into()));
 }
 
 #[test]

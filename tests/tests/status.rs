@@ -73,8 +73,11 @@ fn a_readiness_gate_is_opened_through_the_status_and_stays_open() {
         kubectl
             .run(["replace", "--subresource=status", "-f", &file])
             .refused_with("the object has been modified; please apply your changes");
-        patch(&kubectl, "web", "strategic", &gate("example.com/b", "True")).ok();
-        device.pod("web").wait_ready();
+        for status in ["False", "True"] {
+            patch(&kubectl, "web", "strategic", &gate("example.com/b", status)).ok();
+            device.wait_for("the gate", || device.pod("web").condition("Ready") == status);
+            assert_eq!(device.pod("web").condition("ContainersReady"), "True");
+        }
     }
     let before = device.pod("web").whole_condition("Ready");
     let born = device.pod("web").born("app");
@@ -201,6 +204,16 @@ fn a_gated_pod_starts_when_its_gates_are_gone_from_its_file() {
     patch_pod(&kubectl, "strategic", &json!({ "spec": { "schedulingGates": null } }))
         .refused_with("web.yaml; edit that file");
     device.write_pod("web", &with("")).wait_ready();
+}
+
+#[test]
+fn kubectl_apply_of_a_manifest_without_gates_removes_them() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    kubectl.apply(&manifest::pod_with("web", "sleep", "schedulingGates: [{name: example.com/a}]")).ok();
+    device.pod("web").wait_phase("Pending");
+    assert_eq!(kubectl.apply(&manifest::pod("web", "sleep")).ok(), "pod/web configured\n");
+    device.pod("web").wait_ready();
 }
 
 #[test]

@@ -15,7 +15,11 @@ fn containers_of_a_pod_share_an_empty_dir_which_goes_with_the_pod_and_other_pods
         let mount = "volumeMounts: [{name: work, mountPath: /work}]";
         let reads = "wait /work/said then cat /work/said then stat /work then sleep";
         let containers = [
-            manifest::container("writer", "ls /work then write /work/said hello then sleep", mount),
+            manifest::container(
+                "writer",
+                "ls /work then print listed then write /work/said hello then sleep",
+                mount,
+            ),
             manifest::container("app", reads, mount),
         ];
         manifest::pod_of(name, &containers, WORK)
@@ -26,7 +30,7 @@ fn containers_of_a_pod_share_an_empty_dir_which_goes_with_the_pod_and_other_pods
     two.demo("app", "cat /work/mine").refused();
     device.remove_pod("one");
     device.write_pod("one", &pod("one")).wait_log("app", "hello");
-    assert_eq!(one.logs("writer"), "", "the new pod's directory is empty");
+    assert_eq!(one.logs("writer"), "listed\n", "the new pod's directory is empty");
 }
 
 #[test]

@@ -126,7 +126,7 @@ impl Sources {
         &self.list[source].directory.path
     }
 
-    /// The quota that all files use, except files of `source` that are set aside: their share is available to
+    /// The quota that all files use, except files of `source` that are renamed: their share is available to
     /// the files that are read in their place.
     pub fn used(&self, source: usize) -> Size {
         let others =

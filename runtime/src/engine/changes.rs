@@ -1,6 +1,6 @@
 //! Changes of what the board wants that are written to flash: manifests of clients, their removal, ephemeral containers,
 //! and the removal of finished pods that are too many, as by the pod garbage collector of a control plane. There is one at
-//! a time, so that each is decided with the result of the one before it; the one thread of `storage` writes them one after
+//! a time, so that each is decided with the result of the one before it; the one thread of `storage_thread` writes them one after
 //! another anyway.
 //!
 //! ```text
@@ -48,7 +48,8 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// Whether clients have to wait before they ask for more.
+    /// Whether clients have to wait before they ask for more. Ephemeral containers that the cluster adds count as requests;
+    /// other changes of the cluster and collections do not: there is one of a pod.
     pub(super) fn is_full(&self) -> bool {
         let requests = self.waiting.iter().filter(|change| matches!(change, Change::Request(_)));
         requests.count() >= WAITING

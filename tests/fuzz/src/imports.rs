@@ -39,7 +39,8 @@ pub fn imports(root: &Path) -> Imports {
     texts.iter().map(of_file).collect()
 }
 
-/// Methods of the standard library's types, which a closure's parameter may have.
+/// Methods of the standard library's types, such as `Result` and `Command`, which a closure's parameter may have: these
+/// are not followed to a type of the crate that has one of the name.
 const STANDARD: [&str; 5] = ["as_str", "find", "ok", "path", "status"];
 
 /// A method by the names of its type and its own.

@@ -3,7 +3,7 @@
 /// The cases of a table with `N` columns, one case a line with `=>` between its columns. A line that begins with `=>`
 /// continues the case before it, and one that begins with `//` is a comment.
 ///
-/// Panics if a case has another number of columns.
+/// Panics if a case has another number of columns, or if there is none.
 #[track_caller]
 pub fn cases<const N: usize>(table: &str) -> Vec<[&str; N]> {
     let mut cases: Vec<Vec<&str>> = Vec::new();
@@ -13,6 +13,7 @@ pub fn cases<const N: usize>(table: &str) -> Vec<[&str; N]> {
             _ => cases.push(line.split("=>").map(str::trim).collect()),
         }
     }
+    assert!(!cases.is_empty(), "a table without a case");
     cases.into_iter().map(|case| case.try_into().unwrap_or_else(|case| panic!("not {N}: {case:?}"))).collect()
 }
 

@@ -32,7 +32,7 @@ impl PodPhase {
     }
 }
 
-/// The record of a pod, which survives a reboot: one small file a pod, which `store` replaces as a whole.
+/// The record of a pod, which survives a reboot: one small file a pod, which `records` replaces as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// `status.phase` as last decided.

@@ -109,8 +109,8 @@ mod tests {
     fn errors_of_libcontainer_become_causes() {
         let whole = |innermost: &str| {
             format!(
-                "failed to create container: exec process failed with error {INNERMOST}{innermost}{CLEANUP}: failed to \
-                 cleanup container: io error: at /sys/fs/cgroup/: could not delete"
+                "failed to create container: exec process failed with error error in executing process : {innermost}. error \
+                 during cleanup: failed to cleanup container: io error: at /sys/fs/cgroup/: could not delete"
             )
         };
         let explain_text = |text: &str| explain_text(text, Path::new("/srv"));
@@ -122,11 +122,9 @@ mod tests {
         for (theirs, _) in causes() {
             assert!(!explain_text(&whole(&theirs.to_string())).contains(&theirs.to_string()), "{theirs}");
         }
-        let gone = format!(
-            "failed to create container: failed to receive. \"waiting for intermediate process\". Nix(ECONNRESET){CLEANUP}: \
-             failed to cleanup container: io error"
-        );
-        assert_eq!(explain_text(&gone), ENDED);
+        let gone = "failed to create container: failed to receive. \"waiting for intermediate process\". Nix(ECONNRESET). \
+                    error during cleanup: failed to cleanup container: io error";
+        assert_eq!(explain_text(gone), ENDED);
         let unknown = "the library that makes the container (libcontainer) stopped with: something else";
         assert_eq!(explain_text(&whole("something else")), unknown);
         let explain = |error| explain(&error, Path::new("/srv"));

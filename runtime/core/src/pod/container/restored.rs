@@ -33,7 +33,7 @@ impl ContainerState {
                 // The ID of a run that was executed is `container_id`, unless nobody has seen the run start.
                 let id = match &ended.id {
                     Some(id) => Some(&**id).filter(|_| ended.failed_to_start()),
-                    None => Some("").filter(|_| is_newest && identity.is_some()),
+                    None => Some("").filter(|_| is_newest && identity.is_some() && !ended.failed_to_start()),
                 };
                 ended.to_recorded(id)
             }),
