@@ -111,8 +111,9 @@ enum Runs {
 fn kind_of_test(source: &str, name: &str) -> Option<Runs> {
     let (before, _) = source.split_once(&format!("fn {name}()"))?;
     // A custom test harness has a list of its tests.
-    if source.contains("TESTS: &[(&str, fn())]") {
-        return source.contains(&format!("\"{name}\",")).then_some(Runs::Here);
+    if let Some((_, list)) = source.split_once("TESTS: &[(&str, fn())] = tests![") {
+        let (list, _) = list.split_once(']')?;
+        return list.split(',').any(|one| one.trim() == name).then_some(Runs::Here);
     }
     let above = before.rsplit_once('\n').map_or("", |(above, _)| above);
     let attributes = above.lines().rev().map(str::trim).take_while(|line| line.starts_with("#["));
@@ -135,7 +136,7 @@ fn tests_are_distinguished_from_other_functions() {
         ["one", "two", "three", "four", "five", "six"].map(|name| kind_of_test(source, name)),
         [Some(Runs::Here), None, None, None, Some(Runs::InGuest), Some(Runs::InLong)]
     );
-    let harness = "const TESTS: &[(&str, fn())] = &[(\"one\", one)];\nfn one() {}\nfn two() {}\n";
+    let harness = "const TESTS: &[(&str, fn())] = tests![\n    one,\n];\nfn one() {}\nfn two() {}\n";
     assert_eq!(["one", "two"].map(|name| kind_of_test(harness, name)), [Some(Runs::Here), None]);
 }
 
