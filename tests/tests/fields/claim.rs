@@ -6,7 +6,8 @@ use super::{Row, elsewhere, row};
 const SUCCEEDED: &str = r#""phase":"Succeeded""#;
 const RESIZES: &str = "the field shows when a running pod is resized";
 const RESIZE: &str = "resources::a_container_restarts_only_for_the_resource_and_policy_that_it_names";
-const BLOCK: &str = "tests/tests/claims/block.rs::a_block_volume_is_a_device_of_the_container_and_of_no_other";
+const BLOCK: &str =
+    "tests/tests/claims/block.rs::a_block_volume_is_a_device_of_the_container_and_of_no_other";
 
 /// A pod whose init container writes files with variables, without the source of the variable `X`.
 macro_rules! from_file {
