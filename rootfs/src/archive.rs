@@ -1,7 +1,7 @@
 //! Finds the images in an archive: an OCI image layout or the output of `docker save`.
 //!
-//! This module decides which images are wanted and which layers they have. It reads only the small documents,
-//! through [`Documents`]; `load` reads the layers, once it is known that they are wanted.
+//! This module decides which images are wanted and which layers they have. It gets only the small documents, by their
+//! digests; `load` reads the layers, once it is known that they are wanted.
 
 use std::io;
 
@@ -101,11 +101,8 @@ fn listed(platforms: &[String]) -> String {
     }
 }
 
-/// Access to the small documents of an archive.
-pub(crate) trait Documents {
-    /// Reads a member; `None` if it does not exist.
-    fn document(&mut self, member: &str) -> Result<Option<Vec<u8>>, ArchiveError>;
-}
+/// Reads a small document of an archive by its name; `None` if it does not exist.
+pub(crate) type ReadDocument<'d> = dyn FnMut(&str) -> Result<Option<Vec<u8>>, ArchiveError> + 'd;
 
 /// The platform for which images are wanted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -145,31 +142,16 @@ pub(crate) struct PlannedLayer {
     pub(crate) member: String,
 }
 
-/// Documents, with a limit on their total bytes, which are kept in memory.
-struct Bounded<'d> {
-    documents: &'d mut dyn Documents,
-    bytes: u64,
-}
-
-impl Documents for Bounded<'_> {
-    fn document(&mut self, member: &str) -> Result<Option<Vec<u8>>, ArchiveError> {
-        let found = self.documents.document(member)?;
-        self.bytes += found.as_ref().map_or(0, |bytes| bytes.len() as u64);
-        if self.bytes > DOCUMENTS_MAX {
-            Err(ArchiveError::Document {
-                member: member.to_owned(),
-                problem: format!("more than {DOCUMENTS_MAX} bytes of documents in one archive"),
-            })
-        } else {
-            Ok(found)
-        }
-    }
-}
-
 /// Finds the wanted images in an archive.
-pub(crate) fn plan(documents: &mut dyn Documents, wanted: &Wanted) -> Result<Vec<Planned>, ArchiveError> {
-    let documents = &mut Bounded { documents, bytes: 0 };
-    let docker = documents.document("manifest.json")?.map(|bytes| docker_manifest(&bytes)).transpose()?;
+pub(crate) fn plan(documents: &mut ReadDocument<'_>, wanted: &Wanted) -> Result<Vec<Planned>, ArchiveError> {
+    // They are kept in memory.
+    let mut bytes = 0;
+    let documents: &mut ReadDocument<'_> = &mut |member| {
+        let found = documents(member)?;
+        bytes += found.as_ref().map_or(0, |bytes| bytes.len() as u64);
+        check_document_bytes(member, bytes).map(|()| found)
+    };
+    let docker = documents("manifest.json")?.map(|bytes| docker_manifest(&bytes)).transpose()?;
     let Some(index) = parsed::<Index>(documents, "index.json")? else {
         let docker = docker.ok_or(ArchiveError::Unrecognised)?;
         return docker_images(documents, docker, wanted);
@@ -183,35 +165,43 @@ pub(crate) fn plan(documents: &mut dyn Documents, wanted: &Wanted) -> Result<Vec
     let mut planned = choose(found, wanted)?;
     // `docker save` writes both formats, but the names only in the older one.
     for image in docker.into_iter().flatten() {
-        let config = documents.document(&image.config)?;
+        let config = documents(&image.config)?;
         let Some(id) = config.map(|bytes| Digest::of(&bytes)) else { continue };
         for planned in planned.iter_mut().filter(|planned| planned.id == id) {
-            let names = docker_names(&image)?
-                .into_iter()
-                .filter(|name| !planned.names.contains(name))
-                .collect::<Vec<_>>();
+            let mut names = docker_names(&image)?;
+            names.retain(|name| !planned.names.contains(name));
             planned.names.extend(names);
         }
     }
     Ok(planned)
 }
 
+/// Checks the bytes of all documents read up to this one.
+pub(crate) fn check_document_bytes(member: &str, bytes: u64) -> Result<(), ArchiveError> {
+    match bytes {
+        ..=DOCUMENTS_MAX => Ok(()),
+        _ => Err(invalid(member, format!("more than {DOCUMENTS_MAX} bytes of documents in one archive"))),
+    }
+}
+
+/// The error of an invalid document.
+pub(crate) fn invalid(member: &str, problem: impl Into<String>) -> ArchiveError {
+    ArchiveError::Document { member: member.to_owned(), problem: problem.into() }
+}
+
 /// Reads and parses a document of the archive; `None` if it does not exist.
 fn parsed<T: serde::de::DeserializeOwned>(
-    documents: &mut dyn Documents,
+    documents: &mut ReadDocument<'_>,
     member: &str,
 ) -> Result<Option<T>, ArchiveError> {
-    match documents.document(member)? {
-        Some(bytes) => from_json(member, &bytes).map(Some),
-        None => Ok(None),
-    }
+    documents(member)?.map(|bytes| from_json(member, &bytes)).transpose()
 }
 
 /// Parses `manifest.json`. In docker archives it has a list of images. The `dir:` format of skopeo and podman
 /// has the manifest of one image there, whose name is not recorded.
 fn docker_manifest(bytes: &[u8]) -> Result<Vec<DockerImage>, ArchiveError> {
     let member = "manifest.json";
-    let wrong = |problem: String| ArchiveError::Document { member: member.to_owned(), problem };
+    let wrong = |problem: String| invalid(member, problem);
     if bytes.trim_ascii_start().starts_with(b"{")
         && from_json::<OneImage>(member, bytes)?.schema_version.is_some()
     {
@@ -232,22 +222,26 @@ fn docker_manifest(bytes: &[u8]) -> Result<Vec<DockerImage>, ArchiveError> {
 }
 
 fn from_json<T: serde::de::DeserializeOwned>(member: &str, bytes: &[u8]) -> Result<T, ArchiveError> {
-    serde_json::from_slice(bytes)
-        .map_err(|error| ArchiveError::Document { member: member.to_owned(), problem: error.to_string() })
+    serde_json::from_slice(bytes).map_err(|error| invalid(member, error.to_string()))
 }
 
 fn blob_member(digest: &Digest) -> String {
     format!("blobs/sha256/{}", digest.hex())
 }
 
+/// Parses a digest that a document has.
+fn digest(member: &str, text: &str) -> Result<Digest, ArchiveError> {
+    Digest::parse(text).map_err(|source| ArchiveError::Digest { member: member.to_owned(), source })
+}
+
 /// Reads the blob with this digest, and verifies it.
-fn blob(documents: &mut dyn Documents, digest: &Digest) -> Result<Option<Vec<u8>>, ArchiveError> {
+fn blob(documents: &mut ReadDocument<'_>, digest: &Digest) -> Result<Option<Vec<u8>>, ArchiveError> {
     let member = blob_member(digest);
-    match documents.document(&member)? {
-        Some(bytes) if Digest::of(&bytes) != *digest => Err(ArchiveError::Document {
-            problem: format!("its content has digest {}: the archive is damaged", Digest::of(&bytes)),
-            member,
-        }),
+    match documents(&member)? {
+        Some(bytes) if Digest::of(&bytes) != *digest => {
+            let actual = Digest::of(&bytes);
+            Err(invalid(&member, format!("its content has digest {actual}: the archive is damaged")))
+        }
         found => Ok(found),
     }
 }
@@ -268,13 +262,13 @@ struct FoundManifest {
     image: Option<Planned>,
 }
 
-struct Search<'d> {
-    documents: &'d mut dyn Documents,
+struct Search<'a, 'd> {
+    documents: &'a mut ReadDocument<'d>,
     seen: usize,
     manifests: Vec<FoundManifest>,
 }
 
-impl Search<'_> {
+impl Search<'_, '_> {
     fn visit(
         &mut self,
         descriptor: &Descriptor,
@@ -287,25 +281,18 @@ impl Search<'_> {
         if self.seen > DESCRIPTORS_MAX || depth > NESTING_MAX {
             let problem =
                 format!("more than {DESCRIPTORS_MAX} manifests, or indexes nested deeper than {NESTING_MAX}");
-            return Err(ArchiveError::Document { member: at.to_owned(), problem });
+            return Err(invalid(at, problem));
         }
-        let digest = Digest::parse(&descriptor.digest)
-            .map_err(|source| ArchiveError::Digest { member: at.to_owned(), source })?;
-        let member = blob_member(&digest);
+        let id = digest(at, &descriptor.digest)?;
+        let member = blob_member(&id);
         let stated =
             descriptor.platform.as_ref().map(|p| Platform::new(&p.os, &p.architecture, p.variant.as_deref()));
-        let Some(bytes) = blob(self.documents, &digest)? else {
-            return match stated {
-                // An archive may have only one of the platforms in its index.
-                Some(platform) => {
-                    self.manifests.push(FoundManifest { group, platform, image: None });
-                    Ok(())
-                }
-                None => Err(ArchiveError::Missing { member }),
-            };
+        let Some(bytes) = blob(self.documents, &id)? else {
+            // An archive may have only one of the platforms in its index.
+            return self.omit(group, stated, ArchiveError::Missing { member });
         };
         let mut digests = above.to_vec();
-        digests.push(digest);
+        digests.push(id);
         let manifest: Manifest = from_json(&member, &bytes)?;
         if let Some(manifests) = manifest.manifests {
             for descriptor in &manifests {
@@ -313,37 +300,24 @@ impl Search<'_> {
             }
             return Ok(());
         }
-        let wrong = |problem: String| ArchiveError::Document { member: member.clone(), problem };
+        let wrong = |problem: String| invalid(&member, problem);
         let (Some(config), Some(layers)) = (manifest.config, manifest.layers) else {
-            return Err(wrong(
-                "neither an image manifest (config, layers) nor an index (manifests)".to_owned(),
+            return Err(invalid(
+                &member,
+                "neither an image manifest (config, layers) nor an index (manifests)",
             ));
         };
         if !config.is_image_config() {
             // Image layouts may also contain signatures and the like.
-            return match stated {
-                Some(platform) => {
-                    self.manifests.push(FoundManifest { group, platform, image: None });
-                    Ok(())
-                }
-                None => Err(wrong(format!(
-                    "{} is not the configuration of a container image",
-                    config.media_type()
-                ))),
-            };
+            let problem = format!("{} is not the configuration of a container image", config.media_type());
+            return self.omit(group, stated, wrong(problem));
         }
-        let config_digest = Digest::parse(&config.digest)
-            .map_err(|source| ArchiveError::Digest { member: member.clone(), source })?;
+        let config_digest = digest(&member, &config.digest)?;
+        let config_member = blob_member(&config_digest);
         let Some(bytes) = blob(self.documents, &config_digest)? else {
-            return match stated {
-                Some(platform) => {
-                    self.manifests.push(FoundManifest { group, platform, image: None });
-                    Ok(())
-                }
-                None => Err(ArchiveError::Missing { member: blob_member(&config_digest) }),
-            };
+            return self.omit(group, stated, ArchiveError::Missing { member: config_member });
         };
-        let (text, document) = document(&blob_member(&config_digest), bytes)?;
+        let (text, document) = document(&config_member, bytes)?;
         let mut planned = Vec::with_capacity(layers.len().min(LAYERS_MAX));
         if layers.len() != document.diff_ids.len() {
             return Err(wrong(format!(
@@ -353,8 +327,7 @@ impl Search<'_> {
             )));
         }
         for (layer, diff_id) in layers.iter().zip(&document.diff_ids) {
-            let blob = Digest::parse(&layer.digest)
-                .map_err(|source| ArchiveError::Digest { member: member.clone(), source })?;
+            let blob = digest(&member, &layer.digest)?;
             if layer.is_encrypted() {
                 return Err(wrong(format!("layer {blob} is encrypted: encrypted images are not supported")));
             }
@@ -365,12 +338,24 @@ impl Search<'_> {
             id: config_digest,
             config: text,
             names: group.names.clone(),
-            manifest: Some(digest),
+            manifest: Some(id),
             digests,
             layers: planned,
         };
         let platform = stated.unwrap_or(document.platform);
         self.manifests.push(FoundManifest { group, platform, image: Some(image) });
+        Ok(())
+    }
+
+    /// Notes a manifest without an image, which is an error unless the index names its platform.
+    fn omit(
+        &mut self,
+        group: Group,
+        platform: Option<Platform>,
+        error: ArchiveError,
+    ) -> Result<(), ArchiveError> {
+        let platform = platform.ok_or(error)?;
+        self.manifests.push(FoundManifest { group, platform, image: None });
         Ok(())
     }
 }
@@ -401,79 +386,56 @@ fn choose(found: Vec<FoundManifest>, wanted: &Wanted) -> Result<Vec<Planned>, Ar
         let Some(image) = found.image else { continue };
         let fits = best.is_some() && wanted.rank(&found.platform) == best;
         let known = planned.iter().any(|planned| planned.id == image.id && planned.names == image.names);
-        if fits && !known {
-            planned.push(image);
+        if !fits || known {
+            continue;
         }
+        let layers = image.layers.len();
+        if layers == 0 || layers > LAYERS_MAX {
+            let problem = format!("an image of {layers} layers: must be 1 to {LAYERS_MAX}");
+            return Err(invalid(&blob_member(&image.id), problem));
+        }
+        planned.push(image);
     }
     if planned.is_empty() {
         Err(ArchiveError::NoPlatform { wanted: wanted.platform.clone(), available })
     } else {
-        bounded(planned)
+        Ok(planned)
     }
 }
 
 fn docker_names(image: &DockerImage) -> Result<Vec<Reference>, ArchiveError> {
-    image.names().map_err(|error| ArchiveError::Document {
-        member: "manifest.json".to_owned(),
-        problem: format!("RepoTags: {error}"),
-    })
+    image.names().map_err(|error| invalid("manifest.json", format!("RepoTags: {error}")))
 }
 
 fn docker_images(
-    documents: &mut dyn Documents,
+    documents: &mut ReadDocument<'_>,
     images: Vec<DockerImage>,
     wanted: &Wanted,
 ) -> Result<Vec<Planned>, ArchiveError> {
     let mut found = Vec::new();
     for (number, image) in images.into_iter().enumerate() {
         let missing = || ArchiveError::Missing { member: image.config.clone() };
-        let bytes = documents.document(&image.config)?.ok_or_else(missing)?;
+        let bytes = documents(&image.config)?.ok_or_else(missing)?;
         let id = Digest::of(&bytes);
-        let (text, document) = document(&image.config, bytes)?;
+        let (config, document) = document(&image.config, bytes)?;
         if image.layers.len() != document.diff_ids.len() {
-            let problem = format!(
-                "{} layers, but {} diff IDs in {}",
-                image.layers.len(),
-                document.diff_ids.len(),
-                image.config
-            );
-            return Err(ArchiveError::Document { member: "manifest.json".to_owned(), problem });
+            let (layers, diff_ids) = (image.layers.len(), document.diff_ids.len());
+            let problem = format!("{layers} layers, but {diff_ids} diff IDs in {}", image.config);
+            return Err(invalid("manifest.json", problem));
         }
-        let layers = image.layers.iter().zip(&document.diff_ids).map(|(member, diff_id)| PlannedLayer {
-            diff_id: *diff_id,
-            blob: None,
-            size: None,
-            member: member.clone(),
-        });
-        let planned = Planned {
-            id,
-            config: text,
-            names: docker_names(&image)?,
-            manifest: None,
-            digests: Vec::new(),
-            layers: layers.collect(),
-        };
-        let group = Group { number, names: planned.names.clone() };
-        found.push(FoundManifest { group, platform: document.platform, image: Some(planned) });
+        let names = docker_names(&image)?;
+        let layer = |(member, diff_id)| PlannedLayer { diff_id, blob: None, size: None, member };
+        let layers = image.layers.into_iter().zip(document.diff_ids).map(layer).collect();
+        let group = Group { number, names: names.clone() };
+        let image = Some(Planned { id, config, names, manifest: None, digests: Vec::new(), layers });
+        found.push(FoundManifest { group, platform: document.platform, image });
     }
     choose(found, wanted)
 }
 
 fn document(member: &str, bytes: Vec<u8>) -> Result<(String, Document), ArchiveError> {
-    let wrong = |problem: String| ArchiveError::Document { member: member.to_owned(), problem };
-    let document = Document::parse(&bytes).map_err(|error| wrong(error.to_string()))?;
-    document.config.check().map_err(wrong)?;
-    let text = String::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
+    let document = Document::parse(&bytes).map_err(|error| invalid(member, error.to_string()))?;
+    document.config.check().map_err(|problem| invalid(member, problem))?;
+    let text = String::from_utf8(bytes).map_err(|error| invalid(member, error.to_string()))?;
     Ok((text, document))
-}
-
-fn bounded(planned: Vec<Planned>) -> Result<Vec<Planned>, ArchiveError> {
-    for image in &planned {
-        let layers = image.layers.len();
-        if layers == 0 || layers > LAYERS_MAX {
-            let problem = format!("an image of {layers} layers: must be 1 to {LAYERS_MAX}");
-            return Err(ArchiveError::Document { member: blob_member(&image.id), problem });
-        }
-    }
-    Ok(planned)
 }

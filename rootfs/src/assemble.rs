@@ -4,8 +4,10 @@
 //! over copies of it ([`copy_layer`], [`mount_root`]), in the helper process that starts the container. This
 //! module faces the kernel, decides nothing, and knows no store.
 
-use std::io;
+use std::fs::Metadata;
 use std::path::Path;
+
+use nodlet_kernel::own_file::if_exists;
 
 mod error;
 mod implied;
@@ -17,7 +19,7 @@ mod trial;
 mod user;
 
 pub use error::AssembleError;
-pub use layers::{Backing, copy_layer, mount_layer, mount_layer_by};
+pub use layers::{Backing, copy_layer, mount_layer};
 pub use overlay::mount_root;
 pub use trial::{LayerTrial, TrialError, try_layer, try_overlay};
 pub use user::{ProcessUser, UserError, user};
@@ -26,17 +28,15 @@ pub use user::{ProcessUser, UserError, user};
 /// target that the image chooses.
 pub fn check_dev(root: &Path) -> Result<(), AssembleError> {
     let path = root.join("dev");
-    match std::fs::symlink_metadata(&path) {
-        Ok(metadata) if metadata.is_dir() => Ok(()),
-        Ok(metadata) if metadata.is_symlink() => {
-            let target = std::fs::read_link(&path).unwrap_or_default();
-            let what = format!("a symbolic link to {}", target.display());
-            Err(AssembleError::DevIsNoDirectory { what })
-        }
-        Ok(_) => Err(AssembleError::DevIsNoDirectory { what: "a file".to_owned() }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(source) => Err(AssembleError::Open { path, source }),
-    }
+    let what = match if_exists(std::fs::symlink_metadata(&path)) {
+        Err(source) => return Err(AssembleError::Open { path, source }),
+        Ok(found) if found.as_ref().is_none_or(Metadata::is_dir) => return Ok(()),
+        Ok(_) => match std::fs::read_link(&path) {
+            Ok(target) => format!("a symbolic link to {}", target.display()),
+            Err(_) => "a file".to_owned(),
+        },
+    };
+    Err(AssembleError::DevIsNoDirectory { what })
 }
 
 #[cfg(test)]

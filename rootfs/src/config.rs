@@ -68,74 +68,64 @@ struct RawConfig {
     user: Option<String>,
     working_dir: Option<String>,
     stop_signal: Option<String>,
-    volumes: Option<Names>,
+    volumes: Option<Texts<true>>,
 }
 
-/// A list that is no longer than the arguments of a process can be, however long the document is: an agent
-/// reads it at each start of a container.
+/// A list, or the names of an object whose values mean nothing, no longer than the arguments of a process can be,
+/// however long the document is: an agent reads it at each start of a container.
 #[derive(Default)]
-struct Texts(Vec<String>);
+struct Texts<const OBJECT: bool = false> {
+    texts: Vec<String>,
+    bytes: usize,
+}
 
 /// The most entries of one list, and the most bytes of one text, which is the kernel's limit
 /// (`MAX_ARG_STRLEN`).
 const TEXTS: usize = 4096;
 const TEXT_BYTES: usize = 128 << 10;
 
-impl<'de> Deserialize<'de> for Texts {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Texts;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a sequence")
-            }
-
-            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Texts, A::Error> {
-                let (mut texts, mut bytes) = (Vec::new(), 0);
-                while let Some(text) = list.next_element::<String>()? {
-                    bytes += text.len();
-                    if texts.len() == TEXTS || bytes > TEXT_BYTES {
-                        let problem = format!("a list of more than {TEXTS} texts, or 128 KiB of them");
-                        return Err(serde::de::Error::custom(problem));
-                    }
-                    texts.push(text);
-                }
-                Ok(Texts(texts))
-            }
+impl<const OBJECT: bool> Texts<OBJECT> {
+    fn push<E: serde::de::Error>(&mut self, text: String) -> Result<(), E> {
+        self.bytes += text.len();
+        if self.texts.len() == TEXTS || self.bytes > TEXT_BYTES {
+            let what = if OBJECT { ("an object", "names") } else { ("a list", "texts") };
+            let problem = format!("{} of more than {TEXTS} {}, or 128 KiB of them", what.0, what.1);
+            return Err(E::custom(problem));
         }
-        deserializer.deserialize_seq(Visitor)
+        self.texts.push(text);
+        Ok(())
     }
 }
 
-/// The names of an object, whose values mean nothing, within the bounds of [`Texts`].
-#[derive(Default)]
-struct Names(Vec<String>);
-
-impl<'de> Deserialize<'de> for Names {
+impl<'de, const OBJECT: bool> Deserialize<'de> for Texts<OBJECT> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Names;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut object: A) -> Result<Names, A::Error> {
-                let (mut names, mut bytes) = (Vec::new(), 0);
-                while let Some((name, _)) = object.next_entry::<String, serde::de::IgnoredAny>()? {
-                    bytes += name.len();
-                    if names.len() == TEXTS || bytes > TEXT_BYTES {
-                        let problem = format!("an object of more than {TEXTS} names, or 128 KiB of them");
-                        return Err(serde::de::Error::custom(problem));
-                    }
-                    names.push(name);
-                }
-                Ok(Names(names))
-            }
+        if OBJECT {
+            deserializer.deserialize_map(Texts::<OBJECT>::default())
+        } else {
+            deserializer.deserialize_seq(Texts::<OBJECT>::default())
         }
-        deserializer.deserialize_map(Visitor)
+    }
+}
+
+impl<'de, const OBJECT: bool> serde::de::Visitor<'de> for Texts<OBJECT> {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if OBJECT { "an object" } else { "a sequence" })
+    }
+
+    fn visit_seq<A: serde::de::SeqAccess<'de>>(mut self, mut list: A) -> Result<Self, A::Error> {
+        while let Some(text) = list.next_element()? {
+            self.push(text)?;
+        }
+        Ok(self)
+    }
+
+    fn visit_map<A: serde::de::MapAccess<'de>>(mut self, mut object: A) -> Result<Self, A::Error> {
+        while let Some((name, _)) = object.next_entry::<_, serde::de::IgnoredAny>()? {
+            self.push(name)?;
+        }
+        Ok(self)
     }
 }
 
@@ -195,13 +185,13 @@ impl Document {
             platform: Platform::new(&raw.os, &raw.architecture, raw.variant.as_deref()),
             created: raw.created.filter(|created| !created.is_empty()),
             config: ImageConfig {
-                entrypoint: config.entrypoint.unwrap_or_default().0,
-                cmd: config.cmd.unwrap_or_default().0,
-                env: config.env.unwrap_or_default().0,
+                entrypoint: config.entrypoint.unwrap_or_default().texts,
+                cmd: config.cmd.unwrap_or_default().texts,
+                env: config.env.unwrap_or_default().texts,
                 user: config.user.unwrap_or_default(),
                 working_dir: config.working_dir.unwrap_or_default(),
                 stop_signal: config.stop_signal.filter(|signal| !signal.is_empty()),
-                volumes: config.volumes.unwrap_or_default().0,
+                volumes: config.volumes.unwrap_or_default().texts,
             },
             diff_ids: raw.rootfs.diff_ids.unwrap_or_default(),
         })

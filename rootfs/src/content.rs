@@ -4,7 +4,7 @@
 //! each file is always the old or the new one.
 
 use std::borrow::Cow;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 
@@ -139,23 +139,24 @@ impl File {
     }
 }
 
+/// Fills the block, or reads until the content ends.
+pub(crate) fn read_block(content: &mut dyn Read, block: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < block.len() {
+        match content.read(&mut block[filled..]) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::Scratch;
-
-    #[test]
-    fn writing_a_file_beyond_its_limit_is_an_error() {
-        let scratch = Scratch::new();
-        let mut file = create(&scratch.path().join("file")).unwrap();
-        file.limit(10);
-        file.write_at(b"12345", 0).unwrap();
-        file.write_at(b"12345", 100).unwrap();
-        let error = file.write_at(b"1", 0).unwrap_err();
-        let source = std::error::Error::source(&error).unwrap().to_string();
-        assert!(error.is_limit());
-        assert_eq!(source, "no space is left for it");
-    }
 
     #[test]
     fn a_file_is_never_created_over_another() {

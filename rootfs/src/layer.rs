@@ -79,6 +79,14 @@ impl LayerError {
     pub(crate) fn read(error: io::Error) -> LayerError {
         if is_cut_off(&error) { LayerError::CutOff } else { LayerError::Read(error) }
     }
+
+    fn of(error: ErofsError, refused: impl FnOnce(String) -> LayerError) -> LayerError {
+        match error {
+            ErofsError::Refused(problem) => refused(problem),
+            ErofsError::Read(source) => LayerError::read(source),
+            ErofsError::Write(error) => LayerError::Write(error),
+        }
+    }
 }
 
 /// A layer that is written durably, but not yet in its final place.
@@ -104,20 +112,13 @@ pub(crate) fn convert(
     let mut layer = Layer { tree: Tree::new(bounds.names), writer: Writer::new(file, bounds.bytes) };
     while let Some(member) = members.next()? {
         let refused = |problem: String| LayerError::Member { path: shown(&member.path), problem };
-        layer.add(&member, &mut members, warn).map_err(|error| match error {
-            ErofsError::Refused(problem) => refused(problem),
-            ErofsError::Read(source) => LayerError::read(source),
-            ErofsError::Write(error) => LayerError::Write(error),
-        })?;
+        layer.add(&member, &mut members, warn).map_err(|error| LayerError::of(error, refused))?;
     }
-    layer.tree.settle().map_err(|problem| LayerError::Refused { problem })?;
+    let refused = |problem: String| LayerError::Refused { problem };
+    layer.tree.settle().map_err(refused)?;
     // The digest also covers data after the archive's end.
     let (diff_id, _) = members.into_inner().finish().map_err(LayerError::read)?;
-    let image = layer.writer.finish(&layer.tree, &diff_id).map_err(|error| match error {
-        ErofsError::Refused(problem) => LayerError::Refused { problem },
-        ErofsError::Read(source) => LayerError::read(source),
-        ErofsError::Write(error) => LayerError::Write(error),
-    })?;
+    let image = layer.writer.finish(&layer.tree, &diff_id).map_err(|error| LayerError::of(error, refused))?;
     Ok(Converted { diff_id, image })
 }
 

@@ -33,7 +33,7 @@ pub use child::{Unpacker, run_unpacker, stop_unpacker};
 pub use error::{LoadError, Refusal};
 pub use progress::Progress;
 pub use source::{BASES_MAX, Source};
-use unpack::{Input, Request, Unpacked};
+use unpack::{Request, Unpacked};
 
 /// The options of a load.
 #[derive(Clone, Debug, Default)]
@@ -82,7 +82,7 @@ impl Store {
         options: &LoadOptions,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Vec<Loaded>, LoadError> {
-        self.load_inputs(vec![Input::File(file.into())], options, progress)
+        self.load_all(vec![file.into()], options, progress)
     }
 
     /// Loads the images of all these archives, or none of them.
@@ -92,28 +92,9 @@ impl Store {
         options: &LoadOptions,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Vec<Loaded>, LoadError> {
-        self.load_inputs(sources.into_iter().map(Input::File).collect(), options, progress)
-    }
-
-    #[cfg(test)]
-    pub(crate) fn load(
-        &self,
-        input: &mut dyn io::Read,
-        options: &LoadOptions,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Vec<Loaded>, LoadError> {
-        self.load_inputs(vec![Input::Stream(input)], options, progress)
-    }
-
-    fn load_inputs(
-        &self,
-        inputs: Vec<Input<'_>>,
-        options: &LoadOptions,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Vec<Loaded>, LoadError> {
         let mut loading = Loading::begin(self, options)?;
         let mut all = Unpacked::default();
-        let unpacked = inputs.into_iter().try_for_each(|input| loading.unpack(input, &mut all, progress));
+        let unpacked = sources.into_iter().try_for_each(|source| loading.unpack(source, &mut all, progress));
         let result = unpacked.and_then(|()| loading.commit(all));
         loading.end(result)
     }
@@ -161,7 +142,7 @@ impl<'a> Loading<'a> {
     /// Reads an archive, in this process or in one of its own, and adds the result to `all`.
     fn unpack(
         &self,
-        input: Input<'_>,
+        source: Source,
         all: &mut Unpacked,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(), LoadError> {
@@ -185,25 +166,13 @@ impl<'a> Loading<'a> {
                 Some(max) => Some(max.saturating_sub(self.store.used()?)),
                 None => None,
             },
-            rebuilt: match &input {
-                Input::File(source) => source.bases.keys().copied().collect(),
-                Input::Stream(_) => Vec::new(),
-            },
+            rebuilt: source.bases.keys().copied().collect(),
         };
         let staging = self.store.writable.staging();
-        let unpacked = match (&self.options.unpacker, input) {
-            (Some(unpacker), Input::File(source)) => unpacker.unpack(source, &request, &staging, progress),
-            (_, input) => unpack::unpack(input, &request, &staging, progress),
-        };
-        let unpacked = unpacked.map_err(|error| match error {
-            LoadError::NotEnoughSpace { needed, free, .. } => {
-                LoadError::NotEnoughSpace { path: self.store.writable.directory.clone(), needed, free }
-            }
-            LoadError::StoreFull { needed, free, .. } => {
-                LoadError::StoreFull { path: self.store.writable.directory.clone(), needed, free }
-            }
-            error => error,
-        })?;
+        let unpacked = match &self.options.unpacker {
+            Some(unpacker) => unpacker.unpack(source, &request, &staging, progress),
+            None => unpack::unpack(source, &request, &staging, progress),
+        }?;
         check(&unpacked, &request, &staging)?;
         all.images.extend(unpacked.images);
         all.proven.extend(unpacked.proven);

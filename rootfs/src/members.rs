@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use tar::{EntryType, GnuExtSparseHeader, Header};
 
+use crate::content::read_block;
 use crate::tar_error::{TarError, shown};
 
 mod pax;
@@ -164,20 +165,16 @@ impl<R: Read> Members<R> {
         self.at = self.position;
         let mut block = [0; BLOCK as usize];
         loop {
-            match self.reader.read(&mut block) {
-                Ok(0) => return Ok(()),
-                Ok(n) if is_empty(&block[..n]) && self.position - self.at < PADDING_MAX => {
-                    self.position += n as u64;
-                }
-                Ok(n) if is_empty(&block[..n]) => {
-                    return Err(self.wrong("more than 16 MiB of zeros after its end: not a tar archive"));
-                }
-                Ok(_) => {
-                    return Err(self.wrong("data after its end: it is damaged, or more than one archive"));
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => return Err(TarError::read(self.position, source)),
+            let read = read_block(&mut self.reader, &mut block);
+            let read = read.map_err(|source| TarError::read(self.position, source))?;
+            if !is_empty(&block[..read]) {
+                return Err(self.wrong("data after its end: it is damaged, or more than one archive"));
+            } else if read == 0 {
+                return Ok(());
+            } else if self.position - self.at >= PADDING_MAX {
+                return Err(self.wrong("more than 16 MiB of zeros after its end: not a tar archive"));
             }
+            self.position += read as u64;
         }
     }
 
@@ -211,21 +208,13 @@ impl<R: Read> Members<R> {
 
     /// Reads one block. Returns `false` at the end of the stream.
     fn read_block(&mut self, block: &mut [u8; 512]) -> Result<bool, TarError> {
-        let mut filled = 0;
-        while filled < block.len() {
-            match self.reader.read(&mut block[filled..]) {
-                Ok(0) if filled == 0 => return Ok(false),
-                Ok(0) => {
-                    let source = io::ErrorKind::UnexpectedEof.into();
-                    return Err(TarError::read(self.position, source));
-                }
-                Ok(n) => filled += n,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => return Err(TarError::read(self.position, source)),
-            }
-        }
-        self.position += BLOCK;
-        Ok(true)
+        let filled = match read_block(&mut self.reader, block) {
+            Ok(filled) if filled == 0 || filled == block.len() => filled,
+            Ok(_) => return Err(TarError::read(self.position, io::ErrorKind::UnexpectedEof.into())),
+            Err(source) => return Err(TarError::read(self.position, source)),
+        };
+        self.position += filled as u64;
+        Ok(filled > 0)
     }
 
     fn advance(&mut self, size: u64) -> Result<(), TarError> {
@@ -348,11 +337,9 @@ impl<R: Read> Members<R> {
         }
         while more {
             let mut block = GnuExtSparseHeader::new();
-            let mut bytes = [0; 512];
-            if !self.read_block(&mut bytes)? {
+            if !self.read_block(block.as_mut_bytes())? {
                 return Err(self.wrong("the archive ends within a sparse map"));
             }
-            block.as_mut_bytes().copy_from_slice(&bytes);
             for piece in block.sparse.iter().filter(|piece| !piece.is_empty()) {
                 map.push_gnu(piece).map_err(|e| self.wrong(&wrong(e)))?;
             }

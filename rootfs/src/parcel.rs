@@ -10,8 +10,8 @@ use std::io::{self, Read, Seek};
 use std::path::Path;
 use std::time::Instant;
 
-use crate::archive::source::{Directory, Seekable, TarFile, cleaned};
-use crate::archive::{ArchiveError, Documents, Planned, Wanted, plan};
+use crate::archive::source::{Directory, Seekable, TarFile, cleaned, read_document};
+use crate::archive::{ArchiveError, Planned, Wanted, plan};
 use crate::changes::{self, Blocks, Changes};
 use crate::compression::{Format, peek};
 use crate::platform::Platform;
@@ -65,9 +65,16 @@ impl Parcel {
 
     /// The documents that describe the images for this platform.
     pub fn documents(&mut self, platform: &Platform) -> Result<DocumentTexts, ArchiveError> {
-        let mut seen = Seen { documents: &mut *self.archive, seen: BTreeMap::new() };
-        plan(&mut seen, &of(platform))?;
-        Ok(seen.seen)
+        let mut seen = DocumentTexts::new();
+        let mut read = |member: &str| {
+            let found = read_document(&mut *self.archive, member)?;
+            if let (Some(bytes), Some(name)) = (&found, member_path(member)) {
+                seen.insert(name, bytes.clone());
+            }
+            Ok(found)
+        };
+        plan(&mut read, &of(platform))?;
+        Ok(seen)
     }
 
     /// A layer's stream and length; `None` if the archive lacks it.
@@ -108,7 +115,8 @@ pub struct WantedImage {
 
 /// The images for this platform that these documents describe.
 pub fn wanted(documents: &DocumentTexts, platform: &Platform) -> Result<Vec<WantedImage>, ArchiveError> {
-    let planned = plan(&mut Texts(documents), &of(platform))?;
+    let mut read = |member: &str| Ok(member_path(member).and_then(|name| documents.get(&name).cloned()));
+    let planned = plan(&mut read, &of(platform))?;
     let image = |image: Planned| WantedImage {
         id: image.id,
         names: match image.names.as_slice() {
@@ -149,28 +157,4 @@ fn unnamed(stream: &mut dyn Read) -> io::Result<File> {
     io::copy(stream, &mut file)?;
     file.rewind()?;
     Ok(file)
-}
-
-/// Records the documents that are read.
-struct Seen<'a> {
-    documents: &'a mut dyn Seekable,
-    seen: DocumentTexts,
-}
-
-impl Documents for Seen<'_> {
-    fn document(&mut self, member: &str) -> Result<Option<Vec<u8>>, ArchiveError> {
-        let found = self.documents.document(member)?;
-        if let (Some(bytes), Some(name)) = (&found, member_path(member)) {
-            self.seen.insert(name, bytes.clone());
-        }
-        Ok(found)
-    }
-}
-
-struct Texts<'a>(&'a DocumentTexts);
-
-impl Documents for Texts<'_> {
-    fn document(&mut self, member: &str) -> Result<Option<Vec<u8>>, ArchiveError> {
-        Ok(member_path(member).and_then(|name| self.0.get(&name).cloned()))
-    }
 }

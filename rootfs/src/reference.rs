@@ -5,6 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use data_encoding::HEXLOWER;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
@@ -37,7 +38,7 @@ impl Reference {
     /// Parses `[domain/]path[:tag][@digest]`. A name without tag and digest gets the tag `latest`.
     pub fn parse(image: &str) -> Result<Reference, ReferenceError> {
         let wrong = |detail: String| ReferenceError { image: image.to_owned(), detail };
-        if image.len() == 64 && image.bytes().all(is_lower_hex) {
+        if Digest::from_hex(image).is_ok() {
             return Err(wrong(format!(": cannot specify 64-byte hexadecimal strings ({image})")));
         }
         let (domain, remainder) = split_domain(image);
@@ -238,10 +239,6 @@ fn is_digest(digest: &str) -> bool {
     algorithm_is_well_formed && length_is_right && hex.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-fn is_lower_hex(b: u8) -> bool {
-    b.is_ascii_digit() || (b'a'..=b'f').contains(&b)
-}
-
 /// A SHA-256 digest, written `sha256:<64 hexadecimal digits>`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest([u8; 32]);
@@ -282,21 +279,12 @@ impl Digest {
 
     /// The 64 hexadecimal digits without the algorithm.
     pub fn hex(&self) -> String {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        self.0.iter().flat_map(|b| [b >> 4, b & 15]).map(|n| char::from(DIGITS[usize::from(n)])).collect()
+        HEXLOWER.encode(&self.0)
     }
 
     pub(crate) fn from_hex(hex: &str) -> Result<Digest, DigestError> {
-        let malformed = || DigestError::Malformed { digest: clipped(hex) };
-        if hex.len() != 64 || !hex.bytes().all(is_lower_hex) {
-            return Err(malformed());
-        }
-        let mut bytes = [0; 32];
-        for (byte, pair) in bytes.iter_mut().zip(hex.as_bytes().chunks_exact(2)) {
-            let pair = std::str::from_utf8(pair).map_err(|_| malformed())?;
-            *byte = u8::from_str_radix(pair, 16).map_err(|_| malformed())?;
-        }
-        Ok(Digest(bytes))
+        let bytes = HEXLOWER.decode(hex.as_bytes()).ok().and_then(|bytes| bytes.try_into().ok());
+        bytes.map(Digest).ok_or_else(|| DigestError::Malformed { digest: clipped(hex) })
     }
 
     pub(crate) fn from_bytes(bytes: [u8; 32]) -> Digest {

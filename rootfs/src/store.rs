@@ -280,13 +280,12 @@ impl Store {
             let path = directory.join(holder);
             // Special files are nobody's leases, and must not hold up the removal of a pod.
             let cleared = own_file::clear_directory(&directory).and_then(|_| own_file::clear_file(&path));
-            match cleared.and_then(|_| fs::remove_file(&path)) {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(source) => return Err(ContentError::new("remove", &path, source).into()),
+            let removed = own_file::if_exists(cleared.and_then(|_| fs::remove_file(&path)))
+                .map_err(|source| ContentError::new("remove", &path, source))?;
+            if removed.is_some() {
+                // The directory remains while others use the image.
+                let _ = fs::remove_dir(&directory);
             }
-            // The directory remains while others use the image.
-            let _ = fs::remove_dir(&directory);
         }
         Ok(())
     }

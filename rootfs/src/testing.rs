@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -12,8 +13,10 @@ use nix::sched::{CloneFlags, unshare};
 use tar::{EntryType, Header};
 use tempfile::TempDir;
 
+use crate::load::{LoadError, LoadOptions, Loaded};
 use crate::platform::Platform;
 use crate::reference::Digest;
+use crate::store::Store;
 
 /// A directory below /tmp, removed after the test. Other users can enter it.
 #[derive(Debug)]
@@ -54,6 +57,33 @@ pub(crate) fn in_own_namespace(body: impl FnOnce(&Path) + Send) {
     });
 }
 
+/// Calls `body` with a pipe in which a thread writes all that is read from `input`.
+pub(crate) fn piped<T>(mut input: impl Read + Send, body: impl FnOnce(fs::File) -> T) -> T {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    std::thread::scope(|scope| {
+        // A load that fails does not read all of it.
+        scope.spawn(move || drop(std::io::copy(&mut input, &mut writer)));
+        body(fs::File::from(OwnedFd::from(reader)))
+    })
+}
+
+/// The options of a load for a platform.
+pub(crate) fn on(platform: &str) -> LoadOptions {
+    LoadOptions { platform: Some(Platform::parse(platform).unwrap()), ..LoadOptions::default() }
+}
+
+/// The options of a load for the platform of test images.
+pub(crate) fn amd64() -> LoadOptions {
+    on("linux/amd64")
+}
+
+impl Store {
+    /// Loads an archive as a stream.
+    pub(crate) fn load(&self, archive: &[u8], options: &LoadOptions) -> Result<Vec<Loaded>, LoadError> {
+        piped(archive, |stream| self.load_file(stream, options, &mut |_| {}))
+    }
+}
+
 #[track_caller]
 pub(crate) fn run(command: &mut Command) {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}: is it installed?"));
@@ -84,14 +114,15 @@ pub(crate) fn xattrs(path: &Path) -> Vec<(String, Vec<u8>)> {
     xattrs
 }
 
+/// An archive without members.
+pub(crate) fn tar() -> TarBuilder {
+    TarBuilder(Vec::new())
+}
+
 /// A tar archive with any names, however hostile.
 pub(crate) struct TarBuilder(Vec<u8>);
 
 impl TarBuilder {
-    pub(crate) fn new() -> TarBuilder {
-        TarBuilder(Vec::new())
-    }
-
     pub(crate) fn file(self, name: &str, text: &str) -> TarBuilder {
         self.bytes(name, text.as_bytes())
     }
@@ -309,9 +340,8 @@ pub(crate) fn oci_archive(images: &[TestImage]) -> TarBuilder {
         add(image.manifest().into_bytes());
     }
     let manifests: Vec<String> = images.iter().map(TestImage::manifest_descriptor).collect();
-    let archive = blobs
-        .into_iter()
-        .fold(TarBuilder::new().directory("blobs/"), |tar, (name, bytes)| tar.bytes(&name, &bytes));
+    let archive =
+        blobs.into_iter().fold(tar().directory("blobs/"), |tar, (name, bytes)| tar.bytes(&name, &bytes));
     archive
         .file("index.json", &format!(r#"{{"schemaVersion":2,"manifests":[{}]}}"#, manifests.join(",")))
         .file("oci-layout", r#"{"imageLayoutVersion":"1.0.0"}"#)
@@ -319,7 +349,7 @@ pub(crate) fn oci_archive(images: &[TestImage]) -> TarBuilder {
 
 /// Writes the older format of `docker save`: layers in directories, repeated ones as links.
 pub(crate) fn docker_archive(images: &[TestImage]) -> TarBuilder {
-    let mut archive = TarBuilder::new();
+    let mut archive = tar();
     let mut written: BTreeMap<Digest, String> = BTreeMap::new();
     let mut manifests = Vec::new();
     for (number, image) in images.iter().enumerate() {

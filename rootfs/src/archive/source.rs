@@ -7,7 +7,9 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::{ArchiveError, DOCUMENT_MAX, DOCUMENTS_MAX, Documents};
+use nix::errno::Errno;
+
+use super::{ArchiveError, DOCUMENT_MAX, check_document_bytes, invalid};
 use crate::members::{Kind, Member, Members};
 use crate::tar_error::shown;
 use nodlet_kernel::file::open_in_root;
@@ -23,7 +25,7 @@ const LINKS_MAX: usize = 8;
 pub(crate) type Opened<'a> = (Box<dyn Read + 'a>, u64);
 
 /// An archive whose members can be read in any order.
-pub(crate) trait Seekable: Documents {
+pub(crate) trait Seekable {
     /// Opens a member; `None` if it does not exist.
     fn open(&mut self, member: &str) -> Result<Option<Opened<'_>>, ArchiveError>;
 }
@@ -43,26 +45,13 @@ impl Seekable for Directory {
     fn open(&mut self, member: &str) -> Result<Option<Opened<'_>>, ArchiveError> {
         let Some(member) = cleaned(member.as_bytes()) else { return Ok(None) };
         let Ok(member) = CString::new(member) else { return Ok(None) };
-        let opened =
-            open_in_root(self.directory.as_fd(), &member).map_err(io::Error::from).and_then(|file| {
-                let file = File::from(file);
-                let metadata = file.metadata()?;
-                Ok((file, metadata))
-            });
-        match opened {
-            Ok((file, metadata)) if metadata.is_file() => Ok(Some((Box::new(file), metadata.len()))),
-            Ok(_) => Ok(None),
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                Ok(None)
-            }
-            Err(error) => Err(ArchiveError::read(error)),
-        }
-    }
-}
-
-impl Documents for Directory {
-    fn document(&mut self, member: &str) -> Result<Option<Vec<u8>>, ArchiveError> {
-        read_document(self, member)
+        let file = match open_in_root(self.directory.as_fd(), &member) {
+            Ok(file) => File::from(file),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(None),
+            Err(errno) => return Err(ArchiveError::read(errno.into())),
+        };
+        let metadata = file.metadata().map_err(ArchiveError::read)?;
+        Ok(metadata.is_file().then(|| (Box::new(file) as Box<dyn Read>, metadata.len())))
     }
 }
 
@@ -127,17 +116,14 @@ impl Seekable for TarFile {
     }
 }
 
-impl Documents for TarFile {
-    fn document(&mut self, member: &str) -> Result<Option<Vec<u8>>, ArchiveError> {
-        read_document(self, member)
-    }
-}
-
-fn read_document(source: &mut dyn Seekable, member: &str) -> Result<Option<Vec<u8>>, ArchiveError> {
+/// Reads a small document of an archive.
+pub(crate) fn read_document(
+    source: &mut dyn Seekable,
+    member: &str,
+) -> Result<Option<Vec<u8>>, ArchiveError> {
     let Some((mut stream, size)) = source.open(member)? else { return Ok(None) };
     if size > DOCUMENT_MAX {
-        let problem = format!("{size} bytes: at most {DOCUMENT_MAX} are accepted");
-        return Err(ArchiveError::Document { member: member.to_owned(), problem });
+        return Err(invalid(member, format!("{size} bytes: at most {DOCUMENT_MAX} are accepted")));
     }
     let mut bytes = Vec::with_capacity(size as usize);
     stream.read_to_end(&mut bytes).map_err(ArchiveError::read)?;
@@ -155,10 +141,7 @@ pub(crate) struct StreamedMembers {
 impl StreamedMembers {
     pub(crate) fn keep_document(&mut self, name: String, bytes: Vec<u8>) -> Result<(), ArchiveError> {
         self.bytes += bytes.len() as u64;
-        if self.bytes > DOCUMENTS_MAX {
-            let problem = format!("more than {DOCUMENTS_MAX} bytes of documents in one archive");
-            return Err(ArchiveError::Document { member: name, problem });
-        }
+        check_document_bytes(&name, self.bytes)?;
         self.documents.insert(name, bytes);
         bounded(self.documents.len())
     }
@@ -174,11 +157,10 @@ impl StreamedMembers {
     pub(crate) fn resolve(&self, member: &str) -> Option<String> {
         followed(cleaned(member.as_bytes())?, |name| self.links.get(name).cloned())
     }
-}
 
-impl Documents for StreamedMembers {
-    fn document(&mut self, member: &str) -> Result<Option<Vec<u8>>, ArchiveError> {
-        Ok(self.resolve(member).and_then(|name| self.documents.get(&name).cloned()))
+    /// A document.
+    pub(crate) fn document(&self, member: &str) -> Option<Vec<u8>> {
+        self.documents.get(&self.resolve(member)?).cloned()
     }
 }
 
@@ -194,13 +176,9 @@ pub(crate) fn finished<R: Read>(walk: Members<R>) -> Result<(), ArchiveError> {
 
 /// Rejects an archive with too many members: their names are kept in memory.
 pub(crate) fn bounded(members: usize) -> Result<(), ArchiveError> {
-    if members > MEMBERS_MAX {
-        Err(ArchiveError::Document {
-            member: "the list of members".to_owned(),
-            problem: format!("more than {MEMBERS_MAX}"),
-        })
-    } else {
-        Ok(())
+    match members {
+        ..=MEMBERS_MAX => Ok(()),
+        _ => Err(invalid("the list of members", format!("more than {MEMBERS_MAX}"))),
     }
 }
 

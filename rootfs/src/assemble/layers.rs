@@ -69,8 +69,8 @@ fn mount_layer_somehow(path: &Path) -> Result<OwnedFd, AssembleError> {
     Err(failures.swap_remove(telling))
 }
 
-/// Mounts a layer, detached, with this backing. For measurements; otherwise use [`mount_layer`].
-pub fn mount_layer_by(path: &Path, backing: Backing) -> Result<OwnedFd, AssembleError> {
+/// Mounts a layer, detached, with this backing, for [`mount_layer`] and trials of one backing.
+pub(super) fn mount_layer_by(path: &Path, backing: Backing) -> Result<OwnedFd, AssembleError> {
     let failed = |source: io::Error| AssembleError::MountLayer { path: path.to_owned(), source };
     // The kernel would wait for the other end of a FIFO.
     own_file::open(path).map_err(failed)?;

@@ -3,17 +3,18 @@
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use nix::mount::MsFlags;
 use nodlet_kernel::mount::{attach_mount, clone_mount};
 use tar::EntryType;
 
+use super::layers::mount_layer_by;
 use super::overlay::{Overlay, open_directory};
 use super::*;
-use crate::load::LoadOptions;
-use crate::reference::{Digest, Reference};
+use crate::reference::Digest;
 use crate::store::Store;
-use crate::testing::{self, Scratch, TarBuilder, TestImage, oci_archive, run};
+use crate::testing::{self, Scratch, TarBuilder, TestImage, amd64, oci_archive, tar};
 
 /// Runs `body` with private mounts, in a directory that has mount points.
 fn in_own_namespace(body: impl FnOnce(&Path) + Send) {
@@ -25,25 +26,26 @@ fn in_own_namespace(body: impl FnOnce(&Path) + Send) {
     });
 }
 
-/// Creates a store with one image of three layers.
-fn loaded(root: &Path) -> (Store, Vec<Digest>) {
-    let base = TarBuilder::new()
+/// Layers that change, remove and hide files of the ones below.
+fn three_layers() -> Vec<TarBuilder> {
+    let base = tar()
         .directory("etc")
         .file("etc/passwd", "www:x:33:34::/www:\n")
         .file("kept", "base")
         .file("changed", "base")
         .file("removed", "base")
         .file("opaque/hidden", "base");
-    let middle = TarBuilder::new()
-        .file(".wh.removed", "")
-        .file("opaque/.wh..wh..opq", "")
-        .file("opaque/new", "middle");
-    let top = TarBuilder::new().file("changed", "top");
-    let layers = vec![base.finish(), middle.finish(), top.finish()];
+    let middle = tar().file(".wh.removed", "").file("opaque/.wh..wh..opq", "").file("opaque/new", "middle");
+    let top = tar().file("changed", "top");
+    vec![base, middle, top]
+}
+
+/// Creates a store with one image.
+fn loaded(root: &Path, layers: Vec<TarBuilder>) -> (Store, Vec<Digest>) {
+    let layers = layers.into_iter().map(TarBuilder::finish).collect();
     let archive = oci_archive(&[TestImage::new("test/app:1", layers)]).finish();
     let store = Store::open(root).unwrap();
-    store.load(&mut &archive[..], &LoadOptions::default(), &mut |_| {}).unwrap();
-    let image = store.find(&Reference::parse("test/app:1").unwrap()).unwrap().expect("just loaded");
+    let image = store.load(&archive, &amd64()).unwrap().remove(0).image;
     (store, image.layers)
 }
 
@@ -61,19 +63,21 @@ fn check_overlay(scratch: &Path, target: &Path) {
     assert!(!target.join("changed").exists());
 }
 
-fn mounted_layers(store: &Store, layers: &[Digest]) -> Vec<OwnedFd> {
-    let mounted = layers.iter().map(|layer| mount_layer(&store.layer_path(layer).unwrap()).unwrap());
-    mounted.map(|mount| copy_layer(mount.as_fd()).unwrap()).collect()
+/// Mounts an image with these layers. Returns its root.
+fn mounted(scratch: &Path, layers: Vec<TarBuilder>, read_only: bool) -> PathBuf {
+    let (store, layers) = loaded(&scratch.join("root"), layers);
+    let mounts = layers.iter().map(|layer| mount_layer(&store.layer_path(layer).unwrap()).unwrap());
+    let mounts: Vec<OwnedFd> = mounts.map(|mount| copy_layer(mount.as_fd()).unwrap()).collect();
+    let mounts: Vec<BorrowedFd<'_>> = mounts.iter().map(AsFd::as_fd).collect();
+    let target = scratch.join("target");
+    mount_root(&mounts, &scratch.join("upper"), &scratch.join("work"), &target, read_only).unwrap();
+    target
 }
 
 #[test]
 fn layers_become_one_writable_root() {
     in_own_namespace(|scratch| {
-        let (store, layers) = loaded(&scratch.join("root"));
-        let mounts = mounted_layers(&store, &layers);
-        let mounts: Vec<BorrowedFd<'_>> = mounts.iter().map(AsFd::as_fd).collect();
-        let target = scratch.join("target");
-        mount_root(&mounts, &scratch.join("upper"), &scratch.join("work"), &target, false).unwrap();
+        let target = mounted(scratch, three_layers(), false);
         check_overlay(scratch, &target);
     });
 }
@@ -82,32 +86,24 @@ fn layers_become_one_writable_root() {
 #[test]
 fn an_undescribed_directory_has_the_attributes_of_the_lower_layer() {
     in_own_namespace(|scratch| {
-        let base = TarBuilder::new()
+        let base = tar()
             .entry(EntryType::Directory, "tmp", "", 0o1777, &[])
             .entry(EntryType::Directory, "home", "", 0o711, &[])
             .entry(EntryType::Directory, "home/app", "", 0o2750, &[])
             .entry(EntryType::Directory, "gone", "", 0o700, &[])
             .entry(EntryType::Directory, "hidden", "", 0o700, &[])
             .entry(EntryType::Directory, "hidden/in", "", 0o700, &[]);
-        let middle = TarBuilder::new()
+        let middle = tar()
             .file("home/app/.wh.nothing", "")
             .file(".wh.gone", "")
             .directory("hidden")
             .file("hidden/.wh..wh..opq", "");
-        let top = TarBuilder::new()
+        let top = tar()
             .file("tmp/file", "x")
             .file("home/app/deep/file", "x")
             .file("gone/file", "x")
             .file("hidden/in/file", "x");
-        let layers = vec![base.finish(), middle.finish(), top.finish()];
-        let archive = oci_archive(&[TestImage::new("test/app:1", layers)]).finish();
-        let store = Store::open(&scratch.join("root")).unwrap();
-        store.load(&mut &archive[..], &LoadOptions::default(), &mut |_| {}).unwrap();
-        let image = store.find(&Reference::parse("test/app:1").unwrap()).unwrap().expect("just loaded");
-        let mounts = mounted_layers(&store, &image.layers);
-        let mounts: Vec<BorrowedFd<'_>> = mounts.iter().map(AsFd::as_fd).collect();
-        let target = scratch.join("target");
-        mount_root(&mounts, &scratch.join("upper"), &scratch.join("work"), &target, false).unwrap();
+        let target = mounted(scratch, vec![base, middle, top], false);
         let said = |path: &str| fs::metadata(target.join(path)).unwrap().mode() & 0o7777;
         assert_eq!(said("tmp"), 0o1777);
         assert_eq!(said("home"), 0o711);
@@ -126,16 +122,9 @@ fn an_undescribed_directory_has_the_attributes_of_the_lower_layer() {
 fn undescribed_directories_may_be_nested_as_deep_as_a_path_allows() {
     in_own_namespace(|scratch| {
         let deep = format!("{}f", "d/".repeat(1800));
-        let base = TarBuilder::new().file("a", "");
-        let top = TarBuilder::new().file(&deep, "deep");
-        let archive =
-            oci_archive(&[TestImage::new("test/app:1", vec![base.finish(), top.finish()])]).finish();
-        let store = Store::open(&scratch.join("root")).unwrap();
-        let loaded = store.load(&mut &archive[..], &LoadOptions::default(), &mut |_| {}).unwrap();
-        let mounts = mounted_layers(&store, &loaded[0].image.layers);
-        let mounts: Vec<BorrowedFd<'_>> = mounts.iter().map(AsFd::as_fd).collect();
-        let target = scratch.join("target");
-        mount_root(&mounts, &scratch.join("upper"), &scratch.join("work"), &target, false).unwrap();
+        let base = tar().file("a", "");
+        let top = tar().file(&deep, "deep");
+        let target = mounted(scratch, vec![base, top], false);
         assert_eq!(fs::read_to_string(target.join(deep)).unwrap(), "deep");
     });
 }
@@ -144,7 +133,7 @@ fn undescribed_directories_may_be_nested_as_deep_as_a_path_allows() {
 #[test]
 fn layers_are_stacked_on_kernels_that_require_attached_mounts() {
     in_own_namespace(|scratch| {
-        let (store, layers) = loaded(&scratch.join("root"));
+        let (store, layers) = loaded(&scratch.join("root"), three_layers());
         let before = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
         let mounts: Vec<OwnedFd> = layers
             .iter()
@@ -176,14 +165,8 @@ fn layers_are_stacked_on_kernels_that_require_attached_mounts() {
 fn as_many_layers_as_an_image_may_have_become_one_root() {
     in_own_namespace(|scratch| {
         let layers = (0..127).map(|number| format!("{number}"));
-        let layers = layers.map(|name| TarBuilder::new().file(&name, "").file("top", &name).finish());
-        let archive = oci_archive(&[TestImage::new("test/app:1", layers.collect())]).finish();
-        let store = Store::open(&scratch.join("root")).unwrap();
-        let loaded = store.load(&mut &archive[..], &LoadOptions::default(), &mut |_| {}).unwrap();
-        let mounts = mounted_layers(&store, &loaded[0].image.layers);
-        let mounts: Vec<BorrowedFd<'_>> = mounts.iter().map(AsFd::as_fd).collect();
-        let target = scratch.join("target");
-        mount_root(&mounts, &scratch.join("upper"), &scratch.join("work"), &target, false).unwrap();
+        let layers = layers.map(|name| tar().file(&name, "").file("top", &name));
+        let target = mounted(scratch, layers.collect(), false);
         assert_eq!(fs::read_to_string(target.join("top")).unwrap(), "126");
         assert_eq!(fs::read_dir(&target).unwrap().count(), 128);
     });
@@ -192,11 +175,7 @@ fn as_many_layers_as_an_image_may_have_become_one_root() {
 #[test]
 fn a_read_only_root_cannot_be_written() {
     in_own_namespace(|scratch| {
-        let (store, layers) = loaded(&scratch.join("root"));
-        let mounts = mounted_layers(&store, &layers[..1]);
-        let target = scratch.join("target");
-        mount_root(&[mounts[0].as_fd()], &scratch.join("upper"), &scratch.join("work"), &target, true)
-            .unwrap();
+        let target = mounted(scratch, three_layers(), true);
         let error = fs::write(target.join("kept"), "x").unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EROFS));
     });
@@ -205,7 +184,7 @@ fn a_read_only_root_cannot_be_written() {
 #[test]
 fn each_way_to_mount_a_layer_gives_the_same_files() {
     in_own_namespace(|scratch| {
-        let (store, layers) = loaded(&scratch.join("root"));
+        let (store, layers) = loaded(&scratch.join("root"), three_layers());
         let path = store.layer_path(&layers[0]).unwrap();
         for backing in Backing::ALL {
             let mount =
@@ -226,7 +205,7 @@ fn a_layer_on_tmpfs_is_mounted_by_a_loop_device_that_is_removed_after_use() {
         let root = scratch.join("tmpfs");
         fs::create_dir(&root).unwrap();
         nix::mount::mount(Some("tmpfs"), &root, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
-        let (store, layers) = loaded(&root);
+        let (store, layers) = loaded(&root, three_layers());
         let path = store.layer_path(&layers[0]).unwrap();
         let inode = fs::metadata(&path).unwrap().ino();
         let mount = mount_layer(&path).unwrap();
@@ -268,7 +247,7 @@ fn an_image_whose_dev_is_no_directory_is_refused() {
     fs::remove_file(scratch.path().join("dev")).unwrap();
     fs::create_dir(scratch.path().join("dev")).unwrap();
     check_dev(scratch.path()).unwrap();
-    run(std::process::Command::new("rmdir").arg(scratch.path().join("dev")));
+    fs::remove_dir(scratch.path().join("dev")).unwrap();
     fs::write(scratch.path().join("dev"), "").unwrap();
     assert!(check_dev(scratch.path()).is_err());
 }

@@ -9,7 +9,7 @@ use tar::EntryType;
 use super::*;
 use crate::content;
 use crate::layer::{LayerBounds, convert};
-use crate::testing::{Scratch, TarBuilder};
+use crate::testing::{Scratch, tar};
 
 /// Converts a layer to an EROFS image, as the store does.
 fn image(scratch: &Scratch, name: &str, layer: &[u8]) -> File {
@@ -80,9 +80,8 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
 #[test]
 fn only_the_changed_blocks_of_a_large_file_are_sent() {
     let program = noise(1, 1_000_003);
-    let layer = |program: &[u8]| {
-        TarBuilder::new().directory("bin").bytes("bin/app", program).file("etc/text", "x").finish()
-    };
+    let layer =
+        |program: &[u8]| tar().directory("bin").bytes("bin/app", program).file("etc/text", "x").finish();
     let old = layer(&program);
     assert!(sent(&old, &old) < 600, "the same layer");
     for (what, at, cut, put) in [
@@ -104,7 +103,7 @@ fn only_the_changed_blocks_of_a_large_file_are_sent() {
 #[test]
 fn for_many_small_files_only_names_and_changed_files_are_sent() {
     let layer = |changed: usize| {
-        let mut layer = TarBuilder::new();
+        let mut layer = tar();
         for number in 0..300 {
             let length = 37 * number % 6000;
             let seed = number as u64 + if number == changed { 1000 } else { 0 };
@@ -122,7 +121,7 @@ fn for_many_small_files_only_names_and_changed_files_are_sent() {
 #[test]
 fn any_layer_is_rebuilt_byte_for_byte_from_its_changes() {
     let long = "directory/".repeat(30);
-    let odd = TarBuilder::new()
+    let odd = tar()
         .directory("a")
         .symlink("a/link", "../b")
         .bytes("empty", &[])
@@ -134,7 +133,7 @@ fn any_layer_is_rebuilt_byte_for_byte_from_its_changes() {
         .entry(EntryType::Fifo, "fifo", "", 0o600, &[])
         .bytes("zeros", &vec![0; 200_000])
         .finish();
-    let plain = TarBuilder::new().bytes("b", &noise(3, 4096)).finish();
+    let plain = tar().bytes("b", &noise(3, 4096)).finish();
     let followed = [&plain[..], &noise(9, 3000)].concat();
     for (old, new) in [(&plain, &odd), (&odd, &plain), (&odd, &odd), (&plain, &followed)] {
         sent(old, new);
@@ -149,10 +148,10 @@ fn any_layer_is_rebuilt_byte_for_byte_from_its_changes() {
 #[test]
 fn a_comparison_that_saves_too_little_or_takes_too_long_is_abandoned() {
     let scratch = Scratch::new();
-    let base = image(&scratch, "base", &TarBuilder::new().bytes("a", &noise(1, 300_000)).finish());
+    let base = image(&scratch, "base", &tar().bytes("a", &noise(1, 300_000)).finish());
     let (blocks, bytes) = listed(&base);
     assert!(bytes.abs_diff(list_bytes(base.metadata().unwrap().len())) < 200, "{bytes}");
-    let other = TarBuilder::new().bytes("a", &noise(2, 300_000)).finish();
+    let other = tar().bytes("a", &noise(2, 300_000)).finish();
     assert!(compared(&scratch, &other, &blocks, 0, 150_000).is_none());
     assert!(compared(&scratch, &other, &blocks, 0, 400_000).is_some());
     let file = File::create(scratch.path().join("pieces")).unwrap();
@@ -164,8 +163,8 @@ fn a_comparison_that_saves_too_little_or_takes_too_long_is_abandoned() {
 fn a_transfer_of_changes_resumes_after_the_pieces_already_received() {
     let scratch = Scratch::new();
     let (program, config) = (noise(1, 700_000), noise(2, 150_000));
-    let old = TarBuilder::new().bytes("app", &program).finish();
-    let new = TarBuilder::new().bytes("app", &program).bytes("config", &config).finish();
+    let old = tar().bytes("app", &program).finish();
+    let new = tar().bytes("app", &program).bytes("config", &config).finish();
     let base = image(&scratch, "base", &old);
     let (blocks, _) = listed(&base);
     let all = compared(&scratch, &new, &blocks, 0, u64::MAX).unwrap();
@@ -203,7 +202,7 @@ fn copy(offset: u64, length: u32) -> Vec<u8> {
 #[test]
 fn malformed_pieces_of_changes_are_rejected() {
     let scratch = Scratch::new();
-    let base = image(&scratch, "base", &TarBuilder::new().bytes("a", &noise(1, 9000)).finish());
+    let base = image(&scratch, "base", &tar().bytes("a", &noise(1, 9000)).finish());
     let length = base.metadata().unwrap().len();
     assert_eq!(rebuilt(&base, &piece(3, b"\0\0\x03abc")).unwrap(), b"abc");
     let bomb = vec![0; UNPACKED_MAX + 1];
@@ -239,11 +238,8 @@ fn malformed_pieces_of_changes_are_rejected() {
 #[test]
 fn a_base_or_piece_changed_at_random_makes_another_layer_and_no_harm() {
     let scratch = Scratch::new();
-    let layer = TarBuilder::new()
-        .bytes("a", &noise(1, 9000))
-        .bytes("b", &noise(2, 300))
-        .bytes("c", &noise(3, 100_000))
-        .finish();
+    let layer =
+        tar().bytes("a", &noise(1, 9000)).bytes("b", &noise(2, 300)).bytes("c", &noise(3, 100_000)).finish();
     let base = image(&scratch, "base", &layer);
     let (blocks, bytes) = listed(&base);
     let changes = compared(&scratch, &layer, &blocks, 0, u64::MAX).unwrap();

@@ -71,7 +71,7 @@ pub(crate) struct Finished {
 }
 
 /// CRC-32C as the kernel computes it, without inversion at the end.
-pub(super) fn crc32c(bytes: &[u8]) -> u32 {
+fn crc32c(bytes: &[u8]) -> u32 {
     bytes.iter().fold(!0, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
     })

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 
 use crate::attributes::{Attributes, Nid};
-use crate::content::{ContentError, File};
+use crate::content::{ContentError, File, read_block};
 use crate::xattr;
 
 pub(crate) const BLOCK: usize = 4096;
@@ -291,20 +291,6 @@ impl Inode<'_> {
         bytes.extend_from_slice(&xattrs);
         Ok(bytes)
     }
-}
-
-/// Fills the block, or reads until the content ends.
-fn read_block(content: &mut dyn Read, block: &mut [u8; BLOCK]) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < block.len() {
-        match content.read(&mut block[filled..]) {
-            Ok(0) => break,
-            Ok(n) => filled += n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
 }
 
 /// The range of a regular file's tail within a metadata block, if an inode with a tail seems to begin at this

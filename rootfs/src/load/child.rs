@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use super::error::{LoadError, Refusal, printable};
 use super::progress::Progress;
 use super::source::{BASES_MAX, Source};
-use super::unpack::{Input, Request, Unpacked, unpack};
+use super::unpack::{Request, Unpacked, unpack};
 use crate::confine::{self, Limits};
 use crate::content::ContentError;
 use crate::reference::Digest;
@@ -73,10 +73,7 @@ enum ChildMessage {
     NotEnoughSpace {
         needed: u64,
         free: u64,
-    },
-    StoreFull {
-        needed: u64,
-        free: u64,
+        is_limited: bool,
     },
     /// A failed operation on a file in the staging directory: verb, file name, error number.
     Failed(String, String, i32),
@@ -129,11 +126,8 @@ impl Unpacker {
                 Ok(ChildMessage::NotRebuilt(layer, cause)) => {
                     return Err(LoadError::NotRebuilt { layer, cause: cause.printable() });
                 }
-                Ok(ChildMessage::NotEnoughSpace { needed, free }) => {
-                    return Err(LoadError::NotEnoughSpace { path: staging.to_owned(), needed, free });
-                }
-                Ok(ChildMessage::StoreFull { needed, free }) => {
-                    return Err(LoadError::StoreFull { path: staging.to_owned(), needed, free });
+                Ok(ChildMessage::NotEnoughSpace { needed, free, is_limited }) => {
+                    return Err(LoadError::not_enough_space(staging, needed, free, is_limited));
                 }
                 Ok(ChildMessage::Failed(verb, name, errno)) => {
                     let error = ContentError::from_wire((printable(&verb), printable(&name), errno), staging);
@@ -219,7 +213,7 @@ pub(super) fn serve_request() -> io::Result<()> {
         send(&ChildMessage::Progress(Progress::Warning(weakness.to_owned())))?;
     }
     let source = Source { archive, bases };
-    let unpacked = unpack(Input::File(source), &task.request, Path::new("."), &mut |step| {
+    let unpacked = unpack(source, &task.request, Path::new("."), &mut |step| {
         // A parent may have died before it could kill this process: nobody needs the result.
         if send(&ChildMessage::Progress(step)).is_err() {
             std::process::exit(1);
@@ -228,8 +222,9 @@ pub(super) fn serve_request() -> io::Result<()> {
     send(&match unpacked {
         Ok(unpacked) => ChildMessage::Unpacked(unpacked),
         Err(LoadError::NotRebuilt { layer, cause }) => ChildMessage::NotRebuilt(layer, cause),
-        Err(LoadError::NotEnoughSpace { needed, free, .. }) => ChildMessage::NotEnoughSpace { needed, free },
-        Err(LoadError::StoreFull { needed, free, .. }) => ChildMessage::StoreFull { needed, free },
+        Err(LoadError::NotEnoughSpace { needed, free, is_limited, .. }) => {
+            ChildMessage::NotEnoughSpace { needed, free, is_limited }
+        }
         Err(LoadError::Store(StoreError::Content(error))) => {
             let (verb, name, errno) = error.to_wire();
             ChildMessage::Failed(verb, name, errno)

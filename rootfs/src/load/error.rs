@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use nix::sys::signal::Signal;
@@ -96,37 +96,38 @@ pub enum LoadError {
         /// The impossible part of the result.
         problem: String,
     },
-    /// The disk lacks space for the layers.
+    /// The disk, or the size limit of the store, lacks space for the layers.
     #[error(
-        "load into {path}: at least {needed} bytes are needed and {free} are free; remove images with nodlet image rm"
+        "load into {path}: at least {needed} bytes are needed and {}; remove images with nodlet image rm",
+        space(*.free, *.is_limited)
     )]
     NotEnoughSpace {
         /// The path of the store.
         path: PathBuf,
         /// The least number of bytes that are needed.
         needed: u64,
-        /// The free bytes on the disk.
+        /// The free bytes on the disk, or those that the limit leaves.
         free: u64,
-    },
-    /// The layers exceed the store's size limit.
-    #[error(
-        "load into {path}: at least {needed} bytes are needed and its limit leaves {free}; remove images with nodlet \
-         image rm"
-    )]
-    StoreFull {
-        /// The path of the store.
-        path: PathBuf,
-        /// The least number of bytes that are needed.
-        needed: u64,
-        /// The bytes that the limit leaves.
-        free: u64,
+        /// Whether the limit leaves less than the disk.
+        is_limited: bool,
     },
     /// An operation of the store failed.
     #[error(transparent)]
     Store(StoreError),
 }
 
+/// The space that is left for layers, for a message.
+fn space(free: u64, is_limited: bool) -> String {
+    if is_limited { format!("its limit leaves {free}") } else { format!("{free} are free") }
+}
+
 impl LoadError {
+    /// The error of a load into the store to which this staging directory belongs.
+    pub(super) fn not_enough_space(staging: &Path, needed: u64, free: u64, is_limited: bool) -> LoadError {
+        let path = staging.parent().unwrap_or(staging).to_owned();
+        LoadError::NotEnoughSpace { path, needed, free, is_limited }
+    }
+
     /// Whether the archive is the cause, so that another archive of the image may be loaded.
     pub fn is_of_archive(&self) -> bool {
         match self {
@@ -141,7 +142,6 @@ impl LoadError {
             | LoadError::Unpacker { .. }
             | LoadError::InvalidResult { .. }
             | LoadError::NotEnoughSpace { .. }
-            | LoadError::StoreFull { .. }
             | LoadError::Store(_) => false,
         }
     }

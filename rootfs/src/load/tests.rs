@@ -6,7 +6,9 @@ use std::fs;
 use std::process::Command;
 
 use super::*;
-use crate::testing::{Compression, Scratch, TarBuilder, TestImage, docker_archive, oci_archive, run};
+use crate::testing::{
+    Compression, Scratch, TarBuilder, TestImage, amd64, docker_archive, oci_archive, on, piped, run, tar,
+};
 
 mod child;
 mod faults;
@@ -15,16 +17,8 @@ mod hostile;
 mod memory;
 mod rebuilt;
 
-fn amd64() -> LoadOptions {
-    LoadOptions { platform: Some(Platform::parse("linux/amd64").unwrap()), ..LoadOptions::default() }
-}
-
-fn on(platform: &str) -> LoadOptions {
-    LoadOptions { platform: Some(Platform::parse(platform).unwrap()), ..LoadOptions::default() }
-}
-
 fn layer(text: &str) -> Vec<u8> {
-    TarBuilder::new().directory("etc").file("etc/text", text).finish()
+    tar().directory("etc").file("etc/text", text).finish()
 }
 
 /// Lists the images with their names, one line each.
@@ -54,7 +48,7 @@ fn load_both(archive: &[u8], options: &LoadOptions) -> [Result<Vec<String>, Stri
     let by_file = Store::open(&scratch.path().join("file")).unwrap();
     let by_stream = Store::open(&scratch.path().join("stream")).unwrap();
     let loaded = by_file.load_path(&file, options, &mut |_| {});
-    let streamed = by_stream.load(&mut &archive[..], options, &mut |_| {});
+    let streamed = by_stream.load(archive, options);
     [outcome(&by_file, loaded), outcome(&by_stream, streamed)]
 }
 
@@ -181,7 +175,7 @@ fn an_index_within_the_index_may_name_what_the_archive_leaves_out() {
 
     let scratch = Scratch::new();
     let store = Store::open(scratch.path()).unwrap();
-    store.load(&mut &archive().finish()[..], &amd64(), &mut |_| {}).unwrap();
+    store.load(&archive().finish(), &amd64()).unwrap();
     for digest in [id, Digest::of(image().manifest().as_bytes())] {
         let by_digest = Reference::parse(&format!("app@{digest}")).unwrap();
         assert!(store.find(&by_digest).unwrap().is_some(), "{by_digest}");
@@ -200,22 +194,87 @@ fn an_image_without_a_name_gets_the_requested_name() {
 fn damaged_and_foreign_archives_are_refused() {
     let image = || TestImage::new("app:1", vec![layer("one")]);
     let blob = |image: &TestImage| format!("blobs/sha256/{}", Digest::of(&image.layers[0]).hex());
-    refused(
-        TarBuilder::new().file("readme", "text"),
-        &amd64(),
-        "read the archive: it has neither index.json (an OCI image layout) nor manifest.json (a docker archive); \
-         make one with podman save, docker save, buildah push or skopeo copy",
-    );
-    let manifest =
+    let other = layer("other");
+    let one = layer("one");
+    // Nor does it matter that a damaged layer cannot be unpacked.
+    let mut broken = vec![0xff; other.len()];
+    broken[..10].copy_from_slice(b"\x1f\x8b\x08\0\0\0\0\0\0\x03");
+    let damaged = |member: &str, found: &[u8]| {
+        let (found, due) = (Digest::of(found), Digest::of(&one));
+        format!(
+            "load layer {member}: its content has digest {found} but should have {due}; the archive is damaged"
+        )
+    };
+    let replaced = |name: &str, bytes: &[u8]| oci_archive(&[image()]).bytes(name, bytes);
+    let member = blob(&image());
+    let config = format!("blobs/sha256/{}", image().id().hex());
+    let docker_dir =
         r#"{"schemaVersion":2,"mediaType":"application/vnd.docker.distribution.manifest.v2+json"}"#;
-    refused(
-        TarBuilder::new()
-            .file("version", "Directory Transport Version: 1.1\n")
-            .file("manifest.json", manifest),
-        &amd64(),
-        "read the archive: it is what `skopeo copy … dir:` and `podman save --format docker-dir` write, which is not \
-         supported: save it as a docker-archive, an oci-archive or an OCI image layout (oci:DIR, oci-dir)",
-    );
+    let names_missing = r#"[{"Config":"config.json","RepoTags":["app:1"],"Layers":["a.tar"]}]"#;
+    let sha512 = format!("sha512:{}", "0".repeat(128));
+    let no_layers = || TestImage::new("app:1", vec![]);
+    let hostile = || TestImage::new("app:1", vec![tar().file("../../etc/passwd", "root").finish()]);
+    let read = |name: &str, why: &str| format!("read {name} in the archive: {why}");
+    for (archive, expected) in [
+        (
+            tar().file("readme", "text"),
+            "read the archive: it has neither index.json (an OCI image layout) nor manifest.json (a docker archive); \
+             make one with podman save, docker save, buildah push or skopeo copy"
+                .to_owned(),
+        ),
+        (
+            tar().file("version", "Directory Transport Version: 1.1\n").file("manifest.json", docker_dir),
+            "read the archive: it is what `skopeo copy … dir:` and `podman save --format docker-dir` write, which is \
+             not supported: save it as a docker-archive, an oci-archive or an OCI image layout (oci:DIR, oci-dir)"
+                .to_owned(),
+        ),
+        (replaced(&member, &other), damaged(&member, &other)),
+        (replaced(&member, &broken), damaged(&member, &broken)),
+        (
+            docker_archive(&[image()]).bytes("image0-0/layer.tar", &other),
+            damaged("image0-0/layer.tar", &other),
+        ),
+        (
+            replaced(&config, b"{}"),
+            read(&config, &format!("its content has digest {}: the archive is damaged", Digest::of(b"{}"))),
+        ),
+        (
+            tar().file("index.json", &format!(r#"{{"manifests":[{{"digest":"{sha512}"}}]}}"#)),
+            read("index.json", &format!("check digest \"{sha512}\": only sha256 is supported")),
+        ),
+        (
+            tar().file("index.json", r#"{"manifests":1}"#),
+            read("index.json", "invalid type: integer `1`, expected a sequence at line 1 column 14"),
+        ),
+        (
+            oci_archive(&[no_layers()]),
+            read(
+                &format!("blobs/sha256/{}", no_layers().id().hex()),
+                "an image of 0 layers: must be 1 to 127",
+            ),
+        ),
+        (
+            oci_archive(&[hostile()]),
+            format!(
+                "load layer {}: unpack ../../etc/passwd: would lie outside of the root file system",
+                blob(&hostile())
+            ),
+        ),
+        (
+            tar().file("config.json", &image().configuration()).file("manifest.json", names_missing),
+            "read a.tar: it is not in the archive, though its manifest names it".to_owned(),
+        ),
+        (
+            docker_archive(&[TestImage::new("App", vec![layer("x")])]),
+            read(
+                "manifest.json",
+                "RepoTags: couldn't parse image name \"App\": invalid reference format: \
+                 repository name (library/App) must be lowercase",
+            ),
+        ),
+    ] {
+        refused(archive, &amd64(), &expected);
+    }
     for (name, bytes) in [("xz", &b"\xfd7zXZ\0\0\x04"[..]), ("bzip2", b"BZh91AY&SY")] {
         let expected = format!(
             "{name} compression is not supported: decompress it with `{name} -d` first, or compress it \
@@ -230,114 +289,17 @@ fn damaged_and_foreign_archives_are_refused() {
             assert!(refusal.starts_with("load layer ") && refusal.ends_with(&expected), "{refusal}");
         }
     }
-    let other = layer("other");
-    let replaced = |name: &str, bytes: &[u8]| oci_archive(&[image()]).bytes(name, bytes);
-    refused(
-        replaced(&blob(&image()), &other),
-        &amd64(),
-        &format!(
-            "load layer {}: its content has digest {} but should have {}; the archive is damaged",
-            blob(&image()),
-            Digest::of(&other),
-            Digest::of(&image().layers[0])
-        ),
-    );
-    // Nor does it matter that it cannot be unpacked.
-    let mut broken = vec![0xff; other.len()];
-    broken[..10].copy_from_slice(b"\x1f\x8b\x08\0\0\0\0\0\0\x03");
-    refused(
-        replaced(&blob(&image()), &broken),
-        &amd64(),
-        &format!(
-            "load layer {}: its content has digest {} but should have {}; the archive is damaged",
-            blob(&image()),
-            Digest::of(&broken),
-            Digest::of(&image().layers[0])
-        ),
-    );
-    let config = format!("blobs/sha256/{}", image().id().hex());
-    refused(
-        replaced(&config, b"{}"),
-        &amd64(),
-        &format!(
-            "read {config} in the archive: its content has digest {}: the archive is damaged",
-            Digest::of(b"{}")
-        ),
-    );
-    let wrong_diff_id = TestImage::new("app:1", vec![layer("one")]);
-    let archive = docker_archive(&[wrong_diff_id]).bytes("image0-0/layer.tar", &other);
-    refused(
-        archive,
-        &amd64(),
-        &format!(
-            "load layer image0-0/layer.tar: its content has digest {} but should have {}; the archive is damaged",
-            Digest::of(&other),
-            Digest::of(&layer("one"))
-        ),
-    );
-    let sha512 = format!(r#"{{"manifests":[{{"digest":"sha512:{}"}}]}}"#, "0".repeat(128));
-    refused(
-        TarBuilder::new().file("index.json", &sha512),
-        &amd64(),
-        &format!(
-            "read index.json in the archive: check digest \"sha512:{}\": only sha256 is supported",
-            "0".repeat(128)
-        ),
-    );
-    refused(
-        TarBuilder::new().file("index.json", r#"{"manifests":1}"#),
-        &amd64(),
-        "read index.json in the archive: invalid type: integer `1`, expected a sequence at line 1 column 14",
-    );
-    refused(
-        oci_archive(&[TestImage::new("app:1", vec![])]),
-        &amd64(),
-        &format!(
-            "read blobs/sha256/{} in the archive: an image of 0 layers: must be 1 to 127",
-            TestImage::new("app:1", vec![]).id().hex()
-        ),
-    );
-    let hostile = TarBuilder::new().file("../../etc/passwd", "root").finish();
-    let hostile = TestImage::new("app:1", vec![hostile]);
-    let member = blob(&hostile);
-    refused(
-        oci_archive(&[hostile]),
-        &amd64(),
-        &format!("load layer {member}: unpack ../../etc/passwd: would lie outside of the root file system"),
-    );
-}
-
-#[test]
-fn a_layer_that_is_missing_is_named() {
-    let image = TestImage::new("app:1", vec![layer("one")]);
-    let archive = TarBuilder::new().file(&format!("{}.json", image.id().hex()), &image.configuration()).file(
-        "manifest.json",
-        &format!(r#"[{{"Config":"{}.json","RepoTags":["app:1"],"Layers":["a.tar"]}}]"#, image.id().hex()),
-    );
-    refused(archive, &amd64(), "read a.tar: it is not in the archive, though its manifest names it");
-}
-
-#[test]
-fn an_archive_with_an_invalid_image_name_is_rejected() {
-    let archive = docker_archive(&[TestImage::new("App", vec![layer("x")])]);
-    refused(
-        archive,
-        &amd64(),
-        "read manifest.json in the archive: RepoTags: couldn't parse image name \"App\": invalid reference format: \
-         repository name (library/App) must be lowercase",
-    );
 }
 
 #[test]
 fn an_ordinary_user_bakes_the_same_bytes_as_root() {
     const NOBODY: u32 = 65534;
     let scratch = Scratch::new();
-    let device =
-        TarBuilder::new().entry(tar::EntryType::Char, "dev/null", "", 0o4666, &[]).file("a", "1").finish();
+    let device = tar().entry(tar::EntryType::Char, "dev/null", "", 0o4666, &[]).file("a", "1").finish();
     let archive = oci_archive(&[TestImage::new("app:1", vec![device]).on("linux/arm64")]).finish();
     let load = |root: &Path| {
         let store = Store::open(root).unwrap();
-        let loaded = store.load(&mut &archive[..], &on("linux/arm64"), &mut |_| {}).unwrap().remove(0);
+        let loaded = store.load(&archive, &on("linux/arm64")).unwrap().remove(0);
         store.layer_path(&loaded.image.layers[0]).unwrap()
     };
     let by_root = load(&scratch.path().join("root"));
@@ -385,16 +347,9 @@ fn a_layer_larger_than_the_free_space_is_rejected_before_it_is_written() {
     let free = nix::sys::statvfs::statvfs(scratch.path()).unwrap();
     let free = free.blocks_available() * free.fragment_size() as u64;
     let size = (free + (1 << 30)).min(huge);
-    let mut header = tar::Header::new_gnu();
-    header.set_path("image0-0/layer.tar").unwrap();
-    header.set_size(size);
-    header.set_mode(0o644);
-    header.set_uid(0);
-    header.set_gid(0);
-    header.set_mtime(0);
-    header.set_cksum();
+    let header = tar().with_size("image0-0/layer.tar", size, b"").finish();
     let end = archive.len() as u64 - 1024;
-    std::os::unix::fs::FileExt::write_all_at(&file, header.as_bytes(), end).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &header[..512], end).unwrap();
     if file.set_len((end + 512 + size).next_multiple_of(512)).is_err() {
         // The file system does not support a file as large as its free space.
         return;
@@ -414,14 +369,14 @@ fn an_image_beyond_the_limit_of_the_store_is_rejected_before_any_change() {
         // The text has no zero blocks, so it occupies its full size on disk.
         let bytes: Vec<u8> = (0..bytes).map(|i| (i * 7 % 251) as u8).collect();
         let text: String = bytes.iter().map(|byte| char::from(b'a' + byte % 26)).collect();
-        oci_archive(&[TestImage::new(name, vec![TarBuilder::new().file(name, &text).finish()])]).finish()
+        oci_archive(&[TestImage::new(name, vec![tar().file(name, &text).finish()])]).finish()
     };
     let limited = |max: u64| LoadOptions { max_bytes: Some(max), ..amd64() };
     let path = scratch.path().join("image.tar");
     let load = |archive: &[u8], max: u64| {
         fs::write(&path, archive).unwrap();
         let from_file = store.load_path(&path, &limited(max), &mut |_| {});
-        from_file.and_then(|_| store.load(&mut &archive[..], &limited(max), &mut |_| {}))
+        from_file.and_then(|_| store.load(archive, &limited(max)))
     };
     let (small, other) = (image("small:1", 100_000), image("other:1", 100_000));
     load(&small, 300_000).unwrap();
@@ -431,15 +386,16 @@ fn an_image_beyond_the_limit_of_the_store_is_rejected_before_any_change() {
     load(&small, 0).unwrap();
     for max in [0, used, used + 50_000] {
         match load(&other, max) {
-            Err(error @ LoadError::StoreFull { .. }) => {
+            Err(error @ LoadError::NotEnoughSpace { is_limited: true, .. }) => {
                 let text = error.to_string();
                 let left = max.saturating_sub(used);
                 assert!(text.contains(&format!("and its limit leaves {left}; remove images with")), "{text}");
             }
             other => panic!("{other:?}"),
         }
-        let streamed = store.load(&mut &other[..], &limited(max), &mut |_| {});
-        assert!(matches!(streamed, Err(LoadError::StoreFull { .. })), "{streamed:?}");
+        let streamed = store.load(&other, &limited(max));
+        let is_full = matches!(streamed, Err(LoadError::NotEnoughSpace { is_limited: true, .. }));
+        assert!(is_full, "{streamed:?}");
         assert_eq!(store.used().unwrap(), used);
         assert_eq!(store.images().unwrap().len(), 1);
     }
@@ -449,7 +405,7 @@ fn an_image_beyond_the_limit_of_the_store_is_rejected_before_any_change() {
     assert_eq!(store.loaded().unwrap().len(), 2);
     // Zeros occupy no space, neither while they are loaded nor afterwards.
     let zeros = "\0".repeat(32 << 20);
-    let holes = TestImage::new("holes:1", vec![TarBuilder::new().file("holes", &zeros).finish()]);
+    let holes = TestImage::new("holes:1", vec![tar().file("holes", &zeros).finish()]);
     let holes = [holes.compressed(Compression::Gzip)];
     let used = store.used().unwrap();
     load(&oci_archive(&holes).finish(), used + 1_000_000).unwrap();
@@ -462,20 +418,18 @@ fn a_name_moves_to_the_image_that_was_loaded_last() {
     let store = Store::open(scratch.path()).unwrap();
     let load = |text: &str| {
         let archive = oci_archive(&[TestImage::new("app:latest", vec![layer(text)])]).finish();
-        store.load(&mut &archive[..], &amd64(), &mut |_| {}).unwrap().remove(0)
+        store.load(&archive, &amd64()).unwrap().remove(0)
     };
     let (old, new) = (load("old"), load("new"));
-    let name = Reference::parse("app").unwrap();
-    assert_eq!(store.find(&name).unwrap().unwrap().id, new.image.id);
+    let found = |name: &str| store.find(&Reference::parse(name).unwrap()).unwrap().unwrap().id;
+    assert_eq!(found("app"), new.image.id);
     let lines: BTreeSet<String> = listed(&store).into_iter().collect();
     assert_eq!(
         lines,
         ["linux/amd64  1", "linux/amd64 docker.io/library/app:latest 1"].map(str::to_owned).into()
     );
     let by_digest = format!("app@{}", old.image.manifest_digest.unwrap());
-    assert_eq!(store.find(&Reference::parse(&by_digest).unwrap()).unwrap().unwrap().id, old.image.id);
-    let by_id = Reference::parse(&old.image.id.to_string()).unwrap();
-    assert_eq!(store.find(&by_id).unwrap().unwrap().id, old.image.id);
+    assert_eq!([found(&by_digest), found(&old.image.id.to_string())], [old.image.id; 2]);
 }
 
 #[test]
@@ -487,7 +441,7 @@ fn a_truncated_archive_is_reported_as_truncated() {
     let error = store.load_path(&scratch.path().join("app.tar"), &amd64(), &mut |_| {}).unwrap_err();
     assert_eq!(error.to_string(), "read the archive: it is cut off; copy it, or save the image, again");
     assert!(std::error::Error::source(&error).is_none());
-    let error = store.load(&mut &archive[..archive.len() / 2], &amd64(), &mut |_| {}).unwrap_err();
+    let error = store.load(&archive[..archive.len() / 2], &amd64()).unwrap_err();
     assert!(error.to_string().ends_with(": it is cut off; copy it, or save the image, again"), "{error}");
 }
 
@@ -507,26 +461,24 @@ fn a_baked_image_is_used_and_never_copied() {
     let scratch = Scratch::new();
     let root = scratch.path();
     let archive = oci_archive(&[TestImage::new("app:1", vec![layer("base"), layer("app")])]).finish();
-    Store::open(root).unwrap().load(&mut &archive[..], &amd64(), &mut |_| {}).unwrap();
+    Store::open(root).unwrap().load(&archive, &amd64()).unwrap();
     fs::create_dir_all(root.join("usr/lib/nodlet")).unwrap();
     fs::rename(root.join("var/lib/nodlet/images"), root.join("usr/lib/nodlet/images")).unwrap();
 
     let store = Store::open(root).unwrap();
-    let baked = store.find(&Reference::parse("app:1").unwrap()).unwrap().expect("baked in");
+    let found = |name: &str| store.find(&Reference::parse(name).unwrap()).unwrap();
+    let baked = found("app:1").expect("baked in");
     assert!(store.layer_path(&baked.layers[0]).unwrap().starts_with(root.join("usr")));
-    let loaded = store.load(&mut &archive[..], &amd64(), &mut |_| {}).unwrap().remove(0);
+    let loaded = store.load(&archive, &amd64()).unwrap().remove(0);
     assert_eq!((loaded.new, loaded.bytes_written), (false, 0));
 
     let more = oci_archive(&[TestImage::new("app:1", vec![layer("base"), layer("newer")])]).finish();
-    let newer = store.load(&mut &more[..], &amd64(), &mut |_| {}).unwrap().remove(0);
-    assert_eq!(
-        fs::read_dir(root.join("var/lib/nodlet/images/layers")).unwrap().count(),
-        1,
-        "the base is there"
-    );
-    assert_eq!(store.find(&Reference::parse("app:1").unwrap()).unwrap().unwrap().id, newer.image.id);
+    let newer = store.load(&more, &amd64()).unwrap().remove(0);
+    let own_layers = fs::read_dir(root.join("var/lib/nodlet/images/layers")).unwrap().count();
+    assert_eq!(own_layers, 1, "the base is there");
+    assert_eq!(found("app:1").unwrap().id, newer.image.id);
     store.remove("app:1").unwrap();
-    assert_eq!(store.find(&Reference::parse("app:1").unwrap()).unwrap().unwrap().id, baked.id);
+    assert_eq!(found("app:1").unwrap().id, baked.id);
     let error = store.remove("app:1").unwrap_err().to_string();
     let expected = format!(
         "remove image app:1: it is part of the device image, in {}",
@@ -536,19 +488,18 @@ fn a_baked_image_is_used_and_never_copied() {
 
     // A further name of a baked image can be removed, but the image cannot.
     let again = oci_archive(&[TestImage::new("own:1", vec![layer("base"), layer("app")])]).finish();
-    let loaded = store.load(&mut &again[..], &amd64(), &mut |_| {}).unwrap().remove(0);
+    let loaded = store.load(&again, &amd64()).unwrap().remove(0);
     assert_eq!((loaded.image.id, loaded.names), (baked.id, vec!["docker.io/library/own:1".to_owned()]));
     let removed = store.remove("own:1").unwrap();
     assert_eq!((removed.image, removed.remains), (None, Some(root.join("usr/lib/nodlet/images"))));
     assert_eq!(removed.names, ["docker.io/library/own:1"]);
-    assert!(store.find(&Reference::parse("own:1").unwrap()).unwrap().is_none());
+    assert!(found("own:1").is_none());
 }
 
 #[test]
 fn the_number_of_warnings_about_an_archive_is_limited() {
     let records = [("SCHILY.xattr.user.overlay.redirect", "/etc")];
-    let layer =
-        (0..100).fold(TarBuilder::new(), |tar, number| tar.pax(&records).file(&format!("{number}"), ""));
+    let layer = (0..100).fold(tar(), |tar, number| tar.pax(&records).file(&format!("{number}"), ""));
     let archive = oci_archive(&[TestImage::new("app:1", vec![layer.finish()])]).finish();
     let scratch = Scratch::new();
     let mut warnings = Vec::new();
@@ -557,7 +508,8 @@ fn the_number_of_warnings_about_an_archive_is_limited() {
             warnings.push(text);
         }
     };
-    Store::open(scratch.path()).unwrap().load(&mut &archive[..], &amd64(), &mut note).unwrap();
+    let store = Store::open(scratch.path()).unwrap();
+    piped(&archive[..], |stream| store.load_file(stream, &amd64(), &mut note)).unwrap();
     assert_eq!(warnings.len(), 16);
     assert_eq!(
         warnings[0],

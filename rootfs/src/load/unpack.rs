@@ -17,7 +17,7 @@ use super::error::{LoadError, Refusal};
 use super::progress::Progress;
 use super::source::Source;
 use crate::archive::source::{
-    Directory, Seekable, StreamedMembers, TarFile, bounded, cleaned, finished, label,
+    Directory, Seekable, StreamedMembers, TarFile, bounded, cleaned, finished, label, read_document,
 };
 use crate::archive::{ArchiveError, DOCUMENT_MAX, Planned, PlannedLayer, Wanted, plan};
 use crate::changes::Rebuilt;
@@ -63,18 +63,9 @@ pub(super) struct Unpacked {
     pub(super) bytes_written: u64,
 }
 
-/// The input from which an archive is read.
-pub(super) enum Input<'a> {
-    /// An open file or directory.
-    File(Source),
-    /// A stream, which can be read only once.
-    #[cfg_attr(not(test), allow(dead_code, reason = "tests have their archives in memory"))]
-    Stream(&'a mut dyn Read),
-}
-
 /// Reads the archive, and writes the layers that the store lacks to `staging`.
 pub(super) fn unpack(
-    input: Input<'_>,
+    source: Source,
     request: &Request,
     staging: &Path,
     progress: &mut dyn FnMut(Progress),
@@ -90,15 +81,9 @@ pub(super) fn unpack(
         files: request.first,
         bytes_written: 0,
         staged_bytes: 0,
-        bases: BTreeMap::new(),
+        bases: source.bases,
     };
-    let images = match input {
-        Input::File(source) => {
-            unpacking.bases = source.bases;
-            unpacking.file(source.archive)?
-        }
-        Input::Stream(stream) => unpacking.stream(stream)?,
-    };
+    let images = unpacking.file(source.archive)?;
     let Unpacking { proven, staged, bytes_written, .. } = unpacking;
     Ok(Unpacked { images, proven, staged, bytes_written })
 }
@@ -134,7 +119,7 @@ struct Unpacking<'a> {
 struct Space {
     free: u64,
     /// Whether the store's limit, rather than the disk, determines the free space.
-    limited: bool,
+    is_limited: bool,
 }
 
 impl Unpacking<'_> {
@@ -165,7 +150,7 @@ impl Unpacking<'_> {
 
     /// Reads the manifests, then the missing layers.
     fn seekable(&mut self, archive: &mut dyn Seekable) -> Result<Vec<Planned>, LoadError> {
-        let planned = plan(archive, &self.request.wanted)?;
+        let planned = plan(&mut |member| read_document(archive, member), &self.request.wanted)?;
         let mut missing: HashMap<Digest, PlannedLayer> = HashMap::new();
         let mut order = Vec::new();
         for layer in planned.iter().flat_map(|image| &image.layers) {
@@ -252,11 +237,7 @@ impl Unpacking<'_> {
                     };
                     // Errors in unwanted layers do not matter.
                     match result {
-                        Err(
-                            error @ (LoadError::Store(_)
-                            | LoadError::NotEnoughSpace { .. }
-                            | LoadError::StoreFull { .. }),
-                        ) => {
+                        Err(error @ (LoadError::Store(_) | LoadError::NotEnoughSpace { .. })) => {
                             return Err(error);
                         }
                         result => met.insert(name, result),
@@ -272,7 +253,7 @@ impl Unpacking<'_> {
             }
         }
         finished(members)?;
-        let planned = plan(&mut passed, &self.request.wanted)?;
+        let planned = plan(&mut |member| Ok(passed.document(member)), &self.request.wanted)?;
         for layer in planned.iter().flat_map(|image| &image.layers) {
             match passed.resolve(&layer.member).and_then(|name| met.get_mut(&name)) {
                 Some(Ok(met)) => {
@@ -304,19 +285,14 @@ impl Unpacking<'_> {
     fn space(&self) -> Result<Space, LoadError> {
         let of_disk = content::free_space(self.staging)?.saturating_sub(self.reserved);
         Ok(match self.request.room.map(|room| room.saturating_sub(self.staged_bytes)) {
-            Some(free) if free < of_disk => Space { free, limited: true },
-            Some(_) | None => Space { free: of_disk, limited: false },
+            Some(free) if free < of_disk => Space { free, is_limited: true },
+            Some(_) | None => Space { free: of_disk, is_limited: false },
         })
     }
 
     /// The error for this many bytes that do not fit.
-    fn full(&self, space: Space, needed: u64) -> LoadError {
-        let (path, free) = (self.staging.to_owned(), space.free);
-        if space.limited {
-            LoadError::StoreFull { path, needed, free }
-        } else {
-            LoadError::NotEnoughSpace { path, needed, free }
-        }
+    fn full(&self, Space { free, is_limited }: Space, needed: u64) -> LoadError {
+        LoadError::not_enough_space(self.staging, needed, free, is_limited)
     }
 
     /// Checks, before anything is written, that there is space for the layer as stored in the archive. Its

@@ -84,21 +84,17 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::LoadOptions;
-    use crate::platform::Platform;
-    use crate::testing::{Scratch, TarBuilder, TestImage, oci_archive};
+    use crate::testing::{Scratch, TestImage, amd64, oci_archive, tar};
 
     const NAME: &str = "docker.io/library/app:1";
 
     fn image(text: &str) -> TestImage {
-        let layer = |text: &str| TarBuilder::new().file("text", text).finish();
+        let layer = |text: &str| tar().file("text", text).finish();
         TestImage::new("app:1", vec![layer("base"), layer(text)])
     }
 
     fn load(store: &Store, image: TestImage) {
-        let platform = Some(Platform::parse("linux/amd64").unwrap());
-        let options = LoadOptions { platform, ..LoadOptions::default() };
-        store.load(&mut &oci_archive(&[image]).finish()[..], &options, &mut |_| {}).unwrap();
+        store.load(&oci_archive(&[image]).finish(), &amd64()).unwrap();
     }
 
     /// All files of the store, except the staging directory.

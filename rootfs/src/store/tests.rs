@@ -1,9 +1,8 @@
 use super::*;
-use crate::load::LoadOptions;
-use crate::testing::{Scratch, TarBuilder, TestImage, oci_archive};
+use crate::testing::{Scratch, TestImage, amd64, oci_archive, tar};
 
 fn layer(text: &str) -> Vec<u8> {
-    TarBuilder::new().file("text", text).finish()
+    tar().file("text", text).finish()
 }
 
 /// A store with these images, each with a shared base layer and a layer of its own.
@@ -11,8 +10,7 @@ fn store_of(root: &Path, names: &[&'static str]) -> Store {
     let images: Vec<TestImage> =
         names.iter().map(|name| TestImage::new(name, vec![layer("base"), layer(name)])).collect();
     let store = Store::open(root).unwrap();
-    let options = LoadOptions { platform: Platform::parse("linux/amd64").ok(), ..LoadOptions::default() };
-    store.load(&mut &oci_archive(&images).finish()[..], &options, &mut |_| {}).unwrap();
+    store.load(&oci_archive(&images).finish(), &amd64()).unwrap();
     store
 }
 
@@ -73,8 +71,7 @@ fn an_image_that_is_named_like_the_id_of_another_one_does_not_take_its_place() {
     for layer_of in ["a", "b", "c", "d"] {
         let name: &'static str = app.to_string().leak();
         let other = TestImage::new(name, vec![layer(layer_of)]);
-        let options = LoadOptions { platform: Platform::parse("linux/amd64").ok(), ..LoadOptions::default() };
-        store.load(&mut &oci_archive(&[other]).finish()[..], &options, &mut |_| {}).unwrap();
+        store.load(&oci_archive(&[other]).finish(), &amd64()).unwrap();
         assert_eq!(find(&store, name).unwrap().id, app);
     }
 }
@@ -188,9 +185,8 @@ fn an_index_written_by_a_newer_nodlet_is_left_unchanged() {
     let error = Store::open(scratch.path()).unwrap_err().to_string();
     assert!(error.ends_with("index.json: version 2 was written by a newer nodlet; use that one"), "{error}");
     store.tidy().unwrap_err();
-    let options = LoadOptions { platform: Platform::parse("linux/amd64").ok(), ..LoadOptions::default() };
     let archive = oci_archive(&[TestImage::new("tool:1", vec![layer("tool")])]).finish();
-    store.load(&mut &archive[..], &options, &mut |_| {}).unwrap_err();
+    store.load(&archive, &amd64()).unwrap_err();
     assert_eq!(fs::read_to_string(store.writable.index_path()).unwrap(), newer);
     assert_eq!(fs::read_dir(store.writable.layers()).unwrap().count(), 2);
 }
@@ -219,8 +215,7 @@ fn a_damaged_index_does_not_block_the_store_and_the_next_load_repairs_it() {
     // A load without a new name repairs the index, too.
     fs::write(store.writable.index_path(), "\0\0\0").unwrap();
     let unnamed = TestImage { name: None, ..TestImage::new("", vec![layer("base"), layer("tool:1")]) };
-    let options = LoadOptions { platform: Platform::parse("linux/amd64").ok(), ..LoadOptions::default() };
-    store.load(&mut &oci_archive(&[unnamed]).finish()[..], &options, &mut |_| {}).unwrap();
+    store.load(&oci_archive(&[unnamed]).finish(), &amd64()).unwrap();
     assert_eq!(store.images().unwrap().len(), 2);
 }
 

@@ -1,10 +1,10 @@
 //! The disk usage of the image store, and its limit.
 
 use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 
 use nix::sys::statvfs::statvfs;
+use nodlet_kernel::own_file;
 
 use super::Store;
 use super::directory::names_in;
@@ -44,14 +44,12 @@ impl Store {
         for directory in [self.writable.layers(), self.writable.records(), self.writable.staging()] {
             for name in names_in(&directory)? {
                 let path = directory.join(name);
-                match fs::symlink_metadata(&path) {
-                    // Allocated bytes, as the limit of a load counts them: holes occupy nothing.
-                    Ok(metadata) if metadata.is_file() => bytes += metadata.blocks().saturating_mul(512),
-                    Ok(_) => {}
-                    // Another process may be loading or removing images.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(ContentError::new("measure", &path, error).into()),
-                }
+                // Another process may be loading or removing images.
+                let found = own_file::if_exists(fs::symlink_metadata(&path))
+                    .map_err(|error| ContentError::new("measure", &path, error))?;
+                let file = found.filter(fs::Metadata::is_file);
+                // Allocated bytes, as the limit of a load counts them: holes occupy nothing.
+                bytes += file.map_or(0, |file| file.blocks().saturating_mul(512));
             }
         }
         Ok(bytes)

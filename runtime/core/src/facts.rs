@@ -28,10 +28,10 @@ pub use deletion::Deletion;
 pub(crate) use draft::{Draft, Events, Wake};
 pub use fence::Fence;
 pub use handover::{
-    HandedOver, HandedOverContainer, HandedOverExit, HandedOverPostStart, HandedOverResize,
-    HandedOverTerminalPhase, MissingImage, StatusHandover,
+    Ended, HandedOver, HandedOverContainer, HandedOverPostStart, HandedOverResize, MissingImage,
+    StatusHandover, TerminalPhase,
 };
-pub use node_info::{Amounts, NodeInfo};
+pub use node_info::{Amounts, NodeInfo, NodePort};
 pub use observation::{
     Exit, FoundAttempt, FoundPod, FoundSandbox, Observation, PodObservation, PodUsage, ProbeResult,
     SandboxFailure, StartFailure, StartFailureReason, Starved, StorageUsage,

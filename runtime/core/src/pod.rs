@@ -65,17 +65,18 @@ use crate::spec::Quantity;
 use crate::spec::{ContainerIndex, HookKind, Pod, ProbeKind};
 use crate::time::Instant;
 
+use crate::facts::TerminalPhase;
 use acceptance::Acceptance;
 use conditions::Facts;
 pub(crate) use conditions::{Condition, Conditions, closed_readiness_gates};
-pub(crate) use container::{ContainerState, Ended, Shown};
+pub(crate) use container::{ContainerState, Shown};
 use containers::Containers;
 use finished_volumes::FinishedVolumes;
 use init::is_initialized;
 use journal::Journal;
 use local_storage::LocalStorage;
 use phase::Outcome;
-pub(crate) use phase::{EVICTED, NODE_LOW, TERMINATED, TerminalPhase};
+pub(crate) use phase::{EVICTED, NODE_LOW, TERMINATED};
 use probes::ProbeEffect;
 pub(crate) use removal::Demand;
 use removal::Removal;
@@ -232,7 +233,7 @@ impl PodState {
 
     /// Takes the record with which the pod starts again.
     pub(crate) fn take_record_to_resume(&mut self) -> Option<Box<Record>> {
-        if self.outcome.resumes() && self.removal.is_wanted() { self.journal.take() } else { None }
+        if self.outcome.resumes && self.removal.is_wanted() { self.journal.take() } else { None }
     }
 
     pub(crate) fn take_changed(&mut self) -> bool {
@@ -470,7 +471,7 @@ impl PodState {
         self.wake_resize(wake);
         self.finished_volumes.wake(wake);
         self.wake_measurement(wake);
-        self.containers.wake(wake);
+        self.containers.wake(wake, self.stage.grace_end());
         self.journal.wake(wake);
     }
 
@@ -484,7 +485,7 @@ impl PodState {
             }
             let ended = container.ended_as(exit);
             let by_itself = container.ended_by_itself();
-            let failure = container.hooks_mut().take_failure();
+            let failure = container.hooks.take_failure();
             container.has_ended(ended);
             if let Some(message) = failure {
                 container.wait_to_restart(policy, hook::POST_START_HOOK_ERROR, message);

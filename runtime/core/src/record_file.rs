@@ -7,7 +7,6 @@ use serde_json::value::RawValue;
 
 use crate::facts::{
     ClientCondition, ConditionType, ContainerRecord, FoundCondition, LastShown, PodPhase, Record,
-    RecordedExit, RunProcess,
 };
 use crate::time::{Anchor, Instant, Moment, Timestamp};
 
@@ -61,7 +60,7 @@ struct OnFlash<'a> {
     message: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     start_time: Option<TimeOnFlash>,
-    containers: Vec<ContainerOnFlash>,
+    containers: Vec<ContainerRecord<TimeOnFlash>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     deletion_grace_period_seconds: Option<u64>,
     /// Absent in files of versions without readiness gates.
@@ -78,47 +77,6 @@ struct OnFlash<'a> {
     /// The priority with which the pod was admitted. Absent in files of versions without priorities.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     priority: Option<&'a RawValue>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct ContainerOnFlash {
-    /// Absent in files of versions without init containers.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    name: String,
-    attempts: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    last_exit: Option<ExitOnFlash>,
-    /// Absent in files of earlier versions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    previous_exit: Option<ExitOnFlash>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    image: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    image_id: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    container_id: Option<String>,
-    /// Absent in files of earlier versions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    process: Option<RunProcess>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    decided: Option<TimeOnFlash>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    redefined: bool,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    superseded: bool,
-}
-
-#[derive(Serialize, Deserialize)]
-struct ExitOnFlash {
-    number: u32,
-    code: i32,
-    reason: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    message: String,
-    started_at: TimeOnFlash,
-    finished_at: TimeOnFlash,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    id: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -158,36 +116,15 @@ const VERSION: u32 = 1;
 
 impl OnFlash<'_> {
     fn new(record: &Record, boot_id: &str, anchor: Anchor) -> OnFlash<'static> {
-        let exit = |exit: &RecordedExit| ExitOnFlash {
-            number: exit.number,
-            code: exit.code,
-            reason: exit.reason.clone(),
-            message: exit.message.clone(),
-            started_at: TimeOnFlash::new(exit.started_at, anchor),
-            finished_at: TimeOnFlash::new(exit.finished_at, anchor),
-            id: exit.id.clone(),
-        };
-        let container = |container: &ContainerRecord| ContainerOnFlash {
-            name: container.name.clone(),
-            attempts: container.attempts,
-            last_exit: container.last_exit.as_ref().map(exit),
-            previous_exit: container.previous_exit.as_ref().map(exit),
-            image: container.image.clone(),
-            image_id: container.image_id.clone(),
-            container_id: container.container_id.clone(),
-            process: container.process.clone(),
-            decided: container.decided.map(|moment| TimeOnFlash::new(moment, anchor)),
-            redefined: container.redefined,
-            superseded: container.superseded,
-        };
+        let time = |moment| TimeOnFlash::new(moment, anchor);
         OnFlash {
             version: VERSION,
             boot_id: boot_id.to_owned(),
             phase: record.phase,
             reason: record.reason.clone(),
             message: record.message.clone(),
-            start_time: record.start_time.map(|moment| TimeOnFlash::new(moment, anchor)),
-            containers: record.containers.iter().map(container).collect(),
+            start_time: record.start_time.map(time),
+            containers: record.containers.iter().map(|one| one.clone().with_times(time)).collect(),
             deletion_grace_period_seconds: record.deletion_grace_period_seconds,
             client_conditions: record.client_conditions.clone(),
             allocated: record.allocated.clone(),
@@ -195,9 +132,7 @@ impl OnFlash<'_> {
                 conditions: last
                     .conditions
                     .iter()
-                    .map(|one| {
-                        (one.kind.as_str().to_owned(), one.status, TimeOnFlash::new(one.since, anchor))
-                    })
+                    .map(|one| (one.kind.as_str().to_owned(), one.status, time(one.since)))
                     .collect(),
                 ip: last.ip,
             }),
@@ -208,34 +143,13 @@ impl OnFlash<'_> {
 
     fn into_record(self, boot_id: &str) -> Record {
         let same_boot = !boot_id.is_empty() && self.boot_id == boot_id;
-        let exit = |exit: ExitOnFlash| RecordedExit {
-            number: exit.number,
-            code: exit.code,
-            reason: exit.reason,
-            message: exit.message,
-            started_at: exit.started_at.into_moment(same_boot),
-            finished_at: exit.finished_at.into_moment(same_boot),
-            id: exit.id,
-        };
-        let container = |container: ContainerOnFlash| ContainerRecord {
-            name: container.name,
-            attempts: container.attempts,
-            last_exit: container.last_exit.map(exit),
-            previous_exit: container.previous_exit.map(exit),
-            image: container.image,
-            image_id: container.image_id,
-            container_id: container.container_id,
-            process: container.process,
-            decided: container.decided.map(|when| when.into_moment(same_boot)),
-            redefined: container.redefined,
-            superseded: container.superseded,
-        };
+        let moment = |time: TimeOnFlash| time.into_moment(same_boot);
         Record {
             phase: self.phase,
             reason: self.reason,
             message: self.message,
-            start_time: self.start_time.map(|when| when.into_moment(same_boot)),
-            containers: self.containers.into_iter().map(container).collect(),
+            start_time: self.start_time.map(moment),
+            containers: self.containers.into_iter().map(|one| one.with_times(moment)).collect(),
             deletion_grace_period_seconds: self.deletion_grace_period_seconds,
             client_conditions: self.client_conditions,
             allocated: self.allocated,
@@ -243,7 +157,7 @@ impl OnFlash<'_> {
                 // A condition type of a later version is not known here.
                 let condition = |(kind, status, since): (String, bool, TimeOnFlash)| {
                     let kind = ConditionType::ALL.into_iter().find(|known| known.as_str() == kind)?;
-                    Some(FoundCondition { kind, status, since: since.into_moment(same_boot) })
+                    Some(FoundCondition { kind, status, since: moment(since) })
                 };
                 let conditions = last.conditions.into_iter().filter_map(condition).collect();
                 Box::new(LastShown { conditions, ip: last.ip })

@@ -59,6 +59,7 @@ enum Happening {
     ObservedOf(PodIndex, PodObservation),
     Executed(Uid, PodIndex, Attempt),
     Ended(Uid, Attempt, i32, bool),
+    GivenUp(Uid, Attempt),
     SandboxMade(Uid, PodIndex),
     SandboxGone(Uid, PodIndex),
     Written(Uid, PodIndex, u64, Box<Record>),

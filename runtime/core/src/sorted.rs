@@ -11,9 +11,18 @@ mod set;
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::fmt;
+use std::iter::Map;
 use std::ops::{Bound, Index, RangeBounds};
+use std::slice;
 
 pub use set::SortedSet;
+
+/// The entries of a map, sorted.
+pub type Iter<'map, K, V> = Map<slice::Iter<'map, (K, V)>, fn(&'map (K, V)) -> (&'map K, &'map V)>;
+
+/// The entries of a map, sorted, with values that can be changed.
+pub type IterMut<'map, K, V> =
+    Map<slice::IterMut<'map, (K, V)>, fn(&'map mut (K, V)) -> (&'map K, &'map mut V)>;
 
 /// A map with its entries in the order of their keys. It takes no memory while it is empty.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,12 +53,12 @@ impl<K, V> SortedMap<K, V> {
 
     /// All entries, sorted.
     pub fn iter(&self) -> Iter<'_, K, V> {
-        Iter(self.entries.iter())
+        self.entries.iter().map(|(key, value)| (key, value))
     }
 
     /// All entries, sorted, with values that can be changed.
     pub fn iter_mut(&mut self) -> IterMut<'_, K, V> {
-        IterMut(self.entries.iter_mut())
+        self.entries.iter_mut().map(|(key, value)| (&*key, value))
     }
 
     /// All keys, sorted.
@@ -200,7 +209,7 @@ impl<K: Ord, V> SortedMap<K, V> {
             Bound::Excluded(key) => self.find(key).unwrap_or_else(|at| at),
             Bound::Unbounded => self.entries.len(),
         };
-        Iter(self.entries.get(from..to).unwrap_or_default().iter())
+        self.entries.get(from..to).unwrap_or_default().iter().map(|(key, value)| (key, value))
     }
 }
 
@@ -306,52 +315,6 @@ impl<'map, K, V> IntoIterator for &'map mut SortedMap<K, V> {
         self.iter_mut()
     }
 }
-
-/// The entries of a map, sorted.
-pub struct Iter<'map, K, V>(std::slice::Iter<'map, (K, V)>);
-
-impl<K, V> Clone for Iter<'_, K, V> {
-    fn clone(&self) -> Self {
-        Iter(self.0.clone())
-    }
-}
-
-impl<'map, K, V> Iterator for Iter<'map, K, V> {
-    type Item = (&'map K, &'map V);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.0.next().map(|(key, value)| (key, value))
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        self.0.size_hint()
-    }
-}
-
-impl<K, V> DoubleEndedIterator for Iter<'_, K, V> {
-    fn next_back(&mut self) -> Option<Self::Item> {
-        self.0.next_back().map(|(key, value)| (key, value))
-    }
-}
-
-impl<K, V> ExactSizeIterator for Iter<'_, K, V> {}
-
-/// The entries of a map, sorted, with values that can be changed.
-pub struct IterMut<'map, K, V>(std::slice::IterMut<'map, (K, V)>);
-
-impl<'map, K, V> Iterator for IterMut<'map, K, V> {
-    type Item = (&'map K, &'map mut V);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.0.next().map(|(key, value)| (&*key, value))
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        self.0.size_hint()
-    }
-}
-
-impl<K, V> ExactSizeIterator for IterMut<'_, K, V> {}
 
 #[cfg(test)]
 mod tests {

@@ -4,15 +4,15 @@
 //! `pod.rs`, because the core acts on it.
 
 mod conditions;
-mod signal;
+pub mod signal;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 
 use serde_json::{Map, Value, json};
 
-use crate::facts::PodPhase;
-use crate::pod::{ContainerState, Ended, PodState, Shown};
+use crate::facts::{Ended, PodPhase};
+use crate::pod::{ContainerState, PodState, Shown};
 use crate::spec::{Container, ContainerIndex, PodSpec, QosClass, Quantity, ResourceRequirements, Role};
 use crate::time::{Anchor, Instant, Moment};
 
@@ -324,6 +324,8 @@ mod tests {
             read_only: true,
             propagation: Default::default(),
         }];
+        let recursive = VolumeMount { recursive_read_only: true, ..b.volume_mounts[0].clone() };
+        b.volume_mounts.push(VolumeMount { mount_path: "/again".into(), ..recursive });
         let mut a = container("a");
         a.readiness_probe = Some(exec_probe());
         let mut sim = Sim::new(pod(RestartPolicy::Always).with([b, a]), |name, _| match name {
@@ -386,6 +388,8 @@ mod tests {
                     "user": user, "resources": {}, "stopSignal": "SIGTERM",
                     "volumeMounts": [{
                         "name": "data", "mountPath": "/data", "readOnly": true, "recursiveReadOnly": "Disabled",
+                    }, {
+                        "name": "data", "mountPath": "/again", "readOnly": true, "recursiveReadOnly": "Enabled",
                     }],
                 },
             ],

@@ -1,5 +1,5 @@
-//! Writes and removes files that survive a power cut: after one, a file is either the old or the new one. All of nodlet
-//! changes its files through this module, so that tests can let each step of each change fail ([`observe`]).
+//! Writes and removes files that survive a power cut: after one, a file is either the old or the new one. What must
+//! survive one is changed through this module, so that tests can let each step of each change fail ([`observe`]).
 //!
 //! | change | function | after a power cut |
 //! | --- | --- | --- |
@@ -14,8 +14,8 @@
 //! Unchanged files are not written. In the agent, only the storage thread calls the functions that sync. On a full file
 //! system, a file is written in a spare file of the [`Reserve`], if its writer may use that.
 
-use std::fs::OpenOptions;
-use std::io::{self, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -38,26 +38,45 @@ pub use reserve::{Headroom, Reserve, SLACK_PREFIX, is_full};
 /// A step failed. Either the old file still exists, or the new one exists and may not survive a power cut; another
 /// call makes it durable.
 pub fn replace(path: &Path, bytes: &[u8], reserve: Option<(&Reserve, Headroom)>) -> io::Result<()> {
+    replace_identified(path, bytes, reserve, |_| Ok(()))
+}
+
+/// Replaces the contents of `path` as [`replace`] does. Returns what `identify` returns of the file with these contents:
+/// of the open file, as soon as it has its name, so that what another program puts in its place is not taken for it.
+///
+/// # Errors
+/// Those of [`replace`] and of `identify`.
+pub fn replace_identified<T>(
+    path: &Path,
+    bytes: &[u8],
+    reserve: Option<(&Reserve, Headroom)>,
+    identify: impl Fn(&File) -> io::Result<T>,
+) -> io::Result<T> {
     let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    if own_file::read(path).is_ok_and(|old| old == bytes) {
+    let is_current = |mut file: File| {
+        let (identity, mut old) = (identify(&file)?, Vec::new());
+        file.read_to_end(&mut old)?;
+        Ok((old == bytes).then_some(identity))
+    };
+    if let Ok(Some(identity)) = own_file::open(path).and_then(is_current) {
         // An earlier attempt that failed, or an agent that was killed, may have renamed the file without making
         // that durable. If it is durable, this writes nothing.
-        return sync_directory(directory);
+        return sync_directory(directory).map(|()| identity);
     }
     // Only root may read records and applied objects, even if the directory was removed meanwhile.
     create_directories(directory, 0o700)?;
-    let written = replace_by_new(path, bytes, 0o600, Staged::sync);
+    let written = replace_by_new(path, bytes, 0o600, Staged::sync, &identify);
     let (full, (reserve, left)) = match (written, reserve) {
         (Err(full), Some(reserve)) if is_full(&full) => (full, reserve),
-        (Ok(()), _) => return sync_directory(directory),
-        (Err(error), _) => return Err(error),
+        (written, _) => return written.and_then(|identity| sync_directory(directory).map(|()| identity)),
     };
     let Some(mut spare) = reserve.take(bytes.len(), left)? else { return Err(full) };
     // If that fails, the spare file stays in the reserve.
     spare.file.overwrite(bytes)?;
     spare.file.sync()?;
     reserve.rename(spare.file.path(), path)?;
-    sync_directory(directory)
+    let identity = identify(spare.file.as_file())?;
+    sync_directory(directory).map(|()| identity)
 }
 
 /// Replaces a file on tmpfs atomically: readers, also after the death of the writer, find the old or the new one. Nothing
@@ -67,16 +86,17 @@ pub fn replace(path: &Path, bytes: &[u8], reserve: Option<(&Reserve, Headroom)>)
 /// # Errors
 /// The file cannot be written; the old one still exists.
 pub fn replace_in_memory(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
-    replace_by_new(path, bytes.as_ref(), 0o666, |_| Ok(()))
+    replace_by_new(path, bytes.as_ref(), 0o666, |_| Ok(()), |_| Ok(()))
 }
 
 /// Writes a new file beside `path`, and renames it over `path`.
-fn replace_by_new(
+fn replace_by_new<T>(
     path: &Path,
     bytes: &[u8],
     mode: u32,
     sync: impl FnOnce(&Staged) -> io::Result<()>,
-) -> io::Result<()> {
+    identify: impl FnOnce(&File) -> io::Result<T>,
+) -> io::Result<T> {
     // Readers of the directory ignore a dot file.
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
@@ -85,7 +105,8 @@ fn replace_by_new(
     let written = Staged::create(&new, mode).and_then(|mut file| {
         file.write_all(bytes)?;
         sync(&file)?;
-        rename(&new, path)
+        rename(&new, path)?;
+        identify(file.as_file())
     });
     if written.is_err() {
         // Best effort: the next write of this file truncates it anyway.

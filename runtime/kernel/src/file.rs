@@ -1,15 +1,16 @@
 //! Files and paths: opened with an owner, below a directory, only in the page cache, or by a handle.
 //!
-//! `unsafe`: preadv2(2) and name_to_handle_at(2) with their flags are in no crate; both write into memory of the caller.
+//! `unsafe`: name_to_handle_at(2) with its flags is in no crate; it writes into memory of the caller.
 
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use nix::NixPath;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, ResolveFlag};
 use nix::sys::stat::Mode;
+use rustix::io::ReadWriteFlags;
 use rustix::path::Arg;
 
 use crate::errno;
@@ -113,15 +114,8 @@ pub fn open_in_root(root: impl AsFd, path: impl Arg) -> nix::Result<OwnedFd> {
 /// EAGAIN: the read would wait for the device. EOPNOTSUPP: the file system cannot know. EINVAL, ENOSYS: the kernel does not
 /// support the flag.
 pub fn read_cached(file: BorrowedFd<'_>, block: &mut [u8], position: u64) -> io::Result<usize> {
-    /// `RWF_NOWAIT` of `linux/fs.h`.
-    const NOWAIT: libc::c_long = 8;
-    let piece = libc::iovec { iov_base: block.as_mut_ptr().cast(), iov_len: block.len() };
-    // The kernel combines the position from two halves; the upper half is ignored on 64 bits.
-    let (low, high) = (position as libc::c_long, (position >> 32) as libc::c_long);
-    let (file, one) = (file.as_raw_fd() as libc::c_long, 1 as libc::c_long);
-    // SAFETY: `piece` describes `block`, into which the kernel writes at most as many bytes as it has.
-    let read = unsafe { libc::syscall(libc::SYS_preadv2, file, &raw const piece, one, low, high, NOWAIT) };
-    usize::try_from(read).map_err(|_| io::Error::last_os_error())
+    let mut pieces = [IoSliceMut::new(block)];
+    Ok(rustix::io::preadv2(file, &mut pieces, position, ReadWriteFlags::NOWAIT)?)
 }
 
 /// `struct file_handle` of linux/fcntl.h, with room for the largest one.

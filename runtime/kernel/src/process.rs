@@ -9,12 +9,15 @@
 //! the allocator, which another thread held: it would wait for ever. So a caller has one thread, or its child only makes
 //! system calls.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use nix::errno::Errno;
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
 use nix::unistd::{ForkResult, Pid};
 
 use crate::errno;
@@ -99,15 +102,10 @@ pub fn exit_now(code: i32) -> ! {
     std::process::abort()
 }
 
-/// Makes the kernel kill the command when the calling thread ends.
-pub fn die_with_parent(command: &mut Command) {
+/// Makes the kernel send this signal to the command when the calling thread ends.
+pub fn end_with_parent(command: &mut Command, signal: Signal) {
     // SAFETY: between fork and exec only a system call is made.
-    unsafe {
-        command.pre_exec(|| {
-            let kill = Some(rustix::process::Signal::KILL);
-            rustix::process::set_parent_process_death_signal(kill).map_err(io::Error::from)
-        });
-    }
+    unsafe { command.pre_exec(move || Ok(set_pdeathsig(signal)?)) };
 }
 
 /// Executes the command as a daemon: in a session of its own, and as no child of the caller. It gets the descriptors
@@ -211,9 +209,15 @@ pub fn set_scheduler(policy: i32, priority: i32) -> nix::Result<()> {
 }
 
 /// setenv(3), for a process that has one thread: another could read the environment meanwhile.
-pub fn set_variable(name: &str, value: &str) {
+pub fn set_variable(name: &str, value: impl AsRef<OsStr>) {
     // SAFETY: the caller has one thread.
     unsafe { std::env::set_var(name, value) }
+}
+
+/// unsetenv(3), as [`set_variable`].
+pub fn remove_variable(name: &str) {
+    // SAFETY: the caller has one thread.
+    unsafe { std::env::remove_var(name) }
 }
 
 /// How a child ended. `nix`'s `WaitStatus` is not used, since it has no name for real-time signals: a child

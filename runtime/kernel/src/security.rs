@@ -6,6 +6,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
+use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::errno;
@@ -72,11 +73,8 @@ pub fn join_session_keyring() -> nix::Result<()> {
 /// setfsgid(2) and setfsuid(2): new files of the calling thread belong to this user and group. It may lose the capabilities
 /// about files, which `capset` brings back.
 pub fn set_file_owner(id: u32) {
-    // SAFETY: no pointers. Both return the earlier value.
-    unsafe {
-        libc::setfsgid(id);
-        libc::setfsuid(id);
-    }
+    // Both return the earlier value.
+    let _ = (setfsgid(Gid::from_raw(id)), setfsuid(Uid::from_raw(id)));
 }
 
 /// The version of Landlock (landlock(7)).

@@ -3,13 +3,14 @@
 use std::cell::RefCell;
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use nodlet_fuzz::disk::{FAULTS, Fault, POWER_CUTS, Trial};
 use nodlet_kernel::durable::{
     Decision, Headroom, Observed, Operation, Reserve, Staged, discard, is_full, observe, remove, rename,
-    replace, replace_in_memory, sync_directory,
+    replace, replace_identified, replace_in_memory, sync_directory,
 };
 
 /// A directory in memory, where some hundred syncs do not last; removed after the test.
@@ -263,6 +264,21 @@ fn a_file_with_unchanged_content_is_not_written() {
     let (_observed, steps) = record(|_| Decision::Proceed);
     replace(&path, b"same", None).expect("there is nothing to write");
     assert_eq!(steps.take(), ["SyncDirectory"]);
+}
+
+#[test]
+fn the_file_of_another_program_that_replaces_the_new_one_at_once_is_not_taken_for_it() {
+    let directory = Scratch::new("identified");
+    let (path, other) = (directory.join("web.json"), directory.join("other"));
+    let inode = |file: &fs::File| file.metadata().map(|metadata| metadata.ino());
+    let replaced = replace_identified(&path, b"new", None, |file| {
+        fs::write(&other, "other")?;
+        fs::rename(&other, &path)?;
+        inode(file)
+    });
+    let found = || fs::metadata(&path).expect("it is there").ino();
+    assert_ne!(replaced.expect("it is written"), found());
+    assert_eq!(replace_identified(&path, b"other", None, inode).expect("it is unchanged"), found());
 }
 
 #[test]

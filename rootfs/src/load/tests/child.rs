@@ -5,11 +5,21 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::os::unix::process::ExitStatusExt;
+use std::error::Error;
+use std::fs::Permissions;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Stdio;
 
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, raise};
+use nix::sys::stat::{Mode, fstat};
+use nix::unistd::{chdir, chroot, execv, getppid};
 use nodlet_kernel::durable::{Decision, Observed, observe};
 use serde_json::{Value, json};
 
@@ -152,7 +162,7 @@ fn new() -> Vec<u8> {
 /// A store that has the old image.
 fn with_old(root: &Path) -> Store {
     let store = Store::open(root).unwrap();
-    store.load(&mut &old()[..], &amd64(), &mut |_| {}).unwrap();
+    store.load(&old(), &amd64()).unwrap();
     store
 }
 
@@ -261,7 +271,7 @@ fn a_disk_error_while_unpacking_is_reported_and_the_load_changes_nothing() {
                 panic!("{fault} {at}: {error:?}")
             };
             assert!(error.to_string().contains("/staging/"), "{fault} {at}: {error}");
-            let cause = std::error::Error::source(&error).unwrap().to_string();
+            let cause = error.source().unwrap().to_string();
             assert_eq!(cause, expected, "{fault} {at}");
             assert_eq!(listing(&root), before, "{fault} {at}");
             at += 1;
@@ -279,34 +289,34 @@ fn a_disk_error_while_unpacking_is_reported_and_the_load_changes_nothing() {
 fn the_unpacking_process_ends_when_its_parent_is_gone() {
     use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
     let scratch = Scratch::new();
-    let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
     let (archive, mut writer) = io::pipe().unwrap();
     let Unpacker { program, arguments, .. } = unpacker(&[]);
     let mut command = Command::new(program);
     command.args(arguments).current_dir(scratch.path());
-    command.stdin(std::os::fd::OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
+    command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     drop(command);
     let request = json!({"wanted": {"platform": Platform::of_this_machine(), "is_explicit": false}, "known": {}, "present": [], "first": 0, "room": null, "rebuilt": []});
     let task = json!({"request": request, "limits": {"memory": MEMORY}}).to_string();
     let length = (task.len() as u32).to_le_bytes();
-    let rights = [std::os::fd::AsRawFd::as_raw_fd(&archive)];
+    let rights = [archive.as_raw_fd()];
     sendmsg::<()>(
-        std::os::fd::AsRawFd::as_raw_fd(&ours),
+        ours.as_raw_fd(),
         &[io::IoSlice::new(&length)],
         &[ControlMessage::ScmRights(&rights)],
         MsgFlags::empty(),
         None,
     )
     .unwrap();
-    io::Write::write_all(&mut ours, task.as_bytes()).unwrap();
+    ours.write_all(task.as_bytes()).unwrap();
     drop((ours, archive));
     // Send layer after layer; the archive never ends.
-    let mut layers = (0..8000)
-        .map(|number| TarBuilder::new().bytes(&format!("{number}.tar"), &layer(&number.to_string())));
+    let mut layers =
+        (0..8000).map(|number| tar().bytes(&format!("{number}.tar"), &layer(&number.to_string())));
     let refused = layers.any(|layer| {
         let bytes = layer.finish();
-        io::Write::write_all(&mut writer, &bytes[..bytes.len() - 1024]).is_err()
+        writer.write_all(&bytes[..bytes.len() - 1024]).is_err()
     });
     assert!(refused, "it went on reading");
     assert_eq!(child.wait().unwrap().code(), Some(1));
@@ -317,9 +327,9 @@ fn lie(frame: &str) {
     let (length, frame) = frame.split_once(':').unwrap();
     let length = length.parse().unwrap_or(frame.len() as u32);
     fs::write("0.erofs", "a layer").unwrap();
-    std::os::unix::fs::symlink("/etc/passwd", "1.erofs").unwrap();
-    let mut socket = File::from(std::os::fd::AsFd::as_fd(&io::stdin()).try_clone_to_owned().unwrap());
-    let sent = io::Write::write_all(&mut socket, &[&length.to_le_bytes(), frame.as_bytes()].concat());
+    symlink("/etc/passwd", "1.erofs").unwrap();
+    let mut socket = File::from(io::stdin().as_fd().try_clone_to_owned().unwrap());
+    let sent = socket.write_all(&[&length.to_le_bytes(), frame.as_bytes()].concat());
     // The parent may have closed the connection by then.
     drop(sent);
     // Ends when the parent loses patience: the process sent more than the parent reads.
@@ -386,13 +396,12 @@ fn false_reports_of_the_unpacking_process_are_rejected() {
     let hostile = json!({"Refused": {"text": "\u{1b}[2J", "cause": {"text": "\r\u{9b}", "cause": null}}});
     let (error, _) = load(&format!(":{hostile}")).unwrap_err();
     assert_eq!(error.to_string(), "\\u{1b}[2J");
-    assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "\\r\\u{9b}");
+    assert_eq!(error.source().unwrap().to_string(), "\\r\\u{9b}");
 }
 
 /// Tries what an attacker in the process might try. Each attempt must fail.
 fn attempts(input: &File) -> Vec<(&'static str, bool)> {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
-    let path = Path::new;
     // SAFETY: a child, which a confined process should not be able to fork, ends at once.
     let forked = unsafe { nix::unistd::fork() };
     if let Ok(nix::unistd::ForkResult::Child) = forked {
@@ -402,47 +411,35 @@ fn attempts(input: &File) -> Vec<(&'static str, bool)> {
     let stream = |family| socket(family, SockType::Stream, SockFlag::empty(), None).is_ok();
     let shell = c"/bin/sh";
     let lists = |path| fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some_and(|e| e.is_ok()));
-    let beside = nix::fcntl::openat(
-        Some(std::os::fd::AsRawFd::as_raw_fd(input)),
-        "../beside",
-        nix::fcntl::OFlag::O_RDONLY,
-        nix::sys::stat::Mode::empty(),
-    );
-    let is_open = |descriptor: i32| nix::sys::stat::fstat(descriptor).is_ok();
+    let beside = openat(Some(input.as_raw_fd()), "../beside", OFlag::O_RDONLY, Mode::empty());
+    let is_open = |descriptor: i32| fstat(descriptor).is_ok();
     let inherited = word("inherited").and_then(|number| number.parse().ok()).is_some_and(is_open);
-    let is_null = |descriptor| nix::sys::stat::fstat(descriptor).is_ok_and(|file| file.st_rdev == 0x103);
+    let is_null = |descriptor| fstat(descriptor).is_ok_and(|file| file.st_rdev == 0x103);
     // SAFETY: takes numbers only.
-    let owner = unsafe { libc::fcntl(0, libc::F_SETOWN, nix::unistd::getppid().as_raw()) };
+    let owner = unsafe { libc::fcntl(0, libc::F_SETOWN, getppid().as_raw()) };
     vec![
         ("use a descriptor of its caller", inherited),
         ("use a terminal", !is_null(1) || !is_null(2)),
         ("fork", forked.is_ok()),
-        ("execute", nix::unistd::execv(shell, &[shell]).is_ok()),
-        ("signal its parent", nix::sys::signal::kill(nix::unistd::getppid(), None).is_ok()),
+        ("execute", execv(shell, &[shell]).is_ok()),
+        ("signal its parent", nix::sys::signal::kill(getppid(), None).is_ok()),
         ("have its parent signalled", owner == 0),
         ("climb out of its input", beside.is_ok()),
-        ("read its parent's memory", fs::read(format!("/proc/{}/mem", nix::unistd::getppid())).is_ok()),
+        ("read its parent's memory", fs::read(format!("/proc/{}/mem", getppid())).is_ok()),
         ("make an internet socket", stream(AddressFamily::Inet)),
         ("make a unix socket", stream(AddressFamily::Unix)),
         ("read a file elsewhere", fs::read("/etc/passwd").is_ok() || fs::read("../index.json").is_ok()),
         ("list a directory", lists("/") || lists(".")),
         ("write a file elsewhere", fs::write("/tmp/nodlet-escaped", "").is_ok()),
         ("make a directory", fs::create_dir("directory").is_ok()),
-        ("make a link", std::os::unix::fs::symlink("/etc", "link").is_ok()),
+        ("make a link", symlink("/etc", "link").is_ok()),
         ("make a hard link", fs::hard_link("before", "link").is_ok()),
         ("rename", fs::rename("before", "after").is_ok()),
-        (
-            "change modes",
-            fs::set_permissions("before", std::os::unix::fs::PermissionsExt::from_mode(0o777)).is_ok(),
-        ),
-        ("change roots", nix::unistd::chroot(path(".")).is_ok()),
-        ("change directories", nix::unistd::chdir(path("..")).is_ok()),
-        ("mount", nix::mount::umount(path("/")).is_ok()),
-        (
-            "have more memory",
-            nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_DATA, u64::MAX, u64::MAX)
-                .is_ok(),
-        ),
+        ("change modes", fs::set_permissions("before", Permissions::from_mode(0o777)).is_ok()),
+        ("change roots", chroot(".").is_ok()),
+        ("change directories", chdir("..").is_ok()),
+        ("mount", nix::mount::umount("/").is_ok()),
+        ("have more memory", setrlimit(Resource::RLIMIT_DATA, u64::MAX, u64::MAX).is_ok()),
     ]
 }
 
@@ -451,7 +448,7 @@ fn escape() {
     crate::confine::close_inherited().unwrap();
     let input = word("input").unwrap_or_else(|| "/dev/null".to_owned());
     let (socket, input) = (std::io::stdin(), File::open(input).unwrap());
-    let mut socket = File::from(std::os::fd::AsFd::as_fd(&socket).try_clone_to_owned().unwrap());
+    let mut socket = File::from(socket.as_fd().try_clone_to_owned().unwrap());
     fs::write("before", "").unwrap();
     let limits = crate::confine::Limits { memory: MEMORY };
     let (input, weaker) = crate::confine::confine(input, &limits).unwrap();
@@ -461,13 +458,13 @@ fn escape() {
     let _ = fs::write("../escaped", "").and_then(|()| fs::remove_file("escaped"));
     fs::write("allowed", "what it is for").unwrap();
     fs::remove_file("allowed").unwrap();
-    std::io::Write::write_all(&mut socket, format!("{done:?} {weaker:?}").as_bytes()).unwrap();
+    socket.write_all(format!("{done:?} {weaker:?}").as_bytes()).unwrap();
 }
 
 /// Confines a process of this user. Returns what it could do nevertheless, and what the kernel lacks.
 fn escapes(user: u32, words: &[&str]) -> String {
     let scratch = Scratch::new();
-    std::os::unix::fs::chown(scratch.path(), Some(user), Some(user)).expect("this test needs root");
+    chown(scratch.path(), Some(user), Some(user)).expect("this test needs root");
     // In a directory where the confined process cannot execute it.
     let program = scratch.path().join("program");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
@@ -475,29 +472,28 @@ fn escapes(user: u32, words: &[&str]) -> String {
     let (staging, input) = (scratch.path().join("staging"), scratch.path().join("input"));
     for directory in [&staging, &input] {
         fs::create_dir(directory).unwrap();
-        std::os::unix::fs::chown(directory, Some(user), Some(user)).unwrap();
+        chown(directory, Some(user), Some(user)).unwrap();
     }
-    let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
     let mut command = Command::new(&program);
-    std::os::unix::process::CommandExt::uid(&mut command, user);
-    command.args(["--exact", CHILD, "escape"]).args(words).current_dir(&staging);
+    command.uid(user).args(["--exact", CHILD, "escape"]).args(words).current_dir(&staging);
     // A descriptor such as a shell passes on.
     let secret = File::open("/etc/passwd").unwrap();
     // Its number is one that the process does not use itself.
-    let secret = std::os::fd::AsRawFd::as_raw_fd(&secret);
+    let secret = secret.as_raw_fd();
     let secret = nix::fcntl::fcntl(secret, nix::fcntl::FcntlArg::F_DUPFD(700)).unwrap();
     // SAFETY: the call returned a new descriptor that nobody else owns.
-    let secret = unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(secret) };
-    command.arg(format!("inherited={}", std::os::fd::AsRawFd::as_raw_fd(&secret)));
+    let secret = unsafe { OwnedFd::from_raw_fd(secret) };
+    command.arg(format!("inherited={}", secret.as_raw_fd()));
     if words.contains(&"directory") {
         command.arg(format!("input={}", input.display()));
     }
-    command.stdin(std::os::fd::OwnedFd::from(theirs)).stdout(Stdio::null());
+    command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
     let mut child = command.spawn().unwrap();
     // The other end is now only the child's, so that this process notices the child's death.
     drop(command);
     let mut said = String::new();
-    io::Read::read_to_string(&mut ours, &mut said).unwrap();
+    ours.read_to_string(&mut said).unwrap();
     child.wait().unwrap();
     assert_eq!(fs::read_dir(&staging).unwrap().count(), 1, "user {user}");
     let escaped = scratch.path().join("escaped").exists();
@@ -548,7 +544,7 @@ fn an_unpacking_process_that_cannot_be_confined_reads_nothing_and_reports_why() 
     let before = listing(&root);
     let landlock = format!("landlock={}", Errno::EACCES as i32);
     let error = store.load_path(&archive, &options(&[landlock]), &mut |_| {}).unwrap_err();
-    let cause = std::error::Error::source(&error).unwrap();
+    let cause = error.source().unwrap();
     assert_eq!(
         format!("{error}: {cause}"),
         "confine the process that reads the archive: Permission denied (os error 13)"

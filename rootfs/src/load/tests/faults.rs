@@ -61,7 +61,7 @@ fn check_every_fault(what: &str, prepare: &dyn Fn(&Store), change: &dyn Fn(&Stor
         // Leftovers must not obstruct the next change.
         let store = Store::open(root).unwrap();
         change(&store);
-        store.load(&mut &nothing[..], &on("linux/riscv64"), &mut |_| {}).unwrap_err();
+        store.load(&nothing, &on("linux/riscv64")).unwrap_err();
         assert_eq!(files(root), files_after, "{fault:?}, done again");
     });
     assert!(operations > 5, "{operations} operations");
@@ -84,7 +84,7 @@ fn new() -> Vec<u8> {
 
 #[test]
 fn an_interrupted_load_leaves_the_store_as_it_was_or_complete() {
-    let load = |store: &Store, archive: &[u8]| store.load(&mut &*archive, &amd64(), &mut |_| {}).is_ok();
+    let load = |store: &Store, archive: &[u8]| store.load(archive, &amd64()).is_ok();
     check_every_fault("load of a stream", &|store| assert!(load(store, &old())), &|store| {
         load(store, &new())
     });
@@ -103,8 +103,8 @@ fn an_interrupted_load_of_a_file_leaves_the_store_as_it_was_or_complete() {
 #[test]
 fn an_interrupted_removal_leaves_the_store_as_it_was_or_complete() {
     let prepare = |store: &Store| {
-        store.load(&mut &old()[..], &amd64(), &mut |_| {}).unwrap();
-        store.load(&mut &new()[..], &amd64(), &mut |_| {}).unwrap();
+        store.load(&old(), &amd64()).unwrap();
+        store.load(&new(), &amd64()).unwrap();
     };
     check_every_fault("removal", &prepare, &|store| store.remove("tool:1").is_ok());
 }
@@ -124,7 +124,7 @@ fn loading_again_writes_nothing() {
     let first = disk.operations();
     assert!(first > 0);
     let mut loaded = store.load_path(&path, &amd64(), &mut |_| {}).unwrap();
-    loaded.extend(store.load(&mut &new()[..], &amd64(), &mut |_| {}).unwrap());
+    loaded.extend(store.load(&new(), &amd64()).unwrap());
     loaded.extend(store.load_path(&docker, &amd64(), &mut |_| {}).unwrap());
     assert_eq!(loaded.len(), 5);
     for loaded in loaded {
@@ -138,7 +138,7 @@ fn loading_again_writes_nothing() {
 fn loading_an_image_keeps_a_reserve_of_disk_space_free() {
     const KIBIBYTE: usize = 1024;
     let files = |sizes: &[usize]| {
-        let layer = |size: &usize| TarBuilder::new().bytes("file", &vec![7; size * KIBIBYTE]).finish();
+        let layer = |size: &usize| tar().bytes("file", &vec![7; size * KIBIBYTE]).finish();
         // Compressed so small that the archive seems to fit.
         let image = TestImage::new("app:1", sizes.iter().map(layer).collect()).compressed(Compression::Gzip);
         oci_archive(&[image]).finish()
@@ -150,20 +150,18 @@ fn loading_an_image_keeps_a_reserve_of_disk_space_free() {
         nix::mount::mount(tmpfs, &disk, tmpfs, flags, Some("size=4m")).unwrap();
         let store = Store::open(&disk).unwrap();
         assert!(store.is_in_memory());
-        for load in [
-            Store::load_path,
-            |store: &Store, path: &Path, options: &LoadOptions, progress: &mut dyn FnMut(Progress)| {
-                store.load(&mut &fs::read(path).unwrap()[..], options, progress)
-            },
-        ] {
-            let path = scratch.join("archive.tar");
+        let path = scratch.join("archive.tar");
+        let load_path = |archive: &[u8]| {
+            fs::write(&path, archive).unwrap();
+            store.load_path(&path, &amd64(), &mut |_| {})
+        };
+        let load_stream = |archive: &[u8]| store.load(archive, &amd64());
+        for load in [&load_path as &dyn Fn(&[u8]) -> Result<Vec<Loaded>, LoadError>, &load_stream] {
             // The last sixteenth, 256 KiB, must not be used.
-            fs::write(&path, files(&[3000, 900])).unwrap();
-            let error = load(&store, &path, &amd64(), &mut |_| {}).unwrap_err();
-            assert!(matches!(error, LoadError::NotEnoughSpace { .. }), "{error:?}");
+            let error = load(&files(&[3000, 900])).unwrap_err();
+            assert!(matches!(error, LoadError::NotEnoughSpace { is_limited: false, .. }), "{error:?}");
             assert_eq!(fs::read_dir(store.writable.staging()).unwrap().count(), 0);
-            fs::write(&path, files(&[3000, 600])).unwrap();
-            load(&store, &path, &amd64(), &mut |_| {}).unwrap();
+            load(&files(&[3000, 600])).unwrap();
             store.remove("app:1").unwrap();
         }
     });

@@ -18,7 +18,7 @@ struct Board {
 
 fn upper(text: &str) -> Vec<u8> {
     let text = format!("{}{text}{}", "a line like any other\n".repeat(900), "and another\n".repeat(2000));
-    TarBuilder::new().file("etc/text", &text).bytes("etc/small", &[7; 1000]).finish()
+    tar().file("etc/text", &text).bytes("etc/small", &[7; 1000]).finish()
 }
 
 impl Board {
@@ -30,7 +30,7 @@ impl Board {
         let (old, new) = (image("old"), image("new and longer"));
         let store = Store::open(&scratch.path().join("root")).unwrap();
         let archive = oci_archive(&[old]).finish();
-        store.load(&mut &archive[..], &amd64(), &mut |_| {}).unwrap();
+        store.load(&archive, &amd64()).unwrap();
         let base = store.layer_path(&Digest::of(&upper("old"))).unwrap();
 
         let sent = scratch.path().join("new.tar");
@@ -84,7 +84,7 @@ fn a_layer_is_made_of_an_older_one_and_its_changed_blocks() {
         // The file must equal the one from a transfer of the whole layer.
         let whole = Store::open(&board.scratch.path().join("whole")).unwrap();
         let archive = oci_archive(std::slice::from_ref(&board.new)).finish();
-        whole.load(&mut &archive[..], &amd64(), &mut |_| {}).unwrap();
+        whole.load(&archive, &amd64()).unwrap();
         let file = |store: &Store| fs::read(store.layer_path(&board.layer()).unwrap()).unwrap();
         assert!(file(&board.store) == file(&whole));
     }

@@ -50,7 +50,8 @@ pub enum Action<R = Box<Record>, E = Event, I = Rc<str>> {
     Hook(Attempt, HookKind),
     /// Ask the container's first process to end (its stop signal).
     Terminate(Attempt),
-    /// SIGKILL to every process of the attempt.
+    /// SIGKILL to every process of the attempt. A start under way is given up: its process is not executed afterwards.
+    /// Then `StartFailed` follows, or `Exited` if the process was executed before.
     Kill(Attempt),
     /// Remove what an ended attempt left: writable layer and, but for the newest
     /// two of a container, its log. Nothing is answered: what cannot be removed goes with the next `Discard` of

@@ -42,7 +42,7 @@ pub struct HandedOver {
     pub phase: PodPhase,
     /// The terminal phase that was decided, which may not be published yet.
     #[serde(rename = "verdict", default, skip_serializing_if = "Option::is_none")]
-    pub terminal_phase: Option<HandedOverTerminalPhase>,
+    pub terminal_phase: Option<TerminalPhase>,
     /// Whether the pod had no process and no planned run.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub has_ended: bool,
@@ -103,7 +103,7 @@ pub struct HandedOverResize {
 /// The terminal phase of a pod, with its reason and message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each is the field of that name of a status")]
-pub struct HandedOverTerminalPhase {
+pub struct TerminalPhase {
     pub phase: PodPhase,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Box<str>>,
@@ -133,10 +133,10 @@ pub struct HandedOverContainer {
     pub recorded: Option<Box<RunIdentity>>,
     /// The newest run that ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ended: Option<HandedOverExit>,
+    pub ended: Option<Ended>,
     /// The run that ended before `ended`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub previous: Option<HandedOverExit>,
+    pub previous: Option<Ended>,
     /// `reason` and `message` of `state.waiting`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<(Box<str>, Box<str>)>,
@@ -188,10 +188,10 @@ pub struct MissingImage {
     pub message: Box<str>,
 }
 
-/// A run that had ended.
+/// A run that has ended: `state.terminated`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each is the field of that name of a status")]
-pub struct HandedOverExit {
+pub struct Ended {
     pub number: u32,
     pub code: i32,
     pub reason: Rc<str>,

@@ -57,6 +57,17 @@ impl Amounts {
     }
 }
 
+/// A port of the board that a Service has.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct NodePort {
+    /// `nodePort`.
+    pub port: u16,
+    /// `protocol`: `TCP`, `UDP` or `SCTP`.
+    pub protocol: String,
+    /// The Service, as `NAMESPACE/NAME`.
+    pub service: String,
+}
+
 /// The fields of the Node object that admission depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeInfo {
@@ -96,6 +107,9 @@ pub struct NodeInfo {
     /// Whether containers of burstable pods may swap (`LimitedSwap`, with cgroup v2).
     #[serde(default)]
     pub limited_swap: bool,
+    /// The ports of the board that Services have (`nodePort`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub node_ports: Vec<NodePort>,
     /// The conditions about pressure whose status is true.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pressure: Vec<NodeCondition>,
@@ -118,6 +132,7 @@ impl Default for NodeInfo {
             allowed_sysctls: Vec::new(),
             app_armor: false,
             limited_swap: false,
+            node_ports: Vec::new(),
             pressure: Vec::new(),
         }
     }

@@ -498,6 +498,13 @@ pub struct StartFailure<T = Box<str>> {
     pub before_image: bool,
 }
 
+impl StartFailure {
+    /// A failure that is about the container's own image, if any.
+    pub fn new(reason: StartFailureReason, message: impl Into<Box<str>>) -> StartFailure {
+        StartFailure { reason, message: message.into(), image: None, before_image: false }
+    }
+}
+
 impl<T> StartFailure<T> {
     fn map<U>(&self, text: impl Fn(&T) -> U) -> StartFailure<U> {
         StartFailure {

@@ -162,33 +162,37 @@ impl Record {
     }
 }
 
-/// The part of a pod's record that concerns one container.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ContainerRecord {
+/// The part of a pod's record that concerns one container. `M` is how its times are expressed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerRecord<M = Moment> {
     /// `name`; empty in records of versions that wrote no names.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// How many runs have started; the number of the newest run is one less. Writes are coalesced: for a pod
     /// that may restart, the count can lag behind.
     pub attempts: u32,
     /// The newest run that ended.
-    pub last_exit: Option<RecordedExit>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_exit: Option<RecordedExit<M>>,
     /// The run that ended before `last_exit`, of a finished pod, which continues to show it as `lastState`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub previous_exit: Option<RecordedExit>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub previous_exit: Option<RecordedExit<M>>,
     /// `image` of the newest run.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// `imageID` of the newest run.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub image_id: Option<String>,
     /// `containerID` of the newest run without its scheme, 64 hex digits.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub container_id: Option<String>,
     /// `user` and `stopSignal` of the newest run, of a finished pod, which continues to show them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<RunProcess>,
     /// When the run of an ephemeral container was decided, which shows whether that was in the present
     /// sandbox.
-    #[serde(default)]
-    pub decided: Option<Moment>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decided: Option<M>,
     /// Whether the newest run was stopped because its image changed, and another run follows.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub redefined: bool,
@@ -197,9 +201,9 @@ pub struct ContainerRecord {
     pub superseded: bool,
 }
 
-/// A recorded exit.
+/// A recorded exit. `M` is how its times are expressed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RecordedExit {
+pub struct RecordedExit<M = Moment> {
     /// The number of the run.
     pub number: u32,
     /// `exitCode`.
@@ -207,13 +211,65 @@ pub struct RecordedExit {
     /// `reason`.
     pub reason: String,
     /// `message`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// `startedAt`.
-    pub started_at: Moment,
+    pub started_at: M,
     /// `finishedAt`.
-    pub finished_at: Moment,
+    pub finished_at: M,
     /// `containerID` without its scheme, for an exit that is not of the newest run whose process was executed; empty if
     /// nobody has seen the newest run start.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+}
+
+impl<M> Default for ContainerRecord<M> {
+    fn default() -> ContainerRecord<M> {
+        ContainerRecord {
+            name: String::new(),
+            attempts: 0,
+            last_exit: None,
+            previous_exit: None,
+            image: None,
+            image_id: None,
+            container_id: None,
+            process: None,
+            decided: None,
+            redefined: false,
+            superseded: false,
+        }
+    }
+}
+
+impl<M> ContainerRecord<M> {
+    /// The same record with other times.
+    pub(crate) fn with_times<N>(self, time: impl Fn(M) -> N) -> ContainerRecord<N> {
+        ContainerRecord {
+            name: self.name,
+            attempts: self.attempts,
+            last_exit: self.last_exit.map(|exit| exit.with_times(&time)),
+            previous_exit: self.previous_exit.map(|exit| exit.with_times(&time)),
+            image: self.image,
+            image_id: self.image_id,
+            container_id: self.container_id,
+            process: self.process,
+            decided: self.decided.map(time),
+            redefined: self.redefined,
+            superseded: self.superseded,
+        }
+    }
+}
+
+impl<M> RecordedExit<M> {
+    fn with_times<N>(self, time: impl Fn(M) -> N) -> RecordedExit<N> {
+        RecordedExit {
+            number: self.number,
+            code: self.code,
+            reason: self.reason,
+            message: self.message,
+            started_at: time(self.started_at),
+            finished_at: time(self.finished_at),
+            id: self.id,
+        }
+    }
 }

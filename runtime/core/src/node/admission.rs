@@ -303,6 +303,12 @@ fn unfit<'a>(
         let ContainerPort { host_port, protocol, .. } = port;
         let owner = format!("{host_port}/{protocol} is taken by pod {}/{}", other.namespace, other.name);
         Some(("NodePorts", format!("node(s) didn't have free ports for the requested pod ports: {owner}")))
+    } else if let Some(taken) = node.node_ports.iter().find(|taken| {
+        let has = |port: &ContainerPort| port.host_port == taken.port && port.protocol == taken.protocol;
+        pod.host_ports().any(|(_, port)| has(port))
+    }) {
+        let owner = format!("{}/{} is taken by service {}", taken.port, taken.protocol, taken.service);
+        Some(("NodePorts", format!("node(s) didn't have free ports for the requested pod ports: {owner}")))
     } else if !node.taints.iter().all(is_borne) {
         Some(("TaintToleration", "node(s) had taints that the pod didn't tolerate".to_owned()))
     } else {

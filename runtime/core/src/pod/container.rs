@@ -15,7 +15,7 @@ mod starting;
 
 use std::rc::Rc;
 
-use crate::facts::{Attempt, Health, ProbeResult, RunIdentity, StartedContainer};
+use crate::facts::{Attempt, Ended, Health, ProbeResult, RunIdentity, StartedContainer};
 use crate::spec::{Container, ContainerIndex, OwnRestart, ProbeKind, Role};
 use crate::time::{Instant, Moment};
 
@@ -24,7 +24,7 @@ use super::hooks::Hooks;
 use super::probes::{ProbeEffect, Probes};
 
 use history::RunHistory;
-pub(crate) use history::{Ended, WaitingReason};
+pub(crate) use history::WaitingReason;
 use images::Images;
 use restarts::Restarts;
 use run::CurrentRun;
@@ -50,12 +50,12 @@ pub(crate) enum Shown<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct ContainerState {
     role: Role,
-    current: CurrentRun,
+    pub(super) current: CurrentRun,
     history: RunHistory,
     restarts: Restarts,
-    images: Images,
-    probes: Probes,
-    hooks: Hooks,
+    pub(super) images: Images,
+    pub(super) probes: Probes,
+    pub(super) hooks: Hooks,
 }
 
 impl ContainerState {
@@ -65,7 +65,7 @@ impl ContainerState {
             role,
             current: CurrentRun::first(),
             history: RunHistory::default(),
-            restarts: Restarts::new(own),
+            restarts: Restarts { own, ..Restarts::default() },
             images: Images::default(),
             probes: Probes::default(),
             hooks: Hooks::default(),
@@ -113,22 +113,22 @@ impl ContainerState {
 
     /// The probe for whose failure the run is to be killed.
     pub(super) fn failed_probe(&self) -> Option<ProbeKind> {
-        self.restarts.failed_probe()
+        self.restarts.failed_probe
     }
 
     /// Whether a run of the container has started in the present sandbox.
     pub(super) fn ran_in_sandbox(&self) -> bool {
-        self.restarts.ran_in_sandbox()
+        self.restarts.ran_in_sandbox
     }
 
     /// Whether all containers restart, so that the newest run is to end and does not count.
     pub(super) fn is_superseded(&self) -> bool {
-        self.restarts.is_superseded()
+        self.restarts.superseded
     }
 
     /// Whether the current run is to end because the spec changed, and another run follows whatever the exit code.
     pub(super) fn is_redefined(&self) -> bool {
-        self.restarts.is_redefined()
+        self.restarts.redefined
     }
 
     /// Whether a run has ended because the spec changed or a user restarts the container, and the next one is on its way.
@@ -149,30 +149,6 @@ impl ContainerState {
             Run::Waiting | Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
         };
         has_ended && self.is_redefined() && !self.ran_in_sandbox()
-    }
-
-    pub(super) fn images(&self) -> &Images {
-        &self.images
-    }
-
-    pub(super) fn images_mut(&mut self) -> &mut Images {
-        &mut self.images
-    }
-
-    pub(super) fn probes(&self) -> &Probes {
-        &self.probes
-    }
-
-    pub(super) fn probes_mut(&mut self) -> &mut Probes {
-        &mut self.probes
-    }
-
-    pub(super) fn hooks(&self) -> &Hooks {
-        &self.hooks
-    }
-
-    pub(super) fn hooks_mut(&mut self) -> &mut Hooks {
-        &mut self.hooks
     }
 
     /// Whether a process of the container may exist.
@@ -330,7 +306,7 @@ impl ContainerState {
 
     /// Why the container, whose newest run has ended, may not start again at `now`.
     pub(super) fn restart_delay(&self, now: Instant) -> Option<RestartDelay> {
-        self.restarts.delay(now, self.finished_this_boot()?)
+        self.restarts.backoff.check(now, self.finished_this_boot()?).err()
     }
 
     /// Records the result of a probe of the current run.
@@ -346,18 +322,8 @@ impl ContainerState {
         }
         let effect = self.probes.answered(spec, now, kind, result);
         if effect == ProbeEffect::Fatal {
-            self.restarts.probe_failed(kind);
+            self.restarts.failed_probe = Some(kind);
         }
         effect
-    }
-
-    /// The attempt to discard next.
-    pub(super) fn next_to_discard(&self, container: ContainerIndex) -> Option<Attempt> {
-        self.current.next_to_discard(container)
-    }
-
-    /// Records that the attempt to discard next was discarded.
-    pub(super) fn discarded(&mut self) {
-        self.current.discarded();
     }
 }

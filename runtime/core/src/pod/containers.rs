@@ -125,18 +125,18 @@ impl Containers {
 
     /// The number of exec probes in flight.
     pub(super) fn exec_probes_in_flight(&self) -> usize {
-        self.iter().map(|container| container.probes().exec_in_flight()).sum()
+        self.iter().map(|container| container.probes.exec_in_flight()).sum()
     }
 
     /// Plans to discard the runs before the newest one of each container. The newest run is kept until the
     /// next one starts or the sandbox is removed: only its supervisor can report it to the next agent.
     pub(super) fn plan_discards(&mut self, pod: PodIndex, draft: &mut Draft) {
         for (index, container) in self.indexed_mut() {
-            while let Some(attempt) = container.next_to_discard(index) {
+            while let Some(attempt) = container.current.next_to_discard(index) {
                 if !draft.push(pod, Action::Discard(attempt)) {
                     return;
                 }
-                container.discarded();
+                container.current.discarded();
             }
         }
     }
@@ -145,7 +145,7 @@ impl Containers {
     /// sidecars, and ignores the results.
     pub(super) fn stop_probes(&mut self) {
         for container in self.iter_mut().filter(|container| container.role() == Role::Regular) {
-            container.probes_mut().stop();
+            container.probes.stop();
         }
     }
 
@@ -163,9 +163,13 @@ impl Containers {
         }
     }
 
-    /// Records the times at which a run, a hook or a probe has something to do next.
-    pub(super) fn wake(&self, wake: &mut Wake) {
+    /// Records the times at which a run, a hook or a probe has something to do next. The grace period of the pod ends at
+    /// `grace_end`, if it stops.
+    pub(super) fn wake(&self, wake: &mut Wake, grace_end: Option<Instant>) {
         for container in &self.0 {
+            if let Some(at) = container.current.gives_up_at(grace_end) {
+                wake.note(at);
+            }
             match *container.run() {
                 Run::Terminating { deadline, again } => {
                     wake.note(deadline);
@@ -177,9 +181,9 @@ impl Containers {
                 Run::Waiting | Run::Recording | Run::Starting { .. } => {}
                 Run::StartFailed { .. } | Run::Running | Run::Exited => {}
             }
-            container.hooks().wake(wake);
+            container.hooks.wake(wake);
             if container.is_probed() {
-                for (_, exec, due) in container.probes().due() {
+                for (_, exec, due) in container.probes.due() {
                     if !exec || wake.exec_probe_has_place {
                         wake.note(due);
                     }
@@ -201,7 +205,7 @@ impl<'a> IntoIterator for &'a mut Containers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::container::Ended;
+    use crate::facts::Ended;
     use crate::sim::*;
 
     #[test]

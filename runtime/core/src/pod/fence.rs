@@ -2,11 +2,11 @@
 //! elsewhere. Unlike a finished pod, such a pod starts again once the cluster has confirmed that it is still here,
 //! except one that must not run twice.
 
-use crate::facts::{EndCause, EndRequest, Events, Fence};
+use crate::facts::{EndCause, EndRequest, Events, Fence, TerminalPhase};
 use crate::spec::RestartPolicy;
 
 use super::PodState;
-use super::phase::{NODE_LOST, TerminalPhase};
+use super::phase::NODE_LOST;
 
 /// `message` of a pod that a closed fence ended.
 const MESSAGE: &str = "Pod was terminated because the node could not renew its Lease for the fencing period.";
@@ -33,7 +33,7 @@ impl PodState {
             self.resume();
         }
         if is_closed {
-            self.outcome.stay_ended();
+            self.outcome.resumes = false;
         }
     }
 

@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use crate::facts::{
-    ContainerRecord, FoundAttempt, FoundCondition, FoundSandbox, HandedOver, HandedOverTerminalPhase,
-    ORPHAN_GRACE, Record, StatusHandover,
+    ContainerRecord, FoundAttempt, FoundCondition, FoundSandbox, HandedOver, ORPHAN_GRACE, Record,
+    StatusHandover,
 };
 use crate::spec::ContainerIndex;
 use crate::time::{Instant, Moment};
@@ -19,7 +19,7 @@ use super::container::ContainerState;
 use super::hook::POST_START_HOOK_ERROR;
 use super::hooks::Hooks;
 use super::probes::Probes;
-use super::{Condition, PodState, Stage, TerminalPhase};
+use super::{Condition, PodState, Stage};
 use crate::facts::ConditionType;
 
 impl PodState {
@@ -35,11 +35,7 @@ impl PodState {
     fn handed_over(&self) -> HandedOver {
         HandedOver {
             phase: self.outcome.uninterrupted_phase(),
-            terminal_phase: self.outcome.final_phase().map(|terminal| HandedOverTerminalPhase {
-                phase: terminal.phase,
-                reason: terminal.reason.clone(),
-                message: terminal.message.clone(),
-            }),
+            terminal_phase: self.outcome.final_phase().cloned(),
             has_ended: self.has_ended() && !self.is_interrupted(),
             start_time: self.start_time(),
             active_since: self.acceptance.active_since(),
@@ -97,7 +93,7 @@ impl PodState {
             self.acceptance.decide();
         }
         self.restore_allocation(&state.allocated, state.resize.as_deref(), now);
-        self.outcome.restore(state.phase, state.terminal_phase.as_ref().map(TerminalPhase::from));
+        self.outcome.restore(state.phase, state.terminal_phase.clone());
         self.removal.restore(state.deletion, state.is_hidden);
         self.sandbox.restore(state.ip, state.sandbox_failure.clone());
         if state.containers.is_empty() {
@@ -178,7 +174,7 @@ impl PodState {
             adopted[place] = true;
             match found.exit {
                 Some(exit) => {
-                    let failure = container.hooks_mut().take_failure();
+                    let failure = container.hooks.take_failure();
                     container.adopt_end(Some(&exit), now);
                     match failure {
                         Some(message) => {

@@ -23,6 +23,7 @@ use crate::time::Instant;
 use super::SYNC_RETRY;
 use super::container::{ContainerState, reason_name};
 use super::containers::Containers;
+use super::hooks::PostStart;
 
 /// `state.waiting.reason` of a container whose postStart hook has failed, until the status names its
 /// back-off.
@@ -40,22 +41,23 @@ pub(super) fn plan_post_start(
     let mut changed = false;
     for (index, container) in containers.indexed_mut() {
         let hook = &spec.container(index).lifecycle.post_start;
-        match hook.as_ref().filter(|_| container.hooks().is_post_start_due()) {
+        match hook.as_ref().filter(|_| container.hooks.post_start == PostStart::Due) {
             None => {}
-            Some(Hook::Sleeps(time)) => container.hooks_mut().sleep_post_start(now + *time),
+            Some(Hook::Sleeps(time)) => container.hooks.post_start = PostStart::Sleeps { until: now + *time },
             Some(Hook::Asks(action @ ProbeAction::TcpSocket { .. })) => {
                 report_failure(pod, index, HookKind::PostStart, events);
                 changed = true;
-                container.hooks_mut().post_start_failed(no_handler(action));
+                container.hooks.post_start = PostStart::Failed { message: no_handler(action) };
             }
             Some(Hook::Asks(_)) => {
                 if !draft.push(pod, Action::Hook(container.attempt(index), HookKind::PostStart)) {
                     break;
                 }
-                container.hooks_mut().begin_post_start();
+                container.hooks.post_start = PostStart::InFlight;
             }
         }
-        if container.hooks_mut().wake_post_start(now) {
+        let is_over = |hook: &PostStart| matches!(hook, PostStart::Sleeps { until } if *until <= now);
+        if container.hooks.end_post_start(is_over) {
             container.mark_started(now);
             changed = true;
         }
@@ -66,7 +68,7 @@ pub(super) fn plan_post_start(
 /// Reports failed postStart hooks for those that ran when the pod was stopped.
 pub(super) fn report_abandoned_post_starts(pod: PodIndex, containers: &mut Containers, events: &mut Events) {
     for (index, container) in containers.indexed_mut() {
-        if container.hooks_mut().abandon_post_start() {
+        if container.hooks.end_post_start(|hook| *hook == PostStart::GivenUp) {
             report_failure(pod, index, HookKind::PostStart, events);
         }
     }
@@ -93,17 +95,19 @@ impl ContainerState {
     ) -> bool {
         match kind {
             HookKind::PostStart => {
-                if !self.hooks_mut().post_start_ended() {
+                if !self.hooks.end_post_start(|hook| *hook == PostStart::InFlight) {
                     return false;
                 }
                 match failure {
                     None => self.mark_started(now),
-                    Some(message) if self.is_running() => self.hooks_mut().post_start_failed(message),
+                    Some(message) if self.is_running() => {
+                        self.hooks.post_start = PostStart::Failed { message };
+                    }
                     Some(message) => self.wait_to_restart(policy, POST_START_HOOK_ERROR, message),
                 }
                 true
             }
-            HookKind::PreStop => self.hooks_mut().pre_stop_ended(),
+            HookKind::PreStop => self.hooks.pre_stop_ended(),
         }
     }
 

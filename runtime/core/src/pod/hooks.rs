@@ -7,12 +7,12 @@ use crate::time::Instant;
 /// The state of the hooks of the present run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hooks {
-    post_start: PostStart,
+    pub(super) post_start: PostStart,
     pre_stop: PreStop,
 }
 
-#[derive(Clone, Debug, Default)]
-enum PostStart {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum PostStart {
     /// There is no hook, or it has finished.
     #[default]
     Done,
@@ -99,42 +99,8 @@ impl Hooks {
         }
     }
 
-    /// Whether the postStart hook is to be run.
-    pub(super) fn is_post_start_due(&self) -> bool {
-        matches!(self.post_start, PostStart::Due)
-    }
-
-    /// Records that the postStart hook is running.
-    pub(super) fn begin_post_start(&mut self) {
-        self.post_start = PostStart::InFlight;
-    }
-
-    /// Records that the postStart hook sleeps.
-    pub(super) fn sleep_post_start(&mut self, until: Instant) {
-        self.post_start = PostStart::Sleeps { until };
-    }
-
-    /// Records that the postStart hook failed, so that the run is to be killed.
-    pub(super) fn post_start_failed(&mut self, message: Box<str>) {
-        self.post_start = PostStart::Failed { message };
-    }
-
-    /// Ends a postStart hook whose sleep is over. Returns whether there was one.
-    pub(super) fn wake_post_start(&mut self, now: Instant) -> bool {
-        self.end_post_start(|hook| matches!(hook, PostStart::Sleeps { until } if *until <= now))
-    }
-
-    /// Records that the postStart hook has finished or failed. Returns whether it was running.
-    pub(super) fn post_start_ended(&mut self) -> bool {
-        self.end_post_start(|hook| matches!(hook, PostStart::InFlight))
-    }
-
-    /// Ends a postStart hook that ran when the pod was stopped. Returns whether there was one.
-    pub(super) fn abandon_post_start(&mut self) -> bool {
-        self.end_post_start(|hook| matches!(hook, PostStart::GivenUp))
-    }
-
-    fn end_post_start(&mut self, is_over: impl FnOnce(&PostStart) -> bool) -> bool {
+    /// Ends the postStart hook, if it is in a state of which this is true. Returns whether it is.
+    pub(super) fn end_post_start(&mut self, is_over: impl FnOnce(&PostStart) -> bool) -> bool {
         let ends = is_over(&self.post_start);
         if ends {
             self.post_start = PostStart::Done;

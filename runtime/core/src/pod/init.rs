@@ -97,7 +97,7 @@ pub(super) fn was_initialized(containers: &Containers) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod::container::Ended;
+    use crate::facts::Ended;
     use crate::sim::*;
     use crate::spec::RestartPolicy;
 

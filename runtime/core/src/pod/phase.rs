@@ -2,7 +2,7 @@
 //! phase is `Pending`; an init container that fails for good fails the pod. The exits of sidecars do not
 //! count, and ephemeral containers do not count at all.
 
-use crate::facts::{HandedOverTerminalPhase, PodPhase};
+use crate::facts::{PodPhase, TerminalPhase};
 use crate::pressure::StarvedResource;
 use crate::spec::Role;
 
@@ -21,14 +21,6 @@ pub(crate) const TERMINATED: &str = "Terminated";
 /// `reason` of a pod whose node could not renew its Lease, as the node controller of Kubernetes names it.
 pub(crate) const NODE_LOST: &str = "NodeLost";
 
-/// The terminal phase that was decided, with its reason and message.
-#[derive(Clone, Debug)]
-pub(crate) struct TerminalPhase {
-    pub(crate) phase: PodPhase,
-    pub(crate) reason: Option<Box<str>>,
-    pub(crate) message: Option<Box<str>>,
-}
-
 impl TerminalPhase {
     /// The terminal phase that follows from the exits. A container without an exit counts as lost.
     pub(super) fn of_exits(containers: &Containers) -> Self {
@@ -44,16 +36,6 @@ impl TerminalPhase {
     }
 }
 
-impl From<&HandedOverTerminalPhase> for TerminalPhase {
-    fn from(terminal: &HandedOverTerminalPhase) -> TerminalPhase {
-        TerminalPhase {
-            phase: terminal.phase,
-            reason: terminal.reason.clone(),
-            message: terminal.message.clone(),
-        }
-    }
-}
-
 /// The phase of a pod, and its end: what was decided, and whether it is final.
 ///
 /// A shown terminal phase never changes, except that a pod is opened again whose processes turn out to run
@@ -66,9 +48,9 @@ pub(super) struct Outcome {
     /// finished.
     interrupted: Option<PodPhase>,
     /// Whether the pod starts again after it has ended.
-    resumes: bool,
+    pub(super) resumes: bool,
     /// Whether the node evicted the pod when its terminal phase was decided already.
-    hastened: bool,
+    pub(super) hastened: bool,
 }
 
 impl Outcome {
@@ -111,16 +93,6 @@ impl Outcome {
     /// Decides how the pod ends. The phase is shown when the pod has ended.
     pub(super) fn decide(&mut self, terminal: TerminalPhase) {
         self.terminal = Some(terminal);
-    }
-
-    /// Records that the node evicts the pod, whose terminal phase is decided and stays so.
-    pub(super) fn hasten(&mut self) {
-        self.hastened = true;
-    }
-
-    /// Whether the node evicted the pod when its terminal phase was decided already.
-    pub(super) fn is_hastened(&self) -> bool {
-        self.hastened
     }
 
     /// Whether the node ends, or has ended, the pod for a reason of the node: preemption, pressure, shutdown or fencing.
@@ -195,16 +167,6 @@ impl Outcome {
     /// Records that the shutdown was cancelled: an interrupted pod starts again. Returns whether this is one.
     pub(super) fn resume(&mut self) -> bool {
         self.resumes = self.is_interrupted();
-        self.resumes
-    }
-
-    /// Records that an interrupted pod does not start again yet.
-    pub(super) fn stay_ended(&mut self) {
-        self.resumes = false;
-    }
-
-    /// Whether the pod starts again after it has ended.
-    pub(super) fn resumes(&self) -> bool {
         self.resumes
     }
 

@@ -31,7 +31,7 @@ pub(crate) fn word(kind: ProbeKind) -> &'static str {
 /// The exec probe that has been due for longest.
 pub(super) fn oldest_exec_probe(containers: &Containers) -> Option<(Instant, ContainerIndex, ProbeKind)> {
     let of = |(index, container): (ContainerIndex, &ContainerState)| {
-        let due = container.probes().due().filter(|(_, exec, _)| *exec);
+        let due = container.probes.due().filter(|(_, exec, _)| *exec);
         due.map(move |(kind, _, due)| (due, index, kind)).min()
     };
     containers.indexed().filter(|(_, container)| container.is_probed()).filter_map(of).min()
@@ -46,7 +46,7 @@ pub(super) fn plan_exec_probe(
 ) {
     let (index, container) = container;
     if draft.push(pod, Action::Probe(container.attempt(index), kind)) {
-        container.probes_mut().mark_running(kind);
+        container.probes.mark_running(kind);
     }
 }
 
@@ -54,7 +54,7 @@ pub(super) fn plan_exec_probe(
 pub(super) fn plan_probes(pod: PodIndex, containers: &mut Containers, now: Instant, draft: &mut Draft) {
     for (index, container) in containers.indexed_mut().filter(|(_, container)| container.is_probed()) {
         let due: heapless::Vec<ProbeKind, 3> = container
-            .probes()
+            .probes
             .due()
             .filter_map(|(kind, exec, due)| (!exec && due <= now).then_some(kind))
             .collect();
@@ -62,7 +62,7 @@ pub(super) fn plan_probes(pod: PodIndex, containers: &mut Containers, now: Insta
             if !draft.push(pod, Action::Probe(container.attempt(index), kind)) {
                 return;
             }
-            container.probes_mut().mark_running(kind);
+            container.probes.mark_running(kind);
         }
     }
 }
@@ -71,7 +71,7 @@ pub(super) fn plan_probes(pod: PodIndex, containers: &mut Containers, now: Insta
 /// whenever it generates the status of a pod.
 pub(super) fn ask_readiness_again(containers: &mut Containers, now: Instant) {
     for container in containers.iter_mut().filter(|container| container.is_running()) {
-        container.probes_mut().ask_readiness_again(now);
+        container.probes.ask_readiness_again(now);
     }
 }
 
@@ -88,8 +88,8 @@ pub(super) fn report(
         ProbeResult::Success => return,
         ProbeResult::Warning(text) => ("ProbeWarning", format!("{word} probe warning: {text}")),
         ProbeResult::Failure(text) => ("Unhealthy", format!("{word} probe failed: {text}")),
-        ProbeResult::Error(text) if container.probes().has_exhausted_retries(kind) => {
-            let state = container.probes().state_name(kind);
+        ProbeResult::Error(text) if container.probes.has_exhausted_retries(kind) => {
+            let state = container.probes.state_name(kind);
             ("Unhealthy", format!("{word} probe errored and resulted in {state} state: {text}"))
         }
         ProbeResult::Error(_) => return,

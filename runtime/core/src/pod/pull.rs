@@ -21,11 +21,9 @@ impl PodState {
             let of_spec = &*self.pod.spec.container(index).image;
             let image = match container.run() {
                 Run::StartFailed { retry: StartRetry::Pull { is_in_flight: false } } => {
-                    container.images().awaited_volume().unwrap_or(of_spec)
+                    container.images.awaited_volume().unwrap_or(of_spec)
                 }
-                _ if *container.images().new_image() == NewImage::ToPull
-                    && container.is_outdated(of_spec) =>
-                {
+                _ if *container.images.new_image() == NewImage::ToPull && container.is_outdated(of_spec) => {
                     of_spec
                 }
                 _ => continue,
@@ -50,33 +48,26 @@ impl PodState {
         if !container.is_pulling() {
             return;
         }
-        let of_start = container.pulls_for_start();
+        let of_start = container.current.is_pulling();
         let (index, at) = (self.index, Some(attempt.container));
         let image = &self.pod.spec.container(attempt.container).image;
-        let volume = container.images().awaited_volume().filter(|_| of_start);
+        let volume = container.images.awaited_volume().filter(|_| of_start);
         let pulled = volume.unwrap_or(image);
         let retry = match result {
             Ok(how) => {
                 let text = format!("Successfully pulled image \"{pulled}\"{how}");
                 events.note(index, at, "Pulled", text.into());
-                container.images_mut().pulled();
+                container.images.pulled();
                 StartRetry::At(now)
             }
             Err(message) if !of_start => {
-                let failure = StartFailure {
-                    reason: StartFailureReason::ImageToPull,
-                    message,
-                    image: None,
-                    before_image: false,
-                };
+                let failure = StartFailure::new(StartFailureReason::ImageToPull, message);
                 return self.new_image_missing(now, attempt, &failure, events);
             }
             Err(message) => {
                 let failure = StartFailure {
-                    reason: StartFailureReason::ErrImagePull,
-                    message,
-                    image: container.images().awaited_volume().map(Into::into),
-                    before_image: false,
+                    image: container.images.awaited_volume().map(Into::into),
+                    ..StartFailure::new(StartFailureReason::ErrImagePull, message)
                 };
                 warn_of_image(index, at, image, &failure, events);
                 container.wait(reason_name(failure.reason), failure.message);
@@ -85,7 +76,7 @@ impl PodState {
         };
         if !of_start {
             // Look for the image, and lease it.
-            container.images_mut().recheck_image();
+            container.images.recheck_image();
             return;
         }
         container.retry_start(retry);

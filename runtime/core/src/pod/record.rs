@@ -76,7 +76,7 @@ impl PodState {
         self.containers.iter().zip(&record.containers).enumerate().any(|(index, (container, new))| {
             let old = on_flash(index);
             // A reboot falls back to this image as long as the new one is missing.
-            if container.images().missing().is_some() && old.is_none_or(|old| old.image != new.image) {
+            if container.images.missing().is_some() && old.is_none_or(|old| old.image != new.image) {
                 return true;
             }
             match *container.run() {

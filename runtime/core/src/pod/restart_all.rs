@@ -64,7 +64,7 @@ impl RestartAll {
         }
         for container in containers.iter_mut() {
             if container.restarts_with_all() {
-                container.cancel_recording();
+                container.current.cancel_recording();
             }
         }
         // A kubelet first finishes what it is doing: a start, with its hook. An ephemeral container whose run
@@ -77,12 +77,12 @@ impl RestartAll {
             |(_, one): &(ContainerIndex, &mut ContainerState)| one.restarts_with_all() && one.is_alive();
         if let Some((index, container)) = containers.indexed_mut().find(is_next) {
             // A run that is ending for another reason continues with that.
-            if let (Run::Running, None) = (container.run(), container.hooks().grace_over()) {
-                if container.take_killing_event() {
+            if let (Run::Running, None) = (container.run(), container.hooks.grace_over()) {
+                if container.current.take_killing_event() {
                     events.note(pod, Some(index), "Killing", "killing".into());
                 }
                 if draft.push(pod, Action::Terminate(container.attempt(index))) {
-                    container.terminate(now + MIN_WINDOW);
+                    container.current.terminate(now + MIN_WINDOW);
                     return true;
                 }
             }

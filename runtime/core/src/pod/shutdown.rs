@@ -2,10 +2,11 @@
 //! the reason `Terminated`, but it has not finished: its record says that it runs again after the reboot, as
 //! after a power cut. Only a pod that must not run twice is finished by the shutdown.
 
+use crate::facts::TerminalPhase;
 use crate::spec::RestartPolicy;
 
 use super::containers::Containers;
-use super::phase::{TERMINATED, TerminalPhase};
+use super::phase::TERMINATED;
 
 /// `message` of a pod that a shutdown of the machine ended.
 const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";

@@ -54,7 +54,7 @@ impl PodState {
         }
         let order = StartOrder::of(&self.containers);
         for (index, container) in self.containers() {
-            if let Some(at) = container.images().new_image().retry_at() {
+            if let Some(at) = container.images.new_image().retry_at() {
                 wake.note(at);
             }
             match *container.run() {
@@ -110,7 +110,7 @@ impl PodState {
                     },
                 )
             {
-                container.start_recorded();
+                container.current.start_recorded();
             }
             return;
         }
@@ -193,14 +193,19 @@ impl PodState {
         let policy = self.restart_policy_if_active();
         let Some(container) = self.containers.of_attempt(attempt) else { return };
         let inputs_changed = match *container.run() {
-            Run::Starting { inputs_changed } => inputs_changed,
+            Run::Starting { inputs_changed, .. } => inputs_changed,
             Run::Waiting | Run::Recording | Run::StartFailed { .. } | Run::Running => return,
             Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => return,
         };
+        let is_given_up = container.current.gives_up_at(None).is_some();
         let at = Some(attempt.container);
         let spec = pod.spec.container(attempt.container);
         let word = reason_name(failure.reason);
         let mut message = failure.message.clone();
+        if is_given_up && failure.reason == StartFailureReason::CreateContainerError {
+            // The failure is a consequence of the kill.
+            message = "the start was given up at the end of the grace period".into();
+        }
         let retry = match failure.reason {
             StartFailureReason::InvalidImageName => {
                 warn_of_image(index, at, &spec.image, failure, events);
@@ -215,7 +220,7 @@ impl PodState {
                 warn_of_image(index, at, &spec.image, failure, events);
                 StartRetry::WhenImagesChange { back_off_at: Some(now + SYNC_RETRY), pull_at: None }
             }
-            StartFailureReason::ImageToPull if container.images().is_pulled() => {
+            StartFailureReason::ImageToPull if container.images.is_pulled() => {
                 warn_of_image(index, at, &spec.image, failure, events);
                 container.pull_failed(now)
             }
@@ -319,10 +324,10 @@ fn back_off_pulls(
 ) -> bool {
     let mut passed = false;
     for (at, container) in containers.indexed_mut() {
-        if !container.back_off_pull(now) {
+        if !container.current.back_off_pull(now) {
             continue;
         }
-        let image = container.images().awaited_volume().unwrap_or(&spec.container(at).image);
+        let image = container.images.awaited_volume().unwrap_or(&spec.container(at).image);
         let text = format!("Back-off pulling image \"{image}\"");
         let message = match container.waiting() {
             Some(waiting) => format!("{text}: ErrImagePull: {}", waiting.message),

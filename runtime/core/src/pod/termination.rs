@@ -1,20 +1,20 @@
 //! The end of runs, sandboxes and pods: signal, kill, remove, forget.
 //!
 //! Containers are stopped in parallel, each by its preStop hook, its stop signal and, at the end of the grace
-//! period, by SIGKILL to all of its processes. A grace period can only shrink. Only sidecars wait, within the
+//! period, by SIGKILL to all of its processes. A start under way is given up then. A grace period can only shrink. Only sidecars wait, within the
 //! grace period: until no regular container is left, and then each for the sidecars after it. The sandbox is
 //! removed after the last process, and a pod is dropped only when its sandbox is gone.
 
 use std::time::Duration;
 
-use crate::facts::{Action, Attempt, Draft, EndCause, EndRequest, Events, ShutdownScope};
+use crate::facts::{Action, Attempt, Draft, EndCause, EndRequest, Events, ShutdownScope, TerminalPhase};
 use crate::spec::{HookKind, ProbeKind, RestartPolicy, Role};
 use crate::time::Instant;
 
 use super::container::Run;
 use super::hook;
 use super::hooks::Before;
-use super::phase::{EVICTED, PREEMPTING, TerminalPhase, set_unknown_exits};
+use super::phase::{EVICTED, PREEMPTING, set_unknown_exits};
 use super::{MIN_WINDOW, PodState, Stage, fence, shutdown};
 
 /// The shortest grace period, whatever was requested.
@@ -71,7 +71,7 @@ impl PodState {
     pub(crate) fn evict(&mut self, now: Instant, message: String, events: &mut Events) {
         events.warn(self.index, None, EVICTED, message.as_str().into());
         if self.outcome.terminal().is_some() {
-            self.outcome.hasten()
+            self.outcome.hastened = true;
         } else {
             self.outcome.decide(TerminalPhase::failed(EVICTED, message))
         }
@@ -93,7 +93,7 @@ impl PodState {
     /// Whether the pod was evicted, or is being evicted.
     pub(crate) fn is_victim(&self) -> bool {
         // A pod that was rejected under pressure has the same reason, and no files.
-        (self.outcome.is_evicted() || self.outcome.is_hastened()) && !self.is_rejected()
+        (self.outcome.is_evicted() || self.outcome.hastened) && !self.is_rejected()
     }
 
     /// Whether the pod was evicted, or is being evicted, and its volumes and writable layers still exist.
@@ -166,7 +166,7 @@ impl PodState {
                     let whole = pod.spec.termination_grace_period;
                     let (grace_over, why) = match (stop, container.failed_probe()) {
                         (Some(grace_end), _) => (grace_end, format!("Stopping container {}", spec.name)),
-                        (None, _) if container.is_redefined() && !container.hooks().is_starting() => {
+                        (None, _) if container.is_redefined() && !container.hooks.is_starting() => {
                             let text = if container.is_outdated(&spec.image) {
                                 redefined_text(&spec.name, container.role())
                             } else if is_resizing {
@@ -182,16 +182,15 @@ impl PodState {
                             let why = failed_probe_text(&spec.name, container.role(), kind, policy);
                             (now + grace, why)
                         }
-                        (None, None) if container.hooks().start_failed() => {
+                        (None, None) if container.hooks.start_failed() => {
                             (now + whole, "FailedPostStartHook".to_owned())
                         }
                         (None, None) => continue,
                     };
-                    if container.take_killing_event() {
+                    if container.current.take_killing_event() {
                         events.note(self.index, Some(index), "Killing", why.into());
                     }
-                    match container.hooks_mut().before_end(spec.lifecycle.pre_stop.as_ref(), now, grace_over)
-                    {
+                    match container.hooks.before_end(spec.lifecycle.pre_stop.as_ref(), now, grace_over) {
                         Before::Nothing => {}
                         Before::Wait => continue,
                         Before::Fails => hook::report_failure(self.index, index, HookKind::PreStop, events),
@@ -199,7 +198,7 @@ impl PodState {
                             if !draft.push(self.index, Action::Hook(attempt, HookKind::PreStop)) {
                                 break;
                             }
-                            container.hooks_mut().begin_end(grace_over);
+                            container.hooks.begin_end(grace_over);
                             continue;
                         }
                     }
@@ -212,27 +211,34 @@ impl PodState {
                     if !draft.push(self.index, Action::Terminate(attempt)) {
                         break;
                     }
-                    let deadline = container.hooks().grace_over().unwrap_or(grace_over).max(now + MIN_WINDOW);
-                    container.terminate(deadline);
+                    let deadline = container.hooks.grace_over().unwrap_or(grace_over).max(now + MIN_WINDOW);
+                    container.current.terminate(deadline);
                     asked = true;
                 }
                 Run::Terminating { deadline, .. } if deadline <= now => {
                     if !draft.push(self.index, Action::Kill(attempt)) {
                         break;
                     }
-                    container.kill(now);
+                    container.current.kill(now);
                 }
                 Run::Terminating { deadline, again: Some(again) } if again.at <= now => {
                     if !draft.push(self.index, Action::Terminate(attempt)) {
                         break;
                     }
-                    container.terminate(deadline);
+                    container.current.terminate(deadline);
                 }
                 Run::Killing { again } if again.at <= now => {
                     if !draft.push(self.index, Action::Kill(attempt)) {
                         break;
                     }
-                    container.kill(now);
+                    container.current.kill(now);
+                }
+                // Nothing else ends a start that hangs: its process is not executed, and none is asked to end.
+                Run::Starting { .. } if container.current.gives_up_at(stop).is_some_and(|at| at <= now) => {
+                    if !draft.push(self.index, Action::Kill(attempt)) {
+                        break;
+                    }
+                    container.current.kill(now);
                 }
                 Run::Terminating { .. } | Run::Killing { .. } => {}
                 Run::Waiting | Run::Recording | Run::Starting { .. } => {}
@@ -291,7 +297,7 @@ impl PodState {
                 self.changed = true;
                 // The volumes of a pod that has finished now are removed in the same plan: nothing else wakes it.
                 self.settle(now);
-            } else if self.outcome.resumes() && is_saved {
+            } else if self.outcome.resumes && is_saved {
                 self.removal.drop_for(self.pod.clone());
             } else if kept && with_agent && is_saved {
                 // Without its record, a pod that has finished is the next agent's again: a broken card must not keep this
@@ -333,7 +339,7 @@ impl PodState {
     /// Records that a signal or kill could not be delivered.
     pub(super) fn stop_failed(&mut self, now: Instant, attempt: Attempt, message: &str, events: &mut Events) {
         let Some(container) = self.containers.of_attempt(attempt) else { return };
-        if container.stop_failed(now) {
+        if container.current.stop_failed(now) {
             let text = format!("error killing pod: {message}");
             events.warn(self.index, Some(attempt.container), "FailedKillPod", text.into());
         }

@@ -89,7 +89,7 @@ impl PodState {
             return;
         }
         for (index, container) in self.containers.indexed_mut() {
-            let is_due = match container.images().new_image() {
+            let is_due = match container.images.new_image() {
                 NewImage::Unknown => true,
                 NewImage::Missing { retry_at, .. } => retry_at.is_some_and(|at| at <= now),
                 NewImage::Checking { .. } | NewImage::Present => false,
@@ -99,7 +99,7 @@ impl PodState {
                 && !container.is_redefined()
                 && container.is_outdated(&self.pod.spec.container(index).image);
             if is_due && draft.push(self.index, Action::CheckImage(container.attempt(index))) {
-                container.images_mut().begin_check();
+                container.images.begin_check();
             }
         }
     }
@@ -113,7 +113,7 @@ impl PodState {
         events: &mut Events,
     ) {
         let Some(container) = self.containers.of_attempt(attempt) else { return };
-        let Some(failure) = container.images_mut().checked(failure) else { return };
+        let Some(failure) = container.images.checked(failure) else { return };
         self.new_image_missing(now, attempt, &failure, events);
     }
 
@@ -143,7 +143,7 @@ impl PodState {
             _ => failure.message.clone(),
         };
         let why = (reason_name(failure.reason), message);
-        if !container.images_mut().set_missing(now, retry_at, &spec.image, why) {
+        if !container.images.set_missing(now, retry_at, &spec.image, why) {
             self.touch();
             return;
         }
@@ -164,7 +164,7 @@ impl PodState {
             self.is_active() && container.is_outdated(&self.pod.spec.container(index).image)
         };
         let waiting = self.containers().filter(move |(index, container)| waits(*index, container));
-        waiting.filter_map(|(index, container)| Some((index, container.images().missing()?)))
+        waiting.filter_map(|(index, container)| Some((index, container.images.missing()?)))
     }
 
     /// Marks runs to be ended whose image the spec no longer names, if the new image is on the board.
@@ -175,9 +175,7 @@ impl PodState {
         let mut any = false;
         for (index, container) in self.containers.indexed_mut() {
             let is_outdated = container.is_outdated(&self.pod.spec.container(index).image);
-            if !container.is_redefined()
-                && is_outdated
-                && *container.images().new_image() == NewImage::Present
+            if !container.is_redefined() && is_outdated && *container.images.new_image() == NewImage::Present
             {
                 container.redefine();
                 any = true;

@@ -5,7 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::facts::{
-    Attempt, ClientCondition, Deletion, EXEC_PROBES_OF_A_POD, Health, PodIndex, PodPhase, StartedContainer,
+    Attempt, ClientCondition, ConditionType, Deletion, EXEC_PROBES_OF_A_POD, Health, PodIndex, PodPhase,
+    StartedContainer,
 };
 use crate::spec::{ContainerIndex, Pod, ProbeKind, RestartPolicy};
 use crate::time::{Instant, Moment};
@@ -27,6 +28,11 @@ impl PodState {
     /// `status.phase`.
     pub fn phase(&self) -> PodPhase {
         self.outcome.phase()
+    }
+
+    /// Whether the condition `Ready` is true.
+    pub fn is_ready(&self) -> bool {
+        self.conditions.get(ConditionType::Ready).status
     }
 
     /// The address of the pod; after its sandbox is gone, the last known one.
@@ -82,6 +88,12 @@ impl PodState {
     /// `started` and `ready` of `container`.
     pub fn health(&self, container: ContainerIndex) -> Health {
         self.containers.get(container).map(ContainerState::health).unwrap_or_default()
+    }
+
+    /// Whether the node has admitted the pod. One with scheduling gates it has not; one that it has rejected has a terminal
+    /// phase.
+    pub fn is_admitted(&self) -> bool {
+        !self.pod.is_gated() && (self.acceptance.is_decided() || self.acceptance.waits_for_room())
     }
 
     /// Whether a container of the pod has run.
@@ -246,7 +258,7 @@ impl PodState {
 
     /// Whether this probe, an exec probe, is in flight.
     pub(crate) fn is_exec_probe_in_flight(&self, container: ContainerIndex, kind: ProbeKind) -> bool {
-        self.containers.get(container).is_some_and(|container| container.probes().is_exec_in_flight(kind))
+        self.containers.get(container).is_some_and(|container| container.probes.is_exec_in_flight(kind))
     }
 
     /// The exec probe of this pod that has been due for longest, unless as many are in flight as a pod may have.

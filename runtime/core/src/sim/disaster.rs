@@ -42,7 +42,10 @@ impl Sim {
         pod.restarts.forget_all();
         self.note_log(&format!("{uid} loses its sandbox"));
         self.queue.retain(|_, happening| {
-            !matches!(happening, Happening::Executed(of, _, _) | Happening::Ended(of, _, _, _) if of == uid)
+            !matches!(
+                happening,
+                Happening::Executed(of, ..) | Happening::Ended(of, ..) | Happening::GivenUp(of, _) if of == uid
+            )
         });
         let processes = self.of(uid).orphans;
         self.observe_of(index, PodObservation::SandboxLost { processes });
@@ -62,13 +65,16 @@ impl Sim {
                     if self.chance.percent(50) {
                         self.happen(Happening::Executed(uid, index, attempt));
                     } else {
-                        let world = self.of(&uid);
-                        if world.alive.remove(&attempt).is_some_and(|process| process.was_outdated) {
-                            world.outdated.insert(attempt.container);
-                        }
-                        world.begun[usize::from(attempt.container.0)].pop();
+                        self.forget_start(&uid, attempt);
                     }
                 }
+                // Before the next agent is here, the start has failed, or the kill has ended what was executed.
+                Happening::GivenUp(uid, attempt) => match self.of(&uid).alive.get(&attempt) {
+                    Some(process) if process.started.is_some() => {
+                        survive.insert(key, Happening::Ended(uid, attempt, 137, false));
+                    }
+                    Some(_) | None => self.forget_start(&uid, attempt),
+                },
                 Happening::SandboxMade(uid, _) => {
                     let made = self.chance.percent(50);
                     let now = self.now;

@@ -18,6 +18,8 @@ pub(crate) enum Fate {
     OutOfMemory(Duration),
     /// The start fails without a process.
     FailsToStart(StartFailureReason),
+    /// The start hangs until it is killed, and the supervisor gives it up at last.
+    HangsAtStart,
     /// The start fails before its image is looked for, as long as the operator does not allow what an annotation requests.
     NotAllowed,
 }

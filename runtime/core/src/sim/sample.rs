@@ -32,6 +32,7 @@ pub(crate) fn pod(restart_policy: RestartPolicy) -> Pod {
             hostname: None,
             hostname_override: None,
             hostname_as_fqdn: false,
+            service_links: true,
             subdomain: None,
             host_aliases: Vec::new(),
             dns_policy: DnsPolicy::default(),

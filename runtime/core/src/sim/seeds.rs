@@ -44,6 +44,7 @@ fn fate_of(seed: u64, name: &str, number: u32) -> Fate {
         8 => Fate::OutOfMemory(after),
         9 => Fate::FailsToStart(StartFailureReason::CreateContainerError),
         10 => Fate::FailsToStart(StartFailureReason::ErrImagePull),
+        11 if chance.percent(30) => Fate::HangsAtStart,
         _ => Fate::FailsToStart(StartFailureReason::RunContainerError),
     }
 }

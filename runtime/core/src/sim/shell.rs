@@ -98,7 +98,7 @@ impl Sim {
         (world.flash, world.record) = (bytes, Some(parsed));
     }
 
-    /// Shows the current status of a pod, and writes the files for the next agent that `engine/publish.rs`
+    /// Shows the current status of a pod, and writes the files for the next agent that `engine/pod_objects.rs`
     /// writes. Returns the status, if the pod is here.
     pub(super) fn publish(&mut self, index: PodIndex) -> Option<Rc<Value>> {
         let state = self.node.pod(index)?;
@@ -205,7 +205,7 @@ impl Sim {
                     let counts = !matches!(seen, PodObservation::Probed { .. });
                     *of == index && counts
                 }
-                Happening::Ended(..) | Happening::Observed(_) => false,
+                Happening::Ended(..) | Happening::GivenUp(..) | Happening::Observed(_) => false,
             };
             let is_interrupted = self.node.pod(index).is_some_and(PodState::is_interrupted);
             let is_up_to_date = !self.queue.values().any(is_news_of_it);

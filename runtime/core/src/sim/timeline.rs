@@ -106,6 +106,7 @@ pub(crate) fn scripted(text: &str) -> impl FnMut(&str, u32) -> Fate + 'static {
             ["is", "OOMKilled", "after", time] => Fate::OutOfMemory(after(time)),
             ["ignores", "Term"] => Fate::IgnoresTerm,
             ["runs"] => Fate::Runs,
+            ["hangs", "at", "start"] => Fate::HangsAtStart,
             ["fails", "with", reason] => {
                 Fate::FailsToStart(serde_json::from_value(reason.into()).expect("a reason"))
             }

@@ -104,12 +104,10 @@ impl Sim {
     /// Answers whether the image of the spec is on the board.
     pub(super) fn check_image(&mut self, uid: &Uid, index: PodIndex, attempt: Attempt) {
         let image = self.of(uid).pod.spec.container(attempt.container).image.clone();
-        let failure = self.absent.contains(&image).then(|| StartFailure {
-            image: None,
-            before_image: false,
-            reason: self.absent_reason(),
-            message: format!("image {image} is not on this node").into(),
-        });
+        let failure = self
+            .absent
+            .contains(&image)
+            .then(|| StartFailure::new(self.absent_reason(), format!("image {image} is not on this node")));
         self.answer_of(index, PodObservation::ImageChecked { attempt, failure });
     }
 }

@@ -72,6 +72,7 @@ impl Sim {
                     }
                     Fate::FailsToStart(reason) => Err(reason),
                     Fate::NotAllowed => Err(StartFailureReason::ObjectNotFound),
+                    Fate::HangsAtStart => image,
                     Fate::Runs | Fate::IgnoresTerm | Fate::Exits(..) | Fate::OutOfMemory(_) => image,
                 };
                 let world = self.of(&uid);
@@ -88,12 +89,8 @@ impl Sim {
                             self.of(&uid).restarts.forget(attempt.container);
                         }
                         let before_image = matches!(fate, Fate::NotAllowed);
-                        let failure = StartFailure {
-                            reason,
-                            message: "it cannot be".into(),
-                            image: None,
-                            before_image,
-                        };
+                        let failure =
+                            StartFailure { before_image, ..StartFailure::new(reason, "it cannot be") };
                         let created =
                             (reason == StartFailureReason::RunContainerError).then(|| created(attempt));
                         self.answer_of(index, PodObservation::StartFailed { attempt, failure, created });
@@ -107,6 +104,7 @@ impl Sim {
                         }
                         world.set_limits(&pod, attempt.container);
                         let hooks = hooks::Seen::default();
+                        let hangs = matches!(fate, Fate::HangsAtStart);
                         let process = Process {
                             fate,
                             image,
@@ -118,7 +116,11 @@ impl Sim {
                             was_outdated,
                         };
                         world.alive.insert(attempt, process);
-                        self.after_latency(Happening::Executed(uid, index, attempt));
+                        if hangs {
+                            self.after(secs(120), Happening::GivenUp(uid, attempt));
+                        } else {
+                            self.after_latency(Happening::Executed(uid, index, attempt));
+                        }
                     }
                 }
             }
@@ -158,6 +160,7 @@ impl Sim {
                         | Fate::Exits(..)
                         | Fate::OutOfMemory(_)
                         | Fate::FailsToStart(_)
+                        | Fate::HangsAtStart
                         | Fate::NotAllowed => {
                             self.after_latency(Happening::Ended(uid, attempt, 143, false));
                         }
@@ -180,7 +183,13 @@ impl Sim {
                     self.answer_of(index, PodObservation::StopFailed { attempt, message: "no".into() });
                     return;
                 }
-                self.after_latency(Happening::Ended(uid, attempt, 137, false));
+                let is_starting =
+                    self.of(&uid).alive.get(&attempt).is_some_and(|process| process.started.is_none());
+                self.after_latency(if is_starting {
+                    Happening::GivenUp(uid, attempt)
+                } else {
+                    Happening::Ended(uid, attempt, 137, false)
+                });
             }
             Action::Discard(attempt) => {
                 assert!(!self.of(&uid).alive.contains_key(&attempt), "a living run is discarded");
@@ -340,6 +349,39 @@ impl Sim {
         }
     }
 
+    /// Ends a start that was killed, or that the supervisor gives up: its process is not executed any more. If it was
+    /// executed before, the kill ends it.
+    fn give_up(&mut self, uid: &Uid, attempt: Attempt) {
+        let pod = self.of(uid).pod.clone();
+        match self.of(uid).alive.get(&attempt) {
+            None => return,
+            Some(process) if process.started.is_some() => {
+                return self.happen(Happening::Ended(uid.clone(), attempt, 137, false));
+            }
+            Some(_) => {}
+        }
+        self.note(&format!("{}#{} is given up", self.label(&pod, attempt.container), attempt.number));
+        self.forget_start(uid, attempt);
+        if let Some(index) = self.node.index_of(uid) {
+            let failure = StartFailure::new(StartFailureReason::CreateContainerError, "it was killed");
+            self.observe_of(index, PodObservation::StartFailed { attempt, failure, created: None });
+        }
+    }
+
+    /// Forgets a start whose process was not executed, and is not executed later.
+    pub(super) fn forget_start(&mut self, uid: &Uid, attempt: Attempt) {
+        let world = self.of(uid);
+        let Some(process) = world.alive.remove(&attempt) else { return };
+        if process.was_outdated {
+            world.outdated.insert(attempt.container);
+        }
+        world.begun[usize::from(attempt.container.0)].pop();
+        self.queue.retain(|_, happening| {
+            !matches!(happening, Happening::Executed(of, _, other) | Happening::GivenUp(of, other)
+                if of == uid && *other == attempt)
+        });
+    }
+
     /// Lets a queued event happen.
     pub(super) fn happen(&mut self, happening: Happening) {
         match happening {
@@ -427,10 +469,12 @@ impl Sim {
                     }
                     Fate::OutOfMemory(after) => self.after(after, Happening::Ended(uid, attempt, 137, true)),
                     Fate::Runs | Fate::IgnoresTerm | Fate::FailsToStart(_) | Fate::NotAllowed => {}
+                    Fate::HangsAtStart => panic!("{uid}: {attempt:?} was executed, and its start hangs"),
                 }
                 let container = Box::new(started_for(now, attempt, image));
                 self.observe_of(index, PodObservation::Started { attempt, container });
             }
+            Happening::GivenUp(uid, attempt) => self.give_up(&uid, attempt),
             Happening::Ended(uid, attempt, code, oom_killed) => {
                 let now = self.now;
                 let pod = self.of(&uid).pod.clone();

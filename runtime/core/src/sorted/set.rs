@@ -2,9 +2,13 @@
 
 use std::borrow::Borrow;
 use std::fmt;
+use std::iter::Map;
 use std::ops::RangeBounds;
 
-use super::SortedMap;
+use super::{Iter, SortedMap};
+
+/// The elements of a set, sorted.
+type Elements<'set, T> = Map<Iter<'set, T, ()>, fn((&'set T, &'set ())) -> &'set T>;
 
 /// A set with its elements in their order. It takes no memory while it is empty.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,7 +39,7 @@ impl<T> SortedSet<T> {
 
     /// All elements, sorted.
     pub fn iter(&self) -> Elements<'_, T> {
-        Elements(self.map.iter())
+        self.map.iter().map(|(element, ())| element)
     }
 
     /// The smallest element.
@@ -86,7 +90,7 @@ impl<T: Ord> SortedSet<T> {
     where
         T: Borrow<Q>,
     {
-        Elements(self.map.range(range))
+        self.map.range(range).map(|(element, ())| element)
     }
 
     /// The elements that the other set does not have, sorted.
@@ -131,7 +135,7 @@ impl<T: Ord, const N: usize> From<[T; N]> for SortedSet<T> {
 
 impl<T> IntoIterator for SortedSet<T> {
     type Item = T;
-    type IntoIter = std::iter::Map<std::vec::IntoIter<(T, ())>, fn((T, ())) -> T>;
+    type IntoIter = Map<std::vec::IntoIter<(T, ())>, fn((T, ())) -> T>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.map.into_iter().map(|(element, ())| element)
@@ -146,32 +150,3 @@ impl<'set, T> IntoIterator for &'set SortedSet<T> {
         self.iter()
     }
 }
-
-/// The elements of a set, sorted.
-pub struct Elements<'set, T>(super::Iter<'set, T, ()>);
-
-impl<T> Clone for Elements<'_, T> {
-    fn clone(&self) -> Self {
-        Elements(self.0.clone())
-    }
-}
-
-impl<'set, T> Iterator for Elements<'set, T> {
-    type Item = &'set T;
-
-    fn next(&mut self) -> Option<&'set T> {
-        self.0.next().map(|(element, ())| element)
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        self.0.size_hint()
-    }
-}
-
-impl<T> DoubleEndedIterator for Elements<'_, T> {
-    fn next_back(&mut self) -> Option<Self::Item> {
-        self.0.next_back().map(|(element, ())| element)
-    }
-}
-
-impl<T> ExactSizeIterator for Elements<'_, T> {}

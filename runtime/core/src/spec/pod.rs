@@ -133,6 +133,8 @@ pub struct PodSpec {
     pub hostname_as_fqdn: bool,
     /// `subdomain`.
     pub subdomain: Option<String>,
+    /// `enableServiceLinks`: whether containers have variables of the Services of the namespace.
+    pub service_links: bool,
     /// `hostAliases`: address and names.
     pub host_aliases: Vec<HostAlias>,
     /// `dnsPolicy`.

@@ -136,7 +136,7 @@ impl Quantity {
         self.nano == 0
     }
 
-    /// Whether the amount in thousandths is a whole number of units, or too large to be told.
+    /// Whether the amount in thousandths is a whole number of units, or too large to decide.
     pub fn is_whole(&self) -> bool {
         let milli = self.milli_value();
         milli % 1000 == 0 || milli == i64::MAX

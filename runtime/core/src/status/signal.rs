@@ -11,7 +11,7 @@ const NAMES: [&str; 31] = [
 const REAL_TIME: (i32, i32) = (34, 64);
 
 /// The name of a signal as `stopSignal` spells it (`SIGTERM`, `SIGRTMIN+3`), or its number if it has no name.
-pub(super) fn name(signal: i32) -> String {
+pub fn name(signal: i32) -> String {
     let (first, last) = REAL_TIME;
     let usual = usize::try_from(signal).ok().and_then(|number| NAMES.get(number.checked_sub(1)?));
     match (usual, signal) {

@@ -126,7 +126,7 @@ fn actions_beyond_the_limit_of_a_plan_follow_in_the_next_plan() {
 
 #[test]
 fn the_state_of_a_pod_takes_less_than_four_kibibytes() {
-    use crate::pod::container::{ContainerState, Ended};
+    use crate::pod::container::ContainerState;
     let text = 2 * (64 + 64 + 128);
     let record = size_of::<Record>() + size_of::<ContainerRecord>() + text;
     let container = size_of::<ContainerState>()

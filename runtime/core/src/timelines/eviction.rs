@@ -50,6 +50,16 @@ fn reason(sim: &Sim, name: &str) -> String {
 }
 
 #[test]
+fn a_start_under_way_in_an_evicted_pod_is_given_up() {
+    let mut sim = Sim::empty(|_, _| Fate::HangsAtStart);
+    sim.want(asking("web", 1));
+    sim.run(5);
+    starve(&mut sim, StarvedResource::Memory, &[("web", 50)]);
+    sim.traces("0s app#0 start; 6s app#0 Kill, app#0 is given up");
+    assert_eq!(reason(&sim, "web"), "Failed Evicted");
+}
+
+#[test]
 fn a_pod_above_its_request_is_evicted_with_the_texts_of_the_kubelet() {
     let mut sim = with_pods(&[("within", 400, 0), ("above", 100, 0)]);
     starve(&mut sim, StarvedResource::Memory, &[("within", 350), ("above", 300)]);

@@ -58,6 +58,9 @@ fn a_gated_pod_is_not_started_until_its_last_gate_is_gone() {
     });
     assert_eq!(sim.status(&uid()), expected);
 
+    let is_admitted = |sim: &Sim| sim.node.pods().all(PodState::is_admitted);
+    assert!(!is_admitted(&sim));
+
     let one_less = Pod { generation: 2, ..gated(&["b/y"]) };
     sim.later(secs(0), Observation::Wanted { pod: one_less.into(), record: None, status: None }).run(200);
     assert_eq!((sim.trace.as_str(), &sim.status(&uid())["observedGeneration"]), ("", &json!(2)));
@@ -65,6 +68,7 @@ fn a_gated_pod_is_not_started_until_its_last_gate_is_gone() {
     let free = Pod { generation: 3, ..gated(&[]) };
     sim.later(secs(0), Observation::Wanted { pod: free.into(), record: None, status: None }).run(201);
     sim.traces("200s app#0 start");
+    assert!(is_admitted(&sim));
     let status = sim.status(&uid());
     assert_eq!(json!([status["phase"], status["startTime"]]), json!(["Running", "1970-01-01T00:03:20Z"]));
     assert_eq!(condition_fields(&sim, "PodScheduled"), ["True", "", "", "1970-01-01T00:03:20Z"]);
@@ -257,6 +261,8 @@ fn the_next_agent_keeps_the_transition_times_of_unchanged_conditions() {
     let index = node.index_of(&uid()).expect("it is here");
     let state = node.pod(index).expect("it is here");
     assert_eq!(state.client_conditions()[..], [client_condition("a", "True")], "on flash or not");
+    let status = crate::status::of(state, crate::time::Anchor(0), None);
+    assert_eq!(status["startTime"], "1970-01-01T00:00:03Z", "when it was scheduled, not when it was ready");
     let left = state.handover().conditions;
     let of = |kind| left.iter().find(|known| known.kind == kind).expect("one of each");
     assert_eq!(of(ConditionType::Ready).since, since(7));

@@ -449,7 +449,7 @@ fn init_containers_of_a_pod_that_is_found_running_are_done_whoever_remembers_the
 
 #[test]
 fn an_init_container_that_was_short_of_memory_has_failed_whatever_it_ended_with() {
-    use crate::pod::container::{ContainerState, Ended};
+    use crate::pod::container::ContainerState;
     for (reason, code, again) in [("Completed", 0, false), ("OOMKilled", 0, true), ("Error", 1, true)] {
         let mut container = ContainerState::new(Role::Init, None);
         container.has_ended(Ended {

@@ -19,6 +19,57 @@ fn a_container_that_ignores_term_is_killed_when_its_grace_is_over() {
 }
 
 #[test]
+fn a_start_under_way_is_given_up_when_the_grace_is_over() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::HangsAtStart);
+    sim.run(5).unwant(&uid(), Some(secs(7))).run(11);
+    sim.traces("0s app#0 start");
+    sim.run(12).traces("0s app#0 start; 12s app#0 Kill, app#0 is given up");
+    sim.run(13);
+    assert!(sim.is_gone(&uid()));
+    sim.reports("Failed: Error: the start was given up at the end of the grace period");
+    // The one container is stopped, and the start of the other is given up.
+    let two = pod(RestartPolicy::Always).with([container("a"), container("b")]);
+    let mut sim = Sim::new(two, |name, _| if name == "a" { Fate::Runs } else { Fate::HangsAtStart });
+    sim.run(5).unwant(&uid(), None).run(60);
+    sim.traces("0s a#0 start, b#0 start; 5s a#0 Term, a#0 exits 143; 35s b#0 Kill, b#0 is given up");
+    assert!(sim.is_gone(&uid()));
+}
+
+#[test]
+fn a_start_is_also_given_up_when_the_pod_fails_is_fenced_or_replaced_or_the_agent_shuts_down() {
+    let mut of_ten = pod(RestartPolicy::Always);
+    of_ten.spec.termination_grace_period = secs(10);
+    let hangs =
+        || Sim::new(of_ten.clone(), |_, number| if number == 0 { Fate::HangsAtStart } else { Fate::Runs });
+    let given_up = |at: u64| format!("0s app#0 start; {at}s app#0 Kill, app#0 is given up");
+
+    let mut late = of_ten.clone();
+    late.spec.active_deadline = Some(secs(20));
+    let mut sim = Sim::new(late, |_, _| Fate::HangsAtStart);
+    sim.run(40).traces(&given_up(30));
+    assert_eq!(phase(&sim), "Failed");
+
+    let mut sim = hangs();
+    sim.run(5);
+    let index = sim.node.index_of(&uid()).expect("the pod exists");
+    let fence = PodObservation::Fence(Fence::Closed { grace: secs(8) });
+    sim.later(secs(0), Observation::Of(index, fence));
+    sim.run(40).traces(&given_up(13));
+
+    let mut sim = hangs();
+    sim.run(5).later(secs(0), down());
+    sim.run(40).traces(&given_up(15));
+
+    let mut sim = hangs();
+    sim.run(5);
+    let mut other = of_ten.clone();
+    other.spec.containers[0].command = Some(vec!["other".to_owned()]);
+    sim.fates(|_, _| Fate::Runs);
+    sim.want(other);
+    sim.run(40).traces(&format!("{}, app#0 start", given_up(15)));
+}
+
+#[test]
 fn all_containers_of_a_pod_are_stopped_at_once() {
     let two = pod(RestartPolicy::Always).with([container("a"), container("b")]);
     let mut sim = Sim::new(two, |_, _| Fate::IgnoresTerm);

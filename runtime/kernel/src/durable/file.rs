@@ -47,6 +47,11 @@ impl Staged {
         Ok(Staged { file, path: path.to_owned() })
     }
 
+    /// The open file.
+    pub(super) fn as_file(&self) -> &File {
+        &self.file
+    }
+
     /// The present path of the file.
     pub fn path(&self) -> &Path {
         &self.path

@@ -133,10 +133,12 @@ impl Reader {
     /// The head is malformed or too large; it stays [buffered](Self::buffered).
     pub fn head(&mut self) -> Result<Poll<Head>, HttpError> {
         loop {
-            let Some(end) = self.empty_line() else {
-                if self.buffer.len() > MAX_HEAD {
-                    return Err(HttpError::TooLarge);
-                }
+            let end = self.empty_line();
+            // The rest of the buffer may be of the body.
+            if end.unwrap_or(self.buffer.len()) > MAX_HEAD {
+                return Err(HttpError::TooLarge);
+            }
+            let Some(end) = end else {
                 // The rest of a head is not awaited if the response is not HTTP.
                 if self.buffer.len() >= 5 && !self.buffer.starts_with(b"HTTP/") {
                     return Err(HttpError::Malformed("status line"));
@@ -182,13 +184,15 @@ impl Reader {
                 Next::UntilClose => u64::MAX,
                 Next::ChunkLine => {
                     let line = httparse::parse_chunk_size(&self.buffer);
-                    match line.map_err(|_| HttpError::Malformed("chunk size"))? {
-                        httparse::Status::Complete((length, size)) => self.begin_chunk(length, size)?,
-                        httparse::Status::Partial if self.buffer.len() > MAX_CHUNK_LINE => {
-                            return Err(HttpError::TooLarge);
-                        }
-                        httparse::Status::Partial => return Ok(Poll::Pending),
+                    let (length, size) = match line.map_err(|_| HttpError::Malformed("chunk size"))? {
+                        httparse::Status::Complete((length, size)) => (length, Some(size)),
+                        httparse::Status::Partial => (self.buffer.len(), None),
+                    };
+                    if length > MAX_CHUNK_LINE {
+                        return Err(HttpError::TooLarge);
                     }
+                    let Some(size) = size else { return Ok(Poll::Pending) };
+                    self.begin_chunk(length, size)?;
                     continue;
                 }
                 Next::ChunkEnd => {
@@ -200,15 +204,16 @@ impl Reader {
                     self.next = Next::ChunkLine;
                     continue;
                 }
-                Next::Trailers => match self.empty_line() {
-                    Some(end) => {
-                        self.take(end);
-                        self.next = Next::Nothing;
-                        continue;
+                Next::Trailers => {
+                    let end = self.empty_line();
+                    if end.unwrap_or(self.buffer.len()) > MAX_TRAILERS {
+                        return Err(HttpError::TooLarge);
                     }
-                    None if self.buffer.len() > MAX_TRAILERS => return Err(HttpError::TooLarge),
-                    None => return Ok(Poll::Pending),
-                },
+                    let Some(end) = end else { return Ok(Poll::Pending) };
+                    self.take(end);
+                    self.next = Next::Nothing;
+                    continue;
+                }
             };
             if self.buffer.is_empty() {
                 return Ok(Poll::Pending);

@@ -97,6 +97,38 @@ fn invalid_and_large_responses_are_errors() {
 }
 
 #[test]
+fn parts_that_are_too_large_are_errors_however_many_bytes_arrive_at_once() {
+    let value = |length: usize| "x".repeat(length);
+    let of_head = |length| format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX: {}\r\n\r\n", value(length));
+    let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let of_line = |length| format!("{chunked}1;{}\r\nx\r\n0\r\n\r\n", value(length));
+    let of_trailers = |length| format!("{chunked}0\r\nX: {}\r\n\r\n", value(length));
+    let read = |response: &str, at_once: usize| {
+        let (mut reader, mut pieces) = (Reader::new("GET"), response.as_bytes().chunks(at_once));
+        let mut next = |reader: &mut Reader| reader.push(pieces.next().expect("a whole response"));
+        while reader.head()?.is_pending() {
+            next(&mut reader);
+        }
+        loop {
+            match reader.piece(64)? {
+                Poll::Ready(Some(_)) => {}
+                Poll::Ready(None) => return Ok::<(), HttpError>(()),
+                Poll::Pending => next(&mut reader),
+            }
+        }
+    };
+    let cases: [(&dyn Fn(usize) -> String, usize); 3] =
+        [(&of_head, 64 * 1024), (&of_line, 4 * 1024), (&of_trailers, 8 * 1024)];
+    for (response, limit) in cases {
+        for at_once in [1000, usize::MAX] {
+            assert!(read(&response(limit - 64), at_once).is_ok(), "{limit} {at_once}");
+            let result = read(&response(limit), at_once);
+            assert!(matches!(result, Err(HttpError::TooLarge)), "{limit} {at_once}: {result:?}");
+        }
+    }
+}
+
+#[test]
 fn a_response_that_is_cut_is_never_taken_for_a_whole_one() {
     for end in 0..CHUNKED.len() {
         let (got, ..) = ask(&GET, &CHUNKED.as_bytes()[..end]);

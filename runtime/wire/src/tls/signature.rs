@@ -9,7 +9,10 @@ use p256::ecdsa::signature::Signer as _;
 use p256::ecdsa::signature::hazmat::PrehashVerifier;
 use rsa::{pkcs1v15, pss};
 use rustls::crypto::WebPkiSupportedAlgorithms;
-use rustls::pki_types::{AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm, alg_id};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{
+    AlgorithmIdentifier, InvalidSignature, PrivateKeyDer, SignatureVerificationAlgorithm, alg_id,
+};
 use rustls::sign::{Signer, SigningKey};
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 use sha2::{Digest, Sha256, Sha384, Sha512};
@@ -215,6 +218,30 @@ impl ClientKey {
     /// The key with these bytes; `None` if they are no key.
     pub fn from_bytes(bytes: &[u8]) -> Option<ClientKey> {
         p256::ecdsa::SigningKey::from_slice(bytes).ok().map(ClientKey)
+    }
+
+    /// The key in a PEM file: `PRIVATE KEY` (PKCS #8) or `EC PRIVATE KEY` (SEC 1); `None` if it has none of P-256.
+    pub fn from_pem(text: &[u8]) -> Option<ClientKey> {
+        match PrivateKeyDer::from_pem_slice(text).ok()? {
+            PrivateKeyDer::Sec1(key) => ClientKey::from_sec1(key.secret_sec1_der()),
+            PrivateKeyDer::Pkcs8(key) => {
+                let mut fields = der::Reader::new(key.secret_pkcs8_der());
+                let mut fields = der::Reader::new(fields.expect(der::SEQUENCE)?);
+                fields.expect(der::INTEGER)?;
+                let algorithm = fields.expect(der::SEQUENCE)?;
+                let is_p256 = algorithm == alg_id::ECDSA_P256.as_ref();
+                is_p256.then(|| ClientKey::from_sec1(fields.expect(der::OCTET_STRING)?))?
+            }
+            _ => None,
+        }
+    }
+
+    /// The key of an `ECPrivateKey` (RFC 5915). That of another curve has another length.
+    fn from_sec1(der: &[u8]) -> Option<ClientKey> {
+        let mut fields = der::Reader::new(der);
+        let mut fields = der::Reader::new(fields.expect(der::SEQUENCE)?);
+        fields.expect(der::INTEGER)?;
+        ClientKey::from_bytes(fields.expect(der::OCTET_STRING)?)
     }
 
     /// The bytes of the key, from which [`ClientKey::from_bytes`] makes it again.

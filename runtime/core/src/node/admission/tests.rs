@@ -2,6 +2,7 @@
 
 use super::super::preemption::choose;
 use super::*;
+use crate::facts::NodePort;
 use crate::sim::{container, pod, sidecar};
 use crate::spec::container::EXCLUSIVE_CPUS;
 use crate::spec::placement::{NodeSelectorOperator, NodeSelectorRequirement, NodeSelectorTerm, Toleration};
@@ -25,6 +26,7 @@ fn node() -> NodeInfo {
         app_armor: false,
         limited_swap: false,
         pressure: Vec::new(),
+        node_ports: Vec::new(),
     }
 }
 
@@ -225,6 +227,24 @@ fn on_port(ip: &str, port: u16, protocol: &str, mut container: Container) -> Con
         host_ip: ip.into(),
     });
     container
+}
+
+#[test]
+fn a_pod_does_not_have_a_port_of_the_host_that_a_service_has() {
+    const NO: &str = "NodePorts: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod \
+                      ports: 30080/TCP is taken by service default/web";
+    let taken = NodePort { port: 30080, protocol: "TCP".into(), service: "default/web".into() };
+    let node = NodeInfo { node_ports: vec![taken], ..node() };
+    for (ip, port, protocol, expected) in [
+        ("", 30080, "TCP", NO),
+        // A Service has the port at all addresses of the board.
+        ("127.0.0.1", 30080, "TCP", NO),
+        ("", 30080, "UDP", "admitted"),
+        ("", 30081, "TCP", "admitted"),
+    ] {
+        let pod = asking(0, 0, 0).with([on_port(ip, port, protocol, container("app"))]);
+        assert_eq!(outcome_of(&node, &pod, &[]), expected, "{ip} {port} {protocol}");
+    }
 }
 
 #[test]

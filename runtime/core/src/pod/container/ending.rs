@@ -2,18 +2,19 @@
 
 use std::rc::Rc;
 
-use crate::facts::{Exit, RunIdentity, StartFailure};
+use crate::facts::{Ended, Exit, RunIdentity, StartFailure};
+use crate::pod::backoff::CrashBackoff;
 use crate::pod::hooks::Hooks;
 use crate::spec::Role;
 use crate::time::{Instant, Moment};
 
-use super::{ContainerState, Ended, Run};
+use super::{ContainerState, Run};
 
 impl ContainerState {
     /// Marks the current run to be ended, because the spec changed or a user restarts the container. Earlier failures do not delay the next run.
     pub(in crate::pod) fn redefine(&mut self) {
-        self.restarts.set_redefined(true);
-        self.restarts.reset_backoff();
+        self.restarts.redefined = true;
+        self.restarts.backoff = CrashBackoff::default();
     }
 
     /// Restarts the container for a user: its run is to end, and another one follows whatever the exit code. One that
@@ -22,34 +23,14 @@ impl ContainerState {
         if matches!(self.run(), Run::Running) {
             self.redefine();
         }
-        self.restarts.reset_backoff();
+        self.restarts.backoff = CrashBackoff::default();
     }
 
     /// Records that a shutdown interrupts the container: its current run has not finished, whatever the exit code is.
     pub(in crate::pod) fn interrupt(&mut self) {
         if self.role == Role::Regular && self.is_alive() {
-            self.restarts.set_redefined(true);
+            self.restarts.redefined = true;
         }
-    }
-
-    /// Whether the `Killing` event of the current run is due; it counts as emitted from now on.
-    pub(in crate::pod) fn take_killing_event(&mut self) -> bool {
-        self.current.take_killing_event()
-    }
-
-    /// Records that the run was asked to end, and when it is killed.
-    pub(in crate::pod) fn terminate(&mut self, deadline: Instant) {
-        self.current.terminate(deadline);
-    }
-
-    /// Records that the run was killed, possibly again.
-    pub(in crate::pod) fn kill(&mut self, now: Instant) {
-        self.current.kill(now);
-    }
-
-    /// Records that a signal or kill could not be delivered. Returns whether one was to be.
-    pub(in crate::pod) fn stop_failed(&mut self, now: Instant) -> bool {
-        self.current.stop_failed(now)
     }
 
     /// Records that the grace period of the pod ends at `grace_over`, if it does not end earlier. A start that
@@ -63,7 +44,7 @@ impl ContainerState {
     /// Records that the run has ended.
     pub(crate) fn has_ended(&mut self, ended: Ended) {
         self.current.has_ended();
-        self.restarts.ran();
+        self.restarts.ran_in_sandbox = true;
         self.probes.end_run();
         self.history.has_ended(ended);
     }
@@ -76,11 +57,11 @@ impl ContainerState {
         created: Option<Box<RunIdentity>>,
     ) {
         // The run that was to follow has taken place.
-        self.restarts.set_redefined(false);
+        self.restarts.redefined = false;
         let id = created.as_ref().map(|created| created.id.clone());
         self.has_ended(Ended::of_failed_start(now, self.number(), failure, id));
         if let Some(created) = created {
-            self.history.set_other(created);
+            self.history.other = Some(created);
         }
     }
 
@@ -110,7 +91,7 @@ impl ContainerState {
     /// Records that the end of the pod is decided: the container waits no longer. A container that should have started
     /// and has no exit gets an unknown one.
     pub(in crate::pod) fn pod_ended(&mut self, should_have_started: bool) {
-        self.history.clear_waiting();
+        self.history.waiting = None;
         if should_have_started {
             self.history.add_unknown_end();
         }
@@ -131,25 +112,25 @@ impl ContainerState {
 
     /// Records that no run of the container is in the present sandbox.
     pub(in crate::pod) fn forget_sandbox(&mut self) {
-        self.restarts.forget_sandbox();
+        self.restarts.ran_in_sandbox = false;
         self.hooks = Hooks::default();
     }
 
     /// Records that all containers restart: the newest run in this sandbox does not count.
     pub(in crate::pod) fn supersede(&mut self) {
         if self.restarts_with_all() && (self.ran_in_sandbox() || self.is_alive()) {
-            self.restarts.supersede();
+            self.restarts.superseded = true;
         }
     }
 
     /// Records that the restart of all containers was cancelled.
     pub(in crate::pod) fn clear_superseded(&mut self) {
-        self.restarts.clear_superseded();
+        self.restarts.superseded = false;
     }
 
     /// Discards the run that does not count because all containers restart.
     pub(in crate::pod) fn discard_superseded_run(&mut self) {
-        self.restarts.forget_sandbox();
+        self.restarts.ran_in_sandbox = false;
         if let Run::Exited = self.run() {
             self.history.supersede(self.number());
         }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
-use crate::facts::{Exit, HandedOverExit, RecordedExit, RunIdentity, StartFailure, StartedContainer};
+use crate::facts::{Ended, Exit, RecordedExit, RunIdentity, StartFailure, StartedContainer};
 use crate::time::{Instant, Moment};
 
 /// Reason of a container that ended, or waits, because all containers restart.
@@ -27,19 +27,6 @@ const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 pub(crate) struct WaitingReason {
     pub(crate) reason: Cow<'static, str>,
     pub(crate) message: Box<str>,
-}
-
-/// A run that has ended: `state.terminated`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ended {
-    pub(crate) number: u32,
-    pub(crate) code: i32,
-    pub(crate) reason: Rc<str>,
-    pub(crate) message: Box<str>,
-    pub(crate) started_at: Option<Moment>,
-    pub(crate) finished_at: Option<Moment>,
-    /// `containerID` without its scheme.
-    pub(crate) id: Option<Rc<str>>,
 }
 
 impl Ended {
@@ -120,33 +107,19 @@ impl From<&RecordedExit> for Ended {
     }
 }
 
-impl From<&HandedOverExit> for Ended {
-    fn from(exit: &HandedOverExit) -> Ended {
-        Ended {
-            number: exit.number,
-            code: exit.code,
-            reason: exit.reason.clone(),
-            message: exit.message.clone(),
-            started_at: exit.started_at,
-            finished_at: exit.finished_at,
-            id: exit.id.clone(),
-        }
-    }
-}
-
 /// The newest runs of a container that started and ended, and why it waits.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunHistory {
     /// The newest run that started in this boot.
-    started: Option<Box<StartedContainer>>,
+    pub(super) started: Option<Box<StartedContainer>>,
     /// The newest run, if that is not `started`: its process could not be executed, or it is of an earlier boot.
-    other: Option<Box<RunIdentity>>,
+    pub(super) other: Option<Box<RunIdentity>>,
     /// The newest run that has ended.
     ended: Option<Box<Ended>>,
     /// The run that ended before `ended`.
     previous: Option<Box<Ended>>,
     /// The reason why the container waits, if `state.waiting` names it.
-    waiting: Option<WaitingReason>,
+    pub(super) waiting: Option<WaitingReason>,
 }
 
 impl RunHistory {
@@ -203,20 +176,10 @@ impl RunHistory {
         self.waiting = Some(WaitingReason { reason: reason.into(), message });
     }
 
-    /// Records that the container waits no longer.
-    pub(super) fn clear_waiting(&mut self) {
-        self.waiting = None;
-    }
-
     /// Records that a run has started.
     pub(super) fn has_started(&mut self, started: Box<StartedContainer>) {
         self.started = Some(started);
         self.other = None;
-    }
-
-    /// Records the newest run, whose process could not be executed or which an earlier boot started.
-    pub(super) fn set_other(&mut self, run: Box<RunIdentity>) {
-        self.other = Some(run);
     }
 
     /// Records that a run has ended.
@@ -248,10 +211,5 @@ impl RunHistory {
     /// Restores the two newest ends.
     pub(super) fn restore_ends(&mut self, ended: Option<Ended>, previous: Option<Ended>) {
         (self.ended, self.previous) = (ended.map(Box::new), previous.map(Box::new));
-    }
-
-    /// Restores the newest started run of this boot.
-    pub(super) fn restore_started(&mut self, started: &Option<Box<StartedContainer>>) {
-        self.started.clone_from(started);
     }
 }

@@ -2,121 +2,38 @@
 
 use std::rc::Rc;
 
-use crate::pod::backoff::{CrashBackoff, RestartDelay};
+use crate::pod::backoff::CrashBackoff;
 use crate::spec::{OwnRestart, ProbeKind, RestartAction, RestartPolicy, Role};
-use crate::time::Instant;
 
 use super::{ContainerState, Run};
 
 /// The state on which the restart of a container depends.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Restarts {
     /// The container's own restart policy and rules.
-    own: Option<Rc<OwnRestart>>,
-    backoff: CrashBackoff,
+    pub(super) own: Option<Rc<OwnRestart>>,
+    pub(super) backoff: CrashBackoff,
     /// The probe that has failed: the run is to be killed, and another run follows whatever the exit code.
-    failed_probe: Option<ProbeKind>,
+    pub(super) failed_probe: Option<ProbeKind>,
     /// Whether a run of the container has started in the present sandbox.
-    ran_in_sandbox: bool,
+    pub(super) ran_in_sandbox: bool,
     /// Whether all containers restart, so that the newest run is to end and does not count.
-    superseded: bool,
+    pub(super) superseded: bool,
     /// Whether the current run is to end, for another image, a resize, a user or a shutdown, and another run follows
     /// whatever the exit code.
-    redefined: bool,
+    pub(super) redefined: bool,
 }
 
 impl Restarts {
-    /// The state of a container that never ran.
-    pub(super) fn new(own: Option<Rc<OwnRestart>>) -> Self {
-        Restarts {
-            own,
-            backoff: CrashBackoff::default(),
-            failed_probe: None,
-            ran_in_sandbox: false,
-            superseded: false,
-            redefined: false,
-        }
-    }
-
-    pub(super) fn take_own(&mut self) -> Option<Rc<OwnRestart>> {
-        self.own.take()
-    }
-
-    pub(super) fn failed_probe(&self) -> Option<ProbeKind> {
-        self.failed_probe
-    }
-
-    pub(super) fn ran_in_sandbox(&self) -> bool {
-        self.ran_in_sandbox
-    }
-
-    pub(super) fn is_superseded(&self) -> bool {
-        self.superseded
-    }
-
-    pub(super) fn is_redefined(&self) -> bool {
-        self.redefined
-    }
-
     /// Records that the next run begins.
     pub(super) fn begin(&mut self) {
         self.failed_probe = None;
         self.superseded = false;
     }
 
-    /// Records that a run has started, or has ended, in the present sandbox.
-    pub(super) fn ran(&mut self) {
-        self.ran_in_sandbox = true;
-    }
-
-    /// Records that the sandbox is lost, or that the runs in it do not count.
-    pub(super) fn forget_sandbox(&mut self) {
-        self.ran_in_sandbox = false;
-    }
-
-    /// Records that a probe has failed, so that the run is to be killed.
-    pub(super) fn probe_failed(&mut self, kind: ProbeKind) {
-        self.failed_probe = Some(kind);
-    }
-
-    /// Records that all containers restart.
-    pub(super) fn supersede(&mut self) {
-        self.superseded = true;
-    }
-
-    /// Records that the restart of all containers was cancelled.
-    pub(super) fn clear_superseded(&mut self) {
-        self.superseded = false;
-    }
-
-    /// Records whether the current run is to end, for a change of the spec or a shutdown.
-    pub(super) fn set_redefined(&mut self, redefined: bool) {
-        self.redefined = redefined;
-    }
-
-    /// Records that earlier failures do not delay the next run.
-    pub(super) fn reset_backoff(&mut self) {
-        self.backoff = CrashBackoff::default();
-    }
-
-    /// Records that the container restarts at `now`, after a run that ended at `finished`.
-    pub(super) fn advance_backoff(&mut self, now: Instant, finished: Instant) {
-        self.backoff.advance(now, finished);
-    }
-
-    /// Why a container that ended at `finished` may not start again at `now`.
-    pub(super) fn delay(&self, now: Instant, finished: Instant) -> Option<RestartDelay> {
-        self.backoff.check(now, finished).err()
-    }
-
     /// Restores what an earlier agent or the supervisor knew.
     pub(super) fn restore(&mut self, superseded: bool, redefined: bool, ran_in_sandbox: bool) {
         (self.superseded, self.redefined, self.ran_in_sandbox) = (superseded, redefined, ran_in_sandbox);
-    }
-
-    /// Restores the probe that had failed.
-    pub(super) fn restore_failed_probe(&mut self, kind: Option<ProbeKind>) {
-        self.failed_probe = kind;
     }
 }
 

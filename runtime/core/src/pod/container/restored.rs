@@ -4,15 +4,14 @@
 use std::rc::Rc;
 
 use crate::facts::{
-    ContainerRecord, Exit, HandedOverContainer, HandedOverExit, Health, RecordedExit, RunIdentity,
-    StartedContainer,
+    ContainerRecord, Ended, Exit, HandedOverContainer, Health, RecordedExit, RunIdentity, StartedContainer,
 };
 use crate::pod::hooks::Hooks;
 use crate::pod::probes::Probes;
 use crate::time::Instant;
 
 use super::run::CurrentRun;
-use super::{ContainerState, Ended, Run, StartRetry};
+use super::{ContainerState, Run, StartRetry};
 
 impl ContainerState {
     /// The record of this container with the given name; `is_over` if the phase of the pod is terminal.
@@ -43,7 +42,7 @@ impl ContainerState {
             container_id: identity.as_ref().map(|identity| identity.id.to_string()),
             process: identity.filter(|_| is_over).and_then(|identity| identity.process),
             decided: self.decided().filter(|_| attempts > 0),
-            redefined: self.restarts.is_redefined(),
+            redefined: self.restarts.redefined,
             superseded: self.was_superseded(),
         }
     }
@@ -59,7 +58,7 @@ impl ContainerState {
             let (image, image_id) = (text(&record.image), text(&record.image_id));
             let process = record.process.clone();
             let recorded = RunIdentity { id: Rc::clone(id), image, image_id, process };
-            self.history.set_other(Box::new(recorded));
+            self.history.other = Some(Box::new(recorded));
         }
         if record.superseded {
             return self.history.restore_ends(Some(Ended::superseded(newest)), None);
@@ -96,8 +95,8 @@ impl ContainerState {
             started: history.started().map(|started| Box::new(started.clone())),
             not_executed: history.other().filter(|_| history.started().is_some()).cloned().map(Box::new),
             recorded: history.other().filter(|_| history.started().is_none()).cloned().map(Box::new),
-            ended: history.ended().map(Ended::to_handed_over),
-            previous: history.previous().map(Ended::to_handed_over),
+            ended: history.ended().cloned(),
+            previous: history.previous().cloned(),
             waiting: history
                 .waiting()
                 .map(|waiting| (waiting.reason.as_ref().into(), waiting.message.clone())),
@@ -121,18 +120,17 @@ impl ContainerState {
             (_, false, false) => (Run::Exited, newest),
         };
         self.current = CurrentRun::restored(run, number, newest, left.decided);
-        self.history.restore_started(&left.started);
+        self.history.started.clone_from(&left.started);
         // Earlier versions hand over both a run of this boot and one before it.
         let recorded = left.recorded.as_ref().filter(|_| left.started.is_none());
         if let Some(newest) = left.not_executed.as_ref().or(recorded) {
-            self.history.set_other(newest.clone());
+            self.history.other = Some(newest.clone());
         }
-        self.history
-            .restore_ends(left.ended.as_ref().map(Ended::from), left.previous.as_ref().map(Ended::from));
+        self.history.restore_ends(left.ended.clone(), left.previous.clone());
         if let Some((reason, message)) = &left.waiting {
             self.history.wait(reason.to_string(), message.clone());
         }
-        self.restarts.restore_failed_probe(left.failed_probe);
+        self.restarts.failed_probe = left.failed_probe;
         self.restarts.restore(left.health.superseded, left.health.redefined, left.ran_in_sandbox);
         self.images.restore_missing(left.missing_image.as_deref(), image);
     }
@@ -165,8 +163,8 @@ impl ContainerState {
 
     /// Records that the newest run that the supervisor knows does not count, because all containers were to restart.
     pub(in crate::pod) fn restore_superseded(&mut self) {
-        self.restarts.supersede();
-        self.restarts.forget_sandbox();
+        self.restarts.superseded = true;
+        self.restarts.ran_in_sandbox = false;
     }
 
     /// Adopts the run with this number, which the supervisor reports and the handover may know.
@@ -181,7 +179,7 @@ impl ContainerState {
         let is_new = self.started_count().checked_sub(1) != Some(number);
         if is_new {
             // This is the run that was to follow.
-            self.restarts.set_redefined(false);
+            self.restarts.redefined = false;
             self.restarts.begin();
         }
         self.current.adopt(number, is_new);
@@ -201,7 +199,7 @@ impl ContainerState {
 
     /// Discards all that is known of the container, because the supervisor knows better.
     pub(in crate::pod) fn reset(&mut self) {
-        *self = ContainerState::new(self.role, self.restarts.take_own());
+        *self = ContainerState::new(self.role, self.restarts.own.take());
     }
 }
 
@@ -216,17 +214,5 @@ impl Ended {
             finished_at: self.finished_at?,
             id: id.map(str::to_owned),
         })
-    }
-
-    fn to_handed_over(&self) -> HandedOverExit {
-        HandedOverExit {
-            number: self.number,
-            code: self.code,
-            reason: self.reason.clone(),
-            message: self.message.clone(),
-            started_at: self.started_at,
-            finished_at: self.finished_at,
-            id: self.id.clone(),
-        }
     }
 }

@@ -29,6 +29,8 @@ pub(crate) enum Run {
     Starting {
         /// Whether images or objects were added meanwhile: if one was missing, a new try is worthwhile.
         inputs_changed: bool,
+        /// When to kill the start again. It was given up, because the pod's grace period was over.
+        again: Option<Retry>,
     },
     /// The start failed before there was a process.
     StartFailed {
@@ -79,7 +81,7 @@ pub(crate) enum StartRetry {
 /// A number is used again only if no process was executed for it, and no run is discarded before its successor has
 /// begun.
 #[derive(Clone, Debug)]
-pub(super) struct CurrentRun {
+pub(in crate::pod) struct CurrentRun {
     state: Run,
     /// The number of the run that `state` describes.
     number: u32,
@@ -163,7 +165,7 @@ impl CurrentRun {
 
     /// Starts the next run.
     pub(super) fn start(&mut self) {
-        self.begin(Run::Starting { inputs_changed: false });
+        self.begin(Run::Starting { inputs_changed: false, again: None });
     }
 
     fn begin(&mut self, state: Run) {
@@ -173,14 +175,14 @@ impl CurrentRun {
     }
 
     /// Starts the run whose record was written.
-    pub(super) fn start_recorded(&mut self) {
+    pub(in crate::pod) fn start_recorded(&mut self) {
         if let Run::Recording = self.state {
-            self.state = Run::Starting { inputs_changed: false };
+            self.state = Run::Starting { inputs_changed: false, again: None };
         }
     }
 
     /// Cancels a start that is only being recorded.
-    pub(super) fn cancel_recording(&mut self) {
+    pub(in crate::pod) fn cancel_recording(&mut self) {
         if let Run::Recording = self.state {
             self.state = Run::Waiting;
         }
@@ -198,9 +200,21 @@ impl CurrentRun {
         self.state = Run::StartFailed { retry };
     }
 
-    /// Records that the container's process was executed.
+    /// Records that the container's process was executed, if only before the kill of a start that was given up.
     pub(super) fn has_started(&mut self) {
-        self.state = Run::Running;
+        self.state = match self.state {
+            Run::Starting { again: Some(again), .. } => Run::Killing { again },
+            _ => Run::Running,
+        };
+    }
+
+    /// When the start is to be killed, if one is under way in a pod whose grace period ends at `grace_end`.
+    pub(in crate::pod) fn gives_up_at(&self, grace_end: Option<Instant>) -> Option<Instant> {
+        match self.state {
+            Run::Starting { again, .. } => again.map(|again| again.at).or(grace_end),
+            Run::Waiting | Run::Recording | Run::StartFailed { .. } | Run::Running => None,
+            Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => None,
+        }
     }
 
     /// Records that the run has ended.
@@ -209,12 +223,16 @@ impl CurrentRun {
     }
 
     /// Records that the run was asked to end, and when it is killed.
-    pub(super) fn terminate(&mut self, deadline: Instant) {
+    pub(in crate::pod) fn terminate(&mut self, deadline: Instant) {
         self.state = Run::Terminating { deadline, again: None };
     }
 
-    /// Records that the run was killed, possibly again.
-    pub(super) fn kill(&mut self, now: Instant) {
+    /// Records that the run was killed, possibly again, or its start.
+    pub(in crate::pod) fn kill(&mut self, now: Instant) {
+        if let Run::Starting { again, .. } = &mut self.state {
+            *again = Some(Retry::after(*again, now));
+            return;
+        }
         let again = match self.state {
             Run::Killing { again } => Retry::after(Some(again), now),
             _ => Retry::first(now),
@@ -223,7 +241,7 @@ impl CurrentRun {
     }
 
     /// Whether the `Killing` event of the run is due; it counts as emitted from now on.
-    pub(super) fn take_killing_event(&mut self) -> bool {
+    pub(in crate::pod) fn take_killing_event(&mut self) -> bool {
         !std::mem::replace(&mut self.killing_event_emitted, true)
     }
 
@@ -240,11 +258,12 @@ impl CurrentRun {
     }
 
     /// Records that a signal or kill could not be delivered. Returns whether one was to be.
-    pub(super) fn stop_failed(&mut self, now: Instant) -> bool {
+    pub(in crate::pod) fn stop_failed(&mut self, now: Instant) -> bool {
         match &mut self.state {
             Run::Terminating { again, .. } => *again = Some(Retry::first(now)),
             Run::Killing { .. } => {}
-            Run::Waiting | Run::Recording | Run::Starting { .. } => return false,
+            Run::Starting { again, .. } => return again.is_some(),
+            Run::Waiting | Run::Recording => return false,
             Run::StartFailed { .. } | Run::Running | Run::Exited => return false,
         }
         true
@@ -254,19 +273,19 @@ impl CurrentRun {
     pub(super) fn inputs_changed(&mut self, now: Instant, is_due: impl FnOnce(StartRetry) -> bool) {
         match &mut self.state {
             Run::StartFailed { retry } if is_due(*retry) => *retry = StartRetry::At(now),
-            Run::Starting { inputs_changed } => *inputs_changed = true,
+            Run::Starting { inputs_changed, .. } => *inputs_changed = true,
             Run::StartFailed { .. } | Run::Waiting | Run::Recording | Run::Running => {}
             Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => {}
         }
     }
 
     /// Whether the start waits for a pull that is in flight.
-    pub(super) fn is_pulling(&self) -> bool {
+    pub(in crate::pod) fn is_pulling(&self) -> bool {
         matches!(self.state, Run::StartFailed { retry: StartRetry::Pull { is_in_flight: true } })
     }
 
     /// Turns a failed pull into a back-off, if that is due. Returns whether it was.
-    pub(super) fn back_off_pull(&mut self, now: Instant) -> bool {
+    pub(in crate::pod) fn back_off_pull(&mut self, now: Instant) -> bool {
         let Run::StartFailed { retry: StartRetry::WhenImagesChange { back_off_at, .. } } = &mut self.state
         else {
             return false;
@@ -275,12 +294,12 @@ impl CurrentRun {
     }
 
     /// The attempt to discard next.
-    pub(super) fn next_to_discard(&self, container: ContainerIndex) -> Option<Attempt> {
+    pub(in crate::pod) fn next_to_discard(&self, container: ContainerIndex) -> Option<Attempt> {
         (self.discarded < self.number).then_some(Attempt { container, number: self.discarded })
     }
 
     /// Records that the attempt to discard next was discarded.
-    pub(super) fn discarded(&mut self) {
+    pub(in crate::pod) fn discarded(&mut self) {
         self.discarded += 1;
     }
 

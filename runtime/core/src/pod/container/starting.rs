@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use crate::facts::{StartFailure, StartFailureReason, StartedContainer};
 use crate::pod::SYNC_RETRY;
+use crate::pod::backoff::CrashBackoff;
 use crate::pod::hooks::Hooks;
 use crate::pod::new_image::NewImage;
 use crate::pod::probes::Probes;
@@ -34,7 +35,7 @@ impl ContainerState {
     /// Records that the spec names another image: earlier failures and back-offs no longer apply.
     pub(in crate::pod) fn has_another_image(&mut self, now: Instant) {
         self.images.redefine();
-        self.restarts.reset_backoff();
+        self.restarts.backoff = CrashBackoff::default();
         self.current.inputs_changed(now, |_| true);
     }
 
@@ -49,7 +50,7 @@ impl ContainerState {
         // An exit of an earlier boot delays nothing, but counts for the back-off.
         if self.ended().is_some() && !self.is_superseded() {
             let finished = self.finished_this_boot().unwrap_or(now);
-            self.restarts.advance_backoff(now, finished);
+            self.restarts.backoff.advance(now, finished);
         }
         self.begin();
         self.current.start();
@@ -58,16 +59,6 @@ impl ContainerState {
     fn begin(&mut self) {
         self.restarts.begin();
         self.hooks = Hooks::default();
-    }
-
-    /// Starts the run whose record was written.
-    pub(in crate::pod) fn start_recorded(&mut self) {
-        self.current.start_recorded();
-    }
-
-    /// Cancels a start that is only being recorded.
-    pub(in crate::pod) fn cancel_recording(&mut self) {
-        self.current.cancel_recording();
     }
 
     /// Records that a start failed, why the container waits, and when the start is retried.
@@ -101,14 +92,9 @@ impl ContainerState {
         }
     }
 
-    /// Whether the start waits for a pull that is in flight.
-    pub(in crate::pod) fn pulls_for_start(&self) -> bool {
-        self.current.is_pulling()
-    }
-
     /// Whether a pull is in flight.
     pub(in crate::pod) fn is_pulling(&self) -> bool {
-        self.pulls_for_start() || *self.images.new_image() == NewImage::Pulling
+        self.current.is_pulling() || *self.images.new_image() == NewImage::Pulling
     }
 
     /// Records that an image could not be pulled, and returns when the start is retried.
@@ -118,11 +104,6 @@ impl ContainerState {
             back_off_at: (back_off_at < pull_at).then_some(back_off_at),
             pull_at: Some(pull_at),
         }
-    }
-
-    /// Turns a failed pull into a back-off, if that is due. Returns whether it was.
-    pub(in crate::pod) fn back_off_pull(&mut self, now: Instant) -> bool {
-        self.current.back_off_pull(now)
     }
 
     /// Records why the container waits.
@@ -146,9 +127,9 @@ impl ContainerState {
     /// started.
     pub(super) fn has_started(&mut self, started: Box<StartedContainer>, probes: Probes, hooks: Hooks) {
         self.current.has_started();
-        self.restarts.ran();
+        self.restarts.ran_in_sandbox = true;
         if !hooks.is_starting() {
-            self.history.clear_waiting();
+            self.history.waiting = None;
         }
         self.probes = probes;
         self.hooks = hooks;
@@ -175,7 +156,7 @@ impl ContainerState {
         }
         self.has_started(started, probes, hooks);
         // This is the run that was to follow, unless the pod was interrupted.
-        self.restarts.set_redefined(is_interrupted && self.role == Role::Regular);
+        self.restarts.redefined = is_interrupted && self.role == Role::Regular;
         let is_outdated = self.is_outdated(&spec.image);
         self.images.run_began(is_outdated)
     }
@@ -183,7 +164,7 @@ impl ContainerState {
     /// Records that the container counts as started, because its postStart hook has finished.
     pub(in crate::pod) fn mark_started(&mut self, now: Instant) {
         if self.is_running() {
-            self.history.clear_waiting();
+            self.history.waiting = None;
             self.probes.not_before(now);
         }
     }

@@ -147,3 +147,28 @@ fn a_client_signs_what_its_public_key_verifies() {
     P256_SHA256.verify_signature(point.as_bytes(), signed, signature).expect("its own signature");
     P256_SHA256.verify_signature(point.as_bytes(), &signed[1..], signature).expect_err("another message");
 }
+
+#[test]
+fn private_keys_of_p256_are_read_from_both_forms_of_pem_and_no_others_are() {
+    let key = ClientKey::generate().expect("a key");
+    let version = |number: u8| der::value(der::INTEGER, &[&[number]]);
+    let sec1 =
+        |bytes: &[u8]| der::value(der::SEQUENCE, &[&version(1), &der::value(der::OCTET_STRING, &[bytes])]);
+    let pkcs8 = |algorithm: &[u8], key: &[u8]| {
+        let (algorithm, key) =
+            (der::value(der::SEQUENCE, &[algorithm]), der::value(der::OCTET_STRING, &[key]));
+        der::value(der::SEQUENCE, &[&version(0), &algorithm, &key])
+    };
+    let read = |label: &str, der: &[u8]| {
+        ClientKey::from_pem(crate::tls::pem::encode(label, der).as_bytes()).map(|key| key.to_bytes().to_vec())
+    };
+    let bytes = key.to_bytes().to_vec();
+    assert_eq!(read("EC PRIVATE KEY", &sec1(&bytes)), Some(bytes.clone()));
+    assert_eq!(read("PRIVATE KEY", &pkcs8(alg_id::ECDSA_P256.as_ref(), &sec1(&bytes))), Some(bytes.clone()));
+    assert_eq!(read("PRIVATE KEY", &pkcs8(alg_id::ECDSA_P384.as_ref(), &sec1(&bytes))), None);
+    assert_eq!(read("PRIVATE KEY", &pkcs8(alg_id::ED25519.as_ref(), &bytes)), None);
+    assert_eq!(read("EC PRIVATE KEY", &sec1(&[7; 48])), None);
+    assert_eq!(read("RSA PRIVATE KEY", &sec1(&bytes)), None);
+    assert_eq!(read("EC PRIVATE KEY", &sec1(&bytes)[..20]), None);
+    assert!(ClientKey::from_pem(b"").is_none());
+}
