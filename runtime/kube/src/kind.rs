@@ -26,9 +26,6 @@ pub struct Row {
     pub singular: &'static str,
     /// Further names on the command line.
     pub short_names: &'static [&'static str],
-    /// The text by which the UIDs of definitions from files differ between kinds. It never changes: each object would
-    /// become another one.
-    pub uid_text: &'static str,
     /// Whether objects of the kind are namespaced.
     pub namespaced: bool,
     /// The verbs that clients may use on objects of the kind.
@@ -72,13 +69,9 @@ macro_rules! kinds {
 kinds! {
     ($)
     Pod in pod {
-        version: "v1",
         plural: "pods",
         singular: "pod",
         short_names: &["po"],
-        uid_text: "pods",
-        namespaced: true,
-        verbs: ALL_VERBS,
         subresources: &[
             Subresource { name: "attach", kind: "PodAttachOptions", verbs: &["create", "get"] },
             Subresource { name: "ephemeralcontainers", kind: "Pod", verbs: &["get", "patch", "update"] },
@@ -100,16 +93,13 @@ kinds! {
             "spec.schedulerName",
             "spec.serviceAccountName",
         ],
+        ..ROW
     }
     Event in event {
-        version: "v1",
         plural: "events",
         singular: "event",
         short_names: &["ev"],
-        uid_text: "events",
-        namespaced: true,
         verbs: READ_VERBS,
-        subresources: &[],
         fields: &[
             "metadata.name",
             "metadata.namespace",
@@ -124,121 +114,119 @@ kinds! {
             "type",
             "reportingComponent",
         ],
+        ..ROW
     }
     Namespace in namespace {
-        version: "v1",
         plural: "namespaces",
         singular: "namespace",
         short_names: &["ns"],
-        uid_text: "namespaces",
         namespaced: false,
         verbs: READ_VERBS,
-        subresources: &[],
         fields: &["metadata.name", "status.phase"],
+        ..ROW
     }
     Node in node {
-        version: "v1",
         plural: "nodes",
         singular: "node",
         short_names: &["no"],
-        uid_text: "nodes",
         namespaced: false,
         verbs: READ_VERBS,
-        subresources: &[],
         fields: &["metadata.name", "spec.unschedulable"],
+        ..ROW
     }
     ConfigMap in config_map {
-        version: "v1",
         plural: "configmaps",
         singular: "configmap",
         short_names: &["cm"],
-        uid_text: "configmaps",
-        namespaced: true,
-        verbs: ALL_VERBS,
-        subresources: &[],
-        fields: &["metadata.name", "metadata.namespace"],
+        ..ROW
     }
     Secret in secret {
-        version: "v1",
         plural: "secrets",
         singular: "secret",
-        short_names: &[],
-        uid_text: "secrets",
-        namespaced: true,
-        verbs: ALL_VERBS,
-        subresources: &[],
         fields: &["metadata.name", "metadata.namespace", "type"],
+        ..ROW
     }
     PodPreset in pod_preset {
         // The only version that Kubernetes ever had.
         version: "settings.k8s.io/v1alpha1",
         plural: "podpresets",
         singular: "podpreset",
-        short_names: &[],
-        uid_text: "podpresets",
-        namespaced: true,
         verbs: &["create", "delete", "deletecollection", "get", "list", "update", "watch"],
-        subresources: &[],
-        fields: &["metadata.name", "metadata.namespace"],
+        ..ROW
     }
     PriorityClass in priority_class {
         version: "scheduling.k8s.io/v1",
         plural: "priorityclasses",
         singular: "priorityclass",
         short_names: &["pc"],
-        // As in versions in which it was the only definition.
-        uid_text: "class",
         namespaced: false,
-        verbs: ALL_VERBS,
-        subresources: &[],
         fields: &["metadata.name"],
+        ..ROW
     }
     LimitRange in limit_range {
-        version: "v1",
         plural: "limitranges",
         singular: "limitrange",
         short_names: &["limits"],
-        uid_text: "limitranges",
-        namespaced: true,
-        verbs: ALL_VERBS,
-        subresources: &[],
-        fields: &["metadata.name", "metadata.namespace"],
+        ..ROW
     }
     RuntimeClass in runtime_class {
         version: "node.k8s.io/v1",
         plural: "runtimeclasses",
         singular: "runtimeclass",
-        short_names: &[],
-        uid_text: "runtimeclasses",
         namespaced: false,
-        verbs: ALL_VERBS,
-        subresources: &[],
         fields: &["metadata.name"],
+        ..ROW
     }
     PersistentVolume in persistent_volume {
-        version: "v1",
         plural: "persistentvolumes",
         singular: "persistentvolume",
         short_names: &["pv"],
-        uid_text: "persistentvolumes",
         namespaced: false,
-        verbs: ALL_VERBS,
-        subresources: &[],
         fields: &["metadata.name"],
+        ..ROW
     }
     PersistentVolumeClaim in persistent_volume_claim {
-        version: "v1",
         plural: "persistentvolumeclaims",
         singular: "persistentvolumeclaim",
         short_names: &["pvc"],
-        uid_text: "persistentvolumeclaims",
-        namespaced: true,
-        verbs: ALL_VERBS,
-        subresources: &[],
-        fields: &["metadata.name", "metadata.namespace"],
+        ..ROW
+    }
+    Service in service {
+        plural: "services",
+        singular: "service",
+        short_names: &["svc"],
+        fields: &["metadata.name", "metadata.namespace", "spec.clusterIP", "spec.type"],
+        ..ROW
+    }
+    EndpointSlice in endpoint_slice {
+        version: "discovery.k8s.io/v1",
+        plural: "endpointslices",
+        singular: "endpointslice",
+        ..ROW
+    }
+    Endpoints in endpoints {
+        plural: "endpoints",
+        singular: "endpoints",
+        short_names: &["ep"],
+        verbs: READ_VERBS,
+        ..ROW
     }
 }
 pub(crate) use each_kind;
+
+/// What most kinds have in common: those of the core group, in namespaces, that clients may create.
+const ROW: Row = Row {
+    kind: Kind::Pod,
+    name: "",
+    version: "v1",
+    plural: "",
+    singular: "",
+    short_names: &[],
+    namespaced: true,
+    verbs: ALL_VERBS,
+    subresources: &[],
+    fields: &["metadata.name", "metadata.namespace"],
+};
 
 const READ_VERBS: &[&str] = &["get", "list", "watch"];
 const ALL_VERBS: &[&str] =
@@ -266,10 +254,6 @@ pub fn types() -> String {
     };
     KINDS.iter().map(name).collect::<Vec<_>>().join(", ")
 }
-
-/// Why Services are rejected, and what a board has instead.
-pub const NO_SERVICES: &str = "a board has no Services: pods reach each other by their addresses, and other machines reach \
-                               a pod by a hostPort";
 
 /// The kind that somebody names on the command line.
 pub fn on_command_line(name: &str) -> Option<&'static Row> {
@@ -319,6 +303,12 @@ impl Kind {
 }
 
 impl Row {
+    /// The text by which the UIDs of definitions from files differ between kinds. It never changes: each object would
+    /// become another one. That of PriorityClasses is from versions in which they were the only definitions.
+    pub(crate) fn uid_text(&self) -> &'static str {
+        if self.kind == Kind::PriorityClass { "class" } else { self.plural }
+    }
+
     /// Whether clients may use `verb` on objects of the kind.
     pub fn allows(&self, verb: &str) -> bool {
         self.verbs.contains(&verb)

@@ -13,6 +13,8 @@ pub(crate) mod config_data;
 mod config_map;
 pub(crate) mod definition;
 mod describe;
+mod endpoint_slice;
+mod endpoints;
 mod event;
 mod generic;
 pub mod limit_range;
@@ -25,15 +27,17 @@ pub(crate) mod pod_preset;
 pub mod priority_class;
 pub mod runtime_class;
 mod secret;
+mod service;
 mod strategy;
 
 pub use crate::kind::{
-    KINDS, Kind, NO_SERVICES, Row, Subresource, definition_of_file, groups, on_command_line, readable, types,
+    KINDS, Kind, Row, Subresource, definition_of_file, groups, on_command_line, readable, types,
 };
 pub use describe::escaped;
 pub use describe::events::interval;
 pub(crate) use describe::is_control_character;
-pub use strategy::{Column, Describe, Strategy};
+pub use pod_preset::selects;
+pub use strategy::{Column, Related, Strategy};
 
 macro_rules! strategy_of {
     ($($kind:ident in $file:ident,)*) => {

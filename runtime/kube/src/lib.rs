@@ -24,4 +24,7 @@ pub mod protobuf;
 pub mod schema;
 
 #[cfg(test)]
+mod long_lists_tests;
+
+#[cfg(test)]
 mod tests;

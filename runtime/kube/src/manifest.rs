@@ -22,6 +22,8 @@ mod node_name;
 pub mod priority;
 mod yaml;
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use crate::kind::Kind;
@@ -30,7 +32,6 @@ use crate::kinds::definition::{self, Read};
 use crate::object::field::Errors;
 use crate::object::value::list;
 use crate::pod::{self, Origin};
-use crate::schema;
 
 pub use crate::kinds::applied::AppliedPreset;
 pub use crate::kinds::config_data::ConfigData;
@@ -100,6 +101,7 @@ pub fn contents(
     let mut contents = Contents::default();
     let manifests = &mut contents.pods;
     let definitions = &mut contents.definitions;
+    let mut known = BTreeSet::new();
     for mut document in documents {
         let value = document.value.take();
         let place = |error: ManifestError, at: &str| with_place(error, &text, &document, at);
@@ -111,7 +113,7 @@ pub fn contents(
                 let mut definition = definition(found.object, found.kind, validation, node, Some(name))
                     .map_err(|error| place(error, &found.at))?;
                 definition.warnings.splice(0..0, repeated.drain(..));
-                if definitions.iter().any(|other| other.key() == definition.key()) {
+                if !known.insert(definition.key()) {
                     let name = match &*definition.namespace {
                         "" => definition.name.to_string(),
                         namespace => format!("{namespace}/{}", definition.name),
@@ -125,10 +127,8 @@ pub fn contents(
             let mut manifest = pod::read(found.object, validation, node, Origin::File(name))
                 .map_err(|error| place(error, &found.at))?;
             manifest.warnings.splice(0..0, repeated.drain(..));
-            let same = |other: &Manifest| {
-                (&other.pod.namespace, &other.pod.name) == (&manifest.pod.namespace, &manifest.pod.name)
-            };
-            if manifests.iter().any(same) {
+            let (namespace, name) = (&manifest.pod.namespace, &manifest.pod.name);
+            if !known.insert((Kind::Pod, namespace.clone(), name.clone())) {
                 let name = format!("{}/{}", manifest.pod.namespace, manifest.pod.name);
                 return Err(place(ManifestError::new(ManifestCause::Repeated { name }), &found.at));
             }
@@ -199,13 +199,11 @@ pub fn check_types(object: &Value, kind: Kind, whole: bool) -> Result<(), Manife
     };
     let given = fields.iter().filter_map(|field| Some(((*field).to_owned(), object.get(*field)?.clone())));
     let mut given = Value::Object(given.collect());
-    let errors = schema::find("Pod").map(|pod| walk::check(&mut given, pod).errors).unwrap_or_default();
+    let errors = walk::check(&mut given, "Pod").errors;
     if errors.is_empty() {
         return Ok(());
     }
-    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    let (errors, more) = errors.into_parts();
-    Err(ManifestError { kind, ..ManifestError::new(ManifestCause::Invalid { name, errors, more }) })
+    Err(ManifestError { kind, ..ManifestError::invalid(object, errors) })
 }
 
 /// Reads a new Pod from the API. The caller has set `metadata.uid`.
@@ -307,15 +305,10 @@ pub fn read_ephemeral(
     let place = |new: &Value| old.iter().position(|old| old["name"] == new["name"]).unwrap_or(old.len());
     wanted.sort_by_key(place);
     spec.insert("ephemeralContainers".to_owned(), wanted.into());
-    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let manifest = pod::read(object, validation, node, Origin::Before)?;
     let mut errors = Errors::default();
     pod::validate::only_added(&old, list(&manifest.object["spec"], "ephemeralContainers"), &mut errors);
-    if errors.is_empty() {
-        return Ok(manifest);
-    }
-    let (errors, more) = errors.into_parts();
-    Err(ManifestError::new(ManifestCause::Invalid { name, errors, more }))
+    if errors.is_empty() { Ok(manifest) } else { Err(ManifestError::invalid(&manifest.object, errors)) }
 }
 
 #[cfg(test)]

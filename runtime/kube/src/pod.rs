@@ -19,9 +19,10 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 
-use crate::object::error::{ManifestCause, ManifestError};
-use crate::object::field::{self, Errors, FieldError};
-use crate::object::walk::{self, Validation};
+use crate::object::check::Field;
+use crate::object::error::ManifestError;
+use crate::object::field::{self, Errors};
+use crate::object::walk::{self, Findings, Validation};
 use crate::schema;
 pub use allowed_annotations::AllowedAnnotations;
 use nodlet_core::spec::Pod;
@@ -64,26 +65,12 @@ pub(crate) fn read(
         Origin::Api | Origin::Before | Origin::Update(_) => None,
     };
     let written_name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    let invalid = |errors: Errors| {
-        let (errors, more) = errors.into_parts();
-        ManifestError::new(ManifestCause::Invalid { name: written_name.clone(), errors, more })
-    };
+    let invalid = |errors| ManifestError::invalid_name(&written_name, errors);
 
-    let findings = match schema::find("Pod") {
-        Some(pod) => walk::check(&mut object, pod),
-        None => walk::Findings::default(),
-    };
-    let mut warnings = match validation {
-        Validation::Strict if !findings.unknown.is_empty() => {
-            let messages = findings.unknown.texts(ToString::to_string);
-            let paths = findings.unknown.into_parts().0.into_iter().map(|unknown| unknown.path).collect();
-            return Err(ManifestError::new(ManifestCause::Strict { messages, paths }));
-        }
-        Validation::Warn => findings.unknown.texts(ToString::to_string),
-        Validation::Strict | Validation::Ignore => Vec::new(),
-    };
-    if !findings.errors.is_empty() {
-        return Err(invalid(findings.errors));
+    let Findings { unknown, errors } = walk::check(&mut object, "Pod");
+    let mut warnings = walk::warnings(unknown, validation)?;
+    if !errors.is_empty() {
+        return Err(invalid(errors));
     }
 
     set_server_fields(&mut object, node, file);
@@ -195,16 +182,12 @@ pub(crate) fn set_server_fields(object: &mut Value, node: &str, file: Option<&st
 
 /// Rejects a pod that names another node, and an object from the API without a UID.
 fn check_node(object: &Value, node: &str, errors: &mut Errors) {
-    let asked = object["spec"]["nodeName"].as_str().unwrap_or_default();
-    if !asked.is_empty() && asked != node {
-        let path = field::Path::root("spec");
-        let detail = format!("this node is {}: leave the field out", field::quoted(node));
-        errors.push(FieldError::invalid(&path.child("nodeName"), asked, detail));
+    let spec = Field::root(&object["spec"], "spec", errors);
+    let name = spec.child("nodeName");
+    if !name.text().is_empty() && name.text() != node {
+        name.invalid(format!("this node is {}: leave the field out", field::quoted(node)));
     }
-    if object["metadata"]["uid"].as_str().is_none_or(str::is_empty) {
-        let path = field::Path::root("metadata");
-        errors.push(FieldError::required(&path.child("uid"), ""));
-    }
+    Field::root(&object["metadata"], "metadata", errors).child("uid").require();
 }
 
 #[cfg(test)]

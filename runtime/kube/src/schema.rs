@@ -119,17 +119,8 @@ impl Type {
 impl Field {
     /// The type of the value, or of each element, if it is an object of a known type.
     pub fn object(&self) -> Option<&'static Type> {
-        match self.value {
-            Value::Object(index) => Some(&table::TYPES[usize::from(index)]),
-            Value::String
-            | Value::Bool
-            | Value::Int32
-            | Value::Int64
-            | Value::Quantity
-            | Value::IntOrString
-            | Value::Time
-            | Value::Any => None,
-        }
+        let Value::Object(index) = self.value else { return None };
+        Some(&table::TYPES[usize::from(index)])
     }
 
     /// How a list is merged; `None` if the field is not a list.

@@ -11,12 +11,18 @@ pub(super) fn condition<'a>(object: &'a Value, kind: &str) -> &'a str {
         .map_or("", |condition| text(&condition["status"]))
 }
 
-pub(super) fn array(value: &Value) -> impl DoubleEndedIterator<Item = &Value> + ExactSizeIterator {
-    value.as_array().map_or(&[][..], Vec::as_slice).iter()
+pub(super) fn array(value: &Value) -> std::slice::Iter<'_, Value> {
+    list(value).iter()
 }
 
+/// The elements of a list; none if it is missing.
+pub(super) fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// A string; empty if it is missing.
 pub(super) fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or("")
+    value.as_str().unwrap_or_default()
 }
 
 pub(super) fn none_if_empty(text: &str) -> Value {

@@ -5,15 +5,15 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::definition::{self, Definition};
-use super::describe::Tabs;
-use super::describe::text::{annotations, labels, of};
+use super::describe::text::of;
 use crate::base64;
 use crate::kind::Kind;
+use crate::object::check::Field;
 use crate::object::error::ManifestError;
-use crate::object::field::{Errors, FieldError, Path};
+use crate::object::field::Errors;
 use crate::object::rules;
 use nodlet_core::sorted::SortedMap;
 
@@ -67,11 +67,11 @@ impl ConfigData {
 }
 
 /// Checks a map of values in base64, and writes them as Go does. Returns the bytes that they stand for.
-pub(super) fn binary(field: &str, fields: &mut Map<String, Value>, errors: &mut Errors) -> usize {
-    let root = Path::root(field);
+pub(super) fn binary(field: &str, object: &mut Value, errors: &mut Errors) -> usize {
+    let root = Field::root(&Value::Null, field, errors);
     let mut size = 0;
-    for (key, value) in fields.get_mut(field).and_then(Value::as_object_mut).into_iter().flatten() {
-        check_key(&root, key, errors);
+    for (key, value) in object.get_mut(field).and_then(Value::as_object_mut).into_iter().flatten() {
+        root.key(key).check_text(key, rules::config_map_key);
         match base64::decode(value.as_str().unwrap_or_default().as_bytes()) {
             Ok(bytes) => {
                 size += bytes.len();
@@ -80,18 +80,11 @@ pub(super) fn binary(field: &str, fields: &mut Map<String, Value>, errors: &mut 
             Err(place) => {
                 let detail = format!("illegal base64 data at input byte {place}");
                 let printed = if field == "data" { REDACTED } else { "\"<contents redacted>\"" };
-                errors.push(FieldError::invalid_printed(&root.key(key), printed.to_owned(), detail));
+                root.key(key).invalid_printed(printed.to_owned(), detail);
             }
         }
     }
     size
-}
-
-/// Validates a key (`IsConfigMapKey`).
-pub(super) fn check_key(root: &Path<'_>, key: &str, errors: &mut Errors) {
-    for why in rules::config_map_key(key) {
-        errors.push(FieldError::invalid(&root.key(key), key, why));
-    }
 }
 
 /// Checks an update of a ConfigMap or Secret (`ValidateConfigMapUpdate`, `ValidateSecretUpdate`).
@@ -100,34 +93,15 @@ pub(super) fn check_key(root: &Path<'_>, key: &str, errors: &mut Errors) {
 /// An immutable field has changed; the message is that of Kubernetes.
 pub(super) fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
     let mut errors = Errors::default();
-    if old["type"] != new["type"] {
-        let kind = new["type"].as_str().unwrap_or_default();
-        errors.push(FieldError::invalid(&Path::root("type"), kind, "field is immutable"));
-    }
+    definition::immutable(old, new, "type", &mut errors);
     if old["immutable"] == true {
         for field in ["immutable", "data", "binaryData"] {
             if old[field] != new[field] {
-                errors.push(FieldError::forbidden(&Path::root(field), IMMUTABLE));
+                Field::root(&new[field], field, &mut errors).forbidden(IMMUTABLE);
             }
         }
     }
     definition::refuse_update(new, errors)
-}
-
-/// The lines that the descriptions of ConfigMaps and Secrets begin with.
-pub(super) fn head(out: &mut Tabs, object: &Value) {
-    let metadata = &object["metadata"];
-    out.line(0, &format!("Name:\t{}", of(&metadata["name"])));
-    out.line(0, &format!("Namespace:\t{}", of(&metadata["namespace"])));
-    labels(out, "Labels", &metadata["labels"]);
-    annotations(out, &metadata["annotations"]);
-}
-
-/// The entries of a map, by their keys; none where there is none.
-pub(super) fn entries(map: &Value) -> Vec<(&String, &Value)> {
-    let mut entries: Vec<(&String, &Value)> = map.as_object().into_iter().flatten().collect();
-    entries.sort_by_key(|(key, _)| *key);
-    entries
 }
 
 /// The bytes that a value in base64 stands for.

@@ -1,40 +1,27 @@
 //! ConfigMaps (`v1`), as they are read, and as `kubectl get` and `kubectl describe configmap` print them. Pure.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::cells::{age, text, timestamp};
-use super::config_data::{MAX_SIZE, binary, check_key, check_update, entries, head, size};
+use super::config_data::{MAX_SIZE, binary, check_update, size};
 use super::definition::{Read, Reader};
-use super::describe::text::of;
-use super::describe::{Tabs, events};
-use super::generic;
-use super::strategy::{Column, Describe, Strategy};
-use crate::object::field::{Errors, FieldError, Path};
+use super::describe::Tabs;
+use super::describe::text::{entries, head, of};
+use super::strategy::{AGE, NAME, Strategy, of as column_of};
+use crate::object::check::Field;
+use crate::object::field::Errors;
+use crate::object::rules;
 use nodlet_core::time::Timestamp;
 
 pub(super) static STRATEGY: Strategy = Strategy {
-    columns: COLUMNS,
-    cells,
-    row_conditions: generic::no_conditions,
-    describe: Describe::WithEvents(describe),
-    reader: Some(Reader { read: Read::Rules(rules), check_update }),
+    reader: Some(Reader { read: Read::Rules(check), check_update }),
+    ..Strategy::new(&[NAME, column_of("Data", "", count), AGE], describe)
 };
 
-const COLUMNS: &[Column] =
-    &[("Name", "string", "name", 0), ("Data", "string", "", 0), ("Age", "string", "", 0)];
-
-fn cells(map: &Value, now: Timestamp) -> Vec<Value> {
-    vec![
-        text(&map["metadata"]["name"]).into(),
-        (entries(&map["data"]).len() + entries(&map["binaryData"]).len()).into(),
-        age(timestamp(&map["metadata"]["creationTimestamp"]), now).into(),
-    ]
+fn count(map: &Value, _: &str, _: Timestamp) -> Value {
+    (entries(&map["data"]).len() + entries(&map["binaryData"]).len()).into()
 }
 
-/// Describes a ConfigMap, with its events if they are requested.
-fn describe(map: &Value, events: Option<Vec<Value>>) -> String {
-    let mut tabs = Tabs::default();
-    let out = &mut tabs;
+fn describe(out: &mut Tabs, map: &Value, _: &[Value]) {
     head(out, map);
     out.line(0, "\nData\n====");
     for (key, value) in entries(&map["data"]) {
@@ -45,25 +32,20 @@ fn describe(map: &Value, events: Option<Vec<Value>>) -> String {
         out.line(0, &format!("{key}: {} bytes", size(value)));
     }
     out.line(0, "");
-    if let Some(events) = events {
-        events::describe(out, events);
-    }
-    tabs.finish()
 }
 
 /// Validates a ConfigMap (`ValidateConfigMap`).
-fn rules(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
-    let root = Path::root("data");
+fn check(map: &mut Value, _: &Value, errors: &mut Errors) {
     let mut size = 0;
-    for (key, value) in fields.get("data").and_then(Value::as_object).into_iter().flatten() {
-        check_key(&root, key, errors);
-        if fields.get("binaryData").is_some_and(|binary| binary.get(key).is_some()) {
-            errors.push(FieldError::invalid(&root.key(key), key, "duplicate of key present in binaryData"));
+    for (key, value) in Field::root(&map["data"], "data", errors).entries() {
+        value.check_text(key, rules::config_map_key);
+        if map["binaryData"].get(key).is_some() {
+            value.invalid_text(key, "duplicate of key present in binaryData");
         }
-        size += value.as_str().map_or(0, str::len);
+        size += value.text().len();
     }
-    size += binary("binaryData", fields, errors);
+    size += binary("binaryData", map, errors);
     if size > MAX_SIZE {
-        errors.push(FieldError::too_long(&Path::root(""), MAX_SIZE));
+        Field::root(map, "", errors).too_long(MAX_SIZE);
     }
 }

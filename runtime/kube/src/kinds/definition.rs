@@ -4,16 +4,15 @@
 
 use std::rc::Rc;
 
+use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Map, Value};
 
 use crate::kind::Kind;
+use crate::object::check::Field;
 use crate::object::error::{ManifestCause, ManifestError};
 use crate::object::field::Errors;
-use crate::object::walk;
-use crate::object::walk::Validation;
+use crate::object::walk::{self, Findings, Validation};
 use crate::pod::{self, Origin};
-use crate::schema;
 
 /// An object that is not a Pod.
 #[derive(Clone, Debug)]
@@ -60,9 +59,9 @@ pub(crate) enum Read {
     Own(fn(Value, Validation, &str, Option<&str>) -> Result<Definition, ManifestError>),
 }
 
-/// Sets the defaults of a kind and checks its rules. The arguments are the fields, whose types are right, the metadata,
-/// and the list to which errors are added.
-pub(crate) type Rules = fn(&mut Map<String, Value>, &Value, &mut Errors);
+/// Sets the defaults of a kind and checks its rules. The arguments are the object without metadata and status, whose types
+/// are right, the metadata, and the list to which errors are added.
+pub(crate) type Rules = fn(&mut Value, &Value, &mut Errors);
 
 const STAND_IN: &str =
     r#"{"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "class", "image": ""}]}}"#;
@@ -75,22 +74,13 @@ pub(crate) fn read(
     (validation, node, file): (Validation, &str, Option<&str>),
 ) -> Result<Definition, ManifestError> {
     let metadata = object["metadata"].take();
-    let findings = match schema::find(kind.as_str()) {
-        Some(of) => walk::check(&mut object, of),
-        None => walk::Findings::default(),
-    };
-    let unknown = findings.unknown.texts(ToString::to_string);
-    if validation == Validation::Strict && !unknown.is_empty() {
-        let paths = findings.unknown.into_parts().0.into_iter().map(|unknown| unknown.path).collect();
-        return Err(ManifestError::new(ManifestCause::Strict { messages: unknown, paths }));
+    let Findings { unknown, mut errors } = walk::check(&mut object, kind.as_str());
+    let mut warnings = walk::warnings(unknown, validation)?;
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("status");
     }
-    let mut errors = findings.errors;
-    let mut fields = match object {
-        Value::Object(fields) => fields,
-        _ => Map::new(),
-    };
     if errors.is_empty() {
-        rules(&mut fields, &metadata, &mut errors);
+        rules(&mut object, &metadata, &mut errors);
     }
 
     let name = metadata["name"].as_str().unwrap_or_default().to_owned();
@@ -98,19 +88,20 @@ pub(crate) fn read(
     // Only the metadata of this Pod can be wrong. The uid of an object from a file is a hash of the whole Pod.
     let mut stand_in: Value = serde_json::from_str(STAND_IN).expect("it is JSON");
     stand_in["metadata"] = metadata;
-    stand_in["spec"]["containers"][0]["image"] = kind.row().uid_text.into();
+    stand_in["spec"]["containers"][0]["image"] = kind.row().uid_text().into();
     let manifest = match pod::read(stand_in, validation, node, file.map_or(Origin::Api, Origin::File)) {
         Ok(manifest) => Some(manifest),
         Err(ManifestError { cause: ManifestCause::Invalid { errors: found, more, .. }, .. }) => {
-            errors.extend(found);
+            // A kind may have a stricter rule for names.
+            let has_name = errors.iter().any(|error| error.path == "metadata.name");
+            errors.extend(found.into_iter().filter(|error| !has_name || error.path != "metadata.name"));
             errors.add_more(more);
             None
         }
         Err(error) => return Err(error),
     };
     let Some(mut manifest) = manifest.filter(|_| errors.is_empty()) else {
-        let (errors, more) = errors.into_parts();
-        return Err(ManifestError::new(ManifestCause::Invalid { name, errors, more }));
+        return Err(ManifestError::invalid_name(&name, errors));
     };
     let mut metadata = manifest.object["metadata"].take();
     if let Some(created) = created {
@@ -127,9 +118,7 @@ pub(crate) fn read(
             metadata.remove("namespace");
         }
     }
-    let mut object = Value::Object(fields);
     object["metadata"] = metadata;
-    let mut warnings = if validation == Validation::Warn { unknown } else { Vec::new() };
     warnings.append(&mut manifest.warnings);
     Ok(Definition {
         kind,
@@ -157,8 +146,13 @@ pub(super) fn refuse_update(new: &Value, errors: Errors) -> Result<(), ManifestE
     if errors.is_empty() {
         return Ok(());
     }
-    let (errors, more) = errors.into_parts();
-    let name = new["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let kind = new["kind"].as_str().and_then(Kind::named).unwrap_or(Kind::Pod);
-    Err(ManifestError { kind, ..ManifestError::new(ManifestCause::Invalid { name, errors, more }) })
+    Err(ManifestError { kind, ..ManifestError::invalid(new, errors) })
+}
+
+/// Checks that an update does not change a field of the object.
+pub(super) fn immutable(old: &Value, new: &Value, field: &str, errors: &mut Errors) {
+    if old[field] != new[field] {
+        Field::root(&new[field], field, errors).invalid("field is immutable");
+    }
 }

@@ -4,57 +4,38 @@ use serde_json::Value;
 
 use super::cells::{age, text, timestamp};
 use super::generic;
-use super::strategy::{Column, Describe, Strategy};
+use super::strategy::{Column, NAME, Strategy, column, of};
 use nodlet_core::time::Timestamp;
 
-pub(super) static STRATEGY: Strategy = Strategy {
-    columns: COLUMNS,
-    cells,
-    row_conditions: generic::no_conditions,
-    describe: Describe::WithEvents(generic::describe),
-    reader: None,
-};
+pub(super) static STRATEGY: Strategy = Strategy::new(COLUMNS, generic::describe);
 
 const COLUMNS: &[Column] = &[
-    ("Last Seen", "string", "", 0),
-    ("Type", "string", "", 0),
-    ("Reason", "string", "", 0),
-    ("Object", "string", "", 0),
-    ("Subobject", "string", "", 1),
-    ("Source", "string", "", 1),
-    ("Message", "string", "", 0),
-    ("First Seen", "string", "", 1),
-    ("Count", "string", "", 1),
-    ("Name", "string", "name", 1),
+    of("Last Seen", "lastTimestamp", seen),
+    column("Type", "/type"),
+    column("Reason", "/reason"),
+    of("Object", "involvedObject", |event, field, _| {
+        let kind = text(&event[field]["kind"]).to_ascii_lowercase();
+        match text(&event[field]["name"]) {
+            "" => kind.into(),
+            name => format!("{kind}/{name}").into(),
+        }
+    }),
+    column("Subobject", "/involvedObject/fieldPath").wide(),
+    of("Source", "source", |event, field, _| {
+        let parts = ["component", "host"].map(|part| text(&event[field][part]));
+        parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ").into()
+    })
+    .wide(),
+    of("Message", "message", |event, field, _| text(&event[field]).trim().into()),
+    of("First Seen", "firstTimestamp", seen).wide(),
+    of("Count", "count", |event, field, _| event[field].as_u64().unwrap_or(1).max(1).into()).wide(),
+    NAME.wide(),
 ];
 
-fn cells(event: &Value, now: Timestamp) -> Vec<Value> {
-    let time = |field: &str| timestamp(&event[field]);
-    let first = time("firstTimestamp").or(time("eventTime"));
-    let last = time("lastTimestamp").or(first);
-    let involved = &event["involvedObject"];
-    let kind = text(&involved["kind"]).to_ascii_lowercase();
-    let target = match text(&involved["name"]) {
-        "" => kind,
-        name => format!("{kind}/{name}"),
-    };
-    let source = &event["source"];
-    let source: Vec<&str> = [text(&source["component"]), text(&source["host"])]
-        .into_iter()
-        .filter(|part| !part.is_empty())
-        .collect();
-    vec![
-        age(last, now).into(),
-        text(&event["type"]).into(),
-        text(&event["reason"]).into(),
-        target.into(),
-        text(&involved["fieldPath"]).into(),
-        source.join(", ").into(),
-        text(&event["message"]).trim().into(),
-        age(first, now).into(),
-        event["count"].as_u64().unwrap_or(1).max(1).into(),
-        text(&event["metadata"]["name"]).into(),
-    ]
+/// The age of the event by this field, or by others that are set instead.
+fn seen(event: &Value, field: &str, now: Timestamp) -> Value {
+    let times = [field, "firstTimestamp", "eventTime"];
+    age(times.into_iter().find_map(|field| timestamp(&event[field])), now).into()
 }
 
 #[cfg(test)]
@@ -74,7 +55,7 @@ mod tests {
             "firstTimestamp": "2026-01-31T11:00:00Z", "lastTimestamp": "2026-01-31T11:59:30Z",
         });
         assert_eq!(
-            Value::Array(cells(&event, now)),
+            Value::Array(STRATEGY.cells(&event, now)),
             json!([
                 "30s",
                 "Normal",

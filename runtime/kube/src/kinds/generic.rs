@@ -3,52 +3,29 @@
 
 use serde_json::Value;
 
-use super::cells::text;
-use super::describe::text::{annotations, labels, of};
-use super::describe::{Tabs, events};
-use super::strategy::Column;
-use nodlet_core::time::Timestamp;
+use super::describe::Tabs;
+use super::describe::text::{entries, head};
+use super::strategy::{Column, NAME, column};
 
-pub(super) const COLUMNS: &[Column] = &[("Name", "string", "name", 0), ("Created At", "date", "", 0)];
-
-pub(super) fn cells(object: &Value, _: Timestamp) -> Vec<Value> {
-    let metadata = &object["metadata"];
-    vec![text(&metadata["name"]).into(), text(&metadata["creationTimestamp"]).into()]
-}
-
-/// Returns no row conditions.
-pub(super) fn no_conditions(_: &Value) -> Value {
-    Value::Null
-}
+pub(super) const COLUMNS: &[Column] =
+    &[NAME, column("Created At", "/metadata/creationTimestamp").with_kind("date")];
 
 /// Fields of `metadata` that are described before all others, or omitted.
 const NAMED_FIELDS: [&str; 5] = ["annotations", "labels", "managedFields", "name", "namespace"];
 
-/// Describes an object, with its events if they are known.
-pub(super) fn describe(object: &Value, events: Option<Vec<Value>>) -> String {
-    let mut tabs = Tabs::default();
-    let out = &mut tabs;
-    let metadata = &object["metadata"];
-    out.line(0, &format!("Name:\t{}", of(&metadata["name"])));
-    out.line(0, &format!("Namespace:\t{}", of(&metadata["namespace"])));
-    labels(out, "Labels", &metadata["labels"]);
-    annotations(out, &metadata["annotations"]);
+/// Describes an object.
+pub(super) fn describe(out: &mut Tabs, object: &Value, _: &[Value]) {
+    head(out, object);
     let mut rest = object.clone();
     if let Some(metadata) = rest["metadata"].as_object_mut() {
         metadata.retain(|field, _| !NAMED_FIELDS.contains(&field.as_str()));
     }
     fields(out, 0, &rest);
-    if let Some(events) = events {
-        events::describe(out, events);
-    }
-    tabs.finish()
 }
 
 /// `printUnstructuredContent`.
 fn fields(out: &mut Tabs, level: usize, object: &Value) {
-    let mut fields: Vec<(&String, &Value)> = object.as_object().into_iter().flatten().collect();
-    fields.sort_by_key(|(field, _)| *field);
-    for (field, value) in fields {
+    for (field, value) in entries(object) {
         let title = title(field);
         match value {
             Value::Object(_) => {
@@ -126,6 +103,7 @@ fn words(field: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::Strategy;
 
     #[test]
     fn names_of_fields_become_words() {
@@ -152,7 +130,7 @@ mod tests {
             "spec": {"env": [{"name": "A", "value": "1"}, {"name": "B"}], "words": ["one", 2, null]},
         });
         assert_eq!(
-            describe(&preset, None),
+            Strategy::new(COLUMNS, describe).describe(&preset, &[], None),
             "Name:         a\nNamespace:    \nLabels:       x=y\nAnnotations:  <none>\nMetadata:\n  UID:  7\nSpec:\n  \
              Env:\n    Name:   A\n    Value:  1\n    Name:   B\n  Words:\n    one\n    2\n    <nil>\n"
         );

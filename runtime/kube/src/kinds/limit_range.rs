@@ -14,8 +14,9 @@ use super::definition::{self, Read, Reader};
 use super::describe::Tabs;
 use super::describe::text::{list, of, quantity};
 use super::generic;
-use super::strategy::{Describe, Strategy};
-use crate::object::field::{Errors, FieldError, Path};
+use super::strategy::Strategy;
+use crate::object::check::Field;
+use crate::object::field::Errors;
 use crate::pod::claim::canonical;
 use crate::pod::validate::{of_containers, resources};
 use nodlet_core::spec::Quantity;
@@ -28,13 +29,8 @@ const POD: &str = "Pod";
 /// The type of the bounds of each claim.
 const CLAIM: &str = "PersistentVolumeClaim";
 
-pub(super) static STRATEGY: Strategy = Strategy {
-    columns: generic::COLUMNS,
-    cells: generic::cells,
-    row_conditions: generic::no_conditions,
-    describe: Describe::Alone(describe),
-    reader: Some(READER),
-};
+pub(super) static STRATEGY: Strategy =
+    Strategy { has_events: false, reader: Some(READER), ..Strategy::new(generic::COLUMNS, describe) };
 
 /// Reads LimitRanges.
 const READER: Reader = Reader { read: Read::Rules(rules), check_update: definition::any_update };
@@ -51,69 +47,61 @@ fn amount_of(value: &Value) -> Option<Quantity> {
 }
 
 /// The defaults of a LimitRange (`SetDefaults_LimitRangeItem`), and `ValidateLimitRange`.
-fn rules(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
-    let root = Path::root("spec");
-    let root = root.child("limits");
-    let limits = fields.get_mut("spec").and_then(|spec| spec.get_mut("limits"));
-    let mut known: Vec<String> = Vec::new();
-    for (index, limit) in limits.and_then(Value::as_array_mut).into_iter().flatten().enumerate() {
-        let path = root.index(index);
+fn rules(range: &mut Value, _: &Value, errors: &mut Errors) {
+    let limits = range.pointer_mut("/spec/limits").and_then(Value::as_array_mut);
+    for limit in limits.into_iter().flatten() {
         for amounts in limit.as_object_mut().into_iter().flat_map(Map::values_mut) {
             canonical(amounts);
         }
-        let kind = text(limit, "type").to_owned();
-        if ![CONTAINER, POD, CLAIM].contains(&&*kind) {
-            let types = [CONTAINER, CLAIM, POD];
-            errors.push(FieldError::not_supported(&path.child("type"), &kind, &types));
+        if limit["type"] != CONTAINER {
+            continue;
         }
-        if known.contains(&kind) {
-            errors.push(FieldError::duplicate(&path.child("type"), &kind));
-        }
-        if kind == CONTAINER {
-            // Each list lacks nothing that the list before it has.
-            for (to, from) in [("default", "max"), ("defaultRequest", "default"), ("defaultRequest", "min")] {
-                for (resource, amount) in limit[from].as_object().cloned().into_iter().flatten() {
-                    if limit[to].get(&resource).is_none() {
-                        if !limit[to].is_object() {
-                            limit[to] = json!({});
-                        }
-                        limit[to][resource] = amount;
-                    }
+        // Each list lacks nothing that the list before it has.
+        for (to, from) in [("default", "max"), ("defaultRequest", "default"), ("defaultRequest", "min")] {
+            for (resource, amount) in limit[from].as_object().cloned().into_iter().flatten() {
+                if limit[to].get(&resource).is_none() {
+                    limit[to][resource] = amount;
                 }
             }
         }
+    }
+    let mut known = SortedSet::new();
+    for limit in Field::root(&range["spec"], "spec", errors).items("limits") {
+        let kind = limit.child("type");
+        kind.supported(&[CONTAINER, CLAIM, POD]);
+        kind.unique(&mut known);
+        let kind = kind.text();
         for list in LISTS {
-            let amounts = path.child(list);
+            let amounts = limit.child(list);
             if kind == POD && list.starts_with("default") {
-                if map(&limit[list]).next().is_some() {
-                    errors.push(FieldError::forbidden(&amounts, "may not be specified when `type` is 'Pod'"));
+                if map(amounts.value).next().is_some() {
+                    amounts.forbidden("may not be specified when `type` is 'Pod'");
                 }
                 continue;
             }
-            for (resource, _) in map(&limit[list]) {
+            for (resource, amount) in amounts.entries() {
                 let check = if kind == CLAIM { resources::qualified } else { resources::name };
-                check(resource, &amounts.key(resource), errors);
+                check(amount, resource);
             }
         }
-        if kind == CLAIM && ["min", "max"].iter().all(|list| limit[*list].get("storage").is_none()) {
+        if kind == CLAIM && ["min", "max"].iter().all(|list| limit.value[*list].get("storage").is_none()) {
             let detail = "either minimum or maximum storage value is required, but neither was provided";
-            errors.push(FieldError::required(&path.child("limits"), detail));
+            limit.child("limits").required(detail);
         }
-        bounds(limit, &path, errors);
-        known.push(kind);
+        bounds(limit);
     }
 }
 
 /// Checks that the amounts of one entry do not contradict each other, resource by resource.
-fn bounds(limit: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn bounds(field: Field<'_, '_>) {
+    let limit = field.value;
     let lists = LISTS.iter().filter(|list| text(limit, "type") != POD || !list.starts_with("default"));
     let known: SortedSet<&String> =
         lists.flat_map(|list| map(&limit[*list]).map(|(resource, _)| resource)).collect();
     for resource in known.iter() {
         let amount = |list: &str| limit[list].get(*resource).and_then(amount_of);
-        let mut refuse = |list: &str, value: &Quantity, detail: String| {
-            let path = path.child(list);
-            errors.push(FieldError::invalid(&path.key(resource), &value.to_string(), detail));
+        let refuse = |list: &str, value: &Quantity, detail: String| {
+            field.child(list).key(resource).invalid_text(&value.to_string(), detail);
         };
         for (list, lower, lower_name, upper, upper_name) in [
             ("min", "min", "min", "max", "max"),
@@ -320,15 +308,11 @@ fn check_one(
     }
     for (resource, ratio) in enforced("maxLimitRequestRatio") {
         let usage = format!("{resource} max limit to request ratio per {kind} is {ratio}");
-        match of(resource) {
+        let is_set = |amount: &Quantity| !amount.is_zero();
+        let (request, limit) = of(resource);
+        match (request.filter(is_set), limit.filter(is_set)) {
             (None, _) => errors.push(format!("{usage}, but no request is specified or request is 0")),
-            (Some(request), _) if request.is_zero() => {
-                errors.push(format!("{usage}, but no request is specified or request is 0"));
-            }
             (_, None) => errors.push(format!("{usage}, but no limit is specified or limit is 0")),
-            (_, Some(limit)) if limit.is_zero() => {
-                errors.push(format!("{usage}, but no limit is specified or limit is 0"));
-            }
             (Some(request), Some(limit)) => {
                 let found = limit.milli_value() as f64 / request.milli_value() as f64;
                 if found * 1000.0 > ratio.milli_value() as f64 {
@@ -345,16 +329,13 @@ const LINE: &str = "----\t--------\t---\t---\t---------------\t-------------\t--
 /// The fields of a limit, in the order of the columns.
 const FIELDS: [&str; 5] = ["min", "max", "defaultRequest", "default", "maxLimitRequestRatio"];
 
-fn describe(range: &Value) -> String {
-    let mut tabs = Tabs::default();
-    let out = &mut tabs;
+fn describe(out: &mut Tabs, range: &Value, _: &[Value]) {
     let metadata = &range["metadata"];
     out.line(0, &format!("Name:\t{}", of(&metadata["name"])));
     out.line(0, &format!("Namespace:\t{}", of(&metadata["namespace"])));
     out.line(0, HEAD);
     out.line(0, LINE);
     limits(out, range, "");
-    tabs.finish()
 }
 
 /// Describes all LimitRanges of a namespace.

@@ -2,37 +2,18 @@
 
 use serde_json::Value;
 
-use super::cells::{age, text, timestamp};
 use super::describe::Tabs;
 use super::describe::text::{annotations, labels, of};
-use super::generic;
 use super::limit_range;
-use super::strategy::{Column, Describe, Strategy};
-use nodlet_core::time::Timestamp;
+use super::strategy::{AGE, NAME, Related, Strategy, column};
 
 pub(super) static STRATEGY: Strategy = Strategy {
-    columns: COLUMNS,
-    cells,
-    row_conditions: generic::no_conditions,
-    describe: Describe::Namespace(describe),
-    reader: None,
+    related: Related::LimitRanges,
+    has_events: false,
+    ..Strategy::new(&[NAME, column("Status", "/status/phase"), AGE], describe)
 };
 
-const COLUMNS: &[Column] =
-    &[("Name", "string", "name", 0), ("Status", "string", "", 0), ("Age", "string", "", 0)];
-
-fn cells(namespace: &Value, now: Timestamp) -> Vec<Value> {
-    vec![
-        text(&namespace["metadata"]["name"]).into(),
-        text(&namespace["status"]["phase"]).into(),
-        age(timestamp(&namespace["metadata"]["creationTimestamp"]), now).into(),
-    ]
-}
-
-/// Describes a Namespace with its LimitRanges.
-fn describe(namespace: &Value, ranges: &[Value]) -> String {
-    let mut tabs = Tabs::default();
-    let out = &mut tabs;
+fn describe(out: &mut Tabs, namespace: &Value, ranges: &[Value]) {
     let metadata = &namespace["metadata"];
     out.line(0, &format!("Name:\t{}", of(&metadata["name"])));
     labels(out, "Labels", &metadata["labels"]);
@@ -40,5 +21,4 @@ fn describe(namespace: &Value, ranges: &[Value]) -> String {
     out.line(0, &format!("Status:\t{}", of(&namespace["status"]["phase"])));
     out.line(0, "");
     limit_range::of_namespace(out, ranges);
-    tabs.finish()
 }

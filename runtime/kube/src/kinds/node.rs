@@ -2,72 +2,57 @@
 
 use serde_json::Value;
 
-use super::cells::{age, array, condition, none_if_empty, text, timestamp};
-use super::generic;
-use super::strategy::{Column, Describe, Strategy};
+use super::cells::{array, condition, none_if_empty, text};
+use super::strategy::{AGE, Column, NAME, Related, Strategy, column, of};
 use nodlet_core::time::Timestamp;
 
 mod describe;
 
-pub(super) static STRATEGY: Strategy = Strategy {
-    columns: COLUMNS,
-    cells,
-    row_conditions: generic::no_conditions,
-    describe: Describe::Node(describe::describe),
-    reader: None,
-};
+pub(super) static STRATEGY: Strategy =
+    Strategy { related: Related::UnfinishedPods, ..Strategy::new(COLUMNS, describe::describe) };
 
 const COLUMNS: &[Column] = &[
-    ("Name", "string", "name", 0),
-    ("Status", "string", "", 0),
-    ("Roles", "string", "", 0),
-    ("Age", "string", "", 0),
-    ("Version", "string", "", 0),
-    ("Internal-IP", "string", "", 1),
-    ("External-IP", "string", "", 1),
-    ("OS-Image", "string", "", 1),
-    ("Kernel-Version", "string", "", 1),
-    ("Container-Runtime", "string", "", 1),
+    NAME,
+    of("Status", "", status),
+    of("Roles", "", |node, _, _| none_if_empty(&roles(node).join(","))),
+    AGE,
+    column("Version", "/status/nodeInfo/kubeletVersion"),
+    of("Internal-IP", "InternalIP", address).wide(),
+    of("External-IP", "ExternalIP", address).wide(),
+    of("OS-Image", "osImage", known).wide(),
+    of("Kernel-Version", "kernelVersion", known).wide(),
+    of("Container-Runtime", "containerRuntimeVersion", known).wide(),
 ];
 
-fn cells(node: &Value, now: Timestamp) -> Vec<Value> {
-    let mut status = match condition(node, "Ready") {
+fn status(node: &Value, _: &str, _: Timestamp) -> Value {
+    let status = match condition(node, "Ready") {
         "True" => "Ready",
         "" | "Unknown" => "Unknown",
         _ => "NotReady",
-    }
-    .to_owned();
-    if node["spec"]["unschedulable"] == true {
-        status.push_str(",SchedulingDisabled");
-    }
-    let labels = node["metadata"]["labels"].as_object();
-    let roles: Vec<&str> = labels
-        .into_iter()
-        .flatten()
-        .filter_map(|(label, _)| label.strip_prefix("node-role.kubernetes.io/"))
-        .filter(|role| !role.is_empty())
-        .collect();
-    let address = |kind: &str| {
-        let found = array(&node["status"]["addresses"]).find(|address| address["type"] == kind);
-        none_if_empty(found.map_or("", |address| text(&address["address"])))
     };
-    let info = &node["status"]["nodeInfo"];
-    let known = |field: &str| match text(&info[field]) {
-        "" => Value::from("<unknown>"),
+    let cordon = if node["spec"]["unschedulable"] == true { ",SchedulingDisabled" } else { "" };
+    format!("{status}{cordon}").into()
+}
+
+/// The roles that the labels of a node name.
+fn roles(node: &Value) -> Vec<&str> {
+    let labels = node["metadata"]["labels"].as_object().into_iter().flatten();
+    let roles = labels.filter_map(|(label, _)| label.strip_prefix("node-role.kubernetes.io/"));
+    let mut roles: Vec<&str> = roles.filter(|role| !role.is_empty()).collect();
+    roles.sort_unstable();
+    roles
+}
+
+fn address(node: &Value, kind: &str, _: Timestamp) -> Value {
+    let found = array(&node["status"]["addresses"]).find(|address| address["type"] == kind);
+    none_if_empty(found.map_or("", |address| text(&address["address"])))
+}
+
+fn known(node: &Value, field: &str, _: Timestamp) -> Value {
+    match text(&node["status"]["nodeInfo"][field]) {
+        "" => "<unknown>".into(),
         known => known.into(),
-    };
-    vec![
-        text(&node["metadata"]["name"]).into(),
-        status.into(),
-        none_if_empty(&roles.join(",")),
-        age(timestamp(&node["metadata"]["creationTimestamp"]), now).into(),
-        text(&info["kubeletVersion"]).into(),
-        address("InternalIP"),
-        address("ExternalIP"),
-        known("osImage"),
-        known("kernelVersion"),
-        known("containerRuntimeVersion"),
-    ]
+    }
 }
 
 #[cfg(test)]
@@ -87,7 +72,7 @@ mod tests {
                        "nodeInfo": {"kubeletVersion": "v1.36.3", "kernelVersion": "6.12"}},
         });
         assert_eq!(
-            Value::Array(cells(&node, now)),
+            Value::Array(STRATEGY.cells(&node, now)),
             json!([
                 "board",
                 "Ready",

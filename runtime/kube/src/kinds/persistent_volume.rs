@@ -5,16 +5,14 @@
 
 pub(super) mod describe;
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-use super::cells::{age, array, timestamp};
+use super::cells::array;
 use super::definition::{self, Read, Reader};
-use super::describe::text::of;
-use super::generic;
-use super::strategy::{Column, Describe, Strategy};
-use crate::object::check::no_back_steps;
+use super::strategy::{AGE, Column, NAME, Strategy, column, of as column_of};
+use crate::object::check::Field;
 use crate::object::error::ManifestError;
-use crate::object::field::{Errors, FieldError, Path};
+use crate::object::field::Errors;
 use crate::object::value::{list, map, text};
 use crate::pod::claim::{access_modes, canonical, common, default, positive};
 use crate::pod::convert;
@@ -36,49 +34,34 @@ const NO_SOURCE: [&str; 9] = [
 ];
 
 pub(super) static STRATEGY: Strategy = Strategy {
-    columns: COLUMNS,
-    cells,
-    row_conditions: generic::no_conditions,
-    describe: Describe::WithEvents(describe::describe),
     reader: Some(Reader { read: Read::Rules(rules), check_update }),
+    ..Strategy::new(COLUMNS, describe::describe)
 };
 
 const COLUMNS: &[Column] = &[
-    ("Name", "string", "name", 0),
-    ("Capacity", "string", "", 0),
-    ("Access Modes", "string", "", 0),
-    ("Reclaim Policy", "string", "", 0),
-    ("Status", "string", "", 0),
-    ("Claim", "string", "", 0),
-    ("StorageClass", "string", "", 0),
-    ("VolumeAttributesClass", "string", "", 0),
-    ("Reason", "string", "", 0),
-    ("Age", "string", "", 0),
-    ("VolumeMode", "string", "", 1),
+    NAME,
+    column("Capacity", "/spec/capacity/storage"),
+    column_of("Access Modes", "/spec/accessModes", access_modes_cell),
+    column("Reclaim Policy", "/spec/persistentVolumeReclaimPolicy"),
+    column("Status", "/status/phase"),
+    column_of("Claim", "claimRef", |volume, field, _| match &volume["spec"][field] {
+        claim @ Value::Object(_) => format!("{}/{}", text(claim, "namespace"), text(claim, "name")).into(),
+        _ => "".into(),
+    }),
+    column("StorageClass", "/spec/storageClassName"),
+    ATTRIBUTES_CLASS,
+    column("Reason", "/status/reason"),
+    AGE,
+    column("VolumeMode", "/spec/volumeMode").wide(),
 ];
 
-fn cells(volume: &Value, now: Timestamp) -> Vec<Value> {
-    let (metadata, spec, status) = (&volume["metadata"], &volume["spec"], &volume["status"]);
-    let claim = match &spec["claimRef"] {
-        Value::Object(claim) => {
-            let part = |field| claim.get(field).map_or("", of);
-            format!("{}/{}", part("namespace"), part("name"))
-        }
-        _ => String::new(),
-    };
-    vec![
-        of(&metadata["name"]).into(),
-        of(&spec["capacity"]["storage"]).into(),
-        modes(&spec["accessModes"]).into(),
-        of(&spec["persistentVolumeReclaimPolicy"]).into(),
-        of(&status["phase"]).into(),
-        claim.into(),
-        of(&spec["storageClassName"]).into(),
-        "<unset>".into(),
-        of(&status["reason"]).into(),
-        age(timestamp(&metadata["creationTimestamp"]), now).into(),
-        of(&spec["volumeMode"]).into(),
-    ]
+/// The column of a class that nodlet has none of.
+pub(super) const ATTRIBUTES_CLASS: Column =
+    column_of("VolumeAttributesClass", "<unset>", |_, text, _| text.into());
+
+/// The cell with the access modes that a field lists.
+pub(super) fn access_modes_cell(object: &Value, field: &str, _: Timestamp) -> Value {
+    object.pointer(field).map_or_else(String::new, modes).into()
 }
 
 /// `GetAccessModesAsString`: the short names, each once, in a fixed order.
@@ -95,9 +78,8 @@ pub(super) fn modes(given: &Value) -> String {
 }
 
 /// The defaults of a PersistentVolume, and `ValidatePersistentVolumeSpec`.
-fn rules(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
-    fields.remove("status");
-    let spec = fields.entry("spec").or_insert_with(|| json!({}));
+fn rules(volume: &mut Value, _: &Value, errors: &mut Errors) {
+    let spec = &mut volume["spec"];
     default(spec, "persistentVolumeReclaimPolicy", "Retain");
     default(spec, "volumeMode", "Filesystem");
     if spec["hostPath"].is_object() {
@@ -106,102 +88,78 @@ fn rules(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
     if let Some(capacity) = spec.get_mut("capacity") {
         canonical(capacity);
     }
-    let path = Path::root("spec");
-    if list(spec, "accessModes").is_empty() {
-        errors.push(FieldError::required(&path.child("accessModes"), ""));
+    let spec = Field::root(spec, "spec", errors);
+    let (capacity, policy) = (spec.child("capacity"), spec.child("persistentVolumeReclaimPolicy"));
+    if list(spec.value, "accessModes").is_empty() {
+        spec.child("accessModes").required("");
     }
-    access_modes(spec, &path, errors);
-    let capacity = path.child("capacity");
-    if map(&spec["capacity"]).next().is_none() {
-        errors.push(FieldError::required(&capacity, ""));
+    access_modes(spec);
+    if map(capacity.value).next().is_none() {
+        capacity.required("");
     }
-    if map(&spec["capacity"]).any(|(resource, _)| resource != "storage") {
-        let given = spec["capacity"].to_string();
-        errors.push(FieldError::not_supported(&capacity, &given, &["storage"]));
+    if map(capacity.value).any(|(resource, _)| resource != "storage") {
+        capacity.with(&capacity.value.to_string().into()).not_supported(&["storage"]);
     }
-    positive(&spec["capacity"]["storage"], &capacity.key("storage"), errors);
-    match text(spec, "persistentVolumeReclaimPolicy") {
-        "Retain" | "Delete" => {}
-        "Recycle" => errors.push(FieldError::forbidden(
-            &path.child("persistentVolumeReclaimPolicy"),
+    positive(capacity.key("storage"));
+    if policy.text() == "Recycle" {
+        policy.forbidden(
             "Recycle: deprecated by Kubernetes, and nodlet removes no data of a volume; write Retain",
-        )),
-        policy => errors.push(FieldError::not_supported(
-            &path.child("persistentVolumeReclaimPolicy"),
-            policy,
-            &["Delete", "Recycle", "Retain"],
-        )),
+        );
+    } else {
+        policy.supported(&["Delete", "Recycle", "Retain"]);
     }
-    let required = &spec["nodeAffinity"]["required"];
-    if spec["nodeAffinity"].is_object() {
-        let path = path.child("nodeAffinity");
-        match required {
-            Value::Object(_) => affinity::selector(required, &path.child("required"), errors),
-            _ => errors.push(FieldError::required(
-                &path.child("required"),
-                "must specify required node constraints",
-            )),
+    if let Some(nodes) = spec.get("nodeAffinity").filter(|nodes| nodes.value.is_object()) {
+        let required = nodes.child("required");
+        if required.value.is_object() {
+            affinity::selector(required);
+        } else {
+            required.required("must specify required node constraints");
         }
     }
-    sources(spec, required.is_object(), &path, errors);
-    common(spec, &path, errors);
+    sources(spec);
+    common(spec);
 }
 
-/// Checks the source of a volume: there is exactly one, and it is one that nodlet has.
-fn sources(spec: &Value, has_affinity: bool, path: &Path<'_>, errors: &mut Errors) {
+fn sources(spec: Field<'_, '_>) {
     let is_source = |field: &str| !NO_SOURCE.contains(&field);
-    let mut sources = map(spec).filter(|(field, value)| is_source(field) && value.is_object());
-    let Some((source, value)) = sources.next() else {
-        return errors.push(FieldError::required(path, "must specify a volume type"));
+    let mut sources = spec.entries().filter(|(field, entry)| is_source(field) && entry.value.is_object());
+    let Some((source, _)) = sources.next() else {
+        return spec.required("must specify a volume type");
     };
     for (other, _) in sources {
-        errors.push(FieldError::forbidden(&path.child(other), "may not specify more than 1 volume type"));
+        spec.child(other).forbidden("may not specify more than 1 volume type");
     }
-    let at = path.child(source);
-    match source.as_str() {
-        "hostPath" => validate::host_path(value, &at, errors),
+    let field = spec.child(source);
+    match source {
+        "hostPath" => validate::host_path(field),
         "local" => {
-            match text(value, "path") {
-                "" => errors.push(FieldError::required(&at.child("path"), "")),
-                local => no_back_steps(local, &at.child("path"), errors),
-            }
-            if !text(value, "fsType").is_empty() {
+            let path = field.child("path");
+            path.require();
+            path.no_back_steps();
+            if !text(field.value, "fsType").is_empty() {
                 let detail = "nodlet mounts no block device for a volume; mount it, and name the directory";
-                errors.push(FieldError::forbidden(&at.child("fsType"), detail));
+                field.child("fsType").forbidden(detail);
             }
-            if !has_affinity {
-                let detail = "Local volume requires node affinity";
-                errors.push(FieldError::required(&path.child("nodeAffinity"), detail));
+            if !spec.value["nodeAffinity"]["required"].is_object() {
+                spec.child("nodeAffinity").required("Local volume requires node affinity");
             }
         }
-        _ => errors.push(FieldError::forbidden(
-            &at,
-            "nodlet provides no PersistentVolumes but those of hostPath and local",
-        )),
+        _ => field.forbidden("nodlet provides no PersistentVolumes but those of hostPath and local"),
     }
 }
 
-/// Checks an update of a PersistentVolume (`ValidatePersistentVolumeUpdate`).
-///
-/// # Errors
-/// An immutable field has changed; the message is that of Kubernetes.
+/// `ValidatePersistentVolumeUpdate`
 fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
     let mut errors = Errors::default();
     let (old_spec, new_spec) = (&old["spec"], &new["spec"]);
-    let path = Path::root("spec");
     if ["hostPath", "local"].iter().any(|source| old_spec[*source] != new_spec[*source]) {
-        errors.push(FieldError::forbidden(
-            &path.child("persistentvolumesource"),
-            "spec.persistentvolumesource is immutable after creation",
-        ));
+        let source = Field::root(&Value::Null, "spec.persistentvolumesource", &mut errors);
+        source.forbidden("spec.persistentvolumesource is immutable after creation");
     }
-    if old_spec["volumeMode"] != new_spec["volumeMode"] {
-        let mode = text(new_spec, "volumeMode");
-        errors.push(FieldError::invalid(&Path::root("volumeMode"), mode, "field is immutable"));
-    }
+    definition::immutable(old_spec, new_spec, "volumeMode", &mut errors);
     if !old_spec["nodeAffinity"].is_null() && old_spec["nodeAffinity"] != new_spec["nodeAffinity"] {
-        let affinity = &new_spec["nodeAffinity"];
-        errors.push(FieldError::invalid_value(&Path::root("nodeAffinity"), affinity, "field is immutable"));
+        let affinity = Field::root(&new_spec["nodeAffinity"], "nodeAffinity", &mut errors);
+        affinity.invalid_json("field is immutable");
     }
     definition::refuse_update(new, errors)
 }

@@ -2,63 +2,42 @@
 //!
 //! The rules of their `spec` are in `pod/claim.rs`, because a Pod can have a template of a claim.
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-use super::cells::{age, timestamp};
 use super::definition::{self, Read, Reader};
-use super::describe::text::of;
-use super::generic;
-use super::persistent_volume::{describe, modes};
-use super::strategy::{Column, Describe, Strategy};
+use super::persistent_volume::{ATTRIBUTES_CLASS, access_modes_cell, describe};
+use super::strategy::{AGE, Column, NAME, Related, Strategy, column, of as column_of};
+use crate::object::check::Field;
 use crate::object::error::ManifestError;
-use crate::object::field::{Errors, FieldError, Path};
+use crate::object::field::Errors;
 use crate::object::value::text;
 use crate::pod::claim::{claim_spec, default_claim};
-use nodlet_core::time::Timestamp;
 
 pub use crate::pod::claim::EXCLUSIVE;
 
 pub(super) static STRATEGY: Strategy = Strategy {
-    columns: COLUMNS,
-    cells,
-    row_conditions: generic::no_conditions,
-    describe: Describe::Claim(describe::describe_claim),
+    related: Related::Pods,
     reader: Some(Reader { read: Read::Rules(rules), check_update }),
+    ..Strategy::new(COLUMNS, describe::describe_claim)
 };
 
 const COLUMNS: &[Column] = &[
-    ("Name", "string", "name", 0),
-    ("Status", "string", "", 0),
-    ("Volume", "string", "", 0),
-    ("Capacity", "string", "", 0),
-    ("Access Modes", "string", "", 0),
-    ("StorageClass", "string", "", 0),
-    ("VolumeAttributesClass", "string", "", 0),
-    ("Age", "string", "", 0),
-    ("VolumeMode", "string", "", 1),
+    NAME,
+    column("Status", "/status/phase"),
+    column("Volume", "/spec/volumeName"),
+    column("Capacity", "/status/capacity/storage"),
+    column_of("Access Modes", "/status/accessModes", access_modes_cell),
+    column("StorageClass", "/spec/storageClassName"),
+    ATTRIBUTES_CLASS,
+    AGE,
+    column("VolumeMode", "/spec/volumeMode").wide(),
 ];
 
-fn cells(claim: &Value, now: Timestamp) -> Vec<Value> {
-    let (metadata, spec, status) = (&claim["metadata"], &claim["spec"], &claim["status"]);
-    vec![
-        of(&metadata["name"]).into(),
-        of(&status["phase"]).into(),
-        of(&spec["volumeName"]).into(),
-        of(&status["capacity"]["storage"]).into(),
-        modes(&status["accessModes"]).into(),
-        of(&spec["storageClassName"]).into(),
-        "<unset>".into(),
-        age(timestamp(&metadata["creationTimestamp"]), now).into(),
-        of(&spec["volumeMode"]).into(),
-    ]
-}
-
 /// The defaults of a PersistentVolumeClaim, and `ValidatePersistentVolumeClaim`.
-fn rules(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
-    fields.remove("status");
-    let spec = fields.entry("spec").or_insert_with(|| json!({}));
+fn rules(claim: &mut Value, _: &Value, errors: &mut Errors) {
+    let spec = &mut claim["spec"];
     default_claim(spec);
-    claim_spec(spec, &Path::root("spec"), errors);
+    claim_spec(Field::root(spec, "spec", errors));
 }
 
 /// Checks an update of a PersistentVolumeClaim (`ValidatePersistentVolumeClaimUpdate`). A claim without `volumeName`
@@ -76,23 +55,25 @@ fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
         }
     }
     if was != new["spec"] {
-        errors.push(FieldError::forbidden(
-            &Path::root("spec"),
+        Field::root(&new["spec"], "spec", &mut errors).forbidden(
             "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims",
-        ));
+        );
     }
     definition::refuse_update(new, errors)
 }
 
 #[cfg(test)]
 mod tests {
+    use nodlet_core::time::Timestamp;
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn an_unbound_claim_has_empty_cells() {
         let pending = json!({"metadata": {"name": "data"}, "status": {"phase": "Pending"}});
         let expected = ["data", "Pending", "", "", "", "", "<unset>", "<unknown>", ""];
-        assert_eq!(cells(&pending, Timestamp(0)), expected);
+        assert_eq!(STRATEGY.cells(&pending, Timestamp(0)), expected);
     }
 
     #[test]

@@ -4,29 +4,42 @@
 use serde_json::{Value, json};
 
 use super::cells::{age, array, condition, none_if_empty, text, timestamp};
-use super::strategy::{Column, Describe, Strategy};
+use super::strategy::{AGE, Column, NAME, Strategy, of};
 use nodlet_core::time::Timestamp;
 
 mod describe;
 
-pub(super) static STRATEGY: Strategy = Strategy {
-    columns: COLUMNS,
-    cells,
-    row_conditions,
-    describe: Describe::WithEvents(describe::describe),
-    reader: None,
-};
+pub(super) static STRATEGY: Strategy =
+    Strategy { row_conditions, ..Strategy::new(COLUMNS, describe::describe) };
 
 const COLUMNS: &[Column] = &[
-    ("Name", "string", "name", 0),
-    ("Ready", "string", "", 0),
-    ("Status", "string", "", 0),
-    ("Restarts", "string", "", 0),
-    ("Age", "string", "", 0),
-    ("IP", "string", "", 1),
-    ("Node", "string", "", 1),
-    ("Nominated Node", "string", "", 1),
-    ("Readiness Gates", "string", "", 1),
+    NAME,
+    of("Ready", "", |pod, _, _| {
+        let Summary { ready, total, .. } = Summary::of(pod);
+        format!("{ready}/{total}").into()
+    }),
+    of("Status", "", |pod, _, _| Summary::of(pod).text.into()),
+    of("Restarts", "", |pod, _, now| match Summary::of(pod) {
+        Summary { restarts: restarts @ 1.., last_restart: last @ Some(_), .. } => {
+            format!("{restarts} ({} ago)", age(last, now)).into()
+        }
+        Summary { restarts, .. } => restarts.to_string().into(),
+    }),
+    AGE,
+    of("IP", "", |pod, _, _| match text(&pod["status"]["podIPs"][0]["ip"]) {
+        "" => none_if_empty(text(&pod["status"]["podIP"])),
+        ip => ip.into(),
+    })
+    .wide(),
+    of("Node", "", |pod, _, _| none_if_empty(text(&pod["spec"]["nodeName"]))).wide(),
+    of("Nominated Node", "", |pod, _, _| none_if_empty(text(&pod["status"]["nominatedNodeName"]))).wide(),
+    of("Readiness Gates", "", |pod, _, _| {
+        let gates = array(&pod["spec"]["readinessGates"]);
+        let all = gates.len();
+        let is_true = gates.filter(|gate| condition(pod, text(&gate["conditionType"])) == "True").count();
+        if all == 0 { "<none>".into() } else { format!("{is_true}/{all}").into() }
+    })
+    .wide(),
 ];
 
 /// Returns the row conditions of a finished pod; null for another pod.
@@ -37,33 +50,6 @@ fn row_conditions(pod: &Value) -> Value {
         _ => return Value::Null,
     };
     json!([{"type": "Completed", "status": "True", "reason": reason, "message": message}])
-}
-
-fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
-    let (metadata, spec, status) = (&pod["metadata"], &pod["spec"], &pod["status"]);
-    let summary = Summary::of(pod);
-    let restarts = match (summary.restarts, summary.last_restart) {
-        (0, _) | (_, None) => summary.restarts.to_string(),
-        (restarts, last) => format!("{restarts} ({} ago)", age(last, now)),
-    };
-    let ip = match text(&status["podIPs"][0]["ip"]) {
-        "" => text(&status["podIP"]),
-        ip => ip,
-    };
-    let gates = array(&spec["readinessGates"]);
-    let total_gates = gates.len();
-    let true_gates = gates.filter(|gate| condition(pod, text(&gate["conditionType"])) == "True").count();
-    vec![
-        text(&metadata["name"]).into(),
-        format!("{}/{}", summary.ready, summary.total).into(),
-        summary.text.into(),
-        restarts.into(),
-        age(timestamp(&metadata["creationTimestamp"]), now).into(),
-        none_if_empty(ip),
-        none_if_empty(text(&spec["nodeName"])),
-        none_if_empty(text(&status["nominatedNodeName"])),
-        if total_gates == 0 { "<none>".into() } else { format!("{true_gates}/{total_gates}").into() },
-    ]
 }
 
 struct Summary {
@@ -194,219 +180,128 @@ fn last_finish(container: &Value) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
+    use nodlet_fuzz::cases;
+
     use super::*;
 
     fn check(mut pod: Value, ready: &str, status: &str, restarts: &str) {
         pod["metadata"]["name"] = "p".into();
         let now = Timestamp::parse("2026-01-31T12:00:00Z").expect("a time");
-        let cells = cells(&pod, now);
+        let cells = STRATEGY.cells(&pod, now);
         assert_eq!([&cells[1], &cells[2], &cells[3]], [ready, status, restarts], "{pod:#}");
     }
 
-    /// A pod of `app` and `helper` with these container statuses.
     fn running(phase: &str, statuses: Value) -> Value {
         json!({"spec": {"containers": [{"name": "app"}, {"name": "helper"}]},
                "status": {"phase": phase, "containerStatuses": statuses}})
     }
 
-    /// A pod with the init containers `first`, the sidecar `proxy`, and `app`.
-    fn initialising(init: Value, statuses: Value) -> Value {
-        json!({"spec": {"initContainers": [{"name": "first"}, {"name": "proxy", "restartPolicy": "Always"}],
-                        "containers": [{"name": "app"}]},
-               "status": {"phase": "Pending", "initContainerStatuses": init, "containerStatuses": statuses}})
-    }
-
-    fn ok() -> Value {
-        json!({"state": {"running": {}}, "ready": true})
-    }
-
-    fn waits(reason: &str) -> Value {
-        json!({"state": {"waiting": {"reason": reason}}})
-    }
-
-    fn ended(reason: &str, code: i32) -> Value {
-        json!({"state": {"terminated": {"reason": reason, "exitCode": code}}})
-    }
-
-    #[test]
-    fn the_ready_status_and_restarts_columns_are_those_of_kubectl() {
-        check(running("Pending", json!([])), "0/2", "Pending", "0");
-        check(running("Running", json!([ok(), ok()])), "2/2", "Running", "0");
-        check(running("Running", json!([ok(), {"state": {"running": {}}}])), "1/2", "Running", "0");
-        check(
-            running("Pending", json!([waits("ContainerCreating"), waits("ContainerCreating")])),
-            "0/2",
-            "ContainerCreating",
-            "0",
-        );
-        check(running("Running", json!([ok(), waits("CrashLoopBackOff")])), "1/2", "CrashLoopBackOff", "0");
-        check(running("Running", json!([ended("Error", 1), waits("ErrImagePull")])), "0/2", "Error", "0");
-        check(
-            running("Succeeded", json!([ended("Completed", 0), ended("Completed", 0)])),
-            "0/2",
-            "Completed",
-            "0",
-        );
-        // One container is done and the other runs on.
-        check(running("Running", json!([ended("Completed", 0), ok()])), "1/2", "NotReady", "0");
-        let mut ready = running("Running", json!([ended("Completed", 0), ok()]));
-        ready["status"]["conditions"] = json!([{"type": "Ready", "status": "True"}]);
-        check(ready, "1/2", "Running", "0");
-        // The containers of an evicted or fenced pod have the last word, here and in `printPod` of Kubernetes.
-        for (first, shown) in [(0, "Completed"), (137, "Error")] {
-            let statuses = json!([ended(shown, first), ended("Completed", 0)]);
-            let mut lost = running("Failed", statuses);
-            lost["status"]["reason"] = "NodeLost".into();
-            check(lost, "0/2", shown, "0");
-        }
-        let mut lost = running("Failed", json!([]));
-        lost["status"]["reason"] = "NodeLost".into();
-        check(lost, "0/2", "NodeLost", "0");
-        check(
-            running("Running", json!([ended("Completed", 0), ended("OOMKilled", 137)])),
-            "0/2",
-            "OOMKilled",
-            "0",
-        );
-        check(running("Failed", json!([ended("", 3)])), "0/2", "ExitCode:3", "0");
-        check(
-            running("Failed", json!([{"state": {"terminated": {"signal": 9, "exitCode": 137}}}])),
-            "0/2",
-            "Signal:9",
-            "0",
-        );
-    }
-
-    /// A pod of containers with these states, `first` and `proxy` (a sidecar) before `app` and `helper`.
-    fn every(phase: &str, conditions: Value, init: Value, regular: Value) -> Value {
-        let named = |states: Value, names: [&str; 2]| -> Value {
-            let states = states.as_array().cloned().unwrap_or_default().into_iter().zip(names);
-            states
-                .map(|(mut state, name)| {
-                    state["name"] = name.into();
-                    state
-                })
-                .collect()
+    /// The statuses of containers with these names, such as `ok, waits ErrImagePull, Error 1`.
+    fn statuses(text: &str, names: [&str; 2]) -> Value {
+        let states = text.split(", ").filter(|state| !state.is_empty()).zip(names);
+        let status = |(state, name): (&str, &str)| {
+            let mut status = match state.split(' ').collect::<Vec<_>>()[..] {
+                ["ok"] => json!({"state": {"running": {}}, "ready": true}),
+                ["runs"] => json!({"state": {"running": {}}}),
+                ["started"] => json!({"state": {"running": {}}, "started": true, "ready": true}),
+                ["unready"] => json!({"state": {"running": {}}, "started": true, "ready": false}),
+                ["waits"] => json!({"state": {"waiting": {}}}),
+                ["waits", reason] => json!({"state": {"waiting": {"reason": reason}}}),
+                ["signal", _] => json!({"state": {"terminated": {"signal": 9, "exitCode": 137}}}),
+                [reason, code] => {
+                    let code: i32 = code.parse().expect("a code");
+                    let reason = Some(reason).filter(|reason| *reason != "code");
+                    json!({"state": {"terminated": {"reason": reason, "exitCode": code}}})
+                }
+                _ => panic!("{state}"),
+            };
+            status["name"] = name.into();
+            status
         };
-        json!({"spec": {"initContainers": [{"name": "first"}, {"name": "proxy", "restartPolicy": "Always"}],
-                        "containers": [{"name": "app"}, {"name": "helper"}]},
-               "status": {"phase": phase, "conditions": conditions,
-                          "initContainerStatuses": named(init, ["first", "proxy"]),
-                          "containerStatuses": named(regular, ["app", "helper"])}})
+        states.map(status).collect()
     }
 
-    /// Each line of the rule by which kubectl finds its word for a pod (`printPod`).
     #[test]
-    fn the_status_column_is_that_of_kubectl_for_each_state() {
-        let is = |kind: &str, status: &str| json!([{"type": kind, "status": status}]);
-        let (done, runs) = (ended("Completed", 0), json!({"state": {"running": {}}}));
-        let started = json!({"state": {"running": {}}, "started": true, "ready": true});
-        let unready = json!({"state": {"running": {}}, "started": true, "ready": false});
-        let begun = || json!([done, started]);
-        let signalled = json!({"state": {"terminated": {"signal": 9, "exitCode": 137}}});
-        let code = |code: i32| json!({"state": {"terminated": {"exitCode": code}}});
-        let nothing = json!({"state": {"waiting": {}}});
-        let gated = json!([{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]);
-        for (phase, conditions, init, regular, ready, status) in [
-            // No container has a status yet.
-            ("Pending", json!([]), json!([]), json!([]), "0/3", "Pending"),
-            ("Pending", gated, json!([]), json!([]), "0/3", "SchedulingGated"),
-            // Init containers, the first that is not done.
-            ("Pending", json!([]), json!([runs]), json!([]), "0/3", "Init:0/2"),
-            ("Pending", json!([]), json!([waits("PodInitializing")]), json!([]), "0/3", "Init:0/2"),
-            ("Pending", json!([]), json!([nothing]), json!([]), "0/3", "Init:0/2"),
-            ("Pending", json!([]), json!([waits("ErrImagePull")]), json!([]), "0/3", "Init:ErrImagePull"),
-            (
-                "Pending",
-                json!([]),
-                json!([waits("CrashLoopBackOff")]),
-                json!([]),
-                "0/3",
-                "Init:CrashLoopBackOff",
-            ),
-            ("Failed", json!([]), json!([ended("Error", 1)]), json!([]), "0/3", "Init:Error"),
-            ("Failed", json!([]), json!([ended("OOMKilled", 137)]), json!([]), "0/3", "Init:OOMKilled"),
-            ("Pending", json!([]), json!([signalled]), json!([]), "0/3", "Init:Signal:9"),
-            ("Pending", json!([]), json!([code(3)]), json!([]), "0/3", "Init:ExitCode:3"),
-            ("Pending", json!([]), json!([done, runs]), json!([]), "0/3", "Init:1/2"),
-            (
-                "Pending",
-                json!([]),
-                json!([done, waits("PostStartHookError")]),
-                json!([]),
-                "0/3",
-                "Init:PostStartHookError",
-            ),
-            // A sidecar that has started is passed, ready or not.
-            ("Pending", json!([]), begun(), json!([waits("PodInitializing")]), "1/3", "PodInitializing"),
-            ("Pending", json!([]), json!([done, unready]), json!([nothing]), "0/3", "Pending"),
-            // Regular containers: the first of those that have something to say.
-            ("Running", json!([]), begun(), json!([ok(), ok()]), "3/3", "Running"),
-            (
-                "Running",
-                json!([]),
-                begun(),
-                json!([ok(), waits("ImagePullBackOff")]),
-                "2/3",
-                "ImagePullBackOff",
-            ),
-            (
-                "Running",
-                json!([]),
-                begun(),
-                json!([waits("CreateContainerError"), ended("Error", 1)]),
-                "1/3",
-                "CreateContainerError",
-            ),
-            ("Running", json!([]), begun(), json!([ended("OOMKilled", 137), ok()]), "2/3", "OOMKilled"),
-            ("Running", json!([]), begun(), json!([signalled, ok()]), "2/3", "Signal:9"),
-            ("Running", json!([]), begun(), json!([code(4), ok()]), "2/3", "ExitCode:4"),
-            ("Succeeded", json!([]), json!([done, done]), json!([done, done]), "0/3", "Completed"),
-            ("Failed", json!([]), json!([done, done]), json!([done, ended("Error", 1)]), "0/3", "Error"),
-            ("Failed", json!([]), json!([done, done]), json!([ended("Error", 1), done]), "0/3", "Error"),
-            // One is done, and another runs on.
-            ("Running", is("Ready", "True"), begun(), json!([done, ok()]), "2/3", "Running"),
-            ("Running", is("Ready", "False"), begun(), json!([done, ok()]), "2/3", "NotReady"),
-            // Initialised once: a sidecar that has ended again holds up nothing that is shown.
-            (
-                "Running",
-                is("Initialized", "True"),
-                json!([done, waits("CrashLoopBackOff")]),
-                json!([ok(), ok()]),
-                "2/3",
-                "Init:CrashLoopBackOff",
-            ),
-            (
-                "Running",
-                is("Initialized", "True"),
-                json!([done, waits("CrashLoopBackOff")]),
-                json!([waits("ErrImagePull"), ok()]),
-                "1/3",
-                "ErrImagePull",
-            ),
-        ] {
-            check(every(phase, conditions, init, regular), ready, status, "0");
-        }
-        // What is said of the pod as a whole, and what becomes of it.
-        let with = |phase: &str, reason: &str, deleted: bool| {
-            let mut pod = every(phase, json!([]), begun(), json!([]));
-            pod["status"]["reason"] = reason.into();
-            if deleted {
-                pod["metadata"] = json!({"deletionTimestamp": "2026-01-31T12:00:00Z"});
+    fn the_ready_and_status_columns_are_those_of_kubectl_for_each_state() {
+        // Phase, anything else of the pod, init containers (- without any), containers, READY, STATUS.
+        for [phase, more, init, regular, ready, expected] in cases(
+            "
+            Pending   =>                  => - =>                                    => 0/2 => Pending
+            Running   =>                  => - => ok, ok                             => 2/2 => Running
+            Running   =>                  => - => ok, runs                           => 1/2 => Running
+            Pending   =>                  => - => waits ContainerCreating, waits ContainerCreating => 0/2 => ContainerCreating
+            Running   =>                  => - => ok, waits CrashLoopBackOff         => 1/2 => CrashLoopBackOff
+            Running   =>                  => - => Error 1, waits ErrImagePull        => 0/2 => Error
+            Succeeded =>                  => - => Completed 0, Completed 0           => 0/2 => Completed
+            Running   =>                  => - => Completed 0, ok                    => 1/2 => NotReady
+            Running   => Ready=True       => - => Completed 0, ok                    => 1/2 => Running
+            Running   =>                  => - => Completed 0, OOMKilled 137         => 0/2 => OOMKilled
+            Failed    =>                  => - => code 3                             => 0/2 => ExitCode:3
+            Failed    =>                  => - => signal 9                           => 0/2 => Signal:9
+            // The end of a container takes precedence over the reason of the pod.
+            Failed    => reason NodeLost  => - => Completed 0, Completed 0           => 0/2 => Completed
+            Failed    => reason NodeLost  => - => Error 137, Completed 0             => 0/2 => Error
+            Failed    => reason NodeLost  => - =>                                    => 0/2 => NodeLost
+            Failed    => reason Evicted   => - =>                                    => 0/2 => Evicted
+            Running   => deleted          => - => ok, ok                             => 2/2 => Terminating
+            Running   => reason NodeLost, deleted => - => ok, ok                     => 2/2 => Unknown
+            Succeeded => deleted          => - => Completed 0                        => 0/2 => Completed
+            Pending   =>                  =>   =>                                    => 0/3 => Pending
+            Pending   => PodScheduled=False SchedulingGated => =>                    => 0/3 => SchedulingGated
+            Pending   =>                  => runs                       =>           => 0/3 => Init:0/2
+            Pending   =>                  => waits PodInitializing      =>           => 0/3 => Init:0/2
+            Pending   =>                  => waits                      =>           => 0/3 => Init:0/2
+            Pending   =>                  => waits ErrImagePull         =>           => 0/3 => Init:ErrImagePull
+            Pending   =>                  => waits CrashLoopBackOff     =>           => 0/3 => Init:CrashLoopBackOff
+            Failed    =>                  => Error 1                    =>           => 0/3 => Init:Error
+            Failed    =>                  => OOMKilled 137              =>           => 0/3 => Init:OOMKilled
+            Pending   =>                  => signal 9                   =>           => 0/3 => Init:Signal:9
+            Pending   =>                  => code 3                     =>           => 0/3 => Init:ExitCode:3
+            Pending   =>                  => Completed 0, runs          =>           => 0/3 => Init:1/2
+            Pending   =>                  => Completed 0, waits PostStartHookError => => 0/3 => Init:PostStartHookError
+            Pending   =>                  => Completed 0, started => waits PodInitializing => 1/3 => PodInitializing
+            Pending   =>                  => Completed 0, unready => waits           => 0/3 => Pending
+            Running   =>                  => Completed 0, started => ok, ok          => 3/3 => Running
+            Running   =>                  => Completed 0, started => ok, waits ImagePullBackOff => 2/3 => ImagePullBackOff
+            Running   =>                  => Completed 0, started => waits CreateContainerError, Error 1 => 1/3 => CreateContainerError
+            Running   =>                  => Completed 0, started => OOMKilled 137, ok => 2/3 => OOMKilled
+            Running   =>                  => Completed 0, started => signal 9, ok    => 2/3 => Signal:9
+            Running   =>                  => Completed 0, started => code 4, ok      => 2/3 => ExitCode:4
+            Succeeded =>                  => Completed 0, Completed 0 => Completed 0, Completed 0 => 0/3 => Completed
+            Failed    =>                  => Completed 0, Completed 0 => Completed 0, Error 1 => 0/3 => Error
+            Failed    =>                  => Completed 0, Completed 0 => Error 1, Completed 0 => 0/3 => Error
+            Running   => Ready=True       => Completed 0, started => Completed 0, ok => 2/3 => Running
+            Running   => Ready=False      => Completed 0, started => Completed 0, ok => 2/3 => NotReady
+            Running   => Initialized=True => Completed 0, waits CrashLoopBackOff => ok, ok => 2/3 => Init:CrashLoopBackOff
+            Running   => Initialized=True => Completed 0, waits CrashLoopBackOff => waits ErrImagePull, ok => 1/3 => ErrImagePull
+            Failed    => reason Evicted   => Completed 0, started =>                 => 1/3 => Evicted
+            Failed    => reason DeadlineExceeded => Completed 0, started =>          => 1/3 => DeadlineExceeded
+            Failed    => reason OutOfcpu  => Completed 0, started =>                 => 1/3 => OutOfcpu
+            Unknown   => reason NodeLost, deleted => Completed 0, started =>         => 1/3 => Unknown
+            Running   => deleted          => Completed 0, started =>                 => 1/3 => Terminating
+            Pending   => deleted          => Completed 0, started =>                 => 1/3 => Terminating
+            Failed    => reason Evicted, deleted => Completed 0, started =>          => 1/3 => Evicted
+            Succeeded => deleted          => Completed 0, started =>                 => 1/3 => Succeeded
+            ",
+        ) {
+            let mut pod = running(phase, statuses(regular, ["app", "helper"]));
+            if init != "-" {
+                let proxy = json!({"name": "proxy", "restartPolicy": "Always"});
+                pod["spec"]["initContainers"] = json!([{"name": "first"}, proxy]);
+                pod["status"]["initContainerStatuses"] = statuses(init, ["first", "proxy"]);
             }
-            pod
-        };
-        for (phase, reason, deleted, status) in [
-            ("Failed", "Evicted", false, "Evicted"),
-            ("Failed", "DeadlineExceeded", false, "DeadlineExceeded"),
-            ("Failed", "OutOfcpu", false, "OutOfcpu"),
-            ("Unknown", "NodeLost", true, "Unknown"),
-            ("Running", "", true, "Terminating"),
-            ("Pending", "", true, "Terminating"),
-            ("Failed", "Evicted", true, "Evicted"),
-            ("Succeeded", "", true, "Succeeded"),
-        ] {
-            check(with(phase, reason, deleted), "1/3", status, "0");
+            for word in more.split(", ").filter(|word| !word.is_empty()) {
+                match (word.strip_prefix("reason "), word.split_once('=')) {
+                    (Some(reason), _) => pod["status"]["reason"] = reason.into(),
+                    (None, Some((kind, status))) => {
+                        let (status, reason) = status.split_once(' ').unwrap_or((status, ""));
+                        let condition = json!({"type": kind, "status": status, "reason": reason});
+                        pod["status"]["conditions"] = json!([condition]);
+                    }
+                    (None, None) => pod["metadata"] = json!({"deletionTimestamp": "2026-01-31T12:00:00Z"}),
+                }
+            }
+            check(pod, ready, expected, "0");
         }
     }
 
@@ -423,51 +318,26 @@ mod tests {
     }
 
     #[test]
-    fn the_status_column_counts_finished_init_containers() {
-        check(initialising(json!([{"state": {"running": {}}}]), json!([])), "0/2", "Init:0/2", "0");
-        check(initialising(json!([waits("PodInitializing")]), json!([])), "0/2", "Init:0/2", "0");
-        check(
-            initialising(json!([waits("CrashLoopBackOff")]), json!([])),
-            "0/2",
-            "Init:CrashLoopBackOff",
-            "0",
-        );
-        check(initialising(json!([ended("Error", 1)]), json!([])), "0/2", "Init:Error", "0");
-        check(initialising(json!([ended("", 2)]), json!([])), "0/2", "Init:ExitCode:2", "0");
-        check(
-            initialising(json!([ended("Completed", 0), {"state": {"running": {}}}]), json!([])),
-            "0/2",
-            "Init:1/2",
-            "0",
-        );
-        let started = json!({"name": "proxy", "started": true, "ready": true, "restartCount": 2, "state": {"running": {}}});
-        let mut first = ended("Completed", 0);
-        first["name"] = "first".into();
-        first["restartCount"] = 5.into();
-        // Restarts of init containers that are over no longer count; those of sidecars do.
-        check(initialising(json!([first, started]), json!([ok()])), "2/2", "Pending", "2");
+    fn restarts_of_finished_init_containers_do_not_count() {
+        let mut pod = running("Pending", statuses("ok", ["app", ""]));
+        pod["spec"]["initContainers"] =
+            json!([{"name": "first"}, {"name": "proxy", "restartPolicy": "Always"}]);
+        let mut init = statuses("Completed 0, started", ["first", "proxy"]);
+        init[0]["restartCount"] = 5.into();
+        init[1]["restartCount"] = 2.into();
+        pod["status"]["initContainerStatuses"] = init;
+        check(pod, "2/3", "Pending", "2");
     }
 
     #[test]
-    fn a_reason_of_the_whole_pod_takes_precedence_in_the_status_column() {
-        let mut pod = running("Failed", json!([]));
-        pod["status"]["reason"] = "Evicted".into();
-        check(pod.clone(), "0/2", "Evicted", "0");
-        assert_eq!(row_conditions(&pod)[0]["message"], "The pod failed.");
-        let mut pod = running("Running", json!([ok(), ok()]));
-        assert!(row_conditions(&pod).is_null());
-        pod["metadata"]["deletionTimestamp"] = "2026-01-31T12:00:00Z".into();
-        check(pod.clone(), "2/2", "Terminating", "0");
-        pod["status"]["reason"] = "NodeLost".into();
-        check(pod, "2/2", "Unknown", "0");
-        let mut over = running("Succeeded", json!([ended("Completed", 0)]));
-        over["metadata"]["deletionTimestamp"] = "2026-01-31T12:00:00Z".into();
-        check(over, "0/2", "Completed", "0");
+    fn a_finished_pod_has_a_row_condition() {
+        assert_eq!(row_conditions(&running("Failed", json!([])))[0]["message"], "The pod failed.");
+        assert!(row_conditions(&running("Running", json!([]))).is_null());
     }
 
     #[test]
     fn missing_fields_of_a_pod_are_printed_as_none() {
-        let cells = cells(&json!({"metadata": {"name": "p"}}), Timestamp(0));
+        let cells = STRATEGY.cells(&json!({"metadata": {"name": "p"}}), Timestamp(0));
         let expected = ["p", "0/0", "", "0", "<unknown>", "<none>", "<none>", "<none>", "<none>"];
         assert_eq!(cells, expected);
     }

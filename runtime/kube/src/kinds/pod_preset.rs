@@ -10,14 +10,15 @@ use serde_json::{Map, Value, json};
 use super::applied::AppliedPreset;
 use super::definition::{self, Definition, Read, Reader};
 use super::generic;
-use super::strategy::{Describe, Strategy};
+use super::strategy::Strategy;
 use crate::kind::Kind;
+use crate::object::check::Field;
 use crate::object::error::{ManifestCause, ManifestError};
 use crate::object::field::{Errors, FieldError, Path, quoted};
+use crate::object::value::{list, map, text};
 use crate::object::walk::Validation;
-use crate::object::{check, rules, walk};
+use crate::object::{rules, walk};
 use crate::pod::{self, Manifest, Origin};
-use crate::schema;
 use nodlet_core::spec::pod::PRESET_MARK;
 
 /// Annotation that excludes a Pod from presets.
@@ -41,7 +42,7 @@ impl Definition {
             && meta["namespace"] == *self.namespace
             && annotation(EXCLUDE).and_then(Value::as_str) != Some("true")
             && annotation(MIRROR).is_none()
-            && matches(&self.object()["spec"]["selector"], &meta["labels"])
+            && selects(&self.object()["spec"]["selector"], &meta["labels"])
     }
 
     /// Returns the copy that is stored with a Pod.
@@ -151,34 +152,26 @@ fn is_same(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// Whether a label selector, which is right, selects these labels.
-fn matches(selector: &Value, labels: &Value) -> bool {
-    let equal = selector["matchLabels"].as_object().into_iter().flatten();
-    let mut equal = equal.map(|(key, value)| labels.get(key) == Some(value));
-    let expressions = selector["matchExpressions"].as_array().into_iter().flatten();
-    let mut expressions = expressions.map(|expression| {
-        let label = labels.get(expression["key"].as_str().unwrap_or_default());
-        let listed = || {
-            let values = expression["values"].as_array();
-            label.is_some_and(|label| values.is_some_and(|values| values.contains(label)))
-        };
-        match expression["operator"].as_str() {
-            Some("In") => listed(),
-            Some("NotIn") => !listed(),
-            Some("Exists") => label.is_some(),
-            Some("DoesNotExist") => label.is_none(),
-            Some(_) | None => false,
+/// Whether a valid label selector selects these labels; one that is missing selects all.
+pub fn selects(selector: &Value, labels: &Value) -> bool {
+    let matches = |requirement: &Value| {
+        let label = labels.get(text(requirement, "key"));
+        let is_listed = || label.is_some_and(|label| list(requirement, "values").contains(label));
+        match text(requirement, "operator") {
+            "In" => is_listed(),
+            "NotIn" => !is_listed(),
+            "Exists" => label.is_some(),
+            "DoesNotExist" => label.is_none(),
+            _ => false,
         }
-    });
-    equal.all(|matches| matches) && expressions.all(|matches| matches)
+    };
+    map(&selector["matchLabels"]).all(|(key, value)| labels.get(key) == Some(value))
+        && list(selector, "matchExpressions").iter().all(matches)
 }
 
 pub(super) static STRATEGY: Strategy = Strategy {
-    columns: generic::COLUMNS,
-    cells: generic::cells,
-    row_conditions: generic::no_conditions,
-    describe: Describe::WithEvents(generic::describe),
     reader: Some(Reader { read: Read::Own(read), check_update: definition::any_update }),
+    ..Strategy::new(generic::COLUMNS, generic::describe)
 };
 
 /// Reads a PodPreset. `file` is `None` for objects from the API.
@@ -218,9 +211,9 @@ fn read(
     });
     let mut selector = spec.remove("selector").unwrap_or_else(|| json!({}));
     let path = root.child("selector");
-    match (&selector, schema::find("LabelSelector")) {
-        (Value::Object(_), Some(of)) => {
-            let findings = walk::check(&mut selector, of);
+    match &selector {
+        Value::Object(_) => {
+            let findings = walk::check(&mut selector, "LabelSelector");
             for found in findings.unknown.iter() {
                 unknown.push(format!("spec.selector.{}", found.path));
             }
@@ -229,19 +222,19 @@ fn read(
             errors.extend(found.into_iter().map(below));
             errors.add_more(more);
         }
-        (other, _) => errors.push(FieldError::type_invalid(&path, other, "must be a map")),
+        other => errors.push(FieldError::type_invalid(&path, other, "must be a map")),
     }
     if errors.is_empty() {
-        check::label_selector(&selector, &path, &mut errors);
+        Field::root(&selector, "spec.selector", &mut errors).label_selector();
     }
     if spec.is_empty() {
-        let path = root.child("volumes.env.envFrom.volumeMounts");
-        errors.push(FieldError::required(&path, "must specify at least one"));
+        let lists = Field::root(&Value::Null, "spec.volumes.env.envFrom.volumeMounts", &mut errors);
+        lists.required("must specify at least one");
     }
     if name.len() > NAME && rules::dns_subdomain(&name).is_empty() {
         let why =
             format!("must be no more than {NAME} characters: it becomes part of the name of an annotation");
-        errors.push(FieldError::invalid(&Path::root("metadata").child("name"), &name, why));
+        Field::root(&object["metadata"], "metadata", &mut errors).child("name").invalid(why);
     }
 
     // The Pod that it would make of an empty one.
@@ -269,8 +262,7 @@ fn read(
             return Err(ManifestError::new(ManifestCause::Strict { messages, paths: unknown }));
         }
         Ok(_) if !errors.is_empty() => {
-            let (errors, more) = errors.into_parts();
-            return Err(ManifestError::new(ManifestCause::Invalid { name, errors, more }));
+            return Err(ManifestError::invalid_name(&name, errors));
         }
         Ok(manifest) => manifest,
     };

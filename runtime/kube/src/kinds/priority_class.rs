@@ -1,18 +1,16 @@
 //! PriorityClasses (`scheduling.k8s.io/v1`): named priorities of pods, as they are read, and as `kubectl get` and
 //! `kubectl describe priorityclass` print them. Pure.
 
-use serde_json::{Map, Value};
+use serde_json::{Value, json};
 
-use super::cells::{age, text, timestamp};
 use super::definition::{self, Read, Reader};
-use super::describe::text::of;
-use super::describe::{Tabs, events};
-use super::generic;
-use super::strategy::{Column, Describe, Strategy};
+use super::describe::Tabs;
+use super::describe::text::{entries, of};
+use super::strategy::{AGE, Column, NAME, Strategy, column, of as column_of};
+use crate::object::check::Field;
 use crate::object::error::ManifestError;
-use crate::object::field::{Errors, FieldError, Path};
+use crate::object::field::Errors;
 use nodlet_core::spec::pod::{CRITICAL, NODE_CRITICAL};
-use nodlet_core::time::Timestamp;
 
 /// The classes that always exist: name, value and description.
 pub const BUILT_IN: [(&str, i32, &str); 2] = [
@@ -46,78 +44,55 @@ const HIGHEST: i64 = 1_000_000_000;
 const SYSTEM: &str = "system-";
 
 pub(super) static STRATEGY: Strategy = Strategy {
-    columns: COLUMNS,
-    cells,
-    row_conditions: generic::no_conditions,
-    describe: Describe::WithEvents(describe),
     reader: Some(Reader { read: Read::Rules(rules), check_update }),
+    ..Strategy::new(COLUMNS, describe)
 };
 
 const COLUMNS: &[Column] = &[
-    ("Name", "string", "name", 0),
-    ("Value", "integer", "", 0),
-    ("Global-Default", "boolean", "", 0),
-    ("Age", "string", "", 0),
-    ("PreemptionPolicy", "string", "", 0),
+    NAME,
+    column_of("Value", "value", |class, field, _| class[field].clone()).with_kind("integer"),
+    column_of("Global-Default", "globalDefault", |class, field, _| (class[field] == true).into())
+        .with_kind("boolean"),
+    AGE,
+    column("PreemptionPolicy", "/preemptionPolicy"),
 ];
 
-fn cells(class: &Value, now: Timestamp) -> Vec<Value> {
-    vec![
-        text(&class["metadata"]["name"]).into(),
-        class["value"].clone(),
-        (class["globalDefault"] == true).into(),
-        age(timestamp(&class["metadata"]["creationTimestamp"]), now).into(),
-        text(&class["preemptionPolicy"]).into(),
-    ]
-}
-
-/// Describes the class with its events, if they are requested.
-fn describe(class: &Value, events: Option<Vec<Value>>) -> String {
-    let mut tabs = Tabs::default();
-    let out = &mut tabs;
+fn describe(out: &mut Tabs, class: &Value, _: &[Value]) {
     let metadata = &class["metadata"];
     out.line(0, &format!("Name:\t{}", of(&metadata["name"])));
     out.line(0, &format!("Value:\t{}", class["value"].as_i64().unwrap_or_default()));
     out.line(0, &format!("GlobalDefault:\t{}", class["globalDefault"] == true));
     out.line(0, &format!("PreemptionPolicy:\t{}", of(&class["preemptionPolicy"])));
     out.line(0, &format!("Description:\t{}", of(&class["description"])));
-    let annotations = metadata["annotations"].as_object().into_iter().flatten();
+    let annotations = entries(&metadata["annotations"]).into_iter();
     let mut annotations: Vec<String> =
         annotations.map(|(key, value)| format!("{key}={}", of(value))).collect();
+    // As kubectl: the texts are sorted, and not the keys.
     annotations.sort();
     let annotations = if annotations.is_empty() { "<none>".to_owned() } else { annotations.join(",") };
     out.line(0, &format!("Annotations:\t{annotations}"));
-    if let Some(events) = events {
-        events::describe(out, events);
-    }
-    tabs.finish()
 }
 
 /// The defaults of a class, and `ValidatePriorityClass`.
-fn rules(fields: &mut Map<String, Value>, metadata: &Value, errors: &mut Errors) {
-    let name = metadata["name"].as_str().unwrap_or_default();
-    fields.entry("value").or_insert(0.into());
-    fields.entry("preemptionPolicy").or_insert("PreemptLowerPriority".into());
-    let value = fields["value"].as_i64().unwrap_or_default();
-    let default = fields.get("globalDefault") == Some(&Value::Bool(true));
-
+fn rules(class: &mut Value, metadata: &Value, errors: &mut Errors) {
+    for (field, default) in [("value", json!(0)), ("preemptionPolicy", json!("PreemptLowerPriority"))] {
+        if class[field].is_null() {
+            class[field] = default;
+        }
+    }
+    let (name, value) = (of(&metadata["name"]), class["value"].as_i64().unwrap_or_default());
     if name.starts_with(SYSTEM) {
-        if let Some(why) = not_built_in(name, value, default) {
-            let path = Path::root("metadata");
-            let detail = format!(
+        if let Some(why) = not_built_in(name, value, class["globalDefault"] == true) {
+            Field::root(metadata, "metadata", errors).child("name").forbidden(format!(
                 "priority class names with '{SYSTEM}' prefix are reserved for system use only. error: {why}"
-            );
-            errors.push(FieldError::forbidden(&path.child("name"), detail));
+            ));
         }
     } else if value > HIGHEST {
         let detail = format!("maximum allowed value of a user defined priority is {HIGHEST}");
-        errors.push(FieldError::forbidden(&Path::root("value"), detail));
+        Field::root(&class["value"], "value", errors).forbidden(detail);
     }
-    let policy = fields["preemptionPolicy"].as_str().unwrap_or_default();
-    let policies = ["Never", "PreemptLowerPriority"];
-    if !policies.contains(&policy) {
-        errors.push(FieldError::not_supported(&Path::root("preemptionPolicy"), policy, &policies));
-    }
+    let policy = Field::root(&class["preemptionPolicy"], "preemptionPolicy", errors);
+    policy.supported(&["Never", "PreemptLowerPriority"]);
 }
 
 /// Reads the relevant fields of a valid PriorityClass.
@@ -136,12 +111,9 @@ pub fn class(object: &Value) -> Class {
 fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
     let mut errors = Errors::default();
     if old["value"] != new["value"] {
-        errors.push(FieldError::forbidden(&Path::root("value"), "may not be changed in an update."));
+        Field::root(&new["value"], "value", &mut errors).forbidden("may not be changed in an update.");
     }
-    if old["preemptionPolicy"] != new["preemptionPolicy"] {
-        let policy = new["preemptionPolicy"].as_str().unwrap_or_default();
-        errors.push(FieldError::invalid(&Path::root("preemptionPolicy"), policy, "field is immutable"));
-    }
+    definition::immutable(old, new, "preemptionPolicy", &mut errors);
     definition::refuse_update(new, errors)
 }
 
@@ -158,12 +130,11 @@ fn not_built_in(name: &str, value: i64, default: bool) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use nodlet_fuzz::assert_ends_with;
-    use serde_json::json;
-
     use super::*;
     use crate::kinds::definition::Definition;
     use crate::manifest::{Validation, contents, parse};
+    use nodlet_fuzz::assert_ends_with;
+    use nodlet_fuzz::cases;
 
     fn read(text: &str) -> Result<Definition, String> {
         let text = format!("apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\n{text}\n");
@@ -193,33 +164,27 @@ mod tests {
 
     #[test]
     fn an_invalid_priority_class_is_rejected_with_the_errors_of_kubernetes() {
-        for (text, expected) in [
-            (
-                "metadata: {name: a}\nvalue: 1000000001",
-                "value: Forbidden: maximum allowed value of a user defined priority is 1000000000",
-            ),
-            (
-                "metadata: {name: system-a}\nvalue: 1",
-                "metadata.name: Forbidden: priority class names with 'system-' prefix are reserved for system use only. error: system-a is not a known system priority class",
-            ),
-            (
-                "metadata: {name: system-node-critical}\nvalue: 1",
-                "value of system-node-critical PriorityClass must be 2000001000",
-            ),
-            (
-                "metadata: {name: system-node-critical}\nvalue: 2000001000\nglobalDefault: true",
-                "globalDefault of system-node-critical PriorityClass must be false",
-            ),
-            (
-                "metadata: {name: a}\npreemptionPolicy: Always",
-                "preemptionPolicy: Unsupported value: \"Always\": supported values: \"Never\", \"PreemptLowerPriority\"",
-            ),
-            ("metadata: {name: a}\nvalue: high", "value: Invalid value"),
-            ("metadata: {name: a}\nvalue: 2147483648", "value: Invalid value"),
-            ("metadata: {name: A}\nvalue: 1", "metadata.name: Invalid value: \"A\""),
-            ("metadata: {}\nvalue: 1", "metadata.name: Required value: name or generateName is required"),
-            ("metadata: {name: a}\nvaleu: 1", "unknown field \"valeu\""),
-        ] {
+        for [text, expected] in cases(
+            r#"
+                metadata: {name: a}\nvalue: 1000000001
+                    => value: Forbidden: maximum allowed value of a user defined priority is 1000000000
+                metadata: {name: system-a}\nvalue: 1
+                    => metadata.name: Forbidden: priority class names with 'system-' prefix are reserved for system use only. error: system-a is not a known system priority class
+                metadata: {name: system-node-critical}\nvalue: 1
+                    => value of system-node-critical PriorityClass must be 2000001000
+                metadata: {name: system-node-critical}\nvalue: 2000001000\nglobalDefault: true
+                    => globalDefault of system-node-critical PriorityClass must be false
+                metadata: {name: a}\npreemptionPolicy: Always
+                    => preemptionPolicy: Unsupported value: "Always": supported values: "Never", "PreemptLowerPriority"
+                metadata: {name: a}\nvalue: high => value: Invalid value
+                metadata: {name: a}\nvalue: 2147483648 => value: Invalid value
+                metadata: {name: A}\nvalue: 1 => metadata.name: Invalid value: "A"
+                metadata: {}\nvalue: 1 => metadata.name: Required value: name or generateName is required
+                metadata: {name: a}\nvaleu: 1 => unknown field "valeu"
+            "#,
+        ) {
+            let text = &*text.replace("\\n", "\n");
+
             let refused = read(text).expect_err(text);
             assert!(refused.contains(expected), "{text}: {refused}");
             assert!(refused.contains("PriorityClass"), "{refused}");

@@ -4,71 +4,53 @@
 //!
 //! The values that a pod got from its class are stored with the pod, as defaults of LimitRanges are ([`AppliedPreset`]).
 
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::{Map, Value};
 
 use super::applied::AppliedPreset;
-use super::cells::{age, timestamp};
 use super::definition::{self, Read, Reader};
-use super::describe::text::of;
 use super::generic;
-use super::strategy::{Column, Describe, Strategy};
+use super::strategy::{AGE, NAME, Strategy, column};
+use crate::object::check::Field;
 use crate::object::error::ManifestError;
-use crate::object::field::{Errors, FieldError, Path};
+use crate::object::field::Errors;
+use crate::object::rules;
 use crate::object::value::{list, map, text};
-use crate::object::{check, rules};
 use crate::pod::validate::{self, resources};
 use nodlet_core::spec::Quantity;
-use nodlet_core::time::Timestamp;
 
 /// The only handler, and the name of the class that needs no object.
 const HANDLER: &str = "nodlet";
 
 pub(super) static STRATEGY: Strategy = Strategy {
-    columns: COLUMNS,
-    cells,
-    row_conditions: generic::no_conditions,
-    describe: Describe::WithEvents(generic::describe),
     reader: Some(Reader { read: Read::Rules(rules), check_update }),
+    ..Strategy::new(&[NAME, column("Handler", "/handler"), AGE], generic::describe)
 };
 
-const COLUMNS: &[Column] =
-    &[("Name", "string", "name", 0), ("Handler", "string", "", 0), ("Age", "string", "", 0)];
-
-fn cells(class: &Value, now: Timestamp) -> Vec<Value> {
-    let metadata = &class["metadata"];
-    let age = age(timestamp(&metadata["creationTimestamp"]), now);
-    vec![of(&metadata["name"]).into(), of(&class["handler"]).into(), age.into()]
-}
-
 /// Checks a class (`ValidateRuntimeClass`), and that nodlet provides what it requests.
-fn rules(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
-    let path = Path::root("handler");
-    let handler = fields.get("handler").and_then(Value::as_str).unwrap_or_default();
-    let details = rules::dns_label(handler);
-    if handler.is_empty() {
-        errors.push(FieldError::required(&path, ""));
-    } else if !details.is_empty() {
-        check::invalid(&path, handler, details, errors);
-    } else if handler != HANDLER {
-        errors.push(FieldError::not_supported(&path, handler, &[HANDLER]));
+fn rules(class: &mut Value, _: &Value, errors: &mut Errors) {
+    let handler = Field::root(&class["handler"], "handler", errors);
+    if handler.text().is_empty() {
+        handler.required("");
+    } else if handler.check(rules::dns_label) {
+        handler.supported(&[HANDLER]);
     }
-    if let Some(overhead) = fields.get("overhead") {
-        resources::overhead(&overhead["podFixed"], &Path::root("overhead"), errors);
+    if let Some(overhead) = class.get("overhead") {
+        resources::overhead(Field::root(overhead, "overhead", errors));
     }
-    let Some(scheduling) = fields.get("scheduling") else { return };
-    let path = Path::root("scheduling");
-    check::labels(&scheduling["nodeSelector"], &path.child("nodeSelector"), errors);
-    let path = path.child("tolerations");
-    let tolerations = list(scheduling, "tolerations");
-    validate::tolerations(tolerations, &path, errors);
-    for (index, toleration) in tolerations.iter().enumerate() {
-        let path = path.index(index);
-        if tolerations[..index].contains(toleration) {
-            errors.push(FieldError::duplicate(&path, &toleration.to_string()));
+    let scheduling = Field::root(&class["scheduling"], "scheduling", errors);
+    scheduling.child("nodeSelector").labels();
+    validate::tolerations(scheduling);
+    let mut known = BTreeSet::new();
+    for toleration in scheduling.items("tolerations") {
+        let printed = toleration.value.to_string();
+        if !known.insert(printed.clone()) {
+            toleration.duplicate_of(&printed);
         }
-        if toleration.get("tolerationSeconds").is_some() {
-            let detail = "nodlet ends no pod for a taint: remove this field";
-            errors.push(FieldError::forbidden(&path.child("tolerationSeconds"), detail));
+        if let Some(seconds) = toleration.get("tolerationSeconds") {
+            seconds.forbidden("nodlet ends no pod for a taint: remove this field");
         }
     }
 }
@@ -79,9 +61,7 @@ fn rules(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
 /// The handler has changed.
 fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
     let mut errors = Errors::default();
-    if old["handler"] != new["handler"] {
-        errors.push(FieldError::invalid(&Path::root("handler"), text(new, "handler"), "field is immutable"));
-    }
+    definition::immutable(old, new, "handler", &mut errors);
     definition::refuse_update(new, errors)
 }
 
@@ -145,18 +125,56 @@ pub(crate) fn apply(pod: &mut Value, applied: &AppliedPreset) -> Result<(), Stri
     }
     let added = list(&applied.spec, "tolerations");
     if !added.is_empty() {
-        let all: Vec<Value> = list(spec, "tolerations").iter().chain(added).cloned().collect();
-        let mut merged: Vec<Value> = Vec::new();
-        for (index, toleration) in all.iter().enumerate() {
-            let is_covered = merged.iter().any(|other| covers(other, toleration))
-                || all[index + 1..].iter().any(|other| other != toleration && covers(other, toleration));
-            if !is_covered {
-                merged.push(toleration.clone());
+        let all: Vec<&Value> = list(spec, "tolerations").iter().chain(added).collect();
+        let mut later = Widest::default();
+        let mut is_covered_later: Vec<bool> = all.iter().rev().map(|one| later.add(one)).collect();
+        let mut merged = Widest::default();
+        let mut kept = Vec::new();
+        for toleration in all {
+            if is_covered_later.pop() == Some(false) && !merged.covers(toleration) {
+                merged.add(toleration);
+                kept.push(toleration.clone());
             }
         }
-        spec["tolerations"] = Value::Array(merged);
+        spec["tolerations"] = Value::Array(kept);
     }
     Ok(())
+}
+
+/// Of the tolerations that differ only in their seconds, the two that tolerate most: a Pod can have so many tolerations
+/// that comparing each with all others takes minutes.
+#[derive(Default)]
+struct Widest<'a>(BTreeMap<(&'a str, &'a str, Option<&'a str>), Vec<&'a Value>>);
+
+impl<'a> Widest<'a> {
+    /// Adds a toleration. Returns whether another one covers it.
+    fn add(&mut self, toleration: &'a Value) -> bool {
+        let is_covered =
+            self.all_that_may_cover(toleration).any(|other| other != toleration && covers(other, toleration));
+        let [key, effect, value] = ["key", "effect", "value"].map(|field| text(toleration, field));
+        let exists = text(toleration, "operator") == "Exists";
+        let widest = self.0.entry((key, effect, (!exists).then_some(value))).or_default();
+        if !widest.contains(&toleration) {
+            widest.push(toleration);
+            widest.sort_by_key(|one| Reverse(one["tolerationSeconds"].as_i64().unwrap_or(i64::MAX)));
+            widest.truncate(2);
+        }
+        is_covered
+    }
+
+    /// Whether one of the tolerations covers this one.
+    fn covers(&self, toleration: &Value) -> bool {
+        self.all_that_may_cover(toleration).any(|other| covers(other, toleration))
+    }
+
+    fn all_that_may_cover<'s>(&'s self, other: &'s Value) -> impl Iterator<Item = &'a Value> + use<'s, 'a> {
+        let [key, effect, value] = ["key", "effect", "value"].map(|field| text(other, field));
+        let classes = [key, ""].into_iter().flat_map(move |key| {
+            let of_key = [effect, ""].into_iter();
+            of_key.flat_map(move |effect| [(key, effect, None), (key, effect, Some(value))])
+        });
+        classes.flat_map(|class| self.0.get(&class).into_iter().flatten().copied())
+    }
 }
 
 /// Whether a toleration tolerates everything that the other one does (`isSuperset`).
@@ -178,7 +196,7 @@ fn covers(toleration: &Value, other: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use nodlet_fuzz::cases;
+    use nodlet_fuzz::{Random, cases};
     use serde_json::json;
 
     use super::*;
@@ -253,33 +271,24 @@ mod tests {
 
     #[test]
     fn an_invalid_runtime_class_is_rejected_with_the_field() {
-        for (text, expected) in [
-            ("overhead: {}", "handler: Required value"),
-            ("handler: A_b", "handler: Invalid value: \"A_b\": a lowercase RFC 1123 label"),
-            ("handler: runc", "handler: Unsupported value: \"runc\": supported values: \"nodlet\""),
-            (
-                "handler: nodlet\noverhead: {podFixed: {cpu: -1}}",
-                "overhead.limits[cpu]: Invalid value: \"-1\"",
-            ),
-            (
-                "handler: nodlet\noverhead: {podFixed: {example.com/gpu: 1}}",
-                "overhead.limits[example.com/gpu]: Unsupported value: \"example.com/gpu\"",
-            ),
-            (
-                "handler: nodlet\nscheduling: {nodeSelector: {a b: c}}",
-                "scheduling.nodeSelector: Invalid value",
-            ),
-            (
-                "handler: nodlet\nscheduling: {tolerations: [{key: a, operator: Exists}, {key: a, operator: Exists}]}",
-                "scheduling.tolerations[1]: Duplicate value",
-            ),
-            (
-                "handler: nodlet\nscheduling: {tolerations: [{key: a, operator: Exists, effect: NoExecute, \
-                 tolerationSeconds: 1}]}",
-                "scheduling.tolerations[0].tolerationSeconds: Forbidden",
-            ),
-            ("handler: nodlet\noverheads: {}", "unknown field \"overheads\""),
-        ] {
+        for [text, expected] in cases(
+            r#"
+                overhead: {} => handler: Required value
+                handler: A_b => handler: Invalid value: "A_b": a lowercase RFC 1123 label
+                handler: runc => handler: Unsupported value: "runc": supported values: "nodlet"
+                handler: nodlet\noverhead: {podFixed: {cpu: -1}} => overhead.limits[cpu]: Invalid value: "-1"
+                handler: nodlet\noverhead: {podFixed: {example.com/gpu: 1}}
+                    => overhead.limits[example.com/gpu]: Unsupported value: "example.com/gpu"
+                handler: nodlet\nscheduling: {nodeSelector: {a b: c}} => scheduling.nodeSelector: Invalid value
+                handler: nodlet\nscheduling: {tolerations: [{key: a, operator: Exists}, {key: a, operator: Exists}]}
+                    => scheduling.tolerations[1]: Duplicate value
+                handler: nodlet\nscheduling: {tolerations: [{key: a, operator: Exists, effect: NoExecute, tolerationSeconds: 1}]}
+                    => scheduling.tolerations[0].tolerationSeconds: Forbidden
+                handler: nodlet\noverheads: {} => unknown field "overheads"
+            "#,
+        ) {
+            let text = &*text.replace("\\n", "\n");
+
             let refused = class(text).expect_err(text);
             assert!(refused.contains(expected), "{text}: {refused}");
         }
@@ -287,5 +296,45 @@ mod tests {
         let refused = check_update(&old, &new).expect_err("another handler").to_string();
         assert!(refused.ends_with("handler: Invalid value: \"other\": field is immutable"), "{refused}");
         assert!(check_update(&old, &old).is_ok());
+    }
+
+    #[test]
+    fn merged_tolerations_are_those_that_no_other_of_all_covers() {
+        for seed in 0..500 {
+            let mut random = Random::of(seed);
+            let toleration = |_| {
+                let mut one = json!({});
+                for (field, values) in [
+                    ("key", &["a", "b", ""][..]),
+                    ("effect", &["NoExecute", "NoSchedule", ""]),
+                    ("operator", &["Exists", "Equal", ""]),
+                    ("value", &["x", "y", ""]),
+                ] {
+                    match values[random.below(3)] {
+                        "" if random.one_in(2) => {}
+                        value => one[field] = value.into(),
+                    }
+                }
+                if random.one_in(2) {
+                    one["tolerationSeconds"] = random.below(3).into();
+                }
+                one
+            };
+            let all: Vec<Value> = (0..8).map(toleration).collect();
+            let mut expected: Vec<Value> = Vec::new();
+            for (index, one) in all.iter().enumerate() {
+                let later = &all[index + 1..];
+                if !expected.iter().any(|other| covers(other, one))
+                    && !later.iter().any(|other| other != one && covers(other, one))
+                {
+                    expected.push(one.clone());
+                }
+            }
+            let mut pod = json!({"spec": {"tolerations": all[..4]}});
+            let class = json!({"tolerations": all[4..]});
+            let applied = AppliedPreset { name: String::new(), version: String::new(), spec: class };
+            apply(&mut pod, &applied).expect("no selector");
+            assert_eq!(pod["spec"]["tolerations"], Value::Array(expected), "{all:?}");
+        }
     }
 }

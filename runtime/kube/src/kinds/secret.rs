@@ -3,57 +3,41 @@
 //!
 //! No message may contain a value of a Secret: errors and warnings reach logs, events and clients.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::cells::{age, text, timestamp};
-use super::config_data::{MAX_SIZE, REDACTED, binary, check_update, entries, head, size};
+use super::config_data::{MAX_SIZE, REDACTED, binary, check_update, size};
 use super::definition::{self, Definition, Read, Reader};
 use super::describe::Tabs;
-use super::describe::text::of;
-use super::generic;
-use super::strategy::{Column, Describe, Strategy};
+use super::describe::text::{entries, head, of};
+use super::strategy::{AGE, Column, NAME, Strategy, column, of as column_of};
 use crate::base64;
 use crate::kind::Kind;
+use crate::object::check::Field;
 use crate::object::error::{ManifestCause, ManifestError};
-use crate::object::field::{Errors, FieldError, FieldErrorKind, Path};
+use crate::object::field::{Errors, FieldErrorKind};
 use crate::object::json;
 use crate::object::walk::Validation;
-use nodlet_core::time::Timestamp;
 
 pub(super) static STRATEGY: Strategy = Strategy {
-    columns: COLUMNS,
-    cells,
-    row_conditions: generic::no_conditions,
-    describe: Describe::Alone(describe),
+    has_events: false,
     reader: Some(Reader { read: Read::Own(read), check_update }),
+    ..Strategy::new(COLUMNS, describe)
 };
 
 const COLUMNS: &[Column] = &[
-    ("Name", "string", "name", 0),
-    ("Type", "string", "", 0),
-    ("Data", "string", "", 0),
-    ("Age", "string", "", 0),
+    NAME,
+    column("Type", "/type"),
+    column_of("Data", "", |secret, _, _| entries(&secret["data"]).len().into()),
+    AGE,
 ];
 
-fn cells(secret: &Value, now: Timestamp) -> Vec<Value> {
-    vec![
-        text(&secret["metadata"]["name"]).into(),
-        text(&secret["type"]).into(),
-        entries(&secret["data"]).len().into(),
-        age(timestamp(&secret["metadata"]["creationTimestamp"]), now).into(),
-    ]
-}
-
 /// kubectl also prints the token of a service account; here no value is printed.
-fn describe(secret: &Value) -> String {
-    let mut tabs = Tabs::default();
-    let out = &mut tabs;
+fn describe(out: &mut Tabs, secret: &Value, _: &[Value]) {
     head(out, secret);
     out.line(0, &format!("\nType:\t{}\n\nData\n====", of(&secret["type"])));
     for (key, value) in entries(&secret["data"]) {
         out.line(0, &format!("{key}:\t{} bytes", size(value)));
     }
-    tabs.finish()
 }
 
 /// The type of a Secret without one.
@@ -102,46 +86,42 @@ fn read(
 }
 
 /// Converts, defaults and validates a Secret (`ValidateSecret`).
-fn rules(fields: &mut Map<String, Value>, metadata: &Value, errors: &mut Errors) {
-    if let Some(Value::Object(texts)) = fields.remove("stringData") {
-        let data = fields.entry("data").or_insert(Map::new().into());
+fn rules(secret: &mut Value, metadata: &Value, errors: &mut Errors) {
+    if let Some(Value::Object(texts)) = secret.as_object_mut().and_then(|secret| secret.remove("stringData"))
+    {
         for (key, text) in texts {
-            data[key] = base64::encode(text.as_str().unwrap_or_default().as_bytes()).into();
+            secret["data"][key] = base64::encode(text.as_str().unwrap_or_default().as_bytes()).into();
         }
     }
-    let kind = match fields.get("type").and_then(Value::as_str) {
-        None | Some("") => OPAQUE.to_owned(),
-        Some(kind) => kind.to_owned(),
-    };
-    let root = Path::root("data");
-    if binary("data", fields, errors) > MAX_SIZE {
-        errors.push(FieldError::too_long(&root, MAX_SIZE));
+    if of(&secret["type"]).is_empty() {
+        secret["type"] = OPAQUE.into();
     }
-    let value = |key: &str| fields.get("data").and_then(|data| data.get(key)?.as_str());
-    let mut required = |key: &str| errors.push(FieldError::required(&root.key(key), ""));
-    match RULES.iter().find(|(of, _)| *of == kind).map(|(_, rule)| rule) {
+    let size = binary("data", secret, errors);
+    let data = Field::root(&secret["data"], "data", errors);
+    if size > MAX_SIZE {
+        data.too_long(MAX_SIZE);
+    }
+    let value = |key: &str| secret["data"].get(key)?.as_str();
+    let required = |key: &str| data.key(key).required("");
+    match RULES.iter().find(|(of, _)| secret["type"] == *of).map(|(_, rule)| rule) {
         Some(Rule::All(keys)) => keys.iter().filter(|key| value(key).is_none()).for_each(|key| required(key)),
         Some(Rule::Any(keys)) if keys.iter().all(|key| value(key).is_none()) => {
             keys.iter().for_each(|key| required(key));
         }
-        Some(Rule::Filled(key)) if value(key).unwrap_or_default().is_empty() => required(key),
+        Some(Rule::Filled(key)) => data.key(key).require(),
         Some(Rule::Json(key)) => {
-            match value(key).map(|value| base64::decode(value.as_bytes()).unwrap_or_default()) {
+            let text = value(key).map(|value| base64::decode(value.as_bytes()).unwrap_or_default());
+            let is_object = |(value, _): (Value, _)| value.is_object() || value.is_null();
+            match text.map(|text| json::value(&text).is_ok_and(is_object)) {
                 None => required(key),
-                Some(text)
-                    if json::value(&text).is_ok_and(|(value, _)| value.is_object() || value.is_null()) => {}
-                Some(_) => errors.push(FieldError::invalid_printed(
-                    &root.key(key),
-                    REDACTED.to_owned(),
-                    "must be a JSON object",
-                )),
+                Some(true) => {}
+                Some(false) => data.key(key).invalid_printed(REDACTED.to_owned(), "must be a JSON object"),
             }
         }
-        Some(Rule::Annotation(name)) if metadata["annotations"][*name].as_str().is_none_or(str::is_empty) => {
-            let root = Path::root("metadata");
-            errors.push(FieldError::required(&root.child("annotations").key(name), ""));
+        Some(Rule::Annotation(name)) => {
+            let metadata = Field::root(metadata, "metadata", errors);
+            metadata.child("annotations").key(name).require();
         }
-        Some(Rule::Any(_) | Rule::Filled(_) | Rule::Annotation(_)) | None => {}
+        Some(Rule::Any(_)) | None => {}
     }
-    fields.insert("type".to_owned(), kind.into());
 }

@@ -18,7 +18,9 @@ fn manifest_of(row: &Row) -> Value {
         Kind::PersistentVolumeClaim => json!({"spec": {
             "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
         }}),
-        Kind::Event | Kind::Namespace | Kind::Node => json!({}),
+        Kind::Service => json!({"spec": {"ports": [{"port": 80}]}}),
+        Kind::EndpointSlice => json!({"addressType": "IPv4", "endpoints": []}),
+        Kind::Endpoints | Kind::Event | Kind::Namespace | Kind::Node => json!({}),
     };
     object["apiVersion"] = row.version.into();
     object["kind"] = row.name.into();
@@ -36,7 +38,9 @@ fn each_kind_has_its_row_and_unique_names() {
                 && !strategy(row.kind).columns.is_empty()
                 && !row.fields.is_empty()
         );
-        let all = [row.plural, row.singular].into_iter().chain(row.short_names.iter().copied());
+        // Of Endpoints, one word is both.
+        let singular = Some(row.singular).filter(|singular| *singular != row.plural);
+        let all = [row.plural].into_iter().chain(singular).chain(row.short_names.iter().copied());
         for name in all {
             assert!(on_command_line(name).is_some_and(|found| found.kind == row.kind), "{name}");
             names.push(name);
@@ -49,7 +53,8 @@ fn each_kind_has_its_row_and_unique_names() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), every, "{names:?}");
-    let expected = ["settings.k8s.io/v1alpha1", "scheduling.k8s.io/v1", "node.k8s.io/v1"];
+    let expected =
+        ["settings.k8s.io/v1alpha1", "scheduling.k8s.io/v1", "node.k8s.io/v1", "discovery.k8s.io/v1"];
     assert_eq!(groups().collect::<Vec<_>>(), expected);
 }
 
@@ -97,6 +102,8 @@ fn the_uids_of_objects_from_files_differ_between_kinds_and_never_change() {
         (Kind::PriorityClass, "d4c2e55391b573987751320b0793a9a5"),
         (Kind::PersistentVolume, "cbc57b4f0837729c5ce30feeb89131c9"),
         (Kind::PersistentVolumeClaim, "a6713996cff93fdd21a4d0193998939d"),
+        (Kind::Service, "1ea491b8a0cb3f0254943e69f67cad1f"),
+        (Kind::EndpointSlice, "0dba0fc509027b8b55998284963e478d"),
     ] {
         let bytes = manifest_of(kind.row()).to_string();
         let contents =
@@ -112,16 +119,12 @@ fn the_uids_of_objects_from_files_differ_between_kinds_and_never_change() {
 fn each_kind_is_described_by_its_name() {
     for row in KINDS {
         let object = manifest_of(row);
-        let described = match strategy(row.kind).describe {
-            Describe::Namespace(describe) => describe(&object, &[]),
-            Describe::Alone(describe) => describe(&object),
-            Describe::WithEvents(describe) => describe(&object, Some(Vec::new())),
-            Describe::Node(describe) | Describe::Claim(describe) => describe(&object, &[], Some(Vec::new())),
-        };
+        let strategy = strategy(row.kind);
+        let described = strategy.describe(&object, &[], strategy.has_events.then(Vec::new));
         let first = described.lines().next().unwrap_or_default();
         assert!(first.starts_with("Name:") && first.ends_with(" web"), "{described}");
-        let with_events = !matches!(strategy(row.kind).describe, Describe::Alone(_) | Describe::Namespace(_));
-        assert_eq!(described.contains("\nEvents: "), with_events, "{described}");
+        let without = [Kind::Namespace, Kind::Secret, Kind::LimitRange].contains(&row.kind);
+        assert_eq!(described.contains("\nEvents: "), !without, "{described}");
     }
 }
 

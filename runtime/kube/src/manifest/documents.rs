@@ -65,42 +65,26 @@ pub(super) fn read<'a>(name: &'a str, bytes: &'a [u8]) -> Result<(Text<'a>, Vec<
 /// # Errors
 /// The text is invalid: the line and the reason.
 pub(crate) fn documents(text: &str) -> Result<Vec<Document>, (usize, TextError)> {
-    let json_error =
-        if text.trim_start_matches(|c: char| c == '\u{feff}' || c.is_whitespace()).starts_with('{') {
-            match json::read(text) {
-                Ok(documents) => {
-                    let text_of = |path: &String| format!("duplicate field \"{path}\"");
-                    return Ok((1..)
-                        .zip(documents)
-                        .map(|(number, json::Document { value, line, duplicates })| Document {
-                            value,
-                            number,
-                            line,
-                            duplicates: duplicates.texts(text_of),
-                        })
-                        .collect());
-                }
-                Err(error) if error.is_data() => return Err(json_error_of(error)),
-                Err(error) => Some(error),
-            }
-        } else {
-            None
-        };
+    let begins_like_json =
+        text.trim_start_matches(|c: char| c == '\u{feff}' || c.is_whitespace()).starts_with('{');
+    let json_error = match begins_like_json.then(|| json::read(text)) {
+        Some(Ok(documents)) => {
+            let text_of = |path: &String| format!("duplicate field \"{path}\"");
+            let read = documents.into_iter();
+            return Ok(numbered(read.map(|one| (one.value, one.line, one.duplicates.texts(text_of)))));
+        }
+        Some(Err(error)) if error.is_data() => return Err(json_error_of(error)),
+        Some(Err(error)) => Some(error),
+        None => None,
+    };
     // Text that begins like JSON and is invalid JSON may be YAML in flow style.
     match (yaml::read(text), json_error) {
         (Ok(documents), _) => {
             let text_of = |(key, line): &(String, usize)| {
                 format!("line {line}: key {} already set in map", quoted(key))
             };
-            Ok((1..)
-                .zip(documents)
-                .map(|(number, yaml::Document { value, line, duplicates })| Document {
-                    value,
-                    number,
-                    line,
-                    duplicates: duplicates.texts(text_of),
-                })
-                .collect())
+            let read = documents.into_iter();
+            Ok(numbered(read.map(|one| (one.value, one.line, one.duplicates.texts(text_of)))))
         }
         (Err(_), Some(error)) => Err(json_error_of(error)),
         (Err(error), None) => {
@@ -108,6 +92,13 @@ pub(crate) fn documents(text: &str) -> Result<Vec<Document>, (usize, TextError)>
             Err((error.line, TextError::new(message, error)))
         }
     }
+}
+
+fn numbered(read: impl Iterator<Item = (Value, usize, Vec<String>)>) -> Vec<Document> {
+    (1..)
+        .zip(read)
+        .map(|(number, (value, line, duplicates))| Document { value, number, line, duplicates })
+        .collect()
 }
 
 /// The line of an error, and the error without line and column, which are printed before it.

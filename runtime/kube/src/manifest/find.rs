@@ -115,8 +115,10 @@ fn other(kind: &str, version: &str) -> String {
     if WORKLOADS.contains(&kind) {
         return format!("{kind} {version}: nodlet runs Pods; put spec.template into a Pod manifest");
     }
-    if kind == "Service" {
-        return format!("{kind} {version}: a board has no Services; give a port of the Pod a hostPort");
+    if kind == "Endpoints" {
+        return format!(
+            "{kind} {version}: write an EndpointSlice of discovery.k8s.io/v1, with the label kubernetes.io/service-name"
+        );
     }
     format!("{kind} {version}: {}", readable_kinds())
 }
@@ -124,7 +126,7 @@ fn other(kind: &str, version: &str) -> String {
 /// The version of a kind that someone may have meant.
 fn version_of(kind: &str) -> Option<&'static str> {
     match kind {
-        "List" | "Service" => Some("v1"),
+        "List" | "Endpoints" => Some("v1"),
         "Deployment" | "DaemonSet" | "ReplicaSet" | "StatefulSet" => Some("apps/v1"),
         "Job" | "CronJob" => Some("batch/v1"),
         _ => Kind::named(kind.strip_suffix("List").unwrap_or(kind)).map(Kind::version),

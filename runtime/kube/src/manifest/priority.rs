@@ -117,6 +117,7 @@ pub fn remove_computed(pod: &mut Value, shown: &Value, written: &Value) {
 
 #[cfg(test)]
 mod tests {
+    use nodlet_fuzz::cases;
     use serde_json::json;
 
     use super::*;
@@ -142,50 +143,41 @@ mod tests {
 
     #[test]
     fn a_pod_has_the_priority_of_its_class_or_of_the_default_class() {
-        for (spec, with_defaults, expected) in [
-            (json!({}), false, "\"\" 0 PreemptLowerPriority"),
-            (json!({"priorityClassName": ""}), false, "\"\" 0 PreemptLowerPriority"),
-            // Several default classes, which only a race can produce: the one with the lowest value applies.
-            (json!({}), true, "\"usual\" 7 PreemptLowerPriority"),
-            (json!({"priorityClassName": "high"}), true, "\"high\" 1000 PreemptLowerPriority"),
-            (json!({"priorityClassName": "shy"}), true, "\"shy\" 500 Never"),
-            (
-                json!({"priorityClassName": "system-cluster-critical"}),
-                false,
-                "\"system-cluster-critical\" 2000000000 PreemptLowerPriority",
-            ),
-            (
-                json!({"priorityClassName": "system-node-critical"}),
-                true,
-                "\"system-node-critical\" 2000001000 PreemptLowerPriority",
-            ),
-            (json!({"priorityClassName": "low"}), true, "no PriorityClass with name low was found"),
-            (
-                json!({"priorityClassName": "high", "priority": 1000, "preemptionPolicy": "PreemptLowerPriority"}),
-                true,
-                "\"high\" 1000 PreemptLowerPriority",
-            ),
-            (
-                json!({"priorityClassName": "high", "priority": 1}),
-                true,
-                "the integer value of priority (1) must not be provided in pod spec; priority admission controller computed 1000 from the given PriorityClass name",
-            ),
-            (
-                json!({"priority": 2_000_001_000}),
-                false,
-                "the integer value of priority (2000001000) must not be provided in pod spec; priority admission controller computed 0 from the given PriorityClass name",
-            ),
-            (
-                json!({"priorityClassName": "shy", "preemptionPolicy": "PreemptLowerPriority"}),
-                true,
-                "the string value of PreemptionPolicy (PreemptLowerPriority) must not be provided in pod spec; priority admission controller computed Never from the given PriorityClass name",
-            ),
-            (
-                json!({"preemptionPolicy": "Never"}),
-                false,
-                "the string value of PreemptionPolicy (Never) must not be provided in pod spec; priority admission controller computed PreemptLowerPriority from the given PriorityClass name",
-            ),
-        ] {
+        for [spec, with_defaults, expected] in cases(
+            r#"
+                {} => false => "" 0 PreemptLowerPriority
+                {"priorityClassName": ""} => false => "" 0 PreemptLowerPriority
+                // Several default classes, which only a race can produce: the one with the lowest value applies.
+                {} => true => "usual" 7 PreemptLowerPriority
+                {"priorityClassName": "high"} => true => "high" 1000 PreemptLowerPriority
+                {"priorityClassName": "shy"} => true => "shy" 500 Never
+                {"priorityClassName": "system-cluster-critical"}
+                    => false
+                    => "system-cluster-critical" 2000000000 PreemptLowerPriority
+                {"priorityClassName": "system-node-critical"}
+                    => true
+                    => "system-node-critical" 2000001000 PreemptLowerPriority
+                {"priorityClassName": "low"} => true => no PriorityClass with name low was found
+                {"priorityClassName": "high", "priority": 1000, "preemptionPolicy": "PreemptLowerPriority"}
+                    => true
+                    => "high" 1000 PreemptLowerPriority
+                {"priorityClassName": "high", "priority": 1}
+                    => true
+                    => the integer value of priority (1) must not be provided in pod spec; priority admission controller computed 1000 from the given PriorityClass name
+                {"priority": 2000001000}
+                    => false
+                    => the integer value of priority (2000001000) must not be provided in pod spec; priority admission controller computed 0 from the given PriorityClass name
+                {"priorityClassName": "shy", "preemptionPolicy": "PreemptLowerPriority"}
+                    => true
+                    => the string value of PreemptionPolicy (PreemptLowerPriority) must not be provided in pod spec; priority admission controller computed Never from the given PriorityClass name
+                {"preemptionPolicy": "Never"}
+                    => false
+                    => the string value of PreemptionPolicy (Never) must not be provided in pod spec; priority admission controller computed PreemptLowerPriority from the given PriorityClass name
+            "#,
+        ) {
+            let spec: Value = serde_json::from_str(spec).expect("JSON");
+            let with_defaults = with_defaults == "true";
+
             let classes = if with_defaults { classes() } else { Classes::new() };
             assert_eq!(show(Priority::of(&json!({"spec": spec}), &classes, None)), expected, "{spec}");
         }

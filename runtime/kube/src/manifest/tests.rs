@@ -1,3 +1,4 @@
+use nodlet_fuzz::cases;
 use nodlet_fuzz::{assert_contains, assert_ends_with, assert_starts_with};
 use serde_json::json;
 
@@ -136,12 +137,12 @@ fn other_kinds_are_rejected_by_name_with_an_alternative() {
             "Namespace v1: namespaces need no object; write metadata.namespace into the Pod",
         ),
         (
-            "apiVersion: v1\nkind: Service\n",
-            "Service v1: a board has no Services; give a port of the Pod a hostPort",
+            "apiVersion: v1\nkind: Endpoints\n",
+            "Endpoints v1: write an EndpointSlice of discovery.k8s.io/v1, with the label kubernetes.io/service-name",
         ),
         (
             "apiVersion: example.com/v1\nkind: Widget\n",
-            "Widget example.com/v1: nodlet accepts Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses, LimitRanges, RuntimeClasses, PersistentVolumes, PersistentVolumeClaims and Lists of them",
+            "Widget example.com/v1: nodlet accepts Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses, LimitRanges, RuntimeClasses, PersistentVolumes, PersistentVolumeClaims, Services, EndpointSlices and Lists of them",
         ),
         (
             "apiVersion: v2\nkind: Pod\n",
@@ -166,8 +167,8 @@ fn other_kinds_are_rejected_by_name_with_an_alternative() {
             "there is no object in it: a Pod has apiVersion, kind, metadata and spec",
         ),
         (
-            "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Service}]\n",
-            "items[0]: Service v1: a board has no Services; give a port of the Pod a hostPort",
+            "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Endpoints}]\n",
+            "items[0]: Endpoints v1: write an EndpointSlice of discovery.k8s.io/v1, with the label kubernetes.io/service-name",
         ),
     ] {
         assert_eq!(refused(head).to_string(), format!("web.yaml: {expected}"));
@@ -325,22 +326,20 @@ fn the_types_of_the_fields_of_a_server_are_checked() {
         super::check_types(&object, Kind::Pod, whole)
             .map_or_else(|error| error.to_string(), |()| String::new())
     };
-    for (object, expected) in [
-        (json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z", "generation": 1}}), ""),
-        (
-            json!({"metadata": {"name": "p", "creationTimestamp": "/a"}}),
-            "The Pod \"p\" is invalid: metadata.creationTimestamp: Invalid value: \"/a\": must be a time as in RFC 3339, such as 2006-01-02T15:04:05Z",
-        ),
-        (
-            json!({"metadata": "p"}),
-            "The Pod \"\" is invalid: metadata: Invalid value: \"p\": must be an object with fields of its own",
-        ),
-        (
-            json!({"status": {"phase": 1}}),
-            "The Pod \"\" is invalid: status.phase: Invalid value: 1: must be a string: put it in quotes",
-        ),
-        (json!({"spec": []}), ""),
-    ] {
+    for [object, expected] in cases(
+        r#"
+            {"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z", "generation": 1}} =>
+            {"metadata": {"name": "p", "creationTimestamp": "/a"}}
+                => The Pod "p" is invalid: metadata.creationTimestamp: Invalid value: "/a": must be a time as in RFC 3339, such as 2006-01-02T15:04:05Z
+            {"metadata": "p"}
+                => The Pod "" is invalid: metadata: Invalid value: "p": must be an object with fields of its own
+            {"status": {"phase": 1}}
+                => The Pod "" is invalid: status.phase: Invalid value: 1: must be a string: put it in quotes
+            {"spec": []} =>
+        "#,
+    ) {
+        let object: serde_json::Value = serde_json::from_str(object).expect("JSON");
+
         assert_eq!(check(object, false), expected);
     }
     assert_ends_with(

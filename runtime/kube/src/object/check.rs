@@ -1,111 +1,306 @@
-//! Checks of single values that many fields share, with the errors of Kubernetes.
+//! A field of an object under validation: its value and its path, and the rules that many fields share, with the errors
+//! of Kubernetes.
 
+use std::cell::Cell;
+
+use nodlet_core::sorted::SortedSet;
 use serde_json::Value;
 
-use super::field::{Errors, FieldError, Path};
+use super::field::{Errors, FieldError, FieldErrorKind, Path, printed, quoted};
 use super::rules;
-use super::value::{list, map, optional_number, text};
+use super::value::{list, map, text};
 
-/// Adds one error for each detail that a rule returned.
-pub(crate) fn invalid(path: &Path<'_>, value: &str, details: Vec<String>, errors: &mut Errors) {
-    errors.extend(details.into_iter().map(|detail| FieldError::invalid(path, value, detail)));
+/// A value at its path. The rules that it breaks become errors of the object. A missing field has the value null.
+#[derive(Clone, Copy)]
+pub(crate) struct Field<'v, 'p> {
+    pub(crate) value: &'v Value,
+    pub(crate) path: Path<'p>,
+    errors: &'p Cell<Errors>,
 }
 
-/// Checks that the value exists and is one of the supported values, which are in the order of printing.
-pub(crate) fn one_of(path: &Path<'_>, value: &str, values: &[&str], errors: &mut Errors) {
-    if value.is_empty() {
-        errors.push(FieldError::required(path, ""));
-    } else if !values.contains(&value) {
-        errors.push(FieldError::not_supported(path, value, values));
+impl<'v, 'p> Field<'v, 'p> {
+    /// A field of the object itself.
+    pub(crate) fn root(value: &'v Value, name: &'p str, errors: &'p mut Errors) -> Self {
+        Field { value, path: Path::root(name), errors: Cell::from_mut(errors) }
     }
-}
 
-/// Checks that the value of the field is one of the supported values.
-pub(crate) fn supported(owner: &Value, field: &str, path: &Path<'_>, values: &[&str], errors: &mut Errors) {
-    let value = text(owner, field);
-    if !values.contains(&value) {
-        errors.push(FieldError::not_supported(&path.child(field), value, values));
+    /// The same field with another value.
+    pub(crate) fn with<'w>(self, value: &'w Value) -> Field<'w, 'p> {
+        Field { value, ..self }
     }
-}
 
-/// Returns the error of a negative value.
-pub(crate) fn not_negative(path: &Path<'_>, value: i64) -> FieldError {
-    FieldError::invalid_value(path, &value.into(), "must be greater than or equal to 0")
-}
-
-/// Validates labels, or another map with the same rules.
-pub(crate) fn labels(labels: &Value, path: &Path<'_>, errors: &mut Errors) {
-    for (key, value) in map(labels) {
-        invalid(path, key, rules::qualified_name(key), errors);
-        let value = value.as_str().unwrap_or_default();
-        invalid(path, value, rules::label_value(value), errors);
+    /// The field of this name.
+    pub(crate) fn child<'b>(&'b self, name: &'b str) -> Field<'v, 'b> {
+        Field { value: &self.value[name], path: self.path.child(name), errors: self.errors }
     }
-}
 
-/// Checks a label selector (`ValidateLabelSelector`).
-pub(crate) fn label_selector(selector: &Value, path: &Path<'_>, errors: &mut Errors) {
-    labels(&selector["matchLabels"], &path.child("matchLabels"), errors);
-    let path = path.child("matchExpressions");
-    for (index, expression) in list(selector, "matchExpressions").iter().enumerate() {
-        let path = path.index(index);
-        let (operator, values) = (text(expression, "operator"), list(expression, "values"));
-        let at = path.child("values");
-        operator_has_values(operator, values, &at, errors);
-        if !["In", "NotIn", "Exists", "DoesNotExist"].contains(&operator) {
-            let detail = "not a valid selector operator";
-            errors.push(FieldError::invalid(&path.child("operator"), operator, detail));
-        }
-        label_name(text(expression, "key"), &path.child("key"), errors);
-        label_values(values, &at, errors);
+    /// The field of this name, if it is set.
+    pub(crate) fn get<'b>(&'b self, name: &'b str) -> Option<Field<'v, 'b>> {
+        Some(Field { value: self.value.get(name)?, ..self.child(name) })
     }
-}
 
-/// Checks that an operator of labels has values if it needs some, and none if it does not.
-pub(crate) fn operator_has_values(operator: &str, values: &[Value], at: &Path<'_>, errors: &mut Errors) {
-    match operator {
-        "In" | "NotIn" if values.is_empty() => {
-            errors.push(FieldError::required(at, "must be specified when `operator` is 'In' or 'NotIn'"));
-        }
-        "Exists" | "DoesNotExist" if !values.is_empty() => {
-            let detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-            errors.push(FieldError::forbidden(at, detail));
-        }
-        _ => {}
+    /// The entry of a map.
+    pub(crate) fn key<'b>(&'b self, key: &'b str) -> Field<'v, 'b> {
+        Field { value: &self.value[key], path: self.path.key(key), errors: self.errors }
     }
-}
 
-/// Checks the key of a label (`ValidateLabelName`).
-pub(crate) fn label_name(name: &str, path: &Path<'_>, errors: &mut Errors) {
-    invalid(path, name, rules::qualified_name(name), errors);
-}
-
-/// Checks a list of values of labels.
-pub(crate) fn label_values(values: &[Value], path: &Path<'_>, errors: &mut Errors) {
-    for (index, value) in values.iter().filter_map(Value::as_str).enumerate() {
-        invalid(&path.index(index), value, rules::label_value(value), errors);
-    }
-}
-
-/// Validates the id of a user or group.
-pub(crate) fn id(context: &Value, field: &str, path: &Path<'_>, errors: &mut Errors) {
-    if let Some(value) = optional_number(context, field)
-        && let Some(error) = rules::range(value, 0, i64::from(i32::MAX))
+    /// The entries of a map.
+    pub(crate) fn entries<'b>(&'b self) -> impl Iterator<Item = (&'v str, Field<'v, 'b>)>
+    where
+        'v: 'b,
     {
-        errors.push(FieldError::invalid_value(&path.child(field), &value.into(), error));
+        map(self.value).map(|(key, _)| (key.as_str(), self.key(key)))
     }
-}
 
-/// Validates a relative path, which must not contain `..`.
-pub(crate) fn descending(value: &str, path: &Path<'_>, errors: &mut Errors) {
-    if value.starts_with('/') {
-        errors.push(FieldError::invalid(path, value, "must be a relative path"));
+    /// An element of the list of this name.
+    pub(crate) fn item<'b>(&'b self, name: &'b str, index: usize) -> Field<'v, 'b> {
+        Field { value: &self.value[name][index], path: self.path.item(name, index), errors: self.errors }
     }
-    no_back_steps(value, path, errors);
-}
 
-/// Checks that no component of the path is `..`.
-pub(crate) fn no_back_steps(value: &str, path: &Path<'_>, errors: &mut Errors) {
-    if value.split('/').any(|part| part == "..") {
-        errors.push(FieldError::invalid(path, value, "must not contain '..'"));
+    /// The elements of the list of this name.
+    pub(crate) fn items<'b>(
+        &'b self,
+        name: &'b str,
+    ) -> impl Iterator<Item = Field<'v, 'b>> + use<'b, 'v, 'p> {
+        (0..list(self.value, name).len()).map(move |index| self.item(name, index))
+    }
+
+    /// The elements of this list.
+    pub(crate) fn elements<'b>(&'b self) -> impl Iterator<Item = Field<'v, 'b>> + use<'b, 'v, 'p> {
+        let list = self.value.as_array().map_or(&[][..], Vec::as_slice).iter().enumerate();
+        list.map(|(index, value)| Field { value, path: self.path.index(index), errors: self.errors })
+    }
+
+    /// The value as a string; empty if it is missing.
+    pub(crate) fn text(&self) -> &'v str {
+        self.value.as_str().unwrap_or_default()
+    }
+
+    /// The value as an integer; 0 if it is missing.
+    pub(crate) fn number(&self) -> i64 {
+        self.value.as_i64().unwrap_or_default()
+    }
+
+    fn add(&self, kind: FieldErrorKind, value: String, detail: impl Into<String>) {
+        let mut errors = self.errors.take();
+        errors.push_with(|| FieldError::new(&self.path, kind, value, detail));
+        self.errors.set(errors);
+    }
+
+    /// The number of errors of the object.
+    pub(crate) fn error_count(&self) -> usize {
+        let errors = self.errors.take();
+        let count = errors.len();
+        self.errors.set(errors);
+        count
+    }
+
+    /// The value is missing.
+    pub(crate) fn required(&self, detail: impl Into<String>) {
+        self.add(FieldErrorKind::Required, String::new(), detail);
+    }
+
+    /// The field must not be set here.
+    pub(crate) fn forbidden(&self, detail: impl Into<String>) {
+        self.add(FieldErrorKind::Forbidden, String::new(), detail);
+    }
+
+    /// The value breaks a rule. A missing value is printed as an empty string.
+    pub(crate) fn invalid(&self, detail: impl Into<String>) {
+        let printed = if self.value.is_null() { quoted("") } else { printed(self.value) };
+        self.invalid_printed(printed, detail);
+    }
+
+    /// The value breaks a rule. A missing value is printed as null.
+    pub(crate) fn invalid_json(&self, detail: impl Into<String>) {
+        self.invalid_printed(printed(self.value), detail);
+    }
+
+    /// This string breaks a rule.
+    pub(crate) fn invalid_text(&self, value: &str, detail: impl Into<String>) {
+        self.invalid_printed(quoted(value), detail);
+    }
+
+    /// This number breaks a rule.
+    pub(crate) fn invalid_number(&self, value: i64, detail: impl Into<String>) {
+        self.invalid_printed(value.to_string(), detail);
+    }
+
+    /// The value, which Kubernetes prints in a special form, breaks a rule.
+    pub(crate) fn invalid_printed(&self, printed: String, detail: impl Into<String>) {
+        self.add(FieldErrorKind::Invalid, printed, detail);
+    }
+
+    /// The value is none of those supported, which are in the order of printing.
+    pub(crate) fn not_supported(&self, supported: &[&str]) {
+        let list: Vec<String> = supported.iter().map(|value| quoted(value)).collect();
+        let detail = format!("supported values: {}", list.join(", "));
+        self.add(FieldErrorKind::NotSupported, quoted(self.text()), detail);
+    }
+
+    /// The value occurs twice.
+    pub(crate) fn duplicate(&self) {
+        self.duplicate_of(self.text());
+    }
+
+    /// What this text stands for occurs twice.
+    pub(crate) fn duplicate_of(&self, value: &str) {
+        self.add(FieldErrorKind::Duplicate, quoted(value), "");
+    }
+
+    /// This number, or another value that Kubernetes prints as JSON, occurs twice.
+    pub(crate) fn duplicate_json(&self, value: &Value) {
+        self.add(FieldErrorKind::Duplicate, printed(value), "");
+    }
+
+    /// The value refers to something that does not exist.
+    pub(crate) fn not_found(&self) {
+        self.add(FieldErrorKind::NotFound, quoted(self.text()), "");
+    }
+
+    /// The value has more bytes than `limit`.
+    pub(crate) fn too_long(&self, limit: usize) {
+        self.add(FieldErrorKind::TooLong, String::new(), format!("may not be more than {limit} bytes"));
+    }
+
+    /// The list has `count` items, more than `limit`.
+    pub(crate) fn too_many(&self, count: usize, limit: usize) {
+        self.add(FieldErrorKind::TooMany, count.to_string(), format!("must have at most {limit} items"));
+    }
+
+    /// Checks that the string is not empty.
+    pub(crate) fn require(&self) {
+        if self.text().is_empty() {
+            self.required("");
+        }
+    }
+
+    /// Adds an error for each detail that the rule returns; returns whether there is none.
+    pub(crate) fn check(&self, rule: impl Fn(&str) -> Vec<String>) -> bool {
+        self.check_text(self.text(), rule)
+    }
+
+    /// Applies the rule to another text that this field stands for.
+    pub(crate) fn check_text(&self, text: &str, rule: impl Fn(&str) -> Vec<String>) -> bool {
+        let details = rule(text);
+        let is_valid = details.is_empty();
+        details.into_iter().for_each(|detail| self.invalid_text(text, detail));
+        is_valid
+    }
+
+    /// Checks that the string exists and follows the rule.
+    pub(crate) fn check_required(&self, rule: impl Fn(&str) -> Vec<String>) {
+        self.require();
+        self.check_optional(rule);
+    }
+
+    /// Checks that the string follows the rule if it exists.
+    pub(crate) fn check_optional(&self, rule: impl Fn(&str) -> Vec<String>) {
+        if !self.text().is_empty() {
+            self.check(rule);
+        }
+    }
+
+    /// Checks that the value is one of the supported values, which are in the order of printing.
+    pub(crate) fn supported(&self, values: &[&str]) {
+        if !values.contains(&self.text()) {
+            self.not_supported(values);
+        }
+    }
+
+    /// Checks that the value exists and is one of the supported values.
+    pub(crate) fn one_of(&self, values: &[&str]) {
+        if self.text().is_empty() {
+            self.required("");
+        } else {
+            self.supported(values);
+        }
+    }
+
+    /// Checks that no earlier field has the value.
+    pub(crate) fn unique(&self, known: &mut SortedSet<&'v str>) {
+        if !known.insert(self.text()) {
+            self.duplicate();
+        }
+    }
+
+    /// Checks that a number is not negative.
+    pub(crate) fn not_negative(&self) {
+        if self.number() < 0 {
+            self.invalid("must be greater than or equal to 0");
+        }
+    }
+
+    /// Checks that a number is in this range, if it is set.
+    pub(crate) fn range(&self, low: i64, high: i64) {
+        if let Some(error) = self.value.as_i64().and_then(|value| rules::range(value, low, high)) {
+            self.invalid(error);
+        }
+    }
+
+    /// Checks the id of a user or group.
+    pub(crate) fn id(&self) {
+        self.range(0, i64::from(i32::MAX));
+    }
+
+    /// Checks that a path is relative and does not contain `..`.
+    pub(crate) fn relative_path(&self) {
+        if self.text().starts_with('/') {
+            self.invalid("must be a relative path");
+        }
+        self.no_back_steps();
+    }
+
+    /// Checks that no component of the path is `..`.
+    pub(crate) fn no_back_steps(&self) {
+        if self.text().split('/').any(|part| part == "..") {
+            self.invalid("must not contain '..'");
+        }
+    }
+
+    /// Checks labels, or another map with the same rules.
+    pub(crate) fn labels(&self) {
+        for (key, value) in map(self.value) {
+            self.check_text(key, rules::qualified_name);
+            self.check_text(value.as_str().unwrap_or_default(), rules::label_value);
+        }
+    }
+
+    /// Checks a label selector (`ValidateLabelSelector`).
+    pub(crate) fn label_selector(&self) {
+        self.child("matchLabels").labels();
+        for expression in self.items("matchExpressions") {
+            expression.selector_operator();
+            expression.child("key").check(rules::qualified_name);
+            expression.label_values();
+        }
+    }
+
+    /// Checks the operator of a requirement on labels, and whether it has values.
+    pub(crate) fn selector_operator(&self) {
+        self.operator_has_values();
+        let operator = self.child("operator");
+        if !["In", "NotIn", "Exists", "DoesNotExist"].contains(&operator.text()) {
+            operator.invalid("not a valid selector operator");
+        }
+    }
+
+    /// Checks that an operator of labels has values if it needs some, and none if it does not.
+    pub(crate) fn operator_has_values(&self) {
+        let values = self.child("values");
+        match (text(self.value, "operator"), list(self.value, "values").is_empty()) {
+            ("In" | "NotIn", true) => values.required("must be specified when `operator` is 'In' or 'NotIn'"),
+            ("Exists" | "DoesNotExist", false) => {
+                values.forbidden("may not be specified when `operator` is 'Exists' or 'DoesNotExist'");
+            }
+            _ => {}
+        }
+    }
+
+    /// Checks the values of a requirement on labels.
+    pub(crate) fn label_values(&self) {
+        for value in self.items("values") {
+            value.check(rules::label_value);
+        }
     }
 }

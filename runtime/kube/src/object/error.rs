@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::field::{self, FieldError};
+use super::field::{self, Errors, FieldError};
 use crate::kind::Kind;
 
 /// Maximum size of a manifest in bytes.
@@ -64,6 +64,17 @@ pub enum ManifestCause {
 impl ManifestError {
     pub(crate) fn new(cause: ManifestCause) -> Self {
         ManifestError { file: String::new(), document: None, lines: Vec::new(), cause, kind: Kind::Pod }
+    }
+
+    /// The error of an object that breaks rules.
+    pub(crate) fn invalid(object: &Value, errors: Errors) -> Self {
+        ManifestError::invalid_name(object["metadata"]["name"].as_str().unwrap_or_default(), errors)
+    }
+
+    /// The error of an object of this name that breaks rules.
+    pub(crate) fn invalid_name(name: &str, errors: Errors) -> Self {
+        let (errors, more) = errors.into_parts();
+        ManifestError::new(ManifestCause::Invalid { name: name.to_owned(), errors, more })
     }
 
     pub(crate) fn of_kind(message: String) -> Self {

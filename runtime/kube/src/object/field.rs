@@ -18,6 +18,8 @@ pub(crate) struct Path<'a> {
 enum Part<'a> {
     Child(&'a str),
     Index(usize),
+    /// An element of the list of this name.
+    Item(&'a str, usize),
     Key(&'a str),
 }
 
@@ -35,6 +37,11 @@ impl<'a> Path<'a> {
         Path { parent: Some(self), part: Part::Index(index) }
     }
 
+    /// The path of an element of the list of this name.
+    pub(crate) const fn item<'b>(&'b self, name: &'b str, index: usize) -> Path<'b> {
+        Path { parent: Some(self), part: Part::Item(name, index) }
+    }
+
     pub(crate) const fn key<'b>(&'b self, key: &'b str) -> Path<'b> {
         Path { parent: Some(self), part: Part::Key(key) }
     }
@@ -49,6 +56,7 @@ impl fmt::Display for Path<'_> {
             Part::Child(name) if self.parent.is_none() => f.write_str(name),
             Part::Child(name) => write!(f, ".{name}"),
             Part::Index(index) => write!(f, "[{index}]"),
+            Part::Item(name, index) => write!(f, ".{name}[{index}]"),
             Part::Key(key) => write!(f, "[{key}]"),
         }
     }
@@ -91,44 +99,18 @@ pub enum FieldErrorKind {
 }
 
 impl FieldErrorKind {
-    /// The text before the value.
-    const fn text(self) -> &'static str {
+    /// `reason` of a cause in a `Status`, the text before the value, and whether the value is printed.
+    const fn texts(self) -> (&'static str, &'static str, bool) {
         match self {
-            FieldErrorKind::Required => "Required value",
-            FieldErrorKind::Forbidden => "Forbidden",
-            FieldErrorKind::Invalid | FieldErrorKind::TypeInvalid => "Invalid value",
-            FieldErrorKind::NotSupported => "Unsupported value",
-            FieldErrorKind::Duplicate => "Duplicate value",
-            FieldErrorKind::NotFound => "Not found",
-            FieldErrorKind::TooLong => "Too long",
-            FieldErrorKind::TooMany => "Too many",
-        }
-    }
-
-    /// `reason` of a cause in a `Status`.
-    const fn reason(self) -> &'static str {
-        match self {
-            FieldErrorKind::Required => "FieldValueRequired",
-            FieldErrorKind::Forbidden => "FieldValueForbidden",
-            FieldErrorKind::Invalid => "FieldValueInvalid",
-            FieldErrorKind::NotSupported => "FieldValueNotSupported",
-            FieldErrorKind::Duplicate => "FieldValueDuplicate",
-            FieldErrorKind::NotFound => "FieldValueNotFound",
-            FieldErrorKind::TooLong => "FieldValueTooLong",
-            FieldErrorKind::TooMany => "FieldValueTooMany",
-            FieldErrorKind::TypeInvalid => "FieldValueTypeInvalid",
-        }
-    }
-
-    const fn prints_value(self) -> bool {
-        match self {
-            FieldErrorKind::Required | FieldErrorKind::Forbidden | FieldErrorKind::TooLong => false,
-            FieldErrorKind::Invalid
-            | FieldErrorKind::NotSupported
-            | FieldErrorKind::Duplicate
-            | FieldErrorKind::NotFound
-            | FieldErrorKind::TooMany
-            | FieldErrorKind::TypeInvalid => true,
+            FieldErrorKind::Required => ("FieldValueRequired", "Required value", false),
+            FieldErrorKind::Forbidden => ("FieldValueForbidden", "Forbidden", false),
+            FieldErrorKind::Invalid => ("FieldValueInvalid", "Invalid value", true),
+            FieldErrorKind::NotSupported => ("FieldValueNotSupported", "Unsupported value", true),
+            FieldErrorKind::Duplicate => ("FieldValueDuplicate", "Duplicate value", true),
+            FieldErrorKind::NotFound => ("FieldValueNotFound", "Not found", true),
+            FieldErrorKind::TooLong => ("FieldValueTooLong", "Too long", false),
+            FieldErrorKind::TooMany => ("FieldValueTooMany", "Too many", true),
+            FieldErrorKind::TypeInvalid => ("FieldValueTypeInvalid", "Invalid value", true),
         }
     }
 }
@@ -160,11 +142,16 @@ impl<T> First<T> {
 
     /// Adds an item, and formats it only if it is among the first.
     pub(crate) fn push_with(&mut self, one: impl FnOnce() -> T) {
-        if self.reported.len() < MAX_REPORTED {
+        if !self.is_full() {
             self.reported.push(one());
         } else {
             self.more += 1;
         }
+    }
+
+    /// Whether a further item is only counted.
+    pub(crate) fn is_full(&self) -> bool {
+        self.reported.len() >= MAX_REPORTED
     }
 
     /// Adds to the count of further items, which are not formatted.
@@ -226,59 +213,13 @@ pub(crate) fn cut(mut path: String) -> String {
 }
 
 impl FieldError {
-    fn new(path: &Path<'_>, kind: FieldErrorKind, value: String, detail: impl Into<String>) -> Self {
+    pub(crate) fn new(
+        path: &Path<'_>,
+        kind: FieldErrorKind,
+        value: String,
+        detail: impl Into<String>,
+    ) -> Self {
         FieldError { path: cut(path.to_string()), kind, value, detail: detail.into() }
-    }
-
-    pub(crate) fn required(path: &Path<'_>, detail: impl Into<String>) -> Self {
-        Self::new(path, FieldErrorKind::Required, String::new(), detail)
-    }
-
-    pub(crate) fn forbidden(path: &Path<'_>, detail: impl Into<String>) -> Self {
-        Self::new(path, FieldErrorKind::Forbidden, String::new(), detail)
-    }
-
-    /// An error about a string that breaks a rule.
-    pub(crate) fn invalid(path: &Path<'_>, value: &str, detail: impl Into<String>) -> Self {
-        Self::new(path, FieldErrorKind::Invalid, quoted(value), detail)
-    }
-
-    /// An error about another value that breaks a rule.
-    pub(crate) fn invalid_value(path: &Path<'_>, value: &Value, detail: impl Into<String>) -> Self {
-        Self::new(path, FieldErrorKind::Invalid, printed(value), detail)
-    }
-
-    /// An error about a value that Kubernetes prints in a special form.
-    pub(crate) fn invalid_printed(path: &Path<'_>, printed: String, detail: impl Into<String>) -> Self {
-        Self::new(path, FieldErrorKind::Invalid, printed, detail)
-    }
-
-    /// An error about an unsupported value. `supported` is in the order of printing.
-    pub(crate) fn not_supported(path: &Path<'_>, value: &str, supported: &[&str]) -> Self {
-        let list: Vec<String> = supported.iter().map(|value| quoted(value)).collect();
-        let detail = format!("supported values: {}", list.join(", "));
-        Self::new(path, FieldErrorKind::NotSupported, quoted(value), detail)
-    }
-
-    pub(crate) fn duplicate(path: &Path<'_>, value: &str) -> Self {
-        Self::new(path, FieldErrorKind::Duplicate, quoted(value), "")
-    }
-
-    pub(crate) fn not_found(path: &Path<'_>, value: &str) -> Self {
-        Self::new(path, FieldErrorKind::NotFound, quoted(value), "")
-    }
-
-    pub(crate) fn too_long(path: &Path<'_>, limit: usize) -> Self {
-        Self::new(path, FieldErrorKind::TooLong, String::new(), format!("may not be more than {limit} bytes"))
-    }
-
-    pub(crate) fn too_many(path: &Path<'_>, count: usize, limit: usize) -> Self {
-        Self::new(
-            path,
-            FieldErrorKind::TooMany,
-            count.to_string(),
-            format!("must have at most {limit} items"),
-        )
     }
 
     pub(crate) fn type_invalid(path: &Path<'_>, value: &Value, detail: impl Into<String>) -> Self {
@@ -287,8 +228,9 @@ impl FieldError {
 
     /// The text after the path.
     pub fn body(&self) -> String {
-        let mut text = self.kind.text().to_owned();
-        if self.kind.prints_value() {
+        let (_, text, prints_value) = self.kind.texts();
+        let mut text = text.to_owned();
+        if prints_value {
             text.push_str(": ");
             text.push_str(&self.value);
         }
@@ -320,7 +262,7 @@ pub(crate) fn invalid_status(row: &Row, name: &str, errors: &[FieldError], more:
     let all = if texts.len() == 1 { texts.remove(0) } else { format!("[{}]", texts.join(", ")) };
     let causes: Vec<Value> = errors
         .iter()
-        .map(|error| json!({ "reason": error.kind.reason(), "field": error.path, "message": error.body() }))
+        .map(|error| json!({ "reason": error.kind.texts().0, "field": error.path, "message": error.body() }))
         .collect();
     let mut status = json!({
         "apiVersion": "v1",
@@ -392,7 +334,7 @@ pub fn go_quoted(text: &str) -> String {
 }
 
 /// A value as an error prints it: strings quoted, everything else as JSON.
-fn printed(value: &Value) -> String {
+pub(crate) fn printed(value: &Value) -> String {
     match value {
         Value::String(text) => quoted(text),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {

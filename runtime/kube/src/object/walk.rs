@@ -5,8 +5,9 @@ use std::fmt;
 
 use serde_json::Value as Json;
 
+use super::error::{ManifestCause, ManifestError};
 use super::field::{Errors, FieldError, First, Path, cut};
-use crate::schema::{Field, Shape, Type, Value};
+use crate::schema::{self, Field, Shape, Type, Value};
 use nodlet_core::spec::Quantity;
 use nodlet_core::time::Timestamp;
 
@@ -31,6 +32,25 @@ pub(crate) struct Findings {
     pub(crate) errors: Errors,
 }
 
+/// The warnings about unknown fields.
+///
+/// # Errors
+/// There are such fields, and the validation is strict.
+pub(crate) fn warnings(
+    unknown: First<Unknown>,
+    validation: Validation,
+) -> Result<Vec<String>, ManifestError> {
+    let messages = unknown.texts(ToString::to_string);
+    match validation {
+        Validation::Strict if !messages.is_empty() => {
+            let paths = unknown.into_parts().0.into_iter().map(|unknown| unknown.path).collect();
+            Err(ManifestError::new(ManifestCause::Strict { messages, paths }))
+        }
+        Validation::Warn => Ok(messages),
+        Validation::Strict | Validation::Ignore => Ok(Vec::new()),
+    }
+}
+
 /// A field that its type does not have.
 #[derive(Debug)]
 pub(crate) struct Unknown {
@@ -50,9 +70,9 @@ impl fmt::Display for Unknown {
 }
 
 /// Walks `object`, which is of the type `owner`.
-pub(crate) fn check(object: &mut Json, owner: &Type) -> Findings {
+pub(crate) fn check(object: &mut Json, owner: &str) -> Findings {
     let mut findings = Findings::default();
-    if let Json::Object(map) = object {
+    if let (Json::Object(map), Some(owner)) = (object, schema::find(owner)) {
         fields(map, owner, None, &mut findings);
     }
     findings
@@ -269,40 +289,35 @@ fn distance(from: &str, to: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use nodlet_fuzz::cases;
     use serde_json::{Value as Json, json};
 
     use super::check;
     use crate::schema;
 
     fn walk(mut object: Json) -> (Json, Vec<String>) {
-        let findings = check(&mut object, schema::find("Pod").unwrap());
+        let findings = check(&mut object, "Pod");
         let errors = findings.errors.iter().map(ToString::to_string);
         (object, findings.unknown.iter().map(ToString::to_string).chain(errors).collect())
     }
 
     #[test]
     fn unknown_fields_are_reported_with_their_path_and_a_similar_field() {
-        for (object, expected) in [
-            (json!({"spek": {}}), "unknown field \"spek\" (did you mean \"spec\"?)"),
-            (
-                json!({"spec": {"containers": [{}, {"comand": []}]}}),
-                "unknown field \"spec.containers[1].comand\" (did you mean \"command\"?)",
-            ),
-            (
-                json!({"spec": {"hostnetwork": true}}),
-                "unknown field \"spec.hostnetwork\" (did you mean \"hostNetwork\"?)",
-            ),
-            (
-                json!({"spec": {"restartPolcy": ""}}),
-                "unknown field \"spec.restartPolcy\" (did you mean \"restartPolicy\"?)",
-            ),
-            (json!({"spec": {"replicas": 3}}), "unknown field \"spec.replicas\""),
-            (
-                json!({"spec": {"containers": [{"resources": {"limit": {}}}]}}),
-                "unknown field \"spec.containers[0].resources.limit\" (did you mean \"limits\"?)",
-            ),
-            (json!({"metadata": {"x": 1}}), "unknown field \"metadata.x\""),
-        ] {
+        for [object, expected] in cases(
+            r#"
+                {"spek": {}} => unknown field "spek" (did you mean "spec"?)
+                {"spec": {"containers": [{}, {"comand": []}]}}
+                    => unknown field "spec.containers[1].comand" (did you mean "command"?)
+                {"spec": {"hostnetwork": true}} => unknown field "spec.hostnetwork" (did you mean "hostNetwork"?)
+                {"spec": {"restartPolcy": ""}} => unknown field "spec.restartPolcy" (did you mean "restartPolicy"?)
+                {"spec": {"replicas": 3}} => unknown field "spec.replicas"
+                {"spec": {"containers": [{"resources": {"limit": {}}}]}}
+                    => unknown field "spec.containers[0].resources.limit" (did you mean "limits"?)
+                {"metadata": {"x": 1}} => unknown field "metadata.x"
+            "#,
+        ) {
+            let object: Json = serde_json::from_str(object).expect("JSON");
+
             let (after, found) = walk(object);
             assert_eq!(found, [expected]);
             assert!(!after.to_string().contains("comand"), "an unknown field is dropped");

@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-use crate::object::field::{Errors, FieldError, Path};
-use crate::object::value::{list, map, text};
+use crate::object::check::Field;
+use crate::object::value::{list, text};
 use nodlet_core::spec::{Container, Pod};
 
 /// How many exclusive cpus a container gets.
@@ -16,20 +16,19 @@ pub(super) const RTPRIO: &str = "rtprio.nodlet.dev/";
 const KNOWN: [(&str, i64); 2] = [(EXCLUSIVE_CPUS, 1024), (RTPRIO, 99)];
 
 /// Validates nodlet's annotations of a Pod.
-pub(super) fn check(pod: &Value, path: &Path<'_>, errors: &mut Errors) {
-    for (key, value) in map(&pod["metadata"]["annotations"]) {
+pub(super) fn check(pod: &Value, annotations: Field<'_, '_>) {
+    for (key, annotation) in annotations.entries() {
         let known = KNOWN.iter().find_map(|(prefix, most)| Some((key.strip_prefix(prefix)?, *most)));
         let Some((container, most)) = known else { continue };
         let mut all =
             ["initContainers", "containers"].into_iter().flat_map(|field| list(&pod["spec"], field));
         if !all.any(|known| text(known, "name") == container) {
-            errors.push(FieldError::invalid(&path.key(key), container, "container not found"));
+            annotation.invalid_text(container, "container not found");
         }
-        let value = value.as_str().unwrap_or_default();
+        let value = annotation.text();
         let is_plain = value.bytes().all(|byte| byte.is_ascii_digit()) && !value.starts_with('0');
         if !is_plain || !value.parse().is_ok_and(|number: i64| (1..=most).contains(&number)) {
-            let detail = format!("must be a number from 1 to {most}");
-            errors.push(FieldError::invalid(&path.key(key), value, detail));
+            annotation.invalid(format!("must be a number from 1 to {most}"));
         }
     }
 }
@@ -68,6 +67,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::object::field::Errors;
+
+    fn is_valid(pod: &Value) -> bool {
+        let mut errors = Errors::default();
+        check(pod, Field::root(&pod["metadata"]["annotations"], "metadata", &mut errors));
+        errors.is_empty()
+    }
 
     #[test]
     fn values_go_to_the_container_that_the_key_names() {
@@ -82,10 +88,7 @@ mod tests {
                 "containers": [{ "name": "app" }, { "name": "other" }],
             },
         });
-        let mut errors = Errors::default();
-        let path = Path::root("metadata");
-        check(&object, &path.child("annotations"), &mut errors);
-        assert!(errors.is_empty());
+        assert!(is_valid(&object));
         let spec = crate::pod::convert::pod(&object).spec;
         let of = |container: &Container| {
             let resources = &container.resources;
@@ -110,10 +113,7 @@ mod tests {
                 "metadata": { "annotations": { "rtprio.nodlet.dev/app": value } },
                 "spec": { "containers": [{ "name": "app" }] },
             });
-            let mut errors = Errors::default();
-            let path = Path::root("metadata");
-            check(&object, &path.child("annotations"), &mut errors);
-            assert_eq!(errors.is_empty(), is_right, "{value:?}");
+            assert_eq!(is_valid(&object), is_right, "{value:?}");
         }
     }
 

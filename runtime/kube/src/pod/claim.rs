@@ -3,10 +3,9 @@
 
 use serde_json::{Map, Value};
 
-use crate::object::check::invalid;
-use crate::object::field::{Errors, FieldError, Path};
+use crate::object::check::Field;
 use crate::object::rules;
-use crate::object::value::{list, map, text};
+use crate::object::value::{list, text};
 use nodlet_core::spec::Quantity;
 
 /// `supportedAccessModes`, in the order of printing.
@@ -32,109 +31,69 @@ pub(crate) fn default_claim(spec: &mut Value) {
 }
 
 /// Checks `ephemeral.volumeClaimTemplate` (`ValidatePersistentVolumeClaimTemplate`).
-pub(crate) fn claim_template(template: &Value, path: &Path<'_>, errors: &mut Errors) {
-    for (field, _) in
-        map(&template["metadata"]).filter(|(field, _)| *field != "labels" && *field != "annotations")
-    {
-        errors.push(FieldError::forbidden(&path.child("metadata").child(field), "cannot be set"));
+pub(crate) fn claim_template(template: Field<'_, '_>) {
+    let metadata = template.child("metadata");
+    for (field, _) in metadata.entries().filter(|(field, _)| *field != "labels" && *field != "annotations") {
+        metadata.child(field).forbidden("cannot be set");
     }
-    claim_spec(&template["spec"], &path.child("spec"), errors);
+    claim_spec(template.child("spec"));
 }
 
 /// `ValidatePersistentVolumeClaimSpec`
-pub(crate) fn claim_spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
-    if list(spec, "accessModes").is_empty() {
-        errors.push(FieldError::required(&path.child("accessModes"), "at least 1 access mode is required"));
+pub(crate) fn claim_spec(spec: Field<'_, '_>) {
+    if list(spec.value, "accessModes").is_empty() {
+        spec.child("accessModes").required("at least 1 access mode is required");
     }
-    selector(&spec["selector"], &path.child("selector"), errors);
-    access_modes(spec, path, errors);
-    let storage = path.child("resources");
-    let storage = storage.key("storage");
-    match &spec["resources"]["requests"]["storage"] {
-        Value::Null => errors.push(FieldError::required(&storage, "")),
-        requested => positive(requested, &storage, errors),
+    spec.child("selector").label_selector();
+    access_modes(spec);
+    // Kubernetes leaves `requests` out of this path.
+    let resources = spec.child("resources");
+    let storage = resources.key("storage").with(&spec.value["resources"]["requests"]["storage"]);
+    match storage.value {
+        Value::Null => storage.required(""),
+        _ => positive(storage),
     }
-    common(spec, path, errors);
+    common(spec);
 }
 
 /// The rules that the specs of volumes and claims share.
-pub(crate) fn common(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let class = text(spec, "storageClassName");
-    if !class.is_empty() {
-        invalid(&path.child("storageClassName"), class, rules::dns_subdomain(class), errors);
-    }
-    let mode = text(spec, "volumeMode");
-    if !VOLUME_MODES.contains(&mode) {
-        errors.push(FieldError::not_supported(&path.child("volumeMode"), mode, &VOLUME_MODES));
-    }
+pub(crate) fn common(spec: Field<'_, '_>) {
+    spec.child("storageClassName").check_optional(rules::dns_subdomain);
+    spec.child("volumeMode").supported(&VOLUME_MODES);
     for (field, why) in REFUSED {
-        let is_set = match &spec[field] {
+        let is_set = match &spec.value[field] {
             Value::Null => false,
             Value::Array(list) => !list.is_empty(),
             Value::String(text) => !text.is_empty(),
             _ => true,
         };
         if is_set {
-            errors.push(FieldError::forbidden(&path.child(field), why));
+            spec.child(field).forbidden(why);
         }
     }
 }
 
-/// Checks `accessModes` of a volume or claim.
-pub(crate) fn access_modes(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let path = path.child("accessModes");
-    let modes: Vec<&str> = list(spec, "accessModes").iter().filter_map(Value::as_str).collect();
-    for mode in modes.iter().filter(|mode| !ACCESS_MODES.contains(*mode)) {
-        errors.push(FieldError::not_supported(&path, mode, &ACCESS_MODES));
+/// Checks the access modes of a volume or claim.
+pub(crate) fn access_modes(spec: Field<'_, '_>) {
+    let modes = list(spec.value, "accessModes");
+    for mode in modes {
+        // Kubernetes leaves the index out of these paths.
+        spec.child("accessModes").with(mode).supported(&ACCESS_MODES);
     }
-    let is_other = |mode: &&str| ACCESS_MODES.contains(mode) && *mode != EXCLUSIVE;
-    if modes.contains(&EXCLUSIVE) && modes.iter().any(is_other) {
-        let detail = "may not use ReadWriteOncePod with other access modes";
-        errors.push(FieldError::forbidden(&path, detail));
+    let is_other = |mode: &str| ACCESS_MODES.contains(&mode) && mode != EXCLUSIVE;
+    let mut texts = modes.iter().filter_map(Value::as_str);
+    if modes.iter().any(|mode| mode == EXCLUSIVE) && texts.any(is_other) {
+        spec.child("accessModes").forbidden("may not use ReadWriteOncePod with other access modes");
     }
 }
 
 /// The access mode of volumes that one pod at a time may use.
 pub const EXCLUSIVE: &str = "ReadWriteOncePod";
 
-/// `ValidateLabelSelector`
-fn selector(selector: &Value, path: &Path<'_>, errors: &mut Errors) {
-    for (key, value) in map(&selector["matchLabels"]) {
-        let path = path.child("matchLabels");
-        invalid(&path, key, rules::qualified_name(key), errors);
-        let value = value.as_str().unwrap_or_default();
-        invalid(&path.key(key), value, rules::label_value(value), errors);
-    }
-    for (index, requirement) in list(selector, "matchExpressions").iter().enumerate() {
-        let path = path.child("matchExpressions");
-        let path = path.index(index);
-        let (operator, values) = (text(requirement, "operator"), list(requirement, "values"));
-        match operator {
-            "In" | "NotIn" if values.is_empty() => errors.push(FieldError::required(
-                &path.child("values"),
-                "must be specified when `operator` is 'In' or 'NotIn'",
-            )),
-            "Exists" | "DoesNotExist" if !values.is_empty() => errors.push(FieldError::forbidden(
-                &path.child("values"),
-                "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
-            )),
-            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
-            _ => errors.push(FieldError::invalid(
-                &path.child("operator"),
-                operator,
-                "not a valid selector operator",
-            )),
-        }
-        let key = text(requirement, "key");
-        invalid(&path.child("key"), key, rules::qualified_name(key), errors);
-    }
-}
-
 /// Checks an amount of storage (`ValidatePositiveQuantityValue`).
-pub(crate) fn positive(amount: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let Some(given) = amount.as_str() else { return };
-    if Quantity::parse(given).is_ok_and(|amount| amount.is_negative() || amount.is_zero()) {
-        errors.push(FieldError::invalid(path, given, "must be greater than zero"));
+pub(crate) fn positive(amount: Field<'_, '_>) {
+    if Quantity::parse(amount.text()).is_ok_and(|amount| amount.is_negative() || amount.is_zero()) {
+        amount.invalid("must be greater than zero");
     }
 }
 

@@ -57,6 +57,7 @@ pub(super) fn spec(spec: &Value) -> PodSpec {
         hostname_override: filled(spec, "hostnameOverride"),
         hostname_as_fqdn: flag(spec, "setHostnameAsFQDN"),
         subdomain: filled(spec, "subdomain"),
+        service_links: spec["enableServiceLinks"] != Value::Bool(false),
         host_aliases: list(spec, "hostAliases")
             .iter()
             .map(|alias| HostAlias {

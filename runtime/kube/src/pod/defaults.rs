@@ -5,37 +5,88 @@ use nodlet_rootfs::Reference;
 use serde_json::{Map, Value, json};
 
 use super::validate::{APPARMOR, of_containers};
+use crate::schema::{self, Shape, Type};
 use nodlet_core::spec::{MAX_CONTAINERS, Quantity};
+
+/// Defaults of fields that are not set: type, field and value, as JSON or as a string that is no JSON.
+const IF_UNSET: [(&str, &str, &str); 16] = [
+    ("ConfigMapVolumeSource", "defaultMode", "420"),
+    ("Container", "resources", "{}"),
+    ("DownwardAPIVolumeSource", "defaultMode", "420"),
+    ("EphemeralContainer", "resources", "{}"),
+    ("GRPCAction", "service", ""),
+    ("HTTPHeader", "value", ""),
+    ("HostPathVolumeSource", "type", ""),
+    ("PodSpec", "enableServiceLinks", "true"),
+    ("PodSpec", "securityContext", "{}"),
+    ("PodSpec", "terminationGracePeriodSeconds", "30"),
+    ("PreferredSchedulingTerm", "preference", "{}"),
+    ("ProjectedVolumeSource", "defaultMode", "420"),
+    ("ResourceFieldSelector", "divisor", "\"0\""),
+    ("SecretVolumeSource", "defaultMode", "420"),
+    ("SleepAction", "seconds", "0"),
+    ("Sysctl", "value", ""),
+];
+
+/// Defaults of fields that are not set or have their type's zero, which Kubernetes cannot distinguish.
+const IF_ZERO: [(&str, &str, &str); 15] = [
+    ("Container", "terminationMessagePath", "/dev/termination-log"),
+    ("Container", "terminationMessagePolicy", "File"),
+    ("ContainerPort", "protocol", "TCP"),
+    ("EphemeralContainer", "terminationMessagePath", "/dev/termination-log"),
+    ("EphemeralContainer", "terminationMessagePolicy", "File"),
+    ("HTTPGetAction", "path", "/"),
+    ("HTTPGetAction", "scheme", "HTTP"),
+    ("ObjectFieldSelector", "apiVersion", "v1"),
+    ("PodSpec", "dnsPolicy", "ClusterFirst"),
+    ("PodSpec", "restartPolicy", "Always"),
+    ("PodSpec", "schedulerName", "default-scheduler"),
+    ("Probe", "failureThreshold", "3"),
+    ("Probe", "periodSeconds", "10"),
+    ("Probe", "successThreshold", "1"),
+    ("Probe", "timeoutSeconds", "1"),
+];
+
+/// Sets the defaults of the tables in an object of this type and in the objects below it, and writes single quantities
+/// as Kubernetes does.
+fn from_tables(map: &mut Map<String, Value>, owner: &Type) {
+    let is_unset = |(name, field, _): &&(&str, &str, &str)| *name == owner.name && !map.contains_key(*field);
+    let is_zero = |(name, field, _): &&(&str, &str, &str)| *name == owner.name && is_zero(map.get(*field));
+    let missing = IF_UNSET.iter().filter(is_unset).chain(IF_ZERO.iter().filter(is_zero));
+    for (_, field, value) in missing.copied().collect::<Vec<_>>() {
+        map.insert(field.to_owned(), serde_json::from_str(value).unwrap_or_else(|_| value.into()));
+    }
+    for (name, value) in map {
+        let Some(field) = owner.field(name) else { continue };
+        if (field.shape, field.value) == (Shape::One, schema::Value::Quantity) {
+            canonical(Some(value), false);
+        }
+        // No pod has more containers, and each gets a dozen fields.
+        let most = if CONTAINERS.contains(&name.as_str()) { MAX_CONTAINERS + 1 } else { usize::MAX };
+        match (field.object(), value) {
+            (Some(of), Value::Object(map)) if field.shape == Shape::One => from_tables(map, of),
+            (Some(of), Value::Array(list)) => {
+                let elements = list.iter_mut().take(most).filter_map(Value::as_object_mut);
+                elements.for_each(|map| from_tables(map, of));
+            }
+            _ => {}
+        }
+    }
+}
 
 /// Applies all defaults. The object must already match the schema.
 pub(super) fn apply(pod: &mut Value) {
     app_armor_fields(pod);
-    let Some(spec) = child(pod, "spec") else { return };
-    default(spec, "dnsPolicy", || json!("ClusterFirst"));
-    default(spec, "restartPolicy", || json!("Always"));
-    default(spec, "schedulerName", || json!("default-scheduler"));
-    absent(spec, "securityContext", || json!({}));
-    absent(spec, "terminationGracePeriodSeconds", || json!(30));
+    let (Some(spec), Some(of)) = (child(pod, "spec"), schema::find("PodSpec")) else { return };
+    from_tables(spec, of);
     if spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|seconds| seconds < 0) {
         // Old clients could write it, and Kubernetes reads it as one second.
         spec.insert("terminationGracePeriodSeconds".to_owned(), json!(1));
     }
-    absent(spec, "enableServiceLinks", || json!(true));
     // The old name of the field is kept equal to the new one.
     if let Some(name) = ["serviceAccountName", "serviceAccount"].iter().find_map(|name| text(spec, name)) {
         spec.insert("serviceAccountName".to_owned(), json!(name));
         spec.insert("serviceAccount".to_owned(), json!(name));
-    }
-    let node = spec.get_mut("affinity").and_then(|affinity| child(affinity, "nodeAffinity"));
-    for term in
-        node.into_iter().flat_map(|node| children(node, "preferredDuringSchedulingIgnoredDuringExecution"))
-    {
-        absent(term, "preference", || json!({}));
-    }
-    if let Some(Value::Object(context)) = spec.get_mut("securityContext") {
-        for sysctl in children(context, "sysctls") {
-            absent(sysctl, "value", || json!(""));
-        }
     }
     // Behind a feature gate that is off by default (`DropDisabledPodFields`).
     spec.remove("schedulingGroup");
@@ -45,7 +96,6 @@ pub(super) fn apply(pod: &mut Value) {
         self::volume(volume);
     }
     for list in CONTAINERS {
-        // No pod has more, and each gets a dozen fields.
         for container in children(spec, list).take(MAX_CONTAINERS + 1) {
             self::container(container, host_network);
         }
@@ -125,23 +175,9 @@ fn volume(volume: &mut Map<String, Value>) {
     if volume.keys().all(|field| field == "name") {
         volume.insert("emptyDir".to_owned(), json!({}));
     }
-    if let Some(Value::Object(path)) = volume.get_mut("hostPath") {
-        absent(path, "type", || json!(""));
-    }
-    if let Some(Value::Object(directory)) = volume.get_mut("emptyDir") {
-        canonical(directory.get_mut("sizeLimit"), false);
-    }
     if let Some(Value::Object(image)) = volume.get_mut("image") {
         let reference = text(image, "reference").unwrap_or_default();
         default(image, "pullPolicy", || json!(pull_policy(&reference)));
-    }
-    for source in ["secret", "configMap", "downwardAPI", "projected"] {
-        if let Some(Value::Object(source)) = volume.get_mut(source) {
-            absent(source, "defaultMode", || json!(0o644));
-        }
-    }
-    for file in volume.get_mut("downwardAPI").into_iter().flat_map(items) {
-        field_selectors(file);
     }
     if let Some(Value::Object(template)) =
         volume.get_mut("ephemeral").and_then(|claim| claim.get_mut("volumeClaimTemplate"))
@@ -152,91 +188,21 @@ fn volume(volume: &mut Map<String, Value>) {
     if let Some(Value::Object(projected)) = volume.get_mut("projected") {
         // The only list without `omitempty`.
         projected.entry("sources").or_insert(Value::Null);
-        for source in children(projected, "sources") {
-            for file in source.get_mut("downwardAPI").into_iter().flat_map(items) {
-                field_selectors(file);
-            }
-        }
-    }
-}
-
-fn items(source: &mut Value) -> impl Iterator<Item = &mut Map<String, Value>> {
-    source.as_object_mut().into_iter().flat_map(|source| children(source, "items"))
-}
-
-/// Applies the defaults of `fieldRef` and `resourceFieldRef`.
-fn field_selectors(source: &mut Map<String, Value>) {
-    if let Some(Value::Object(field)) = source.get_mut("fieldRef") {
-        default(field, "apiVersion", || json!("v1"));
-    }
-    if let Some(Value::Object(field)) = source.get_mut("resourceFieldRef") {
-        absent(field, "divisor", || json!("0"));
-        canonical(field.get_mut("divisor"), false);
     }
 }
 
 fn container(container: &mut Map<String, Value>, host_network: bool) {
     let image = text(container, "image").unwrap_or_default();
     default(container, "imagePullPolicy", || json!(pull_policy(&image)));
-    default(container, "terminationMessagePath", || json!("/dev/termination-log"));
-    default(container, "terminationMessagePolicy", || json!("File"));
-    for port in children(container, "ports") {
-        default(port, "protocol", || json!("TCP"));
-        if host_network {
-            let number = port.get("containerPort").cloned().unwrap_or_else(|| json!(0));
-            default(port, "hostPort", || number);
-        }
+    for port in children(container, "ports").filter(|_| host_network) {
+        let number = port.get("containerPort").cloned().unwrap_or_else(|| json!(0));
+        default(port, "hostPort", || number);
     }
-    for variable in children(container, "env") {
-        if let Some(Value::Object(source)) = variable.get_mut("valueFrom") {
-            self::field_selectors(source);
-        }
-    }
-    for name in ["livenessProbe", "readinessProbe", "startupProbe"] {
-        if let Some(Value::Object(probe)) = container.get_mut(name) {
-            self::probe(probe);
-        }
-    }
-    absent(container, "resources", || json!({}));
     if let Some(Value::Object(resources)) = container.get_mut("resources") {
         self::resources(resources);
     }
-    if let Some(Value::Object(lifecycle)) = container.get_mut("lifecycle") {
-        for hook in lifecycle.values_mut() {
-            if let Value::Object(hook) = hook {
-                http_get(hook);
-                if let Some(Value::Object(sleep)) = hook.get_mut("sleep") {
-                    absent(sleep, "seconds", || json!(0));
-                }
-            }
-        }
-    }
 }
 
-fn probe(probe: &mut Map<String, Value>) {
-    for (field, value) in
-        [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)]
-    {
-        default(probe, field, || json!(value));
-    }
-    http_get(probe);
-    if let Some(Value::Object(grpc)) = probe.get_mut("grpc") {
-        absent(grpc, "service", || json!(""));
-    }
-}
-
-fn http_get(handler: &mut Map<String, Value>) {
-    if let Some(Value::Object(http)) = handler.get_mut("httpGet") {
-        default(http, "path", || json!("/"));
-        default(http, "scheme", || json!("HTTP"));
-        for header in children(http, "httpHeaders") {
-            absent(header, "value", || json!(""));
-        }
-    }
-}
-
-/// Makes quantities canonical, rounded up to thousandths. A resource with a limit and no request gets the
-/// limit as its request.
 fn resources(resources: &mut Map<String, Value>) {
     canonical_lists(resources);
     let Some(Value::Object(limits)) = resources.get("limits").cloned() else { return };
@@ -302,13 +268,16 @@ fn absent(map: &mut Map<String, Value>, name: &str, value: impl FnOnce() -> Valu
 
 /// Sets the field if it is absent or its type's zero, which Kubernetes cannot distinguish.
 fn default(map: &mut Map<String, Value>, name: &str, value: impl FnOnce() -> Value) {
-    let zero = match map.get(name) {
+    if is_zero(map.get(name)) {
+        map.insert(name.to_owned(), value());
+    }
+}
+
+fn is_zero(value: Option<&Value>) -> bool {
+    match value {
         None => true,
         Some(Value::String(text)) => text.is_empty(),
         Some(Value::Number(number)) => number.as_i64() == Some(0),
         Some(Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_)) => false,
-    };
-    if zero {
-        map.insert(name.to_owned(), value());
     }
 }

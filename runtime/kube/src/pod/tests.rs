@@ -1,3 +1,4 @@
+use nodlet_fuzz::cases;
 use nodlet_fuzz::{assert_contains, assert_ends_with};
 use std::time::Duration;
 
@@ -200,35 +201,25 @@ fn resources_of_the_pod_are_defaulted_and_count_instead_of_those_of_containers()
 
 #[test]
 fn invalid_resources_of_a_pod_are_rejected_with_the_errors_of_kubernetes() {
-    for (spec, container, expected) in [
-        (
-            "{requests: {cpu: 1}}",
-            "{requests: {cpu: 1500m}}",
-            "spec.resources.requests[cpu]: Invalid value: \"1\": must be greater than or equal to aggregate \
-             container requests of 1500m",
-        ),
-        (
-            "{limits: {memory: 1Gi}}",
-            "{limits: {memory: 2Gi}}",
-            // As Kubernetes writes the path.
-            "spec.resources.containers[0][memory].limits: Invalid value: \"2Gi\": must be less than or equal to \
-             pod limits of 1Gi",
-        ),
-        (
-            "{limits: {ephemeral-storage: 1Gi}}",
-            "{}",
-            "spec.resources.limits[ephemeral-storage]: Unsupported value: \"ephemeral-storage\": supported \
-             values: \"cpu\", \"hugepages-\", \"memory\"",
-        ),
-        (
-            "{limits: {cpu: 1}, requests: {cpu: 2}}",
-            "{}",
-            "spec.resources.requests: Invalid value: \"2\": must be less than or equal to cpu limit of 1",
-        ),
-        ("{requests: {cpu: -1}}", "{}", "spec.resources.requests[cpu]: Invalid value: \"-1\""),
-        ("{limits: {disk: 1}}", "{}", "spec.resources.limits[disk]: Invalid value: \"disk\""),
-        ("{claims: [{name: a}]}", "{}", "spec.resources.claims: Forbidden"),
-    ] {
+    for [spec, container, expected] in cases(
+        r#"
+            {requests: {cpu: 1}}
+                => {requests: {cpu: 1500m}}
+                => spec.resources.requests[cpu]: Invalid value: "1": must be greater than or equal to aggregate container requests of 1500m
+            {limits: {memory: 1Gi}}
+                => {limits: {memory: 2Gi}}
+                => spec.resources.containers[0][memory].limits: Invalid value: "2Gi": must be less than or equal to pod limits of 1Gi
+            {limits: {ephemeral-storage: 1Gi}}
+                => {}
+                => spec.resources.limits[ephemeral-storage]: Unsupported value: "ephemeral-storage": supported values: "cpu", "hugepages-", "memory"
+            {limits: {cpu: 1}, requests: {cpu: 2}}
+                => {}
+                => spec.resources.requests: Invalid value: "2": must be less than or equal to cpu limit of 1
+            {requests: {cpu: -1}} => {} => spec.resources.requests[cpu]: Invalid value: "-1"
+            {limits: {disk: 1}} => {} => spec.resources.limits[disk]: Invalid value: "disk"
+            {claims: [{name: a}]} => {} => spec.resources.claims: Forbidden
+        "#,
+    ) {
         let text = pod(&format!("resources: {spec}"), &format!("resources: {container}"));
         let refused = refused(&text).to_string();
         assert!(refused.contains(expected), "{spec}, {container}: {refused}");

@@ -1,7 +1,7 @@
 //! The annotation with which `podman kube play` limits the processes of a pod: a list as `nofile=1024:2048,nproc=64`.
 //! nodlet acts on `nofile`, the limit of open files.
 
-use crate::object::field::{Errors, FieldError, Path};
+use crate::object::check::Field;
 use nodlet_core::spec::{OpenFiles, Pod};
 
 /// The annotation, which concerns all containers of the pod.
@@ -42,14 +42,13 @@ pub fn open_files(pod: &Pod, most: u64) -> Option<OpenFiles> {
 }
 
 /// Validates the annotation of a Pod.
-pub(super) fn check(value: &str, path: &Path<'_>, errors: &mut Errors) {
-    for (name, limit) in entries(value) {
+pub(super) fn check(annotation: Field<'_, '_>) {
+    for (name, limit) in entries(annotation.text()) {
         let is_known = name == NOFILE || OTHERS.contains(&name);
         if !is_known || name == NOFILE && OpenFiles::parse(limit, 0).is_none() {
             let how = "must be limits as nofile=1024:2048, separated by ',': a soft limit, and a hard limit that is not \
                        lower and at most 1073741824; -1 for the limit of the board";
-            errors.push(FieldError::invalid(path, value, how));
-            return;
+            return annotation.invalid(how);
         }
     }
 }
@@ -69,6 +68,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::object::field::Errors;
 
     fn pod(value: &str) -> Pod {
         crate::pod::convert::pod(&json!({
@@ -100,7 +100,7 @@ mod tests {
             ("", false, None),
         ] {
             let mut errors = Errors::default();
-            check(value, &Path::root("metadata"), &mut errors);
+            check(Field::root(&value.into(), "metadata", &mut errors));
             assert_eq!(errors.is_empty(), is_right, "{value:?}");
             if is_right {
                 let named = without_effect(ULIMIT, value);

@@ -2,15 +2,18 @@
 //! from its manifest, and warns about fields without effect. The support of each field is
 //! [`crate::schema`]'s.
 
-use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+use serde_json::Value;
 
 use super::defaults::{CONTAINERS, app_armor, app_armor_field};
 use super::ulimit::{self, ULIMIT};
 use super::validate::{APPARMOR, SECCOMP_OF_CONTAINER, SECCOMP_OF_POD};
 use super::{board_annotations, runtime_annotations};
-use crate::object::field::{Errors, FieldError, First, Path};
-use crate::object::value::{list, text};
-use crate::schema::{self, Field, FieldSupport, Shape, Type};
+use crate::object::check::Field;
+use crate::object::field::{Errors, First, Path};
+use crate::object::value::{list, map, text};
+use crate::schema::{self, FieldSupport, Shape, Type};
 use nodlet_core::spec::Quantity;
 use nodlet_core::spec::container::{CAPABILITIES, DEVICE_DOMAIN, HUGE_PAGES};
 
@@ -65,70 +68,61 @@ const IGNORED_ANNOTATIONS: [(&str, &str); 15] = [
 
 /// Checks a Pod as it was written, before defaults.
 pub(super) fn check(pod: &Value) -> Unsupported {
-    let mut unsupported = Unsupported::default();
-    metadata(pod, &mut unsupported);
-    if let (Some(spec), Some(owner)) = (pod["spec"].as_object(), schema::find("PodSpec")) {
-        devices(pod, &mut unsupported);
-        let path = Path::root("spec");
-        Checker { unsupported: &mut unsupported }.object(spec, owner, &path);
-        for field in ["containers", "initContainers", "ephemeralContainers"] {
-            let path = path.child(field);
-            for (index, container) in list(&pod["spec"], field).iter().enumerate() {
-                let path = path.index(index);
-                capabilities(container, &path, &mut unsupported);
-                fractions(container, &path, &mut unsupported);
-            }
+    let Unsupported { mut rejected, mut warnings } = Unsupported::default();
+    metadata(pod, Field::root(&pod["metadata"], "metadata", &mut rejected), &mut warnings);
+    let spec = Field::root(&pod["spec"], "spec", &mut rejected);
+    if let Some(owner) = schema::find("PodSpec") {
+        devices(spec, &mut warnings);
+        fields(spec, owner, &mut warnings);
+        for container in CONTAINERS.iter().flat_map(|field| spec.items(field)) {
+            capabilities(container, &mut warnings);
+            fractions(container, &mut warnings);
         }
     }
-    unsupported
+    Unsupported { rejected, warnings }
 }
 
-fn metadata(pod: &Value, unsupported: &mut Unsupported) {
-    let path = Path::root("metadata");
-    let is_set = |field: &str| pod["metadata"][field].as_array().is_some_and(|list| !list.is_empty());
-    if is_set("finalizers") {
+fn metadata(pod: &Value, metadata: Field<'_, '_>, warnings: &mut First<String>) {
+    if !list(metadata.value, "finalizers").is_empty() {
         let detail = format!("{NODLET} does not keep an object for its finalizers");
-        unsupported.rejected.push(FieldError::forbidden(&path.child("finalizers"), detail));
+        metadata.child("finalizers").forbidden(detail);
     }
-    if is_set("ownerReferences") {
-        let why = "deletes no object with its owner";
-        unsupported.warnings.push(warning(&path.child("ownerReferences"), why));
+    if !list(metadata.value, "ownerReferences").is_empty() {
+        warnings.push(warning(&metadata.path.child("ownerReferences"), "deletes no object with its owner"));
     }
-    let path = path.child("annotations");
-    for (key, value) in pod["metadata"]["annotations"].as_object().into_iter().flatten() {
-        let path = path.key(key);
+    let annotations = metadata.child("annotations");
+    for (key, annotation) in annotations.entries() {
+        let (path, value) = (annotation.path, annotation.text());
         if let Some(container) = key.strip_prefix(APPARMOR) {
-            apparmor(pod, container, value.as_str().unwrap_or_default(), &path, unsupported);
+            apparmor(pod, container, value, &path, warnings);
         }
         let others = || {
             if key == ULIMIT {
-                ulimit::without_effect(key, value.as_str().unwrap_or_default())
+                ulimit::without_effect(key, value)
             } else {
                 runtime_annotations::without_effect(key)
             }
         };
         if let Some(why) = board_annotations::without_effect(key).or_else(others) {
-            unsupported.warnings.push(format!("{path}: {why}"));
+            warnings.push(format!("{path}: {why}"));
         }
         let ignored = IGNORED_ANNOTATIONS
             .iter()
             .find(|(known, _)| *known == key || (known.ends_with('/') && key.starts_with(known)));
         if let Some((_, why)) = ignored.filter(|_| !has_seccomp_field(pod, key)) {
-            unsupported.warnings.push(format!("{path}: {why}"));
+            warnings.push(format!("{path}: {why}"));
         }
     }
 }
 
 /// Warns about an AppArmor annotation from which the field `appArmorProfile` of the container is set
 /// (`applyAppArmorVersionSkew`), or would be if it were valid.
-fn apparmor(pod: &Value, container: &str, profile: &str, path: &Path<'_>, unsupported: &mut Unsupported) {
+fn apparmor(pod: &Value, container: &str, profile: &str, path: &Path<'_>, warnings: &mut First<String>) {
     let profile = app_armor_field(profile);
     let is_used = profile.is_none() || profile != app_armor(&pod["spec"]).cloned();
     let mut named = CONTAINERS.iter().flat_map(|field| list(&pod["spec"], field));
     if is_used && named.any(|one| one["name"] == container && app_armor(one).is_none()) {
-        unsupported
-            .warnings
-            .push(format!("{path}: deprecated since v1.30; use the \"appArmorProfile\" field instead"));
+        warnings.push(format!("{path}: deprecated since v1.30; use the \"appArmorProfile\" field instead"));
     }
 }
 
@@ -145,91 +139,51 @@ fn has_seccomp_field(pod: &Value, key: &str) -> bool {
     }
 }
 
-struct Checker<'a> {
-    unsupported: &'a mut Unsupported,
+/// Checks the fields of an object of this type, and those below fields on which nodlet acts.
+fn fields(object: Field<'_, '_>, owner: &Type, warnings: &mut First<String>) {
+    for (name, value) in map(object.value) {
+        let field = object.child(name);
+        let (Some(of), Some(support)) = (owner.field(name), schema::support(owner.name, name)) else {
+            continue;
+        };
+        let is_one_of = |values: &[&str]| values.contains(&value.to_string().as_str());
+        match (support, of.object()) {
+            (FieldSupport::Acts, None) => {}
+            (FieldSupport::Acts, Some(of_value)) => match of.shape {
+                Shape::One => fields(field, of_value, warnings),
+                Shape::List(_) => object.items(name).for_each(|element| fields(element, of_value, warnings)),
+                Shape::Map => {}
+            },
+            (FieldSupport::Rejects(_, values) | FieldSupport::Warns(_, values), _) if is_one_of(values) => {}
+            (FieldSupport::Rejects(why, _), _) => field.forbidden(format!("{NODLET} {why}")),
+            (FieldSupport::Warns(why, _), _) => warnings.push(warning(&field.path, why)),
+            (FieldSupport::Resources, _) => resources(field),
+        }
+    }
 }
 
-impl Checker<'_> {
-    fn object(&mut self, map: &Map<String, Value>, owner: &Type, path: &Path<'_>) {
-        for (name, value) in map {
-            let path = path.child(name);
-            // Without an entry, the enclosing field was rejected already.
-            if let (Some(field), Some(support)) = (owner.field(name), schema::support(owner.name, name)) {
-                self.field(value, field, support, &path);
-            }
+fn resources(amounts: Field<'_, '_>) {
+    const WHY: &str = "has no resources but cpu, memory, ephemeral-storage, hugepages-<size> and devices (nodlet.dev/<name>)";
+    for (name, amount) in amounts.entries() {
+        let is_known = ["cpu", "memory", "ephemeral-storage"].contains(&name)
+            || [DEVICE_DOMAIN, HUGE_PAGES].iter().any(|prefix| name.starts_with(prefix));
+        if !is_known && !is_none(amount.value) {
+            amount.forbidden(format!("{NODLET} {WHY}"));
         }
-    }
-
-    fn field(&mut self, value: &Value, field: &Field, support: FieldSupport, path: &Path<'_>) {
-        let is_one_of = |values: &[&str]| values.contains(&value.to_string().as_str());
-        match support {
-            FieldSupport::Acts => self.check_below(value, field, path),
-            FieldSupport::Rejects(why, values) => {
-                if !is_one_of(values) {
-                    self.refuse(path, why);
-                }
-            }
-            FieldSupport::Warns(why, values) => {
-                if !is_one_of(values) {
-                    self.unsupported.warnings.push(warning(path, why));
-                }
-            }
-            FieldSupport::Resources => {
-                for (name, amount) in value.as_object().into_iter().flatten() {
-                    match name.as_str() {
-                        "cpu" | "memory" | "ephemeral-storage" => {}
-                        // A request for zero is always fulfilled.
-                        _ if is_none(amount) => {}
-                        // Admission rejects a device, or huge pages, that the node does not have.
-                        name if name.starts_with(DEVICE_DOMAIN) || name.starts_with(HUGE_PAGES) => {}
-                        _ => self.refuse(
-                            &path.key(name),
-                            "has no resources but cpu, memory, ephemeral-storage, hugepages-<size> and devices (nodlet.dev/<name>)",
-                        ),
-                    }
-                }
-            }
-        }
-    }
-
-    /// Checks the fields below a field that is acted on.
-    fn check_below(&mut self, value: &Value, field: &Field, path: &Path<'_>) {
-        let Some(owner) = field.object() else { return };
-        match (field.shape, value) {
-            (Shape::List(_), Value::Array(list)) => {
-                for (index, element) in list.iter().enumerate() {
-                    if let Value::Object(map) = element {
-                        self.object(map, owner, &path.index(index));
-                    }
-                }
-            }
-            (Shape::One, Value::Object(map)) => self.object(map, owner, path),
-            _ => {}
-        }
-    }
-
-    fn refuse(&mut self, path: &Path<'_>, why: &str) {
-        self.unsupported.rejected.push(FieldError::forbidden(path, format!("{NODLET} {why}")));
     }
 }
 
 /// Warns about unknown capability names, which neither add nor drop anything.
-fn capabilities(container: &Value, path: &Path<'_>, unsupported: &mut Unsupported) {
-    let (context, field) = (path.child("securityContext"), "capabilities");
-    let path = context.child(field);
-    for list in ["add", "drop"] {
-        let path = path.child(list);
-        let names = container["securityContext"][field][list].as_array();
-        for (index, name) in names.into_iter().flatten().enumerate() {
-            let name = name.as_str().unwrap_or_default();
-            let upper = name.to_ascii_uppercase();
-            let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
-            if bare != "ALL" && !CAPABILITIES.contains(&bare) {
-                let path = path.index(index);
-                let warning =
-                    format!("{path}: has no effect: {name:?} is none of the capabilities that Linux has");
-                unsupported.warnings.push(warning);
-            }
+fn capabilities(container: Field<'_, '_>, warnings: &mut First<String>) {
+    let context = container.child("securityContext");
+    let capabilities = context.child("capabilities");
+    for capability in ["add", "drop"].iter().flat_map(|list| capabilities.items(list)) {
+        let name = capability.text();
+        let upper = name.to_ascii_uppercase();
+        let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
+        if bare != "ALL" && !CAPABILITIES.contains(&bare) {
+            let why = format!("has no effect: {name:?} is none of the capabilities that Linux has");
+            warnings.push(format!("{}: {why}", capability.path));
         }
     }
 }
@@ -241,14 +195,21 @@ const COMMON_DEVICES: [&str; 7] = ["null", "zero", "full", "random", "urandom", 
 const NO_DEVICES: [&str; 6] = ["shm", "mqueue", "pts", "log", "hugepages", "net"];
 
 /// Warns about a device by hostPath in a container that is not privileged: opening it fails there.
-fn devices(pod: &Value, unsupported: &mut Unsupported) {
-    let path = Path::root("spec");
-    let path = path.child("volumes");
-    for (index, volume) in list(&pod["spec"], "volumes").iter().enumerate() {
-        let source = &volume["hostPath"];
-        let Some(file) = source["path"].as_str() else { continue };
+fn devices(spec: Field<'_, '_>, warnings: &mut First<String>) {
+    // The first container that mounts a volume and is not privileged.
+    let mut denied: BTreeMap<&str, &str> = BTreeMap::new();
+    for container in CONTAINERS.iter().flat_map(|field| list(spec.value, field)) {
+        if container["securityContext"]["privileged"] != true {
+            for mount in list(container, "volumeMounts") {
+                denied.entry(text(mount, "name")).or_insert(text(container, "name"));
+            }
+        }
+    }
+    for volume in spec.items("volumes") {
+        let source = volume.child("hostPath");
+        let Some(file) = source.value["path"].as_str() else { continue };
         let below = file.strip_prefix("/dev").map(|rest| rest.trim_matches('/'));
-        let is_device = match source["type"].as_str().unwrap_or_default() {
+        let is_device = match text(source.value, "type") {
             "CharDevice" | "BlockDevice" => true,
             "" | "Directory" => below.is_some_and(|below| {
                 let first = below.split('/').next().unwrap_or_default();
@@ -259,19 +220,12 @@ fn devices(pod: &Value, unsupported: &mut Unsupported) {
         if !is_device || below.is_some_and(|below| COMMON_DEVICES.contains(&below)) {
             continue;
         }
-        let is_denied = |container: &Value| {
-            container["securityContext"]["privileged"] != true
-                && list(container, "volumeMounts").iter().any(|mount| mount["name"] == volume["name"])
-        };
-        let mut containers = CONTAINERS.iter().flat_map(|field| list(&pod["spec"], field));
-        if let Some(container) = containers.find(|container| is_denied(container)) {
-            let name = text(container, "name");
-            let path = path.index(index);
-            unsupported.warnings.push(format!(
+        if let Some(name) = denied.get(text(volume.value, "name")) {
+            warnings.push(format!(
                 "{}: container {name:?} is not privileged, and opening the device {file} fails there (Operation not \
                  permitted): request a device of the board in resources (nodlet.dev/<name>), or set \
                  securityContext.privileged",
-                path.child("hostPath")
+                source.path
             ));
         }
     }
@@ -279,20 +233,17 @@ fn devices(pod: &Value, unsupported: &mut Unsupported) {
 
 /// Warns about fractional byte values, as Kubernetes' API does (`GetWarningsForPod`): `m` for thousandths
 /// instead of `M`.
-fn fractions(container: &Value, path: &Path<'_>, unsupported: &mut Unsupported) {
-    let path = path.child("resources");
-    for field in ["limits", "requests"] {
-        let path = path.child(field);
+fn fractions(container: Field<'_, '_>, warnings: &mut First<String>) {
+    let resources = container.child("resources");
+    for list in ["limits", "requests"].map(|field| resources.child(field)) {
         for name in ["memory", "ephemeral-storage"] {
-            // Limits are requests, too, unless there are others.
-            let of = |list: &str| container["resources"][list][name].as_str();
-            let Some(text) = of(field).or_else(|| of("limits")) else { continue };
-            if let (Ok(amount), Ok(text)) = (Quantity::parse(text), Quantity::shown(text, true))
+            let of = |list: &Value| list[name].as_str().map(str::to_owned);
+            let Some(text) = of(list.value).or_else(|| of(&resources.value["limits"])) else { continue };
+            if let (Ok(amount), Ok(text)) = (Quantity::parse(&text), Quantity::shown(&text, true))
                 && !amount.is_whole()
             {
-                let path = path.key(name);
-                unsupported
-                    .warnings
+                let path = list.path.key(name);
+                warnings
                     .push(format!("{path}: fractional byte value {text:?} is invalid, must be an integer"));
             }
         }

@@ -2,12 +2,16 @@
 //! `ValidatePodUpdate`, `ValidatePodResize` and `ValidatePodStatusUpdate` of Kubernetes, as far as they apply to a pod on
 //! a board.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
-use crate::object::error::{ManifestCause, ManifestError};
-use crate::object::field::{Errors, FieldError, Path};
+use crate::object::check::Field;
+use crate::object::error::ManifestError;
+use crate::object::field::{Errors, Path};
 use crate::object::rules;
-use crate::object::value::{list, text};
+use crate::object::value::{list, map, text};
+use crate::pod::validate::affinity::REQUIRED;
 use crate::pod::validate::{APPARMOR, MIRROR};
 
 mod resize;
@@ -34,20 +38,14 @@ const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].imag
     `spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
     `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 
-fn invalid(object: &Value, errors: Errors) -> ManifestError {
-    let (errors, more) = errors.into_parts();
-    let name = text(&object["metadata"], "name").to_owned();
-    ManifestError::new(ManifestCause::Invalid { name, errors, more })
-}
-
 /// Checks that no scheduling gate was added.
 ///
 /// # Errors
 /// A gate was added: gates may only be removed.
 pub fn no_new_gates(old: &Value, new: &Value) -> Result<(), ManifestError> {
     let mut errors = Errors::default();
-    gates(&old["spec"], &new["spec"], &mut errors);
-    if errors.is_empty() { Ok(()) } else { Err(invalid(new, errors)) }
+    gates(&old["spec"], Field::root(&new["spec"], "spec", &mut errors));
+    if errors.is_empty() { Ok(()) } else { Err(ManifestError::invalid(new, errors)) }
 }
 
 /// Fields of `metadata` that clients may change.
@@ -97,19 +95,18 @@ fn is_of_metadata(path: &str) -> bool {
 pub fn metadata(current: &Value, changed: &Value) -> Result<(), ManifestError> {
     let mut errors = immutable(current, changed);
     annotations(current, changed, &mut errors);
-    if errors.is_empty() { Ok(()) } else { Err(invalid(current, errors)) }
+    if errors.is_empty() { Ok(()) } else { Err(ManifestError::invalid(current, errors)) }
 }
 
 /// Returns the errors of immutable fields of `metadata`.
 fn immutable(current: &Value, changed: &Value) -> Errors {
     let mut errors = Errors::default();
-    let root = Path::root("metadata");
-    let (old, new) = (&current["metadata"], &changed["metadata"]);
+    let new = Field::root(&changed["metadata"], "metadata", &mut errors);
     for field in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
         // A client may omit these fields of a pod that is being deleted.
-        let is_kept = new[field].is_null() || new[field] == old[field];
-        if !is_kept {
-            errors.push(FieldError::invalid_value(&root.child(field), &new[field], "field is immutable"));
+        let new = new.child(field);
+        if !new.value.is_null() && *new.value != current["metadata"][field] {
+            new.invalid("field is immutable");
         }
     }
     errors
@@ -117,22 +114,21 @@ fn immutable(current: &Value, changed: &Value) -> Errors {
 
 /// `ValidatePodSpecificAnnotationUpdates`.
 fn annotations(current: &Value, changed: &Value, errors: &mut Errors) {
-    let path = Path::root("metadata");
-    let path = path.child("annotations");
-    let of = |object: &Value| object["metadata"]["annotations"].as_object().cloned().unwrap_or_default();
-    let (old, new) = (of(current), of(changed));
+    let metadata = Field::root(&changed["metadata"], "metadata", errors);
+    let new = metadata.child("annotations");
+    let old = &current["metadata"]["annotations"];
     let guarded = |key: &str| match key {
         MIRROR => Some("mirror pod annotation"),
         _ => key.starts_with(APPARMOR).then_some("AppArmor annotations"),
     };
-    for (key, value) in &old {
-        if let Some(what) = guarded(key).filter(|_| new.get(key) != Some(value)) {
-            errors.push(FieldError::forbidden(&path.key(key), format!("may not remove or update {what}")));
+    for (key, value) in map(old) {
+        if let Some(what) = guarded(key).filter(|_| new.value[key] != *value) {
+            new.key(key).forbidden(format!("may not remove or update {what}"));
         }
     }
-    for key in new.keys().filter(|key| !old.contains_key(*key)) {
+    for (key, added) in new.entries().filter(|(key, _)| old.get(key).is_none()) {
         if let Some(what) = guarded(key) {
-            errors.push(FieldError::forbidden(&path.key(key), format!("may not add {what}")));
+            added.forbidden(format!("may not add {what}"));
         }
     }
 }
@@ -145,7 +141,7 @@ pub fn compare(old: &Value, new: &Value) -> Update {
     copy_field(&mut placed["spec"], &old["spec"], "nodeName");
     not_updatable(old, &placed, &mut errors);
     if !errors.is_empty() {
-        return Update::Other(invalid(new, errors));
+        return Update::Other(ManifestError::invalid(new, errors));
     }
     let same = |field: &&str| old["metadata"].get(*field) == new["metadata"].get(*field);
     let spec = old["spec"] != new["spec"];
@@ -155,26 +151,25 @@ pub fn compare(old: &Value, new: &Value) -> Update {
 /// Finds the changes of a spec that are not possible in place.
 fn not_updatable(old: &Value, new: &Value, errors: &mut Errors) {
     let (before, after) = (&old["spec"], &new["spec"]);
-    let path = Path::root("spec");
+    let spec = Field::root(after, "spec", errors);
     for field in ["containers", "initContainers"] {
         if list(before, field).len() != list(after, field).len() {
-            let detail = "pod updates may not add or remove containers";
-            return errors.push(FieldError::forbidden(&path.child(field), detail));
+            return spec.child(field).forbidden("pod updates may not add or remove containers");
         }
     }
-    if deadline(before, after, &path, errors) {
+    if deadline(before, spec) {
         return;
     }
-    tolerations(before, after, &path, errors);
-    gates(before, after, errors);
+    tolerations(before, spec);
+    gates(before, spec);
     let gated = !list(before, "schedulingGates").is_empty();
     let mut munged = after.clone();
     for field in ["schedulingGates", "tolerations", "activeDeadlineSeconds"] {
         copy_field(&mut munged, before, field);
     }
     if gated {
-        selector(before, after, &path, errors);
-        affinity(before, after, &path, errors);
+        selector(before, spec);
+        affinity(before, spec);
         copy_field(&mut munged, before, "nodeSelector");
         keep_node_affinity(&mut munged, before);
     }
@@ -189,16 +184,15 @@ fn not_updatable(old: &Value, new: &Value, errors: &mut Errors) {
         copy_field(&mut munged, before, grace);
     }
     if munged != *before {
-        let changes = changes(before, &munged, &path);
-        let detail = format!("pod updates may not change fields other than {UPDATABLE}\n{changes}");
-        errors.push(FieldError::forbidden(&path, detail));
+        let changes = changes(before, &munged, &spec.path);
+        spec.forbidden(format!("pod updates may not change fields other than {UPDATABLE}\n{changes}"));
     }
 }
 
 /// Checks the deadline, which may be set, and may be made earlier. Returns whether nothing else is checked then.
-fn deadline(before: &Value, after: &Value, path: &Path<'_>, errors: &mut Errors) -> bool {
-    let field = "activeDeadlineSeconds";
-    let (old, new) = (before[field].as_i64(), after[field].as_i64());
+fn deadline(before: &Value, spec: Field<'_, '_>) -> bool {
+    let deadline = spec.child("activeDeadlineSeconds");
+    let (old, new) = (before["activeDeadlineSeconds"].as_i64(), deadline.value.as_i64());
     let detail = match (old, new) {
         (Some(_), None) => "must not update from a positive integer to nil value".to_owned(),
         (old, Some(new)) => match rules::range(new, 0, i64::from(i32::MAX)) {
@@ -210,7 +204,7 @@ fn deadline(before: &Value, after: &Value, path: &Path<'_>, errors: &mut Errors)
         },
         (None, None) => return false,
     };
-    errors.push(FieldError::invalid_value(&path.child(field), &after[field], detail));
+    deadline.invalid_json(detail);
     new.is_some()
 }
 
@@ -224,68 +218,57 @@ fn copy_field(object: &mut Value, from: &Value, field: &str) {
 }
 
 /// `validateOnlyDeletedSchedulingGates`.
-fn gates(before: &Value, after: &Value, errors: &mut Errors) {
-    let known = |name: &str| list(before, "schedulingGates").iter().any(|gate| text(gate, "name") == name);
-    let path = Path::root("spec");
-    let path = path.child("schedulingGates");
-    for (index, gate) in list(after, "schedulingGates").iter().enumerate() {
-        let name = text(gate, "name");
-        if !known(name) {
-            let path = path.index(index);
-            let detail = format!("only deletion is allowed, but found new scheduling gate '{name}'");
-            errors.push(FieldError::forbidden(&path.child("name"), detail));
+fn gates(before: &Value, spec: Field<'_, '_>) {
+    let known: BTreeSet<&str> =
+        list(before, "schedulingGates").iter().map(|gate| text(gate, "name")).collect();
+    for gate in spec.items("schedulingGates") {
+        let name = gate.child("name");
+        if !known.contains(name.text()) {
+            let what = name.text();
+            name.forbidden(format!("only deletion is allowed, but found new scheduling gate '{what}'"));
         }
     }
 }
 
 /// `validateOnlyAddedTolerations`.
-fn tolerations(before: &Value, after: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn tolerations(before: &Value, spec: Field<'_, '_>) {
     let without = |toleration: &Value| {
         let mut toleration = toleration.clone();
         toleration.as_object_mut().map(|map| map.remove("tolerationSeconds"));
-        toleration
+        toleration.to_string()
     };
-    let after: Vec<Value> = list(after, "tolerations").iter().map(without).collect();
+    let after: BTreeSet<String> = list(spec.value, "tolerations").iter().map(without).collect();
     if !list(before, "tolerations").iter().all(|old| after.contains(&without(old))) {
         let detail = "existing toleration can not be modified except its tolerationSeconds";
-        errors.push(FieldError::forbidden(&path.child("tolerations"), detail));
+        spec.child("tolerations").forbidden(detail);
     }
 }
 
 /// `validateNodeSelectorMutation`.
-fn selector(before: &Value, after: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let old = before.get("nodeSelector").and_then(Value::as_object);
-    let new = after.get("nodeSelector").cloned().unwrap_or_else(|| json!({}));
-    if old.into_iter().flatten().any(|(key, value)| new.get(key) != Some(value)) {
-        let detail = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
-        errors.push(FieldError::invalid_value(&path.child("nodeSelector"), &new, detail));
+fn selector(before: &Value, spec: Field<'_, '_>) {
+    let (new, empty) = (spec.child("nodeSelector"), json!({}));
+    if map(&before["nodeSelector"]).any(|(key, value)| new.value[key] != *value) {
+        let new = if new.value.is_null() { new.with(&empty) } else { new };
+        new.invalid("only additions to spec.nodeSelector are allowed (no mutations or deletions)");
     }
 }
 
 /// `validateNodeAffinityMutation`.
-fn affinity(before: &Value, after: &Value, path: &Path<'_>, errors: &mut Errors) {
-    const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-    let terms =
-        |spec: &Value| -> Value { spec["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"].clone() };
-    let (old, new) = (terms(before), terms(after));
-    let of = |terms: &Value| terms.as_array().cloned().unwrap_or_default();
-    let (old_terms, new_terms) = (of(&old), of(&new));
-    if old_terms.is_empty() {
+fn affinity(before: &Value, spec: Field<'_, '_>) {
+    let old = list(&before["affinity"]["nodeAffinity"][REQUIRED], "nodeSelectorTerms");
+    let affinity = spec.child("affinity");
+    let affinity = affinity.child("nodeAffinity");
+    let required = affinity.child(REQUIRED);
+    if old.is_empty() {
         return;
     }
-    let path = path.child("affinity");
-    let path = path.child("nodeAffinity");
-    let path = path.child(REQUIRED);
-    let path = path.child("nodeSelectorTerms");
-    if old_terms.len() != new_terms.len() {
+    if old.len() != list(required.value, "nodeSelectorTerms").len() {
         let detail = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
-        errors.push(FieldError::invalid_value(&path, &new, detail));
-        return;
+        return required.child("nodeSelectorTerms").invalid_json(detail);
     }
-    for (index, (old, new)) in old_terms.iter().zip(&new_terms).enumerate() {
-        if !only_additions(old, new) {
-            let detail = "only additions are allowed (no mutations or deletions)";
-            errors.push(FieldError::invalid_value(&path.index(index), new, detail));
+    for (old, new) in old.iter().zip(required.items("nodeSelectorTerms")) {
+        if !only_additions(old, new.value) {
+            new.invalid("only additions are allowed (no mutations or deletions)");
         }
     }
 }

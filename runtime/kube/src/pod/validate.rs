@@ -20,10 +20,10 @@ mod volume;
 
 use serde_json::{Value, json};
 
-use crate::object::check::{invalid, labels, one_of};
-use crate::object::field::{Errors, FieldError, Path};
+use crate::object::check::Field;
+use crate::object::field::Errors;
 use crate::object::rules;
-use crate::object::value::{list, optional_number, text};
+use crate::object::value::{list, text};
 
 pub(crate) use ephemeral::only_added;
 pub(crate) use metadata::{APPARMOR, MIRROR, SECCOMP_OF_CONTAINER, SECCOMP_OF_POD, mirror};
@@ -34,112 +34,78 @@ pub(crate) use volume::{HUGE_PAGES_MEDIUM, host_path};
 /// Checks what only a new pod must not have: ephemeral containers, which are added to existing pods through a
 /// subresource, and a node together with scheduling gates.
 pub(super) fn of_new(pod: &Value, errors: &mut Errors) {
-    if !list(&pod["spec"], "ephemeralContainers").is_empty() {
-        let path = Path::root("spec");
-        errors.push(FieldError::forbidden(&path.child("ephemeralContainers"), "cannot be set on create"));
+    let spec = Field::root(&pod["spec"], "spec", errors);
+    if !list(spec.value, "ephemeralContainers").is_empty() {
+        spec.child("ephemeralContainers").forbidden("cannot be set on create");
     }
-    gates::of_new(&pod["spec"], &Path::root("spec"), errors);
+    gates::of_new(spec);
 }
 
 /// Returns all errors of a Pod.
 pub(super) fn pod(pod: &Value) -> Errors {
     let mut errors = Errors::default();
-    metadata::metadata(&pod["metadata"], &Path::root("metadata"), &mut errors);
-    metadata::annotations(pod, &mut errors);
-    spec(&pod["spec"], &Path::root("spec"), &mut errors);
-    for field in ["containers", "initContainers"] {
-        images(list(&pod["spec"], field), &Path::root("spec").child(field), &mut errors);
-    }
+    let metadata = Field::root(&pod["metadata"], "metadata", &mut errors);
+    metadata::metadata(metadata);
+    metadata::annotations(pod, metadata.child("annotations"));
+    let spec = Field::root(&pod["spec"], "spec", &mut errors);
+    self::spec(spec);
+    ["containers", "initContainers"].iter().flat_map(|field| spec.items(field)).for_each(image);
     errors
 }
 
-fn images(containers: &[Value], path: &Path<'_>, errors: &mut Errors) {
-    for (index, container) in containers.iter().enumerate() {
-        let image = text(container, "image");
-        if image.trim() != image {
-            let path = path.index(index);
-            errors.push(FieldError::invalid(
-                &path.child("image"),
-                image,
-                "must not have leading or trailing whitespace",
-            ));
-        }
+/// All containers of a spec.
+fn containers<'v, 'b>(spec: &'b Field<'v, 'b>) -> impl Iterator<Item = Field<'v, 'b>> {
+    ["initContainers", "containers", "ephemeralContainers"].iter().flat_map(|field| spec.items(field))
+}
+
+/// Checks that there are no blanks around the image of a container.
+fn image(container: Field<'_, '_>) {
+    let image = container.child("image");
+    if image.text().trim() != image.text() {
+        image.invalid("must not have leading or trailing whitespace");
     }
 }
 
-fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
-    volume::huge_pages_media(spec, &path.child("volumes"), errors);
-    let volumes = volume::volumes(list(spec, "volumes"), &path.child("volumes"), errors);
-    container::all(spec, &volumes, &path.child("containers"), errors);
-    container::init(spec, &volumes, &path.child("initContainers"), errors);
-    ephemeral::all(spec, &volumes, &path.child("ephemeralContainers"), errors);
-    resources::of_pod(spec, path, errors);
-    volume::file_key_volumes(spec, path, errors);
-    port::host_network(spec, path, errors);
-    one_of(
-        &path.child("restartPolicy"),
-        text(spec, "restartPolicy"),
-        &["Always", "OnFailure", "Never"],
-        errors,
-    );
-    one_of(
-        &path.child("dnsPolicy"),
-        text(spec, "dnsPolicy"),
-        &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"],
-        errors,
-    );
-    labels(&spec["nodeSelector"], &path.child("nodeSelector"), errors);
-    security::security_context(spec, &path.child("securityContext"), errors);
-    affinity::all(&spec["affinity"], &path.child("affinity"), errors);
-    dns::dns_config(spec, &path.child("dnsConfig"), errors);
-    gates::all(spec, path, errors);
-    let spread = "topologySpreadConstraints";
-    affinity::spread(list(spec, spread), &path.child(spread), errors);
-    security::host_users(spec, path, errors);
-    dns::hostname_override(spec, path, errors);
-    for (field, rule) in [
-        ("serviceAccountName", rules::dns_subdomain as fn(&str) -> Vec<String>),
-        ("nodeName", rules::dns_subdomain),
-    ] {
-        let value = text(spec, field);
-        if !value.is_empty() {
-            invalid(&path.child(field), value, rule(value), errors);
-        }
-    }
-    if let Some(seconds) = optional_number(spec, "activeDeadlineSeconds")
-        && let Some(error) = rules::range(seconds, 1, i64::from(i32::MAX))
-    {
-        errors.push(FieldError::invalid_value(&path.child("activeDeadlineSeconds"), &seconds.into(), error));
-    }
-    for field in ["hostname", "subdomain"] {
-        let value = text(spec, field);
-        if !value.is_empty() {
-            invalid(&path.child(field), value, rules::dns_label(value), errors);
-        }
-    }
-    toleration::tolerations(list(spec, "tolerations"), &path.child("tolerations"), errors);
-    dns::host_aliases(list(spec, "hostAliases"), &path.child("hostAliases"), errors);
-    let class = text(spec, "priorityClassName");
-    if !class.is_empty() {
-        invalid(&path.child("priorityClassName"), class, rules::dns_subdomain(class), errors);
-    }
-    let class = text(spec, "runtimeClassName");
-    if !class.is_empty() {
-        invalid(&path.child("runtimeClassName"), class, rules::dns_subdomain(class), errors);
-    }
+fn spec(spec: Field<'_, '_>) {
+    volume::huge_pages_media(spec);
+    let volumes = volume::volumes(spec);
+    container::all(spec, &volumes);
+    container::init(spec, &volumes);
+    ephemeral::all(spec, &volumes);
+    resources::of_pod(spec);
+    volume::file_key_volumes(spec);
+    port::host_network(spec);
+    spec.child("restartPolicy").one_of(&["Always", "OnFailure", "Never"]);
+    spec.child("dnsPolicy").one_of(&["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"]);
+    spec.child("nodeSelector").labels();
+    security::security_context(spec);
+    affinity::all(spec.child("affinity"));
+    dns::dns_config(spec);
+    gates::all(spec);
+    affinity::spread(spec);
+    security::host_users(spec);
+    dns::hostname_override(spec);
+    spec.child("serviceAccountName").check_optional(rules::dns_subdomain);
+    spec.child("nodeName").check_optional(rules::dns_subdomain);
+    spec.child("activeDeadlineSeconds").range(1, i64::from(i32::MAX));
+    spec.child("hostname").check_optional(rules::dns_label);
+    spec.child("subdomain").check_optional(rules::dns_label);
+    toleration::tolerations(spec);
+    dns::host_aliases(spec);
+    spec.child("priorityClassName").check_optional(rules::dns_subdomain);
+    spec.child("runtimeClassName").check_optional(rules::dns_subdomain);
     // Admission compares it with that of its class.
-    resources::requirements(&json!({"limits": spec["overhead"]}), &path.child("overhead"), errors);
-    if spec.get("preemptionPolicy").is_some() {
-        let policy = text(spec, "preemptionPolicy");
-        one_of(&path.child("preemptionPolicy"), policy, &["PreemptLowerPriority", "Never"], errors);
+    let overhead = json!({"limits": spec.value["overhead"]});
+    resources::requirements(spec.child("overhead").with(&overhead));
+    if let Some(policy) = spec.get("preemptionPolicy") {
+        policy.one_of(&["PreemptLowerPriority", "Never"]);
     }
     if let Some(os) = spec.get("os") {
-        let path = path.child("os");
-        match text(os, "name") {
-            "" => errors.push(FieldError::required(&path.child("name"), "")),
-            "linux" => security::of_linux(spec, errors),
-            "windows" => security::of_windows(spec, errors),
-            other => errors.push(FieldError::not_supported(&path, other, &["linux", "windows"])),
+        match text(os.value, "name") {
+            "" => os.child("name").required(""),
+            "linux" => security::of_linux(spec),
+            "windows" => security::of_windows(spec),
+            _ => os.with(&os.value["name"]).not_supported(&["linux", "windows"]),
         }
     }
 }

@@ -2,14 +2,17 @@
 //!
 //! Its warnings about annotations and about fractions of bytes are in [`super::unsupported`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::net::IpAddr;
 
 use serde_json::Value;
 
-use crate::object::field::{First, go_quoted};
+use super::validate::affinity::{PREFERRED, REQUIRED};
+use crate::object::check::Field;
+use crate::object::field::{Errors, First, go_quoted};
 use crate::object::rules;
-use crate::object::value::{list, map, number, text};
+use crate::object::value::{list, number, text};
 
 const DEPRECATED_LABELS: [(&str, &str); 8] = [
     ("beta.kubernetes.io/arch", "deprecated since v1.14; use \"kubernetes.io/arch\" instead"),
@@ -43,172 +46,134 @@ fn deprecated(label: &str) -> Option<&'static str> {
 /// Returns the warnings about a defaulted Pod, in the order of Kubernetes.
 pub(super) fn of_new(pod: &Value) -> First<String> {
     let mut found = Warnings(First::default());
-    let (spec, name) = (&pod["spec"], text(&pod["metadata"], "name"));
+    // Only the paths of the fields are needed here.
+    let mut none = Errors::default();
+    let (spec, name) = (Field::root(&pod["spec"], "spec", &mut none), text(&pod["metadata"], "name"));
     let why = rules::dns_label(name);
     if !why.is_empty() {
         let text = "this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is recommended";
         found.add("metadata.name", &format!("{text}: [{}]", why.join(" ")));
     }
     found.node_labels(spec);
-    found.volumes(list(spec, "volumes"));
+    found.volumes(list(spec.value, "volumes"));
     found.repeated_names(spec);
-    for container in containers(spec) {
-        found.variables(&container);
-    }
+    containers(&spec).for_each(|container| found.variables(container));
     found.ports(spec);
-    if number(spec, "terminationGracePeriodSeconds") < 0 {
-        let why = "must be >= 0; negative values are invalid and will be treated as 1";
-        found.add("spec.terminationGracePeriodSeconds", why);
+    let grace = spec.child("terminationGracePeriodSeconds");
+    if grace.number() < 0 {
+        found.add(grace.path, "must be >= 0; negative values are invalid and will be treated as 1");
     }
-    found.pod_affinities(&spec["affinity"]);
-    for (index, server) in list(&spec["dnsConfig"], "nameservers").iter().enumerate() {
-        found.address(&format!("spec.dnsConfig.nameservers[{index}]"), server.as_str().unwrap_or_default());
-    }
-    for (index, alias) in list(spec, "hostAliases").iter().enumerate() {
-        found.address(&format!("spec.hostAliases[{index}].ip"), text(alias, "ip"));
-    }
+    found.pod_affinities(spec.child("affinity"));
+    spec.child("dnsConfig").items("nameservers").for_each(|server| found.address(server));
+    spec.items("hostAliases").for_each(|alias| found.address(alias.child("ip")));
     found.0
 }
 
-/// A container with its path.
-struct Container<'a> {
-    path: String,
-    container: &'a Value,
-}
-
-fn containers(spec: &Value) -> impl Iterator<Item = Container<'_>> {
-    ["initContainers", "containers"].into_iter().flat_map(move |field| {
-        let numbered = list(spec, field).iter().enumerate();
-        numbered
-            .map(move |(index, container)| Container { path: format!("spec.{field}[{index}]"), container })
-    })
+fn containers<'v, 'b>(spec: &'b Field<'v, 'b>) -> impl Iterator<Item = Field<'v, 'b>> {
+    ["initContainers", "containers"].iter().flat_map(|field| spec.items(field))
 }
 
 struct Warnings(First<String>);
 
 impl Warnings {
-    fn add(&mut self, path: &str, why: &str) {
+    fn add(&mut self, path: impl Display, why: &str) {
         self.0.push_with(|| format!("{path}: {why}"));
     }
 
     /// Warns about deprecated labels of nodes, and about topologies without a selector.
-    fn node_labels(&mut self, spec: &Value) {
-        for (label, _) in map(&spec["nodeSelector"]) {
+    fn node_labels(&mut self, spec: Field<'_, '_>) {
+        for (label, entry) in spec.child("nodeSelector").entries() {
             if let Some(why) = deprecated(label) {
-                self.add(&format!("spec.nodeSelector[{label}]"), why);
+                self.add(entry.path, why);
             }
         }
-        let affinity = &spec["affinity"]["nodeAffinity"];
-        let (required, preferred) = (
-            "requiredDuringSchedulingIgnoredDuringExecution",
-            "preferredDuringSchedulingIgnoredDuringExecution",
-        );
-        for (index, term) in list(&affinity[required], "nodeSelectorTerms").iter().enumerate() {
-            self.term(
-                term,
-                &format!("spec.affinity.nodeAffinity.{required}.nodeSelectorTerms[{index}]"),
-                false,
-            );
-        }
-        for (index, term) in list(affinity, preferred).iter().enumerate() {
-            let path = format!("spec.affinity.nodeAffinity.{preferred}[{index}].preference");
-            self.term(&term["preference"], &path, true);
-        }
-        for (index, constraint) in list(spec, "topologySpreadConstraints").iter().enumerate() {
-            let path = format!("spec.topologySpreadConstraints[{index}]");
-            let key = text(constraint, "topologyKey");
-            if let Some(why) = deprecated(key) {
-                self.add(&format!("{path}.topologyKey"), &format!("{key} is {why}"));
-            }
-            self.selector(constraint, &path);
+        let affinity = spec.child("affinity");
+        let affinity = affinity.child("nodeAffinity");
+        affinity.child(REQUIRED).items("nodeSelectorTerms").for_each(|term| self.term(term, false));
+        affinity.items(PREFERRED).for_each(|term| self.term(term.child("preference"), true));
+        for constraint in spec.items("topologySpreadConstraints") {
+            self.key(constraint.child("topologyKey"));
+            self.selector(constraint);
         }
     }
 
-    fn term(&mut self, term: &Value, path: &str, checks_values: bool) {
-        for (index, expression) in list(term, "matchExpressions").iter().enumerate() {
-            let path = format!("{path}.matchExpressions[{index}]");
-            let key = text(expression, "key");
-            if let Some(why) = deprecated(key) {
-                self.add(&format!("{path}.key"), &format!("{key} is {why}"));
-            }
-            let values = list(expression, "values").iter().filter_map(Value::as_str);
-            for (index, value) in values.enumerate().filter(|_| checks_values) {
-                for why in rules::label_value(value) {
-                    self.add(&format!("{path}.values[{index}]"), &format!("{value} is invalid, {why}"));
+    fn term(&mut self, term: Field<'_, '_>, checks_values: bool) {
+        for expression in term.items("matchExpressions") {
+            self.key(expression.child("key"));
+            for value in expression.items("values").filter(|_| checks_values) {
+                for why in rules::label_value(value.text()) {
+                    self.add(value.path, &format!("{} is invalid, {why}", value.text()));
                 }
             }
         }
     }
 
-    fn selector(&mut self, owner: &Value, path: &str) {
-        if owner["labelSelector"].is_null() {
-            self.add(&format!("{path}.labelSelector"), NULL_SELECTOR);
+    fn key(&mut self, key: Field<'_, '_>) {
+        if let Some(why) = deprecated(key.text()) {
+            self.add(key.path, &format!("{} is {why}", key.text()));
         }
     }
 
-    fn pod_affinities(&mut self, affinity: &Value) {
-        for kind in ["podAffinity", "podAntiAffinity"] {
-            for (field, inside) in [
-                ("requiredDuringSchedulingIgnoredDuringExecution", None),
-                ("preferredDuringSchedulingIgnoredDuringExecution", Some("podAffinityTerm")),
-            ] {
-                for (index, term) in list(&affinity[kind], field).iter().enumerate() {
-                    let path = format!("spec.affinity.{kind}.{field}[{index}]");
-                    match inside {
-                        None => self.selector(term, &path),
-                        Some(inside) => self.selector(&term[inside], &format!("{path}.{inside}")),
-                    }
-                }
-            }
+    fn selector(&mut self, owner: Field<'_, '_>) {
+        let selector = owner.child("labelSelector");
+        if selector.value.is_null() {
+            self.add(selector.path, NULL_SELECTOR);
+        }
+    }
+
+    fn pod_affinities(&mut self, affinity: Field<'_, '_>) {
+        for kind in ["podAffinity", "podAntiAffinity"].map(|kind| affinity.child(kind)) {
+            kind.items(REQUIRED).for_each(|term| self.selector(term));
+            kind.items(PREFERRED).for_each(|term| self.selector(term.child("podAffinityTerm")));
         }
     }
 
     /// Warns about aliases of one address, and about secrets of one name or without a name.
-    fn repeated_names(&mut self, spec: &Value) {
+    fn repeated_names(&mut self, spec: Field<'_, '_>) {
         for (list_of, field) in [("hostAliases", "ip"), ("imagePullSecrets", "name")] {
-            let elements = list(spec, list_of);
-            for (index, element) in elements.iter().enumerate() {
-                let value = text(element, field);
-                if elements[..index].iter().any(|before| text(before, field) == value) {
-                    let why = format!("duplicate {field} {}", go_quoted(value));
-                    self.add(&format!("spec.{list_of}[{index}].{field}"), &why);
+            let mut known = BTreeSet::new();
+            for element in spec.items(list_of) {
+                let value = element.child(field);
+                if !known.insert(value.text()) {
+                    self.add(value.path, &format!("duplicate {field} {}", go_quoted(value.text())));
                 }
             }
         }
-        for (index, secret) in list(spec, "imagePullSecrets").iter().enumerate() {
-            if text(secret, "name").is_empty() {
-                self.add(&format!("spec.imagePullSecrets[{index}].name"), "invalid empty name \"\"");
+        for secret in spec.items("imagePullSecrets") {
+            let name = secret.child("name");
+            if name.text().is_empty() {
+                self.add(name.path, "invalid empty name \"\"");
             }
         }
     }
 
     /// Warns about variables that replace others without using them.
-    fn variables(&mut self, Container { path, container }: &Container<'_>) {
-        let all = list(container, "env");
-        for (index, one) in all.iter().enumerate() {
+    fn variables(&mut self, container: Field<'_, '_>) {
+        let mut known = BTreeSet::new();
+        for variable in container.items("env") {
+            let one = variable.value;
             let (name, value) = (text(one, "name"), text(one, "value"));
             let reference = format!("$({name})");
             let hides = one["valueFrom"].is_object() || value == reference || !value.contains(&reference);
-            if hides && all[..index].iter().any(|before| text(before, "name") == name) {
+            if !known.insert(name) && hides {
                 let why = format!(
                     "hides previous definition of {}, which may be dropped when using apply",
                     go_quoted(name)
                 );
-                self.add(&format!("{path}.env[{index}]"), &why);
+                self.add(variable.path, &why);
             }
         }
     }
 
-    fn ports(&mut self, spec: &Value) {
+    fn ports(&mut self, spec: Field<'_, '_>) {
         let mut ports = Vec::new();
-        for Container { path, container } in containers(spec) {
-            for (index, port) in list(container, "ports").iter().enumerate() {
-                ports.push((format!("{path}.ports[{index}]"), port));
-            }
+        for container in containers(&spec) {
+            ports.extend(container.items("ports").map(|port| (port.path.to_string(), port.value)));
         }
-        let host = |port: &Value| (number(port, "hostPort"), text(port, "hostIP").to_owned());
+        let host = |port| (number(port, "hostPort"), text(port, "hostIP"));
+        let mut earlier = EarlierPorts::default();
         for (at, (path, port)) in ports.iter().enumerate() {
-            let (host_port, address) = host(port);
+            let (host_port, address) = host(*port);
             let (name, number_of, protocol) =
                 (text(port, "name"), number(port, "containerPort"), text(port, "protocol"));
             if !address.is_empty() && host_port == 0 {
@@ -217,20 +182,16 @@ impl Warnings {
                 );
                 self.add(path, &format!("hostIP set without hostPort: {shown}"));
             }
+            let count = earlier.add((number_of, protocol), host_port, address);
+            if count == 0 || self.0.is_full() {
+                self.0.add_more(count);
+                continue;
+            }
             for (other, before) in &ports[..at] {
                 if (number(before, "containerPort"), text(before, "protocol")) != (number_of, protocol) {
                     continue;
                 }
-                let (other_port, other_address) = host(before);
-                let what = if (host_port, &address) == (other_port, &other_address) {
-                    "duplicate"
-                } else if host_port == 0 || other_port == 0 {
-                    "overlapping"
-                } else if host_port == other_port && address.is_empty() != other_address.is_empty() {
-                    "dangerously ambiguous"
-                } else {
-                    continue;
-                };
+                let Some(what) = conflict((host_port, address), host(*before)) else { continue };
                 self.add(path, &format!("{what} port definition with {other}"));
             }
         }
@@ -277,32 +238,36 @@ impl Warnings {
         }
     }
 
-    fn overlaps(&mut self, volume: &str, kind: &str, paths: Vec<(&str, String)>) {
+    fn overlaps(&mut self, volume: &str, kind: &str, mut paths: Vec<(&str, String)>) {
+        paths.retain(|(path, _)| !path.is_empty());
         let show = |(path, of): &(&str, String)| match &**of {
             "" => go_quoted(path),
             of => format!("{} ({of})", go_quoted(path)),
         };
-        let is_in = |outer: &str, inner: &str| {
-            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        for (index, one) in paths.iter().enumerate().filter(|(_, (path, _))| !path.is_empty()) {
-            for other in paths[..index].iter().filter(|(path, _)| !path.is_empty()) {
-                if is_in(one.0, other.0) || is_in(other.0, one.0) {
-                    let (one, other) = (show(one), show(other));
-                    self.0.push_with(|| {
-                        format!("volume {volume} ({kind}): overlapping paths: {one} with {other}")
-                    });
-                }
+        let (mut count, overlapping) = overlapping(&paths.iter().map(|(path, _)| *path).collect::<Vec<_>>());
+        for index in overlapping {
+            if self.0.is_full() {
+                break;
+            }
+            let one = &paths[index];
+            let others = paths[..index].iter().filter(|other| is_in(one.0, other.0) || is_in(other.0, one.0));
+            for other in others {
+                let (one, other) = (show(one), show(other));
+                self.0
+                    .push_with(|| format!("volume {volume} ({kind}): overlapping paths: {one} with {other}"));
+                count -= 1;
             }
         }
+        self.0.add_more(count);
     }
 
     /// Warns about addresses that are not in their usual form.
-    fn address(&mut self, path: &str, address: &str) {
-        if let Ok(IpAddr::V6(parsed)) = address.parse::<IpAddr>()
-            && parsed.to_string() != address
+    fn address(&mut self, address: Field<'_, '_>) {
+        if let Ok(IpAddr::V6(parsed)) = address.text().parse::<IpAddr>()
+            && parsed.to_string() != address.text()
         {
-            let address = go_quoted(address);
+            let path = address.path;
+            let address = go_quoted(address.text());
             let why = format!("IPv6 address {address} should be in RFC 5952 canonical format (\"{parsed}\")");
             self.add(path, &why);
         }
@@ -315,6 +280,81 @@ const SOURCES: [(&str, &str, &str); 3] = [
     ("secret", "Secret", "secretName"),
     ("downwardAPI", "DownwardAPI", ""),
 ];
+
+/// What is wrong with two definitions of one port that have these ports and addresses of the host.
+fn conflict(one: (i64, &str), other: (i64, &str)) -> Option<&'static str> {
+    if one == other {
+        Some("duplicate")
+    } else if one.0 == 0 || other.0 == 0 {
+        Some("overlapping")
+    } else if one.0 == other.0 && one.1.is_empty() != other.1.is_empty() {
+        Some("dangerously ambiguous")
+    } else {
+        None
+    }
+}
+
+/// Counts of ports, because a Pod can have so many that comparing each with all others takes minutes.
+#[derive(Default)]
+struct EarlierPorts<'a>(BTreeMap<(Port<'a>, Option<i64>, Option<&'a str>), usize>);
+
+/// The number and the protocol of a port of a container.
+type Port<'a> = (i64, &'a str);
+
+impl<'a> EarlierPorts<'a> {
+    /// Adds a port. Returns the number of earlier ports with which there is a warning about it.
+    fn add(&mut self, port: Port<'a>, host_port: i64, address: &'a str) -> usize {
+        let count = |host_port, address| self.0.get(&(port, host_port, address)).copied().unwrap_or_default();
+        let host = Some(host_port);
+        let found = match (host_port, address) {
+            (0, _) => count(None, None),
+            (_, "") => count(Some(0), None) + count(host, None),
+            (_, address) => count(Some(0), None) + count(host, Some("")) + count(host, Some(address)),
+        };
+        for key in [(port, None, None), (port, host, None), (port, host, Some(address))] {
+            *self.0.entry(key).or_default() += 1;
+        }
+        found
+    }
+}
+
+/// Whether `inner` is the path `outer`, or below it.
+fn is_in(outer: &str, inner: &str) -> bool {
+    inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The number of pairs of paths of which one is in the other, and the indexes of the paths that overlap an earlier one.
+/// A volume can have so many that comparing each with all others takes minutes.
+fn overlapping(paths: &[&str]) -> (usize, Vec<usize>) {
+    // A path comes directly before all those that are in it.
+    let mut sorted: Vec<usize> = (0..paths.len()).collect();
+    sorted.sort_by(|one, other| paths[*one].split('/').cmp(paths[*other].split('/')));
+    let (mut pairs, mut found) = (0, Vec::new());
+    // The paths that the present one is in, each with the lowest index of these, and the lowest index of those in it.
+    let mut outer: Vec<(usize, usize, usize)> = Vec::new();
+    let leave = |outer: &mut Vec<(usize, usize, usize)>, found: &mut Vec<usize>| {
+        let Some((index, before, within)) = outer.pop() else { return };
+        if before.min(within) < index {
+            found.push(index);
+        }
+        if let Some((.., of_outer)) = outer.last_mut() {
+            *of_outer = within.min(index).min(*of_outer);
+        }
+    };
+    for index in sorted {
+        while outer.last().is_some_and(|(last, ..)| !is_in(paths[*last], paths[index])) {
+            leave(&mut outer, &mut found);
+        }
+        pairs += outer.len();
+        let before = outer.last().map_or(usize::MAX, |(last, before, _)| *before.min(last));
+        outer.push((index, before, usize::MAX));
+    }
+    while !outer.is_empty() {
+        leave(&mut outer, &mut found);
+    }
+    found.sort_unstable();
+    (pairs, found)
+}
 
 fn source_of(source: &Value, kind: &str, named: &str) -> String {
     match kind {

@@ -59,6 +59,7 @@ pods cannot have the same `hostPort`, protocol and address. As in a cluster, a `
 machine that listens on it. UDP works as TCP does: a
 sender that began before the pod, or goes on while the pod is replaced, reaches the new pod (`CONFIG_NF_CT_NETLINK`).
 SCTP needs `CONFIG_NF_CT_PROTO_SCTP`.
+A Service gives several pods one name and one address ([services.md](services.md)).
 The kernel needs nf_tables with NAT: `CONFIG_NF_TABLES_INET`, `CONFIG_NFT_NAT`, `CONFIG_NFT_MASQ`, `CONFIG_NFT_CT` and
 `CONFIG_NFT_FIB_INET`.
 
@@ -90,6 +91,12 @@ A PersistentVolume (`v1`) has `capacity`, `accessModes`, `claimRef`, `nodeAffini
 `persistentVolumeReclaimPolicy` (`Retain` or `Delete`) and one of the sources `hostPath` and `local`; other sources, and
 the policy `Recycle`, are rejected by name. A PersistentVolumeClaim (`v1`) has `accessModes`, `resources`, `selector`, `storageClassName`,
 `volumeMode` and `volumeName` (see [cli.md](cli.md)).
+
+A Service (`v1`) has the fields of Kubernetes, with its rules; its addresses and node ports are allocated, kept over reboots
+and never given twice. `loadBalancerSourceRanges` is rejected by name; `loadBalancerClass`, `trafficDistribution` and
+`healthCheckNodePort` cause a warning. `externalIPs` must be in a range that the board's configuration allows. The agent makes
+the EndpointSlices (`discovery.k8s.io/v1`) and Endpoints of Services with a selector; an EndpointSlice for a Service without
+one is a manifest.
 ";
 
 #[test]

@@ -6,18 +6,9 @@ use serde_json::Value;
 
 use super::Tabs;
 use crate::kinds::cells::age;
+pub(in crate::kinds) use crate::kinds::cells::{list, text as of};
 use nodlet_core::spec::Quantity;
 use nodlet_core::time::Timestamp;
-
-/// Returns a string; empty if it is missing.
-pub(in crate::kinds) fn of(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
-/// Returns the elements of a list; empty if it is missing.
-pub(in crate::kinds) fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
 
 /// A quantity as Kubernetes prints it again.
 pub(in crate::kinds) fn quantity(value: &Value) -> Quantity {
@@ -61,10 +52,24 @@ pub(in crate::kinds) fn date(value: &Value) -> String {
 
 /// `printLabelsMultiline`.
 pub(in crate::kinds) fn labels(out: &mut Tabs, title: &str, labels: &Value) {
-    let labels = labels.as_object().into_iter().flatten();
-    let mut lines: Vec<(&String, &Value)> = labels.collect();
-    lines.sort_by_key(|(key, _)| *key);
-    several(out, title, lines.into_iter().map(|(key, value)| format!("{key}={}", of(value))));
+    let lines = entries(labels).into_iter().map(|(key, value)| format!("{key}={}", of(value)));
+    several(out, title, lines);
+}
+
+/// The entries of a map, sorted by their keys; none where there is none.
+pub(in crate::kinds) fn entries(map: &Value) -> Vec<(&String, &Value)> {
+    let mut entries: Vec<(&String, &Value)> = map.as_object().into_iter().flatten().collect();
+    entries.sort_by_key(|(key, _)| *key);
+    entries
+}
+
+/// The lines that many descriptions begin with.
+pub(in crate::kinds) fn head(out: &mut Tabs, object: &Value) {
+    let metadata = &object["metadata"];
+    out.line(0, &format!("Name:\t{}", of(&metadata["name"])));
+    out.line(0, &format!("Namespace:\t{}", of(&metadata["namespace"])));
+    labels(out, "Labels", &metadata["labels"]);
+    annotations(out, &metadata["annotations"]);
 }
 
 /// A title and values below each other, `<none>` if there are none.
@@ -86,12 +91,9 @@ const ANNOTATION: usize = 140;
 /// `printAnnotationsMultiline`.
 pub(in crate::kinds) fn annotations(out: &mut Tabs, annotations: &Value) {
     const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-    let annotations = annotations.as_object().into_iter().flatten();
-    let mut annotations: Vec<(&String, &str)> =
-        annotations.filter(|(key, _)| *key != LAST_APPLIED).map(|(key, value)| (key, of(value))).collect();
-    annotations.sort();
     let mut lines = Vec::new();
-    for (key, value) in annotations {
+    for (key, value) in entries(annotations).into_iter().filter(|(key, _)| *key != LAST_APPLIED) {
+        let value = of(value);
         let value = value.strip_suffix('\n').unwrap_or(value);
         if value.len() + key.len() + 2 <= ANNOTATION && !value.contains('\n') {
             lines.push(format!("{key}: {value}"));

@@ -2,23 +2,18 @@
 
 use serde_json::Value;
 
-use crate::kinds::describe::text::{annotations, date, labels, list, of, quantity, several, since};
-use crate::kinds::describe::{Tabs, events};
+use super::roles;
+use crate::kinds::describe::Tabs;
+use crate::kinds::describe::text::{annotations, date, entries, labels, list, of, quantity, several, since};
+use crate::pod::validate::of_containers;
 use nodlet_core::spec::Quantity;
 
-/// Describes a node with its unfinished pods, and its events if they are known.
-pub(super) fn describe(node: &Value, pods: &[Value], events: Option<Vec<Value>>) -> String {
-    let mut tabs = Tabs::default();
-    let out = &mut tabs;
+/// Describes a node with its unfinished pods.
+pub(super) fn describe(out: &mut Tabs, node: &Value, pods: &[Value]) {
     let (metadata, spec, status) = (&node["metadata"], &node["spec"], &node["status"]);
     out.line(0, &format!("Name:\t{}", of(&metadata["name"])));
-    let keys = metadata["labels"].as_object().into_iter().flatten().map(|(key, _)| key);
-    let mut roles: Vec<&str> = keys
-        .filter_map(|key| key.strip_prefix("node-role.kubernetes.io/"))
-        .filter(|role| !role.is_empty())
-        .collect();
-    roles.sort_unstable();
-    out.line(0, &format!("Roles:\t{}", if roles.is_empty() { "<none>".to_owned() } else { roles.join(",") }));
+    let roles = roles(node).join(",");
+    out.line(0, &format!("Roles:\t{}", if roles.is_empty() { "<none>" } else { &roles }));
     labels(out, "Labels", &metadata["labels"]);
     annotations(out, &metadata["annotations"]);
     out.line(0, &format!("CreationTimestamp:\t{}", date(&metadata["creationTimestamp"])));
@@ -40,9 +35,9 @@ pub(super) fn describe(node: &Value, pods: &[Value], events: Option<Vec<Value>>)
     }
     for (title, amounts) in [("Capacity:", &status["capacity"]), ("Allocatable:", &status["allocatable"])] {
         out.line(0, title);
-        let mut amounts: Vec<_> = amounts.as_object().into_iter().flatten().collect();
-        amounts.sort_by_key(|(name, _)| *name);
-        amounts.iter().for_each(|(name, amount)| out.line(1, &format!("{name}:\t{}", quantity(amount))));
+        for (name, amount) in entries(amounts) {
+            out.line(1, &format!("{name}:\t{}", quantity(amount)));
+        }
     }
     let info = &status["nodeInfo"];
     out.line(0, "System Info:");
@@ -60,10 +55,6 @@ pub(super) fn describe(node: &Value, pods: &[Value], events: Option<Vec<Value>>)
         out.line(1, &format!("{title}:\t{}", of(&info[field])));
     }
     pods_of(out, pods, &status["allocatable"]);
-    if let Some(events) = events {
-        events::describe(out, events);
-    }
-    tabs.finish()
 }
 
 fn conditions(out: &mut Tabs, conditions: &Value) {
@@ -83,28 +74,12 @@ fn conditions(out: &mut Tabs, conditions: &Value) {
 /// its overhead, which counts as a limit only besides another one.
 fn effective(pod: &Value, list_of: &str, resource: &str) -> Quantity {
     let own = &pod["spec"]["resources"][list_of][resource];
-    let amount = if own.is_null() { of_containers(pod, list_of, resource) } else { quantity(own) };
+    let amount = match own {
+        Value::Null => of_containers(&pod["spec"], list_of, resource).unwrap_or(Quantity::from_milli(0)),
+        own => quantity(own),
+    };
     let is_unlimited = list_of == "limits" && amount.is_zero();
     if is_unlimited { amount } else { amount.plus(&quantity(&pod["spec"]["overhead"][resource])) }
-}
-
-/// The sum over the containers: the regular containers and sidecars, or what runs while an init container
-/// does, whichever is more.
-fn of_containers(pod: &Value, list_of: &str, resource: &str) -> Quantity {
-    let of = |container: &Value| quantity(&container["resources"][list_of][resource]);
-    let none = Quantity::from_milli(0);
-    let spec = &pod["spec"];
-    let regular = list(&spec["containers"]).iter().map(of).fold(none.clone(), |sum, one| sum.plus(&one));
-    let (mut sidecars, mut most) = (none.clone(), none);
-    for container in list(&spec["initContainers"]) {
-        let while_it_runs = sidecars.plus(&of(container));
-        if container["restartPolicy"] == "Always" {
-            sidecars = while_it_runs.clone();
-        }
-        most = if while_it_runs > most { while_it_runs } else { most };
-    }
-    let running = regular.plus(&sidecars);
-    if most > running { most } else { running }
 }
 
 /// Describes the requests and limits of each pod, and their sums.

@@ -3,13 +3,10 @@
 use serde_json::Value;
 
 use super::modes;
+use crate::kinds::describe::Tabs;
 use crate::kinds::describe::text::{annotations, labels, list, of, several, since};
-use crate::kinds::describe::{Tabs, events};
 
-/// Describes a volume with its events, if they are requested.
-pub(in crate::kinds) fn describe(volume: &Value, events: Option<Vec<Value>>) -> String {
-    let mut tabs = Tabs::default();
-    let out = &mut tabs;
+pub(in crate::kinds) fn describe(out: &mut Tabs, volume: &Value, _: &[Value]) {
     let (metadata, spec) = (&volume["metadata"], &volume["spec"]);
     let claim = match &spec["claimRef"] {
         Value::Null => String::new(),
@@ -40,16 +37,10 @@ pub(in crate::kinds) fn describe(volume: &Value, events: Option<Vec<Value>>) -> 
     } else {
         out.line(1, "<unknown>");
     }
-    if let Some(events) = events {
-        events::describe(out, events);
-    }
-    tabs.finish()
 }
 
-/// Describes a claim with those of these pods that use it, and its events, if they are requested.
-pub(in crate::kinds) fn describe_claim(claim: &Value, pods: &[Value], events: Option<Vec<Value>>) -> String {
-    let mut tabs = Tabs::default();
-    let out = &mut tabs;
+/// Describes a claim with those of these pods that use it.
+pub(in crate::kinds) fn describe_claim(out: &mut Tabs, claim: &Value, pods: &[Value]) {
     let (metadata, spec) = (&claim["metadata"], &claim["spec"]);
     let name = of(&metadata["name"]);
     out.line(0, &format!("Name:\t{name}"));
@@ -81,10 +72,6 @@ pub(in crate::kinds) fn describe_claim(claim: &Value, pods: &[Value], events: Op
     }
     users.sort_unstable();
     several(out, "Used By", users.into_iter().map(str::to_owned));
-    if let Some(events) = events {
-        events::describe(out, events);
-    }
-    tabs.finish()
 }
 
 fn finalizers(out: &mut Tabs, metadata: &Value) {

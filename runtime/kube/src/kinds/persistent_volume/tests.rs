@@ -121,6 +121,18 @@ fn invalid_volumes_and_claims_are_rejected_with_the_errors_of_kubernetes() {
             of_claim("accessModes: [ReadWriteOnce], selector: {matchExpressions: [{key: a, operator: In}]}"),
             "spec.selector.matchExpressions[0].values: Required value: must be specified when `operator` is 'In' or 'NotIn'",
         ),
+        (
+            CLAIM,
+            of_claim("accessModes: [ReadWriteOnce], selector: {matchLabels: {a: b c}}"),
+            "spec.selector.matchLabels: Invalid value: \"b c\"",
+        ),
+        (
+            CLAIM,
+            of_claim(
+                "accessModes: [ReadWriteOnce], selector: {matchExpressions: [{key: a, operator: In, values: [b c]}]}",
+            ),
+            "spec.selector.matchExpressions[0].values[0]: Invalid value: \"b c\"",
+        ),
     ] {
         let refused = read(kind, &spec).expect_err(expected);
         assert!(refused.contains(expected), "{spec}: {refused}");
@@ -148,7 +160,7 @@ fn cells_are_those_of_kubectl() {
         "status": {"phase": "Bound"},
     });
     assert_eq!(
-        cells(&volume, Timestamp(0)),
+        STRATEGY.cells(&volume, Timestamp(0)),
         [
             "a",
             "1Gi",

@@ -2,13 +2,10 @@
 
 use serde_json::Value;
 
-use crate::kinds::describe::text::{annotations, date, labels, list, of, quantity, several, since};
-use crate::kinds::describe::{Tabs, events};
+use crate::kinds::describe::Tabs;
+use crate::kinds::describe::text::{annotations, date, entries, labels, list, of, quantity, several, since};
 
-/// Describes a pod, with its events if they are known.
-pub(super) fn describe(pod: &Value, events: Option<Vec<Value>>) -> String {
-    let mut tabs = Tabs::default();
-    let out = &mut tabs;
+pub(super) fn describe(out: &mut Tabs, pod: &Value, _: &[Value]) {
     head(out, pod);
     let (spec, status) = (&pod["spec"], &pod["status"]);
     if spec["resources"].is_object() {
@@ -29,10 +26,6 @@ pub(super) fn describe(pod: &Value, events: Option<Vec<Value>>) -> String {
     labels(out, "Node-Selectors", &spec["nodeSelector"]);
     tolerations(out, &spec["tolerations"]);
     spread(out, &spec["topologySpreadConstraints"]);
-    if let Some(events) = events {
-        events::describe(out, events);
-    }
-    tabs.finish()
 }
 
 fn head(out: &mut Tabs, pod: &Value) {
@@ -134,10 +127,10 @@ fn containers(out: &mut Tabs, label: &str, containers: &Value, statuses: &Value,
 /// `resources` of a container, or of the pod as a whole.
 fn resources(out: &mut Tabs, level: usize, resources: &Value) {
     for (title, field) in [("Limits:", "limits"), ("Requests:", "requests")] {
-        let Some(amounts) = resources[field].as_object().filter(|list| !list.is_empty()) else { continue };
-        out.line(level, title);
-        let mut amounts: Vec<_> = amounts.iter().collect();
-        amounts.sort_by_key(|(name, _)| *name);
+        let amounts = entries(&resources[field]);
+        if !amounts.is_empty() {
+            out.line(level, title);
+        }
         for (name, amount) in amounts {
             out.line(level + 1, &format!("{name}:\t{}", quantity(amount)));
         }
@@ -355,6 +348,10 @@ fn volumes(out: &mut Tabs, volumes: &Value) {
     for volume in volumes {
         out.line(1, &format!("{}:", of(&volume["name"])));
         let (host_path, empty_dir) = (&volume["hostPath"], &volume["emptyDir"]);
+        let object = |out: &mut Tabs, kind: &str, title: &str, source: &Value, name: &str| {
+            out.line(2, &format!("Type:\t{kind} (a volume populated by a {kind})"));
+            named(out, title, source, name);
+        };
         if host_path.is_object() {
             out.line(2, "Type:\tHostPath (bare host directory volume)");
             out.line(2, &format!("Path:\t{}", of(&host_path["path"])));
@@ -366,13 +363,9 @@ fn volumes(out: &mut Tabs, volumes: &Value) {
             let limit = if limit.is_zero() { "<unset>".to_owned() } else { limit.to_string() };
             out.line(2, &format!("SizeLimit:\t{limit}"));
         } else if volume["secret"].is_object() {
-            out.line(2, "Type:\tSecret (a volume populated by a Secret)");
-            out.line(2, &format!("SecretName:\t{}", of(&volume["secret"]["secretName"])));
-            out.line(2, &format!("Optional:\t{}", is_optional(&volume["secret"])));
+            object(out, "Secret", "SecretName", &volume["secret"], "secretName");
         } else if volume["configMap"].is_object() {
-            out.line(2, "Type:\tConfigMap (a volume populated by a ConfigMap)");
-            out.line(2, &format!("Name:\t{}", of(&volume["configMap"]["name"])));
-            out.line(2, &format!("Optional:\t{}", is_optional(&volume["configMap"])));
+            object(out, "ConfigMap", "Name", &volume["configMap"], "name");
         } else if volume["downwardAPI"].is_object() {
             out.line(2, "Type:\tDownwardAPI (a volume populated by information about the pod)");
             out.line(2, "Items:");
@@ -384,26 +377,27 @@ fn volumes(out: &mut Tabs, volumes: &Value) {
                 }
             }
         } else if volume["projected"].is_object() {
-            projected(out, &volume["projected"]);
+            out.line(2, "Type:\tProjected (a volume that contains injected data from multiple sources)");
+            for source in list(&volume["projected"]["sources"]) {
+                for (field, title) in [("secret", "SecretName"), ("configMap", "ConfigMapName")] {
+                    if source[field].is_object() {
+                        named(out, title, &source[field], "name");
+                    }
+                }
+                if source["downwardAPI"].is_object() {
+                    out.line(2, "DownwardAPI:\ttrue");
+                }
+            }
         } else {
             out.line(1, "<unknown>");
         }
     }
 }
 
-fn projected(out: &mut Tabs, volume: &Value) {
-    out.line(2, "Type:\tProjected (a volume that contains injected data from multiple sources)");
-    for source in list(&volume["sources"]) {
-        for (field, name) in [("secret", "SecretName"), ("configMap", "ConfigMapName")] {
-            if source[field].is_object() {
-                out.line(2, &format!("{name}:\t{}", of(&source[field]["name"])));
-                out.line(2, &format!("Optional:\t{}", is_optional(&source[field])));
-            }
-        }
-        if source["downwardAPI"].is_object() {
-            out.line(2, "DownwardAPI:\ttrue");
-        }
-    }
+/// The name of the object of a volume, and whether it may be missing.
+fn named(out: &mut Tabs, title: &str, source: &Value, name: &str) {
+    out.line(2, &format!("{title}:\t{}", of(&source[name])));
+    out.line(2, &format!("Optional:\t{}", is_optional(source)));
 }
 
 fn is_optional(source: &Value) -> bool {

@@ -152,23 +152,27 @@ fn an_invalid_preset_is_rejected_with_the_path_of_the_wrong_field() {
 #[test]
 fn a_preset_applies_to_the_pods_that_its_selector_matches() {
     let web = pod("labels: {app: web, tier: front}", "", "");
-    for (selector, expected) in [
-        ("{}", true),
-        ("{matchLabels: {app: web}}", true),
-        ("{matchLabels: {app: web, tier: back}}", false),
-        ("{matchLabels: {other: web}}", false),
-        ("{matchExpressions: [{key: app, operator: In, values: [db, web]}]}", true),
-        ("{matchExpressions: [{key: app, operator: In, values: [db]}]}", false),
-        ("{matchExpressions: [{key: other, operator: In, values: [db]}]}", false),
-        ("{matchExpressions: [{key: app, operator: NotIn, values: [db]}]}", true),
-        ("{matchExpressions: [{key: app, operator: NotIn, values: [web]}]}", false),
-        ("{matchExpressions: [{key: other, operator: NotIn, values: [web]}]}", true),
-        ("{matchExpressions: [{key: app, operator: Exists}]}", true),
-        ("{matchExpressions: [{key: other, operator: Exists}]}", false),
-        ("{matchExpressions: [{key: app, operator: DoesNotExist}]}", false),
-        ("{matchExpressions: [{key: other, operator: DoesNotExist}]}", true),
-        ("{matchLabels: {app: web}, matchExpressions: [{key: tier, operator: DoesNotExist}]}", false),
-    ] {
+    for [selector, expected] in cases(
+        "
+            {} => true
+            {matchLabels: {app: web}} => true
+            {matchLabels: {app: web, tier: back}} => false
+            {matchLabels: {other: web}} => false
+            {matchExpressions: [{key: app, operator: In, values: [db, web]}]} => true
+            {matchExpressions: [{key: app, operator: In, values: [db]}]} => false
+            {matchExpressions: [{key: other, operator: In, values: [db]}]} => false
+            {matchExpressions: [{key: app, operator: NotIn, values: [db]}]} => true
+            {matchExpressions: [{key: app, operator: NotIn, values: [web]}]} => false
+            {matchExpressions: [{key: other, operator: NotIn, values: [web]}]} => true
+            {matchExpressions: [{key: app, operator: Exists}]} => true
+            {matchExpressions: [{key: other, operator: Exists}]} => false
+            {matchExpressions: [{key: app, operator: DoesNotExist}]} => false
+            {matchExpressions: [{key: other, operator: DoesNotExist}]} => true
+            {matchLabels: {app: web}, matchExpressions: [{key: tier, operator: DoesNotExist}]} => false
+        ",
+    ) {
+        let expected = expected == "true";
+
         let preset = preset(&format!("selector: {selector}, env: [{{name: A}}]"));
         assert_eq!(preset.is_for(&web), expected, "{selector}");
     }

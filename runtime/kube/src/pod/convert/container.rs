@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     app_armor_profile, filled, id, pull_policy, quantity, restart_policy, seccomp_profile, secs, strings,
@@ -83,16 +83,7 @@ fn resize_restarts(container: &Value, resource: &str) -> bool {
 }
 
 pub(super) fn overhead(overhead: &Value) -> ResourceRequirements {
-    let amount = |name: &str| quantity(&overhead[name]);
-    ResourceRequirements {
-        cpu_limit: amount("cpu"),
-        cpu_request: amount("cpu"),
-        memory_limit: amount("memory"),
-        memory_request: amount("memory"),
-        ephemeral_storage_request: amount("ephemeral-storage"),
-        ephemeral_storage_limit: amount("ephemeral-storage"),
-        ..ResourceRequirements::default()
-    }
+    resources(&json!({ "limits": overhead, "requests": overhead }))
 }
 
 /// The amounts in `limits` of resources with this prefix, by the rest of their names; requests are equal.

@@ -149,7 +149,6 @@ fn fields_without_effect_on_a_single_node_cause_warnings_with_their_path() {
             => spec.topologySpreadConstraints
         schedulerName: mine =>  => spec.schedulerName
         serviceAccountName: me =>  => spec.serviceAccountName
-        enableServiceLinks: true =>  => spec.enableServiceLinks
         volumes: [{name: a, emptyDir: {medium: Memory, sizeLimit: 1Mi}}], schedulerName: mine => 
             => spec.schedulerName
         ",

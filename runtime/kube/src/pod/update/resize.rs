@@ -2,8 +2,10 @@
 
 use serde_json::{Map, Value};
 
-use super::{Update, copy_field, invalid};
-use crate::object::field::{Errors, FieldError, Path};
+use super::{Update, copy_field};
+use crate::object::check::Field;
+use crate::object::error::ManifestError;
+use crate::object::field::Errors;
 use crate::object::value::{list, map, text};
 
 /// Makes `changed` differ from `current` in nothing but the resources and `resizePolicy` of containers, and the
@@ -33,46 +35,46 @@ pub fn keep_all_but_resources(current: &Value, changed: &mut Value) {
 /// `left_class` is the QoS class of `old`, if `new` has another one.
 pub fn resize(old: &Value, new: &Value, left_class: Option<&str>) -> Update {
     let (before, after) = (&old["spec"], &new["spec"]);
-    let path = Path::root("spec");
     let mut errors = Errors::default();
+    let spec = Field::root(after, "spec", &mut errors);
     if let Some(class) = left_class {
-        let detail = "Pod QOS Class may not change as a result of resizing";
-        errors.push(FieldError::invalid(&path, class, detail));
+        spec.invalid_text(class, "Pod QOS Class may not change as a result of resizing");
     }
-    pod_resources(&before["resources"], &after["resources"], &path, &mut errors);
-    if container_order(before, after, &path, &mut errors) {
-        return Update::Other(invalid(new, errors));
+    pod_resources(&before["resources"], spec);
+    if has_container_order(before, spec) {
+        check_containers(before, spec);
     }
+    if !errors.is_empty() {
+        return Update::Other(ManifestError::invalid(new, errors));
+    }
+    if before == after { Update::Nothing } else { Update::InPlace { spec: true } }
+}
+
+/// Checks that nothing but the amounts of cpu and memory of the containers changes.
+fn check_containers(before: &Value, spec: Field<'_, '_>) {
     for field in ["initContainers", "containers"] {
-        let containers = path.child(field);
-        for (index, (old, new)) in list(before, field).iter().zip(list(after, field)).enumerate() {
-            let own = containers.index(index);
-            let (old, new) = (&old["resources"], &new["resources"]);
-            removals(old, new, "resource", &own.child("resources"), &mut errors);
+        for (old, new) in list(before, field).iter().zip(spec.items(field)) {
+            removals(&old["resources"], new.child("resources"), "resource");
         }
     }
     let only = "only cpu and memory resources are mutable";
-    for (old, new) in list(before, "containers").iter().zip(list(after, "containers")) {
+    for (old, new) in list(before, "containers").iter().zip(list(spec.value, "containers")) {
         if without_amounts(old) != without_amounts(new) {
-            errors.push(FieldError::forbidden(&path, only));
+            spec.forbidden(only);
         }
     }
-    let containers = path.child("initContainers");
-    let pairs = list(before, "initContainers").iter().zip(list(after, "initContainers"));
-    for (index, (old, new)) in pairs.enumerate() {
-        let own = containers.index(index);
-        if without_amounts(old) != without_amounts(new) {
-            let detail = "only cpu and memory resources for init or sidecar containers are mutable";
-            errors.push(FieldError::forbidden(&own, detail));
+    for (old, new) in list(before, "initContainers").iter().zip(spec.items("initContainers")) {
+        if without_amounts(old) != without_amounts(new.value) {
+            new.forbidden("only cpu and memory resources for init or sidecar containers are mutable");
         }
         let restarts = |policy: &Value| text(policy, "restartPolicy") == "RestartContainer";
-        if new != old
-            && text(new, "restartPolicy") != "Always"
-            && list(new, "resizePolicy").iter().any(restarts)
+        if new.value != old
+            && text(new.value, "restartPolicy") != "Always"
+            && list(new.value, "resizePolicy").iter().any(restarts)
         {
             let detail =
                 "non-sidecar init containers with a resize policy of RestartContainer cannot be resized";
-            errors.push(FieldError::forbidden(&own, detail));
+            new.forbidden(detail);
         }
     }
     let fixed = |spec: &Value| {
@@ -83,60 +85,52 @@ pub fn resize(old: &Value, new: &Value, left_class: Option<&str>) -> Update {
         }
         fixed
     };
-    if errors.is_empty() && fixed(before) != fixed(after) {
-        errors.push(FieldError::forbidden(&path, only));
+    if spec.error_count() == 0 && fixed(before) != fixed(spec.value) {
+        spec.forbidden(only);
     }
-    if !errors.is_empty() {
-        return Update::Other(invalid(new, errors));
-    }
-    if before == after { Update::Nothing } else { Update::InPlace { spec: true } }
 }
 
 /// Checks a resize of the pod as a whole (`validatePodLevelResourcesResize`).
-fn pod_resources(old: &Value, new: &Value, path: &Path<'_>, errors: &mut Errors) {
-    if old.is_null() && new.is_null() {
+fn pod_resources(old: &Value, spec: Field<'_, '_>) {
+    let new = spec.child("resources");
+    if new.value.is_null() {
+        if !old.is_null() {
+            new.forbidden("pod-level resources cannot be removed");
+        }
         return;
     }
-    let own = path.child("resources");
-    if new.is_null() {
-        return errors.push(FieldError::forbidden(&own, "pod-level resources cannot be removed"));
-    }
-    removals(old, new, "pod-level resource", &own, errors);
-    if other_resources(old) != other_resources(new) {
-        errors.push(FieldError::forbidden(path, "only cpu and memory resources are mutable at pod-level"));
+    removals(old, new, "pod-level resource");
+    if other_resources(old) != other_resources(new.value) {
+        spec.forbidden("only cpu and memory resources are mutable at pod-level");
     }
 }
 
 /// Checks that a resize has the containers of the pod in their order (`validatePodResizeContainerOrdering`). Returns
-/// whether it has not.
-fn container_order(before: &Value, after: &Value, path: &Path<'_>, errors: &mut Errors) -> bool {
-    let mut differs = false;
-    let mut forbid = |path: &Path<'_>, detail: String| {
-        errors.push(FieldError::forbidden(path, detail));
-        differs = true;
-    };
+/// whether it has.
+fn has_container_order(before: &Value, spec: Field<'_, '_>) -> bool {
+    let errors = spec.error_count();
     for field in ["containers", "initContainers"] {
-        let (old, new) = (list(before, field), list(after, field));
-        let containers = path.child(field);
-        if old.len() != new.len() {
-            forbid(&containers, format!("{field} may not be added or removed on resize"));
+        let old = list(before, field);
+        if old.len() != list(spec.value, field).len() {
+            spec.child(field).forbidden(format!("{field} may not be added or removed on resize"));
             continue;
         }
-        for (index, (old, new)) in old.iter().zip(new).enumerate() {
-            if text(old, "name") != text(new, "name") {
-                let own = containers.index(index);
-                forbid(&own.child("name"), format!("{field} may not be renamed or reordered on resize"));
+        for (old, new) in old.iter().zip(spec.items(field)) {
+            if text(old, "name") != text(new.value, "name") {
+                let detail = format!("{field} may not be renamed or reordered on resize");
+                new.child("name").forbidden(detail);
             }
         }
     }
-    differs
+    spec.error_count() == errors
 }
 
 /// Rejects the removal of an amount (`resourcesRemoved`).
-fn removals(old: &Value, new: &Value, what: &str, path: &Path<'_>, errors: &mut Errors) {
+fn removals(old: &Value, new: Field<'_, '_>, what: &str) {
     for of in ["requests", "limits"] {
-        if map(&old[of]).any(|(name, _)| new[of].get(name).is_none()) {
-            errors.push(FieldError::forbidden(&path.child(of), format!("{what} {of} cannot be removed")));
+        let amounts = new.child(of);
+        if map(&old[of]).any(|(name, _)| amounts.value.get(name).is_none()) {
+            amounts.forbidden(format!("{what} {of} cannot be removed"));
         }
     }
 }

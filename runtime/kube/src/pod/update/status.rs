@@ -1,13 +1,14 @@
 //! Changes of the status of a pod by clients.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
-use super::invalid;
+use crate::object::check::Field;
 use crate::object::error::ManifestError;
-use crate::object::field::{Errors, FieldError, Path, cut, quoted};
-use crate::object::value::{list, text};
+use crate::object::field::{Errors, cut, quoted};
+use crate::object::value::{list, map, text};
 use crate::object::{rules, walk};
-use crate::schema;
 use nodlet_core::facts::{ClientCondition, MAX_CLIENT_CONDITION_BYTES, MAX_CLIENT_CONDITIONS, is_node_owned};
 use nodlet_core::time::Timestamp;
 
@@ -40,85 +41,55 @@ pub fn status(old: &Value, new: &Value) -> Result<StatusUpdate, ManifestError> {
             quoted(&cut(wrong.to_owned()))
         )));
     }
-    let findings = match schema::find("Pod") {
-        Some(pod) => walk::check(&mut object, pod),
-        None => walk::Findings::default(),
-    };
+    let findings = walk::check(&mut object, "Pod");
     let warnings = findings.unknown.texts(ToString::to_string);
     if !findings.errors.is_empty() {
-        return Err(invalid(old, findings.errors));
+        return Err(ManifestError::invalid(old, findings.errors));
     }
     let mut before = json!({ "status": old["status"] });
-    if let Some(pod) = schema::find("Pod") {
-        walk::check(&mut before, pod);
-    }
+    walk::check(&mut before, "Pod");
     let mut errors = Errors::default();
-    let path = Path::root("status");
-    let status = object["status"].as_object().cloned().unwrap_or_default();
-    for (field, value) in &status {
-        if field != "conditions" && before["status"].get(field) != Some(value) {
-            errors.push(FieldError::forbidden(&path.child(field), OWNED_BY_NODE));
+    let status = Field::root(&object["status"], "status", &mut errors);
+    for (field, new) in map(status.value) {
+        if field != "conditions" && before["status"].get(field) != Some(new) {
+            status.child(field).forbidden(OWNED_BY_NODE);
         }
     }
-    let path = path.child("conditions");
-    let client_conditions = conditions(
-        list(&before["status"], "conditions"),
-        list(&object["status"], "conditions"),
-        &path,
-        &mut errors,
-    );
+    let client_conditions = conditions(list(&before["status"], "conditions"), status);
     if errors.is_empty() {
         Ok(StatusUpdate { client_conditions, warnings })
     } else {
-        Err(invalid(old, errors))
+        Err(ManifestError::invalid(old, errors))
     }
 }
 
-fn conditions(
-    before: &[Value],
-    after: &[Value],
-    path: &Path<'_>,
-    errors: &mut Errors,
-) -> Vec<ClientCondition> {
+fn conditions(before: &[Value], object: Field<'_, '_>) -> Vec<ClientCondition> {
     let mut client_conditions: Vec<ClientCondition> = Vec::new();
-    let mut own: Vec<&str> = Vec::new();
-    for (index, condition) in after.iter().enumerate() {
-        let path = path.index(index);
-        let (kind, status) = (text(condition, "type"), text(condition, "status"));
-        if own.contains(&kind) || client_conditions.iter().any(|known| known.kind == kind) {
-            errors.push(FieldError::duplicate(&path.child("type"), kind));
+    let mut known = BTreeSet::new();
+    for field in object.items("conditions") {
+        let (condition, kind, status) = (field.value, field.child("type").text(), field.child("status"));
+        if !known.insert(kind) {
+            field.child("type").duplicate();
             continue;
         }
         if is_node_owned(kind) {
-            own.push(kind);
             if !before.contains(condition) {
-                errors.push(FieldError::forbidden(&path, format!("{} {OWNED_BY_NODE}", quoted(kind))));
+                field.forbidden(format!("{} {OWNED_BY_NODE}", quoted(kind)));
             }
             continue;
         }
-        for detail in rules::qualified_name(kind) {
-            errors.push(FieldError::invalid(&path.child("Type"), kind, detail));
-        }
-        if !["True", "False", "Unknown"].contains(&status) {
-            errors.push(FieldError::not_supported(
-                &path.child("status"),
-                status,
-                &["False", "True", "Unknown"],
-            ));
+        // Kubernetes' own spelling of the field.
+        field.child("Type").check_text(kind, rules::qualified_name);
+        status.supported(&["False", "True", "Unknown"]);
+        let generation = field.child("observedGeneration");
+        if generation.number() < 0 {
+            generation.invalid("must be a non-negative integer");
         }
         let generation = condition["observedGeneration"].as_i64();
-        if let Some(negative) = generation.filter(|generation| *generation < 0) {
-            let detail = "must be a non-negative integer";
-            errors.push(FieldError::invalid_value(
-                &path.child("observedGeneration"),
-                &negative.into(),
-                detail,
-            ));
-        }
         let time = |field: &str| condition[field].as_str().map(str::to_owned);
         client_conditions.push(ClientCondition {
             kind: kind.to_owned(),
-            status: status.to_owned(),
+            status: status.text().to_owned(),
             reason: text(condition, "reason").to_owned(),
             message: text(condition, "message").to_owned(),
             last_probe_time: time("lastProbeTime"),
@@ -127,10 +98,10 @@ fn conditions(
         });
     }
     if client_conditions.len() > MAX_CLIENT_CONDITIONS {
-        errors.push(FieldError::too_many(path, client_conditions.len(), MAX_CLIENT_CONDITIONS));
+        object.child("conditions").too_many(client_conditions.len(), MAX_CLIENT_CONDITIONS);
     } else if client_conditions.iter().map(ClientCondition::bytes).sum::<usize>() > MAX_CLIENT_CONDITION_BYTES
     {
-        errors.push(FieldError::too_long(path, MAX_CLIENT_CONDITION_BYTES));
+        object.child("conditions").too_long(MAX_CLIENT_CONDITION_BYTES);
     }
     client_conditions
 }

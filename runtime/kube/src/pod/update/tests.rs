@@ -2,7 +2,8 @@ use nodlet_fuzz::{assert_contains, assert_ends_with};
 use serde_json::{Value, json};
 
 use super::{Existing, Update, compare, keep_all_but_resources, metadata, no_new_gates, resize, status};
-use crate::object::field::{Errors, FieldError, Path};
+use crate::object::check::Field;
+use crate::object::field::Errors;
 
 /// A pod with these fields in addition to its one container.
 fn pod(spec: Value) -> Value {
@@ -465,9 +466,9 @@ fn a_resize_keeps_the_class_of_the_pod() {
 fn an_invalid_object_does_not_hide_changes_that_are_not_possible() {
     let admitted = pod(json!({"nodeName": "board"}));
     let texts = |changed: &Value, found: &[&str]| -> Vec<String> {
-        let path = Path::root("spec");
         let mut errors = Errors::default();
-        errors.extend(found.iter().map(|name| FieldError::required(&path.child(name), "")));
+        let spec = Field::root(&Value::Null, "spec", &mut errors);
+        found.iter().for_each(|name| spec.child(name).required(""));
         let errors = Existing::new(&admitted, changed, &admitted).check(changed, errors);
         errors.iter().map(|error| error.to_string().chars().take(80).collect()).collect()
     };

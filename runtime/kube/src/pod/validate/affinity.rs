@@ -1,195 +1,168 @@
 //! Rules for where a Pod may run: its affinity and its topology spread constraints.
 
-use crate::object::check::{
-    invalid, label_name, label_selector, label_values, operator_has_values, supported,
-};
-use crate::object::field::{Errors, FieldError, Path};
-use crate::object::rules;
-use crate::object::value::{list, number, optional_number, text};
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::Value;
 
-const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+use crate::object::check::Field;
+use crate::object::rules;
+use crate::object::value::{list, text};
+
+/// The terms that a node must match.
+pub(crate) const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+/// The terms that nodes should match.
+pub(crate) const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
 /// Checks `spec.affinity` (`validateAffinity`).
-pub(super) fn all(affinity: &Value, path: &Path<'_>, errors: &mut Errors) {
-    node(&affinity["nodeAffinity"], &path.child("nodeAffinity"), errors);
+pub(super) fn all(affinity: Field<'_, '_>) {
+    let node = affinity.child("nodeAffinity");
+    if let Some(required) = node.get(REQUIRED) {
+        selector(required);
+    }
+    for preferred in node.items(PREFERRED) {
+        weight(preferred.child("weight"));
+        term(preferred.child("preference"), false);
+    }
     for field in ["podAffinity", "podAntiAffinity"] {
-        let path = path.child(field);
-        for (index, of) in list(&affinity[field], REQUIRED).iter().enumerate() {
-            pod_term(of, &path.child(REQUIRED).index(index), errors);
-        }
-        for (index, of) in list(&affinity[field], PREFERRED).iter().enumerate() {
-            let path = path.child(PREFERRED);
-            let path = path.index(index);
-            weight(of, &path, errors);
-            pod_term(&of["podAffinityTerm"], &path.child("podAffinityTerm"), errors);
+        let affinity = affinity.child(field);
+        affinity.items(REQUIRED).for_each(pod_term);
+        for preferred in affinity.items(PREFERRED) {
+            weight(preferred.child("weight"));
+            pod_term(preferred.child("podAffinityTerm"));
         }
     }
 }
 
-fn node(affinity: &Value, path: &Path<'_>, errors: &mut Errors) {
-    if let Some(required) = affinity.get(REQUIRED) {
-        selector(required, &path.child(REQUIRED), errors);
-    }
-    for (index, of) in list(affinity, PREFERRED).iter().enumerate() {
-        let path = path.child(PREFERRED);
-        let path = path.index(index);
-        weight(of, &path, errors);
-        term(&of["preference"], &path.child("preference"), false, errors);
-    }
-}
-
-fn weight(of: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let weight = number(of, "weight");
-    if !(1..=100).contains(&weight) {
-        let detail = "must be in the range 1-100";
-        errors.push(FieldError::invalid_value(&path.child("weight"), &weight.into(), detail));
+fn weight(weight: Field<'_, '_>) {
+    if !(1..=100).contains(&weight.number()) {
+        weight.invalid_number(weight.number(), "must be in the range 1-100");
     }
 }
 
 /// `validatePodAffinityTerm`.
-fn pod_term(term: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn pod_term(term: Field<'_, '_>) {
     for field in ["labelSelector", "namespaceSelector"] {
-        label_selector(&term[field], &path.child(field), errors);
+        term.child(field).label_selector();
     }
-    for name in list(term, "namespaces").iter().filter_map(Value::as_str) {
-        invalid(&path.child("namespace"), name, rules::dns_label(name), errors);
+    for name in list(term.value, "namespaces") {
+        // Kubernetes' own word, without the index.
+        term.child("namespace").with(name).check(rules::dns_label);
     }
-    label_keys(term, path, errors);
-    let (key, path) = (text(term, "topologyKey"), path.child("topologyKey"));
-    if key.is_empty() {
-        errors.push(FieldError::required(&path, "can not be empty"));
+    label_keys(term);
+    let key = term.child("topologyKey");
+    if key.text().is_empty() {
+        key.required("can not be empty");
     }
-    label_name(key, &path, errors);
+    key.check(rules::qualified_name);
 }
 
 /// `ValidateMatchLabelKeysAndMismatchLabelKeys`.
-fn label_keys(owner: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let selector = owner.get("labelSelector");
+fn label_keys(owner: Field<'_, '_>) {
     for field in ["matchLabelKeys", "mismatchLabelKeys"] {
-        let (keys, path) = (list(owner, field), path.child(field));
-        if selector.is_none() && !keys.is_empty() {
-            errors.push(FieldError::forbidden(&path, "must not be specified when labelSelector is not set"));
+        if owner.get("labelSelector").is_none() && !list(owner.value, field).is_empty() {
+            owner.child(field).forbidden("must not be specified when labelSelector is not set");
             continue;
         }
-        for (index, key) in keys.iter().filter_map(Value::as_str).enumerate() {
-            label_name(key, &path.index(index), errors);
+        for key in owner.items(field) {
+            key.check(rules::qualified_name);
         }
     }
-    for (index, key) in list(owner, "matchLabelKeys").iter().enumerate() {
-        if list(owner, "mismatchLabelKeys").contains(key) {
-            let (path, key) = (path.child("matchLabelKeys"), key.as_str().unwrap_or_default());
-            let detail = "exists in both matchLabelKeys and mismatchLabelKeys";
-            errors.push(FieldError::invalid(&path.index(index), key, detail));
+    let mismatch: BTreeSet<&str> =
+        list(owner.value, "mismatchLabelKeys").iter().filter_map(Value::as_str).collect();
+    for key in owner.items("matchLabelKeys") {
+        if mismatch.contains(key.text()) {
+            key.invalid("exists in both matchLabelKeys and mismatchLabelKeys");
         }
     }
 }
 
 /// Checks `spec.topologySpreadConstraints` (`validateTopologySpreadConstraints`).
-pub(super) fn spread(constraints: &[Value], path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn spread(spec: Field<'_, '_>) {
     const POSITIVE: &str = "must be greater than zero";
-    for (index, one) in constraints.iter().enumerate() {
-        let path = path.index(index);
-        let (key, when) = (text(one, "topologyKey"), text(one, "whenUnsatisfiable"));
-        let skew = number(one, "maxSkew");
-        if skew <= 0 {
-            errors.push(FieldError::invalid_value(&path.child("maxSkew"), &skew.into(), POSITIVE));
+    let pair = |constraint| (text(constraint, "topologyKey"), text(constraint, "whenUnsatisfiable"));
+    let constraints = list(spec.value, "topologySpreadConstraints").iter().enumerate();
+    let last: BTreeMap<_, usize> = constraints.map(|(index, one)| (pair(one), index)).collect();
+    for (index, one) in spec.items("topologySpreadConstraints").enumerate() {
+        let (key, when) = (one.child("topologyKey"), one.child("whenUnsatisfiable"));
+        let (skew, domains) = (one.child("maxSkew"), one.child("minDomains"));
+        if skew.number() <= 0 {
+            skew.invalid_number(skew.number(), POSITIVE);
         }
-        if key.is_empty() {
-            errors.push(FieldError::required(&path.child("topologyKey"), "can not be empty"));
+        if key.text().is_empty() {
+            key.required("can not be empty");
         }
-        supported(one, "whenUnsatisfiable", &path, &["DoNotSchedule", "ScheduleAnyway"], errors);
-        let same =
-            |other: &Value| (text(other, "topologyKey"), text(other, "whenUnsatisfiable")) == (key, when);
-        if constraints[index + 1..].iter().any(same) {
-            let both = format!("{{{key}, {when}}}");
-            errors.push(FieldError::duplicate(&path.child("{topologyKey, whenUnsatisfiable}"), &both));
+        when.supported(&["DoNotSchedule", "ScheduleAnyway"]);
+        let (key, when) = (key.text(), when.text());
+        if last.get(&(key, when)).is_some_and(|last| *last > index) {
+            one.child("{topologyKey, whenUnsatisfiable}").duplicate_of(&format!("{{{key}, {when}}}"));
         }
-        if let Some(domains) = optional_number(one, "minDomains") {
-            let path = path.child("minDomains");
-            if domains <= 0 {
-                errors.push(FieldError::invalid_value(&path, &domains.into(), POSITIVE));
+        if let Some(number) = domains.value.as_i64() {
+            if number <= 0 {
+                domains.invalid(POSITIVE);
             }
             if when != "DoNotSchedule" {
                 let detail =
                     format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {when}");
-                errors.push(FieldError::invalid_value(&path, &domains.into(), detail));
+                domains.invalid(detail);
             }
         }
-        for field in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
-            if one.get(field).is_some() {
-                supported(one, field, &path, &["Honor", "Ignore"], errors);
-            }
+        for policy in
+            ["nodeAffinityPolicy", "nodeTaintsPolicy"].into_iter().filter_map(|field| one.get(field))
+        {
+            policy.supported(&["Honor", "Ignore"]);
         }
-        label_keys(one, &path, errors);
-        label_selector(&one["labelSelector"], &path.child("labelSelector"), errors);
+        label_keys(one);
+        one.child("labelSelector").label_selector();
     }
 }
 
 /// Checks a node selector (`ValidateNodeSelector`).
-pub(crate) fn selector(selector: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let path = path.child("nodeSelectorTerms");
-    let terms = list(selector, "nodeSelectorTerms");
-    if terms.is_empty() {
-        errors.push(FieldError::required(&path, "must have at least one node selector term"));
+pub(crate) fn selector(selector: Field<'_, '_>) {
+    if list(selector.value, "nodeSelectorTerms").is_empty() {
+        selector.child("nodeSelectorTerms").required("must have at least one node selector term");
     }
-    for (index, one) in terms.iter().enumerate() {
-        term(one, &path.index(index), true, errors);
-    }
+    selector.items("nodeSelectorTerms").for_each(|one| term(one, true));
 }
 
 /// `ValidateNodeSelectorTerm`; the values of labels are checked if `values` says so.
-fn term(term: &Value, path: &Path<'_>, values: bool, errors: &mut Errors) {
-    for (index, asked) in list(term, "matchExpressions").iter().enumerate() {
-        let path = path.child("matchExpressions");
-        of_labels(asked, &path.index(index), values, errors);
-    }
-    for (index, asked) in list(term, "matchFields").iter().enumerate() {
-        let path = path.child("matchFields");
-        of_fields(asked, &path.index(index), errors);
-    }
+fn term(term: Field<'_, '_>, values: bool) {
+    term.items("matchExpressions").for_each(|requirement| of_labels(requirement, values));
+    term.items("matchFields").for_each(of_fields);
 }
 
-fn of_labels(asked: &Value, path: &Path<'_>, check_values: bool, errors: &mut Errors) {
-    let (operator, values) = (text(asked, "operator"), list(asked, "values"));
-    let at = path.child("values");
-    operator_has_values(operator, values, &at, errors);
-    match operator {
-        "Gt" | "Lt" if values.len() != 1 => {
+fn of_labels(requirement: Field<'_, '_>, check_values: bool) {
+    requirement.operator_has_values();
+    let operator = requirement.child("operator");
+    match operator.text() {
+        "Gt" | "Lt" if list(requirement.value, "values").len() != 1 => {
             let why = "must be specified single value when `operator` is 'Lt' or 'Gt'";
-            errors.push(FieldError::required(&at, why));
+            requirement.child("values").required(why);
         }
         "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
-        _ => not_an_operator(operator, path, errors),
+        _ => operator.invalid(NOT_AN_OPERATOR),
     }
-    label_name(text(asked, "key"), &path.child("key"), errors);
+    requirement.child("key").check(rules::qualified_name);
     if check_values {
-        label_values(values, &at, errors);
+        requirement.label_values();
     }
 }
 
-fn of_fields(asked: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let (operator, values) = (text(asked, "operator"), list(asked, "values"));
-    let at = path.child("values");
-    match operator {
-        "In" | "NotIn" if values.len() != 1 => errors.push(FieldError::required(
-            &at,
-            "must be only one value when `operator` is 'In' or 'NotIn' for node field selector",
-        )),
+fn of_fields(requirement: Field<'_, '_>) {
+    let (operator, key) = (requirement.child("operator"), requirement.child("key"));
+    match operator.text() {
+        "In" | "NotIn" if list(requirement.value, "values").len() != 1 => {
+            let why = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
+            requirement.child("values").required(why);
+        }
         "In" | "NotIn" => {}
-        _ => not_an_operator(operator, path, errors),
+        _ => operator.invalid(NOT_AN_OPERATOR),
     }
-    let key = text(asked, "key");
-    if key != "metadata.name" {
-        let path = path.child("key");
-        return errors.push(FieldError::invalid(&path, key, "not a valid field selector key"));
+    if key.text() != "metadata.name" {
+        return key.invalid("not a valid field selector key");
     }
-    for (index, value) in values.iter().filter_map(Value::as_str).enumerate() {
-        invalid(&at.index(index), value, rules::dns_subdomain(value), errors);
+    for value in requirement.items("values") {
+        value.check(rules::dns_subdomain);
     }
 }
 
-fn not_an_operator(operator: &str, path: &Path<'_>, errors: &mut Errors) {
-    errors.push(FieldError::invalid(&path.child("operator"), operator, "not a valid selector operator"));
-}
+const NOT_AN_OPERATOR: &str = "not a valid selector operator";

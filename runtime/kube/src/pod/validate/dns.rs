@@ -2,99 +2,62 @@
 
 use serde_json::Value;
 
-use crate::object::check::invalid;
-use crate::object::field::{Errors, FieldError, Path};
+use crate::object::check::Field;
 use crate::object::rules;
 use crate::object::value::{flag, list, text};
 
 /// `validateHostnameOverride`.
-pub(super) fn hostname_override(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let Some(name) = spec.get("hostnameOverride").and_then(Value::as_str) else { return };
-    let path = path.child("hostnameOverride");
-    for field in ["setHostnameAsFQDN", "hostNetwork"] {
-        if flag(spec, field) {
-            errors.push(FieldError::forbidden(&path, format!("may not be specified when {field} is true")));
-        }
+pub(super) fn hostname_override(spec: Field<'_, '_>) {
+    let Some(name) = spec.get("hostnameOverride") else { return };
+    for field in ["setHostnameAsFQDN", "hostNetwork"].into_iter().filter(|field| flag(spec.value, field)) {
+        name.forbidden(format!("may not be specified when {field} is true"));
     }
-    if name.len() > 64 {
-        errors.push(FieldError::too_long(&path, 64));
+    if name.text().len() > 64 {
+        name.too_long(64);
     }
-    invalid(&path, name, rules::dns_subdomain(name), errors);
+    name.check(rules::dns_subdomain);
 }
 
-pub(super) fn dns_config(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let config = spec.get("dnsConfig");
-    let nameservers = config.map_or(&[][..], |config| list(config, "nameservers"));
-    if text(spec, "dnsPolicy") == "None" {
-        if config.is_none() {
-            errors.push(FieldError::required(path, "must provide `dnsConfig` when `dnsPolicy` is None"));
-            return;
+pub(super) fn dns_config(spec: Field<'_, '_>) {
+    let config = spec.child("dnsConfig");
+    let (nameservers, searches) = (config.child("nameservers"), config.child("searches"));
+    let servers = list(config.value, "nameservers").len();
+    if text(spec.value, "dnsPolicy") == "None" {
+        if config.value.is_null() {
+            return config.required("must provide `dnsConfig` when `dnsPolicy` is None");
         }
-        if nameservers.is_empty() {
-            let detail = "must provide at least one DNS nameserver when `dnsPolicy` is None";
-            errors.push(FieldError::required(&path.child("nameservers"), detail));
-            return;
+        if servers == 0 {
+            return nameservers.required("must provide at least one DNS nameserver when `dnsPolicy` is None");
         }
     }
-    let Some(config) = config else { return };
-    if nameservers.len() > 3 {
-        let path = path.child("nameservers");
-        errors.push(FieldError::invalid_value(
-            &path,
-            &config["nameservers"],
-            "must not have more than 3 nameservers",
-        ));
+    if servers > 3 {
+        nameservers.invalid("must not have more than 3 nameservers");
     }
-    for (index, server) in nameservers.iter().enumerate() {
-        let path = path.child("nameservers");
-        let server = server.as_str().unwrap_or_default();
-        invalid(&path.index(index), server, rules::ip(server), errors);
+    for server in config.items("nameservers") {
+        server.check(rules::ip);
     }
-    let searches = list(config, "searches");
-    if searches.len() > 32 {
-        let path = path.child("searches");
-        errors.push(FieldError::invalid_value(
-            &path,
-            &config["searches"],
-            "must not have more than 32 search paths",
-        ));
+    let all = list(config.value, "searches");
+    if all.len() > 32 {
+        searches.invalid("must not have more than 32 search paths");
     }
-    let length = searches
-        .iter()
-        .filter_map(Value::as_str)
-        .map(|search| search.len() + 1)
-        .sum::<usize>()
-        .saturating_sub(1);
-    if length > 2048 {
-        errors.push(FieldError::invalid_value(
-            &path.child("searches"),
-            &config["searches"],
-            "must not have more than 2048 characters (including spaces) in the search list",
-        ));
+    let length: usize = all.iter().filter_map(Value::as_str).map(|search| search.len() + 1).sum();
+    if length.saturating_sub(1) > 2048 {
+        searches.invalid("must not have more than 2048 characters (including spaces) in the search list");
     }
-    for (index, search) in searches.iter().filter_map(Value::as_str).enumerate() {
-        if search != "." {
-            let search = search.strip_suffix('.').unwrap_or(search);
-            let path = path.child("searches");
-            invalid(&path.index(index), search, rules::dns_subdomain_with_underscore(search), errors);
-        }
+    for search in config.items("searches").filter(|search| search.text() != ".") {
+        let text = search.text();
+        search.check_text(text.strip_suffix('.').unwrap_or(text), rules::dns_subdomain_with_underscore);
     }
-    for (index, option) in list(config, "options").iter().enumerate() {
-        if text(option, "name").is_empty() {
-            let path = path.child("options");
-            errors.push(FieldError::required(&path.index(index), "must not be empty"));
-        }
+    for option in config.items("options").filter(|option| text(option.value, "name").is_empty()) {
+        option.required("must not be empty");
     }
 }
 
-pub(super) fn host_aliases(aliases: &[Value], path: &Path<'_>, errors: &mut Errors) {
-    for (index, alias) in aliases.iter().enumerate() {
-        let path = path.index(index);
-        let ip = text(alias, "ip");
-        invalid(&path.child("ip"), ip, rules::ip(ip), errors);
-        for (index, hostname) in list(alias, "hostnames").iter().filter_map(Value::as_str).enumerate() {
-            let path = path.child("hostnames");
-            invalid(&path.index(index), hostname, rules::dns_subdomain(hostname), errors);
+pub(super) fn host_aliases(spec: Field<'_, '_>) {
+    for alias in spec.items("hostAliases") {
+        alias.child("ip").check(rules::ip);
+        for hostname in alias.items("hostnames") {
+            hostname.check(rules::dns_subdomain);
         }
     }
 }

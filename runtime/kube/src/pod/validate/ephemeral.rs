@@ -1,12 +1,13 @@
 //! Rules for ephemeral containers: their fields, and that existing ones do not change.
 
-use crate::object::field::{Errors, FieldError, Path};
-use crate::object::value::{list, text};
 use nodlet_core::sorted::SortedSet;
+use nodlet_core::spec::MAX_CONTAINERS;
 use serde_json::Value;
 
 use super::container::{common, count};
-use nodlet_core::spec::MAX_CONTAINERS;
+use crate::object::check::Field;
+use crate::object::field::Errors;
+use crate::object::value::{list, text};
 
 /// Container fields that an ephemeral container does not have, in the order of Kubernetes' internal type.
 const NOT_ALLOWED: [&str; 9] = [
@@ -25,48 +26,38 @@ const NOT_ALLOWED: [&str; 9] = [
 const WHY: &str = "cannot be set for an Ephemeral Container";
 
 /// Checks all of `spec.ephemeralContainers`.
-pub(super) fn all(spec: &Value, volumes: &SortedSet<&str>, path: &Path<'_>, errors: &mut Errors) {
-    let containers = list(spec, "ephemeralContainers");
-    let others = count(spec);
-    let all = others + containers.len();
+pub(super) fn all(spec: Field<'_, '_>, volumes: &SortedSet<&str>) {
+    let others = count(spec.value);
+    let all = others + list(spec.value, "ephemeralContainers").len();
     if all > MAX_CONTAINERS {
         if others <= MAX_CONTAINERS {
-            errors.push(FieldError::too_many(path, all, MAX_CONTAINERS));
+            spec.child("ephemeralContainers").too_many(all, MAX_CONTAINERS);
         }
         return;
     }
-    let names_of = |field| list(spec, field).iter().map(|container| text(container, "name"));
+    let names_of = |field| list(spec.value, field).iter().map(|container| text(container, "name"));
     let others: SortedSet<&str> = names_of("containers").chain(names_of("initContainers")).collect();
     let mut names = others.clone();
-    for (index, container) in containers.iter().enumerate() {
-        let path = path.index(index);
-        common(spec, container, volumes, &path, errors);
-        let image = text(container, "image");
-        if image.trim() != image {
-            let why = "must not have leading or trailing whitespace";
-            errors.push(FieldError::invalid(&path.child("image"), image, why));
+    for container in spec.items("ephemeralContainers") {
+        common(spec, container, volumes);
+        super::image(container);
+        container.child("name").unique(&mut names);
+        let target = container.child("targetContainerName");
+        if !target.text().is_empty() && !others.contains(target.text()) {
+            target.not_found();
         }
-        let name = text(container, "name");
-        if !names.insert(name) {
-            errors.push(FieldError::duplicate(&path.child("name"), name));
-        }
-        let target = text(container, "targetContainerName");
-        if !target.is_empty() && !others.contains(target) {
-            errors.push(FieldError::not_found(&path.child("targetContainerName"), target));
-        }
-        for field in NOT_ALLOWED {
-            let says_something = |value: &&Value| value.as_object().is_none_or(|fields| !fields.is_empty());
+        for name in NOT_ALLOWED {
+            let Some(field) = container.get(name) else { continue };
             // For fields that are pointers in Kubernetes, an empty value counts too.
-            let is_pointer = !["resources", "ports"].contains(&field);
-            if container.get(field).filter(|value| is_pointer || says_something(value)).is_some() {
-                errors.push(FieldError::forbidden(&path.child(field), WHY));
+            let is_pointer = !["resources", "ports"].contains(&name);
+            if is_pointer || field.value.as_object().is_none_or(|fields| !fields.is_empty()) {
+                field.forbidden(WHY);
             }
         }
-        let mounts = path.child("volumeMounts");
-        for (index, mount) in list(container, "volumeMounts").iter().enumerate() {
+        for mount in container.items("volumeMounts") {
             for field in ["subPath", "subPathExpr"] {
-                if !text(mount, field).is_empty() {
-                    errors.push(FieldError::forbidden(&mounts.index(index).child(field), WHY));
+                if !text(mount.value, field).is_empty() {
+                    mount.child(field).forbidden(WHY);
                 }
             }
         }
@@ -76,8 +67,7 @@ pub(super) fn all(spec: &Value, volumes: &SortedSet<&str>, path: &Path<'_>, erro
 /// Checks `new` as the ephemeral containers of a pod that has `old`: existing ones may neither be removed nor
 /// changed.
 pub(crate) fn only_added(old: &[Value], new: &[Value], errors: &mut Errors) {
-    let spec = Path::root("spec");
-    let path = spec.child("ephemeralContainers");
+    let spec = Field::root(&Value::Null, "spec", errors);
     for old in old {
         let name = text(old, "name");
         let why = match new.iter().rfind(|new| text(new, "name") == name) {
@@ -87,7 +77,7 @@ pub(crate) fn only_added(old: &[Value], new: &[Value], errors: &mut Errors) {
             }
             Some(_) => continue,
         };
-        errors.push(FieldError::forbidden(&path, why));
+        spec.child("ephemeralContainers").forbidden(why);
     }
 }
 
@@ -108,6 +98,7 @@ fn diff(old: &Value, new: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use nodlet_fuzz::cases;
     use serde_json::{Value, json};
 
     use crate::manifest::{Manifest, ManifestError, Validation, read_again, read_ephemeral, read_new};
@@ -155,37 +146,29 @@ mod tests {
                 format!("The Pod \"web\" is invalid: spec.ephemeralContainers[0].{field}: {cannot}")
             );
         }
-        for (container, expected) in [
-            (json!({"name": "look"}), "image: Required value"),
-            (json!({"image": "a"}), "name: Required value"),
-            (json!({"name": "A", "image": "a"}), "name: Invalid value: \"A\": a lowercase RFC 1123 label"),
-            (json!({"name": "app", "image": "a"}), "name: Duplicate value: \"app\""),
-            (json!({"name": "first", "image": "a"}), "name: Duplicate value: \"first\""),
-            (
-                json!({"name": "look", "image": " a"}),
-                "image: Invalid value: \" a\": must not have leading or trailing whitespace",
-            ),
-            (
-                json!({"name": "look", "image": "a", "targetContainerName": "none"}),
-                "targetContainerName: Not found: \"none\"",
-            ),
-            (
-                json!({"name": "look", "image": "a", "targetContainerName": "look"}),
-                "targetContainerName: Not found: \"look\"",
-            ),
-            (
-                json!({"name": "look", "image": "a", "volumeMounts": [{"name": "data", "mountPath": "/d", "subPath": "s"}]}),
-                "volumeMounts[0].subPath: Forbidden: cannot be set for an Ephemeral Container",
-            ),
-            (
-                json!({"name": "look", "image": "a", "volumeMounts": [{"name": "other", "mountPath": "/d"}]}),
-                "volumeMounts[0].name: Not found: \"other\"",
-            ),
-            (
-                json!({"name": "look", "image": "a", "securityContext": {"seLinuxOptions": {"level": "s0"}}}),
-                "securityContext.seLinuxOptions: Forbidden: nodlet 0.2 does not confine containers by SELinux",
-            ),
-        ] {
+        for [container, expected] in cases(
+            r#"
+                {"name": "look"} => image: Required value
+                {"image": "a"} => name: Required value
+                {"name": "A", "image": "a"} => name: Invalid value: "A": a lowercase RFC 1123 label
+                {"name": "app", "image": "a"} => name: Duplicate value: "app"
+                {"name": "first", "image": "a"} => name: Duplicate value: "first"
+                {"name": "look", "image": " a"}
+                    => image: Invalid value: " a": must not have leading or trailing whitespace
+                {"name": "look", "image": "a", "targetContainerName": "none"}
+                    => targetContainerName: Not found: "none"
+                {"name": "look", "image": "a", "targetContainerName": "look"}
+                    => targetContainerName: Not found: "look"
+                {"name": "look", "image": "a", "volumeMounts": [{"name": "data", "mountPath": "/d", "subPath": "s"}]}
+                    => volumeMounts[0].subPath: Forbidden: cannot be set for an Ephemeral Container
+                {"name": "look", "image": "a", "volumeMounts": [{"name": "other", "mountPath": "/d"}]}
+                    => volumeMounts[0].name: Not found: "other"
+                {"name": "look", "image": "a", "securityContext": {"seLinuxOptions": {"level": "s0"}}}
+                    => securityContext.seLinuxOptions: Forbidden: nodlet 0.2 does not confine containers by SELinux
+            "#,
+        ) {
+            let container: Value = serde_json::from_str(container).expect("JSON");
+
             let text = refused(&pod, json!([container]));
             let expected = format!("The Pod \"web\" is invalid: spec.ephemeralContainers[0].{expected}");
             assert!(text.starts_with(&expected), "{text}");

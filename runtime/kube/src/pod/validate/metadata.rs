@@ -5,10 +5,10 @@ use serde_json::Value;
 use super::super::board_annotations;
 use super::super::ulimit::{self, ULIMIT};
 use crate::object::cdi::{CDI_ANNOTATION, cdi_names};
-use crate::object::check::{invalid, labels, not_negative};
-use crate::object::field::{Errors, FieldError, Path, quoted};
+use crate::object::check::Field;
+use crate::object::field::{Errors, quoted};
 use crate::object::rules;
-use crate::object::value::{list, map, number, text};
+use crate::object::value::{list, map, text};
 
 /// Maximum size of the keys and values of all annotations in bytes.
 const ANNOTATIONS: usize = 256 * 1024;
@@ -31,118 +31,104 @@ pub(crate) const SECCOMP_OF_CONTAINER: &str = "container.seccomp.security.alpha.
 /// The annotation of a mirror pod.
 pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
 
-pub(super) fn metadata(meta: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let prefix = text(meta, "generateName");
-    if !prefix.is_empty() {
+pub(super) fn metadata(meta: Field<'_, '_>) {
+    let prefix = meta.child("generateName");
+    prefix.check_optional(|prefix| {
         // `maskTrailingDash`.
-        let masked = match prefix.strip_suffix('-') {
+        rules::dns_subdomain(&match prefix.strip_suffix('-') {
             Some(rest) if !rest.is_empty() => {
                 format!("{}a", &rest[..rest.floor_char_boundary(rest.len() - 1)])
             }
             Some(_) | None => prefix.to_owned(),
-        };
-        invalid(&path.child("generateName"), prefix, rules::dns_subdomain(&masked), errors);
-    }
-    let name = text(meta, "name");
-    if name.is_empty() {
-        errors.push(FieldError::required(&path.child("name"), "name or generateName is required"));
+        })
+    });
+    let (name, namespace, uid) = (meta.child("name"), meta.child("namespace"), meta.child("uid"));
+    if name.text().is_empty() {
+        name.required("name or generateName is required");
     } else {
-        invalid(&path.child("name"), name, rules::dns_subdomain(name), errors);
+        name.check(rules::dns_subdomain);
     }
-    let namespace = text(meta, "namespace");
-    invalid(&path.child("namespace"), namespace, rules::dns_label(namespace), errors);
-    let uid = text(meta, "uid").len().max(UID);
-    let room = FILE_NAME.saturating_sub(namespace.len() + uid + 2);
-    if name.len() > room && rules::dns_subdomain(name).is_empty() {
-        let why = format!(
+    namespace.check(rules::dns_label);
+    let uid_length = uid.text().len().max(UID);
+    let room = FILE_NAME.saturating_sub(namespace.text().len() + uid_length + 2);
+    if name.text().len() > room && rules::dns_subdomain(name.text()).is_empty() {
+        name.invalid(format!(
             "must have no more than {room} characters in this namespace: the directory of the pod's logs is \
              named NAMESPACE_NAME_UID"
-        );
-        invalid(&path.child("name"), name, vec![why], errors);
+        ));
     }
-    let generation = number(meta, "generation");
-    if generation < 0 {
-        errors.push(not_negative(&path.child("generation"), generation));
-    }
-    labels(&meta["labels"], &path.child("labels"), errors);
-    let path_of = path.child("annotations");
+    meta.child("generation").not_negative();
+    meta.child("labels").labels();
+    let annotations = meta.child("annotations");
     let mut size = 0;
-    for (key, value) in map(&meta["annotations"]) {
-        invalid(&path_of, key, rules::qualified_name(&key.to_ascii_lowercase()), errors);
+    for (key, value) in map(annotations.value) {
+        annotations.check_text(key, |key| rules::qualified_name(&key.to_ascii_lowercase()));
         size += key.len() + value.as_str().unwrap_or_default().len();
     }
     if size > ANNOTATIONS {
-        errors.push(FieldError::too_long(&path_of, ANNOTATIONS));
+        annotations.too_long(ANNOTATIONS);
     }
-    for owner in list(meta, "ownerReferences") {
+    for owner in list(meta.value, "ownerReferences") {
         // Kubernetes leaves the index out of these paths.
-        owner_reference(owner, &path.child("ownerReferences"), errors);
+        owner_reference(meta.child("ownerReferences").with(owner));
     }
-    let finalizers = || list(meta, "finalizers").iter().filter_map(Value::as_str);
-    for finalizer in finalizers() {
-        invalid(&path.child("finalizers"), finalizer, rules::qualified_name(finalizer), errors);
+    for finalizer in list(meta.value, "finalizers") {
+        meta.child("finalizers").with(finalizer).check(rules::qualified_name);
     }
-    for (index, finalizer) in finalizers().enumerate() {
-        if !finalizer.contains('/') && !["kubernetes", "orphan", "foregroundDeletion"].contains(&finalizer) {
-            let path = path.child("finalizers");
-            let detail = "name is neither a standard finalizer name nor is it fully qualified";
-            errors.push(FieldError::invalid(&path.index(index), finalizer, detail));
+    for finalizer in meta.items("finalizers") {
+        let known = ["kubernetes", "orphan", "foregroundDeletion"];
+        if !finalizer.text().contains('/') && !known.contains(&finalizer.text()) {
+            finalizer.invalid("name is neither a standard finalizer name nor is it fully qualified");
         }
     }
     // Kubernetes makes uids itself. Ours may come from a file, and name directories.
-    let uid = text(meta, "uid");
-    if !uid.is_empty() {
-        invalid(&path.child("uid"), uid, rules::dns_label(uid), errors);
-    }
+    uid.check_optional(rules::dns_label);
 }
 
-fn owner_reference(owner: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let version = text(owner, "apiVersion");
-    if version.is_empty() || version.ends_with('/') || version.matches('/').count() > 1 {
-        errors.push(FieldError::invalid(&path.child("apiVersion"), version, "version must not be empty"));
+fn owner_reference(owner: Field<'_, '_>) {
+    let version = owner.child("apiVersion");
+    let text = version.text();
+    if text.is_empty() || text.ends_with('/') || text.matches('/').count() > 1 {
+        version.invalid("version must not be empty");
     }
     for field in ["kind", "name", "uid"] {
-        if text(owner, field).is_empty() {
-            errors.push(FieldError::invalid(&path.child(field), "", "must not be empty"));
+        if owner.child(field).text().is_empty() {
+            owner.child(field).invalid("must not be empty");
         }
     }
 }
 
 /// `ValidatePodSpecificAnnotations`.
-pub(super) fn annotations(pod: &Value, errors: &mut Errors) {
-    const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
-    let path = Path::root("metadata");
-    let path = path.child("annotations");
-    let annotations = &pod["metadata"]["annotations"];
-    if let Some(cost) = annotations[COST].as_str()
-        && (cost.parse::<i32>().is_err() || cost.starts_with('+') || cost.starts_with('0') && cost != "0")
+pub(super) fn annotations(pod: &Value, annotations: Field<'_, '_>) {
+    let cost = annotations.key("controller.kubernetes.io/pod-deletion-cost");
+    if let Some(text) = cost.value.as_str()
+        && (text.parse::<i32>().is_err() || text.starts_with('+') || text.starts_with('0') && text != "0")
     {
-        errors.push(FieldError::invalid(&path.key(COST), cost, "must be a 32bit integer"));
+        cost.invalid("must be a 32bit integer");
     }
-    board_annotations::check(pod, &path, errors);
-    for (key, profile) in map(annotations) {
-        let profile = profile.as_str().unwrap_or_default();
+    board_annotations::check(pod, annotations);
+    for (key, annotation) in annotations.entries() {
+        let profile = annotation.text();
         if key.starts_with(CDI_ANNOTATION)
             && let Err(why) = cdi_names(profile)
         {
-            errors.push(FieldError::invalid(&path.key(key), profile, why));
+            annotation.invalid(why);
         }
         if key == ULIMIT {
-            ulimit::check(profile, &path.key(key), errors);
+            ulimit::check(annotation);
         }
         if key == SECCOMP_OF_POD || key.starts_with(SECCOMP_OF_CONTAINER) {
-            seccomp_annotation(profile, &path.child(key), errors);
+            seccomp_annotation(annotations.child(key));
         }
         if let Some(container) = key.strip_prefix(APPARMOR) {
             let fields = ["initContainers", "containers", "ephemeralContainers"];
             let mut all = fields.into_iter().flat_map(|field| list(&pod["spec"], field));
             if !all.any(|known| text(known, "name") == container) {
-                errors.push(FieldError::invalid(&path.key(key), container, "container not found"));
+                annotation.invalid_text(container, "container not found");
             }
             if !["", "runtime/default", "unconfined"].contains(&profile) && !profile.starts_with("localhost/")
             {
-                let detail = format!("invalid AppArmor profile name: {}", quoted(profile));
-                errors.push(FieldError::invalid(&path.key(key), profile, detail));
+                annotation.invalid(format!("invalid AppArmor profile name: {}", quoted(profile)));
             }
         }
     }
@@ -150,29 +136,26 @@ pub(super) fn annotations(pod: &Value, errors: &mut Errors) {
 
 /// Checks that a client names the node of a mirror pod.
 pub(crate) fn mirror(pod: &Value, errors: &mut Errors) {
-    let path = Path::root("metadata");
-    let path = path.child("annotations");
-    if let Some(value) = pod["metadata"]["annotations"][MIRROR].as_str()
-        && text(&pod["spec"], "nodeName").is_empty()
-    {
-        let detail = "must set spec.nodeName if mirror pod annotation is set";
-        errors.push(FieldError::invalid(&path.key(MIRROR), value, detail));
+    let metadata = Field::root(&pod["metadata"], "metadata", errors);
+    let annotations = metadata.child("annotations");
+    let mark = annotations.key(MIRROR);
+    if mark.value.is_string() && text(&pod["spec"], "nodeName").is_empty() {
+        mark.invalid("must set spec.nodeName if mirror pod annotation is set");
     }
 }
 
 /// `ValidateSeccompProfile`.
-fn seccomp_annotation(profile: &str, path: &Path<'_>, errors: &mut Errors) {
+fn seccomp_annotation(annotation: Field<'_, '_>) {
+    let profile = annotation.text();
     if ["runtime/default", "docker/default", "unconfined"].contains(&profile) {
         return;
     }
     match profile.strip_prefix("localhost/") {
-        Some(file) if file.starts_with('/') => {
-            errors.push(FieldError::invalid(path, file, "must be a relative path"));
-        }
+        Some(file) if file.starts_with('/') => annotation.invalid_text(file, "must be a relative path"),
         Some(file) if file.split('/').any(|part| part == "..") => {
-            errors.push(FieldError::invalid(path, file, "must not contain '..'"));
+            annotation.invalid_text(file, "must not contain '..'");
         }
         Some(_) => {}
-        None => errors.push(FieldError::invalid(path, profile, "must be a valid seccomp profile")),
+        None => annotation.invalid("must be a valid seccomp profile"),
     }
 }

@@ -1,45 +1,37 @@
 //! Validation of ports.
 
-use crate::object::check::invalid;
-use crate::object::field::{Errors, FieldError, Path};
+use crate::object::check::Field;
 use crate::object::rules;
-use crate::object::value::{self, flag, list, optional_number};
-use serde_json::Value;
+use crate::object::value::{flag, number};
 
 /// Checks the number of a port.
-pub(super) fn number(value: i64, path: &Path<'_>, errors: &mut Errors) {
-    if let Some(error) = rules::range(value, 1, 65535) {
-        errors.push(FieldError::invalid_value(path, &value.into(), error));
+pub(super) fn check(port: Field<'_, '_>) {
+    if let Some(error) = rules::range(port.number(), 1, 65535) {
+        port.invalid_number(port.number(), error);
     }
 }
 
 /// Checks a port that is given by number or by name.
-pub(super) fn number_or_name(owner: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let path = path.child("port");
-    match owner["port"].as_str() {
-        Some(name) => invalid(&path, name, rules::port_name(name), errors),
-        None => number(optional_number(owner, "port").unwrap_or_default(), &path, errors),
+pub(super) fn number_or_name(owner: Field<'_, '_>) {
+    let port = owner.child("port");
+    if port.value.is_string() {
+        port.check(rules::port_name);
+    } else {
+        check(port);
     }
 }
 
 /// Checks that a pod in the network of the host has no port that is forwarded to another.
-pub(super) fn host_network(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
-    if !flag(spec, "hostNetwork") {
+pub(super) fn host_network(spec: Field<'_, '_>) {
+    if !flag(spec.value, "hostNetwork") {
         return;
     }
-    let path = path.child("containers");
-    for (index, container) in list(spec, "containers").iter().enumerate() {
-        let path = path.index(index);
-        let path = path.child("ports");
-        for (index, port) in list(container, "ports").iter().enumerate() {
-            let host_port = value::number(port, "hostPort");
-            if host_port != value::number(port, "containerPort") {
-                let path = path.index(index);
-                errors.push(FieldError::invalid_value(
-                    &path.child("hostPort"),
-                    &host_port.into(),
-                    "must match `containerPort` when `hostNetwork` is true",
-                ));
+    for container in spec.items("containers") {
+        for port in container.items("ports") {
+            let host_port = port.child("hostPort");
+            if host_port.number() != number(port.value, "containerPort") {
+                let why = "must match `containerPort` when `hostNetwork` is true";
+                host_port.invalid_number(host_port.number(), why);
             }
         }
     }

@@ -1,107 +1,67 @@
 //! Probes of containers.
 
-use serde_json::Value;
-
 use super::port;
-use crate::object::check::{invalid, not_negative};
-use crate::object::field::{Errors, FieldError, Path};
-use crate::object::value::{list, number, optional_number, text};
-use crate::object::{check, rules};
+use crate::object::check::Field;
+use crate::object::rules;
+use crate::object::value::list;
 
 /// Checks the three probes of a container, in Kubernetes' order.
-pub(super) fn all(container: &Value, path: &Path<'_>, errors: &mut Errors) {
-    if let Some(liveness) = container.get("livenessProbe") {
-        let path = path.child("livenessProbe");
-        probe(liveness, &path, errors);
-        success_threshold_is_one(liveness, &path, errors);
-    }
-    if let Some(readiness) = container.get("readinessProbe") {
-        let path = path.child("readinessProbe");
-        probe(readiness, &path, errors);
-        if let Some(seconds) = readiness.get("terminationGracePeriodSeconds") {
-            errors.push(FieldError::invalid_value(
-                &path.child("terminationGracePeriodSeconds"),
-                seconds,
-                "must not be set for readinessProbes",
-            ));
+pub(super) fn all(container: Field<'_, '_>) {
+    for name in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        let Some(probe) = container.get(name) else { continue };
+        self::probe(probe);
+        let (threshold, grace) =
+            (probe.child("successThreshold"), probe.child("terminationGracePeriodSeconds"));
+        if name == "readinessProbe" {
+            if !grace.value.is_null() {
+                grace.invalid("must not be set for readinessProbes");
+            }
+        } else if threshold.number() != 1 {
+            threshold.invalid_number(threshold.number(), "must be 1");
         }
     }
-    if let Some(startup) = container.get("startupProbe") {
-        let path = path.child("startupProbe");
-        probe(startup, &path, errors);
-        success_threshold_is_one(startup, &path, errors);
-    }
 }
 
-fn success_threshold_is_one(probe: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let threshold = number(probe, "successThreshold");
-    if threshold != 1 {
-        errors.push(FieldError::invalid_value(
-            &path.child("successThreshold"),
-            &threshold.into(),
-            "must be 1",
-        ));
-    }
-}
-
-fn probe(probe: &Value, path: &Path<'_>, errors: &mut Errors) {
-    handler(probe, &["exec", "httpGet", "tcpSocket", "grpc"], 0, path, errors);
+fn probe(probe: Field<'_, '_>) {
+    handler(probe, &["exec", "httpGet", "tcpSocket", "grpc"], 0);
     for field in
         ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"]
     {
-        let value = number(probe, field);
-        if value < 0 {
-            errors.push(not_negative(&path.child(field), value));
-        }
+        probe.child(field).not_negative();
     }
-    if let Some(seconds) = optional_number(probe, "terminationGracePeriodSeconds")
-        && seconds <= 0
-    {
-        let path = path.child("terminationGracePeriodSeconds");
-        errors.push(FieldError::invalid_value(&path, &seconds.into(), "must be greater than 0"));
+    let grace = probe.child("terminationGracePeriodSeconds");
+    if grace.value.as_i64().is_some_and(|seconds| seconds <= 0) {
+        grace.invalid("must be greater than 0");
     }
 }
 
 /// Checks that there is exactly one handler, of the kinds in `names`. A sleep may last at most `grace`
 /// seconds.
-pub(super) fn handler(owner: &Value, names: &[&str], grace: i64, path: &Path<'_>, errors: &mut Errors) {
-    let mut handlers = 0;
-    for name in names {
-        let Some(handler) = owner.get(name) else { continue };
-        let path = path.child(name);
-        handlers += 1;
-        if handlers > 1 {
-            errors.push(FieldError::forbidden(&path, "may not specify more than 1 handler type"));
-            continue;
-        }
-        match *name {
-            "exec" => {
-                if list(handler, "command").is_empty() {
-                    errors.push(FieldError::required(&path.child("command"), ""));
-                }
+pub(super) fn handler(owner: Field<'_, '_>, names: &[&str], grace: i64) {
+    let mut handlers = names.iter().filter_map(|name| Some((*name, owner.get(name)?)));
+    match handlers.next() {
+        None => owner.required("must specify a handler type"),
+        Some(("exec", exec)) if list(exec.value, "command").is_empty() => exec.child("command").required(""),
+        Some(("exec", _)) => {}
+        Some(("httpGet", get)) => http_get(get),
+        Some(("sleep", sleep)) => {
+            let seconds = sleep.child("seconds").number();
+            if seconds < 0 || seconds > grace {
+                let why =
+                    format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
+                sleep.invalid_number(seconds, why);
             }
-            "httpGet" => http_get(handler, &path, errors),
-            "sleep" => {
-                let seconds = number(handler, "seconds");
-                if seconds < 0 || seconds > grace {
-                    let why =
-                        format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
-                    errors.push(FieldError::invalid_value(&path, &seconds.into(), why));
-                }
-            }
-            _ => port::number_or_name(handler, &path, errors),
         }
+        Some((_, other)) => port::number_or_name(other),
     }
-    if handlers == 0 {
-        errors.push(FieldError::required(path, "must specify a handler type"));
-    }
+    handlers.for_each(|(_, more)| more.forbidden("may not specify more than 1 handler type"));
 }
 
-fn http_get(handler: &Value, path: &Path<'_>, errors: &mut Errors) {
-    port::number_or_name(handler, path, errors);
-    check::supported(handler, "scheme", path, &["HTTP", "HTTPS"], errors);
-    for header in list(handler, "httpHeaders") {
-        let name = text(header, "name");
-        invalid(&path.child("httpHeaders"), name, rules::http_header_name(name), errors);
+fn http_get(handler: Field<'_, '_>) {
+    port::number_or_name(handler);
+    handler.child("scheme").supported(&["HTTP", "HTTPS"]);
+    for header in list(handler.value, "httpHeaders") {
+        // Kubernetes leaves the index out of these paths.
+        handler.child("httpHeaders").with(&header["name"]).check(rules::http_header_name);
     }
 }

@@ -1,13 +1,12 @@
 //! Requests and limits of containers.
 
-use crate::object::check::invalid;
-use crate::object::field::{Errors, FieldError, Path};
-use crate::object::value::{list, map, text};
-use crate::object::{check, rules};
 use nodlet_core::sorted::SortedSet;
+use nodlet_core::spec::Quantity;
 use serde_json::{Value, json};
 
-use nodlet_core::spec::Quantity;
+use crate::object::check::Field;
+use crate::object::rules;
+use crate::object::value::{list, map, text};
 
 /// Names without a domain that Kubernetes knows, also for other objects than containers.
 const STANDARD: [&str; 21] = [
@@ -41,59 +40,47 @@ const OF_PODS: [&str; 3] = ["cpu", "hugepages-", "memory"];
 const COUNTED: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];
 
 /// Checks `resources` of a container.
-pub(crate) fn requirements(resources: &Value, path: &Path<'_>, errors: &mut Errors) {
-    lists(resources, name, path, errors);
+pub(crate) fn requirements(resources: Field<'_, '_>) {
+    lists(resources, name);
 }
 
-/// Checks the overhead of a class or a pod; `path` is that of `overhead`.
-pub(crate) fn overhead(amounts: &Value, path: &Path<'_>, errors: &mut Errors) {
-    requirements(&json!({"limits": amounts}), path, errors);
-    let path = path.child("limits");
-    for (name, _) in map(amounts).filter(|(name, _)| !COUNTED.contains(&name.as_str())) {
-        errors.push(FieldError::not_supported(&path.key(name), name, &COUNTED));
+/// Checks the overhead of a class.
+pub(crate) fn overhead(overhead: Field<'_, '_>) {
+    let limits = json!({"limits": overhead.value["podFixed"]});
+    let overhead = overhead.with(&limits);
+    requirements(overhead);
+    for (name, amount) in overhead.child("limits").entries() {
+        if !COUNTED.contains(&name) {
+            amount.with(&name.into()).not_supported(&COUNTED);
+        }
     }
 }
 
-/// Checks `resources` of a pod as a whole (`validatePodResources`). `path` is that of the spec.
-pub(super) fn of_pod(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+/// Checks `resources` of a pod as a whole (`validatePodResources`).
+pub(super) fn of_pod(spec: Field<'_, '_>) {
     let Some(of_pod) = spec.get("resources") else { return };
-    let own = path.child("resources");
-    if of_pod.get("claims").is_some() {
-        let detail = "claims may not be set for Resources at pod-level";
-        errors.push(FieldError::forbidden(&own.child("claims"), detail));
+    if let Some(claims) = of_pod.get("claims") {
+        claims.forbidden("claims may not be set for Resources at pod-level");
     }
-    lists(of_pod, name_of_pods, &own, errors);
-    let requests = own.child("requests");
-    for (resource, value) in map(&of_pod["requests"]) {
-        let (Some(request), Some(needed)) = (quantity(value), of_containers(spec, "requests", resource))
-        else {
-            continue;
-        };
-        if needed > request {
-            let detail = format!("must be greater than or equal to aggregate container requests of {needed}");
-            errors.push(FieldError::invalid(&requests.key(resource), &request.to_string(), detail));
+    lists(of_pod, name_of_pods);
+    for of in ["requests", "limits"] {
+        for (resource, amount) in of_pod.child(of).entries() {
+            let needed = of_containers(spec.value, of, resource);
+            let (Some(given), Some(needed)) = (quantity(amount.value), needed) else { continue };
+            if needed > given && (of == "requests" || is_huge_pages(resource)) {
+                let detail = format!("must be greater than or equal to aggregate container {of} of {needed}");
+                amount.invalid_text(&given.to_string(), detail);
+            }
         }
     }
-    let limits = own.child("limits");
-    for (resource, value) in map(&of_pod["limits"]).filter(|(resource, _)| is_huge_pages(resource)) {
-        let (Some(limit), Some(needed)) = (quantity(value), of_containers(spec, "limits", resource)) else {
-            continue;
-        };
-        if needed > limit {
-            let detail = format!("must be greater than or equal to aggregate container limits of {needed}");
-            errors.push(FieldError::invalid(&limits.key(resource), &limit.to_string(), detail));
-        }
-    }
-    let containers = own.child("containers");
-    for (index, container) in list(spec, "containers").iter().enumerate() {
+    for (index, container) in list(spec.value, "containers").iter().enumerate() {
         for (resource, value) in map(&container["resources"]["limits"]) {
-            let limit = of_pod["limits"].get(resource).and_then(quantity);
+            let limit = of_pod.value["limits"].get(resource).and_then(quantity);
             let (Some(own), Some(limit)) = (quantity(value), limit) else { continue };
             if own > limit {
-                let path = containers.index(index);
-                let path = path.key(resource);
                 let detail = format!("must be less than or equal to pod limits of {limit}");
-                errors.push(FieldError::invalid(&path.child("limits"), &own.to_string(), detail));
+                let container = of_pod.item("containers", index);
+                container.key(resource).child("limits").invalid_text(&own.to_string(), detail);
             }
         }
     }
@@ -122,111 +109,90 @@ pub(crate) fn of_containers(spec: &Value, list_name: &str, resource: &str) -> Op
     if most > regular { most } else { regular }
 }
 
-fn lists(resources: &Value, name: fn(&str, &Path<'_>, &mut Errors), path: &Path<'_>, errors: &mut Errors) {
-    let limits_path = path.child("limits");
-    let requests_path = path.child("requests");
-    for (resource, value) in map(&resources["limits"]) {
-        let path = limits_path.key(resource);
-        name(resource, &path, errors);
-        amount(resource, value, &path, errors);
-        pages(resource, value, &path, errors);
+fn lists(resources: Field<'_, '_>, name: fn(Field<'_, '_>, &str)) {
+    let limits = resources.child("limits");
+    for (resource, limit) in limits.entries() {
+        name(limit, resource);
+        amount(limit, resource);
+        pages(limit, resource);
     }
-    for (resource, value) in map(&resources["requests"]) {
-        let path = requests_path.key(resource);
-        name(resource, &path, errors);
-        amount(resource, value, &path, errors);
-        let limit = resources["limits"].get(resource).and_then(quantity);
-        match (quantity(value), limit) {
-            (Some(request), Some(limit)) if !overcommittable(resource) && request != limit => {
+    let requests = resources.child("requests");
+    for (resource, request) in requests.entries() {
+        name(request, resource);
+        amount(request, resource);
+        match (quantity(request.value), limits.value.get(resource).and_then(quantity)) {
+            (Some(request), Some(limit)) if !may_be_overcommitted(resource) && request != limit => {
                 let detail = format!("must be equal to {resource} limit of {limit}");
-                errors.push(FieldError::invalid(&requests_path, &request.to_string(), detail));
+                requests.invalid_text(&request.to_string(), detail);
             }
             (Some(request), Some(limit)) if request > limit => {
                 let detail = format!("must be less than or equal to {resource} limit of {limit}");
-                errors.push(FieldError::invalid(&requests_path, &request.to_string(), detail));
+                requests.invalid_text(&request.to_string(), detail);
             }
-            (_, None) if !overcommittable(resource) => {
-                let detail = "Limit must be set for non overcommitable resources";
-                errors.push(FieldError::required(&limits_path, detail));
+            (_, None) if !may_be_overcommitted(resource) => {
+                limits.required("Limit must be set for non overcommitable resources");
             }
             _ => {}
         }
-        pages(resource, value, &path, errors);
+        pages(request, resource);
     }
-    let names = || {
-        ["limits", "requests"]
-            .into_iter()
-            .flat_map(|list| map(&resources[list]))
-            .map(|(name, _)| name.as_str())
-    };
+    let names = || map(limits.value).chain(map(requests.value)).map(|(name, _)| name.as_str());
     if names().any(is_huge_pages) && !names().any(|name| name == "cpu" || name == "memory") {
-        errors.push(FieldError::forbidden(path, "HugePages require cpu or memory"));
+        resources.forbidden("HugePages require cpu or memory");
     }
 }
 
 /// The name of a resource of a pod as a whole (`validatePodResourceName`).
-fn name_of_pods(resource: &str, path: &Path<'_>, errors: &mut Errors) {
-    let before = errors.len();
-    qualified(resource, path, errors);
-    if errors.len() == before && !["cpu", "memory"].contains(&resource) && !is_huge_pages(resource) {
-        errors.push(FieldError::not_supported(path, resource, &OF_PODS));
+fn name_of_pods(field: Field<'_, '_>, resource: &str) {
+    let before = field.error_count();
+    qualified(field, resource);
+    let is_known = ["cpu", "memory"].contains(&resource) || is_huge_pages(resource);
+    if field.error_count() == before && !is_known {
+        field.with(&resource.into()).not_supported(&OF_PODS);
     }
 }
 
 /// The name of a resource of a container (`validateContainerResourceName`).
-pub(crate) fn name(resource: &str, path: &Path<'_>, errors: &mut Errors) {
-    qualified(resource, path, errors);
+pub(crate) fn name(field: Field<'_, '_>, resource: &str) {
+    qualified(field, resource);
     if resource.contains('/') {
         if !is_native(resource) && !is_extended(resource) {
-            errors.push(FieldError::invalid(
-                path,
-                resource,
-                "doesn't follow extended resource name standard",
-            ));
+            field.invalid_text(resource, "doesn't follow extended resource name standard");
         }
     } else if !["cpu", "memory", "ephemeral-storage"].contains(&resource) && !is_huge_pages(resource) {
-        errors.push(FieldError::invalid(path, resource, "must be a standard resource for containers"));
+        field.invalid_text(resource, "must be a standard resource for containers");
     }
 }
 
 /// `validateResourceName`.
-pub(crate) fn qualified(resource: &str, path: &Path<'_>, errors: &mut Errors) {
-    let details = rules::qualified_name(resource);
-    let qualified = details.is_empty();
-    invalid(path, resource, details, errors);
-    if resource.contains('/') {
-        return;
-    }
-    let standard = STANDARD.contains(&resource)
+pub(crate) fn qualified(field: Field<'_, '_>, resource: &str) {
+    let is_standard = resource.contains('/')
+        || STANDARD.contains(&resource)
         || is_huge_pages(resource)
         || resource.starts_with("requests.hugepages-");
-    if qualified && !standard {
-        errors.push(FieldError::invalid(
-            path,
-            resource,
-            "must be a standard resource type or fully qualified",
-        ));
+    if field.check_text(resource, rules::qualified_name) && !is_standard {
+        field.invalid_text(resource, "must be a standard resource type or fully qualified");
     }
 }
 
-fn amount(resource: &str, value: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let Some(quantity) = quantity(value) else { return };
+fn amount(field: Field<'_, '_>, resource: &str) {
+    let Some(quantity) = quantity(field.value) else { return };
     if quantity.is_negative() {
-        errors.push(FieldError::invalid(path, &quantity.to_string(), "must be greater than or equal to 0"));
+        field.invalid_text(&quantity.to_string(), "must be greater than or equal to 0");
     }
     if is_extended(resource) && !quantity.is_whole() {
-        errors.push(FieldError::invalid(path, &quantity.to_string(), "must be an integer"));
+        field.invalid_text(&quantity.to_string(), "must be an integer");
     }
 }
 
 /// Checks that an amount of memory in huge pages is that of whole pages.
-fn pages(resource: &str, value: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let Some(quantity) = quantity(value) else { return };
+fn pages(field: Field<'_, '_>, resource: &str) {
+    let Some(quantity) = quantity(field.value) else { return };
     if let Some(size) = resource.strip_prefix("hugepages-") {
         let pages = Quantity::parse(size).ok().filter(|size| size.is_whole()).map(|size| size.value());
         if pages.is_none_or(|size| size <= 0 || quantity.value() % size != 0) {
             let detail = format!("{quantity} is not positive integer multiple of {resource}");
-            errors.push(FieldError::invalid(path, &quantity.to_string(), detail));
+            field.invalid_text(&quantity.to_string(), detail);
         }
     }
 }
@@ -255,23 +221,18 @@ fn is_huge_pages(resource: &str) -> bool {
     resource.starts_with("hugepages-")
 }
 
-fn overcommittable(resource: &str) -> bool {
-    is_native(resource) && !is_huge_pages(resource)
-}
-
 /// Checks `resizePolicy` of a container. `never`: whether the pod is never restarted.
-pub(super) fn resize_policy(policies: &[Value], never: bool, path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn resize_policy(container: Field<'_, '_>, never: bool) {
     let mut seen = SortedSet::new();
-    for (index, policy) in policies.iter().enumerate() {
-        let (resource, restart) = (text(policy, "resourceName"), text(policy, "restartPolicy"));
-        if !seen.insert(resource) {
-            errors.push(FieldError::duplicate(&path.index(index), resource));
-        }
-        check::one_of(path, resource, &["cpu", "memory"], errors);
-        check::one_of(path, restart, &["NotRequired", "RestartContainer"], errors);
+    // Kubernetes omits index and field in most of these paths.
+    let all = container.child("resizePolicy");
+    for policy in container.items("resizePolicy") {
+        let (resource, restart) = (&policy.value["resourceName"], &policy.value["restartPolicy"]);
+        policy.with(resource).unique(&mut seen);
+        all.with(resource).one_of(&["cpu", "memory"]);
+        all.with(restart).one_of(&["NotRequired", "RestartContainer"]);
         if never && restart != "NotRequired" {
-            let detail = "must be 'NotRequired' when pod `restartPolicy` is 'Never'";
-            errors.push(FieldError::invalid(path, restart, detail));
+            all.with(restart).invalid("must be 'NotRequired' when pod `restartPolicy` is 'Never'");
         }
     }
 }

@@ -1,43 +1,35 @@
 //! Security contexts, sysctls, seccomp and AppArmor profiles, and user namespaces.
 
+use std::collections::BTreeSet;
+
+use nodlet_core::spec::sysctl::{self, Namespace};
 use serde_json::Value;
 
-use crate::object::check::{descending, id, supported};
-use crate::object::field::{Errors, FieldError, Path};
-use crate::object::rules;
-use crate::object::value::{flag, list, text};
-use nodlet_core::spec::sysctl;
+use crate::object::check::Field;
+use crate::object::value::{flag, list};
 
-pub(super) fn security_context(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let context = &spec["securityContext"];
+pub(super) fn security_context(spec: Field<'_, '_>) {
+    let context = spec.child("securityContext");
     for field in ["fsGroup", "runAsUser", "runAsGroup"] {
-        id(context, field, path, errors);
+        context.child(field).id();
     }
-    for (index, group) in list(context, "supplementalGroups").iter().enumerate() {
-        if let Some(error) = group.as_i64().and_then(|group| rules::range(group, 0, i64::from(i32::MAX))) {
-            let path = path.child("supplementalGroups");
-            errors.push(FieldError::invalid_value(&path.index(index), group, error));
+    context.items("supplementalGroups").for_each(|group| group.id());
+    if flag(spec.value, "shareProcessNamespace") && flag(spec.value, "hostPID") {
+        // Kubernetes' own path.
+        let shares = context.child("shareProcessNamespace");
+        shares.with(&true.into()).invalid("ShareProcessNamespace and HostPID cannot both be enabled");
+    }
+    sysctls(spec, context);
+    let supported = |field: &str, values: &[&str]| {
+        if let Some(policy) = context.get(field) {
+            policy.supported(values);
         }
-    }
-    if flag(spec, "shareProcessNamespace") && flag(spec, "hostPID") {
-        errors.push(FieldError::invalid_value(
-            &path.child("shareProcessNamespace"),
-            &Value::Bool(true),
-            "ShareProcessNamespace and HostPID cannot both be enabled",
-        ));
-    }
-    sysctls(spec, path, errors);
-    if context.get("fsGroupChangePolicy").is_some() {
-        supported(context, "fsGroupChangePolicy", path, &["Always", "OnRootMismatch"], errors);
-    }
-    seccomp_profile(context, path, errors);
-    app_armor_profile(context, path, errors);
-    if context.get("supplementalGroupsPolicy").is_some() {
-        supported(context, "supplementalGroupsPolicy", path, &["Merge", "Strict"], errors);
-    }
-    if context.get("seLinuxChangePolicy").is_some() {
-        supported(context, "seLinuxChangePolicy", path, &["Recursive"], errors);
-    }
+    };
+    supported("fsGroupChangePolicy", &["Always", "OnRootMismatch"]);
+    seccomp_profile(context);
+    app_armor_profile(context);
+    supported("supplementalGroupsPolicy", &["Merge", "Strict"]);
+    supported("seLinuxChangePolicy", &["Recursive"]);
 }
 
 /// Fields of the security context of a container that a Windows pod cannot have.
@@ -74,158 +66,115 @@ const NOT_WINDOWS_POD: [&str; 15] = [
 ];
 
 /// `validateWindows`.
-pub(super) fn of_windows(spec: &Value, errors: &mut Errors) {
+pub(super) fn of_windows(spec: Field<'_, '_>) {
     const WHY: &str = "cannot be set for a windows pod";
-    let path = Path::root("spec");
     for field in NOT_WINDOWS_POD {
-        if spec["securityContext"].get(field).is_some() {
-            errors.push(FieldError::forbidden(&path.child("securityContext").child(field), WHY));
-        } else if spec.get(field).is_some() {
-            errors.push(FieldError::forbidden(&path.child(field), WHY));
+        let context = spec.child("securityContext");
+        if let Some(field) = context.get(field).or_else(|| spec.get(field)) {
+            field.forbidden(WHY);
         }
     }
-    forbid_in_containers(spec, &NOT_WINDOWS, WHY, errors);
+    forbid_in_containers(spec, &NOT_WINDOWS, WHY);
 }
 
 /// `validateLinux`.
-pub(super) fn of_linux(spec: &Value, errors: &mut Errors) {
+pub(super) fn of_linux(spec: Field<'_, '_>) {
     const WHY: &str = "windows options cannot be set for a linux pod";
-    let field = "windowsOptions";
-    if spec["securityContext"].get(field).is_some() {
-        let path = Path::root("spec");
-        errors.push(FieldError::forbidden(&path.child("securityContext").child(field), WHY));
+    if let Some(options) = spec.child("securityContext").get("windowsOptions") {
+        options.forbidden(WHY);
     }
-    forbid_in_containers(spec, &[field], WHY, errors);
+    forbid_in_containers(spec, &["windowsOptions"], WHY);
 }
 
-fn forbid_in_containers(spec: &Value, fields: &[&str], why: &str, errors: &mut Errors) {
-    let path = Path::root("spec");
-    for containers in ["initContainers", "containers", "ephemeralContainers"] {
-        for (index, container) in list(spec, containers).iter().enumerate() {
-            for field in fields {
-                if container["securityContext"].get(*field).is_some() {
-                    let path = path.child(containers);
-                    let path = path.index(index);
-                    errors.push(FieldError::forbidden(&path.child("securityContext").child(field), why));
-                }
-            }
-        }
+fn forbid_in_containers(spec: Field<'_, '_>, fields: &[&str], why: &str) {
+    for container in super::containers(&spec) {
+        let context = container.child("securityContext");
+        fields.iter().filter_map(|field| context.get(field)).for_each(|field| field.forbidden(why));
     }
 }
 
 /// `validateSysctls`.
-fn sysctls(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn sysctls(spec: Field<'_, '_>, context: Field<'_, '_>) {
     const NAME: &str = "must have at most 253 characters and match regex \
         ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
-    let all = list(&spec["securityContext"], "sysctls");
-    let path = path.child("sysctls");
-    for (index, one) in all.iter().enumerate() {
-        let path = path.index(index);
-        let path = path.child("name");
-        let name = text(one, "name");
-        if name.is_empty() {
-            errors.push(FieldError::required(&path, ""));
-        } else if !sysctl::is_valid(name, false) {
-            errors.push(FieldError::invalid(&path, name, NAME));
-        } else if all[..index].iter().any(|earlier| text(earlier, "name") == name) {
-            errors.push(FieldError::duplicate(&path, name));
+    let mut known = BTreeSet::new();
+    for one in context.items("sysctls") {
+        let name = one.child("name");
+        let is_new = known.insert(name.text());
+        if name.text().is_empty() {
+            name.required("");
+        } else if !sysctl::is_valid(name.text(), false) {
+            name.invalid(NAME);
+        } else if !is_new {
+            name.duplicate();
         }
-        match sysctl::namespace(name) {
-            Some(sysctl::Namespace::Net) if flag(spec, "hostNetwork") => {
-                let why = "may not be specified when 'hostNetwork' is true";
-                errors.push(FieldError::invalid(&path, name, why));
-            }
-            Some(sysctl::Namespace::Ipc) if flag(spec, "hostIPC") => {
-                errors.push(FieldError::invalid(&path, name, "may not be specified when 'hostIPC' is true"));
-            }
-            Some(sysctl::Namespace::Net | sysctl::Namespace::Ipc) | None => {}
+        let field = match sysctl::namespace(name.text()) {
+            Some(Namespace::Net) => "hostNetwork",
+            Some(Namespace::Ipc) => "hostIPC",
+            None => continue,
+        };
+        if flag(spec.value, field) {
+            name.invalid(format!("may not be specified when '{field}' is true"));
         }
     }
 }
 
-pub(super) fn seccomp_profile(context: &Value, path: &Path<'_>, errors: &mut Errors) {
+/// The types of profiles, in the order of printing.
+const PROFILE_TYPES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
+
+pub(super) fn seccomp_profile(context: Field<'_, '_>) {
     let Some(profile) = context.get("seccompProfile") else { return };
-    let path = path.child("seccompProfile");
-    match text(profile, "type") {
-        "" => errors
-            .push(FieldError::required(&path.child("type"), "type is required when seccompProfile is set")),
-        "Localhost" => match profile["localhostProfile"].as_str() {
-            None => errors.push(FieldError::required(
-                &path.child("localhostProfile"),
-                "must be set when seccomp type is Localhost",
-            )),
-            Some(file) => descending(file, &path.child("localhostProfile"), errors),
-        },
-        "RuntimeDefault" | "Unconfined" => {}
-        kind => {
-            let kinds = ["Localhost", "RuntimeDefault", "Unconfined"];
-            errors.push(FieldError::not_supported(&path.child("type"), kind, &kinds));
-        }
+    let (kind, file) = (profile.child("type"), profile.child("localhostProfile"));
+    match (kind.text(), file.value.is_null()) {
+        ("", _) => kind.required("type is required when seccompProfile is set"),
+        ("Localhost", true) => file.required("must be set when seccomp type is Localhost"),
+        ("Localhost", false) => file.relative_path(),
+        _ => kind.supported(&PROFILE_TYPES),
     }
-    if text(profile, "type") != "Localhost" && profile.get("localhostProfile").is_some() {
-        errors.push(FieldError::invalid_printed(
-            &path.child("localhostProfile"),
-            internal(profile, &["Type", "LocalhostProfile"]),
-            "can only be set when seccomp type is Localhost",
-        ));
+    if kind.text() != "Localhost" && !file.value.is_null() {
+        let printed = internal(profile.value, &["Type", "LocalhostProfile"]);
+        file.invalid_printed(printed, "can only be set when seccomp type is Localhost");
     }
 }
 
-pub(super) fn app_armor_profile(context: &Value, path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn app_armor_profile(context: Field<'_, '_>) {
     let Some(profile) = context.get("appArmorProfile") else { return };
-    let path = path.child("appArmorProfile");
-    let file = profile["localhostProfile"].as_str();
-    match (text(profile, "type"), file) {
-        ("", _) => errors
-            .push(FieldError::required(&path.child("type"), "type is required when appArmorProfile is set")),
-        ("Localhost", None | Some("")) => errors.push(FieldError::required(
-            &path.child("localhostProfile"),
-            "must be set when AppArmor type is Localhost",
-        )),
-        ("Localhost", Some(file)) => {
-            if file.trim() != file {
-                errors.push(FieldError::invalid(
-                    &path.child("localhostProfile"),
-                    file,
-                    "must not be padded with whitespace",
-                ));
+    let (kind, file) = (profile.child("type"), profile.child("localhostProfile"));
+    match kind.text() {
+        "" => kind.required("type is required when appArmorProfile is set"),
+        "Localhost" if file.text().is_empty() => {
+            file.required("must be set when AppArmor type is Localhost");
+        }
+        "Localhost" => {
+            if file.text().trim() != file.text() {
+                file.invalid("must not be padded with whitespace");
             }
-            if file.len() > 4095 {
-                errors.push(FieldError::too_long(&path.child("localhostProfile"), 4095));
+            if file.text().len() > 4095 {
+                file.too_long(4095);
             }
         }
-        ("RuntimeDefault" | "Unconfined", None) => {}
-        ("RuntimeDefault" | "Unconfined", Some(file)) => errors.push(FieldError::invalid(
-            &path.child("localhostProfile"),
-            file,
-            "can only be set when AppArmor type is Localhost",
-        )),
-        (kind, _) => errors.push(FieldError::not_supported(
-            &path.child("type"),
-            kind,
-            &["Localhost", "RuntimeDefault", "Unconfined"],
-        )),
+        "RuntimeDefault" | "Unconfined" if !file.value.is_null() => {
+            file.invalid("can only be set when AppArmor type is Localhost");
+        }
+        _ => kind.supported(&PROFILE_TYPES),
     }
 }
 
 /// `validateHostUsers`.
-pub(super) fn host_users(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn host_users(spec: Field<'_, '_>) {
     const WHY: &str = "when `hostUsers` is false";
-    if spec["hostUsers"] != Value::Bool(false) {
+    if spec.value["hostUsers"] != false {
         return;
     }
     // Kubernetes capitalises two of the names.
     for (field, name) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
-        if flag(spec, field) {
-            errors.push(FieldError::forbidden(&path.child(name), WHY));
+        if flag(spec.value, field) {
+            spec.child(name).forbidden(WHY);
         }
     }
-    for field in ["initContainers", "containers", "ephemeralContainers"] {
-        let path = path.child(field);
-        for (index, container) in list(spec, field).iter().enumerate() {
-            if !list(container, "volumeDevices").is_empty() {
-                errors.push(FieldError::forbidden(&path.index(index).child("volumeDevices"), WHY));
-            }
+    for container in super::containers(&spec) {
+        if !list(container.value, "volumeDevices").is_empty() {
+            container.child("volumeDevices").forbidden(WHY);
         }
     }
 }

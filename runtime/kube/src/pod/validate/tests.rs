@@ -1,15 +1,11 @@
 //! The errors of Pods, in Kubernetes' words and order. Every expected text was printed by Kubernetes 1.36.3
 //! itself (`ValidatePodCreate` after its own defaults).
 
-mod container;
-mod spec;
-
 use super::pod;
 use crate::manifest::documents::documents;
-use crate::object::field::Path;
+use crate::object::check::Field;
 use crate::object::walk;
 use crate::pod::{defaults, set_server_fields};
-use crate::schema;
 
 /// Long texts of rules, and the names that stand for them in the tables below.
 #[rustfmt::skip]
@@ -23,129 +19,14 @@ const TEXTS: [(&str, &str); 7] = [
     ("<key>", "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"),
 ];
 
-/// Whole Pods, without `apiVersion` and `kind`.
-#[rustfmt::skip]
-const PODS: &[(&str, &[&str])] = &[
-    ("metadata: {name: p}\nspec: {}",
-        &["spec.containers: Required value"]),
-    ("metadata: {name: p}\nspec: {containers: []}",
-        &["spec.containers: Required value"]),
-    ("metadata: {name: p}\nspec: {containers: [{}]}", &[
-        "spec.containers[0].name: Required value",
-        "spec.containers[0].image: Required value",
-    ]),
-    ("metadata: {name: p}\nspec: {containers: [{name: a, image: i}, {name: a, image: i}]}",
-        &[r#"spec.containers[1].name: Duplicate value: "a""#]),
-    ("metadata: {name: p}\nspec: {containers: [{name: A_b, image: i}]}",
-        &[r#"spec.containers[0].name: Invalid value: "A_b": <label>"#]),
-    ("metadata: {name: p}\nspec: {containers: [{name: a.b, image: i}]}",
-        &[r#"spec.containers[0].name: Invalid value: "a.b": must not contain dots"#]),
-    ("metadata: {name: p}\nspec: {containers: [{name: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa, image: i}]}",
-        &[r#"spec.containers[0].name: Invalid value: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa": must be no more than 63 characters"#]),
-    ("metadata: {name: p}\nspec: {containers: [{name: a, image: i}], readinessGates: [{conditionType: ex.com/a}, {conditionType: a b}]}",
-        &[r#"spec.readinessGates[1].conditionType: Invalid value: "a b": <name>"#]),
-    ("metadata: {name: p}\nspec: {containers: [{name: a, image: i}], schedulingGates: [{name: a}, {name: a b}, {name: a}]}", &[
-        r#"spec.schedulingGates[1]: Invalid value: "a b": <name>"#,
-        r#"spec.schedulingGates[2]: Duplicate value: "a""#,
-    ]),
-    ("metadata: {name: p}\nspec: {containers: [{name: a, image: i}], schedulingGates: [{name: a}], nodeName: board}",
-        &["spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared"]),
-    ("metadata: {name: p}\nspec: {containers: [{name: -a, image: \" i \"}]}", &[
-        r#"spec.containers[0].name: Invalid value: "-a": <label>"#,
-        r#"spec.containers[0].image: Invalid value: " i ": must not have leading or trailing whitespace"#,
-    ]),
-    ("spec: {containers: [{name: a, image: i}]}",
-        &["metadata.name: Required value: name or generateName is required"]),
-    ("metadata: {name: UP}\nspec: {containers: [{name: a, image: i}]}",
-        &[r#"metadata.name: Invalid value: "UP": <subdomain>"#]),
-    ("metadata: {name: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa}\nspec: {containers: [{name: a, image: i}]}",
-        &[r#"metadata.name: Invalid value: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa": must be no more than 253 characters"#]),
-    ("metadata: {name: bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb}\nspec: {containers: [{name: a, image: i}]}",
-        &[r#"metadata.name: Invalid value: "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb": must have no more than 210 characters in this namespace: the directory of the pod's logs is named NAMESPACE_NAME_UID"#]),
-    ("metadata: {name: a..b}\nspec: {containers: [{name: a, image: i}]}",
-        &[r#"metadata.name: Invalid value: "a..b": <subdomain>"#]),
-];
-
-/// Fields of `metadata` in addition to a name.
-#[rustfmt::skip]
-const METADATA: &[(&str, &[&str])] = &[
-    ("namespace: A",
-        &[r#"metadata.namespace: Invalid value: "A": <label>"#]),
-    ("namespace: a.b",
-        &[r#"metadata.namespace: Invalid value: "a.b": must not contain dots"#]),
-    ("generation: -1",
-        &["metadata.generation: Invalid value: -1: must be greater than or equal to 0"]),
-    (r#"labels: {"a b": c}"#,
-        &[r#"metadata.labels: Invalid value: "a b": <name>"#]),
-    (r#"labels: {a: "-c"}"#,
-        &[r#"metadata.labels: Invalid value: "-c": <value>"#]),
-    (r#"labels: {a: "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"}"#,
-        &[r#"metadata.labels: Invalid value: "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx": must be no more than 63 bytes"#]),
-    ("labels: {/a: b}",
-        &[r#"metadata.labels: Invalid value: "/a": prefix part must be non-empty"#]),
-    ("labels: {x/: b}", &[
-        r#"metadata.labels: Invalid value: "x/": name part must be non-empty"#,
-        r#"metadata.labels: Invalid value: "x/": <name>"#,
-    ]),
-    ("labels: {a/b/c: d}",
-        &[r#"metadata.labels: Invalid value: "a/b/c": a valid label key must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"#]),
-    ("labels: {A.b/c: d}",
-        &[r#"metadata.labels: Invalid value: "A.b/c": prefix part <subdomain>"#]),
-    (r#"labels: {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa/c": d}"#,
-        &[r#"metadata.labels: Invalid value: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa/c": prefix part must be no more than 253 bytes"#]),
-    (r#"labels: {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa": d}"#,
-        &[r#"metadata.labels: Invalid value: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa": name part must be no more than 63 bytes"#]),
-    (r#"labels: {"": ""}"#, &[
-        r#"metadata.labels: Invalid value: "": name part must be non-empty"#,
-        r#"metadata.labels: Invalid value: "": <name>"#,
-    ]),
-    ("annotations: {A/B: c}", &[]),
-    (r#"annotations: {"a b": c}"#,
-        &[r#"metadata.annotations: Invalid value: "a b": <name>"#]),
-    ("annotations: {cdi.k8s.io/cams: 'vendor.com/cam=front, cam'}",
-        &[r#"metadata.annotations[cdi.k8s.io/cams]: Invalid value: "vendor.com/cam=front, cam": "cam" is no CDI device: must be vendor.com/class=device"#]),
-    ("annotations: {cdi.k8s.io/cams: 'vendor.com/cam=front, vendor.com/cam=rear'}", &[]),
-    ("annotations: {controller.kubernetes.io/pod-deletion-cost: '-5'}", &[]),
-    ("annotations: {controller.kubernetes.io/pod-deletion-cost: '+5'}",
-        &[r#"metadata.annotations[controller.kubernetes.io/pod-deletion-cost]: Invalid value: "+5": must be a 32bit integer"#]),
-    ("annotations: {controller.kubernetes.io/pod-deletion-cost: x}",
-        &[r#"metadata.annotations[controller.kubernetes.io/pod-deletion-cost]: Invalid value: "x": must be a 32bit integer"#]),
-    ("annotations: {container.apparmor.security.beta.kubernetes.io/none: unconfined}",
-        &[r#"metadata.annotations[container.apparmor.security.beta.kubernetes.io/none]: Invalid value: "none": container not found"#]),
-    ("annotations: {container.apparmor.security.beta.kubernetes.io/c: strict}",
-        &[r#"metadata.annotations[container.apparmor.security.beta.kubernetes.io/c]: Invalid value: "strict": invalid AppArmor profile name: "strict""#]),
-    ("annotations: {container.apparmor.security.beta.kubernetes.io/c: unconfined}", &[]),
-    ("annotations: {seccomp.security.alpha.kubernetes.io/pod: strict}",
-        &[r#"metadata.annotations.seccomp.security.alpha.kubernetes.io/pod: Invalid value: "strict": must be a valid seccomp profile"#]),
-    ("annotations: {container.seccomp.security.alpha.kubernetes.io/c: localhost/../x}",
-        &[r#"metadata.annotations.container.seccomp.security.alpha.kubernetes.io/c: Invalid value: "../x": must not contain '..'"#]),
-    ("annotations: {seccomp.security.alpha.kubernetes.io/pod: localhost/x}", &[]),
-    (r#"finalizers: [a, "b c"]"#, &[
-        r#"metadata.finalizers: Invalid value: "b c": <name>"#,
-        r#"metadata.finalizers[0]: Invalid value: "a": name is neither a standard finalizer name nor is it fully qualified"#,
-        r#"metadata.finalizers[1]: Invalid value: "b c": name is neither a standard finalizer name nor is it fully qualified"#,
-    ]),
-    ("generateName: web-", &[]),
-    (r#"generateName: "-""#, &[r#"metadata.generateName: Invalid value: "-": <subdomain>"#]),
-    ("generateName: Web-", &[r#"metadata.generateName: Invalid value: "Web-": <subdomain>"#]),
-    ("ownerReferences: [{apiVersion: a/b/c, kind: K, name: a, uid: u}]",
-        &[r#"metadata.ownerReferences.apiVersion: Invalid value: "a/b/c": version must not be empty"#]),
-    ("ownerReferences: [{}]", &[
-        r#"metadata.ownerReferences.apiVersion: Invalid value: "": version must not be empty"#,
-        r#"metadata.ownerReferences.kind: Invalid value: "": must not be empty"#,
-        r#"metadata.ownerReferences.name: Invalid value: "": must not be empty"#,
-        r#"metadata.ownerReferences.uid: Invalid value: "": must not be empty"#,
-    ]),
-];
-
 pub(super) fn check(text: &str, expected: &[&str]) {
     let mut object = documents(text).unwrap().remove(0).value;
-    let findings = walk::check(&mut object, schema::find("Pod").unwrap());
+    let findings = walk::check(&mut object, "Pod");
     assert!(findings.unknown.is_empty() && findings.errors.is_empty(), "{text}: {findings:?}");
     set_server_fields(&mut object, "board", None);
     defaults::apply(&mut object);
     let mut errors = pod(&object);
-    super::gates::of_new(&object["spec"], &Path::root("spec"), &mut errors);
+    super::gates::of_new(Field::root(&object["spec"], "spec", &mut errors));
     let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
     let expand =
         |text: &str| TEXTS.iter().fold(text.to_owned(), |text, (name, rule)| text.replace(name, rule));
@@ -153,18 +34,55 @@ pub(super) fn check(text: &str, expected: &[&str]) {
     assert_eq!(errors, expected, "{text}");
 }
 
+/// The tables of errors, and the manifests that `<1>` and `<2>` in them stand for.
+const TABLES: [(&str, &str); 5] = [
+    (include_str!("../golden/pods.txt"), "apiVersion: v1\nkind: Pod\n<1>\n"),
+    (
+        include_str!("../golden/metadata.txt"),
+        "metadata: {name: p, <1>}\nspec: {containers: [{name: c, image: i}]}\n",
+    ),
+    (
+        include_str!("../golden/container.txt"),
+        "metadata: {name: p}\nspec: {containers: [{name: c, image: i, <1>}]}\n",
+    ),
+    (
+        include_str!("../golden/both.txt"),
+        "metadata: {name: p}\nspec: {<1>, containers: [{name: c, image: i, <2>}]}\n",
+    ),
+    (
+        include_str!("../golden/spec.txt"),
+        "metadata: {name: p}\nspec: {containers: [{name: c, image: i}], <1>}\n",
+    ),
+];
+
 #[test]
 fn invalid_pods_are_rejected_with_the_errors_of_kubernetes() {
-    for (pod, errors) in PODS {
-        check(&format!("apiVersion: v1\nkind: Pod\n{pod}\n"), errors);
+    for (table, manifest) in TABLES {
+        for row in nodlet_fuzz::rows(table) {
+            let inputs = if manifest.contains("<2>") { 2 } else { 1 };
+            let text = manifest.replace("<1>", &row[0].replace("\\n", "\n")).replace("<2>", row[inputs - 1]);
+            check(&text, &row[inputs..]);
+        }
     }
 }
 
 #[test]
-fn invalid_metadata_is_rejected_with_the_errors_of_kubernetes() {
-    for (metadata, errors) in METADATA {
+fn a_field_of_another_version_than_v1_is_rejected() {
+    for (version, errors) in [
+        ("", &[][..]),
+        ("apiVersion: v1, ", &[]),
+        (
+            "apiVersion: v2, ",
+            &["spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Invalid value: \"metadata.name\": \
+               error converting fieldPath: unsupported pod version: v2"],
+        ),
+    ] {
+        let field = format!("{{{version}fieldPath: metadata.name}}");
         check(
-            &format!("metadata: {{name: p, {metadata}}}\nspec: {{containers: [{{name: c, image: i}}]}}\n"),
+            &format!(
+                "metadata: {{name: p}}\n\
+                 spec: {{containers: [{{name: c, image: i, env: [{{name: a, valueFrom: {{fieldRef: {field}}}}}]}}]}}\n"
+            ),
             errors,
         );
     }

@@ -1,64 +1,39 @@
 //! Tolerations.
 
-use serde_json::Value;
-
-use crate::object::check::invalid;
-use crate::object::field::{Errors, FieldError, Path};
+use crate::object::check::Field;
 use crate::object::rules;
-use crate::object::value::text;
 
-pub(crate) fn tolerations(tolerations: &[Value], path: &Path<'_>, errors: &mut Errors) {
-    for (index, toleration) in tolerations.iter().enumerate() {
-        let path = path.index(index);
-        let (key, operator, value, effect) = (
-            text(toleration, "key"),
-            text(toleration, "operator"),
-            text(toleration, "value"),
-            text(toleration, "effect"),
-        );
-        if !key.is_empty() {
-            invalid(&path.child("key"), key, rules::qualified_name(key), errors);
-        } else if operator != "Exists" {
-            errors.push(FieldError::invalid(
-                &path.child("operator"),
-                operator,
+/// Checks the tolerations of a pod or of a class.
+pub(crate) fn tolerations(owner: Field<'_, '_>) {
+    for toleration in owner.items("tolerations") {
+        let (key, operator) = (toleration.child("key"), toleration.child("operator"));
+        let (value, effect) = (toleration.child("value").text(), toleration.child("effect"));
+        if !key.text().is_empty() {
+            key.check(rules::qualified_name);
+        } else if operator.text() != "Exists" {
+            operator.invalid(
                 "operator must be Exists when `key` is empty, which means \"match all values and all keys\"",
-            ));
+            );
         }
-        if toleration.get("tolerationSeconds").is_some() && effect != "NoExecute" {
-            errors.push(FieldError::invalid(
-                &path.child("effect"),
-                effect,
-                "effect must be 'NoExecute' when `tolerationSeconds` is set",
-            ));
+        if toleration.get("tolerationSeconds").is_some() && effect.text() != "NoExecute" {
+            effect.invalid("effect must be 'NoExecute' when `tolerationSeconds` is set");
         }
-        match operator {
+        match operator.text() {
             "Equal" | "" => {
                 let details = rules::label_value(value);
                 if !details.is_empty() {
-                    errors.push(FieldError::invalid(&path.child("operator"), value, details.join(";")));
+                    operator.invalid_text(value, details.join(";"));
                 }
             }
-            "Exists" if !value.is_empty() => errors.push(FieldError::invalid(
-                &path.child("operator"),
-                value,
-                "value must be empty when `operator` is 'Exists'",
-            )),
+            "Exists" if !value.is_empty() => {
+                operator.invalid_text(value, "value must be empty when `operator` is 'Exists'");
+            }
             "Exists" => {}
-            "Lt" | "Gt" => errors.push(FieldError::not_supported(
-                &path.child("operator"),
-                operator,
-                &["Equal", "Exists", "Lt", "Gt"],
-            )),
-            _ => errors.push(FieldError::not_supported(
-                &path.child("operator"),
-                operator,
-                &["Equal", "Exists"],
-            )),
+            "Lt" | "Gt" => operator.not_supported(&["Equal", "Exists", "Lt", "Gt"]),
+            _ => operator.not_supported(&["Equal", "Exists"]),
         }
-        let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
-        if !effect.is_empty() && !effects.contains(&effect) {
-            errors.push(FieldError::not_supported(&path.child("effect"), effect, &effects));
+        if !effect.text().is_empty() {
+            effect.supported(&["NoSchedule", "PreferNoSchedule", "NoExecute"]);
         }
     }
 }

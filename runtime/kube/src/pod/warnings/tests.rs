@@ -1,4 +1,7 @@
+use nodlet_fuzz::Random;
 use serde_json::{Value, json};
+
+use super::{EarlierPorts, conflict, is_in, overlapping};
 
 use crate::manifest::{Validation, read_new};
 
@@ -127,4 +130,61 @@ fn what_hides_or_repeats_something_else_is_warned_about() {
             "spec.hostAliases[1].ip: IPv6 address \"2001:DB8::1\" should be in RFC 5952 canonical format (\"2001:db8::1\")",
         ]
     );
+}
+
+#[test]
+fn counted_conflicts_of_ports_are_those_of_all_pairs() {
+    for seed in 0..400 {
+        let mut random = Random::of(seed);
+        let port = |_| {
+            let port = ([80, 81][random.below(2)], ["TCP", "UDP"][random.below(2)]);
+            (port, ([0, 1, 2][random.below(3)], ["", "10.0.0.1", "10.0.0.2"][random.below(3)]))
+        };
+        let ports: Vec<_> = (0..12).map(port).collect();
+        let mut earlier = EarlierPorts::default();
+        for (at, (port, host)) in ports.iter().enumerate() {
+            let before = ports[..at].iter().filter(|(other, _)| other == port);
+            let expected = before.filter(|(_, other)| conflict(*host, *other).is_some()).count();
+            assert_eq!(earlier.add(*port, host.0, host.1), expected, "{:?}", &ports[..=at]);
+        }
+    }
+}
+
+#[test]
+fn overlapping_paths_are_those_of_all_pairs() {
+    for seed in 0..400 {
+        let mut random = Random::of(seed);
+        const PARTS: [&str; 7] = ["a", "b", "a.b", "a-b", "", "/", "/"];
+        let path = |_| (0..1 + random.below(6)).map(|_| PARTS[random.below(7)]).collect::<String>();
+        let paths: Vec<String> = (0..10).map(path).collect();
+        let paths: Vec<&str> = paths.iter().map(String::as_str).filter(|path| !path.is_empty()).collect();
+        let before = |index: usize| {
+            let others = paths[..index].iter();
+            others.filter(|other| is_in(other, paths[index]) || is_in(paths[index], other)).count()
+        };
+        let counts: Vec<usize> = (0..paths.len()).map(before).collect();
+        let found = (0..paths.len()).filter(|index| counts[*index] > 0).collect();
+        assert_eq!(overlapping(&paths), (counts.iter().sum(), found), "{paths:?}");
+    }
+}
+
+#[test]
+fn the_first_warnings_about_many_ports_and_paths_are_reported_and_the_others_counted() {
+    let ports: Vec<Value> = (0..20).map(|_| json!({"containerPort": 80})).collect();
+    let all = warnings("web", container(json!({"ports": ports})));
+    assert_eq!(all.len(), 65);
+    let of = |one: usize, other: usize| {
+        let path = |index| format!("spec.containers[0].ports[{index}]");
+        format!("{}: duplicate port definition with {}", path(one), path(other))
+    };
+    assert_eq!(all[..3], [of(1, 0), of(2, 0), of(2, 1)]);
+    assert_eq!(all[64], format!("and {} more", 20 * 19 / 2 - 64));
+    let paths = ["x", "a/b", "y", "a", "a/b/c", "z"].into_iter().chain(std::iter::repeat_n("q", 12));
+    let items: Vec<Value> = paths.map(|path| json!({"key": "k", "path": path})).collect();
+    let all =
+        warnings("web", json!({"volumes": [{"name": "v", "configMap": {"name": "m", "items": items}}]}));
+    let of =
+        |one, other| format!("volume \"v\" (ConfigMap \"m\"): overlapping paths: \"{one}\" with \"{other}\"");
+    assert_eq!(all[..4], [of("a", "a/b"), of("a/b/c", "a/b"), of("a/b/c", "a"), of("q", "q")]);
+    assert_eq!((all.len(), &*all[64]), (65, "and 5 more"));
 }
