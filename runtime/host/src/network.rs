@@ -19,6 +19,8 @@ pub mod foreign;
 mod forwarding;
 pub mod guard;
 mod range;
+mod service_range;
+mod services;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -34,6 +36,9 @@ pub use self::firewall::{TableNews, Watch};
 use self::forwarding::Forwarding;
 pub use self::range::Range;
 use self::range::{DEFAULT_RANGE, Ipv6Range};
+pub use self::service_range::ServiceOverlap;
+pub use self::services::Changes;
+use self::services::ServiceTable;
 use crate::launch::{Ipv6Config, NetworkConfig};
 use crate::netlink::{Netlink, link_index};
 use crate::paths::Paths;
@@ -56,6 +61,9 @@ pub struct Network {
     /// The index of the bridge whose links this agent has guarded.
     guarded: Option<u32>,
     firewall: Firewall,
+    services: ServiceTable,
+    /// Those of the cluster that the board has joined.
+    cluster_services: ServiceTable,
     forwarding: Forwarding,
     /// The file with the routes that nodlet has made.
     routes: PathBuf,
@@ -144,6 +152,8 @@ impl Network {
             ipv6_addresses: SortedMap::new(),
             guarded: None,
             firewall: Firewall::new(&paths.hash(), &bridge, masquerade, &cluster::all(range, ipv6)),
+            services: ServiceTable::new(&paths.hash(), &bridge),
+            cluster_services: ServiceTable::new(&format!("{}-cluster", paths.hash()), &bridge),
             forwarding: Forwarding::open(paths.forwarding()),
             routes: paths.routes(),
             table: TableState::Unneeded,
@@ -269,6 +279,11 @@ impl Network {
         Some(("FirewallDropsPackets", text))
     }
 
+    /// How the machine's own firewall drops what pods send to the board, such as queries to its name server, if it does.
+    pub fn input_dropped(&self) -> Option<String> {
+        foreign::input_dropped(&self.bridge, self.routes_ipv6())
+    }
+
     fn open_ports(&mut self, uid: &Uid, ports: Vec<Forward>) -> Result<(), NetworkError> {
         self.firewall.table.ports.insert(uid.clone(), ports);
         self.install()
@@ -312,6 +327,7 @@ impl Network {
         let mut netlink = Netlink::open().map_err(failed)?;
         self.forwarding.choose(&mut netlink).map_err(failed)?;
         self.firewall.table.uplinks = self.forwarding.links().to_vec();
+        self.firewall.table.bridges_translate = guard::bridges_translate();
         let serves_loopback = self.firewall.table.serves_loopback();
         let applied = self.firewall.apply().map_err(firewall::explain);
         self.table = if applied.is_ok() { TableState::Installed } else { TableState::Refused };
@@ -321,6 +337,10 @@ impl Network {
         // The table comes first: it restricts what these allow.
         if let Ok(bridge) = link_index(&self.bridge) {
             netlink.set_ipv4(bridge, &guard::bridge_ipv4(serves_loopback)).map_err(failed)?;
+        }
+        let [pods, of_cluster] = self.service_pods();
+        if self.services.is_for_other(&pods) || self.cluster_services.is_for_other(&of_cluster) {
+            self.restore_services()?;
         }
         self.forwarding.switch_on(&self.bridge).map_err(failed)?;
         if self.routes_ipv6() {
@@ -348,12 +368,14 @@ impl Network {
 
     /// A watch of the table, if it is in the kernel.
     pub fn watch(&mut self) -> Option<io::Result<Watch>> {
-        (self.table == TableState::Installed).then(|| self.firewall.watch())
+        let others = [self.services.names(), self.cluster_services.names()].concat();
+        (self.table == TableState::Installed).then(|| self.firewall.watch(&others))
     }
 
-    /// Puts the table into the kernel again, after somebody else changed it.
+    /// Puts the tables into the kernel again, after somebody else changed one.
     pub fn repair(&mut self) -> Result<(), NetworkError> {
-        self.install()
+        self.install()?;
+        self.restore_services()
     }
 
     /// The links that forward only because of nodlet.
@@ -400,8 +422,10 @@ impl Network {
                 prefix: range.prefix,
                 gateway: range.gateway(),
             }),
-            // In a cluster, a Service may lead a pod to itself.
-            hairpin: self.firewall.table.ports.contains_key(uid) || self.firewall.table.cluster.is_some(),
+            // A Service, also one of a cluster, may lead a pod to itself.
+            hairpin: self.firewall.table.ports.contains_key(uid)
+                || self.firewall.table.cluster.is_some()
+                || self.firewall.table.has_services,
             interfaces: Vec::new(),
         }
     }
@@ -461,6 +485,9 @@ impl Network {
             let failed = |source| NetworkError::Firewall { source };
             self.forwarding.switch_off().map_err(failed)?;
             self.firewall.remove().map_err(failed)?;
+            let socket = self.firewall.socket().map_err(failed)?;
+            self.services.remove(socket).map_err(failed)?;
+            self.cluster_services.remove(socket).map_err(failed)?;
         }
         let failed = |operation| move |source| NetworkError::Kernel { operation, source };
         let links = if_nameindex().map_err(io::Error::from).map_err(failed("list the machine's links"))?;

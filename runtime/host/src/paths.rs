@@ -121,6 +121,11 @@ impl Paths {
         self.below("etc/nodlet/pod-cidr")
     }
 
+    /// The file with the ranges of the addresses of Services, if the root has its own.
+    pub fn service_cidr(&self) -> PathBuf {
+        self.below("etc/nodlet/service-cidr")
+    }
+
     /// The file with the size limit of the image store, if there is one.
     pub fn image_store_limit(&self) -> PathBuf {
         self.below("etc/nodlet/image-store-limit")
@@ -139,6 +144,11 @@ impl Paths {
     /// The record of which PersistentVolumeClaims are bound to which volumes.
     pub fn bindings(&self) -> PathBuf {
         self.below("var/lib/nodlet/claims.json")
+    }
+
+    /// The record of the addresses and node ports of Services.
+    pub fn service_allocations(&self) -> PathBuf {
+        self.below("var/lib/nodlet/services.json")
     }
 
     /// All that survives a reboot, but logs and settings.

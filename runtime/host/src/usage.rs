@@ -230,16 +230,10 @@ mod tests {
         std::iter::from_fn(|| Some(measurement.part())).flatten().next().expect("it ends")
     }
 
-    fn scratch(name: &str) -> PathBuf {
-        let root = std::env::temp_dir().join(format!("nodlet-usage-{name}-{}", std::process::id()));
-        fs::create_dir_all(&root).unwrap();
-        root
-    }
-
     #[test]
     fn files_count_once_and_links_pipes_and_missing_directories_do_not() {
-        let root = scratch("once");
-        let (one, two) = (root.join("one/deeper"), root.join("two"));
+        let root = tempfile::tempdir().expect("a scratch directory");
+        let (one, two) = (root.path().join("one/deeper"), root.path().join("two"));
         fs::create_dir_all(&one).unwrap();
         fs::create_dir_all(&two).unwrap();
         fs::write(one.join("file"), vec![7; 1 << 20]).unwrap();
@@ -248,47 +242,46 @@ mod tests {
         symlink("/", one.join("link")).unwrap();
         symlink("..", one.join("up")).unwrap();
         nix::unistd::mkfifo(&one.join("fifo"), Mode::S_IRWXU).unwrap();
-        let usage = measure(&[&root.join("one"), &two, &root.join("missing")]);
+        let usage = measure(&[&root.path().join("one"), &two, &root.path().join("missing")]);
         let mib = |bytes: u64| bytes >> 20;
         assert_eq!((mib(usage[0]), mib(usage[1]), usage[2]), (1, 4, 0), "{usage:?}");
-        let mut inodes = Measurement::new([(0, root.join("one")), (1, two.clone())], 2, Unit::Inodes);
+        let mut inodes = Measurement::new([(0, root.path().join("one")), (1, two.clone())], 2, Unit::Inodes);
         // `deeper` with a file, two links and a pipe; a file with two names.
         assert_eq!(inodes.part(), Some(vec![5, 2]));
         // A link in place of a directory is not followed.
-        symlink(&two, root.join("to-two")).unwrap();
-        assert_eq!(measure(&[&root.join("to-two")]), [0]);
+        symlink(&two, root.path().join("to-two")).unwrap();
+        assert_eq!(measure(&[&root.path().join("to-two")]), [0]);
         // Several directories may count in one place.
-        let mut both = Measurement::new([(0, root.join("one")), (0, two.clone())], 1, Unit::Bytes);
+        let mut both = Measurement::new([(0, root.path().join("one")), (0, two.clone())], 1, Unit::Bytes);
         let both = std::iter::from_fn(|| Some(both.part())).flatten().next();
         assert_eq!(both, Some(vec![usage[0] + usage[1]]));
-        fs::remove_dir_all(root).unwrap();
     }
 
     #[test]
     fn a_tree_is_measured_in_parts_and_exceeds_any_limit_if_it_is_too_large() {
-        let root = scratch("many");
+        let root = tempfile::tempdir().expect("a scratch directory");
         for number in 0..600 {
-            fs::write(root.join(number.to_string()), "x").unwrap();
+            fs::write(root.path().join(number.to_string()), "x").unwrap();
         }
-        let mut measurement = Measurement::new([(0, root.clone())], 1, Unit::Bytes);
+        let mut measurement = Measurement::new([(0, root.path().to_owned())], 1, Unit::Bytes);
         assert!(measurement.part().is_none());
         let all = std::iter::from_fn(|| Some(measurement.part())).flatten().next().expect("it ends");
         assert!(all[0] >= 600 * 512, "{all:?}");
-        let mut short = Measurement { budget: 100, ..Measurement::new([(0, root.clone())], 1, Unit::Bytes) };
+        let mut short =
+            Measurement { budget: 100, ..Measurement::new([(0, root.path().to_owned())], 1, Unit::Bytes) };
         assert_eq!(short.part().expect("it ends"), [u64::MAX]);
         // So does a tree of which too many directories wait.
-        let wide = root.join("wide");
+        let wide = root.path().join("wide");
         for number in 0..MAX_PENDING_BYTES / 250 + 300 {
             fs::create_dir_all(wide.join(format!("{number:0>250}"))).unwrap();
         }
         assert_eq!(measure(&[&wide]), [u64::MAX]);
-        fs::remove_dir_all(root).unwrap();
     }
 
     #[test]
     fn directories_deeper_than_any_path_count_as_more_than_any_limit() {
-        let root = scratch("deep");
-        let deep = root.join("deep");
+        let root = tempfile::tempdir().expect("a scratch directory");
+        let deep = root.path().join("deep");
         fs::create_dir_all(&deep).unwrap();
         let mut at = nix::fcntl::open(&deep, OFlag::O_DIRECTORY, Mode::empty()).unwrap();
         for _ in 0..18 {
@@ -301,10 +294,10 @@ mod tests {
         nix::unistd::close(at).unwrap();
         assert_eq!(measure(&[&deep]), [u64::MAX]);
         // Not so deep, each file counts.
-        let nested: PathBuf = std::iter::once(root.join("n")).chain((0..200).map(|_| "d".into())).collect();
+        let nested: PathBuf =
+            std::iter::once(root.path().join("n")).chain((0..200).map(|_| "d".into())).collect();
         fs::create_dir_all(&nested).unwrap();
         fs::write(nested.join("file"), vec![7; 1 << 20]).unwrap();
-        assert!(measure(&[&root.join("n")])[0] > 1 << 20);
-        fs::remove_dir_all(root).unwrap();
+        assert!(measure(&[&root.path().join("n")])[0] > 1 << 20);
     }
 }

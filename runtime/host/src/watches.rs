@@ -18,7 +18,8 @@ use nodlet_core::sorted::SortedMap;
 use smol::Async;
 use smol::channel::{Receiver, Sender, bounded};
 
-/// The events that wait in one inbox. A watcher with more of them is told that events were lost, as the kernel does.
+/// The events that wait in one inbox. A watcher with more of them learns that events were lost, as
+/// from the kernel.
 const EVENTS: usize = 64;
 
 /// The most reads with which a watcher takes the kernel's events. Each returns up to 4 KiB of them; what is left comes

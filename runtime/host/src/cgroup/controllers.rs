@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use cgroups_rs::fs::MaxValue;
 use cgroups_rs::fs::cpu::CpuController;
 use cgroups_rs::fs::devices::DevicesController;
-use cgroups_rs::fs::error::Error;
+use cgroups_rs::fs::error::{Error, ErrorKind};
 use cgroups_rs::fs::memory::MemController;
 use cgroups_rs::fs::pid::PidController;
 
@@ -99,7 +99,7 @@ pub(super) fn check_device_rules(directory: &Path, wanted: usize) -> Result<(), 
     check_applied(directory, "device rules", wanted, actual)
 }
 
-/// The error of an operation on the cgroup at `directory`, with the kernel's error.
+/// The error of an operation on the cgroup at `directory`, with the kernel's error, and the value if it was refused.
 fn failed(operation: &'static str, directory: &Path) -> impl FnOnce(Error) -> CgroupError {
     move |error| {
         let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
@@ -107,7 +107,11 @@ fn failed(operation: &'static str, directory: &Path) -> impl FnOnce(Error) -> Cg
             Some(number) => io::Error::from_raw_os_error(number),
             None => io::Error::other(error.to_string()),
         };
-        CgroupError::file(operation, directory)(source)
+        let path = directory.to_owned();
+        if let ErrorKind::WriteFailed(_, value) = error.kind() {
+            return CgroupError::Refused { operation, path, value: value.clone(), source };
+        }
+        CgroupError::File { operation, path, source }
     }
 }
 

@@ -28,6 +28,18 @@ pub enum CgroupError {
         /// The cause.
         source: io::Error,
     },
+    /// The kernel refused the value of a limit.
+    #[error("{operation} {path} to {value}")]
+    Refused {
+        /// The operation.
+        operation: &'static str,
+        /// The cgroup.
+        path: PathBuf,
+        /// The value, as it was written.
+        value: String,
+        /// The cause.
+        source: io::Error,
+    },
     /// The kernel has no controller for a limit that the pod asks for.
     #[error(
         "set {limit}: the kernel cannot ({option}), or its controller is not mounted or not delegated; remove the limit \
@@ -80,7 +92,9 @@ impl CgroupError {
     /// Whether the operation failed because the cgroup does not exist, or did not for a moment.
     pub(super) fn is_gone(&self) -> bool {
         match self {
-            CgroupError::File { path, .. } | CgroupError::DeviceFilter { path, .. } => {
+            CgroupError::File { path, .. }
+            | CgroupError::Refused { path, .. }
+            | CgroupError::DeviceFilter { path, .. } => {
                 matches!(self.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) || !path.exists()
             }
             CgroupError::NoUnified
@@ -93,7 +107,7 @@ impl CgroupError {
 
     pub(super) fn raw_os_error(&self) -> Option<i32> {
         match self {
-            CgroupError::File { source, .. } => source.raw_os_error(),
+            CgroupError::File { source, .. } | CgroupError::Refused { source, .. } => source.raw_os_error(),
             CgroupError::NoUnified
             | CgroupError::Uid { .. }
             | CgroupError::Missing { .. }

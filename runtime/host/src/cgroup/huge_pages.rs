@@ -68,18 +68,17 @@ mod tests {
 
     #[test]
     fn pages_of_the_machine_are_counted_by_their_size_and_limited_by_the_names_of_files() {
-        let directory = std::env::temp_dir().join(format!("nodlet-huge-{}", std::process::id()));
+        let directory = tempfile::tempdir().expect("a scratch directory");
         for (name, count) in [
             ("hugepages-2048kB", "4\n"),
             ("hugepages-64kB", "16\n"),
             ("hugepages-1048576kB", "0\n"),
             ("other", "1\n"),
         ] {
-            fs::create_dir_all(directory.join(name)).unwrap();
-            fs::write(directory.join(name).join("nr_hugepages"), count).unwrap();
+            fs::create_dir_all(directory.path().join(name)).unwrap();
+            fs::write(directory.path().join(name).join("nr_hugepages"), count).unwrap();
         }
-        let pages = HugePages::read(&directory);
-        fs::remove_dir_all(&directory).unwrap();
+        let pages = HugePages::read(directory.path());
         let expected = [("2Mi".to_owned(), 8 << 20), ("64Ki".to_owned(), 1 << 20)];
         assert_eq!(pages.amounts(), &SortedMap::from(expected));
         let limits = pages.limits(|size| if size == "2Mi" { 2 << 20 } else { 0 });

@@ -65,12 +65,8 @@ impl ContainerLimits {
             cpu_shares: shares(request.unwrap_or(0)),
             cpu_quota_us: cpu_limit.map(quota),
             memory: pod.spec.limit_of(container, |resources| bytes(&resources.memory_limit)),
-            pids: None,
-            swap: 0,
-            huge_pages: Vec::new(),
-            cpus: None,
             all_devices: container.security_context.privileged,
-            devices: Vec::new(),
+            ..ContainerLimits::none()
         }
     }
 

@@ -71,22 +71,21 @@ mod tests {
     /// Plain files in place of the kernel's show what is written where, also on a machine with version 1.
     #[test]
     fn the_limits_of_version_2_are_lifted_from_a_leaf_what_is_below_it_and_its_pod_alone() {
-        let root = std::env::temp_dir().join(format!("nodlet-quota-{}", std::process::id()));
+        let root = tempfile::tempdir().expect("a scratch directory");
         let pods = ["podp", "podp/app-0", "podp/app-0/exec-1", "podp/beside-0", "podq"];
         for directory in pods {
-            std::fs::create_dir_all(root.join("kubepods").join(directory)).unwrap();
-            std::fs::write(root.join("kubepods").join(directory).join("cpu.max"), "1000").unwrap();
+            std::fs::create_dir_all(root.path().join("kubepods").join(directory)).unwrap();
+            std::fs::write(root.path().join("kubepods").join(directory).join("cpu.max"), "1000").unwrap();
         }
-        std::fs::write(root.join("kubepods/cpu.max"), "1000").unwrap();
-        lift(&Hierarchies::v2_at(&root, &[Controller::Cpu]), Path::new("kubepods/podp/app-0"));
+        std::fs::write(root.path().join("kubepods/cpu.max"), "1000").unwrap();
+        lift(&Hierarchies::v2_at(root.path(), &[Controller::Cpu]), Path::new("kubepods/podp/app-0"));
         let of = |directory: &str| {
-            std::fs::read_to_string(root.join("kubepods").join(directory).join("cpu.max")).unwrap()
+            std::fs::read_to_string(root.path().join("kubepods").join(directory).join("cpu.max")).unwrap()
         };
         assert_eq!(pods.map(of), ["max", "max", "max", "1000", "1000"]);
         assert_eq!(of(""), "1000");
-        lift(&Hierarchies::v2_at(&root, &[Controller::Cpu]), Path::new("kubepods/podq"));
+        lift(&Hierarchies::v2_at(root.path(), &[Controller::Cpu]), Path::new("kubepods/podq"));
         assert_eq!((of("podq").as_str(), of("").as_str()), ("max", "1000"));
-        std::fs::remove_dir_all(root).unwrap();
     }
 
     #[test]

@@ -3,44 +3,25 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("nodlet-log-files-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).expect("a scratch directory");
-        Scratch(path)
-    }
-
-    fn paths(&self) -> Paths {
-        Paths::new(&self.0.join("root"))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn var_log_may_be_a_link_and_nothing_below_it() {
-    let scratch = Scratch::new("links");
-    let paths = scratch.paths();
-    fs::create_dir_all(scratch.0.join("root/var")).expect("made");
-    fs::create_dir(scratch.0.join("volatile")).expect("made");
-    symlink("../../volatile", scratch.0.join("root/var/log")).expect("linked");
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let paths = Paths::new(&scratch.path().join("root"));
+    fs::create_dir_all(scratch.path().join("root/var")).expect("made");
+    fs::create_dir(scratch.path().join("volatile")).expect("made");
+    symlink("../../volatile", scratch.path().join("root/var/log")).expect("linked");
     prepare(&paths).expect("prepared");
-    assert!(scratch.0.join("volatile/pods").is_dir() && scratch.0.join("volatile/containers").is_dir());
+    assert!(
+        scratch.path().join("volatile/pods").is_dir() && scratch.path().join("volatile/containers").is_dir()
+    );
     let log = paths.pod_logs("n", "p", "u").join("c/0.log");
     let place = Place::of_log(&log).expect("a place");
     let (directory, is_new) = place.make().expect("made");
     assert!(is_new && !place.make().expect("it is there").1);
     directory.open_own(place.name, OFlag::O_WRONLY | OFlag::O_CREAT).expect("opened");
-    assert!(scratch.0.join("volatile/pods/n_p_u/c/0.log").is_file());
+    assert!(scratch.path().join("volatile/pods/n_p_u/c/0.log").is_file());
     // A link at each level.
-    let elsewhere = scratch.0.join("elsewhere");
+    let elsewhere = scratch.path().join("elsewhere");
     fs::create_dir_all(elsewhere.join("n_p_u/c")).expect("made");
     for (link, target) in [
         ("volatile/pods/n_p_u/c", elsewhere.join("n_p_u/c")),
@@ -49,7 +30,7 @@ fn var_log_may_be_a_link_and_nothing_below_it() {
         // A link to a directory inside var/log is not followed either.
         ("volatile/pods", PathBuf::from("containers")),
     ] {
-        let link = scratch.0.join(link);
+        let link = scratch.path().join(link);
         fs::rename(&link, link.with_extension("aside")).expect("renamed");
         symlink(target, &link).expect("linked");
         for opened in [place.open(), place.make().map(|(directory, _)| directory)] {
@@ -69,10 +50,10 @@ fn var_log_may_be_a_link_and_nothing_below_it() {
 #[test]
 fn a_link_special_file_or_foreign_file_in_place_of_a_log_is_not_opened() {
     use nix::sys::stat::{makedev, mknod};
-    let scratch = Scratch::new("own");
-    let directory = Directory::trusted(&scratch.0).expect("opened");
-    let path = scratch.0.join("0.log");
-    let other = scratch.0.join("auth.log");
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let directory = Directory::trusted(scratch.path()).expect("opened");
+    let path = scratch.path().join("0.log");
+    let other = scratch.path().join("auth.log");
     fs::write(&other, "a secret").expect("written");
     let mode = Mode::from_bits_truncate(0o600);
     let puts: [(&str, &dyn Fn()); 6] = [
@@ -100,9 +81,9 @@ fn a_link_special_file_or_foreign_file_in_place_of_a_log_is_not_opened() {
 #[test]
 fn a_fifo_in_place_of_a_log_is_detected_without_opening_it() {
     use std::os::unix::fs::OpenOptionsExt;
-    let scratch = Scratch::new("unopened");
-    let directory = Directory::trusted(&scratch.0).expect("opened");
-    let path = scratch.0.join("0.log");
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let directory = Directory::trusted(scratch.path()).expect("opened");
+    let path = scratch.path().join("0.log");
     nix::unistd::mkfifo(&path, Mode::from_bits_truncate(0o600)).expect("made");
     let reader =
         fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).expect("opened");
@@ -121,8 +102,8 @@ fn a_fifo_in_place_of_a_log_is_detected_without_opening_it() {
 
 #[test]
 fn only_links_of_the_pod_whose_logs_are_gone_are_removed() {
-    let scratch = Scratch::new("dead");
-    let paths = scratch.paths();
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let paths = Paths::new(&scratch.path().join("root"));
     prepare(&paths).expect("prepared");
     let (kept, gone) = (paths.pod_logs("n", "p", "kept"), paths.pod_logs("n", "p", "gone"));
     fs::create_dir_all(kept.join("c")).expect("made");
@@ -148,16 +129,16 @@ fn only_links_of_the_pod_whose_logs_are_gone_are_removed() {
 
 #[test]
 fn files_added_without_pause_to_a_log_directory_do_not_block_its_removal() {
-    let scratch = Scratch::new("endless");
-    let directory = Directory::trusted(&scratch.0).expect("opened");
-    fs::create_dir(scratch.0.join("doomed")).expect("made");
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let directory = Directory::trusted(scratch.path()).expect("opened");
+    fs::create_dir(scratch.path().join("doomed")).expect("made");
     for number in 0..3000 {
-        fs::write(scratch.0.join(format!("doomed/{number}")), "").expect("written");
+        fs::write(scratch.path().join(format!("doomed/{number}")), "").expect("written");
     }
     let error = volume::remove_in(&directory.0, OsStr::new("doomed"), 2000).expect_err("there are more");
     assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
-    assert_eq!(fs::read_dir(scratch.0.join("doomed")).expect("read").count(), 1000);
+    assert_eq!(fs::read_dir(scratch.path().join("doomed")).expect("read").count(), 1000);
     // The rest is removed by the next call.
     volume::remove_in(&directory.0, OsStr::new("doomed"), 2000).expect("removed");
-    assert!(!scratch.0.join("doomed").exists());
+    assert!(!scratch.path().join("doomed").exists());
 }

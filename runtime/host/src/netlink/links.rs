@@ -96,6 +96,13 @@ impl Netlink {
         self.change(RouteNetlinkMessage::NewLink(link), 0)
     }
 
+    /// Makes the bridge send frames back to the port with `index` by which they came.
+    pub(crate) fn set_hairpin(&mut self, index: u32) -> io::Result<()> {
+        let port = InfoPortData::BridgePort(vec![InfoBridgePort::HairpinMode(true)]);
+        let link = link(index, vec![LinkAttribute::LinkInfo(vec![LinkInfo::PortData(port)])]);
+        self.change(RouteNetlinkMessage::NewLink(link), 0)
+    }
+
     /// Sets the link with `index` up.
     pub fn set_up(&mut self, index: u32) -> io::Result<()> {
         self.set_flags(index, LinkFlags::Up, LinkFlags::Up)

@@ -14,7 +14,7 @@ use crate::netlink::{Netlink, link_index};
 impl Network {
     /// Makes the bridge, with its addresses and up, unless it exists. Rejects a range that the machine uses for
     /// something else.
-    pub(super) fn ensure_bridge(&mut self) -> Result<(), NetworkError> {
+    pub fn ensure_bridge(&mut self) -> Result<(), NetworkError> {
         let failed = |operation| move |source| NetworkError::Kernel { operation, source };
         let mut netlink = Netlink::open().map_err(failed("open a netlink socket"))?;
         let bridge = link_index(&self.bridge).ok();
@@ -123,6 +123,21 @@ impl Network {
     pub(super) fn ranges(&self) -> Vec<AnyRange> {
         let ipv6 = self.ipv6.map(AnyRange::V6);
         [AnyRange::V4(self.range)].into_iter().chain(ipv6).collect()
+    }
+
+    /// The ranges of the addresses of pods: those of new pods, and earlier ones in which pods still have addresses.
+    pub fn pod_ranges(&self) -> Vec<(IpAddr, u8)> {
+        let mut ranges: Vec<_> =
+            self.ranges().into_iter().map(|range| (range.base(), range.prefix())).collect();
+        ranges.extend(&self.firewall.table.ranges);
+        ranges.sort_unstable();
+        ranges.dedup();
+        ranges
+    }
+
+    /// The address of the bridge, at which pods ask for names.
+    pub fn gateway(&self) -> Ipv4Addr {
+        self.range.gateway()
     }
 
     /// Whether new pods get IPv6 addresses, or a pod of an earlier range has one.

@@ -4,8 +4,9 @@
 //! address of a pod that is gone. So entries are deleted that contradict the rules; the next packet makes a new one.
 //! TCP and SCTP need nothing of the kind: each of their connections begins with a packet that makes a new entry.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use netlink_packet_core::NLA_F_NESTED;
 
@@ -71,27 +72,67 @@ impl Change {
 
     /// Deletes the entries that contradict the rules. Returns how many. An entry of any other connection stays.
     pub(super) fn delete_outdated(&self) -> io::Result<usize> {
-        let mut deletes = netfilter::open()?;
-        let (mut count, mut failed) = (0, None);
-        // The address of the latest entry that was looked up: most have the same one.
-        let mut latest: Option<(IpAddr, bool)> = None;
-        let is_here = &mut |address: IpAddr| match latest {
-            Some((known, is_here)) if known == address => is_here,
-            Some(_) | None => latest.insert((address, is_of_this_machine(address))).1,
-        };
-        netfilter::list(NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET, &mut |entry| {
-            if parse(entry).is_some_and(|connection| self.contradicts(&connection, &mut *is_here)) {
-                match delete(&mut deletes, entry) {
-                    Ok(()) => count += 1,
-                    // Its time was over.
-                    Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
-                    Err(error) => failed = Some(error),
-                }
-            }
-            failed.is_none()
-        })?;
-        failed.map_or(Ok(count), Err)
+        delete_entries(|connection, is_here| self.contradicts(connection, is_here))
     }
+}
+
+/// An address and port of UDP of Services that have changed, and where packets may go that are sent there.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reached {
+    /// By address and port; by no address for ports of all addresses of this machine.
+    targets: BTreeMap<(Option<IpAddr>, u16), Vec<SocketAddr>>,
+}
+
+impl Reached {
+    /// Packets to `port` of an address, or of this machine, may go to `targets` alone: to none of them, if there are none.
+    pub(super) fn set(&mut self, address: Option<IpAddr>, port: u16, targets: Vec<SocketAddr>) {
+        self.targets.insert((address, port), targets);
+    }
+
+    fn contradicts(&self, connection: &Connection, is_here: impl FnOnce(IpAddr) -> bool) -> bool {
+        let Connection { sent_to: (address, port), leads_to } = *connection;
+        let is_target = |targets: &Vec<SocketAddr>| targets.contains(&SocketAddr::from(leads_to));
+        match (self.targets.get(&(Some(address), port)), self.targets.get(&(None, port))) {
+            (Some(targets), _) => !is_target(targets),
+            (None, Some(targets)) => !is_target(targets) && !address.is_loopback() && is_here(address),
+            (None, None) => false,
+        }
+    }
+
+    /// Deletes the entries of connections that go elsewhere. Returns how many.
+    pub(super) fn delete_outdated(&self) -> io::Result<usize> {
+        if self.targets.is_empty() {
+            return Ok(0);
+        }
+        delete_entries(|connection, is_here| self.contradicts(connection, is_here))
+    }
+}
+
+/// Deletes the entries of UDP connections that are outdated, which is found with whether an address is one of this
+/// machine. Returns how many.
+fn delete_entries(
+    is_outdated: impl Fn(&Connection, &mut dyn FnMut(IpAddr) -> bool) -> bool,
+) -> io::Result<usize> {
+    let mut deletes = netfilter::open()?;
+    let (mut count, mut failed) = (0, None);
+    // The address of the latest entry that was looked up: most have the same one.
+    let mut latest: Option<(IpAddr, bool)> = None;
+    let is_here = &mut |address: IpAddr| match latest {
+        Some((known, is_here)) if known == address => is_here,
+        Some(_) | None => latest.insert((address, is_of_this_machine(address))).1,
+    };
+    netfilter::list(NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET, &mut |entry| {
+        if parse(entry).is_some_and(|connection| is_outdated(&connection, is_here)) {
+            match delete(&mut deletes, entry) {
+                Ok(()) => count += 1,
+                // Its time was over.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.is_none()
+    })?;
+    failed.map_or(Ok(count), Err)
 }
 
 /// Whether an address is one of this machine: only such a one can be bound.
@@ -184,6 +225,33 @@ mod tests {
         }
         assert!(Change::between(&[old.clone(), one.clone()], &[one, old]).is_none());
         assert!(Change::between(&[], &[]).is_none());
+    }
+
+    #[test]
+    fn entries_to_a_changed_service_that_lead_to_none_of_its_endpoints_are_deleted() {
+        let here = |address: IpAddr| ["192.0.2.2", "127.0.0.1"].contains(&&*address.to_string());
+        let parse = |text: &str| text.parse::<SocketAddr>().expect("an address with a port");
+        let mut reached = Reached::default();
+        reached.set(Some(parse("10.96.0.9:0").ip()), 53, vec![parse("10.85.0.2:5353")]);
+        reached.set(Some(parse("10.96.0.8:0").ip()), 53, Vec::new());
+        reached.set(None, 30053, vec![parse("10.85.0.2:5353")]);
+        for (sent_to, leads_to, is_deleted) in [
+            ("10.96.0.9:53", "10.85.0.2:5353", false),
+            ("10.96.0.9:53", "10.85.0.3:5353", true),
+            // The entry is older than the Service.
+            ("10.96.0.9:53", "10.96.0.9:53", true),
+            ("10.96.0.9:54", "10.85.0.3:5353", false),
+            // The Service is gone.
+            ("10.96.0.8:53", "10.85.0.2:5353", true),
+            ("192.0.2.2:30053", "10.85.0.2:5353", false),
+            ("192.0.2.2:30053", "10.85.0.3:5353", true),
+            ("127.0.0.1:30053", "127.0.0.1:30053", false),
+            ("198.51.100.1:30053", "198.51.100.1:30053", false),
+        ] {
+            let end = |text: &str| (parse(text).ip(), parse(text).port());
+            let connection = Connection { sent_to: end(sent_to), leads_to: end(leads_to) };
+            assert_eq!(reached.contradicts(&connection, here), is_deleted, "{connection:?}");
+        }
     }
 
     #[test]

@@ -27,6 +27,24 @@ pub enum NetworkError {
         /// The cause.
         source: io::Error,
     },
+    /// The text is not a valid range of Services.
+    #[error("read the range of the addresses of Services from {origin}: {text:?}: {wrong}")]
+    ServiceRange {
+        /// The flag or file with the text.
+        origin: String,
+        /// The text as written.
+        text: String,
+        /// The mistake in the text, and a correct form.
+        wrong: String,
+    },
+    /// The file with the range of Services cannot be read.
+    #[error("read the range of the addresses of Services from {}", path.display())]
+    ReadServiceRange {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
     /// The machine uses the range already.
     #[error(
         "use {range} for pods: the machine has the {what} {base}/{prefix} on {link}; choose another range with --pod-cidr"
@@ -77,6 +95,12 @@ pub enum NetworkError {
     /// The nftables table could not be changed, or forwarding not be switched on.
     #[error("translate addresses for pods")]
     Firewall {
+        /// The cause.
+        source: io::Error,
+    },
+    /// The nftables table of Services could not be changed.
+    #[error("translate the addresses of Services")]
+    Services {
         /// The cause.
         source: io::Error,
     },

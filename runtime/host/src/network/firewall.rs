@@ -6,15 +6,17 @@
 //! for both; `network/forwarding.rs` switches that on, and this table makes the links concerned forward nothing else.
 //! If somebody else changes the table, [`Watch`] reports it, and the table is replaced.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::BRIDGES;
 use super::cluster::{Cluster, Peer};
+use super::range::AnyRange;
 use crate::netlink::News;
 use crate::netlink::nftables::expressions::{self as nft, Side};
-use crate::netlink::nftables::{self, Batch, Hook, Nft};
+use crate::netlink::nftables::{self, Batch, Generation, Hook, Nft};
 use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::{Pod, Uid};
 
@@ -32,6 +34,9 @@ const LINK_GROUPS: [u32; 3] =
 
 /// The file that shows that this kernel tracks SCTP connections.
 const SCTP: &str = "/proc/sys/net/netfilter/nf_conntrack_sctp_timeout_established";
+
+/// The port of the board's name server.
+const NAME_SERVER_PORT: u16 = 53;
 
 /// A port of the host that leads to a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,6 +109,10 @@ pub(super) struct Table {
     pub(super) cluster: Option<Cluster>,
     /// Links that forward only because of nodlet.
     pub(super) uplinks: Vec<String>,
+    /// The kernel translates what a pod answers another one of its bridge, so that servers see the address of the client.
+    pub(super) bridges_translate: bool,
+    /// Services may send what comes in by such a link to another machine.
+    pub(super) has_services: bool,
     pub(super) ports: SortedMap<Uid, Vec<Forward>>,
 }
 
@@ -167,7 +176,9 @@ impl Table {
                 // The pods of other agents of the machine get their replies by the same links.
                 None => {
                     let to_no_pods = nft::links(nft::OIFNAME, false, BRIDGES.as_bytes());
-                    batch.add_rule("forward", &[from.clone(), to_no_pods, nft::drop_packet()]);
+                    let untranslated = nft::connection(nft::CT_STATUS, false, nft::DNAT);
+                    let untranslated = if self.has_services { untranslated } else { Vec::new() };
+                    batch.add_rule("forward", &[from.clone(), to_no_pods, untranslated, nft::drop_packet()]);
                 }
             }
             let foreign = nft::connection(nft::CT_STATUS, false, nft::DNAT);
@@ -185,13 +196,23 @@ impl Table {
         if !has_ports && self.cluster.is_none() {
             return;
         }
-        // A pod would answer another one of its bridge directly, from an address that the other did not connect to; and
-        // drop what seems to come from itself. With br_netfilter the bridge forwards such a packet, and there is no link
-        // by which it came in.
-        for (base, prefix) in &self.ranges {
-            let from_range = nft::range(Side::Source, *base, *prefix);
-            let translated = nft::connection(nft::CT_STATUS, true, nft::DNAT);
-            batch.add_rule("postrouting", &[from_range, to_pods.clone(), translated, nft::masquerade()]);
+        let translated = nft::connection(nft::CT_STATUS, true, nft::DNAT);
+        if self.bridges_translate {
+            // A pod would drop what seems to come from itself. For Services of a cluster, kube-proxy has such rules.
+            let pods: BTreeSet<IpAddr> = self.forwards().map(|forward| forward.to.0).collect();
+            for pod in pods {
+                let is_pod = |side| nft::range(side, pod, if pod.is_ipv4() { 32 } else { 128 });
+                let itself = [is_pod(Side::Source), is_pod(Side::Destination)].concat();
+                batch.add_rule("postrouting", &[itself, translated.clone(), nft::masquerade()]);
+            }
+        } else {
+            // A pod would answer another one of its bridge directly, from an address that the other did not connect to;
+            // and drop what seems to come from itself.
+            for (base, prefix) in &self.ranges {
+                let from_range = nft::range(Side::Source, *base, *prefix);
+                let to_pods = to_pods.clone();
+                batch.add_rule("postrouting", &[from_range, to_pods, translated.clone(), nft::masquerade()]);
+            }
         }
         if !has_ports {
             return;
@@ -205,6 +226,14 @@ impl Table {
             batch.add_rule("loopback", &[from_pods, to_loopback, nft::drop_packet()]);
         }
         batch.add_chain("ports", None);
+        let takes_queries = |forward: &Forward| {
+            let is_of_bridge =
+                forward.host.is_unspecified() || gateways(&self.ranges).any(|one| one == forward.host);
+            forward.port == NAME_SERVER_PORT && is_of_bridge
+        };
+        if self.forwards().any(takes_queries) {
+            keep_queries(batch, "ports", &self.ranges);
+        }
         for forward in self.forwards() {
             let to_host = match forward.host {
                 any if any.is_unspecified() => nft::family(any),
@@ -224,6 +253,23 @@ impl Table {
     }
 }
 
+/// The addresses that the bridge has for ranges of pods.
+fn gateways(ranges: &[(IpAddr, u8)]) -> impl Iterator<Item = IpAddr> {
+    ranges.iter().filter_map(|(base, prefix)| Some(AnyRange::of_base(*base, *prefix)?.gateway()))
+}
+
+/// Adds rules to a chain that leave the queries of pods alone: the name server at the bridge's address of each of the
+/// `ranges` of pods gets them, whatever else the chain does with port 53 of the board.
+pub(super) fn keep_queries(batch: &mut Batch, chain: &str, ranges: &[(IpAddr, u8)]) {
+    for gateway in gateways(ranges) {
+        let to_bridge = nft::range(Side::Destination, gateway, if gateway.is_ipv4() { 32 } else { 128 });
+        for protocol in [libc::IPPROTO_UDP, libc::IPPROTO_TCP] {
+            let query = nft::destination_port(protocol as u8, NAME_SERVER_PORT);
+            batch.add_rule(chain, &[to_bridge.clone(), query, nft::accept()]);
+        }
+    }
+}
+
 /// The table in the kernel.
 #[derive(Debug)]
 pub(super) struct Firewall {
@@ -240,12 +286,15 @@ impl Firewall {
             ranges: ranges.to_vec(),
             cluster: None,
             uplinks: Vec::new(),
+            bridges_translate: false,
+            has_services: false,
             ports: SortedMap::new(),
         };
         Firewall { table, socket: None }
     }
 
-    fn socket(&mut self) -> io::Result<&mut Nft> {
+    /// The socket with which nodlet changes its tables.
+    pub(super) fn socket(&mut self) -> io::Result<&mut Nft> {
         match &mut self.socket {
             Some(socket) => Ok(socket),
             socket => Ok(socket.insert(Nft::open()?)),
@@ -256,16 +305,13 @@ impl Firewall {
     pub(super) fn apply(&mut self) -> io::Result<()> {
         self.socket()?;
         let Some(socket) = &mut self.socket else { return Err(io::ErrorKind::NotConnected.into()) };
-        socket.change(&self.table.name, |batch| self.table.replace(batch))
+        socket.change(&self.table.name, |batch| self.table.replace(batch)).map(drop)
     }
 
     /// Removes the table from the kernel, if there is one.
     pub(super) fn remove(&mut self) -> io::Result<()> {
         let name = self.table.name.clone();
-        match self.socket()?.change(&name, Batch::delete_table) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) || is_unsupported(&error) => Ok(()),
-            removed => removed,
-        }
+        remove_table(self.socket()?, &name)
     }
 
     /// Whether this kernel tracks SCTP connections, which is known as soon as there is a table.
@@ -273,11 +319,23 @@ impl Firewall {
         std::path::Path::new(SCTP).exists()
     }
 
-    /// Watches the table and what the links of the machine need to forward.
-    pub(super) fn watch(&mut self) -> io::Result<Watch> {
-        let port = self.socket()?.port();
+    /// Watches the table, `others`, and what the links of the machine need to forward.
+    pub(super) fn watch(&mut self, others: &[String]) -> io::Result<Watch> {
+        let socket = self.socket()?;
+        let (port, own) = (socket.port(), socket.own_generation());
         let links = News::open(libc::NETLINK_ROUTE, &LINK_GROUPS)?;
-        Ok(Watch { table: self.table.name.clone(), port, tables: nftables::news()?, links })
+        let tables = nftables::news()?;
+        own.set(socket.generation()?);
+        let names = [std::slice::from_ref(&self.table.name), others].concat();
+        Ok(Watch { names, port, own, tables, links })
+    }
+}
+
+/// Removes a table from the kernel, if it is there.
+pub(super) fn remove_table(socket: &mut Nft, name: &str) -> io::Result<()> {
+    match socket.change(name, Batch::delete_table) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) || is_unsupported(&error) => Ok(()),
+        removed => removed.map(drop),
     }
 }
 
@@ -308,8 +366,11 @@ pub(super) fn explain(error: io::Error) -> io::Error {
 /// News about changes that somebody else made. The sockets are for an executor, and block nobody.
 #[derive(Debug)]
 pub struct Watch {
-    table: String,
+    /// The tables of nodlet.
+    names: Vec<String>,
     port: u32,
+    /// The latest change before which all are by nodlet, or were reported.
+    own: Generation,
     tables: News,
     links: News,
 }
@@ -327,14 +388,26 @@ impl Watch {
 
     /// Reads all news about tables.
     pub fn read_tables(&self) -> TableNews {
-        let mut news = TableNews::default();
+        let (mut news, mut reported) = (TableNews::default(), None);
         let _ = self.tables.read(|bytes| match bytes {
             Some(bytes) => {
-                news.is_foreign |= nftables::changes_table(bytes, &self.table, self.port);
+                news.is_foreign |= nftables::changes_tables(bytes, &self.names, self.port);
                 news.has_foreign_chains |= nftables::adds_chain(bytes, self.port);
+                reported = nftables::latest_generation(bytes).or(reported);
             }
             None => news.is_incomplete = true,
         });
+        if news.is_incomplete {
+            // News that were dropped are of nodlet's own change of thousands of Services if nobody else has changed
+            // anything since the news before them.
+            if let Ok(latest) = Nft::open().and_then(|mut socket| socket.generation()) {
+                news.is_incomplete = latest.is_none() || latest != self.own.replace(latest);
+            }
+        } else if let Some(reported) = reported
+            && self.own.get().is_none_or(|own| reported.wrapping_sub(own) < u32::MAX / 2)
+        {
+            self.own.set(Some(reported));
+        }
         news
     }
 
@@ -351,7 +424,7 @@ pub struct TableNews {
     pub is_foreign: bool,
     /// Another program added or changed a chain of any table.
     pub has_foreign_chains: bool,
-    /// The kernel had more news than the socket could hold, such as those of a large change by nodlet itself.
+    /// The kernel had more news than the socket could hold, and not only those of a large change by nodlet itself.
     pub is_incomplete: bool,
 }
 

@@ -33,7 +33,8 @@ impl fmt::Display for Chain {
     }
 }
 
-/// NF_INET_FORWARD; tables of bridges use the same number.
+/// NF_INET_LOCAL_IN and NF_INET_FORWARD; tables of bridges use the same numbers.
+const INPUT: usize = 1;
 const FORWARD: usize = 2;
 const NF_DROP: u32 = 0;
 /// NFPROTO_IPV4 and NFPROTO_IPV6.
@@ -120,17 +121,39 @@ fn matches_link(rule: Object, link: &str) -> bool {
 /// Every chain whose policy drops the forwarded packets that no rule accepts, and firewalld's chain, which rejects them.
 /// Chains that only packets of IPv6 pass are among them with `ipv6`, after the others.
 pub fn dropping_chains(ipv6: bool) -> io::Result<Vec<Chain>> {
+    dropping_at(FORWARD, ipv6)
+}
+
+/// The chains that drop what pods send to the board itself, such as queries to its name server, with the exceptions of
+/// [`warning`], and what that means.
+pub(super) fn input_dropped(bridge: &str, ipv6: bool) -> Option<String> {
+    let mut chains = dropping_at(INPUT, ipv6).ok()?;
+    let named = if chains.is_empty() { [true; 2] } else { rules_naming(bridge, ipv6).unwrap_or_default() };
+    chains.retain(|chain| is_unexpected(chain.versions(), named, ipv6));
+    if chains.is_empty() {
+        return None;
+    }
+    let chains: Vec<String> = chains.iter().map(Chain::to_string).collect();
+    Some(format!(
+        "the firewall of the machine drops packets to it that no rule accepts ({}), and no rule names {bridge}: \
+         docs/firewalls.md has the rules that allow it",
+        chains.join(", ")
+    ))
+}
+
+/// The chains at a hook that drop packets as those of [`dropping_chains`] do.
+fn dropping_at(hook: usize, ipv6: bool) -> io::Result<Vec<Chain>> {
     let mut chains = Vec::new();
     list(GETCHAIN, &mut |chain| {
-        chains.extend(dropping(chain));
+        chains.extend(dropping(chain, hook));
         true
     })?;
+    let name = if hook == INPUT { "INPUT" } else { "FORWARD" };
     for legacy in if ipv6 { &LEGACY[..] } else { &LEGACY[..1] } {
         match fs::read_to_string(legacy.tables) {
             Ok(tables) if tables.lines().any(|table| table == "filter") => {
-                if legacy.drops()? {
-                    chains
-                        .push(Chain { table: format!("{} filter", legacy.name), name: "FORWARD".to_owned() });
+                if legacy.drops(hook)? {
+                    chains.push(Chain { table: format!("{} filter", legacy.name), name: name.to_owned() });
                 }
             }
             Ok(_) => {}
@@ -160,8 +183,8 @@ fn list(request: u16, each: &mut dyn FnMut(Object) -> bool) -> io::Result<()> {
     }
 }
 
-/// The chain, if it drops forwarded packets.
-fn dropping(chain: Object) -> Option<Chain> {
+/// The chain, if it drops packets at `wanted`, the number of a hook.
+fn dropping(chain: Object, wanted: usize) -> Option<Chain> {
     let family = match chain.family {
         1 => "inet",
         FAMILY_IPV4 => "ip",
@@ -173,7 +196,7 @@ fn dropping(chain: Object) -> Option<Chain> {
     let number = |value: &[u8]| value.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
     let hook = number(find(chain.find(NFTA_CHAIN_HOOK)?, NFTA_HOOK_HOOKNUM)?);
     let (table, policy) = (chain.find(NFTA_TABLE)?, number(chain.find(NFTA_CHAIN_POLICY)?));
-    let is_dropping = hook == Some(FORWARD as u32) && (policy == Some(NF_DROP) || table == b"firewalld\0");
+    let is_dropping = hook == Some(wanted as u32) && (policy == Some(NF_DROP) || table == b"firewalld\0");
     is_dropping.then_some(Chain {
         table: format!("{family} {}", read_text(table)),
         name: read_text(chain.find(NFTA_CHAIN_NAME)?),
@@ -229,14 +252,14 @@ const VERDICT_DROP: u32 = u32::MAX;
 const ENTRIES_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 impl Legacy {
-    /// Whether the policy of the chain FORWARD in the existing table `filter` drops packets.
-    fn drops(&self) -> io::Result<bool> {
+    /// Whether the policy of the chain at a hook in the existing table `filter` drops packets.
+    fn drops(&self, hook: usize) -> io::Result<bool> {
         let socket = socket(self.domain, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::Raw)?;
         let mut info = [0; INFO];
         info[..6].copy_from_slice(b"filter");
         self.option(&socket, IPT_SO_GET_INFO, &mut info)?;
-        let (size, forward) = (word(&info, INFO_SIZE), word(&info, INFO_UNDERFLOW + 4 * FORWARD));
-        let (size, forward) = (size.unwrap_or_default() as usize, forward.unwrap_or_default() as usize);
+        let (size, last) = (word(&info, INFO_SIZE), word(&info, INFO_UNDERFLOW + 4 * hook));
+        let (size, last) = (size.unwrap_or_default() as usize, last.unwrap_or_default() as usize);
         if size > ENTRIES_BYTES_MAX {
             return Err(io::Error::other("the firewall has more rules than nodlet reads"));
         }
@@ -244,7 +267,7 @@ impl Legacy {
         entries[..6].copy_from_slice(b"filter");
         entries[ENTRIES_SIZE..][..4].copy_from_slice(&info[INFO_SIZE..]);
         self.option(&socket, IPT_SO_GET_ENTRIES, &mut entries)?;
-        Ok(self.policy(&entries[ENTRIES..], forward) == Some(VERDICT_DROP))
+        Ok(self.policy(&entries[ENTRIES..], last) == Some(VERDICT_DROP))
     }
 
     /// The verdict of the rule at `at`. The last rule of a chain is its policy.
@@ -299,11 +322,11 @@ mod tests {
             (10, "filter", 2, 1, false),
             (3, "filter", 2, 0, false),
         ] {
-            let chain = dropping(Object { family, attributes: &chain(table, hook, policy) });
+            let chain = dropping(Object { family, attributes: &chain(table, hook, policy) }, FORWARD);
             assert_eq!(chain.is_some(), found, "family {family}, hook {hook}, policy {policy}");
         }
         let whole = chain("filter", 2, 0);
-        let read = |attributes: &[u8]| dropping(Object { family: 2, attributes });
+        let read = |attributes: &[u8]| dropping(Object { family: 2, attributes }, FORWARD);
         assert_eq!(read(&whole).unwrap().to_string(), "ip filter FORWARD");
         for length in 0..whole.len() {
             assert_eq!(read(&whole[..length]), None, "{length}");

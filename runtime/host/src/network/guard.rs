@@ -67,6 +67,15 @@ pub const PORT_IPV4: [(u16, u32); 8] = [
     (ROUTE_LOCALNET, 0),
 ];
 
+/// Whether frames that a bridge forwards pass the chains of IP (br_netfilter). Then the kernel translates what a pod answers
+/// another one of its bridge.
+pub(super) fn bridges_translate() -> bool {
+    ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"].iter().all(|name| {
+        let file = Path::new("/proc/sys/net/bridge").join(name);
+        fs::read_to_string(file).is_ok_and(|text| text.trim() == "1")
+    })
+}
+
 /// Loads the kernel's IPv6 module, if it is one. If it were loaded later, by the first socket of some pod,
 /// existing links would get its defaults.
 pub(crate) fn load_ipv6() {

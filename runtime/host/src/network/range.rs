@@ -2,9 +2,13 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
 
 /// The default range.
 pub(super) const DEFAULT_RANGE: Range = Range { base: Ipv4Addr::new(10, 85, 0, 0), prefix: 24 };
+
+/// The prefixes of a range of IPv6 for pods.
+const POD_PREFIXES: RangeInclusive<u8> = 16..=104;
 
 /// An IPv4 range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +36,7 @@ impl AnyRange {
     pub(super) fn of_base(base: IpAddr, prefix: u8) -> Option<AnyRange> {
         match base {
             IpAddr::V4(base) => Range::checked(base, prefix).ok().map(AnyRange::V4),
-            IpAddr::V6(base) => Ipv6Range::checked(base, prefix).ok().map(AnyRange::V6),
+            IpAddr::V6(base) => Ipv6Range::checked(base, prefix, POD_PREFIXES).ok().map(AnyRange::V6),
         }
     }
 
@@ -76,17 +80,23 @@ impl fmt::Display for AnyRange {
 
 impl Ipv6Range {
     pub(super) fn parse(text: &str) -> Result<Ipv6Range, String> {
+        Ipv6Range::parse_within(text, POD_PREFIXES)
+    }
+
+    /// Parses a range with one of these prefixes. The error says what is wrong with it.
+    pub(super) fn parse_within(text: &str, prefixes: RangeInclusive<u8>) -> Result<Ipv6Range, String> {
         let wrong = "the second one is not an IPv6 range such as fd00:10:85::/64";
         let (base, prefix) = text.split_once('/').ok_or(wrong)?;
         let base: Ipv6Addr = base.parse().map_err(|_| wrong)?;
         let prefix: u8 = prefix.parse().map_err(|_| wrong)?;
-        Ipv6Range::checked(base, prefix)
+        Ipv6Range::checked(base, prefix, prefixes)
     }
 
     /// The range with this first address. The error says what is wrong with it.
-    fn checked(base: Ipv6Addr, prefix: u8) -> Result<Ipv6Range, String> {
-        if !(16..=104).contains(&prefix) {
-            return Err("an IPv6 range must have from /16 to /104".to_owned());
+    fn checked(base: Ipv6Addr, prefix: u8, prefixes: RangeInclusive<u8>) -> Result<Ipv6Range, String> {
+        if !prefixes.contains(&prefix) {
+            let (least, most) = (prefixes.start(), prefixes.end());
+            return Err(format!("an IPv6 range must have from /{least} to /{most}"));
         }
         let range = Ipv6Range { base, prefix };
         let first = Ipv6Addr::from_bits(base.to_bits() & range.mask());

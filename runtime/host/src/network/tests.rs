@@ -80,8 +80,8 @@ fn a_second_range_is_one_of_ipv6() {
 
 #[test]
 fn the_flag_comes_before_the_file_and_the_file_before_the_default() {
-    let root = std::env::temp_dir().join(format!("nodlet-network-{}", std::process::id()));
-    let paths = Paths::new(&root);
+    let root = tempfile::tempdir().expect("a scratch directory");
+    let paths = Paths::new(root.path());
     let range = |cidr| Network::new(&paths, cidr, true).map(|network| network.range.to_string());
     assert_eq!(range(None).unwrap(), "10.85.0.0/24");
     fs::create_dir_all(paths.pod_cidr().parent().unwrap()).unwrap();
@@ -105,7 +105,6 @@ fn the_flag_comes_before_the_file_and_the_file_before_the_default() {
     nix::unistd::mkfifo(&paths.pod_cidr(), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let refused = crate::error::causes(&range(None).unwrap_err());
     assert!(refused.contains("it is not a regular file"), "{refused}");
-    fs::remove_dir_all(root).unwrap();
 }
 
 #[test]
@@ -305,8 +304,10 @@ fn no_pod_gets_the_ipv6_address_of_a_pod_with_an_earlier_ipv4_range() {
 #[test]
 fn the_rules_of_a_range_go_with_its_last_pod_and_come_back_when_a_cluster_is_left() {
     in_new_namespace(|| {
-        let root = std::env::temp_dir().join(format!("nodlet-ranges-{}", std::process::id()));
-        let paths = Paths::new(&root);
+        // Without the rules for ranges, there would be none to see.
+        let _ = fs::write("/proc/sys/net/bridge/bridge-nf-call-iptables", "0");
+        let root = tempfile::tempdir().expect("a scratch directory");
+        let paths = Paths::new(root.path());
         fs::create_dir_all(paths.forwarding().parent().unwrap()).unwrap();
         let mut network = Network::new(&paths, Some("10.1.2.0/24,fd00:1::/64"), true).unwrap();
         let mut netlink = Netlink::open().unwrap();
@@ -353,7 +354,6 @@ fn the_rules_of_a_range_go_with_its_last_pod_and_come_back_when_a_cluster_is_lef
         assert_eq!(on_bridge(&mut netlink, bridge), [] as [&str; 0]);
         assert_eq!(has_rules(), [false, true, false, true]);
         network.remove().unwrap();
-        fs::remove_dir_all(root).unwrap();
     });
 }
 
@@ -361,8 +361,8 @@ fn the_rules_of_a_range_go_with_its_last_pod_and_come_back_when_a_cluster_is_lef
 #[test]
 fn a_pod_keeps_its_address_until_the_kernel_closes_its_ports_however_often_it_refuses() {
     in_new_namespace(|| {
-        let root = std::env::temp_dir().join(format!("nodlet-network-{}", std::process::id()));
-        let paths = Paths::new(&root);
+        let root = tempfile::tempdir().expect("a scratch directory");
+        let paths = Paths::new(root.path());
         std::fs::create_dir_all(paths.forwarding().parent().unwrap()).unwrap();
         let mut network = Network::new(&paths, Some("10.85.0.0/24"), true).unwrap();
         let (web, uid) = (pod_with("a", ", ports: [{containerPort: 80, hostPort: 80}]", ""), "a".into());
@@ -384,7 +384,6 @@ fn a_pod_keeps_its_address_until_the_kernel_closes_its_ports_however_often_it_re
         network.connect(&web, ip).unwrap_err();
         network.release(&uid).unwrap();
         assert_eq!(network.address_of(&uid), None);
-        std::fs::remove_dir_all(root).unwrap();
     });
 }
 
@@ -419,8 +418,8 @@ fn a_cluster_replaces_the_range_for_new_pods_only_and_until_the_board_leaves() {
 #[test]
 fn routes_lead_to_nodes_on_a_link_and_those_of_others_stay() {
     in_new_namespace(|| {
-        let root = std::env::temp_dir().join(format!("nodlet-routes-{}", std::process::id()));
-        let paths = Paths::new(&root);
+        let root = tempfile::tempdir().expect("a scratch directory");
+        let paths = Paths::new(root.path());
         fs::create_dir_all(paths.run()).unwrap();
         let mut netlink = Netlink::open().unwrap();
         netlink.add_bridge("br0").unwrap();
@@ -453,6 +452,5 @@ fn routes_lead_to_nodes_on_a_link_and_those_of_others_stay() {
         assert_eq!(fs::read_to_string(paths.routes()).unwrap(), lines);
         Network::without_range(&paths).remove().unwrap();
         assert_eq!(shown(&mut netlink), [4], "the owner's route stays");
-        fs::remove_dir_all(root).unwrap();
     });
 }

@@ -211,20 +211,19 @@ fn is_locked(path: &Path) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::volume::tests::Scratch;
 
     struct Machine {
-        scratch: Scratch,
+        scratch: tempfile::TempDir,
     }
 
     impl Machine {
         fn request(&self, pod: &str) -> LockRequest {
-            let file = self.scratch.0.join("locks").join(pod);
+            let file = self.scratch.path().join("locks").join(pod);
             LockRequest { file, cgroups: vec![self.cgroup(pod)] }
         }
 
         fn cgroup(&self, pod: &str) -> PathBuf {
-            self.scratch.0.join("cgroups").join(pod)
+            self.scratch.path().join("cgroups").join(pod)
         }
 
         fn populate(&self, pod: &str, is_populated: bool) {
@@ -234,7 +233,7 @@ mod tests {
         }
 
         fn take(&self, pod: &str, path: &str, is_exclusive: bool) -> Result<VolumeLock, String> {
-            let path = self.scratch.0.join(path);
+            let path = self.scratch.path().join(path);
             let taken = self.request(pod).take(&[Volume { name: "v", path: &path, is_exclusive }]);
             taken.map_err(|error| match error {
                 LockError::InUse(name) => format!("{name} is in use"),
@@ -244,11 +243,11 @@ mod tests {
     }
 
     fn machine() -> Machine {
-        let scratch = Scratch::new("volume-lock");
+        let scratch = tempfile::tempdir().expect("a scratch directory");
         for directory in ["data/sub/deep", "other"] {
-            fs::create_dir_all(scratch.0.join(directory)).expect("a directory");
+            fs::create_dir_all(scratch.path().join(directory)).expect("a directory");
         }
-        std::os::unix::fs::symlink("data", scratch.0.join("link")).expect("a link");
+        std::os::unix::fs::symlink("data", scratch.path().join("link")).expect("a link");
         Machine { scratch }
     }
 
@@ -267,7 +266,8 @@ mod tests {
         assert_eq!(machine.take("c", "link", true).expect_err("two use it"), "v is in use");
         drop((one, two));
         machine.take("c", "link", true).expect("no process is left of them");
-        let files: Vec<_> = fs::read_dir(machine.scratch.0.join("locks")).expect("it is there").collect();
+        let files: Vec<_> =
+            fs::read_dir(machine.scratch.path().join("locks")).expect("it is there").collect();
         assert_eq!(files.len(), 1, "the files of dead pods go: {files:?}");
     }
 

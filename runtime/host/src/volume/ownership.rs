@@ -130,8 +130,8 @@ mod tests {
 
     #[test]
     fn all_files_below_and_nothing_elsewhere_get_the_group() {
-        let root = std::env::temp_dir().join(format!("nodlet-group-{}", std::process::id()));
-        let (inside, outside) = (root.join("volume"), root.join("outside"));
+        let root = tempfile::tempdir().expect("a scratch directory");
+        let (inside, outside) = (root.path().join("volume"), root.path().join("outside"));
         fs::create_dir_all(inside.join("a/b")).expect("it is new");
         fs::create_dir_all(&outside).expect("it is new");
         for file in [inside.join("a/b/file"), outside.join("file")] {
@@ -159,23 +159,21 @@ mod tests {
             give_to(&inside, 4242, always).expect("it is ours");
             assert_eq!(of(&inside.join("a/new")).0, group);
         }
-        fs::remove_dir_all(&root).expect("it can be removed");
     }
 
     #[test]
     fn the_file_that_cannot_be_given_and_the_remedy_are_named() {
-        let root = std::env::temp_dir().join(format!("nodlet-fixed-{}", std::process::id()));
-        fs::create_dir_all(root.join("a/b")).expect("it is new");
-        let fixed = root.join("a/b/fixed");
+        let root = tempfile::tempdir().expect("a scratch directory");
+        fs::create_dir_all(root.path().join("a/b")).expect("it is new");
+        let fixed = root.path().join("a/b/fixed");
         fs::write(&fixed, "x").expect("it can be written");
         let file = fs::File::open(&fixed).expect("it is there");
         let set = |flags| rustix::fs::ioctl_setflags(&file, flags);
         set(rustix::fs::IFlags::IMMUTABLE).expect("this file system has immutable files");
-        let refused = give_to(&root, 4242, false).expect_err("the file is immutable");
+        let refused = give_to(root.path(), 4242, false).expect_err("the file is immutable");
         set(rustix::fs::IFlags::empty()).expect("it is ours");
         let message = crate::error::chain(&refused).to_string();
         assert_contains(&message, format!("give {fixed:?} to fsGroup: Operation not permitted"));
         assert!(message.contains("chattr -ia"), "{message}");
-        fs::remove_dir_all(&root).expect("it can be removed");
     }
 }

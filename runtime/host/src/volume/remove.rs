@@ -264,8 +264,8 @@ mod tests {
     fn moving_a_directory_up_tries_one_name_however_many_were_moved_before() {
         const MOVED: u32 = 3000;
         const TAKEN: u32 = 10;
-        let scratch = std::env::temp_dir().join(format!("nodlet-remove-{}", std::process::id()));
-        let doomed = scratch.join("doomed");
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let doomed = scratch.path().join("doomed");
         let last = (1..DEPTH).fold(doomed.clone(), |path, _| path.join("d"));
         for number in 0..MOVED {
             std::fs::create_dir_all(last.join(format!("{number}/full"))).expect("made");
@@ -274,12 +274,11 @@ mod tests {
         for number in 0..TAKEN {
             std::fs::create_dir_all(doomed.join(format!(".deep-{number}/full"))).expect("made");
         }
-        let parent = std::fs::File::open(&scratch).expect("it is there");
+        let parent = std::fs::File::open(scratch.path()).expect("it is there");
         let mut tried = RemovalProgress::default();
         remove(&parent, OsStr::new("doomed"), &mut tried).expect("removed");
         let tried = tried.moves;
-        assert_eq!(std::fs::read_dir(&scratch).expect("read").count(), 0, "something stayed");
-        std::fs::remove_dir(&scratch).expect("it is empty");
+        assert_eq!(std::fs::read_dir(scratch.path()).expect("read").count(), 0, "something stayed");
         assert!((MOVED..=MOVED + TAKEN).contains(&tried), "{tried} names were tried for {MOVED} directories");
     }
 }

@@ -4,23 +4,6 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use super::*;
 use nodlet_kube::manifest::{self, Validation};
 
-pub(super) struct Scratch(pub(super) PathBuf);
-
-impl Scratch {
-    pub(super) fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("nodlet-volume-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).expect("a scratch directory");
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 fn pod(spec: &str) -> std::rc::Rc<Pod> {
     let text = format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec: {spec}\n");
     let parsed = manifest::parse("p.yaml", text.as_bytes(), Validation::Strict, "node");
@@ -29,8 +12,8 @@ fn pod(spec: &str) -> std::rc::Rc<Pod> {
 
 #[test]
 fn an_empty_dir_is_for_everybody_and_stays_as_it_is() {
-    let scratch = Scratch::new("empty");
-    let paths = Paths::new(&scratch.0);
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let paths = Paths::new(scratch.path());
     let pod = pod("{containers: [{name: c, image: i}], volumes: [{name: v, emptyDir: {}}]}");
     let request = Request::new(&pod, &paths, &[]);
     let volumes = set_up(&request).expect("set up");
@@ -48,11 +31,11 @@ fn an_empty_dir_is_for_everybody_and_stays_as_it_is() {
 
 #[test]
 fn an_empty_dir_belongs_to_the_group_of_the_pod() {
-    let scratch = Scratch::new("group");
+    let scratch = tempfile::tempdir().expect("a scratch directory");
     let pod = pod(
         "{securityContext: {fsGroup: 2000}, containers: [{name: c, image: i}], volumes: [{name: v, emptyDir: {}}]}",
     );
-    let volumes = set_up(&Request::new(&pod, &Paths::new(&scratch.0), &[])).expect("set up");
+    let volumes = set_up(&Request::new(&pod, &Paths::new(scratch.path()), &[])).expect("set up");
     let Some(MountSource::Host(path)) = volumes.get("v") else { panic!("{volumes:?}") };
     let metadata = fs::metadata(path).expect("it is there");
     assert_eq!((metadata.gid(), metadata.mode() & 0o7777), (2000, 0o2777));
@@ -79,11 +62,11 @@ fn the_size_of_a_memory_volume_is_the_lowest_limit() {
 
 #[test]
 fn a_host_path_must_match_its_type() {
-    let scratch = Scratch::new("host");
-    let at = |name: &str| scratch.0.join(name).display().to_string();
-    fs::create_dir(scratch.0.join("dir")).expect("made");
-    fs::write(scratch.0.join("file"), "").expect("made");
-    let _socket = std::os::unix::net::UnixListener::bind(scratch.0.join("socket")).expect("bound");
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let at = |name: &str| scratch.path().join(name).display().to_string();
+    fs::create_dir(scratch.path().join("dir")).expect("made");
+    fs::write(scratch.path().join("file"), "").expect("made");
+    let _socket = std::os::unix::net::UnixListener::bind(scratch.path().join("socket")).expect("bound");
     for (path, kind, wrong) in [
         (at("unset"), "", None),
         (at("file"), "", None),
@@ -105,19 +88,19 @@ fn a_host_path_must_match_its_type() {
         let pod = pod(&format!(
             "{{containers: [{{name: c, image: i}}], volumes: [{{name: v, hostPath: {{path: {path}, type: \"{kind}\"}}}}]}}"
         ));
-        let result = check_host_paths(&Request::new(&pod, &Paths::new(&scratch.0), &[]));
+        let result = check_host_paths(&Request::new(&pod, &Paths::new(scratch.path()), &[]));
         let expected = wrong.map(|wanted| {
             format!("MountVolume.SetUp failed for volume \"v\" : hostPath type check failed: {path} is not {wanted}")
         });
         assert_eq!(result.err().map(|error| crate::error::chain(&error)), expected, "{path} {kind}");
     }
-    let mode = |name: &str| fs::metadata(scratch.0.join(name)).expect("it was made").mode() & 0o7777;
+    let mode = |name: &str| fs::metadata(scratch.path().join(name)).expect("it was made").mode() & 0o7777;
     assert_eq!((mode("new/deep"), mode("unset"), mode("fresh")), (0o755, 0o755, 0o644));
     let pod = pod(&format!(
         "{{containers: [{{name: c, image: i}}], volumes: [{{name: v, hostPath: {{path: {}, type: FileOrCreate}}}}]}}",
         at("no/parent")
     ));
-    let request = Request::new(&pod, &Paths::new(&scratch.0), &[]);
+    let request = Request::new(&pod, &Paths::new(scratch.path()), &[]);
     let error = check_host_paths(&request).expect_err("the parent must exist");
     let error = crate::error::chain(&error);
     assert!(error.contains("No such file"), "{error}");
@@ -125,11 +108,11 @@ fn a_host_path_must_match_its_type() {
 
 #[test]
 fn removing_follows_no_link_and_knows_no_depth() {
-    let scratch = Scratch::new("remove");
-    let outside = scratch.0.join("outside");
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let outside = scratch.path().join("outside");
     fs::create_dir(&outside).expect("made");
     fs::write(outside.join("precious"), "x").expect("written");
-    let doomed = scratch.0.join("doomed");
+    let doomed = scratch.path().join("doomed");
     fs::create_dir(&doomed).expect("made");
     symlink(&outside, doomed.join("link")).expect("linked");
     symlink("/", doomed.join("root")).expect("linked");
@@ -144,7 +127,7 @@ fn removing_follows_no_link_and_knows_no_depth() {
     tear_down(&doomed).expect("removed");
     assert!(!doomed.exists());
     assert!(outside.join("precious").exists());
-    assert_eq!(fs::read_dir(&scratch.0).expect("read").count(), 1, "something was moved up and left");
+    assert_eq!(fs::read_dir(scratch.path()).expect("read").count(), 1, "something was moved up and left");
 }
 
 /// Makes nested directories below `path`, deeper than a path can express.
@@ -160,8 +143,8 @@ fn make_nested(path: &Path, levels: usize) {
 /// The thread that removes directories has 256 KiB of stack, and the agent has 1024 descriptors.
 #[test]
 fn removing_a_deep_tree_uses_bounded_stack_and_descriptors() {
-    let scratch = Scratch::new("deep");
-    let doomed = scratch.0.join("doomed");
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let doomed = scratch.path().join("doomed");
     fs::create_dir(&doomed).expect("made");
     make_nested(&doomed, 2_000);
     // The names to which directories are moved may be in use.
@@ -170,14 +153,14 @@ fn removing_a_deep_tree_uses_bounded_stack_and_descriptors() {
     let path = doomed.clone();
     let thread = std::thread::Builder::new().stack_size(64 << 10).spawn(move || tear_down(&path));
     thread.expect("started").join().expect("it has room").expect("removed");
-    assert_eq!(fs::read_dir(&scratch.0).expect("read").count(), 0, "something was moved up and left");
+    assert_eq!(fs::read_dir(scratch.path()).expect("read").count(), 0, "something was moved up and left");
 }
 
 #[test]
 fn mounts_within_a_volume_are_unmounted_and_their_sources_stay_intact() {
     use nix::mount::{MsFlags, mount};
-    let scratch = Scratch::new("mounted");
-    let (precious, doomed) = (scratch.0.join("precious"), scratch.0.join("doomed"));
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let (precious, doomed) = (scratch.path().join("precious"), scratch.path().join("doomed"));
     fs::create_dir_all(precious.join("dir")).expect("made");
     fs::write(precious.join("dir/file"), "x").expect("written");
     fs::create_dir_all(doomed.join("v/mounted")).expect("made");
@@ -205,8 +188,8 @@ fn mounts_within_a_volume_are_unmounted_and_their_sources_stay_intact() {
 #[test]
 fn creating_a_host_path_never_changes_the_mode_of_a_directory_swapped_in() {
     use std::sync::atomic::{AtomicBool, Ordering};
-    let scratch = Scratch::new("exchanged");
-    let (data, precious) = (scratch.0.join("data"), scratch.0.join("precious"));
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let (data, precious) = (scratch.path().join("data"), scratch.path().join("precious"));
     fs::create_dir_all(precious.join("new")).expect("made");
     fs::create_dir(&data).expect("made");
     fs::set_permissions(precious.join("new"), fs::Permissions::from_mode(0o700)).expect("set");
@@ -214,7 +197,7 @@ fn creating_a_host_path_never_changes_the_mode_of_a_directory_swapped_in() {
         "{{containers: [{{name: c, image: i}}], volumes: [{{name: v, hostPath: {{path: {}, type: DirectoryOrCreate}}}}]}}",
         data.join("sub/new").display()
     ));
-    let request = Request::new(&pod, &Paths::new(&scratch.0), &[]);
+    let request = Request::new(&pod, &Paths::new(scratch.path()), &[]);
     let done = AtomicBool::new(false);
     let sub = data.join("sub");
     std::thread::scope(|scope| {

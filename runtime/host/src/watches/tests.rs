@@ -1,24 +1,6 @@
 use std::fs;
-use std::path::PathBuf;
 
 use super::*;
-
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("nodlet-watches-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// The kinds and names of the events that wait.
 fn taken(watcher: &Watcher) -> Vec<(AddWatchFlags, String)> {
@@ -30,13 +12,13 @@ fn taken(watcher: &Watcher) -> Vec<(AddWatchFlags, String)> {
 
 #[test]
 fn each_watcher_gets_the_events_that_it_requests_and_others_keep_their_watch() {
-    let scratch = Scratch::new("shared");
+    let scratch = tempfile::tempdir().unwrap();
     let watches = Watches::default();
     let (created, deleted) = (watches.watcher().unwrap(), watches.watcher().unwrap());
     let (create, delete) = (AddWatchFlags::IN_CREATE, AddWatchFlags::IN_DELETE);
-    let watch = created.add(&scratch.0, create).unwrap();
-    assert_eq!(deleted.add(&scratch.0, delete).unwrap(), watch, "the kernel has one of each directory");
-    let file = scratch.0.join("a");
+    let watch = created.add(scratch.path(), create).unwrap();
+    assert_eq!(deleted.add(scratch.path(), delete).unwrap(), watch, "the kernel has one of each directory");
+    let file = scratch.path().join("a");
     fs::write(&file, "").unwrap();
     fs::remove_file(&file).unwrap();
     assert_eq!(taken(&created), [(create, "a".to_owned())]);
@@ -53,28 +35,28 @@ fn each_watcher_gets_the_events_that_it_requests_and_others_keep_their_watch() {
     assert_eq!(taken(&deleted), []);
     // Everybody learns that a directory is gone, which ends its watch.
     let other = watches.watcher().unwrap();
-    let watch = other.add(&scratch.0, create).unwrap();
-    fs::remove_dir_all(&scratch.0).unwrap();
+    let watch = other.add(scratch.path(), create).unwrap();
+    fs::remove_dir_all(scratch.path()).unwrap();
     assert_eq!(taken(&other), [(AddWatchFlags::IN_IGNORED, String::new())]);
     other.remove(watch);
-    assert_eq!(other.add(&scratch.0, create), Err(Errno::ENOENT));
+    assert_eq!(other.add(scratch.path(), create), Err(Errno::ENOENT));
     assert_eq!(other.shared.table().watches.len(), 0);
 }
 
 #[test]
 fn waiting_ends_with_an_event_and_no_other_watcher_is_woken() {
-    let scratch = Scratch::new("waiting");
+    let scratch = tempfile::tempdir().unwrap();
     let watches = Watches::default();
     // It runs before there is an instance.
     let run = watches.clone().run();
     let (one, other) = (watches.watcher().unwrap(), watches.watcher().unwrap());
-    fs::create_dir(scratch.0.join("one")).unwrap();
-    fs::create_dir(scratch.0.join("other")).unwrap();
-    one.add(&scratch.0.join("one"), AddWatchFlags::IN_CREATE).unwrap();
-    other.add(&scratch.0.join("other"), AddWatchFlags::IN_CREATE).unwrap();
+    fs::create_dir(scratch.path().join("one")).unwrap();
+    fs::create_dir(scratch.path().join("other")).unwrap();
+    one.add(&scratch.path().join("one"), AddWatchFlags::IN_CREATE).unwrap();
+    other.add(&scratch.path().join("other"), AddWatchFlags::IN_CREATE).unwrap();
     let steps = async {
         for name in ["a", "b"] {
-            fs::write(scratch.0.join("one").join(name), "").unwrap();
+            fs::write(scratch.path().join("one").join(name), "").unwrap();
             one.changed().await;
             assert_eq!(taken(&one), [(AddWatchFlags::IN_CREATE, name.to_owned())]);
             assert_eq!(smol::future::poll_once(other.changed()).await, None);
@@ -86,21 +68,21 @@ fn waiting_ends_with_an_event_and_no_other_watcher_is_woken() {
 
 #[test]
 fn a_watcher_that_does_not_take_its_events_holds_few_and_learns_that_some_are_lost() {
-    let scratch = Scratch::new("bound");
+    let scratch = tempfile::tempdir().unwrap();
     let watches = Watches::default();
     let (slow, quick) = (watches.watcher().unwrap(), watches.watcher().unwrap());
     for watcher in [&slow, &quick] {
-        watcher.add(&scratch.0, AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MODIFY).unwrap();
+        watcher.add(scratch.path(), AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MODIFY).unwrap();
     }
     for number in 0..=EVENTS {
-        fs::write(scratch.0.join(number.to_string()), "").unwrap();
+        fs::write(scratch.path().join(number.to_string()), "").unwrap();
         assert_eq!(taken(&quick).len(), 1);
     }
     assert_eq!(slow.take(), News { events: Vec::new(), lost: true });
     assert!(slow.take().is_empty());
     // A file that is written again and again takes one place.
     for _ in 0..3 {
-        fs::write(scratch.0.join("0"), "text").unwrap();
+        fs::write(scratch.path().join("0"), "text").unwrap();
         assert!(!quick.take().is_empty());
     }
     assert_eq!(taken(&slow), [(AddWatchFlags::IN_MODIFY, "0".to_owned())]);
@@ -109,12 +91,12 @@ fn a_watcher_that_does_not_take_its_events_holds_few_and_learns_that_some_are_lo
 /// A fault: between the request for a watch and its record, another thread removes the watch of the same directory.
 #[test]
 fn a_watch_that_another_thread_removes_meanwhile_is_made_again() {
-    let scratch = Scratch::new("race");
+    let scratch = tempfile::tempdir().unwrap();
     let watches = Watches::default();
     let (ours, other) = (watches.watcher().unwrap(), watches.watcher().unwrap());
-    let removed = other.add(&scratch.0, AddWatchFlags::IN_DELETE).unwrap();
-    let watch = ours.add_while(&scratch.0, AddWatchFlags::IN_CREATE, || drop(other)).unwrap();
+    let removed = other.add(scratch.path(), AddWatchFlags::IN_DELETE).unwrap();
+    let watch = ours.add_while(scratch.path(), AddWatchFlags::IN_CREATE, || drop(other)).unwrap();
     assert_ne!(watch, removed);
-    fs::write(scratch.0.join("a"), "").unwrap();
+    fs::write(scratch.path().join("a"), "").unwrap();
     assert_eq!(taken(&ours), [(AddWatchFlags::IN_CREATE, "a".to_owned())]);
 }

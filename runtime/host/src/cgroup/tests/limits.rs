@@ -10,12 +10,7 @@ fn requests_and_limits_become_shares_quotas_and_bytes_as_the_kubelets() {
         cpu_shares,
         cpu_quota_us,
         memory,
-        pids: None,
-        swap: 0,
-        huge_pages: Vec::new(),
-        cpus: None,
-        all_devices: false,
-        devices: Vec::new(),
+        ..ContainerLimits::none()
     };
     assert_eq!(of("{}"), limits(2, None, None));
     assert_eq!(of("{requests: {cpu: 250m, memory: 1Mi}}"), limits(256, None, None));
@@ -63,12 +58,7 @@ fn resources_of_the_pod_as_a_whole_limit_it_and_the_containers_without_a_limit()
         cpu_shares,
         cpu_quota_us: Some(50_000),
         memory: Some(memory),
-        pids: None,
-        swap: 0,
-        huge_pages: Vec::new(),
-        cpus: None,
-        all_devices: false,
-        devices: Vec::new(),
+        ..ContainerLimits::none()
     };
     assert_eq!(ContainerLimits::of_pod(&whole), limits(307, 64 << 20));
     assert_eq!(ContainerLimits::of(&whole, ContainerIndex(0)), limits(102, 8 << 20));
@@ -140,10 +130,10 @@ fn the_pods_together_leave_processes_to_the_machine() {
 /// Plain files for a v2 cgroup show what is written where, whatever this machine mounts.
 #[test]
 fn v2_limits_go_into_the_files_of_v2_and_a_missing_controller_has_a_name() {
-    let mount = std::env::temp_dir().join(format!("nodlet-v2-{}", std::process::id()));
-    let leaf = mount.join("leaf");
+    let mount = tempfile::tempdir().expect("a scratch directory");
+    let leaf = mount.path().join("leaf");
     fs::create_dir_all(&leaf).unwrap();
-    let all = Hierarchies::v2_at(&mount, &[Controller::Cpu, Controller::Memory, Controller::Pids]);
+    let all = Hierarchies::v2_at(mount.path(), &[Controller::Cpu, Controller::Memory, Controller::Pids]);
     let limits = ContainerLimits { pids: Some(9), ..ContainerLimits::none() };
     let limits =
         ContainerLimits { cpu_shares: 1024, cpu_quota_us: Some(150_000), memory: Some(64 << 20), ..limits };
@@ -177,7 +167,7 @@ fn v2_limits_go_into_the_files_of_v2_and_a_missing_controller_has_a_name() {
     fs::write(leaf.join("memory.events"), "low 0\noom 4\noom_kill 3\noom_group_kill 1\n").unwrap();
     assert_eq!(target.oom_kills().unwrap(), 3);
 
-    let none = Hierarchies::v2_at(&mount, &[]);
+    let none = Hierarchies::v2_at(mount.path(), &[]);
     let target = Target::new(&none, Path::new("leaf"));
     target.limit(&ContainerLimits::none()).unwrap();
     assert_eq!(target.oom_kills().unwrap(), 0);
@@ -189,7 +179,18 @@ fn v2_limits_go_into_the_files_of_v2_and_a_missing_controller_has_a_name() {
         let error = target.limit(&limits).unwrap_err().to_string();
         assert!(error.contains(option), "{error}");
     }
-    fs::remove_dir_all(mount).unwrap();
+}
+
+#[test]
+fn the_error_of_a_refused_limit_has_the_value_and_the_cause() {
+    let scratch = Scratch::new();
+    let cgroup = scratch.0.pod(&pod("r", &["{}"])).unwrap();
+    // The kernel refuses less than a millisecond.
+    let error = Target::new(scratch.kernel(), &cgroup.relative).set_quota(7).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+    let error = error.to_string();
+    assert_starts_with(&error, "set the cpu limit of /");
+    assert_contains(&error, " to 7");
 }
 
 #[test]

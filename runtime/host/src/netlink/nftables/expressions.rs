@@ -7,6 +7,8 @@ use super::{
     NF_ACCEPT, NFTA_CMP_DATA, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME,
     NFTA_LIST_ELEM, word,
 };
+
+pub(crate) mod lookups;
 use crate::netlink::{attribute, nested, text};
 
 /// The register of all values but the port of a new destination.
@@ -35,8 +37,10 @@ const NETWORK_HEADER: u32 = 1;
 const TRANSPORT_HEADER: u32 = 2;
 const EQUAL: u32 = 0;
 const NOT_EQUAL: u32 = 1;
-const NF_DROP: u32 = 0;
+pub(super) const NF_DROP: u32 = 0;
 const NFT_JUMP: u32 = (-3_i32).cast_unsigned();
+pub(super) const NFT_GOTO: u32 = (-4_i32).cast_unsigned();
+const FIB_SADDR: u32 = 1;
 const FIB_DADDR: u32 = 2;
 const FIB_ADDRTYPE: u32 = 3;
 const RTN_LOCAL: u32 = 2;
@@ -106,7 +110,16 @@ pub(crate) fn destination_port(protocol: u8, port: u16) -> Vec<u8> {
 
 /// Matches packets to an address of this machine.
 pub(crate) fn to_this_machine() -> Vec<u8> {
-    let lookup = expression("fib", &[word(3, FIB_DADDR), word(2, FIB_ADDRTYPE), word(1, REGISTER)]);
+    of_this_machine(FIB_DADDR)
+}
+
+/// Matches packets from an address of this machine.
+pub(crate) fn from_this_machine() -> Vec<u8> {
+    of_this_machine(FIB_SADDR)
+}
+
+fn of_this_machine(address: u32) -> Vec<u8> {
+    let lookup = expression("fib", &[word(3, address), word(2, FIB_ADDRTYPE), word(1, REGISTER)]);
     [lookup, compare(EQUAL, &RTN_LOCAL.to_ne_bytes())].concat()
 }
 
@@ -131,24 +144,26 @@ pub(crate) fn jump(chain: &str) -> Vec<u8> {
     verdict(&[word(1, NFT_JUMP), text(2, chain)])
 }
 
+/// Evaluates the rules of another chain, and none after that.
+pub(crate) fn goto(chain: &str) -> Vec<u8> {
+    verdict(&[word(1, NFT_GOTO), text(2, chain)])
+}
+
 /// Sends the connection to another address and port.
 pub(crate) fn dnat(address: IpAddr, port: u16) -> Vec<u8> {
-    let family = u32::from(family_number(address));
     [
         immediate(REGISTER, value(&octets(address))),
         immediate(PORT_REGISTER, value(&port.to_be_bytes())),
-        expression(
-            "nat",
-            &[
-                word(1, NAT_DNAT),
-                word(2, family),
-                word(3, REGISTER),
-                word(5, PORT_REGISTER),
-                word(7, WITH_PORT),
-            ],
-        ),
+        dnat_to(address, PORT_REGISTER),
     ]
     .concat()
+}
+
+/// Sends the connection to the address in [`REGISTER`] and the port in `port_register`. The family is that of `of`.
+fn dnat_to(of: IpAddr, port_register: u32) -> Vec<u8> {
+    let family = u32::from(family_number(of));
+    let registers = [word(3, REGISTER), word(5, port_register)];
+    expression("nat", &[word(1, NAT_DNAT), word(2, family), registers.concat(), word(7, WITH_PORT)])
 }
 
 /// Gives the connection the address of the link by which it leaves.
@@ -158,12 +173,12 @@ pub(crate) fn masquerade() -> Vec<u8> {
 
 // Attributes are numbered as `NFTA_META_*`, `NFTA_CT_*` and so on number those of their expression.
 
-fn expression(name: &str, attributes: &[Vec<u8>]) -> Vec<u8> {
+pub(super) fn expression(name: &str, attributes: &[Vec<u8>]) -> Vec<u8> {
     nested(NFTA_LIST_ELEM, &[text(NFTA_EXPR_NAME, name), nested(NFTA_EXPR_DATA, attributes)])
 }
 
 /// Loads a value by its key: the expressions `meta` and `ct` have the same attributes.
-fn load(name: &str, key: u32) -> Vec<u8> {
+pub(super) fn load(name: &str, key: u32) -> Vec<u8> {
     expression(name, &[word(2, key), word(1, REGISTER)])
 }
 

@@ -13,6 +13,8 @@ fn table() -> Table {
         ranges: vec![("10.85.0.0".parse().unwrap(), 20), ("fd00::".parse().unwrap(), 60)],
         cluster: None,
         uplinks: vec!["eth0".to_owned()],
+        bridges_translate: false,
+        has_services: false,
         ports: SortedMap::new(),
     }
 }
@@ -81,6 +83,18 @@ fn a_table_has_no_chain_that_no_pod_needs() {
 }
 
 #[test]
+fn servers_see_the_pods_of_a_bridge_that_translates_unless_they_connect_to_themselves() {
+    let count = |table: &Table| sent(table).iter().filter(|line| line.starts_with("rule")).count();
+    let before = with_ports(table());
+    let after = Table { bridges_translate: true, ..with_ports(table()) };
+    // A rule for each of three pods in place of one for each of two ranges.
+    assert_eq!(count(&after), count(&before) + 1);
+    let cluster =
+        |bridges_translate| Table { cluster: Some(Cluster::default()), bridges_translate, ..table() };
+    assert_eq!(count(&cluster(true)) + 2, count(&cluster(false)));
+}
+
+#[test]
 fn pods_of_a_cluster_reach_each_other_without_translation() {
     let range = |text: &str, prefix| (text.parse::<IpAddr>().unwrap(), prefix);
     let peer = |base, gateway: &str| Peer { range: base, gateway: gateway.parse().unwrap() };
@@ -115,7 +129,7 @@ fn the_kernel_accepts_the_table_repeatedly_and_removes_it() {
         firewall.remove().unwrap();
         firewall.table.uplinks = vec!["eth0".to_owned()];
         firewall.apply().unwrap();
-        let watch = firewall.watch().unwrap();
+        let watch = firewall.watch(&[]).unwrap();
         firewall.table = with_ports(table());
         firewall.apply().unwrap();
         firewall.apply().unwrap();
@@ -136,7 +150,19 @@ fn the_kernel_accepts_the_table_repeatedly_and_removes_it() {
             to: (IpAddr::V4(Ipv4Addr::new(10, 85, 0, 2)), port),
         };
         firewall.table.ports.insert("many".into(), (1..=2000).map(forward).collect());
+        // More news than the socket holds, first of nodlet's own changes only.
+        for _ in 0..2 {
+            firewall.apply().unwrap();
+            let news = watch.read_tables();
+            assert!(!news.is_foreign && !news.is_incomplete);
+        }
         firewall.apply().unwrap();
+        other.remove().unwrap();
+        firewall.apply().unwrap();
+        let news = watch.read_tables();
+        assert!(!news.is_foreign && news.is_incomplete, "{news:?}");
+        firewall.apply().unwrap();
+        assert!(!watch.read_tables().is_incomplete);
         firewall.remove().unwrap();
         firewall.remove().unwrap();
     });

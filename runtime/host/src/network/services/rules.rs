@@ -1,0 +1,544 @@
+//! The rules of the table of Services: those that it always has, and those of a port.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+
+use nodlet_services::data_path::{PortPath, Targets};
+use nodlet_services::service::{Family, Protocol};
+
+use super::{FAMILIES, Numbers, has_family};
+use crate::netlink::nftables::expressions::lookups::{self, Choice};
+use crate::netlink::nftables::expressions::{self as nft, Side};
+use crate::netlink::nftables::sets::{Data, Kind};
+use crate::netlink::nftables::{Batch, Hook, Nft};
+use crate::network::firewall::{is_unsupported, keep_queries};
+
+/// The chain of new connections from other machines and from pods.
+pub(super) const PREROUTING_CHAIN: &str = "prerouting";
+/// The chain that finds the chain of a port.
+pub(super) const SERVICES_CHAIN: &str = "services";
+/// The chain that refuses connections to addresses of Services that have no such port.
+const CLOSED_CHAIN: &str = "closed";
+
+// From linux/netfilter.h and linux/netfilter_ipv4.h: hooks with their usual priorities.
+const PREROUTING: Hook = (0, -100);
+const OUTPUT: Hook = (3, -100);
+const POSTROUTING: Hook = (4, 100);
+
+/// The bit of a packet's mark for connections that get an address of the board if they leave it, as kube-proxy's default.
+const MASQUERADE: u32 = 1 << 14;
+
+/// The most endpoints of a port and family to which connections go.
+const ENDPOINTS_MAX: usize = 1000;
+
+/// The most clients of an endpoint that the kernel remembers for the affinity of sessions. Others go to any endpoint.
+const CLIENTS_MAX: u32 = 4096;
+
+/// The map to the chains of addresses with ports.
+pub(super) fn ports(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ports4",
+        Family::V6 => "ports6",
+    }
+}
+
+/// The map to the chains of node ports.
+pub(super) fn node_ports(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "node-ports4",
+        Family::V6 => "node-ports6",
+    }
+}
+
+/// The set of addresses of the cluster.
+pub(super) fn cluster(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "cluster4",
+        Family::V6 => "cluster6",
+    }
+}
+
+/// The set of the pods that may connect to themselves, each of which has its address twice.
+pub(super) fn hairpin(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "hairpin4",
+        Family::V6 => "hairpin6",
+    }
+}
+
+/// The set of addresses at which node ports are served.
+fn nodes(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "nodes4",
+        Family::V6 => "nodes6",
+    }
+}
+
+/// The map from numbers to the endpoints of a family.
+fn endpoints_map(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "endpoints4",
+        Family::V6 => "endpoints6",
+    }
+}
+
+/// The map from numbers to the chains of endpoints that clients stay with.
+const STICKY_MAP: &str = "sticky";
+
+/// The name of the chain with a number.
+pub(super) fn chain(number: u32) -> String {
+    format!("c{number}")
+}
+
+/// The name of the set of the clients that the chain with a number has served.
+fn clients(number: u32) -> String {
+    format!("clients{number}")
+}
+
+pub(super) fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+fn kind(family: Family) -> Kind {
+    match family {
+        Family::V4 => Kind::IPV4,
+        Family::V6 => Kind::IPV6,
+    }
+}
+
+/// What the kernel can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Abilities {
+    pub(super) choice: Choice,
+    /// Connections can be refused before they are routed, which needs Linux 5.9.
+    pub(super) rejects: bool,
+    is_reported: bool,
+}
+
+impl Abilities {
+    /// Finds out what the kernel can do, with a table for a moment.
+    ///
+    /// # Errors
+    /// The kernel has no nf_tables with NAT.
+    pub(super) fn probe(socket: &mut Nft, name: &str) -> io::Result<Abilities> {
+        let name = format!("{name}-probe");
+        let mut accepts = |expression: Vec<u8>| {
+            let added = socket.change(&name, |batch| {
+                batch.add_table();
+                batch.add_chain("probe", Some(("nat", PREROUTING)));
+                batch.add_rule("probe", &[nft::link(nft::IIFNAME, true, "nodlet-probe"), expression]);
+            });
+            if added.is_ok() {
+                socket.change(&name, Batch::delete_table)?;
+            }
+            match added {
+                Err(error) if is_unsupported(&error) => Ok(Err(error)),
+                added => added.map(Ok),
+            }
+        };
+        accepts(nft::accept())??;
+        let choice = if accepts(lookups::only_choose(Choice::Random))?.is_ok() {
+            Choice::Random
+        } else if accepts(lookups::only_choose(Choice::Hash))?.is_ok() {
+            Choice::Hash
+        } else {
+            Choice::First
+        };
+        let rejects = accepts(lookups::reject(false))?.is_ok();
+        Ok(Abilities { choice, rejects, is_reported: false })
+    }
+
+    /// A warning about what the kernel lacks, once.
+    pub(super) fn warning(&mut self) -> Option<String> {
+        if std::mem::replace(&mut self.is_reported, true) {
+            return None;
+        }
+        let numgen = match self.choice {
+            Choice::Random => None,
+            Choice::Hash => Some("connections to Services are spread by a hash of their addresses and ports"),
+            Choice::First => Some("all connections to a Service go to its first endpoint"),
+        };
+        let numgen = numgen.map(|what| {
+            format!("{what}, because the kernel has no nft_numgen (module nft_numgen, CONFIG_NFT_NUMGEN)")
+        });
+        let rejects = (!self.rejects).then(|| {
+            "connections to Services without endpoints wait until they time out, because the kernel cannot refuse them: \
+             that needs Linux 5.9 with nft_reject_inet (module nft_reject_inet, CONFIG_NFT_REJECT_INET)"
+                .to_owned()
+        });
+        let all: Vec<String> = numgen.into_iter().chain(rejects).collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+
+    /// Refuses a connection, or drops it if the kernel cannot refuse it.
+    fn refuse(self, is_tcp: bool) -> Vec<u8> {
+        if self.rejects { lookups::reject(is_tcp) } else { nft::drop_packet() }
+    }
+}
+
+/// The pods that reach the addresses of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::network) struct Pods {
+    /// The ranges of the board's pods.
+    pub(super) ranges: Vec<(IpAddr, u8)>,
+    /// The kernel translates what a pod answers another one of its bridge.
+    pub(super) bridges_translate: bool,
+    /// The ranges of the pods of other nodes.
+    pub(super) elsewhere: Vec<(IpAddr, u8)>,
+}
+
+/// What the rules that the table always has depend on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Frame {
+    pub(super) bridge: String,
+    pub(super) pods: Pods,
+    /// The ranges of the addresses of Services.
+    pub(super) services: Vec<(IpAddr, u8)>,
+    /// The addresses at which node ports are served; empty for all of the board.
+    pub(super) nodes: Vec<IpAddr>,
+}
+
+impl Frame {
+    /// Adds maps and chains without hooks.
+    pub(super) fn add(&self, batch: &mut Batch, abilities: Abilities) {
+        batch.add_chain(SERVICES_CHAIN, None);
+        keep_queries(batch, SERVICES_CHAIN, &self.pods.ranges);
+        batch.add_chain(CLOSED_CHAIN, None);
+        batch.add_rule(CLOSED_CHAIN, &[lookups::protocol(Protocol::Tcp as u8), abilities.refuse(true)]);
+        batch.add_rule(CLOSED_CHAIN, &[abilities.refuse(false)]);
+        batch.add_map(STICKY_MAP, Kind::NUMBER, None);
+        let port = Kind::PROTOCOL.then(Kind::PORT);
+        for family in FAMILIES {
+            batch.add_map(ports(family), kind(family).then(Kind::PROTOCOL).then(Kind::PORT), None);
+            batch.add_map(node_ports(family), port, None);
+            batch.add_map(endpoints_map(family), Kind::NUMBER, Some(kind(family).then(Kind::PORT)));
+            batch.add_set(cluster(family), kind(family));
+            batch.add_set(hairpin(family), kind(family).then(kind(family)));
+            batch.add_rule(SERVICES_CHAIN, &[lookups::vmap_destination(family, ports(family))]);
+        }
+        for family in FAMILIES {
+            let to_node = if self.nodes.is_empty() {
+                [lookups::not_to_loopback(family), nft::to_this_machine()].concat()
+            } else {
+                batch.add_set(nodes(family), kind(family));
+                lookups::destination_in(family, nodes(family))
+            };
+            batch.add_rule(SERVICES_CHAIN, &[to_node, lookups::vmap_port(node_ports(family))]);
+        }
+        for node in self.nodes.iter().filter(|node| !node.is_loopback()) {
+            batch.add_element(nodes(Family::of(*node)), &octets(*node), None);
+        }
+        for family in FAMILIES {
+            let to_cluster = lookups::destination_in(family, cluster(family));
+            batch.add_rule(SERVICES_CHAIN, &[to_cluster, nft::goto(CLOSED_CHAIN)]);
+        }
+        for (base, prefix) in &self.services {
+            let unallocated = nft::range(Side::Destination, *base, *prefix);
+            batch.add_rule(SERVICES_CHAIN, &[unallocated, nft::drop_packet()]);
+        }
+    }
+
+    /// Adds the chains with hooks, which put the table into effect.
+    pub(super) fn add_hooks(&self, batch: &mut Batch) {
+        batch.add_chain(PREROUTING_CHAIN, Some(("nat", PREROUTING)));
+        // Other machines reach external addresses and node ports only.
+        let from_pods = nft::link(nft::IIFNAME, true, &self.bridge);
+        batch.add_rule(PREROUTING_CHAIN, &[from_pods, nft::goto(SERVICES_CHAIN)]);
+        for (base, prefix) in &self.pods.elsewhere {
+            let from_pods = nft::range(Side::Source, *base, *prefix);
+            batch.add_rule(PREROUTING_CHAIN, &[from_pods, nft::goto(SERVICES_CHAIN)]);
+        }
+        for family in FAMILIES {
+            let to_cluster = lookups::destination_in(family, cluster(family));
+            batch.add_rule(PREROUTING_CHAIN, &[to_cluster, nft::drop_packet()]);
+        }
+        batch.add_rule(PREROUTING_CHAIN, &[nft::jump(SERVICES_CHAIN)]);
+        batch.add_chain("output", Some(("nat", OUTPUT)));
+        for family in FAMILIES {
+            // The address of the route to the Service is not always one that an endpoint on another machine can reach.
+            let to_cluster = lookups::destination_in(family, cluster(family));
+            batch.add_rule("output", &[to_cluster, lookups::set_mark(MASQUERADE)]);
+        }
+        batch.add_rule("output", &[nft::jump(SERVICES_CHAIN)]);
+        batch.add_chain("postrouting", Some(("nat", POSTROUTING)));
+        let translated = nft::connection(nft::CT_STATUS, true, nft::DNAT);
+        let elsewhere = nft::link(nft::OIFNAME, false, &self.bridge);
+        let marked = [lookups::has_mark(MASQUERADE), lookups::clear_mark(MASQUERADE)].concat();
+        batch.add_rule("postrouting", &[elsewhere, translated.clone(), marked, nft::masquerade()]);
+        if self.pods.bridges_translate {
+            // A pod would drop what seems to come from itself.
+            for family in FAMILIES {
+                let itself = lookups::both_in(family, hairpin(family));
+                batch.add_rule("postrouting", &[translated.clone(), itself, nft::masquerade()]);
+            }
+            return;
+        }
+        // A pod would answer another one of its bridge directly, from an address that the other did not connect to; and
+        // drop what seems to come from itself.
+        for (base, prefix) in &self.pods.ranges {
+            let from_pods = nft::range(Side::Source, *base, *prefix);
+            let to_pods = nft::link(nft::OIFNAME, true, &self.bridge);
+            batch.add_rule("postrouting", &[from_pods, to_pods, translated.clone(), nft::masquerade()]);
+        }
+    }
+
+    /// The pods of the board among the endpoints of a port, if that matters.
+    pub(super) fn pods_of(&self, port: &PortPath) -> BTreeSet<IpAddr> {
+        let targets = |targets: &Targets| -> Vec<SocketAddr> {
+            FAMILIES.into_iter().flat_map(|family| endpoints(targets, family)).collect()
+        };
+        let all = if self.pods.bridges_translate {
+            [targets(&port.internal), targets(&port.outside)].concat()
+        } else {
+            Vec::new()
+        };
+        let is_pod = |address: &IpAddr| self.pods.ranges.iter().any(|range| contains(*range, *address));
+        all.into_iter().map(|target| target.ip()).filter(is_pod).collect()
+    }
+}
+
+/// Whether an address is in a range.
+fn contains((base, prefix): (IpAddr, u8), address: IpAddr) -> bool {
+    let bits = |address: IpAddr| match address {
+        IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
+        IpAddr::V6(address) => address.to_bits(),
+    };
+    let differing = bits(base) ^ bits(address);
+    base.is_ipv4() == address.is_ipv4()
+        && differing.checked_shr(128 - u32::from(prefix)).unwrap_or_default() == 0
+}
+
+/// The chains of a port for a family, by their numbers.
+#[derive(Debug)]
+pub(super) struct Chains {
+    /// The chain of connections to addresses of the cluster.
+    pub(super) internal: u32,
+    /// The chain of connections to external addresses and node ports.
+    pub(super) outside: Option<u32>,
+    /// The chains of endpoints that clients stay with, each of which has a set of its clients.
+    sticky: Vec<(SocketAddr, u32)>,
+    /// The elements of maps from numbers.
+    chosen: Vec<Chosen>,
+}
+
+/// Elements of a map from numbers, of which a rule chooses one.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    map: &'static str,
+    numbers: Range<u32>,
+}
+
+impl Chains {
+    /// Writes the rules of a port for a family, in place of `old` ones. `None` if it has no address of the family.
+    pub(super) fn write(
+        batch: &mut Batch,
+        numbers: &mut Numbers,
+        abilities: Abilities,
+        (family, port): (Family, &PortPath),
+        old: Option<Chains>,
+        keeps_sticky: bool,
+        bridge: &str,
+    ) -> Option<Chains> {
+        let (in_cluster, is_external) =
+            (has_family(&port.cluster, family), has_family(&port.external, family));
+        if !in_cluster && !is_external {
+            if let Some(old) = old {
+                old.remove(batch, numbers);
+            }
+            return None;
+        }
+        let needs_outside = is_external || (in_cluster && port.node_port.is_some());
+        let (internal, outside, earlier) = match old {
+            Some(mut old) => {
+                numbers.unused.append(&mut old.chosen);
+                batch.flush_chain(&chain(old.internal));
+                if let Some(outside) = old.outside {
+                    batch.flush_chain(&chain(outside));
+                }
+                (Some(old.internal), old.outside, old.sticky)
+            }
+            None => (None, None, Vec::new()),
+        };
+        let internal = internal.unwrap_or_else(|| numbers.take(batch));
+        let outside = match (outside, needs_outside) {
+            (Some(outside), false) => {
+                numbers.free.push(outside);
+                None
+            }
+            (None, true) => Some(numbers.take(batch)),
+            (outside, _) => outside,
+        };
+        let sticky = match port.affinity_seconds {
+            Some(seconds) => {
+                let wanted = [endpoints(&port.internal, family), endpoints(&port.outside, family)].concat();
+                remember(batch, numbers, (family, wanted, seconds), earlier, keeps_sticky)
+            }
+            None => {
+                forget(batch, numbers, &earlier);
+                Vec::new()
+            }
+        };
+        let mut chains = Chains { internal, outside, sticky, chosen: Vec::new() };
+        chains.spread((batch, numbers), abilities, (family, port), internal, &port.internal, Vec::new());
+        if let Some(outside) = chains.outside {
+            let to_internal = nft::goto(&chain(internal));
+            let mark = lookups::set_mark(MASQUERADE);
+            let name = chain(outside);
+            if port.outside == port.internal {
+                batch.add_rule_with_comment(&name, &[mark, to_internal], &port.id);
+            } else {
+                let from_pods = nft::link(nft::IIFNAME, true, bridge);
+                batch.add_rule(&name, &[from_pods, to_internal.clone()]);
+                let from_board = nft::from_this_machine();
+                batch.add_rule(&name, &[from_board, mark.clone(), to_internal]);
+                chains.spread((batch, numbers), abilities, (family, port), outside, &port.outside, mark);
+            }
+        }
+        Some(chains)
+    }
+
+    /// Adds rules to the chain `number` that send connections to one of the `targets`, and begin with `first`.
+    fn spread(
+        &mut self,
+        (batch, numbers): (&mut Batch, &mut Numbers),
+        abilities: Abilities,
+        (family, port): (Family, &PortPath),
+        number: u32,
+        targets: &Targets,
+        first: Vec<u8>,
+    ) {
+        let name = chain(number);
+        let sticky = |endpoint: &SocketAddr| {
+            self.sticky.iter().find(|(known, _)| known == endpoint).map(|(_, number)| *number)
+        };
+        let endpoints = endpoints(targets, family);
+        let chosen = if matches!(targets, Targets::Dropped) {
+            nft::drop_packet()
+        } else if endpoints.is_empty() {
+            abilities.refuse(port.protocol == Protocol::Tcp)
+        } else if !self.sticky.is_empty() {
+            if !first.is_empty() {
+                batch.add_rule(&name, std::slice::from_ref(&first));
+            }
+            let chains: Vec<u32> = endpoints.iter().filter_map(sticky).collect();
+            for number in &chains {
+                let known = lookups::source_in(family, &clients(*number));
+                batch.add_rule(&name, &[known, nft::goto(&chain(*number))]);
+            }
+            let names: Vec<String> = chains.into_iter().map(chain).collect();
+            let data: Vec<Data> = names.iter().map(|name| Data::Goto(name)).collect();
+            let numbers = numbers.assign(batch, STICKY_MAP, &data);
+            let chosen = lookups::goto_one(abilities.choice, STICKY_MAP, &numbers);
+            self.chosen.push(Chosen { map: STICKY_MAP, numbers });
+            chosen
+        } else if let [only] = *endpoints {
+            nft::dnat(only.ip(), only.port())
+        } else {
+            let values: Vec<Vec<u8>> = endpoints.iter().map(value).collect();
+            let data: Vec<Data> = values.iter().map(|value| Data::Value(value)).collect();
+            let map = endpoints_map(family);
+            let numbers = numbers.assign(batch, map, &data);
+            let chosen = lookups::dnat_to_one(abilities.choice, family, map, &numbers);
+            self.chosen.push(Chosen { map, numbers });
+            chosen
+        };
+        batch.add_rule_with_comment(&name, &[first, chosen], &port.id);
+    }
+
+    /// Empties the chains, which other ports get.
+    pub(super) fn remove(mut self, batch: &mut Batch, numbers: &mut Numbers) {
+        numbers.unused.append(&mut self.chosen);
+        for number in [Some(self.internal), self.outside].into_iter().flatten() {
+            batch.flush_chain(&chain(number));
+            numbers.free.push(number);
+        }
+        forget(batch, numbers, &self.sticky);
+    }
+}
+
+impl Numbers {
+    /// The number of an empty chain, which is added if there is none.
+    fn take(&mut self, batch: &mut Batch) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.count += 1;
+            batch.add_chain(&chain(self.count), None);
+            self.count
+        })
+    }
+
+    /// Adds elements to a map from numbers, under numbers that nothing had before: what a packet still finds in a rule that
+    /// has just been replaced must not lead it elsewhere.
+    fn assign(&mut self, batch: &mut Batch, map: &str, data: &[Data]) -> Range<u32> {
+        let first = self.next;
+        self.next = first.saturating_add(u32::try_from(data.len()).unwrap_or(u32::MAX));
+        batch.add_numbers(map, first, data);
+        first..self.next
+    }
+
+    /// Deletes the elements that no rule has used since the batch before this one.
+    pub(super) fn delete_unused(&mut self, batch: &mut Batch) {
+        for Chosen { map, numbers } in self.unused.drain(..) {
+            batch.delete_numbers(map, numbers);
+        }
+    }
+}
+
+/// The chains of the wanted endpoints, each of which remembers its clients for some seconds. Those of `earlier` stay, with
+/// their clients, if `keeps`.
+fn remember(
+    batch: &mut Batch,
+    numbers: &mut Numbers,
+    (family, mut wanted, seconds): (Family, Vec<SocketAddr>, u32),
+    mut earlier: Vec<(SocketAddr, u32)>,
+    keeps: bool,
+) -> Vec<(SocketAddr, u32)> {
+    wanted.sort_unstable();
+    wanted.dedup();
+    let mut sticky = earlier.clone();
+    sticky.retain(|(endpoint, _)| keeps && wanted.contains(endpoint));
+    earlier.retain(|old| !sticky.contains(old));
+    forget(batch, numbers, &earlier);
+    wanted.retain(|endpoint| !sticky.iter().any(|(known, _)| known == endpoint));
+    for endpoint in wanted {
+        let number = numbers.take(batch);
+        let (name, clients) = (chain(number), clients(number));
+        batch.add_dynamic_set(&clients, kind(family), seconds, CLIENTS_MAX);
+        batch.add_rule(&name, &[lookups::remember_source(family, &clients)]);
+        batch.add_rule(&name, &[nft::dnat(endpoint.ip(), endpoint.port())]);
+        sticky.push((endpoint, number));
+    }
+    sticky
+}
+
+/// Empties the chains of endpoints, and deletes the sets of their clients.
+fn forget(batch: &mut Batch, numbers: &mut Numbers, sticky: &[(SocketAddr, u32)]) {
+    for (_, number) in sticky {
+        batch.flush_chain(&chain(*number));
+        batch.delete_set(&clients(*number));
+        numbers.free.push(*number);
+    }
+}
+
+/// The endpoints of a family to which connections go.
+fn endpoints(targets: &Targets, family: Family) -> Vec<SocketAddr> {
+    match targets {
+        Targets::To(targets) => {
+            let of_family = targets.iter().filter(|target| Family::of(target.ip()) == family);
+            of_family.take(ENDPOINTS_MAX).copied().collect()
+        }
+        Targets::Refused | Targets::Dropped => Vec::new(),
+    }
+}
+
+/// An address with its port as an element of a map has them.
+fn value(endpoint: &SocketAddr) -> Vec<u8> {
+    let mut bytes = octets(endpoint.ip());
+    bytes.extend(endpoint.port().to_be_bytes());
+    bytes.extend([0; 2]);
+    bytes
+}

@@ -1,0 +1,589 @@
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, setns};
+
+use super::*;
+use crate::netlink::tests::in_new_namespace;
+use crate::netlink::{Netlink, link_index};
+use crate::network::cluster::Cluster;
+use crate::network::firewall::Forward;
+use crate::network::{Network, hardware_address};
+use crate::paths::Paths;
+
+const WAIT: Duration = Duration::from_millis(500);
+
+/// A network namespace, which exists as long as this.
+struct Namespace {
+    file: File,
+    _end: mpsc::Sender<()>,
+}
+
+impl Namespace {
+    fn new() -> Namespace {
+        let ((end, ended), (opened, open)) = (mpsc::channel::<()>(), mpsc::channel());
+        thread::spawn(move || {
+            nix::sched::unshare(CloneFlags::CLONE_NEWNET).expect("these tests need root");
+            opened.send(File::open("/proc/thread-self/ns/net").expect("the namespace")).expect("its user");
+            let _ = ended.recv();
+        });
+        Namespace { file: open.recv().expect("the namespace"), _end: end }
+    }
+
+    /// Runs `what` in the namespace. Sockets that it returns stay there.
+    fn run<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                setns(&self.file, CloneFlags::CLONE_NEWNET).expect("enter the namespace");
+                what()
+            });
+            thread.join().expect("it ran")
+        })
+    }
+
+    /// Connects the namespace to a bridge.
+    fn attach(&self, netlink: &mut Netlink, bridge: &str, host_link: &str, ip: [IpAddr; 2]) {
+        let IpAddr::V4(ipv4) = ip[0] else { panic!("IPv4 first") };
+        let hardware = hardware_address(ipv4);
+        let index = link_index(bridge).unwrap();
+        netlink.add_veth(host_link, index, ("eth0", hardware), self.file.as_raw_fd()).unwrap();
+        let port = link_index(host_link).unwrap();
+        netlink.set_port_up(port, false, &crate::network::guard::PORT_IPV4).unwrap();
+        netlink.add_forwarding(port, hardware).unwrap();
+        netlink.add_neighbour(index, ip[1], hardware).unwrap();
+        let of_bridge = netlink.hardware_address(index).unwrap();
+        self.run(|| {
+            let mut pod = Netlink::open().unwrap();
+            pod.set_up(link_index("lo").unwrap()).unwrap();
+            let link = link_index("eth0").unwrap();
+            for (address, prefix) in [(ip[0], 24), (ip[1], 64)] {
+                let gateway: IpAddr = match address {
+                    IpAddr::V4(address) => {
+                        let [a, b, c, _] = address.octets();
+                        [a, b, c, 1].into()
+                    }
+                    IpAddr::V6(address) => {
+                        std::net::Ipv6Addr::from_bits(address.to_bits() & !0xffff | 1).into()
+                    }
+                };
+                pod.add_address(link, address, prefix, None).unwrap();
+                pod.set_up(link).unwrap();
+                pod.add_neighbour(link, gateway, of_bridge).unwrap();
+                pod.add_default_route(link, gateway).unwrap();
+            }
+        });
+    }
+
+    /// Serves TCP and UDP at a port: each client gets `name` and its own address.
+    fn serve(&self, name: &'static str, port: u16) {
+        let (tcp, udp) = self.run(|| {
+            let any = (std::net::Ipv6Addr::UNSPECIFIED, port);
+            (TcpListener::bind(any).unwrap(), UdpSocket::bind(any).unwrap())
+        });
+        thread::spawn(move || {
+            for client in tcp.incoming() {
+                let Ok(mut client) = client else { continue };
+                let from = client.peer_addr().unwrap().ip().to_canonical();
+                let _ = write!(client, "{name} {from}");
+            }
+        });
+        thread::spawn(move || {
+            let mut buffer = [0; 100];
+            while let Ok((_, client)) = udp.recv_from(&mut buffer) {
+                let _ = udp.send_to(format!("{name} {}", client.ip().to_canonical()).as_bytes(), client);
+            }
+        });
+    }
+
+    fn ask(&self, to: &str) -> Result<String, io::ErrorKind> {
+        self.run(|| ask(to))
+    }
+}
+
+/// What the server at an address says to a client of this namespace.
+fn ask(to: &str) -> Result<String, io::ErrorKind> {
+    let asked = || {
+        let mut stream = TcpStream::connect_timeout(&to.parse().unwrap(), WAIT)?;
+        stream.set_read_timeout(Some(WAIT))?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).map(|_| text)
+    };
+    asked().map_err(|error: io::Error| error.kind())
+}
+
+fn ask_udp(socket: &UdpSocket, to: &str) -> Result<String, io::ErrorKind> {
+    let asked = || {
+        socket.set_read_timeout(Some(WAIT))?;
+        socket.send_to(b"?", to)?;
+        let mut buffer = [0; 100];
+        let length = socket.recv(&mut buffer)?;
+        Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+    };
+    asked().map_err(|error: io::Error| error.kind())
+}
+
+/// A board with two pods and another machine.
+struct Board {
+    network: Network,
+    pods: Vec<Namespace>,
+    lan: Namespace,
+    bridge_nf: bool,
+    _root: tempfile::TempDir,
+}
+
+fn ips(texts: [&str; 2]) -> [IpAddr; 2] {
+    texts.map(|text| text.parse().unwrap())
+}
+
+impl Board {
+    /// `bridge_nf`: whether frames between pods pass the chains of IP, as where Docker runs.
+    fn new(bridge_nf: bool) -> Board {
+        for file in ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"] {
+            // A kernel without br_netfilter has no such file, and behaves as with 0.
+            let _ = fs::write(format!("/proc/sys/net/bridge/{file}"), if bridge_nf { "1" } else { "0" });
+        }
+        let root = tempfile::tempdir().expect("a scratch directory");
+        let paths = Paths::new(root.path());
+        fs::create_dir_all(paths.forwarding().parent().unwrap()).unwrap();
+        let mut network = Network::new(&paths, Some("10.85.0.0/24,fd00:10:85::/64"), true).unwrap();
+        network.ensure_bridge().unwrap();
+        let mut netlink = Netlink::open().unwrap();
+        netlink.set_up(link_index("lo").unwrap()).unwrap();
+        netlink.add_bridge("uplink").unwrap();
+        let uplink = link_index("uplink").unwrap();
+        for (address, prefix) in ips(["192.0.2.1", "2001:db8::1"]).into_iter().zip([24, 64]) {
+            netlink.add_address(uplink, address, prefix, None).unwrap();
+        }
+        netlink.set_up(uplink).unwrap();
+        let lan = Namespace::new();
+        lan.attach(&mut netlink, "uplink", "lan0", ips(["192.0.2.9", "2001:db8::9"]));
+        lan.serve("lan", 8080);
+        let addresses = [["10.85.0.2", "fd00:10:85::2"], ["10.85.0.3", "fd00:10:85::3"]];
+        let pods = addresses.into_iter().zip(["a", "b"]).map(|(address, name)| {
+            let pod = Namespace::new();
+            pod.attach(&mut netlink, network.bridge(), &format!("{}{name}", network.bridge()), ips(address));
+            pod.serve(name, 8080);
+            pod
+        });
+        Board { pods: pods.collect(), network, lan, bridge_nf, _root: root }
+    }
+
+    fn apply(&mut self, ports: Vec<PortPath>) -> Changes {
+        let path = DataPath { ports, node_addresses: Vec::new() };
+        let ranges = [("10.96.0.0".parse().unwrap(), 16), ("fd00:10:96::".parse().unwrap(), 112)];
+        self.network.apply_services(&path, &ranges).unwrap()
+    }
+}
+
+fn ends(texts: &[&str]) -> Vec<SocketAddr> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+fn port(id: &str, cluster: &[&str], to: &[&str]) -> PortPath {
+    let targets = if to.is_empty() { Targets::Refused } else { Targets::To(ends(to)) };
+    PortPath {
+        id: id.into(),
+        protocol: Protocol::Tcp,
+        cluster: ends(cluster),
+        external: Vec::new(),
+        node_port: None,
+        affinity_seconds: None,
+        internal: targets.clone(),
+        outside: targets,
+        keeps_outside_address: false,
+    }
+}
+
+const BOTH: [&str; 2] = ["10.96.0.1:80", "[fd00:10:96::1]:80"];
+const PODS: [&str; 4] = ["10.85.0.2:8080", "10.85.0.3:8080", "[fd00:10:85::2]:8080", "[fd00:10:85::3]:8080"];
+
+#[test]
+fn connections_reach_the_endpoints_of_a_service_from_pods_the_board_and_other_machines() {
+    in_new_namespace(|| reach_endpoints(Board::new(false)));
+    in_new_namespace(|| reach_endpoints(Board::new(true)));
+}
+
+fn reach_endpoints(mut board: Board) {
+    {
+        assert_eq!(board.apply(Vec::new()), Changes::default());
+        let web = PortPath {
+            node_port: Some(30080),
+            external: ends(&["192.0.2.1:81", "[2001:db8::1]:81"]),
+            ..port("d/web:80/TCP", &BOTH, &PODS)
+        };
+        let far = PortPath {
+            node_port: Some(30081),
+            ..port("d/far:80/TCP", &["10.96.0.2:80"], &["192.0.2.9:8080"])
+        };
+        board.apply(vec![far.clone(), web.clone()]);
+        assert_eq!(board.network.services_warning(), None);
+        let many = |ask: &dyn Fn() -> Result<String, io::ErrorKind>| {
+            let mut answers: Vec<String> = (0..40).map(|_| ask().unwrap()).collect();
+            answers.sort();
+            answers.dedup();
+            answers
+        };
+        // From a pod, also to itself: under the address of the bridge, and under its own if the bridge translates.
+        for to in BOTH.into_iter().chain(["192.0.2.1:30080", "192.0.2.1:81", "[2001:db8::1]:30080"]) {
+            let (gateway, own) = if to.starts_with('[') {
+                ("fd00:10:85::1", "fd00:10:85::2")
+            } else {
+                ("10.85.0.1", "10.85.0.2")
+            };
+            let client = if board.bridge_nf { own } else { gateway };
+            let expected = [format!("a {gateway}"), format!("b {client}")];
+            assert_eq!(many(&|| board.pods[0].ask(to)), expected, "{to}");
+        }
+        // From another machine, whose address the pods see.
+        for to in ["192.0.2.1:30080", "[2001:db8::1]:30080", "192.0.2.1:81", "[2001:db8::1]:81"] {
+            let client = if to.starts_with('[') { "2001:db8::9" } else { "192.0.2.9" };
+            assert_eq!(many(&|| board.lan.ask(to)), [format!("a {client}"), format!("b {client}")], "{to}");
+        }
+        // From the board, to which the engine makes the route.
+        let mut netlink = Netlink::open().unwrap();
+        netlink.add_route((IpAddr::from([10, 96, 0, 0]), 16), "192.0.2.77".parse().unwrap()).unwrap();
+        assert_eq!(many(&|| ask(BOTH[0])), ["a 192.0.2.1", "b 192.0.2.1"]);
+        assert_eq!(ask("10.96.0.2:80").as_deref(), Ok("lan 192.0.2.1"));
+        assert_eq!(many(&|| ask("192.0.2.1:30080")), ["a 192.0.2.1", "b 192.0.2.1"]);
+        assert_eq!(ask("127.0.0.1:30080"), Err(io::ErrorKind::ConnectionRefused), "not at loopback");
+        // An endpoint on another machine.
+        assert_eq!(board.pods[0].ask("10.96.0.2:80").as_deref(), Ok("lan 192.0.2.1"));
+        if !board.bridge_nf {
+            // With it, the bridge that is the uplink here would have to send frames back to their port.
+            assert_eq!(board.lan.ask("192.0.2.1:30081").as_deref(), Ok("lan 192.0.2.1"));
+        }
+        // Other ports of its address are refused, and addresses without a Service lead nowhere.
+        for to in ["10.96.0.1:81", "[fd00:10:96::1]:81"] {
+            assert_eq!(board.pods[0].ask(to), Err(io::ErrorKind::ConnectionRefused), "{to}");
+        }
+        assert_eq!(ask("10.96.0.1:81"), Err(io::ErrorKind::ConnectionRefused));
+        assert_eq!(board.pods[0].ask("10.96.0.99:80"), Err(io::ErrorKind::TimedOut));
+        // Without endpoints.
+        let none = |targets: Targets| PortPath { internal: targets.clone(), outside: targets, ..web.clone() };
+        board.apply(vec![far.clone(), none(Targets::Refused)]);
+        for to in [BOTH[0], BOTH[1], "192.0.2.1:30080", "192.0.2.1:81"] {
+            assert_eq!(board.pods[0].ask(to), Err(io::ErrorKind::ConnectionRefused), "{to}");
+        }
+        assert_eq!(board.lan.ask("192.0.2.1:30080"), Err(io::ErrorKind::ConnectionRefused));
+        assert_eq!(ask("192.0.2.1:30080"), Err(io::ErrorKind::ConnectionRefused));
+        board.apply(vec![far.clone(), none(Targets::Dropped)]);
+        assert_eq!(board.lan.ask("192.0.2.1:30080"), Err(io::ErrorKind::TimedOut));
+        // `externalTrafficPolicy: Local` without an endpoint here: pods and the board get to the others.
+        board.apply(vec![far, PortPath { outside: Targets::Dropped, ..web }]);
+        assert_eq!(board.lan.ask("192.0.2.1:30080"), Err(io::ErrorKind::TimedOut));
+        let client = if board.bridge_nf { "10.85.0.2" } else { "10.85.0.1" };
+        let expected = ["a 10.85.0.1".to_owned(), format!("b {client}")];
+        assert_eq!(many(&|| board.pods[0].ask("192.0.2.1:30080")), expected);
+        assert_eq!(many(&|| ask("192.0.2.1:30080")), ["a 192.0.2.1", "b 192.0.2.1"]);
+        board.apply(Vec::new());
+        assert!(board.pods[0].ask(BOTH[0]).is_err());
+        board.network.remove().unwrap();
+    }
+}
+
+#[test]
+fn queries_to_the_name_server_of_the_board_go_to_no_pod_and_no_service() {
+    in_new_namespace(|| {
+        let mut board = Board::new(false);
+        let here =
+            Namespace { file: File::open("/proc/thread-self/ns/net").unwrap(), _end: mpsc::channel().0 };
+        here.serve("board", 53);
+        // As Pi-hole: `hostPort: 53`, and node ports and external addresses that take the same port.
+        for pod in ["10.85.0.2:8080", "[fd00:10:85::2]:8080"].map(|to| to.parse::<SocketAddr>().unwrap()) {
+            let host: IpAddr = if pod.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() };
+            let forward = |protocol| Forward { host, port: 53, protocol, to: (pod.ip(), pod.port()) };
+            board
+                .network
+                .firewall
+                .table
+                .ports
+                .insert(pod.ip().to_string().as_str().into(), [6, 17].map(forward).into());
+        }
+        board.network.install().unwrap();
+        let asks = |board: &Board| {
+            let pod = &board.pods[1];
+            for (from, to) in [("0.0.0.0:0", "10.85.0.1:53"), ("[::]:0", "[fd00:10:85::1]:53")] {
+                assert!(pod.ask(to).is_ok_and(|answer| answer.starts_with("board ")), "{to}");
+                let socket = pod.run(|| UdpSocket::bind(from).unwrap());
+                let answer = ask_udp(&socket, to);
+                assert!(answer.as_ref().is_ok_and(|answer| answer.starts_with("board ")), "{to} {answer:?}");
+            }
+        };
+        asks(&board);
+        assert_eq!(board.lan.ask("192.0.2.1:53").as_deref(), Ok("a 192.0.2.9"));
+        let with = |protocol| PortPath {
+            protocol,
+            node_port: Some(53),
+            external: ends(&["10.85.0.1:53"]),
+            ..port(&format!("d/dns:53/{protocol:?}"), &BOTH, &PODS)
+        };
+        board.apply(vec![with(Protocol::Tcp), with(Protocol::Udp)]);
+        board.network.firewall.table.ports.remove(&"10.85.0.2".into());
+        board.network.firewall.table.ports.remove(&"fd00:10:85::2".into());
+        board.network.install().unwrap();
+        assert!(board.lan.ask("192.0.2.1:53").is_ok_and(|answer| !answer.starts_with("board")));
+        asks(&board);
+    });
+}
+
+#[test]
+fn other_machines_reach_no_address_of_the_cluster_but_pods_of_other_nodes_do() {
+    in_new_namespace(|| {
+        let mut board = Board::new(false);
+        let web = PortPath {
+            external: ends(&["192.0.2.1:81"]),
+            ..port("d/web:80/TCP", &BOTH, &[PODS[0], PODS[2]])
+        };
+        board.apply(vec![web.clone()]);
+        // The other machine routes what it does not know to the board.
+        for to in BOTH {
+            assert_eq!(board.lan.ask(to), Err(io::ErrorKind::TimedOut), "{to}");
+            assert!(board.pods[1].ask(to).is_ok_and(|answer| answer.starts_with("a ")), "{to}");
+        }
+        assert_eq!(board.lan.ask("192.0.2.1:81").as_deref(), Ok("a 192.0.2.9"));
+        board.apply(Vec::new());
+        let path = DataPath { ports: vec![web], node_addresses: Vec::new() };
+        board.network.apply_cluster_services(&path).unwrap();
+        assert_eq!(board.lan.ask(BOTH[0]), Err(io::ErrorKind::TimedOut));
+        let pods = vec![("192.0.2.0".parse().unwrap(), 24)];
+        board.network.firewall.table.cluster = Some(Cluster { pods, ..Cluster::default() });
+        board.network.install().unwrap();
+        assert_eq!(board.lan.ask(BOTH[0]).as_deref(), Ok("a 192.0.2.9"));
+    });
+}
+
+#[test]
+fn a_client_stays_with_its_endpoint_until_that_is_gone() {
+    in_new_namespace(|| {
+        let mut board = Board::new(false);
+        let with = |to: &[&str]| PortPath { affinity_seconds: Some(60), ..port("d/web:80/TCP", &BOTH, to) };
+        board.apply(vec![with(&PODS)]);
+        for to in BOTH {
+            let first = board.pods[0].ask(to).unwrap();
+            for _ in 0..20 {
+                assert_eq!(board.pods[0].ask(to).as_ref(), Ok(&first));
+            }
+            let gone = if first.starts_with('a') { "2]:" } else { "3]:" };
+            let gone4 = if first.starts_with('a') { "0.2:" } else { "0.3:" };
+            let rest: Vec<&str> =
+                PODS.into_iter().filter(|pod| !pod.contains(gone) && !pod.contains(gone4)).collect();
+            let changes = board.apply(vec![with(&rest)]);
+            assert!(!changes.is_whole);
+            let second = board.pods[0].ask(to).unwrap();
+            assert_ne!(second, first);
+            board.apply(vec![with(&PODS)]);
+            for _ in 0..20 {
+                assert_eq!(board.pods[0].ask(to).as_ref(), Ok(&second));
+            }
+            // Without affinity, and with it again.
+            board.apply(vec![port("d/web:80/TCP", &BOTH, &PODS)]);
+            board.apply(vec![with(&PODS)]);
+        }
+    });
+}
+
+#[test]
+fn a_sender_of_udp_leaves_an_endpoint_that_is_gone_and_finds_a_service_that_is_new() {
+    in_new_namespace(|| {
+        let mut board = Board::new(false);
+        let with = |cluster: &str, to: &[&str]| PortPath {
+            protocol: Protocol::Udp,
+            node_port: Some(30053),
+            ..port("d/dns:53/UDP", &[cluster], to)
+        };
+        let other = port("d/web:80/TCP", &["10.96.0.9:80"], &PODS);
+        board.apply(vec![other.clone()]);
+        let bind = |pod: &Namespace| pod.run(|| UdpSocket::bind("0.0.0.0:4000").unwrap());
+        let (pod, lan) = (bind(&board.pods[0]), bind(&board.lan));
+        assert!(ask_udp(&pod, "10.96.0.1:53").is_err());
+        assert!(ask_udp(&lan, "192.0.2.1:30053").is_err());
+        for (to, expected) in [(PODS[0], "a"), (PODS[1], "b"), (PODS[0], "a")] {
+            board.apply(vec![with("10.96.0.1:53", &[to]), other.clone()]);
+            assert_eq!(ask_udp(&pod, "10.96.0.1:53"), Ok(format!("{expected} 10.85.0.1")));
+            assert_eq!(ask_udp(&lan, "192.0.2.1:30053"), Ok(format!("{expected} 192.0.2.9")));
+        }
+        board.apply(vec![with("10.96.0.2:53", &[PODS[1]]), other.clone()]);
+        assert!(ask_udp(&pod, "10.96.0.1:53").is_err(), "the Service has another address");
+        assert_eq!(ask_udp(&pod, "10.96.0.2:53"), Ok("b 10.85.0.1".to_owned()));
+        board.apply(vec![other]);
+        assert!(ask_udp(&pod, "10.96.0.2:53").is_err());
+        // The last Service is gone.
+        board.apply(vec![with("10.96.0.2:53", &[PODS[1]])]);
+        assert_eq!(ask_udp(&pod, "10.96.0.2:53"), Ok("b 10.85.0.1".to_owned()));
+        board.apply(Vec::new());
+        assert!(ask_udp(&pod, "10.96.0.2:53").is_err());
+    });
+}
+
+#[test]
+fn a_connection_stays_with_its_endpoint_whatever_changes() {
+    in_new_namespace(|| {
+        let mut board = Board::new(false);
+        let listener = board.pods[0].run(|| TcpListener::bind("0.0.0.0:9000").unwrap());
+        let with = |to: &[&str]| port("d/chat:80/TCP", &["10.96.0.1:80"], to);
+        board.apply(vec![with(&["10.85.0.2:9000"])]);
+        let mut client = board.pods[1].run(|| TcpStream::connect("10.96.0.1:80").unwrap());
+        let (mut server, _) = listener.accept().unwrap();
+        client.set_read_timeout(Some(WAIT)).unwrap();
+        let mut passes = |what: &str| {
+            server.write_all(b"x").unwrap();
+            client.read_exact(&mut [0]).unwrap_or_else(|error| panic!("{what}: {error}"));
+        };
+        passes("at first");
+        board.apply(vec![with(&[PODS[1]])]);
+        passes("the endpoint takes no new connections");
+        assert_eq!(board.pods[1].ask("10.96.0.1:80").as_deref(), Ok("b 10.85.0.1"));
+        board.network.repair().unwrap();
+        passes("the table is sent again");
+        board.apply(Vec::new());
+        passes("the Service is gone");
+    });
+}
+
+/// The time of the processor that this thread has had, in hundredths of a second.
+fn ticks() -> u64 {
+    let text = fs::read_to_string("/proc/thread-self/stat").unwrap();
+    let fields = text.rsplit_once(')').unwrap().1.split_ascii_whitespace();
+    fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
+}
+
+fn many(count: usize) -> Vec<PortPath> {
+    let one = |number: usize| {
+        let cluster = format!("10.96.{}.{}:80", number / 250 + 1, number % 250);
+        let to = [format!("10.85.0.{}:8080", number % 200 + 2), format!("10.85.0.{}:8080", number % 199 + 3)];
+        port(&format!("d/web{number:05}:80/TCP"), &[&cluster], &[&to[0], &to[1]])
+    };
+    (0..count).map(one).collect()
+}
+
+/// The table as `nft` lists it, without the numbers of chains; `None` without `nft`.
+fn listed(network: &Network) -> Option<Vec<String>> {
+    let mut lines = Vec::new();
+    let hash = network.bridge().trim_start_matches("nl");
+    for name in [format!("nodlet-services-{hash}"), format!("nodlet-services-{hash}-b")] {
+        let output =
+            std::process::Command::new("nft").args(["list", "table", "inet", &name]).output().ok()?;
+        lines.extend(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned));
+    }
+    Some(lines)
+}
+
+/// Deletes the table as another program does.
+fn delete_table(network: &Network) {
+    let mut other = Nft::open().unwrap();
+    for name in network.services.names() {
+        remove_table(&mut other, name).unwrap();
+    }
+}
+
+#[test]
+fn a_change_after_somebody_else_has_deleted_the_table_sends_all() {
+    in_new_namespace(|| {
+        let mut board = Board::new(false);
+        let web = |to| port("d/web:80/TCP", &["10.96.0.1:80"], &[to]);
+        board.apply(vec![web(PODS[0])]);
+        delete_table(&board.network);
+        assert!(board.apply(vec![web(PODS[1])]).is_whole);
+        assert_eq!(board.pods[0].ask("10.96.0.1:80").as_deref(), Ok("b 10.85.0.1"));
+        // The kernel refused even that.
+        let state = board.network.services.state.take().unwrap();
+        let ports = vec![web(PODS[0])];
+        board.network.services.refused = Some((DataPath { ports, node_addresses: Vec::new() }, state.frame));
+        delete_table(&board.network);
+        board.network.repair().unwrap();
+        assert_eq!(board.pods[0].ask("10.96.0.1:80").as_deref(), Ok("a 10.85.0.1"));
+    });
+}
+
+#[test]
+fn a_change_sends_what_differs_and_the_whole_table_is_never_half_there() {
+    in_new_namespace(|| {
+        let mut board = Board::new(false);
+        board.apply(many(1));
+        for count in [1, 100, 5000] {
+            board.apply(Vec::new());
+            let mut ports = many(count);
+            let watch = board.network.watch().unwrap().unwrap();
+            let begin = (Instant::now(), ticks());
+            let whole = board.apply(ports.clone());
+            let whole_time = (begin.0.elapsed(), ticks() - begin.1);
+            assert!(whole.is_whole);
+            let news = watch.read_tables();
+            assert!(!news.is_foreign && !news.is_incomplete, "these are changes of nodlet's own");
+            assert!(whole.batches <= whole.bytes / BATCH_BYTES + 1);
+            let last = ports.len() - 1;
+            ports[last].internal = Targets::To(ends(&[PODS[1]]));
+            let begin = Instant::now();
+            let one = board.apply(ports.clone());
+            let one_time = begin.elapsed();
+            assert!(!one.is_whole && one.batches == 1 && one.bytes < 1500, "{one:?}");
+            let to = ports[last].cluster[0].to_string();
+            assert_eq!(board.pods[0].ask(&to).as_deref(), Ok("b 10.85.0.1"));
+            let ask = |to: &'static str| {
+                let begin = Instant::now();
+                for _ in 0..200 {
+                    board.pods[0].ask(to).unwrap();
+                }
+                begin.elapsed() / 200
+            };
+            let (direct, through) = (ask(PODS[1]), ask(Box::leak(to.clone().into_boxed_str())));
+            // Nothing has changed.
+            assert_eq!(board.apply(ports.clone()), Changes::default());
+            // One more and one less.
+            ports.push(port("z/new:80/TCP", &["10.96.200.200:80"], &[PODS[0]]));
+            let more = board.apply(ports.clone());
+            assert!(!more.is_whole && more.bytes < 1500, "{more:?}");
+            assert_eq!(board.pods[0].ask("10.96.200.200:80").as_deref(), Ok("a 10.85.0.1"));
+            ports.pop();
+            let less = board.apply(ports.clone());
+            assert!(!less.is_whole && less.bytes < 1500, "{less:?}");
+            assert!(board.pods[0].ask("10.96.200.200:80").is_err());
+            println!(
+                "{count} Services: {whole_time:?} ticks {whole:?}; one change {one_time:?} {} B, another {} B, gone {} B; a \
+                 connection {direct:?} direct, {through:?} through the Service",
+                one.bytes, more.bytes, less.bytes
+            );
+            // Somebody else deletes the table, whichever name it has.
+            if let Some(lines) = listed(&board.network) {
+                let elements = lines.iter().filter(|line| line.contains(": goto c")).count();
+                assert!(lines.iter().filter(|line| line.contains("hook prerouting")).count() == 1);
+                assert!(elements > 0);
+            }
+            delete_table(&board.network);
+            assert!(watch.read_tables().is_foreign);
+            assert!(board.pods[0].ask(&to).is_err());
+            board.network.repair().unwrap();
+            assert_eq!(board.pods[0].ask(&to).as_deref(), Ok("b 10.85.0.1"));
+        }
+    });
+}
+
+#[test]
+fn two_services_with_one_address_are_no_failure_and_the_second_gets_it_when_the_first_is_gone() {
+    in_new_namespace(|| {
+        let mut board = Board::new(false);
+        let first = port("d/a:80/TCP", &["10.96.0.1:80"], &[PODS[0]]);
+        let second = port("d/b:80/TCP", &["10.96.0.1:80"], &[PODS[1]]);
+        board.apply(vec![first.clone(), second.clone()]);
+        assert_eq!(board.pods[0].ask("10.96.0.1:80").as_deref(), Ok("a 10.85.0.1"));
+        // A change of another Service is sent alone, also if one Service has an address twice.
+        let twice = ends(&["192.0.2.1:81", "192.0.2.1:81"]);
+        let third = PortPath { external: twice, ..port("d/c:80/TCP", &["10.96.0.3:80"], &[PODS[0]]) };
+        assert!(!board.apply(vec![first.clone(), second.clone(), third.clone()]).is_whole);
+        assert!(!board.apply(vec![first, second.clone()]).is_whole);
+        assert!(board.apply(vec![second.clone(), third]).is_whole);
+        assert_eq!(board.lan.ask("192.0.2.1:81").as_deref(), Ok("a 192.0.2.9"));
+        assert_eq!(board.pods[0].ask("10.96.0.1:80").as_deref(), Ok("b 10.85.0.1"));
+        board.apply(vec![second]);
+        assert_eq!(board.pods[0].ask("10.96.0.1:80").as_deref(), Ok("b 10.85.0.1"));
+        // An address moves within one change.
+        let moved = port("d/c:80/TCP", &["10.96.0.1:80"], &[PODS[0]]);
+        board.apply(vec![moved]);
+        assert_eq!(board.pods[0].ask("10.96.0.1:80").as_deref(), Ok("a 10.85.0.1"));
+    });
+}
