@@ -141,6 +141,18 @@ pub fn object(text: &[u8]) -> Result<Value, ApiError> {
     Some(object).filter(Value::is_object).ok_or_else(unexpected)
 }
 
+/// Reads an object without the fields of these names, as [`object`] reads it.
+///
+/// # Errors
+/// The text is not JSON, or not an object, or the rest has too many values ([`HttpError::TooLarge`]).
+pub fn object_without(skipped: &'static [&'static str], text: &[u8]) -> Result<Value, ApiError> {
+    match json::value_without(skipped, text, VALUES) {
+        Ok(object) if object.is_object() => Ok(object),
+        Err(error) if error.is_data() => Err(ApiError::Http(HttpError::TooLarge)),
+        Ok(_) | Err(_) => Err(ApiError::Unexpected("a JSON object")),
+    }
+}
+
 /// Takes the objects out of a list.
 ///
 /// # Errors
@@ -201,21 +213,28 @@ impl Api {
     }
 
     /// The fields of a request of HTTP/2 for `target`.
-    pub fn fields<'a>(&'a self, target: &'a str) -> [(&'static str, &'a str); 6] {
-        [
+    pub(crate) fn fields<'a>(&'a self, target: &'a str) -> Vec<(&'static str, &'a str)> {
+        let mut fields = vec![
             (":method", "GET"),
             (":scheme", "https"),
-            (":authority", &self.authority),
+            (":authority", &*self.authority),
             (":path", target),
-            ("accept", JSON),
-            ("user-agent", USER_AGENT),
-        ]
+        ];
+        fields.extend([("accept", JSON), ("user-agent", USER_AGENT)]);
+        fields.extend(self.authorization.as_deref().map(|value| ("authorization", value)));
+        fields
     }
 
-    /// A request of HTTP/1.1 for `target`, without a token.
-    pub fn request<'a>(&'a self, target: &'a str) -> Request<'a> {
-        const HEADERS: &[(&str, &str)] = &[("Accept", JSON), ("User-Agent", USER_AGENT)];
-        Request { method: "GET", target, host: &self.authority, headers: HEADERS, body: &[] }
+    /// The headers of each request of HTTP/1.1.
+    pub(crate) fn headers(&self) -> Vec<(&'static str, &str)> {
+        let mut headers = vec![("Accept", JSON), ("User-Agent", USER_AGENT)];
+        headers.extend(self.authorization.as_deref().map(|value| ("Authorization", value)));
+        headers
+    }
+
+    /// A request of HTTP/1.1 for `target` with such headers.
+    pub(crate) fn request<'a>(&'a self, target: &'a str, headers: &'a [(&'a str, &'a str)]) -> Request<'a> {
+        Request { method: "GET", target, host: &self.authority, headers, body: &[] }
     }
 
     /// Sends a request, and returns the object of a successful response.
@@ -228,24 +247,44 @@ impl Api {
         target: &str,
         body: Option<(&str, &Value)>,
     ) -> Result<Value, ApiError> {
-        let (kind, body) =
-            body.map_or((JSON, Vec::new()), |(kind, body)| (kind, body.to_string().into_bytes()));
+        let body = body.map_or((JSON, Vec::new()), |(kind, body)| (kind, body.to_string().into_bytes()));
+        let (head, body) = self.send(method, target, (body.0, &body.1)).await?;
+        match (object(&body), (200..300).contains(&head.status)) {
+            (found, true) => found,
+            (found, false) => Err(ApiError::of_response(&head, &found.unwrap_or_default())),
+        }
+    }
+
+    /// Reads an object or a page of a list without the fields of these names, whatever object they are in.
+    ///
+    /// # Errors
+    /// The request failed, or the server rejected it.
+    pub async fn read(&mut self, target: &str, skipped: &'static [&'static str]) -> Result<Value, ApiError> {
+        let (head, body) = self.send("GET", target, (JSON, &[])).await?;
+        match head.status {
+            200 => object_without(skipped, &body),
+            _ => Err(ApiError::of_response(&head, &object(&body).unwrap_or_default())),
+        }
+    }
+
+    async fn send(
+        &mut self,
+        method: &str,
+        target: &str,
+        body: (&str, &[u8]),
+    ) -> Result<(Head, Vec<u8>), ApiError> {
         let kept = self.connection.take();
         let may_be_stale = kept.is_some();
-        let mut result = self.exchange(kept, method, target, (kind, &body)).await;
+        let mut result = self.exchange(kept, method, target, body).await;
         // The server may have closed a kept connection before it got the request.
         let is_closed = matches!(
             result,
             Err(ApiError::Http(HttpError::Ended | HttpError::Io(_) | HttpError::Tls(TlsError::Ended)))
         );
         if may_be_stale && is_closed {
-            result = self.exchange(None, method, target, (kind, &body)).await;
+            result = self.exchange(None, method, target, body).await;
         }
-        let (head, body) = result?;
-        match (object(&body), (200..300).contains(&head.status)) {
-            (found, true) => found,
-            (found, false) => Err(ApiError::of_response(&head, &found.unwrap_or_default())),
-        }
+        result
     }
 
     /// Closes the connection, since no request follows soon.
@@ -265,8 +304,7 @@ impl Api {
                 Some(connection) => connection,
                 None => self.connect().await?,
             };
-            let mut headers = vec![("Accept", JSON), ("User-Agent", USER_AGENT)];
-            headers.extend(self.authorization.as_deref().map(|value| ("Authorization", value)));
+            let mut headers = self.headers();
             if !body.is_empty() {
                 headers.push(("Content-Type", kind));
             }
@@ -286,11 +324,8 @@ impl Api {
     pub async fn watch(&self, target: &str) -> Result<Connection, ApiError> {
         within(WITHIN, async {
             let mut connection = self.connect().await?;
-            let mut headers = vec![("Accept", JSON), ("User-Agent", USER_AGENT)];
-            headers.extend(self.authorization.as_deref().map(|value| ("Authorization", value)));
-            let request =
-                Request { method: "GET", target, host: &self.authority, headers: &headers, body: &[] };
-            let head = connection.send(&request).await.map_err(ApiError::Http)?;
+            let headers = self.headers();
+            let head = connection.send(&self.request(target, &headers)).await.map_err(ApiError::Http)?;
             if head.status == 200 {
                 return Ok(connection);
             }

@@ -7,7 +7,7 @@
 //! * [`watches`]: all watches of a node over one connection.
 //! * [`schedule`], [`sync`] and [`objects`] decide what to do when; [`node`], [`pods`], `difference`, [`gates`],
 //!   [`mirrors`], [`rejections`], [`services`], [`trust`], [`pod_cidrs`] and [`followed`], what to send and what to write
-//!   down. They are pure, as [`backoff`] is: no socket, no file, no clock.
+//!   down; [`proxy`], which Services and EndpointSlices of the cluster the board serves. They are pure, as [`backoff`] is: no socket, no file, no clock.
 //! * [`serving`] and [`review`]: the certificate of the kubelet's server, and who may use that server. Pure, too.
 //!
 //! The agent's tasks are `runtime/src/engine/cluster.rs` and `runtime/src/engine/cluster/kubelet_server.rs`.
@@ -27,6 +27,7 @@ pub mod node;
 pub mod objects;
 pub mod pod_cidrs;
 pub mod pods;
+pub mod proxy;
 pub mod rejections;
 pub mod reporting;
 pub mod review;
@@ -53,6 +54,7 @@ mod tests {
             ("pods.rs", include_str!("pods.rs")),
             ("pods/copy.rs", include_str!("pods/copy.rs")),
             ("pods/status.rs", include_str!("pods/status.rs")),
+            ("proxy.rs", include_str!("proxy.rs")),
             ("rejections.rs", include_str!("rejections.rs")),
             ("reporting.rs", include_str!("reporting.rs")),
             ("schedule.rs", include_str!("schedule.rs")),

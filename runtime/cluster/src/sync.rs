@@ -86,6 +86,7 @@ pub fn stays_while_unreachable(pod: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use nodlet_fuzz::cases;
     use serde_json::json;
 
     use super::*;
@@ -127,26 +128,22 @@ mod tests {
 
     #[test]
     fn only_a_toleration_without_a_limit_keeps_a_pod_of_an_unreachable_node() {
-        for (tolerations, expected) in [
-            (json!([]), false),
-            (json!([{ "operator": "Exists" }]), true),
-            (
-                json!([{ "key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute" }]),
-                true,
-            ),
-            (json!([{ "key": "node.kubernetes.io/unreachable" }]), true),
-            (json!([{ "key": "node.kubernetes.io/unreachable", "value": "x" }]), false),
-            (
-                json!([{ "key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute",
-                         "tolerationSeconds": 300 }]),
-                false,
-            ),
-            (
-                json!([{ "key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoSchedule" }]),
-                false,
-            ),
-            (json!([{ "key": "node.kubernetes.io/not-ready", "operator": "Exists" }]), false),
-        ] {
+        for [tolerations, expected] in cases(
+            r#"
+                [] => false
+                [{"operator": "Exists"}] => true
+                [{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}] => true
+                [{"key": "node.kubernetes.io/unreachable"}] => true
+                [{"key": "node.kubernetes.io/unreachable", "value": "x"}] => false
+                [{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}]
+                    => false
+                [{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoSchedule"}] => false
+                [{"key": "node.kubernetes.io/not-ready", "operator": "Exists"}] => false
+            "#,
+        ) {
+            let tolerations: Value = serde_json::from_str(tolerations).expect("JSON");
+            let expected = expected == "true";
+
             let pod = json!({ "spec": { "tolerations": tolerations } });
             assert_eq!(stays_while_unreachable(&pod), expected, "{pod}");
         }

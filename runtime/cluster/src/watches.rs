@@ -9,7 +9,7 @@ use nodlet_wire::http2::{Connection, Event, Http2Error};
 use crate::api::{self, Api, ApiError, BODY, EVENT, WITHIN, within};
 use crate::followed::Reference;
 
-/// The object of a watch: a ConfigMap or Secret, or `None` for the pods of the node.
+/// The object of a watch: a ConfigMap or Secret, or all objects of a resource, or `None` for the pods of the node.
 pub type Target = Option<Reference>;
 
 /// Bytes of bodies after which the server may send more.
@@ -83,7 +83,8 @@ impl Watches {
                 stream = connection.request(&api.fields(path), &[]).await.map_err(of_http2)?;
             }
             Some(Transport::Http1(connection)) => {
-                let head = connection.send(&api.request(path)).await.map_err(ApiError::Http)?;
+                let headers = api.headers();
+                let head = connection.send(&api.request(path, &headers)).await.map_err(ApiError::Http)?;
                 code = (head.status != 200).then_some(head.status);
             }
             None => {}

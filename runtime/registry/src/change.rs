@@ -6,6 +6,7 @@ use super::status::refused;
 use super::{PatchKind, Status, patch};
 use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest;
+pub use nodlet_kube::manifest::Validation as FieldValidation;
 
 /// A change of an existing object.
 #[derive(Debug)]
@@ -109,18 +110,6 @@ pub enum Part {
     Status,
     /// Only the amounts of cpu and memory (`resize`).
     Resize,
-}
-
-/// `fieldValidation` of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FieldValidation {
-    /// Reject the object.
-    #[default]
-    Strict,
-    /// Accept the object, with a warning.
-    Warn,
-    /// Accept the object.
-    Ignore,
 }
 
 /// An accepted object.

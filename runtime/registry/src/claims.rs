@@ -22,7 +22,7 @@ use super::live_objects::{DefinitionName, key};
 use super::{Registry, Wanted};
 use nodlet_core::spec::volume::{ClaimedVolume, HostPathType};
 use nodlet_core::spec::{Pod, Quantity};
-use nodlet_kube::kinds::{Kind, limit_range, persistent_volume, persistent_volume_claim};
+use nodlet_kube::kinds::{Kind, limit_range, persistent_volume, persistent_volume_claim, selects};
 use nodlet_kube::manifest::TextError;
 
 /// The bindings of all claims.
@@ -521,24 +521,6 @@ fn refers_to(volume: &Volume, claim: &Claim) -> Option<bool> {
             && text(&reference["name"]) == &*claim.name
             && (uid.is_empty() || claim.object["metadata"]["uid"] == uid)
     })
-}
-
-/// Whether a label selector matches; one that is missing matches all.
-fn selects(selector: &Value, labels: &Value) -> bool {
-    let of = |key: &str| labels.get(key).and_then(Value::as_str);
-    let mut exact = selector["matchLabels"].as_object().into_iter().flatten();
-    let mut requirements = selector["matchExpressions"].as_array().into_iter().flatten();
-    exact.all(|(key, value)| of(key) == value.as_str())
-        && requirements.all(|requirement| {
-            let value = of(text(&requirement["key"]));
-            let mut values = requirement["values"].as_array().into_iter().flatten();
-            match text(&requirement["operator"]) {
-                "In" => values.any(|asked| value == asked.as_str()),
-                "NotIn" => values.all(|asked| value != asked.as_str()),
-                "Exists" => value.is_some(),
-                _ => value.is_none(),
-            }
-        })
 }
 
 /// The claim for an `ephemeral` volume, as the ephemeral volume controller makes it.

@@ -17,6 +17,7 @@ use super::{
 };
 use nodlet_kube::kinds::{Kind, priority_class};
 use nodlet_kube::manifest::{self, Definition};
+use nodlet_services::allocation::adopt;
 
 impl Registry {
     /// Publishes the current definitions of the sources. Returns the rejections of definitions, and the names of
@@ -26,9 +27,10 @@ impl Registry {
         let (definitions, mut refusals) = self.sources.definitions();
         refuse_defaults(&definitions, &mut refusals);
         let mut changed = Vec::new();
-        // `bind_claims` publishes volumes and claims.
-        let is_here =
-            |name: &&DefinitionName| !matches!(name.0, Kind::PersistentVolume | Kind::PersistentVolumeClaim);
+        // `bind_claims` publishes volumes and claims, `complete_services` Services.
+        let is_here = |name: &&DefinitionName| {
+            !matches!(name.0, Kind::PersistentVolume | Kind::PersistentVolumeClaim | Kind::Service)
+        };
         for name in self.definitions.keys().filter(is_here).filter(|name| !definitions.contains_key(*name)) {
             self.objects.delete(&key(name));
             changed.push(name.clone());
@@ -40,6 +42,9 @@ impl Registry {
                 changed.push(name.clone());
             }
         }
+        let (rejected, completed) = self.complete_services(&definitions, now);
+        refusals.extend(rejected);
+        changed.extend(completed);
         self.definitions = definitions;
         self.publish_built_in_classes(began);
         (refusals, changed)
@@ -52,18 +57,28 @@ impl Registry {
     pub fn apply_definition(
         &mut self,
         kind: Kind,
-        object: Value,
+        mut object: Value,
         options: RequestOptions,
     ) -> Result<Decision, Status> {
-        let definition = manifest::read_new_definition(
-            object,
-            kind,
-            super::request::validation(options.validation),
-            &self.node,
-        )
-        .map_err(|error| refused(&error))?;
+        if kind == Kind::Service {
+            let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+            let namespace = if text("namespace").is_empty() { "default" } else { text("namespace") };
+            let old = self.published_definition(&(kind, namespace.into(), text("name").into()));
+            adopt(old.as_ref(), &mut object);
+        }
+        let mut definition = manifest::read_new_definition(object, kind, options.validation, &self.node)
+            .map_err(|error| refused(&error))?;
         let name = definition.key();
+        if let Some(refusal) = self.refuse_change_of_made(&name).filter(|_| !options.new) {
+            return Err(refusal);
+        }
         let published = self.published_definition(&name);
+        let is_of_file =
+            self.definitions.get(&name).is_some_and(|(_, source)| *source != self.definition_path(&name));
+        let will_be_rejected = is_of_file || (options.new && published.is_some());
+        if kind == Kind::Service && !will_be_rejected {
+            definition = self.complete_request(definition, published.as_ref(), options)?;
+        }
         let applied = self.outcome_of(&definition, published.as_ref(), options.new)?;
         let (mut object, warnings) = (definition.object(), definition.warnings.clone());
         let mut applied = applied;
@@ -98,13 +113,20 @@ impl Registry {
                 None if matches!(kind, Kind::PersistentVolume | Kind::PersistentVolumeClaim) => {
                     object["status"] = json!({"phase": "Pending"});
                 }
+                None if kind == Kind::Service => object["status"] = json!({"loadBalancer": {}}),
                 None => {}
             }
             return Ok(Decision::Reply(Accepted { object, applied, warnings }, None));
         }
         let json = to_raw_value(&object).map_err(Status::internal)?;
         let file = SourceFile::of_definition(Definition { json, warnings: Vec::new(), ..definition });
-        let text = self.text_within_quota(&path, called, &object)?;
+        let text = match self.text_within_quota(&path, called, &object) {
+            Ok(text) => text,
+            Err(status) => {
+                self.hold_published(&name);
+                return Err(status);
+            }
+        };
         let (file, of) = (file.with_text(&text), Written::Definition(name));
         Ok(Decision::Write(Box::new(Write { path, text, file, of, object, applied, warnings })))
     }
@@ -185,6 +207,9 @@ impl Registry {
     ) -> Result<(Value, PathBuf), Status> {
         let qualified = name.0.row().qualified();
         let object = self.published_definition(name).ok_or_else(|| Status::not_found(&qualified, &name.2))?;
+        if let Some(refusal) = self.refuse_change_of_made(name) {
+            return Err(refusal);
+        }
         if name.0 == Kind::PriorityClass
             && priority_class::BUILT_IN.iter().any(|(known, ..)| **known == *name.2)
         {
@@ -221,11 +246,6 @@ impl Registry {
             });
             self.objects.put(key(&name), object);
         }
-    }
-
-    /// The file of a definition that clients apply. Pods' files have one underscore in their names.
-    fn definition_path(&self, name: &DefinitionName) -> PathBuf {
-        self.sources.applied_path(&name.0.row().file(&name.1, &name.2))
     }
 }
 

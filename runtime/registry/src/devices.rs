@@ -96,7 +96,7 @@ where
                 "devices {DEVICE_DOMAIN}{} and {DEVICE_DOMAIN}{name} have the same containerPath {path} ({})",
                 other.name, definition.place
             );
-            return Err(failure(StartFailureReason::CreateContainerConfigError, message));
+            return Err(StartFailure::new(StartFailureReason::CreateContainerConfigError, message));
         }
         granted.push((definition, found));
     }
@@ -239,10 +239,6 @@ fn place_of(source: &DeviceSource) -> String {
     }
 }
 
-fn failure(reason: StartFailureReason, message: String) -> StartFailure {
-    StartFailure { reason, message: message.into(), image: None, before_image: false }
-}
-
 fn missing(message: String) -> StartFailure {
-    failure(StartFailureReason::ObjectNotFound, message)
+    StartFailure::new(StartFailureReason::ObjectNotFound, message)
 }

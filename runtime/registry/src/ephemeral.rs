@@ -59,9 +59,8 @@ impl Registry {
         let added = list.len().saturating_sub(old.pod.spec.ephemeral_containers.len());
         object["metadata"]["generation"] = (old.pod.generation + added as u64).into();
         object["spec"]["nodeName"] = self.node.as_str().into();
-        let mut manifest =
-            manifest::read_ephemeral(object, list, super::request::validation(validation), &self.node)
-                .map_err(|error| refused(&error))?;
+        let mut manifest = manifest::read_ephemeral(object, list, validation, &self.node)
+            .map_err(|error| refused(&error))?;
         manifest.warnings = manifest::new_warnings(manifest.warnings, &before);
         let wanted = old.changed(manifest);
         let used: usize = all.iter().map(|pod| bytes_of(pod)).sum();

@@ -33,6 +33,7 @@ mod preconditions;
 mod present;
 mod quota;
 mod request;
+mod services;
 mod set_aside;
 mod sources;
 mod status;
@@ -74,9 +75,10 @@ pub use pods::{Deletion, Stop, Updating};
 pub use preconditions::parse_version;
 pub use present::{Present, ReplacedPod, as_published};
 pub use request::{Identity, RequestOptions, check_types};
+pub use services::ServiceView;
 pub use set_aside::{DEATHS, Handled, Suspects, Verdict};
 use sources::DefinitionsByName;
-pub use sources::{MAX_BYTES, MAX_FILES, Owner, Size, SourceDirectory, SourceFile, Sources};
+pub use sources::{MAX_BYTES, MAX_FILES, Owner, SourceDirectory, SourceFile, Sources};
 pub use status::Status;
 pub use this_node::{
     NodeEvent, NodeFacts, NodeImage, NodeState, architecture, excessive_reservations, memory_of_all_pods,
@@ -106,6 +108,7 @@ pub struct Registry {
     /// The bindings of PersistentVolumeClaims.
     claims: claims::Claims,
     volumes_in_use: volumes_in_use::VolumesInUse,
+    services: services::Services,
 }
 
 /// The decision on a request.
@@ -171,6 +174,7 @@ impl Registry {
             without_class: SortedMap::new(),
             claims: claims::Claims::default(),
             volumes_in_use: volumes_in_use::VolumesInUse::default(),
+            services: services::Services::default(),
         }
     }
 
@@ -254,5 +258,10 @@ impl Registry {
             Written::Definition(name) => self.published_definition(name),
         };
         Accepted { object: published.unwrap_or(object), applied, warnings }
+    }
+
+    /// The file of a definition that clients apply. Pods' files have one underscore in their names.
+    fn definition_path(&self, name: &DefinitionName) -> PathBuf {
+        self.sources.applied_path(&name.0.row().file(&name.1, &name.2))
     }
 }

@@ -41,7 +41,8 @@ pub struct Deletion {
     pub desired: Option<Rc<Wanted>>,
     /// How the pod is stopped then.
     pub stop: Stop,
-    /// The pod that was to replace it, which is stopped with its own grace period.
+    /// The pod that was to replace it. It is stopped with its own grace period, unless the other ends before its file
+    /// is removed.
     pub replacement: Option<Uid>,
 }
 
@@ -88,8 +89,8 @@ impl Registry {
         // Kubernetes admits a pod before it validates it.
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let refusal = if options.new { self.policy().refusal(&object) } else { None };
-        let manifest = manifest::read_new(object, super::request::validation(options.validation), &self.node)
-            .map_err(|error| match refusal {
+        let manifest =
+            manifest::read_new(object, options.validation, &self.node).map_err(|error| match refusal {
                 Some(why) if error.is_of_rules() => Status::forbidden(forbidden(&name, &why)),
                 Some(_) | None => refused(&error),
             })?;
@@ -267,9 +268,8 @@ impl Registry {
             strip(metadata);
             metadata.insert("uid".into(), (*uid.0).into());
         }
-        let mut manifest =
-            manifest::read_update(changed, super::request::validation(validation), &self.node, existing)
-                .map_err(|error| refused(&error))?;
+        let mut manifest = manifest::read_update(changed, validation, &self.node, existing)
+            .map_err(|error| refused(&error))?;
         manifest.warnings = manifest::new_warnings(manifest.warnings, &old);
         let refusal = |pod: &Pod| self.allowed_annotations.refusal(pod);
         let before = refusal(&desired.pod);

@@ -6,7 +6,7 @@ use super::live_objects::{CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE};
 pub(super) use super::status::refused;
 use super::{FieldValidation, Registry, Status};
 use nodlet_kube::kinds::Kind;
-use nodlet_kube::manifest::{self, Validation};
+use nodlet_kube::manifest;
 
 /// The fields of an object that only the server sets.
 #[derive(Clone, Debug)]
@@ -116,15 +116,6 @@ fn strip_config(metadata: &mut Map<String, Value>) {
     annotations.retain(|key, _| ![CONFIG_SOURCE, CONFIG_SEEN, CONFIG_HASH].contains(&key.as_str()));
     if known > 0 && annotations.is_empty() {
         metadata.remove("annotations");
-    }
-}
-
-/// Converts the field validation of a request into that of a manifest.
-pub(super) fn validation(validation: FieldValidation) -> Validation {
-    match validation {
-        FieldValidation::Strict => Validation::Strict,
-        FieldValidation::Warn => Validation::Warn,
-        FieldValidation::Ignore => Validation::Ignore,
     }
 }
 

@@ -15,7 +15,7 @@ use super::set_aside::{Handled, hash};
 use super::wanted::shorten;
 use super::{Refusal, Wanted, WantedByName};
 use nodlet_core::sorted::SortedMap;
-use nodlet_core::spec::Uid;
+use nodlet_core::spec::{Pod, Uid};
 use nodlet_kube::kinds::{self, Kind};
 use nodlet_kube::manifest::{self, Definition, ManifestError, Validation};
 pub use owner::{Owner, SourceDirectory};
@@ -38,14 +38,15 @@ pub(crate) type DefinitionsByName = SortedMap<(Kind, Rc<str>, Rc<str>), (Rc<Defi
 #[derive(Debug, Default)]
 pub struct Sources {
     list: Vec<Source>,
+    /// Whether a file has become smaller or was removed since [`Sources::take_freed_room`].
+    is_room_freed: bool,
 }
 
 /// A source with its files.
 #[derive(Debug)]
 struct Source {
     directory: SourceDirectory,
-    /// The files, sorted by name.
-    files: Vec<(OsString, SourceFile)>,
+    files: SortedMap<OsString, SourceFile>,
     /// The reason why the directory cannot be read; `files` is then its last known content.
     unread: Option<Refusal>,
 }
@@ -56,57 +57,36 @@ pub struct SourceFile {
     pub(crate) wanted: Vec<Rc<Wanted>>,
     pub(crate) definitions: Vec<Rc<Definition>>,
     refusal: Option<Refusal>,
+    /// Whether its current contents exceed the quota, beside those of the other files.
+    lacks_room: bool,
     /// The number of its last valid text.
     content: u64,
-    /// The file was moved to its `NAME~`, and may come back.
-    is_renamed: bool,
 }
 
 /// A share of the quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Size {
+pub(crate) struct Size {
     /// The number of objects.
-    pub pods: usize,
+    pub(crate) pods: usize,
     /// The size of the objects as JSON.
-    pub bytes: usize,
-}
-
-impl Source {
-    /// The index of the file of this name, or the index at which it would be inserted.
-    fn place(&self, name: &OsStr) -> Result<usize, usize> {
-        self.files.binary_search_by(|(known, _)| known.as_os_str().cmp(name))
-    }
-
-    fn file(&self, name: &OsStr) -> Option<&SourceFile> {
-        self.place(name).ok().map(|place| &self.files[place].1)
-    }
-
-    /// The file of this name, which is added if it is unknown.
-    fn file_mut(&mut self, name: &OsStr) -> &mut SourceFile {
-        let place = self.place(name).unwrap_or_else(|place| {
-            self.files.insert(place, (name.to_owned(), SourceFile::default()));
-            place
-        });
-        &mut self.files[place].1
-    }
-
-    fn all(&self) -> impl Iterator<Item = &SourceFile> {
-        self.files.iter().map(|(_, file)| file)
-    }
+    pub(crate) bytes: usize,
 }
 
 impl Sources {
     /// Creates these sources, lowest precedence first, without any files.
     pub fn new(directories: Vec<SourceDirectory>) -> Sources {
-        let list =
-            directories.into_iter().map(|directory| Source { directory, files: Vec::new(), unread: None });
-        Sources { list: list.collect() }
+        let source = |directory| Source { directory, files: SortedMap::new(), unread: None };
+        Sources { list: directories.into_iter().map(source).collect(), is_room_freed: false }
     }
 
     /// The source that has a file.
+    fn source(&self, file: &Path) -> Option<&Source> {
+        self.list.iter().find(|source| file.parent() == Some(&source.directory.path))
+    }
+
+    /// The directory of the source that has a file.
     pub(crate) fn directory_of(&self, file: &Path) -> Option<&SourceDirectory> {
-        let mut all = self.list.iter().map(|source| &source.directory);
-        all.find(|directory| file.parent() == Some(&directory.path))
+        self.source(file).map(|source| &source.directory)
     }
 
     /// The owner of a file.
@@ -121,80 +101,50 @@ impl Sources {
         directory.map(|directory| directory.path.join(file)).unwrap_or_default()
     }
 
-    /// The directory of a source.
-    pub fn path(&self, source: usize) -> &Path {
-        &self.list[source].directory.path
-    }
-
-    /// The quota that all files use, except files of `source` that are renamed: their share is available to
-    /// the files that are read in their place.
-    pub fn used(&self, source: usize) -> Size {
-        let others =
-            self.list.iter().enumerate().flat_map(|(index, other)| {
-                other.all().filter(move |file| index != source || !file.is_renamed)
-            });
-        others.map(SourceFile::size).sum()
-    }
-
-    /// Reads the contents of a file on the node of this name.
-    ///
-    /// # Errors
-    /// The contents are invalid.
-    pub fn parse(
-        &self,
-        source: usize,
-        name: &OsStr,
-        bytes: &[u8],
-        node: &str,
-    ) -> Result<SourceFile, ManifestError> {
-        let path = self.list[source].directory.path.join(name);
-        let mut contents = manifest::contents(&path.to_string_lossy(), bytes, Validation::Strict, node)?;
-        if self.list[source].directory.owner == Owner::Cluster {
-            for pod in &mut contents.pods {
-                manifest::remove_warnings_of_cluster(&mut pod.warnings);
-            }
-        }
-        let wanted = |manifest| Rc::new(Wanted::new(manifest, &path));
-        Ok(SourceFile {
-            wanted: contents.pods.into_iter().map(wanted).collect(),
-            definitions: contents.definitions.into_iter().map(Rc::new).collect(),
-            content: hash(bytes),
-            ..SourceFile::default()
-        })
+    /// The quota that all files but this one use.
+    pub(crate) fn used_beside(&self, path: &Path) -> Size {
+        let known = self.file(path).map(SourceFile::size).unwrap_or_default();
+        let all = self.list.iter().flat_map(|source| source.files.values()).map(SourceFile::size);
+        let (pods, bytes) = all.fold((0, 0), |(pods, bytes), one| (pods + one.pods, bytes + one.bytes));
+        Size { pods: pods - known.pods, bytes: bytes - known.bytes }
     }
 
     /// Records the new, valid contents of a file.
     ///
     /// # Errors
-    /// The contents exceed the quota, beside `used`. Then the file keeps its last contents.
-    pub fn put(
-        &mut self,
-        source: usize,
-        name: &OsStr,
-        new: SourceFile,
-        used: &mut Size,
-    ) -> Result<(), String> {
-        let old = self.list[source].file(name).map(SourceFile::size).unwrap_or_default();
-        if !used.replace(old, new.size()) {
+    /// The contents exceed the quota, beside the other files. Then the file keeps its last contents.
+    pub fn put(&mut self, path: &Path, new: SourceFile) -> Result<(), String> {
+        if !self.used_beside(path).has_room_for(new.size()) {
+            if let Some((source, name)) = self.source_of(path) {
+                source.files.entry(name.to_owned()).or_default().lacks_room = true;
+            }
             return Err(no_room());
         }
-        *self.list[source].file_mut(name) = new;
+        self.put_written(path, new);
         Ok(())
+    }
+
+    /// Whether files must be read again because they exceed the quota, and other files have become smaller or were
+    /// removed since the last call.
+    pub fn take_freed_room(&mut self) -> bool {
+        std::mem::take(&mut self.is_room_freed)
+            && self.list.iter().any(|source| source.files.values().any(|file| file.lacks_room))
     }
 
     /// Records the contents of a file that the agent has written, whose share of the quota was checked before.
     pub(crate) fn put_written(&mut self, path: &Path, new: SourceFile) {
         if let Some((source, name)) = self.source_of(path) {
-            *source.file_mut(name) = new;
+            let size = new.size();
+            let before =
+                source.files.insert(name.to_owned(), new).map(|file| file.size()).unwrap_or_default();
+            self.is_room_freed |= before.pods > size.pods || before.bytes > size.bytes;
         }
     }
 
-    /// Records that the agent has removed a file.
-    pub fn remove_written(&mut self, path: &Path) {
-        if let Some((source, name)) = self.source_of(path)
-            && let Ok(place) = source.place(name)
-        {
-            source.files.remove(place);
+    /// Records that a file is gone.
+    pub fn remove(&mut self, path: &Path) {
+        if let Some((source, name)) = self.source_of(path) {
+            self.is_room_freed |= source.files.remove(name).is_some();
         }
     }
 
@@ -204,9 +154,20 @@ impl Sources {
         Some((source, path.file_name()?))
     }
 
+    /// The last contents of a file.
+    fn file(&self, path: &Path) -> Option<&SourceFile> {
+        self.source(path)?.files.get(path.file_name()?)
+    }
+
+    /// Whether a file has the manifests of other pods than that with this UID, and not the manifest of that pod.
+    pub fn is_of_others(&self, path: &Path, uid: &Uid) -> bool {
+        let pods = self.file(path).map_or(&[][..], |file| &file.wanted);
+        !pods.is_empty() && pods.iter().all(|other| other.pod.uid != *uid)
+    }
+
     /// The warnings about the contents of a file.
-    pub fn warnings(&self, source: usize, name: &OsStr) -> impl Iterator<Item = &String> {
-        let file = self.list[source].file(name);
+    pub fn warnings(&self, path: &Path) -> impl Iterator<Item = &String> {
+        let file = self.file(path);
         let of_pods = file.into_iter().flat_map(|file| &file.wanted).flat_map(|wanted| &wanted.warnings);
         let of_others = file.into_iter().flat_map(|file| &file.definitions).flat_map(|other| &other.warnings);
         of_pods.chain(of_others)
@@ -214,35 +175,18 @@ impl Sources {
 
     /// Records that a file is invalid because of `message`: it keeps its last contents. Returns `None` if
     /// that was the reason before.
-    pub fn refuse(&mut self, source: usize, name: &OsStr, message: String) -> Option<&Refusal> {
-        let source = &mut self.list[source];
-        let path = source.directory.path.join(name);
-        let file = source.file_mut(name);
+    pub fn refuse(&mut self, path: &Path, message: String) -> Option<&Refusal> {
+        let (source, name) = self.source_of(path)?;
+        let file = source.files.entry(name.to_owned()).or_default();
         let object = file.object().or_else(|| {
             let (kind, namespace, name) = kinds::definition_of_file(name.to_str()?)?;
             Some((kind, namespace.into(), name.into()))
         });
-        let refusal = Refusal { source: path, object, message: shorten(message) };
+        let refusal = Refusal { source: path.to_owned(), object, message: shorten(message) };
         if file.refusal.as_ref() == Some(&refusal) {
             return None;
         }
         Some(file.refusal.insert(refusal))
-    }
-
-    /// Records whether a file was moved to its `NAME~`, from which it may come back.
-    pub fn set_renamed(&mut self, source: usize, name: &OsStr, is_renamed: bool) {
-        let source = &mut self.list[source];
-        if let Ok(place) = source.place(name) {
-            source.files[place].1.is_renamed = is_renamed;
-        }
-    }
-
-    /// Records that a file is gone.
-    pub fn remove(&mut self, source: usize, name: &OsStr) {
-        let source = &mut self.list[source];
-        if let Ok(place) = source.place(name) {
-            source.files.remove(place);
-        }
     }
 
     /// Records that a source cannot be read because of `message`, or can be read again. Its objects stay as they
@@ -266,7 +210,7 @@ impl Sources {
         for source in &self.list {
             let mut here: SortedMap<_, Rc<Wanted>> = SortedMap::new();
             refusals.extend(source.unread.clone());
-            for file in source.all() {
+            for file in source.files.values() {
                 refusals.extend(file.refusal.clone());
                 for pod in &file.wanted {
                     let name = (pod.pod.namespace.clone(), pod.pod.name.clone());
@@ -327,7 +271,7 @@ impl Sources {
     fn refuse_repeated_uids(&self, wanted: &mut WantedByName) -> Vec<Refusal> {
         let mut refusals = Vec::new();
         let mut taken: SortedMap<&Uid, &Wanted> = SortedMap::new();
-        let files = self.list.iter().flat_map(Source::all);
+        let files = self.list.iter().flat_map(|source| source.files.values());
         for pod in files.flat_map(|file| &file.wanted) {
             let name = (pod.pod.namespace.clone(), pod.pod.name.clone());
             if !wanted.get(&name).is_some_and(|winner| Rc::ptr_eq(winner, pod)) {
@@ -365,9 +309,7 @@ impl Sources {
 
     /// A file with its last valid text, as the agent marks it while it handles the file's objects.
     pub fn handled(&self, file: &Path) -> Option<Handled> {
-        let source = self.list.iter().find(|source| file.parent() == Some(&source.directory.path))?;
-        let content = source.file(file.file_name()?)?.content;
-        Some(Handled { object: Handled::object_of(file), content })
+        Some(Handled { object: Handled::object_of(file), content: self.file(file)?.content })
     }
 
     /// Checks that the quota suffices for an object of `bytes` in the file `path`, which has `text` bytes.
@@ -378,21 +320,13 @@ impl Sources {
         if text as u64 > MAX_BYTES {
             return Err("its manifest is larger than 1 MiB".to_owned());
         }
-        let mut files: SortedMap<PathBuf, Size> = SortedMap::new();
-        for source in &self.list {
-            let here =
-                source.files.iter().map(|(name, file)| (source.directory.path.join(name), file.size()));
-            files.extend(here);
-        }
-        let old = files.remove(path);
-        let beside = files.keys().filter(|other| other.parent() == path.parent()).count();
-        if old.is_none() && beside >= MAX_FILES {
+        let is_full = |source: &Source| source.files.len() >= MAX_FILES;
+        if self.file(path).is_none() && self.source(path).is_some_and(is_full) {
             return Err(format!(
                 "quota exceeded: a directory can have at most {MAX_FILES} manifests; delete some"
             ));
         }
-        let new = Size { pods: 1, bytes };
-        if !files.into_values().sum::<Size>().replace(Size::default(), new) {
+        if !self.used_beside(path).has_room_for(Size { pods: 1, bytes }) {
             return Err(format!("{}; delete some", no_room()));
         }
         Ok(())
@@ -401,38 +335,16 @@ impl Sources {
     /// Whether `source` is an existing file that cannot be read or parsed, so that its previous objects
     /// remain.
     pub fn is_refused(&self, source: &Path) -> bool {
-        self.list.iter().any(|list| {
-            let of_file = || source.file_name().and_then(|name| list.file(name));
-            source.parent() == Some(&list.directory.path)
-                && (list.unread.is_some()
-                    || of_file().is_some_and(|file| {
-                        file.refusal.is_some() && file.wanted.is_empty() && file.definitions.is_empty()
-                    }))
-        })
+        let is_empty = |file: &SourceFile| file.wanted.is_empty() && file.definitions.is_empty();
+        self.source(source).is_some_and(|list| list.unread.is_some())
+            || self.file(source).is_some_and(|file| file.refusal.is_some() && is_empty(file))
     }
 }
 
 impl Size {
-    /// Replaces the share `old` by `new`. Returns `false`, without any change, if that exceeds the quota.
-    fn replace(&mut self, old: Size, new: Size) -> bool {
-        let with = Size {
-            pods: self.pods.saturating_sub(old.pods) + new.pods,
-            bytes: self.bytes.saturating_sub(old.bytes) + new.bytes,
-        };
-        let fits = with.pods <= QUOTA.pods && with.bytes <= QUOTA.bytes;
-        if fits {
-            *self = with;
-        }
-        fits
-    }
-}
-
-impl std::iter::Sum for Size {
-    fn sum<I: Iterator<Item = Size>>(sizes: I) -> Size {
-        sizes.fold(Size::default(), |all, one| Size {
-            pods: all.pods + one.pods,
-            bytes: all.bytes + one.bytes,
-        })
+    /// Whether the quota suffices for this share and another one.
+    fn has_room_for(self, new: Size) -> bool {
+        self.pods + new.pods <= QUOTA.pods && self.bytes + new.bytes <= QUOTA.bytes
     }
 }
 
@@ -442,6 +354,31 @@ fn no_room() -> String {
 }
 
 impl SourceFile {
+    /// Reads the contents of a file of this owner on the node of this name.
+    ///
+    /// # Errors
+    /// The contents are invalid.
+    pub fn parse(path: &Path, owner: Owner, bytes: &[u8], node: &str) -> Result<SourceFile, ManifestError> {
+        let mut contents = manifest::contents(&path.to_string_lossy(), bytes, Validation::Strict, node)?;
+        if owner == Owner::Cluster {
+            for pod in &mut contents.pods {
+                manifest::remove_warnings_of_cluster(&mut pod.warnings);
+            }
+        }
+        let wanted = |manifest| Rc::new(Wanted::new(manifest, path));
+        Ok(SourceFile {
+            wanted: contents.pods.into_iter().map(wanted).collect(),
+            definitions: contents.definitions.into_iter().map(Rc::new).collect(),
+            content: hash(bytes),
+            ..SourceFile::default()
+        })
+    }
+
+    /// Its pods.
+    pub fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.wanted.iter().map(|wanted| &*wanted.pod)
+    }
+
     /// The contents of a file with one pod.
     pub(crate) fn of_pod(pod: Rc<Wanted>) -> SourceFile {
         SourceFile { wanted: vec![pod], ..SourceFile::default() }

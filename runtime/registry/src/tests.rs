@@ -1,6 +1,5 @@
 //! Tests of the registry with a small engine, which performs the decisions of the registry at once.
 
-use std::ffi::OsStr;
 use std::path::Path;
 
 use nodlet_core::sorted::{SortedMap, SortedSet};
@@ -35,6 +34,7 @@ mod pods;
 mod preconditions;
 mod request;
 mod seeds;
+mod services;
 mod warnings;
 
 /// Runs a story for each of `rounds` seeds; `NODLET_SEED` and `NODLET_ROUNDS` choose others.
@@ -76,6 +76,10 @@ pub(super) struct World {
     pub(super) claimed: SortedMap<Uid, Vec<ClaimedVolume>>,
     /// The bindings of claims on flash.
     pub(super) bindings: Option<Vec<u8>>,
+    /// Whether the board serves Services.
+    pub(super) serves: bool,
+    /// The allocations of Services on flash.
+    pub(super) allocations: Option<Vec<u8>>,
     serial: u8,
 }
 
@@ -110,6 +114,8 @@ impl World {
             grace: None,
             claimed: SortedMap::new(),
             bindings: None,
+            serves: false,
+            allocations: None,
             serial: 0,
         };
         world.read();
@@ -126,6 +132,12 @@ impl World {
         if let Some(bindings) = &self.bindings {
             self.registry.restore_bindings(Ok(bindings)).expect("they are what was saved");
         }
+        if self.serves {
+            self.serve();
+        }
+        if let Some(saved) = &self.allocations {
+            self.registry.restore_allocations(saved).expect("they are what was saved");
+        }
         for (path, text) in self.files.clone() {
             self.put(&path, &text);
         }
@@ -141,6 +153,14 @@ impl World {
         }
     }
 
+    /// Serves Services of both families.
+    pub(super) fn serve(&mut self) {
+        self.serves = true;
+        let range = |text: &str, prefix| (text.parse().expect("an address"), prefix);
+        let ranges = [range("10.96.0.0", 24), range("fd96::", 112)];
+        self.registry.serve_ranges(&ranges, 30_000..=32_767, vec![range("198.51.100.0", 24)]);
+    }
+
     /// Writes this text to a file. Returns the notifications of the core and the rejections.
     pub(super) fn file(&mut self, path: &str, text: &str) -> Vec<String> {
         self.put(Path::new(path), text);
@@ -148,29 +168,19 @@ impl World {
     }
 
     fn put(&mut self, path: &Path, text: &str) {
-        let (source, name) = self.place(path);
-        let mut used = self.registry.sources.used(source);
-        let put = self.registry.sources.parse(source, &name, text.as_bytes(), NODE);
-        let put = put.map_err(|error| error.to_string());
-        let put = put.and_then(|contents| self.registry.sources.put(source, &name, contents, &mut used));
-        if let Err(message) = put {
-            self.registry.sources.refuse(source, &name, message);
+        let sources = &mut self.registry.sources;
+        let put = parse(sources, path, text).map_err(|error| error.to_string());
+        if let Err(message) = put.and_then(|contents| sources.put(path, contents)) {
+            sources.refuse(path, message);
         }
         self.files.insert(path.to_owned(), text.to_owned());
     }
 
     /// Removes a file. Returns the notifications of the core and the rejections.
     pub(super) fn remove(&mut self, path: &str) -> Vec<String> {
-        let (source, name) = self.place(Path::new(path));
-        self.registry.sources.remove(source, &name);
+        self.registry.sources.remove(Path::new(path));
         self.files.remove(Path::new(path));
         self.read()
-    }
-
-    fn place(&self, path: &Path) -> (usize, std::ffi::OsString) {
-        let directory = path.parent().expect("a file of a directory");
-        let source = (0..sources().len()).find(|source| self.registry.sources.path(*source) == directory);
-        (source.expect("one of the sources"), path.file_name().map(OsStr::to_owned).expect("it has a name"))
     }
 
     /// Notifies the core of the difference. Returns the notifications and the rejections.
@@ -224,6 +234,9 @@ impl World {
             });
         }
         changes.extend(refusals.into_iter().map(|refusal| refusal.message));
+        if let Some(saved) = self.registry.allocations() {
+            self.allocations = Some(saved);
+        }
         changes
     }
 
@@ -319,6 +332,12 @@ impl World {
     }
 }
 
+/// Parses the text of a file of a source.
+fn parse(sources: &Sources, path: &Path, text: &str) -> Result<SourceFile, manifest::ManifestError> {
+    let owner = sources.owner_of(path).expect("a file of a source");
+    SourceFile::parse(path, owner, text.as_bytes(), NODE)
+}
+
 /// Checks that the next agent, which parses the text, reads the objects that this agent knows without parsing it.
 fn check_known(file: &SourceFile, path: &Path, text: &str) {
     let parsed = manifest::contents(&path.to_string_lossy(), text.as_bytes(), Validation::Strict, NODE);
@@ -363,7 +382,7 @@ pub(super) fn line(answer: Result<Accepted, Status>) -> String {
 }
 
 /// The modules of the standard library that the registry uses. No part of it touches the machine, and none has random results.
-const ALLOWED: [&str; 24] = [
+const ALLOWED: [&str; 26] = [
     "borrow::Cow",
     "cell",
     "cmp",
@@ -380,6 +399,8 @@ const ALLOWED: [&str; 24] = [
     "hash::Hasher",
     "iter",
     "mem",
+    "net::IpAddr",
+    "ops::RangeInclusive",
     "path::Path",
     "path::PathBuf",
     "pin",

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use nodlet_core::facts::{Amounts, NodeInfo};
+use nodlet_core::facts::{Amounts, NodeInfo, NodePort};
 use nodlet_core::pressure::{NodeCondition, StarvedResource};
 use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::Taint;
@@ -40,6 +40,8 @@ pub struct NodeFacts<'a> {
     pub app_armor: bool,
     /// Whether containers of burstable pods may swap.
     pub limited_swap: bool,
+    /// The ports of the board that Services have.
+    pub node_ports: Vec<NodePort>,
     /// The conditions about pressure whose status is true.
     pub pressure: Vec<NodeCondition>,
 }
@@ -134,6 +136,7 @@ pub fn node_info(facts: &NodeFacts<'_>) -> NodeInfo {
         allowed_sysctls: facts.allowed_sysctls.to_owned(),
         app_armor: facts.app_armor,
         limited_swap: facts.limited_swap,
+        node_ports: facts.node_ports.clone(),
         pressure: facts.pressure.clone(),
     }
 }
@@ -371,6 +374,7 @@ mod tests {
             allows_exclusive_cpus: false,
             app_armor: false,
             limited_swap: false,
+            node_ports: Vec::new(),
             pressure: vec![NodeCondition::DiskPressure],
         })
     }

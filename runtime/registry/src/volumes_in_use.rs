@@ -1,7 +1,7 @@
 //! Which pod uses which PersistentVolumes: a pod that has a volume alone (`ReadWriteOncePod`) excludes all others from it.
 //!
 //! This decides between the pods that this agent knows, and wakes those that wait. What holds without the agent, for other
-//! agents and for other paths to the same directory is the lock in `host/volume/lock.rs`.
+//! agents and for other paths to the same directory is the lock in `host/src/volume/lock.rs`.
 
 use nodlet_core::facts::PodIndex;
 use nodlet_core::sorted::SortedMap;

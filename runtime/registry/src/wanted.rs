@@ -17,7 +17,7 @@ const WARNINGS: usize = 64;
 const MESSAGE: usize = 1024;
 
 /// A desired pod, from a source.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Wanted {
     /// The pod as admitted.
     pub pod: Rc<Pod>,
@@ -87,15 +87,7 @@ impl Wanted {
 
     /// A copy that runs as `pod`, which differs in the amounts that are allocated to it.
     pub fn with_pod(&self, pod: Rc<Pod>) -> Wanted {
-        Wanted {
-            pod,
-            object: self.object.clone(),
-            warnings: self.warnings.clone(),
-            source: self.source.clone(),
-            presets: self.presets.clone(),
-            priority: self.priority.clone(),
-            written: self.written.clone(),
-        }
+        Wanted { pod, ..self.clone() }
     }
 
     /// A copy with `presets` added; `manifest` is the result.

@@ -15,11 +15,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
 
 use super::console::Console;
 use super::error::StepError;
 use super::log::{Log, Stream};
 use super::protocol::{Message, Name, Status, receive_from};
+use super::saved;
 use super::sys;
 use super::user::User;
 use nodlet_core::time::Instant;
@@ -27,8 +29,9 @@ use nodlet_host::launch::TerminationMessage;
 use nodlet_host::terminal;
 
 /// The state of an attempt; see the module documentation for the transitions.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) enum State {
+    #[serde(skip)]
     Starting {
         helper: Option<Pid>,
         status: OwnedFd,
@@ -39,15 +42,21 @@ pub(super) enum State {
         deadline: Instant,
     },
     Running {
+        #[serde(with = "saved")]
         init: Pid,
-        pidfd: OwnedFd,
+        /// Always there, except before [`Attempt::resume`].
+        #[serde(skip)]
+        pidfd: Option<OwnedFd>,
         at: Instant,
     },
     Exited {
+        #[serde(with = "saved")]
         init: Pid,
         at: Instant,
     },
+    #[serde(rename = "Over")]
     Ended {
+        #[serde(with = "saved")]
         init: Pid,
         at: Instant,
     },
@@ -55,6 +64,7 @@ pub(super) enum State {
     Failing {
         run: bool,
         message: Message,
+        #[serde(default, with = "saved")]
         init: Option<Pid>,
     },
     Failed {
@@ -72,25 +82,33 @@ pub(super) struct Reported {
 }
 
 /// One run of one container.
+#[derive(Serialize, Deserialize)]
 pub(super) struct Attempt {
     pub(super) container: Name,
     pub(super) number: u32,
     /// A `ContainerConfig`, used for processes that are executed in the container later: the agent's, and soon the copy
     /// that is memory of the container.
+    #[serde(with = "saved")]
     pub(super) config: OwnedFd,
     pub(super) leaf: PathBuf,
     /// `cgroup.events` of the leaf.
+    #[serde(skip)]
     pub(super) events: Option<File>,
     pub(super) user: User,
     pub(super) state: State,
+    #[serde(flatten)]
     pub(super) log: Log,
+    #[serde(with = "saved")]
     pub(super) stdout: Option<OwnedFd>,
+    #[serde(with = "saved")]
     pub(super) stderr: Option<OwnedFd>,
     /// The container's input, and the clients that watch its output.
+    #[serde(default)]
     pub(super) console: Console,
     pub(super) termination_message: Option<TerminationMessage>,
     /// Names of the layers of the container's root file system.
     pub(super) layers: Vec<String>,
+    #[serde(skip)]
     pub(super) reported: Reported,
 }
 
@@ -99,10 +117,26 @@ impl Attempt {
         self.container == container && self.number == number
     }
 
+    /// Opens what the earlier binary of the supervisor has not left open. The first process is a child that was not
+    /// reaped, so its PID has not been reused.
+    pub(super) fn resume(&mut self) -> io::Result<()> {
+        self.log.open_first();
+        if let State::Running { init, pidfd, .. } = &mut self.state {
+            *pidfd = Some(sys::pidfd_open(*init)?);
+        }
+        Ok(())
+    }
+
+    /// All descriptors of the attempt that the next binary of the supervisor needs.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = &OwnedFd> {
+        let outputs = [&self.stdout, &self.stderr].into_iter().flatten();
+        [&self.config].into_iter().chain(outputs).chain(self.console.descriptors())
+    }
+
     /// The first process of the container and its pidfd, while it runs.
     pub(super) fn running(&self) -> Option<(Pid, &OwnedFd)> {
         match &self.state {
-            State::Running { init, pidfd, .. } => Some((*init, pidfd)),
+            State::Running { init, pidfd, .. } => Some((*init, pidfd.as_ref()?)),
             State::Starting { .. } | State::Exited { .. } | State::Ended { .. } => None,
             State::Failing { .. } | State::Failed { .. } => None,
         }

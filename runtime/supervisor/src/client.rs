@@ -5,7 +5,7 @@
 //! the agent dies, and PID 1 reaps it. Its socket and its lock are made here and handed over, so there is no
 //! moment at which it exists and cannot be found.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -218,6 +218,8 @@ pub struct Supervisor {
     socket: Async<OwnedFd>,
     /// Events that arrived while something else was waited for.
     early: RefCell<VecDeque<SupervisorEvent>>,
+    /// Whether it runs the binary of this agent. Another one of this version may know fewer requests.
+    is_current: Cell<bool>,
 }
 
 impl Supervisor {
@@ -233,7 +235,9 @@ impl Supervisor {
         let listener = listen(dir).map_err(SupervisorError::Socket)?;
         execute(dir, &listener, &lock, cgroup_dirs).map_err(SupervisorError::Execute)?;
         drop((listener, lock));
-        Supervisor::connect(dir)?.ok_or(SupervisorError::Died)
+        let supervisor = Supervisor::connect(dir)?.ok_or(SupervisorError::Died)?;
+        supervisor.set_current();
+        Ok(supervisor)
     }
 
     /// Connects to the supervisor of `dir`; `None` if it is dead. The supervisor drops its connection to an
@@ -242,7 +246,8 @@ impl Supervisor {
         match connect(dir) {
             Ok(socket) => {
                 let socket = Async::new(socket).map_err(SupervisorError::Socket)?;
-                Ok(Some(Supervisor { dir: dir.to_owned(), socket, early: RefCell::default() }))
+                let (early, is_current) = Default::default();
+                Ok(Some(Supervisor { dir: dir.to_owned(), socket, early, is_current }))
             }
             Err(nix::Error::ECONNREFUSED | nix::Error::ENOENT) => Ok(None),
             Err(nix::Error::EAGAIN) => Err(SupervisorError::Occupied),
@@ -345,6 +350,40 @@ impl Supervisor {
         self.send(&Request::Forget { container: cut(container), number }, &[])
     }
 
+    /// Records that the supervisor runs the binary of this agent, and knows all of its requests.
+    pub fn set_current(&self) {
+        self.is_current.set(true);
+    }
+
+    /// Makes the supervisor keep duplicates of these descriptors for the next agent, instead of those that it keeps. A
+    /// supervisor that could not replace itself with the binary of this agent may not know the request, and is not
+    /// asked.
+    pub fn hold_sockets(&self, sockets: &[BorrowedFd]) -> Result<(), SupervisorError> {
+        if !self.is_current.get() {
+            return Ok(());
+        }
+        self.send(&Request::HoldSockets, sockets)
+    }
+
+    /// Returns duplicates of the descriptors of [`Self::hold_sockets`] that an earlier agent called; none if the
+    /// supervisor runs another binary than this agent, or has none.
+    pub async fn held_sockets(&self) -> Result<Vec<OwnedFd>, SupervisorError> {
+        if !self.is_current.get() {
+            return Ok(Vec::new());
+        }
+        self.send(&Request::HeldSockets, &[])?;
+        loop {
+            let (report, descriptors) = self.receive().await?;
+            match report {
+                Report::HeldSockets => return Ok(descriptors),
+                report => {
+                    let event = self.event(report, descriptors)?;
+                    self.early.borrow_mut().extend(event);
+                }
+            }
+        }
+    }
+
     /// Makes the supervisor end when no container is left, and remove the sandbox.
     pub fn end(&self) -> Result<(), SupervisorError> {
         self.send(&Request::End, &[])
@@ -357,7 +396,10 @@ impl Supervisor {
         loop {
             let (report, descriptors) = self.receive().await?;
             match report {
-                Report::Hello { .. } => return Ok(()),
+                Report::Hello { .. } => {
+                    self.set_current();
+                    return Ok(());
+                }
                 Report::ReexecFailed { message } if message == protocol::BUSY => {
                     return Err(SupervisorError::Busy);
                 }
@@ -463,6 +505,7 @@ impl Supervisor {
             | Report::HelloEnd
             | Report::Starting { .. }
             | Report::Layer { .. }
+            | Report::HeldSockets
             | Report::ReexecFailed { .. } => return Ok(None),
         }))
     }

@@ -10,15 +10,15 @@
 //! The rules for the end of input are containerd's: with `stdinOnce` it is the end
 //! of the container's input, otherwise of the client's session.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::error::StepError;
 use super::log::Stream;
-use super::sys::inherited;
+use super::saved;
 
 /// Upper bound of the clients of one container. Each copy of the output costs time.
 const MAX_CLIENTS: usize = 16;
@@ -36,20 +36,31 @@ const MAX_EARLY_OUTPUT: usize = 64 * 1024;
 const PIECES_AT_ONCE: usize = 16;
 
 /// One client's ends of its pipes.
+#[derive(Serialize, Deserialize)]
 struct Client {
+    #[serde(with = "saved")]
     stdin: Option<OwnedFd>,
     /// The outputs: stdout, stderr.
     outputs: [Option<Output>; 2],
 }
 
+/// Saved as a list of both.
+#[derive(Deserialize)]
 struct Output {
+    #[serde(with = "saved")]
     pipe: OwnedFd,
     /// Bytes that were skipped since the client's last notice.
     skipped: u64,
 }
 
+impl Serialize for Output {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        (self.pipe.as_raw_fd(), self.skipped).serialize(to)
+    }
+}
+
 /// The output that a container has written before the first client attached.
-#[derive(Clone, Default, Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 struct EarlyOutput {
     /// The kept output: stdout, stderr; both are empty if the output exceeded the limit.
     outputs: [Vec<u8>; 2],
@@ -58,9 +69,10 @@ struct EarlyOutput {
 }
 
 /// A container's input and its clients; see the module documentation.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub(super) struct Console {
     /// The writing end of the container's stdin, or the master of its terminal.
+    #[serde(with = "saved")]
     stdin: Option<OwnedFd>,
     stdin_once: bool,
     tty: bool,
@@ -68,31 +80,12 @@ pub(super) struct Console {
     pending: Vec<u8>,
     /// The last line that a terminal has shown, unless it is long: without it, a client that attaches to a
     /// waiting shell would see nothing.
+    #[serde(default)]
     prompt: Vec<u8>,
     /// The early output; `None` without input, and after the first client has received it.
+    #[serde(default)]
     early: Option<EarlyOutput>,
     clients: Vec<Client>,
-}
-
-/// A console, saved for the supervisor's next binary; descriptors are numbers.
-#[derive(Default, Serialize, Deserialize)]
-pub(super) struct SavedConsole {
-    stdin: Option<RawFd>,
-    stdin_once: bool,
-    tty: bool,
-    pending: Vec<u8>,
-    #[serde(default)]
-    prompt: Vec<u8>,
-    #[serde(default)]
-    early: Option<EarlyOutput>,
-    clients: Vec<SavedClient>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct SavedClient {
-    stdin: Option<RawFd>,
-    /// The pipe, and the bytes that were skipped.
-    outputs: [Option<(RawFd, u64)>; 2],
 }
 
 impl Console {
@@ -267,52 +260,13 @@ impl Console {
         *self = Console::new(None, self.stdin_once, self.tty);
     }
 
-    pub(super) fn save(&self) -> SavedConsole {
-        let raw = |fd: &OwnedFd| fd.as_raw_fd();
-        let client = |client: &Client| SavedClient {
-            stdin: client.stdin.as_ref().map(raw),
-            outputs: [0, 1].map(|at| {
-                let output = client.outputs[at].as_ref();
-                output.map(|output| (output.pipe.as_raw_fd(), output.skipped))
-            }),
-        };
-        SavedConsole {
-            stdin: self.stdin.as_ref().map(raw),
-            stdin_once: self.stdin_once,
-            tty: self.tty,
-            pending: self.pending.clone(),
-            prompt: self.prompt.clone(),
-            early: self.early.clone(),
-            clients: self.clients.iter().map(client).collect(),
-        }
-    }
-
-    pub(super) fn restore(saved: SavedConsole) -> Console {
-        let client = |client: SavedClient| Client {
-            stdin: client.stdin.map(inherited),
-            outputs: client
-                .outputs
-                .map(|output| output.map(|(pipe, skipped)| Output { pipe: inherited(pipe), skipped })),
-        };
-        Console {
-            stdin: saved.stdin.map(inherited),
-            stdin_once: saved.stdin_once,
-            tty: saved.tty,
-            pending: saved.pending,
-            prompt: saved.prompt,
-            early: saved.early,
-            clients: saved.clients.into_iter().map(client).collect(),
-        }
-    }
-}
-
-impl SavedConsole {
-    pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+    /// All descriptors that the console has.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = &OwnedFd> {
         let of_clients = self.clients.iter().flat_map(|client| {
-            let outputs = client.outputs.iter().flatten().map(|(pipe, _)| *pipe);
-            client.stdin.into_iter().chain(outputs)
+            let outputs = client.outputs.iter().flatten().map(|output| &output.pipe);
+            client.stdin.iter().chain(outputs)
         });
-        self.stdin.into_iter().chain(of_clients)
+        self.stdin.iter().chain(of_clients)
     }
 }
 

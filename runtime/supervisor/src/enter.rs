@@ -18,12 +18,13 @@ use nix::sched::{CloneFlags, setns};
 use nix::unistd::{Gid, Uid};
 use rustix::pty::OpenptFlags;
 use rustix::termios::{Winsize, tcsetwinsize};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::device;
 use super::error::{self, StepError};
 use super::execute::{Execute, capability_bits};
 use super::protocol::{self, Status};
+use super::saved;
 use super::sys::{self, Parent};
 use super::user::User;
 use nodlet_host::launch::{CgroupPaths, ExecConfig, ProcessConfig};
@@ -184,7 +185,7 @@ impl Enter<'_> {
     fn apply_identity(&self, process: &ProcessConfig) -> io::Result<()> {
         let wanted = capability_bits(&process.capabilities);
         // To install a filter.
-        let permitted = sys::own_capabilities(wanted | capability_bits(&["CAP_SYS_ADMIN".to_owned()]))?;
+        let permitted = sys::own_capabilities(wanted | capability_bits(&["CAP_SYS_ADMIN"]))?;
         let wanted = permitted & wanted;
         for number in (0..64).filter(|number| wanted & (1 << number) == 0) {
             match sys::drop_from_bounding_set(number) {
@@ -277,29 +278,37 @@ pub(super) fn attach_terminal(slave: BorrowedFd) -> io::Result<()> {
 pub(super) const DEVPTS: nix::sys::statfs::FsType = nix::sys::statfs::FsType(0x1cd1);
 
 /// A process that was executed in a container, as the supervisor knows it.
+#[derive(Serialize, Deserialize)]
 pub(super) struct Exec {
     pub(super) id: u32,
     pub(super) cgroup: PathBuf,
     /// `cgroup.events` of the process's cgroup.
+    #[serde(skip)]
     pub(super) events: Option<File>,
     pub(super) state: ExecState,
     /// Whether the connected agent knows that the process runs.
+    #[serde(skip)]
     pub(super) started_reported: bool,
     /// Whether the connected agent knows how the process ended.
+    #[serde(skip)]
     pub(super) ended_reported: bool,
     /// Its cgroup is gone.
+    #[serde(skip)]
     pub(super) removed: bool,
-    /// How often its remaining descendants may still be moved to the container's cgroup.
+    /// How often its remaining descendants were moved to the container's cgroup, at most [`MAX_MOVES`].
+    #[serde(skip)]
     pub(super) moves: u8,
 }
 
 /// The limit of [`Exec::moves`]: moving costs the kernel's time, and processes that fork without end are not
 /// moved.
-const MAX_MOVES: u8 = 3;
+pub(super) const MAX_MOVES: u8 = 3;
 
 /// The state of an executed process.
 #[expect(clippy::large_enum_variant, reason = "a failure is rare, short-lived and of fixed capacity")]
+#[derive(Serialize, Deserialize)]
 pub(super) enum ExecState {
+    #[serde(skip)]
     Starting {
         helper: Option<nix::unistd::Pid>,
         status: OwnedFd,
@@ -307,13 +316,17 @@ pub(super) enum ExecState {
         terminal: Option<OwnedFd>,
     },
     Running {
+        #[serde(with = "saved")]
         pid: nix::unistd::Pid,
+        #[serde(default, with = "saved")]
         terminal: Option<OwnedFd>,
     },
     Ended {
+        #[serde(with = "saved")]
         pid: nix::unistd::Pid,
         code: i32,
         /// The terminal, kept until the agent has it, because it still contains the last output.
+        #[serde(default, with = "saved")]
         terminal: Option<OwnedFd>,
     },
     Failed {
@@ -325,16 +338,7 @@ impl Exec {
     /// A process in this state, of which no agent knows anything.
     pub(super) fn new(id: u32, cgroup: PathBuf, state: ExecState) -> Exec {
         let (started_reported, ended_reported) = (false, false);
-        Exec {
-            id,
-            cgroup,
-            events: None,
-            state,
-            started_reported,
-            ended_reported,
-            removed: false,
-            moves: MAX_MOVES,
-        }
+        Exec { id, cgroup, events: None, state, started_reported, ended_reported, removed: false, moves: 0 }
     }
 
     /// Whether the process has ended; its descendants may still be in its cgroup.
@@ -342,6 +346,14 @@ impl Exec {
         match &self.state {
             ExecState::Starting { .. } | ExecState::Running { .. } => false,
             ExecState::Ended { .. } | ExecState::Failed { .. } => true,
+        }
+    }
+
+    /// The terminal of the process, as long as the agent has not taken it.
+    pub(super) fn terminal(&self) -> Option<&OwnedFd> {
+        match &self.state {
+            ExecState::Running { terminal, .. } | ExecState::Ended { terminal, .. } => terminal.as_ref(),
+            ExecState::Starting { .. } | ExecState::Failed { .. } => None,
         }
     }
 

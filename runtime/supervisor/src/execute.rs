@@ -12,66 +12,22 @@ use nix::errno::Errno;
 use nodlet_kernel::signal;
 use rustix::fs::{Access, AtFlags, CWD};
 
+use nodlet_core::spec::container::CAPABILITIES;
 use nodlet_host::launch::ProcessConfig;
 
 /// `PATH` of a container without one.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Names of the kernel's capabilities, by number.
-pub(super) const CAPABILITIES: &[&str] = &[
-    "CAP_CHOWN",
-    "CAP_DAC_OVERRIDE",
-    "CAP_DAC_READ_SEARCH",
-    "CAP_FOWNER",
-    "CAP_FSETID",
-    "CAP_KILL",
-    "CAP_SETGID",
-    "CAP_SETUID",
-    "CAP_SETPCAP",
-    "CAP_LINUX_IMMUTABLE",
-    "CAP_NET_BIND_SERVICE",
-    "CAP_NET_BROADCAST",
-    "CAP_NET_ADMIN",
-    "CAP_NET_RAW",
-    "CAP_IPC_LOCK",
-    "CAP_IPC_OWNER",
-    "CAP_SYS_MODULE",
-    "CAP_SYS_RAWIO",
-    "CAP_SYS_CHROOT",
-    "CAP_SYS_PTRACE",
-    "CAP_SYS_PACCT",
-    "CAP_SYS_ADMIN",
-    "CAP_SYS_BOOT",
-    "CAP_SYS_NICE",
-    "CAP_SYS_RESOURCE",
-    "CAP_SYS_TIME",
-    "CAP_SYS_TTY_CONFIG",
-    "CAP_MKNOD",
-    "CAP_LEASE",
-    "CAP_AUDIT_WRITE",
-    "CAP_AUDIT_CONTROL",
-    "CAP_SETFCAP",
-    "CAP_MAC_OVERRIDE",
-    "CAP_MAC_ADMIN",
-    "CAP_SYSLOG",
-    "CAP_WAKE_ALARM",
-    "CAP_BLOCK_SUSPEND",
-    "CAP_AUDIT_READ",
-    "CAP_PERFMON",
-    "CAP_BPF",
-    "CAP_CHECKPOINT_RESTORE",
-];
-
 /// The names of capabilities.
-pub(super) fn capability_names(bits: u64) -> Vec<&'static str> {
+pub(super) fn capability_names(bits: u64) -> Vec<String> {
     let named = CAPABILITIES.iter().enumerate().filter(|(number, _)| bits & (1 << number) != 0);
-    named.map(|(_, name)| *name).collect()
+    named.map(|(_, name)| format!("CAP_{name}")).collect()
 }
 
 /// The bits of capabilities, as in system calls.
-pub(super) fn capability_bits(names: &[String]) -> u64 {
-    let number = |name: &String| CAPABILITIES.iter().position(|known| known == name);
-    names.iter().filter_map(number).fold(0, |bits, number| bits | 1 << number)
+pub(super) fn capability_bits(names: &[impl AsRef<str>]) -> u64 {
+    let number = |name: &str| CAPABILITIES.iter().position(|known| name.strip_prefix("CAP_") == Some(*known));
+    names.iter().filter_map(|name| number(name.as_ref())).fold(0, |bits, number| bits | 1 << number)
 }
 
 /// A program to execute, with arguments and environment.

@@ -7,7 +7,8 @@
 //!
 //! Reading order: [`client`] is the agent's end; `protocol.rs` defines the messages; `process.rs` is the
 //! loop; `sandbox.rs`, `start.rs` and `enter.rs` are its helpers; `container.rs` has all that is about libcontainer;
-//! `attempt.rs` is one run of one container, with `log.rs`, `console.rs` and `exit.rs`.
+//! `attempt.rs` is one run of one container, with `log.rs`, `console.rs` and `exit.rs`; `saved.rs` is for the supervisor's
+//! replacement.
 
 pub mod client;
 
@@ -24,6 +25,7 @@ mod path;
 mod process;
 mod protocol;
 mod sandbox;
+mod saved;
 mod start;
 mod sys;
 mod user;

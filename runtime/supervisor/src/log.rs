@@ -65,11 +65,16 @@ impl Partial {
 }
 
 /// The log of one attempt.
+#[derive(Serialize, Deserialize)]
 pub(super) struct Log {
+    #[serde(rename = "log")]
     config: LogConfig,
+    #[serde(skip)]
     file: Option<File>,
+    #[serde(skip)]
     size: u64,
     /// Timestamps in the names of the rotated files, oldest first.
+    #[serde(skip)]
     rotated: VecDeque<String>,
     partial: Partial,
 }
@@ -83,12 +88,18 @@ struct Lost {
 }
 
 impl Log {
-    /// Opens the log and makes the link to it. If the file cannot be opened, every line tries again.
-    pub(super) fn open(config: LogConfig, partial: Partial) -> Log {
+    /// Opens the log and makes the link to it.
+    pub(super) fn open(config: LogConfig) -> Log {
+        let partial = Partial::default();
         let mut log = Log { config, file: None, size: 0, rotated: VecDeque::new(), partial };
-        log.file = log.begin().ok();
-        log.make_link();
+        log.open_first();
         log
+    }
+
+    /// Opens the file and makes the link to it. If the file cannot be opened, every line tries again.
+    pub(super) fn open_first(&mut self) {
+        self.file = self.begin().ok();
+        self.make_link();
     }
 
     /// Makes the link to the log. A failure is ignored: only log shippers use the link.
@@ -183,16 +194,6 @@ impl Log {
             // No line follows that the count could precede.
             let _ = self.try_store(&[]);
         }
-    }
-
-    /// The output that is not in the file yet.
-    pub(super) fn partial(&self) -> &Partial {
-        &self.partial
-    }
-
-    /// The configuration of the log.
-    pub(super) fn config(&self) -> &LogConfig {
-        &self.config
     }
 
     /// The content of the last lines, at most 80 lines and 2048 bytes, including an unfinished one

@@ -4,7 +4,6 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use nix::sys::stat::Mode;
@@ -24,7 +23,7 @@ pub(crate) fn open_sub_path(volume: BorrowedFd, path: &Path) -> io::Result<File>
         Some(libc::EXDEV) => io::Error::new(io::ErrorKind::PermissionDenied, "it leads out of the volume"),
         _ => error,
     };
-    let mode = File::from(volume.try_clone_to_owned()?).metadata()?.permissions().mode() & 0o7777;
+    let mode = rustix::fs::fstat(volume)?.st_mode & 0o7777;
     let mut reached = PathBuf::new();
     let mut directory = sys::open_in(volume, Path::new("."), libc::O_PATH, Resolve::Beneath)?;
     for component in path.components() {
@@ -161,23 +160,25 @@ pub(crate) fn make_directories(base: BorrowedFd, path: &Path) -> io::Result<File
     let open = |directory: BorrowedFd, path: &Path| {
         sys::open_in(directory, path, libc::O_PATH | libc::O_DIRECTORY, Resolve::NoLinks)
     };
-    let mut directory = open(base, Path::new("."))?;
+    let mut directory: Option<File> = None;
     for component in path.components() {
         let Component::Normal(name) = component else { continue };
         let name = Path::new(name);
-        directory = match open(directory.as_fd(), name) {
+        let above = directory.as_ref().map_or(base, |directory| directory.as_fd());
+        let next = match open(above, name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // Another container of the pod starts at the same time.
-                match rustix::fs::mkdirat(&directory, name, 0o755.into()) {
+                match rustix::fs::mkdirat(above, name, 0o755.into()) {
                     Err(Errno::EXIST) | Ok(()) => {}
                     Err(error) => return Err(error.into()),
                 }
-                open(directory.as_fd(), name)?
+                open(above, name)?
             }
             other => other?,
         };
+        directory = Some(next);
     }
-    Ok(directory)
+    directory.map_or_else(|| open(base, Path::new(".")), Ok)
 }
 
 #[cfg(test)]

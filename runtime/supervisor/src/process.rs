@@ -19,6 +19,7 @@ use nix::unistd::Pid;
 use nodlet_core::sorted::SortedMap;
 use nodlet_kernel::own_file;
 use rustix::net::SocketFlags;
+use serde::{Deserialize, Serialize};
 
 use super::attempt::{Attempt, State};
 use super::enter::{Exec, ExecState};
@@ -26,6 +27,7 @@ use super::execute;
 use super::log::Stream;
 use super::protocol::{self, Message, Request};
 use super::sandbox::{self, Namespaces};
+use super::saved;
 use super::sys;
 use super::{END_REASON_FILE, RENAMED_FILE};
 use nodlet_core::time::Instant;
@@ -47,6 +49,10 @@ const MAX_ATTEMPTS: usize = 256;
 /// was not reported yet because no agent is connected.
 const MAX_EXECS: usize = 64;
 
+/// Upper bound of the descriptors that are kept for the next agent: sockets of a name server with two addresses of each
+/// family, and one more file.
+const MAX_SOCKETS: usize = 16;
+
 /// How long a start may take before it is given up: the kubelet's runtimeRequestTimeout.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -58,19 +64,24 @@ const BUFFER: usize = 64 * 1024;
 const SCRATCH: &str = "mnt";
 
 /// The sandbox: what the pod's containers share.
+#[derive(Serialize, Deserialize)]
 #[expect(clippy::large_enum_variant, reason = "there is one")]
 enum Sandbox {
     Absent,
+    #[serde(skip)]
     Making {
         answer: OwnedFd,
         config: Box<SandboxConfig>,
     },
     Ready {
+        #[serde(flatten)]
         namespaces: Box<Namespaces>,
         at: Instant,
+        #[serde(with = "saved")]
         pause: Option<Pid>,
         host_link: Option<String>,
         /// Whether the pod has interfaces of the host.
+        #[serde(default)]
         interfaces: bool,
     },
     Failed {
@@ -78,24 +89,37 @@ enum Sandbox {
     },
 }
 
-/// The whole state of a supervisor.
+/// The whole state of a supervisor. What is not skipped is handed over to the supervisor's next binary; a later version
+/// may add fields, never change these.
+#[derive(Serialize, Deserialize)]
 struct Process {
     dir: PathBuf,
+    #[serde(with = "saved")]
     listener: OwnedFd,
     /// The locked file: as long as it is open, no other supervisor has a pod of this name.
+    #[serde(with = "saved")]
     lock: OwnedFd,
-    signals: SignalFd,
+    /// Always there, except before the state is restored.
+    #[serde(skip)]
+    signals: Option<SignalFd>,
+    #[serde(with = "saved")]
     agent: Option<Agent>,
     sandbox: Sandbox,
     attempts: Vec<Attempt>,
     /// Processes that were executed in the containers.
     execs: Vec<Exec>,
     /// Helpers that have not been reaped. Their start may be over: its process can be executed before its helper ends.
+    #[serde(skip)]
     helpers: Vec<Pid>,
     /// EROFS layers by name, kept as long as a container runs on them.
+    #[serde(with = "saved")]
     layers: SortedMap<String, OwnedFd>,
+    /// Sockets of the agent, which are to outlive it.
+    #[serde(with = "saved", default, skip_serializing_if = "Vec::is_empty")]
+    sockets: Vec<OwnedFd>,
     /// Whether `End` was requested, or the sandbox is lost.
     ending: bool,
+    #[serde(skip)]
     buffer: Vec<u8>,
 }
 
@@ -188,13 +212,14 @@ impl Process {
             dir,
             listener,
             lock,
-            signals: blocked_signals()?,
+            signals: Some(blocked_signals()?),
             agent: None,
             sandbox: Sandbox::Absent,
             attempts: Vec::new(),
             execs: Vec::new(),
             helpers: Vec::new(),
             layers: SortedMap::new(),
+            sockets: Vec::new(),
             ending: false,
             buffer: vec![0; BUFFER],
         })
@@ -236,15 +261,15 @@ impl Process {
 
     /// Waits until there is something to do, and returns the ready sources.
     fn wait(&self) -> io::Result<Vec<(Source, PollFlags)>> {
-        let mut sources = vec![Source::Listener, Source::Signals];
-        let mut fds = vec![
-            PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
-        ];
+        let mut sources = vec![Source::Listener];
+        let mut fds = vec![PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
         let mut add = |source, fd, events| {
             sources.push(source);
             fds.push(PollFd::new(fd, events));
         };
+        if let Some(signals) = &self.signals {
+            add(Source::Signals, signals.as_fd(), PollFlags::POLLIN);
+        }
         if let Some(agent) = &self.agent {
             let mut events = PollFlags::empty();
             events.set(PollFlags::POLLIN, agent.may_ask());
@@ -297,7 +322,9 @@ impl Process {
     fn handle(&mut self, source: Source, events: PollFlags) {
         match source {
             Source::Listener => self.accept(),
-            Source::Signals => while let Ok(Some(_)) = self.signals.read_signal() {},
+            Source::Signals => {
+                while let Some(Ok(Some(_))) = self.signals.as_ref().map(SignalFd::read_signal) {}
+            }
             // The agent has hung up: its earlier requests still count.
             Source::Agent if events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) => {
                 self.drain_requests();

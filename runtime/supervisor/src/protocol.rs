@@ -12,7 +12,6 @@
 
 use std::io::{self, IoSlice, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::fs::FileExt;
 
 use nix::sys::socket::{self, ControlMessage, MsgFlags};
 use nix::unistd::Pid;
@@ -67,6 +66,11 @@ pub(super) enum Request {
     Forget { container: Name, number: u32 },
     /// Makes the supervisor end when no container is left.
     End,
+    /// Makes the supervisor keep descriptors for the next agent, instead of those that it keeps. With it: the descriptors.
+    /// Supervisors of earlier binaries do not know it: see `Supervisor::hold_sockets`.
+    HoldSockets,
+    /// Requests the descriptors of `HoldSockets`. The same applies to earlier binaries.
+    HeldSockets,
 }
 
 /// User and groups of a process.
@@ -128,6 +132,8 @@ pub(super) enum Report {
     Layer { name: heapless::String<128> },
     /// The supervisor could not replace itself. Never changes.
     ReexecFailed { message: Message },
+    /// Answers `HeldSockets`. With it: the descriptors.
+    HeldSockets,
 }
 
 /// The reports of a helper and of the process that it makes to the supervisor.
@@ -240,12 +246,14 @@ pub(super) fn memfd<T: Serialize>(value: &T) -> io::Result<OwnedFd> {
     sealed(&serde_json::to_vec(value)?)
 }
 
-/// A copy of a [`memfd`], whose memory is that of the caller's cgroup.
-pub(super) fn copy_memfd(memfd: BorrowedFd) -> io::Result<OwnedFd> {
+/// Reads the value of a [`memfd`] like [`read_memfd`], and copies it into a memfd whose memory is that of the caller's
+/// cgroup.
+pub(super) fn read_and_copy_memfd<T: DeserializeOwned>(memfd: BorrowedFd) -> io::Result<(T, OwnedFd)> {
     let mut bytes = contents(memfd)?;
     let copy = sealed(&bytes);
+    let value = serde_json::from_slice(&bytes);
     clear(&mut bytes);
-    copy
+    Ok((value?, copy?))
 }
 
 fn sealed(bytes: &[u8]) -> io::Result<OwnedFd> {
@@ -266,11 +274,12 @@ pub(super) fn read_memfd<T: DeserializeOwned>(memfd: BorrowedFd) -> io::Result<T
 }
 
 fn contents(memfd: BorrowedFd) -> io::Result<Vec<u8>> {
-    let file = std::fs::File::from(memfd.try_clone_to_owned()?);
-    let mut bytes = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX)];
+    let mut bytes = vec![0; usize::try_from(rustix::fs::fstat(memfd)?.st_size).unwrap_or(0)];
     // Read by position, since forked helpers share the offset.
-    file.read_exact_at(&mut bytes, 0)?;
-    Ok(bytes)
+    match rustix::io::pread(memfd, &mut bytes, 0)? {
+        length if length == bytes.len() => Ok(bytes),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
 }
 
 fn clear(bytes: &mut [u8]) {
@@ -305,8 +314,9 @@ mod tests {
         let (frame, descriptors) = receive::<Request>(theirs.as_fd()).unwrap().unwrap();
         assert_eq!(frame, start);
         assert_eq!(read_memfd::<Vec<String>>(descriptors[0].as_fd()).unwrap(), ["a", "b"]);
-        let copy = copy_memfd(descriptors[0].as_fd()).unwrap();
-        assert_eq!(read_memfd::<Vec<String>>(copy.as_fd()).unwrap(), ["a", "b"]);
+        let (value, copy) = read_and_copy_memfd::<Vec<String>>(descriptors[0].as_fd()).unwrap();
+        assert_eq!(value, ["a", "b"]);
+        assert_eq!(read_memfd::<Vec<String>>(copy.as_fd()).unwrap(), value);
         assert_eq!(receive::<Request>(theirs.as_fd()).unwrap().unwrap().0, Request::End);
         drop(ours);
         assert!(receive::<Request>(theirs.as_fd()).unwrap().is_none());
@@ -355,6 +365,8 @@ mod tests {
             request(Request::Start { container: cut("web"), number: 7 }),
             request(Request::Exec { id: 9, container: cut("web"), number: 7, stdio: [true, false, true] }),
             request(Request::Forget { container: cut("web"), number: 7 }),
+            request(Request::HoldSockets),
+            report(Report::HeldSockets),
             report(Report::Hello { version: 1, pid: 9 }),
             report(Report::SandboxFailed { message: cut("no \u{1} \"space\" é") }),
             report(Report::ExecFailed { id: 3, message: cut(&"\u{1}".repeat(5000)) }),

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error;
 use super::protocol::{self, Message};
+use super::saved;
 use super::sys::{self, Parent, lacking, used_up};
 use nodlet_host::launch::{SandboxConfig, SeccompConfig};
 use nodlet_host::netlink::{Netlink, link_index};
@@ -48,13 +49,20 @@ const PAUSE_OOM_SCORE_ADJ: &str = "-998";
 pub(super) const IDS: u32 = 65536;
 
 /// The namespaces that a pod's containers join. `None` means the host's; for `pid`, one for each container.
+#[derive(Serialize, Deserialize)]
 pub(super) struct Namespaces {
+    #[serde(with = "saved")]
     pub(super) mnt: OwnedFd,
+    #[serde(with = "saved")]
     pub(super) net: Option<OwnedFd>,
+    #[serde(with = "saved")]
     pub(super) ipc: Option<OwnedFd>,
+    #[serde(with = "saved")]
     pub(super) uts: Option<OwnedFd>,
+    #[serde(with = "saved")]
     pub(super) pid: Option<OwnedFd>,
     /// The owner of the other namespaces but `mnt`.
+    #[serde(default, with = "saved")]
     pub(super) user: Option<OwnedFd>,
     pub(super) host_pid: bool,
     pub(super) host_ipc: bool,

@@ -137,10 +137,10 @@ impl Start<'_> {
     fn start(self) -> Result<(), StartError> {
         // First, so that all that this helper needs is memory of the container.
         sys::join_tasks(self.v1_tasks).map_err(StartError::JoinCgroup)?;
-        let copy = protocol::copy_memfd(self.config).map_err(StartError::ReadConfig)?;
+        let (config, copy): (ContainerConfig, _) =
+            protocol::read_and_copy_memfd(self.config).map_err(StartError::ReadConfig)?;
         protocol::send(self.status, &Status::Config, &[copy.as_fd()]).map_err(StartError::ReadConfig)?;
         drop(copy);
-        let config: ContainerConfig = protocol::read_memfd(self.config).map_err(StartError::ReadConfig)?;
         sys::new_session_keyring().map_err(StartError::Keyring)?;
         if let Some(profile) = &config.process.app_armor {
             // Here, where /proc is the host's. The processes that this one forks inherit it up to their first program.

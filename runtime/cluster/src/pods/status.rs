@@ -214,11 +214,15 @@ pub fn retirement(pod: &Value, is_present: bool) -> Retirement {
     let metadata = &pod["metadata"];
     // What a mirror pod shows runs on, and gets another one with the next Node.
     let is_mirror = super::is_mirror(pod);
-    match metadata["deletionTimestamp"].is_string() {
-        false if !is_mirror => Retirement::Begin,
-        true if is_present && !is_mirror => Retirement::Await,
-        true if metadata["deletionGracePeriodSeconds"] == 0 => Retirement::Done,
-        _ => Retirement::Finish,
+    let is_deleted = metadata["deletionTimestamp"].is_string();
+    if !is_deleted && !is_mirror {
+        Retirement::Begin
+    } else if is_deleted && is_present && !is_mirror {
+        Retirement::Await
+    } else if is_deleted && metadata["deletionGracePeriodSeconds"] == 0 {
+        Retirement::Done
+    } else {
+        Retirement::Finish
     }
 }
 

@@ -32,13 +32,4 @@ impl Owner {
             Owner::Client | Owner::Cluster => true,
         }
     }
-
-    /// Whether the manifest of another pod of the same name may be written before the removal of the previous one,
-    /// so that the removal must not take it. Clients write a file only after its removal.
-    pub fn replaces_in_place(self) -> bool {
-        match self {
-            Owner::File | Owner::Client => false,
-            Owner::Cluster => true,
-        }
-    }
 }

@@ -1,5 +1,6 @@
 use nodlet_core::facts::PodIndex;
 use nodlet_fuzz::Random;
+use nodlet_fuzz::cases;
 
 use super::*;
 
@@ -65,35 +66,27 @@ fn a_claim_gets_the_smallest_volume_that_satisfies_it() {
         ]}}})
     };
     volume(world, "elsewhere", "1Gi", affinity("other"));
-    for (name, more, expected) in [
-        ("plain", json!({}), "fits"),
-        ("classy", json!({"storageClassName": "fast"}), "fast"),
-        ("block", json!({"volumeMode": "Block"}), "raw"),
-        ("shared", json!({"accessModes": ["ReadWriteMany"]}), "many"),
-        ("chosen", json!({"selector": {"matchLabels": {"size": "10Gi"}}}), "big"),
-        (
-            "matched",
-            json!({"selector": {"matchExpressions": [
-                {"key": "size", "operator": "In", "values": ["20Gi", "30Gi"]},
-            ]}}),
-            "huge",
-        ),
-        ("later", json!({}), "kept"),
-        (
-            "opposite",
-            json!({"selector": {"matchExpressions": [
-                {"key": "size", "operator": "NotIn", "values": ["3Gi"]},
-            ]}}),
-            "even",
-        ),
-        (
-            "keyed",
-            json!({"selector": {"matchExpressions": [{"key": "colour", "operator": "DoesNotExist"}]}}),
-            "odd",
-        ),
-        ("named", json!({"volumeName": "small"}), "-"),
-        ("last", json!({}), "-"),
-    ] {
+    for [name, more, expected] in cases(
+        r#"
+            plain => {} => fits
+            classy => {"storageClassName": "fast"} => fast
+            block => {"volumeMode": "Block"} => raw
+            shared => {"accessModes": ["ReadWriteMany"]} => many
+            chosen => {"selector": {"matchLabels": {"size": "10Gi"}}} => big
+            matched
+                => {"selector": {"matchExpressions": [{"key": "size", "operator": "In", "values": ["20Gi", "30Gi"]}]}}
+                => huge
+            later => {} => kept
+            opposite
+                => {"selector": {"matchExpressions": [{"key": "size", "operator": "NotIn", "values": ["3Gi"]}]}}
+                => even
+            keyed => {"selector": {"matchExpressions": [{"key": "colour", "operator": "DoesNotExist"}]}} => odd
+            named => {"volumeName": "small"} => -
+            last => {} => -
+        "#,
+    ) {
+        let more: Value = serde_json::from_str(more).expect("JSON");
+
         claim(world, name, "1Gi", more);
         let bound = bind(world);
         let phase = if expected == "-" { "Pending" } else { "Bound" };

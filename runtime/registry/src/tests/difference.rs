@@ -133,7 +133,7 @@ fn a_pod_that_a_client_deletes_is_not_stopped_again_when_its_file_is_removed() {
     let unwanted = |removing: Option<&Uid>| {
         let mut world = World::new();
         world.file("/site/a", &text("web", "a:1"));
-        world.registry.sources.remove_written(Path::new("/site/a"));
+        world.registry.sources.remove(Path::new("/site/a"));
         let read = world.registry.read(NOW, NOW);
         let (admitted, _) = world.registry.admit_all(read, Vec::new(), drop);
         let difference = world.registry.difference(admitted.all_due(), removing);
@@ -141,6 +141,30 @@ fn a_pod_that_a_client_deletes_is_not_stopped_again_when_its_file_is_removed() {
         difference.unwanted.len()
     };
     assert_eq!((unwanted(None), unwanted(Some(&uid))), (1, 0));
+}
+
+/// A removal that was delayed must not take the manifest of the next pod of the name.
+#[test]
+fn a_manifest_is_that_of_others_if_it_has_pods_but_not_the_one_of_this_uid() {
+    let mut world = World::new();
+    for (uids, is_of_others) in
+        [(&["new"][..], true), (&["old"], false), (&["new", "old"], false), (&[], false)]
+    {
+        let manifest = |uid: &&str| {
+            let mut object = pod(uid, "a:1");
+            object["metadata"]["uid"] = (*uid).into();
+            object.to_string()
+        };
+        let texts: Vec<String> = uids.iter().map(manifest).collect();
+        world.file("/cluster/a", &texts.join("\n---\n"));
+        let sources = &world.registry.sources;
+        assert_eq!(
+            sources.is_of_others(Path::new("/cluster/a"), &Uid::from("old")),
+            is_of_others,
+            "{uids:?}"
+        );
+        assert!(!sources.is_of_others(Path::new("/cluster/b"), &Uid::from("old")), "there is no such file");
+    }
 }
 
 #[test]

@@ -50,13 +50,15 @@ fn a_pod_is_published_as_admitted_with_its_observed_status() {
 #[test]
 fn sending_a_published_pod_back_changes_nothing() {
     let mut world = World::new();
-    world.apply(pod("web", "a:1"), CREATE).expect("it is new");
+    let mut web = pod("web", "a:1");
+    web["spec"]["schedulerName"] = "mine".into();
+    world.apply(web, CREATE).expect("it is new");
     let seen = LiveFields { created: NOW.to_owned(), generation: 1, deletion: None, status: json!({}) };
     let object = world.registry.published(&world.pods[&pod_name("web")], seen).expect("it is JSON");
-    // A complete object causes the same warnings as a new one, including those about defaults without effect.
+    // A complete object causes the same warnings as a new one.
     assert_starts_with(
         &line(world.apply(object.clone(), APPLY)),
-        "Unchanged; spec.enableServiceLinks: has no effect: ",
+        "Unchanged; spec.schedulerName: has no effect: ",
     );
     assert_eq!(line(world.update("web", Change::Replace(object), false)), "Unchanged");
 }

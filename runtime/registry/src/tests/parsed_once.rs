@@ -38,11 +38,10 @@ fn an_applied_pod_reaches_the_core_as_it_was_parsed_in_the_request() {
 fn a_pod_of_a_file_reaches_the_core_as_it_was_parsed_from_the_file() {
     let mut world = World::new();
     let text = pod("web", "a:1").to_string();
-    let (source, name) = world.place(Path::new("/site/web.json"));
-    let file = world.registry.sources.parse(source, &name, text.as_bytes(), NODE).expect("it is right");
+    let path = Path::new("/site/web.json");
+    let file = parse(&world.registry.sources, path, &text).expect("it is right");
     let parsed = file.wanted[0].pod.clone();
-    let mut used = world.registry.sources.used(source);
-    world.registry.sources.put(source, &name, file, &mut used).expect("there is room");
+    world.registry.sources.put(path, file).expect("there is room");
     world.read();
     let desired = world.registry.desired(&pod_name("web")).expect("it is desired");
     assert!(Rc::ptr_eq(&desired.pod, &parsed), "its object was parsed again");

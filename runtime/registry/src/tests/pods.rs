@@ -1,4 +1,5 @@
 use super::*;
+use nodlet_fuzz::cases;
 
 fn with(pointer: &str, value: Value) -> Value {
     let mut object = pod("web", "a:1");
@@ -363,6 +364,29 @@ fn deleting_a_pod_by_name_deletes_its_waiting_replacement_unless_a_uid_is_given(
 }
 
 #[test]
+fn files_beyond_the_quota_are_read_again_when_others_become_smaller_or_go() {
+    let objects = |from: usize, to: usize| -> String {
+        let one = |number| format!("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c{number}}}\n");
+        (from..to).map(one).collect()
+    };
+    let mut world = World::new();
+    world.file("/site/all.yaml", &objects(0, 1024));
+    world.file("/site/all.yaml", &objects(0, 1023));
+    assert!(!world.registry.sources.take_freed_room(), "no file needs the room");
+    world.file("/site/small.yaml", &objects(2000, 2001));
+    world.file("/site/late.yaml", &objects(2001, 2003));
+    assert!(!world.registry.sources.take_freed_room(), "there is as little room as before");
+    world.file("/site/all.yaml", &objects(0, 1022));
+    assert!(world.registry.sources.take_freed_room());
+    assert!(!world.registry.sources.take_freed_room(), "it was read again");
+    world.remove("/site/small.yaml");
+    assert!(world.registry.sources.take_freed_room());
+    world.file("/site/late.yaml", &objects(2001, 2003));
+    world.file("/site/all.yaml", &objects(0, 1));
+    assert!(!world.registry.sources.take_freed_room(), "no file needs the room any more");
+}
+
+#[test]
 fn a_pod_beyond_the_manifest_quota_is_rejected_and_changes_nothing() {
     let mut world = World::new();
     let large = |name: &str, image: &str| {
@@ -417,24 +441,20 @@ fn the_answer_to_a_change_without_effect_is_complete() {
     assert!(accepted.object["metadata"]["resourceVersion"].is_string());
     assert_eq!(accepted.object["metadata"]["generation"], 2);
     // A patch cannot make it another pod, or one without a node; a manifest that is sent again names no node.
-    for (change, expected) in [
-        (
-            json!({"metadata": {"uid": "v"}}),
-            "422 Invalid: Pod \"web\" is invalid: metadata.uid: Invalid value: \"v\": field is immutable",
-        ),
-        (
-            json!({"spec": {"nodeName": null}}),
-            "422 Invalid: Pod \"web\" is invalid: spec: Forbidden: pod updates may not change",
-        ),
-        (
-            json!({"spec": {"containers": []}}),
-            "422 Invalid: Pod \"web\" is invalid: [spec.containers: Required value, spec.containers: Forbidden: pod updates may not add or remove containers]",
-        ),
-        (
-            json!({"metadata": {"creationTimestamp": 1}}),
-            "422 Invalid: Pod \"web\" is invalid: metadata.creationTimestamp: Invalid value: 1: must be a time",
-        ),
-    ] {
+    for [change, expected] in cases(
+        r#"
+            {"metadata": {"uid": "v"}}
+                => 422 Invalid: Pod "web" is invalid: metadata.uid: Invalid value: "v": field is immutable
+            {"spec": {"nodeName": null}}
+                => 422 Invalid: Pod "web" is invalid: spec: Forbidden: pod updates may not change
+            {"spec": {"containers": []}}
+                => 422 Invalid: Pod "web" is invalid: [spec.containers: Required value, spec.containers: Forbidden: pod updates may not add or remove containers]
+            {"metadata": {"creationTimestamp": 1}}
+                => 422 Invalid: Pod "web" is invalid: metadata.creationTimestamp: Invalid value: 1: must be a time
+        "#,
+    ) {
+        let change: Value = serde_json::from_str(change).expect("JSON");
+
         let answer = line(world.update("web", patch(change.clone()), false));
         assert!(answer.starts_with(expected), "{change}: {answer}");
     }

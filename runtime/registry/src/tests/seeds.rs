@@ -148,7 +148,7 @@ fn check(world: &mut World, version: u64) {
         assert!(lacks_class || is_wrong, "{} is not what {} says", name.1, pod.source.display());
     }
     // The quota is respected.
-    let used = world.registry.sources.used(0);
+    let used = world.registry.sources.used_beside(Path::new(""));
     assert!(used.bytes <= 4 << 20 && used.pods <= 1024, "{used:?} are kept");
     // Each published object has its own version.
     let mut versions = SortedSet::new();

@@ -25,13 +25,12 @@ spec:
 /// The fields that the warnings about [`POD`] in a file of a directory name.
 fn fields(directory: &str) -> Vec<String> {
     let mut world = World::new();
-    let (source, name) = world.place(&Path::new(directory).join("web.yaml"));
+    let path = Path::new(directory).join("web.yaml");
     let sources = &mut world.registry.sources;
-    let file = sources.parse(source, &name, POD.as_bytes(), NODE).expect("it is right");
-    let mut used = sources.used(source);
-    sources.put(source, &name, file, &mut used).expect("there is room");
+    let file = parse(sources, &path, POD).expect("it is right");
+    sources.put(&path, file).expect("there is room");
     let field = |warning: &String| warning.split(": ").next().unwrap_or_default().to_owned();
-    sources.warnings(source, &name).map(field).collect()
+    sources.warnings(&path).map(field).collect()
 }
 
 #[test]

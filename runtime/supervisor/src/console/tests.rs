@@ -168,17 +168,21 @@ fn disconnected_clients_free_their_slots() {
     );
 }
 
+/// The console as the supervisor's next binary has it.
+fn taken_over(console: Console) -> Console {
+    let saved = serde_json::to_vec(&console).unwrap();
+    // An execve keeps the descriptors and drops the memory.
+    std::mem::forget(console);
+    serde_json::from_slice(&saved).unwrap()
+}
+
 #[test]
 fn clients_and_input_outlive_the_binary() {
     let (mut console, container) = console(true);
     let mut far = attach(&mut console);
     console.pending = b"left ".to_vec();
-    let saved = serde_json::to_vec(&console.save()).unwrap();
-    let saved: SavedConsole = serde_json::from_slice(&saved).unwrap();
-    assert_eq!(saved.descriptors().count(), 4);
-    // An execve keeps the descriptors and drops the memory.
-    std::mem::forget(console);
-    let mut console = Console::restore(saved);
+    let mut console = taken_over(console);
+    assert_eq!(console.descriptors().count(), 4);
     far.stdin.as_mut().unwrap().write_all(b"over").unwrap();
     console.pump();
     console.pump();
@@ -192,8 +196,7 @@ fn a_client_that_attaches_to_a_terminal_sees_the_waiting_prompt() {
     let attached = |tty: bool, output: &[&[u8]]| {
         let mut console = Console::new(None, false, tty);
         output.iter().for_each(|bytes| console.show(Stream::Stdout, bytes));
-        let saved = serde_json::to_string(&console.save()).unwrap();
-        let mut console = Console::restore(serde_json::from_str(&saved).unwrap());
+        let mut console = taken_over(console);
         let far = attach(&mut console);
         console.close();
         rest_of(far.stdout)
@@ -211,10 +214,7 @@ fn the_first_client_of_a_container_with_input_sees_earlier_output() {
     let (mut console, _container) = console(false);
     console.show(Stream::Stdout, b"out");
     console.show(Stream::Stderr, b"err");
-    let saved = serde_json::to_string(&console.save()).unwrap();
-    // An execve keeps the descriptors and drops the memory.
-    std::mem::forget(console);
-    let mut console = Console::restore(serde_json::from_str(&saved).unwrap());
+    let mut console = taken_over(console);
     let (first, second) = (attach(&mut console), attach(&mut console));
     console.show(Stream::Stdout, b" more");
     console.close();

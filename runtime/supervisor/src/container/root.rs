@@ -62,10 +62,8 @@ pub(crate) fn check_prepared(
     dev: &File,
     proc: Option<BorrowedFd>,
 ) -> Result<(), StepError> {
-    let device_of_root = sys::open_in(root, Path::new("."), libc::O_PATH, Resolve::NoLinks)
-        .and_then(|root| root.metadata())
-        .map_err(failed_at("/"))?
-        .dev();
+    let of_root = nix::sys::stat::fstat(root.as_raw_fd()).map_err(io::Error::from);
+    let device_of_root = of_root.map_err(failed_at("/"))?.st_dev;
     let is_prepared = |path: &str| -> io::Result<bool> {
         let relative = path.trim_start_matches('/');
         let flags = libc::O_PATH | libc::O_DIRECTORY;

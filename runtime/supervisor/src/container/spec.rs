@@ -38,10 +38,10 @@ pub(super) fn make(container: &Container, paths: &Paths) -> Value {
     let mut before = wanted;
     let needs_filter = config.process.seccomp.is_some() && !config.process.no_new_privileges;
     if container.needs_setup_inside() || needs_filter {
-        before |= execute::capability_bits(&["CAP_SYS_ADMIN".to_owned()]);
+        before |= execute::capability_bits(&["CAP_SYS_ADMIN"]);
     }
     if container.sets_groups_late() {
-        before |= execute::capability_bits(&["CAP_SETGID".to_owned()]);
+        before |= execute::capability_bits(&["CAP_SETGID"]);
     }
     let before = sys::own_capabilities(before).unwrap_or(0);
     let capabilities = execute::capability_names(before & wanted);

@@ -21,7 +21,7 @@ impl Scratch {
             max_size,
             max_files,
         };
-        Log::open(config, Partial::default())
+        Log::open(config)
     }
 
     /// Stream, tag and content of each line of the current file.
@@ -149,14 +149,20 @@ fn the_names_of_rotated_files_have_their_order_and_are_not_in_the_future() {
     assert_eq!(stamp, "20261127-123139.700000000");
 }
 
+/// The log as the supervisor's next binary has it.
+fn taken_over(log: &Log) -> Log {
+    let mut next: Log = serde_json::from_slice(&serde_json::to_vec(log).unwrap()).unwrap();
+    next.open_first();
+    next
+}
+
 #[test]
 fn a_reopened_log_is_continued_at_its_end() {
     let scratch = Scratch::new("again");
     let mut log = scratch.log(500, 3);
     (0..30).for_each(|n| log.write(Stream::Stdout, format!("line {n}\n").as_bytes()));
     log.write(Stream::Stdout, b"beg");
-    let partial = log.partial().clone();
-    let mut again = Log::open(log.config().clone(), partial);
+    let mut again = taken_over(&log);
     assert_eq!(again.rotated, log.rotated);
     assert_eq!(again.size, log.size);
     again.write(Stream::Stdout, b"un\n");
@@ -186,8 +192,7 @@ fn lost_log_lines_are_reported_after_a_binary_change_and_at_the_end() {
     let mut log = scratch.log(0, 5);
     log.file = Some(OpenOptions::new().write(true).open("/dev/full").unwrap());
     log.write(Stream::Stdout, b"lost\nlost\n");
-    let saved = serde_json::to_vec(log.partial()).unwrap();
-    let mut next = Log::open(log.config().clone(), serde_json::from_slice(&saved).unwrap());
+    let mut next = taken_over(&log);
     // The container writes no further line.
     next.finish();
     let lines = scratch.lines();

@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 
 use super::{Process, Sandbox};
 use crate::attempt::{Attempt, State};
-use crate::enter::ExecState;
+use crate::enter::{ExecState, MAX_MOVES};
 use crate::error::{self, StepError};
 use crate::exit::{self, ExitRecord};
 use crate::protocol::{self, Status, cut};
@@ -228,7 +228,11 @@ impl Process {
                             attempt.fail(false, cut("create the container: its process was killed"));
                         }
                         Some((init, pidfd)) => {
-                            attempt.state = State::Running { init, pidfd, at: nodlet_host::clock::instant() }
+                            attempt.state = State::Running {
+                                init,
+                                pidfd: Some(pidfd),
+                                at: nodlet_host::clock::instant(),
+                            };
                         }
                         None => attempt.fail(false, cut("create the container: the start helper died")),
                     }
@@ -351,8 +355,8 @@ impl Process {
             if sys::is_populated(&exec.cgroup, &mut exec.events) {
                 // Remaining descendants of an executed process belong to the container from then on, as under
                 // containerd.
-                if matches!(exec.state, ExecState::Ended { .. }) && exec.moves > 0 {
-                    exec.moves -= 1;
+                if matches!(exec.state, ExecState::Ended { .. }) && exec.moves < MAX_MOVES {
+                    exec.moves += 1;
                     sys::empty_into_parent(&exec.cgroup);
                 }
                 if sys::is_populated(&exec.cgroup, &mut exec.events) {

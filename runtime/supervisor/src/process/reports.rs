@@ -4,12 +4,14 @@
 //! accept now is sent when it does; this includes the answer to a greeting.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use super::{Process, Sandbox};
 use crate::attempt::{Attempt, Reported, State};
 use crate::enter::{Exec, ExecState};
 use crate::protocol::{self, Report, ReportedUser, VERSION, cut};
+use crate::saved::Saved;
+use crate::sys::inherited;
 use crate::user::User;
 
 /// The connected agent, and what it knows.
@@ -19,7 +21,7 @@ pub(super) struct Agent {
     sandbox_reported: bool,
     /// The answer to the agent's latest request, which is stored nowhere else. Until the socket accepts it,
     /// no further request is read, so there is never more than one.
-    answer: Option<(Report, Option<OwnedFd>)>,
+    answer: Option<(Report, Vec<OwnedFd>)>,
 }
 
 /// The progress of the answer to the agent's greeting.
@@ -34,14 +36,22 @@ enum Greeting {
     Done,
 }
 
+/// The agent requested the replacement of the supervisor, and is connected to the next binary.
+impl Saved for Agent {
+    type Form = RawFd;
+
+    fn save(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    fn restore(socket: RawFd) -> Agent {
+        Agent { greeting: Greeting::Hello { equal: false }, ..Agent::new(inherited(socket)) }
+    }
+}
+
 impl Agent {
     pub(super) fn new(socket: OwnedFd) -> Agent {
         Agent { socket, greeting: Greeting::Missing, sandbox_reported: false, answer: None }
-    }
-
-    /// The agent that requested the replacement of the supervisor by this binary.
-    pub(super) fn for_reexec(socket: OwnedFd) -> Agent {
-        Agent { greeting: Greeting::Hello { equal: false }, ..Agent::new(socket) }
     }
 
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
@@ -94,8 +104,13 @@ impl Process {
 
     /// Answers a request of the agent.
     pub(super) fn answer(&mut self, report: Report, descriptor: Option<OwnedFd>) {
+        self.answer_with(report, descriptor.into_iter().collect());
+    }
+
+    /// Answers a request of the agent with any number of descriptors.
+    pub(super) fn answer_with(&mut self, report: Report, descriptors: Vec<OwnedFd>) {
         if let Some(agent) = &mut self.agent {
-            agent.answer = Some((report, descriptor));
+            agent.answer = Some((report, descriptors));
         }
     }
 
@@ -160,25 +175,24 @@ impl Process {
     /// Sends one frame with its descriptor; `false` if the agent cannot accept it now.
     fn send_report(&mut self, report: &Report, item: &Item) -> bool {
         let Some(agent) = &self.agent else { return false };
-        let descriptor = match item {
-            Item::Answer => agent.answer.as_ref().and_then(|(_, descriptor)| descriptor.as_ref()),
+        let descriptors: Vec<BorrowedFd> = match item {
+            Item::Answer => {
+                let kept = agent.answer.iter().flat_map(|(_, descriptors)| descriptors);
+                kept.map(AsFd::as_fd).collect()
+            }
             Item::Layer => match &agent.greeting {
-                Greeting::Layers(names) => names.last().and_then(|name| self.layers.get(name)),
-                Greeting::Missing | Greeting::Hello { .. } | Greeting::Done => None,
+                Greeting::Layers(names) => one(names.last().and_then(|name| self.layers.get(name))),
+                Greeting::Missing | Greeting::Hello { .. } | Greeting::Done => vec![],
             },
-            Item::Started(at) => self.attempts[*at].running().map(|(_, pidfd)| pidfd),
-            Item::ExecStarted(at) => match &self.execs[*at].state {
-                ExecState::Running { terminal, .. } | ExecState::Ended { terminal, .. } => terminal.as_ref(),
-                ExecState::Starting { .. } | ExecState::Failed { .. } => None,
-            },
+            Item::Started(at) => one(self.attempts[*at].running().map(|(_, pidfd)| pidfd)),
+            Item::ExecStarted(at) => one(self.execs[*at].terminal()),
             Item::Hello { .. }
             | Item::Sandbox
             | Item::Ended(_)
             | Item::ExecEnded(_)
             | Item::Starting(_)
-            | Item::End => None,
+            | Item::End => vec![],
         };
-        let descriptors: Vec<BorrowedFd> = descriptor.iter().map(|fd| fd.as_fd()).collect();
         match protocol::send(agent.socket(), report, &descriptors) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
@@ -221,6 +235,10 @@ impl Process {
             Item::End => agent.greeting = Greeting::Done,
         }
     }
+}
+
+fn one(descriptor: Option<&OwnedFd>) -> Vec<BorrowedFd<'_>> {
+    descriptor.map(AsFd::as_fd).into_iter().collect()
 }
 
 /// Whether the attempt's start is under way, or is being ended.

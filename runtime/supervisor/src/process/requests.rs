@@ -10,13 +10,13 @@ use nix::sys::socket::{self, AddressFamily, SockFlag, SockType};
 use nix::unistd::Pid;
 use serde::Deserialize;
 
-use super::{MAX_ATTEMPTS, MAX_EXECS, Process, SCRATCH, START_TIMEOUT, Sandbox};
+use super::{MAX_ATTEMPTS, MAX_EXECS, MAX_SOCKETS, Process, SCRATCH, START_TIMEOUT, Sandbox};
 use crate::attempt::{Attempt, Reported, State};
 use crate::console::Console;
 use crate::enter::{self, Enter, Exec, ExecState};
 use crate::error::{self, StepError};
 use crate::exit;
-use crate::log::{Log, Partial};
+use crate::log::Log;
 use crate::protocol::{self, Name, Report, Request, cut};
 use crate::sandbox;
 use crate::start::{Start, Target};
@@ -74,6 +74,15 @@ impl Process {
                 }
             }
             Request::End => self.ending = true,
+            Request::HoldSockets => {
+                descriptors.truncate(MAX_SOCKETS);
+                self.sockets = descriptors;
+            }
+            Request::HeldSockets => {
+                let copies = self.sockets.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>();
+                // Without the copies, the agent opens others.
+                self.answer_with(Report::HeldSockets, copies.unwrap_or_default());
+            }
         }
     }
 
@@ -202,7 +211,7 @@ impl Process {
             events: None,
             user: User::default(),
             state: State::Starting { helper: Some(helper), status, init: None, reporter: None, deadline },
-            log: Log::open(config.log, Partial::default()),
+            log: Log::open(config.log),
             stdout: Some(stdout),
             stderr: Some(stderr),
             console: Console::new(stdin, config.stdin_once, config.tty),

@@ -5,11 +5,11 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use nodlet_host::launch::{ContainerConfig, MountConfig, MountSource, Propagation};
+use nodlet_host::launch::{ContainerConfig, MountConfig, MountSource};
 use nodlet_supervisor::client::{StartFailedAt, SupervisorEvent};
 
 use crate::hunt::MARKER;
-use crate::pod::{Pod, patiently, touch, wait_until};
+use crate::pod::{Pod, mount, patiently, touch, wait_until};
 
 pub(crate) const TESTS: &[(&str, fn())] = tests![
     no_link_in_a_volume_leads_to_a_mount_point,
@@ -31,26 +31,13 @@ pub(crate) const TESTS: &[(&str, fn())] = tests![
 ];
 
 fn volume(path: &Path, destination: &str) -> MountConfig {
-    MountConfig {
-        source: MountSource::Host(path.to_owned()),
-        sub_path: None,
-        sub_path_shown: None,
-        destination: destination.into(),
-        read_only: false,
-        recursive_read_only: false,
-        propagation: Propagation::Private,
-    }
+    mount(MountSource::Host(path.to_owned()), destination)
 }
 
 fn failure(pod: &Pod, config: &ContainerConfig) -> String {
-    pod.ask_to_start(config);
-    match pod.next() {
-        SupervisorEvent::StartFailed { at, message, .. } => {
-            assert_eq!(at, StartFailedAt::Create, "{message}");
-            message
-        }
-        other => panic!("{other:?}"),
-    }
+    let (at, message) = crate::start::failure(pod, config);
+    assert_eq!(at, StartFailedAt::Create, "{message}");
+    message
 }
 
 fn names(directory: &Path) -> Vec<String> {

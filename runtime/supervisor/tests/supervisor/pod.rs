@@ -12,8 +12,8 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nodlet_host::launch::{
-    CgroupPaths, ContainerConfig, ExecConfig, LogConfig, NetworkConfig, ProcessConfig, SandboxConfig,
-    TerminationMessage, UserConfig,
+    CgroupPaths, ContainerConfig, ExecConfig, LogConfig, MountConfig, MountSource, NetworkConfig,
+    ProcessConfig, Propagation, SandboxConfig, TerminationMessage, UserConfig,
 };
 use nodlet_supervisor::client::{Supervisor, SupervisorError, SupervisorEvent, SupervisorState};
 use nodlet_supervisor::{ExitRecord, client::StartedProcess};
@@ -408,4 +408,17 @@ pub(crate) fn termination_message(pod: &Pod, fallback_to_logs: bool) -> Terminat
     let file = pod.root.join("message");
     fs::write(&file, "").unwrap();
     TerminationMessage { file, path: "/dev/termination-log".into(), fallback_to_logs }
+}
+
+/// A volume that is mounted as it is.
+pub(crate) fn mount(source: MountSource, destination: &str) -> MountConfig {
+    MountConfig {
+        source,
+        sub_path: None,
+        sub_path_shown: None,
+        destination: destination.into(),
+        read_only: false,
+        recursive_read_only: false,
+        propagation: Propagation::Private,
+    }
 }

@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 
 use nodlet_kernel::process::pidfd_send_signal;
 use nodlet_supervisor::client::{SupervisorError, SupervisorEvent};
@@ -14,6 +15,7 @@ pub(crate) const TESTS: &[(&str, fn())] = tests![
     a_supervisor_replaces_itself_and_no_container_notices,
     clients_stay_attached_when_the_supervisor_replaces_itself,
     a_terminal_that_no_agent_has_taken_outlives_the_replacement,
+    sockets_of_the_agent_outlive_it_and_a_replacement,
     a_binary_that_cannot_take_over_changes_nothing,
 ];
 
@@ -166,6 +168,37 @@ fn a_terminal_that_no_agent_has_taken_outlives_the_replacement() {
     let mut terminal = terminal(&mut events, 4);
     terminal.write_all(b"typed\n").unwrap();
     assert!(events.any(|event| matches!(event, SupervisorEvent::ExecExited { id: 4, code: 3 })));
+}
+
+fn sockets_of_the_agent_outlive_it_and_a_replacement() {
+    let pod = Pod::bare("sockets");
+    let held = || pod.client(|supervisor| patiently("sockets", supervisor.held_sockets())).unwrap();
+    let identity =
+        |socket: &dyn AsRawFd| fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap();
+    let identities = |held: &[OwnedFd]| held.iter().map(|socket| identity(socket)).collect::<Vec<_>>();
+    assert!(held().is_empty());
+    let (first, client) = UnixDatagram::pair().unwrap();
+    let ours = [first, UnixDatagram::unbound().unwrap()];
+    let expected = ours.each_ref().map(|socket| identity(socket));
+    for _ in 0..3 {
+        pod.client(|supervisor| supervisor.hold_sockets(&ours.each_ref().map(AsFd::as_fd))).unwrap();
+    }
+    drop(ours);
+    pod.disconnect();
+    client.send(b"query").unwrap();
+    pod.reconnect();
+    assert!(held().is_empty(), "its binary may be another one, which must not be asked");
+    pod.client(|supervisor| supervisor.set_current());
+    assert_eq!(identities(&held()), expected);
+    reexec(&pod, &newer(&pod));
+    pod.hello();
+    let mut bytes = [0; 8];
+    let first = UnixDatagram::from(held().swap_remove(0));
+    assert_eq!(first.recv(&mut bytes).unwrap(), 5, "what came meanwhile");
+    let open = possessions(pod.pid()).0.len();
+    pod.client(|supervisor| supervisor.hold_sockets(&[])).unwrap();
+    assert!(held().is_empty());
+    assert_eq!(possessions(pod.pid()).0.len(), open - expected.len());
 }
 
 fn a_binary_that_cannot_take_over_changes_nothing() {

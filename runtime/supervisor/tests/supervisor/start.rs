@@ -7,7 +7,7 @@ use std::path::Path;
 use nodlet_host::launch::{ContainerConfig, MemoryVolume, MountConfig, MountSource, Propagation};
 use nodlet_supervisor::client::{StartFailedAt, SupervisorEvent};
 
-use crate::pod::{Pod, touch, wait_until};
+use crate::pod::{Pod, mount, touch, wait_until};
 
 pub(crate) const TESTS: &[(&str, fn())] = tests![
     a_command_that_cannot_run_is_reported_with_the_errors_of_runc,
@@ -25,7 +25,7 @@ pub(crate) const TESTS: &[(&str, fn())] = tests![
     mounts_propagate_as_the_volume_says,
 ];
 
-fn failure(pod: &Pod, config: &ContainerConfig) -> (StartFailedAt, String) {
+pub(crate) fn failure(pod: &Pod, config: &ContainerConfig) -> (StartFailedAt, String) {
     pod.ask_to_start(config);
     match pod.next() {
         SupervisorEvent::StartFailed { at, message, .. } => (at, message),
@@ -109,18 +109,6 @@ fn a_start_helper_killed_at_any_moment_leaves_nothing() {
     // The last event may be sent before the last child is reaped.
     let children = || fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     wait_until("no child to be left, not even a dead one", || children().trim().is_empty());
-}
-
-fn mount(source: MountSource, destination: &str) -> MountConfig {
-    MountConfig {
-        source,
-        sub_path: None,
-        sub_path_shown: None,
-        destination: destination.into(),
-        read_only: false,
-        recursive_read_only: false,
-        propagation: Propagation::Private,
-    }
 }
 
 fn volumes_are_mounted_and_nothing_leaves_them() {
