@@ -4,6 +4,7 @@ mod console;
 mod flags;
 mod limits;
 mod running;
+mod services;
 mod shutdown;
 
 use std::fs;
@@ -29,8 +30,8 @@ pub(crate) const VERB: Verb = Verb { name: "agent", summary: "Run the pods of th
 /// The verb `nodlet down`.
 pub(crate) const DOWN: Verb = Verb { name: "down", summary: "Stop all pods and the agent", run: down };
 
-fn run(mut context: Context, parser: Parser) -> Outcome {
-    let options = Options::parse(&mut context, parser)?;
+fn run(mut context: Context, mut parser: Parser) -> Outcome {
+    let options = Options::parse(&mut context, &mut parser)?;
     begin(options.quiet)?;
     set_oom_score();
     start(config(&context.root, options, false)?)

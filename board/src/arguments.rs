@@ -116,6 +116,15 @@ impl Context {
         }
     }
 
+    /// Reports that a list is empty, of the namespace or, for `all`, of all.
+    pub(crate) fn none_found(&self, what: &str, all: bool) {
+        if all {
+            eprintln!("No {what} found")
+        } else {
+            eprintln!("No {what} found in {} namespace.", self.namespace)
+        }
+    }
+
     /// A failure for a missing or superfluous argument, with the verb's usage line.
     pub(crate) fn wrong_use(&self, why: impl std::fmt::Display) -> VerbError {
         let help = help::of(self.verb);
@@ -186,10 +195,22 @@ pub(crate) fn switch(parser: &mut Parser) -> Result<bool, VerbError> {
 
 /// Parses the number that follows a flag. The error names the flag.
 pub(crate) fn number(parser: &mut Parser, flag: &str) -> Result<u64, VerbError> {
+    value(parser, flag, |text| text.parse().or(Err("a whole number, 0 or more")))
+}
+
+/// The value of a flag as `read` reads it. The error of `read` is what the value must be.
+pub(crate) fn value<T, E: std::fmt::Display>(
+    parser: &mut Parser,
+    flag: &str,
+    read: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<T, VerbError> {
     let text = parser.value()?.string()?;
-    text.parse().map_err(|_| {
-        VerbError::new(format!("invalid value {text:?} for {flag}: must be a whole number, 0 or more"))
-    })
+    read(&text).map_err(|how| refused(flag, &text, how))
+}
+
+/// The error of an invalid value of a flag, with what it must be.
+pub(crate) fn refused(flag: &str, value: &str, how: impl std::fmt::Display) -> VerbError {
+    VerbError::new(format!("invalid value {value:?} for {flag}: must be {how}"))
 }
 
 /// The number of edits between two words (Levenshtein distance).

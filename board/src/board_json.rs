@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 /// The board for which the device image was built.
 #[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(serde::Serialize))]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Board {
     /// The name of the profile.
@@ -34,6 +35,7 @@ pub(crate) struct Board {
 
 /// A hardware watchdog.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(serde::Serialize))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Watchdog {
     pub(crate) device: String,
@@ -43,6 +45,7 @@ pub(crate) struct Watchdog {
 
 /// Limits of crash loops, which end with a reboot and finally with safe mode.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(serde::Serialize))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CrashLoop {
     /// Seconds for which the first crash loop lasts until the board reboots.
@@ -53,6 +56,7 @@ pub(crate) struct CrashLoop {
 
 /// A link, or all links that a pattern matches.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(serde::Serialize))]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Link {
     /// The kernel's name of the link, or the beginning of such names followed by `*`.
@@ -72,6 +76,7 @@ pub(crate) struct Link {
 
 /// Which updates a board accepts: `update` of its profile.
 #[derive(Clone, Debug, Deserialize)]
+#[cfg_attr(test, derive(serde::Serialize))]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Rules {
     /// Public keys of minisign.

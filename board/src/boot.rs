@@ -51,8 +51,7 @@ pub(crate) fn require_our_init(instead: &str) -> Result<(), VerbError> {
 
 /// The warning about the data partition in the status file, as the reason and the message of an event.
 pub(crate) fn storage_warning(root: &Path) -> Option<(String, String)> {
-    let status = own_file::read(&root.join(STORAGE.trim_start_matches('/'))).ok()?;
-    let status: serde_json::Value = serde_json::from_slice(&status).ok()?;
+    let status = storage_status(root)?;
     let (reason, message) = (status.get("reason")?.as_str()?, status.get("message")?.as_str()?);
     let message = if status.get("inRAM")?.as_bool()? {
         format!("{message}; pods run from RAM until the next boot")
@@ -62,6 +61,11 @@ pub(crate) fn storage_warning(root: &Path) -> Option<(String, String)> {
         return None;
     };
     Some((format!("DataPartition{reason}"), message))
+}
+
+/// The status file with the state of the data partition, as an object; `None` without one, or if it is damaged.
+pub(crate) fn storage_status(root: &Path) -> Option<serde_json::Value> {
+    serde_json::from_slice(&own_file::read(&root.join(STORAGE.trim_start_matches('/'))).ok()?).ok()
 }
 
 /// Reads a short file of the board itself; `None` if it does not exist.

@@ -22,6 +22,10 @@ pub(crate) mod watch;
 use remote::Remote;
 use watch::Watch;
 
+/// Maximum size in bytes of a response, or of one event of a watch, that a verb keeps in memory. All manifests of a board
+/// have 4 MiB, and a list has each object with its status.
+const RESPONSE_BYTES: u64 = 32 << 20;
+
 /// A client of the agent of one root, on this machine or on a board.
 pub(crate) struct Client {
     root: PathBuf,
@@ -131,9 +135,10 @@ impl Client {
     ) -> Result<WatchFlow, VerbError> {
         let mut events = BufReader::new(self.request("GET", target, accept, None)?.body);
         let mut line = String::new();
-        while events.read_line(&mut line).map_err(VerbError::disconnected)? > 0 {
-            let event: Value = serde_json::from_str(&line)
-                .map_err(|error| VerbError::new(format!("the agent's response is not JSON: {error}")))?;
+        while (&mut events).take(RESPONSE_BYTES + 1).read_line(&mut line).map_err(VerbError::disconnected)?
+            > 0
+        {
+            let event = parse(line.as_bytes())?;
             line.clear();
             let object = &event["object"];
             match event["type"].as_str() {
@@ -151,6 +156,12 @@ impl Client {
             }
         }
         Ok(WatchFlow::Continue)
+    }
+
+    /// The items of a list.
+    pub(crate) fn list(&self, target: &str) -> Result<Vec<Value>, VerbError> {
+        let mut list = self.json("GET", target, None)?;
+        Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
     }
 
     /// Sends a request and parses the response as JSON.
@@ -264,10 +275,9 @@ impl Response {
     }
 
     /// The error that kubectl would print for this response.
-    fn refusal(mut self) -> VerbError {
-        let mut text = String::new();
-        let _ = self.body.read_to_string(&mut text);
-        VerbError::refused(self.code, explain(self.code, &text))
+    fn refusal(self) -> VerbError {
+        let (code, text) = (self.code, self.text());
+        VerbError::refused(code, explain(code, &text))
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
@@ -279,12 +289,31 @@ impl Response {
         self.head.all("warning").map(unquote).collect()
     }
 
-    pub(crate) fn json(mut self) -> Result<Value, VerbError> {
+    /// The body as JSON.
+    ///
+    /// # Errors
+    /// The body cannot be read, is no JSON, or has more than [`RESPONSE_BYTES`].
+    pub(crate) fn json(self) -> Result<Value, VerbError> {
         let mut bytes = Vec::new();
-        self.body.read_to_end(&mut bytes)?;
-        serde_json::from_slice(&bytes)
-            .map_err(|error| VerbError::new(format!("the agent's response is not JSON: {error}")))
+        self.body.take(RESPONSE_BYTES + 1).read_to_end(&mut bytes)?;
+        parse(&bytes)
     }
+
+    /// The beginning of the body, as far as it can be read.
+    pub(crate) fn text(self) -> String {
+        let mut bytes = Vec::new();
+        let _ = self.body.take(RESPONSE_BYTES).read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+/// Parses what the agent sent, of which at most one byte more than [`RESPONSE_BYTES`] was read.
+fn parse(bytes: &[u8]) -> Result<Value, VerbError> {
+    if bytes.len() as u64 > RESPONSE_BYTES {
+        return Err(VerbError::new(format!("the agent's response has more than {RESPONSE_BYTES} bytes")));
+    }
+    serde_json::from_slice(bytes)
+        .map_err(|error| VerbError::new(format!("the agent's response is not JSON: {error}")))
 }
 
 /// The text of a warning header in the form `299 - "text"`.
@@ -352,6 +381,13 @@ fn unreadable(error: HttpError) -> io::Error {
     }
 }
 
+impl Context {
+    /// The API path of a pod in the namespace.
+    pub(crate) fn pod(&self, pod: &str) -> String {
+        format!("/api/v1/namespaces/{}/pods/{}", encode(&self.namespace), encode(pod))
+    }
+}
+
 /// Percent-encodes a value for a URL.
 pub(crate) fn encode(text: &str) -> String {
     text.bytes()
@@ -379,17 +415,21 @@ mod tests {
     }
 
     #[test]
-    fn response_bodies_end_at_content_length_or_the_last_chunk() {
+    fn a_response_ends_at_its_length_or_with_the_connection_and_a_cut_one_is_an_error() {
         for (response, expected) in [
-            (&b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nokxx"[..], &b"ok"[..]),
-            (
-                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n3;x=y\r\nabc\r\n0\r\n\r\n",
-                b"okabc",
-            ),
-            (b"HTTP/1.1 200 OK\r\n\r\nall of it", b"all of it"),
-            (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", b""),
+            (&b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nokxx"[..], Some(&b"ok"[..])),
+            (b"HTTP/1.1 200 OK\r\n\r\nall of it", Some(b"all of it")),
+            (b"", None),
+            (b"HTTP/1.1\r\n\r\n", None),
+            (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nok", None),
         ] {
-            assert_eq!(read(response).expect("well-formed"), (200, expected.to_vec()));
+            let read = read(response).ok();
+            assert_eq!(
+                read,
+                expected.map(|body| (200, body.to_vec())),
+                "{}",
+                String::from_utf8_lossy(response)
+            );
         }
     }
 
@@ -404,17 +444,16 @@ mod tests {
     }
 
     #[test]
-    fn a_response_that_is_cut_short_is_an_error() {
-        for response in [
-            &b""[..],
-            b"HTTP/1.1\r\n\r\n",
-            b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
-            b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nok",
-            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nok",
-            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n",
-        ] {
-            assert!(read(response).is_err(), "{}", String::from_utf8_lossy(response));
-        }
+    fn a_response_without_end_is_rejected_before_it_fills_the_memory() {
+        let (mut server, client) = UnixStream::pair().expect("a pair");
+        let server = std::thread::spawn(move || {
+            server.write_all(b"HTTP/1.1 200 OK\r\n\r\n").expect("written");
+            (0..).take_while(|_| server.write_all(&[b' '; 1 << 16]).is_ok()).count()
+        });
+        let failure = Response::read(client, "GET").expect("a head").json().expect_err("it has no end");
+        assert_eq!(failure.to_string(), "error: the agent's response has more than 33554432 bytes");
+        let pieces = server.join().expect("no panic");
+        assert!(pieces < 2 * (32 << 20) / (1 << 16), "{pieces} pieces were read");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! On an idle board nothing wakes it but the [`watchdog`], if the board has one.
 
 // Code that process 1 executes must not be able to panic. Modules with an `allow` are executed by its
-// children, except for `crash::judge`, and `storage::first_stage`, which has these lints of its own.
+// children, except for `crash::judge`, and `partitions::first_stage`, which has these lints of its own.
 #![cfg_attr(
     not(test),
     deny(
@@ -42,11 +42,11 @@ mod initramfs;
 mod machine;
 #[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)]
 mod network;
+#[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)]
+pub(crate) mod partitions;
 pub(crate) mod process;
 mod services;
 mod shutdown;
-#[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)]
-pub(crate) mod storage;
 mod watchdog;
 
 use crate::boot::config;
@@ -82,7 +82,7 @@ pub(crate) fn is_init() -> bool {
 /// Runs the board. Never returns: process 1 must not end.
 pub(crate) fn run() -> ! {
     let _ = rustix::thread::set_name(c"nodlet:init");
-    storage::first_stage::run();
+    partitions::first_stage::run();
     if let Err(error) = machine::prepare() {
         let step = nodlet_host::error::causes(&error);
         say(format_args!("failed to {step}; the board continues without it"));

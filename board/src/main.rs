@@ -19,6 +19,8 @@ mod help;
 mod init;
 mod pidfd;
 mod system;
+#[cfg(test)]
+mod testing;
 mod verb;
 mod verbs;
 

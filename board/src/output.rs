@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,8 +27,8 @@ macro_rules! eprintln {
 /// Whether a text could not be printed.
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
-/// Prints a text without what would steer a terminal. What a verb does goes on if nobody can be told; that a text was lost
-/// is an error at its end ([`code`]).
+/// Prints a text without what would steer a terminal. If that fails, the verb continues, and returns an error at its end
+/// ([`code`]).
 pub(crate) fn print(text: &str) {
     let mut out = io::stdout().lock();
     if let Err(error) = out.write_all(escaped(text).as_bytes()).and_then(|()| out.flush())
@@ -50,6 +50,38 @@ pub(crate) fn code(code: ExitCode) -> ExitCode {
 
 pub(crate) use nodlet_kube::kinds::escaped;
 pub(crate) use nodlet_kube::manifest::to_yaml as yaml;
+
+/// A line on the standard error that each text replaces, if that is a terminal.
+pub(crate) struct StatusLine {
+    is_terminal: bool,
+    percent: Option<u64>,
+}
+
+impl StatusLine {
+    pub(crate) fn new() -> Self {
+        StatusLine { is_terminal: io::stderr().is_terminal(), percent: None }
+    }
+
+    pub(crate) fn show(&self, text: &str) {
+        if self.is_terminal {
+            let mut err = io::stderr().lock();
+            // The cursor returns to the first column, where other reports begin.
+            let _ = write!(err, "\r\x1b[K{}\r", escaped(text)).and_then(|()| err.flush());
+        }
+    }
+
+    /// Shows the part of the bytes that is done, when its percentage has changed.
+    pub(crate) fn show_part(&mut self, what: &str, done: u64, total: u64) {
+        let percent = done.saturating_mul(100).checked_div(total).unwrap_or(100);
+        if self.percent.replace(percent) != Some(percent) {
+            self.show(&format!("{what}{percent}% of {}", size(total)));
+        }
+    }
+
+    pub(crate) fn clear(&self) {
+        self.show("");
+    }
+}
 
 /// Spaces between two columns, as in kubectl.
 const PADDING: usize = 3;
@@ -184,6 +216,22 @@ pub(crate) fn printable(text: &str) -> String {
     text.chars().filter(|c| *c == '\n' || !c.is_control() && !is_format(*c)).collect()
 }
 
+/// Formats a size as other image tools do: `12.3 MB`.
+pub(crate) fn size(bytes: u64) -> String {
+    let mut amount = bytes as f64;
+    for unit in ["B", "kB", "MB"] {
+        if amount < 999.5 {
+            return if amount < 9.95 && unit != "B" {
+                format!("{amount:.1} {unit}")
+            } else {
+                format!("{amount:.0} {unit}")
+            };
+        }
+        amount /= 1000.0;
+    }
+    format!("{amount:.1} GB")
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -272,5 +320,14 @@ mod tests {
         let text = json(&value);
         assert!(matches!(escaped(&text), Cow::Borrowed(_)), "{text:?}");
         assert_eq!(serde_json::from_str::<Value>(&text).expect("it is JSON"), value);
+    }
+
+    #[test]
+    fn sizes_are_short() {
+        for (bytes, expected) in
+            [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (23_400_000, "23 MB"), (1_234_000_000, "1.2 GB")]
+        {
+            assert_eq!(size(bytes), expected);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! `nodlet system` and `nodlet healthcheck`: updates of nodlet itself, on boards whose init is nodlet.
 //!
-//! The image's own nodlet is the fallback. An update is on the data partition ([`store`]). It is received
+//! The image's own nodlet is the fallback. An update is on the data partition ([`update_files`]). It is received
 //! and verified ([`receive`]), tried ([`trial`]), and kept or given up; [`state`] is the state machine.
 //! Process 1 and the command line always use the image's nodlet. Read next: `state.rs`.
 
@@ -14,7 +14,7 @@ use lexopt::{Parser, ValueExt};
 use nodlet_host::paths::Paths;
 use serde_json::json;
 
-use crate::arguments::duration::go_duration;
+use crate::arguments::duration::duration;
 use crate::arguments::{Context, next_flag, switch};
 use crate::boot::{config, require_our_init, safe_mode};
 use crate::client::Client;
@@ -26,15 +26,15 @@ use crate::{agent, output};
 mod health;
 mod receive;
 mod state;
-mod store;
 mod trial;
+mod update_files;
 
 use health::Pods;
 use receive::VERSION;
 pub(crate) use receive::{COMMENT, SIGNATURE_BYTES};
 use state::{Before, Choice, Program, STARTS, State};
-use store::Store;
 pub(crate) use trial::{agent_program, give_up_trial};
+use update_files::UpdateFiles;
 
 /// The path of the image's own nodlet.
 const IMAGE: &str = "/usr/bin/nodlet";
@@ -55,8 +55,7 @@ fn healthcheck(mut context: Context, mut parser: Parser) -> Outcome {
                 pods = if switch(&mut parser)? { Pods::All } else { Pods::Any };
             }
             "--wait" => {
-                let text = parser.value()?.string()?;
-                within = go_duration("--wait", &text)?.unwrap_or_default();
+                within = duration(&mut parser, "--wait")?.unwrap_or_default();
             }
             other => context.global(other, &mut parser)?,
         }
@@ -97,20 +96,20 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         }
     }
     require_our_init(HERE_OTHERS_UPDATE)?;
-    let store = Store::new(&context.root);
+    let files = UpdateFiles::new(&context.root);
     let words: Vec<&str> = options.words.iter().map(String::as_str).collect();
     match words[..] {
-        [] | ["status"] => status(&context, &store, options.json),
+        [] | ["status"] => status(&context, &files, options.json),
         ["install", file] => {
-            let version = install(&context, &store, file, &options)?;
+            let version = install(&context, &files, file, &options)?;
             // The trial begins with the next start of the agent, which in safe mode only happens after a user
             // leaves it.
             if options.wait && safe_mode::is_safe().is_none() {
-                return wait(&store, &version);
+                return wait(&files, &version);
             }
             Ok(ExitCode::SUCCESS)
         }
-        ["rollback"] => roll_back(&context, &store),
+        ["rollback"] => roll_back(&context, &files),
         ["install"] => Err(context.wrong_use("no file to install: name a FILE, or - for the standard input")),
         _ => Err(context.wrong_use(format!("unexpected argument {:?}", words[words.len() - 1]))),
     }
@@ -127,15 +126,20 @@ fn is_json(parser: &mut Parser) -> Result<bool, VerbError> {
 const HERE_OTHERS_UPDATE: &str = "update nodlet here with its package manager, such as \
                                   apt, and restart it, for example with `systemctl restart nodlet`";
 
-fn install(context: &Context, store: &Store, file: &str, options: &Options) -> Result<String, VerbError> {
+fn install(
+    context: &Context,
+    files: &UpdateFiles,
+    file: &str,
+    options: &Options,
+) -> Result<String, VerbError> {
     let rejected = |why: String| VerbError::new(format!("the update is rejected: {why}"));
     let rules = config::update_rules().map_err(failed("read the board's rules of updates"))?;
-    store.create().map_err(failed("make the directory of updates"))?;
-    let lock = store.lock(Duration::ZERO).map_err(failed("lock the updates"))?;
+    files.create().map_err(failed("make the directory of updates"))?;
+    let lock = files.lock(Duration::ZERO).map_err(failed("lock the updates"))?;
     let Some(lock) = lock else {
         return Err(VerbError::new("another update is being installed or is on trial: see `nodlet system`"));
     };
-    let mut state = read(store);
+    let mut state = read(files);
     if let Some(trial) = &state.trial {
         return Err(VerbError::new(format!(
             "nodlet {} is on trial: wait for its end, or run `nodlet system rollback`",
@@ -173,9 +177,9 @@ fn install(context: &Context, store: &Store, file: &str, options: &Options) -> R
     File::open("/proc/self/exe")
         .and_then(|mut own_file| own_file.read_exact(&mut own))
         .map_err(failed("read this program"))?;
-    let mut new = store.new_program().map_err(failed("make a file for the update"))?;
+    let mut new = files.new_program().map_err(failed("make a file for the update"))?;
     let received = receive::program(&mut stream, signed.as_ref(), &own, &mut new, receive::MOST_BYTES);
-    let image = store::digest_of(Path::new(IMAGE)).map_err(failed("read the image's nodlet"))?;
+    let image = update_files::digest_of(Path::new(IMAGE)).map_err(failed("read the image's nodlet"))?;
     let received = received.and_then(|received| {
         let running = state.kept.as_ref().map_or(VERSION, |kept| &kept.version);
         if state.kept.as_ref().map_or(&image, |kept| &kept.digest) == &received.digest {
@@ -193,15 +197,15 @@ fn install(context: &Context, store: &Store, file: &str, options: &Options) -> R
     let received = match received {
         Ok(received) => received,
         Err(error) => {
-            store.clean(&state);
+            files.clean(&state);
             return Err(rejected(nodlet_host::error::causes(&error)));
         }
     };
-    store.add_program(new, &received.digest).map_err(failed("put the update in its place"))?;
+    files.add_program(new, &received.digest).map_err(failed("put the update in its place"))?;
     let version = received.version.clone();
     state.install(image, Program { digest: received.digest, version: received.version }, before);
-    store.write(&state).map_err(failed("save the record of updates"))?;
-    store.clean(&state);
+    files.write(&state).map_err(failed("save the record of updates"))?;
+    files.clean(&state);
     drop(lock);
     let seconds = rules.healthy_after;
     match safe_mode::is_safe() {
@@ -218,8 +222,8 @@ fn install(context: &Context, store: &Store, file: &str, options: &Options) -> R
 
 /// Reads the record of updates. A damaged record counts as empty: no update is started from it, and the next
 /// installation replaces it.
-fn read(store: &Store) -> State {
-    store.read().unwrap_or_else(|error| {
+fn read(files: &UpdateFiles) -> State {
+    files.read().unwrap_or_else(|error| {
         eprintln!("warning: the record of updates is damaged, the image's nodlet runs: {error}");
         State::default()
     })
@@ -240,11 +244,11 @@ fn read_signature(path: &Path) -> Result<String, VerbError> {
 }
 
 /// Waits until no update is on trial any more.
-fn wait(store: &Store, version: &str) -> Outcome {
+fn wait(files: &UpdateFiles, version: &str) -> Outcome {
     let end = Instant::now() + trial::longest(&config::update_rules()?);
     loop {
-        let change = Watch::of(store.directory());
-        let state = store.read()?;
+        let change = Watch::of(files.directory());
+        let state = files.read()?;
         if state.trial.is_none() {
             let returned = state.last.and_then(|last| last.returned);
             return match returned {
@@ -263,14 +267,14 @@ fn wait(store: &Store, version: &str) -> Outcome {
     }
 }
 
-fn roll_back(context: &Context, store: &Store) -> Outcome {
+fn roll_back(context: &Context, files: &UpdateFiles) -> Outcome {
     let none = || Err(VerbError::new("the image's own nodlet is running: there is no previous version"));
-    if !store.directory().is_dir() {
+    if !files.directory().is_dir() {
         return none();
     }
-    let lock = store.lock(Duration::ZERO).map_err(failed("lock the updates"))?;
-    let changing = store.changing().map_err(failed("lock the record of updates"))?;
-    let mut state = read(store);
+    let lock = files.lock(Duration::ZERO).map_err(failed("lock the updates"))?;
+    let changing = files.changing().map_err(failed("lock the record of updates"))?;
+    let mut state = read(files);
     // The process that watches a trial has the lock. It ends with its agent, and then releases the lock.
     if lock.is_none() && state.trial.is_none() {
         return Err(VerbError::new(
@@ -285,8 +289,8 @@ fn roll_back(context: &Context, store: &Store) -> Outcome {
         Some(_) => state.go_back(why),
         None => state.give_up(why),
     }
-    store.write(&state)?;
-    store.clean(&state);
+    files.write(&state)?;
+    files.clean(&state);
     println!("nodlet {} runs next", version_of(&state.settled()));
     drop(changing);
     drop(lock);
@@ -301,14 +305,14 @@ fn version_of(choice: &Choice) -> &str {
     }
 }
 
-fn status(context: &Context, store: &Store, as_json: bool) -> Outcome {
-    let state = read(store);
+fn status(context: &Context, files: &UpdateFiles, as_json: bool) -> Outcome {
+    let state = read(files);
     let running = agent::executable(&Paths::new(&context.root));
     // The running program is what the agent executes, whatever the record says.
     let (mut version, mut from) = ("unknown", "none");
     if let Some(path) = &running {
         let programs = state.trial.iter().map(|trial| &trial.program).chain(&state.kept);
-        let mut of = programs.filter(|program| store.program(&program.digest) == *path);
+        let mut of = programs.filter(|program| files.program(&program.digest) == *path);
         (version, from) = match of.next() {
             Some(program) if state.kept.as_ref() == Some(program) => (program.version.as_str(), "kept"),
             Some(program) => (program.version.as_str(), "trial"),

@@ -70,6 +70,7 @@ mod write;
 use accept::Form;
 use answer::Answer;
 use body::Body;
+use container::Verb;
 pub(crate) use place::{Place, Places};
 pub(crate) use request::{EphemeralRequest, ExecExit, ExecSession, Family, Reply, Request};
 use route::{Query, Target};
@@ -218,6 +219,19 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// The continuation of a connection after its last response, `101 Switching Protocols`.
 type Afterwards = Rc<RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>>;
 
+/// A request of a client, and what belongs to its connection.
+struct Exchange<'a> {
+    api: &'a Rc<Api>,
+    request: hyper::Request<Incoming>,
+    /// The query of the URL, once the path is known.
+    query: Query,
+    afterwards: &'a Afterwards,
+    place: &'a Rc<Place>,
+}
+
+/// The response to a request, or the reason why it is rejected.
+type Answered = Result<Response<Body>, Status>;
+
 /// Serves the requests of one client, until its connection has ended. A remote client is one of the kubelet's server.
 pub(crate) async fn connection(
     api: Rc<Api>,
@@ -231,7 +245,7 @@ pub(crate) async fn connection(
         let (api, afterwards, place) = (api.clone(), afterwards.clone(), place.clone());
         let remote = remote.clone();
         place.mark_request(request.body().is_end_stream());
-        async move { Ok::<_, Infallible>(respond(&api, request, &afterwards, place, remote).await) }
+        async move { Ok::<_, Infallible>(respond(&api, request, &afterwards, &place, remote).await) }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(SmolTimer::new())
@@ -283,20 +297,20 @@ async fn respond(
     api: &Rc<Api>,
     request: hyper::Request<Incoming>,
     afterwards: &Afterwards,
-    place: Rc<Place>,
+    place: &Rc<Place>,
     remote: Option<Rc<dyn Authorization>>,
 ) -> Response<Answer> {
-    let method = request.method().clone();
-    let uri = request.uri().clone();
-    let is_change = !matches!(method, Method::GET | Method::HEAD);
+    let (method, uri) = (request.method().clone(), request.uri().clone());
     let answered = async {
         // A change that was made is never answered with 429: clients repeat it.
+        let is_change = !matches!(method, Method::GET | Method::HEAD);
         let room = if is_change { Some(api.places.hold(1)?) } else { None };
+        let exchange = Exchange { api, request, query: Query::default(), afterwards, place };
         let response = match &remote {
-            None => answer(api, request, afterwards, &place).await?,
+            None => answer(exchange).await?,
             Some(remote) => {
-                remote.check(request.method(), request.uri().path(), request.headers()).await?;
-                kubelet::answer(api, request, afterwards, &place).await?
+                remote.check(&method, uri.path(), exchange.request.headers()).await?;
+                kubelet::answer(exchange).await?
             }
         };
         let held = match response.body() {
@@ -312,31 +326,29 @@ async fn respond(
         // The API server makes a `Status` of the kubelet's text.
         (if remote.is_some() { kubelet::refuse(status) } else { body::refuse(&status) }, None)
     });
-    response.map(|body| Answer::new(body, place, held))
+    response.map(|body| Answer::new(body, place.clone(), held))
 }
 
-async fn answer(
-    api: &Rc<Api>,
-    request: hyper::Request<Incoming>,
-    afterwards: &Afterwards,
-    place: &Rc<Place>,
-) -> Result<Response<Body>, Status> {
-    if let Some(fixed) = fixed::find(request.method(), request.uri().path(), &api.node_name) {
+async fn answer(mut exchange: Exchange<'_>) -> Answered {
+    let (api, uri) = (exchange.api, exchange.request.uri());
+    let method = exchange.request.method().clone();
+    if let Some(fixed) = fixed::find(&method, uri.path(), &api.node_name) {
         return fixed;
     }
-    let target = route::parse(request.uri().path())?;
-    let query = Query::parse(request.uri().query().unwrap_or(""))?;
-    let method = request.method().clone();
-    if query.flag("watch") || query.flag("follow") || route::stays(&target) {
-        api.places.stay(place, Instant::now())?;
+    let target = route::parse(uri.path())?;
+    exchange.query = Query::parse(uri.query().unwrap_or(""))?;
+    let query = &exchange.query;
+    let watches = query.flag("watch");
+    if watches || query.flag("follow") || route::stays(&target) {
+        api.places.stay(exchange.place, Instant::now())?;
     }
     let target = match target {
         Target::Objects(target) => target,
-        Target::Ring { node } if method == Method::GET => return ring::show(api, &node, &query),
+        Target::Ring { node } if method == Method::GET => return ring::show(api, &node, query),
         Target::Cluster if method == Method::POST => {
             return write::follow_cluster(api, query.flag("sync")).await;
         }
-        Target::Push if method == Method::GET => return push::push(api, request, afterwards),
+        Target::Push if method == Method::GET => return push::push(exchange),
         Target::Healthy if api.storage.hangs(nodlet_host::clock::instant()) => {
             return Err(Status::internal(
                 "the agent's storage thread hangs: the agent can neither start pods nor keep their state",
@@ -346,86 +358,72 @@ async fn answer(
         _ => return Err(not_allowed(&method)),
     };
     let route::Objects { row, namespace, name, subresource } = target;
-    let of_none = (!row.namespaced).then(String::new);
     if row.kind == Kind::Node && method == Method::GET {
         // As far as the card responds: a client must not wait for it.
         within(MEASURED_WITHIN, write::ask(api, |reply| Request::Measure { reply })).await;
     }
     // The other subresources are no objects.
     let form = match subresource.as_deref() {
-        None | Some("status" | "resize" | "ephemeralcontainers") => Form::of(request.headers(), &query)?,
+        None | Some("status" | "resize" | "ephemeralcontainers") => {
+            Form::of(exchange.request.headers(), query)?
+        }
         Some(_) => Form::Whole,
     };
-    if !query.flag("watch") {
+    if !watches {
         form.require(name.is_none() && method != Method::POST, row)?;
     }
-    let response = match (name, subresource.as_deref()) {
-        (None, _) => match method {
-            Method::GET if query.flag("watch") => {
-                return watch::watch(api, row, namespace.as_deref(), &query, form);
-            }
-            Method::GET => return read::list(api, row, namespace.as_deref(), &query, form),
-            Method::POST if row.allows("create") => {
-                let namespace = namespace.or(of_none).ok_or_else(|| not_allowed_of(row.kind, &method))?;
-                write::create(api, row, &namespace, &query, (request, place)).await
-            }
+    let namespace = namespace.as_deref();
+    let Some(name) = name else {
+        // Objects of all namespaces are only read.
+        let one = namespace.or((!row.namespaced).then_some(""));
+        let one = one.ok_or_else(|| not_allowed_of(row.kind, &method));
+        let response = match method {
+            Method::GET if watches => return watch::watch(&exchange, row, namespace, form),
+            Method::GET => return read::list(api, row, namespace, query, form),
+            Method::POST if row.allows("create") => write::create(exchange, row, one?).await,
             Method::DELETE if row.allows("deletecollection") => {
-                let namespace = namespace.or(of_none).ok_or_else(|| not_allowed_of(row.kind, &method))?;
-                write::delete_collection(api, row, &namespace, &query, (request, place)).await
+                write::delete_collection(exchange, row, one?).await
             }
             _ => Err(not_allowed_of(row.kind, &method)),
-        },
-        (Some(name), None) => {
-            let key = route::key(row, namespace.as_deref(), &name)?;
-            match method {
-                Method::GET => read::get(api, row, &key, &query),
-                Method::PUT if row.allows("update") => {
-                    write::apply(api, row, &key, &query, (request, place)).await
-                }
-                Method::DELETE if row.allows("delete") => {
-                    write::delete(api, row, &key, &query, (request, place)).await
-                }
-                Method::PATCH if row.allows("patch") => {
-                    write::update(api, &key, Part::Whole, &query, (request, place)).await
-                }
-                Method::PATCH if row.allows("update") => Err(Status::unsupported_media_type(format!(
-                    "nodlet does not support patches of {}: replace the object with `nodlet apply -f` or `kubectl replace -f`",
-                    row.plural
-                ))),
-                _ => Err(not_allowed_of(row.kind, &method)),
-            }
+        };
+        return Ok(form.apply(row, response?));
+    };
+    let key = route::key(row, namespace, &name)?;
+    let response = match (row.kind, subresource.as_deref().unwrap_or_default(), &method) {
+        (_, "", &Method::GET) => read::get(api, row, &key, query),
+        (_, "", &Method::PUT) if row.allows("update") => write::apply(exchange, row, &key).await,
+        (_, "", &Method::DELETE) if row.allows("delete") => write::delete(exchange, row, &key).await,
+        (_, "", &Method::PATCH) if row.allows("patch") => {
+            write::update(exchange, row, &key, Part::Whole).await
         }
-        (Some(name), Some(subresource)) => {
-            let key = route::key(row, namespace.as_deref(), &name)?;
-            match (row.kind, subresource, &method) {
-                (Kind::Pod, "status" | "resize", &Method::GET) => read::get(api, row, &key, &query),
-                (Kind::Pod, "resize", &(Method::PUT | Method::PATCH)) => {
-                    write::update(api, &key, Part::Resize, &query, (request, place)).await
-                }
-                (Kind::Pod, "status", &(Method::PUT | Method::PATCH)) => {
-                    write::update(api, &key, Part::Status, &query, (request, place)).await
-                }
-                // Not a subresource of Kubernetes, and therefore in no discovery document.
-                (Kind::Pod, "restart", &Method::POST) => write::restart(api, &key, &query).await,
-                (Kind::Pod, "log", &Method::GET) => log::log(api, &key, &query, None).await,
-                (Kind::Pod, "exec", &(Method::GET | Method::POST)) => {
-                    exec::exec(api, &key, &query, request, afterwards, place)
-                }
-                (Kind::Pod, "attach", &(Method::GET | Method::POST)) => {
-                    exec::attach(api, &key, &query, request, afterwards, place)
-                }
-                (Kind::Pod, "portforward", &(Method::GET | Method::POST)) => {
-                    portforward::portforward(api, &key, request, afterwards, place)
-                }
-                (Kind::Pod, "ephemeralcontainers", &Method::GET) => read::get(api, row, &key, &query),
-                (Kind::Pod, "ephemeralcontainers", &(Method::PUT | Method::PATCH)) => {
-                    write::ephemeral(api, &key, &query, (request, place)).await
-                }
-                (Kind::Pod, "eviction", _) => Err(Status::method_not_allowed(NO_EVICTION)),
-                _ if row.subresource(subresource).is_some() => Err(not_allowed_of(row.kind, &method)),
-                _ => Err(Status::no_such_path()),
-            }
+        (_, "", &Method::PATCH) if row.allows("update") => Err(Status::unsupported_media_type(format!(
+            "nodlet does not support patches of {}: replace the object with `nodlet apply -f` or `kubectl replace -f`",
+            row.plural
+        ))),
+        (_, "", _) => Err(not_allowed_of(row.kind, &method)),
+        (Kind::Pod, "status" | "resize" | "ephemeralcontainers", &Method::GET) => {
+            read::get(api, row, &key, query)
         }
+        (Kind::Pod, "resize", &(Method::PUT | Method::PATCH)) => {
+            write::update(exchange, row, &key, Part::Resize).await
+        }
+        (Kind::Pod, "status", &(Method::PUT | Method::PATCH)) => {
+            write::update(exchange, row, &key, Part::Status).await
+        }
+        (Kind::Pod, "ephemeralcontainers", &(Method::PUT | Method::PATCH)) => {
+            write::ephemeral(exchange, row, &key).await
+        }
+        // Not a subresource of Kubernetes, and therefore in no discovery document.
+        (Kind::Pod, "restart", &Method::POST) => write::restart(api, &key, query).await,
+        (Kind::Pod, "log", &Method::GET) => log::log(api, &key, query, None).await,
+        (Kind::Pod, "exec", &(Method::GET | Method::POST)) => exec::connect(exchange, &key, Verb::Exec),
+        (Kind::Pod, "attach", &(Method::GET | Method::POST)) => exec::connect(exchange, &key, Verb::Attach),
+        (Kind::Pod, "portforward", &(Method::GET | Method::POST)) => portforward::portforward(exchange, &key),
+        (Kind::Pod, "eviction", _) => Err(Status::method_not_allowed(NO_EVICTION)),
+        (_, subresource, _) if row.subresource(subresource).is_some() => {
+            Err(not_allowed_of(row.kind, &method))
+        }
+        _ => Err(Status::no_such_path()),
     };
     Ok(form.apply(row, response?))
 }
@@ -437,6 +435,9 @@ fn not_allowed_of(kind: Kind, method: &Method) -> Status {
     let why = match kind {
         Kind::Namespace if is_write => {
             "namespaces need no object: one exists as long as it has objects, which name it in metadata.namespace"
+        }
+        Kind::Endpoints if is_write => {
+            "only the agent writes Endpoints: write an EndpointSlice, with the label kubernetes.io/service-name"
         }
         Kind::Node if is_write => {
             "only its agent writes a Node: `nodlet agent --node-labels` sets labels, and a board has no cordon, drain or taint"

@@ -88,19 +88,19 @@ pub fn has(list: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodlet_kube::manifest::{Validation, parse};
 
     fn check(of_pod: &str, own: &str, list: Option<&str>, expected: Result<Option<&str>, &str>) {
-        let text = format!(
-            "{{apiVersion: v1, kind: Pod, metadata: {{name: web}}, spec: {{securityContext: {{{of_pod}}}, \
-             containers: [{{name: app, image: a, securityContext: {{{own}}}}}]}}}}"
-        );
-        let pod = parse("web.yaml", text.as_bytes(), Validation::Strict, "board").expect(&text).remove(0).pod;
+        let context = |fields: &str| format!("securityContext: {{{fields}}}");
+        let pod = crate::testing::pod("name: web", &context(own), &context(of_pod));
         let container = &pod.spec.containers[0];
         let list = list.filter(|_| needs_list(&pod, container, true)).map(|list| Ok(list.to_owned()));
         let found = profile(&pod, container, list.as_ref());
         let expected = expected.map_err(|why| format!("failed to generate apparmor spec opts: {why}"));
-        assert_eq!(found.as_ref().map(|name| name.as_deref()), expected.as_ref().copied(), "{text} {list:?}");
+        assert_eq!(
+            found.as_ref().map(|name| name.as_deref()),
+            expected.as_ref().copied(),
+            "{of_pod} {own} {list:?}"
+        );
     }
 
     #[test]
@@ -122,19 +122,10 @@ mod tests {
         check(STRICT, "", ALL, Ok(Some("strict")));
         check(STRICT, "", NONE, Err("apparmor profile not found strict"));
         check(STRICT, "", None, Err("apparmor is not supported"));
-        check(
-            "",
-            "appArmorProfile: {type: Localhost, localhostProfile: localhost/strict}",
-            ALL,
-            Ok(Some("strict")),
-        );
-        check("", "appArmorProfile: {type: Localhost, localhostProfile: a b (c)}", ALL, Ok(Some("a b (c)")));
-        check(
-            "",
-            "appArmorProfile: {type: Localhost, localhostProfile: a b}",
-            ALL,
-            Err("apparmor profile not found a b"),
-        );
+        let local = |name: &str| format!("appArmorProfile: {{type: Localhost, localhostProfile: {name}}}");
+        check("", &local("localhost/strict"), ALL, Ok(Some("strict")));
+        check("", &local("a b (c)"), ALL, Ok(Some("a b (c)")));
+        check("", &local("a b"), ALL, Err("apparmor profile not found a b"));
         check("", &privileged(""), ALL, Ok(None));
         check("", &privileged(DEFAULT), ALL, Ok(None));
         check("", &privileged(STRICT), ALL, Ok(Some("strict")));

@@ -95,9 +95,8 @@ mod tests {
 
     #[test]
     fn without_the_key_of_an_encrypted_file_the_reason_is_named() {
-        let directory = std::env::temp_dir().join(format!("nodlet-at-rest-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("a directory");
-        let file = directory.join("keys");
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("keys");
         let path = Path::new("/var/lib/nodlet/cluster/pod.json");
         std::fs::write(&file, format!("one {}=\n", "A".repeat(43))).expect("a key");
         let keys = AtRest::of(Some(file.clone()));
@@ -119,7 +118,7 @@ mod tests {
         std::fs::write(&file, format!("two {}=\n", "A".repeat(43))).expect("another name");
         let why = opened(&AtRest::of(Some(file.clone())), &sealed).expect_err("another key");
         assert!(why.contains("the key \"one\", which the key file does not have"), "{why}");
-        std::fs::remove_dir_all(&directory).expect("removed");
+        std::fs::remove_file(&file).expect("removed");
         let missing = AtRest::of(Some(file.clone()));
         let why = missing.seal(path, b"text".to_vec()).expect_err("the file is missing");
         assert_eq!(why.kind(), io::ErrorKind::NotFound);
@@ -131,9 +130,8 @@ mod tests {
 
     #[test]
     fn credentials_are_read_from_a_regular_file_of_bounded_size_only() {
-        let directory = std::env::temp_dir().join(format!("nodlet-credentials-{}", std::process::id()));
-        std::fs::create_dir(&directory).expect("a directory");
-        let (path, file) = (directory.join("cluster.json"), directory.join("file"));
+        let directory = tempfile::tempdir().expect("a directory");
+        let (path, file) = (directory.path().join("cluster.json"), directory.path().join("file"));
         let read = || read_file(&path).map_err(|error| error.to_string());
         assert_eq!(read_file(&path).expect_err("nothing").kind(), io::ErrorKind::NotFound);
         std::fs::write(&path, "{}").expect("a file");
@@ -147,6 +145,5 @@ mod tests {
         std::fs::remove_file(&path).expect("removed");
         std::fs::File::create(&path).and_then(|file| file.set_len(3 << 30)).expect("a large file");
         assert_eq!(read(), Err("it is larger than 1 MiB".to_owned()));
-        std::fs::remove_dir_all(&directory).expect("removed");
     }
 }

@@ -19,18 +19,17 @@ use crate::devices::cdi;
 use crate::pod_files::ClusterDns;
 use crate::{app_armor, pod_files, seccomp};
 use nodlet_core::facts::{Amounts, Attempt, StartFailure, StartFailureReason};
-use nodlet_core::spec::container::SeccompProfile;
 use nodlet_core::spec::{Container, OpenFiles, Pod, QosClass, Quantity, sysctl};
 use nodlet_host::launch::{
     CgroupPaths, ContainerConfig, DeviceNode, LogConfig, NetworkConfig, OpenFilesConfig, ProcessConfig,
-    SandboxConfig, SeccompConfig, TerminationMessage, UserConfig,
+    SandboxConfig, TerminationMessage, UserConfig,
 };
 use nodlet_host::network::USER_IDS;
 use nodlet_host::paths::Paths;
 use nodlet_host::volume::{self, Volumes};
 use nodlet_kube::manifest::open_files;
 
-use environment::{Room, Variables};
+use environment::Variables;
 pub(crate) use mounts::block_devices;
 use mounts::{absolute, check_devices, mounts};
 use nodlet_registry::ConfigObjects;
@@ -74,6 +73,8 @@ pub(crate) struct Facts<'a> {
     pub host_name: &'a str,
     /// The DNS of the cluster.
     pub dns: &'a ClusterDns,
+    /// The variables of the Services of the pod's namespace.
+    pub services: Vec<(String, String)>,
     /// Memory of the machine in bytes, for the OOM score of burstable pods.
     pub memory: u64,
     /// The leaf.
@@ -104,22 +105,12 @@ pub(crate) struct Facts<'a> {
     pub cdi: cdi::Injected,
 }
 
-fn config_error(message: impl Into<String>) -> StartFailure {
-    StartFailure {
-        image: None,
-        before_image: false,
-        reason: StartFailureReason::CreateContainerConfigError,
-        message: message.into().into_boxed_str(),
-    }
+fn config_error(message: impl Into<Box<str>>) -> StartFailure {
+    StartFailure::new(StartFailureReason::CreateContainerConfigError, message)
 }
 
-fn not_created(message: String) -> StartFailure {
-    StartFailure {
-        image: None,
-        before_image: false,
-        reason: StartFailureReason::CreateContainerError,
-        message: message.into_boxed_str(),
-    }
+fn not_created(message: impl Into<Box<str>>) -> StartFailure {
+    StartFailure::new(StartFailureReason::CreateContainerError, message)
 }
 
 /// Returns the configuration of the sandbox, which all containers of `pod` share.
@@ -177,14 +168,12 @@ pub(crate) fn container_config(
     let id = container_id(pod, &container.name, attempt.number);
     let run = run_directory(paths, &pod.uid.0, &container.name, attempt.number);
     let privileged = container.security_context.privileged;
-    let mut room = Room::new();
-    let variables = environment::variables(pod, container, facts, &mut room)?;
-    let mounts = mounts(pod, container, paths, facts, &variables, &mut room)?;
+    let variables = environment::variables(pod, container, facts)?;
+    let mut mounts = mounts(pod, container, paths, facts, &variables)?;
     let capabilities = identity::capabilities(&container.security_context);
-    let args = arguments(container, image, &variables, &mut room)?;
+    let args = arguments(container, image, &variables)?;
     let program_shown = program_shown(container, image, &args, &variables);
-    let (mut mounts, mut user, mut env) =
-        (mounts, user(pod, container, image), environment::of(pod, image, variables, facts));
+    let (mut user, mut env) = (user(pod, container, image), environment::of(pod, image, variables, facts));
     for mount in &facts.cdi.mounts {
         // As in containerd, a device's mount takes the place of another one.
         mounts.retain(|other| other.destination != mount.destination);
@@ -198,6 +187,8 @@ pub(crate) fn container_config(
     }
     user.additional_gids.extend(&facts.cdi.gids);
     check_devices(&facts.devices, &mounts)?;
+    let message_path = &container.termination_message_path;
+    let logs = paths.pod_logs(&pod.namespace, &pod.name, &pod.uid.0).join(&container.name);
     Ok(ContainerConfig {
         name: container.name.clone(),
         process: ProcessConfig {
@@ -206,7 +197,8 @@ pub(crate) fn container_config(
             env,
             cwd: working_directory(container, image),
             user,
-            seccomp: seccomp(pod, container, &capabilities, facts)?,
+            seccomp: seccomp::config(pod, container, &capabilities, facts.seccomp_file.as_ref())
+                .map_err(not_created)?,
             app_armor: app_armor::profile(pod, container, facts.app_armor_profiles.as_ref())
                 .map_err(not_created)?,
             open_files: Some(match open_files(pod, facts.open_files.hard) {
@@ -235,8 +227,18 @@ pub(crate) fn container_config(
         tty: container.tty,
         // Elsewhere it sees the target's processes anyway.
         target: container.target.clone().filter(|_| !pod.spec.host_pid && !pod.spec.share_process_namespace),
-        log: log_config(pod, container, attempt.number, &id, paths, facts.logs),
-        termination_message: termination_message(pod, container, attempt.number, paths),
+        log: LogConfig {
+            path: logs.join(format!("{}.log", attempt.number)),
+            link: paths.log_links().join(link_name(&pod.namespace, &pod.name, &container.name, &id)),
+            max_size: facts.logs.max_size,
+            max_files: facts.logs.max_files,
+        },
+        termination_message: (!message_path.is_empty()).then(|| TerminationMessage {
+            // On disk, as all that a container can write to: it would take the memory of /run.
+            file: run.join("termination-log"),
+            path: absolute(message_path),
+            fallback_to_logs: container.termination_message_fallback_to_logs,
+        }),
         id,
     })
 }
@@ -264,12 +266,11 @@ fn writable_paths(container: &Container, image: &ImageConfig) -> Result<Vec<Path
     if !container.security_context.read_only_root_filesystem {
         return Ok(Vec::new());
     }
-    if image.volumes.len() > MAX_IMAGE_VOLUMES {
-        let count = image.volumes.len();
-        let message = format!(
+    let count = image.volumes.len();
+    if count > MAX_IMAGE_VOLUMES {
+        return Err(not_created(format!(
             "readOnlyRootFilesystem: the image declares {count} volumes, of which at most {MAX_IMAGE_VOLUMES} can stay writable"
-        );
-        return Err(not_created(message));
+        )));
     }
     Ok(image.volumes.iter().map(|path| mounts::absolute(path)).collect())
 }
@@ -285,24 +286,17 @@ fn arguments(
     container: &Container,
     image: &ImageConfig,
     variables: &Variables,
-    room: &mut Room,
 ) -> Result<Vec<String>, StartFailure> {
     let (mut command, args) = match (&container.command, &container.args) {
-        (Some(command), args) => (
-            expand_all(command, variables, room)?,
-            expand_all(args.as_deref().unwrap_or_default(), variables, room)?,
-        ),
-        (None, Some(args)) => (image.entrypoint.clone(), expand_all(args, variables, room)?),
+        (Some(command), args) => {
+            (expand_all(command, variables)?, expand_all(args.as_deref().unwrap_or_default(), variables)?)
+        }
+        (None, Some(args)) => (image.entrypoint.clone(), expand_all(args, variables)?),
         (None, None) => (image.entrypoint.clone(), image.cmd.clone()),
     };
     command.extend(args);
     if command.is_empty() {
-        return Err(StartFailure {
-            image: None,
-            before_image: false,
-            reason: StartFailureReason::CreateContainerError,
-            message: "no command specified: neither the container nor its image names one".into(),
-        });
+        return Err(not_created("no command specified: neither the container nor its image names one"));
     }
     Ok(command)
 }
@@ -322,8 +316,8 @@ fn program_shown(
     hidden.or_else(in_hidden).map(|shown| shown.as_str().into())
 }
 
-fn expand_all(words: &[String], variables: &Variables, room: &mut Room) -> Result<Vec<String>, StartFailure> {
-    words.iter().map(|word| environment::expand(word, variables, room)).collect()
+fn expand_all(words: &[String], variables: &Variables) -> Result<Vec<String>, StartFailure> {
+    words.iter().map(|word| environment::expand(word, variables)).collect()
 }
 
 /// Returns the command of an exec probe. As with a kubelet, only variables with plain values are expanded.
@@ -331,7 +325,7 @@ fn expand_all(words: &[String], variables: &Variables, room: &mut Room) -> Resul
 /// # Errors
 /// The command is longer than the kernel accepts.
 pub(crate) fn probe_command(container: &Container, command: &[String]) -> Result<Vec<String>, String> {
-    let words = expand_all(command, &environment::plain(container), &mut Room::new());
+    let words = expand_all(command, &environment::plain(container));
     words.map_err(|failure| failure.message.into())
 }
 
@@ -354,63 +348,10 @@ fn user(pod: &Pod, container: &Container, image: &ImageConfig) -> UserConfig {
     }
 }
 
-/// Returns the filter of a container's system calls.
-fn seccomp(
-    pod: &Pod,
-    container: &Container,
-    capabilities: &[String],
-    facts: &Facts<'_>,
-) -> Result<Option<SeccompConfig>, StartFailure> {
-    match (seccomp::effective(pod, container), &facts.seccomp_file) {
-        (None | Some(SeccompProfile::Unconfined), _) => Ok(None),
-        (Some(SeccompProfile::RuntimeDefault), _) => Ok(Some(seccomp::runtime_default(capabilities))),
-        (Some(SeccompProfile::Localhost(_)), Some(file)) => {
-            seccomp::from_file(file, capabilities).map(Some).map_err(not_created)
-        }
-        (Some(SeccompProfile::Localhost(name)), None) => {
-            Err(not_created(format!("cannot load seccomp profile \"{name}\": it was not read")))
-        }
-    }
-}
-
-fn log_config(
-    pod: &Pod,
-    container: &Container,
-    number: u32,
-    id: &str,
-    paths: &Paths,
-    limits: LogLimits,
-) -> LogConfig {
-    let directory = paths.pod_logs(&pod.namespace, &pod.name, &pod.uid.0).join(&container.name);
-    LogConfig {
-        path: directory.join(format!("{number}.log")),
-        link: paths.log_links().join(link_name(&pod.namespace, &pod.name, &container.name, id)),
-        max_size: limits.max_size,
-        max_files: limits.max_files,
-    }
-}
-
 fn link_name(namespace: &str, pod: &str, container: &str, id: &str) -> String {
     let mut name = format!("{pod}_{namespace}_{container}-{id}");
     name.truncate(LINK_NAME);
     name + ".log"
-}
-
-fn termination_message(
-    pod: &Pod,
-    container: &Container,
-    number: u32,
-    paths: &Paths,
-) -> Option<TerminationMessage> {
-    if container.termination_message_path.is_empty() {
-        return None;
-    }
-    Some(TerminationMessage {
-        // On disk, as all that a container can write to: it would take the memory of /run.
-        file: run_directory(paths, &pod.uid.0, &container.name, number).join("termination-log"),
-        path: absolute(&container.termination_message_path),
-        fallback_to_logs: container.termination_message_fallback_to_logs,
-    })
 }
 
 /// Returns the OOM score adjustment of a container (kubelet: `GetContainerOOMScoreAdjust`).

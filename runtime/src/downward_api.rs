@@ -3,7 +3,7 @@
 use nodlet_core::facts::Amounts;
 use nodlet_core::spec::container::HUGE_PAGES;
 use nodlet_core::spec::reference::ResourceField;
-use nodlet_core::spec::{Container, Pod, Quantity, ResourceRequirements};
+use nodlet_core::spec::{Container, Pod, Quantity};
 use nodlet_kube::manifest::go_quoted;
 
 /// A field of the metadata (`ExtractFieldPathAsString`); validation accepts no other path.
@@ -50,36 +50,29 @@ pub(crate) fn resource(
             .ok_or_else(|| format!("container {name} not found"))?,
     };
     let resources = &of.resources;
-    let amount_of = |quantity: &Option<Quantity>, amount: fn(&Quantity) -> i64| {
-        quantity.as_ref().filter(|quantity| !quantity.is_zero()).map(amount)
-    };
-    let milli_cpu = |resources: &ResourceRequirements| amount_of(&resources.cpu_limit, Quantity::milli_value);
-    let memory = |resources: &ResourceRequirements| amount_of(&resources.memory_limit, Quantity::value);
-    let request =
-        |request: &Option<Quantity>, amount: fn(&Quantity) -> i64| request.as_ref().map_or(0, amount);
-    let (amount, is_cpu) = match &*field.resource {
-        "limits.cpu" => (pod.spec.limit_of(of, milli_cpu).unwrap_or(allocatable.cpu), true),
-        "requests.cpu" => (request(&resources.cpu_request, Quantity::milli_value), true),
-        "limits.memory" => (pod.spec.limit_of(of, memory).unwrap_or(allocatable.memory), false),
-        "requests.memory" => (request(&resources.memory_request, Quantity::value), false),
+    let is_cpu = field.resource.ends_with(".cpu");
+    let amount_of: fn(&Quantity) -> i64 = if is_cpu { Quantity::milli_value } else { Quantity::value };
+    let amount =
+        |quantity: &Option<Quantity>| quantity.as_ref().filter(|quantity| !quantity.is_zero()).map(amount_of);
+    let amount = match &*field.resource {
+        "limits.cpu" => {
+            pod.spec.limit_of(of, |resources| amount(&resources.cpu_limit)).unwrap_or(allocatable.cpu)
+        }
+        "limits.memory" => {
+            pod.spec.limit_of(of, |resources| amount(&resources.memory_limit)).unwrap_or(allocatable.memory)
+        }
         "limits.ephemeral-storage" => {
-            let limit = amount_of(&resources.ephemeral_storage_limit, Quantity::value);
-            (limit.unwrap_or(allocatable.ephemeral_storage), false)
+            amount(&resources.ephemeral_storage_limit).unwrap_or(allocatable.ephemeral_storage)
         }
-        "requests.ephemeral-storage" => {
-            (request(&resources.ephemeral_storage_request, Quantity::value), false)
-        }
+        "requests.cpu" => amount(&resources.cpu_request).unwrap_or(0),
+        "requests.memory" => amount(&resources.memory_request).unwrap_or(0),
+        "requests.ephemeral-storage" => amount(&resources.ephemeral_storage_request).unwrap_or(0),
         // Requests of huge pages equal their limits.
         other => {
             let size = other.rsplit_once(HUGE_PAGES).map_or("", |(_, size)| size);
-            (resources.huge_pages_of(size).unwrap_or(0), false)
+            resources.huge_pages_of(size).unwrap_or(0)
         }
     };
-    let divisor = match (&field.divisor, is_cpu) {
-        (None, true) => 1000,
-        (None, false) => 1,
-        (Some(divisor), true) => divisor.milli_value(),
-        (Some(divisor), false) => divisor.value(),
-    };
+    let divisor = field.divisor.as_ref().map_or(if is_cpu { 1000 } else { 1 }, amount_of);
     Ok(amount.max(0).cast_unsigned().div_ceil(divisor.max(1).cast_unsigned()).to_string())
 }

@@ -5,11 +5,11 @@
 //! (`storage_thread` does) or for the network: a card that takes seconds for a read delays what needs the read, and no
 //! probe. Starting up is not special: `recover` finds what exists, and then the loop starts.
 //!
-//! The loop and its tasks share a `Shell`, which only joins its parts: `engine/tasks.rs`, `engine/stores.rs` (flash),
+//! The loop and its tasks share a `Shell`, which only joins its parts: `engine/tasks.rs`, `engine/flash.rs` (flash),
 //! `engine/machine.rs`, `engine/publication.rs`, `engine/pods.rs` and a few smaller ones. Each part owns its state
 //! and has its methods; functions elsewhere take the parts that they need.
 //!
-//! Read next: `engine/sandbox.rs` and `engine/run.rs`, which perform actions; `engine/publish.rs`, which publishes
+//! Read next: `engine/sandbox.rs` and `engine/run.rs`, which perform actions; `engine/pod_objects.rs`, which publishes
 //! the pods.
 
 mod changes;
@@ -24,6 +24,7 @@ mod ephemeral;
 mod error;
 mod exec;
 mod fencing;
+mod flash;
 mod handles;
 mod handover_files;
 mod heartbeat;
@@ -37,10 +38,10 @@ mod manifests;
 mod message;
 mod network;
 mod perform;
+mod pod_objects;
 mod pods;
 mod pressure;
 mod publication;
-mod publish;
 mod reconcile;
 mod recover;
 mod reports;
@@ -48,11 +49,11 @@ mod requests;
 mod root;
 mod run;
 mod sandbox;
+mod services;
 mod shutdown;
 mod stats;
 mod stop;
 mod stored;
-mod stores;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -60,7 +61,7 @@ mod this_node;
 mod turns;
 mod volumes;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::os::unix::net::UnixListener;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -91,21 +92,24 @@ use nodlet_registry::{Events, NodeEvent, Registry, Wanted, excessive_reservation
 pub use crate::pod_files::{ClusterDns, RESOLV_CONF};
 use changes::Changes;
 use cluster::link::ClusterLink;
-pub use config::Config;
+pub use config::{Config, Services, ServicesOf};
+use cores::Cores;
+use devices::{DeviceParts, Devices};
 pub use error::EngineError;
 use exec::Execs;
+use flash::Stores;
 use images::collection::ImageUse;
 use images::pull::Pulls;
 pub use images::{CHECK_REGISTRY, ImageCollection, ImageLimitError, PULL, image_store_limit};
 pub use machine::Eviction;
 use machine::Machine;
 use message::Message;
-use network::{firewall, resolver};
+use network::firewall::Firewall;
+use network::resolver;
 pub use nodlet_registry::EVENTS;
 use pods::Pods;
 use publication::Publication;
 use run::Layers;
-use stores::Stores;
 use tasks::{MESSAGES, Tasks};
 use volumes::Volumes;
 
@@ -116,26 +120,26 @@ const REQUESTS: usize = 64;
 struct Shell {
     config: Config,
     paths: Paths,
-    tasks: Tasks,
-    stores: Stores,
+    tasks: Rc<Tasks>,
+    stores: Rc<Stores>,
     machine: Rc<Machine>,
     handling: Handling,
-    publication: Publication,
-    pods: Pods,
+    publication: Rc<Publication>,
+    pods: Rc<Pods>,
     layers: RefCell<Layers>,
-    execs: Execs,
+    execs: Rc<Execs>,
     volumes: Volumes,
     start_reservations: descriptors::StartReservations,
     start_turns: turns::Turns,
-    devices: devices::Devices,
-    cores: cores::Cores,
-    pulls: Pulls,
+    devices: Rc<Devices>,
+    cores: Rc<Cores>,
+    pulls: Rc<Pulls>,
+    firewall: Rc<Firewall>,
+    services: Rc<services::Services>,
     /// With a fencing period.
     fences: Option<fencing::Fences>,
     /// The instance of inotify of the agent.
     watches: Watches,
-    /// Whether changes of nodlet's nftables table are watched.
-    watches_table: Cell<bool>,
 }
 
 impl Shell {
@@ -214,9 +218,9 @@ impl Engine {
         let devices = (!config.down).then(|| paths.device_files());
         let watches = Watches::default();
         let at_rest = Arc::new(AtRest::of(config.encryption_key_file.clone()));
+        let (node, of_sources) = (&config.node_name, at_rest.clone());
         let directories =
-            ManifestDirectories::new(directories, &config.node_name, at_rest.clone(), watches.clone());
-        let directories = directories.with_device_files(devices);
+            ManifestDirectories::new(directories, devices.as_deref(), node, of_sources, watches.clone());
         let (messages, inbox) = async_channel::bounded(MESSAGES);
         let (request_sender, requests) = async_channel::bounded(REQUESTS);
         // Versions never go back while the boot lasts: the clock ticks faster than objects change.
@@ -238,25 +242,47 @@ impl Engine {
         let reserve = paths.reserve();
         let fences = fencing_period.map(|period| fencing::Fences::begin(period, &paths));
         let records = Records::new(paths.records());
+        let (tasks, pods) = (Rc::new(Tasks::new(messages)), Rc::new(Pods::default()));
+        let publication = Rc::new(Publication::new(objects, events, machine.clone()));
+        let mut configured = config.services.clone();
+        if config.down {
+            configured.of = ServicesOf::Nobody;
+        }
+        let services = services::Services::new(&configured, &paths, machine.clone(), publication.clone());
+        let services = Rc::new(services.map_err(EngineError::Network)?);
+        let execs = Rc::new(Execs::new(pods.clone()));
+        let volumes = Volumes::new(paths.clone(), storage.clone());
+        let pulls = Rc::new(Pulls::new(paths.root(), storage.clone(), images.clone()));
+        let handling = Handling::begin(&paths, records.boot_id());
+        let stores = Rc::new(Stores::new(storage, images, records, reserve, at_rest));
         let shell = Rc::new(Shell {
             fences,
-            volumes: Volumes::new(paths.clone(), storage.clone()),
-            handling: Handling::begin(&paths, records.boot_id()),
-            stores: Stores::new(storage, images, records, reserve, at_rest),
+            volumes,
+            handling,
+            devices: Devices::new(DeviceParts {
+                paths: paths.clone(),
+                watches: watches.clone(),
+                machine: machine.clone(),
+                pods: pods.clone(),
+                execs: execs.clone(),
+                publication: publication.clone(),
+                tasks: tasks.clone(),
+            }),
+            cores: Cores::new(machine.clone(), pods.clone(), &paths),
+            firewall: Firewall::new(machine.clone(), publication.clone(), services.clone(), tasks.clone()),
+            services,
+            stores,
             paths,
-            tasks: Tasks::new(messages),
-            publication: Publication::new(objects.clone(), events, machine.clone()),
+            tasks,
+            publication,
             machine,
-            pods: Pods::default(),
+            pods,
             layers: RefCell::new(Layers::default()),
-            execs: Execs::default(),
+            execs,
             start_reservations: descriptors::StartReservations::default(),
             start_turns: turns::Turns::default(),
-            devices: devices::Devices::default(),
-            cores: cores::Cores::default(),
-            pulls: Pulls::default(),
+            pulls,
             watches,
-            watches_table: Cell::new(false),
             config,
         });
         this_node::keep_memory(&shell.config, &shell.machine);
@@ -300,7 +326,8 @@ impl Engine {
         // Boxed, so that the loop is no part of this function: its stack would stay in memory below that of
         // `start`.
         let run: Pin<Box<dyn Future<Output = Result<(), EngineError>>>> = Box::pin(async move {
-            kernel_events::watch(&self.shell)?;
+            let down = self.shell.config.down;
+            kernel_events::watch(&self.shell.tasks, &self.shell.watches, &self.shell.stores, down)?;
             fencing::watch(&self.shell)?;
             self.publish_node();
             self.observe_node();
@@ -310,17 +337,21 @@ impl Engine {
             }
             // Before pods are found: whether a file of theirs is refused decides if they stay.
             self.read_bindings();
+            self.begin_services();
             self.first_read().await;
+            if self.shell.services.are_served() {
+                self.reserve_ports();
+            }
             self.read_definitions();
             for found in recover::find_pods(&self.shell).await? {
                 self.observe_found(found);
             }
             // An agent that ends all pods has read no device files.
             if !self.shell.config.down {
-                devices::resume(&self.shell);
+                self.shell.devices.resume();
+                self.shell.firewall.restore();
             }
-            cores::resume(&self.shell);
-            firewall::restore(&self.shell);
+            self.shell.cores.resume();
             if self.shell.config.down {
                 let groups = self.shell.config.shutdown_groups.clone();
                 self.observe(Observation::Shutdown(Shutdown { scope: ShutdownScope::Agent, groups }));
@@ -328,6 +359,7 @@ impl Engine {
                 let kept = self.kept();
                 self.look_up_first(kept).await;
                 self.reconcile();
+                self.resume_names();
             }
             self.observe(Observation::SourcesSeen);
             self.report_fence();
@@ -344,14 +376,16 @@ impl Engine {
             if !self.shell.config.down {
                 // After the jobs of the first pods: they need not wait for it.
                 self.shell.stores.replenish();
-                pressure::watch_stalls(&self.shell);
+                pressure::watch_stalls(self.shell.tasks.clone());
             }
             resolver::follow(&self.shell);
             if !self.shell.config.down && has_cluster {
                 self.follow_cluster();
             }
             if !self.shell.config.down && !self.shell.config.shutdown_groups.is_empty() {
-                self.shell.tasks.spawn(shutdown::follow(self.shell.clone()));
+                let needed = self.shell.config.shutdown_groups.iter().map(|group| group.grace).sum();
+                let (state, tasks) = (self.shell.machine.shutdown.clone(), self.shell.tasks.clone());
+                self.shell.tasks.spawn(shutdown::follow(needed, state, tasks));
             }
             let service = self.report_to_service();
             self.report_progress();
@@ -369,7 +403,7 @@ impl Engine {
             if pods > 0 {
                 return Err(EngineError::Interrupted { pods });
             }
-            cleanup::clean_up(&self.shell).await
+            cleanup::clean_up(&self.shell.machine, &self.shell.stores, &self.shell.paths).await
         });
         smol::block_on(shell.tasks.executor.run(run))
     }
@@ -412,7 +446,7 @@ impl Engine {
         let mut is_without_sandbox = None;
         if let Observation::Of(pod, seen) = &seen {
             stop::forget_what_ended(&self.shell.pods, *pod, seen);
-            cores::settle(&self.shell);
+            self.shell.cores.settle();
             let is_over = matches!(
                 seen,
                 PodObservation::SandboxFailed { remains: false, .. } | PodObservation::SandboxRemoved
@@ -431,8 +465,9 @@ impl Engine {
     }
 
     fn publish_changed(&mut self) {
-        let mut any_is_over = false;
+        let (mut any, mut any_is_over) = (false, false);
         for change in self.node.take_changed() {
+            any = true;
             match change {
                 NodeChange::Status(pod) => {
                     self.publish(pod);
@@ -443,6 +478,9 @@ impl Engine {
         }
         if any_is_over {
             self.collect_terminated();
+        }
+        if any {
+            self.serve_services();
         }
         if self.is_any_hold_over() {
             self.reconcile();

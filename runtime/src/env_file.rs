@@ -98,38 +98,45 @@ pub(crate) fn value<'a>(text: &'a str, key: &str) -> Result<&'a str, String> {
 
 #[cfg(test)]
 mod tests {
+    use nodlet_fuzz::cases;
+
     use super::*;
 
     #[test]
     fn files_are_read_as_by_a_kubelet() {
-        for (text, key, expected) in [
-            ("   KEY1='val1'\n\t\tKEY2='val2'\nKEY3='val3'\n", "KEY2", Ok("val2")),
-            ("# comment\n\nKEY1='foo'\n   # another comment\n\nKEY2='bar'\n", "KEY2", Ok("bar")),
-            ("KEY1='foo'\n", "KEY3", Ok("")),
-            ("KEY1='foo#notcomment'\nKEY2='bar'", "KEY1", Ok("foo#notcomment")),
-            ("KEY1='   foo bar   ' # said\n", "KEY1", Ok("   foo bar   ")),
-            ("A='one\ntwo\n'\nB='three'\n", "A", Ok("one\ntwo\n")),
-            ("A='one\ntwo\n'\nB='three'\n", "B", Ok("three")),
-            ("A= 'x'\nB='y'\n", "A", Ok("")),
-            ("A= 'x'\nB='y'\n", "B", Ok("y")),
-            ("KEY1 = 'val1'\n", "KEY2", Err("line 1: whitespace before '=' is not allowed")),
-            ("A='x'\nB\n", "C", Err("line 2: missing '='")),
-            ("='x'\n", "A", Err("line 1: empty variable name")),
-            ("A=x\n", "A", Err("line 1: value must be enclosed in single quotes")),
-            ("A='x' y\n", "A", Err("line 1: unexpected content after closing quote")),
-            ("B='\n\n'\nA='x\n", "A", Err("starting at line 4: unclosed single quote")),
-        ] {
-            match (value(text, key), expected) {
-                (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{text}"),
-                (Err(found), Err(expected)) => assert!(found.ends_with(expected), "{text}: {found}"),
-                (found, expected) => panic!("{text}: {found:?}, not {expected:?}"),
+        // With escapes as in Rust.
+        const CASES: &str = r##"
+            KEY2 => Ok => "val2" => "   KEY1='val1'\n\t\tKEY2='val2'\nKEY3='val3'\n"
+            KEY2 => Ok => "bar" => "# comment\n\nKEY1='foo'\n   # another comment\n\nKEY2='bar'\n"
+            KEY3 => Ok => "" => "KEY1='foo'\n"
+            KEY1 => Ok => "foo#notcomment" => "KEY1='foo#notcomment'\nKEY2='bar'"
+            KEY1 => Ok => "   foo bar   " => "KEY1='   foo bar   ' # said\n"
+            A => Ok => "one\ntwo\n" => "A='one\ntwo\n'\nB='three'\n"
+            B => Ok => "three" => "A='one\ntwo\n'\nB='three'\n"
+            A => Ok => "" => "A= 'x'\nB='y'\n"
+            B => Ok => "y" => "A= 'x'\nB='y'\n"
+            KEY2 => Err => "line 1: whitespace before '=' is not allowed" => "KEY1 = 'val1'\n"
+            C => Err => "line 2: missing '='" => "A='x'\nB\n"
+            A => Err => "line 1: empty variable name" => "='x'\n"
+            A => Err => "line 1: value must be enclosed in single quotes" => "A=x\n"
+            A => Err => "line 1: unexpected content after closing quote" => "A='x' y\n"
+            A => Err => "starting at line 4: unclosed single quote" => "B='\n\n'\nA='x\n"
+        "##;
+        let unescaped = |text: &str| text.trim_matches('"').replace("\\n", "\n").replace("\\t", "\t");
+        for [key, kind, expected, text] in cases::<4>(CASES) {
+            let (expected, text) = (unescaped(expected), unescaped(text));
+            match (value(&text, key), kind) {
+                (Ok(found), "Ok") => assert_eq!(found, expected, "{text}"),
+                (Err(found), "Err") => assert!(found.ends_with(&expected), "{text}: {found}"),
+                (found, _) => panic!("{text}: {found:?}, not {expected:?}"),
             }
         }
     }
 
     #[test]
     fn pipes_and_links_in_place_of_an_env_file_neither_block_nor_escape() {
-        let root = std::env::temp_dir().join(format!("nodlet-env-file-{}", std::process::id()));
+        let root = tempfile::tempdir().expect("a directory");
+        let root = root.path();
         let volume = root.join("volume");
         std::fs::create_dir_all(&volume).expect("it is new");
         std::fs::write(root.join("secret"), "A='secret'").expect("it can be written");
@@ -150,6 +157,5 @@ mod tests {
         }
         std::fs::write(volume.join("big"), vec![b'#'; (1 << 20) + 1]).expect("it can be written");
         read(&volume, Path::new("big")).expect_err("it is too large");
-        std::fs::remove_dir_all(&root).expect("it can be removed");
     }
 }

@@ -12,7 +12,7 @@
 use std::cell::RefCell;
 use std::fs::OpenOptions;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -29,11 +29,8 @@ use nodlet_kernel::memory::Mapping;
 use nodlet_kernel::own_file;
 use nodlet_registry::{DEATHS, Handled, Suspects, Verdict};
 
-/// The size of the page with the marks.
-const BYTES: usize = 4096;
-
 /// Tasks that can be marked at once. Those beyond are handled without a mark.
-const TASKS: usize = 254;
+const TASKS: usize = 253;
 
 /// The maximum size of the file with the suspects, which has a bounded number of them.
 const MAX_SUSPECTS: u64 = 64 << 10;
@@ -57,6 +54,8 @@ nodlet_kernel::shared! {
     struct Page {
         /// The boot and the version that the marks are of.
         of: AtomicU64,
+        /// When the agent began, in microseconds of CLOCK_MONOTONIC.
+        begun: AtomicU64,
         /// The agent's process.
         pid: AtomicU32,
         /// The signal that the agent died of by its own fault; zero if there was none.
@@ -150,6 +149,7 @@ struct SuspectsFile {
 /// What an earlier agent left in its page.
 #[derive(Debug, Default, PartialEq)]
 struct PreviousMarks {
+    begun: u64,
     pid: u32,
     died: u32,
     in_loop: Option<Handled>,
@@ -164,7 +164,7 @@ impl Handling {
         (boot_id, env!("CARGO_PKG_VERSION")).hash(&mut of);
         let (of, file) = (of.finish(), paths.suspects());
         let mut suspects = read_suspects(&file, of);
-        let left = read_bounded(&paths.marks(), BYTES as u64).ok().and_then(|bytes| parse_marks(&bytes, of));
+        let left = read_marks(&paths.marks(), of);
         let page = Page::create(&paths.marks(), of).unwrap_or_else(|error| {
             log::warn!(
                 "failed to create {}: {error}; if the agent dies, the next one will not know what it handled",
@@ -257,6 +257,7 @@ impl Page {
     fn new(of: u64) -> Page {
         Page {
             of: of.into(),
+            begun: now().into(),
             pid: std::process::id().into(),
             died: 0.into(),
             in_loop: Slot::default(),
@@ -269,14 +270,20 @@ impl Page {
         discard(path)?;
         let mut file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
         // The kernel has memory for all of it from now on: no store fails.
-        file.write_all(&[0; BYTES])?;
-        const { assert!(size_of::<Page>() == BYTES) };
+        file.write_all(&[0; size_of::<Page>()])?;
+        const { assert!(size_of::<Page>() <= 4096, "one page of memory") };
         // A file that root shortens is root's fault.
         let page = Mapping::<Page>::of(file.as_fd())?.leak();
+        page.begun.store(now(), Ordering::Relaxed);
         page.pid.store(std::process::id(), Ordering::Relaxed);
         page.of.store(of, Ordering::Release);
         Ok(page)
     }
+}
+
+/// Microseconds of CLOCK_MONOTONIC.
+fn now() -> u64 {
+    nodlet_host::clock::instant().0 / 1000
 }
 
 /// Records in the page when this process dies of a signal by its own fault.
@@ -329,39 +336,25 @@ extern "C" fn died(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void
     }
 }
 
-/// Reads a regular file of at most `most` bytes, without waiting for another process.
-fn read_bounded(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let file = own_file::open(path)?;
-    let mut bytes = Vec::new();
-    file.take(most).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
 fn read_suspects(path: &Path, of: u64) -> Suspects {
-    let read = read_bounded(path, MAX_SUSPECTS).ok();
-    let file = read.and_then(|bytes| serde_json::from_slice::<SuspectsFile>(&bytes).ok());
+    let file = own_file::open(path).ok().map(|file| file.take(MAX_SUSPECTS));
+    let file = file.and_then(|file| serde_json::from_reader::<_, SuspectsFile>(BufReader::new(file)).ok());
     file.filter(|file| file.of == of).map(|file| file.suspects).unwrap_or_default()
 }
 
 /// What an agent of this boot and version left in its page, if it handled anything when it ended.
-fn parse_marks(bytes: &[u8], of: u64) -> Option<PreviousMarks> {
-    let number = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-    let half = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    let mark = |at: usize| {
-        let (object, content) = (number(at)?, number(at + 8)?);
-        (object != 0).then_some(Handled { object, content })
-    };
-    if number(std::mem::offset_of!(Page, of))? != of {
-        return None;
-    }
-    let tasks = std::mem::offset_of!(Page, in_tasks);
+fn read_marks(path: &Path, of: u64) -> Option<PreviousMarks> {
+    let file = own_file::open_with(path, OpenOptions::new().read(true).write(true)).ok()?;
+    let page = Mapping::<Page>::of(file.as_fd()).ok()?;
     let left = PreviousMarks {
-        pid: half(std::mem::offset_of!(Page, pid))?,
-        died: half(std::mem::offset_of!(Page, died))?,
-        in_loop: mark(std::mem::offset_of!(Page, in_loop)),
-        in_tasks: (0..TASKS).filter_map(|task| mark(tasks + task * size_of::<Slot>())).collect(),
+        begun: page.begun.load(Ordering::Relaxed),
+        pid: page.pid.load(Ordering::Relaxed),
+        died: page.died.load(Ordering::Relaxed),
+        in_loop: page.in_loop.get(),
+        in_tasks: page.in_tasks.iter().filter_map(Slot::get).collect(),
     };
-    (left.in_loop.is_some() || !left.in_tasks.is_empty()).then_some(left)
+    let is_any = left.in_loop.is_some() || !left.in_tasks.is_empty();
+    (is_any && page.of.load(Ordering::Acquire) == of).then_some(left)
 }
 
 /// Why the agent that left this died, if that was its own fault.
@@ -371,7 +364,7 @@ fn cause(left: &PreviousMarks) -> Option<String> {
         return Some(signal.map_or_else(|_| format!("signal {}", left.died), |signal| signal.to_string()));
     }
     kernel_log()
-        .is_some_and(|log| is_oom_killed(&log, left.pid))
+        .is_some_and(|log| is_oom_killed(&log, left.pid, left.begun))
         .then(|| "killed by the kernel, out of memory".to_owned())
 }
 
@@ -391,16 +384,28 @@ fn kernel_log() -> Option<Vec<u8>> {
     Some(all)
 }
 
-/// Whether the kernel's log says that the OOM killer killed this process. A record is a line whose text follows the first
+/// Whether the kernel's log says that the OOM killer killed this process, which began at this time, and not an earlier
+/// process with its number, such as one of a container: numbers are reused. A record is a line whose text follows the first
 /// `;`. Anybody can have the kernel log a text of theirs, such as the path of a mount, but not one that begins like these.
-fn is_oom_killed(log: &[u8], pid: u32) -> bool {
-    let texts = log
-        .split(|byte| *byte == b'\n')
-        .filter_map(|line| memchr::memchr(b';', line).map(|at| &line[at + 1..]));
+/// The name in the text does not count: it is that of the program's file, which a board may call as it likes.
+fn is_oom_killed(log: &[u8], pid: u32, begun: u64) -> bool {
+    // Nobody adjusts the log's clock. CLOCK_MONOTONIC is adjusted, by at most 500 in a million (adjtimex(2)), and the two
+    // do not begin at the same moment.
+    let earliest = begun.saturating_sub(begun / 1000 + 1_000_000);
+    let mut texts = log.split(|byte| *byte == b'\n').filter_map(|line| {
+        let (head, text) = line.split_at(memchr::memchr(b';', line)?);
+        (recorded_at(head)? >= earliest).then(|| &text[1..])
+    });
     let reasons =
         ["Out of memory", "Memory cgroup out of memory", "Out of memory (oom_kill_allocating_task)"];
     let beginnings = reasons.map(|reason| format!("{reason}: Killed process {pid} ("));
-    texts.into_iter().any(|text| beginnings.iter().any(|beginning| text.starts_with(beginning.as_bytes())))
+    texts.any(|text| beginnings.iter().any(|beginning| text.starts_with(beginning.as_bytes())))
+}
+
+/// The time of a record, in microseconds since the boot: the third of the numbers that it begins with
+/// (Documentation/ABI/testing/dev-kmsg of the kernel).
+fn recorded_at(head: &[u8]) -> Option<u64> {
+    std::str::from_utf8(head.split(|byte| *byte == b',').nth(2)?).ok()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -446,9 +451,13 @@ mod tests {
 
     #[test]
     fn the_marks_of_a_dead_agent_are_read_by_the_next_one_of_its_boot() {
-        let path = std::env::temp_dir().join(format!("nodlet-marks-{}", std::process::id()));
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("marks");
+        let before = now();
         let page = Page::create(&path, 7).unwrap();
-        let read = || parse_marks(&fs::read(&path).unwrap(), 7);
+        let begun = page.begun.load(Ordering::Relaxed);
+        assert!((before..=now()).contains(&begun));
+        let read = || read_marks(&path, 7);
         assert_eq!(read(), None, "nothing is handled");
         let (one, two) = (Handled { object: 1, content: 2 }, Handled { object: 3, content: 4 });
         let outer = Mark::new(Some(&page.in_loop), one);
@@ -456,26 +465,52 @@ mod tests {
         page.in_tasks[TASKS - 1].set(two);
         page.died.store(11, Ordering::Relaxed);
         let pid = std::process::id();
-        let seen = PreviousMarks { pid, died: 11, in_loop: Some(one), in_tasks: vec![two] };
+        let seen = PreviousMarks { begun, pid, died: 11, in_loop: Some(one), in_tasks: vec![two] };
         assert_eq!(cause(&seen).as_deref(), Some("SIGSEGV"));
         assert_eq!(read(), Some(seen));
-        assert_eq!(parse_marks(&fs::read(&path).unwrap(), 8), None, "another boot");
+        assert_eq!(read_marks(&path, 8), None, "another boot");
         drop(outer);
         assert_eq!(read().map(|left| left.in_loop), Some(None));
-        assert_eq!(parse_marks(&[0; 12], 0), None);
-        fs::remove_file(path).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, [0; 12]).unwrap();
+        assert_eq!(read_marks(&path, 0), None, "no page");
     }
 
     #[test]
     fn the_log_of_the_kernel_names_the_process_that_was_out_of_memory() {
         let log = b"3,1,2,-;Memory cgroup out of memory: Killed process 4711 (nodlet) total-vm:1kB\n";
-        assert!(is_oom_killed(log, 4711));
-        assert!(!is_oom_killed(log, 471) && !is_oom_killed(log, 711));
+        assert!(is_oom_killed(log, 4711, 2));
+        assert!(!is_oom_killed(log, 471, 2) && !is_oom_killed(log, 711, 2));
         let whole = b"6,1,2,-;other\n SUBSYSTEM=x\n3,2,3,-;Out of memory: Killed process 4711 (nodlet) total-vm:1kB\n";
-        assert!(is_oom_killed(whole, 4711));
+        assert!(is_oom_killed(whole, 4711, 2));
         // A path that somebody chose, and the name of a process that failed.
         let forged = b"3,1,2,-;overlayfs: failed to resolve '/;Out of memory: Killed process 4711 (x': -2\n\
             3,2,2,-;Out of memory[5]: segfault at 0 in x: Killed process 4711 (x[1]\n";
-        assert!(!is_oom_killed(forged, 4711));
+        assert!(!is_oom_killed(forged, 4711, 2));
+    }
+
+    #[test]
+    fn an_earlier_process_with_the_number_of_the_agent_is_not_the_agent() {
+        const HOUR: u64 = 3_600_000_000;
+        let log = |at: u64| {
+            format!("3,1,{at},-,caller=T1;Out of memory: Killed process 4711 (nodlet) total-vm:1kB\n")
+        };
+        for (recorded_at, expected) in [
+            (0, false),
+            (9 * HOUR, false),
+            // The two clocks may differ by a second and a thousandth of the time since the boot, not by more.
+            (10 * HOUR - HOUR / 100 - 1_000_001, false),
+            (10 * HOUR - HOUR / 100 - 1_000_000, true),
+            (10 * HOUR, true),
+            (11 * HOUR, true),
+        ] {
+            assert_eq!(
+                is_oom_killed(log(recorded_at).as_bytes(), 4711, 10 * HOUR),
+                expected,
+                "{recorded_at}"
+            );
+        }
+        assert!(is_oom_killed(log(0).as_bytes(), 4711, 0), "an agent that began with the machine");
+        assert!(!is_oom_killed(b"3,1;Out of memory: Killed process 4711 (nodlet)\n", 4711, 0), "no record");
     }
 }

@@ -45,6 +45,7 @@ mod at_rest;
 pub mod built_from;
 pub mod container_config;
 mod devices;
+mod dns;
 mod downward_api;
 pub mod engine;
 mod env_file;
@@ -60,4 +61,6 @@ mod seccomp;
 mod service;
 mod sources;
 mod storage_thread;
+#[cfg(test)]
+mod testing;
 mod volume_files;

@@ -54,11 +54,11 @@ impl Logind {
     /// There is no bus or no logind, or a response is invalid.
     pub(crate) async fn connect(socket: &Path) -> io::Result<Logind> {
         let mut bus = Bus::connect(socket).await?;
-        bus.call(BUS, BUS_PATH, BUS, "Hello", &[]).await?;
+        bus.call([BUS, BUS_PATH, BUS, "Hello"], &[]).await?;
         let rule = format!(
             "type='signal',sender='{LOGIND}',path='{LOGIND_PATH}',interface='{MANAGER}',member='PrepareForShutdown'"
         );
-        bus.call(BUS, BUS_PATH, BUS, "AddMatch", &[&rule]).await?;
+        bus.call([BUS, BUS_PATH, BUS, "AddMatch"], &[&rule]).await?;
         Ok(Logind { bus })
     }
 
@@ -67,9 +67,8 @@ impl Logind {
     /// # Errors
     /// The request failed.
     pub(crate) async fn patience(&mut self) -> io::Result<Duration> {
-        let asked = [MANAGER, "InhibitDelayMaxUSec"];
-        let answer =
-            self.bus.call(LOGIND, LOGIND_PATH, "org.freedesktop.DBus.Properties", "Get", &asked).await?;
+        let method = [LOGIND, LOGIND_PATH, "org.freedesktop.DBus.Properties", "Get"];
+        let answer = self.bus.call(method, &[MANAGER, "InhibitDelayMaxUSec"]).await?;
         match answer.body {
             Body::Time(microseconds) => Ok(Duration::from_micros(microseconds)),
             Body::None | Body::Bool(_) | Body::Text(_) => Err(unexpected("the answer to Get")),
@@ -82,7 +81,7 @@ impl Logind {
     /// logind rejects the request, for example during a shutdown.
     pub(crate) async fn delay(&mut self) -> io::Result<DelayLock> {
         let asked = ["shutdown", "nodlet", "Pods end in the order of their priorities", "delay"];
-        let answer = self.bus.call(LOGIND, LOGIND_PATH, MANAGER, "Inhibit", &asked).await?;
+        let answer = self.bus.call([LOGIND, LOGIND_PATH, MANAGER, "Inhibit"], &asked).await?;
         self.bus.logind = answer.sender;
         let held = answer.descriptor.ok_or_else(|| unexpected("an answer without a descriptor"))?;
         Ok(DelayLock { _held: held })
@@ -97,7 +96,7 @@ impl Logind {
             let signal = self.bus.next().await?;
             let Some(begins) = parse_prepare_for_shutdown(&signal) else { continue };
             // Any client of the bus may send this signal.
-            let owner = self.bus.call(BUS, BUS_PATH, BUS, "GetNameOwner", &[LOGIND]).await?;
+            let owner = self.bus.call([BUS, BUS_PATH, BUS, "GetNameOwner"], &[LOGIND]).await?;
             if owner.body == Body::Text(signal.sender) {
                 return Ok(begins);
             }
@@ -135,17 +134,11 @@ impl Bus {
         Ok(Bus { stream, serial: 0, signal: None, logind: String::new() })
     }
 
-    /// Calls a method with string arguments, and waits for the response.
-    async fn call(
-        &mut self,
-        destination: &str,
-        path: &str,
-        interface: &str,
-        member: &str,
-        arguments: &[&str],
-    ) -> io::Result<Message> {
+    /// Calls a method, of which destination, path, interface and name are given, with string arguments, and waits for the
+    /// response.
+    async fn call(&mut self, method: [&str; 4], arguments: &[&str]) -> io::Result<Message> {
         self.serial += 1;
-        let call = message::call(self.serial, destination, path, interface, member, arguments);
+        let call = message::call(self.serial, method, arguments);
         self.stream.write_all(&call).await?;
         loop {
             let answer = self.read().await?;
@@ -153,7 +146,7 @@ impl Bus {
                 Kind::Return if answer.reply_to == self.serial => return Ok(answer),
                 Kind::Error if answer.reply_to == self.serial => {
                     let Body::Text(said) = answer.body else { return Err(unexpected("an error")) };
-                    return Err(io::Error::other(format!("{member}: {said}")));
+                    return Err(io::Error::other(format!("{}: {said}", method[3])));
                 }
                 // Only the latest signal of logind counts, whatever others send.
                 Kind::Signal

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
@@ -88,25 +88,22 @@ pub(crate) fn hosts(
     let mut text = if pod.spec.host_network {
         format!("# Kubernetes-managed hosts file (host network).\n{node_hosts}")
     } else {
-        let mut text = String::from(
-            "# Kubernetes-managed hosts file.\n\
-             127.0.0.1\tlocalhost\n\
-             ::1\tlocalhost ip6-localhost ip6-loopback\n\
-             fe00::0\tip6-localnet\n\
-             fe00::0\tip6-mcastprefix\n\
-             fe00::1\tip6-allnodes\n\
-             fe00::2\tip6-allrouters\n",
-        );
-        for ip in ip.map(IpAddr::V4).into_iter().chain(ipv6.map(IpAddr::V6)) {
-            let host = hostname(pod, host_name);
-            match domain(pod, dns) {
-                // Writing into a String does not fail.
-                Some(domain) => drop(writeln!(text, "{ip}\t{host}.{domain}\t{host}")),
-                None => drop(writeln!(text, "{ip}\t{host}")),
-            }
-        }
-        text
+        "# Kubernetes-managed hosts file.\n\
+         127.0.0.1\tlocalhost\n\
+         ::1\tlocalhost ip6-localhost ip6-loopback\n\
+         fe00::0\tip6-localnet\n\
+         fe00::0\tip6-mcastprefix\n\
+         fe00::1\tip6-allnodes\n\
+         fe00::2\tip6-allrouters\n"
+            .to_owned()
     };
+    let own = ip.map(IpAddr::V4).into_iter().chain(ipv6.map(IpAddr::V6));
+    for ip in own.filter(|_| !pod.spec.host_network) {
+        let host = hostname(pod, host_name);
+        let full = domain(pod, dns).map(|domain| format!("{host}.{domain}\t")).unwrap_or_default();
+        // Writing into a String does not fail.
+        let _ = writeln!(text, "{ip}\t{full}{host}");
+    }
     if !pod.spec.host_aliases.is_empty() {
         text.push_str("\n# Entries added by HostAliases.\n");
         for alias in &pod.spec.host_aliases {
@@ -122,12 +119,11 @@ fn domain(pod: &Pod, dns: &ClusterDns) -> Option<String> {
     Some(format!("{subdomain}.{}.svc.{}", pod.namespace, dns.domain))
 }
 
-/// The texts of one pod's files.
-pub(crate) struct PodFiles {
-    hosts: String,
-    resolv_conf: String,
-    hostname: String,
-}
+/// The names of a pod's files.
+const FILES: [&str; 3] = [ETC_HOSTS, ETC_RESOLV_CONF, ETC_HOSTNAME];
+
+/// The texts of one pod's files, in the order of [`FILES`].
+pub(crate) struct PodFiles([String; FILES.len()]);
 
 /// The files of the machine from which the files of pods are made.
 pub(crate) struct NodeFiles {
@@ -144,6 +140,11 @@ impl NodeFiles {
             dns: NodeDns::read(resolv_conf),
         }
     }
+
+    /// The machine's name servers, as the machine itself reaches them.
+    pub(crate) fn name_servers(&self) -> Vec<SocketAddr> {
+        self.dns.name_servers()
+    }
 }
 
 /// Returns the texts of the three files, and messages about omitted name servers and search domains.
@@ -157,7 +158,7 @@ pub(crate) fn texts(
     let hosts = hosts(pod, ips, host_name, &node.hosts, dns);
     let (resolv_conf, left_out) = resolv_conf::resolv_conf(pod, node.dns.of(pod), dns);
     let hostname = format!("{}\n", kernel_name(pod, host_name, dns).unwrap_or_default());
-    (PodFiles { hosts, resolv_conf, hostname }, left_out)
+    (PodFiles([hosts, resolv_conf, hostname]), left_out)
 }
 
 impl PodFiles {
@@ -167,20 +168,18 @@ impl PodFiles {
     /// A file cannot be written.
     pub(crate) fn write(&self, directory: &Path) -> io::Result<()> {
         own_file::make_directory(directory)?;
-        put(&directory.join(ETC_HOSTS), &self.hosts)?;
-        put(&directory.join(ETC_RESOLV_CONF), &self.resolv_conf)?;
-        put(&directory.join(ETC_HOSTNAME), &self.hostname)
+        FILES.iter().zip(&self.0).try_for_each(|(name, text)| put(&directory.join(name), text))
     }
 
     /// Returns the bytes on disk of the files in `directory`, which containers can write to.
     pub(crate) fn usage(directory: &Path) -> u64 {
         let size = |name| fs::symlink_metadata(directory.join(name)).map_or(0, |found| found.blocks() * 512);
-        [ETC_HOSTS, ETC_RESOLV_CONF, ETC_HOSTNAME].map(size).iter().sum()
+        FILES.map(size).iter().sum()
     }
 
     /// Whether a file is missing, for example because another version of nodlet created the sandbox.
     pub(crate) fn are_missing(directory: &Path) -> bool {
-        [ETC_HOSTS, ETC_RESOLV_CONF, ETC_HOSTNAME].iter().any(|name| !directory.join(name).exists())
+        FILES.iter().any(|name| !directory.join(name).exists())
     }
 }
 
@@ -219,13 +218,10 @@ pub(crate) fn renew_resolv_conf(directory: &Path, text: &str) -> io::Result<bool
 /// Whether the contents of a file equal `text`. Reads no more than necessary, however much a container has written
 /// into the file.
 fn contains(path: &Path, text: &str) -> bool {
-    let read = || -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        // A container may append to the file meanwhile.
-        own_file::open(path)?.take(text.len() as u64 + 1).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    read().is_ok_and(|before| before == text.as_bytes())
+    let mut bytes = Vec::new();
+    // A container may append to the file meanwhile.
+    let read = own_file::open(path).and_then(|file| file.take(text.len() as u64 + 1).read_to_end(&mut bytes));
+    read.is_ok() && bytes == text.as_bytes()
 }
 
 /// Writes a file if its contents differ. The file is world-readable whatever the umask is, since any user of a
@@ -235,24 +231,17 @@ fn put(path: &Path, text: &str) -> io::Result<()> {
     if contains(path, text) {
         return Ok(());
     }
-    let written = own_file::write(path, text);
-    written.map_err(|error| {
-        io::Error::new(error.kind(), format!("failed to write {}: {error}", path.display()))
-    })?;
+    let failed = |error: &io::Error| format!("failed to write {}: {error}", path.display());
+    own_file::write(path, text).map_err(|error| io::Error::new(error.kind(), failed(&error)))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o644))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodlet_kube::manifest::{self, Validation};
 
     fn pod(name: &str, spec: &str) -> std::rc::Rc<Pod> {
-        let text = format!(
-            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: c, image: i}}], {spec}}}\n"
-        );
-        let parsed = manifest::parse("p.yaml", text.as_bytes(), Validation::Strict, "node");
-        parsed.unwrap_or_else(|error| panic!("{error}")).remove(0).pod
+        crate::testing::pod(&format!("name: {name}"), "", spec)
     }
 
     #[test]
@@ -272,13 +261,8 @@ mod tests {
     #[test]
     fn hosts_is_the_file_that_a_kubelet_writes() {
         let (ip, dns) = (Some(Ipv4Addr::new(10, 85, 0, 7)), ClusterDns::default());
-        let text = hosts(
-            &pod("web", "hostAliases: [{ip: 1.2.3.4, hostnames: [a, b]}]"),
-            (ip, None),
-            "node",
-            "",
-            &dns,
-        );
+        let aliases = pod("web", "hostAliases: [{ip: 1.2.3.4, hostnames: [a, b]}]");
+        let text = hosts(&aliases, (ip, None), "node", "", &dns);
         assert_eq!(
             text,
             "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
@@ -301,8 +285,8 @@ mod tests {
         let example = ClusterDns { domain: "example.org".to_owned(), ..ClusterDns::default() };
         let text = hosts(&pod("web", "subdomain: sub"), (None, None), "node", "", &example);
         assert!(!text.contains("cluster.local"), "{text}");
-        let text =
-            hosts(&pod("web", "hostNetwork: true"), (None, None), "node", "127.0.0.1 localhost\n", &dns);
+        let own = "127.0.0.1 localhost\n";
+        let text = hosts(&pod("web", "hostNetwork: true"), (None, None), "node", own, &dns);
         assert_eq!(text, "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n");
     }
 }

@@ -131,8 +131,7 @@ pub(crate) async fn hook(
             let is_secret = |name: &str| name.eq_ignore_ascii_case("Authorization");
             let headers: Vec<_> = get.headers.iter().filter(|(name, _)| !is_secret(name)).cloned().collect();
             let again = ask(&HttpGet { secure: false, headers: &headers, ..*get }).await;
-            let host = get.host.filter(|host| !host.is_empty()).map_or_else(|| ip.to_string(), str::to_owned);
-            again.map(|()| Some(url::join(&host, port))).map_err(|_| message)
+            again.map(|()| Some(url::join(&host(get.host, ip), port))).map_err(|_| message)
         }
         asked => asked.map(|()| None),
     }
@@ -150,12 +149,17 @@ async fn tcp(
         Ok(port) => port,
         Err(message) => return ProbeResult::Error(message.into()),
     };
-    let host = host.filter(|host| !host.is_empty()).map_or_else(|| ip.to_string(), str::to_owned);
+    let host = self::host(host, ip);
     match within(timeout, dial(&host, port)).await {
         Some(Ok(_closed_at_once)) => ProbeResult::Success,
         Some(Err(message)) => ProbeResult::Failure(message.into()),
         None => ProbeResult::Failure(format!("dial tcp {}: i/o timeout", url::join(&host, port)).into()),
     }
+}
+
+/// Returns the host that a probe or hook names, or the address of the pod.
+fn host(named: Option<&str>, ip: IpAddr) -> String {
+    named.filter(|host| !host.is_empty()).map_or_else(|| ip.to_string(), str::to_owned)
 }
 
 /// Returns the result of an `exec` probe, which succeeds with exit code 0.
@@ -169,9 +173,8 @@ fn exec_result(code: i32, output: &[u8]) -> ProbeResult {
 
 /// Returns the result of an `exec` probe that was killed at its timeout.
 fn exec_timed_out(command: &str, timeout: Duration) -> ProbeResult {
-    ProbeResult::Failure(
-        format!("command timed out: {command:?} timed out after {}", seconds(timeout)).into(),
-    )
+    let limit = seconds(timeout);
+    ProbeResult::Failure(format!("command timed out: {command:?} timed out after {limit}").into())
 }
 
 /// The command of a probe or hook, as a message shows it.
@@ -236,23 +239,12 @@ struct Response {
     body: Vec<u8>,
 }
 
-/// The error of a request without a complete response.
-enum RequestError {
-    /// The request failed. The message is that of Go's client, which prints it after the URL.
-    Failed(String),
-    /// The body could not be read after a valid head, so the result of the probe is unknown.
-    Body(String),
-}
-
 impl<'a> HttpRequest<'a> {
     fn new(get: &HttpGet<'a>, ip: IpAddr, port: u16, agent: &'static str) -> Self {
-        let host = get.host.filter(|host| !host.is_empty()).map_or_else(|| ip.to_string(), str::to_owned);
-        let url = RefCell::new(Url::new(get.secure, &host, port, get.path));
+        let url = RefCell::new(Url::new(get.secure, &host(get.host, ip), port, get.path));
         HttpRequest { now: Cell::new(Stage::Waiting), url, headers: get.headers, agent }
     }
-}
 
-impl HttpRequest<'_> {
     /// Sends the request and follows redirects to the same host.
     ///
     /// # Errors
@@ -262,19 +254,14 @@ impl HttpRequest<'_> {
         let mut referer = None;
         for requests in 1.. {
             let url = self.url.borrow().clone();
-            let response = match self.request(&url, &first, referer.as_deref()).await {
-                Ok(response) => response,
-                Err(RequestError::Failed(message)) => return Err(failed(&url, &message)),
-                Err(RequestError::Body(message)) => return Err(ProbeResult::Error(message.into())),
-            };
+            let response = self.request(&url, &first, referer.as_deref()).await?;
             let redirect = matches!(response.head.status, 301 | 302 | 303 | 307 | 308);
             let location =
                 response.head.header("Location").filter(|location| redirect && !location.is_empty());
             let Some(location) = location else { return Ok(response) };
-            let Some(next) = url.join(location) else {
-                let message = format!("failed to parse Location header {location:?}: it is no URL");
-                return Err(failed(&url, &message));
-            };
+            let next = url.join(location).ok_or_else(|| {
+                failed(&url, &format!("failed to parse Location header {location:?}: it is no URL"))
+            })?;
             // A redirect to another host is not followed: its health is not the container's.
             if next.host() != first.host() {
                 return Ok(response);
@@ -295,48 +282,41 @@ impl HttpRequest<'_> {
     /// Returns the result of a probe that has timed out.
     fn timed_out(&self) -> ProbeResult {
         let url = self.url.borrow();
-        match self.now.get() {
-            Stage::Dialling => {
-                let address = url::join(url.host(), url.port());
-                failed(
-                    &url,
-                    &format!(
-                        "dial tcp {address}: i/o timeout (Client.Timeout exceeded while awaiting headers)"
-                    ),
-                )
+        let message = match self.now.get() {
+            Stage::Dialling => format!("dial tcp {}: i/o timeout", url::join(url.host(), url.port())),
+            Stage::Waiting => "context deadline exceeded".to_owned(),
+            Stage::Reading => {
+                let text =
+                    "context deadline exceeded (Client.Timeout or context cancellation while reading body)";
+                return ProbeResult::Error(text.into());
             }
-            Stage::Waiting => {
-                failed(&url, "context deadline exceeded (Client.Timeout exceeded while awaiting headers)")
-            }
-            Stage::Reading => ProbeResult::Error(
-                "context deadline exceeded (Client.Timeout or context cancellation while reading body)"
-                    .into(),
-            ),
-        }
+        };
+        failed(&url, &format!("{message} (Client.Timeout exceeded while awaiting headers)"))
     }
 
-    async fn request(&self, url: &Url, first: &Url, referer: Option<&str>) -> Result<Response, RequestError> {
-        let text = self.text(url, first, referer).map_err(RequestError::Failed)?;
+    /// Sends one request. If the body cannot be read after a valid head, the result of the probe is unknown.
+    async fn request(&self, url: &Url, first: &Url, referer: Option<&str>) -> Result<Response, ProbeResult> {
+        let failed = |message: String| failed(url, &message);
+        let text = self.text(url, first, referer).map_err(failed)?;
         self.now.set(Stage::Dialling);
-        let stream = dial(url.host(), url.port()).await.map_err(RequestError::Failed)?;
+        let stream = dial(url.host(), url.port()).await.map_err(failed)?;
         self.now.set(Stage::Waiting);
         let stream = if url.is_secure() {
-            shake_hands(stream, url.host()).await.map_err(RequestError::Failed)?
+            shake_hands(stream, url.host()).await.map_err(failed)?
         } else {
             Stream::Plain(stream)
         };
         let ends = ends(stream.socket());
         let mut connection = Connection::new(stream);
         let written = connection.write("GET", text.as_bytes()).await;
-        written.map_err(|error| RequestError::Failed(go_errors::stream("write", &ends, &error)))?;
+        written.map_err(|error| failed(go_errors::stream("write", &ends, &error)))?;
         let head = connection.head().await;
-        let head = head
-            .map_err(|error| RequestError::Failed(go_errors::head(&ends, &error, connection.buffered())))?;
+        let head = head.map_err(|error| failed(go_errors::head(&ends, &error, connection.buffered())))?;
         self.now.set(Stage::Reading);
         let mut body = Vec::new();
         while body.len() < BODY {
             let piece = connection.piece().await;
-            let piece = piece.map_err(|error| RequestError::Body(go_errors::body(&error)))?;
+            let piece = piece.map_err(|error| ProbeResult::Error(go_errors::body(&error).into()))?;
             let Some(piece) = piece else { break };
             body.extend_from_slice(&piece);
         }
@@ -374,10 +354,8 @@ impl HttpRequest<'_> {
             Some(agent) => write("User-Agent", agent),
             None => write("User-Agent", self.agent),
         }
-        match named("Accept") {
-            // An empty value removes the header.
-            Some(_) => {}
-            None => write("Accept", "*/*"),
+        if named("Accept").is_none() {
+            write("Accept", "*/*");
         }
         write("Connection", "close");
         if let Some(referer) = referer {
@@ -389,8 +367,9 @@ impl HttpRequest<'_> {
                 &*name,
                 "Host" | "User-Agent" | "Connection" | "Content-Length" | "Transfer-Encoding" | "Trailer"
             );
-            let taken_away = name == "Accept" && value.is_empty();
-            if !ours && !taken_away {
+            // An empty value removes this header.
+            let is_removed = name == "Accept" && value.is_empty();
+            if !ours && !is_removed {
                 write(&name, value);
             }
         }

@@ -5,7 +5,6 @@
 //! ([`Records::read`]), and kept in memory until their pods are found ([`Recorded`]). Later records belong to
 //! pods that the agent knows.
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,11 +20,13 @@ use nodlet_kernel::durable;
 use nodlet_kube::manifest::{AppliedPreset, Priority};
 
 /// The error of a record that cannot be used.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum LoadError {
     /// The file or the directory cannot be read.
+    #[error("failed to read {}", path.display())]
     Read { path: PathBuf, source: Arc<io::Error> },
     /// The file is damaged.
+    #[error("{} is damaged", path.display())]
     Parse { path: PathBuf, source: Arc<serde_json::Error> },
 }
 
@@ -33,24 +34,6 @@ impl LoadError {
     /// Whether the cause is a lack of resources of the process or the machine, and not the file.
     pub(crate) fn is_shortage(&self) -> bool {
         matches!(self, LoadError::Read { source, .. } if nodlet_host::error::is_shortage(source))
-    }
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LoadError::Read { path, .. } => write!(f, "failed to read {}", path.display()),
-            LoadError::Parse { path, .. } => write!(f, "{} is damaged", path.display()),
-        }
-    }
-}
-
-impl std::error::Error for LoadError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            LoadError::Read { source, .. } => Some(&**source),
-            LoadError::Parse { source, .. } => Some(&**source),
-        }
     }
 }
 
@@ -82,10 +65,6 @@ impl Records {
     /// Returns the id of this boot.
     pub(crate) fn boot_id(&self) -> &str {
         &self.boot_id
-    }
-
-    fn path(&self, uid: &str) -> PathBuf {
-        self.directory.join(format!("{uid}{RECORD}"))
     }
 
     /// Reads all records, ephemeral containers and kept manifests.
@@ -121,7 +100,7 @@ impl Records {
     /// # Errors
     /// The record cannot be read or parsed.
     pub(crate) fn load(&self, recorded: &Recorded, uid: &str) -> Result<Option<Box<Record>>, LoadError> {
-        recorded.parsed(&self.path(uid), |bytes| record_file::parse(bytes, &self.boot_id))
+        recorded.parsed(&self.path_of(uid), |bytes| record_file::parse(bytes, &self.boot_id))
     }
 
     /// Returns the ephemeral containers of the pod `uid`; `None` if there are none.
@@ -138,7 +117,7 @@ impl Records {
     /// # Errors
     /// The file cannot be read or parsed.
     pub(crate) fn admitted(&self, recorded: &Recorded, uid: &str) -> Result<Option<AdmittedWith>, LoadError> {
-        recorded.parsed(&self.path(uid), |bytes| {
+        recorded.parsed(&self.path_of(uid), |bytes| {
             let Admitted { presets, priority } = record_file::admitted(bytes)?;
             let presets = presets.map(|presets| serde_json::from_str(presets.get())).transpose()?;
             let priority = priority.map(|priority| serde_json::from_str(priority.get())).transpose()?;
@@ -158,12 +137,12 @@ impl Records {
         let presets = (!presets.is_empty()).then(|| to_raw_value(presets).expect("presets are JSON"));
         let priority = priority.map(|priority| to_raw_value(priority).expect("a priority is JSON"));
         let admitted = Admitted { presets: presets.as_deref(), priority: priority.as_deref() };
-        (self.path(uid), record_file::render(record, &self.boot_id, admitted, anchor))
+        (self.path_of(uid), record_file::render(record, &self.boot_id, admitted, anchor))
     }
 
     /// Returns the path of the record of `uid`.
     pub(crate) fn path_of(&self, uid: &str) -> PathBuf {
-        self.path(uid)
+        self.directory.join(format!("{uid}{RECORD}"))
     }
 
     /// Returns the path of the ephemeral containers of `uid`, which were added to the pod and are in no manifest.
@@ -252,16 +231,9 @@ mod tests {
     use nodlet_core::facts::*;
     use nodlet_core::time::{Instant, Moment, Timestamp};
 
-    fn scratch(name: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("nodlet-store-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).expect("a scratch directory");
-        path
-    }
-
     #[test]
     fn a_record_of_this_boot_keeps_its_instants_and_one_of_another_only_wall_time() {
-        let directory = scratch("boot");
+        let directory = tempfile::tempdir().expect("a directory");
         let exit = RecordedExit {
             number: 2,
             code: 3,
@@ -304,7 +276,7 @@ mod tests {
             })),
             ..Record::default()
         };
-        let mut records = Records { directory: directory.clone(), boot_id: "one".into() };
+        let mut records = Records { directory: directory.path().into(), boot_id: "one".into() };
         let preset =
             AppliedPreset { name: "p".into(), version: "7".into(), spec: serde_json::json!({"env": []}) };
         let presets = [preset];
@@ -316,7 +288,7 @@ mod tests {
         assert_eq!(admitted, (presets.to_vec(), None));
         assert_eq!(records.admitted(&records.read(), "other").ok(), Some(None));
         // Of no pod: its directory would be that of all.
-        fs::write(directory.join(".json"), "{}").expect("written");
+        fs::write(directory.path().join(".json"), "{}").expect("written");
         assert_eq!(records.uids(), ["uid"]);
         // Left where the card failed between the two.
         fs::write(records.ephemeral_path_of("other"), "[]").expect("written");
@@ -357,6 +329,5 @@ mod tests {
         assert!(unreadable.starts_with(&format!("failed to read {}: ", path.display())), "{unreadable}");
         fs::remove_dir(&path).expect("it was there");
         assert!(records.load(&records.read(), "uid").is_ok_and(|record| record.is_none()));
-        fs::remove_dir_all(directory).expect("the scratch directory goes");
     }
 }

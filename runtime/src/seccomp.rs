@@ -68,28 +68,24 @@ struct Abi {
     numbers: &'static Numbers,
 }
 
-#[cfg(any(test, target_arch = "x86_64"))]
 const X86_64: Processor = Processor {
     native: Abi { audit: 0xc000_003e, name: "X86_64", is_wide: true, numbers: table::X86_64 },
     compat: Some(Abi { audit: 0x4000_0003, name: "X86", is_wide: false, numbers: table::I386 }),
     x32: true,
     docker: "amd64",
 };
-#[cfg(any(test, target_arch = "aarch64"))]
 const AARCH64: Processor = Processor {
     native: Abi { audit: 0xc000_00b7, name: "AARCH64", is_wide: true, numbers: table::AARCH64 },
     compat: Some(Abi { audit: 0x4000_0028, name: "ARM", is_wide: false, numbers: table::ARM }),
     x32: false,
     docker: "arm64",
 };
-#[cfg(any(test, target_arch = "arm"))]
 const ARM: Processor = Processor {
     native: Abi { audit: 0x4000_0028, name: "ARM", is_wide: false, numbers: table::ARM },
     compat: None,
     x32: false,
     docker: "arm",
 };
-#[cfg(any(test, target_arch = "riscv64"))]
 const RISCV64: Processor = Processor {
     native: Abi { audit: 0xc000_00f3, name: "RISCV64", is_wide: true, numbers: table::RISCV64 },
     compat: None,
@@ -97,14 +93,16 @@ const RISCV64: Processor = Processor {
     docker: "riscv64",
 };
 
-#[cfg(target_arch = "x86_64")]
-const THIS: &Processor = &X86_64;
-#[cfg(target_arch = "aarch64")]
-const THIS: &Processor = &AARCH64;
-#[cfg(target_arch = "arm")]
-const THIS: &Processor = &ARM;
-#[cfg(target_arch = "riscv64")]
-const THIS: &Processor = &RISCV64;
+/// The processor of this program, the only one whose table is in the program.
+const THIS: &Processor = const {
+    match std::env::consts::ARCH.as_bytes() {
+        b"x86_64" => &X86_64,
+        b"aarch64" => &AARCH64,
+        b"arm" => &ARM,
+        b"riscv64" => &RISCV64,
+        _ => panic!("nodlet has no table of this processor's system calls"),
+    }
+};
 
 /// A profile for one processor.
 struct Profile {
@@ -153,6 +151,26 @@ pub(crate) fn effective<'a>(pod: &'a Pod, container: &'a Container) -> Option<&'
     own.or(pod.spec.security_context.seccomp.as_ref()).filter(|_| !container.security_context.privileged)
 }
 
+/// Returns the filter of a container's system calls. `file` is the file that `localhostProfile` names.
+///
+/// # Errors
+/// The file could not be read, or the profile is wrong; the message names the file and the field.
+pub(crate) fn config(
+    pod: &Pod,
+    container: &Container,
+    capabilities: &[String],
+    file: Option<&ProfileFile>,
+) -> Result<Option<SeccompConfig>, String> {
+    Ok(match (effective(pod, container), file) {
+        (None | Some(SeccompProfile::Unconfined), _) => None,
+        (Some(SeccompProfile::RuntimeDefault), _) => Some(runtime_default(capabilities)),
+        (Some(SeccompProfile::Localhost(_)), Some(file)) => Some(from_file(file, capabilities)?),
+        (Some(SeccompProfile::Localhost(name)), None) => {
+            return Err(format!("cannot load seccomp profile \"{name}\": it was not read"));
+        }
+    })
+}
+
 /// The compiled default filters that are kept, the latest first. Most containers have the same capabilities.
 static DEFAULTS: Mutex<Vec<(u64, SeccompConfig)>> = Mutex::new(Vec::new());
 
@@ -161,7 +179,7 @@ const MAX_DEFAULTS: usize = 4;
 
 /// Returns containerd's default filter for a container with these capabilities (`CAP_` names). Compiles it at its first
 /// use.
-pub(crate) fn runtime_default(capabilities: &[String]) -> SeccompConfig {
+fn runtime_default(capabilities: &[String]) -> SeccompConfig {
     let mut kept = DEFAULTS.lock().unwrap_or_else(PoisonError::into_inner);
     // It is far from too long.
     kept_default(&mut kept, bits(capabilities), |bits| {
@@ -195,10 +213,7 @@ fn bits(capabilities: &[String]) -> u64 {
 }
 
 /// Compiles a profile from a file.
-///
-/// # Errors
-/// The file could not be read, or the profile is wrong; the message names the file and the field.
-pub(crate) fn from_file(file: &ProfileFile, capabilities: &[String]) -> Result<SeccompConfig, String> {
+fn from_file(file: &ProfileFile, capabilities: &[String]) -> Result<SeccompConfig, String> {
     let path = file.path.display();
     let text =
         file.text.as_ref().map_err(|error| format!("cannot load seccomp profile \"{path}\": {error}"))?;
@@ -377,8 +392,9 @@ fn segments<'a>(profile: &'a Profile, abi: &Abi, x32: Option<bool>) -> Vec<Segme
     if !private.is_empty() {
         add(&mut segments, FIRST_OF_ARM, private, profile.default, unknown);
     }
-    #[cfg(any(test, target_arch = "x86_64"))]
     match x32 {
+        // Only this processor has x32.
+        _ if !cfg!(any(test, target_arch = "x86_64")) => {}
         None => {}
         Some(true) => {
             let numbered = (FIRST_OF_X32..).zip(table::X32.split(' '));
@@ -390,8 +406,6 @@ fn segments<'a>(profile: &'a Profile, abi: &Abi, x32: Option<bool>) -> Vec<Segme
         }
         Some(false) => push(&mut segments, X32_BIT, Outcome::Return(KILL_THREAD)),
     }
-    #[cfg(not(any(test, target_arch = "x86_64")))]
-    let _ = x32;
     segments
 }
 

@@ -6,7 +6,7 @@
 //! [`ManifestDirectories::parse`] and [`ManifestDirectories::report`] are called in the loop.
 //!
 //! This module decides nothing about objects: [`nodlet_registry`] owns them. Read next:
-//! `registry/src/sources.rs`, which decides which sources count; `engine/manifests.rs`, which schedules the looks;
+//! `registry/src/sources.rs`, which decides which sources count; `engine/manifests.rs`, which schedules the scans;
 //! `engine/reconcile.rs`, which reports the differences to the core.
 
 mod directory;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::inotify::AddWatchFlags;
-use nodlet_core::sorted::{SortedMap, SortedSet};
+use nodlet_core::sorted::SortedSet;
 
 use crate::at_rest::AtRest;
 use crate::devices::DeviceFiles;
@@ -31,7 +31,8 @@ use directory::{Directory, FoundFile, ReadFile, is_manifest_name, read};
 use nodlet_core::time::Instant;
 use nodlet_host::paths::Paths;
 use nodlet_host::watches::{Event, Watches};
-use nodlet_registry::{Handled, MAX_BYTES, Owner, Size, SourceDirectory, SourceFile, Sources};
+use nodlet_kube::manifest::ManifestError;
+use nodlet_registry::{Handled, MAX_BYTES, Owner, SourceDirectory, SourceFile, Sources};
 use watches::DirectoryWatches;
 
 /// Interval between reads of directories that cannot be watched.
@@ -76,12 +77,6 @@ pub(crate) struct ManifestDirectories {
     node: String,
     /// Decrypts manifests of the cluster.
     at_rest: Arc<AtRest>,
-    /// The directory whose warnings clients have already received.
-    warned: Option<PathBuf>,
-    /// The index of the directory of device files.
-    devices: Option<usize>,
-    /// The directories whose files the agent writes itself, durably.
-    durable: Vec<bool>,
     /// Accepted files, and directories in which files appeared or vanished, since the last
     /// [`ManifestDirectories::take_unsynced`]: no more files than the registry has of all directories.
     unsynced: SortedSet<PathBuf>,
@@ -90,8 +85,7 @@ pub(crate) struct ManifestDirectories {
 /// A change of a manifest that the agent itself has made.
 #[derive(Clone, Copy)]
 pub(crate) enum OwnChange {
-    /// It wrote the file, whose stamp is unknown if somebody else has removed or replaced the file since: then it is
-    /// read again.
+    /// It wrote the file. Without a stamp, the file is read again after any change.
     Written(Option<Stamp>),
     /// It removed the file.
     Removed,
@@ -110,26 +104,22 @@ struct Scan {
 }
 
 impl ManifestDirectories {
-    /// Creates the state for `sources`, which need not exist. The first scan starts to watch them. Warnings about the
-    /// objects of clients are not logged, since the clients have received them.
+    /// Creates the state for `sources` and the directory of device files, which need not exist. The first scan starts to
+    /// watch them.
     pub(crate) fn new(
         sources: &[SourceDirectory],
+        devices: Option<&Path>,
         node: &str,
         at_rest: Arc<AtRest>,
         all_watches: Watches,
     ) -> ManifestDirectories {
-        let warned = sources.iter().find(|source| source.owner == Owner::Client);
-        let directories =
-            sources.iter().map(|source| Directory { path: source.path.clone(), files: SortedMap::new() });
+        let directories = sources.iter().map(|source| Directory::new(&source.path, Some(source.owner)));
         ManifestDirectories {
             watches: DirectoryWatches::new(all_watches),
-            directories: directories.collect(),
+            directories: directories.chain(devices.map(|path| Directory::new(path, None))).collect(),
             scan: None,
             node: node.to_owned(),
             at_rest,
-            warned: warned.map(|source| source.path.clone()),
-            devices: None,
-            durable: sources.iter().map(|source| source.owner.is_api()).collect(),
             unsynced: SortedSet::new(),
         }
     }
@@ -140,20 +130,14 @@ impl ManifestDirectories {
         std::mem::take(&mut self.unsynced)
     }
 
-    /// Records that a file of this directory was accepted, or removed (`None`).
+    /// Records that a file of this directory was accepted, or removed (`None`). The agent writes some directories itself,
+    /// durably.
     fn add_unsynced(&mut self, index: usize, accepted: Option<&OsStr>) {
-        if self.durable.get(index) != Some(&true) {
-            let directory = &self.directories[index].path;
-            self.unsynced.extend(accepted.map(|name| directory.join(name)));
-            self.unsynced.insert(directory.clone());
+        let Directory { path, owner, .. } = &self.directories[index];
+        if !owner.is_some_and(Owner::is_api) {
+            self.unsynced.extend(accepted.map(|name| path.join(name)));
+            self.unsynced.insert(path.clone());
         }
-    }
-
-    /// Adds the directory of device files, which the looks read with the manifests.
-    pub(crate) fn with_device_files(mut self, directory: Option<PathBuf>) -> ManifestDirectories {
-        self.devices = directory.as_ref().map(|_| self.directories.len());
-        self.directories.extend(directory.map(|path| Directory { path, files: SortedMap::new() }));
-        self
     }
 
     /// Waits until something may have changed; `None` while there is no instance of inotify.
@@ -250,7 +234,7 @@ impl ManifestDirectories {
             } else {
                 let path = directory.path.clone();
                 self.watches.watch_way_to(&path);
-                match self.directories[scan.index].begin(scan.index, found) {
+                match self.directories[scan.index].begin() {
                     Ok(names) => {
                         scan.names = Some(names);
                         continue;
@@ -285,80 +269,64 @@ impl ManifestDirectories {
     pub(crate) fn parse(
         &mut self,
         found: Vec<ScanEntry>,
-        sources: &Sources,
         devices: &mut DeviceFiles,
         handling: &Handling,
     ) -> Vec<Parsed> {
         let mut parsed = Vec::new();
         for found in found {
-            match found {
-                ScanEntry::Directory(index, message) if self.devices == Some(index) => {
+            let (index, name, file) = match found {
+                ScanEntry::File(index, name, file) => (index, name, file),
+                ScanEntry::Directory(index, unread) if self.directories[index].owner.is_some() => {
+                    parsed.push(ScanEntry::Directory(index, unread));
+                    continue;
+                }
+                ScanEntry::Directory(_, message) => {
                     if let Some(message) = message {
                         log::error!("{message}; the devices stay as they were defined");
                     }
+                    continue;
                 }
-                ScanEntry::File(index, name, file) if self.devices == Some(index) => {
-                    let path = self.directories[index].path.join(&name);
-                    match file {
-                        _ if !DeviceFiles::is_device_file(&name) => {}
-                        FoundFile::Gone => {
-                            handling.release(Handled::object_of(&path));
-                            devices.remove(&name);
-                            self.add_unsynced(index, None);
-                        }
-                        FoundFile::Renamed | FoundFile::Present => {}
-                        FoundFile::Refused { message, .. } => drop(devices.put(&path, &name, Err(message))),
-                        FoundFile::Contents(bytes) => {
-                            let mark = handling.read(Handled::file(&path, &bytes));
-                            let why = mark.as_ref().err().map(|why| format!("{} {why}", path.display()));
-                            if devices.put(&path, &name, why.map_or(Ok(&bytes), Err)) {
-                                self.add_unsynced(index, Some(&name));
-                            }
+            };
+            let path = self.directories[index].path.join(&name);
+            let Some(owner) = self.directories[index].owner else {
+                match file {
+                    _ if !DeviceFiles::is_device_file(&name) => {}
+                    FoundFile::Gone => {
+                        handling.release(Handled::object_of(&path));
+                        devices.remove(&name);
+                        self.add_unsynced(index, None);
+                    }
+                    FoundFile::Refused { message, .. } => drop(devices.put(&path, &name, Err(message))),
+                    FoundFile::Contents(bytes) => {
+                        let mark = handling.read(Handled::file(&path, &bytes));
+                        let why = mark.as_ref().err().map(|why| format!("{} {why}", path.display()));
+                        if devices.put(&path, &name, why.map_or(Ok(&bytes), Err)) {
+                            self.add_unsynced(index, Some(&name));
                         }
                     }
                 }
-                ScanEntry::Directory(index, unread) => parsed.push(ScanEntry::Directory(index, unread)),
-                ScanEntry::File(index, name, file) => {
-                    let file =
-                        file.and_then(|bytes| self.parse_manifest((index, &name), &bytes, sources, handling));
-                    parsed.push(ScanEntry::File(index, name, file));
-                }
-            }
+                continue;
+            };
+            let file = file.and_then(|bytes| match parse(&path, owner, &bytes, &self.node, handling) {
+                Ok(objects) => FoundFile::Contents(objects),
+                // An empty file is probably about to be written.
+                Err(error) => FoundFile::Refused { message: error.to_string(), is_logged: !bytes.is_empty() },
+            });
+            parsed.push(ScanEntry::File(index, name, file));
         }
         parsed
-    }
-
-    fn parse_manifest(
-        &self,
-        (index, name): (usize, &OsStr),
-        bytes: &[u8],
-        sources: &Sources,
-        handling: &Handling,
-    ) -> FoundFile<SourceFile> {
-        let path = self.directories[index].path.join(name);
-        let _mark = match handling.read(Handled::file(&path, bytes)) {
-            Ok(mark) => mark,
-            Err(why) => {
-                let message = format!("{} {why}", path.display());
-                return FoundFile::unread(message);
-            }
-        };
-        match sources.parse(index, name, bytes, &self.node) {
-            Ok(objects) => FoundFile::Contents(objects),
-            // An empty file is probably about to be written.
-            Err(error) => FoundFile::Refused { message: error.to_string(), is_logged: !bytes.is_empty() },
-        }
     }
 
     /// Reports to the registry what a whole scan has found, except of files that the agent has written or removed since.
     pub(crate) fn report(
         &mut self,
-        parsed: Vec<Parsed>,
+        mut parsed: Vec<Parsed>,
         is_own: impl Fn(&Path) -> bool,
         sources: &mut Sources,
         handling: &Handling,
     ) {
-        let mut used: Option<(usize, Size)> = None;
+        // Their share of the quota is available to the files that are read in their place.
+        parsed.sort_by_key(|one| !matches!(one, ScanEntry::File(_, _, FoundFile::Gone)));
         for one in parsed {
             let (index, name, file) = match one {
                 ScanEntry::Directory(index, message) => {
@@ -374,55 +342,21 @@ impl ManifestDirectories {
             if is_own(&path) {
                 continue;
             }
-            sources.set_renamed(index, &name, matches!(file, FoundFile::Renamed));
             match file {
                 FoundFile::Gone => {
                     handling.release(Handled::object_of(&path));
-                    sources.remove(index, &name);
+                    sources.remove(&path);
                     self.add_unsynced(index, None);
                 }
-                FoundFile::Renamed | FoundFile::Present => {}
-                FoundFile::Refused { message, is_logged } => {
-                    let refusal = sources.refuse(index, &name, message);
-                    if let Some(refusal) = refusal.filter(|_| is_logged) {
-                        log::error!("{}", refusal.message);
+                FoundFile::Refused { message, is_logged } => refuse(sources, &path, message, is_logged),
+                FoundFile::Contents(objects) => {
+                    if put(sources, &path, objects) {
+                        self.add_unsynced(index, Some(&name));
+                    } else if let Some(file) = self.directories[index].files.get_mut(&name) {
+                        file.stamp = None;
                     }
                 }
-                FoundFile::Contents(objects) => {
-                    // Removed files no longer count.
-                    let used = match &mut used {
-                        Some((of, used)) if *of == index => used,
-                        other => &mut other.insert((index, sources.used(index))).1,
-                    };
-                    self.report_objects((index, &name), objects, sources, used);
-                }
             }
-        }
-    }
-
-    fn report_objects(
-        &mut self,
-        (index, name): (usize, &OsStr),
-        objects: SourceFile,
-        sources: &mut Sources,
-        used: &mut Size,
-    ) {
-        let path = self.directories[index].path.join(name);
-        if let Err(why) = sources.put(index, name, objects, used) {
-            // Read the file again after any change, since other files may have been removed.
-            if let Some(file) = self.directories[index].files.get_mut(name) {
-                file.stamp = None;
-            }
-            let message = format!("{}: {why}; remove some files", path.display());
-            if let Some(refusal) = sources.refuse(index, name, message) {
-                log::error!("{}", refusal.message);
-            }
-            return;
-        }
-        self.add_unsynced(index, Some(name));
-        let warned = self.warned.as_ref().is_some_and(|directory| path.starts_with(directory));
-        for warning in sources.warnings(index, name).filter(|_| !warned) {
-            log::warn!("{}: {warning}", path.display());
         }
     }
 
@@ -443,11 +377,10 @@ impl ManifestDirectories {
         file.is_there = true;
         let before = file.stamp;
         let read = metadata.and_then(|metadata| {
-            let came_back = file.renamed_at.take().map(|_| FoundFile::Present);
-            file.unread = false;
+            (file.renamed_at, file.unread) = (None, false);
             let stamp = Stamp::of(&metadata);
             if file.stamp == Some(stamp) {
-                return Ok(came_back);
+                return Ok(None);
             }
             file.stamp = Some(stamp);
             if !metadata.is_file() {
@@ -469,6 +402,54 @@ impl ManifestDirectories {
             }))
         });
         read.unwrap_or_else(|error| file.could_not_be_read(before, &path, &error))
+    }
+}
+
+/// The reason why a manifest has no objects.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ParseError {
+    /// It is set aside.
+    #[error("{path} {why}")]
+    SetAside { path: PathBuf, handled: Handled, why: String },
+    #[error(transparent)]
+    Invalid(ManifestError),
+}
+
+/// Parses a manifest of this owner on the node of this name.
+///
+/// # Errors
+/// The manifest is invalid, or set aside.
+pub(crate) fn parse(
+    path: &Path,
+    owner: Owner,
+    bytes: &[u8],
+    node: &str,
+    handling: &Handling,
+) -> Result<SourceFile, ParseError> {
+    let handled = Handled::file(path, bytes);
+    let set_aside = |why| ParseError::SetAside { path: path.to_owned(), handled, why };
+    let _mark = handling.read(handled).map_err(set_aside)?;
+    SourceFile::parse(path, owner, bytes, node).map_err(ParseError::Invalid)
+}
+
+/// Records the new contents of a manifest in the registry, and logs the warnings, which clients receive about their own
+/// objects. Returns `false` if the quota does not suffice: the file must be read again after any change, since other files
+/// may have been removed.
+pub(crate) fn put(sources: &mut Sources, path: &Path, objects: SourceFile) -> bool {
+    if let Err(why) = sources.put(path, objects) {
+        refuse(sources, path, format!("{}: {why}; remove some files", path.display()), true);
+        return false;
+    }
+    if sources.owner_of(path) != Some(Owner::Client) {
+        sources.warnings(path).for_each(|warning| log::warn!("{}: {warning}", path.display()));
+    }
+    true
+}
+
+/// Records in the registry why the contents of a manifest are refused, and logs each reason once.
+pub(crate) fn refuse(sources: &mut Sources, path: &Path, message: String, is_logged: bool) {
+    if let Some(refusal) = sources.refuse(path, message).filter(|_| is_logged) {
+        log::error!("{}", refusal.message);
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
 use nodlet_core::time::Instant;
+use smol::lock::Semaphore;
 
 /// The value of a job, of the type that its caller expects. Boxed, so that all jobs are of one type:
 /// a channel for each type of value would be several kilobytes of code.
@@ -47,17 +48,8 @@ pub(crate) struct Storage {
     waiting: Arc<AtomicUsize>,
     /// When the part that runs began.
     begun: Arc<Mutex<Option<Instant>>>,
-    /// Holds one message for each log read in the queue.
-    reads: (Sender<()>, Receiver<()>),
-}
-
-/// One of the [`READS`] places for log reads.
-struct Turn(Receiver<()>);
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        let _ = self.0.try_recv();
-    }
+    /// The [`READS`] places for log reads in the queue.
+    reads: Arc<Semaphore>,
 }
 
 impl Storage {
@@ -73,7 +65,7 @@ impl Storage {
             let (waiting, begun) = (waiting.clone(), begun.clone());
             move || work(&queue, &waiting, &begun)
         })?;
-        Ok(Storage { jobs, waiting, begun, reads: async_channel::bounded(READS) })
+        Ok(Storage { jobs, waiting, begun, reads: Arc::new(Semaphore::new(READS)) })
     }
 
     /// Runs `job` on the thread, even if the caller does not wait for its value.
@@ -92,13 +84,11 @@ impl Storage {
         T: Send + 'static,
         J: FnOnce() -> T + Send + 'static,
     {
-        let (begun, ended) = &self.reads;
-        let _ = begun.send(()).await;
         // The job owns its place: a client that disconnects does not remove the job from the queue.
-        let turn = Turn(ended.clone());
+        let place = self.reads.acquire_arc().await;
         let read = self.run(move || {
             let value = job();
-            drop(turn);
+            drop(place);
             value
         });
         read.await
@@ -169,17 +159,26 @@ mod tests {
 
     use super::*;
 
+    fn started() -> Storage {
+        Storage::start().expect("the kernel has a thread")
+    }
+
+    /// A thread whose first job ends when this sender is used.
+    fn blocked() -> (Storage, mpsc::Sender<()>) {
+        let (storage, (go, wait)) = (started(), mpsc::channel::<()>());
+        drop(storage.run(move || wait.recv()));
+        (storage, go)
+    }
+
     #[test]
     fn other_jobs_run_in_order_between_the_parts_of_a_long_job() {
-        let storage = Storage::start().expect("the kernel has a thread");
-        let done = Arc::new(Mutex::new(Vec::new()));
-        let note = |what: &str| {
-            let (done, what) = (done.clone(), what.to_owned());
-            move || done.lock().expect("no panic").push(what.clone())
-        };
         // Nothing is done before all is asked for.
-        let (go, wait) = mpsc::channel::<()>();
-        drop(storage.run(move || wait.recv()));
+        let (storage, go) = blocked();
+        let done = Arc::new(Mutex::new(Vec::new()));
+        let note = |what: &'static str| {
+            let done = done.clone();
+            move || done.lock().expect("no panic").push(what)
+        };
         let mut parts = 0;
         let part = note("part");
         let long = storage.run_in_parts(move || {
@@ -193,23 +192,21 @@ mod tests {
         go.send(()).expect("it waits");
         assert_eq!(smol::block_on(long), 4);
         let done = done.lock().expect("no panic").clone();
-        let shorts: Vec<&String> = done.iter().filter(|what| *what != "part").collect();
+        let shorts: Vec<_> = done.iter().copied().filter(|what| *what != "part").collect();
         assert_eq!(shorts, ["a", "b", "c"]);
-        let place = |what: &str| done.iter().position(|one| one == what);
-        let last = done.iter().rposition(|one| one == "part");
+        let place = |what: &str| done.iter().position(|one| *one == what);
+        let last = done.iter().rposition(|one| *one == "part");
         assert!(place("part") < place("b") && place("b") < last, "{done:?}");
     }
 
     #[test]
     fn a_write_waits_for_no_more_log_reads_than_have_a_place() {
-        let storage = Storage::start().expect("the kernel has a thread");
+        let (storage, go) = blocked();
         let done = Arc::new(Mutex::new(Vec::new()));
         let note = |what: &'static str| {
             let done = done.clone();
             move || done.lock().expect("no panic").push(what)
         };
-        let (go, wait) = mpsc::channel::<()>();
-        drop(storage.run(move || wait.recv()));
         let executor = smol::LocalExecutor::new();
         let reads: Vec<_> = (0..3 * READS).map(|_| executor.spawn(storage.read(note("read")))).collect();
         while executor.try_tick() {}
@@ -233,13 +230,10 @@ mod tests {
 
     #[test]
     fn changes_are_rejected_while_as_many_jobs_wait_as_may() {
-        let storage = Storage::start().expect("the kernel has a thread");
-        let (go, wait) = mpsc::channel::<()>();
-        let blocked = storage.run(move || wait.recv().is_ok());
+        let (storage, go) = blocked();
         let jobs: Vec<_> = (1..JOBS).map(|number| storage.run(move || number)).collect();
         assert!(storage.is_full());
         go.send(()).expect("the job waits");
-        assert!(smol::block_on(blocked));
         let done: Vec<usize> = jobs.into_iter().map(smol::block_on).collect();
         assert_eq!(done.last(), Some(&(JOBS - 1)));
         assert!(!storage.is_full());
@@ -247,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_thread_whose_job_does_not_end_hangs_and_an_idle_one_does_not() {
-        let storage = Storage::start().expect("the kernel has a thread");
+        let storage = started();
         let later = || nodlet_host::clock::instant() + HANGS_AFTER + HANGS_AFTER;
         assert!(!storage.hangs(later()));
         let (running, runs) = mpsc::channel::<()>();
@@ -264,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_storage_job_is_completed_after_its_caller_is_dropped() {
-        let storage = Storage::start().expect("the kernel has a thread");
+        let storage = started();
         let (done, end) = mpsc::channel();
         let mut parts = 0;
         drop(storage.run_in_parts(move || {

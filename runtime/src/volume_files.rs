@@ -37,26 +37,20 @@ impl<'a> Room<'a> {
     }
 
     fn field(&mut self, pod: &Pod, path: &'a str) -> Arc<[u8]> {
-        if let Some(text) = self.fields.get(path) {
-            return text.clone();
-        }
-        let text: Arc<[u8]> = Arc::from(downward_api::metadata(pod, path).into_bytes());
-        self.fields.insert(path, text.clone());
-        text
+        let text = || downward_api::metadata(pod, path).into_bytes().into();
+        self.fields.entry(path).or_insert_with(text).clone()
     }
 
     fn take(&mut self, content: &[u8]) -> Result<(), String> {
-        match self.remaining.checked_sub(content.len() as u64 + FILE_OVERHEAD) {
-            Some(left) => {
-                self.remaining = left;
-                Ok(())
-            }
-            None => Err(format!(
+        let rest = self.remaining.checked_sub(content.len() as u64 + FILE_OVERHEAD);
+        self.remaining = rest.ok_or_else(|| {
+            format!(
                 "the files of the pod's configMap, secret, downwardAPI and projected volumes are in memory, and need \
                  more than {} bytes: they may need as much as the pod's memory limit, and at most {MOST_BYTES} bytes",
                 self.all
-            )),
-        }
+            )
+        })?;
+        Ok(())
     }
 }
 
@@ -130,12 +124,11 @@ fn of_object(
                 return Err(String::from_utf8_lossy(&data.data[trust::MISSING]).into_owned());
             }
             None => {
-                return Err(match object.kind {
-                    ConfigKind::ConfigMap => {
-                        format!("configmap references non-existent config key: {}", item.key)
-                    }
-                    ConfigKind::Secret => format!("references non-existent secret key: {}", item.key),
-                });
+                let what = match object.kind {
+                    ConfigKind::ConfigMap => "configmap references non-existent config key",
+                    ConfigKind::Secret => "references non-existent secret key",
+                };
+                return Err(format!("{what}: {}", item.key));
             }
         };
         room.take(&content)?;

@@ -12,12 +12,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, BufReader, Cursor, Write};
+use std::io::{self, Cursor, Write};
 use std::path::{Path, PathBuf};
 
 use fatfs::{FormatVolumeOptions, FsOptions};
 use flate2::Compression;
-use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use gpt::partition::Partition;
 use gpt::partition_types;
@@ -26,12 +25,11 @@ use nodlet_build::task::{Outcome, TaskError};
 use sha2::{Digest, Sha256};
 
 use crate::boot_files;
-use crate::cpio::Cpio;
 use crate::kernel::Kernel;
 use crate::profile::{Loader, Profile, Storage};
+use crate::tree::{Tree, below, below_usr};
 
 mod hybrid;
-mod newc;
 
 /// The unit of sizes in bytes, and the alignment of partitions.
 const MIB: u64 = 1024 * 1024;
@@ -75,7 +73,7 @@ const E2FSCK: &str = "[options]\nbroken_system_clock = true\n";
 pub(crate) struct Parts<'a> {
     pub(crate) kernel: &'a Kernel,
     /// The initramfs form: an archive compressed by gzip.
-    pub(crate) initramfs: &'a Path,
+    pub(crate) tree: &'a Tree,
     /// The built program.
     pub(crate) nodlet: &'a Path,
     /// The directory with the files that the board's own boot loader needs.
@@ -202,91 +200,44 @@ fn write_table(
 
 /// Writes the root file system. Returns the digest of its content.
 fn write_root(profile: &Profile, parts: &Parts<'_>, to: &Path) -> Result<[u8; 32], TaskError> {
-    let mut archive = tar::Builder::new(Vec::new());
-    let mut tree = newc::read(GzDecoder::new(BufReader::new(File::open(parts.initramfs)?)))?;
+    let mut tree = parts.tree.clone();
     debian::fetch(PACKAGES, &profile.debian)?;
     for package in PACKAGES {
-        add_programs(&mut tree, &debian::package(package, &profile.debian)?)?;
-    }
-    for directory in DIRECTORIES {
-        tree.entry((*directory).to_owned()).or_insert(newc::Entry { mode: 0o040_755, bytes: Vec::new() });
-    }
-    tree.insert("etc/e2fsck.conf".to_owned(), newc::Entry { mode: 0o100_644, bytes: E2FSCK.into() });
-    // The identity is on the boot partition. A valid one is kept even without that file, so no older one
-    // must be in the root.
-    tree.remove("boot/nodlet.conf");
-    // Sorted by name, parents come first.
-    for (path, entry) in &tree {
-        let mut header = tar::Header::new_gnu();
-        header.set_mode(entry.mode & 0o7777);
-        header.set_uid(0);
-        header.set_gid(0);
-        header.set_mtime(0);
-        let path = format!("./{path}");
-        match entry.mode & 0o170_000 {
-            0o040_000 => {
-                header.set_entry_type(tar::EntryType::Directory);
-                header.set_size(0);
-                archive.append_data(&mut header, path, io::empty())?;
-            }
-            0o120_000 => {
-                header.set_entry_type(tar::EntryType::Symlink);
-                header.set_size(0);
-                archive.append_link(&mut header, path, std::str::from_utf8(&entry.bytes)?)?;
-            }
-            _ => {
-                header.set_size(entry.bytes.len() as u64);
-                archive.append_data(&mut header, path, &*entry.bytes)?;
+        for source in below(&debian::package(package, &profile.debian)?)? {
+            let name = source.name.rsplit('/').next().unwrap_or_default();
+            if (PROGRAMS.contains(&name) || name.contains(".so.")) && !source.metadata.is_dir() {
+                tree.add(&below_usr(&source.name), &source)?;
             }
         }
     }
-    let archive = archive.into_inner()?;
+    for directory in DIRECTORIES {
+        tree.directory(directory);
+    }
+    tree.file("etc/e2fsck.conf", 0o644, E2FSCK);
+    // The identity is on the boot partition. A valid one is kept even without that file, so no older one must be in
+    // the root.
+    tree.remove("boot/nodlet.conf");
+    let archive = tree.write_tar(Vec::new(), "./", 0)?;
     let _ = fs::remove_file(to);
     nodlet_rootfs::write_erofs_image(&mut &*archive, to)
         .map_err(|error| format!("failed to write {}: {error}", to.display()))?;
     Ok(Sha256::digest(&archive).into())
 }
 
-/// Adds the programs and the libraries of an unpacked package.
-fn add_programs(tree: &mut newc::Tree, package: &Path) -> Outcome {
-    let mut open = vec![package.to_owned()];
-    while let Some(directory) = open.pop() {
-        for entry in fs::read_dir(&directory)? {
-            let path = entry?.path();
-            let metadata = fs::symlink_metadata(&path)?;
-            let name = path.file_name().and_then(|name| name.to_str()).ok_or("a file's name is text")?;
-            let place = path.strip_prefix(package)?.to_str().ok_or("a file's name is text")?;
-            // A path from before the merge of /usr.
-            let place = match place.split_once('/') {
-                Some((top @ ("sbin" | "lib"), rest)) => format!("usr/{top}/{rest}"),
-                _ => place.to_owned(),
-            };
-            let is_wanted = PROGRAMS.contains(&name) || name.contains(".so.");
-            if metadata.is_dir() {
-                open.push(path);
-            } else if is_wanted && metadata.is_symlink() {
-                let target = fs::read_link(&path)?.into_os_string().into_encoded_bytes();
-                tree.insert(place, newc::Entry { mode: 0o120_777, bytes: target });
-            } else if is_wanted {
-                tree.insert(place, newc::Entry { mode: 0o100_755, bytes: fs::read(&path)? });
-            }
-        }
-    }
-    Ok(())
-}
-
 /// The first initramfs, which the boot loader passes to the kernel: nodlet, which mounts the root, and the
 /// modules for that.
 fn first_initramfs(storage: &Storage, parts: &Parts<'_>) -> Result<Vec<u8>, TaskError> {
-    let mut cpio = Cpio::new(GzEncoder::new(Vec::new(), Compression::default()));
-    cpio.file("/init", 0o755, &fs::read(parts.nodlet)?)?;
+    let mut tree = Tree::default();
+    tree.file("/init", 0o755, fs::read(parts.nodlet)?);
     for directory in ["/dev", "/proc", "/sys", "/newroot"] {
-        cpio.directory(directory)?;
+        tree.directory(directory);
     }
     let wanted: Vec<&str> =
         storage.modules.iter().map(String::as_str).chain(ROOT_MODULES.iter().copied()).collect();
-    parts.kernel.add_modules(&mut cpio, &wanted)?;
-    Ok(cpio.end()?.finish()?)
+    parts.kernel.add_modules(&mut tree, &wanted)?;
+    let mut compressed = GzEncoder::new(Vec::new(), Compression::default());
+    tree.write_cpio(&mut compressed)?;
+    Ok(compressed.finish()?)
 }
 
 /// The files of the boot partition, by path.

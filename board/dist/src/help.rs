@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use nodlet_build::task::{TaskError, line_of};
+use nodlet_build::task::{TaskError, output};
 
 pub(crate) mod completion;
 pub(crate) mod manual;
@@ -48,16 +48,7 @@ pub(crate) struct Flag {
 
 /// Reads the help texts by running a nodlet that this machine can execute.
 pub(crate) fn of(program: &Path) -> Result<Help, TaskError> {
-    let help = |arguments: &[&str]| {
-        let mut command = Command::new(program);
-        command.args(arguments);
-        let output =
-            command.output().map_err(|error| format!("failed to run {}: {error}", line_of(&command)))?;
-        if !output.status.success() {
-            return Err(TaskError(format!("{}: {}", line_of(&command), output.status)));
-        }
-        Ok(String::from_utf8(output.stdout)?)
-    };
+    let help = |arguments: &[&str]| output(Command::new(program).args(arguments));
     read(&help(&["--help"])?, |verb| help(&[verb, "--help"]))
 }
 

@@ -7,21 +7,22 @@
 //! `packages` lists.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use nodlet_build::arguments::Arguments;
 use nodlet_build::debian;
 use nodlet_build::files;
 use nodlet_build::task::{Outcome, Task, TaskError, project, work};
 use nodlet_build::{cross, targets};
 
 use crate::boot_files;
-use crate::cpio::Cpio;
 use crate::disk;
 use crate::kernel::{self, Kernel};
 use crate::profile::{self, Profile, Program, Storage};
+use crate::tree::{Tree, below, below_usr};
 
 mod board_json;
 mod boot_commands;
@@ -30,6 +31,7 @@ mod source_date;
 
 pub use boot_commands::LEAST_DISK_MEMORY_MIB;
 pub use contents::Contents;
+pub(crate) use source_date::of_source;
 pub use source_date::seconds as source_date;
 
 /// The files of a device image, which has at least one of these forms.
@@ -82,40 +84,22 @@ pub const TASK: Task = Task::new(
 );
 
 fn run(arguments: &[String]) -> Outcome {
-    let mut words = arguments.iter();
-    let mut contents = Contents::default();
-    let mut profile = None;
-    while let Some(word) = words.next() {
-        let list = match word.as_str() {
-            "--firmware" => {
-                contents.firmware = Some(words.next().ok_or("--firmware needs a directory")?.into());
-                continue;
-            }
-            "--config" => {
-                contents.config = Some(words.next().ok_or("--config needs a file")?.into());
-                continue;
-            }
-            "--bootstrap-kubeconfig" => {
-                let file = words.next().ok_or("--bootstrap-kubeconfig needs a file")?;
-                contents.bootstrap_kubeconfig = Some(file.into());
-                continue;
-            }
-            "--pod" => &mut contents.pods,
-            "--oci" => &mut contents.archives,
-            "--ssh-key" => &mut contents.ssh_keys,
-            "--push-key" => &mut contents.push_keys,
-            name if !name.starts_with('-') && profile.is_none() => {
-                profile = Some(profile::get(name)?);
-                continue;
-            }
-            _ => return Err(TASK.misused()),
-        };
-        list.push(words.next().ok_or_else(|| TaskError(format!("{word} needs a file")))?.into());
-    }
-    let Some(profile) = profile else {
+    let mut arguments = Arguments::new(&TASK, arguments);
+    let contents = Contents {
+        pods: arguments.all("--pod")?,
+        archives: arguments.all("--oci")?,
+        ssh_keys: arguments.all("--ssh-key")?,
+        push_keys: arguments.all("--push-key")?,
+        config: arguments.one("--config")?,
+        bootstrap_kubeconfig: arguments.one("--bootstrap-kubeconfig")?,
+        firmware: arguments.one("--firmware")?,
+    };
+    let names = arguments.names()?;
+    let [name] = &*names else {
         let known = profile::known()?.join(", ");
         return Err(TaskError(format!("{}; profiles are {known}", TASK.misused().0)));
     };
+    let profile = profile::get(name)?;
     // Checked first, so that a missing file is not reported only after minutes.
     let keys = contents.ssh_keys.iter().chain(&contents.push_keys);
     let single = contents.config.iter().chain(&contents.bootstrap_kubeconfig);
@@ -172,24 +156,23 @@ pub fn build(profile: &Profile, contents: &Contents, directory: &Path) -> Result
     eprintln!("Building nodlet for {} (some minutes the first time)", profile.name);
     let program = cross::build(target)?;
     let new = directory.join("initramfs.new");
-    let failed = |error: io::Error| TaskError(format!("failed to write {}: {error}", new.display()));
+    let mut tree = Tree::default();
+    tree.file("/usr/bin/nodlet", 0o755, fs::read(&program)?);
+    tree.link("/init", "usr/bin/nodlet");
+    add_system(&mut tree, profile)?;
+    add_board(&mut tree, profile, &kernel)?;
+    contents.add(&mut tree, &baked)?;
+    let mut unpacked = Vec::new();
+    tree.write_cpio(&mut unpacked)?;
     // A compression level that the emulated board decompresses quickly; the gzip header has no time.
-    let compressed =
-        GzEncoder::new(BufWriter::new(File::create(&new).map_err(failed)?), Compression::default());
-    let mut cpio = Cpio::new(Counted { to: compressed, bytes: 0 });
-    cpio.file("/usr/bin/nodlet", 0o755, &fs::read(&program)?).map_err(failed)?;
-    cpio.link("/init", "usr/bin/nodlet").map_err(failed)?;
-    add_system(&mut cpio, profile)
-        .map_err(|TaskError(why)| TaskError(format!("{}: {why}", new.display())))?;
-    add_board(&mut cpio, profile, &kernel)?;
-    contents.add(&mut cpio, &baked)?;
-    let Counted { to: compressed, bytes: unpacked } = cpio.end().map_err(failed)?;
-    compressed.finish().and_then(|mut file| file.flush()).map_err(failed)?;
+    let mut compressed = GzEncoder::new(Vec::new(), Compression::default());
+    compressed.write_all(&unpacked)?;
+    files::write(&new, compressed.finish()?)?;
     // An image that does not fit must leave the files of the former one unchanged.
-    let sizes = [unpacked, fs::metadata(&new)?.len(), fs::metadata(&kernel.image)?.len()];
+    let sizes = [unpacked.len() as u64, fs::metadata(&new)?.len(), fs::metadata(&kernel.image)?.len()];
     let parts = disk::Parts {
         kernel: &kernel,
-        initramfs: &new,
+        tree: &tree,
         nodlet: &program,
         config: contents.config.as_deref(),
         firmware: contents.firmware.as_deref(),
@@ -213,7 +196,7 @@ pub fn build(profile: &Profile, contents: &Contents, directory: &Path) -> Result
     for (path, bytes) in boot_files {
         let file = directory.join("boot").join(path);
         fs::create_dir_all(file.parent().ok_or("it lies in a directory")?)?;
-        fs::write(&file, bytes).map_err(|error| format!("failed to write {}: {error}", file.display()))?;
+        files::write(&file, bytes)?;
     }
     Ok(image)
 }
@@ -334,24 +317,6 @@ fn require_fit(profile: &Profile, [unpacked, compressed, kernel]: [u64; 3]) -> O
     )))
 }
 
-/// A writer that counts the bytes written.
-struct Counted<W> {
-    to: W,
-    bytes: u64,
-}
-
-impl<W: Write> Write for Counted<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = self.to.write(bytes)?;
-        self.bytes += count as u64;
-        Ok(count)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.to.flush()
-    }
-}
-
 /// Debian's packages on every board, besides the kernel's: a shell.
 const PACKAGES: &[&str] = &["busybox-static"];
 
@@ -381,27 +346,36 @@ const LEFT_OUT_OF_LIBC: &[&str] =
 const TOOLS: &[&str] =
     &["sh", "ls", "cat", "mkdir", "rm", "mv", "cp", "ps", "df", "dmesg", "mount", "ip", "ping", "vi"];
 
-fn add_system<W: Write>(cpio: &mut Cpio<W>, profile: &Profile) -> Outcome {
+fn add_system(tree: &mut Tree, profile: &Profile) -> Outcome {
     // As in Debian: programs name the loader by a path in /lib.
     for (link, target) in [("bin", "usr/bin"), ("sbin", "usr/sbin"), ("lib", "usr/lib")] {
-        cpio.link(link, target)?;
+        tree.link(link, target);
     }
     if profile.debian == "amd64" {
-        cpio.link("lib64", "usr/lib64")?;
+        tree.link("lib64", "usr/lib64");
     }
     let ssh = if profile.services.contains(&Program::Ssh) { SSH_PACKAGES } else { &[] };
     let packages = [PACKAGES, ssh].concat();
     debian::fetch(&packages, &profile.debian)?;
     for package in packages {
         let files = debian::package(package, &profile.debian)?;
-        add_package(cpio, &files, &files)?;
+        for source in below(&files)?.iter().filter(|source| !source.metadata.is_dir()) {
+            let name = source.name.as_str();
+            let is_in = |left_out: &&str| {
+                name.strip_prefix(*left_out).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            };
+            if LEFT_OUT.iter().any(is_in) || name.split('/').any(|part| LEFT_OUT_OF_LIBC.contains(&part)) {
+                continue;
+            }
+            tree.add(&below_usr(name), source)?;
+        }
     }
     for tool in TOOLS {
-        cpio.link(&format!("/usr/bin/{tool}"), "busybox")?;
+        tree.link(&format!("/usr/bin/{tool}"), "busybox");
     }
     let mut licences = GzEncoder::new(Vec::new(), Compression::best());
     licences.write_all(licences_of(profile)?.as_bytes())?;
-    cpio.file("/usr/share/doc/nodlet/copyright.gz", 0o644, &licences.finish()?)?;
+    tree.file("/usr/share/doc/nodlet/copyright.gz", 0o644, licences.finish()?);
     let texts = [
         (
             "/etc/passwd",
@@ -413,65 +387,39 @@ fn add_system<W: Write>(cpio: &mut Cpio<W>, profile: &Profile) -> Outcome {
         ("/etc/hosts", "127.0.0.1 localhost\n"),
     ];
     for (path, text) in texts {
-        cpio.file(path, 0o644, text.as_bytes())?;
+        tree.file(path, 0o644, text);
     }
     // Process 1 writes the keys of each user, and the SSH server looks for them below the user's home.
     for (home, keys) in [("/root", "../run/ssh/root"), ("/home/nodlet", "../../run/ssh/nodlet")] {
-        cpio.directory(home)?;
-        cpio.link(&format!("{home}/.ssh"), keys)?;
+        tree.directory(home);
+        tree.link(&format!("{home}/.ssh"), keys);
     }
     // The board's network service writes this file.
-    cpio.link("/etc/resolv.conf", "../run/nodlet/resolv.conf")?;
+    tree.link("/etc/resolv.conf", "../run/nodlet/resolv.conf");
     for directory in ["/etc/nodlet/manifests", "/var/lib/nodlet", "/proc", "/sys", "/dev", "/run", "/tmp"] {
-        cpio.directory(directory)?;
-    }
-    Ok(())
-}
-
-fn add_package<W: Write>(cpio: &mut Cpio<W>, root: &Path, directory: &Path) -> Outcome {
-    let mut entries = fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
-    entries.sort_by_key(fs::DirEntry::file_name);
-    for entry in entries {
-        let path = entry.path();
-        let name = path.strip_prefix(root)?.to_str().ok_or("a file's name is text")?.to_owned();
-        let last = name.rsplit('/').next().unwrap_or_default();
-        if LEFT_OUT.contains(&name.as_str()) || LEFT_OUT_OF_LIBC.contains(&last) {
-            continue;
-        }
-        // A path from before the merge of /usr.
-        let place = match name.split_once('/') {
-            Some((top @ ("bin" | "sbin" | "lib" | "lib64"), rest)) => format!("/usr/{top}/{rest}"),
-            Some(_) | None => format!("/{name}"),
-        };
-        let metadata = fs::symlink_metadata(&path)?;
-        if metadata.is_dir() {
-            add_package(cpio, root, &path)?;
-        } else if metadata.is_symlink() {
-            let target = fs::read_link(&path)?;
-            cpio.link(&place, target.to_str().ok_or("a link is text")?)?;
-        } else {
-            let is_program = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o100 != 0;
-            cpio.file(&place, if is_program { 0o755 } else { 0o644 }, &fs::read(&path)?)?;
-        }
+        tree.directory(directory);
     }
     Ok(())
 }
 
 /// Adds the files for the board's init: the description of the board, and modules with their order.
-fn add_board<W: Write>(cpio: &mut Cpio<W>, profile: &Profile, kernel: &Kernel) -> Outcome {
-    cpio.file("/usr/lib/nodlet/board.json", 0o644, &serde_json::to_vec(&board_json::of(profile))?)?;
-    add_limits(cpio, profile)?;
+fn add_board(tree: &mut Tree, profile: &Profile, kernel: &Kernel) -> Outcome {
+    tree.file(
+        "/usr/lib/nodlet/board.json",
+        0o644,
+        serde_json::to_vec(&board_json::of(profile, source_date()?))?,
+    );
+    add_limits(tree, profile);
     let mut wanted: Vec<&str> = profile.modules.iter().map(String::as_str).collect();
     wanted.extend(profile.storage.iter().flat_map(disk::modules));
-    kernel.add_modules(cpio, &wanted)
+    kernel.add_modules(tree, &wanted)
 }
 
 /// Adds limits that also apply without an agent.
-fn add_limits<W: Write>(cpio: &mut Cpio<W>, profile: &Profile) -> Outcome {
+fn add_limits(tree: &mut Tree, profile: &Profile) {
     if let Some(size) = &profile.images.max_size {
-        cpio.file("/etc/nodlet/image-store-limit", 0o644, format!("{size}\n").as_bytes())?;
+        tree.file("/etc/nodlet/image-store-limit", 0o644, format!("{size}\n"));
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -482,9 +430,9 @@ mod tests {
     fn the_limit_of_the_image_store_is_written_where_image_loading_reads_it() {
         let mut profile = profile::get("qemu-arm64").unwrap();
         let file = |profile: &Profile| {
-            let mut cpio = Cpio::new(Vec::new());
-            add_limits(&mut cpio, profile).unwrap();
-            String::from_utf8_lossy(&cpio.end().unwrap()).contains("etc/nodlet/image-store-limit")
+            let mut tree = Tree::default();
+            add_limits(&mut tree, profile);
+            tree.get("etc/nodlet/image-store-limit").is_some()
         };
         assert!(file(&profile));
         profile.images.max_size = None;

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -10,7 +9,7 @@ use nodlet_build::debian::{self, only};
 use nodlet_build::files;
 use nodlet_build::task::{Outcome, TaskError};
 
-use super::cpio::Cpio;
+use super::tree::Tree;
 
 /// A kernel of Debian.
 pub struct Kernel {
@@ -123,18 +122,19 @@ impl Kernel {
     /// Writes these modules and everything that they need to the directory in which a board's init looks,
     /// with their order. They stay compressed if this kernel can decompress them, because an initramfs takes
     /// RAM.
-    pub fn add_modules<W: Write>(&self, cpio: &mut Cpio<W>, wanted: &[&str]) -> Outcome {
+    pub fn add_modules(&self, tree: &mut Tree, wanted: &[&str]) -> Outcome {
         let mut list = String::new();
         for module in self.in_order(wanted)? {
             let is_xz = self.unpacks_xz && module.file.extension().is_some_and(|ending| ending == "xz");
             let (ending, bytes) =
                 if is_xz { ("ko.xz", fs::read(&module.file)?) } else { ("ko", module.bytes) };
             let file = format!("{}.{ending}", module.name);
-            cpio.file(&format!("/usr/lib/nodlet/modules/{file}"), 0o644, &bytes)?;
+            tree.file(&format!("/usr/lib/nodlet/modules/{file}"), 0o644, bytes);
             list.push_str(&file);
             list.push('\n');
         }
-        Ok(cpio.file("/usr/lib/nodlet/modules/list", 0o644, list.as_bytes())?)
+        tree.file("/usr/lib/nodlet/modules/list", 0o644, list);
+        Ok(())
     }
 
     /// These modules and everything that they need, in the order of their dependencies.

@@ -4,7 +4,6 @@
 //! It builds nothing of nodlet itself: [`nodlet_build::cross`] does. Read first: [`profile`], then [`image`].
 
 mod boot_files;
-pub mod cpio;
 pub mod deb;
 mod disk;
 mod help;
@@ -12,3 +11,4 @@ pub mod image;
 pub mod kernel;
 pub mod profile;
 pub mod release;
+pub mod tree;

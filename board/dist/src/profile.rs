@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use nodlet_build::files;
+use nodlet_build::targets;
 use nodlet_build::task::{TaskError, project};
 use serde::{Deserialize, Serialize};
 
@@ -188,10 +189,6 @@ pub fn known() -> Result<Vec<String>, TaskError> {
     Ok(names)
 }
 
-/// Debian's name of each target's processor, by the beginning of Rust's name of the target.
-const DEBIAN: &[(&str, &str)] =
-    &[("x86_64-", "amd64"), ("aarch64-", "arm64"), ("riscv64gc-", "riscv64"), ("armv7-", "armhf")];
-
 /// The least memory in MiB with which any tested board boots.
 const LEAST_MEMORY_MIB: u32 = 64;
 
@@ -228,45 +225,13 @@ impl Profile {
 }
 
 pub(crate) fn parse(name: &str, text: &str) -> Result<Profile, TaskError> {
-    let mut profile: Profile =
-        toml::from_str(text).map_err(|error| format!("board/profiles/{name}.toml: {error}"))?;
-    links::check(&profile.network, profile.ntp.as_deref())
-        .map_err(|wrong| format!("board/profiles/{name}.toml: {wrong}"))?;
-    let wrong = |what: &str| Err(TaskError(format!("board/profiles/{name}.toml: {what}")));
-    if let Some((_, debian)) =
-        DEBIAN.iter().find(|(target, debian)| profile.target.starts_with(target) && profile.debian != *debian)
-    {
-        return wrong(&format!(
-            "debian: {:?} is not the processor of target {:?}: {debian:?} is",
-            profile.debian, profile.target
-        ));
-    }
-    if profile.memory_mib < LEAST_MEMORY_MIB {
-        return wrong(&format!("memory-mib: {} is less than {LEAST_MEMORY_MIB}", profile.memory_mib));
-    }
-    let logs = &profile.logs;
-    if let Some(size) = logs.max_size.as_deref().filter(|size| !is_size(size)) {
-        return wrong(&format!("logs: max-size {size:?} must be a number of Ki, Mi or Gi, as \"1Mi\""));
-    }
-    if logs.max_files.is_some_and(|files| files < 2) {
-        return wrong("logs: max-files must be 2 or more");
-    }
-    if logs.ram_mib.is_some_and(|ram| ram == 0 || ram > profile.memory_mib / 2) {
-        return wrong("logs: ram-mib must be from 1 to half of memory-mib");
-    }
-    for checked in [profile.limits.check(), profile.images.check()] {
-        checked.map_err(|why| format!("board/profiles/{name}.toml: {why}"))?;
-    }
-    if let Some(file) = profile.firmware.iter().find(|file| file.contains('/') || file.starts_with('.')) {
-        return wrong(&format!("firmware: {file:?} must be the name of a file"));
-    }
-    require_watchdog(name, &profile)?;
-    if let Some(Err(TaskError(why))) = profile.storage.as_ref().map(Storage::check) {
-        return Err(TaskError(format!("board/profiles/{name}.toml: {why}")));
-    }
-    profile.update.check().map_err(|why| format!("board/profiles/{name}.toml: update: {why}"))?;
-    name.clone_into(&mut profile.name);
-    Ok(profile)
+    let read = || -> Result<Profile, String> {
+        let mut profile: Profile = toml::from_str(text).map_err(|error| error.to_string())?;
+        profile.check()?;
+        name.clone_into(&mut profile.name);
+        Ok(profile)
+    };
+    read().map_err(|why| TaskError(format!("board/profiles/{name}.toml: {why}")))
 }
 
 /// The most bytes of a device's path that process 1 can store.
@@ -276,24 +241,58 @@ const DEVICE_BYTES: usize = 63;
 /// them.
 const TIMEOUTS: std::ops::RangeInclusive<u32> = 5..=3600;
 
-fn require_watchdog(name: &str, profile: &Profile) -> Result<(), TaskError> {
-    let wrong = |why: String| Err(TaskError(format!("board/profiles/{name}.toml: {why}")));
-    if let Some(Watchdog { device, timeout }) = &profile.watchdog {
-        if !device.starts_with("/dev/") || device.len() > DEVICE_BYTES {
-            return wrong(format!(
-                "watchdog: device {device:?} must begin with /dev/ and have {DEVICE_BYTES} bytes at most"
+impl Profile {
+    fn check(&self) -> Result<(), String> {
+        links::check(&self.network, self.ntp.as_deref())?;
+        let (debian, target) = (&self.debian, &self.target);
+        if let Some(right) =
+            targets::get(target).ok().map(|target| target.debian).filter(|right| right != debian)
+        {
+            return Err(format!(
+                "debian: {debian:?} is not the processor of target {target:?}: {right:?} is"
             ));
         }
-        if !TIMEOUTS.contains(timeout) {
-            let (least, most) = (TIMEOUTS.start(), TIMEOUTS.end());
-            return wrong(format!("watchdog: timeout {timeout} must be from {least} to {most} seconds"));
+        if self.memory_mib < LEAST_MEMORY_MIB {
+            return Err(format!("memory-mib: {} is less than {LEAST_MEMORY_MIB}", self.memory_mib));
         }
+        let Logs { max_size, max_files, ram_mib } = &self.logs;
+        if let Some(size) = max_size.as_deref().filter(|size| !is_size(size)) {
+            return Err(format!("logs: max-size {size:?} must be a number of Ki, Mi or Gi, as \"1Mi\""));
+        }
+        if max_files.is_some_and(|files| files < 2) {
+            return Err("logs: max-files must be 2 or more".into());
+        }
+        if ram_mib.is_some_and(|ram| ram == 0 || ram > self.memory_mib / 2) {
+            return Err("logs: ram-mib must be from 1 to half of memory-mib".into());
+        }
+        self.limits.check()?;
+        self.images.check()?;
+        if let Some(file) = self.firmware.iter().find(|file| file.contains('/') || file.starts_with('.')) {
+            return Err(format!("firmware: {file:?} must be the name of a file"));
+        }
+        self.check_watchdog()?;
+        self.storage.as_ref().map_or(Ok(()), Storage::check)?;
+        self.update.check().map_err(|why| format!("update: {why}"))
     }
-    match &profile.crash_loop {
-        Some(CrashLoop { after: 0, .. } | CrashLoop { reboots: 0, .. }) => {
-            wrong("crash-loop: after and reboots must be 1 at least".into())
+
+    fn check_watchdog(&self) -> Result<(), String> {
+        if let Some(Watchdog { device, timeout }) = &self.watchdog {
+            if !device.starts_with("/dev/") || device.len() > DEVICE_BYTES {
+                return Err(format!(
+                    "watchdog: device {device:?} must begin with /dev/ and have {DEVICE_BYTES} bytes at most"
+                ));
+            }
+            if !TIMEOUTS.contains(timeout) {
+                let (least, most) = (TIMEOUTS.start(), TIMEOUTS.end());
+                return Err(format!("watchdog: timeout {timeout} must be from {least} to {most} seconds"));
+            }
         }
-        Some(_) | None => Ok(()),
+        match &self.crash_loop {
+            Some(CrashLoop { after: 0, .. } | CrashLoop { reboots: 0, .. }) => {
+                Err("crash-loop: after and reboots must be 1 at least".into())
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 }
 

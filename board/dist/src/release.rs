@@ -10,10 +10,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nodlet_build::arguments::Arguments;
 use nodlet_build::files;
 use nodlet_build::targets::{self, TARGETS, Target};
 use nodlet_build::task::{
-    Outcome, Task, TaskError, line_of, outside, plain_cargo, project, run as run_command, target_dir, work,
+    Outcome, Task, TaskError, git, output, outside, plain_cargo, project, run as run_command, target_dir,
+    work,
 };
 use nodlet_build::toolchain::{self, built, cargo};
 use nodlet_build::{crates, cross, deny, programs, stamp, tools};
@@ -21,12 +23,13 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::profile::{self, Profile};
+use crate::tree::{Source, Tree, below};
 use crate::{deb, help, image};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The arguments of the task.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Request {
     /// The secret key of minisign.
     key: PathBuf,
@@ -83,26 +86,17 @@ fn test_key() -> Result<PathBuf, TaskError> {
 }
 
 fn parse(arguments: &[String]) -> Result<Request, TaskError> {
-    let mut request = Request::default();
-    let mut words = arguments.iter();
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--key" => {
-                let key = words.next().filter(|key| !key.starts_with('-'));
-                request.key = key.ok_or_else(|| TASK.misused())?.into();
-            }
-            "--test-key" => request.test_key = true,
-            "--twice" => request.twice = true,
-            "--no-images" => request.no_images = true,
-            triple if !triple.starts_with('-') => request.targets.push(targets::get(triple)?),
-            _ => return Err(TASK.misused()),
-        }
-    }
-    if request.key.as_os_str().is_empty() != request.test_key {
+    let mut arguments = Arguments::new(&TASK, arguments);
+    let key: Option<PathBuf> = arguments.one("--key")?;
+    let [test_key, twice, no_images] =
+        ["--test-key", "--twice", "--no-images"].map(|option| arguments.has(option));
+    if key.is_some() == test_key {
         return Err(TASK.misused());
     }
-    if !request.test_key {
-        request.key = std::path::absolute(&request.key)?;
+    let key = key.map(std::path::absolute).transpose()?.unwrap_or_default();
+    let mut request = Request { key, test_key, twice, no_images, targets: Vec::new() };
+    for triple in arguments.names()? {
+        request.targets.push(targets::get(&triple)?);
     }
     if request.targets.is_empty() {
         request.targets.extend(TARGETS);
@@ -158,7 +152,7 @@ fn manuals(directory: &Path) -> Outcome {
 
 /// Writes the lists of materials (SBOM) of a program, which plugins of cargo make, in two forms.
 fn materials(target: &Target, source: &str, directory: &Path) -> Outcome {
-    let seconds = image::source_date().to_string();
+    let seconds = image::source_date()?.to_string();
     let mut cyclonedx = Command::new(tools::CARGO_CYCLONEDX.provide()?);
     cyclonedx.args(["cyclonedx", "--format", "json", "--spec-version", "1.5", "--no-build-deps", "--target"]);
     cyclonedx.arg(target.triple).args(["--override-filename", "sbom", "--manifest-path"]);
@@ -187,11 +181,7 @@ fn materials(target: &Target, source: &str, directory: &Path) -> Outcome {
         "--project-directory",
     ]);
     spdx.arg(project());
-    let output = spdx.output()?;
-    if !output.status.success() {
-        return Err(TaskError(format!("{}: {}", line_of(&spdx), String::from_utf8_lossy(&output.stderr))));
-    }
-    let list = of_target(serde_json::from_slice(&output.stdout)?, &crates::names(target)?);
+    let list = of_target(serde_json::from_str(&output(&mut spdx)?)?, &crates::names(target)?);
     write_json(&named(directory, &format!("{}.spdx.json", target.triple)), &independent(list, source))
 }
 
@@ -215,9 +205,9 @@ fn of_target(mut list: Value, linked: &BTreeSet<(String, String)>) -> Value {
 
 /// The directories of the workspace's own crates.
 fn members() -> Result<Vec<PathBuf>, TaskError> {
-    let output =
-        plain_cargo().args(["metadata", "--locked", "--no-deps", "--format-version", "1"]).output()?;
-    let metadata: Value = serde_json::from_slice(&output.stdout)?;
+    let metadata =
+        output(plain_cargo().args(["metadata", "--locked", "--no-deps", "--format-version", "1"]))?;
+    let metadata: Value = serde_json::from_str(&metadata)?;
     let manifests = metadata["packages"].as_array().into_iter().flatten();
     let directories = manifests.filter_map(|package| Path::new(package["manifest_path"].as_str()?).parent());
     Ok(directories.map(Path::to_owned).collect())
@@ -268,45 +258,24 @@ pub fn source_archive(directory: &Path) -> Result<PathBuf, TaskError> {
 /// file `COMMIT` names the commit for programs that are built from there.
 fn sources(source: &str, directory: &Path) -> Outcome {
     let top = format!("nodlet-{VERSION}");
-    let mut files: BTreeMap<String, (u32, Vec<u8>)> = BTreeMap::new();
-    let mut add = |name: &str, from: &Path| -> Outcome {
-        let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(from)?.permissions());
-        let mode = if mode & 0o100 != 0 { 0o755 } else { 0o644 };
-        let bytes = files::read(from)?;
-        files.insert(format!("{top}/{name}"), (mode, bytes));
-        Ok(())
-    };
-    let git = Command::new("git").args(["ls-files", "-z"]).current_dir(project()).output()?;
-    for name in String::from_utf8(git.stdout)?.split_terminator('\0') {
-        add(name, &project().join(name))?;
+    let mut tree = Tree::default();
+    for name in git(project(), &["ls-files", "-z"])?.split_terminator('\0') {
+        let path = project().join(name);
+        let source = Source { name: format!("{top}/{name}"), metadata: fs::metadata(&path)?, path };
+        tree.add(&source.name, &source)?;
     }
     let patched = toolchain::patched()?;
     let name = patched.file_name().and_then(|name| name.to_str()).ok_or("a crate's name is text")?.to_owned();
-    for file in files_below(&patched)? {
-        let below = file.strip_prefix(&patched)?.to_str().ok_or("a file's name is text")?.to_owned();
-        add(&format!(".cargo/host/{name}/{below}"), &file)?;
+    for source in below(&patched)?.iter().filter(|source| source.metadata.is_file()) {
+        tree.add(&format!("{top}/.cargo/host/{name}/{}", source.name), source)?;
     }
     let config = format!("# The patched crate in place of the published one.\npaths = [\"host/{name}\"]\n");
-    files.insert(format!("{top}/.cargo/host/config.toml"), (0o644, config.into_bytes()));
+    tree.file(&format!("{top}/.cargo/host/config.toml"), 0o644, config);
     let mut words = source.split(' ');
     let commit = format!("{}\n{}\n", words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    files.insert(format!("{top}/COMMIT"), (0o644, commit.into_bytes()));
-    Ok(fs::write(named(directory, "source.tar.gz"), deb::archive_of(&files)?)?)
-}
-
-/// All files below a directory, sorted.
-fn files_below(directory: &Path) -> Result<Vec<PathBuf>, TaskError> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            files.extend(files_below(&path)?);
-        } else {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
+    tree.file(&format!("{top}/COMMIT"), 0o644, commit);
+    let archive = deb::archive_of(&tree, "", image::of_source()?)?;
+    files::write(&named(directory, "source.tar.gz"), archive)
 }
 
 /// Builds the image of a board without pods, for the targets of the release.
@@ -335,11 +304,9 @@ fn device_image(profile: &Profile, request: &Request, directory: &Path) -> Outco
 /// The SHA-256 of all files in a directory, in the form of `sha256sum`.
 fn checksums(directory: &Path) -> Result<String, TaskError> {
     let mut sums = String::new();
-    for file in files_below(directory)? {
-        let digest = Sha256::digest(fs::read(&file)?);
-        let digits = files::digits(&digest);
-        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        sums.push_str(&format!("{digits}  {name}\n"));
+    for file in below(directory)? {
+        let digits = files::digits(&Sha256::digest(fs::read(&file.path)?));
+        sums.push_str(&format!("{digits}  {}\n", file.name));
     }
     Ok(sums)
 }
@@ -378,16 +345,13 @@ fn twice(request: &Request, first: &Path) -> Outcome {
 
 /// Requires that two directories have the same files.
 fn require_same(first: &Path, second: &Path) -> Outcome {
-    let read = |directory: &Path| -> Result<BTreeMap<PathBuf, Vec<u8>>, TaskError> {
-        let read = |file: PathBuf| Ok((file.strip_prefix(directory)?.to_owned(), fs::read(&file)?));
-        files_below(directory)?.into_iter().map(read).collect()
+    let read = |directory: &Path| -> Result<BTreeMap<String, Vec<u8>>, TaskError> {
+        below(directory)?.into_iter().map(|file| Ok((file.name, fs::read(file.path)?))).collect()
     };
     let (first, second) = (read(first)?, read(second)?);
     let names = first.keys().chain(second.keys());
-    let mut different: Vec<String> = names
-        .filter(|name| first.get(*name) != second.get(*name))
-        .map(|name| name.display().to_string())
-        .collect();
+    let mut different: Vec<String> =
+        names.filter(|name| first.get(*name) != second.get(*name)).cloned().collect();
     different.sort();
     different.dedup();
     if different.is_empty() && !first.is_empty() {

@@ -17,11 +17,11 @@ use nodlet_host::cgroup::PodPidsLimit;
 use nodlet_kube::manifest::{AllowedAnnotations, check_label, is_node_name, node_name_of};
 use nodlet_runtime::api::CONNECTIONS;
 use nodlet_runtime::container_config::LogLimits;
-use nodlet_runtime::engine::{ClusterDns, Config, EVENTS, RESOLV_CONF};
+use nodlet_runtime::engine::{ClusterDns, Config, EVENTS, RESOLV_CONF, Services, ServicesOf};
 
-use super::{limits, shutdown};
-use crate::arguments::duration::go_duration;
-use crate::arguments::{Context, number, switch};
+use super::{limits, services, shutdown};
+use crate::arguments::duration::{duration, go_duration};
+use crate::arguments::{Context, number, refused, switch, value};
 use crate::error::VerbError;
 
 /// The parsed command line of `nodlet agent`.
@@ -33,6 +33,7 @@ pub(super) struct Options {
     cluster_cidrs: Vec<(IpAddr, u8)>,
     no_node_routes: bool,
     dns: ClusterDns,
+    services: Services,
     resolv_conf: Option<PathBuf>,
     pod_pids_limit: PodPidsLimit,
     allowed_annotations: AllowedAnnotations,
@@ -55,40 +56,31 @@ pub(super) struct Options {
 }
 
 impl Options {
-    pub(super) fn parse(context: &mut Context, mut parser: Parser) -> Result<Self, VerbError> {
+    pub(super) fn parse(context: &mut Context, parser: &mut Parser) -> Result<Self, VerbError> {
         let mut options = Options::default();
-        while let Some(flag) = context.next_flag(&mut parser)? {
+        while let Some(flag) = context.next_flag(parser)? {
             match flag.as_str() {
                 "--node-name" => {
-                    let value = parser.value()?.string()?;
-                    if !is_node_name(&value) {
-                        let why = "lower case letters, digits, '-' and '.', as in a host's name";
-                        return Err(refused(&flag, &value, why));
-                    }
-                    options.node_name = Some(value);
+                    let how = "lower case letters, digits, '-' and '.', as in a host's name";
+                    options.node_name = Some(value(parser, &flag, |text| name(text).ok_or(how))?);
                 }
                 "--pod-cidr" => options.pod_cidr = Some(parser.value()?.string()?),
-                "--masquerade" => options.routes_pods = !switch(&mut parser)?,
-                "--node-routes" => options.no_node_routes = !switch(&mut parser)?,
+                "--masquerade" => options.routes_pods = !switch(parser)?,
+                "--node-routes" => options.no_node_routes = !switch(parser)?,
                 "--cluster-cidr" => {
-                    let value = parser.value()?.string()?;
-                    let ranges: Option<Vec<_>> = value.split(',').map(parse_range).collect();
+                    let ranges = |text: &str| text.split(',').map(parse_range).collect::<Option<_>>();
                     options.cluster_cidrs =
-                        ranges.ok_or_else(|| refused(&flag, &value, "ranges like 10.244.0.0/16"))?;
+                        value(parser, &flag, |text| ranges(text).ok_or("ranges like 10.244.0.0/16"))?;
                 }
                 "--cluster-dns" => {
-                    let value = parser.value()?.string()?;
-                    if value.split(',').any(|server| server.parse::<IpAddr>().is_err()) {
-                        return Err(refused(&flag, &value, "IP addresses, separated by ','"));
-                    }
-                    options.dns.servers = value.split(',').map(str::to_owned).collect();
+                    let server = |server: &str| server.parse::<IpAddr>().map(|_| server.to_owned());
+                    let servers = |text: &str| text.split(',').map(server).collect::<Result<_, _>>();
+                    options.dns.servers =
+                        value(parser, &flag, |text| servers(text).or(Err("IP addresses, separated by ','")))?;
                 }
                 "--cluster-domain" => {
-                    let value = parser.value()?.string()?;
-                    if !is_node_name(&value) {
-                        return Err(refused(&flag, &value, "a domain like cluster.local"));
-                    }
-                    options.dns.domain = value;
+                    options.dns.domain =
+                        value(parser, &flag, |text| name(text).ok_or("a domain like cluster.local"))?;
                 }
                 "--resolv-conf" => {
                     let file = PathBuf::from(parser.value()?);
@@ -98,12 +90,10 @@ impl Options {
                     }
                     options.resolv_conf = Some(file);
                 }
-                "--pod-pids-limit" => {
-                    options.pod_pids_limit = pod_pids_limit(&mut parser)?;
-                }
+                "--pod-pids-limit" => options.pod_pids_limit = value(parser, &flag, pod_pids_limit)?,
                 "--allowed-annotations" => {
                     let value = parser.value()?.string()?;
-                    for allowed in value.split(',').filter(|allowed| !allowed.is_empty()) {
+                    for allowed in items(&value) {
                         if !options.allowed_annotations.allow(allowed) {
                             let why = "exclusive-cpus.nodlet.dev, rtprio.nodlet.dev, \
                                        io.podman.annotations.ulimit, or CDI devices such as \
@@ -113,17 +103,16 @@ impl Options {
                     }
                 }
                 "--default-ulimit" => {
-                    let value = parser.value()?.string()?;
-                    let limit = value.strip_prefix("nofile=");
-                    let limit = limit.and_then(|limit| OpenFiles::parse(limit, OpenFiles::DEFAULT.hard));
-                    let why = "a limit of open files as nofile=1024:524288: a soft limit, and a hard limit that is not \
+                    let how = "a limit of open files as nofile=1024:524288: a soft limit, and a hard limit that is not \
                                lower and at most 1073741824";
-                    options.allowed_annotations.open_files =
-                        limit.ok_or_else(|| refused(&flag, &value, why))?;
+                    options.allowed_annotations.open_files = value(parser, &flag, |text| {
+                        let limit = text.strip_prefix("nofile=");
+                        limit.and_then(|limit| OpenFiles::parse(limit, OpenFiles::DEFAULT.hard)).ok_or(how)
+                    })?;
                 }
                 "--allowed-unsafe-sysctls" => {
                     let value = parser.value()?.string()?;
-                    for pattern in value.split(',').filter(|pattern| !pattern.is_empty()) {
+                    for pattern in items(&value) {
                         if !sysctl::is_valid(pattern, true) || sysctl::namespace(pattern).is_none() {
                             let why = "namespaced sysctls, such as kernel.msgmax or net.core.*";
                             return Err(refused(&flag, pattern, why));
@@ -132,82 +121,61 @@ impl Options {
                     }
                 }
                 "--memory-swap-behavior" => {
-                    options.limited_swap = match &*parser.value()?.string()? {
-                        "NoSwap" => false,
-                        "LimitedSwap" => true,
-                        value => {
-                            return Err(refused(&flag, value, "NoSwap or LimitedSwap"));
-                        }
-                    };
+                    options.limited_swap = value(parser, &flag, |text| match text {
+                        "NoSwap" => Ok(false),
+                        "LimitedSwap" => Ok(true),
+                        _ => Err("NoSwap or LimitedSwap"),
+                    })?;
                 }
                 "--terminated-pod-gc-threshold" => {
-                    let kept = number(&mut parser, &flag)?;
-                    options.terminated_pod_gc_threshold = Some(kept);
+                    options.terminated_pod_gc_threshold = Some(number(parser, &flag)?);
                 }
                 "--kubelet-port" => {
-                    let text = parser.value()?.string()?;
-                    let port = text
-                        .parse()
-                        .map_err(|_| refused(&flag, &text, "a port from 1 to 65535, or 0 for none"))?;
-                    options.kubelet_port = Some(port);
+                    let how = "a port from 1 to 65535, or 0 for none";
+                    options.kubelet_port = Some(value(parser, &flag, |text| text.parse().or(Err(how)))?);
                 }
-                "--node-labels" => {
-                    let value = parser.value()?.string()?;
-                    options.node_labels.extend(labels(&value).map_err(|why| refused(&flag, &value, &why))?);
-                }
-                "--register-with-taints" => {
-                    let value = parser.value()?.string()?;
-                    options.taints.extend(taints(&value).map_err(|why| refused(&flag, &value, &why))?);
-                }
+                "--node-labels" => options.node_labels.extend(value(parser, &flag, labels)?),
+                "--register-with-taints" => options.taints.extend(value(parser, &flag, taints)?),
                 "--kube-reserved" | "--system-reserved" => {
-                    let value = parser.value()?.string()?;
-                    let more = reserved(&value).map_err(|why| refused(&flag, &value, &why))?;
-                    options.reserved = options.reserved.plus(&more);
+                    options.reserved = options.reserved.plus(&value(parser, &flag, reserved)?);
                 }
                 "--container-log-max-files" => {
-                    let files = number(&mut parser, &flag)?;
+                    let files = number(parser, &flag)?;
                     let files = u32::try_from(files).ok().filter(|files| *files >= 2);
                     options.logs.max_files = files.ok_or_else(|| {
                         VerbError::new("invalid value for --container-log-max-files: must be 2 or more")
                     })?;
                 }
                 "--container-log-max-size" => {
-                    let value = parser.value()?.string()?;
-                    let size = Quantity::parse(&value).ok().and_then(|size| u64::try_from(size.value()).ok());
-                    options.logs.max_size = size
-                        .filter(|size| *size > 0)
-                        .ok_or_else(|| refused(&flag, &value, "a quantity of bytes, as 10Mi"))?;
+                    options.logs.max_size = value(parser, &flag, |text| {
+                        let size =
+                            Quantity::parse(text).ok().and_then(|size| u64::try_from(size.value()).ok());
+                        size.filter(|size| *size > 0).ok_or("a quantity of bytes, as 10Mi")
+                    })?;
                 }
                 "--sync-every" => {
-                    let text = parser.value()?.string()?;
-                    let every = go_duration(&flag, &text)?;
-                    if every.is_some_and(|every| every < Duration::from_secs(60)) {
-                        return Err(refused(&flag, &text, "1m or more, or 0 to stay connected"));
-                    }
-                    options.sync_every = every;
+                    let (least, how) = (Duration::from_secs(60), "1m or more, or 0 to stay connected");
+                    options.sync_every = at_least(parser, &flag, least, how)?;
                 }
                 "--sync-jitter" => {
-                    options.sync_jitter = go_duration(&flag, &parser.value()?.string()?)?;
+                    options.sync_jitter = duration(parser, &flag)?;
                 }
                 "--fencing-period" => {
-                    let text = parser.value()?.string()?;
-                    let period = go_duration(&flag, &text)?;
-                    if period.is_some_and(|period| period < fencing::SHORTEST) {
-                        return Err(refused(&flag, &text, "40s or more, or 0 for no end of the pods"));
-                    }
-                    options.fencing_period = period;
+                    let how = "40s or more, or 0 for no end of the pods";
+                    options.fencing_period = at_least(parser, &flag, fencing::SHORTEST, how)?;
                 }
                 "--encryption-key-file" => {
                     options.encryption_key_file = Some(PathBuf::from(parser.value()?));
                 }
                 "--metered" => {
                     options.reporting =
-                        if switch(&mut parser)? { Reporting::Metered } else { Reporting::Ordinary };
+                        if switch(parser)? { Reporting::Metered } else { Reporting::Ordinary };
                 }
-                "--quiet" => options.quiet = switch(&mut parser)?,
-                flag if options.limits.take(flag, &mut parser)? => {}
-                flag if options.shutdown.take(flag, &mut parser)? => {}
-                other => context.global(other, &mut parser)?,
+                "--quiet" => options.quiet = switch(parser)?,
+                flag if options.limits.take(flag, parser)? => {}
+                flag if services::take(&mut options.services, flag, parser)? => {}
+                flag if options.shutdown.take(flag, parser)? => {}
+                other => context.global(other, parser)?,
             }
         }
         if options.sync_jitter.is_some() && options.sync_every.is_none() {
@@ -218,6 +186,14 @@ impl Options {
                 "--fencing-period needs a board that stays connected: with --sync-every, the Lease lapses between two visits",
             ));
         }
+        if options.sync_every.is_some() && options.services.of == ServicesOf::Cluster {
+            return Err(VerbError::new(
+                "--services=cluster needs a board that stays connected: leave out --sync-every",
+            ));
+        }
+        if options.services.kubeconfig.is_some() && options.services.of != ServicesOf::Cluster {
+            return Err(VerbError::new("--services-kubeconfig has no effect without --services=cluster"));
+        }
         if options.sync_every.is_some() && options.kubelet_port.is_some_and(|port| port != 0) {
             return Err(VerbError::new(
                 "--kubelet-port needs a board that stays connected: the port has to ask the cluster who may use it; leave out --sync-every, or use --kubelet-port 0",
@@ -227,8 +203,26 @@ impl Options {
     }
 }
 
-fn refused(flag: &str, value: &str, why: &str) -> VerbError {
-    VerbError::new(format!("invalid value {value:?} for {flag}: must be {why}"))
+/// A name as a host's.
+fn name(text: &str) -> Option<String> {
+    is_node_name(text).then(|| text.to_owned())
+}
+
+/// The items of a list that commas separate.
+fn items(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').filter(|item| !item.is_empty())
+}
+
+/// A duration of at least `least`, or 0.
+fn at_least(
+    parser: &mut Parser,
+    flag: &str,
+    least: Duration,
+    how: &str,
+) -> Result<Option<Duration>, VerbError> {
+    let text = parser.value()?.string()?;
+    let given = go_duration(flag, &text)?;
+    if given.is_some_and(|given| given < least) { Err(refused(flag, &text, how)) } else { Ok(given) }
 }
 
 /// Parses labels in the form `KEY=VALUE,...`.
@@ -238,7 +232,7 @@ pub(super) fn labels(text: &str) -> Result<SortedMap<String, String>, String> {
         check_label(key, value)?;
         Ok((key.to_owned(), value.to_owned()))
     };
-    text.split(',').filter(|pair| !pair.is_empty()).map(label).collect()
+    items(text).map(label).collect()
 }
 
 /// Parses taints in the form `KEY=VALUE:EFFECT,...`; the value may be omitted.
@@ -254,13 +248,13 @@ pub(super) fn taints(text: &str) -> Result<Vec<Taint>, String> {
         check_label(key, value)?;
         Ok(Taint { key: key.to_owned(), value: value.to_owned(), effect: effect.to_owned() })
     };
-    text.split(',').filter(|taint| !taint.is_empty()).map(taint).collect()
+    items(text).map(taint).collect()
 }
 
 /// Parses amounts in the form `RESOURCE=QUANTITY,...`.
 pub(super) fn reserved(text: &str) -> Result<Amounts, String> {
     let mut amounts = Amounts::default();
-    for pair in text.split(',').filter(|pair| !pair.is_empty()) {
+    for pair in items(text) {
         let (name, amount) = pair.split_once('=').ok_or("resource=quantity pairs, separated by ','")?;
         let amount = Quantity::parse(amount).ok().filter(|amount| !amount.is_negative());
         let amount = amount.ok_or_else(|| format!("quantities like 250m or 64Mi, also for {name}"))?;
@@ -276,14 +270,11 @@ pub(super) fn reserved(text: &str) -> Result<Amounts, String> {
 
 /// Parses `--pod-pids-limit`: a number of processes, at least 1 for the container's own process, or -1 for no
 /// limit.
-fn pod_pids_limit(parser: &mut Parser) -> Result<PodPidsLimit, VerbError> {
-    let value = parser.value()?.string()?;
-    match value.parse::<i64>().map(|limit| (limit, u64::try_from(limit))) {
-        Ok((-1, _)) => Ok(PodPidsLimit::Unlimited),
-        Ok((1.., Ok(limit))) => Ok(PodPidsLimit::Of(limit)),
-        Ok(_) | Err(_) => Err(VerbError::new(format!(
-            "invalid value {value:?} for --pod-pids-limit: must be at least 1, or -1 for no limit"
-        ))),
+fn pod_pids_limit(text: &str) -> Result<PodPidsLimit, &'static str> {
+    match (text, text.parse()) {
+        ("-1", _) => Ok(PodPidsLimit::Unlimited),
+        (_, Ok(limit @ 1..)) => Ok(PodPidsLimit::Of(limit)),
+        _ => Err("at least 1, or -1 for no limit"),
     }
 }
 
@@ -296,6 +287,8 @@ pub(super) fn config(root: &Path, options: Options, down: bool) -> Result<Config
         None => host_name()?,
     };
     let below_root = |file: PathBuf| root.join(file.strip_prefix("/").unwrap_or(&file));
+    let mut services = options.services;
+    services.kubeconfig = services.kubeconfig.map(below_root);
     let encryption_key_file = options.encryption_key_file.map(below_root);
     Ok(Config {
         warning: crate::boot::storage_warning(&root),
@@ -306,6 +299,7 @@ pub(super) fn config(root: &Path, options: Options, down: bool) -> Result<Config
         cluster_cidrs: options.cluster_cidrs,
         node_routes: !options.no_node_routes,
         dns: options.dns,
+        services,
         resolv_conf: Some(options.resolv_conf.unwrap_or_else(|| RESOLV_CONF.into()))
             .filter(|file| !file.as_os_str().is_empty()),
         pod_pids_limit: options.pod_pids_limit,
@@ -351,13 +345,11 @@ pub(crate) fn host_name() -> Result<String, VerbError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::parsed;
 
     #[test]
     fn an_invalid_flag_value_is_rejected_with_the_name_of_the_flag() {
-        let parse = |line: &str| {
-            let parser = Parser::from_args(line.split_whitespace());
-            Options::parse(&mut Context::new(), parser).map_err(|failure| failure.to_string())
-        };
+        let parse = |line| parsed("agent", Options::parse, line);
         let right = parse("--node-name board-1.lab --pod-pids-limit 100").expect("all is right");
         assert_eq!(
             (right.node_name.as_deref(), right.pod_pids_limit),

@@ -8,7 +8,7 @@ use nodlet_core::facts::MAX_PODS;
 use nodlet_core::pressure::Thresholds;
 use nodlet_runtime::engine::{Eviction, ImageCollection};
 
-use crate::arguments::duration::go_duration;
+use crate::arguments::duration::duration;
 use crate::arguments::number;
 use crate::error::VerbError;
 
@@ -49,25 +49,15 @@ impl Flags {
             "--max-events" => self.events = Some(within(parser, flag, 1..=10_000)?),
             HIGH => self.high = Some(percent(parser, HIGH, 1..=99)?),
             LOW => self.low = Some(percent(parser, LOW, 0..=98)?),
-            AGE => {
-                let text = parser.value()?.string()?;
-                self.minimum_age = Some(go_duration(AGE, &text)?.unwrap_or_default());
-            }
-            MAXIMUM_AGE => {
-                // As with a kubelet, no time means no limit.
-                let age = go_duration(MAXIMUM_AGE, &parser.value()?.string()?)?;
-                self.maximum_age = age.filter(|age| !age.is_zero());
-            }
+            AGE => self.minimum_age = Some(duration(parser, AGE)?.unwrap_or_default()),
+            MAXIMUM_AGE => self.maximum_age = duration(parser, MAXIMUM_AGE)?,
             "--eviction-hard" => {
                 let thresholds = Thresholds::parse(&parser.value()?.string()?);
                 let thresholds =
                     thresholds.map_err(|why| VerbError::new(format!("--eviction-hard: {why}")))?;
                 self.eviction.thresholds = thresholds;
             }
-            TRANSITION => {
-                let period = go_duration(TRANSITION, &parser.value()?.string()?)?;
-                self.eviction.transition = period.unwrap_or_default();
-            }
+            TRANSITION => self.eviction.transition = duration(parser, TRANSITION)?.unwrap_or_default(),
             _ => return Ok(false),
         }
         Ok(true)

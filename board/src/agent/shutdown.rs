@@ -6,7 +6,8 @@ use std::time::Duration;
 use lexopt::{Parser, ValueExt};
 use nodlet_core::facts::ShutdownGroup;
 
-use crate::arguments::duration::go_duration;
+use crate::arguments::duration::{duration, go_duration};
+use crate::arguments::refused;
 use crate::error::VerbError;
 
 const TOTAL: &str = "--shutdown-grace-period";
@@ -44,8 +45,8 @@ impl Flags {
     /// Parses the value of a shutdown flag. Returns `false` if this module has no such flag.
     pub(super) fn take(&mut self, flag: &str, parser: &mut Parser) -> Result<bool, VerbError> {
         match flag {
-            TOTAL => self.total = Some(seconds(TOTAL, &parser.value()?.string()?)?),
-            CRITICAL => self.critical = Some(seconds(CRITICAL, &parser.value()?.string()?)?),
+            TOTAL => self.total = Some(duration(parser, TOTAL)?.unwrap_or_default()),
+            CRITICAL => self.critical = Some(duration(parser, CRITICAL)?.unwrap_or_default()),
             GROUPS => self.groups = groups(&parser.value()?.string()?)?,
             _ => return Ok(false),
         }
@@ -69,21 +70,14 @@ impl Flags {
     }
 }
 
-fn seconds(flag: &str, text: &str) -> Result<Duration, VerbError> {
-    go_duration(flag, text).map(Option::unwrap_or_default)
-}
-
 fn groups(text: &str) -> Result<Vec<ShutdownGroup>, VerbError> {
-    let invalid = || {
-        VerbError::new(format!(
-            "invalid value {text:?} for {GROUPS}: must be like 0=20s,2000000000=10s, with each priority once"
-        ))
-    };
+    let invalid = || refused(GROUPS, text, "like 0=20s,2000000000=10s, with each priority once");
     let mut groups = Vec::new();
     for group in text.split(',') {
         let (priority, grace) = group.split_once('=').ok_or_else(invalid)?;
         let priority = priority.trim().parse().map_err(|_| invalid())?;
-        groups.push(ShutdownGroup { priority, grace: seconds(GROUPS, grace.trim())? });
+        let grace = go_duration(GROUPS, grace.trim())?.unwrap_or_default();
+        groups.push(ShutdownGroup { priority, grace });
     }
     groups.sort_by_key(|group| group.priority);
     let repeated = groups.windows(2).any(|two| two[0].priority == two[1].priority);

@@ -2,12 +2,19 @@
 
 use std::time::Duration;
 
+use lexopt::{Parser, ValueExt};
+
+use super::refused;
 use crate::error::VerbError;
+
+/// The duration that is the value of a flag.
+pub(crate) fn duration(parser: &mut Parser, flag: &str) -> Result<Option<Duration>, VerbError> {
+    go_duration(flag, &parser.value()?.string()?)
+}
 
 /// Parses a duration as Go writes it: `1h30m`, `90s`. Zero is returned as `None`.
 pub(crate) fn go_duration(flag: &str, text: &str) -> Result<Option<Duration>, VerbError> {
-    let invalid =
-        || VerbError::new(format!("invalid value {text:?} for {flag}: must be a duration like 5s, 2m or 3h"));
+    let invalid = || refused(flag, text, "a duration like 5s, 2m or 3h");
     const SECOND: u64 = 1_000_000_000;
     let mut total = 0u64;
     let mut rest = text;

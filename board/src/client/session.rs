@@ -34,6 +34,15 @@ pub(crate) enum Ended {
     Detached,
 }
 
+/// Whether a session can have the terminal that was asked for: the standard input must be one. If not, the user is told.
+pub(crate) fn check_terminal() -> bool {
+    let is_terminal = tcgetattr(io::stdin().as_fd()).is_ok();
+    if !is_terminal {
+        eprintln!("Unable to use a TTY - input is not a terminal or the right kind of file");
+    }
+    is_terminal
+}
+
 /// Opens a session at `target`, and returns when it has ended.
 pub(crate) fn run(client: &Client, target: &str, stdio: &Stdio) -> Result<Ended, VerbError> {
     let (stream, decoder) = connect(client, target, websocket::PROTOCOLS[0])?;

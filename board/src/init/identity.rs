@@ -18,7 +18,7 @@ use nodlet_kernel::own_file;
 use nodlet_kube::base64;
 use nodlet_kube::manifest::{check_label, is_node_name, node_name_of};
 
-use super::storage::change_boot;
+use super::partitions::change_boot;
 use crate::board_json::{Board, Link};
 use crate::boot::console::say;
 use crate::boot::read_own_short;

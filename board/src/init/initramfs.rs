@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use nix::mount::{MsFlags, mount};
+use nodlet_kernel::own_file;
 
 /// The directory of kernel modules. Its file `list` has one file name per line, in the order of loading. The
 /// kernel decompresses files that end in `.xz`.
@@ -38,15 +39,13 @@ pub(super) fn leave_initial_root() -> io::Result<()> {
 
 /// Loads the modules of this root or initramfs. Reports the result of each to `note`.
 pub(super) fn load_modules(note: &mut dyn FnMut(&str, io::Result<()>)) {
-    match fs::read_to_string(Path::new(MODULES).join("list")) {
-        Ok(list) => {
-            for name in list.lines() {
-                note(&format!("load the module {name}"), load(name));
-            }
-        }
-        // The kernel has everything built in.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+    // A kernel that has everything built in has no list.
+    match own_file::if_exists(fs::read_to_string(Path::new(MODULES).join("list"))) {
         Err(error) => note("read the list of modules", Err(error)),
+        Ok(list) => list
+            .unwrap_or_default()
+            .lines()
+            .for_each(|name| note(&format!("load the module {name}"), load(name))),
     }
 }
 

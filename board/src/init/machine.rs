@@ -9,10 +9,11 @@ use std::io;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nodlet_host::netlink::{Netlink, link_index};
+use nodlet_kernel::own_file;
 
 use super::initramfs::{leave_initial_root, load_modules, remove_modules_in_ram};
 use super::network::clock;
-use super::{identity, services, storage};
+use super::{identity, partitions, services};
 use crate::boot::config;
 use crate::boot::console::{say, take_console};
 
@@ -93,7 +94,7 @@ pub(super) fn set_up() -> u8 {
     load_modules(&mut note);
     remove_modules_in_ram();
     // All later steps may read and write /boot, /etc and /var.
-    storage::set_up();
+    partitions::set_up();
     if board.logs_in_ram_mib > 0 {
         note("mount the logs in RAM", keep_logs_in_ram(board.logs_in_ram_mib));
     }
@@ -112,11 +113,8 @@ pub(super) fn set_up() -> u8 {
 fn raise_limits_of_namespaces(note: &mut dyn FnMut(&str, io::Result<()>)) {
     for kind in ["cgroup", "ipc", "mnt", "net", "pid", "time", "uts"] {
         let path = format!("/proc/sys/user/max_{kind}_namespaces");
-        match fs::write(&path, NAMESPACES) {
-            // The kernel does not support this kind of namespace.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            done => note(&format!("write {path}"), done),
-        }
+        // A kernel without this kind of namespace lacks the file.
+        note(&format!("write {path}"), own_file::if_exists(fs::write(&path, NAMESPACES)).map(drop));
     }
 }
 
@@ -141,7 +139,7 @@ fn up(name: &str) -> io::Result<()> {
 pub(super) fn unmount() {
     nix::unistd::sync();
     let none = None::<&str>;
-    for place in [super::storage::MANIFESTS, "/var/log", "/var", "/boot", "/"] {
+    for place in [super::partitions::MANIFESTS, "/var/log", "/var", "/boot", "/"] {
         if umount2(place, MntFlags::empty()).is_err() {
             let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | MsFlags::MS_BIND;
             let _ = mount(none, place, none, flags, none);

@@ -283,12 +283,9 @@ fn make_key(key: &str) -> std::io::Result<()> {
 
 /// Removes a file, or a directory with its contents.
 fn remove(path: &Path) -> std::io::Result<()> {
-    let removed = match std::fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
-        Ok(_) => std::fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    removed.or_else(|error| if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+    let is_directory = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
+    let removed = if is_directory { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+    own_file::if_exists(removed).map(drop)
 }
 
 /// Sets an OOM score such that the kernel kills pods before the calling process, which becomes a service. The

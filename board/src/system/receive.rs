@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 
 use minisign_verify::{Error as SignatureError, PublicKey, Signature, StreamVerifier};
 
-use super::store::Written;
+use super::update_files::Written;
 use crate::board_json::Rules;
 
 /// The version of this program.
@@ -153,6 +153,9 @@ pub(super) fn signed(rules: &Rules, text: Option<&str>) -> Result<Option<Signed>
     Err("it is signed with a key that the board's profile does not name in update.keys".into())
 }
 
+/// The bytes of a program that are read at once.
+const PIECE: usize = 64 * 1024;
+
 /// Copies a program of at most `most` bytes from `stream` to `file`. `own` has the first bytes of this
 /// program.
 ///
@@ -175,24 +178,24 @@ pub(super) fn program(
     let mut scan = Scan::default();
     let mut length = 0_u64;
     let mut end_of_headers = None;
-    let mut buffer = vec![0; 64 * 1024];
+    let mut piece = Vec::with_capacity(PIECE);
     loop {
-        let read = fill(stream, &mut buffer).map_err(ReceiveError::Read)?;
-        let piece = &buffer[..read];
+        piece.clear();
+        let read = stream.by_ref().take(PIECE as u64).read_to_end(&mut piece).map_err(ReceiveError::Read)?;
         if length == 0 {
-            check_header(piece, own)?;
-            end_of_headers = Some(end_by_headers(piece).ok_or("it is cut off")?);
+            check_header(&piece, own)?;
+            end_of_headers = Some(end_by_headers(&piece).ok_or("it is cut off")?);
         }
         length += read as u64;
         if length > most {
             return Err(format!("it is too large: more than {most} bytes").into());
         }
-        scan.search(piece);
+        scan.search(&piece);
         if let Some(verifier) = &mut verifier {
-            verifier.update(piece);
+            verifier.update(&piece);
         }
-        written.write(piece).map_err(ReceiveError::Write)?;
-        if read < buffer.len() {
+        written.write_all(&piece).map_err(ReceiveError::Write)?;
+        if read < PIECE {
             break;
         }
     }
@@ -206,20 +209,6 @@ pub(super) fn program(
     }
     let version = scan.version().ok_or("it is not a nodlet program, or one without support for updates")?;
     Ok(Received { version, digest: written.digest() })
-}
-
-/// Reads until the buffer is full or the stream ends.
-fn fill(stream: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match stream.read(&mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
 }
 
 /// Compares the processor architecture in a program's header with this program's own.
@@ -397,7 +386,7 @@ mod tests {
 
     #[test]
     fn a_program_is_copied_and_its_version_found_wherever_it_stands() {
-        let piece = 64 * 1024;
+        let piece = PIECE;
         for at in [100, piece - 60, piece - 30, piece - 20, piece - 5, piece, 2 * piece - 25, 2 * piece + 7] {
             for length in [2 * piece + 100, 3 * piece, 3 * piece + 1] {
                 let received = receive(&program_of(length, "1.2.3-rc.1", at)).expect("it is right");

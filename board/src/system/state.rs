@@ -9,7 +9,7 @@
 //! ```
 //!
 //! When settled, the agent is the update that was kept, or else the image's own nodlet. Each change is saved
-//! before it takes effect ([`super::store`]), so that a power cut at any moment leaves one of these states.
+//! before it takes effect ([`super::update_files`]), so that a power cut at any moment leaves one of these states.
 //! Read next: `trial.rs`, which calls [`State::begin`] at each start of the agent.
 
 use serde::{Deserialize, Serialize};

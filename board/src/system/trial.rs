@@ -18,7 +18,7 @@ use nodlet_kernel::process::{exit_now, fork, pidfd_open, pidfd_send_signal};
 use self::watch::{Decision, Health, Watch, starting};
 use super::health::{self, Pods};
 use super::state::{Before, Choice, State};
-use super::store::{self, Lock, Store};
+use super::update_files::{self, Lock, UpdateFiles};
 use crate::board_json::Rules;
 use crate::boot::crash_count;
 
@@ -36,22 +36,22 @@ const BETWEEN: Duration = Duration::from_secs(2);
 /// Returns the program of the agent: `image` or an update. Counts the start of an update on trial, and begins
 /// to watch it.
 pub(crate) fn agent_program(root: &Path, image: &Path, rules: &Rules) -> PathBuf {
-    let store = Store::new(root);
+    let files = UpdateFiles::new(root);
     // Most boards have never been updated.
-    if !store.directory().is_dir() {
+    if !files.directory().is_dir() {
         return image.to_owned();
     }
     // The process that installs an update has the lock meanwhile.
-    let state = store.read();
+    let state = files.read();
     let is_trial = state.as_ref().is_ok_and(|state| state.trial.is_some());
-    if let (false, Ok(state), Ok(Some(_lock))) = (is_trial, state, store.lock(Duration::ZERO)) {
+    if let (false, Ok(state), Ok(Some(_lock))) = (is_trial, state, files.lock(Duration::ZERO)) {
         // Leftovers of an interrupted installation.
-        store.clean(&state);
+        files.clean(&state);
     }
-    let lock = is_trial.then(|| store.lock(LOCK)).transpose();
+    let lock = is_trial.then(|| files.lock(LOCK)).transpose();
     let lock = lock.inspect_err(|error| note(format_args!("failed to lock the updates: {error}")));
     let lock = lock.ok().flatten().flatten();
-    let (choice, before) = choose(&store, image, lock.is_some());
+    let (choice, before) = choose(&files, image, lock.is_some());
     match choice {
         Choice::Image => image.to_owned(),
         Choice::Kept(program) => {
@@ -61,22 +61,22 @@ pub(crate) fn agent_program(root: &Path, image: &Path, rules: &Rules) -> PathBuf
             } else if starts_too_often(root) {
                 format!("its agent was started {STARTS_OF_KEPT} times within two minutes")
             } else {
-                return store.program(&program.digest);
+                return files.program(&program.digest);
             };
             note(format_args!("nodlet {} is given up: {why}", program.version));
-            is_saved(change(&store, |state| state.give_up(&why)));
+            is_saved(change(&files, |state| state.give_up(&why)));
             image.to_owned()
         }
         Choice::Trial(program) => {
             note(format_args!("testing nodlet {} for {} s", program.version, rules.healthy_after));
             // Without a watching process the trial would never end.
-            match lock.map(|lock| watch_this_process(root, &store, rules, &before, lock)) {
-                Some(Ok(())) => store.program(&program.digest),
+            match lock.map(|lock| watch_this_process(root, &files, rules, &before, lock)) {
+                Some(Ok(())) => files.program(&program.digest),
                 Some(Err(error)) => {
                     note(format_args!("failed to watch the update on trial: {error}"));
-                    settled(&store, image)
+                    settled(&files, image)
                 }
-                None => settled(&store, image),
+                None => settled(&files, image),
             }
         }
     }
@@ -112,10 +112,10 @@ fn count_start(text: &str, now: u64) -> (String, bool) {
 
 /// Chooses the next program by the state, and saves the changed state first. Also returns the health before the
 /// update.
-fn choose(store: &Store, image: &Path, may_try: bool) -> (Choice, Before) {
+fn choose(files: &UpdateFiles, image: &Path, may_try: bool) -> (Choice, Before) {
     // A failure to lock is ignored: on a read-only medium nobody changes the state.
-    let _lock = store.changing();
-    let mut state = match store.read() {
+    let _lock = files.changing();
+    let mut state = match files.read() {
         Ok(state) => state,
         Err(error) => {
             note(format_args!("the record of updates is damaged, the image's nodlet runs: {error}"));
@@ -125,7 +125,7 @@ fn choose(store: &Store, image: &Path, may_try: bool) -> (Choice, Before) {
     if state.kept.is_none() && state.trial.is_none() {
         return (Choice::Image, Before::default());
     }
-    let digest = match store::digest_of(image) {
+    let digest = match update_files::digest_of(image) {
         Ok(digest) => digest,
         Err(error) => {
             note(format_args!("failed to read {}: {error}", image.display()));
@@ -138,14 +138,14 @@ fn choose(store: &Store, image: &Path, may_try: bool) -> (Choice, Before) {
         if state != saved {
             report(&saved, &state);
             // An uncounted start could be repeated for ever.
-            if !is_saved(store.write(&state)) && matches!(choice, Choice::Trial(_)) {
+            if !is_saved(files.write(&state)) && matches!(choice, Choice::Trial(_)) {
                 return (saved.settled(), Before::default());
             }
         }
         let (Choice::Kept(program) | Choice::Trial(program)) = &choice else {
             return (choice, Before::default());
         };
-        match store.verify(&program.digest) {
+        match files.verify(&program.digest) {
             Ok(()) => {
                 return (choice, state.trial.map(|trial| trial.before).unwrap_or_default());
             }
@@ -153,16 +153,16 @@ fn choose(store: &Store, image: &Path, may_try: bool) -> (Choice, Before) {
                 let saved = state.clone();
                 state.reject(&choice, &nodlet_host::error::causes(&error));
                 report(&saved, &state);
-                is_saved(store.write(&state));
+                is_saved(files.write(&state));
             }
         }
     }
 }
 
 /// The program that runs if no trial is possible.
-fn settled(store: &Store, image: &Path) -> PathBuf {
-    match choose(store, image, false).0 {
-        Choice::Kept(program) => store.program(&program.digest),
+fn settled(files: &UpdateFiles, image: &Path) -> PathBuf {
+    match choose(files, image, false).0 {
+        Choice::Kept(program) => files.program(&program.digest),
         Choice::Image | Choice::Trial(_) => image.to_owned(),
     }
 }
@@ -180,7 +180,7 @@ fn report(before: &State, after: &State) {
 /// Forks the process that watches this one. It must not be a child of this process, which executes the agent.
 fn watch_this_process(
     root: &Path,
-    store: &Store,
+    files: &UpdateFiles,
     rules: &Rules,
     before: &Before,
     lock: Lock,
@@ -205,7 +205,7 @@ fn watch_this_process(
             }
             let _ = nix::unistd::setsid();
             let _ = rustix::thread::set_name(c"nodlet:trial");
-            watch(root, store, rules, before, &agent);
+            watch(root, files, rules, before, &agent);
             drop(lock);
             std::process::exit(0)
         }
@@ -213,7 +213,7 @@ fn watch_this_process(
 }
 
 /// Watches the agent until the trial is decided, or the agent has ended.
-fn watch(root: &Path, store: &Store, rules: &Rules, before: &Before, agent: &OwnedFd) {
+fn watch(root: &Path, files: &UpdateFiles, rules: &Rules, before: &Before, agent: &OwnedFd) {
     let starting = starting(before, &boot_id());
     let mut watch = Watch::new(Instant::now(), Duration::from_secs(rules.healthy_after), starting);
     let check = || match health::check_agent(root) {
@@ -236,7 +236,7 @@ fn watch(root: &Path, store: &Store, rules: &Rules, before: &Before, agent: &Own
         match watch.observe(Instant::now(), health) {
             Decision::Wait => {}
             Decision::Keep => {
-                match change(store, State::keep) {
+                match change(files, State::keep) {
                     Ok(state) => {
                         let version = state.kept.as_ref().map_or("", |kept| &kept.version);
                         note(format_args!("nodlet {version} was healthy for long enough, and is kept"));
@@ -244,7 +244,7 @@ fn watch(root: &Path, store: &Store, rules: &Rules, before: &Before, agent: &Own
                         if let Err(error) = crash_count::remove() {
                             note(format_args!("failed to clear the crash loops: {error}"));
                         }
-                        store.clean(&state);
+                        files.clean(&state);
                     }
                     Err(error) => note(format_args!("failed to keep the update: {error}")),
                 }
@@ -252,7 +252,7 @@ fn watch(root: &Path, store: &Store, rules: &Rules, before: &Before, agent: &Own
             }
             Decision::GoBack(why) => {
                 note(format_args!("the update is given up: {why}"));
-                is_saved(change(store, |state| state.go_back(&why)));
+                is_saved(change(files, |state| state.go_back(&why)));
                 let _ = pidfd_send_signal(agent, libc::SIGKILL);
                 return;
             }
@@ -260,11 +260,11 @@ fn watch(root: &Path, store: &Store, rules: &Rules, before: &Before, agent: &Own
     }
 }
 
-fn change(store: &Store, change: impl FnOnce(&mut State)) -> io::Result<State> {
-    let _lock = store.changing()?;
-    let mut state = store.read()?;
+fn change(files: &UpdateFiles, change: impl FnOnce(&mut State)) -> io::Result<State> {
+    let _lock = files.changing()?;
+    let mut state = files.read()?;
     change(&mut state);
-    store.write(&state)?;
+    files.write(&state)?;
     Ok(state)
 }
 
@@ -276,14 +276,14 @@ fn is_saved<T>(result: io::Result<T>) -> bool {
 /// Gives up the update on trial below this root because its agent hangs, which process 1 notices before the
 /// watchdog resets the board. Returns `false` if no update is on trial, or the change cannot be saved.
 pub(crate) fn give_up_trial(root: &Path, why: &str) -> bool {
-    let store = Store::new(root);
+    let files = UpdateFiles::new(root);
     // An update that was never started cannot be what hangs.
     let on_trial = |state: &State| state.trial.as_ref().is_some_and(|trial| trial.starts > 0);
-    if !store.directory().is_dir() || !store.read().is_ok_and(|state| on_trial(&state)) {
+    if !files.directory().is_dir() || !files.read().is_ok_and(|state| on_trial(&state)) {
         return false;
     }
     note(format_args!("the update is given up: {why}"));
-    is_saved(change(&store, |state| {
+    is_saved(change(&files, |state| {
         if on_trial(state) {
             state.go_back(why);
         }

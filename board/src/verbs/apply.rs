@@ -4,14 +4,14 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use lexopt::{Parser, ValueExt};
+use lexopt::Parser;
 use nodlet_core::sorted::SortedSet;
 use nodlet_core::spec::Pod;
 use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::{self, Validation};
 use nodlet_rootfs::{Reference, Store, StoreError};
 
-use crate::arguments::Context;
+use crate::arguments::{Context, value};
 use crate::client::{Client, encode};
 use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
@@ -246,49 +246,51 @@ fn which_dry_run(parser: &mut Parser) -> Result<DryRun, VerbError> {
 }
 
 pub(crate) fn validation(parser: &mut Parser) -> Result<Validation, VerbError> {
-    match parser.value()?.string()?.as_str() {
-        "strict" | "true" => Ok(Validation::Strict),
-        "warn" => Ok(Validation::Warn),
-        "ignore" | "false" => Ok(Validation::Ignore),
-        other => Err(VerbError::new(format!(
-            "invalid value {other:?} for --validate: must be \"strict\", \"warn\" or \"ignore\""
-        ))),
-    }
+    value(parser, "--validate", |text| match text {
+        "true" => Ok(Validation::Strict),
+        "false" => Ok(Validation::Ignore),
+        text => validation_of(text).ok_or("\"strict\", \"warn\" or \"ignore\""),
+    })
+}
+
+/// The words for validation, in flags, the push protocol and its records.
+const VALIDATIONS: [(&str, Validation); 3] =
+    [("strict", Validation::Strict), ("warn", Validation::Warn), ("ignore", Validation::Ignore)];
+
+/// The validation that a word stands for.
+pub(crate) fn validation_of(word: &str) -> Option<Validation> {
+    VALIDATIONS.into_iter().find(|(name, _)| *name == word).map(|(_, validation)| validation)
+}
+
+/// The word for a validation.
+pub(crate) fn validation_word(validation: Validation) -> &'static str {
+    VALIDATIONS.iter().find(|(_, named)| *named == validation).map_or("strict", |(word, _)| word)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::arguments::switch;
+    use crate::testing::check;
 
     #[test]
     fn arguments_of_apply() {
-        let parse = |line: &str| {
-            let mut context = Context::new();
-            context.verb = VERB.name;
-            let mut parser = Parser::from_args(line.split_whitespace());
-            Apply::parse(&mut context, &mut parser).map_err(|failure| failure.to_string())
-        };
         let file = |apply: Apply| Apply { files: vec!["a.yaml".into()], ..apply };
-        for (line, expected) in [
+        let accepted = [
             ("-f a.yaml", file(Apply::default())),
             ("--filename=a.yaml --dry-run", file(Apply { dry_run: DryRun::Server, ..Apply::default() })),
             ("-f a.yaml --dry-run=client", file(Apply { dry_run: DryRun::Client, ..Apply::default() })),
             ("--dry-run=none -fa.yaml", file(Apply::default())),
             ("-f a.yaml --validate=warn", file(Apply { validation: Validation::Warn, ..Apply::default() })),
-        ] {
-            assert_eq!(parse(line), Ok(expected), "{line}");
-        }
-        for (line, expected) in [
-            ("", "error: must specify one of -f FILE"),
-            ("a.yaml", "error: unexpected argument \"a.yaml\""),
-            ("-f a --dry-run=maybe", "error: invalid dry-run value (maybe)"),
-            ("-f a --validate=hard", "error: invalid value \"hard\" for --validate"),
-            ("-f a --prune", "error: unknown flag: --prune"),
-        ] {
-            let refused = parse(line).expect_err(line);
-            assert!(refused.starts_with(expected), "{line}: {refused}");
-        }
+        ];
+        let rejected = [
+            ("", "must specify one of -f FILE"),
+            ("a.yaml", "unexpected argument \"a.yaml\""),
+            ("-f a --dry-run=maybe", "invalid dry-run value (maybe)"),
+            ("-f a --validate=hard", "invalid value \"hard\" for --validate"),
+            ("-f a --prune", "unknown flag: --prune"),
+        ];
+        check(VERB.name, Apply::parse, accepted, &rejected);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! file. The agent reads that file when it starts and when it is notified.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::net::ToSocketAddrs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -164,12 +164,10 @@ fn remove(path: &Path) -> Result<bool, VerbError> {
 
 /// Removes the files in `directory` whose names fit, durably. Returns `false` if there was nothing to remove.
 fn empty(directory: &Path, fits: impl Fn(&str) -> bool) -> Result<bool, VerbError> {
-    let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        entries => entries.map_err(|error| failed("read", directory, &error))?,
-    };
+    let entries = own_file::if_exists(fs::read_dir(directory));
+    let entries = entries.map_err(|error| failed("read", directory, &error))?;
     let mut found = false;
-    for entry in entries {
+    for entry in entries.into_iter().flatten() {
         let path = entry.map_err(|error| failed("read", directory, &error))?.path();
         if path.file_name().is_some_and(|name| fits(&name.to_string_lossy())) {
             found |= remove(&path)?;
@@ -198,9 +196,8 @@ fn forget(paths: &Paths, notified: impl FnOnce() -> Result<(), VerbError>) -> Re
 /// Notifies the agent. Returns `false` if none runs. A board that `joins` gets a warning, if there is one.
 fn notify(client: &Client, joins: bool) -> Result<bool, VerbError> {
     match client.request("POST", "/nodlet/cluster", "*/*", None) {
-        Ok(mut response) => {
-            let mut warning = String::new();
-            let _ = response.body.read_to_string(&mut warning);
+        Ok(response) => {
+            let warning = response.text();
             if joins && !warning.is_empty() {
                 eprintln!("warning: {}", printable(&warning));
             }

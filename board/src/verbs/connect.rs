@@ -45,6 +45,8 @@ fn file(standard: std::os::fd::BorrowedFd<'_>) -> io::Result<File> {
     Ok(File::from(standard.try_clone_to_owned()?))
 }
 
+/// Copies until the end. Not by `io::copy`, which calls splice for a pipe: that locks the pipe while it waits for the
+/// socket, so that a reader gets an answer only with the next one, and it raises SIGPIPE if the agent has closed.
 fn pass_on(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
     let mut piece = vec![0; PIECE];
     loop {

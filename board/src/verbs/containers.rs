@@ -1,8 +1,9 @@
-//! The choice of a pod's container if the user names none.
+//! The pod and the container that a user names, and the choice of a container if the user names none.
 
+use lexopt::{Parser, ValueExt};
 use nodlet_kube::kinds::Kind;
 
-use crate::arguments::Context;
+use crate::arguments::{Context, switch};
 use crate::client::{Client, encode};
 use crate::error::VerbError;
 use crate::verbs::resources;
@@ -18,11 +19,51 @@ pub(crate) fn pod_name(text: &str) -> Result<String, VerbError> {
     }
 }
 
+/// A container, and how this terminal is connected to a process in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Session {
+    pub(crate) pod: String,
+    pub(crate) container: Option<String>,
+    pub(crate) stdin: bool,
+    pub(crate) tty: bool,
+}
+
+impl Session {
+    /// Parses a flag of a verb with a session, or one of [`Context::namespaced`].
+    pub(crate) fn flag(
+        &mut self,
+        flag: &str,
+        context: &mut Context,
+        parser: &mut Parser,
+    ) -> Result<(), VerbError> {
+        match flag {
+            "-c" | "--container" => self.container = Some(parser.value()?.string()?),
+            "-i" => self.stdin = true,
+            "-t" => self.tty = true,
+            "--stdin" => self.stdin = switch(parser)?,
+            "--tty" => self.tty = switch(parser)?,
+            other => context.namespaced(other, parser)?,
+        }
+        Ok(())
+    }
+
+    /// The path of the session at the API, for a process that has a terminal or not.
+    pub(crate) fn target(&self, context: &Context, verb: &str, has_terminal: bool) -> String {
+        let container = self.container.as_deref().map(encode).map(|name| format!("&container={name}"));
+        format!(
+            "{}/{verb}?stdin={}&stdout=true&stderr={}&tty={has_terminal}{}",
+            context.pod(&self.pod),
+            self.stdin,
+            !has_terminal,
+            container.unwrap_or_default()
+        )
+    }
+}
+
 /// The default container: the one that the annotation `kubectl.kubernetes.io/default-container` names, else
 /// the first, which is then reported to the user. Returns `None` if the pod has only one container.
 pub(crate) fn default(context: &Context, client: &Client, pod: &str) -> Result<Option<String>, VerbError> {
-    let target = format!("/api/v1/namespaces/{}/pods/{}", encode(&context.namespace), encode(pod));
-    let object = client.json("GET", &target, None)?;
+    let object = client.json("GET", &context.pod(pod), None)?;
     let names: Vec<&str> = ["containers", "initContainers", "ephemeralContainers"]
         .iter()
         .flat_map(|field| object["spec"][field].as_array().into_iter().flatten())

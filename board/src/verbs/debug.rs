@@ -1,6 +1,6 @@
 //! `nodlet debug`: adds a container with tools to a running pod whose own containers lack them.
 
-use std::io::{self, Read};
+use std::io::Read;
 use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
@@ -11,22 +11,19 @@ use crate::client::{Client, WatchFlow, encode, session};
 use crate::error::VerbError;
 use crate::output::escaped;
 use crate::verb::{Outcome, Verb};
-use crate::verbs::attach::{self, Attach, DETACH_KEYS};
-use crate::verbs::containers;
+use crate::verbs::attach::{self, DETACH_KEYS};
+use crate::verbs::containers::{self, Session};
 
 pub(crate) const VERB: Verb =
     Verb { name: "debug", summary: "Add a container with tools to a running pod", run };
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Debug {
-    pod: String,
+    session: Session,
     image: String,
     target: Option<String>,
-    container: Option<String>,
     pull_policy: Option<String>,
     profile: Option<String>,
-    stdin: bool,
-    tty: bool,
     attach: bool,
     arguments_only: bool,
     command: Vec<String>,
@@ -38,7 +35,8 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     if let Some(target) = &debug.target {
         println!("Targeting container {target:?}.");
     }
-    let name = match &debug.container {
+    let mut session = debug.session.clone();
+    let name = match &session.container {
         Some(name) => name.clone(),
         None => {
             let name = format!("debugger-{}", suffix()?);
@@ -46,7 +44,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
             name
         }
     };
-    let pod = format!("/api/v1/namespaces/{}/pods/{}", encode(&context.namespace), encode(&debug.pod));
+    let pod = context.pod(&session.pod);
     let patch = json!({ "spec": { "ephemeralContainers": [debug.new_container(&name)?] } });
     client.json("PATCH", &format!("{pod}/ephemeralcontainers?fieldValidation=Strict"), Some(&patch))?;
     if !debug.attach {
@@ -54,28 +52,19 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     }
     // Without input, the log has the complete output. Earlier output is replayed to an attached client only
     // if the container has input.
-    if wait(&context, &client, &debug.pod, &name)? == DebugState::Ended || !debug.stdin {
-        return show_log(&client, &pod, &name);
+    let log = format!("{pod}/log?follow=true&container={}", encode(&name));
+    let show_log = || client.request("GET", &log, "*/*", None)?.print();
+    if wait(&context, &client, &session.pod, &name)? == DebugState::Ended || !session.stdin {
+        return show_log();
     }
+    session.container = Some(name);
     let detach_keys = session::parse_keys(DETACH_KEYS).unwrap_or_default();
-    let (stdin, tty) = (debug.stdin, debug.tty);
-    let attach = Attach { pod: debug.pod, container: Some(name.clone()), stdin, tty, detach_keys };
-    attach::attach(&context, &client, &attach).or_else(|failure| {
+    attach::attach(&context, &client, session, detach_keys).or_else(|failure| {
         // The container may have ended in the meantime.
-        eprintln!(
-            "warning: couldn't attach to pod/{}, falling back to streaming logs: {failure}",
-            attach.pod
-        );
-        show_log(&client, &pod, &name)
+        let pod = &debug.session.pod;
+        eprintln!("warning: couldn't attach to pod/{pod}, falling back to streaming logs: {failure}");
+        show_log()
     })
-}
-
-/// Prints a container's log until the container ends.
-fn show_log(client: &Client, pod: &str, container: &str) -> Outcome {
-    let target = format!("{pod}/log?follow=true&container={}", encode(container));
-    let mut log = client.request("GET", &target, "*/*", None)?.body;
-    io::copy(&mut log, &mut io::stdout()).map_err(VerbError::disconnected)?;
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Whether the debug container runs, so that it can be attached to.
@@ -136,21 +125,16 @@ impl Debug {
         let (mut debug, mut attach, mut pods) = (Debug::default(), None, Vec::new());
         while let Some(flag) = next_flag_before_command(parser, &mut pods, &mut debug.command)? {
             match flag.as_str() {
-                "-c" | "--container" => debug.container = Some(parser.value()?.string()?),
-                "-i" => debug.stdin = true,
-                "-t" => debug.tty = true,
                 "--arguments-only" => debug.arguments_only = switch(parser)?,
                 "--attach" => attach = Some(switch(parser)?),
                 "--image" => debug.image = parser.value()?.string()?,
                 "--image-pull-policy" => debug.pull_policy = Some(parser.value()?.string()?),
                 "--profile" => debug.profile = Some(parser.value()?.string()?),
-                "--stdin" => debug.stdin = switch(parser)?,
                 "--target" => debug.target = Some(parser.value()?.string()?),
-                "--tty" => debug.tty = switch(parser)?,
-                other => context.namespaced(other, parser)?,
+                other => debug.session.flag(other, context, parser)?,
             }
         }
-        debug.pod = match &pods[..] {
+        debug.session.pod = match &pods[..] {
             [] => return Err(context.wrong_use("POD is required for debug")),
             [pod] => containers::pod_name(pod)?,
             _ => return Err(context.wrong_use("only one pod is accepted; put a command after --")),
@@ -158,20 +142,21 @@ impl Debug {
         if debug.image.is_empty() {
             return Err(context.wrong_use("you must specify --image"));
         }
-        if debug.tty && !debug.stdin {
+        if debug.session.tty && !debug.session.stdin {
             return Err(context.wrong_use("-i/--stdin is required for containers with -t/--tty=true"));
         }
-        debug.attach = attach.unwrap_or(debug.stdin);
+        debug.attach = attach.unwrap_or(debug.session.stdin);
         Ok(debug)
     }
 
     /// The container that `kubectl debug` would add, except for `stdinOnce`.
     fn new_container(&self, name: &str) -> Result<Value, VerbError> {
+        let (stdin, tty) = (self.session.stdin, self.session.tty);
         let mut container = json!({
-            "name": name, "image": self.image, "stdin": self.stdin, "tty": self.tty,
+            "name": name, "image": self.image, "stdin": stdin, "tty": tty,
             "terminationMessagePolicy": "File",
         });
-        if self.stdin && self.attach && !self.tty {
+        if stdin && self.attach && !tty {
             // The end of this process's input closes the container's input. Without `stdinOnce`, as kubectl
             // does it, it would end the session, and later output would not be shown.
             container["stdinOnce"] = true.into();
@@ -207,49 +192,42 @@ impl Debug {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn parse(line: &str) -> Result<Debug, String> {
-        let mut context = Context::new();
-        context.verb = VERB.name;
-        let mut parser = Parser::from_args(line.split_whitespace());
-        Debug::parse(&mut context, &mut parser).map_err(|failure| failure.to_string())
-    }
+    use crate::testing::{check, parsed};
 
     #[test]
     fn arguments_of_debug() {
-        let web = || Debug { pod: "web".into(), image: "busybox".into(), ..Debug::default() };
-        for (line, expected) in [
+        let session = || Session { pod: "web".into(), ..Session::default() };
+        let web = || Debug { session: session(), image: "busybox".into(), ..Debug::default() };
+        let with = |stdin, tty| Debug { session: Session { stdin, tty, ..session() }, ..web() };
+        let accepted = [
             ("web --image busybox", web()),
-            ("pod/web -it --image=busybox", Debug { stdin: true, tty: true, attach: true, ..web() }),
-            ("web -i --attach=false --image busybox", Debug { stdin: true, ..web() }),
+            ("pod/web -it --image=busybox", Debug { attach: true, ..with(true, true) }),
+            ("web -i --attach=false --image busybox", with(true, false)),
             (
-                "web --image busybox --target app -c look -- sh -c ls",
+                "web --image busybox --target app -c debugger -- sh -c ls",
                 Debug {
                     target: Some("app".into()),
-                    container: Some("look".into()),
+                    session: Session { container: Some("debugger".into()), ..session() },
                     command: vec!["sh".into(), "-c".into(), "ls".into()],
                     ..web()
                 },
             ),
-        ] {
-            assert_eq!(parse(line), Ok(expected), "{line}");
-        }
-        for (line, expected) in [
-            ("", "error: POD is required for debug"),
-            ("web", "error: you must specify --image"),
-            ("web sh --image busybox", "error: only one pod is accepted; put a command after --"),
-            ("web -t --image busybox", "error: -i/--stdin is required for containers with -t/--tty=true"),
-            ("node/board --image busybox", "error: nodes have no containers, only pods"),
-        ] {
-            let refused = parse(line).expect_err(line);
-            assert!(refused.starts_with(expected), "{line}: {refused}");
-        }
+        ];
+        let rejected = [
+            ("", "POD is required for debug"),
+            ("web", "you must specify --image"),
+            ("web sh --image busybox", "only one pod is accepted; put a command after --"),
+            ("web -t --image busybox", "-i/--stdin is required for containers with -t/--tty=true"),
+            ("node/board --image busybox", "nodes have no containers, only pods"),
+        ];
+        check(VERB.name, Debug::parse, accepted, &rejected);
     }
 
     #[test]
     fn a_debug_profile_sets_the_security_context_of_the_container() {
         let of = |line: &str| {
-            parse(line).expect(line).new_container("look").map_err(|failure| failure.to_string())
+            let debug = parsed(VERB.name, Debug::parse, line).expect(line);
+            debug.new_container("look").map_err(|failure| failure.to_string())
         };
         let general = of("web --image busybox --arguments-only -- -v").expect("it is right");
         assert_eq!(general["securityContext"], json!({ "capabilities": { "add": ["SYS_PTRACE"] } }));

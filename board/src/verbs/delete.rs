@@ -8,7 +8,7 @@ use nodlet_kube::kinds::{KINDS, Kind};
 use nodlet_kube::manifest::Validation;
 use serde_json::{Value, json};
 
-use crate::arguments::{Context, next_flag, switch};
+use crate::arguments::{Context, next_flag, switch, value};
 use crate::client::{Client, WatchFlow, encode};
 use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
@@ -116,10 +116,7 @@ impl Delete {
                 "-l" | "--selector" => delete.labels = parser.value()?.string()?,
                 "--all" => delete.all = switch(parser)?,
                 "--grace-period" => {
-                    let text = parser.value()?.string()?;
-                    delete.grace = Some(text.parse().map_err(|_| {
-                        VerbError::new(format!("invalid value {text:?} for --grace-period: must be seconds"))
-                    })?);
+                    delete.grace = Some(value(parser, &flag, |text| text.parse().or(Err("seconds")))?);
                 }
                 "--now" => now = switch(parser)?,
                 "--force" => force = switch(parser)?,
@@ -218,10 +215,8 @@ impl Delete {
             encode(&context.namespace),
             encode(&self.labels)
         );
-        let list = client.json("GET", &target, None)?;
-        let names =
-            list["items"].as_array().into_iter().flatten().filter_map(|pod| pod["metadata"]["name"].as_str());
-        Ok(names.map(of).collect())
+        let pods = client.list(&target)?;
+        Ok(pods.iter().filter_map(|pod| pod["metadata"]["name"].as_str()).map(of).collect())
     }
 
     fn one(&self, client: &Client, named: &DeleteTarget) -> Result<DeletedPod, VerbError> {
@@ -277,12 +272,10 @@ fn wait_until_gone(client: &Client, pod: &DeletedPod) -> Result<(), VerbError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{check, parsed};
 
     fn parse(line: &str) -> Result<Delete, String> {
-        let mut context = Context::new();
-        context.verb = VERB.name;
-        let mut parser = Parser::from_args(line.split_whitespace());
-        Delete::parse(&mut context, &mut parser).map_err(|failure| failure.to_string())
+        parsed(VERB.name, Delete::parse, line)
     }
 
     #[test]
@@ -305,30 +298,22 @@ mod tests {
         for line in ["pod web", "pods a b", "po/web pod/db", "-f web.yaml", "pods -l app=web", "pods --all"] {
             assert!(parse(line).is_ok(), "{line}: {:?}", parse(line));
         }
-        for (line, expected) in [
-            ("", "error: You must provide one or more pods"),
-            ("pod", "error: resource(s) were provided, but no name was specified"),
-            ("--all", "error: You must provide one or more pods"),
-            ("pod web --all", "error: specify one of"),
+        let rejected = [
+            ("", "You must provide one or more pods"),
+            ("pod", "resource(s) were provided, but no name was specified"),
+            ("--all", "You must provide one or more pods"),
+            ("pod web --all", "specify one of"),
             (
                 "node board",
-                "error: nodes cannot be deleted, only pods, configmaps, secrets, podpresets, priorityclasses, \
-                 limitranges, runtimeclasses, persistentvolumes and persistentvolumeclaims",
+                "nodes cannot be deleted, only pods, configmaps, secrets, podpresets, priorityclasses, \
+                 limitranges, runtimeclasses, persistentvolumes, persistentvolumeclaims, services and endpointslices",
             ),
-            ("web", "error: the server doesn't have a resource type \"web\""),
-            (
-                "pod web --force --grace-period=3",
-                "error: --force and --grace-period greater than 0 cannot be",
-            ),
-            (
-                "pod web --now --grace-period=3",
-                "error: --now and --grace-period cannot be specified together",
-            ),
-            ("pod web --grace-period=soon", "error: invalid value \"soon\" for --grace-period"),
-            ("pod web --cascade", "error: unknown flag: --cascade"),
-        ] {
-            let refused = parse(line).expect_err(line);
-            assert!(refused.starts_with(expected), "{line}: {refused}");
-        }
+            ("web", "the server doesn't have a resource type \"web\""),
+            ("pod web --force --grace-period=3", "--force and --grace-period greater than 0 cannot be"),
+            ("pod web --now --grace-period=3", "--now and --grace-period cannot be specified together"),
+            ("pod web --grace-period=soon", "invalid value \"soon\" for --grace-period"),
+            ("pod web --cascade", "unknown flag: --cascade"),
+        ];
+        check(VERB.name, Delete::parse, [], &rejected);
     }
 }

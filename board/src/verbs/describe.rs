@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
-use nodlet_kube::kinds::{self, Kind};
+use nodlet_kube::kinds::{self, Kind, Related};
 use serde_json::Value;
 
 use crate::arguments::{Context, next_flag, switch};
@@ -47,11 +47,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         eprintln!("{failure}");
     }
     if all == 0 {
-        if describe.kind.row().namespaced && !describe.all_namespaces {
-            eprintln!("No resources found in {} namespace.", context.namespace)
-        } else {
-            eprintln!("No resources found")
-        }
+        context.none_found("resources", !describe.kind.row().namespaced || describe.all_namespaces);
     }
     Ok(if missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -121,11 +117,7 @@ impl Describe {
     fn find(&self, context: &Context, client: &Client) -> Result<Selection, VerbError> {
         let namespace = Some(context.namespace.as_str()).filter(|_| !self.all_namespaces);
         let collection = collection(self.kind.row(), namespace);
-        let list = |labels: &str| -> Result<Vec<Value>, VerbError> {
-            let mut list =
-                client.json("GET", &format!("{collection}?labelSelector={}", encode(labels)), None)?;
-            Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
-        };
+        let list = |labels: &str| client.list(&format!("{collection}?labelSelector={}", encode(labels)));
         if self.names.is_empty() {
             return Ok(Selection { objects: list(&self.labels)?, ..Selection::default() });
         }
@@ -153,63 +145,49 @@ impl Describe {
     fn text(&self, client: &Client, object: &Value, events: bool) -> Result<String, VerbError> {
         let metadata = &object["metadata"];
         let (name, namespace) = (text_of(&metadata["name"]), text_of(&metadata["namespace"]));
-        let search = |more: &str| -> Result<Vec<Value>, VerbError> {
+        let search = |more: &str| {
             let selector = format!("involvedObject.name={name},involvedObject.namespace={namespace}{more}");
             let collection =
                 collection(Kind::Event.row(), Some(namespace).filter(|namespace| !namespace.is_empty()));
-            let mut list =
-                client.json("GET", &format!("{collection}?fieldSelector={}", encode(&selector)), None)?;
-            Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
+            client.list(&format!("{collection}?fieldSelector={}", encode(&selector)))
         };
         let its = format!(
             ",involvedObject.kind={},involvedObject.uid={}",
             text_of(&object["kind"]),
             text_of(&metadata["uid"])
         );
-        Ok(match kinds::strategy(self.kind).describe {
-            kinds::Describe::Node(describe) => {
-                // The events of the node have its name as UID.
-                let events = events.then(|| search(",involvedObject.kind=Node")).transpose()?;
+        let strategy = kinds::strategy(self.kind);
+        // The events of the node have its name as UID.
+        let its = if self.kind == Kind::Node { ",involvedObject.kind=Node" } else { &its };
+        let events = (events && strategy.has_events).then(|| search(its)).transpose()?;
+        let path = match strategy.related {
+            Related::Nothing => return Ok(strategy.describe(object, &[], events)),
+            Related::LimitRanges => format!("/api/v1/namespaces/{}/limitranges", encode(name)),
+            Related::Pods => format!("/api/v1/namespaces/{}/pods", encode(namespace)),
+            Related::EndpointSlices => {
+                let slices = collection(Kind::EndpointSlice.row(), Some(namespace));
+                let selector = format!("kubernetes.io/service-name={name}");
+                format!("{slices}?labelSelector={}", encode(&selector))
+            }
+            Related::UnfinishedPods => {
                 let selector = format!("spec.nodeName={name},status.phase!=Failed,status.phase!=Succeeded");
-                let mut pods =
-                    client.json("GET", &format!("/api/v1/pods?fieldSelector={}", encode(&selector)), None)?;
-                let pods = pods["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
-                describe(object, &pods, events)
+                format!("/api/v1/pods?fieldSelector={}", encode(&selector))
             }
-            kinds::Describe::Alone(describe) => describe(object),
-            kinds::Describe::Namespace(describe) => {
-                let path = format!("/api/v1/namespaces/{}/limitranges", encode(name));
-                let mut ranges = client.json("GET", &path, None)?;
-                describe(object, &ranges["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
-            }
-            kinds::Describe::Claim(describe) => {
-                let path = format!("/api/v1/namespaces/{}/pods", encode(text_of(&metadata["namespace"])));
-                let mut pods = client.json("GET", &path, None)?;
-                let pods = pods["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
-                describe(object, &pods, events.then(|| search(&its)).transpose()?)
-            }
-            kinds::Describe::WithEvents(describe) => {
-                describe(object, events.then(|| search(&its)).transpose()?)
-            }
-        })
+        };
+        let related = client.list(&path)?;
+        Ok(strategy.describe(object, &related, events))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn parse(line: &str) -> Result<Describe, String> {
-        let mut context = Context::new();
-        context.verb = "describe";
-        let mut parser = Parser::from_args(line.split_whitespace());
-        Describe::parse(&mut context, &mut parser).map_err(|error| error.to_string())
-    }
+    use crate::testing::check;
 
     #[test]
     fn arguments_mean_what_they_mean_to_kubectl() {
         let pods = || Describe { kind: Kind::Pod, ..Describe::default() };
-        for (line, expected) in [
+        let accepted = [
             ("pods", pods()),
             ("pod web db", Describe { names: vec!["web".into(), "db".into()], ..pods() }),
             ("po/web", Describe { names: vec!["web".into()], exact: true, ..pods() }),
@@ -224,17 +202,13 @@ mod tests {
                 Describe { kind: Kind::PriorityClass, names: vec!["high".into()], ..Describe::default() },
             ),
             ("podpreset", Describe { kind: Kind::PodPreset, ..pods() }),
-        ] {
-            assert_eq!(parse(line), Ok(expected), "{line}");
-        }
-        for (line, expected) in [
-            ("", "error: You must specify the type of resource to describe."),
-            ("services", "error: the server doesn't have a resource type \"services\""),
-            ("pod web -l a=b", "error: name cannot be provided when a selector is specified"),
-            ("pod web -A", "error: a resource cannot be retrieved by name across all namespaces"),
-        ] {
-            let refused = parse(line).expect_err(line);
-            assert!(refused.starts_with(expected), "{line}: {refused}");
-        }
+        ];
+        let rejected = [
+            ("", "You must specify the type of resource to describe."),
+            ("ingresses", "the server doesn't have a resource type \"ingresses\""),
+            ("pod web -l a=b", "name cannot be provided when a selector is specified"),
+            ("pod web -A", "a resource cannot be retrieved by name across all namespaces"),
+        ];
+        check(VERB.name, Describe::parse, accepted, &rejected);
     }
 }

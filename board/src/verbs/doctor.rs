@@ -31,7 +31,7 @@ mod volumes;
 
 use self::config::Config;
 use self::facts::Machine;
-use self::report::{Area, Check, Report, Verdict};
+use self::report::{Area, Finding, Report};
 
 pub(crate) const VERB: Verb = Verb {
     name: "doctor",
@@ -108,7 +108,6 @@ impl Arguments {
 
 /// Checks an identity file as a board would.
 fn judge_identity(file: &Path) -> Result<Report, VerbError> {
-    const NAME: &str = "identity";
     let shown = file.display().to_string();
     let failed = |error: &dyn std::fmt::Display| VerbError::new(format!("failed to read {shown}: {error}"));
     let judged = match crate::boot::read_short(file) {
@@ -118,14 +117,15 @@ fn judge_identity(file: &Path) -> Result<Report, VerbError> {
         Err(error) if error.kind() == io::ErrorKind::Other => Err(error.to_string()),
         Err(error) => return Err(failed(&error)),
     };
-    let check = match judged {
-        Ok(found) => Check::ok(Area::Machine, NAME, found),
-        Err(why) => Check::new(Area::Machine, NAME, Verdict::Missing, why).because(
+    let finding = match judged {
+        Ok(found) => Finding::ok(found),
+        Err(why) => Finding::missing(why).because(
             "A board rejects the whole file and keeps the identity it had.",
             "Correct the lines that are named.",
         ),
     };
-    Ok(Report { subject: shown, checks: vec![check] })
+    let checks = Area::Machine.checks(vec![("identity", finding)]).collect();
+    Ok(Report { subject: shown, checks })
 }
 
 fn of_file(path: &Path) -> Result<Report, VerbError> {
@@ -143,11 +143,11 @@ fn of_file(path: &Path) -> Result<Report, VerbError> {
 fn of_machine(root: &Path) -> Report {
     let machine = Machine::observe(root);
     let mut checks = kernel::checks(&machine);
-    checks.extend(cgroups::checks(&machine));
-    checks.extend(data_directory::checks(&machine));
-    checks.extend(volumes::checks(&machine));
-    checks.extend(pod_network::checks(&machine));
-    checks.extend(machine::checks(&machine));
+    checks.extend(Area::Cgroups.checks(cgroups::findings(&machine)));
+    checks.extend(Area::Storage.checks(data_directory::findings(&machine)));
+    checks.extend(Area::Storage.checks(volumes::findings(&machine)));
+    checks.extend(Area::Network.checks(pod_network::findings(&machine)));
+    checks.extend(Area::Machine.checks(machine::findings(&machine)));
     let user = if machine.is_root { "" } else { ", without root" };
     Report { subject: format!("Linux {} on {}{user}", machine.release, std::env::consts::ARCH), checks }
 }
@@ -157,32 +157,28 @@ mod tests {
     use std::fs;
 
     use super::*;
-
-    fn parse(line: &str) -> Result<Arguments, String> {
-        let mut context = Context::new();
-        context.verb = VERB.name;
-        let mut parser = Parser::from_args(line.split_whitespace());
-        Arguments::parse(&mut context, &mut parser).map_err(|error| error.to_string())
-    }
+    use crate::testing::check;
 
     #[test]
     fn arguments_are_a_file_and_a_format() {
-        let file = Some(PathBuf::from("f"));
-        for (line, kernel_config, json) in
-            [("", None, false), ("-o json", None, true), ("--kernel-config f --output=json", file, true)]
-        {
-            assert_eq!(parse(line), Ok(Arguments { kernel_config, json, identity: None }), "{line}");
-        }
-        assert_eq!(parse("--identity f").map(|parsed| parsed.identity), Ok(Some(PathBuf::from("f"))));
-        for (line, expected) in [
-            ("--identity a --kernel-config b", "cannot be used together"),
+        let file = || Some(PathBuf::from("f"));
+        let accepted = [
+            ("", Arguments::default()),
+            ("-o json", Arguments { json: true, ..Arguments::default() }),
+            ("--identity f", Arguments { identity: file(), ..Arguments::default() }),
+            (
+                "--kernel-config f --output=json",
+                Arguments { kernel_config: file(), json: true, identity: None },
+            ),
+        ];
+        let rejected = [
+            ("--identity a --kernel-config b", "--kernel-config and --identity cannot be used together"),
             ("-o yaml", "invalid value \"yaml\" for --output: must be json"),
             ("kernel", "unexpected argument \"kernel\""),
             ("--kernel-config", "missing argument"),
             ("--nonsense", "unknown flag: --nonsense"),
-        ] {
-            assert!(parse(line).unwrap_err().contains(expected), "{line}");
-        }
+        ];
+        check(VERB.name, Arguments::parse, accepted, &rejected);
     }
 
     #[test]

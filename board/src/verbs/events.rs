@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
-use nodlet_kube::kinds::interval;
+use nodlet_kube::kinds::{Kind, interval};
 use serde_json::{Value, json};
 
 use crate::arguments::{Context, next_flag, switch};
@@ -39,11 +39,8 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let events = Events::parse(&mut context, &mut parser)?;
     let client = Client::new(&context)?;
     let mut out = std::io::stdout().lock();
-    let collection = if events.all_namespaces {
-        "/api/v1/events".to_owned()
-    } else {
-        format!("/api/v1/namespaces/{}/events", encode(&context.namespace))
-    };
+    let namespace = Some(context.namespace.as_str()).filter(|_| !events.all_namespaces);
+    let collection = resources::collection(Kind::Event.row(), namespace);
     let target = format!("{collection}?fieldSelector={}", encode(&events.about));
     let mut columns = Columns::default();
     let mut headers = !events.no_headers;
@@ -62,8 +59,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         })?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut list = client.json("GET", &target, None)?;
-    let mut found: Vec<Value> = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
+    let mut found = client.list(&target)?;
     found.retain(|event| events.shows(event));
     if found.is_empty() {
         if events.all_namespaces {
@@ -186,18 +182,12 @@ fn format(text: &str) -> Result<Format, VerbError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn parse(line: &str) -> Result<Events, String> {
-        let mut context = Context::new();
-        context.verb = "events";
-        let mut parser = Parser::from_args(line.split_whitespace());
-        Events::parse(&mut context, &mut parser).map_err(|error| error.to_string())
-    }
+    use crate::testing::check;
 
     #[test]
     fn arguments_mean_what_they_mean_to_kubectl() {
         let about = "involvedObject.kind=Pod,involvedObject.apiVersion=v1,involvedObject.name=web".to_owned();
-        for (line, expected) in [
+        let accepted = [
             ("", Events::default()),
             ("--for pod/web -w", Events { about: about.clone(), watch: true, ..Events::default() }),
             (
@@ -208,19 +198,15 @@ mod tests {
                 "-A --no-headers -o yaml",
                 Events { all_namespaces: true, no_headers: true, format: Format::Yaml, ..Events::default() },
             ),
-        ] {
-            assert_eq!(parse(line), Ok(expected), "{line}");
-        }
-        for (line, expected) in [
-            ("pods", "error: unexpected argument \"pods\": use --for TYPE/NAME"),
-            ("--for web", "error: --for must be in resource/name form"),
-            ("--for pod/a/b", "error: arguments in resource/name form may not have more than one slash"),
-            ("--for service/a", "error: the server doesn't have a resource type \"service\""),
-            ("--types Sad", "error: valid --types are Normal or Warning"),
-            ("-o wide", "error: unable to match a printer suitable for the output format \"wide\""),
-        ] {
-            let refused = parse(line).expect_err(line);
-            assert!(refused.starts_with(expected), "{line}: {refused}");
-        }
+        ];
+        let rejected = [
+            ("pods", "unexpected argument \"pods\": use --for TYPE/NAME"),
+            ("--for web", "--for must be in resource/name form"),
+            ("--for pod/a/b", "arguments in resource/name form may not have more than one slash"),
+            ("--for deployment/a", "the server doesn't have a resource type \"deployment\""),
+            ("--types Sad", "valid --types are Normal or Warning"),
+            ("-o wide", "unable to match a printer suitable for the output format \"wide\""),
+        ];
+        check(VERB.name, Events::parse, accepted, &rejected);
     }
 }

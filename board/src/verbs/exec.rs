@@ -1,44 +1,37 @@
 //! `nodlet exec`: runs a command in a running container as if it ran here: with this terminal, this input and
 //! the command's exit code.
 
-use std::io;
-use std::os::fd::AsFd;
 use std::process::ExitCode;
 
-use lexopt::{Parser, ValueExt};
-use nix::sys::termios::tcgetattr;
+use lexopt::Parser;
 use serde_json::Value;
 
-use crate::arguments::{Context, next_flag_before_command, switch};
+use crate::arguments::{Context, next_flag_before_command};
 use crate::client::session::{self, Ended, Stdio};
 use crate::client::{Client, encode};
 use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
-use crate::verbs::containers;
+use crate::verbs::containers::{self, Session};
 
 pub(crate) const VERB: Verb = Verb { name: "exec", summary: "Run a command in a container", run };
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Exec {
-    pod: String,
-    container: Option<String>,
-    stdin: bool,
-    tty: bool,
+    session: Session,
     command: Vec<String>,
 }
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
-    let mut exec = Exec::parse(&mut context, &mut parser)?;
+    let Exec { mut session, command } = Exec::parse(&mut context, &mut parser)?;
     let client = Client::new(&context)?;
-    if exec.container.is_none() {
-        exec.container = containers::default(&context, &client, &exec.pod)?;
+    if session.container.is_none() {
+        session.container = containers::default(&context, &client, &session.pod)?;
     }
-    if exec.tty && tcgetattr(io::stdin().as_fd()).is_err() {
-        eprintln!("Unable to use a TTY - input is not a terminal or the right kind of file");
-        exec.tty = false;
-    }
-    let stdio = Stdio { stdin: exec.stdin, tty: exec.tty, redraw: false, detach_keys: Vec::new() };
-    match session::run(&client, &exec.target(&context), &stdio)? {
+    session.tty = session.tty && session::check_terminal();
+    let mut target = session.target(&context, "exec", session.tty);
+    command.iter().for_each(|argument| target.push_str(&format!("&command={}", encode(argument))));
+    let Session { stdin, tty, .. } = session;
+    match session::run(&client, &target, &Stdio { stdin, tty, redraw: false, detach_keys: Vec::new() })? {
         Ended::Status(status) => outcome(&status),
         Ended::Detached => Err(VerbError::new("the command was lost")),
     }
@@ -49,20 +42,13 @@ impl Exec {
         let mut exec = Exec::default();
         let mut values: Vec<String> = Vec::new();
         while let Some(flag) = next_flag_before_command(parser, &mut values, &mut exec.command)? {
-            match flag.as_str() {
-                "-c" | "--container" => exec.container = Some(parser.value()?.string()?),
-                "-i" => exec.stdin = true,
-                "-t" => exec.tty = true,
-                "--stdin" => exec.stdin = switch(parser)?,
-                "--tty" => exec.tty = switch(parser)?,
-                other => context.namespaced(other, parser)?,
-            }
+            exec.session.flag(&flag, context, parser)?;
         }
         let mut values = values.into_iter();
         let pod = values
             .next()
             .ok_or_else(|| context.wrong_use("pod, type/name or --filename must be specified"))?;
-        exec.pod = containers::pod_name(&pod)?;
+        exec.session.pod = containers::pod_name(&pod)?;
         if values.next().is_some() {
             return Err(VerbError::new(format!(
                 "exec [POD] [COMMAND] is not supported anymore. Use exec [POD] -- [COMMAND] instead: nodlet exec {pod} -- COMMAND"
@@ -72,24 +58,6 @@ impl Exec {
             return Err(context.wrong_use("you must specify at least one command for the container"));
         }
         Ok(exec)
-    }
-
-    fn target(&self, context: &Context) -> String {
-        let mut target = format!(
-            "/api/v1/namespaces/{}/pods/{}/exec?stdin={}&stdout=true&stderr={}&tty={}",
-            encode(&context.namespace),
-            encode(&self.pod),
-            self.stdin,
-            !self.tty,
-            self.tty
-        );
-        if let Some(container) = &self.container {
-            target.push_str(&format!("&container={}", encode(container)));
-        }
-        for argument in &self.command {
-            target.push_str(&format!("&command={}", encode(argument)));
-        }
-        target
     }
 }
 
@@ -118,40 +86,36 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    fn parse(line: &str) -> Result<Exec, String> {
-        let mut context = Context::new();
-        context.verb = VERB.name;
-        let mut parser = Parser::from_args(line.split_whitespace());
-        Exec::parse(&mut context, &mut parser).map_err(|failure| failure.to_string())
-    }
+    use crate::testing::check;
 
     #[test]
     fn arguments_of_exec() {
-        let sh = |command: &[&str]| Exec {
-            pod: "web".into(),
+        let web = || Session { pod: "web".into(), ..Session::default() };
+        let exec = |session: Session, command: &[&str]| Exec {
+            session,
             command: command.iter().map(|&word| word.into()).collect(),
-            ..Exec::default()
         };
-        for (line, expected) in [
-            ("web -- date", sh(&["date"])),
-            ("-it web -- sh -c true", Exec { stdin: true, tty: true, ..sh(&["sh", "-c", "true"]) }),
-            ("pod/web -c app -- ls -- -l", Exec { container: Some("app".into()), ..sh(&["ls", "--", "-l"]) }),
-            ("web -- --help", sh(&["--help"])),
-        ] {
-            assert_eq!(parse(line), Ok(expected), "{line}");
-        }
-        for (line, expected) in [
-            ("", "error: pod, type/name or --filename must be specified"),
-            ("-- date", "error: pod, type/name or --filename must be specified"),
-            ("web", "error: you must specify at least one command for the container"),
-            ("web --", "error: you must specify at least one command for the container"),
-            ("web date", "error: exec [POD] [COMMAND] is not supported anymore"),
-            ("web -x -- date", "error: unknown flag: -x"),
-        ] {
-            let refused = parse(line).expect_err(line);
-            assert!(refused.starts_with(expected), "{line}: {refused}");
-        }
+        let accepted = [
+            ("web -- date", exec(web(), &["date"])),
+            (
+                "-it web -- sh -c true",
+                exec(Session { stdin: true, tty: true, ..web() }, &["sh", "-c", "true"]),
+            ),
+            (
+                "pod/web -c app -- ls -- -l",
+                exec(Session { container: Some("app".into()), ..web() }, &["ls", "--", "-l"]),
+            ),
+            ("web -- --help", exec(web(), &["--help"])),
+        ];
+        let rejected = [
+            ("", "pod, type/name or --filename must be specified"),
+            ("-- date", "pod, type/name or --filename must be specified"),
+            ("web", "you must specify at least one command for the container"),
+            ("web --", "you must specify at least one command for the container"),
+            ("web date", "exec [POD] [COMMAND] is not supported anymore"),
+            ("web -x -- date", "unknown flag: -x"),
+        ];
+        check(VERB.name, Exec::parse, accepted, &rejected);
     }
 
     #[test]

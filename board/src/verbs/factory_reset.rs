@@ -7,7 +7,7 @@ use crate::arguments::Context;
 use crate::boot;
 use crate::error::VerbError;
 use crate::init::lost_by_reset;
-use crate::init::storage::{self, RESET_MARKER};
+use crate::init::partitions::{self, RESET_MARKER};
 use crate::verb::{Outcome, Verb};
 use crate::verbs::power;
 
@@ -23,7 +23,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     if let Some(why) = lost_by_reset() {
         return Err(VerbError::new(format!("{why}; nothing was reset")));
     }
-    storage::leave_marker().map_err(|error| {
+    partitions::leave_marker().map_err(|error| {
         VerbError::new(format!(
             "failed to leave {RESET_MARKER} for the next boot: {error}; nothing was reset"
         ))

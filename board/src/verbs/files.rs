@@ -5,17 +5,21 @@ use std::path::{Path, PathBuf};
 
 use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::{self, SIZE_LIMIT, Validation};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::VerbError;
 use crate::verbs::resources::collection;
 
 /// An object as it was written, and its place in the files.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Object {
+    #[serde(rename = "object")]
     pub(crate) value: Value,
     /// `web.yaml` or `web.yaml, document 2`.
     pub(crate) place: String,
     /// Warnings about the text, which an agent does not see.
+    #[serde(skip)]
     pub(crate) warnings: Vec<String>,
 }
 
@@ -156,7 +160,7 @@ mod tests {
             ("c.json", "{"),
             (
                 "d.yaml",
-                "apiVersion: v1\nkind: Service\nmetadata: {name: d}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: d}\n",
+                "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: d}\n",
             ),
             ("notes.txt", "not a manifest"),
         ] {

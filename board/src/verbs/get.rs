@@ -175,11 +175,7 @@ impl Get {
             eprintln!("{failure}");
         }
         if rows.is_empty() && missing.is_empty() && !self.watch {
-            if self.kind.row().namespaced && !self.all_namespaces {
-                eprintln!("No resources found in {} namespace.", context.namespace)
-            } else {
-                eprintln!("No resources found")
-            }
+            context.none_found("resources", !self.kind.row().namespaced || self.all_namespaces);
         }
         if self.watch {
             self.watch(context, client, TABLE, &version, |table| {
@@ -281,15 +277,7 @@ mod tests {
     use nodlet_kube::kinds;
 
     use super::*;
-
-    fn parse(line: &str) -> Result<(Get, String), String> {
-        let mut context = Context::new();
-        context.verb = "get";
-        let mut parser = Parser::from_args(line.split_whitespace());
-        Get::parse(&mut context, &mut parser)
-            .map(|get| (get, context.namespace))
-            .map_err(|error| error.to_string())
-    }
+    use crate::testing::check;
 
     fn pods() -> Get {
         Get { kind: Kind::Pod, ..Get::default() }
@@ -298,42 +286,34 @@ mod tests {
     #[test]
     fn arguments_mean_what_they_mean_to_kubectl() {
         let web = || vec![("default".to_owned(), "web".to_owned())];
-        for (line, expected, namespace) in [
-            ("pods", pods(), "default"),
-            ("po web", Get { names: web(), ..pods() }, "default"),
-            ("pod/web", Get { names: web(), ..pods() }, "default"),
-            ("pods -n kitchen -o wide", Get { format: Format::Wide, ..pods() }, "kitchen"),
-            ("pods --namespace=kitchen -oyaml", Get { format: Format::Yaml, ..pods() }, "kitchen"),
+        let kitchen = vec![("kitchen".to_owned(), "web".to_owned())];
+        let accepted = [
+            ("pods", pods()),
+            ("po web", Get { names: web(), ..pods() }),
+            ("pod/web", Get { names: web(), ..pods() }),
+            ("pods -n kitchen -o wide", Get { format: Format::Wide, ..pods() }),
+            ("pods web --namespace=kitchen -oyaml", Get { names: kitchen, format: Format::Yaml, ..pods() }),
             (
                 "pods -A -w --no-headers",
                 Get { all_namespaces: true, watch: true, no_headers: true, ..pods() },
-                "default",
             ),
-            ("pods --watch=false -l app=web", Get { labels: "app=web".into(), ..pods() }, "default"),
-            ("-ojson nodes", Get { kind: Kind::Node, format: Format::Json, ..Get::default() }, "default"),
-        ] {
-            assert_eq!(parse(line), Ok((expected, namespace.into())), "{line}");
-        }
-    }
-
-    #[test]
-    fn wrong_arguments_are_refused_by_name() {
-        for (line, expected) in [
-            ("", "error: You must specify the type of resource to get."),
-            ("services", "error: the server doesn't have a resource type \"services\""),
-            ("pods -f a.yaml", "error: specify a type and names, or -f FILE"),
-            ("-f /none.yaml", "error: the path \"/none.yaml\" does not exist"),
-            ("pods --nope", "error: unknown flag: --nope"),
-            ("pods -x", "error: unknown flag: -x"),
-            ("pods -o tree", "error: unable to match a printer suitable for the output format \"tree\""),
-            ("pods web -A", "error: a resource cannot be retrieved by name across all namespaces"),
-            ("pods web -l a=b", "error: name cannot be provided when a selector is specified"),
-            ("pods a b -w", "error: watch is only supported on individual resources"),
-            ("pods --watch=maybe", "error: invalid value \"maybe\": must be true or false"),
-        ] {
-            let refused = parse(line).expect_err(line);
-            assert!(refused.starts_with(expected), "{line}: {refused}");
-        }
+            ("pods --watch=false -l app=web", Get { labels: "app=web".into(), ..pods() }),
+            ("-ojson nodes", Get { kind: Kind::Node, format: Format::Json, ..Get::default() }),
+        ];
+        let rejected = [
+            ("", "You must specify the type of resource to get."),
+            ("ingresses", "the server doesn't have a resource type \"ingresses\""),
+            ("pods -f a.yaml", "specify a type and names, or -f FILE"),
+            ("-f /none.yaml", "the path \"/none.yaml\" does not exist"),
+            ("pods --nope", "unknown flag: --nope"),
+            ("pods -x", "unknown flag: -x"),
+            ("pods -o tree", "unable to match a printer suitable for the output format \"tree\""),
+            ("pods web -A", "a resource cannot be retrieved by name across all namespaces"),
+            ("pods web -l a=b", "name cannot be provided when a selector is specified"),
+            ("pods a b -w", "watch is only supported on individual resources"),
+            ("pods --watch=maybe", "invalid value \"maybe\": must be true or false"),
+        ];
+        check(VERB.name, Get::parse, accepted, &rejected);
     }
 
     #[test]

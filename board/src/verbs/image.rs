@@ -2,7 +2,7 @@
 //! agent.
 
 use std::fs::File;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
@@ -23,7 +23,7 @@ pub(crate) mod pull;
 use crate::arguments::{Context, next_flag};
 use crate::client::Client;
 use crate::error::VerbError;
-use crate::output::{self, Columns};
+use crate::output::{self, Columns, StatusLine};
 use crate::verb::{Outcome, Verb};
 
 /// The first argument of the process that reads an archive.
@@ -109,18 +109,18 @@ fn tell_of_wait(store: &Store) {
 fn load(root: &Path, store: &Store, source: &str, mut options: LoadOptions) -> Outcome {
     tell_of_wait(store);
     let cgroup = confine(root, store, &mut options)?;
-    let mut progress = Shown { terminal: std::io::stderr().is_terminal(), hundredth: 0 };
+    let mut line = StatusLine::new();
     let loaded = if source == "-" {
         if std::io::stdin().is_terminal() {
             return Err(VerbError::new("an archive is expected from standard input, which is a terminal"));
         }
         let input = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
-        store.load_file(input, &options, &mut |step| progress.show(&step))
+        store.load_file(input, &options, &mut |step| show(&mut line, &step))
     } else {
-        store.load_path(Path::new(source), &options, &mut |step| progress.show(&step))
+        store.load_path(Path::new(source), &options, &mut |step| show(&mut line, &step))
     };
     drop(cgroup);
-    progress.clear();
+    line.clear();
     let named = |error: LoadError| match (&error, source) {
         (LoadError::Open { .. }, _) => VerbError::chain(&error),
         (_, "-") => VerbError::chain(&error).of("standard input"),
@@ -159,13 +159,12 @@ fn tell_of_earlier_builds(root: &Path, loaded: &Loaded) {
 
 /// The namespaces and names of the pods that have a container whose status is as required; none without an agent.
 fn pods_with(root: &Path, is_so: impl Fn(&Value) -> bool) -> Vec<(String, String)> {
-    let Ok(pods) = Client::local(root).json("GET", "/api/v1/pods", None) else { return Vec::new() };
+    let pods = Client::local(root).list("/api/v1/pods").unwrap_or_default();
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let of = |pod: &Value, field: &str| pod["metadata"][field].as_str().unwrap_or_default().to_owned();
     let statuses = ["containerStatuses", "initContainerStatuses"];
     let has = |pod: &Value| statuses.iter().any(|field| list(&pod["status"][*field]).iter().any(&is_so));
-    let pods = list(&pods["items"]).into_iter().filter(has);
-    pods.map(|pod| (of(&pod, "namespace"), of(&pod, "name"))).collect()
+    pods.iter().filter(|pod| has(pod)).map(|pod| (of(pod, "namespace"), of(pod, "name"))).collect()
 }
 
 /// Whether a container runs another image that had one of the names of a loaded image.
@@ -180,9 +179,9 @@ fn runs_earlier_build(status: &Value, loaded: &Loaded) -> bool {
 fn pull(root: &Path, store: &Store, name: &str, options: LoadOptions) -> Outcome {
     let reference = Reference::parse(name).map_err(VerbError::new)?;
     tell_of_wait(store);
-    let mut progress = Shown { terminal: std::io::stderr().is_terminal(), hundredth: 0 };
-    let pulled = pull::pull(root, store, &reference, options, &[], false, &mut |step| progress.show(&step));
-    progress.clear();
+    let mut line = StatusLine::new();
+    let pulled = pull::pull(root, store, &reference, options, &[], false, &mut |step| show(&mut line, &step));
+    line.clear();
     for image in pulled? {
         println!("{}", lines(&image).replace(" loaded", " pulled"));
     }
@@ -245,36 +244,18 @@ pub(crate) fn lines(loaded: &Loaded) -> String {
     lines.join("\n")
 }
 
-/// A progress line on a terminal, which is overwritten; nothing is printed elsewhere.
-struct Shown {
-    terminal: bool,
-    hundredth: u64,
-}
-
-impl Shown {
-    fn show(&mut self, step: &Progress) {
-        if let Progress::Warning(warning) = step {
-            self.clear();
+/// Prints a warning, or, on a terminal, a progress line that is overwritten.
+fn show(line: &mut StatusLine, step: &Progress) {
+    match step {
+        Progress::Warning(warning) => {
+            line.clear();
             eprintln!("Warning: {warning}");
         }
-        if !self.terminal {
-            return;
+        Progress::Reading { layer, bytes, total } => {
+            let name: String = layer.rsplit('/').next().unwrap_or(layer).chars().take(16).collect();
+            line.show_part(&format!("layer {name}: "), *bytes, *total);
         }
-        if let Progress::Reading { layer, bytes, total } = step {
-            let hundredth = bytes * 100 / (*total).max(1);
-            if hundredth != self.hundredth {
-                self.hundredth = hundredth;
-                let name: String = layer.rsplit('/').next().unwrap_or(layer).chars().take(16).collect();
-                eprint!("\r\x1b[Klayer {}: {hundredth}% of {}", output::escaped(&name), size(*total));
-                let _ = std::io::stderr().flush();
-            }
-        }
-    }
-
-    fn clear(&self) {
-        if self.terminal {
-            eprint!("\r\x1b[K");
-        }
+        _ => {}
     }
 }
 
@@ -297,7 +278,7 @@ fn image_rows(image: &Image) -> Vec<Vec<String>> {
     let names = if image.names.is_empty() { &none[..] } else { &image.names[..] };
     names
         .iter()
-        .map(|name| vec![name.clone(), id.clone(), image.platform.to_string(), size(image.size)])
+        .map(|name| vec![name.clone(), id.clone(), image.platform.to_string(), output::size(image.size)])
         .collect()
 }
 
@@ -333,34 +314,4 @@ fn remove(root: &Path, store: &Store, names: &[&str]) -> Outcome {
         }
     }
     Ok(code)
-}
-
-/// Formats a size as other image tools do: `12.3 MB`.
-pub(crate) fn size(bytes: u64) -> String {
-    let mut amount = bytes as f64;
-    for unit in ["B", "kB", "MB"] {
-        if amount < 999.5 {
-            return if amount < 9.95 && unit != "B" {
-                format!("{amount:.1} {unit}")
-            } else {
-                format!("{amount:.0} {unit}")
-            };
-        }
-        amount /= 1000.0;
-    }
-    format!("{amount:.1} GB")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_short() {
-        for (bytes, expected) in
-            [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (23_400_000, "23 MB"), (1_234_000_000, "1.2 GB")]
-        {
-            assert_eq!(size(bytes), expected);
-        }
-    }
 }

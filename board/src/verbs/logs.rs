@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use lexopt::{Parser, ValueExt};
 
-use crate::arguments::duration::go_duration;
-use crate::arguments::{Context, next_flag, number, switch};
+use crate::arguments::duration::duration;
+use crate::arguments::{Context, next_flag, number, switch, value};
 use crate::client::{Client, encode};
 use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
@@ -49,9 +49,9 @@ impl Logs {
                 "--follow" => logs.follow = switch(parser)?,
                 "--previous" => logs.previous = switch(parser)?,
                 "--timestamps" => logs.timestamps = switch(parser)?,
-                "--since" => logs.since = go_duration("--since", &parser.value()?.string()?)?,
+                "--since" => logs.since = duration(parser, "--since")?,
                 "--since-time" => logs.since_time = Some(parser.value()?.string()?),
-                "--tail" => logs.tail = lines(&parser.value()?.string()?)?,
+                "--tail" => logs.tail = value(parser, "--tail", lines)?,
                 "--limit-bytes" => logs.limit = Some(number(parser, "--limit-bytes")?),
                 other => context.namespaced(other, parser)?,
             }
@@ -77,9 +77,8 @@ impl Logs {
 
     fn target(&self, context: &Context, container: Option<&str>) -> String {
         let mut target = format!(
-            "/api/v1/namespaces/{}/pods/{}/log?follow={}&previous={}&timestamps={}",
-            encode(&context.namespace),
-            encode(&self.pod),
+            "{}/log?follow={}&previous={}&timestamps={}",
+            context.pod(&self.pod),
             self.follow,
             self.previous,
             self.timestamps
@@ -104,32 +103,24 @@ impl Logs {
 }
 
 /// Parses a number of lines. -1 means all lines, which is returned as `None`.
-fn lines(text: &str) -> Result<Option<u64>, VerbError> {
+fn lines(text: &str) -> Result<Option<u64>, &'static str> {
     match text.parse::<i64>() {
         Ok(-1) => Ok(None),
         Ok(lines) if lines >= 0 => Ok(Some(lines.unsigned_abs())),
-        _ => Err(VerbError::new(format!(
-            "invalid value {text:?} for --tail: must be greater than or equal to -1"
-        ))),
+        _ => Err("greater than or equal to -1"),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn parse(line: &str) -> Result<Logs, String> {
-        let mut context = Context::new();
-        context.verb = VERB.name;
-        let mut parser = Parser::from_args(line.split_whitespace());
-        Logs::parse(&mut context, &mut parser).map_err(|failure| failure.to_string())
-    }
+    use crate::testing::check;
 
     #[test]
     fn arguments_of_logs() {
         let web = || Logs { pod: "web".into(), ..Logs::default() };
         let app = || Some("app".to_owned());
-        for (line, expected) in [
+        let accepted = [
             ("web", web()),
             ("pod/web app", Logs { container: app(), ..web() }),
             (
@@ -141,26 +132,19 @@ mod tests {
                 Logs { tail: Some(20), since: Some(Duration::from_secs(90)), ..web() },
             ),
             ("web --tail -1 --since=0", web()),
-        ] {
-            assert_eq!(parse(line), Ok(expected), "{line}");
-        }
-        for (line, expected) in [
-            ("", "error: expected 'logs POD [-c CONTAINER]'"),
-            ("web a -c b", "error: only one of -c or an inline [CONTAINER] arg is allowed"),
-            ("web a b", "error: unexpected argument \"b\""),
-            ("node/x", "error: nodes have no containers"),
-            ("web --tail=-2", "error: invalid value \"-2\" for --tail"),
-            ("web --limit-bytes=x", "error: invalid value \"x\" for --limit-bytes"),
-            ("web --since=5", "error: invalid value \"5\" for --since"),
-            ("web --since=5d", "error: invalid value \"5d\" for --since"),
-            (
-                "web --since=1s --since-time=2026-01-31T12:00:00Z",
-                "error: at most one of --since-time and --since",
-            ),
-            ("web --prefix", "error: unknown flag: --prefix"),
-        ] {
-            let refused = parse(line).expect_err(line);
-            assert!(refused.starts_with(expected), "{line}: {refused}");
-        }
+        ];
+        let rejected = [
+            ("", "expected 'logs POD [-c CONTAINER]'"),
+            ("web a -c b", "only one of -c or an inline [CONTAINER] arg is allowed"),
+            ("web a b", "unexpected argument \"b\""),
+            ("node/x", "nodes have no containers"),
+            ("web --tail=-2", "invalid value \"-2\" for --tail"),
+            ("web --limit-bytes=x", "invalid value \"x\" for --limit-bytes"),
+            ("web --since=5", "invalid value \"5\" for --since"),
+            ("web --since=5d", "invalid value \"5d\" for --since"),
+            ("web --since=1s --since-time=2026-01-31T12:00:00Z", "at most one of --since-time and --since"),
+            ("web --prefix", "unknown flag: --prefix"),
+        ];
+        check(VERB.name, Logs::parse, accepted, &rejected);
     }
 }

@@ -111,20 +111,21 @@ fn stdin(arguments: &mut [OsString]) -> Result<Stdio, VerbError> {
     let mut of_option = false;
     for argument in &mut arguments[words..] {
         let text = argument.to_string_lossy();
-        match text.starts_with('-') && text != "-" {
-            _ if of_option => of_option = false,
-            true => of_option = text == "--platform" || text == "--name",
-            false if text == "-" => break,
-            false => {
-                let failed = |error| VerbError::new(format!("failed to open {text}: {error}"));
-                let file = File::open(&*text).map_err(failed)?;
-                if file.metadata().map_err(failed)?.is_dir() {
-                    let instead = if words == 2 { ": `nodlet push` sends one" } else { "" };
-                    return Err(VerbError::new(format!("{text} is a directory{instead}")));
-                }
-                *argument = "-".into();
-                return Ok(file.into());
+        if of_option {
+            of_option = false;
+        } else if text == "-" {
+            break;
+        } else if text.starts_with('-') {
+            of_option = text == "--platform" || text == "--name";
+        } else {
+            let failed = |error| VerbError::new(format!("failed to open {text}: {error}"));
+            let file = File::open(&*text).map_err(failed)?;
+            if file.metadata().map_err(failed)?.is_dir() {
+                let instead = if words == 2 { ": `nodlet push` sends one" } else { "" };
+                return Err(VerbError::new(format!("{text} is a directory{instead}")));
             }
+            *argument = "-".into();
+            return Ok(file.into());
         }
     }
     Ok(Stdio::inherit())

@@ -14,8 +14,8 @@ use nodlet_wire::websocket::Opcode;
 use serde_json::Value;
 
 use crate::arguments::{Context, next_flag};
+use crate::client::Client;
 use crate::client::session::{self, Writer};
-use crate::client::{Client, encode};
 use crate::error::VerbError;
 use crate::verb::{Outcome, Verb};
 use crate::verbs::containers;
@@ -44,7 +44,7 @@ struct PortForward {
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let options = PortForward::parse(&mut context, &mut parser)?;
     let client = Client::new(&context)?;
-    let path = format!("/api/v1/namespaces/{}/pods/{}", encode(&context.namespace), encode(&options.pod));
+    let path = context.pod(&options.pod);
     let object = client.json("GET", &path, None)?;
     let phase = object["status"]["phase"].as_str().unwrap_or("Unknown");
     if phase != "Running" {
@@ -231,40 +231,29 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    fn parse(line: &str) -> Result<PortForward, String> {
-        let mut context = Context::new();
-        context.verb = VERB.name;
-        let mut parser = Parser::from_args(line.split_whitespace());
-        PortForward::parse(&mut context, &mut parser).map_err(|failure| failure.to_string())
-    }
+    use crate::testing::check;
 
     #[test]
     fn arguments_of_port_forward() {
-        for (line, expected) in [
-            ("web 80", vec![(80, "80")]),
-            ("pod/web 8080:80 :90", vec![(8080, "80"), (0, "90")]),
-            ("web metrics 1:metrics", vec![(0, "metrics"), (1, "metrics")]),
-        ] {
-            let expected: Vec<_> =
-                expected.into_iter().map(|(local, remote)| (local, remote.to_owned())).collect();
-            assert_eq!(
-                parse(line).map(|options| (options.pod, options.ports)),
-                Ok(("web".into(), expected)),
-                "{line}"
-            );
-        }
-        for (line, expected) in [
-            ("", "error: TYPE/NAME and list of ports are required"),
-            ("web", "error: TYPE/NAME and list of ports are required"),
-            ("web 70000:80", "error: error parsing local port \"70000\""),
-            ("web 1:2:3", "error: invalid port format \"1:2:3\""),
-            ("web 1:", "error: invalid port format \"1:\""),
-            ("web 80 --address here", "error: invalid address \"here\""),
-        ] {
-            let refused = parse(line).expect_err(line);
-            assert!(refused.starts_with(expected), "{line}: {refused}");
-        }
+        let web = |ports: &[(u16, &str)]| PortForward {
+            pod: "web".into(),
+            address: Ipv4Addr::LOCALHOST.into(),
+            ports: ports.iter().map(|(local, remote)| (*local, (*remote).to_owned())).collect(),
+        };
+        let accepted = [
+            ("web 80", web(&[(80, "80")])),
+            ("pod/web 8080:80 :90", web(&[(8080, "80"), (0, "90")])),
+            ("web metrics 1:metrics", web(&[(0, "metrics"), (1, "metrics")])),
+        ];
+        let rejected = [
+            ("", "TYPE/NAME and list of ports are required"),
+            ("web", "TYPE/NAME and list of ports are required"),
+            ("web 70000:80", "error parsing local port \"70000\""),
+            ("web 1:2:3", "invalid port format \"1:2:3\""),
+            ("web 1:", "invalid port format \"1:\""),
+            ("web 80 --address here", "invalid address \"here\""),
+        ];
+        check(VERB.name, PortForward::parse, accepted, &rejected);
     }
 
     #[test]

@@ -15,9 +15,8 @@ use crate::arguments::Context;
 use crate::client::Client;
 use crate::client::remote::Remote;
 use crate::error::VerbError;
-use crate::output::printable;
+use crate::output::{self, printable};
 use crate::verb::{Outcome, Verb};
-use crate::verbs::image;
 
 mod archive;
 mod blocks;
@@ -95,9 +94,9 @@ impl Push {
                 && let Some(archive) = archives.get(number)
             {
                 reported.push(number);
-                what = format!("{what}, {}", image::size(archive.sent));
+                what = format!("{what}, {}", output::size(archive.sent));
                 if archive.spared > 0 {
-                    what = format!("{what} instead of {}", image::size(archive.sent + archive.spared));
+                    what = format!("{what} instead of {}", output::size(archive.sent + archive.spared));
                 }
             }
             for name in texts(&image["names"]) {

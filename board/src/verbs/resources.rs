@@ -39,9 +39,6 @@ fn instead_of(name: &str) -> String {
     if WORKLOADS.iter().any(|workload| is(workload)) {
         return ": nodlet runs Pods, which 'nodlet get pods' shows".to_owned();
     }
-    if is("service") || lower == "svc" {
-        return format!(": {}", kinds::NO_SERVICES);
-    }
     if lower == "all" {
         return ": 'nodlet get pods' shows all that runs".to_owned();
     }
@@ -76,14 +73,6 @@ mod tests {
             ("deploy", ": nodlet runs Pods, which 'nodlet get pods' shows"),
             ("CronJobs", ": nodlet runs Pods, which 'nodlet get pods' shows"),
             ("ds", ": nodlet runs Pods, which 'nodlet get pods' shows"),
-            (
-                "svc",
-                ": a board has no Services: pods reach each other by their addresses, and other machines reach a pod by a hostPort",
-            ),
-            (
-                "services",
-                ": a board has no Services: pods reach each other by their addresses, and other machines reach a pod by a hostPort",
-            ),
             ("all", ": 'nodlet get pods' shows all that runs"),
             ("pods,cm", ": name one type in each call"),
         ] {

@@ -30,9 +30,8 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let client = Client::new(&context)?;
     let mut code = ExitCode::SUCCESS;
     for pod in &pods {
-        let (namespace, name) = (encode(&context.namespace), encode(pod));
         let query = container.as_ref().map(|name| format!("?container={}", encode(name))).unwrap_or_default();
-        let target = format!("/api/v1/namespaces/{namespace}/pods/{name}/restart{query}");
+        let target = format!("{}/restart{query}", context.pod(pod));
         match client.json("POST", &target, None) {
             Ok(_) => println!("pod/{pod} restarted"),
             Err(failure) if failure.is_disconnected() => return Err(failure),

@@ -9,8 +9,8 @@ use hyper::body::{Bytes, Incoming};
 use hyper::{Response, StatusCode, header};
 use serde_json::Value;
 
-use super::place::{Held, Place, Places};
-use super::{BODY_BYTES, Status};
+use super::place::{Held, Places};
+use super::{BODY_BYTES, Exchange, Status};
 use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest;
 use nodlet_kube::protobuf::{self, ProtobufError};
@@ -18,9 +18,6 @@ use nodlet_wire::timeout::within;
 
 /// Time within which the whole body of a request must arrive.
 const BODY_WITHIN: Duration = Duration::from_secs(30);
-
-/// A request whose body is not read yet, and the place of its client.
-pub(super) type Sent<'a> = (hyper::Request<Incoming>, &'a Place);
 
 /// The body of a response: bytes, or a stream that is polled for the next piece only after the client has read the
 /// last one ([`super::answer::Answer`]).
@@ -35,9 +32,14 @@ impl Body {
     }
 }
 
-pub(super) fn json(code: StatusCode, json: impl Into<Bytes>) -> Response<Body> {
-    let json: Bytes = json.into();
-    let mut response = Response::new(Body::Whole(Some(json)));
+impl<T: Into<Bytes>> From<T> for Body {
+    fn from(bytes: T) -> Body {
+        Body::Whole(Some(bytes.into()))
+    }
+}
+
+pub(super) fn json(code: StatusCode, json: impl Into<Body>) -> Response<Body> {
+    let mut response = text(json);
     *response.status_mut() = code;
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
     response
@@ -47,8 +49,8 @@ pub(super) fn value(code: StatusCode, value: &Value) -> Response<Body> {
     json(code, value.to_string())
 }
 
-pub(super) fn text(pieces: Body) -> Response<Body> {
-    let mut response = Response::new(pieces);
+pub(super) fn text(text: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(text.into());
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/plain"));
     response
 }
@@ -90,14 +92,18 @@ pub(super) fn warn(response: &mut Response<Body>, warnings: &[String]) {
 /// as the object is there: sixty clients who send a little less than is taken are not to fill the
 /// memory, neither with text nor with what comes of it. The rest are the texts about fields
 /// that occur twice.
-pub(super) async fn read(places: &Places, request: Sent<'_>) -> Result<(Value, Held, Vec<String>), Status> {
-    if let Some(kind) = request.0.headers().get(header::CONTENT_TYPE)
+pub(super) async fn read(exchange: Exchange<'_>) -> Result<(Value, Held, Vec<String>), Status> {
+    let headers = exchange.request.headers();
+    if let Some(kind) = headers.get(header::CONTENT_TYPE)
         && !kind.as_bytes().starts_with(b"application/json")
-        && !is_protobuf(request.0.headers())
+        && !is_protobuf(headers)
     {
-        return Err(unknown_format(&String::from_utf8_lossy(kind.as_bytes())));
+        let kind = String::from_utf8_lossy(kind.as_bytes());
+        return Err(Status::unsupported_media_type(format!(
+            "the body of the request was in an unknown format - accepted media types include: application/json, not {kind}"
+        )));
     }
-    read_any(places, request).await
+    read_any(exchange).await
 }
 
 /// Content type of requests from typed clients.
@@ -107,26 +113,10 @@ fn is_protobuf(headers: &header::HeaderMap) -> bool {
     headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(PROTOBUF.as_bytes()))
 }
 
-fn unknown_format(kind: &str) -> Status {
-    Status::unsupported_media_type(format!(
-        "the body of the request was in an unknown format - accepted media types include: application/json, not {kind}"
-    ))
-}
-
-/// The rejection of an object that is read in JSON only, with what a user of kubectl can do instead.
-fn unsupported(kind: &str) -> Status {
-    Status::unsupported_media_type(format!(
-        "nodlet reads objects of the kind {kind:?} in JSON only, not in protobuf: let kubectl write it: \
-         `kubectl create … --dry-run=client -o yaml | kubectl create -f -`"
-    ))
-}
-
 /// Reads the object in the body of a request, whatever the content type of its JSON is, or from protobuf.
-pub(super) async fn read_any(
-    places: &Places,
-    request: Sent<'_>,
-) -> Result<(Value, Held, Vec<String>), Status> {
-    let (request, place) = request;
+pub(super) async fn read_any(exchange: Exchange<'_>) -> Result<(Value, Held, Vec<String>), Status> {
+    let Exchange { api, request, place, .. } = exchange;
+    let places = &api.places;
     let is_protobuf = is_protobuf(request.headers());
     let collected = within(BODY_WITHIN, collect(places, request.into_body()))
         .await
@@ -150,7 +140,11 @@ fn parsed(bytes: &[u8], is_protobuf: bool) -> Result<(Value, Vec<String>), Statu
             kind == "DeleteOptions" || Kind::named(kind).is_some()
         });
         return object.map(|object| (object, Vec::new())).map_err(|error| match error {
-            ProtobufError::Unsupported(kind) => unsupported(&kind),
+            // What a user of kubectl can do instead.
+            ProtobufError::Unsupported(kind) => Status::unsupported_media_type(format!(
+                "nodlet reads objects of the kind {kind:?} in JSON only, not in protobuf: let kubectl write it: \
+                 `kubectl create … --dry-run=client -o yaml | kubectl create -f -`"
+            )),
             ProtobufError::Malformed => Status::bad_request(
                 "the object provided is unrecognized: it is not a valid protobuf message of its kind",
             ),

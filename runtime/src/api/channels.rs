@@ -164,11 +164,8 @@ impl Channels {
             match (message.opcode, message.payload.split_first()) {
                 (Opcode::Close, _) => return Ok(Some(Received::Close)),
                 (Opcode::Ping, _) => {
-                    return Ok(Some(Received::Reply(websocket::encode(
-                        Opcode::Pong,
-                        &[&message.payload],
-                        None,
-                    ))));
+                    let pong = websocket::encode(Opcode::Pong, &[&message.payload], None);
+                    return Ok(Some(Received::Reply(pong)));
                 }
                 (Opcode::Binary, Some((&CLOSE, [channel]))) => return Ok(Some(Received::End(*channel))),
                 (Opcode::Binary, Some((channel, bytes))) => {

@@ -52,12 +52,10 @@ pub(super) fn running(api: &Api, key: &Key, name: Option<&str>, verb: Verb) -> R
     if status(&pod, &container).is_some_and(has_process) {
         return Ok(container);
     }
-    Err(Status::bad_request(match (pod["status"]["phase"].as_str(), verb) {
-        (Some(phase @ ("Succeeded" | "Failed")), Verb::Exec) => {
-            format!("cannot exec into a container in a completed pod; current phase is {phase}")
-        }
-        (Some(phase @ ("Succeeded" | "Failed")), Verb::Attach) => {
-            format!("cannot attach a container in a completed pod; current phase is {phase}")
+    let verb = if let Verb::Exec = verb { "exec into" } else { "attach" };
+    Err(Status::bad_request(match pod["status"]["phase"].as_str() {
+        Some(phase @ ("Succeeded" | "Failed")) => {
+            format!("cannot {verb} a container in a completed pod; current phase is {phase}")
         }
         _ => format!(
             "container \"{container}\" in pod \"{}\" is not running: see `nodlet get pod {}`",

@@ -1,17 +1,17 @@
 //! Discovery: the documents with which kubectl finds resources, and the health of the agent.
 
-use hyper::{Response, StatusCode};
+use hyper::StatusCode;
 use nodlet_kube::schema::KUBERNETES;
 use nodlet_kube::schema::openapi::{self, Descriptions};
 use serde_json::{Map, Value, json};
 
-use super::Status;
-use super::body::{self, Body};
+use super::body;
 use super::route::Target;
+use super::{Answered, Status};
 use crate::built_from;
 use nodlet_kube::kinds::{self, KINDS, Kind};
 
-pub(super) fn show(target: &Target) -> Result<Response<Body>, Status> {
+pub(super) fn show(target: &Target) -> Answered {
     let shown = match target {
         Target::Version => version(),
         Target::Versions => json!({
@@ -38,7 +38,7 @@ pub(super) fn show(target: &Target) -> Result<Response<Body>, Status> {
             json!({"paths": paths})
         }
         Target::OpenApiOf(version) => openapi(version),
-        Target::Healthy => return Ok(body::text(Body::Whole(Some("ok".into())))),
+        Target::Healthy => return Ok(body::text("ok")),
         Target::Objects(_) | Target::Push | Target::Cluster | Target::Ring { .. } => {
             return Err(Status::method_not_allowed(
                 "the server does not allow this method on the requested resource",
@@ -77,17 +77,12 @@ fn resources(version: &str) -> Value {
             "name": row.plural, "singularName": row.singular, "namespaced": row.namespaced,
             "kind": row.name, "verbs": row.verbs, "shortNames": row.short_names,
         });
-        if row.kind == Kind::Pod {
+        if matches!(row.kind, Kind::Pod | Kind::Service) {
             shown["categories"] = json!(["all"]);
         }
         list.push(shown);
     }
     if version == "v1" {
-        // There are none: `api/fixed.rs`.
-        list.push(json!({
-            "name": "services", "singularName": "service", "namespaced": true, "kind": "Service", "verbs": ["get", "list"],
-            "shortNames": ["svc"],
-        }));
         // `kubectl drain` deletes pods if this is missing; as it is here, it sends evictions, and ends with the reason why
         // they are rejected (`NO_EVICTION` in `api.rs`).
         list.push(json!({
@@ -124,10 +119,6 @@ fn openapi(version: &str) -> Value {
     for row in KINDS.iter().filter(|row| row.version == version) {
         let verb = if row.allows("create") { "patch" } else { "get" };
         add(&row.root(), row.namespaced, row.plural, row.name, verb);
-    }
-    if version == "v1" {
-        // The server rejects them itself.
-        add("api/v1", true, "services", "Service", "patch");
     }
     json!({
         "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": KUBERNETES}, "paths": paths,

@@ -6,15 +6,12 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use nodlet_fuzz::fuzz;
-use serde_json::json;
 
-use super::tests::{Root, call, key, pod, with_api};
-use nodlet_registry::objects::Objects;
+use super::tests::{call, pod, pods, with_api};
 
 /// The time to wait for an answer: a watch does not end until its client disconnects.
 const PATIENCE: Duration = Duration::from_millis(25);
@@ -124,13 +121,8 @@ fn requests_changed_at_random_are_answered_or_refused() {
     let (say, listening) = mpsc::channel();
     let (done, over) = mpsc::channel::<()>();
     let api = std::thread::spawn(move || {
-        let objects = Rc::new(Objects::new(10));
-        let mut web = pod("web", "Running");
-        web["status"]["containerStatuses"] =
-            json!([{"name": "app", "ready": true, "restartCount": 0, "state": {"running": {}}}]);
-        objects.put(key("web"), web);
         // The engine of this test never answers.
-        with_api(&Root::new(), objects, drop, move |socket| {
+        with_api(pods(&[("web", "Running")]), drop, move |socket| {
             say.send(socket).expect("somebody waits for it");
             let _ = over.recv();
         });

@@ -4,10 +4,8 @@
 //! Who may send a request is decided before ([`super::Authorization`]). Read next: `engine/cluster/kubelet_server.rs`, which
 //! accepts the connections.
 
-use std::rc::Rc;
 use std::time::Instant;
 
-use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Response, StatusCode};
 use nodlet_cluster::mirrors;
 use nodlet_kube::kinds::Kind;
@@ -16,48 +14,41 @@ use serde_json::Value;
 
 use super::accept::Form;
 use super::body::{self, Body};
-use super::place::Place;
+use super::container::{self, Verb};
 use super::read::{self, parse};
-use super::{Afterwards, Api, Query, Status, container, exec, log, not_allowed, portforward, route, stats};
+use super::{Answered, Api, Exchange, Query, Status, exec, log, not_allowed, portforward, route, stats};
 
 /// Parameters of streams, in the kubelet's words and in those of the API.
 const STREAMS: [(&str, &str); 3] = [("input", "stdin"), ("output", "stdout"), ("error", "stderr")];
 
-pub(super) async fn answer(
-    api: &Rc<Api>,
-    request: hyper::Request<Incoming>,
-    afterwards: &Afterwards,
-    place: &Rc<Place>,
-) -> Result<Response<Body>, Status> {
-    let method = request.method().clone();
-    let segments = route::segments(request.uri().path())?;
+pub(super) async fn answer(mut exchange: Exchange<'_>) -> Answered {
+    let (api, uri, method) = (exchange.api, exchange.request.uri(), exchange.request.method());
+    let segments = route::segments(uri.path())?;
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
-    let mut query = Query::parse(request.uri().query().unwrap_or(""))?;
+    exchange.query = Query::parse(uri.query().unwrap_or(""))?;
+    let query = &mut exchange.query;
+    let milliseconds = nodlet_host::clock::timestamp().0 / 1_000_000;
     let streams = matches!(segments[..], ["exec" | "attach" | "portForward", ..]);
     if !(method == Method::GET || streams && method == Method::POST) {
-        return Err(not_allowed(&method));
+        return Err(not_allowed(method));
     }
     if streams || query.flag("follow") {
-        api.places.stay(place, Instant::now())?;
+        api.places.stay(exchange.place, Instant::now())?;
     }
     match segments[..] {
-        ["healthz", ..] => Ok(text("ok")),
+        ["healthz", ..] => Ok(body::text("ok")),
         ["pods"] => read::list(api, Kind::Pod.row(), None, &Query::default(), Form::Whole),
         ["runningpods"] => {
             let query = Query::parse("fieldSelector=status.phase=Running")?;
             read::list(api, Kind::Pod.row(), None, &query, Form::Whole)
         }
         ["stats", "summary"] => Ok(body::value(StatusCode::OK, &stats::summary(api).await?)),
-        ["metrics"] => Ok(text(stats::metrics(&stats::summary(api).await?))),
+        ["metrics"] => Ok(body::text(stats::metrics(&stats::summary(api).await?))),
         ["metrics", "resource"] => {
-            let milliseconds = nodlet_host::clock::timestamp().0 / 1_000_000;
-            Ok(text(stats::resource_metrics(&stats::summary(api).await?, milliseconds)))
+            Ok(body::text(stats::resource_metrics(&stats::summary(api).await?, milliseconds)))
         }
-        ["metrics", "cadvisor"] => {
-            let milliseconds = nodlet_host::clock::timestamp().0 / 1_000_000;
-            Ok(text(stats::cadvisor(&stats::summary(api).await?, milliseconds)))
-        }
-        ["metrics", "probes"] => Ok(text(stats::probes(api).await?)),
+        ["metrics", "cadvisor"] => Ok(body::text(stats::cadvisor(&stats::summary(api).await?, milliseconds))),
+        ["metrics", "probes"] => Ok(body::text(stats::probes(api).await?)),
         ["containerLogs", namespace, pod, container] => {
             let key = pod_key(api, namespace, pod, None)
                 .map_err(|_| not_found(format!("pod {pod:?} does not exist")))?;
@@ -66,7 +57,7 @@ pub(super) async fn answer(
             let object = api.objects.get(&key).map(|object| parse(&object.json)).unwrap_or_default();
             container::named(&object, Some(container))
                 .map_err(|_| not_found(format!("container {container:?} not found in pod {pod:?}")))?;
-            log::log(api, &key, &query, Some(log::APART)).await
+            log::log(api, &key, query, Some(log::APART)).await
         }
         ["exec" | "attach", namespace, pod, ref rest @ ..] => {
             let (uid, container) = match *rest {
@@ -79,14 +70,12 @@ pub(super) async fn answer(
             for (kubelets, of_api) in STREAMS {
                 query.rename(kubelets, of_api);
             }
-            match segments[0] {
-                "exec" => exec::exec(api, &key, &query, request, afterwards, place),
-                _ => exec::attach(api, &key, &query, request, afterwards, place),
-            }
+            let verb = if segments[0] == "exec" { Verb::Exec } else { Verb::Attach };
+            exec::connect(exchange, &key, verb)
         }
         ["portForward", namespace, pod, ref uid @ ..] if uid.len() <= 1 => {
             let key = pod_key(api, namespace, pod, uid.first().copied())?;
-            portforward::portforward(api, &key, request, afterwards, place)
+            portforward::portforward(exchange, &key)
         }
         _ => Err(not_found("404 page not found".to_owned())),
     }
@@ -94,13 +83,9 @@ pub(super) async fn answer(
 
 /// The answer to a rejected request.
 pub(super) fn refuse(status: Status) -> Response<Body> {
-    let mut response = text(status.message);
+    let mut response = body::text(status.message);
     *response.status_mut() = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response
-}
-
-fn text(text: impl Into<Bytes>) -> Response<Body> {
-    body::text(Body::Whole(Some(text.into())))
 }
 
 fn not_found(message: String) -> Status {

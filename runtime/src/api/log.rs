@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use hyper::Response;
 use hyper::body::Bytes;
 use nix::fcntl::OFlag;
 use nix::sys::inotify::AddWatchFlags;
@@ -20,7 +19,7 @@ use serde_json::Value;
 use super::body::{self, Body};
 use super::container;
 use super::read::parse;
-use super::{Api, Query, Status};
+use super::{Answered, Api, Query, Status};
 use crate::storage_thread::Storage;
 use nodlet_core::time::Timestamp;
 use nodlet_host::log_files::{Directory, Place};
@@ -40,21 +39,15 @@ const BLOCK: usize = 32 * 1024;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// `apart`: the time between the last output and the end of the response.
-pub(super) async fn log(
-    api: &Api,
-    key: &Key,
-    query: &Query,
-    apart: Option<Duration>,
-) -> Result<Response<Body>, Status> {
+pub(super) async fn log(api: &Api, key: &Key, query: &Query, apart: Option<Duration>) -> Answered {
     let options = Options::parse(query)?;
     let object = api.objects.get(key).ok_or_else(|| Status::not_found("pods", &key.name))?;
     let pod = parse(&object.json);
     let container = container::named(&pod, options.container.as_deref())?;
     let run = choose_run(&pod, &container, options.previous)?;
-    let uid = pod["metadata"]["uid"].as_str().unwrap_or("");
-    let directory =
-        api.root.join("var/log/pods").join(format!("{}_{}_{uid}", key.namespace, key.name)).join(&container);
-    let reader = Reader::open(api, key, container, run, directory, &options).await?;
+    let uid = pod["metadata"]["uid"].as_str().unwrap_or("").to_owned();
+    let shown = Shown { key: key.clone(), uid, container, run };
+    let reader = Reader::open(api, shown, options).await?;
     let pieces = futures_lite::stream::unfold((reader, apart), |(mut reader, apart)| async move {
         let Some(piece) = reader.next().await else {
             if let Some(apart) = apart.filter(|_| reader.sent) {
@@ -68,16 +61,12 @@ pub(super) async fn log(
 }
 
 /// `PodLogOptions`.
-#[derive(Debug, Default)]
 struct Options {
     container: Option<String>,
     follow: bool,
     previous: bool,
-    since: Option<Timestamp>,
-    timestamps: bool,
     tail: Option<u64>,
-    limit: Option<u64>,
-    streams: Streams,
+    printer: Printer,
 }
 
 impl Options {
@@ -122,11 +111,14 @@ impl Options {
             container: query.get("container").filter(|name| !name.is_empty()).map(Into::into),
             follow: query.flag("follow"),
             previous: query.flag("previous"),
-            since,
-            timestamps: query.flag("timestamps"),
             tail,
-            limit: query.number("limitBytes", 1)?,
-            streams,
+            printer: Printer {
+                since,
+                timestamps: query.flag("timestamps"),
+                streams,
+                remaining: query.number("limitBytes", 1)?,
+                ..Printer::default()
+            },
         })
     }
 }
@@ -159,15 +151,22 @@ fn choose_run(pod: &Value, container: &str, previous: bool) -> Result<u64, Statu
     })
 }
 
-/// Whether the run `run` has ended, so that its log is complete.
-fn run_has_ended(objects: &Objects, key: &Key, uid: &str, container: &str, run: u64) -> bool {
-    let Some(object) = objects.get(key) else { return true };
-    let pod = parse(&object.json);
-    if pod["metadata"]["uid"].as_str() != Some(uid) {
-        return true;
+/// The run of a container whose log is shown.
+struct Shown {
+    key: Key,
+    uid: String,
+    container: String,
+    run: u64,
+}
+
+impl Shown {
+    /// Whether the run has ended, so that its log is complete.
+    fn has_ended(&self, objects: &Objects) -> bool {
+        let pod = objects.get(&self.key).map(|object| parse(&object.json)).unwrap_or_default();
+        let is_it = pod["metadata"]["uid"] == *self.uid;
+        let Some(status) = container::status(&pod, &self.container).filter(|_| is_it) else { return true };
+        !status["state"]["running"].is_object() || status["restartCount"].as_u64().unwrap_or(0) != self.run
     }
-    let Some(status) = container::status(&pod, container) else { return true };
-    !status["state"]["running"].is_object() || status["restartCount"].as_u64().unwrap_or(0) != run
 }
 
 /// The time between the last output and the end of a response to an API server, whose WebSockets lose output that
@@ -195,25 +194,14 @@ struct Follow {
     /// `None` if the kernel refused a watch: then the file is read every [`POLL_INTERVAL`].
     watcher: Option<Watcher>,
     objects: Rc<Objects>,
-    key: Key,
-    uid: String,
-    container: String,
-    run: u64,
+    shown: Shown,
 }
 
 impl Reader {
-    async fn open(
-        api: &Api,
-        key: &Key,
-        container: String,
-        run: u64,
-        directory: PathBuf,
-        options: &Options,
-    ) -> Result<Reader, Status> {
-        let path = directory.join(format!("{run}.log"));
-        let failed = |what: &str, error: &dyn std::fmt::Display| {
-            Status::internal(format!("failed to {what} {}: {error}", path.display()))
-        };
+    async fn open(api: &Api, shown: Shown, options: Options) -> Result<Reader, Status> {
+        let Shown { key, uid, container, run } = &shown;
+        let directory = format!("{}_{}_{uid}/{container}/{run}.log", key.namespace, key.name);
+        let path = api.root.join("var/log/pods").join(directory);
         let (place, follows) = (path.clone(), options.follow.then(|| api.watches.clone()));
         let opened = api.storage.read(move || {
             // The watch begins before the file is read, so that no change is missed.
@@ -233,35 +221,26 @@ impl Reader {
                 key.name,
                 path.display()
             )),
-            _ => failed(what, &error),
+            _ => Status::internal(format!("failed to {what} {}: {error}", path.display())),
         })?;
-        let follow = match watch {
-            Some(watch) => {
-                let watcher = watch.inspect_err(|error| {
-                    ::log::warn!(
-                        "failed to watch {}: {error} (see fs.inotify.max_user_instances and \
-                         fs.inotify.max_user_watches); it is read every {} s for this client",
-                        path.display(),
-                        POLL_INTERVAL.as_secs()
-                    );
-                });
-                let watcher = watcher.ok();
-                let object = api.objects.get(key).map(|object| parse(&object.json)).unwrap_or_default();
-                let uid = object["metadata"]["uid"].as_str().unwrap_or("").to_owned();
-                Some(Follow { watcher, objects: api.objects.clone(), key: key.clone(), uid, container, run })
-            }
-            None => None,
-        };
-        let printer = Printer::new(options.since, options.timestamps, options.streams, options.limit);
-        let (file, storage) = (LogFile::new(file, api.storage.clone(), options.follow), api.storage.clone());
-        let (block, tail) = (vec![0; BLOCK], options.tail);
+        let follow = watch.map(|watch| {
+            let watcher = watch.inspect_err(|error| {
+                ::log::warn!(
+                    "failed to watch {}: {error} (see fs.inotify.max_user_instances and \
+                     fs.inotify.max_user_watches); it is read every {} s for this client",
+                    path.display(),
+                    POLL_INTERVAL.as_secs()
+                );
+            });
+            Follow { watcher: watcher.ok(), objects: api.objects.clone(), shown }
+        });
         Ok(Reader {
+            file: LogFile::new(file, api.storage.clone(), options.follow),
             path,
-            file,
-            storage,
-            block,
-            tail,
-            printer,
+            storage: api.storage.clone(),
+            block: vec![0; BLOCK],
+            tail: options.tail,
+            printer: options.printer,
             follow,
             maybe_rotated: false,
             ended: false,
@@ -319,9 +298,7 @@ impl Reader {
     }
 
     fn has_ended(&self) -> bool {
-        self.follow.as_ref().is_none_or(|follow| {
-            run_has_ended(&follow.objects, &follow.key, &follow.uid, &follow.container, follow.run)
-        })
+        self.follow.as_ref().is_none_or(|follow| follow.shown.has_ended(&follow.objects))
     }
 
     /// Whether files in the log's directory have changed since the last call.

@@ -158,12 +158,10 @@ impl ListOptions {
         let invalid = |why: &str| Status::bad_request(why.to_owned());
         let mut after = None;
         if !token.is_empty() {
-            let parts: Vec<&str> = token.splitn(3, '/').collect();
-            let parsed = match parts[..] {
-                [version, namespace, name] => version.parse().ok().map(|version| (version, namespace, name)),
-                _ => None,
-            };
-            let (version, namespace, name) =
+            let parsed = token.split_once('/');
+            let parsed =
+                parsed.and_then(|(version, rest)| Some((version.parse().ok()?, rest.split_once('/')?)));
+            let (version, (namespace, name)) =
                 parsed.ok_or_else(|| invalid("invalid continue token: continue key is not valid"))?;
             if !["", "0"].contains(&given) {
                 return Err(invalid("specifying resource version is not allowed when using continue"));
@@ -234,11 +232,7 @@ fn version(query: &Query) -> Result<Option<u64>, String> {
 
 /// Returns `resourceVersion` of a request other than a list, whose errors Kubernetes does not expect.
 pub(super) fn version_of_one(query: &Query) -> Result<Option<u64>, Status> {
-    version(query).map_err(|why| {
-        let mut status = Status::internal("");
-        (status.message, status.reason) = (why, "");
-        status
-    })
+    version(query).map_err(|message| Status { message, reason: "", ..Status::internal("") })
 }
 
 /// Checks that a version has been reached.

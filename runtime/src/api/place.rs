@@ -298,4 +298,16 @@ mod tests {
         drop(large);
         assert!(places.hold_object(OBJECTS).is_ok());
     }
+
+    #[test]
+    fn an_object_takes_its_room_until_the_agent_has_it_even_if_its_client_is_gone() {
+        let places = Places::new(64);
+        let room = places.hold_object(OBJECTS).expect("there is room");
+        let (reply, answer) = crate::api::Reply::<()>::new();
+        let reply = reply.with_room(Some(room));
+        drop(answer);
+        assert!(places.hold_object(1).is_err());
+        drop(reply);
+        assert!(places.hold_object(1).is_ok());
+    }
 }

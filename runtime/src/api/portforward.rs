@@ -10,25 +10,21 @@
 //! WebSocket is closed, and kubectl reports that it lost the connection to the pod.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
-use hyper::Response;
-use hyper::body::Incoming;
-use nix::sys::socket::{SockaddrIn, SockaddrIn6, SockaddrLike};
+use nix::sys::socket::SockaddrStorage;
 use nodlet_core::sorted::SortedMap;
 use smol::{Async, LocalExecutor};
 
-use super::body::Body;
-use super::place::Place;
 use super::read::parse;
 use super::request::Family;
 use super::upgrade::{self, Carrier, Client, upgrade};
-use super::{Afterwards, Api, Request, Status, write};
+use super::{Answered, Api, Exchange, Request, Status, write};
 use nodlet_registry::objects::Key;
 use nodlet_wire::spdy::{self, Frame};
 use nodlet_wire::timeout::within;
@@ -49,13 +45,8 @@ const MAX_CONNECTIONS: usize = 128;
 /// The time for the client to read the last messages.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-pub(super) fn portforward(
-    api: &Rc<Api>,
-    key: &Key,
-    request: hyper::Request<Incoming>,
-    afterwards: &Afterwards,
-    place: &Rc<Place>,
-) -> Result<Response<Body>, Status> {
+pub(super) fn portforward(exchange: Exchange<'_>, key: &Key) -> Answered {
+    let api = exchange.api;
     let object = api.objects.get(key).ok_or_else(|| Status::not_found("pods", &key.name))?;
     let pod = parse(&object.json);
     let phase = pod["status"]["phase"].as_str().unwrap_or("Unknown");
@@ -66,9 +57,7 @@ pub(super) fn portforward(
     }
     let uid = pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
     let pod = Rc::new(Pod { api: api.clone(), key: key.clone(), uid });
-    upgrade(request, &upgrade::CONNECTIONS, afterwards, place, |client, carrier| async move {
-        Session::run(pod, client, carrier).await;
-    })
+    upgrade(exchange, &upgrade::CONNECTIONS, |client, carrier| Session::run(pod, client, carrier))
 }
 
 /// The pod that a client forwards connections to.
@@ -102,15 +91,28 @@ impl Pod {
 struct Session {
     pod: Rc<Pod>,
     client: Rc<Client>,
-    /// Whether SPDY is inside of a WebSocket.
-    is_wrapped: bool,
+    output: Output,
     encoder: spdy::Encoder,
-    frames: Sender<Vec<u8>>,
     /// Error streams that wait for their data streams, by `requestID`.
     errors: SortedMap<String, u32>,
     /// The connections by the number of their data stream.
     connections: SortedMap<u32, Connection>,
     tasks: Rc<LocalExecutor<'static>>,
+}
+
+/// Where frames for the client go.
+#[derive(Clone)]
+struct Output {
+    frames: Sender<Vec<u8>>,
+    /// Whether SPDY is inside of a WebSocket.
+    is_wrapped: bool,
+}
+
+impl Output {
+    async fn send(&self, frame: Vec<u8>) {
+        let wrap = |frame: Vec<u8>| websocket::encode(Opcode::Binary, &[&frame], None);
+        let _ = self.frames.send(if self.is_wrapped { wrap(frame) } else { frame }).await;
+    }
 }
 
 /// The session's part of a connection; the rest belongs to its task.
@@ -132,20 +134,13 @@ impl Session {
         let mut session = Session {
             pod: pod.clone(),
             client: client.clone(),
-            is_wrapped,
+            output: Output { frames: frames.clone(), is_wrapped },
             encoder: spdy::Encoder::default(),
-            frames: frames.clone(),
             errors: SortedMap::new(),
             connections: SortedMap::new(),
             tasks: tasks.clone(),
         };
-        let send = async {
-            while let Ok(frame) = to_send.recv().await {
-                if client.write_all(&frame).await.is_err() {
-                    break;
-                }
-            }
-        };
+        let send = client.send_all(&to_send);
         let receive = async {
             let mut decoder = spdy::Decoder::default();
             let mut piece = vec![0; PIECE];
@@ -188,8 +183,8 @@ impl Session {
             match message.opcode {
                 Opcode::Binary => decoder.push(&message.payload),
                 Opcode::Ping => {
-                    let _ =
-                        self.frames.send(websocket::encode(Opcode::Pong, &[&message.payload], None)).await;
+                    let pong = websocket::encode(Opcode::Pong, &[&message.payload], None);
+                    let _ = self.output.frames.send(pong).await;
                 }
                 Opcode::Close => return Err("the client has closed".into()),
                 Opcode::Text | Opcode::Pong => {}
@@ -214,15 +209,8 @@ impl Session {
                 let Some(connection) = self.connections.get_mut(&stream) else { return Ok(()) };
                 if let (Some(input), false) = (&connection.input, bytes.is_empty()) {
                     // This waits for the connection; a connection that has ended discards its input.
-                    let taken = async {
-                        let _ = input.send(bytes).await;
-                        Ok(())
-                    };
-                    let gone = async {
-                        self.client.gone().await;
-                        Err("the client is gone".to_owned())
-                    };
-                    smol::future::or(taken, gone).await?;
+                    let sent = self.client.unless_gone(input.send(bytes)).await;
+                    let _ = sent.ok_or("the client is gone")?;
                 }
                 if fin {
                     connection.input = None;
@@ -232,7 +220,7 @@ impl Session {
                 self.connections.remove(&stream);
                 self.errors.retain(|_, error| *error != stream);
             }
-            Frame::Ping { id } => self.send(spdy::pong(id)).await,
+            Frame::Ping { id } => self.output.send(spdy::pong(id)).await,
             // The client waits for its connections, and then closes the WebSocket.
             Frame::GoAway | Frame::Other => {}
         }
@@ -252,11 +240,11 @@ impl Session {
             (Some("error"), Some(_)) if !full => {
                 self.errors.insert(request, stream);
                 let reply = self.encoder.reply(stream);
-                self.send(reply).await;
+                self.output.send(reply).await;
             }
             (Some("data"), Some(port)) if !full => {
                 let reply = self.encoder.reply(stream);
-                self.send(reply).await;
+                self.output.send(reply).await;
                 let (input, pieces) = async_channel::bounded(PIECES);
                 let (cut, is_cut) = async_channel::bounded::<()>(1);
                 let (running, ended) = async_channel::bounded::<()>(1);
@@ -266,8 +254,7 @@ impl Session {
                     port,
                     data: stream,
                     error: self.errors.remove(&request),
-                    frames: self.frames.clone(),
-                    is_wrapped: self.is_wrapped,
+                    output: self.output.clone(),
                 };
                 self.tasks
                     .spawn(async move {
@@ -282,18 +269,9 @@ impl Session {
                     .detach();
             }
             // The stream is of an unknown kind, or exceeds the limit.
-            _ => self.send(spdy::refuse(stream)).await,
+            _ => self.output.send(spdy::refuse(stream)).await,
         }
     }
-
-    async fn send(&self, frame: Vec<u8>) {
-        let _ = self.frames.send(wrap(self.is_wrapped, frame)).await;
-    }
-}
-
-/// A frame as it is sent.
-fn wrap(is_wrapped: bool, frame: Vec<u8>) -> Vec<u8> {
-    if is_wrapped { websocket::encode(Opcode::Binary, &[&frame], None) } else { frame }
 }
 
 /// The task of one connection.
@@ -302,8 +280,7 @@ struct Forward {
     port: u16,
     data: u32,
     error: Option<u32>,
-    frames: Sender<Vec<u8>>,
-    is_wrapped: bool,
+    output: Output,
 }
 
 impl Forward {
@@ -346,50 +323,34 @@ impl Forward {
     }
 
     async fn send(&self, stream: u32, bytes: &[u8], fin: bool) {
-        let frame = spdy::data(stream, bytes, fin);
-        let _ = self.frames.send(wrap(self.is_wrapped, frame)).await;
+        self.output.send(spdy::data(stream, bytes, fin)).await;
     }
 
     /// Connects to 127.0.0.1 in the pod, or to ::1 if no program listens there.
     async fn connect(&self) -> Result<Async<TcpStream>, String> {
-        let v4 = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
-        let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, self.port));
-        match self.connect_to(Family::V4, v4).await {
+        match self.connect_to(Family::V4, Ipv4Addr::LOCALHOST.into()).await {
             Ok(socket) => Ok(socket),
-            Err(why) => self.connect_to(Family::V6, v6).await.map_err(|_| why),
+            Err(why) => self.connect_to(Family::V6, Ipv6Addr::LOCALHOST.into()).await.map_err(|_| why),
         }
     }
 
-    async fn connect_to(&self, family: Family, address: SocketAddr) -> Result<Async<TcpStream>, String> {
+    async fn connect_to(&self, family: Family, ip: IpAddr) -> Result<Async<TcpStream>, String> {
         let Pod { api, key, uid } = &*self.pod;
-        let socket = write::ask(api, |reply| Request::Socket {
-            namespace: key.namespace.to_string(),
-            pod: key.name.to_string(),
-            uid: uid.clone(),
-            family,
-            reply,
-        })
-        .await
-        .map_err(|status| status.message)?;
+        let (namespace, pod, uid) = (key.namespace.to_string(), key.name.to_string(), uid.clone());
+        let socket = write::ask(api, |reply| Request::Socket { namespace, pod, uid, family, reply });
+        let socket = socket.await.map_err(|status| status.message)?;
+        let address = SocketAddr::new(ip, self.port);
         let failed = |error: io::Error| format!("failed to connect to {address} inside the pod: {error}");
-        let begun = match address {
-            SocketAddr::V4(address) => begin(socket.as_raw_fd(), &SockaddrIn::from(address)),
-            SocketAddr::V6(address) => begin(socket.as_raw_fd(), &SockaddrIn6::from(address)),
-        };
-        begun.map_err(failed)?;
+        // The socket does not block.
+        match nix::sys::socket::connect(socket.as_raw_fd(), &SockaddrStorage::from(address)) {
+            Ok(()) | Err(nix::Error::EINPROGRESS) => {}
+            Err(error) => return Err(failed(error.into())),
+        }
         let socket = Async::new(TcpStream::from(socket)).map_err(failed)?;
         socket.writable().await.map_err(failed)?;
         match socket.get_ref().take_error() {
             Ok(None) => Ok(socket),
             Ok(Some(error)) | Err(error) => Err(failed(error)),
         }
-    }
-}
-
-/// Reservation to connect a non-blocking socket.
-fn begin(socket: i32, address: &dyn SockaddrLike) -> io::Result<()> {
-    match nix::sys::socket::connect(socket, address) {
-        Ok(()) | Err(nix::Error::EINPROGRESS) => Ok(()),
-        Err(error) => Err(error.into()),
     }
 }

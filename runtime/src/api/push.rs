@@ -10,16 +10,11 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::rc::Rc;
 
-use hyper::body::Incoming;
-use hyper::header::{self, HeaderValue};
-use hyper::{Response, StatusCode};
-use smol::Async;
-use smol_hyper::rt::FuturesIo;
+use hyper::header;
 
-use super::body::Body;
-use super::{Afterwards, Api, Status};
+use super::upgrade::switch;
+use super::{Answered, Exchange, Status};
 use nodlet_host::paths::Paths;
 use nodlet_kernel::process::spawn_daemon;
 
@@ -38,19 +33,13 @@ pub const REDO_NEW: &str = ".redo.json.new";
 /// The protocol of the upgraded connection. The process that receives the push reports its protocol versions.
 pub const PROTOCOL: &str = "nodlet-push";
 
-pub(super) fn push(
-    api: &Rc<Api>,
-    request: hyper::Request<Incoming>,
-    afterwards: &Afterwards,
-) -> Result<Response<Body>, Status> {
-    let wanted = request.headers().get(header::UPGRADE).and_then(|wanted| wanted.to_str().ok());
+pub(super) fn push(exchange: Exchange<'_>) -> Answered {
+    let wanted = exchange.request.headers().get(header::UPGRADE).and_then(|wanted| wanted.to_str().ok());
     if wanted != Some(PROTOCOL) {
         return Err(Status::bad_request("Upgrade request required: nodlet-push"));
     }
-    let (upgrade, root) = (hyper::upgrade::on(request), api.root.clone());
-    *afterwards.borrow_mut() = Some(Box::pin(async move {
-        let Ok(connection) = upgrade.await else { return };
-        let Ok(parts) = connection.downcast::<FuturesIo<Async<UnixStream>>>() else { return };
+    let root = exchange.api.root.clone();
+    Ok(switch(exchange, vec![(header::UPGRADE, PROTOCOL.to_owned())], |stream, read| async move {
         let start = |client: UnixStream| {
             client.set_nonblocking(false)?;
             execute(
@@ -59,17 +48,12 @@ pub(super) fn push(
             )
         };
         // The process sends the first message, so that a client that sends data earlier makes no valid push.
-        if parts.read_buf.is_empty()
-            && let Err(error) = parts.io.into_inner().into_inner().and_then(start)
+        if read.is_empty()
+            && let Err(error) = stream.into_inner().and_then(start)
         {
             ::log::warn!("api: failed to start the process that receives a push: {error}");
         }
-    }));
-    let mut response = Response::new(Body::Whole(None));
-    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(PROTOCOL));
-    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-    Ok(response)
+    }))
 }
 
 /// Starts a process that finishes a push that a power cut interrupted, or removes what it left, if there is one.

@@ -2,38 +2,32 @@
 
 use std::rc::Rc;
 
-use hyper::{Response, StatusCode};
+use hyper::StatusCode;
 use nodlet_core::sorted::SortedMap;
 use serde_json::{Value, json};
 
 use super::accept::Form;
-use super::body::{self, Body};
+use super::body;
 use super::options::{self, ListOptions};
 use super::select::Selector;
-use super::{Api, Query, Status, table};
+use super::{Answered, Api, Query, Status, table};
 use nodlet_kube::kinds::{KINDS, Kind, Row};
 use nodlet_registry::objects::{Key, Object};
 
-pub(super) fn get(api: &Api, row: &Row, key: &Key, query: &Query) -> Result<Response<Body>, Status> {
+pub(super) fn get(api: &Api, row: &Row, key: &Key, query: &Query) -> Answered {
     let asked = options::version_of_one(query)?;
     options::require_reached(asked, api.objects.version())?;
     let missing = || Status::not_found(&row.qualified(), &key.name);
     let json = if row.kind == Kind::Namespace {
         let (found, _) = all(api, row, None);
-        found.into_iter().find(|shown| *shown.name == *key.name).ok_or_else(missing)?.json
+        found.into_iter().find(|(found, _)| found.name == key.name).ok_or_else(missing)?.1.json
     } else {
         api.objects.get(key).ok_or_else(missing)?.json
     };
     Ok(body::json(StatusCode::OK, json.as_bytes().to_vec()))
 }
 
-pub(super) fn list(
-    api: &Api,
-    row: &Row,
-    namespace: Option<&str>,
-    query: &Query,
-    form: Form,
-) -> Result<Response<Body>, Status> {
+pub(super) fn list(api: &Api, row: &Row, namespace: Option<&str>, query: &Query, form: Form) -> Answered {
     let selector = parsed_selector(query)?;
     let options = ListOptions::of(query)?;
     selector.require(row.fields)?;
@@ -44,7 +38,7 @@ pub(super) fn list(
     if let Some(asked) = earlier.filter(|asked| *asked != version) {
         // Namespaces have no earlier states, and nothing has one of the future.
         if row.kind != Kind::Namespace || asked > version {
-            found = api.objects.list_at(row.plural, namespace, asked).map(shown).map_err(|_| {
+            found = api.objects.list_at(row.plural, namespace, asked).map_err(|_| {
                 Status::expired(match options.exactly {
                     Some(_) => "The resourceVersion for the provided list is too old.",
                     None => {
@@ -58,17 +52,17 @@ pub(super) fn list(
     }
     if let Some((_, namespace, name)) = &options.after {
         let after = (&**namespace, &**name);
-        let first = found.partition_point(|shown| (&*shown.namespace, &*shown.name) <= after);
+        let first = found.partition_point(|(key, _)| (&*key.namespace, &*key.name) <= after);
         found.drain(..first);
     }
     let mut list = json!({"resourceVersion": version.to_string()});
     if !selector.is_empty() {
-        found.retain(|shown| selector.matches(&parse(&shown.json)));
+        found.retain(|(_, object)| selector.matches(&parse(&object.json)));
     }
     let more = found.len().saturating_sub(options.limit);
     if options.limit > 0 && more > 0 {
         found.truncate(options.limit);
-        if let Some(Shown { namespace, name, .. }) = found.last() {
+        if let Some((Key { namespace, name, .. }, _)) = found.last() {
             list["continue"] = format!("{version}/{namespace}/{name}").into();
         }
         // As in Kubernetes, whose store does not count by selectors.
@@ -76,7 +70,7 @@ pub(super) fn list(
             list["remainingItemCount"] = more.into();
         }
     }
-    let mut objects = found.iter().map(|shown| &*shown.json);
+    let mut objects = found.iter().map(|(_, object)| &*object.json);
     Ok(body::json(
         StatusCode::OK,
         match form {
@@ -95,34 +89,17 @@ pub(super) fn list(
     ))
 }
 
-/// A published object.
-pub(super) struct Shown {
-    pub(super) namespace: Rc<str>,
-    pub(super) name: Rc<str>,
-    pub(super) json: Rc<str>,
-}
-
 /// Returns all objects of a kind, and the version of this state.
-pub(super) fn all(api: &Api, row: &Row, namespace: Option<&str>) -> (Vec<Shown>, u64) {
-    if row.kind == Kind::Namespace {
-        return namespaces(api);
+pub(super) fn all(api: &Api, row: &Row, namespace: Option<&str>) -> (Vec<(Key, Object)>, u64) {
+    match row.kind {
+        Kind::Namespace => namespaces(api, row),
+        _ => api.objects.list(row.plural, namespace),
     }
-    let (found, version) = api.objects.list(row.plural, namespace);
-    (shown(found), version)
-}
-
-fn shown(found: Vec<(Key, Object)>) -> Vec<Shown> {
-    let shown = found.into_iter().map(|(Key { namespace, name, .. }, Object { json, .. })| Shown {
-        namespace,
-        name,
-        json,
-    });
-    shown.collect()
 }
 
 /// The namespaces, for which a board stores no objects: `default`, which is as old as the node, and each
 /// namespace of an object that a user wrote, such as a pod, which is as old as its oldest object.
-fn namespaces(api: &Api) -> (Vec<Shown>, u64) {
+fn namespaces(api: &Api, row: &Row) -> (Vec<(Key, Object)>, u64) {
     let created = |json: &str| parse(json)["metadata"]["creationTimestamp"].as_str().map(str::to_owned);
     let (nodes, _) = api.objects.list("nodes", None);
     let version = api.objects.version();
@@ -145,7 +122,8 @@ fn namespaces(api: &Api) -> (Vec<Shown>, u64) {
                          "creationTimestamp": since, "resourceVersion": version.to_string()},
             "spec": {"finalizers": []}, "status": {"phase": "Active"},
         });
-        Shown { namespace: "".into(), name, json: object.to_string().into() }
+        let key = Key { resource: row.plural, namespace: "".into(), name };
+        (key, Object { version, json: object.to_string().into() })
     });
     (objects.collect(), version)
 }

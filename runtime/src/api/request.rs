@@ -1,16 +1,45 @@
 //! Requests of the API to the engine: all changes, and all operations on processes. The API itself serves
 //! reads of objects from the store.
 
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use async_channel::{Receiver, Sender};
 use serde_json::Value;
 
+use super::place::Held;
 use super::{Accepted, Change, FieldValidation, Part, Preconditions, Status};
 
 /// The sender for the one reply to a request. If it is dropped without a reply, the client gets an internal
 /// error. If the receiver is gone, no client waits for the reply.
-pub(crate) type Reply<T> = async_channel::Sender<Result<T, Status>>;
+#[derive(Debug)]
+pub(crate) struct Reply<T> {
+    sender: Sender<Result<T, Status>>,
+    /// The room of the request's object, which waits for the agent even if the client has gone.
+    _room: Option<Held>,
+}
+
+impl<T> Reply<T> {
+    /// A reply, and its receiver.
+    pub(crate) fn new() -> (Reply<T>, Receiver<Result<T, Status>>) {
+        let (sender, receiver) = async_channel::bounded(1);
+        (Reply { sender, _room: None }, receiver)
+    }
+
+    /// A reply to a request whose object takes this room until the reply is dropped.
+    pub(super) fn with_room(self, room: Option<Held>) -> Reply<T> {
+        Reply { _room: room, ..self }
+    }
+}
+
+impl<T> Deref for Reply<T> {
+    type Target = Sender<Result<T, Status>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.sender
+    }
+}
 
 /// A request to the engine.
 #[derive(Debug)]

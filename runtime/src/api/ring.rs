@@ -1,19 +1,16 @@
 //! The latest observations and actions of the core, for `nodlet ring`.
 
-use std::rc::Rc;
-
-use hyper::Response;
 use hyper::body::Bytes;
 
 use super::body::{self, Body};
-use super::{Api, Query, Status};
+use super::{Answered, Api, Query, Status};
 use crate::ring::Format;
 
 /// The number of entries that are rendered at a time, and kept in memory for a slow client.
 const ENTRIES_AT_ONCE: usize = 16;
 
 /// Returns all entries of the ring; with `follow`, also future ones.
-pub(super) fn show(api: &Rc<Api>, node: &str, query: &Query) -> Result<Response<Body>, Status> {
+pub(super) fn show(api: &Api, node: &str, query: &Query) -> Answered {
     if node != api.node_name {
         return Err(Status::not_found("nodes", node));
     }

@@ -23,8 +23,7 @@ pub(super) enum Target {
     OpenApi,
     /// `/openapi/v3/api/v1`, or the corresponding path of the group with this version.
     OpenApiOf(&'static str),
-    /// `/api/v1/nodes/{node}/proxy/debug/ring`: Kubernetes serves a node's data other than objects through
-    /// the node's proxy.
+    /// `/api/v1/nodes/{node}/proxy/debug/ring`
     Ring {
         node: String,
     },
@@ -38,22 +37,8 @@ pub(super) enum Target {
 /// Whether a client of this target stays connected until it has ended, independent of the rest of the
 /// request.
 pub(super) fn stays(target: &Target) -> bool {
-    match target {
-        Target::Objects(objects) => {
-            matches!(objects.subresource.as_deref(), Some("exec" | "attach" | "portforward"))
-        }
-        Target::Version
-        | Target::Healthy
-        | Target::Versions
-        | Target::Groups
-        | Target::Group(_)
-        | Target::Resources(_)
-        | Target::OpenApi
-        | Target::OpenApiOf(_)
-        | Target::Push
-        | Target::Cluster
-        | Target::Ring { .. } => false,
-    }
+    let Target::Objects(Objects { subresource: Some(subresource), .. }) = target else { return false };
+    matches!(&**subresource, "exec" | "attach" | "portforward")
 }
 
 /// All objects of a resource, one object, or a subresource of one.
@@ -87,43 +72,32 @@ pub(super) fn parse(path: &str) -> Result<Target, Status> {
         ["nodlet", "push"] => Target::Push,
         ["nodlet", "cluster"] => Target::Cluster,
         ["apis", group] => Target::Group(version(group, None)?),
-        ["api", "v1"] => Target::Resources("v1"),
-        ["apis", group, number] => Target::Resources(version(group, Some(number))?),
-        ["apis", group, number, "namespaces", namespace, resource, ref rest @ ..] if rest.len() <= 1 => {
-            let row = find(version(group, Some(number))?, resource).filter(|row| row.namespaced);
-            objects(row.ok_or_else(Status::no_such_path)?, Some(namespace), rest)
-        }
-        ["apis", group, number, resource, ref rest @ ..] if rest.len() <= 1 => {
-            let row = find(version(group, Some(number))?, resource).ok_or_else(Status::no_such_path)?;
-            if row.namespaced && !rest.is_empty() {
-                return Err(Status::no_such_path());
-            }
-            objects(row, None, rest)
-        }
-        // A namespace is an object, and contains others.
-        ["api", "v1", "namespaces", namespace, resource, ref rest @ ..] if rest.len() <= 2 => {
-            let row = find("v1", resource).filter(|row| row.namespaced);
-            objects(row.ok_or_else(Status::no_such_path)?, Some(namespace), rest)
-        }
+        // Kubernetes serves a node's data other than objects through the node's proxy.
         ["api", "v1", "nodes", node, "proxy", "debug", "ring"] => Target::Ring { node: node.into() },
-        ["api", "v1", resource, ref rest @ ..] if rest.len() <= 2 => {
-            let row = find("v1", resource).ok_or_else(Status::no_such_path)?;
-            if row.namespaced && !rest.is_empty() {
-                return Err(Status::no_such_path());
-            }
-            objects(row, None, rest)
-        }
+        ["api", "v1", ref rest @ ..] => of_group("v1", rest, 2)?,
+        ["apis", group, number, ref rest @ ..] => of_group(version(group, Some(number))?, rest, 1)?,
         _ => return Err(Status::no_such_path()),
     })
 }
 
-fn objects(row: &'static Row, namespace: Option<&str>, rest: &[&str]) -> Target {
-    Target::Objects(Objects {
+/// The meaning of the rest of a path below a version. `most` is how many segments may follow those of a resource.
+fn of_group(version: &'static str, rest: &[&str], most: usize) -> Result<Target, Status> {
+    let row = |name: &str| KINDS.iter().find(|row| row.version == version && row.plural == name);
+    let (row, namespace, rest) = match rest {
+        [] => return Ok(Target::Resources(version)),
+        // A namespace is an object, and contains others.
+        ["namespaces", namespace, resource, rest @ ..] => {
+            (row(resource).filter(|row| row.namespaced), Some(*namespace), rest)
+        }
+        [resource, rest @ ..] => (row(resource).filter(|row| rest.is_empty() || !row.namespaced), None, rest),
+    };
+    let row = row.filter(|_| rest.len() <= most).ok_or_else(Status::no_such_path)?;
+    Ok(Target::Objects(Objects {
         row,
         namespace: namespace.map(Into::into),
         name: rest.first().map(|&name| name.into()),
         subresource: rest.get(1).map(|&part| part.into()),
-    })
+    }))
 }
 
 /// Returns the `apiVersion` of a group in the requested version.
@@ -134,10 +108,6 @@ fn version(group: &str, number: Option<&str>) -> Result<&'static str, Status> {
             .is_some_and(|(of, its)| of == group && number.is_none_or(|number| number == its))
     };
     super::fixed::groups().find(is_it).ok_or_else(Status::no_such_path)
-}
-
-fn find(version: &str, resource: &str) -> Option<&'static Row> {
-    KINDS.iter().find(|row| row.version == version && row.plural == resource)
 }
 
 /// Returns the key of one object.
@@ -232,6 +202,8 @@ fn decode(text: &str, query: bool) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use nodlet_fuzz::cases;
+
     use super::*;
 
     fn show(path: &str) -> String {
@@ -250,45 +222,47 @@ mod tests {
 
     #[test]
     fn paths_are_routed_as_in_kubernetes() {
-        for (path, expected) in [
-            ("/version", "fixed"),
-            ("/livez/ping", "fixed"),
-            ("/api/v1", "fixed"),
-            ("/api/v1/pods", "pods * * -"),
-            ("/api/v1/namespaces/default/pods", "pods default * -"),
-            ("/api/v1/namespaces/default/pods/web", "pods default web -"),
-            ("/api/v1/namespaces/default/pods/web/log", "pods default web log"),
-            ("/api/v1/namespaces/default/pods/w%65b", "pods default web -"),
-            ("/api/v1/namespaces", "namespaces * * -"),
-            ("/api/v1/namespaces/default", "namespaces * default -"),
-            ("/api/v1/nodes/board", "nodes * board -"),
-            ("/api/v1/nodes/board/proxy/debug/ring", "fixed"),
-            ("/api/v1/nodes/board/proxy/debug", "404"),
-            ("/api/v1/pods/web", "404"),
-            ("/api/v1/namespaces/default/nodes", "404"),
-            ("/api/v1/namespaces/default/pods/web/log/more", "404"),
-            ("/api/v1/services", "404"),
-            ("/apis/apps/v1/deployments", "404"),
-            ("/apis/settings.k8s.io", "fixed"),
-            ("/apis/settings.k8s.io/v1alpha1", "fixed"),
-            ("/apis/settings.k8s.io/v1alpha1/podpresets", "podpresets * * -"),
-            ("/apis/settings.k8s.io/v1alpha1/namespaces/a/podpresets", "podpresets a * -"),
-            ("/apis/settings.k8s.io/v1alpha1/namespaces/a/podpresets/b", "podpresets a b -"),
-            ("/apis/settings.k8s.io/v1alpha1/namespaces/a/podpresets/b/status", "404"),
-            ("/apis/settings.k8s.io/v1alpha1/podpresets/b", "404"),
-            ("/apis/settings.k8s.io/v1alpha1/pods", "404"),
-            ("/api/v1/podpresets", "404"),
-            ("/apis/scheduling.k8s.io", "fixed"),
-            ("/apis/scheduling.k8s.io/v1", "fixed"),
-            ("/apis/scheduling.k8s.io/v1alpha1", "404"),
-            ("/apis/scheduling.k8s.io/v1/priorityclasses", "priorityclasses * * -"),
-            ("/apis/scheduling.k8s.io/v1/priorityclasses/high", "priorityclasses * high -"),
-            ("/apis/scheduling.k8s.io/v1/namespaces/a/priorityclasses/high", "404"),
-            ("/apis/scheduling.k8s.io/v1/podpresets", "404"),
-            ("/", "404"),
-            ("/api/v1/namespaces/%ff/pods", "400"),
-            ("/api/v1/namespaces/%2/pods", "400"),
-        ] {
+        const CASES: &str = "
+            /version => fixed
+            /livez/ping => fixed
+            /api/v1 => fixed
+            /api/v1/pods => pods * * -
+            /api/v1/namespaces/default/pods => pods default * -
+            /api/v1/namespaces/default/pods/web => pods default web -
+            /api/v1/namespaces/default/pods/web/log => pods default web log
+            /api/v1/namespaces/default/pods/w%65b => pods default web -
+            /api/v1/namespaces => namespaces * * -
+            /api/v1/namespaces/default => namespaces * default -
+            /api/v1/nodes/board => nodes * board -
+            /api/v1/nodes/board/proxy/debug/ring => fixed
+            /api/v1/nodes/board/proxy/debug => 404
+            /api/v1/pods/web => 404
+            /api/v1/namespaces/default/nodes => 404
+            /api/v1/namespaces/default/pods/web/log/more => 404
+            /api/v1/services => services * * -
+            /api/v1/namespaces/default/services/web/status => services default web status
+            /apis/apps/v1/deployments => 404
+            /apis/settings.k8s.io => fixed
+            /apis/settings.k8s.io/v1alpha1 => fixed
+            /apis/settings.k8s.io/v1alpha1/podpresets => podpresets * * -
+            /apis/settings.k8s.io/v1alpha1/namespaces/a/podpresets => podpresets a * -
+            /apis/settings.k8s.io/v1alpha1/namespaces/a/podpresets/b => podpresets a b -
+            /apis/settings.k8s.io/v1alpha1/namespaces/a/podpresets/b/status => 404
+            /apis/settings.k8s.io/v1alpha1/podpresets/b => 404
+            /apis/settings.k8s.io/v1alpha1/pods => 404
+            /api/v1/podpresets => 404
+            /apis/scheduling.k8s.io => fixed
+            /apis/scheduling.k8s.io/v1 => fixed
+            /apis/scheduling.k8s.io/v1alpha1 => 404
+            /apis/scheduling.k8s.io/v1/priorityclasses => priorityclasses * * -
+            /apis/scheduling.k8s.io/v1/priorityclasses/high => priorityclasses * high -
+            /apis/scheduling.k8s.io/v1/namespaces/a/priorityclasses/high => 404
+            /apis/scheduling.k8s.io/v1/podpresets => 404
+            / => 404
+            /api/v1/namespaces/%ff/pods => 400
+            /api/v1/namespaces/%2/pods => 400
+        ";
+        for [path, expected] in cases::<2>(CASES) {
             assert_eq!(show(path), expected, "{path}");
         }
     }

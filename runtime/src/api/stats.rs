@@ -16,10 +16,35 @@ pub(super) async fn probes(api: &Api) -> Result<String, Status> {
     write::ask(api, |reply| Request::ProbeMetrics { reply }).await
 }
 
+/// The usage of the node, of a pod, or of a container.
+struct Usage<'a> {
+    scope: &'static str,
+    /// The UID of the pod.
+    uid: &'a str,
+    /// The names of namespace, pod and container; empty if there is none. Names in Kubernetes need no escapes.
+    names: [&'a str; 3],
+    usage: &'a Value,
+}
+
+/// All usages in a summary.
+fn usages(summary: &Value) -> Vec<Usage<'_>> {
+    let mut all = vec![Usage { scope: "node", uid: "", names: [""; 3], usage: &summary["node"] }];
+    for pod in summary["pods"].as_array().into_iter().flatten() {
+        let of = |field: &str| pod["podRef"][field].as_str().unwrap_or_default();
+        let (uid, namespace, name) = (of("uid"), of("namespace"), of("name"));
+        all.push(Usage { scope: "pod", uid, names: [namespace, name, ""], usage: pod });
+        for usage in pod["containers"].as_array().into_iter().flatten() {
+            let names = [namespace, name, usage["name"].as_str().unwrap_or_default()];
+            all.push(Usage { scope: "container", uid, names, usage });
+        }
+    }
+    all
+}
+
 /// `/metrics/cadvisor`: what dashboards read of cAdvisor's series.
 pub(super) fn cadvisor(summary: &Value, milliseconds: i64) -> String {
     let mut text = String::new();
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let usages = usages(summary);
     for (name, kind, part, field) in [
         ("cpu_usage_seconds_total", "counter", "cpu", "usageCoreNanoSeconds"),
         ("memory_working_set_bytes", "gauge", "memory", "workingSetBytes"),
@@ -31,35 +56,25 @@ pub(super) fn cadvisor(summary: &Value, milliseconds: i64) -> String {
         ("network_transmit_errors_total", "counter", "network", "txErrors"),
     ] {
         let _ = writeln!(text, "# TYPE container_{name} {kind}");
-        let mut line = |id: &str, names: [&str; 3], of: &Value| {
-            let Some(value) = of[field].as_f64() else { return };
-            let (value, more) = match part {
-                "cpu" => (value / 1e9, "cpu=\"total\",".to_owned()),
-                "network" => (value, format!("interface={},", of["name"])),
-                _ => (value, String::new()),
+        for Usage { scope, uid, names: [namespace, pod, container], usage } in &usages {
+            let id = match *scope {
+                "node" => "/".to_owned(),
+                "pod" => format!("/kubepods/pod{uid}"),
+                _ => format!("/kubepods/pod{uid}/{container}"),
             };
-            let [namespace, pod, container] = names;
-            let _ = writeln!(
-                text,
-                "container_{name}{{container=\"{container}\",{more}id=\"{id}\",image=\"\",name=\"\",\
-                 namespace=\"{namespace}\",pod=\"{pod}\"}} {value} {milliseconds}"
-            );
-        };
-        let node = &summary["node"];
-        match part {
-            "network" => list(&node[part]["interfaces"]).iter().for_each(|one| line("/", [""; 3], one)),
-            _ => line("/", [""; 3], &node[part]),
-        }
-        for pod in list(&summary["pods"]) {
-            let of = |field: &str| pod["podRef"][field].as_str().unwrap_or_default().to_owned();
-            let (namespace, name, id) = (of("namespace"), of("name"), format!("/kubepods/pod{}", of("uid")));
-            line(&id, [&namespace, &name, ""], &pod[part]);
-            for container in list(&pod["containers"]) {
-                let container_name = container["name"].as_str().unwrap_or_default();
-                line(
-                    &format!("{id}/{container_name}"),
-                    [&namespace, &name, container_name],
-                    &container[part],
+            // A node may have several interfaces, a pod has one.
+            let one = std::slice::from_ref(&usage[part]);
+            for of in usage[part]["interfaces"].as_array().map_or(one, Vec::as_slice) {
+                let Some(value) = of[field].as_f64() else { continue };
+                let (value, more) = match part {
+                    "cpu" => (value / 1e9, "cpu=\"total\",".to_owned()),
+                    "network" => (value, format!("interface={},", of["name"])),
+                    _ => (value, String::new()),
+                };
+                let _ = writeln!(
+                    text,
+                    "container_{name}{{container=\"{container}\",{more}id=\"{id}\",image=\"\",name=\"\",\
+                     namespace=\"{namespace}\",pod=\"{pod}\"}} {value} {milliseconds}"
                 );
             }
         }
@@ -69,8 +84,8 @@ pub(super) fn cadvisor(summary: &Value, milliseconds: i64) -> String {
 
 /// `/metrics/resource`: cpu and memory of the node, its pods and their containers.
 pub(super) fn resource_metrics(summary: &Value, milliseconds: i64) -> String {
-    let pods = || summary["pods"].as_array().into_iter().flatten();
     let mut text = String::new();
+    let usages = usages(summary);
     for (scope, name, kind) in [
         ("container", "cpu_usage_seconds_total", "counter"),
         ("container", "memory_working_set_bytes", "gauge"),
@@ -81,31 +96,23 @@ pub(super) fn resource_metrics(summary: &Value, milliseconds: i64) -> String {
         ("pod", "memory_working_set_bytes", "gauge"),
     ] {
         let _ = writeln!(text, "# TYPE {scope}_{name} {kind}");
-        let mut line = |labels: &str, of: &Value| {
+        for Usage { names: [namespace, pod, container], usage, .. } in
+            usages.iter().filter(|usage| usage.scope == scope)
+        {
+            let labels = match scope {
+                "node" => String::new(),
+                "pod" => format!("{{namespace=\"{namespace}\",pod=\"{pod}\"}}"),
+                _ => format!("{{container=\"{container}\",namespace=\"{namespace}\",pod=\"{pod}\"}}"),
+            };
             let value = match name {
-                "cpu_usage_seconds_total" => of["cpu"]["usageCoreNanoSeconds"].as_f64().map(|cpu| cpu / 1e9),
-                "memory_working_set_bytes" => of["memory"]["workingSetBytes"].as_f64(),
-                _ => seconds(&of["startTime"]),
+                "cpu_usage_seconds_total" => {
+                    usage["cpu"]["usageCoreNanoSeconds"].as_f64().map(|cpu| cpu / 1e9)
+                }
+                "memory_working_set_bytes" => usage["memory"]["workingSetBytes"].as_f64(),
+                _ => seconds(&usage["startTime"]),
             };
             if let Some(value) = value {
                 let _ = writeln!(text, "{scope}_{name}{labels} {value} {milliseconds}");
-            }
-        };
-        if scope == "node" {
-            line("", &summary["node"]);
-            continue;
-        }
-        for pod in pods() {
-            // Names in Kubernetes need no escapes.
-            let text = |field: &str| pod["podRef"][field].as_str().unwrap_or_default();
-            let (namespace, name) = (text("namespace"), text("name"));
-            if scope == "pod" {
-                line(&format!("{{namespace=\"{namespace}\",pod=\"{name}\"}}"), pod);
-                continue;
-            }
-            for container in pod["containers"].as_array().into_iter().flatten() {
-                let of = container["name"].as_str().unwrap_or_default();
-                line(&format!("{{container=\"{of}\",namespace=\"{namespace}\",pod=\"{name}\"}}"), container);
             }
         }
     }

@@ -10,12 +10,13 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use async_channel::Receiver;
 use serde_json::{Value, json};
 use smol::Async;
 
 use super::Status;
 use super::channels::{Channels, Framing, PIECE, Received};
-use super::request::{ExecExit, ExecSession};
+use super::request::ExecExit;
 use super::upgrade::Client;
 use nodlet_wire::timeout::within;
 use nodlet_wire::websocket;
@@ -44,11 +45,12 @@ pub(super) struct Pipes {
 }
 
 impl Pipes {
-    pub(super) fn new(wanted: [bool; 3]) -> io::Result<Pipes> {
+    pub(super) fn new(wanted: [bool; 3]) -> Result<Pipes, Status> {
         let mut pipes = Pipes { ours: [None, None, None], theirs: [None, None, None] };
         for (index, wanted) in wanted.into_iter().enumerate() {
             if wanted {
-                let (read, write) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
+                let pipe = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC);
+                let (read, write) = pipe.map_err(|error| no_pipe(error.into()))?;
                 let (ours, theirs) = if index == 0 { (write, read) } else { (read, write) };
                 pipes.ours[index] = Some(ours);
                 pipes.theirs[index] = Some(theirs);
@@ -58,93 +60,48 @@ impl Pipes {
     }
 }
 
-/// The streams of a process or container.
+/// The API's ends of the streams of a process or container.
 pub(super) struct Streams {
     stdin: Option<Async<File>>,
     stdout: Option<Async<File>>,
     stderr: Option<Async<File>>,
     terminal: Option<File>,
-    /// The channel for stdout; none if the client did not request it.
-    stdout_channel: Option<u8>,
-    /// The end of the input of a terminal.
-    end_of_input: EndOfInput,
-}
-
-/// The effect of a client's end of input on a process with a terminal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum EndOfInput {
-    /// Ctrl-D ends the input, because closing the terminal would not.
-    CtrlD,
-    /// The end of the pipe, which the supervisor handles.
-    Closes,
 }
 
 impl Streams {
-    /// Creates the streams of an executed process. `stdin` and `stdout` define which streams of its terminal
-    /// are requested, if it has one.
-    pub(super) fn executed(
-        ours: [Option<OwnedFd>; 3],
-        terminal: Option<&OwnedFd>,
-        [wants_stdin, wants_stdout]: [bool; 2],
-    ) -> io::Result<Streams> {
-        let open = |end: Option<OwnedFd>| end.map(|end| Async::new(File::from(end))).transpose();
-        let another = |wanted: bool| match terminal {
-            Some(terminal) if wanted => terminal.try_clone().map(Some),
-            _ => Ok(None),
-        };
+    /// Creates the streams from the API's ends of stdin, stdout and stderr, and the terminal if there is one.
+    pub(super) fn new(ours: [Option<OwnedFd>; 3], terminal: Option<OwnedFd>) -> Result<Streams, Status> {
+        let open =
+            |end: Option<OwnedFd>| end.map(|end| Async::new(File::from(end))).transpose().map_err(no_pipe);
         let [stdin, stdout, stderr] = ours;
-        Ok(Streams {
-            stdin: open(stdin.or(another(wants_stdin)?))?,
-            stdout: open(stdout.or(another(wants_stdout)?))?,
-            stderr: open(stderr)?,
-            terminal: another(true)?.map(File::from),
-            stdout_channel: Some(websocket::STDOUT),
-            end_of_input: EndOfInput::CtrlD,
-        })
-    }
-
-    /// Creates the streams of an attached client, which are only pipes: the terminal is only resized. There
-    /// is always a stdout, whose end shows the end of the container.
-    pub(super) fn attached(
-        stdout: bool,
-        ours: [Option<OwnedFd>; 3],
-        terminal: Option<OwnedFd>,
-    ) -> io::Result<Streams> {
-        let open = |end: Option<OwnedFd>| end.map(|end| Async::new(File::from(end))).transpose();
-        let [stdin, out, err] = ours;
-        Ok(Streams {
-            stdin: open(stdin)?,
-            stdout: open(out)?,
-            stderr: open(err)?,
-            terminal: terminal.map(File::from),
-            stdout_channel: stdout.then_some(websocket::STDOUT),
-            end_of_input: EndOfInput::Closes,
-        })
+        let terminal = terminal.map(File::from);
+        Ok(Streams { stdin: open(stdin)?, stdout: open(stdout)?, stderr: open(stderr)?, terminal })
     }
 }
 
-/// Transfers the streams until the client is gone, or everything is sent. The end is the exit of the process,
+pub(super) fn no_pipe(error: io::Error) -> Status {
+    Status::internal(format!("failed to make a pipe: {error}"))
+}
+
+/// Transfers the streams until the client is gone, or everything is sent. The end is the `exit` of an executed process,
 /// or for an attached client the end of the outputs.
 pub(super) async fn talk(
     client: Client,
     channels: Channels,
     framing: Framing,
     early: Vec<Received>,
-    Streams { stdin, stdout, stderr, terminal, stdout_channel, end_of_input }: Streams,
-    session: Option<ExecSession>,
+    Streams { stdin, stdout, stderr, terminal }: Streams,
+    wants_stdout: bool,
+    exit: Option<Receiver<ExecExit>>,
 ) {
+    let stdout_channel = wants_stdout.then_some(websocket::STDOUT);
+    // Closing the terminal of an executed process would not end its input. For an attached client, the supervisor handles
+    // the end of the pipe.
+    let sends_ctrl_d = exit.is_some() && terminal.is_some();
     let (frames, to_send) = async_channel::bounded::<Vec<u8>>(FRAMES);
     let (over, is_over) = async_channel::bounded::<()>(1);
 
-    let send = async {
-        while let Ok(frame) = to_send.recv().await {
-            if client.write_all(&frame).await.is_err() {
-                break;
-            }
-        }
-        // The queue is no longer read, so that no task may wait for a place in it.
-        to_send.close();
-    };
+    let send = client.send_all(&to_send);
     let run = async {
         // The first message shows clients that the channels are open.
         let first = stdout_channel.filter(|_| stdout.is_some()).unwrap_or(websocket::ERROR);
@@ -154,8 +111,8 @@ pub(super) async fn talk(
             pump(stderr, Some(websocket::STDERR), framing, &frames, &is_over),
         );
         let ended = async {
-            let Some(session) = session else { return ExecExit::Code(0) };
-            let exit = session.exit.recv().await;
+            let Some(exit) = exit else { return ExecExit::Code(0) };
+            let exit = exit.recv().await;
             over.close();
             exit.unwrap_or_else(|_| ExecExit::Failed("the process was lost".into()))
         };
@@ -163,7 +120,7 @@ pub(super) async fn talk(
         let _ = frames.send(framing.end(&status(&exit))).await;
         frames.close();
     };
-    let receive = receive(&client, channels, early, Input { stdin, terminal, end_of_input }, frames.clone());
+    let receive = receive(&client, channels, early, Input { stdin, terminal, sends_ctrl_d }, frames.clone());
     // The transfer ends when the client is gone, and the client should disconnect when everything is sent.
     smol::future::or(
         async {
@@ -224,7 +181,8 @@ async fn pump(
 struct Input {
     stdin: Option<Async<File>>,
     terminal: Option<File>,
-    end_of_input: EndOfInput,
+    /// Whether Ctrl-D ends the input.
+    sends_ctrl_d: bool,
 }
 
 /// Transfers input from the client to the process, until the client is gone.
@@ -232,7 +190,7 @@ async fn receive(
     client: &Client,
     mut channels: Channels,
     early: Vec<Received>,
-    Input { mut stdin, terminal, end_of_input }: Input,
+    Input { mut stdin, terminal, sends_ctrl_d }: Input,
     frames: async_channel::Sender<Vec<u8>>,
 ) {
     let mut early = early.into_iter();
@@ -251,7 +209,7 @@ async fn receive(
                 }
                 Received::Data(websocket::STDIN, bytes) => {
                     let Some(to) = &stdin else { continue };
-                    match unless_gone(client, write_all(to, &bytes)).await {
+                    match client.unless_gone(write_all(to, &bytes)).await {
                         Some(Ok(())) => {}
                         // The process has closed its stdin: further input is lost, as in a pipe.
                         Some(Err(_)) => stdin = None,
@@ -264,13 +222,11 @@ async fn receive(
                     }
                 }
                 Received::End(websocket::STDIN) => {
-                    match (terminal.as_ref().map(|_| end_of_input), stdin.take()) {
-                        (Some(EndOfInput::CtrlD), Some(to)) => {
-                            if unless_gone(client, write_all(&to, b"\x04")).await.is_none() {
-                                return;
-                            }
-                        }
-                        (_, closed) => drop(closed),
+                    if let Some(to) = stdin.take()
+                        && sends_ctrl_d
+                        && client.unless_gone(write_all(&to, b"\x04")).await.is_none()
+                    {
+                        return;
                     }
                 }
                 Received::Data(..) | Received::End(_) => {}
@@ -280,15 +236,6 @@ async fn receive(
             return;
         }
     }
-}
-
-/// Returns the result of `wait`, or nothing if the client disconnects in the meantime.
-async fn unless_gone<T>(client: &Client, wait: impl Future<Output = T>) -> Option<T> {
-    let gone = async {
-        client.gone().await;
-        None
-    };
-    smol::future::or(async { Some(wait.await) }, gone).await
 }
 
 async fn write_all(to: &Async<File>, mut bytes: &[u8]) -> io::Result<()> {

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use nodlet_core::time::Timestamp;
-use nodlet_kube::kinds::{self, Row, Strategy};
+use nodlet_kube::kinds::{self, Column, Row, Strategy};
 
 /// The part of the object in each row (`includeObject`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(super) fn table(
     let columns: Vec<Value> = strategy
         .columns
         .iter()
-        .map(|(name, kind, format, priority)| {
+        .map(|Column { name, kind, format, priority, .. }| {
             json!({"name": name, "type": kind, "format": format, "description": "", "priority": priority})
         })
         .collect();
@@ -50,7 +50,7 @@ fn row_of(strategy: &Strategy, object: Value, include: Include, now: Timestamp) 
     if !conditions.is_null() {
         shown.insert("conditions".into(), conditions);
     }
-    shown.insert("cells".into(), Value::Array((strategy.cells)(&object, now)));
+    shown.insert("cells".into(), Value::Array(strategy.cells(&object, now)));
     match include {
         Include::None => {}
         Include::Metadata => {

@@ -11,9 +11,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 
+use async_channel::Receiver;
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
-use hyper::body::Incoming;
-use hyper::header::{self, HeaderValue};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use smol::Async;
@@ -21,7 +22,7 @@ use smol_hyper::rt::FuturesIo;
 
 use super::body::Body;
 use super::place::Place;
-use super::{Afterwards, Status};
+use super::{Answered, Exchange, Status};
 use nodlet_wire::spdy;
 use nodlet_wire::websocket::{self, Decoder, PROTOCOLS, Role};
 
@@ -65,31 +66,56 @@ impl Carrier {
 ///
 /// Call this last: when a handshake is rejected, kubectl retries with SPDY, and shows the reply to the retry.
 pub(super) fn upgrade<Talk: Future<Output = ()> + 'static>(
-    request: hyper::Request<Incoming>,
+    exchange: Exchange<'_>,
     spoken: &Spoken,
-    afterwards: &Afterwards,
-    place: &Rc<Place>,
     talk: impl FnOnce(Client, Carrier) -> Talk + 'static,
-) -> Result<Response<Body>, Status> {
-    let handshake = Handshake::of(&request, spoken)?;
-    let mut carrier = match handshake.accept {
-        Some(_) => Carrier::WebSocket { messages: Decoder::new(Role::Server), protocol: handshake.protocol },
-        None => Carrier::Spdy(Vec::new()),
+) -> Answered {
+    let Handshake { accept, protocol } = Handshake::of(&exchange.request, spoken)?;
+    let (mut carrier, headers) = match accept {
+        Some(accept) => (
+            Carrier::WebSocket { messages: Decoder::new(Role::Server), protocol },
+            vec![
+                (header::UPGRADE, "websocket".to_owned()),
+                (header::SEC_WEBSOCKET_PROTOCOL, protocol.to_owned()),
+                (header::SEC_WEBSOCKET_ACCEPT, accept),
+            ],
+        ),
+        None => {
+            let protocol = (HeaderName::from_static(SPDY_PROTOCOL), protocol.to_owned());
+            (Carrier::Spdy(Vec::new()), vec![(header::UPGRADE, SPDY.to_owned()), protocol])
+        }
     };
-    let response = handshake.response();
-    let (upgrade, place) = (hyper::upgrade::on(request), place.clone());
-    *afterwards.borrow_mut() = Some(Box::pin(async move {
+    let place = exchange.place.clone();
+    Ok(switch(exchange, headers, |stream, read| async move {
+        // The bytes after the request are the client's first frames.
+        carrier.push(&read);
+        talk(Client { stream, place }, carrier).await;
+    }))
+}
+
+/// Replies with these headers that the connection changes its protocol, and continues it with `talk`, which also gets the
+/// bytes that were read after the request.
+pub(super) fn switch<Talk: Future<Output = ()> + 'static>(
+    exchange: Exchange<'_>,
+    headers: Vec<(HeaderName, String)>,
+    talk: impl FnOnce(Async<UnixStream>, Bytes) -> Talk + 'static,
+) -> Response<Body> {
+    let upgrade = hyper::upgrade::on(exchange.request);
+    *exchange.afterwards.borrow_mut() = Some(Box::pin(async move {
         let connection = match upgrade.await {
             Ok(connection) => connection,
             Err(error) => return ::log::debug!("api: failed to upgrade a connection: {error}"),
         };
         if let Ok(parts) = connection.downcast::<FuturesIo<Async<UnixStream>>>() {
-            // The bytes after the request are the client's first frames.
-            carrier.push(&parts.read_buf);
-            talk(Client { stream: parts.io.into_inner(), place }, carrier).await;
+            talk(parts.io.into_inner(), parts.read_buf).await;
         }
     }));
-    Ok(response)
+    let mut response = Response::new(Body::Whole(None));
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    let headers = headers.into_iter().filter_map(|(name, text)| Some((name, text.try_into().ok()?)));
+    response.headers_mut().extend(headers);
+    response
 }
 
 /// The client of a connection that has left HTTP.
@@ -114,8 +140,27 @@ impl Client {
         sent
     }
 
+    /// Sends frames until there are no more, or the client is gone. Then no task waits for a place in their queue.
+    pub(super) async fn send_all(&self, frames: &Receiver<Vec<u8>>) {
+        while let Ok(frame) = frames.recv().await {
+            if self.write_all(&frame).await.is_err() {
+                break;
+            }
+        }
+        frames.close();
+    }
+
+    /// Returns the result of `wait`, or nothing if the client disconnects in the meantime.
+    pub(super) async fn unless_gone<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
+        let gone = async {
+            self.gone().await;
+            None
+        };
+        smol::future::or(async { Some(wait.await) }, gone).await
+    }
+
     /// Waits until the client is gone, without reading from it: unread data precedes the end of the stream.
-    pub(super) async fn gone(&self) {
+    async fn gone(&self) {
         let watch = || -> io::Result<Async<OwnedFd>> {
             let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
             epoll.add(self.stream.as_fd(), EpollEvent::new(EpollFlags::EPOLLRDHUP, 0))?;
@@ -176,27 +221,5 @@ impl Handshake {
                 ))
             })?;
         Ok(Handshake { accept: Some(websocket::accept_key(key)), protocol })
-    }
-
-    fn response(self) -> Response<Body> {
-        let mut response = Response::new(Body::Whole(None));
-        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-        let headers = response.headers_mut();
-        let protocol = HeaderValue::from_static(self.protocol);
-        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-        match self.accept {
-            None => {
-                headers.insert(header::UPGRADE, HeaderValue::from_static(SPDY));
-                headers.insert(SPDY_PROTOCOL, protocol);
-            }
-            Some(accept) => {
-                headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-                headers.insert(header::SEC_WEBSOCKET_PROTOCOL, protocol);
-                if let Ok(accept) = HeaderValue::from_str(&accept) {
-                    headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
-                }
-            }
-        }
-        response
     }
 }

@@ -3,18 +3,18 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use hyper::StatusCode;
 use hyper::body::Bytes;
-use hyper::{Response, header};
 use serde_json::{Value, json};
 
 use super::accept::Form;
-use super::body::Body;
+use super::body::{self, Body};
 use super::place::Held;
 use super::read::{self, parse};
 use super::select::Selector;
-use super::{Api, Query, Status, options, table};
+use super::{Answered, Exchange, Status, options, table};
 use nodlet_kube::kinds::Row;
-use nodlet_registry::objects::{ChangeKind, Expired, ObjectChange, Objects};
+use nodlet_registry::objects::{ChangeKind, Expired, Key, Object, ObjectChange, Objects};
 
 /// The number of changes that are rendered at a time, and kept in memory for a slow client.
 const CHANGES_AT_ONCE: usize = 16;
@@ -28,13 +28,13 @@ struct Watch {
     since: u64,
     /// The existing objects, which are sent before any change, and their share of memory.
     first: Option<First>,
-    deadline: Option<smol::Timer>,
+    deadline: smol::Timer,
     ended: bool,
 }
 
 /// The initial state of a watch, which is shared with the store as long as nothing changes.
 struct First {
-    objects: std::vec::IntoIter<read::Shown>,
+    objects: std::vec::IntoIter<(Key, Object)>,
     version: u64,
     /// Whether to report the end of the initial state.
     bookmark: bool,
@@ -42,12 +42,12 @@ struct First {
 }
 
 pub(super) fn watch(
-    api: &Rc<Api>,
+    exchange: &Exchange<'_>,
     row: &'static Row,
     namespace: Option<&str>,
-    query: &Query,
     form: Form,
-) -> Result<Response<Body>, Status> {
+) -> Answered {
+    let (api, query) = (exchange.api, &exchange.query);
     let selector = read::selector(row, query)?;
     let timeout = options::integer(query, "timeoutSeconds")?;
     options::check_version_match(query, true)?;
@@ -64,14 +64,14 @@ pub(super) fn watch(
         first: None,
         deadline: timeout
             .and_then(|seconds| u64::try_from(seconds).ok())
-            .map(|seconds| smol::Timer::after(Duration::from_secs(seconds))),
+            .map_or_else(smol::Timer::never, |seconds| smol::Timer::after(Duration::from_secs(seconds))),
         ended: false,
     };
     if given.is_none() || initial {
         let (found, version) = read::all(api, row, namespace);
         watch.since = version;
         watch.first = Some(First {
-            _held: api.places.hold(found.iter().map(|shown| shown.json.len()).sum())?,
+            _held: api.places.hold(found.iter().map(|(_, object)| object.json.len()).sum())?,
             objects: found.into_iter(),
             version,
             bookmark: initial && query.flag("allowWatchBookmarks"),
@@ -81,9 +81,7 @@ pub(super) fn watch(
         let piece = watch.next().await?;
         Some((Bytes::from(piece), watch))
     });
-    let mut response = Response::new(Body::stream(pieces));
-    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
-    Ok(response)
+    Ok(body::json(StatusCode::OK, Body::stream(pieces)))
 }
 
 impl Watch {
@@ -124,9 +122,9 @@ impl Watch {
     fn next_of_first(&mut self) -> Option<String> {
         let first = self.first.as_mut()?;
         let (version, bookmark) = (first.version, first.bookmark);
-        let objects: Vec<read::Shown> = first.objects.by_ref().take(CHANGES_AT_ONCE).collect();
+        let objects: Vec<(Key, Object)> = first.objects.by_ref().take(CHANGES_AT_ONCE).collect();
         let mut lines = String::new();
-        for read::Shown { json, .. } in &objects {
+        for (_, Object { json, .. }) in &objects {
             if self.selector.is_empty() || self.selector.matches(&parse(json)) {
                 lines.push_str(&self.event("ADDED", json, version));
             }
@@ -142,24 +140,15 @@ impl Watch {
 
     /// Waits until something has changed. Returns false if the client's timeout ends first.
     async fn wait(&mut self) -> bool {
-        let changed = self.objects.changed_since(self.since);
-        match &mut self.deadline {
-            None => {
-                changed.await;
-                true
-            }
-            Some(deadline) => {
-                let changed = async {
-                    changed.await;
-                    true
-                };
-                smol::future::or(changed, async {
-                    deadline.await;
-                    false
-                })
-                .await
-            }
-        }
+        let changed = async {
+            self.objects.changed_since(self.since).await;
+            true
+        };
+        let ended = async {
+            (&mut self.deadline).await;
+            false
+        };
+        smol::future::or(changed, ended).await
     }
 
     /// Returns the event of a change for the client, if any: for this client, an object that its selector no

@@ -1,59 +1,44 @@
 //! `create`, `replace` and `delete`: this module checks the arguments, and the engine performs the request.
 
-use std::rc::Rc;
-
 use hyper::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 
-use super::body::{self, Body, Sent};
+use super::body::{self, Body};
 use super::options::{self, Repeated, WriteOptions, Wrong};
 use super::place::Held;
 use super::request::ANSWER_WITHIN;
 use super::{
-    Accepted, Api, Applied, Change, EphemeralRequest, Part, PatchKind, Preconditions, Query, Reply, Request,
-    Status, read,
+    Accepted, Answered, Api, Applied, Change, EphemeralRequest, Exchange, Part, PatchKind, Preconditions,
+    Query, Reply, Request, Status, read,
 };
-use nodlet_kube::kinds::{KINDS, Kind, Row};
+use nodlet_kube::kinds::{Kind, Row};
 use nodlet_registry::objects::Key;
 use nodlet_wire::timeout::within;
 
 /// The header of the response to a PUT with its effect: `created`, `configured` or `unchanged`.
 const APPLIED: &str = "nodlet-applied";
 
-pub(super) async fn create(
-    api: &Rc<Api>,
-    row: &'static Row,
-    namespace: &str,
-    query: &Query,
-    request: Sent<'_>,
-) -> Result<Response<Body>, Status> {
-    let options = WriteOptions::of("CreateOptions", query)?;
-    let (mut object, _held, texts) = body::read(&api.places, request).await?;
-    belongs(&mut object, row, namespace, None)?;
-    let repeated = Repeated { texts, options };
-    let (validation, dry_run) = (options.validation, repeated.dry_run());
-    let reply = ask(api, |reply| Request::Create { object, validation, dry_run, reply }).await;
+pub(super) async fn create(exchange: Exchange<'_>, row: &Row, namespace: &str) -> Answered {
+    let api = exchange.api;
+    let (object, held, repeated) = object(exchange, "CreateOptions", row, namespace, None).await?;
+    let (validation, dry_run) = (repeated.options.validation, repeated.dry_run());
+    let request = |reply| Request::Create { object, validation, dry_run, reply };
+    let reply = ask_in(api, Some(held), request).await;
     Ok(show(StatusCode::CREATED, &repeated.finish(row, reply)?))
 }
 
-pub(super) async fn apply(
-    api: &Rc<Api>,
-    row: &'static Row,
-    key: &Key,
-    query: &Query,
-    request: Sent<'_>,
-) -> Result<Response<Body>, Status> {
+pub(super) async fn apply(exchange: Exchange<'_>, row: &Row, key: &Key) -> Answered {
     // `nodlet apply` (`force`) may replace the pod by another one; for other clients, changes of fields that
     // cannot change are rejected.
-    if row.kind == Kind::Pod && query.get("force") != Some("true") {
-        return update(api, key, Part::Whole, query, request).await;
+    if row.kind == Kind::Pod && exchange.query.get("force") != Some("true") {
+        return update(exchange, row, key, Part::Whole).await;
     }
-    let options = WriteOptions::of("UpdateOptions", query)?;
-    let (mut object, _held, texts) = body::read(&api.places, request).await?;
-    belongs(&mut object, row, &key.namespace, Some(&key.name))?;
-    let repeated = Repeated { texts, options };
-    let (validation, dry_run) = (options.validation, repeated.dry_run());
-    let reply = ask(api, |reply| Request::Apply { object, validation, dry_run, reply }).await;
+    let api = exchange.api;
+    let (object, held, repeated) =
+        object(exchange, "UpdateOptions", row, &key.namespace, Some(&key.name)).await?;
+    let (validation, dry_run) = (repeated.options.validation, repeated.dry_run());
+    let request = |reply| Request::Apply { object, validation, dry_run, reply };
+    let reply = ask_in(api, Some(held), request).await;
     let accepted = repeated.finish(row, reply)?;
     let (code, applied) = match accepted.applied {
         Applied::Created => (StatusCode::CREATED, "created"),
@@ -65,18 +50,13 @@ pub(super) async fn apply(
     Ok(response)
 }
 
-/// PATCH and PUT of a pod and of its status: the engine applies the change to the object at that time.
-pub(super) async fn update(
-    api: &Rc<Api>,
-    key: &Key,
-    part: Part,
-    query: &Query,
-    request: Sent<'_>,
-) -> Result<Response<Body>, Status> {
-    let (change, _held, row, repeated) = change(api, key, query, request).await?;
+/// PATCH and PUT of an object, or of a part of a pod: the engine applies the change to the object at that time.
+pub(super) async fn update(exchange: Exchange<'_>, row: &Row, key: &Key, part: Part) -> Answered {
+    let api = exchange.api;
+    let (change, held, repeated) = change(exchange, row, key).await?;
     let (validation, dry_run) = (repeated.options.validation, repeated.dry_run());
     let (resource, namespace, name) = (key.resource, key.namespace.to_string(), key.name.to_string());
-    let accepted = ask(api, |reply| Request::Update {
+    let accepted = ask_in(api, Some(held), |reply| Request::Update {
         resource,
         namespace,
         name,
@@ -90,7 +70,7 @@ pub(super) async fn update(
 }
 
 /// Restarts the containers of a pod, or the one that `container` names.
-pub(super) async fn restart(api: &Rc<Api>, key: &Key, query: &Query) -> Result<Response<Body>, Status> {
+pub(super) async fn restart(api: &Api, key: &Key, query: &Query) -> Answered {
     let (namespace, name) = (key.namespace.to_string(), key.name.to_string());
     let container = query.get("container").map(Into::into);
     let object = ask(api, |reply| Request::Restart { namespace, name, container, reply }).await?;
@@ -98,13 +78,9 @@ pub(super) async fn restart(api: &Rc<Api>, key: &Key, query: &Query) -> Result<R
 }
 
 /// PATCH and PUT of a pod's ephemeral containers.
-pub(super) async fn ephemeral(
-    api: &Rc<Api>,
-    key: &Key,
-    query: &Query,
-    request: Sent<'_>,
-) -> Result<Response<Body>, Status> {
-    let (change, _held, row, repeated) = change(api, key, query, request).await?;
+pub(super) async fn ephemeral(exchange: Exchange<'_>, row: &Row, key: &Key) -> Answered {
+    let api = exchange.api;
+    let (change, held, repeated) = change(exchange, row, key).await?;
     let (validation, dry_run) = (repeated.options.validation, repeated.dry_run());
     if let Change::Replace(body) = &change {
         // The format before Kubernetes 1.22, which old examples use.
@@ -119,51 +95,52 @@ pub(super) async fn ephemeral(
         }
     }
     let (namespace, name) = (key.namespace.to_string(), key.name.to_string());
-    let accepted = ask(api, |reply| {
+    let accepted = ask_in(api, Some(held), |reply| {
         Request::Ephemeral(EphemeralRequest { namespace, name, change, validation, dry_run, reply })
     });
     Ok(show(StatusCode::OK, &repeated.finish(row, accepted.await)?))
 }
 
-/// Returns the change of an existing object that a request contains, with the kind of the object.
-async fn change(
-    api: &Rc<Api>,
-    key: &Key,
-    query: &Query,
-    request: Sent<'_>,
-) -> Result<(Change, Held, &'static Row, Repeated), Status> {
-    let is_patch = request.0.method() == hyper::Method::PATCH;
-    if is_patch && content_type(request.0.headers()).starts_with("application/apply-patch") {
+/// Returns the object that a request contains. `options` is the kind of its options.
+async fn object(
+    exchange: Exchange<'_>,
+    options: &str,
+    row: &Row,
+    namespace: &str,
+    name: Option<&str>,
+) -> Result<(Value, Held, Repeated), Status> {
+    let options = WriteOptions::of(options, &exchange.query)?;
+    let (mut object, held, texts) = body::read(exchange).await?;
+    belongs(&mut object, row, namespace, name)?;
+    Ok((object, held, Repeated { texts, options }))
+}
+
+/// Returns the change of an existing object that a request contains.
+async fn change(exchange: Exchange<'_>, row: &Row, key: &Key) -> Result<(Change, Held, Repeated), Status> {
+    if exchange.request.method() != hyper::Method::PATCH {
+        let replaced = object(exchange, "UpdateOptions", row, &key.namespace, Some(&key.name)).await;
+        return replaced.map(|(object, held, repeated)| (Change::Replace(object), held, repeated));
+    }
+    let (api, headers) = (exchange.api, exchange.request.headers());
+    if content_type(headers).starts_with("application/apply-patch") {
         let text = "nodlet does not support server-side apply: leave --server-side out";
         return Err(Status::unsupported_media_type(text));
     }
-    let options = WriteOptions::of(if is_patch { "PatchOptions" } else { "UpdateOptions" }, query)?;
-    let row = KINDS.iter().find(|row| row.plural == key.resource).ok_or_else(Status::no_such_path)?;
-    if is_patch {
-        let kind = patch_kind(request.0.headers())?;
-        let (patch, held, mut texts) = body::read_any(&api.places, request).await?;
-        if kind == PatchKind::Json {
-            texts.iter_mut().for_each(|text| text.insert_str(0, "json patch "));
-        }
-        // Even for a short patch, the whole object is parsed, changed and rendered.
-        let object = api.objects.get(key).map_or(0, |shown| body::cost(shown.json.as_bytes()));
-        let held = api.places.hold_more(held, object)?;
-        return Ok((Change::Patch(kind, patch), held, row, Repeated { texts, options }));
+    let options = WriteOptions::of("PatchOptions", &exchange.query)?;
+    let kind = patch_kind(headers)?;
+    let (patch, held, mut texts) = body::read_any(exchange).await?;
+    if kind == PatchKind::Json {
+        texts.iter_mut().for_each(|text| text.insert_str(0, "json patch "));
     }
-    let (mut object, held, texts) = body::read(&api.places, request).await?;
-    belongs(&mut object, row, &key.namespace, Some(&key.name))?;
-    Ok((Change::Replace(object), held, row, Repeated { texts, options }))
+    // Even for a short patch, the whole object is parsed, changed and rendered.
+    let object = api.objects.get(key).map_or(0, |shown| body::cost(shown.json.as_bytes()));
+    let held = api.places.hold_more(held, object)?;
+    Ok((Change::Patch(kind, patch), held, Repeated { texts, options }))
 }
 
-pub(super) async fn delete(
-    api: &Rc<Api>,
-    row: &Row,
-    key: &Key,
-    query: &Query,
-    request: Sent<'_>,
-) -> Result<Response<Body>, Status> {
-    let options = DeleteOptions::read(api, query, request).await?;
-    let object = options.delete(api, key).await?;
+pub(super) async fn delete(exchange: Exchange<'_>, row: &Row, key: &Key) -> Answered {
+    let api = exchange.api;
+    let object = DeleteOptions::read(exchange).await?.delete(api, key).await?;
     // A pod without a `deletionTimestamp` is already gone, so that clients need not wait, like all other objects.
     let shown = if row.kind == Kind::Pod { object } else { deleted(row, key, &object) };
     Ok(body::value(StatusCode::OK, &shown))
@@ -179,16 +156,10 @@ fn deleted(row: &Row, key: &Key, object: &Value) -> Value {
 }
 
 /// Deletes all matching objects, and returns them.
-pub(super) async fn delete_collection(
-    api: &Rc<Api>,
-    row: &'static Row,
-    namespace: &str,
-    query: &Query,
-    request: Sent<'_>,
-) -> Result<Response<Body>, Status> {
-    let selector = read::selector(row, query)?;
-    options::check_version_match(query, false)?;
-    let options = DeleteOptions::read(api, query, request).await?;
+pub(super) async fn delete_collection(exchange: Exchange<'_>, row: &Row, namespace: &str) -> Answered {
+    let (api, selector) = (exchange.api, read::selector(row, &exchange.query)?);
+    options::check_version_match(&exchange.query, false)?;
+    let options = DeleteOptions::read(exchange).await?;
     let (found, version) = api.objects.list(row.plural, Some(namespace).filter(|_| row.namespaced));
     let mut deleted = Vec::new();
     for (key, object) in found {
@@ -210,15 +181,24 @@ pub(super) async fn delete_collection(
 }
 
 /// Notifies the agent that the board has joined a cluster, or left it; or has it connect now.
-pub(super) async fn follow_cluster(api: &Api, sync: bool) -> Result<Response<Body>, Status> {
+pub(super) async fn follow_cluster(api: &Api, sync: bool) -> Answered {
     let text = ask(api, |reply| Request::Cluster { sync, reply }).await?;
-    Ok(body::text(Body::Whole(Some(text.into()))))
+    Ok(body::text(text))
 }
 
 /// Sends a request to the engine and waits for the reply.
 pub(super) async fn ask<T>(api: &Api, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Status> {
-    let (reply, answer) = async_channel::bounded(1);
-    send(api, request(reply))?;
+    ask_in(api, None, request).await
+}
+
+/// As [`ask`], for a request with an object, which takes this room until the agent has it.
+async fn ask_in<T>(
+    api: &Api,
+    room: Option<Held>,
+    request: impl FnOnce(Reply<T>) -> Request,
+) -> Result<T, Status> {
+    let (reply, answer) = Reply::new();
+    send(api, request(reply.with_room(room)))?;
     match within(ANSWER_WITHIN, answer.recv()).await {
         Some(answer) => answer.map_err(|_| Status::internal("the agent dropped the request"))?,
         None => Err(Status::timeout("the agent did not answer in time")),
@@ -311,9 +291,10 @@ struct DeleteOptions {
 }
 
 impl DeleteOptions {
-    async fn read(api: &Api, query: &Query, request: Sent<'_>) -> Result<DeleteOptions, Status> {
-        let (body, _held, _) = body::read(&api.places, request).await?;
-        DeleteOptions::of(&body, query)
+    async fn read(mut exchange: Exchange<'_>) -> Result<DeleteOptions, Status> {
+        let query = std::mem::take(&mut exchange.query);
+        let (body, _held, _) = body::read(exchange).await?;
+        DeleteOptions::of(&body, &query)
     }
 
     /// `ValidateDeleteOptions`. Objects have no dependents, so that all propagation policies have the same
@@ -327,20 +308,14 @@ impl DeleteOptions {
         if !body.is_null() && !body.as_object().is_some_and(is_options) {
             return Err(Status::bad_request("decoded object cannot be converted to DeleteOptions"));
         }
-        let given = match &body["gracePeriodSeconds"] {
-            Value::Null => options::integer(query, "gracePeriodSeconds")?.map(Some),
-            value => Some(value.as_i64()),
-        };
-        let grace = match given {
-            None => None,
-            // In Kubernetes, a negative value means the shortest possible grace period.
-            Some(Some(seconds)) => Some(u64::try_from(seconds).unwrap_or(1)),
-            Some(None) => {
-                return Err(Status::bad_request(
-                    "gracePeriodSeconds: Invalid value: must be a whole number of seconds",
-                ));
+        let grace = match &body["gracePeriodSeconds"] {
+            Value::Null => options::integer(query, "gracePeriodSeconds")?,
+            value => {
+                Some(value.as_i64().ok_or_else(|| not_a("gracePeriodSeconds", "whole number of seconds"))?)
             }
         };
+        // In Kubernetes, a negative value means the shortest possible grace period.
+        let grace = grace.map(|seconds| u64::try_from(seconds).unwrap_or(1));
         let policy = match (&body[POLICY], query.get(POLICY)) {
             (Value::Null, given) => given,
             (Value::String(given), _) => Some(given.as_str()),
@@ -349,29 +324,22 @@ impl DeleteOptions {
         let orphan = flag(body, query, "orphanDependents")?;
         let ignores_read_error = flag(body, query, IGNORE_READ_ERROR)?;
         let preconditions = preconditions(&body["preconditions"], query)?;
-        let in_body = match &body["dryRun"] {
-            Value::Null => &[][..],
-            Value::Array(values) => values,
-            _ => return Err(not_a("dryRun", "list of strings")),
+        let in_body: Option<Vec<&str>> = match &body["dryRun"] {
+            Value::Null => Some(Vec::new()),
+            Value::Array(values) => values.iter().map(Value::as_str).collect(),
+            _ => None,
         };
-        let in_body: Option<Vec<&str>> = in_body.iter().map(Value::as_str).collect();
         let in_body = in_body.ok_or_else(|| not_a("dryRun", "list of strings"))?;
         let mut wrong = Wrong::new();
         let given: Vec<&str> = query.all("dryRun").chain(in_body).collect();
         let dry_run = options::dry_run(&given, &mut wrong);
         if let (Some(_), Some(policy)) = (orphan, policy) {
-            wrong.push((
-                POLICY,
-                "FieldValueInvalid",
-                format!(
-                    "Invalid value: {policy:?}: orphanDependents and deletionPropagation cannot be both set"
-                ),
-            ));
+            let why = "orphanDependents and deletionPropagation cannot be both set";
+            wrong.push((POLICY, "FieldValueInvalid", format!("Invalid value: {policy:?}: {why}")));
         }
         if let Some(policy) = policy.filter(|policy| !POLICIES.contains(policy)) {
-            let supported = POLICIES.map(|policy| format!("{policy:?}")).join(", ");
-            let (reason, text) =
-                options::unsupported(&format!("{policy:?}"), &format!("{supported}, \"nil\""));
+            let supported = r#""Foreground", "Background", "Orphan", "nil""#;
+            let (reason, text) = options::unsupported(&format!("{policy:?}"), supported);
             wrong.push((POLICY, reason, text));
         }
         if ignores_read_error == Some(true) {

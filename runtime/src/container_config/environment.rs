@@ -1,5 +1,6 @@
 //! The environment of a container, and `$(VAR)`.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use nodlet_core::sorted::{SortedMap, SortedSet};
@@ -13,7 +14,7 @@ use nodlet_core::spec::reference::{ConfigKind, ObjectReference};
 use nodlet_core::spec::{Container, Pod};
 use nodlet_registry::ConfigData;
 
-use super::{Facts, config_error};
+use super::{Facts, config_error, not_created};
 
 /// Default of `PATH` if the image sets none, as in other container runtimes.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -21,32 +22,6 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /// Maximum size of a command with its environment in bytes. The kernel accepts no more (`ARG_MAX` of execve(2)), so
 /// the expansion of nested variables stops at this size.
 const ROOM: usize = 2 << 20;
-
-/// The remaining part of [`ROOM`] for one container.
-pub(super) struct Room(usize);
-
-impl Room {
-    pub(super) fn new() -> Self {
-        Room(ROOM)
-    }
-
-    fn take(&mut self, bytes: usize) -> Result<(), StartFailure> {
-        match self.0.checked_sub(bytes) {
-            Some(left) => {
-                self.0 = left;
-                Ok(())
-            }
-            None => Err(StartFailure {
-                image: None,
-                before_image: false,
-                reason: StartFailureReason::CreateContainerError,
-                message: "its command and environment, with the variables in them expanded, are longer than 2 MiB, \
-                          which no process can be given"
-                    .into(),
-            }),
-        }
-    }
-}
 
 /// Variables in the order in which they were set. The last variable with a name counts.
 #[derive(Default)]
@@ -56,11 +31,27 @@ pub(super) struct Variables {
     places: SortedMap<String, usize>,
     /// The names whose value is that of a Secret or of a file, or was expanded with such a value: no message shows it.
     secret: SortedSet<String>,
+    /// The variables of Services: every other variable with the name counts instead.
+    links: SortedMap<String, String>,
+    /// The part of [`ROOM`] that the variables, and what was expanded with them, have taken.
+    taken: Cell<usize>,
 }
 
 impl Variables {
+    fn take(&self, bytes: usize) -> Result<(), StartFailure> {
+        self.taken.set(self.taken.get() + bytes);
+        if self.taken.get() > ROOM {
+            return Err(not_created(
+                "its command and environment, with the variables in them expanded, are longer than 2 MiB, \
+                 which no process can be given",
+            ));
+        }
+        Ok(())
+    }
+
     fn get(&self, name: &str) -> Option<&str> {
-        self.places.get(name).map(|place| self.list[*place].1.as_str())
+        let own = self.places.get(name).map(|place| &self.list[*place].1);
+        own.or_else(|| self.links.get(name)).map(String::as_str)
     }
 
     fn set(&mut self, name: &str, value: String) {
@@ -96,27 +87,29 @@ pub(super) fn of(pod: &Pod, image: &ImageConfig, own: Variables, facts: &Facts<'
             variables.set(name, value.to_owned());
         }
     }
-    for (name, value) in own.list {
+    for (name, value) in own.links.into_iter().chain(own.list) {
         variables.set(&name, value);
     }
     variables.list.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
 }
 
-/// Returns the variables of `envFrom` and `env` in order, each value expanded with the variables before it
-/// (`makeEnvironmentVariables`).
+/// Returns the variables of `envFrom` and `env` in order, each value expanded with the variables before it and with those
+/// of Services (`makeEnvironmentVariables`).
 pub(super) fn variables(
     pod: &Pod,
     container: &Container,
     facts: &Facts<'_>,
-    room: &mut Room,
 ) -> Result<Variables, StartFailure> {
-    let mut variables = Variables::default();
+    let mut variables = Variables { links: facts.services.iter().cloned().collect(), ..Variables::default() };
+    for (name, value) in &facts.services {
+        variables.take(name.len() + value.len() + 2)?;
+    }
     for source in &container.env_from {
         let Some(object) = data_of(&source.object, facts)? else { continue };
         for (key, value) in &object.data {
             let name = format!("{}{key}", source.prefix);
             let value = text_of(value, &name, &source.object)?;
-            room.take(name.len() + value.len() + 2)?;
+            variables.take(name.len() + value.len() + 2)?;
             match source.object.kind {
                 ConfigKind::Secret => variables.set_secret(&name, value.to_owned()),
                 ConfigKind::ConfigMap => variables.set(&name, value.to_owned()),
@@ -124,40 +117,38 @@ pub(super) fn variables(
         }
     }
     for variable in &container.env {
+        // Also for its own value, which does not refer to itself.
+        variables.links.remove(&variable.name);
         let value = match &variable.value {
-            EnvSource::Value(value) => expand(value, &variables, room)?,
+            EnvSource::Value(value) => expand(value, &variables)?,
             EnvSource::Field(path) => {
                 let value = field(pod, path, facts);
                 // Before it is kept: one long annotation may be the value of many variables.
-                room.take(variable.name.len() + value.len() + 2)?;
+                variables.take(variable.name.len() + value.len() + 2)?;
                 value
             }
             EnvSource::Resource(field) => {
                 let amount = downward_api::resource(pod, Some(container), field, &facts.allocatable);
                 amount.map_err(config_error)?
             }
-            EnvSource::File { .. } => match facts.file_values.get(&variable.name) {
-                Some(value) => {
-                    room.take(value.len() + 1)?;
-                    value.clone()
-                }
-                None => continue,
-            },
+            EnvSource::File { .. } => {
+                let Some(value) = facts.file_values.get(&variable.name) else { continue };
+                variables.take(value.len() + 1)?;
+                value.clone()
+            }
             EnvSource::Key { object, key } => {
                 let Some(found) = data_of(object, facts)? else { continue };
                 match found.data.get(key) {
                     Some(value) => {
                         let value = text_of(value, &variable.name, object)?;
-                        room.take(value.len() + 1)?;
+                        variables.take(value.len() + 1)?;
                         value.to_owned()
                     }
                     None if object.optional => continue,
                     None => {
-                        let kind = object.kind.as_str();
-                        let (namespace, name) = (&pod.namespace, &object.name);
-                        return Err(awaits_object(format!(
-                            "couldn't find key {key} in {kind} {namespace}/{name}"
-                        )));
+                        let (kind, namespace, name) = (object.kind.as_str(), &pod.namespace, &object.name);
+                        let why = format!("couldn't find key {key} in {kind} {namespace}/{name}");
+                        return Err(awaits_object(why));
                     }
                 }
             }
@@ -190,30 +181,19 @@ fn data_of(object: &ObjectReference, facts: &Facts<'_>) -> Result<Option<Rc<Conf
 }
 
 fn awaits_object(message: String) -> StartFailure {
-    StartFailure {
-        reason: StartFailureReason::ObjectNotFound,
-        message: message.into(),
-        image: None,
-        before_image: false,
-    }
+    StartFailure::new(StartFailureReason::ObjectNotFound, message)
 }
 
 /// Returns a value as text. The error names the variable and never contains the value.
 fn text_of<'a>(value: &'a [u8], name: &str, object: &ObjectReference) -> Result<&'a str, StartFailure> {
     match std::str::from_utf8(value) {
         Ok(text) if !text.contains('\0') => Ok(text),
-        Ok(_) | Err(_) => Err(StartFailure {
-            image: None,
-            before_image: false,
-            reason: StartFailureReason::CreateContainerError,
-            message: format!(
-                "the value of the environment variable {name:?} from {} {:?} is not text: mount the object as \
-                 a volume",
-                object.kind.resource(),
-                object.name
-            )
-            .into(),
-        }),
+        Ok(_) | Err(_) => Err(not_created(format!(
+            "the value of the environment variable {name:?} from {} {:?} is not text: mount the object as \
+             a volume",
+            object.kind.resource(),
+            object.name
+        ))),
     }
 }
 
@@ -221,10 +201,8 @@ fn text_of<'a>(value: &'a [u8], name: &str, object: &ObjectReference) -> Result<
 pub(super) fn plain(container: &Container) -> Variables {
     let mut variables = Variables::default();
     for variable in &container.env {
-        match &variable.value {
-            EnvSource::Value(value) => variables.set(&variable.name, value.clone()),
-            EnvSource::Field(_) | EnvSource::Resource(_) | EnvSource::Key { .. } | EnvSource::File { .. } => {
-            }
+        if let EnvSource::Value(value) = &variable.value {
+            variables.set(&variable.name, value.clone());
         }
     }
     variables
@@ -242,27 +220,19 @@ fn field(pod: &Pod, path: &str, facts: &Facts<'_>) -> String {
         "spec.serviceAccountName" => pod.spec.service_account_name.to_string(),
         "status.hostIP" => address(facts.host_ip),
         "status.podIP" => address(facts.ip.or(facts.host_ip)),
-        "status.hostIPs" => addresses(facts.host_ip, facts.host_ipv6),
         "status.podIPs" if facts.ip.is_some() => addresses(facts.ip, facts.ipv6),
-        "status.podIPs" => addresses(facts.host_ip, facts.host_ipv6),
+        "status.hostIPs" | "status.podIPs" => addresses(facts.host_ip, facts.host_ipv6),
         _ => downward_api::metadata(pod, path),
     }
 }
 
 /// Expands the variables of a path, each of which must have a value (kubelet: `ExpandContainerVolumeMounts`).
-pub(super) fn expand_path(
-    text: &str,
-    variables: &Variables,
-    room: &mut Room,
-) -> Result<String, StartFailure> {
-    let mut missing: Vec<&str> =
-        names(text).filter(|name| variables.get(name).is_none_or(str::is_empty)).collect();
-    if missing.is_empty() {
-        return expand(text, variables, room);
+pub(super) fn expand_path(text: &str, variables: &Variables) -> Result<String, StartFailure> {
+    let missing = names(text).filter(|name| variables.get(name).is_none_or(str::is_empty));
+    match &*missing.collect::<SortedSet<_>>().into_iter().collect::<Vec<_>>() {
+        [] => expand(text, variables),
+        missing => Err(config_error(format!("missing value for {}", missing.join(", ")))),
     }
-    missing.sort_unstable();
-    missing.dedup();
-    Err(config_error(format!("missing value for {}", missing.join(", "))))
 }
 
 /// Returns the names of the variables to which a text refers.
@@ -285,10 +255,10 @@ fn names(text: &str) -> impl Iterator<Item = &str> {
 
 /// Replaces `$(NAME)` with its value and `$$` with `$`. Unknown names stay unchanged
 /// (Kubernetes: `third_party/forked/golang/expansion`).
-pub(super) fn expand(text: &str, variables: &Variables, room: &mut Room) -> Result<String, StartFailure> {
+pub(super) fn expand(text: &str, variables: &Variables) -> Result<String, StartFailure> {
     let mut out = String::with_capacity(text.len());
     let mut add = |text: &str| {
-        room.take(text.len())?;
+        variables.take(text.len())?;
         out.push_str(text);
         Ok(())
     };
@@ -319,6 +289,6 @@ pub(super) fn expand(text: &str, variables: &Variables, room: &mut Room) -> Resu
         }
     }
     add(rest)?;
-    room.take(1)?;
+    variables.take(1)?;
     Ok(out)
 }

@@ -61,25 +61,22 @@ pub(super) fn check_non_root(
     if own.run_as_non_root.or(of_pod.run_as_non_root) != Some(true) {
         return Ok(());
     }
-    let about =
-        format!(" (pod: \"{}_{}({})\", container: {})", pod.name, pod.namespace, pod.uid, container.name);
-    match own.run_as_user.or(of_pod.run_as_user) {
-        Some(0) => Err(config_error(format!("container's runAsUser breaks non-root policy{about}"))),
-        Some(_) => Ok(()),
-        None => {
-            let user = image.user.split(':').next().unwrap_or_default();
-            match user.parse::<u32>() {
-                Ok(0) => {
-                    Err(config_error(format!("container has runAsNonRoot and image will run as root{about}")))
-                }
-                Ok(_) => Ok(()),
-                Err(_) if user.is_empty() => {
-                    Err(config_error(format!("container has runAsNonRoot and image will run as root{about}")))
-                }
-                Err(_) => Err(config_error(format!(
-                    "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root{about}"
-                ))),
-            }
-        }
-    }
+    let why = match own.run_as_user.or(of_pod.run_as_user) {
+        Some(0) => "container's runAsUser breaks non-root policy".to_owned(),
+        Some(_) => return Ok(()),
+        None => match image.user.split(':').next().unwrap_or_default() {
+            "" => "container has runAsNonRoot and image will run as root".to_owned(),
+            user => match user.parse::<u32>() {
+                Ok(0) => "container has runAsNonRoot and image will run as root".to_owned(),
+                Ok(_) => return Ok(()),
+                Err(_) => format!(
+                    "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root"
+                ),
+            },
+        },
+    };
+    Err(config_error(format!(
+        "{why} (pod: \"{}_{}({})\", container: {})",
+        pod.name, pod.namespace, pod.uid, container.name
+    )))
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::environment::{self, Room, Variables};
+use super::environment::{self, Variables};
 use super::{Facts, config_error};
 use crate::pod_files;
 use nodlet_core::facts::StartFailure;
@@ -19,28 +19,23 @@ pub(super) fn mounts(
     paths: &Paths,
     facts: &Facts<'_>,
     variables: &Variables,
-    room: &mut Room,
 ) -> Result<Vec<MountConfig>, StartFailure> {
     let mut mounts = Vec::new();
     for mount in &container.volume_mounts {
         if let Some(MountSource::Device { .. }) = facts.volumes.get(&mount.name) {
-            let name = &mount.name;
-            let message = format!("volume {name} has volumeMode Block, but is specified in volumeMounts");
-            return Err(config_error(message));
+            let message = "has volumeMode Block, but is specified in volumeMounts";
+            return Err(config_error(format!("volume {} {message}", mount.name)));
         }
         let image = facts.image_volumes.iter().position(|(name, _)| *name == mount.name);
         let source = image.map(MountSource::Image).or_else(|| facts.volumes.get(&mount.name).cloned());
-        let source = source.ok_or_else(|| {
-            config_error(format!(
-                "cannot find volume \"{}\" to mount into container \"{}\"",
-                mount.name, container.name
-            ))
-        })?;
+        let (volume, name) = (&mount.name, &container.name);
+        let missing = || format!("cannot find volume \"{volume}\" to mount into container \"{name}\"");
+        let source = source.ok_or_else(|| config_error(missing()))?;
         // Files that the agent writes are read-only for containers, as under a kubelet.
         let is_projected = pod.spec.projections().any(|(name, _)| name == mount.name);
         mounts.push(MountConfig {
             source,
-            sub_path: sub_path(mount, variables, room)?,
+            sub_path: sub_path(mount, variables)?,
             sub_path_shown: mount
                 .sub_path_expr
                 .as_deref()
@@ -136,15 +131,11 @@ pub(super) fn check_devices(devices: &[DeviceNode], mounts: &[MountConfig]) -> R
 }
 
 /// Returns `subPath`, or `subPathExpr` with its variables expanded (kubelet: `ExpandContainerVolumeMounts`).
-fn sub_path(
-    mount: &VolumeMount,
-    variables: &Variables,
-    room: &mut Room,
-) -> Result<Option<PathBuf>, StartFailure> {
+fn sub_path(mount: &VolumeMount, variables: &Variables) -> Result<Option<PathBuf>, StartFailure> {
     let Some(expression) = &mount.sub_path_expr else {
         return Ok(mount.sub_path.as_ref().filter(|path| !path.is_empty()).map(PathBuf::from));
     };
-    let path = environment::expand_path(expression, variables, room)?;
+    let path = environment::expand_path(expression, variables)?;
     let shown = if variables.hides(expression) { expression } else { &path };
     let wrong = |why: &str| Err(config_error(format!("unable to provision SubPath `{shown}`: {why}")));
     if path.starts_with('/') {

@@ -1,7 +1,7 @@
-//! Changes of what the board wants that are written to flash: manifests of clients, their removal, ephemeral containers,
-//! and the removal of finished pods that are too many, as by the pod garbage collector of a control plane. There is one at
-//! a time, so that each is decided with the result of the one before it; the one thread of `storage_thread` writes them one after
-//! another anyway.
+//! Changes of what the board wants that are written to flash: manifests of clients and of the cluster, their removal,
+//! ephemeral containers, and the removal of finished pods that are too many, as by the pod garbage collector of a
+//! control plane. There is one at a time, so that each is decided with the result of the one before it; the one thread
+//! of `storage_thread` writes them one after another anyway.
 //!
 //! ```text
 //! request ─► Change ─► decided by the registry ─► a write ─► StoredChange ─► sources ─► reconcile ─► the reply
@@ -12,29 +12,21 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use async_channel::Sender;
 use nodlet_core::facts::PodIndex;
 use nodlet_core::pod::PodState;
 use nodlet_core::sorted::SortedSet;
 use nodlet_core::spec::Uid;
-use nodlet_registry::{Accepted, Handled, Owner, Wanted, Write, Written, ephemeral_of};
+use nodlet_kernel::durable;
+use nodlet_registry::{Accepted, Handled, Wanted, Write, Written, ephemeral_of};
 use serde_json::Value;
 
 use super::Engine;
-use super::message::{ClusterPodEnd, Message, PodEnd, StoredChange};
-use crate::api::{EphemeralRequest, Reply, Request};
+use super::message::{Change, ClusterManifest, Message, PodEnd, StoredChange};
+use crate::api::{EphemeralRequest, Reply};
 
 /// Changes that may wait, of those that clients ask for.
 const WAITING: usize = 64;
-
-/// A change that waits for its turn.
-pub(super) enum Change {
-    /// A client asks for it.
-    Request(Box<Request>),
-    /// The cluster has deleted a pod. There is at most one for each pod.
-    End(ClusterPodEnd),
-    /// A finished pod is one too many. There is at most one for each pod.
-    Collection(PodIndex),
-}
 
 /// The changes that wait, and the one that is being written.
 #[derive(Default)]
@@ -49,7 +41,7 @@ pub(super) struct Changes {
 
 impl Changes {
     /// Whether clients have to wait before they ask for more. Ephemeral containers that the cluster adds count as requests;
-    /// other changes of the cluster and collections do not: there is one of a pod.
+    /// other changes of the cluster and collections do not: they are bounded.
     pub(super) fn is_full(&self) -> bool {
         let requests = self.waiting.iter().filter(|change| matches!(change, Change::Request(_)));
         requests.count() >= WAITING
@@ -70,7 +62,16 @@ impl Changes {
 
     /// The next change, unless another one is being written.
     pub(super) fn next(&mut self) -> Option<Change> {
-        if self.is_writing { None } else { self.waiting.pop_front() }
+        if self.is_writing {
+            return None;
+        }
+        loop {
+            match self.waiting.pop_front()? {
+                // What followed the cluster has ended: the board may have left it.
+                Change::ClusterManifest(manifest) if manifest.reply.is_closed() => {}
+                change => return Some(change),
+            }
+        }
     }
 
     /// Records that a change was written, or could not be.
@@ -107,7 +108,15 @@ impl Engine {
             Written::Pod(pod) => self.awaited_images(pod),
             Written::Definition(_) => Vec::new(),
         };
-        let job = self.shell.stores.write_manifest(write.path.clone(), std::mem::take(&mut write.text));
+        // What was allocated for the object is on flash before the object, and before the reply.
+        if let Some(bytes) = self.registry.allocations() {
+            self.shell.stores.set_allocations(bytes);
+        }
+        let (shell, path, text) = (self.shell.clone(), write.path.clone(), std::mem::take(&mut write.text));
+        let job = async move {
+            shell.stores.save_allocations(&shell.paths).await?;
+            shell.stores.write_manifest(path, text).await
+        };
         self.store(job, move |written| StoredChange::Manifest { write, awaited, reply, written });
     }
 
@@ -117,11 +126,34 @@ impl Engine {
         self.store(job, move |removed| StoredChange::Removal { object, path, reply, removed });
     }
 
+    /// Writes a manifest of the cluster.
+    pub(super) fn write_cluster_manifest(&mut self, mut manifest: Box<ClusterManifest>) {
+        let text = std::mem::take(&mut manifest.text);
+        let job = self.shell.stores.replace_sealed(manifest.path.clone(), text);
+        self.store(job, move |written| StoredChange::ClusterManifest { manifest, written });
+    }
+
+    /// Removes manifests of the cluster. What cannot be removed is removed with the next list of its pods.
+    pub(super) fn remove_cluster_manifests(&mut self, mut paths: Vec<PathBuf>, reply: Sender<()>) {
+        let job = self.shell.stores.storage.run(move || {
+            paths.retain(|path| durable::discard(path).is_ok());
+            paths
+        });
+        self.store(job, move |paths| StoredChange::ClusterRemoval { paths, reply });
+    }
+
     /// Removes the manifest of a pod, which then ends. The manifest goes first: a power cut does not bring the pod back.
+    /// If the cluster has deleted the pod, another pod of its name may have its manifest there, which stays. A client
+    /// means the pod of the name: a change of it that waits for its image goes, too.
     pub(super) fn remove_pod(&mut self, uid: Uid, path: PathBuf, end: PodEnd) {
-        let owner = self.registry.sources.owner_of(&path);
-        let of = owner.is_some_and(Owner::replaces_in_place).then_some(&uid);
-        let job = self.shell.stores.remove_manifest(path.clone(), of);
+        let stays = matches!(end, PodEnd::OfCluster(_)) && self.registry.sources.is_of_others(&path, &uid);
+        let removed = (!stays).then(|| self.shell.stores.remove(path.clone()));
+        let job = async move {
+            match removed {
+                Some(removed) => removed.await.map(|()| true),
+                None => Ok(false),
+            }
+        };
         self.changes.removing = Some(uid.clone());
         self.store(job, move |removed| StoredChange::PodRemoval { uid, path, end, removed });
     }
@@ -160,7 +192,12 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use nodlet_registry::{Owner, SourceFile};
+
     use super::*;
+    use crate::api::Request;
 
     #[test]
     fn only_requests_of_clients_let_clients_wait() {
@@ -173,9 +210,29 @@ mod tests {
         assert!(!changes.is_full());
         for _ in 0..WAITING {
             assert!(!changes.is_full());
-            let (reply, _) = async_channel::bounded(1);
+            let (reply, _) = Reply::new();
             changes.push(Change::Request(Box::new(Request::Measure { reply })));
         }
         assert!(changes.is_full());
+    }
+
+    #[test]
+    fn a_manifest_of_a_cluster_that_the_board_has_left_is_not_written() {
+        let manifest = |name: &str| {
+            let (reply, answer) = async_channel::bounded(1);
+            let path = PathBuf::from(name);
+            let text = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n".to_vec();
+            let contents = Ok(SourceFile::parse(&path, Owner::Cluster, &text, "node").expect("it is valid"));
+            (Change::ClusterManifest(Box::new(ClusterManifest { path, text, contents, reply })), answer)
+        };
+        let mut changes = Changes::default();
+        // `leave` ends the task that follows the cluster, which awaits the write.
+        let ((left, awaited), (joined, _awaited)) = (manifest("left"), manifest("joined"));
+        drop(awaited);
+        changes.push(left);
+        changes.push(joined);
+        let Some(Change::ClusterManifest(next)) = changes.next() else { panic!("one of them is awaited") };
+        assert_eq!(next.path, Path::new("joined"));
+        assert!(changes.next().is_none());
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A pod has its volumes from the moment at which its sandbox is being made to that at which the sandbox is removed, which
 //! needs that its last process is gone. `pod.json` beside its supervisor names them for a later agent, which finds all pods
-//! of an earlier one before it starts any. A lock of the machine (`host/volume/lock.rs`) stays with the pod's processes,
+//! of an earlier one before it starts any. A lock of the machine (`host/src/volume/lock.rs`) stays with the pod's processes,
 //! whatever becomes of agent, supervisor and files.
 
 use nodlet_core::facts::{Observation, PodIndex, PodObservation};

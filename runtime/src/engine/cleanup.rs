@@ -17,15 +17,15 @@ use nodlet_kernel::durable;
 use nodlet_registry::Wanted;
 use nodlet_wire::timeout::within;
 
-use super::stores::remove_tree;
-use super::{EngineError, Shell};
+use super::EngineError;
+use super::flash::{Stores, remove_tree};
+use super::machine::Machine;
+use super::tasks::Tasks;
 
 /// Removes the files of pods of earlier boots that no source wants any more.
-pub(super) fn sweep(shell: &Rc<Shell>, wanted: &SortedSet<String>) {
-    let (paths, images) = (shell.paths.clone(), shell.stores.images.clone());
-    let records = shell.stores.records.clone();
-    let wanted = wanted.clone();
-    let swept = shell.stores.storage.run(move || {
+pub(super) fn sweep(tasks: &Tasks, stores: &Rc<Stores>, paths: Paths, wanted: SortedSet<String>) {
+    let (records, images) = (stores.records.clone(), stores.images.clone());
+    let swept = stores.storage.run(move || {
         // Half-written files that an agent left when it died: no reader accepts their names. In directories of other
         // owners, the agent writes tokens only.
         let sources = crate::sources::list(&paths).into_iter();
@@ -69,10 +69,10 @@ pub(super) fn sweep(shell: &Rc<Shell>, wanted: &SortedSet<String>) {
         let doomed = names(&paths.pods()).into_iter().filter(|name| name.starts_with(DOOMED));
         doomed.map(|name| paths.pods().join(name)).collect::<Vec<PathBuf>>()
     });
-    let shell = shell.clone();
-    shell.clone().tasks.spawn(async move {
+    let storage = stores.storage.clone();
+    tasks.spawn(async move {
         for directory in swept.await {
-            if let Err(error) = remove_tree(&shell.stores.storage, directory.clone()).await {
+            if let Err(error) = remove_tree(&storage, directory.clone()).await {
                 log::error!("failed to remove {}: {error}", directory.display());
             }
         }
@@ -157,9 +157,13 @@ pub(super) async fn kill(cgroup: &PodCgroup, watches: &Watches) -> Result<(), Cl
 ///
 /// # Errors
 /// Processes or cgroups are still there.
-pub(super) async fn remove_remains(shell: &Shell, wanted: &Wanted) -> Result<(), CleanupError> {
-    for cgroup in cgroups_of(&shell.machine.cgroups, wanted)? {
-        kill(&cgroup, &shell.watches).await?;
+pub(super) async fn remove_remains(
+    cgroups: &Cgroups,
+    watches: &Watches,
+    wanted: &Wanted,
+) -> Result<(), CleanupError> {
+    for cgroup in cgroups_of(cgroups, wanted)? {
+        kill(&cgroup, watches).await?;
         cgroup.remove().map_err(CleanupError::Remove)?;
     }
     Ok(())
@@ -175,9 +179,9 @@ fn cgroups_of(cgroups: &Cgroups, wanted: &Wanted) -> Result<[PodCgroup; 2], Clea
 
 /// Kills the processes of a pod that the core does not know, and removes its cgroups. A failure is only logged: no pod
 /// begins in a cgroup with processes, and the removal of what is left of such a pod kills them again.
-pub(super) async fn empty(shell: &Shell, uid: &str, cgroups: &[PodCgroup]) {
+pub(super) async fn empty(watches: &Watches, uid: &str, cgroups: &[PodCgroup]) {
     for cgroup in cgroups {
-        let removed = match kill(cgroup, &shell.watches).await {
+        let removed = match kill(cgroup, watches).await {
             Ok(()) => cgroup.remove().map_err(CleanupError::Remove),
             Err(error) => Err(error),
         };
@@ -189,14 +193,13 @@ pub(super) async fn empty(shell: &Shell, uid: &str, cgroups: &[PodCgroup]) {
 
 /// Kills the processes of a pod whose run-time files cannot be read, so that nothing is known of it, and removes its
 /// files.
-pub(super) async fn end_unreadable(shell: &Shell, uid: &str, directory: &Path) {
-    let known = &shell.machine.cgroups;
+pub(super) async fn end_unreadable(known: &Cgroups, watches: &Watches, uid: &str, directory: &Path) {
     let mut cgroups: Vec<PodCgroup> = known.known_supervisor(uid).into_iter().collect();
     match known.pods() {
         Ok(pods) => cgroups.extend(pods.into_iter().filter(|(of, _)| of == uid).map(|(_, cgroup)| cgroup)),
         Err(error) => log::error!("failed to look for the cgroups of {uid}: {}", chain(&error)),
     }
-    empty(shell, uid, &cgroups).await;
+    empty(watches, uid, &cgroups).await;
     if let Err(error) = volume::tear_down(directory) {
         log::error!("failed to remove {}: {error}", directory.display());
     }
@@ -207,13 +210,12 @@ pub(super) async fn end_unreadable(shell: &Shell, uid: &str, directory: &Path) {
 ///
 /// # Errors
 /// [`EngineError::Unwritten`] if records or files of pods could not be written or removed.
-pub(super) async fn clean_up(shell: &Shell) -> Result<(), EngineError> {
-    shell.machine.network.borrow_mut().remove().map_err(EngineError::Network)?;
-    shell.machine.cgroups.remove_all().map_err(EngineError::Cgroups)?;
-    let paths = shell.paths.clone();
-    let mut left = shell.stores.unwritten.lines();
+pub(super) async fn clean_up(machine: &Machine, stores: &Stores, paths: &Paths) -> Result<(), EngineError> {
+    machine.network.borrow_mut().remove().map_err(EngineError::Network)?;
+    machine.cgroups.remove_all().map_err(EngineError::Cgroups)?;
+    let (paths, mut left) = (paths.clone(), stores.unwritten.lines());
     // What the sweep has not removed yet goes with everything else.
-    let removed = shell.stores.storage.run(move || {
+    let removed = stores.storage.run(move || {
         remove_logs(&paths, |_| false);
         let remove = |path: PathBuf| {
             let error = remove_all(&path, &paths.agent_lock()).err()?;

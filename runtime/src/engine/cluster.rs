@@ -10,6 +10,7 @@
 //! Schedule ─► perform ─► the API server ─► Schedule      connection.rs
 //! watch of the cluster ─► step ─► a manifest, or its removal ─► sources ─► the core      pods.rs, objects.rs
 //! objects of the local API ─► status_patch ─► the cluster      reports.rs, mirrors.rs
+//! Services and EndpointSlices of the cluster ─► the data path      proxy.rs
 //! ```
 
 pub(super) mod connection;
@@ -20,6 +21,7 @@ pub(super) mod link;
 mod mirrors;
 mod objects;
 mod pods;
+mod proxy;
 mod reports;
 mod retirement;
 mod status;
@@ -27,7 +29,7 @@ mod status;
 use std::cell::Cell;
 use std::error::Error;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -48,13 +50,15 @@ use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::Uid;
 
 use super::Shell;
-use super::message::{ClusterCall, ClusterPodEnd, Message};
+use super::config::ServicesOf;
+use super::message::{Change, ClusterCall, ClusterManifest, ClusterPodEnd, Message};
 use super::network::cluster_network::FollowedNodes;
 use super::network::{cluster_network, uplink};
 use crate::api::Reply;
 use crate::at_rest::AtRest;
+use crate::sources::{self, ParseError};
 use nodlet_registry::objects::Key;
-use nodlet_registry::{Handled, Status};
+use nodlet_registry::{Handled, Owner, SourceFile, Status};
 
 /// The longest life of a watch in seconds (client-go: 5 to 10 minutes).
 const WATCH_SECONDS: u32 = 480;
@@ -75,6 +79,10 @@ struct Follower {
     nodes_api: Option<Api>,
     /// Follows the Nodes during a session.
     nodes: Option<FollowedNodes>,
+    /// With `--services=cluster`.
+    proxy: Option<proxy::Proxy>,
+    /// The client with which Services are followed, until that begins.
+    proxy_api: Option<Api>,
     /// There are no credentials any more.
     has_ended: bool,
     /// Something of a pod was sent or taken, for the length of a visit.
@@ -136,7 +144,12 @@ impl From<ApiError> for SessionEnd {
 async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
     shell.publication.events_sent(u64::MAX);
     let path = shell.paths.cluster_credentials();
-    if !shell.stores.storage.run(move || path.exists()).await {
+    let is_proxy = shell.config.services.of == ServicesOf::Cluster;
+    let has_joined = shell.stores.storage.run(move || path.exists()).await;
+    if !(is_proxy && has_joined) {
+        proxy::remove(&shell);
+    }
+    if !has_joined {
         cluster_network::apply(&shell, None);
         shell.machine.cluster_labels.borrow_mut().clear();
         shell.machine.unstored_labels.set(false);
@@ -161,8 +174,9 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
     cluster_network::restore(&shell).await;
     // Events wait for a connection from now on.
     shell.publication.events_sent(0);
-    let node_uid = retirement::stored(&shell).await;
+    let node_uid = retirement::stored(&shell.stores.storage, shell.paths.cluster_node()).await;
     let schedule = Schedule::new(Instant::now(), shell.config.sync, shell.config.reporting);
+    let proxy = is_proxy.then(|| proxy::Proxy::new(&credentials.node));
     let follower = Follower {
         shell,
         credentials,
@@ -171,6 +185,8 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
         address: None,
         nodes_api: None,
         nodes: None,
+        proxy,
+        proxy_api: None,
         has_ended: false,
         has_news: Cell::new(false),
         schedule,
@@ -224,7 +240,8 @@ impl Follower {
             }
             if !self.schedule.is_up() && api.is_some() {
                 (api, watches) = (None, Watches::default());
-                (self.nodes_api, self.nodes) = (None, None);
+                (self.nodes_api, self.nodes, self.proxy_api) = (None, None, None);
+                self.proxy.iter_mut().for_each(proxy::Proxy::end);
                 self.objects.disconnected(now);
             }
         }
@@ -390,6 +407,9 @@ impl Follower {
                     let (node, uid) = (&self.credentials.node, &self.node_uid);
                     self.nodes = Some(cluster_network::follow(&self.shell, node, uid, api).await);
                 }
+                if let (Some(proxy), Some(api)) = (&mut self.proxy, self.proxy_api.take()) {
+                    proxy.begin(&self.shell, api);
+                }
                 self.list(api).await
             }
             Action::SendStatuses => {
@@ -447,10 +467,36 @@ impl Follower {
         written.is_ok()
     }
 
-    /// Ends a pod whose manifest is this file.
-    async fn end_pod(&self, uid: Uid, path: PathBuf, grace: Option<Duration>) {
-        let end = ClusterPodEnd { uid, path, grace, backoff: Backoff::default() };
-        self.shell.tasks.send(Message::End(end)).await;
+    /// Parses a manifest that is made of an object of the cluster.
+    fn parse(&self, path: &Path, text: &[u8]) -> Result<SourceFile, ParseError> {
+        sources::parse(path, Owner::Cluster, text, &self.credentials.node, &self.shell.handling)
+    }
+
+    /// Has the loop write a manifest durably, if it differs, and want its objects. Returns whether the file is there; a
+    /// failure is logged.
+    async fn write_manifest(
+        &self,
+        path: PathBuf,
+        text: Vec<u8>,
+        contents: Result<SourceFile, ParseError>,
+    ) -> bool {
+        let manifest = |reply| Box::new(ClusterManifest { path, text, contents, reply });
+        let written = self.ask(|reply| ClusterCall::Change(Change::ClusterManifest(manifest(reply))));
+        written.await == Some(true)
+    }
+
+    /// Has the loop remove manifests, and not want their objects.
+    async fn remove_manifests(&self, paths: Vec<PathBuf>) {
+        if !paths.is_empty() {
+            self.ask(|reply| ClusterCall::Change(Change::ClusterRemoval { paths, reply })).await;
+        }
+    }
+
+    /// Ends a pod whose manifest is this file. Returns whether the manifest is gone; if not, its removal is repeated.
+    async fn end_pod(&self, uid: Uid, path: PathBuf, grace: Option<Duration>) -> bool {
+        let end =
+            |removed| ClusterPodEnd { uid, path, grace, backoff: Backoff::default(), removed: Some(removed) };
+        self.ask(|reply| ClusterCall::Change(Change::End(end(reply)))).await == Some(true)
     }
 
     /// Has the loop do something.

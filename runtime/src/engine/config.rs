@@ -1,6 +1,7 @@
 //! The configuration of an agent.
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,6 +14,48 @@ use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::Taint;
 use nodlet_host::cgroup::PodPidsLimit;
 use nodlet_kube::manifest::AllowedAnnotations;
+
+/// Whose Services the board serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServicesOf {
+    /// Those of its own manifests.
+    #[default]
+    Board,
+    /// Also those of the cluster that it has joined, instead of kube-proxy.
+    Cluster,
+    /// None: they are rejected, and pods get the name servers of the machine.
+    Nobody,
+}
+
+/// The configuration of Services.
+#[derive(Clone, Debug)]
+pub struct Services {
+    /// Whose Services the board serves.
+    pub of: ServicesOf,
+    /// The ranges of their addresses; `None` for the root's file or the default. kube-apiserver's
+    /// `--service-cluster-ip-range`.
+    pub cidr: Option<String>,
+    /// The ports for Services of the types NodePort and LoadBalancer. kube-apiserver's `--service-node-port-range`.
+    pub node_ports: RangeInclusive<u16>,
+    /// The ranges of addresses that Services may have as `externalIPs`: an address and the number of its first bits that
+    /// count.
+    pub external_ips: Vec<(IpAddr, u8)>,
+    /// The file with the user who reads the Services of the cluster; `None` for the node itself. kube-proxy's
+    /// `--kubeconfig`.
+    pub kubeconfig: Option<PathBuf>,
+}
+
+impl Default for Services {
+    fn default() -> Services {
+        Services {
+            of: ServicesOf::default(),
+            cidr: None,
+            node_ports: 30000..=32767,
+            external_ips: Vec::new(),
+            kubeconfig: None,
+        }
+    }
+}
 
 /// The configuration of an agent.
 #[derive(Clone, Debug)]
@@ -29,6 +72,8 @@ pub struct Config {
     pub node_routes: bool,
     /// The DNS of the cluster.
     pub dns: ClusterDns,
+    /// The Services that the board serves.
+    pub services: Services,
     /// The file with the name servers and search domains for pods; `None` for none. The kubelet's `--resolv-conf`.
     pub resolv_conf: Option<PathBuf>,
     /// Whether pods reach other machines under the address of this one.

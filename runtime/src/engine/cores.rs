@@ -12,24 +12,24 @@ use nodlet_core::facts::{PodIndex, StartFailure, StartFailureReason};
 use nodlet_core::spec::Container;
 use nodlet_host::cgroup::CgroupError;
 use nodlet_host::error::{causes, chain};
+use nodlet_host::paths::Paths;
 
-use super::Shell;
+use super::machine::Machine;
+use super::pods::Pods;
 
 /// A run: its pod, its container and its number.
 type Key = (PodIndex, String, u32);
 
 fn failure(message: String) -> StartFailure {
-    StartFailure {
-        reason: StartFailureReason::CreateContainerError,
-        message: message.into(),
-        image: None,
-        before_image: false,
-    }
+    StartFailure::new(StartFailureReason::CreateContainerError, message)
 }
 
-/// The state of exclusive cpus.
-#[derive(Default)]
+/// The exclusive cpus of runs.
 pub(super) struct Cores {
+    machine: Rc<Machine>,
+    pods: Rc<Pods>,
+    /// A file that exists as long as containers are kept off cpus.
+    mark: PathBuf,
     /// The cpus of runs that are being prepared, which have no facts yet.
     starting: RefCell<Vec<(Key, Vec<u32>)>>,
     /// Whether containers are kept off exclusive cpus.
@@ -38,7 +38,7 @@ pub(super) struct Cores {
 
 /// The cpus of a run that is being prepared. Dropped when the run has facts, or will not start.
 pub(super) struct Reserved {
-    shell: Rc<Shell>,
+    cores: Rc<Cores>,
     key: Key,
     /// The exclusive cpus of the run; empty if it has none.
     pub(super) cpus: Vec<u32>,
@@ -46,8 +46,8 @@ pub(super) struct Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        self.shell.cores.starting.borrow_mut().retain(|(key, _)| *key != self.key);
-        settle(&self.shell);
+        self.cores.starting.borrow_mut().retain(|(key, _)| *key != self.key);
+        self.cores.settle();
     }
 }
 
@@ -57,66 +57,8 @@ impl Reserved {
         if !self.cpus.is_empty() {
             return Some(cpus::list(&self.cpus));
         }
-        self.shell.cores.is_restricted.get().then(|| shared(&self.shell))
+        self.cores.is_restricted.get().then(|| self.cores.shared())
     }
-}
-
-/// Reserves the exclusive cpus that a container asks for, and keeps other containers off them. `None` for a container
-/// without any, as long as no other container has any.
-///
-/// # Errors
-/// The cpus are not free, or the cgroups of other containers cannot be written.
-pub(super) fn reserve(
-    shell: &Rc<Shell>,
-    pod: PodIndex,
-    container: &Container,
-    number: u32,
-) -> Result<Option<Reserved>, StartFailure> {
-    let count = container.resources.exclusive_cpus.first().map_or(0, |(_, count)| *count);
-    if count == 0 && !shell.cores.is_restricted.get() {
-        return Ok(None);
-    }
-    // A pod that was admitted before the operator allowed its annotation.
-    if count > 0 && shell.machine.cgroups.cpus().len() < 2 {
-        return Err(failure(cpus::NO_EXCLUSIVE_CPUS.to_owned()));
-    }
-    let key = (pod, container.name.clone(), number);
-    let taken = taken(shell, Some(&key));
-    let chosen = cpus::choose(shell.machine.cgroups.cpus(), &taken, usize::try_from(count).unwrap_or(0));
-    let Some(cpus) = chosen else {
-        let message = format!("{count} exclusive cpus are not free: {} are in use", cpus::list(&taken));
-        return Err(failure(message));
-    };
-    if !cpus.is_empty() {
-        shell.cores.starting.borrow_mut().push((key.clone(), cpus.clone()));
-        shell.cores.is_restricted.set(true);
-    }
-    let reserved = Reserved { shell: shell.clone(), key, cpus };
-    if !reserved.cpus.is_empty() {
-        restrict(shell).map_err(|error| failure(error.message()))?;
-    }
-    Ok(Some(reserved))
-}
-
-/// Lets all containers use the cpus that a run has left, once it has ended.
-pub(super) fn settle(shell: &Shell) {
-    if !shell.cores.is_restricted.get() {
-        return;
-    }
-    if let Err(error) = restrict(shell) {
-        log::error!("{}", error.message());
-    }
-}
-
-/// Continues where the last agent stopped.
-pub(super) fn resume(shell: &Shell) {
-    shell.cores.is_restricted.set(mark(shell).exists());
-    settle(shell);
-}
-
-/// A file that exists as long as containers are kept off cpus.
-fn mark(shell: &Shell) -> PathBuf {
-    shell.paths.run().join("exclusive-cpus")
 }
 
 /// The reason why containers without exclusive cpus could not be restricted to the others.
@@ -139,57 +81,115 @@ impl CoresError {
     }
 }
 
-/// Writes the cpus that all containers without exclusive ones share.
-fn restrict(shell: &Shell) -> Result<(), CoresError> {
-    let is_restricted = !taken(shell, None).is_empty();
-    let marked = if is_restricted { nodlet_kernel::own_file::write(&mark(shell), "") } else { Ok(()) };
-    let own = exclusive(shell);
-    shell.machine.cgroups.share_cpus(&shared(shell), &own).map_err(CoresError::Share)?;
-    marked.map_err(|source| CoresError::Mark { path: mark(shell), source })?;
-    shell.cores.is_restricted.set(is_restricted);
-    if !is_restricted {
-        let _ = std::fs::remove_file(mark(shell));
+impl Cores {
+    pub(super) fn new(machine: Rc<Machine>, pods: Rc<Pods>, paths: &Paths) -> Rc<Cores> {
+        let mark = paths.run().join("exclusive-cpus");
+        Rc::new(Cores { machine, pods, mark, starting: RefCell::default(), is_restricted: Cell::default() })
     }
-    Ok(())
-}
 
-fn shared(shell: &Shell) -> String {
-    cpus::list(&cpus::rest(shell.machine.cgroups.cpus(), &taken(shell, None)))
-}
+    /// Reserves the exclusive cpus that a container asks for, and keeps other containers off them. `None` for a container
+    /// without any, as long as no other container has any.
+    ///
+    /// # Errors
+    /// The cpus are not free, or the cgroups of other containers cannot be written.
+    pub(super) fn reserve(
+        self: &Rc<Self>,
+        pod: PodIndex,
+        container: &Container,
+        number: u32,
+    ) -> Result<Option<Reserved>, StartFailure> {
+        let count = container.resources.exclusive_cpus.first().map_or(0, |(_, count)| *count);
+        if count == 0 && !self.is_restricted.get() {
+            return Ok(None);
+        }
+        let all = self.machine.cgroups.cpus();
+        // A pod that was admitted before the operator allowed its annotation.
+        if count > 0 && all.len() < 2 {
+            return Err(failure(cpus::NO_EXCLUSIVE_CPUS.to_owned()));
+        }
+        let key = (pod, container.name.clone(), number);
+        let taken = self.taken(Some(&key));
+        let Some(cpus) = cpus::choose(all, &taken, usize::try_from(count).unwrap_or(0)) else {
+            let message = format!("{count} exclusive cpus are not free: {} are in use", cpus::list(&taken));
+            return Err(failure(message));
+        };
+        let reserved = Reserved { cores: self.clone(), key: key.clone(), cpus: cpus.clone() };
+        if !cpus.is_empty() {
+            self.starting.borrow_mut().push((key, cpus));
+            self.is_restricted.set(true);
+            self.restrict().map_err(|error| failure(error.message()))?;
+        }
+        Ok(Some(reserved))
+    }
 
-/// The cpus that runs have, except for one.
-fn taken(shell: &Shell, except: Option<&Key>) -> Vec<u32> {
-    let mut all: Vec<u32> = Vec::new();
-    for (index, pod) in shell.pods.borrow().iter() {
-        let Some(sandbox) = &pod.sandbox else { continue };
-        for ((name, number), run) in sandbox.runs.borrow().iter() {
-            if except.is_none_or(|(pod, of, at)| (pod, of, at) != (index, name, number)) {
-                all.extend(&run.image.cpus);
-            }
+    /// Lets all containers use the cpus that a run has left, once it has ended.
+    pub(super) fn settle(&self) {
+        if !self.is_restricted.get() {
+            return;
+        }
+        if let Err(error) = self.restrict() {
+            log::error!("{}", error.message());
         }
     }
-    let starting = shell.cores.starting.borrow();
-    all.extend(starting.iter().filter(|(key, _)| Some(key) != except).flat_map(|(_, cpus)| cpus));
-    all.sort_unstable();
-    all.dedup();
-    all
-}
 
-/// The cgroups of runs with exclusive cpus, as the ends of their paths.
-fn exclusive(shell: &Shell) -> Vec<PathBuf> {
-    let starting = shell.cores.starting.borrow();
-    let mut all = Vec::new();
-    for (index, pod) in shell.pods.borrow().iter() {
-        let Some(sandbox) = &pod.sandbox else { continue };
-        let leaf =
-            |name: &str, number: u32| PathBuf::from(sandbox.cgroup.name()).join(format!("{name}-{number}"));
-        for ((name, number), run) in sandbox.runs.borrow().iter() {
-            if !run.image.cpus.is_empty() {
-                all.push(leaf(name, *number));
+    /// Continues where the last agent stopped.
+    pub(super) fn resume(&self) {
+        self.is_restricted.set(self.mark.exists());
+        self.settle();
+    }
+
+    /// Writes the cpus that all containers without exclusive ones share.
+    fn restrict(&self) -> Result<(), CoresError> {
+        let is_restricted = !self.taken(None).is_empty();
+        let marked = if is_restricted { nodlet_kernel::own_file::write(&self.mark, "") } else { Ok(()) };
+        self.machine.cgroups.share_cpus(&self.shared(), &self.exclusive()).map_err(CoresError::Share)?;
+        marked.map_err(|source| CoresError::Mark { path: self.mark.clone(), source })?;
+        self.is_restricted.set(is_restricted);
+        if !is_restricted {
+            let _ = std::fs::remove_file(&self.mark);
+        }
+        Ok(())
+    }
+
+    fn shared(&self) -> String {
+        cpus::list(&cpus::rest(self.machine.cgroups.cpus(), &self.taken(None)))
+    }
+
+    /// The cpus that runs have, except for one.
+    fn taken(&self, except: Option<&Key>) -> Vec<u32> {
+        let mut all: Vec<u32> = Vec::new();
+        for (index, pod) in self.pods.borrow().iter() {
+            let Some(sandbox) = &pod.sandbox else { continue };
+            for ((name, number), run) in sandbox.runs.borrow().iter() {
+                if except.is_none_or(|(pod, of, at)| (pod, of, at) != (index, name, number)) {
+                    all.extend(&run.image.cpus);
+                }
             }
         }
-        let of_pod = starting.iter().filter(|((pod, _, _), _)| pod == index);
-        all.extend(of_pod.map(|((_, name, number), _)| leaf(name, *number)));
+        let starting = self.starting.borrow();
+        all.extend(starting.iter().filter(|(key, _)| Some(key) != except).flat_map(|(_, cpus)| cpus));
+        all.sort_unstable();
+        all.dedup();
+        all
     }
-    all
+
+    /// The cgroups of runs with exclusive cpus, as the ends of their paths.
+    fn exclusive(&self) -> Vec<PathBuf> {
+        let starting = self.starting.borrow();
+        let mut all = Vec::new();
+        for (index, pod) in self.pods.borrow().iter() {
+            let Some(sandbox) = &pod.sandbox else { continue };
+            let leaf = |name: &str, number: u32| {
+                PathBuf::from(sandbox.cgroup.name()).join(format!("{name}-{number}"))
+            };
+            for ((name, number), run) in sandbox.runs.borrow().iter() {
+                if !run.image.cpus.is_empty() {
+                    all.push(leaf(name, *number));
+                }
+            }
+            let of_pod = starting.iter().filter(|((pod, _, _), _)| pod == index);
+            all.extend(of_pod.map(|((_, name, number), _)| leaf(name, *number)));
+        }
+        all
+    }
 }

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
@@ -79,6 +80,7 @@ impl ExecError {
 
 /// The tasks that wait for processes and attachments.
 pub(super) struct Execs {
+    pods: Rc<Pods>,
     next: Cell<u32>,
     waiting: RefCell<SortedMap<u32, Waiting>>,
     /// Commands of probes and hooks, until the processes run. Starts have turns of their own: a process that is not
@@ -94,18 +96,17 @@ struct Waiting {
     news: Sender<Result<ExecNews, ExecError>>,
 }
 
-impl Default for Execs {
+impl Execs {
     /// IDs do not start where those of an earlier agent did, whose processes may still run.
-    fn default() -> Self {
+    pub(super) fn new(pods: Rc<Pods>) -> Execs {
         Execs {
+            pods,
             next: Cell::new((nodlet_host::clock::instant().0 >> 20) as u32),
             waiting: RefCell::default(),
             turns: Turns::default(),
         }
     }
-}
 
-impl Execs {
     fn begin(&self, pod: PodIndex, attaches: bool) -> (u32, News) {
         let (news, receiver) = async_channel::bounded(3);
         let id = self.next.get().wrapping_add(1);
@@ -158,6 +159,7 @@ impl Execs {
 pub(super) struct Exec {
     id: u32,
     news: News,
+    pods: Rc<Pods>,
     pod: PodIndex,
     container: String,
     number: u32,
@@ -200,7 +202,7 @@ impl Exec {
     }
 
     /// Reports the start and the end of the process to a client; kills the process when the client is gone.
-    pub(super) async fn serve(self, pods: &Pods, reply: Reply<ExecSession>) {
+    pub(super) async fn serve(self, reply: Reply<ExecSession>) {
         let (exit, receiver) = async_channel::bounded(1);
         let session = |terminal| Ok(ExecSession { terminal, exit: receiver });
         match next(&self.news).await {
@@ -220,13 +222,13 @@ impl Exec {
         match smol::future::or(ended, abandoned).await {
             Some(Ok(code)) => drop(exit.try_send(ExecExit::Code(code))),
             Some(Err(error)) => drop(exit.try_send(ExecExit::Failed(error.message()))),
-            None => self.kill(pods),
+            None => self.kill(),
         }
     }
 
     /// Kills the process and all its descendants.
-    pub(super) fn kill(&self, pods: &Pods) {
-        let Some(sandbox) = pods.sandbox(self.pod) else { return };
+    pub(super) fn kill(&self) {
+        let Some(sandbox) = self.pods.sandbox(self.pod) else { return };
         let runs = sandbox.runs.borrow();
         let Some(run) = runs.get(&(self.container.clone(), self.number)) else { return };
         if let Err(error) = run.leaf.kill_exec(self.id) {
@@ -242,7 +244,6 @@ impl Execs {
     /// The command could not be started.
     pub(super) async fn run(
         &self,
-        pods: &Pods,
         pod: PodIndex,
         (container, number): (&Container, u32),
         command: &[String],
@@ -267,7 +268,7 @@ impl Execs {
         let (mut errors, to_errors) = if has_errors { Some(Output::pipe()?).unzip() } else { (None, None) };
         let config = ExecConfig { args, tty: false, size: None, devices: None };
         let stdio = [None, Some(to_output.as_fd()), Some(to_errors.as_ref().unwrap_or(&to_output).as_fd())];
-        let exec = self.exec(pods, pod, &container.name, number, &config, stdio)?;
+        let exec = self.exec(pod, &container.name, number, &config, stdio)?;
         exec.turn.set(turn);
         // While the process runs, nothing keeps its command.
         drop((to_output, to_errors, config));
@@ -286,7 +287,7 @@ impl Execs {
             smol::future::or(smol::future::or(async { exec.ended().await.map(Some) }, late), read).await
         };
         if matches!(code, Ok(None)) {
-            exec.kill(pods);
+            exec.kill();
         }
         Ok(CommandEnd { code, output: output.all(), errors: errors.map(Output::all).unwrap_or_default() })
     }
@@ -297,14 +298,13 @@ impl Execs {
     /// The container does not run, or the supervisor cannot be asked.
     pub(super) fn exec(
         &self,
-        pods: &Pods,
         pod: PodIndex,
         container: &str,
         number: u32,
         config: &ExecConfig,
         stdio: [Option<BorrowedFd<'_>>; 3],
     ) -> Result<Exec, ExecError> {
-        let sandbox = pods.sandbox(pod).ok_or(ExecError::NoPod)?;
+        let sandbox = self.pods.sandbox(pod).ok_or(ExecError::NoPod)?;
         if !sandbox.runs.borrow().contains_key(&(container.to_owned(), number)) {
             return Err(ExecError::NoContainer);
         }
@@ -314,7 +314,8 @@ impl Execs {
             self.waiting.borrow_mut().remove(&id);
             return Err(ExecError::Supervisor(error));
         }
-        Ok(Exec { id, news, pod, container: container.to_owned(), number, turn: Cell::new(None) })
+        let (pods, container) = (self.pods.clone(), container.to_owned());
+        Ok(Exec { id, news, pods, pod, container, number, turn: Cell::new(None) })
     }
 
     /// Has the pod's supervisor attach a client, with these ends of its pipes. Returns the container's terminal, if it
@@ -324,14 +325,13 @@ impl Execs {
     /// The container does not run, or the client could not be attached.
     pub(super) async fn attach(
         &self,
-        pods: &Pods,
         pod: PodIndex,
         container: &str,
         number: u32,
         stdio: [Option<BorrowedFd<'_>>; 3],
     ) -> Result<Option<OwnedFd>, ExecError> {
         let (id, news) = self.begin(pod, true);
-        let asked = pods.sandbox(pod).ok_or(ExecError::NoPod).and_then(|sandbox| {
+        let asked = self.pods.sandbox(pod).ok_or(ExecError::NoPod).and_then(|sandbox| {
             sandbox.supervisor.attach(id, container, number, stdio).map_err(ExecError::Supervisor)
         });
         let answer = match asked {
@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn only_clients_that_are_not_attached_yet_are_listed_as_attaching() {
-        let execs = Execs::default();
+        let execs = Execs::new(Rc::default());
         let (pod, other) = (PodIndex(1), PodIndex(2));
         let (executed, _kept) = execs.begin(pod, false);
         let (attached, _kept) = execs.begin(pod, true);

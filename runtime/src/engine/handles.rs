@@ -31,6 +31,8 @@ pub(super) struct Sandbox {
     pub(super) layers: Vec<Rc<OwnedFd>>,
     /// The supervisor was asked to end: that it hangs up is no loss of the sandbox.
     pub(super) ending: Cell<bool>,
+    /// By container name, the newest run that was killed while its start was being prepared.
+    pub(super) given_up: RefCell<SortedMap<String, u32>>,
     /// Woken when the supervisor has hung up.
     pub(super) gone: (async_channel::Sender<()>, async_channel::Receiver<()>),
 }
@@ -50,6 +52,7 @@ impl Sandbox {
             runs: RefCell::default(),
             layers: Vec::new(),
             ending: Cell::new(false),
+            given_up: RefCell::default(),
             gone: async_channel::bounded(1),
         }
     }

@@ -27,6 +27,9 @@ pub(super) struct PodFile {
     pub(super) ip: Option<Ipv4Addr>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) ipv6: Option<Ipv6Addr>,
+    /// The board's address at which the pod asks for names; none if it asks other name servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) name_server: Option<Ipv4Addr>,
     pub(super) object: serde_json::Value,
     /// The presets that were applied at admission. They are included in `object`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -46,8 +49,8 @@ pub(super) struct PodFile {
 pub(super) fn write_pod(
     paths: &Paths,
     wanted: &Wanted,
-    ip: Option<Ipv4Addr>,
-    ipv6: Option<Ipv6Addr>,
+    (ip, ipv6): (Option<Ipv4Addr>, Option<Ipv6Addr>),
+    name_server: Option<Ipv4Addr>,
     claims: Vec<ClaimedVolume>,
 ) -> io::Result<()> {
     let directory = paths.run_pod(&wanted.pod.uid.0);
@@ -57,6 +60,7 @@ pub(super) fn write_pod(
         created: nodlet_host::clock::instant(),
         ip,
         ipv6,
+        name_server,
         object: serde_json::from_str(wanted.object.get())?,
         presets: wanted.presets.to_vec(),
         priority: wanted.priority.as_deref().cloned(),

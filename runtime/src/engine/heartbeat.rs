@@ -13,14 +13,11 @@ impl Engine {
         let service = Rc::new(Service::of_this_process().filter(|_| !self.shell.config.down)?);
         service.is_ready();
         if let Some(every) = service.every() {
-            let (service, messages) = (service.clone(), self.shell.tasks.messages.clone());
+            let (service, tasks) = (service.clone(), self.shell.tasks.clone());
             self.shell.tasks.spawn(async move {
                 loop {
                     smol::Timer::after(every).await;
-                    let beat = Message::Beat(Heartbeat::Service(service.clone()));
-                    if messages.send(beat).await.is_err() {
-                        return;
-                    }
+                    tasks.send(Message::Beat(Heartbeat::Service(service.clone()))).await;
                 }
             });
         }
@@ -35,13 +32,11 @@ impl Engine {
             Err(error) => return log::error!("failed to report progress to process 1: {error}"),
         };
         progress.store(nodlet_host::clock::instant());
-        let (progress, messages) = (Rc::new(progress), self.shell.tasks.messages.clone());
+        let (progress, tasks) = (Rc::new(progress), self.shell.tasks.clone());
         self.shell.tasks.spawn(async move {
             loop {
                 smol::Timer::after(progress.until_next(nodlet_host::clock::instant())).await;
-                if messages.send(Message::Beat(Heartbeat::Progress(progress.clone()))).await.is_err() {
-                    return;
-                }
+                tasks.send(Message::Beat(Heartbeat::Progress(progress.clone()))).await;
             }
         });
     }

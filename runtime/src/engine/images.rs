@@ -12,8 +12,8 @@ use crate::api::{Accepted, Reply};
 use nodlet_registry::{AwaitedImage, NodeImage, node_images};
 
 use super::Engine;
+use super::flash::Stores;
 use super::message::{ImageCheck, ImageNews, Message};
-use super::stores::Stores;
 pub use collection::{ImageCollection, ImageLimitError, image_store_limit};
 pub use pull::{CHECK_REGISTRY, PULL};
 
@@ -51,7 +51,7 @@ impl Engine {
 
     /// Continues when unused images were looked for.
     pub(super) fn images_checked(&mut self, check: Result<ImageCheck, StoreError>) {
-        if self.image_use.end_check(&self.shell, check) {
+        if self.image_use.end_check(&self.shell.tasks, check) {
             self.collect_images();
         }
     }
@@ -63,7 +63,8 @@ impl Engine {
         }
         let pods = self.node.pods().map(PodState::pod).map(|pod| &**pod);
         let pods = pods.chain(self.registry.held_updates.pods());
-        self.image_use.check(&self.shell, || {
+        let parts = (&*self.shell.tasks, &*self.shell.stores, &self.shell.paths);
+        self.image_use.check(self.shell.config.image_collection, parts, || {
             let mut names = Vec::new();
             for pod in pods {
                 let of_containers = pod.spec.all_containers().map(|container| &*container.image);

@@ -16,9 +16,10 @@ use nodlet_host::watches::{Watcher, Watches};
 use nodlet_rootfs::Store as Images;
 use smol::Async;
 
+use super::EngineError;
+use super::flash::Stores;
 use super::message::Message;
 use super::tasks::Tasks;
-use super::{EngineError, Shell};
 
 /// Time until a watch that the kernel refused is tried again.
 const WATCH_AGAIN: Duration = Duration::from_secs(60);
@@ -39,28 +40,33 @@ fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> EngineErr
 }
 
 /// Spawns the tasks that report events of the kernel.
-pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
+pub(super) fn watch(
+    tasks: &Rc<Tasks>,
+    watches: &Watches,
+    stores: &Rc<Stores>,
+    down: bool,
+) -> Result<(), EngineError> {
     let signals = SignalFd::with_flags(&ends(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         .map_err(failed("a signalfd"))?;
-    watch_one(&shell.tasks, duplicate(&signals).map_err(failed("a signalfd"))?, "signalfd", move || {
+    watch_one(tasks, duplicate(&signals).map_err(failed("a signalfd"))?, "signalfd", move || {
         matches!(signals.read_signal(), Ok(Some(_))).then_some(Message::Terminate)
     })?;
 
-    shell.tasks.spawn(shell.watches.clone().run());
-    if !shell.config.down {
-        for path in shell.stores.images.watch_paths() {
+    tasks.spawn(watches.clone().run());
+    if !down {
+        for path in stores.images.watch_paths() {
             // Images and manifests that are baked in: what is here is trusted.
             use std::os::unix::fs::DirBuilderExt;
             let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(&path);
             made.map_err(|source| EngineError::Prepare { path, source })?;
         }
-        report_images(shell);
+        report_images(tasks.clone(), watches.clone(), stores.clone());
     }
 
     let clock = TimerFd::new(ClockId::CLOCK_REALTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)
         .map_err(failed("a timerfd"))?;
     arm(&clock, None).map_err(failed("a timerfd"))?;
-    watch_one(&shell.tasks, duplicate(&clock).map_err(failed("a timerfd"))?, "timerfd", move || {
+    watch_one(tasks, duplicate(&clock).map_err(failed("a timerfd"))?, "timerfd", move || {
         // ECANCELED: the clock was set. A timer that is due was armed for the end of the clock.
         if clock.wait().is_err() {
             let _ = arm(&clock, None);
@@ -70,10 +76,9 @@ pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
 }
 
 /// Reports to the loop that images were loaded, as soon as the kernel provides a watch.
-fn report_images(shell: &Rc<Shell>) {
-    let first = watch_images(&shell.watches, &shell.stores.images);
-    let (shell, executor) = (shell.clone(), shell.clone());
-    executor.tasks.spawn(async move {
+fn report_images(tasks: Rc<Tasks>, watches: Watches, stores: Rc<Stores>) {
+    let first = watch_images(&watches, &stores.images);
+    tasks.clone().spawn(async move {
         let (mut watched, mut is_reported) = (first, false);
         let images = loop {
             match watched {
@@ -87,17 +92,17 @@ fn report_images(shell: &Rc<Shell>) {
                         );
                     }
                     smol::Timer::after(WATCH_AGAIN).await;
-                    let (watches, images) = (shell.watches.clone(), shell.stores.images.clone());
-                    watched = shell.stores.storage.run(move || watch_images(&watches, &images)).await;
+                    let (watches, images) = (watches.clone(), stores.images.clone());
+                    watched = stores.storage.run(move || watch_images(&watches, &images)).await;
                     // Images that were loaded meanwhile were not reported.
-                    let _ = shell.tasks.messages.send(Message::ImagesChanged).await;
+                    tasks.send(Message::ImagesChanged).await;
                 }
             }
         };
         loop {
             images.changed().await;
-            if !images.take().is_empty() && shell.tasks.messages.send(Message::ImagesChanged).await.is_err() {
-                return;
+            if !images.take().is_empty() {
+                tasks.send(Message::ImagesChanged).await;
             }
         }
     });
@@ -146,19 +151,17 @@ fn readable(descriptor: OwnedFd) -> io::Result<Async<OwnedFd>> {
 
 /// Calls `take` each time the descriptor is readable, and reports the result to the loop.
 fn watch_one(
-    tasks: &Tasks,
+    tasks: &Rc<Tasks>,
     descriptor: OwnedFd,
     what: &'static str,
     mut take: impl FnMut() -> Option<Message> + 'static,
 ) -> Result<(), EngineError> {
     let descriptor = readable(descriptor).map_err(failed(what))?;
-    let sender = tasks.messages.clone();
-    tasks.spawn(async move {
+    let tasks = tasks.clone();
+    tasks.clone().spawn(async move {
         while descriptor.readable().await.is_ok() {
-            if let Some(message) = take()
-                && sender.send(message).await.is_err()
-            {
-                return;
+            if let Some(message) = take() {
+                tasks.send(message).await;
             }
         }
     });

@@ -63,7 +63,7 @@ pub(super) async fn probe(
     };
     let exec = async |command: &[String]| {
         let kind = CommandKind::Probe(probe.timeout);
-        let ended = shell.execs.run(&shell.pods, pod, (container, attempt.number), command, kind).await;
+        let ended = shell.execs.run(pod, (container, attempt.number), command, kind).await;
         let code = ended.and_then(|ended| Ok(ended.code?.map(|code| (code, ended.output))));
         code.map_err(|error| error.message())
     };
@@ -158,7 +158,7 @@ async fn exec(
     container: &Container,
     command: &[String],
 ) -> Result<(), CommandFailure> {
-    let run = shell.execs.run(&shell.pods, pod, (container, number), command, CommandKind::Hook);
+    let run = shell.execs.run(pod, (container, number), command, CommandKind::Hook);
     let CommandEnd { code, mut output, mut errors } = run.await?;
     let failure = match code {
         Ok(Some(0) | None) => return Ok(()),

@@ -1,10 +1,11 @@
 //! The resources of the machine that pods use: capacity, cgroups and network; and the wall clock.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::time::Duration;
 
 use crate::devices::DeviceFiles;
-use nodlet_core::facts::Amounts;
+use nodlet_core::facts::{Amounts, NodePort};
 use nodlet_core::pressure::{Pressure, RecordsDisk, Thresholds};
 use nodlet_core::sorted::SortedMap;
 use nodlet_core::time::{Anchor, Instant};
@@ -36,6 +37,8 @@ pub(super) struct Machine {
     pub(super) capacity: Amounts,
     pub(super) cgroups: Cgroups,
     pub(super) network: RefCell<Network>,
+    /// The ports of the board that Services have.
+    pub(super) node_ports: RefCell<Vec<NodePort>>,
     /// The devices of the board that pods may request.
     pub(super) devices: RefCell<DeviceFiles>,
     pub(super) installed: Installed,
@@ -43,7 +46,7 @@ pub(super) struct Machine {
     pub(super) app_armor: bool,
     /// When this agent started.
     pub(super) began: Instant,
-    pub(super) shutdown: ShutdownState,
+    pub(super) shutdown: Rc<ShutdownState>,
     /// The pressure on the machine's resources.
     pub(super) pressure: RefCell<Pressure>,
     /// Labels of the Node in the cluster that this board has joined.
@@ -66,11 +69,12 @@ impl Machine {
             capacity,
             cgroups,
             network: RefCell::new(network),
+            node_ports: RefCell::default(),
             devices: RefCell::default(),
             installed: Installed::read(),
             app_armor: crate::app_armor::is_enabled(),
             began,
-            shutdown: ShutdownState::new(began),
+            shutdown: Rc::new(ShutdownState::new(began)),
             pressure: RefCell::new(Pressure::new(eviction.thresholds.clone(), eviction.transition, began)),
             cluster_labels: RefCell::default(),
             unstored_labels: Cell::default(),

@@ -5,7 +5,6 @@ use nodlet_core::facts::Observation;
 use nodlet_core::time::Instant;
 
 use super::Engine;
-use super::changes::Change;
 use super::message::Message;
 use crate::api::Request;
 
@@ -101,7 +100,6 @@ impl Engine {
             }
             Message::Manifests(news) => self.manifest_news(news),
             Message::Stored(change) => self.stored(*change),
-            Message::End(end) => self.changes.push(Change::End(end)),
             Message::ImagesReclaimed(check) => {
                 self.images_checked(check);
                 self.images_reclaimed();
@@ -109,6 +107,7 @@ impl Engine {
             Message::Pressure(news) => self.pressure_news(news),
             Message::Cluster(call) => self.cluster_call(call),
             Message::NodeChanged => self.observe_node(),
+            Message::AddressesChanged => self.serve_services(),
             Message::CloseFence(_done) => self.close_fence(),
             Message::GoesDown(goes_down) => self.set_goes_down(goes_down),
             Message::Beat(heartbeat) => heartbeat.beat(),

@@ -95,6 +95,10 @@ impl Engine {
 
     /// Begins the next read, if one is due.
     pub(super) fn begin_read(&mut self) {
+        // There may be room for manifests beyond the quota now.
+        if self.registry.sources.take_freed_room() {
+            self.manifest_reads.asked = true;
+        }
         if let Some((directories, asked)) = self.manifest_reads.next_read(self.changes.is_writing()) {
             self.continue_read(directories, asked);
         }
@@ -159,7 +163,7 @@ impl Engine {
         let (sources, handling) = (&mut self.registry.sources, &self.shell.handling);
         let reads = &mut self.manifest_reads;
         let mut devices = self.shell.machine.devices.borrow_mut();
-        reads.parsed.extend(directories.parse(entries.unwrap_or_default(), sources, &mut devices, handling));
+        reads.parsed.extend(directories.parse(entries.unwrap_or_default(), &mut devices, handling));
         drop(devices);
         if more {
             return (Some(directories), is_news);
@@ -230,16 +234,17 @@ mod tests {
         fs::create_dir(&directory).expect("a directory");
         let source = SourceDirectory { path: directory.clone(), owner: Owner::Client, hint: None };
         let at_rest = Arc::new(AtRest::of(None));
-        let mut directories = ManifestDirectories::new(&[source], "node", at_rest, Watches::default());
+        let mut directories = ManifestDirectories::new(&[source], None, "node", at_rest, Watches::default());
         assert!(!directories.scan(nodlet_host::clock::instant(), &mut Vec::new()));
         let mut reads = ManifestReads::new(directories);
         assert!(reads.next_read(false).is_none(), "there is no reason");
         let path = directory.join("default_web.json");
         fs::write(directory.join(".new"), "{}").expect("written");
         fs::rename(directory.join(".new"), &path).expect("renamed");
+        let stamp = fs::File::open(&path).and_then(|file| Stamp::of_file(&file)).expect("it is there");
         reads.news = true;
         assert!(reads.next_read(true).is_none(), "the stamp is not known yet");
-        reads.set_own(&path, OwnChange::Written(Stamp::of_file(&path)));
+        reads.set_own(&path, OwnChange::Written(Some(stamp)));
         let (mut directories, is_requested) =
             reads.next_read(false).expect("it waits for the end of the write");
         assert!(!directories.drain() && !is_requested, "the file is as the agent wrote it");

@@ -16,14 +16,14 @@ use nodlet_core::sorted::SortedSet;
 use nodlet_core::spec::Uid;
 use nodlet_core::time::Instant;
 use nodlet_registry::held_updates::LookUp;
-use nodlet_registry::{Accepted, AwaitedImage, Owner, PodName, Registry, Stop, Wanted, Write};
+use nodlet_registry::{Accepted, AwaitedImage, Owner, PodName, Registry, SourceFile, Stop, Wanted, Write};
 use nodlet_rootfs::{Digest, Image, StoreError};
 
-use crate::api::{EphemeralRequest, Reply};
+use crate::api::{EphemeralRequest, Reply, Request};
 use crate::progress::Progress;
 use crate::records::Recorded;
 use crate::service::Service;
-use crate::sources::{ManifestDirectories, ScanEntry, Stamp};
+use crate::sources::{ManifestDirectories, ParseError, ScanEntry, Stamp};
 
 /// A report of a task to the loop.
 pub(super) enum Message {
@@ -41,12 +41,12 @@ pub(super) enum Message {
     Manifests(ManifestNews),
     /// A change was written to flash, or could not be.
     Stored(Box<StoredChange>),
-    /// A pod that the cluster has deleted is to end.
-    End(ClusterPodEnd),
     /// What was measured of the machine.
     Pressure(PressureNews),
     /// The task that follows the cluster asks for something.
     Cluster(ClusterCall),
+    /// Addresses or routes of the board may have changed.
+    AddressesChanged,
     /// What the Node is made from has changed.
     NodeChanged,
     /// The fencing period may be over. The sender is dropped when the fence is closed.
@@ -61,6 +61,30 @@ pub(super) enum Message {
     Terminate,
 }
 
+/// A change of what the board wants that waits for its turn.
+pub(super) enum Change {
+    /// A client asks for it.
+    Request(Box<Request>),
+    /// The cluster has deleted a pod. There is at most one for each pod.
+    End(ClusterPodEnd),
+    /// A pod of the cluster, or an object that it needs, is new or changed. The task that follows the cluster awaits it.
+    ClusterManifest(Box<ClusterManifest>),
+    /// Pods of the cluster need these manifests no longer. The task that follows the cluster awaits it.
+    ClusterRemoval { paths: Vec<PathBuf>, reply: Sender<()> },
+    /// A finished pod is one too many. There is at most one for each pod.
+    Collection(PodIndex),
+}
+
+/// A manifest of the cluster.
+pub(super) struct ClusterManifest {
+    pub(super) path: PathBuf,
+    pub(super) text: Vec<u8>,
+    /// The objects in the text, or the reason why it has none.
+    pub(super) contents: Result<SourceFile, ParseError>,
+    /// Gets whether the file has this text.
+    pub(super) reply: Sender<bool>,
+}
+
 /// A change that was written to flash, or could not be.
 pub(super) enum StoredChange {
     /// The manifest of a client's object.
@@ -68,11 +92,15 @@ pub(super) enum StoredChange {
         write: Box<Write>,
         awaited: Vec<AwaitedImage>,
         reply: Reply<Accepted>,
-        written: io::Result<Option<Stamp>>,
+        written: io::Result<Stamp>,
     },
+    /// A manifest of the cluster; without a stamp if the file had this text before.
+    ClusterManifest { manifest: Box<ClusterManifest>, written: io::Result<Option<Stamp>> },
+    /// The removal of manifests of the cluster: those that are gone.
+    ClusterRemoval { paths: Vec<PathBuf>, reply: Sender<()> },
     /// The removal of the manifest of an object that is no pod.
     Removal { object: Value, path: PathBuf, reply: Reply<Value>, removed: io::Result<()> },
-    /// The removal of the manifest of a pod, which ends then. `false` if the file has become that of another pod, and stays.
+    /// The removal of the manifest of a pod, which ends then. `false` if the file is that of another pod, and stays.
     PodRemoval { uid: Uid, path: PathBuf, end: PodEnd, removed: io::Result<bool> },
     /// The ephemeral containers of a pod.
     Ephemeral { index: PodIndex, wanted: Rc<Wanted>, asked: EphemeralRequest, written: io::Result<()> },
@@ -86,6 +114,8 @@ pub(super) struct ClusterPodEnd {
     pub(super) grace: Option<Duration>,
     /// The waits between the attempts to remove the manifest.
     pub(super) backoff: Backoff,
+    /// Receives whether the first attempt has removed the manifest.
+    pub(super) removed: Option<Sender<bool>>,
 }
 
 /// How a pod ends whose manifest is gone.
@@ -95,8 +125,9 @@ pub(super) enum PodEnd {
         index: PodIndex,
         name: String,
         stop: Stop,
-        /// The pod that was to replace it, which is stopped with its own grace period.
-        replacement: Option<Uid>,
+        /// The pod as it was when it was deleted, if the manifest is that of the pod that was to replace it. It may
+        /// end before the manifest is gone.
+        replaced: Option<(Uid, Value)>,
         reply: Reply<Value>,
     },
     /// The cluster has deleted the pod.
@@ -166,14 +197,12 @@ pub(super) enum PressureNews {
 pub(super) enum ClusterCall {
     /// Serve the kubelet's port.
     Serve,
-    /// Read the manifests that were written.
-    ReadManifests,
+    /// Change what the board wants.
+    Change(Change),
     /// The cluster has confirmed the pods with these UIDs.
     Confirm(SortedSet<String>),
     /// Take the conditions of the readiness gates of the pod `local` from its status in the cluster.
     TakeConditions { local: Value, status: Value },
-    /// Add ephemeral containers to a pod.
-    AddEphemeral(EphemeralRequest),
     /// The UIDs and the manifests of all pods of the cluster.
     Pods(Sender<Vec<(Uid, PathBuf)>>),
     /// Which pod of this name the manifests of the board contain, for a pod of the cluster with this UID.
@@ -210,7 +239,7 @@ impl Named {
     }
 }
 
-/// Who is told that the loop runs.
+/// What learns that the loop runs.
 pub(super) enum Heartbeat {
     /// The service manager.
     Service(Rc<Service>),

@@ -85,7 +85,9 @@ impl Engine {
             }
             Action::PullImage { attempt, image } => {
                 let secrets = pull::secrets(&wanted, &self.registry.config_objects(&wanted.pod));
-                shell.tasks.answer(pod, pull::pull(shared(), pod, image, secrets), move |pulled| {
+                let pulls = shell.pulls.clone();
+                let pulled = async move { pulls.pull(pod, &image, &secrets).await };
+                shell.tasks.answer(pod, pulled, move |pulled| {
                     let result = pulled.map_err(|error| causes(&error).into());
                     Some(Seen::ImagePulled { attempt, result })
                 });
@@ -116,7 +118,10 @@ impl Engine {
                 let asked = stop::kill(&shell.pods, pod, attempt);
                 shell.tasks.answer(pod, std::future::ready(asked), move |asked| stop_failed(attempt, asked));
             }
-            Action::Discard(attempt) => stop::discard(shell, pod, &wanted, attempt),
+            Action::Discard(attempt) => {
+                let parts = (&*shell.tasks, &shell.stores.storage, &shell.paths);
+                stop::discard(parts, shell.pods.sandbox(pod).as_deref(), &wanted, attempt);
+            }
             Action::RemoveSandbox => {
                 shell.tasks.answer(pod, sandbox::remove(shared(), pod, wanted), |removed| match removed {
                     Ok(()) => Some(Seen::SandboxRemoved),

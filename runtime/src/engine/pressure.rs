@@ -27,6 +27,7 @@ use smol::Async;
 
 use super::message::{Message, PressureNews};
 use super::root::of_meminfo;
+use super::tasks::Tasks;
 use super::{Engine, Shell, this_node};
 use crate::api::Reply;
 
@@ -313,16 +314,15 @@ async fn usage(shell: Rc<Shell>, resource: StarvedResource) -> Vec<(PodIndex, Po
 }
 
 /// Has the kernel report processes that wait for memory, if it can.
-pub(super) fn watch_stalls(shell: &Rc<Shell>) {
+pub(super) fn watch_stalls(tasks: Rc<Tasks>) {
     let (stalls, awaited) = match stalls() {
         Ok(made) => made,
         Err(error) => return log::debug!("failed to watch /proc/pressure/memory: {error}"),
     };
-    let shell = shell.clone();
-    shell.clone().tasks.spawn(async move {
+    tasks.clone().spawn(async move {
         let _stalls = stalls;
         while awaited.readable().await.is_ok() {
-            shell.tasks.send(Message::Pressure(PressureNews::Stalled)).await;
+            tasks.send(Message::Pressure(PressureNews::Stalled)).await;
             smol::Timer::after(STALLS_EVERY).await;
         }
     });

@@ -4,8 +4,8 @@
 use std::rc::Rc;
 
 use super::handover_files::{self, StatusFile};
+use super::pod_objects::created;
 use super::pods::PodShell;
-use super::publish::created;
 use super::{Engine, cleanup, recover, sandbox};
 use crate::records::{LoadError, Recorded};
 use nodlet_core::facts::{Observation, PodObservation, Record};
@@ -23,6 +23,13 @@ impl Engine {
     /// Reads no file. The types of the registry hold the order of the steps.
     pub(super) fn reconcile(&mut self) {
         let (now, began) = self.times();
+        // Before Services are completed: the refusals of the read name those that do not get their ports.
+        if self.registry.has_services() {
+            self.reserve_ports();
+        } else if self.shell.services.are_served() {
+            // The list of sockets is long to read; it is read anew for the ports of the first Service (`serve_services`).
+            self.reserve_host_ports();
+        }
         let mut read = self.registry.read(&now, &began);
         let mut changed = std::mem::take(&mut read.changed);
         let (admitted, problems) = self.admit(read);
@@ -31,6 +38,7 @@ impl Engine {
         self.report_difference(difference, &problems);
         changed.extend(self.bind_claims());
         self.report_changed_objects(&changed);
+        self.serve_services();
         // The core knows more of these pods than their files as they were when the agent began.
         let node = &self.node;
         self.shell.stores.recorded.borrow_mut().retain(|uid| node.index_of(&Uid::from(uid)).is_none());
@@ -239,7 +247,7 @@ impl Engine {
         if !self.swept && self.registry.all_read() {
             self.swept = true;
             let known = self.node.pods().map(|pod| pod.pod().uid.0.to_string()).collect();
-            cleanup::sweep(&self.shell, &known);
+            cleanup::sweep(&self.shell.tasks, &self.shell.stores, self.shell.paths.clone(), known);
             *self.shell.stores.recorded.borrow_mut() = Recorded::default();
         }
     }

@@ -23,7 +23,7 @@ use nodlet_rootfs::Reference;
 use nodlet_supervisor::client::{self, SupervisorError};
 use nodlet_wire::timeout::within;
 
-use super::cleanup::{self};
+use super::cleanup;
 use super::handles::Sandbox;
 use super::handover_files::{PodFile, StatusFile, read_conditions, read_deletion, remove_status};
 use super::{EngineError, Shell};
@@ -103,7 +103,7 @@ pub(super) async fn find_pods(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, Engine
             Err(FindError::Unreadable(message)) => {
                 log::error!("{}: {message}; killing its remaining processes", directory.display());
                 let uid = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                cleanup::end_unreadable(shell, &uid, &directory).await;
+                cleanup::end_unreadable(&shell.machine.cgroups, &shell.watches, &uid, &directory).await;
                 // The status names runs that no longer exist.
                 remove_status(&shell.paths, &uid);
             }
@@ -113,14 +113,14 @@ pub(super) async fn find_pods(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, Engine
     let is_found = |uid: &str| found.iter().any(|pod: &FoundPod| *pod.wanted.pod.uid.0 == *uid);
     for uid in shell.machine.cgroups.supervised().map_err(EngineError::Cgroups)? {
         match shell.machine.cgroups.known_supervisor(&uid) {
-            Ok(cgroup) if !is_found(&uid) => cleanup::empty(shell, &uid, &[cgroup]).await,
+            Ok(cgroup) if !is_found(&uid) => cleanup::empty(&shell.watches, &uid, &[cgroup]).await,
             Ok(_) => {}
             Err(error) => log::error!("failed to look for the supervisor of {uid}: {}", chain(&error)),
         }
     }
     for (uid, cgroup) in shell.machine.cgroups.pods().map_err(EngineError::Cgroups)? {
         if !is_found(&uid) {
-            cleanup::empty(shell, &uid, &[cgroup]).await;
+            cleanup::empty(&shell.watches, &uid, &[cgroup]).await;
         }
     }
     if let Err(error) = client::remove_free_locks(&shell.paths.locks(), None) {
@@ -200,6 +200,9 @@ async fn find_pod(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fo
     if let Some(ip) = file.ip {
         shell.machine.network.borrow_mut().adopt(&wanted.pod, ip, file.ipv6);
     }
+    if let Some(address) = file.name_server {
+        shell.services.names.adopt(&wanted.pod.uid, address);
+    }
     let found = within(GREETING, find_supervisor(&shell.layers, directory, ours)).await;
     let late = || Err(SupervisorError::Receive(io::ErrorKind::TimedOut.into()));
     let living = match found.unwrap_or_else(late).map_err(SupervisorError::shortage) {
@@ -212,6 +215,9 @@ async fn find_pod(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fo
     };
     let (mut attempts, mut ready, mut sandbox, mut processes) = (Vec::new(), None, None, false);
     if let Some((supervisor, state, layers)) = living {
+        if file.name_server.is_some() {
+            shell.services.names.take_sockets(&supervisor).await;
+        }
         let known = Known::of(finish_starts(&supervisor, &cgroup, state).await);
         for (container, number) in &known.failed {
             // The core plans the failed start again, with the same number.
@@ -231,7 +237,7 @@ async fn find_pod(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fo
         // The agent or the supervisor died while the sandbox was being made: remove the remains; the core begins
         // again.
         sandbox = None;
-        if let Err(error) = cleanup::remove_remains(shell, &wanted).await {
+        if let Err(error) = cleanup::remove_remains(&shell.machine.cgroups, &shell.watches, &wanted).await {
             let why = chain(&error);
             log::error!(
                 "failed to remove what is left of {uid}: {why}; it is removed again with the sandbox"

@@ -16,7 +16,7 @@ use nodlet_supervisor::client::{StartFailedAt, StartedProcess, SupervisorEvent};
 use super::handles::{ImageFacts, Run, Sandbox, facts_path};
 use super::run::{failure, read_facts, with_memory_limit};
 use super::stop::forget;
-use super::{Shell, devices, log_name};
+use super::{Shell, log_name};
 
 /// Reports an event of the supervisor to the core, or to the task that waits for it.
 pub(super) async fn report_event(
@@ -52,7 +52,7 @@ pub(super) async fn report_event(
             };
             log::info!("started {}", log_name(&wanted, attempt));
             // The devices may have changed while the container started.
-            devices::follow(shell, (pod, container, number), false);
+            shell.devices.follow((pod, container, number), false);
             shell.tasks.report(pod, PodObservation::Started { attempt, container: Box::new(started) }).await;
         }
         SupervisorEvent::StartFailed { container, number, at, message, user } => {

@@ -15,8 +15,7 @@ use nodlet_registry::{
     Stop, Updating, as_published,
 };
 
-use super::changes::Change;
-use super::message::PodEnd;
+use super::message::{Change, PodEnd};
 use super::network::netns;
 use super::{Engine, stats};
 
@@ -46,23 +45,20 @@ impl Engine {
                 });
             }
             Request::ProbeMetrics { reply } => {
-                let _ = reply.try_send(Ok(self.cluster.probe_metrics(&self.shell)));
+                let _ = reply.try_send(Ok(self.cluster.probe_metrics(&self.shell.pods)));
             }
             Request::Restart { namespace, name, container, reply } => {
                 let _ = reply.try_send(self.restart(&namespace, &name, container));
             }
             Request::Exec { namespace, pod, container, command, tty, size, stdio, reply } => {
-                let shell = self.shell.clone();
                 let config = ExecConfig { args: command, tty, size, devices: None };
                 let exec = self.running(&namespace, &pod, &container).and_then(|(index, number)| {
-                    let (pods, stdio) = (&shell.pods, borrowed(&stdio));
-                    let exec = shell.execs.exec(pods, index, &container, number, &config, stdio);
+                    let execs = &self.shell.execs;
+                    let exec = execs.exec(index, &container, number, &config, borrowed(&stdio));
                     exec.map_err(|error| Status::internal(error.message()))
                 });
                 match exec {
-                    Ok(exec) => {
-                        self.shell.tasks.spawn(async move { exec.serve(&shell.pods, reply).await });
-                    }
+                    Ok(exec) => self.shell.tasks.spawn(exec.serve(reply)),
                     Err(status) => drop(reply.try_send(Err(status))),
                 }
             }
@@ -75,12 +71,12 @@ impl Engine {
                 let _ = reply.try_send(socket);
             }
             Request::Attach { namespace, pod, container, stdio, reply } => {
-                let (shell, running) = (self.shell.clone(), self.running(&namespace, &pod, &container));
+                let running = self.running(&namespace, &pod, &container);
+                let execs = self.shell.execs.clone();
                 self.shell.tasks.spawn(async move {
                     let attached = async {
                         let (index, number) = running?;
-                        let (pods, stdio) = (&shell.pods, borrowed(&stdio));
-                        let attached = shell.execs.attach(pods, index, &container, number, stdio).await;
+                        let attached = execs.attach(index, &container, number, borrowed(&stdio)).await;
                         attached.map_err(|error| Status::internal(error.message()))
                     };
                     let _ = reply.send(attached.await).await;
@@ -133,6 +129,9 @@ impl Engine {
         let kind = object["kind"].as_str().and_then(Kind::named).unwrap_or(Kind::Pod);
         if kind == Kind::Pod && !asked.dry_run {
             self.release_pod(&Registry::name_of(&object));
+        }
+        if kind == Kind::Service {
+            self.reserve_ports();
         }
         let prepared = self
             .identity()
@@ -274,7 +273,8 @@ impl Engine {
         let name = name.to_owned();
         match desired {
             Some(desired) if !dry_run => {
-                let end = PodEnd::Deleted { index, name, stop, replacement, reply };
+                let replaced = replacement.and_then(|_| self.shell.pods.uid(index).zip(self.object(index)));
+                let end = PodEnd::Deleted { index, name, stop, replaced, reply };
                 self.remove_pod(desired.pod.uid.clone(), desired.source.clone(), end);
             }
             Some(_) | None if dry_run => {

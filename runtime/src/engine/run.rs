@@ -23,11 +23,11 @@ use nodlet_host::launch::MountSource;
 use nodlet_host::paths::Paths;
 use nodlet_registry::{ConfigObjects, Wanted};
 
+use super::flash::Stores;
 pub(super) use super::handles::FACTS;
 use super::handles::{ImageFacts, Run, Sandbox, facts_path, write_facts};
 use super::images::pull;
-use super::stores::Stores;
-use super::{Shell, cleanup, cores, devices, root, this_node};
+use super::{Shell, cleanup, cores, devices, root, services, this_node};
 
 /// The mounted image layers: one mount for each layer on the whole board, so that its pages are cached once. A layer
 /// stays mounted as long as a run uses it.
@@ -59,7 +59,7 @@ impl Layers {
 }
 
 pub(super) fn failure(reason: StartFailureReason, message: impl Into<String>) -> StartFailure {
-    StartFailure { reason, message: message.into().into_boxed_str(), image: None, before_image: false }
+    StartFailure::new(reason, message.into())
 }
 
 /// The end of the text of an `io::Error` that stands for ENOMEM.
@@ -154,15 +154,15 @@ pub(super) async fn start(
         check_target(&shell.paths, &wanted, &sandbox, target)?;
     }
 
-    let mut given = devices::of_container(shell, container)?;
-    let cdi = devices::inject(shell, &wanted.pod, container, &mut given).await?;
+    let mut given = shell.devices.of_container(container)?;
+    let cdi = shell.devices.inject(&shell.stores.storage, &wanted.pod, container, &mut given).await?;
     given.extend(devices::of_volumes(&wanted.pod, container, &sandbox)?);
     let file_values = read_env_files(&shell.stores, container, &sandbox).await?;
     let host_name = pod_files::host_name().map_err(|error| create(&error))?;
     let memory = u64::try_from(shell.machine.capacity.memory).unwrap_or_default();
     // Read at each start: swap may be added later.
     let swap = if shell.config.limited_swap { root::swap_of_the_machine() } else { 0 };
-    let reserved = cores::reserve(shell, pod, container, attempt.number)?;
+    let reserved = shell.cores.reserve(pod, container, attempt.number)?;
     let limits = ContainerLimits {
         cpus: reserved.as_ref().and_then(cores::Reserved::list),
         swap: limited_swap(&wanted.pod, attempt.container, memory, swap),
@@ -191,6 +191,7 @@ pub(super) async fn start(
     } else {
         None
     };
+    let dns = services::dns_of(shell, &wanted.pod.uid);
     let facts = Facts {
         ip: sandbox.ip,
         host_ip: shell.machine.network.borrow().host_ip(),
@@ -198,7 +199,8 @@ pub(super) async fn start(
         host_ipv6: shell.machine.network.borrow().host_ipv6(),
         node_name: &shell.config.node_name,
         host_name: &host_name,
-        dns: &shell.config.dns,
+        dns: &dns,
+        services: shell.services.variables(&shell.paths, &wanted),
         memory,
         cgroup: leaf.paths(),
         volumes: &sandbox.volumes,
@@ -249,8 +251,7 @@ pub(super) async fn start(
     let made = match made.await {
         Ok(Some(node)) => {
             let ipv6 = shell.machine.network.borrow().ipv6_of(&wanted.pod.uid);
-            let (files, _) =
-                pod_files::texts(&wanted.pod, (sandbox.ip, ipv6), &host_name, &node, &shell.config.dns);
+            let (files, _) = pod_files::texts(&wanted.pod, (sandbox.ip, ipv6), &host_name, &node, &dns);
             shell.stores.storage.run(move || files.write(&directory)).await
         }
         made => made.map(drop),
@@ -266,6 +267,10 @@ pub(super) async fn start(
     if sandbox.runs.borrow().contains_key(&key) {
         // It has begun: an agent that died had asked for it.
         return Ok(());
+    }
+    if sandbox.given_up.borrow().get(&container.name) == Some(&attempt.number) {
+        let _ = leaf.remove();
+        return Err(failure(StartFailureReason::CreateContainerError, "the pod's grace period is over"));
     }
     let descriptors: Vec<BorrowedFd<'_>> = layers.iter().map(|layer| layer.as_fd()).collect();
     let sent = sandbox.supervisor.start(&container.name, attempt.number, &config, &descriptors);

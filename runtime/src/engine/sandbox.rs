@@ -23,12 +23,12 @@ use nodlet_supervisor::client::{self, Supervisor, SupervisorError, SupervisorEve
 use nodlet_wire::timeout::within;
 
 use super::exec::Execs;
+use super::flash::remove_tree;
 use super::handles::Sandbox;
 use super::machine::Machine;
-use super::network::{cluster_network, firewall, resolver};
-use super::stores::remove_tree;
+use super::network::{cluster_network, resolver};
 use super::volumes::VolumeFailure;
-use super::{SUPERVISOR_END, Shell, cleanup, devices, handover_files, reports, this_node};
+use super::{SUPERVISOR_END, Shell, cleanup, handover_files, reports, services, this_node};
 
 /// Time within which supervisor and namespaces must be ready. Nothing is written to flash for them. One that hangs
 /// must not block the pod's deletion.
@@ -110,14 +110,14 @@ pub(super) async fn create(
         Err(failure) => {
             // What remains may have the address: `remove` releases it.
             if !failure.remains
-                && let Err(error) = firewall::release(&shell, &wanted)
+                && let Err(error) = shell.machine.network.borrow_mut().release(&wanted.pod.uid)
             {
                 // The pod keeps its address for the next try.
                 let why = RemoveError::Ports(error).message();
                 log::error!("{}/{}: {why}", wanted.pod.namespace, wanted.pod.name);
             }
             if failure.reason == SandboxFailure::DeviceNotFound {
-                devices::schedule_refresh(&shell, &wanted.pod);
+                shell.devices.schedule_refresh(&wanted.pod);
             }
             log::warn!(
                 "failed to create the sandbox of {}/{}: {}",
@@ -199,20 +199,25 @@ async fn make_on(
     let uid = &pod.uid.0;
     let directory = shell.paths.run_pod(uid);
     let interfaces =
-        devices::interfaces(shell, pod).map_err(|(reason, message)| CreateFailure::new(reason, message))?;
+        shell.devices.interfaces(pod).map_err(|(reason, message)| CreateFailure::new(reason, message))?;
     let ipv6 = shell.machine.network.borrow().ipv6_of(&pod.uid);
-    handover_files::write_pod(&shell.paths, wanted, ip, ipv6, claims).map_err(CreateFailure::sandbox)?;
+    let name_server = shell.services.names.join(shell, wanted).await;
+    let dns = services::dns_of(shell, &pod.uid);
+    handover_files::write_pod(&shell.paths, wanted, (ip, ipv6), name_server, claims)
+        .map_err(CreateFailure::sandbox)?;
     if let Some(ip) = ip {
         let connected = shell.machine.network.borrow_mut().connect(pod, ip);
-        firewall::follow(shell, connected.map_err(CreateFailure::sandbox)?);
+        shell.firewall.follow(connected.map_err(CreateFailure::sandbox)?);
+        // The bridge may be new.
+        shell.services.repair_routes();
     }
     let host_name = pod_files::host_name().map_err(CreateFailure::sandbox)?;
     let file = shell.config.resolv_conf.clone();
     let node = shell.stores.storage.run(move || NodeFiles::read(file.as_deref())).await;
-    let (files, left_out) = pod_files::texts(pod, (ip, ipv6), &host_name, &node, &shell.config.dns);
+    let (files, left_out) = pod_files::texts(pod, (ip, ipv6), &host_name, &node, &dns);
     let on_disk = shell.paths.pod(uid);
     shell.stores.storage.run(move || files.write(&on_disk)).await.map_err(CreateFailure::sandbox)?;
-    resolver::report_left_out(shell, wanted, left_out);
+    resolver::report_left_out(&shell.publication, wanted, left_out);
     if let Some(message) = cluster_network::missing_dns(shell, wanted) {
         let reason = "MissingClusterDNS".into();
         let event = Event { container: None, warning: true, reason, message: message.into() };
@@ -225,7 +230,7 @@ async fn make_on(
     }
     let config = container_config::sandbox_config(
         pod,
-        (&host_name, &shell.config.dns),
+        (&host_name, &dns),
         network,
         cgroup.pause_paths(pod.spec.share_process_namespace).map_err(CreateFailure::sandbox)?,
         memory_of_all_pods(&this_node::facts(&shell.config, &shell.machine)),
@@ -240,6 +245,7 @@ async fn make_on(
     loop {
         match supervisor.next().await.map_err(CreateFailure::sandbox)? {
             SupervisorEvent::SandboxReady { at } => {
+                shell.services.names.keep_sockets(&supervisor);
                 return Ok((Sandbox::new(supervisor, cgroup, ip, volumes), at));
             }
             SupervisorEvent::SandboxFailed { message } => {
@@ -359,7 +365,7 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
         }
         shell.execs.lost(pod);
     }
-    let killed = cleanup::remove_remains(&shell, &wanted).await;
+    let killed = cleanup::remove_remains(&shell.machine.cgroups, &shell.watches, &wanted).await;
     killed.map_err(RemoveError::Processes)?;
     let layers = container_config::run_files::runs_directory(&shell.paths, &wanted.pod.uid.0);
     if let Err(error) = remove_tree(&shell.stores.storage, layers).await {
@@ -371,12 +377,14 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
         );
     }
     let directory = shell.paths.run_pod(&wanted.pod.uid.0);
-    devices::report_renamed(&shell, &wanted, &directory);
+    shell.devices.report_renamed(&wanted, &directory);
     // The directory has volumes with files of containers: the removal enters no mount.
     if let Err(source) = remove_tree(&shell.stores.storage, directory.clone()).await {
         return Err(RemoveError::Directory { path: directory, source });
     }
-    firewall::release(&shell, &wanted).map_err(RemoveError::Ports)
+    shell.machine.network.borrow_mut().release(&wanted.pod.uid).map_err(RemoveError::Ports)?;
+    shell.services.names.leave(&shell, &wanted.pod.uid);
+    Ok(())
 }
 
 /// A part of a pod that could not be removed and outlives its sandbox.

@@ -11,8 +11,9 @@ use nodlet_core::facts::{Observation, Shutdown, ShutdownScope};
 use nodlet_core::time::Instant;
 use nodlet_registry::NodeEvent;
 
+use super::Engine;
 use super::message::Message;
-use super::{Engine, Shell};
+use super::tasks::Tasks;
 
 /// Time until a connection to a missing logind is tried again.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
@@ -36,13 +37,14 @@ impl ShutdownState {
     }
 }
 
-/// Holds a delay lock of logind and reports shutdowns to the loop, as long as there is a logind.
-pub(super) async fn follow(shell: Rc<Shell>) {
+/// Holds a delay lock of logind and reports shutdowns to the loop, as long as there is a logind. Pods may take `needed` to
+/// end.
+pub(super) async fn follow(needed: Duration, state: Rc<ShutdownState>, tasks: Rc<Tasks>) {
     let mut failure_logged = false;
     loop {
-        let Err(error) = hold(&shell).await else { continue };
-        if !shell.machine.shutdown.goes_down.get() {
-            drop(shell.machine.shutdown.lock.take());
+        let Err(error) = hold(needed, &state, &tasks).await else { continue };
+        if !state.goes_down.get() {
+            drop(state.lock.take());
             if !std::mem::replace(&mut failure_logged, true) {
                 log::warn!("failed to watch logind for shutdowns: {error}; trying again every minute");
             }
@@ -51,9 +53,8 @@ pub(super) async fn follow(shell: Rc<Shell>) {
     }
 }
 
-async fn hold(shell: &Shell) -> io::Result<()> {
+async fn hold(needed: Duration, state: &ShutdownState, tasks: &Tasks) -> io::Result<()> {
     let mut logind = Logind::connect(&logind::system_bus()).await?;
-    let needed: Duration = shell.config.shutdown_groups.iter().map(|group| group.grace).sum();
     let patience = logind.patience().await?;
     if patience < needed {
         log::warn!(
@@ -66,11 +67,11 @@ async fn hold(shell: &Shell) -> io::Result<()> {
     }
     loop {
         let lock = logind.delay().await?;
-        *shell.machine.shutdown.lock.borrow_mut() = Some(lock);
+        *state.lock.borrow_mut() = Some(lock);
         // logind grants no lock during a shutdown.
-        shell.tasks.send(Message::GoesDown(false)).await;
+        tasks.send(Message::GoesDown(false)).await;
         while !logind.prepares_for_shutdown().await? {}
-        shell.tasks.send(Message::GoesDown(true)).await;
+        tasks.send(Message::GoesDown(true)).await;
         while logind.prepares_for_shutdown().await? {}
     }
 }

@@ -13,6 +13,7 @@ use nodlet_host::cgroup::Usage;
 use nodlet_registry::objects::Key;
 
 use super::Shell;
+use super::pods::Pods;
 
 /// The ticks of a second in /proc/stat (`USER_HZ`).
 const TICKS: u64 = 100;
@@ -188,10 +189,10 @@ impl ProbeCounts {
     }
 
     /// `/metrics/probes`.
-    pub(super) fn metrics(&self, shell: &Shell) -> String {
+    pub(super) fn metrics(&self, pods: &Pods) -> String {
         let mut text = "# TYPE prober_probe_total counter\n".to_owned();
         for ((pod, container, kind), counts) in &self.0 {
-            let Some(wanted) = shell.pods.wanted(*pod) else { continue };
+            let Some(wanted) = pods.wanted(*pod) else { continue };
             let pod = &wanted.pod;
             let kind = match kind {
                 ProbeKind::Liveness => "Liveness",

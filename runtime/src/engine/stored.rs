@@ -8,13 +8,12 @@ use nodlet_core::error::causes;
 use nodlet_core::facts::Observation;
 use nodlet_core::spec::Uid;
 use nodlet_host::error::chain;
-use nodlet_registry::{Accepted, AwaitedImage, Status, Stop, Write};
+use nodlet_registry::{Accepted, AwaitedImage, Handled, Status, Stop, Write};
 
 use super::Engine;
-use super::changes::Change;
-use super::message::{Message, PodEnd, StoredChange};
+use super::message::{Change, ClusterCall, ClusterManifest, Message, PodEnd, StoredChange};
 use crate::api::Reply;
-use crate::sources::{OwnChange, Stamp};
+use crate::sources::{self, OwnChange, Stamp};
 
 /// The manifest of a pod could not be removed.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +32,8 @@ impl Engine {
                 Change::End(end) => {
                     self.remove_pod(end.uid.clone(), end.path.clone(), PodEnd::OfCluster(end));
                 }
+                Change::ClusterManifest(manifest) => self.write_cluster_manifest(manifest),
+                Change::ClusterRemoval { paths, reply } => self.remove_cluster_manifests(paths, reply),
                 Change::Collection(index) => self.collect(index),
             }
         }
@@ -48,11 +49,21 @@ impl Engine {
             StoredChange::Manifest { write, awaited, reply, written } => match written {
                 Ok(stamp) => self.manifest_written(*write, stamp, awaited, reply),
                 Err(error) => {
+                    self.registry.not_written(&write);
+                    self.save_allocations();
                     let (path, why) = (write.path.display(), chain(&error));
                     let status = Status::internal(format!("failed to write {path}: {why}"));
                     let _ = reply.try_send(Err(status));
                 }
             },
+            StoredChange::ClusterManifest { manifest, written } => {
+                self.cluster_manifest_written(*manifest, written);
+            }
+            StoredChange::ClusterRemoval { paths, reply } => {
+                paths.iter().for_each(|path| self.manifest_removed(path));
+                self.reconcile();
+                let _ = reply.try_send(());
+            }
             StoredChange::Removal { object, path, reply, removed } => {
                 let answer = match removed {
                     Ok(()) => {
@@ -79,11 +90,11 @@ impl Engine {
     fn manifest_written(
         &mut self,
         mut write: Write,
-        stamp: Option<Stamp>,
+        stamp: Stamp,
         awaited: Vec<AwaitedImage>,
         reply: Reply<Accepted>,
     ) {
-        self.manifest_reads.set_own(&write.path, OwnChange::Written(stamp));
+        self.manifest_reads.set_own(&write.path, OwnChange::Written(Some(stamp)));
         self.registry.written(&mut write);
         self.reconcile();
         self.publish_changed();
@@ -92,9 +103,32 @@ impl Engine {
         self.answer_with_images(accepted, awaited, reply);
     }
 
+    /// Continues when a manifest of the cluster was written: the registry and the core learn of its objects.
+    fn cluster_manifest_written(&mut self, manifest: ClusterManifest, written: io::Result<Option<Stamp>>) {
+        let ClusterManifest { path, contents, reply, .. } = manifest;
+        let _ = reply.try_send(written.is_ok());
+        let stamp = match written {
+            Ok(Some(stamp)) => stamp,
+            // The registry knows the text, or will read it.
+            Ok(None) => return,
+            Err(error) => return log::error!("failed to write {}: {}", path.display(), chain(&error)),
+        };
+        let registered = &mut self.registry.sources;
+        let has_room = match contents {
+            Ok(objects) => sources::put(registered, &path, objects),
+            Err(why) => {
+                sources::refuse(registered, &path, why.to_string(), true);
+                true
+            }
+        };
+        self.manifest_reads.set_own(&path, OwnChange::Written(has_room.then_some(stamp)));
+        self.reconcile();
+    }
+
     fn manifest_removed(&mut self, path: &Path) {
         self.manifest_reads.set_own(path, OwnChange::Removed);
-        self.registry.sources.remove_written(path);
+        self.shell.handling.release(Handled::object_of(path));
+        self.registry.sources.remove(path);
     }
 
     /// After a failure, the pod runs on, and whoever asked repeats the removal. If the manifest is gone nevertheless,
@@ -116,25 +150,35 @@ impl Engine {
         };
         self.changes.end_write();
         match (end, removed) {
-            (PodEnd::Deleted { index, name, stop, replacement, reply }, removed) => {
-                let answer = removed.map_err(|error| Status::internal(causes(&error))).and_then(|()| {
-                    if let Some(uid) = replacement {
-                        // Also if the pod that it replaces has ended meanwhile.
+            (PodEnd::Deleted { index, name, stop, replaced, reply }, removed) => {
+                let removed = removed.map_err(|error| Status::internal(causes(&error)));
+                let answer = removed.and_then(|()| match replaced {
+                    None => self.stop(index, &name, stop),
+                    Some((replaced, _)) if self.shell.pods.uid(index) == Some(replaced.clone()) => {
                         self.observe(Observation::Unwanted { uid, grace: None });
+                        self.stop(index, &name, stop)
                     }
-                    self.stop(index, &name, stop)
+                    // It has ended meanwhile, and its replacement may have begun.
+                    Some((_, object)) => {
+                        self.observe(Observation::Unwanted { uid: uid.clone(), grace: stop.grace });
+                        let index = self.node.index_of(&uid);
+                        let begun = index.and_then(|index| self.stop(index, &name, stop).ok());
+                        Ok(begun.unwrap_or(object))
+                    }
                 });
                 let _ = reply.try_send(answer);
             }
             (PodEnd::OfCluster(end), Ok(())) => {
+                end.removed.map(|reply| reply.try_send(true));
                 self.observe(Observation::Unwanted { uid, grace: end.grace });
                 self.publish_changed();
             }
             (PodEnd::OfCluster(mut end), Err(error)) => {
+                end.removed.take().map(|reply| reply.try_send(false));
                 log::error!("{}", causes(&error));
                 if self.registry.desires(&uid) {
                     let wait = end.backoff.failed(nodlet_cluster::api::random());
-                    self.shell.tasks.later(wait, Message::End(end));
+                    self.shell.tasks.later(wait, Message::Cluster(ClusterCall::Change(Change::End(end))));
                 }
             }
             (PodEnd::Collected { index, name }, removed) => {

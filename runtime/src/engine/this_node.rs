@@ -77,6 +77,7 @@ pub(super) fn facts<'a>(config: &'a Config, machine: &'a Machine) -> NodeFacts<'
         allows_exclusive_cpus: config.allowed_annotations.allow_exclusive_cpus(),
         app_armor: machine.app_armor,
         limited_swap: config.limited_swap && machine.cgroups.limits_swap(),
+        node_ports: machine.node_ports.borrow().clone(),
         pressure: machine.pressure.borrow().present(),
     }
 }

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::stores::remove_tree;
+use super::flash::remove_tree;
 use super::tasks::Tasks;
 use crate::pod_files::PodFiles;
 use crate::storage_thread::Storage;

@@ -42,10 +42,7 @@ pub(super) struct Message {
 /// A call of a method, all of whose arguments are texts.
 pub(super) fn call(
     serial: u32,
-    destination: &str,
-    path: &str,
-    interface: &str,
-    member: &str,
+    [destination, path, interface, member]: [&str; 4],
     arguments: &[&str],
 ) -> Vec<u8> {
     let mut body = Vec::new();

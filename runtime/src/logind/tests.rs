@@ -1,5 +1,5 @@
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::thread;
@@ -58,28 +58,21 @@ struct Fake {
 }
 
 impl Fake {
-    fn greet(mut stream: UnixStream) -> Fake {
-        let mut line = |until: &str| {
-            let mut said = Vec::new();
-            while !said.ends_with(until.as_bytes()) {
-                let mut byte = [0];
-                stream.read_exact(&mut byte).expect("it is said");
-                said.push(byte[0]);
-            }
-            String::from_utf8(said).expect("it is text")
-        };
+    fn greet(stream: UnixStream) -> Fake {
+        let mut bus = Fake { stream, calls: 0 };
         let uid = nix::unistd::getuid().to_string();
         let uid: String = uid.bytes().map(|digit| format!("{digit:02x}")).collect();
-        assert_eq!(line("\r\n"), format!("\0AUTH EXTERNAL {uid}\r\n"));
-        stream.write_all(b"OK 1234deadbeef\r\n").expect("it listens");
-        let mut stream = stream;
-        let mut said = vec![0; b"NEGOTIATE_UNIX_FD\r\n".len()];
-        stream.read_exact(&mut said).expect("it is said");
-        stream.write_all(b"AGREE_UNIX_FD\r\n").expect("it listens");
-        let mut said = vec![0; b"BEGIN\r\n".len()];
-        stream.read_exact(&mut said).expect("it is said");
-        assert_eq!(said, b"BEGIN\r\n");
-        Fake { stream, calls: 0 }
+        for (expected, answer) in [
+            (&*format!("\0AUTH EXTERNAL {uid}\r\n"), "OK 1234deadbeef\r\n"),
+            ("NEGOTIATE_UNIX_FD\r\n", "AGREE_UNIX_FD\r\n"),
+            ("BEGIN\r\n", ""),
+        ] {
+            let mut line = vec![0; expected.len()];
+            bus.stream.read_exact(&mut line).expect("it is said");
+            assert_eq!(line, expected.as_bytes());
+            bus.say(answer.as_bytes());
+        }
+        bus
     }
 
     /// The next call; it must contain these words.
@@ -119,22 +112,13 @@ impl Fake {
 
 /// `bus` is the other end.
 fn with<T>(bus: impl FnOnce(Fake) + Send + 'static, test: impl AsyncFnOnce(PathBuf) -> T) -> T {
-    let directory = tempfile_in_tmp();
-    let socket = directory.join("bus");
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("bus");
     let listener = UnixListener::bind(&socket).expect("it can be made");
     let other = thread::spawn(move || bus(Fake::greet(listener.accept().expect("it comes").0)));
     let result = smol::block_on(test(socket));
     other.join().expect("the bus is content");
-    std::fs::remove_dir_all(directory).expect("it is ours");
     result
-}
-
-fn tempfile_in_tmp() -> PathBuf {
-    static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let path = std::env::temp_dir().join(format!("nodlet-bus-{}-{number}", std::process::id()));
-    std::fs::create_dir_all(&path).expect("it can be made");
-    path
 }
 
 #[test]
@@ -150,15 +134,10 @@ fn a_shutdown_inhibitor_is_held_until_the_shutdown_and_then_released() {
         bus.say(&message(4, 0, "org.freedesktop.DBus", "NameAcquired", "s", &text(":1.9")));
         let (ours, theirs) = UnixStream::pair().expect("there are descriptors");
         let answer = message(2, bus.calls, ":1.4", "", "h", &[0, 0, 0, 0]);
-        let raw = [theirs.as_fd().as_raw_fd()];
+        let (socket, raw, first) =
+            (bus.stream.as_raw_fd(), [theirs.as_raw_fd()], [io::IoSlice::new(&answer[..20])]);
         let rights = [ControlMessage::ScmRights(&raw)];
-        let sent = sendmsg::<()>(
-            bus.stream.as_raw_fd(),
-            &[io::IoSlice::new(&answer[..20])],
-            &rights,
-            MsgFlags::empty(),
-            None,
-        );
+        let sent = sendmsg::<()>(socket, &first, &rights, MsgFlags::empty(), None);
         assert_eq!(sent, Ok(20));
         drop(theirs);
         bus.say(&answer[20..]);
@@ -294,11 +273,8 @@ fn invalid_bytes_from_the_bus_only_end_the_connection() {
 
 #[test]
 fn an_encoded_bus_call_decodes_to_the_same_call() {
-    let call = message::call(5, "org.example.A", "/a", "org.example.B", "Do", &["one", "", "three"]);
+    let call = message::call(5, ["org.example.A", "/a", "org.example.B", "Do"], &["one", "", "three"]);
     assert_eq!(message::length(&call), Some(call.len()));
     let read = Message::parse(&call).expect("it is whole");
-    assert_eq!(
-        (read.kind, read.member.as_str(), read.body),
-        (Kind::Other, "Do", Body::Text("one".to_owned()))
-    );
+    assert_eq!((read.kind, &*read.member, read.body), (Kind::Other, "Do", Body::Text("one".to_owned())));
 }

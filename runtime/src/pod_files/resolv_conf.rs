@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Read};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::path::Path;
 
 use nodlet_core::spec::pod::{DnsConfig, DnsPolicy};
@@ -31,7 +31,8 @@ const DOMAIN: usize = 253;
 /// Maximum length of all search domains, with the spaces between them.
 const SEARCH_LINE: usize = 2048;
 
-/// The DNS of the cluster: the kubelet's `--cluster-dns` and `--cluster-domain`.
+/// The DNS of a pod with the policy `ClusterFirst`: that of the cluster, which is the kubelet's `--cluster-dns` and
+/// `--cluster-domain`, or that of the board.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterDns {
     /// Addresses of name servers; empty if the cluster has none.
@@ -76,6 +77,26 @@ impl NodeDns {
         let resolved = self.resolved.as_deref().filter(|_| !pod.spec.host_network);
         resolved.or(self.file.as_deref())
     }
+}
+
+impl NodeDns {
+    /// The addresses of the name servers of the machine's file, as the machine itself reaches them: those of its loopback,
+    /// too, such as that of systemd-resolved. One of a link-local address has the link with it.
+    pub(super) fn name_servers(&self) -> Vec<SocketAddr> {
+        let text = self.file.as_deref().unwrap_or_default();
+        let servers = parse_resolv_conf(text).nameservers;
+        servers.iter().filter_map(|server| socket_address(server)).collect()
+    }
+}
+
+/// The port 53 of an address, with which the name or the index of a link may be.
+fn socket_address(server: &str) -> Option<SocketAddr> {
+    const PORT: u16 = 53;
+    let Some((address, link)) = server.split_once('%') else {
+        return Some(SocketAddr::new(server.parse().ok()?, PORT));
+    };
+    let index = link.parse().or_else(|_| nix::net::if_::if_nametoindex(link)).ok()?;
+    Some(SocketAddrV6::new(address.parse().ok()?, PORT, 0, index).into())
 }
 
 /// Reads a file of the machine, which may be a link. Name servers beyond the first [`MOST_BYTES`] are ignored.
@@ -281,35 +302,24 @@ fn is_stub(node: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use nodlet_kube::manifest::{self, Validation};
-
     use super::*;
 
-    fn pod(name: &str, spec: &str) -> std::rc::Rc<Pod> {
-        let text = format!(
-            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: c, image: i}}], {spec}}}\n"
-        );
-        let parsed = manifest::parse("p.yaml", text.as_bytes(), Validation::Strict, "node");
-        parsed.unwrap_or_else(|error| panic!("{error}")).remove(0).pod
+    fn pod(spec: &str) -> std::rc::Rc<Pod> {
+        crate::testing::pod("name: web", "", spec)
     }
 
     #[test]
     fn resolv_conf_is_the_nodes_with_the_pods_wishes_over_it() {
         let none = ClusterDns::default();
         let node = "# c\nnameserver 1.1.1.1\nsearch old\nsearch a.example. b.\noptions ndots:2 rotate\n";
+        let own = "dnsPolicy: Default, dnsConfig: {searches: [c], options: [{name: ndots, value: '5'}, {name: edns0}]}";
         for (spec, expected) in [
             ("", "search a.example b\nnameserver 1.1.1.1\noptions ndots:2 rotate\n"),
-            (
-                "dnsPolicy: Default, dnsConfig: {searches: [c], options: [{name: ndots, value: '5'}, {name: edns0}]}",
-                "search a.example b c\nnameserver 1.1.1.1\noptions ndots:5 rotate edns0\n",
-            ),
+            (own, "search a.example b c\nnameserver 1.1.1.1\noptions ndots:5 rotate edns0\n"),
             ("dnsPolicy: None, dnsConfig: {nameservers: [9.9.9.9]}", "nameserver 9.9.9.9\n"),
         ] {
-            assert_eq!(
-                resolv_conf(&pod("web", spec), Some(node), &none),
-                (expected.to_owned(), vec![]),
-                "{spec}"
-            );
+            let made = resolv_conf(&pod(spec), Some(node), &none);
+            assert_eq!(made, (expected.to_owned(), vec![]), "{spec}");
         }
     }
 
@@ -320,6 +330,8 @@ mod tests {
         let first = "default.svc.example.org svc.example.org example.org";
         let nodes = "search lan svc.example.org\nnameserver 1.1.1.1\noptions rotate\n".to_owned();
         let cluster = format!("search {first} lan\nnameserver 10.96.0.10\noptions ndots:5\n");
+        let both =
+            format!("search {first} lan a\nnameserver 10.96.0.10\nnameserver 9.9.9.9\noptions ndots:2\n");
         let config =
             "dnsConfig: {nameservers: [9.9.9.9], searches: [a], options: [{name: ndots, value: '2'}]}";
         for (spec, expected) in [
@@ -327,27 +339,23 @@ mod tests {
             ("dnsPolicy: ClusterFirst, hostNetwork: true", nodes.clone()),
             ("dnsPolicy: ClusterFirstWithHostNet, hostNetwork: true", cluster),
             ("dnsPolicy: Default", nodes),
-            (
-                config,
-                format!("search {first} lan a\nnameserver 10.96.0.10\nnameserver 9.9.9.9\noptions ndots:2\n"),
-            ),
+            (config, both),
             (
                 &format!("dnsPolicy: None, {config}"),
                 "search a\nnameserver 9.9.9.9\noptions ndots:2\n".to_owned(),
             ),
         ] {
-            assert_eq!(resolv_conf(&pod("web", spec), Some(node), &dns), (expected, vec![]), "{spec}");
+            assert_eq!(resolv_conf(&pod(spec), Some(node), &dns), (expected, vec![]), "{spec}");
         }
         let long = format!("search {} b\n", "a".repeat(254));
-        let (text, left_out) = resolv_conf(&pod("web", "dnsPolicy: Default"), Some(&long), &dns);
+        let (text, left_out) = resolv_conf(&pod("dnsPolicy: Default"), Some(&long), &dns);
         assert_eq!((&*text, left_out.len()), ("search b\n", 1));
     }
 
     #[test]
     fn entries_that_do_not_fit_into_resolv_conf_are_reported() {
         let spec = "dnsConfig: {nameservers: [1.0.0.1, 1.0.0.2, 1.0.0.3]}";
-        let (text, left_out) =
-            resolv_conf(&pod("web", spec), Some("nameserver 9.9.9.9\n"), &ClusterDns::default());
+        let (text, left_out) = resolv_conf(&pod(spec), Some("nameserver 9.9.9.9\n"), &ClusterDns::default());
         assert_eq!(text, "nameserver 9.9.9.9\nnameserver 1.0.0.1\nnameserver 1.0.0.2\n");
         let expected = "Nameserver limits were exceeded, some nameservers have been omitted, \
                         the applied nameserver line is: 9.9.9.9 1.0.0.1 1.0.0.2";
@@ -355,7 +363,7 @@ mod tests {
         for (count, length, kept) in [(32, 9, 32), (33, 9, 32), (20, 120, 16)] {
             let domain = |number: usize| format!("{number:0length$}");
             let node = format!("search {}\n", (0..count).map(domain).collect::<Vec<_>>().join(" "));
-            let (text, left_out) = resolv_conf(&pod("web", ""), Some(&node), &ClusterDns::default());
+            let (text, left_out) = resolv_conf(&pod(""), Some(&node), &ClusterDns::default());
             assert_eq!(text.split_whitespace().skip(1).count(), kept, "{count} of {length}");
             assert_eq!(left_out.len(), usize::from(kept < count), "{count} of {length}");
         }
@@ -375,38 +383,24 @@ mod tests {
         let cluster = ClusterDns { servers: vec!["10.96.0.10".to_owned()], ..ClusterDns::default() };
         let good = format!("{NODE}nameserver 169.254.20.10\nnameserver 2001:db8::1\n");
         let applied = |line: &str| Some(format!("the applied nameserver line is: {line}"));
+        let two = "search lan\nnameserver 169.254.20.10\nnameserver 2001:db8::1\n";
+        let of_cluster = "search default.svc.cluster.local svc.cluster.local cluster.local lan\n\
+                          nameserver 10.96.0.10\noptions ndots:5\n";
+        // A pod may have a resolver of its own at its loopback.
+        let (own, only) =
+            ("dnsConfig: {nameservers: [127.0.0.1]}", "dnsPolicy: None, dnsConfig: {nameservers: ['::1']}");
         for (spec, node, dns, expected, message) in [
             ("", NODE, &none, "search lan\n", Some(NONE.to_owned())),
-            (
-                "dnsPolicy: Default",
-                &good,
-                &none,
-                "search lan\nnameserver 169.254.20.10\nnameserver 2001:db8::1\n",
-                applied("169.254.20.10 2001:db8::1"),
-            ),
-            // A pod may have a resolver of its own at its loopback.
-            (
-                "dnsConfig: {nameservers: [127.0.0.1]}",
-                NODE,
-                &none,
-                "search lan\nnameserver 127.0.0.1\n",
-                applied("127.0.0.1"),
-            ),
-            ("dnsPolicy: None, dnsConfig: {nameservers: ['::1']}", NODE, &none, "nameserver ::1\n", None),
-            (
-                "",
-                NODE,
-                &cluster,
-                "search default.svc.cluster.local svc.cluster.local cluster.local lan\nnameserver 10.96.0.10\n\
-                 options ndots:5\n",
-                None,
-            ),
+            ("dnsPolicy: Default", &good, &none, two, applied("169.254.20.10 2001:db8::1")),
+            (own, NODE, &none, "search lan\nnameserver 127.0.0.1\n", applied("127.0.0.1")),
+            (only, NODE, &none, "nameserver ::1\n", None),
+            ("", NODE, &cluster, of_cluster, None),
         ] {
             let message = message.map(|applied| format!("{OMITTED}{applied}"));
-            let made = resolv_conf(&pod("web", spec), Some(node), dns);
+            let made = resolv_conf(&pod(spec), Some(node), dns);
             assert_eq!(made, (expected.to_owned(), message.into_iter().collect()), "{spec}");
         }
-        let machines = pod("web", "hostNetwork: true");
+        let machines = pod("hostNetwork: true");
         let (text, left_out) =
             resolv_conf(&machines, Some("nameserver fe80::1%eth0\nnameserver 127.0.0.1\n"), &none);
         assert_eq!((&*text, &*left_out), ("nameserver fe80::1%eth0\nnameserver 127.0.0.1\n", &[][..]));
@@ -421,17 +415,15 @@ mod tests {
             ("dnsConfig: {nameservers: [9.9.9.9]}", "search .\nnameserver 127.0.0.1\nnameserver 9.9.9.9\n"),
             ("dnsPolicy: None, dnsConfig: {nameservers: [9.9.9.9]}", "nameserver 9.9.9.9\n"),
         ] {
-            let made = resolv_conf(&pod("web", spec), NodeDns::read(None).of(&pod("web", spec)), &none);
+            let made = resolv_conf(&pod(spec), NodeDns::read(None).of(&pod(spec)), &none);
             assert_eq!(made, (expected.to_owned(), vec![]), "{spec}");
         }
     }
 
     #[test]
     fn a_file_without_a_name_server_that_pods_can_reach_is_a_problem() {
-        let directory = std::env::temp_dir().join(format!("nodlet-resolv-conf-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&directory);
-        std::fs::create_dir_all(&directory).expect("a scratch directory");
-        let file = directory.join("resolv.conf");
+        let directory = tempfile::tempdir().expect("a directory");
+        let (directory, file) = (directory.path(), directory.path().join("resolv.conf"));
         let names_none = "names no name server that a pod can reach: add one";
         for (text, expected) in [
             ("nameserver 9.9.9.9\n", None),
@@ -442,22 +434,17 @@ mod tests {
             ("nameserver dns.lan\n", Some(names_none)),
         ] {
             std::fs::write(&file, text).expect("written");
+            let expected = expected.map(|expected| format!("{} {expected}", file.display()));
             let problem = problem(&file);
-            let is_expected = match (&problem, expected) {
-                (Some(problem), Some(expected)) => {
-                    problem.starts_with(&format!("{} {expected}", file.display()))
-                }
-                (problem, expected) => problem.is_none() && expected.is_none(),
-            };
-            assert!(is_expected, "{text:?}: {problem:?}");
+            let shown = problem.as_ref().and_then(|problem| problem.get(..expected.as_ref()?.len()));
+            assert_eq!((problem.is_some(), shown), (expected.is_some(), expected.as_deref()), "{text:?}");
         }
         let absent = directory.join("absent");
         let expected =
             format!("{} does not exist: pods get no name servers from it until it does", absent.display());
         assert_eq!(problem(&absent), Some(expected));
-        let problem = problem(&directory).expect("it is a directory");
+        let problem = problem(directory).expect("it is a directory");
         assert!(problem.starts_with(&format!("failed to read {}: ", directory.display())), "{problem}");
-        std::fs::remove_dir_all(directory).expect("it is ours");
     }
 
     #[test]

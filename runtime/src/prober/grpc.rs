@@ -196,8 +196,8 @@ async fn check(
     loop {
         match connection.next().await.map_err(lost)?.1 {
             Event::Headers { fields, end } => {
-                if let Some(over) = answer.headers(&fields, end) {
-                    return over;
+                if let Some(status) = answer.headers(&fields, end)? {
+                    return Ok(status);
                 }
             }
             Event::Closing => {}
@@ -207,20 +207,16 @@ async fn check(
             Event::Data { bytes, end } => {
                 answer.data(&bytes)?;
                 if end {
-                    return Err(Status::new(
-                        code::INTERNAL,
-                        "server closed the stream without sending trailers",
-                    ));
+                    let text = "server closed the stream without sending trailers";
+                    return Err(Status::new(code::INTERNAL, text));
                 }
             }
             Event::Reset(number) => {
                 let known = RESETS.get(number as usize);
-                let name = known.map_or_else(
-                    || format!("unknown error code 0x{number:x}"),
-                    |(name, _)| (*name).to_owned(),
-                );
+                let (name, code) = known
+                    .map(|(name, code)| ((*name).to_owned(), *code))
+                    .unwrap_or_else(|| (format!("unknown error code 0x{number:x}"), code::UNKNOWN));
                 let message = format!("stream terminated by RST_STREAM with error code: {name}");
-                let code = known.map_or(code::UNKNOWN, |(_, code)| *code);
                 return Err(Status { code, message, unprocessed: number == REFUSED_STREAM });
             }
             Event::Refused => {
@@ -243,10 +239,10 @@ struct Answer {
 impl Answer {
     /// Handles the head of the response, or with `end` its trailers. Returns the result if it is final (grpc-go:
     /// `operateHeaders`).
-    fn headers(&mut self, fields: &[nodlet_wire::hpack::Field], end: bool) -> Option<Result<u64, Status>> {
+    fn headers(&mut self, fields: &[nodlet_wire::hpack::Field], end: bool) -> Result<Option<u64>, Status> {
         if self.begun && !end {
             let text = "a HEADERS frame cannot appear in the middle of a stream";
-            return Some(Err(Status::new(code::INTERNAL, text)));
+            return Err(Status::new(code::INTERNAL, text));
         }
         let field = |name: &str| {
             let found = fields.iter().rfind(|field| field.name == name.as_bytes());
@@ -258,7 +254,7 @@ impl Answer {
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';']))
         });
         if !is_grpc && !self.begun {
-            return self.not_grpc(field(":status").as_deref(), content_type.as_deref(), end);
+            return not_grpc(field(":status").as_deref(), content_type.as_deref(), end).map(|()| None);
         }
         self.begun = true;
         if let Some(encoding) = field("grpc-encoding") {
@@ -268,65 +264,15 @@ impl Answer {
             None => code::UNKNOWN,
             Some((Ok(status), _)) => status as u32,
             Some((Err(_), status)) => {
-                let text = format!(
-                    "transport: malformed grpc-status: strconv.ParseInt: parsing {status:?}: invalid syntax"
-                );
-                return Some(Err(Status::new(code::UNKNOWN, text)));
+                let why = format!("strconv.ParseInt: parsing {status:?}: invalid syntax");
+                return Err(Status::new(code::UNKNOWN, format!("transport: malformed grpc-status: {why}")));
             }
         };
-        if !end {
-            return None;
+        match status {
+            _ if !end => Ok(None),
+            code::OK => self.message().map(Some),
+            code => Err(Status::new(code, unescaped(&field("grpc-message").unwrap_or_default()))),
         }
-        let message = field("grpc-message").unwrap_or_default();
-        Some(match status {
-            code::OK => self.message(),
-            code => Err(Status::new(code, unescaped(&message))),
-        })
-    }
-
-    fn not_grpc(
-        &self,
-        status: Option<&str>,
-        content_type: Option<&str>,
-        end: bool,
-    ) -> Option<Result<u64, Status>> {
-        let content_type = match content_type {
-            None => "malformed header: missing HTTP content-type".to_owned(),
-            Some(other) => format!("transport: received unexpected content-type {other:?}"),
-        };
-        let (code, text) = match status.map(|status| (status.parse::<u32>(), status)) {
-            None => (code::INTERNAL, "malformed header: missing HTTP status".to_owned()),
-            Some((Err(_), status)) => {
-                let text = format!(
-                    "transport: malformed http-status: strconv.Atoi: parsing {status:?}: invalid syntax"
-                );
-                return Some(Err(Status::new(code::INTERNAL, text)));
-            }
-            Some((Ok(status @ 100..200), _)) => {
-                if !end {
-                    return None;
-                }
-                let text = format!(
-                    "protocol error: informational header with status code {status} must not have END_STREAM set"
-                );
-                return Some(Err(Status::new(code::INTERNAL, text)));
-            }
-            Some((Ok(status), _)) => {
-                let code = match status {
-                    400 => code::INTERNAL,
-                    401 => code::UNAUTHENTICATED,
-                    403 => code::PERMISSION_DENIED,
-                    404 => code::UNIMPLEMENTED,
-                    429 | 502..=504 => code::UNAVAILABLE,
-                    _ => code::UNKNOWN,
-                };
-                let reason =
-                    u16::try_from(status).ok().and_then(|status| hyper::StatusCode::from_u16(status).ok());
-                let reason = reason.and_then(|status| status.canonical_reason()).unwrap_or_default();
-                (code, format!("unexpected HTTP status code received from server: {status} ({reason})"))
-            }
-        };
-        Some(Err(Status::new(code, format!("{text}; {content_type}"))))
     }
 
     /// Adds a part of the body. Rejects a message as soon as its length exceeds the limit.
@@ -379,6 +325,43 @@ impl Answer {
             ),
         }
     }
+}
+
+/// The error of a response that is not of gRPC, unless it is informational.
+fn not_grpc(status: Option<&str>, content_type: Option<&str>, end: bool) -> Result<(), Status> {
+    let content_type = match content_type {
+        None => "malformed header: missing HTTP content-type".to_owned(),
+        Some(other) => format!("transport: received unexpected content-type {other:?}"),
+    };
+    let (code, text) = match status.map(|status| (status.parse::<u32>(), status)) {
+        None => (code::INTERNAL, "malformed header: missing HTTP status".to_owned()),
+        Some((Err(_), status)) => {
+            let why = format!("strconv.Atoi: parsing {status:?}: invalid syntax");
+            return Err(Status::new(code::INTERNAL, format!("transport: malformed http-status: {why}")));
+        }
+        Some((Ok(100..200), _)) if !end => return Ok(()),
+        Some((Ok(status @ 100..200), _)) => {
+            let text = format!(
+                "protocol error: informational header with status code {status} must not have END_STREAM set"
+            );
+            return Err(Status::new(code::INTERNAL, text));
+        }
+        Some((Ok(status), _)) => {
+            let code = match status {
+                400 => code::INTERNAL,
+                401 => code::UNAUTHENTICATED,
+                403 => code::PERMISSION_DENIED,
+                404 => code::UNIMPLEMENTED,
+                429 | 502..=504 => code::UNAVAILABLE,
+                _ => code::UNKNOWN,
+            };
+            let known =
+                u16::try_from(status).ok().and_then(|status| hyper::StatusCode::from_u16(status).ok());
+            let reason = known.and_then(|status| status.canonical_reason()).unwrap_or_default();
+            (code, format!("unexpected HTTP status code received from server: {status} ({reason})"))
+        }
+    };
+    Err(Status::new(code, format!("{text}; {content_type}")))
 }
 
 /// Encodes a gRPC message with a `HealthCheckRequest`, whose first field is `service`.

@@ -12,27 +12,37 @@ use super::*;
 
 mod tls;
 
-const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+pub(super) const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Long enough for a machine with much to do; only probes that should time out have less.
-const PATIENT: Duration = Duration::from_secs(20);
+pub(super) const PATIENT: Duration = Duration::from_secs(20);
+
+/// A listener on loopback, and its port.
+pub(super) fn listen() -> (TcpListener, u16) {
+    let listener = TcpListener::bind((LOCAL, 0)).expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    (listener, port)
+}
+
+/// The head of a request, or what there is of it.
+fn read_request(stream: &mut impl Read) -> String {
+    let (mut request, mut byte) = (Vec::new(), [0]);
+    while !request.ends_with(b"\r\n\r\n") && matches!(stream.read(&mut byte), Ok(1)) {
+        request.push(byte[0]);
+    }
+    String::from_utf8(request).expect("text")
+}
 
 /// A server that gives its connections, in order, to `answer`, with their number and their request.
 fn server(
     mut answer: impl FnMut(usize, &str, &mut TcpStream) + Send + 'static,
 ) -> (u16, mpsc::Receiver<String>) {
-    let listener = TcpListener::bind((LOCAL, 0)).expect("a port");
-    let port = listener.local_addr().expect("an address").port();
+    let (listener, port) = listen();
     let (sender, requests) = mpsc::channel();
     thread::spawn(move || {
         for (number, stream) in listener.incoming().enumerate() {
             let mut stream = stream.expect("a connection");
-            let mut request = Vec::new();
-            let mut byte = [0];
-            while !request.ends_with(b"\r\n\r\n") && matches!(stream.read(&mut byte), Ok(1)) {
-                request.push(byte[0]);
-            }
-            let request = String::from_utf8(request).expect("text");
+            let request = read_request(&mut stream);
             answer(number, &request, &mut stream);
             if sender.send(request).is_err() {
                 return;
@@ -57,6 +67,11 @@ fn get(port: u16, path: &str, headers: &[(&str, &str)], timeout: Duration) -> Pr
     smol::block_on(http(LOCAL, &[], &get, timeout))
 }
 
+/// A failure of the request for this path, with Go's text.
+fn failure(port: u16, path: &str, text: &str) -> ProbeResult {
+    ProbeResult::Failure(format!("Get \"http://127.0.0.1:{port}{path}\": {text}").into())
+}
+
 fn ask(text: &'static str) -> ProbeResult {
     get(says(text).0, "/", &[], PATIENT)
 }
@@ -73,8 +88,8 @@ pub(super) fn turns<T>(future: impl Future<Output = T>) -> (T, usize) {
 
 /// Both ends of a connection, the client's first, whose server has said this already.
 fn has_said(bytes: &[u8]) -> (Async<TcpStream>, TcpStream) {
-    let listener = TcpListener::bind((LOCAL, 0)).expect("a port");
-    let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
+    let (listener, port) = listen();
+    let client = TcpStream::connect((LOCAL, port)).expect("a connection");
     let (mut server, _) = listener.accept().expect("a connection");
     server.write_all(bytes).expect("it fits in what a socket takes");
     (Async::new(client).expect("it can be waited for"), server)
@@ -130,61 +145,50 @@ fn chunk_headers_have_the_size_limits_of_go() {
 
 #[test]
 fn a_status_from_200_to_399_is_healthy() {
-    let failure = |text: &str| ProbeResult::Failure(text.into());
-    for (answer, expected) in [
-        ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", ProbeResult::Success),
-        ("HTTP/1.0 200\r\n\r\nuntil the end", ProbeResult::Success),
-        ("HTTP/1.1 204 No Content\r\n\r\n", ProbeResult::Success),
-        ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ProbeResult::Success),
-        (
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n0\r\n\r\n",
-            ProbeResult::Success,
-        ),
-        ("HTTP/1.1 200 OK\nContent-Length: 1\n\nx", ProbeResult::Success),
-        (
-            "HTTP/1.1 304 Not Modified\r\n\r\n",
-            ProbeResult::Warning("Probe terminated redirects, Response body: ".into()),
-        ),
-        (
-            "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
-            failure("HTTP probe failed with statuscode: 400"),
-        ),
-        ("HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", failure("HTTP probe failed with statuscode: 503")),
-        ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort", ProbeResult::Error("unexpected EOF".into())),
-        (
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-            ProbeResult::Error("invalid byte in chunk length".into()),
-        ),
+    for answer in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        "HTTP/1.0 200\r\n\r\nuntil the end",
+        "HTTP/1.1 204 No Content\r\n\r\n",
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\nContent-Length: 1\n\nx",
     ] {
-        assert_eq!(ask(answer), expected, "{answer}");
+        assert_eq!(ask(answer), ProbeResult::Success, "{answer}");
+    }
+    let terminated = ProbeResult::Warning("Probe terminated redirects, Response body: ".into());
+    assert_eq!(ask("HTTP/1.1 304 Not Modified\r\n\r\n"), terminated);
+    for (code, answer) in [
+        (400, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"),
+        (503, "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"),
+    ] {
+        let expected = format!("HTTP probe failed with statuscode: {code}");
+        assert_eq!(ask(answer), ProbeResult::Failure(expected.into()));
+    }
+    for (answer, expected) in [
+        ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort", "unexpected EOF"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "invalid byte in chunk length"),
+    ] {
+        assert_eq!(ask(answer), ProbeResult::Error(expected.into()), "{answer}");
     }
 }
 
 #[test]
 fn a_malformed_http_response_fails_with_the_error_of_go() {
-    for (answer, expected) in [
-        ("", "EOF"),
-        (
-            "SSH-2.0-x\r\n",
-            "net/http: HTTP/1.x transport connection broken: malformed HTTP response \"SSH-2.0-x\"",
-        ),
-        (
-            "HTTP/1.1 2x0 OK\r\n\r\n",
-            "net/http: HTTP/1.x transport connection broken: malformed HTTP response \"HTTP/1.1 2x0 OK\"",
-        ),
-        (
-            "HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
-            "net/http: HTTP/1.x transport connection broken: malformed MIME header line",
-        ),
-        (
-            "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-            "net/http: HTTP/1.x transport connection broken: bad Content-Length",
-        ),
-        ("HTTP/1.1 200 OK\r\nX: ", "net/http: HTTP/1.x transport connection broken: unexpected EOF"),
+    let broken = "net/http: HTTP/1.x transport connection broken: ";
+    for (answer, broken, expected) in [
+        ("", "", "EOF"),
+        ("SSH-2.0-x\r\n", broken, "malformed HTTP response \"SSH-2.0-x\""),
+        ("HTTP/1.1 2x0 OK\r\n\r\n", broken, "malformed HTTP response \"HTTP/1.1 2x0 OK\""),
+        ("HTTP/1.1 200 OK\r\nno colon\r\n\r\n", broken, "malformed MIME header line"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", broken, "bad Content-Length"),
+        ("HTTP/1.1 200 OK\r\nX: ", broken, "unexpected EOF"),
     ] {
         let (port, _requests) = says(answer);
-        let expected = ProbeResult::Failure(format!("Get \"http://127.0.0.1:{port}/\": {expected}").into());
-        assert_eq!(get(port, "/", &[], PATIENT), expected, "{answer:?}");
+        assert_eq!(
+            get(port, "/", &[], PATIENT),
+            failure(port, "/", &[broken, expected].concat()),
+            "{answer:?}"
+        );
     }
 }
 
@@ -218,8 +222,7 @@ fn the_request_is_the_one_that_a_kubelet_sends() {
         ("x-a", "b\r\nEvil: c", "net/http: invalid header field value for \"X-A\""),
         ("Host", "a b", "http: invalid Host header"),
     ] {
-        let expected = ProbeResult::Failure(format!("Get \"http://127.0.0.1:{port}/\": {expected}").into());
-        assert_eq!(get(port, "/", &[(name, value)], PATIENT), expected);
+        assert_eq!(get(port, "/", &[(name, value)], PATIENT), failure(port, "/", expected));
     }
     assert!(requests.try_recv().is_err(), "nothing was sent");
 }
@@ -232,10 +235,8 @@ fn a_silent_server_fails_the_probe_at_its_timeout() {
     });
     let begun = Instant::now();
     let result = get(port, "/x", &[], Duration::from_millis(50));
-    let expected = format!(
-        "Get \"http://127.0.0.1:{port}/x\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
-    );
-    assert_eq!(result, ProbeResult::Failure(expected.into()));
+    let expected = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
+    assert_eq!(result, failure(port, "/x", expected));
     assert!(begun.elapsed() < PATIENT);
     drop(hold);
 }
@@ -281,10 +282,8 @@ fn redirects_are_followed_on_the_same_host_only() {
     requests.recv().expect("the first request");
     let second = requests.recv().expect("the second request");
     assert!(second.starts_with("GET /next?x HTTP/1.1\r\nHost: web\r\n"), "{second}");
-    assert!(
-        second.contains("X-A: b\r\n") && second.contains(&format!("Referer: http://127.0.0.1:{port}/\r\n")),
-        "{second}"
-    );
+    let referer = format!("Referer: http://127.0.0.1:{port}/\r\n");
+    assert!(second.contains("X-A: b\r\n") && second.contains(&referer), "{second}");
 
     let (port, _requests) =
         says("HTTP/1.1 301 Moved\r\nLocation: http://192.0.2.1/\r\nContent-Length: 4\r\n\r\ngone");
@@ -292,55 +291,40 @@ fn redirects_are_followed_on_the_same_host_only() {
     assert_eq!(get(port, "/", &[], PATIENT), expected);
 
     let (port, requests) = says("HTTP/1.1 308 Again\r\nLocation: /again\r\nContent-Length: 0\r\n\r\n");
-    let expected = format!("Get \"http://127.0.0.1:{port}/again\": stopped after 10 redirects");
-    assert_eq!(get(port, "/", &[], PATIENT), ProbeResult::Failure(expected.into()));
+    assert_eq!(get(port, "/", &[], PATIENT), failure(port, "/again", "stopped after 10 redirects"));
     assert_eq!((0..REQUESTS).filter(|_| requests.recv_timeout(PATIENT).is_ok()).count(), REQUESTS);
     assert!(requests.try_recv().is_err());
 }
 
 #[test]
 fn a_refused_connection_fails_tcp_and_http_probes() {
-    let listener = TcpListener::bind((LOCAL, 0)).expect("a port");
-    let port = listener.local_addr().expect("an address").port();
+    let (listener, port) = listen();
     let connect = || smol::block_on(tcp(LOCAL, None, &PortOrName::Port(port), &[], PATIENT));
     assert_eq!(connect(), ProbeResult::Success);
     drop(listener);
     let refused = format!("dial tcp 127.0.0.1:{port}: connect: connection refused");
     assert_eq!(connect(), ProbeResult::Failure(refused.as_str().into()));
-    let expected = format!("Get \"http://127.0.0.1:{port}/\": {refused}");
-    assert_eq!(get(port, "/", &[], PATIENT), ProbeResult::Failure(expected.into()));
+    assert_eq!(get(port, "/", &[], PATIENT), failure(port, "/", &refused));
 }
 
 #[test]
 fn a_host_that_accepts_no_connection_fails_the_probe_at_its_timeout() {
     // A listener whose queue is full: further connections hang.
-    let listener = smol::block_on(async {
-        let socket = nix::sys::socket::socket(
-            nix::sys::socket::AddressFamily::Inet,
-            nix::sys::socket::SockType::Stream,
-            nix::sys::socket::SockFlag::SOCK_CLOEXEC,
-            None,
-        );
-        let socket = socket.expect("a socket");
-        let address = nix::sys::socket::SockaddrIn::new(127, 0, 0, 1, 0);
-        nix::sys::socket::bind(std::os::fd::AsRawFd::as_raw_fd(&socket), &address).expect("bound");
-        nix::sys::socket::listen(&socket, nix::sys::socket::Backlog::new(0).expect("a number"))
-            .expect("listening");
-        TcpListener::from(socket)
-    });
-    let address = listener.local_addr().expect("an address");
+    let (listener, port) = listen();
+    nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(0).expect("a number"))
+        .expect("shorter");
+    let address = SocketAddr::new(LOCAL, port);
     let mut waiting = Vec::new();
     while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(20)) {
         waiting.push(stream);
         assert!(waiting.len() < 100, "the queue has no end");
     }
-    let (port, short) = (address.port(), Duration::from_millis(20));
+    let short = Duration::from_millis(20);
     let dialled = format!("dial tcp {address}: i/o timeout");
     let result = smol::block_on(tcp(LOCAL, None, &PortOrName::Port(port), &[], short));
     assert_eq!(result, ProbeResult::Failure(dialled.as_str().into()));
-    let expected =
-        format!("Get \"http://{address}/\": {dialled} (Client.Timeout exceeded while awaiting headers)");
-    assert_eq!(get(port, "/", &[], short), ProbeResult::Failure(expected.into()));
+    let expected = format!("{dialled} (Client.Timeout exceeded while awaiting headers)");
+    assert_eq!(get(port, "/", &[], short), failure(port, "/", &expected));
 }
 
 #[test]
@@ -375,10 +359,8 @@ fn an_exec_is_healthy_with_an_exit_code_of_zero() {
     assert_eq!(exec_result(1, b"not\xfffine\n"), ProbeResult::Failure("not\u{fffd}fine\n".into()));
     for (seconds, printed) in [(1, "1s"), (90, "1m30s"), (3660, "1h1m0s")] {
         let expected = format!("command timed out: \"sh -c x\" timed out after {printed}");
-        assert_eq!(
-            exec_timed_out("sh -c x", Duration::from_secs(seconds)),
-            ProbeResult::Failure(expected.into())
-        );
+        let result = exec_timed_out("sh -c x", Duration::from_secs(seconds));
+        assert_eq!(result, ProbeResult::Failure(expected.into()));
     }
 }
 

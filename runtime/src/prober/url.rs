@@ -156,6 +156,8 @@ fn without_dots(target: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use nodlet_fuzz::cases;
+
     use super::*;
 
     #[test]
@@ -177,27 +179,29 @@ mod tests {
     #[test]
     fn a_redirect_is_resolved_against_the_requested_url() {
         let base = Url::new(false, "10.0.0.1", 8080, "/a/b?q=1");
-        for (location, expected) in [
-            ("/x", Some("http://10.0.0.1:8080/x")),
-            ("x", Some("http://10.0.0.1:8080/a/x")),
-            ("../x?y", Some("http://10.0.0.1:8080/x?y")),
-            ("../../../x/.", Some("http://10.0.0.1:8080/x/")),
-            ("/a/./b/../c", Some("http://10.0.0.1:8080/a/c")),
-            ("?z", Some("http://10.0.0.1:8080/a/b?z")),
-            ("#f", Some("http://10.0.0.1:8080/a/b?q=1")),
-            ("http://10.0.0.1:9/y", Some("http://10.0.0.1:9/y")),
-            ("HTTP://other", Some("http://other/")),
-            ("https://10.0.0.1/", Some("https://10.0.0.1/")),
-            ("//h:1/z", Some("http://h:1/z")),
-            ("http://u:p@h/z", Some("http://h/z")),
-            ("http://[fd00::1]:81/z", Some("http://[fd00::1]:81/z")),
-            ("mailto:x", None),
-            ("http://", None),
-            ("http://h:x/", None),
-            ("http://[fd00::1]x/", None),
-            ("http://a b/", None),
-        ] {
-            assert_eq!(base.join(location).map(|url| url.to_string()).as_deref(), expected, "{location:?}");
+        const CASES: &str = "
+            http://10.0.0.1:8080/x => /x
+            http://10.0.0.1:8080/a/x => x
+            http://10.0.0.1:8080/x?y => ../x?y
+            http://10.0.0.1:8080/x/ => ../../../x/.
+            http://10.0.0.1:8080/a/c => /a/./b/../c
+            http://10.0.0.1:8080/a/b?z => ?z
+            http://10.0.0.1:8080/a/b?q=1 => #f
+            http://10.0.0.1:9/y => http://10.0.0.1:9/y
+            http://other/ => HTTP://other
+            https://10.0.0.1/ => https://10.0.0.1/
+            http://h:1/z => //h:1/z
+            http://h/z => http://u:p@h/z
+            http://[fd00::1]:81/z => http://[fd00::1]:81/z
+            - => mailto:x
+            - => http://
+            - => http://h:x/
+            - => http://[fd00::1]x/
+            - => http://a b/
+        ";
+        for [expected, location] in cases::<2>(CASES) {
+            let url = base.join(location).map_or("-".to_owned(), |url| url.to_string());
+            assert_eq!(url, expected, "{location:?}");
         }
     }
 }

@@ -93,7 +93,6 @@ pub(super) const RULES: &[u8; COUNT] = b"\
     aaa-a-aa-aa-saaa-aaaaaaD---aaaaaa-aMaaaaaaaaaaaaaaaaaaa-a-aFFaaaF-a-----aaaaaN--a-aaaaa";
 
 /// The names of the system calls that x32 numbers differently, from 512 on.
-#[cfg(any(test, target_arch = "x86_64"))]
 pub(super) const X32: &str = "\
     rt_sigaction rt_sigreturn ioctl readv writev recvfrom sendmsg recvmsg execve ptrace rt_sigpending \
     rt_sigtimedwait rt_sigqueueinfo sigaltstack timer_create mq_notify kexec_load waitid \
@@ -103,7 +102,6 @@ pub(super) const X32: &str = "\
 
 /// x86-64.
 #[rustfmt::skip]
-#[cfg(any(test, target_arch = "x86_64"))]
 pub(super) const X86_64: &Numbers = &[
     0xffff, 0xffff, 156, 43, 288, 21, 163, 248, 159, 183, 37, 158, 0xffff, 0xffff, 0xffff, 0xffff, 49, 321,
     0xffff, 0xffff, 12, 0xffff, 451, 125, 126, 80, 90, 92, 0xffff, 161, 305, 0xffff, 229, 0xffff, 228,
@@ -135,7 +133,6 @@ pub(super) const X86_64: &Numbers = &[
 
 /// 32-bit x86.
 #[rustfmt::skip]
-#[cfg(any(test, target_arch = "x86_64"))]
 pub(super) const I386: &Numbers = &[
     140, 142, 149, 0xffff, 364, 33, 51, 286, 124, 137, 27, 384, 0xffff, 0xffff, 0xffff, 134, 361, 357, 17,
     0xffff, 45, 0xffff, 451, 184, 185, 12, 15, 182, 212, 61, 343, 405, 266, 406, 265, 403, 267, 407, 264,
@@ -165,7 +162,6 @@ pub(super) const I386: &Numbers = &[
 
 /// 64-bit ARM.
 #[rustfmt::skip]
-#[cfg(any(test, target_arch = "aarch64"))]
 pub(super) const AARCH64: &Numbers = &[
     0xffff, 0xffff, 0xffff, 202, 242, 0xffff, 89, 217, 171, 0xffff, 0xffff, 0xffff, 244, 0xffff, 0xffff,
     0xffff, 200, 280, 0xffff, 0xffff, 214, 0xffff, 451, 90, 91, 49, 0xffff, 0xffff, 0xffff, 51, 266, 0xffff,
@@ -199,7 +195,6 @@ pub(super) const AARCH64: &Numbers = &[
 
 /// 32-bit ARM.
 #[rustfmt::skip]
-#[cfg(any(test, target_arch = "aarch64", target_arch = "arm"))]
 pub(super) const ARM: &Numbers = &[
     140, 142, 149, 285, 366, 33, 51, 309, 124, 0xffff, 0xffff, 0xffff, 0xffff, 270, 341, 134, 282, 386,
     0xffff, 0xf001, 45, 0xf002, 451, 184, 185, 12, 15, 182, 212, 61, 372, 405, 264, 406, 263, 403, 265, 407,
@@ -230,7 +225,6 @@ pub(super) const ARM: &Numbers = &[
 
 /// 64-bit RISC-V.
 #[rustfmt::skip]
-#[cfg(any(test, target_arch = "riscv64"))]
 pub(super) const RISCV64: &Numbers = &[
     0xffff, 0xffff, 0xffff, 202, 242, 0xffff, 89, 217, 171, 0xffff, 0xffff, 0xffff, 244, 0xffff, 0xffff,
     0xffff, 200, 280, 0xffff, 0xffff, 214, 0xffff, 451, 90, 91, 49, 0xffff, 0xffff, 0xffff, 51, 266, 0xffff,

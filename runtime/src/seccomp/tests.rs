@@ -1,3 +1,5 @@
+use nodlet_fuzz::cases;
+
 use super::*;
 
 /// Runs a program as the kernel does.
@@ -44,6 +46,11 @@ fn call(config: &SeccompConfig, abi: &Abi, name: &str, arguments: [u64; 6]) -> u
 
 fn caps(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| format!("CAP_{name}")).collect()
+}
+
+/// Compiles a profile from JSON for x86-64.
+fn from_text(text: &[u8], capabilities: &[String]) -> Result<SeccompConfig, String> {
+    compile(&profile::parse(text, capabilities, (6, 1), &X86_64)?, &X86_64)
 }
 
 #[test]
@@ -108,25 +115,26 @@ fn every_system_call_has_the_default_profiles_action_on_every_abi() {
 
 #[test]
 fn capabilities_open_their_calls() {
-    for (capability, name) in [
-        ("SYS_ADMIN", "mount"),
-        ("SYS_ADMIN", "unshare"),
-        ("SYS_ADMIN", "clone3"),
-        ("SYS_ADMIN", "syslog"),
-        ("SYSLOG", "syslog"),
-        ("BPF", "bpf"),
-        ("PERFMON", "perf_event_open"),
-        ("SYS_BOOT", "reboot"),
-        ("SYS_CHROOT", "chroot"),
-        ("SYS_MODULE", "init_module"),
-        ("SYS_PACCT", "acct"),
-        ("SYS_PTRACE", "kcmp"),
-        ("SYS_RAWIO", "iopl"),
-        ("SYS_TIME", "clock_settime"),
-        ("SYS_TTY_CONFIG", "vhangup"),
-        ("SYS_NICE", "mbind"),
-        ("DAC_READ_SEARCH", "open_by_handle_at"),
-    ] {
+    const CASES: &str = "
+        SYS_ADMIN => mount
+        SYS_ADMIN => unshare
+        SYS_ADMIN => clone3
+        SYS_ADMIN => syslog
+        SYSLOG => syslog
+        BPF => bpf
+        PERFMON => perf_event_open
+        SYS_BOOT => reboot
+        SYS_CHROOT => chroot
+        SYS_MODULE => init_module
+        SYS_PACCT => acct
+        SYS_PTRACE => kcmp
+        SYS_RAWIO => iopl
+        SYS_TIME => clock_settime
+        SYS_TTY_CONFIG => vhangup
+        SYS_NICE => mbind
+        DAC_READ_SEARCH => open_by_handle_at
+    ";
+    for [capability, name] in cases::<2>(CASES) {
         let without = compile(&default_profile(0), &X86_64).unwrap();
         let with = compile(&default_profile(bits(&caps(&[capability]))), &X86_64).unwrap();
         for abi in abis(&X86_64) {
@@ -168,8 +176,7 @@ fn x32_has_its_own_numbers() {
         [0, 272, 512, 528, 999].map(x32),
         [ALLOW, ERRNO | EPERM, ALLOW, ERRNO | EPERM, ERRNO | ENOSYS]
     );
-    let plain = profile::parse(br#"{"defaultAction": "SCMP_ACT_ALLOW"}"#, &[], (6, 1), &X86_64).unwrap();
-    let config = compile(&plain, &X86_64).unwrap();
+    let config = from_text(br#"{"defaultAction": "SCMP_ACT_ALLOW"}"#, &[]).unwrap();
     assert_eq!(run(&config, X86_64.native.audit, X32_BIT, [0; 6]), KILL_THREAD);
     assert_eq!(run(&config, X86_64.native.audit, 0, [0; 6]), ALLOW);
     assert_eq!(run(&config, 0x4000_0003, 0, [0; 6]), KILL_THREAD, "the profile does not name i386");
@@ -195,8 +202,7 @@ fn comparisons_are_of_64_bits() {
                 "args": [{{"index": 2, "value": {value}, "op": "SCMP_CMP_{name}"}},
                          {{"index": 0, "value": 7, "op": "SCMP_CMP_EQ"}}]}}]}}"#
             );
-            let profile = profile::parse(text.as_bytes(), &[], (6, 1), &X86_64).unwrap();
-            let config = compile(&profile, &X86_64).unwrap();
+            let config = from_text(text.as_bytes(), &[]).unwrap();
             for argument in values {
                 let expected = if holds(argument, value) { ALLOW } else { ERRNO | EPERM };
                 let got = |first| call(&config, &X86_64.native, "read", [first, 0, argument, 0, 0, 0]);
@@ -207,7 +213,7 @@ fn comparisons_are_of_64_bits() {
     }
     let text = br#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["read"], "action": "SCMP_ACT_ERRNO",
         "errnoRet": 13, "args": [{"index": 0, "value": 8589934593, "valueTwo": 8589934592, "op": "SCMP_CMP_MASKED_EQ"}]}]}"#;
-    let config = compile(&profile::parse(text, &[], (6, 1), &X86_64).unwrap(), &X86_64).unwrap();
+    let config = from_text(text, &[]).unwrap();
     let got = |first| call(&config, &X86_64.native, "read", [first, 0, 0, 0, 0, 0]);
     assert_eq!([2 << 32, (2 << 32) + 1, 3 << 32, 0].map(got), [ERRNO | 13, ALLOW, ERRNO | 13, ALLOW]);
 }
@@ -216,7 +222,7 @@ fn comparisons_are_of_64_bits() {
 fn conditions_on_one_argument_are_alternatives_as_in_runc() {
     let text = br#"{"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{"names": ["read"], "action": "SCMP_ACT_ALLOW",
         "args": [{"index": 0, "value": 1, "op": "SCMP_CMP_EQ"}, {"index": 0, "value": 2, "op": "SCMP_CMP_EQ"}]}]}"#;
-    let config = compile(&profile::parse(text, &[], (6, 1), &X86_64).unwrap(), &X86_64).unwrap();
+    let config = from_text(text, &[]).unwrap();
     let got = |first| call(&config, &X86_64.native, "read", [first, 0, 0, 0, 0, 0]);
     assert_eq!([1, 2, 3].map(got), [ALLOW, ALLOW, ERRNO | EPERM]);
 }
@@ -232,14 +238,11 @@ fn dockers_entries_apply_by_capability_processor_and_kernel() {
           {"names": ["close"], "action": "SCMP_ACT_ALLOW", "excludes": {"arches": ["amd64"]}},
           {"names": ["stat"], "action": "SCMP_ACT_ALLOW", "includes": {"minKernel": "6.2"}}]}"#;
     let outcome = |capabilities: &[String]| {
-        let profile = profile::parse(text, capabilities, (6, 1), &X86_64).unwrap();
-        let config = compile(&profile, &X86_64).unwrap();
+        let config = from_text(text, capabilities).unwrap();
         ["read", "write", "open", "close", "stat"].map(|name| {
-            assert_eq!(
-                call(&config, &X86_64.native, name, [0; 6]),
-                call(&config, X86_64.compat.as_ref().unwrap(), name, [0; 6])
-            );
-            call(&config, &X86_64.native, name, [0; 6]) == ALLOW
+            let outcomes: Vec<u32> = abis(&X86_64).map(|abi| call(&config, abi, name, [0; 6])).collect();
+            assert_eq!(outcomes[0], outcomes[1], "{name}");
+            outcomes[0] == ALLOW
         })
     };
     assert_eq!(outcome(&[]), [false, true, true, false, false]);
@@ -248,55 +251,36 @@ fn dockers_entries_apply_by_capability_processor_and_kernel() {
 
 #[test]
 fn a_wrong_profile_is_rejected_with_its_field() {
-    for (text, expected) in [
-        ("no", "is not JSON: expected ident at line 1 column 2"),
-        ("[]", "is not a JSON object"),
+    const ACTIONS: &str =
+        "it must be SCMP_ACT_ and one of ALLOW, ERRNO, KILL, KILL_PROCESS, KILL_THREAD, LOG, TRACE, TRAP";
+    let error = |text: &str| from_text(text.as_bytes(), &[]).err().unwrap_or_default();
+    assert_eq!(error("no"), "is not JSON: expected ident at line 1 column 2");
+    assert_eq!(error("[]"), "is not a JSON object");
+    assert_eq!(error("{}"), format!("defaultAction: unsupported value \"\": {ACTIONS}"));
+    let of = |field: &str| error(&format!(r#"{{"defaultAction": "SCMP_ACT_ALLOW", {field}}}"#));
+    let listener = "SECCOMP_FILTER_FLAG_NEW_LISTENER";
+    assert_eq!(
+        of(&format!(r#""flags": ["{listener}"]"#)),
+        format!("flags: unsupported value \"{listener}\"")
+    );
+    assert_eq!(of(r#""architectures": ["x86"]"#), "architectures: unsupported value \"x86\"");
+    let of_call = |fields: &str| of(&format!(r#""syscalls": [{{{fields}}}]"#));
+    let notify = of_call(r#""names": ["read"], "action": "SCMP_ACT_NOTIFY""#);
+    assert_eq!(notify, format!("syscalls[0].action: unsupported value \"SCMP_ACT_NOTIFY\": {ACTIONS}"));
+    for (fields, expected) in [
+        (r#""names": ["raed"]"#, "syscalls: names no system call that this processor has"),
+        (r#""names": [7]"#, "syscalls[0].names: must be names of system calls"),
         (
-            "{}",
-            "defaultAction: unsupported value \"\": it must be SCMP_ACT_ and one of ALLOW, ERRNO, KILL, KILL_PROCESS, \
-             KILL_THREAD, LOG, TRACE, TRAP",
-        ),
-        (
-            r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["read"], "action": "SCMP_ACT_NOTIFY"}]}"#,
-            "syscalls[0].action: unsupported value \"SCMP_ACT_NOTIFY\": it must be SCMP_ACT_ and one of ALLOW, ERRNO, \
-             KILL, KILL_PROCESS, KILL_THREAD, LOG, TRACE, TRAP",
-        ),
-        (
-            r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["raed"], "action": "SCMP_ACT_ERRNO"}]}"#,
-            "syscalls: names no system call that this processor has",
-        ),
-        (
-            r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": [7], "action": "SCMP_ACT_ERRNO"}]}"#,
-            "syscalls[0].names: must be names of system calls",
-        ),
-        (
-            r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["read"], "action": "SCMP_ACT_ERRNO",
-                "args": [{"index": 6, "op": "SCMP_CMP_EQ"}]}]}"#,
+            r#""args": [{"index": 6, "op": "SCMP_CMP_EQ"}]"#,
             "syscalls[0].args[0].index: must be between 0 and 5",
         ),
-        (
-            r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["read"], "action": "SCMP_ACT_ERRNO",
-                "args": [{"index": 1, "op": "EQ"}]}]}"#,
-            "syscalls[0].args[0].op: unsupported value \"EQ\"",
-        ),
-        (
-            r#"{"defaultAction": "SCMP_ACT_ALLOW", "flags": ["SECCOMP_FILTER_FLAG_NEW_LISTENER"]}"#,
-            "flags: unsupported value \"SECCOMP_FILTER_FLAG_NEW_LISTENER\"",
-        ),
-        (
-            r#"{"defaultAction": "SCMP_ACT_ALLOW", "architectures": ["x86"]}"#,
-            "architectures: unsupported value \"x86\"",
-        ),
+        (r#""args": [{"index": 1, "op": "EQ"}]"#, "syscalls[0].args[0].op: unsupported value \"EQ\""),
     ] {
-        let error = profile::parse(text.as_bytes(), &[], (6, 1), &X86_64).err();
-        assert_eq!(error.as_deref(), Some(expected), "{text}");
+        assert_eq!(of_call(&format!(r#"{fields}, "action": "SCMP_ACT_ERRNO""#)), expected);
     }
     let entry =
         r#"{"names": ["read"], "action": "SCMP_ACT_ERRNO", "args": [{"index": 0, "op": "SCMP_CMP_EQ"}]}"#;
-    let text =
-        format!(r#"{{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{}]}}"#, vec![entry; 2000].join(","));
-    let profile = profile::parse(text.as_bytes(), &[], (6, 1), &X86_64).unwrap();
-    let error = compile(&profile, &X86_64).err().unwrap_or_default();
+    let error = of(&format!(r#""syscalls": [{}]"#, vec![entry; 2000].join(",")));
     assert!(error.ends_with("instructions, and the kernel accepts 4096"), "{error}");
 }
 

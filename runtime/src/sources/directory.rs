@@ -9,13 +9,15 @@ use std::path::{Path, PathBuf};
 use nodlet_core::sorted::{SortedMap, SortedSet};
 use nodlet_core::time::Instant;
 use nodlet_kernel::own_file;
-use nodlet_registry::{MAX_BYTES, MAX_FILES};
+use nodlet_registry::{MAX_BYTES, MAX_FILES, Owner};
 
 use super::SAVED_WITHIN;
 
 /// A manifest directory.
 pub(super) struct Directory {
     pub(super) path: PathBuf,
+    /// The owner of the manifests; `None` for the directory of device files.
+    pub(super) owner: Option<Owner>,
     pub(super) files: SortedMap<OsString, ReadFile>,
 }
 
@@ -41,10 +43,6 @@ pub(crate) enum ScanEntry<C = Vec<u8>> {
 
 /// The result of a scan for one file.
 pub(crate) enum FoundFile<C = Vec<u8>> {
-    /// The file was moved to `NAME~`, and may come back.
-    Renamed,
-    /// The file came back unchanged.
-    Present,
     /// The file was removed.
     Gone,
     /// The contents of a new or changed file.
@@ -62,8 +60,6 @@ impl<C> FoundFile<C> {
     /// Converts the contents of a new or changed file.
     pub(super) fn and_then<D>(self, convert: impl FnOnce(C) -> FoundFile<D>) -> FoundFile<D> {
         match self {
-            FoundFile::Renamed => FoundFile::Renamed,
-            FoundFile::Present => FoundFile::Present,
             FoundFile::Gone => FoundFile::Gone,
             FoundFile::Contents(contents) => convert(contents),
             FoundFile::Refused { message, is_logged } => FoundFile::Refused { message, is_logged },
@@ -89,11 +85,15 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 impl Directory {
+    pub(super) fn new(path: &Path, owner: Option<Owner>) -> Directory {
+        Directory { path: path.to_owned(), owner, files: SortedMap::new() }
+    }
+
     /// Starts a scan at this directory. Returns the names of its files in descending order.
     ///
     /// # Errors
     /// The directory cannot be read. The state of its files stays.
-    pub(super) fn begin(&mut self, index: usize, found: &mut Vec<ScanEntry>) -> io::Result<Vec<OsString>> {
+    pub(super) fn begin(&mut self) -> io::Result<Vec<OsString>> {
         // The list is limited to the files that are read, so that memory does not depend on the directory.
         let (mut names, mut passed_over) = (SortedSet::new(), 0_usize);
         match fs::read_dir(&self.path) {
@@ -121,12 +121,7 @@ impl Directory {
                 MAX_FILES + passed_over
             );
         }
-        for (name, file) in &mut self.files {
-            file.is_there = false;
-            if !names.contains(name) {
-                found.push(ScanEntry::File(index, name.clone(), FoundFile::Renamed));
-            }
-        }
+        self.files.values_mut().for_each(|file| file.is_there = false);
         Ok(names.into_iter().rev().collect())
     }
 
@@ -138,7 +133,7 @@ impl Directory {
 
     /// Ends a scan at this directory: forgets removed files, except those that may come back.
     pub(super) fn end(&mut self, index: usize, now: Instant, found: &mut Vec<ScanEntry>) {
-        let Directory { path, files } = self;
+        let Directory { path, files, .. } = self;
         files.retain(|name, file| {
             if file.is_there {
                 return true;
@@ -181,9 +176,12 @@ impl ReadFile {
 }
 
 impl Stamp {
-    /// The stamp of a file; `None` if the file cannot be found.
-    pub(crate) fn of_file(path: &Path) -> Option<Stamp> {
-        fs::metadata(path).ok().map(|metadata| Stamp::of(&metadata))
+    /// The stamp of an open file.
+    ///
+    /// # Errors
+    /// The kernel cannot report it.
+    pub(crate) fn of_file(file: &fs::File) -> io::Result<Stamp> {
+        file.metadata().map(|metadata| Stamp::of(&metadata))
     }
 
     pub(super) fn of(metadata: &fs::Metadata) -> Stamp {

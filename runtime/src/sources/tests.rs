@@ -19,7 +19,13 @@ impl Sources {
         let row = |path| SourceDirectory { path, owner: Owner::File, hint: None };
         let list: Vec<SourceDirectory> = directories.into_iter().map(row).collect();
         Sources {
-            directories: ManifestDirectories::new(&list, "node", Arc::new(AtRest::Plain), Watches::default()),
+            directories: ManifestDirectories::new(
+                &list,
+                None,
+                "node",
+                Arc::new(AtRest::Plain),
+                Watches::default(),
+            ),
             list: nodlet_registry::Sources::new(list),
             handling: Handling::after(Suspects::default()),
         }
@@ -38,7 +44,7 @@ impl Sources {
             let mut found = Vec::new();
             let more = self.directories.scan(now, &mut found);
             let (devices, handling) = (&mut DeviceFiles::default(), &self.handling);
-            all.extend(self.directories.parse(found, &self.list, devices, handling));
+            all.extend(self.directories.parse(found, devices, handling));
             if !more {
                 self.directories.report(all, |_| false, &mut self.list, handling);
                 return self.directories.is_any_renamed();
@@ -152,7 +158,7 @@ fn accepted_files_and_removals_are_synced_once_and_other_files_never() {
     let scratch = Scratch::new("unsynced");
     let (site, ours) = (scratch.directory("site"), scratch.directory("applied"));
     let mut sources = Sources::new(vec![site.clone(), ours.clone()]);
-    sources.directories.durable[1] = true;
+    sources.directories.directories[1].owner = Some(Owner::Client);
     let read = |sources: &mut Sources, second: u64| {
         sources.read(Instant(second * 1_000_000_000));
         sources.directories.take_unsynced().into_iter().collect::<Vec<_>>()
@@ -465,7 +471,8 @@ fn a_file_has_room_beside_all_others_and_in_place_of_itself() {
         fs::write(vendor.join(format!("{number}")), big(&format!("p{number}"), 250_000)).expect("written");
     }
     let sources = Sources::of(vec![vendor.clone(), ours.clone()]);
-    let left = (4 << 20) - sources.used(1).bytes;
+    let objects: usize = sources.wanted().0.values().map(|wanted| wanted.object.get().len()).sum();
+    let left = (4 << 20) - objects;
     let full =
         Err("quota exceeded: all manifests together can have at most 1024 objects and 4 MiB; delete some"
             .to_owned());
@@ -509,7 +516,7 @@ fn a_long_scan_is_done_in_parts_and_misses_no_change_between_them() {
         let mut found = Vec::new();
         assert!(sources.directories.scan(nodlet_host::clock::instant(), &mut found));
         let (devices, handling) = (&mut DeviceFiles::default(), &sources.handling);
-        parsed.extend(sources.directories.parse(found, &sources.list, devices, handling));
+        parsed.extend(sources.directories.parse(found, devices, handling));
         assert!(parsed.len() < 3 && sources.directories.is_looking());
     }
     assert_eq!(images(&sources), [""; 0], "nothing is reported before the whole scan");
@@ -530,12 +537,11 @@ fn what_the_agent_writes_and_removes_itself_is_not_read_and_what_others_change_i
         let new = scratch.0.join(".web.json.new");
         fs::write(&new, manifest("web", image)).expect("written");
         fs::rename(new, &path).expect("renamed");
-        Stamp::of_file(&path)
+        fs::File::open(&path).and_then(|file| Stamp::of_file(&file)).expect("it is there")
     };
     let is_news = |sources: &mut Sources| sources.directories.drain();
     let stamp = write("one");
-    assert!(stamp.is_some());
-    sources.directories.set_own(&path, OwnChange::Written(stamp));
+    sources.directories.set_own(&path, OwnChange::Written(Some(stamp)));
     assert!(!is_news(&mut sources), "it is known");
     write("two");
     assert!(is_news(&mut sources), "somebody else has changed it");
@@ -549,7 +555,7 @@ fn what_the_agent_writes_and_removes_itself_is_not_read_and_what_others_change_i
     assert!(is_news(&mut sources) && !sources.directories.scan(nodlet_host::clock::instant(), &mut found));
     // The agent writes it while the scan runs: the scan may have seen the text before.
     let (devices, handling) = (&mut DeviceFiles::default(), &sources.handling);
-    let parsed = sources.directories.parse(found, &sources.list, devices, handling);
+    let parsed = sources.directories.parse(found, devices, handling);
     sources.directories.report(parsed, |own| own == path, &mut sources.list, handling);
     assert_eq!(images(&sources), ["web=two"], "its objects are those that the agent has written");
 }

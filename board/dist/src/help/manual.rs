@@ -45,6 +45,7 @@ const FILES: &[(&str, &str)] = &[
     ("/etc/nodlet/manifests", "Manifests of the administrator: a file that is put there is applied at once."),
     ("/usr/lib/nodlet/manifests", "Manifests that come with the system."),
     ("/etc/nodlet/pod-cidr", "The range of the pods' addresses, instead of 10.85.0.0/24."),
+    ("/etc/nodlet/service-cidr", "The range of the addresses of Services, instead of 10.86.0.0/16."),
     ("/etc/nodlet/image-store-limit", "What loaded images may take, as 64Mi."),
     ("/var/lib/nodlet", "Images, volumes, applied manifests and the state of pods."),
     ("/var/log/pods", "The logs of containers."),

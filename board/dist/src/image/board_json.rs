@@ -3,11 +3,10 @@
 
 use serde_json::{Value, json};
 
-use super::source_date;
 use crate::profile::Profile;
 
-/// The contents of the file.
-pub(super) fn of(profile: &Profile) -> Value {
+/// The contents of the file. `built` is the time of the sources in seconds since 1970: no clock of a board is right before.
+pub(super) fn of(profile: &Profile, built: u64) -> Value {
     json!({
         "name": profile.name,
         "network": profile.network,
@@ -17,7 +16,7 @@ pub(super) fn of(profile: &Profile) -> Value {
         "crash_loop": profile.crash_loop,
         "update": profile.update,
         "ntp": profile.ntp,
-        "built": source_date(),
+        "built": built,
     })
 }
 
@@ -33,53 +32,15 @@ mod tests {
 
     /// Parses the text as the board does, and writes the result as this module would.
     fn read_and_written(text: &str) -> Value {
-        let on_board::Board {
-            name,
-            network,
-            ntp,
-            built,
-            agent,
-            logs_in_ram_mib,
-            watchdog,
-            crash_loop,
-            update,
-        } = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
-        let on_board::Rules { keys, allow_unsigned, healthy_after } = update;
-        let network: Vec<Value> = network.into_iter().map(link).collect();
-        json!({
-            "name": name,
-            "network": network,
-            "agent": agent,
-            "logs_in_ram_mib": logs_in_ram_mib,
-            "watchdog": watchdog.map(|on_board::Watchdog { device, timeout }| {
-                json!({"device": device, "timeout": timeout})
-            }),
-            "crash_loop": crash_loop.map(|on_board::CrashLoop { after, reboots }| {
-                json!({"after": after, "reboots": reboots})
-            }),
-            "update": {"keys": keys, "allow_unsigned": allow_unsigned, "healthy_after": healthy_after},
-            "ntp": ntp,
-            "built": built,
-        })
-    }
-
-    fn link(read: on_board::Link) -> Value {
-        let on_board::Link { link, dhcp, address, prefix, gateway, dns, accept_ra } = read;
-        json!({
-            "link": link,
-            "dhcp": dhcp,
-            "address": address,
-            "prefix": prefix,
-            "gateway": gateway,
-            "dns": dns,
-            "accept-ra": accept_ra,
-        })
+        let board: on_board::Board =
+            serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        serde_json::to_value(board).unwrap()
     }
 
     #[test]
     fn a_board_reads_every_value_of_its_profile() {
         for name in profile::known().unwrap() {
-            let written = of(&profile::get(&name).unwrap());
+            let written = of(&profile::get(&name).unwrap(), 1);
             assert_eq!(read_and_written(&written.to_string()), written, "{name}");
         }
     }
@@ -123,7 +84,7 @@ mod tests {
             allow-unsigned = true
             healthy-after = "5m"
         "#;
-        let written = of(&profile::parse("all", all).unwrap());
+        let written = of(&profile::parse("all", all).unwrap(), 1);
         assert_eq!(read_and_written(&written.to_string()), written);
         assert_eq!(written["network"][1]["dns"][1], "9.9.9.9");
         assert_eq!(written["crash_loop"]["reboots"], 5);

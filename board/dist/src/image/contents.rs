@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -10,8 +9,8 @@ use nodlet_build::files;
 use nodlet_build::task::{Outcome, TaskError, run as run_command};
 use nodlet_build::toolchain::own_nodlet;
 
-use crate::cpio::Cpio;
 use crate::profile::Profile;
+use crate::tree::{Tree, below};
 
 /// The contents of an image, besides the profile.
 #[derive(Default)]
@@ -76,24 +75,27 @@ impl Contents {
     }
 
     /// Adds all of it to an image, with the store that [`Contents::bake`] has filled.
-    pub(super) fn add<W: Write>(&self, cpio: &mut Cpio<W>, baked: &Path) -> Outcome {
+    pub(super) fn add(&self, tree: &mut Tree, baked: &Path) -> Outcome {
         for pod in &self.pods {
             let name = pod.file_name().and_then(|name| name.to_str()).ok_or("a manifest's name is text")?;
             let text = files::read(pod)?;
-            cpio.file(&format!("/usr/lib/nodlet/manifests/{name}"), 0o644, &text)?;
+            tree.file(&format!("/usr/lib/nodlet/manifests/{name}"), 0o644, text);
         }
         if baked.is_dir() {
-            add_tree(cpio, baked, "usr/lib/nodlet/images")?;
+            tree.directory("usr/lib/nodlet/images");
+            for source in below(baked)? {
+                tree.add(&format!("usr/lib/nodlet/images/{}", source.name), &source)?;
+            }
         }
         let config = ("/boot/nodlet.conf", &self.config);
         let kubeconfig = ("/etc/nodlet/bootstrap-kubeconfig", &self.bootstrap_kubeconfig);
         for (place, file) in [config, kubeconfig] {
             let Some(file) = file else { continue };
             let text = files::read(file)?;
-            cpio.file(place, 0o600, &text)?;
+            tree.file(place, 0o600, text);
         }
         for (name, files) in [("authorized_keys", &self.ssh_keys), ("push_keys", &self.push_keys)] {
-            cpio.file(&format!("/etc/nodlet/ssh/{name}"), 0o600, authorized_keys(files)?.as_bytes())?;
+            tree.file(&format!("/etc/nodlet/ssh/{name}"), 0o600, authorized_keys(files)?);
         }
         Ok(())
     }
@@ -125,27 +127,6 @@ fn judge_identity(nodlet: &Path, file: &Path) -> Outcome {
     let said = [judged.stdout, judged.stderr].concat();
     let said = String::from_utf8_lossy(&said).into_owned();
     Err(TaskError(format!("{}: no board takes this identity: {said}", file.display())))
-}
-
-/// Adds all directories and files below `directory` at `place`, owned by root.
-fn add_tree<W: Write>(cpio: &mut Cpio<W>, directory: &Path, place: &str) -> Outcome {
-    cpio.directory(place)?;
-    let mut entries = fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
-    entries.sort_by_key(fs::DirEntry::file_name);
-    for entry in entries {
-        let name = entry.file_name();
-        let place = format!("{place}/{}", name.to_str().ok_or("a file's name is text")?);
-        let metadata = entry.metadata()?;
-        if metadata.is_dir() {
-            add_tree(cpio, &entry.path(), &place)?;
-        } else if metadata.is_symlink() {
-            let target = fs::read_link(entry.path())?;
-            cpio.link(&place, target.to_str().ok_or("a link is text")?)?;
-        } else {
-            cpio.file(&place, 0o644, &fs::read(entry.path())?)?;
-        }
-    }
-    Ok(())
 }
 
 /// The public keys in these files, one per line.
@@ -194,16 +175,11 @@ mod tests {
     fn files_with_secrets_are_in_the_image_for_root_alone() {
         let file = std::env::temp_dir().join(format!("nodlet-image-kubeconfig-{}", std::process::id()));
         fs::write(&file, "kind: Config\n").unwrap();
-        let mut cpio = Cpio::new(Vec::new());
+        let mut tree = Tree::default();
         let contents = Contents { bootstrap_kubeconfig: Some(file.clone()), ..Contents::default() };
-        contents.add(&mut cpio, Path::new("/nonexistent")).unwrap();
-        let archive = String::from_utf8(cpio.end().unwrap()).unwrap();
+        contents.add(&mut tree, Path::new("/nonexistent")).unwrap();
         fs::remove_file(file).unwrap();
-        // In a header, the mode comes after the magic (6 digits) and the inode (8).
-        let name = archive.find("etc/nodlet/bootstrap-kubeconfig\0").unwrap();
-        let header = &archive[archive[..name].rfind("070701").unwrap()..name];
-        assert_eq!(u32::from_str_radix(&header[14..22], 16), Ok(0o100_600));
-        assert!(archive[name..].contains("kind: Config\n"));
+        assert_eq!(tree.get("etc/nodlet/bootstrap-kubeconfig"), Some((0o100_600, &b"kind: Config\n"[..])));
     }
 
     #[test]

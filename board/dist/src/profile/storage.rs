@@ -1,6 +1,5 @@
 //! The section `[storage]` of a profile: the medium from which a board boots.
 
-use nodlet_build::task::{Outcome, TaskError};
 use serde::Deserialize;
 
 /// The medium, and how the board boots from it.
@@ -44,8 +43,8 @@ fn data_mib() -> u64 {
 
 impl Storage {
     /// Checks the sizes. The error names the key.
-    pub fn check(&self) -> Outcome {
-        let wrong = |key: &str, what: &str| Err(TaskError(format!("storage.{key} {what}")));
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let wrong = |key: &str, what: &str| Err(format!("storage.{key} {what}"));
         match self {
             // A smaller partition would be FAT12, which not every firmware supports.
             Storage { boot_mib: ..16 | 2049.., .. } => {

@@ -53,14 +53,14 @@ fn an_update_is_the_old_or_the_new_one_whatever_a_medium_lost() {
         });
         assert_eq!(observe(&board), format!("trial {version}"));
         medium.during("nodlet", &format!("kept {version}"), || {
-            let state = change(&board.store, State::keep).expect("there is room");
-            board.store.clean(&state);
+            let state = change(&board.files, State::keep).expect("there is room");
+            board.files.clean(&state);
         });
     }
     medium
         .during("nodlet", "trial v5", || board.install_version("v5", &program("v5")).expect("there is room"));
     medium.during("nodlet", "kept v4", || {
-        change(&board.store, |state| state.go_back("it hangs")).expect("there is room");
+        change(&board.files, |state| state.go_back("it hangs")).expect("there is room");
     });
     let record = medium.record(&initial);
     drop(mount);

@@ -9,7 +9,7 @@ use super::*;
 /// A data partition and the image's nodlet.
 pub(super) struct Board {
     directory: PathBuf,
-    pub(super) store: Store,
+    pub(super) files: UpdateFiles,
     _scratch: Option<tempfile::TempDir>,
 }
 
@@ -24,9 +24,9 @@ impl Board {
     pub(super) fn at(directory: PathBuf) -> Board {
         std::fs::create_dir_all(&directory).expect("a scratch directory");
         std::fs::write(directory.join("image"), "image").expect("it can be written");
-        let store = Store::new(&directory);
-        store.create().expect("a directory can be made");
-        Board { directory, store, _scratch: None }
+        let files = UpdateFiles::new(&directory);
+        files.create().expect("a directory can be made");
+        Board { directory, files, _scratch: None }
     }
 
     fn image(&self) -> PathBuf {
@@ -39,25 +39,25 @@ impl Board {
     }
 
     pub(super) fn install_version(&self, version: &str, content: &str) -> io::Result<()> {
-        let mut state = self.store.read()?;
-        let mut file = self.store.new_program()?;
-        let mut written = store::Written::new(&mut file);
-        written.write(content.as_bytes())?;
+        let mut state = self.files.read()?;
+        let mut file = self.files.new_program()?;
+        let mut written = update_files::Written::new(&mut file);
+        io::Write::write_all(&mut written, content.as_bytes())?;
         let digest = written.digest();
-        self.store.add_program(file, &digest)?;
+        self.files.add_program(file, &digest)?;
         let program = Program { digest, version: version.into() };
-        state.install(store::digest_of(&self.image())?, program, Before::default());
-        self.store.write(&state)?;
-        self.store.clean(&state);
+        state.install(update_files::digest_of(&self.image())?, program, Before::default());
+        self.files.write(&state)?;
+        self.files.clean(&state);
         Ok(())
     }
 
     /// Chooses the agent's program. Returns the choice and the program's content.
     pub(super) fn start(&self) -> (Choice, String) {
-        let choice = choose(&self.store, &self.image(), true).0;
+        let choice = choose(&self.files, &self.image(), true).0;
         let path = match &choice {
             Choice::Image => self.image(),
-            Choice::Kept(program) | Choice::Trial(program) => self.store.program(&program.digest),
+            Choice::Kept(program) | Choice::Trial(program) => self.files.program(&program.digest),
         };
         (choice, std::fs::read_to_string(path).expect("it is there"))
     }
@@ -70,16 +70,16 @@ fn a_power_cut_at_any_write_leaves_the_old_nodlet_or_the_new_one() {
         let board = Board::new();
         board.install("a").expect("there is power");
         board.start();
-        change(&board.store, State::keep).expect("there is power");
+        change(&board.files, State::keep).expect("there is power");
         // Run a whole update, with a power cut at one step.
         let disk = Disk::failing(fault, cut);
         let installed = board.install("b");
         let mut kept = false;
         if installed.is_ok() {
             let (choice, _) = board.start();
-            kept = matches!(choice, Choice::Trial(_)) && change(&board.store, State::keep).is_ok();
-            if let Ok(state) = board.store.read() {
-                board.store.clean(&state);
+            kept = matches!(choice, Choice::Trial(_)) && change(&board.files, State::keep).is_ok();
+            if let Ok(state) = board.files.read() {
+                board.files.clean(&state);
             }
         }
         // The boots after that.
@@ -99,15 +99,15 @@ fn a_power_cut_at_any_write_leaves_the_old_nodlet_or_the_new_one() {
             assert!(contents.iter().all(|content| content == "a"), "cut at {cut}: {contents:?}");
         }
         // Another update still works.
-        let mut state = board.store.read().expect("it is whole");
+        let mut state = board.files.read().expect("it is whole");
         state.go_back("enough");
-        board.store.write(&state).expect("there is power");
+        board.files.write(&state).expect("there is power");
         board.install("c").expect("there is power");
         assert_eq!(board.start().1, "c", "cut at {cut}");
-        change(&board.store, State::keep).expect("there is power");
-        let state = board.store.read().expect("it is whole");
-        board.store.clean(&state);
-        let files = std::fs::read_dir(board.store.directory()).expect("it is there").count();
+        change(&board.files, State::keep).expect("there is power");
+        let state = board.files.read().expect("it is whole");
+        board.files.clean(&state);
+        let files = std::fs::read_dir(board.files.directory()).expect("it is there").count();
         assert_eq!(files, 3, "cut at {cut}: the state, its lock and one program");
         seen.insert(contents.join(""));
     }
@@ -129,12 +129,12 @@ fn two_that_change_the_record_at_once_lose_no_change() {
                         std::thread::yield_now();
                         state.last = Some(Last { version, returned: None });
                     };
-                    change(&board.store, grow).expect("it can be written");
+                    change(&board.files, grow).expect("it can be written");
                 }
             });
         }
     });
-    assert_eq!(number(&board.store.read().expect("it is whole")), 100);
+    assert_eq!(number(&board.files.read().expect("it is whole")), 100);
 }
 
 #[test]
@@ -143,18 +143,18 @@ fn a_damaged_or_missing_file_is_never_executed() {
     assert_eq!(board.start(), (Choice::Image, "image".into()));
     board.install("a").expect("it can be written");
     let (Choice::Trial(a), _) = board.start() else { panic!("it is on trial") };
-    change(&board.store, State::keep).expect("it can be written");
+    change(&board.files, State::keep).expect("it can be written");
     board.install("b").expect("it can be written");
     let (Choice::Trial(b), _) = board.start() else { panic!("it is on trial") };
-    std::fs::write(board.store.program(&b.digest), "x").expect("it can be written");
+    std::fs::write(board.files.program(&b.digest), "x").expect("it can be written");
     assert_eq!(board.start(), (Choice::Kept(a.clone()), "a".into()));
-    std::fs::remove_file(board.store.program(&a.digest)).expect("it can be removed");
+    std::fs::remove_file(board.files.program(&a.digest)).expect("it can be removed");
     assert_eq!(board.start(), (Choice::Image, "image".into()));
-    let last = board.store.read().expect("it is whole").last.and_then(|last| last.returned);
+    let last = board.files.read().expect("it is whole").last.and_then(|last| last.returned);
     assert!(last.expect("it says why").contains("its file cannot be read"));
     // A damaged record counts as none.
     board.install("c").expect("it can be written");
-    std::fs::write(board.store.directory().join("state.json"), "{").expect("it can be written");
+    std::fs::write(board.files.directory().join("state.json"), "{").expect("it can be written");
     assert_eq!(board.start(), (Choice::Image, "image".into()));
 }
 
@@ -177,12 +177,12 @@ fn the_end_of_a_trial_is_recorded_on_a_full_disk() {
     let disk = Disk::full_and_failing(Fault::Once, usize::MAX);
     board.install("b").expect_err("there is no room for a program");
     assert_eq!(board.start().1, "a");
-    change(&board.store, |state| state.go_back("it hung")).expect("the reserve has room");
+    change(&board.files, |state| state.go_back("it hung")).expect("the reserve has room");
     assert_eq!(board.start(), (Choice::Image, "image".into()));
     disk.repair();
-    board.store.clean(&board.store.read().expect("it is whole"));
+    board.files.clean(&board.files.read().expect("it is whole"));
     assert!(reserve.replenish().is_ok(), "the names that make room for others stay");
-    let names = std::fs::read_dir(board.store.directory()).expect("it is there").flatten();
+    let names = std::fs::read_dir(board.files.directory()).expect("it is there").flatten();
     let slack = names.filter(|name| name.file_name().to_str().is_some_and(|name| name.starts_with('.')));
     assert_eq!(slack.count(), 32);
 }
@@ -211,8 +211,8 @@ fn an_update_that_was_kept_is_given_up_after_a_crash_loop() {
     let rules = Rules { healthy_after: 60, ..Rules::default() };
     board.install("a").expect("it can be written");
     board.start();
-    let state = change(&board.store, State::keep).expect("it can be written");
-    let kept = board.store.program(&state.kept.expect("it is kept").digest);
+    let state = change(&board.files, State::keep).expect("it can be written");
+    let kept = board.files.program(&state.kept.expect("it is kept").digest);
     let next = || agent_program(&board.directory, &board.image(), &rules);
     assert_eq!(next(), kept);
     let count = board.directory.join(crash_count::FILE.trim_start_matches('/'));
@@ -221,7 +221,7 @@ fn an_update_that_was_kept_is_given_up_after_a_crash_loop() {
         std::fs::write(&count, text).expect("it can be written");
         assert_eq!(&next(), program, "{text:?}");
     }
-    let last = board.store.read().expect("it is whole").last.and_then(|last| last.returned);
+    let last = board.files.read().expect("it is whole").last.and_then(|last| last.returned);
     assert_eq!(last.as_deref(), Some("its agent kept failing until the board was rebooted"));
 }
 
@@ -236,11 +236,11 @@ fn an_update_that_hangs_is_given_up_only_while_it_is_on_trial() {
     assert!(give_up());
     assert!(!give_up(), "it is given up already");
     assert_eq!(board.start(), (Choice::Image, "image".into()));
-    let last = board.store.read().expect("it is whole").last.and_then(|last| last.returned);
+    let last = board.files.read().expect("it is whole").last.and_then(|last| last.returned);
     assert_eq!(last.as_deref(), Some("its agent hung"));
     board.install("b").expect("it can be written");
     board.start();
-    change(&board.store, State::keep).expect("it can be written");
+    change(&board.files, State::keep).expect("it can be written");
     assert!(!give_up(), "it was kept");
     assert_eq!(board.start().1, "b");
 }

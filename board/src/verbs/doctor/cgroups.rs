@@ -1,13 +1,13 @@
 //! Checks of the cgroups of a running machine: which controllers exist, in v2 or v1, and how v2 is mounted.
 
 use std::fs;
-use std::io;
-use std::path::Path;
+
+use nodlet_kernel::own_file::if_exists;
 
 use super::facts::Machine;
 use super::mounts::Mount;
 use super::probe::{Probe, Tried};
-use super::report::{Area, Check, Verdict};
+use super::report::Finding;
 
 /// The controller that nodlet uses in cgroup v2 alone.
 const CPUSET: &str = "cpuset";
@@ -100,11 +100,9 @@ pub(super) fn cpu_limits(mounts: &[Mount]) -> Tried {
 
 /// Whether the kernel reports pressure, which shows how overloaded a machine is.
 pub(super) fn pressure() -> Tried {
-    match fs::read_to_string("/proc/pressure/memory") {
-        Ok(_) => Tried::Works("in /proc/pressure".to_owned()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Tried::Lacks("there is no /proc/pressure".to_owned())
-        }
+    match if_exists(fs::read_to_string("/proc/pressure/memory")) {
+        Ok(Some(_)) => Tried::Works("in /proc/pressure".to_owned()),
+        Ok(None) => Tried::Lacks("there is no /proc/pressure".to_owned()),
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
             Tried::Lacks("turned off when the kernel was started".to_owned())
         }
@@ -160,28 +158,22 @@ fn memory_remedy(command_line: &str) -> String {
 }
 
 /// All checks of the cgroup mounts.
-pub(super) fn checks(machine: &Machine) -> Vec<Check> {
-    const NAME: &str = "cgroup delegation";
+pub(super) fn findings(machine: &Machine) -> Vec<(&'static str, Finding)> {
     let Some(mount) = v2_mount(&machine.mounts) else { return Vec::new() };
     // Limits in cgroup v1 are protected by no mount option.
-    if machine.mounts.iter().any(|mount| mount.kind == "cgroup" && mount.has("memory")) {
+    if v1_mount(&machine.mounts, "memory").is_some() {
         return Vec::new();
     }
-    vec![if mount.has("nsdelegate") {
-        Check::ok(Area::Cgroups, NAME, "nsdelegate")
+    let point = mount.point.display();
+    let finding = if mount.has("nsdelegate") {
+        Finding::ok("nsdelegate")
     } else {
-        Check::new(
-            Area::Cgroups,
-            NAME,
-            Verdict::Warning,
-            format!("{} is mounted without nsdelegate", mount.point.display()),
+        Finding::warning(format!("{point} is mounted without nsdelegate")).because(
+            "Pods run; a container with CAP_SYS_ADMIN can change its own limits.",
+            format!("Mount it with that option (mount -o remount,nsdelegate {point}), as systemd does."),
         )
-        .because("Pods run; a container with CAP_SYS_ADMIN can change its own limits.", remount(&mount.point))
-    }]
-}
-
-fn remount(point: &Path) -> String {
-    format!("Mount it with that option (mount -o remount,nsdelegate {}), as systemd does.", point.display())
+    };
+    vec![("cgroup delegation", finding)]
 }
 
 #[cfg(test)]

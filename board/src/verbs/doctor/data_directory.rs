@@ -11,7 +11,7 @@ use nodlet_rootfs::{Store, StoreError};
 use super::facts::Machine;
 use super::mounts::{self, Mount};
 use super::probe::{self, Tried};
-use super::report::{Area, Check, Verdict};
+use super::report::{Finding, Verdict};
 use crate::boot;
 
 /// Below this much free space the directory is soon full: one large image, or one chatty pod's log, fills it.
@@ -22,7 +22,7 @@ const BYTES_NONE: u64 = 4 * 1024 * 1024;
 const INODES_FEW: u64 = 1000;
 
 /// All checks of the data directory.
-pub(super) fn checks(machine: &Machine) -> Vec<Check> {
+pub(super) fn findings(machine: &Machine) -> Vec<(&'static str, Finding)> {
     let mount =
         mounts::of(&machine.mounts, &machine.data.canonicalize().unwrap_or_else(|_| machine.data.clone()));
     let wanted = machine.root.join("var/lib/nodlet");
@@ -31,24 +31,25 @@ pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     } else {
         format!("{}, to be made in {}", wanted.display(), machine.data.display())
     };
-    let mut checks = vec![file_system(&place, mount)];
-    checks.extend(data_partition(&machine.root));
-    checks.push(writable_layers(machine, mount));
-    checks.push(free_space(&machine.data));
-    checks.extend(mount.map(options));
-    checks.extend(wear(&machine.data));
-    checks.push(images(machine));
-    checks
+    let findings = [
+        ("data directory", Some(file_system(&place, mount))),
+        ("data partition", boot::storage_status(&machine.root).map(|status| judge_data_partition(&status))),
+        ("writable layers", Some(writable_layers(machine, mount))),
+        ("free space", Some(free_space(&machine.data))),
+        ("mount options", mount.map(options)),
+        ("eMMC wear", wear(&machine.data)),
+        ("images", Some(images(machine))),
+    ];
+    findings.into_iter().filter_map(|(name, finding)| Some((name, finding?))).collect()
 }
 
 /// Checks whether the file system keeps data across a reboot.
-fn file_system(place: &str, mount: Option<&Mount>) -> Check {
-    const NAME: &str = "data directory";
+fn file_system(place: &str, mount: Option<&Mount>) -> Finding {
     let Some(mount) = mount else {
-        return Check::unknown(Area::Storage, NAME, format!("{place} is not listed in /proc/self/mountinfo"));
+        return Finding::unknown(format!("{place} is not listed in /proc/self/mountinfo"));
     };
     let found = format!("{place}: {} mounted at {}", mount.kind, mount.point.display());
-    let new = |verdict| Check::new(Area::Storage, NAME, verdict, found.clone());
+    let new = |verdict| Finding::new(verdict, found.clone());
     if mount.has("ro") {
         return new(Verdict::Missing).because(
             "The agent does not start: the file system is read-only.",
@@ -78,10 +79,9 @@ fn file_system(place: &str, mount: Option<&Mount>) -> Check {
 const UNFIT: [&str; 8] = ["vfat", "msdos", "exfat", "ntfs", "ntfs3", "nfs", "nfs4", "cifs"];
 
 /// Checks whether containers' changes can be stored in the data directory.
-fn writable_layers(machine: &Machine, mount: Option<&Mount>) -> Check {
-    const NAME: &str = "writable layers";
+fn writable_layers(machine: &Machine, mount: Option<&Mount>) -> Finding {
     let lack = |found: String| {
-        Check::new(Area::Storage, NAME, Verdict::Missing, found).because(
+        Finding::missing(found).because(
             "No container starts, or its changes to files of its image go wrong.",
             "Put the data directory on a file system with file types in directories and extended attributes, as ext4, \
              f2fs, btrfs, ubifs, or xfs with ftype=1; an overlay or a FAT file system cannot hold it.",
@@ -89,7 +89,7 @@ fn writable_layers(machine: &Machine, mount: Option<&Mount>) -> Check {
     };
     let directory = machine.scratch.as_ref().and_then(|scratch| scratch.directory("overlay"));
     let why = match directory.map(|directory| probe::overlay_in(&directory)) {
-        Some(Tried::Works(found)) => return Check::ok(Area::Storage, NAME, found),
+        Some(Tried::Works(found)) => return Finding::ok(found),
         Some(Tried::Lacks(found)) => return lack(found),
         Some(Tried::Unclear(why)) => why,
         None if machine.is_root => format!("no directory could be made in {}", machine.data.display()),
@@ -99,11 +99,11 @@ fn writable_layers(machine: &Machine, mount: Option<&Mount>) -> Check {
         Some(mount) if UNFIT.contains(&mount.kind.as_str()) => {
             lack(format!("{} cannot hold them", mount.kind))
         }
-        Some(_) | None => Check::unknown(Area::Storage, NAME, why),
+        Some(_) | None => Finding::unknown(why),
     }
 }
 
-fn free_space(data: &Path) -> Check {
+fn free_space(data: &Path) -> Finding {
     match statvfs(data) {
         Ok(found) => {
             // Integer widths differ between architectures.
@@ -116,12 +116,11 @@ fn free_space(data: &Path) -> Check {
             // Some file systems, btrfs among them, do not count inodes.
             judge_free_space(bytes, (all > 0).then_some(inodes))
         }
-        Err(errno) => Check::unknown(Area::Storage, "free space", errno.desc()),
+        Err(errno) => Finding::unknown(errno.desc()),
     }
 }
 
-fn judge_free_space(bytes: u64, inodes: Option<u64>) -> Check {
-    const NAME: &str = "free space";
+fn judge_free_space(bytes: u64, inodes: Option<u64>) -> Finding {
     let found = format!(
         "{} MiB{}",
         bytes / 1024 / 1024,
@@ -132,40 +131,33 @@ fn judge_free_space(bytes: u64, inodes: Option<u64>) -> Check {
     } else if bytes < BYTES_FEW {
         "Pods run; images that are larger than this cannot be loaded."
     } else {
-        return Check::ok(Area::Storage, NAME, found);
+        return Finding::ok(found);
     };
-    Check::new(Area::Storage, NAME, Verdict::Warning, found)
+    Finding::warning(found)
         .because(means, "Remove images (nodlet image rm) and other files, or use a larger file system.")
 }
 
-/// Checks the data partition by the report of the board's boot; `None` if nodlet is not the init.
-fn data_partition(root: &Path) -> Option<Check> {
-    let status = nodlet_kernel::own_file::read(&root.join(boot::STORAGE.trim_start_matches('/'))).ok()?;
-    Some(judge_data_partition(&serde_json::from_slice(&status).ok()?))
-}
-
-fn judge_data_partition(status: &serde_json::Value) -> Check {
-    const NAME: &str = "data partition";
+/// Judges the data partition by the boot report.
+fn judge_data_partition(status: &serde_json::Value) -> Finding {
     let found = status["message"].as_str().unwrap_or_default();
     match status["inRAM"].as_bool() {
-        Some(true) => Check::new(Area::Storage, NAME, Verdict::Warning, found).because(
+        Some(true) => Finding::warning(found).because(
             "Pods run from RAM; applied objects and loaded images are lost at the next boot.",
             "Replace the medium; if only its data are damaged, nodlet factory-reset recreates the partition.",
         ),
-        _ if status["reason"] == "Full" => Check::new(Area::Storage, NAME, Verdict::Warning, found).because(
+        _ if status["reason"] == "Full" => Finding::warning(found).because(
             "Pods run; there may be no space for their files, or for applied objects and loaded images.",
             "Remove images with nodlet image rm, or files of pods below /var.",
         ),
-        _ => Check::ok(Area::Storage, NAME, found),
+        _ => Finding::ok(found),
     }
 }
 
 /// Checks the mount options for those that make a card slow or wear it out.
-fn options(mount: &Mount) -> Check {
-    const NAME: &str = "mount options";
-    let new = |found: &str| Check::new(Area::Storage, NAME, Verdict::Warning, found);
+fn options(mount: &Mount) -> Finding {
+    let new = |found: &str| Finding::warning(found);
     if ["rootfs", "tmpfs", "ramfs"].contains(&mount.kind.as_str()) {
-        return Check::ok(Area::Storage, NAME, "in RAM: nothing wears out");
+        return Finding::ok("in RAM: nothing wears out");
     }
     if mount.has("sync") || mount.has("dirsync") {
         return new("sync").because(
@@ -184,7 +176,7 @@ fn options(mount: &Mount) -> Check {
         .filter(|option| mount.has(option))
         .collect();
     if ["noatime", "relatime", "ro"].iter().any(|option| mount.has(option)) {
-        Check::ok(Area::Storage, NAME, shown.join(", "))
+        Finding::ok(shown.join(", "))
     } else {
         new("strictatime").because(
             "Pods run; each file that is read is written to, which wears out a card.",
@@ -194,7 +186,7 @@ fn options(mount: &Mount) -> Check {
 }
 
 /// Checks the wear that an eMMC reports; other disks have no common report.
-fn wear(data: &Path) -> Option<Check> {
+fn wear(data: &Path) -> Option<Finding> {
     let device = fs::metadata(data).ok()?.dev();
     let block = PathBuf::from(format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device)));
     // A partition's directory is in that of its disk.
@@ -205,8 +197,7 @@ fn wear(data: &Path) -> Option<Check> {
 
 /// Judges an eMMC's wear. Both texts have hexadecimal numbers (JEDEC eMMC 5.0): the used tenths of the life
 /// of two kinds of memory cells, and the state of the spare blocks.
-fn judge_wear(life_time: &str, spare: &str) -> Option<Check> {
-    const NAME: &str = "eMMC wear";
+fn judge_wear(life_time: &str, spare: &str) -> Option<Finding> {
     let number = |text: &str| u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok();
     let tenths = life_time.split_whitespace().filter_map(number).max().filter(|tenths| *tenths > 0)?;
     let spare = number(spare).unwrap_or(0);
@@ -215,17 +206,16 @@ fn judge_wear(life_time: &str, spare: &str) -> Option<Check> {
         tenths => format!("{} to {} % of its life is used", (tenths - 1) * 10, tenths * 10),
     };
     if tenths >= 9 || spare >= 2 {
-        return Some(Check::new(Area::Storage, NAME, Verdict::Warning, found).because(
+        return Some(Finding::warning(found).because(
             "Pods run; the eMMC will become read-only or lose data.",
             "Back up its data and replace it; mount with noatime, and let pods write less to volumes and logs.",
         ));
     }
-    Some(Check::ok(Area::Storage, NAME, found))
+    Some(Finding::ok(found))
 }
 
 /// Checks whether the images that the store names are complete.
-fn images(machine: &Machine) -> Check {
-    const NAME: &str = "images";
+fn images(machine: &Machine) -> Finding {
     let store = Store::open(&machine.root);
     let listed = store.and_then(|store| Ok((store.names()?, store.images()?)));
     match listed {
@@ -234,18 +224,17 @@ fn images(machine: &Machine) -> Check {
             let damaged: Vec<&str> =
                 names.iter().filter(|name| !whole.contains(name)).map(String::as_str).collect();
             if damaged.is_empty() {
-                return Check::ok(Area::Storage, NAME, format!("{} complete", images.len()));
+                return Finding::ok(format!("{} complete", images.len()));
             }
-            Check::new(Area::Storage, NAME, Verdict::Warning, format!("damaged: {}", damaged.join(", ")))
-                .because(
-                    "Pods of these images wait; files of these images are missing or cannot be read.",
-                    "Load them again with nodlet image load.",
-                )
+            Finding::warning(format!("damaged: {}", damaged.join(", "))).because(
+                "Pods of these images wait; files of these images are missing or cannot be read.",
+                "Load them again with nodlet image load.",
+            )
         }
-        Err(error) if is_denied(&error) => Check::unknown(Area::Storage, NAME, "only root can read them"),
+        Err(error) if is_denied(&error) => Finding::unknown("only root can read them"),
         Err(error) => {
             let found = format!("failed to {}", nodlet_host::error::chain(&error));
-            Check::new(Area::Storage, NAME, Verdict::Warning, found).because(
+            Finding::warning(found).because(
                 "No image of the store can be used, and pods wait for their images.",
                 "Load them again with nodlet image load.",
             )
@@ -275,7 +264,7 @@ mod tests {
         };
         assert_eq!(judged(false).verdict, Verdict::Ok);
         let check = judged(true);
-        assert_eq!((check.verdict, check.finding.as_str()), (Verdict::Warning, "it is damaged"));
+        assert_eq!((check.verdict, check.text.as_str()), (Verdict::Warning, "it is damaged"));
         assert!(check.remedy.contains("nodlet factory-reset"), "{}", check.remedy);
     }
 
@@ -304,7 +293,7 @@ mod tests {
             ("rw", "strictatime", Verdict::Warning),
         ] {
             let check = options(&mount("ext4", given));
-            assert_eq!((check.finding.as_str(), check.verdict), (found, verdict), "{given}");
+            assert_eq!((check.text.as_str(), check.verdict), (found, verdict), "{given}");
         }
         assert_eq!(options(&mount("rootfs", "rw")).verdict, Verdict::Ok);
     }
@@ -335,7 +324,7 @@ mod tests {
             ("garbage", "", None),
         ] {
             let check = judge_wear(life, spare);
-            let judged = check.as_ref().map(|check| (check.verdict, check.finding.as_str()));
+            let judged = check.as_ref().map(|check| (check.verdict, check.text.as_str()));
             assert_eq!(judged, expected, "{life:?}");
         }
     }

@@ -2,31 +2,13 @@
 //! that means for pods, and which options mend it.
 
 use super::config::{Config, Setting, Version};
-use super::features::{FEATURES, Feature, Need, OLDEST, Way};
-use super::report::{Area, Check, Verdict};
+use super::features::{Feature, OLDEST, Way, features};
+use super::report::{Area, Check, Finding};
 
 impl Feature {
-    /// The verdict if a kernel lacks the feature.
-    pub(super) fn lack(&self) -> Verdict {
-        match self.need {
-            Need::Needed => Verdict::Missing,
-            Need::Useful => Verdict::Warning,
-        }
-    }
-
-    /// A check that found the feature.
-    pub(super) fn works(&self, found: impl Into<String>) -> Check {
-        Check::ok(self.area, self.name, found)
-    }
-
-    /// A check that could not determine whether the feature exists.
-    pub(super) fn unknown(&self, found: impl Into<String>) -> Check {
-        Check::unknown(self.area, self.name, found)
-    }
-
     /// A check that found that the feature is missing.
-    pub(super) fn lacks(&self, found: impl Into<String>, remedy: impl Into<String>) -> Check {
-        Check::new(self.area, self.name, self.lack(), found).because(self.without, remedy)
+    pub(super) fn lacks(&self, found: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        Finding::new(self.lack, found).because(self.without, remedy)
     }
 
     /// The best way in which a kernel of this configuration and version provides the feature. An unknown
@@ -36,13 +18,13 @@ impl Feature {
     }
 
     /// Judges the feature by a kernel's configuration.
-    pub(super) fn judge(&self, config: &Config, version: Option<Version>) -> Check {
+    pub(super) fn judge(&self, config: &Config, version: Option<Version>) -> Finding {
         if let Some(way) = self.way(config, version) {
             let found = way.enabled_options(config, self.module);
             if way.worse.is_empty() {
-                return self.works(found);
+                return Finding::ok(found);
             }
-            return Check::new(self.area, self.name, Verdict::Warning, found)
+            return Finding::warning(found)
                 .because(way.worse, format!("Enable {}.", options(&self.ways[0].lacking(config))));
         }
         let found = self.ways.iter().filter(|way| way.is_possible(version)).map(|way| {
@@ -110,15 +92,14 @@ pub(super) fn sentence(text: &str) -> String {
 }
 
 /// Judges the version of a kernel.
-pub(super) fn judge_version(version: Option<Version>, release: &str) -> Check {
-    const NAME: &str = "Linux version";
+pub(super) fn judge_version(version: Option<Version>, release: &str) -> Finding {
     match version {
-        Some(version) if version >= OLDEST => Check::ok(Area::Kernel, NAME, release),
-        Some(_) => Check::new(Area::Kernel, NAME, Verdict::Missing, release).because(
+        Some(version) if version >= OLDEST => Finding::ok(release),
+        Some(_) => Finding::missing(release).because(
             "Pods cannot be ended: cgroup.kill is missing.",
             format!("Use Linux {OLDEST} or later."),
         ),
-        None => Check::unknown(Area::Kernel, NAME, format!("{release} names no version"))
+        None => Finding::unknown(format!("{release} names no version"))
             .because(format!("It must be {OLDEST} or later."), ""),
     }
 }
@@ -126,29 +107,35 @@ pub(super) fn judge_version(version: Option<Version>, release: &str) -> Check {
 /// All checks that a kernel's configuration allows.
 pub(super) fn judge_file(config: &Config) -> Vec<Check> {
     let version = config.version();
-    let mut checks = vec![judge_version(version, config.release.as_deref().unwrap_or("the file"))];
-    checks.push(if config.is_whole() {
-        Check::ok(Area::Kernel, "configuration", "whole")
+    let whole = if config.is_whole() {
+        Finding::ok("whole")
     } else {
-        Check::new(Area::Kernel, "configuration", Verdict::Warning, "without the first lines that the kernel's build writes")
+        Finding::warning("without the first lines that the kernel's build writes")
             .because(
                 "A defconfig or a fragment omits options that are set by default: options that are missing below may be set.",
                 "Specify the .config in the kernel's build directory.",
             )
+    };
+    let release = config.release.as_deref().unwrap_or("the file");
+    let findings = vec![("Linux version", judge_version(version, release)), ("configuration", whole)];
+    let features = features().map(|(area, feature)| Check {
+        area,
+        name: feature.name,
+        finding: feature.judge(config, version),
     });
-    checks.extend(FEATURES.iter().map(|feature| feature.judge(config, version)));
-    checks
+    Area::Kernel.checks(findings).chain(features).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::report::Verdict;
     use super::*;
 
     /// The configuration of a kernel with all options of all features enabled.
     fn whole(release: &str) -> Vec<String> {
         let mut lines = vec![format!("# Linux/arm64 {release} Kernel Configuration")];
         let mut options: Vec<&str> =
-            FEATURES.iter().flat_map(|feature| feature.ways).flat_map(|way| way.options).copied().collect();
+            features().flat_map(|(_, feature)| feature.ways).flat_map(|way| way.options).copied().collect();
         options.sort_unstable();
         options.dedup();
         lines.extend(options.iter().map(|option| format!("CONFIG_{option}=y")));
@@ -159,26 +146,27 @@ mod tests {
         judge_file(&Config::parse(&lines.join("\n")).unwrap())
     }
 
-    fn named<'a>(checks: &'a [Check], name: &str) -> &'a Check {
-        checks.iter().find(|check| check.name == name).unwrap()
+    fn named<'a>(checks: &'a [Check], name: &str) -> &'a Finding {
+        &checks.iter().find(|check| check.name == name).unwrap().finding
     }
 
     #[test]
     fn a_kernel_with_all_options_lacks_nothing() {
         for release in ["5.14.0", "6.6.1", "6.12.34-v8+"] {
             let checks = judged(&whole(release));
-            assert!(checks.iter().all(|check| check.verdict == Verdict::Ok), "{checks:#?}");
+            assert!(checks.iter().all(|check| check.finding.verdict == Verdict::Ok), "{checks:#?}");
         }
     }
 
     #[test]
     fn each_option_that_a_feature_has_no_other_way_without_is_named() {
-        for feature in FEATURES.iter().filter(|feature| feature.ways.len() == 1) {
+        for (_, feature) in features().filter(|(_, feature)| feature.ways.len() == 1) {
             for option in feature.ways[0].options {
                 let mut lines = whole("6.12.0");
                 lines.retain(|line| *line != format!("CONFIG_{option}=y"));
-                let check = judged(&lines).into_iter().find(|check| check.name == feature.name).unwrap();
-                assert_eq!(check.verdict, feature.lack(), "{option}");
+                let checks = judged(&lines);
+                let check = named(&checks, feature.name);
+                assert_eq!(check.verdict, feature.lack, "{option}");
                 assert!(check.remedy.contains(&format!("CONFIG_{option}")), "{check:?}");
                 assert!(!check.meaning.is_empty(), "{check:?}");
             }
@@ -222,8 +210,8 @@ mod tests {
     fn a_module_is_distinguished_from_a_built_in_feature() {
         let text = "# Linux/x86 6.12.1 Kernel Configuration\nCONFIG_VETH=m\nCONFIG_BRIDGE=y\n";
         let checks = judge_file(&Config::parse(text).unwrap());
-        assert_eq!(named(&checks, "veth").finding, "CONFIG_VETH; a module, veth, which must be on the board");
-        assert_eq!(named(&checks, "bridge").finding, "CONFIG_BRIDGE");
+        assert_eq!(named(&checks, "veth").text, "CONFIG_VETH; a module, veth, which must be on the board");
+        assert_eq!(named(&checks, "bridge").text, "CONFIG_BRIDGE");
     }
 
     #[test]
@@ -235,8 +223,7 @@ mod tests {
 
     #[test]
     fn names_of_features_are_unique() {
-        for (index, feature) in FEATURES.iter().enumerate() {
-            assert!(FEATURES[index + 1..].iter().all(|other| other.name != feature.name), "{}", feature.name);
-        }
+        let mut names = std::collections::BTreeSet::new();
+        assert!(features().all(|(_, feature)| names.insert(feature.name)));
     }
 }

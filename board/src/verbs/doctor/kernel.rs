@@ -6,27 +6,33 @@ use std::path::Path;
 
 use super::config::Setting;
 use super::facts::Machine;
-use super::features::{FEATURES, Feature};
+use super::features::{Feature, features};
 use super::judge::{judge_version, options};
 use super::probe::{self, Probe, Tried};
-use super::report::{Area, Check, Verdict};
+use super::report::{Area, Check, Finding};
 use super::{cgroups, mounts};
 
 /// All checks of the running kernel.
 pub(super) fn checks(machine: &Machine) -> Vec<Check> {
-    let mut checks =
-        vec![judge_version(machine.version, &machine.release), initial_root(mounts::root(&machine.mounts))];
+    let findings = vec![
+        ("Linux version", judge_version(machine.version, &machine.release)),
+        ("root file system", initial_root(mounts::root(&machine.mounts))),
+    ];
     // Clock and watchdog of a running machine are checked directly, in `machine.rs`.
-    let is_relevant = |feature: &&Feature| {
-        feature.probe != Probe::FileAlone || (feature.area == Area::Kernel && machine.config.is_some())
+    let is_relevant = |(area, feature): &(Area, &Feature)| {
+        feature.probe != Probe::FileAlone || (*area == Area::Kernel && machine.config.is_some())
     };
-    checks.extend(FEATURES.iter().filter(is_relevant).map(|feature| examine(feature, machine)));
-    checks
+    let features = features().filter(is_relevant).map(|(area, feature)| Check {
+        area,
+        name: feature.name,
+        finding: examine(feature, machine),
+    });
+    Area::Kernel.checks(findings).chain(features).collect()
 }
 
-fn examine(feature: &Feature, machine: &Machine) -> Check {
+fn examine(feature: &Feature, machine: &Machine) -> Finding {
     match attempt(feature, machine) {
-        Tried::Works(found) => feature.works(found),
+        Tried::Works(found) => Finding::ok(found),
         Tried::Lacks(found) => feature.lacks(found, remedy(feature, machine)),
         Tried::Unclear(why) => look_up(feature, &why, machine),
     }
@@ -102,10 +108,10 @@ fn remedy(feature: &Feature, machine: &Machine) -> String {
 }
 
 /// Looks a feature that could not be tried up in the configuration or the lists of the kernel.
-fn look_up(feature: &Feature, why: &str, machine: &Machine) -> Check {
+fn look_up(feature: &Feature, why: &str, machine: &Machine) -> Finding {
     if let Some((path, config)) = &machine.config {
         let judged = feature.judge(config, machine.version);
-        return Check { finding: format!("{}, by {} ({why})", judged.finding, path.display()), ..judged };
+        return Finding { text: format!("{}, by {} ({why})", judged.text, path.display()), ..judged };
     }
     let kind = match feature.probe {
         Probe::Overlay => "overlay",
@@ -114,22 +120,22 @@ fn look_up(feature: &Feature, why: &str, machine: &Machine) -> Check {
         _ => "",
     };
     if !kind.is_empty() && is_registered(&machine.filesystems, kind) {
-        return feature.works(format!("in /proc/filesystems ({why})"));
+        return Finding::ok(format!("in /proc/filesystems ({why})"));
     }
     let module = feature.module;
     if !module.is_empty() {
         if Path::new("/sys/module").join(module).is_dir() {
-            return feature.works(format!("the module {module} is loaded ({why})"));
+            return Finding::ok(format!("the module {module} is loaded ({why})"));
         }
         let modules = Path::new("/lib/modules").join(&machine.release);
         for list in ["modules.builtin", "modules.dep"] {
             let text = fs::read_to_string(modules.join(list)).unwrap_or_default();
             if lists_module(&text, module) {
-                return feature.works(format!("the module {module} is in {list} ({why})"));
+                return Finding::ok(format!("the module {module} is in {list} ({why})"));
             }
         }
     }
-    feature.unknown(why)
+    Finding::unknown(why)
 }
 
 /// Whether /proc/filesystems lists this file system.
@@ -147,24 +153,22 @@ fn lists_module(text: &str, module: &str) -> bool {
 }
 
 /// Checks whether the machine left the file system into which the kernel unpacked its initramfs.
-fn initial_root(root: Option<&mounts::Mount>) -> Check {
-    const NAME: &str = "root file system";
+fn initial_root(root: Option<&mounts::Mount>) -> Finding {
     match root {
-        Some(mount) if mount.is_initial_root() => {
-            Check::new(Area::Kernel, NAME, Verdict::Missing, "the kernel's initial one (an initramfs)")
-                .because(
-                    "No pod starts: no process can leave that file system.",
-                    "Let its init mount a tmpfs or a disk and switch_root to it before it starts nodlet.",
-                )
-        }
-        Some(mount) => Check::ok(Area::Kernel, NAME, mount.kind.clone()),
-        None => Check::unknown(Area::Kernel, NAME, "/proc/self/mountinfo does not show it"),
+        Some(mount) if mount.is_initial_root() => Finding::missing("the kernel's initial one (an initramfs)")
+            .because(
+                "No pod starts: no process can leave that file system.",
+                "Let its init mount a tmpfs or a disk and switch_root to it before it starts nodlet.",
+            ),
+        Some(mount) => Finding::ok(mount.kind.clone()),
+        None => Finding::unknown("/proc/self/mountinfo does not show it"),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verbs::doctor::report::Verdict;
 
     #[test]
     fn file_systems_and_modules_are_found_in_what_the_kernel_lists() {

@@ -2,13 +2,13 @@
 
 use serde_json::Value;
 
-use super::report::{Area, Check, Verdict};
+use super::report::Finding;
 
 /// The file in which the network service reports links.
 const STATUS: &str = "/run/nodlet/network.json";
 
 /// Returns a check for each link; none on a machine with another init.
-pub(super) fn checks() -> Vec<Check> {
+pub(super) fn findings() -> Vec<Finding> {
     let status = nodlet_kernel::own_file::read(std::path::Path::new(STATUS))
         .ok()
         .and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
@@ -16,20 +16,19 @@ pub(super) fn checks() -> Vec<Check> {
     links.into_iter().flatten().map(judge).collect()
 }
 
-fn judge(link: &Value) -> Check {
-    const NAME: &str = "link";
+fn judge(link: &Value) -> Finding {
     let name = link["link"].as_str().unwrap_or_default();
     let is_out = link["carrier"] == false;
     let lack = match (link["failure"].as_str(), link["address"].as_str()) {
         (Some(failure), _) => failure,
         (None, Some(address)) if !is_out => {
             let how = if link["dhcp"].is_object() { "by DHCP" } else { "fixed by the profile" };
-            return Check::ok(Area::Network, NAME, format!("{name}: {address} {how}"));
+            return Finding::ok(format!("{name}: {address} {how}"));
         }
         (None, _) if is_out => "no carrier",
         (None, _) => "no DHCP server has responded yet",
     };
-    Check::new(Area::Network, NAME, Verdict::Warning, format!("{name}: {lack}")).because(
+    Finding::warning(format!("{name}: {lack}")).because(
         "Pods run; the board is unreachable by this link.",
         "Check the cable and the DHCP server; the board retries automatically.",
     )
@@ -40,6 +39,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::verbs::doctor::report::Verdict;
 
     #[test]
     fn a_link_without_cable_server_or_success_is_a_warning() {
@@ -67,7 +67,7 @@ mod tests {
             (json!({"link": "a", "carrier": true, "failure": "failed"}), Verdict::Warning, "a: failed"),
         ] {
             let check = judge(&link);
-            assert_eq!((check.verdict, check.finding.as_str()), (verdict, found));
+            assert_eq!((check.verdict, check.text.as_str()), (verdict, found));
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nodlet_core::time::Timestamp;
 
 use super::facts::Machine;
-use super::report::{Area, Check, Verdict};
+use super::report::Finding;
 use crate::client;
 
 /// 2024-01-01: a clock that shows an earlier time has never been set.
@@ -25,26 +25,28 @@ const PROGRAM_KIB: u64 = 1024;
 /// How long an agent may take to respond.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// The file that a kernel has which accounts swap in cgroup v1.
+const SWAP_LIMIT: &str = "/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes";
+
 /// All checks of the board.
-pub(super) fn checks(machine: &Machine) -> Vec<Check> {
+pub(super) fn findings(machine: &Machine) -> Vec<(&'static str, Finding)> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let mut checks = Vec::new();
+    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let meminfo = text("/proc/meminfo");
+    let is_counted =
+        super::cgroups::v1_mount(&machine.mounts, "memory").is_none() || Path::new(SWAP_LIMIT).exists();
+    let mut findings = vec![
+        ("clock", judge_clock(now)),
+        ("real-time clock", judge_real_time_clock(&names_in(Path::new("/sys/class/rtc")))),
+        ("watchdog", watchdog(machine.is_root)),
+        ("memory", judge_memory(&meminfo)),
+        ("swap", judge_swap(kib(&meminfo, "SwapTotal").unwrap_or(0), is_counted)),
+        ("agent", agent(&nodlet_runtime::api::socket_path(&machine.root))),
+    ];
     if machine.is_root {
-        checks.push(judge_privileges(&fs::read_to_string("/proc/self/status").unwrap_or_default()));
+        findings.insert(0, ("privileges", judge_privileges(&text("/proc/self/status"))));
     }
-    checks.extend([
-        judge_clock(now),
-        judge_real_time_clock(&names_in(Path::new("/sys/class/rtc"))),
-        watchdog(machine.is_root),
-        judge_memory(&meminfo),
-        judge_swap(
-            &meminfo,
-            machine.mounts.iter().any(|mount| mount.kind == "cgroup" && mount.has("memory")),
-        ),
-        agent(&nodlet_runtime::api::socket_path(&machine.root)),
-    ]);
-    checks
+    findings
 }
 
 /// The capabilities without which no pod starts. Numbers are those of Linux: `linux/capability.h`.
@@ -62,18 +64,17 @@ const CAPABILITIES: &[(&str, u32)] = &[
 
 /// Checks whether root has the capabilities that pods need, which it lacks in most containers. The input is
 /// the text of proc_pid_status(5).
-fn judge_privileges(status: &str) -> Check {
-    const NAME: &str = "privileges";
+fn judge_privileges(status: &str) -> Finding {
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let Some(effective) = effective.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()) else {
-        return Check::unknown(Area::Machine, NAME, "/proc/self/status does not show it");
+        return Finding::unknown("/proc/self/status does not show it");
     };
     let lacking: Vec<&str> =
         CAPABILITIES.iter().filter(|(_, bit)| effective >> bit & 1 == 0).map(|(name, _)| *name).collect();
     if lacking.is_empty() {
-        return Check::ok(Area::Machine, NAME, "all that nodlet needs");
+        return Finding::ok("all that nodlet needs");
     }
-    Check::new(Area::Machine, NAME, Verdict::Missing, format!("without {}", lacking.join(", ")))
+    Finding::missing(format!("without {}", lacking.join(", ")))
         .because("No pod starts.", "Run nodlet outside of a container, or grant these capabilities.")
 }
 
@@ -85,30 +86,28 @@ fn names_in(directory: &Path) -> Vec<String> {
     names
 }
 
-fn judge_clock(now: Duration) -> Check {
-    const NAME: &str = "clock";
+fn judge_clock(now: Duration) -> Finding {
     if now < SET {
-        return Check::new(Area::Machine, NAME, Verdict::Warning, "before 2024: it was never set").because(
+        return Finding::warning("before 2024: it was never set").because(
             "Pods run; times shown are wrong until the clock is set, and corrected then.",
             "Set it, or let an NTP client do so.",
         );
     }
     let nanos = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
-    Check::ok(Area::Machine, NAME, Timestamp(nanos).to_string())
+    Finding::ok(Timestamp(nanos).to_string())
 }
 
-fn judge_real_time_clock(clocks: &[String]) -> Check {
-    const NAME: &str = "real-time clock";
+fn judge_real_time_clock(clocks: &[String]) -> Finding {
     if clocks.is_empty() {
-        return Check::new(Area::Machine, NAME, Verdict::Warning, "none").because(
+        return Finding::warning("none").because(
             "Pods run; after a power cut, times shown are wrong until the network sets the clock.",
             "Add a battery-backed clock and its driver, if pods need the time without a network.",
         );
     }
-    Check::ok(Area::Machine, NAME, clocks.join(", "))
+    Finding::ok(clocks.join(", "))
 }
 
-fn watchdog(is_root: bool) -> Check {
+fn watchdog(is_root: bool) -> Finding {
     let class = Path::new("/sys/class/watchdog");
     let devices: Vec<Watchdog> = names_in(class)
         .into_iter()
@@ -149,10 +148,9 @@ fn holder() -> Option<String> {
     None
 }
 
-fn judge_watchdog(devices: &[Watchdog], holder: Option<&str>, is_root: bool) -> Check {
-    const NAME: &str = "watchdog";
+fn judge_watchdog(devices: &[Watchdog], holder: Option<&str>, is_root: bool) -> Finding {
     if devices.is_empty() {
-        return Check::new(Area::Machine, NAME, Verdict::Warning, "none").because(
+        return Finding::warning("none").because(
             "Pods run; a board that hangs is not restarted.",
             "Load the driver of the board's watchdog, if it has one (CONFIG_WATCHDOG).",
         );
@@ -166,19 +164,15 @@ fn judge_watchdog(devices: &[Watchdog], holder: Option<&str>, is_root: bool) -> 
         .collect();
     let names = names.join(", ");
     if let Some(holder) = holder {
-        return Check::ok(Area::Machine, NAME, format!("{names}, kept by {holder}"));
+        return Finding::ok(format!("{names}, kept by {holder}"));
     }
     if devices.iter().any(|device| device.state == "active") {
-        return Check::ok(Area::Machine, NAME, format!("{names}, active"));
+        return Finding::ok(format!("{names}, active"));
     }
     if !is_root && devices.iter().any(|device| device.state.is_empty()) {
-        return Check::unknown(
-            Area::Machine,
-            NAME,
-            format!("{names}; only root can determine which process opened it"),
-        );
+        return Finding::unknown(format!("{names}; only root can determine which process opened it"));
     }
-    Check::new(Area::Machine, NAME, Verdict::Warning, format!("{names}, which no process keeps open")).because(
+    Finding::warning(format!("{names}, which no process keeps open")).because(
         "Pods run; a board that hangs is not restarted.",
         "With systemd set RuntimeWatchdogSec=20s in /etc/systemd/system.conf; with nodlet's init set [watchdog] in \
          the board's profile; otherwise let a watchdog daemon run.",
@@ -191,14 +185,13 @@ fn kib(meminfo: &str, name: &str) -> Option<u64> {
     line.trim().trim_end_matches("kB").trim().parse().ok()
 }
 
-fn judge_memory(meminfo: &str) -> Check {
-    const NAME: &str = "memory";
+fn judge_memory(meminfo: &str) -> Finding {
     let (Some(total), Some(available)) = (kib(meminfo, "MemTotal"), kib(meminfo, "MemAvailable")) else {
-        return Check::unknown(Area::Machine, NAME, "/proc/meminfo lacks MemTotal or MemAvailable");
+        return Finding::unknown("/proc/meminfo lacks MemTotal or MemAvailable");
     };
     let found = format!("{} MiB, of which {} MiB available", total / 1024, available / 1024);
     if available < AGENT_KIB + PODS_FEW * (POD_KIB + PROGRAM_KIB) {
-        return Check::new(Area::Machine, NAME, Verdict::Warning, found).because(
+        return Finding::warning(found).because(
             format!(
                 "The agent takes some {} MiB and nodlet {POD_KIB} KiB for each pod, besides the memory of its containers: there is \
                  not enough for {PODS_FEW} pods of 1 MiB.",
@@ -207,23 +200,17 @@ fn judge_memory(meminfo: &str) -> Check {
             "End other programs, or run fewer pods.",
         );
     }
-    Check::ok(Area::Machine, NAME, found)
+    Finding::ok(found)
 }
 
 /// Checks whether containers with a memory limit can be kept from swapping: nodlet prevents it only if the
 /// kernel accounts swap.
-fn judge_swap(meminfo: &str, is_v1: bool) -> Check {
-    const NAME: &str = "swap";
-    let file = "/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes";
-    judge_swap_of(kib(meminfo, "SwapTotal").unwrap_or(0), !is_v1 || Path::new(file).exists(), NAME)
-}
-
-fn judge_swap_of(total: u64, is_counted: bool, name: &'static str) -> Check {
+fn judge_swap(total: u64, is_counted: bool) -> Finding {
     match (total, is_counted) {
-        (0, _) => Check::ok(Area::Machine, name, "none"),
-        (total, true) => Check::ok(Area::Machine, name, format!("{} MiB", total / 1024)),
+        (0, _) => Finding::ok("none"),
+        (total, true) => Finding::ok(format!("{} MiB", total / 1024)),
         (total, false) => {
-            Check::new(Area::Machine, name, Verdict::Warning, format!("{} MiB, not counted by cgroups", total / 1024))
+            Finding::warning(format!("{} MiB, not counted by cgroups", total / 1024))
                 .because(
                     "Pods run; a container that reaches its memory limit swaps instead of being ended, which wears out a card.",
                     "Add swapaccount=1 to the kernel's command line, or turn swap off (swapoff -a).",
@@ -233,31 +220,28 @@ fn judge_swap_of(total: u64, is_counted: bool, name: &'static str) -> Check {
 }
 
 /// Checks whether an agent responds.
-fn agent(socket: &Path) -> Check {
-    const NAME: &str = "agent";
+fn agent(socket: &Path) -> Finding {
     let shown = socket.display();
     let silent = |found: String| {
-        Check::new(Area::Machine, NAME, Verdict::Warning, found).because(
+        Finding::warning(found).because(
             "Pods continue; changes have no effect, and no probe is made.",
             "Check the agent's log, and restart it: containers continue.",
         )
     };
     match ask(socket) {
-        Ok(200) => Check::ok(Area::Machine, NAME, format!("answers on {shown}")),
+        Ok(200) => Finding::ok(format!("answers on {shown}")),
         Ok(code) => silent(format!("answers with HTTP status {code} on {shown}")),
         Err(error) => match error.kind() {
             io::ErrorKind::NotFound => match crate::boot::safe_mode::is_safe() {
-                Some(reason) => Check::new(Area::Machine, NAME, Verdict::Warning, reason).because(
+                Some(reason) => Finding::warning(reason).because(
                     "The board is in safe mode: no pod starts.",
                     "Remove the cause, then leave safe mode with nodlet safe-mode --leave.",
                 ),
-                None => Check::ok(Area::Machine, NAME, "none runs here"),
+                None => Finding::ok("none runs here"),
             },
-            io::ErrorKind::PermissionDenied => Check::unknown(
-                Area::Machine,
-                NAME,
-                format!("only root and the group nodlet may open {shown}"),
-            ),
+            io::ErrorKind::PermissionDenied => {
+                Finding::unknown(format!("only root and the group nodlet may open {shown}"))
+            }
             io::ErrorKind::ConnectionRefused => {
                 silent(format!("it has ended: no process listens on {shown}"))
             }
@@ -277,13 +261,14 @@ fn ask(socket: &Path) -> io::Result<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verbs::doctor::report::Verdict;
 
     #[test]
     fn root_without_its_powers_is_reported() {
         let judged = |digits: &str| judge_privileges(&format!("Name: x\nCapPrm:\t0\nCapEff:\t{digits}\n"));
         assert_eq!(judged("000001ffffffffff").verdict, Verdict::Ok);
         let check = judged("000001ffffdfffff");
-        assert_eq!((check.verdict, check.finding.as_str()), (Verdict::Missing, "without CAP_SYS_ADMIN"));
+        assert_eq!((check.verdict, check.text.as_str()), (Verdict::Missing, "without CAP_SYS_ADMIN"));
         assert_eq!(judged("garbage").verdict, Verdict::Unknown);
     }
 
@@ -291,7 +276,7 @@ mod tests {
     fn a_clock_that_was_never_set_is_warned_about() {
         assert_eq!(judge_clock(Duration::from_secs(60)).verdict, Verdict::Warning);
         assert_eq!(judge_clock(SET - Duration::from_secs(1)).verdict, Verdict::Warning);
-        assert_eq!(judge_clock(SET).finding, "2024-01-01T00:00:00Z");
+        assert_eq!(judge_clock(SET).text, "2024-01-01T00:00:00Z");
         assert_eq!(judge_real_time_clock(&[]).verdict, Verdict::Warning);
         assert_eq!(judge_real_time_clock(&["rtc0".to_owned()]).verdict, Verdict::Ok);
     }
@@ -326,15 +311,15 @@ mod tests {
         assert_eq!(judge_memory(&text(90_000)).verdict, Verdict::Ok);
         assert_eq!(judge_memory(&text(9_000)).verdict, Verdict::Warning);
         assert_eq!(judge_memory("").verdict, Verdict::Unknown);
-        assert_eq!(judge_swap_of(0, false, "swap").verdict, Verdict::Ok);
-        assert_eq!(judge_swap_of(1024, true, "swap").verdict, Verdict::Ok);
-        assert_eq!(judge_swap_of(1024, false, "swap").verdict, Verdict::Warning);
+        assert_eq!(judge_swap(0, false).verdict, Verdict::Ok);
+        assert_eq!(judge_swap(1024, true).verdict, Verdict::Ok);
+        assert_eq!(judge_swap(1024, false).verdict, Verdict::Warning);
     }
 
     #[test]
     fn a_socket_without_a_listening_agent_is_a_warning() {
         let path = std::env::temp_dir().join(format!("nodlet-doctor-test-{}.sock", std::process::id()));
-        assert_eq!(agent(&path).finding, "none runs here");
+        assert_eq!(agent(&path).text, "none runs here");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         let check = agent(&path);
         fs::remove_file(&path).unwrap();

@@ -9,19 +9,22 @@ use nodlet_host::network::{Network, NetworkError};
 use nodlet_host::paths::Paths;
 
 use super::facts::Machine;
-use super::report::{Area, Check, Verdict};
+use super::report::Finding;
 
 /// All checks of the network, including those of [`super::links`].
-pub(super) fn checks(machine: &Machine) -> Vec<Check> {
+pub(super) fn findings(machine: &Machine) -> Vec<(&'static str, Finding)> {
     let sysctl = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim() == "1");
     let bridged = sysctl("/proc/sys/net/bridge/bridge-nf-call-iptables").unwrap_or(false);
     let forwards = sysctl("/proc/sys/net/ipv4/ip_forward");
     let network = network(machine);
     let ipv6 = network.as_ref().is_ok_and(Network::has_ipv6);
-    let mut checks =
-        vec![addresses(network), judge_firewall(bridged, dropping_chains(ipv6)), judge_forwarding(forwards)];
-    checks.extend(super::links::checks());
-    checks
+    let mut findings = vec![
+        ("pod addresses", addresses(network)),
+        ("firewall", judge_firewall(bridged, dropping_chains(ipv6))),
+        ("forwarding", judge_forwarding(forwards)),
+    ];
+    findings.extend(super::links::findings().into_iter().map(|finding| ("link", finding)));
+    findings
 }
 
 /// The network of the pods, by the files of the root directory.
@@ -31,58 +34,51 @@ fn network(machine: &Machine) -> Result<Network, NetworkError> {
 }
 
 /// Checks whether the pods' address range is used for nothing else.
-fn addresses(network: Result<Network, NetworkError>) -> Check {
-    const NAME: &str = "pod addresses";
+fn addresses(network: Result<Network, NetworkError>) -> Finding {
     let network = match network {
         Ok(network) => network,
         Err(error) => {
             let found = format!("failed to {}", nodlet_host::error::chain(&error));
-            return Check::new(Area::Network, NAME, Verdict::Missing, found).because(
+            return Finding::missing(found).because(
                 "The agent does not start.",
                 "Correct the file, or set a range with nodlet agent --pod-cidr.",
             );
         }
     };
     match network.check_range() {
-        Ok(()) => Check::ok(Area::Network, NAME, "the machine uses their range for nothing else"),
+        Ok(()) => Finding::ok("the machine uses their range for nothing else"),
         Err(error @ NetworkError::Overlap { .. }) => {
             let found = format!("failed to {}", nodlet_host::error::chain(&error));
-            Check::new(Area::Network, NAME, Verdict::Warning, found).because(
+            Finding::warning(found).because(
                 "No pod starts without hostNetwork, unless the agent has another range.",
                 "Set one with nodlet agent --pod-cidr, or in etc/nodlet/pod-cidr below the root.",
             )
         }
-        Err(error) => {
-            Check::unknown(Area::Network, NAME, format!("failed to {}", nodlet_host::error::chain(&error)))
-        }
+        Err(error) => Finding::unknown(format!("failed to {}", nodlet_host::error::chain(&error))),
     }
 }
 
 /// Judges the chains that drop packets which no rule accepts. `bridged`: whether packets between ports of a
 /// bridge pass the chains.
-fn judge_firewall(bridged: bool, chains: io::Result<Vec<Chain>>) -> Check {
-    const NAME: &str = "firewall";
+fn judge_firewall(bridged: bool, chains: io::Result<Vec<Chain>>) -> Finding {
     let chains = match chains {
         Ok(chains) => chains,
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            return Check::unknown(Area::Network, NAME, "only root with CAP_NET_ADMIN can read it");
+            return Finding::unknown("only root with CAP_NET_ADMIN can read it");
         }
-        Err(error) => return Check::unknown(Area::Network, NAME, format!("failed to read it: {error}")),
+        Err(error) => return Finding::unknown(format!("failed to read it: {error}")),
     };
     let names: Vec<String> = chains.iter().map(Chain::to_string).collect();
     let names = names.join(", ");
     match (chains.is_empty(), bridged) {
-        (true, _) => Check::ok(Area::Network, NAME, "no chain drops all forwarded packets that no rule accepts"),
-        (false, true) => Check::new(Area::Network, NAME, Verdict::Warning, format!("dropped unless a rule accepts it: {names}"))
+        (true, _) => Finding::ok("no chain drops all forwarded packets that no rule accepts"),
+        (false, true) => Finding::warning(format!("dropped unless a rule accepts it: {names}"))
             .because(
                 "Pods run; they do not reach each other unless a rule accepts it, because br_netfilter passes what \
                  a bridge forwards to these chains.",
                 "Accept packets from and to the links nl*, or set net.bridge.bridge-nf-call-iptables=0.",
             ),
-        (false, false) => Check::ok(
-            Area::Network,
-            NAME,
-            format!(
+        (false, false) => Finding::ok(format!(
                 "{names} drops packets between pods and other machines, unless a rule accepts them \
                  (docs/firewalls.md); packets between pods do not pass it"
             ),
@@ -91,25 +87,21 @@ fn judge_firewall(bridged: bool, chains: io::Result<Vec<Chain>>) -> Check {
 }
 
 /// Judges whether the machine forwards packets between all its links. Pods do not require it.
-fn judge_forwarding(forwards: Option<bool>) -> Check {
-    const NAME: &str = "forwarding";
+fn judge_forwarding(forwards: Option<bool>) -> Finding {
     match forwards {
-        Some(true) => Check::ok(Area::Network, NAME, "on for all links by the owner of the machine"),
-        Some(false) => Check::ok(
-            Area::Network,
-            NAME,
+        Some(true) => Finding::ok("on for all links by the owner of the machine"),
+        Some(false) => Finding::ok(
             "off for all links together: the agent switches it on for those by which pods reach other machines",
         ),
-        None => {
-            Check::new(Area::Network, NAME, Verdict::Missing, "there is no /proc/sys/net/ipv4/ip_forward")
-                .because("The agent does not start without IPv4.", "Enable CONFIG_INET, or mount /proc.")
-        }
+        None => Finding::missing("there is no /proc/sys/net/ipv4/ip_forward")
+            .because("The agent does not start without IPv4.", "Enable CONFIG_INET, or mount /proc."),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verbs::doctor::report::Verdict;
 
     #[test]
     fn a_chain_that_drops_matters_where_bridged_packets_pass_it() {

@@ -172,39 +172,44 @@ pub(super) fn tmpfs_attributes() -> Tried {
     })
 }
 
+/// Runs `attempt` in a child process with mounts of its own, in `directory` or on a tmpfs.
+fn in_own_mounts(directory: Option<&Path>, attempt: &dyn Fn(&Path) -> Tried) -> Tried {
+    in_child(&|| {
+        let place = leave_mounts().and_then(|()| match directory {
+            Some(directory) => Ok(directory.to_owned()),
+            None => mount_over("tmpfs"),
+        });
+        place.map_or_else(|error| of(Err(error), "", &[]), |place| attempt(&place))
+    })
+}
+
 /// Tries to mount an overlay on a tmpfs. `data_directory.rs` tries the board's own file system.
 pub(super) fn overlay() -> Tried {
-    in_child(&|| match leave_mounts().and_then(|()| mount_over("tmpfs")) {
-        Err(error) => of(Err(error), "", &[]),
-        Ok(place) => match try_overlay(&place) {
-            Err(TrialError::NoOverlay) => Tried::Lacks("the kernel mounts none".to_owned()),
-            Err(error @ (TrialError::Write(_) | TrialError::Overlay(_) | TrialError::Mount(_))) => {
-                Tried::Unclear(message(&error))
-            }
-            Err(TrialError::Change(_) | TrialError::Listed | TrialError::Replace(_)) | Ok(()) => {
-                Tried::Works("mounted one".to_owned())
-            }
-        },
+    in_own_mounts(None, &|place| match try_overlay(place) {
+        Err(TrialError::NoOverlay) => Tried::Lacks("the kernel mounts none".to_owned()),
+        Err(error @ (TrialError::Write(_) | TrialError::Overlay(_) | TrialError::Mount(_))) => {
+            Tried::Unclear(message(&error))
+        }
+        Err(TrialError::Change(_) | TrialError::Listed | TrialError::Replace(_)) | Ok(()) => {
+            Tried::Works("mounted one".to_owned())
+        }
     })
 }
 
 /// Tries to mount an overlay with its changes in `directory`, and to change files in it.
 pub(super) fn overlay_in(directory: &Path) -> Tried {
-    in_child(&|| match leave_mounts() {
-        Err(error) => of(Err(error), "", &[]),
-        Ok(()) => match try_overlay(directory) {
-            Ok(()) => Tried::Works("changed, removed and replaced files of an image".to_owned()),
-            // These errors are the kernel's, not the file system's.
-            Err(error @ (TrialError::NoOverlay | TrialError::Write(_) | TrialError::Mount(_))) => {
-                Tried::Unclear(message(&error))
-            }
-            Err(
-                error @ (TrialError::Overlay(_)
-                | TrialError::Change(_)
-                | TrialError::Listed
-                | TrialError::Replace(_)),
-            ) => Tried::Lacks(message(&error)),
-        },
+    in_own_mounts(Some(directory), &|place| match try_overlay(place) {
+        Ok(()) => Tried::Works("changed, removed and replaced files of an image".to_owned()),
+        // These errors are the kernel's, not the file system's.
+        Err(error @ (TrialError::NoOverlay | TrialError::Write(_) | TrialError::Mount(_))) => {
+            Tried::Unclear(message(&error))
+        }
+        Err(
+            error @ (TrialError::Overlay(_)
+            | TrialError::Change(_)
+            | TrialError::Listed
+            | TrialError::Replace(_)),
+        ) => Tried::Lacks(message(&error)),
     })
 }
 
@@ -212,49 +217,36 @@ fn message(error: &TrialError) -> String {
     format!("failed to {}", nodlet_host::error::chain(error))
 }
 
-/// Writes a layer in `directory`, or on a tmpfs, and mounts it.
-fn layer(directory: Option<&Path>) -> Result<Result<LayerTrial, TrialError>, Tried> {
-    let place = leave_mounts().and_then(|()| match directory {
-        Some(directory) => Ok(directory.to_owned()),
-        None => mount_over("tmpfs"),
-    });
-    place.map(|place| try_layer(&place)).map_err(|error| of(Err(error), "", &[]))
-}
-
 /// Tries to mount a layer, to find out what EROFS supports.
 pub(super) fn erofs(directory: Option<&Path>) -> Tried {
-    in_child(&|| match layer(directory) {
-        Err(tried) => tried,
-        Ok(Ok(LayerTrial { has_attributes: true, .. })) => Tried::Works("mounted a layer".to_owned()),
-        Ok(Ok(LayerTrial { has_attributes: false, .. })) => {
+    in_own_mounts(directory, &|place| match try_layer(place) {
+        Ok(LayerTrial { has_attributes: true, .. }) => Tried::Works("mounted a layer".to_owned()),
+        Ok(LayerTrial { has_attributes: false, .. }) => {
             Tried::Lacks("it has no extended attributes".to_owned())
         }
-        Ok(Err(TrialError::Mount(AssembleError::NoKernelSupport { feature: "EROFS", .. }))) => {
+        Err(TrialError::Mount(AssembleError::NoKernelSupport { feature: "EROFS", .. })) => {
             Tried::Lacks("the kernel mounts none".to_owned())
         }
-        Ok(Err(error)) => Tried::Unclear(message(&error)),
+        Err(error) => Tried::Unclear(message(&error)),
     })
 }
 
 /// Tries to mount a layer, to find out how the kernel reads the layer's file.
 pub(super) fn layer_mount(directory: Option<&Path>) -> Tried {
-    in_child(&|| match layer(directory) {
-        Err(tried) => tried,
-        Ok(Ok(LayerTrial { backing, .. })) => Tried::Works(
-            match backing {
-                Backing::DirectFile => "from the file, past the page cache",
-                Backing::DirectLoop => "through a loop device, past the page cache",
-                Backing::File => "from the file",
-                Backing::Loop => "through a loop device",
-            }
-            .to_owned(),
-        ),
-        Ok(Err(error @ TrialError::Mount(AssembleError::NoKernelSupport { feature, .. })))
+    let works = |how: &str| Tried::Works(how.to_owned());
+    in_own_mounts(directory, &|place| match try_layer(place) {
+        Ok(LayerTrial { backing: Backing::DirectFile, .. }) => works("from the file, past the page cache"),
+        Ok(LayerTrial { backing: Backing::DirectLoop, .. }) => {
+            works("through a loop device, past the page cache")
+        }
+        Ok(LayerTrial { backing: Backing::File, .. }) => works("from the file"),
+        Ok(LayerTrial { backing: Backing::Loop, .. }) => works("through a loop device"),
+        Err(error @ TrialError::Mount(AssembleError::NoKernelSupport { feature, .. }))
             if feature != "EROFS" =>
         {
             Tried::Lacks(message(&error))
         }
-        Ok(Err(error)) => Tried::Unclear(message(&error)),
+        Err(error) => Tried::Unclear(message(&error)),
     })
 }
 

@@ -57,34 +57,57 @@ impl Area {
 pub(super) struct Check {
     pub(super) area: Area,
     pub(super) name: &'static str,
+    pub(super) finding: Finding,
+}
+
+/// The result of a check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Finding {
     pub(super) verdict: Verdict,
-    /// The result of the check, without a full stop.
-    pub(super) finding: String,
+    /// What was found, without a full stop.
+    pub(super) text: String,
     /// The consequence for pods, as a sentence; empty if the verdict is ok.
     pub(super) meaning: String,
     /// The advice to the user, as a sentence; empty if the verdict is ok.
     pub(super) remedy: String,
 }
 
-impl Check {
-    /// A check that found nothing wrong.
-    pub(super) fn ok(area: Area, name: &'static str, finding: impl Into<String>) -> Check {
-        Check::new(area, name, Verdict::Ok, finding)
+impl Area {
+    /// The checks of this area with these names.
+    pub(super) fn checks(self, findings: Vec<(&'static str, Finding)>) -> impl Iterator<Item = Check> {
+        findings.into_iter().map(move |(name, finding)| Check { area: self, name, finding })
+    }
+}
+
+impl Finding {
+    /// Nothing is wrong.
+    pub(super) fn ok(found: impl Into<String>) -> Finding {
+        Finding::new(Verdict::Ok, found)
     }
 
-    /// A check that could not be performed.
-    pub(super) fn unknown(area: Area, name: &'static str, finding: impl Into<String>) -> Check {
-        Check::new(area, name, Verdict::Unknown, finding)
+    /// Pods run with a disadvantage, which [`Finding::because`] adds.
+    pub(super) fn warning(found: impl Into<String>) -> Finding {
+        Finding::new(Verdict::Warning, found)
     }
 
-    /// A check with this verdict; [`Check::because`] adds what it means.
-    pub(super) fn new(area: Area, name: &'static str, verdict: Verdict, finding: impl Into<String>) -> Check {
-        Check { area, name, verdict, finding: finding.into(), meaning: String::new(), remedy: String::new() }
+    /// Pods lack a requirement, which [`Finding::because`] adds.
+    pub(super) fn missing(found: impl Into<String>) -> Finding {
+        Finding::new(Verdict::Missing, found)
     }
 
-    /// Adds the consequence for pods and the remedy to a check.
-    pub(super) fn because(self, meaning: impl Into<String>, remedy: impl Into<String>) -> Check {
-        Check { meaning: meaning.into(), remedy: remedy.into(), ..self }
+    /// The check could not be performed.
+    pub(super) fn unknown(found: impl Into<String>) -> Finding {
+        Finding::new(Verdict::Unknown, found)
+    }
+
+    /// A finding with this verdict.
+    pub(super) fn new(verdict: Verdict, found: impl Into<String>) -> Finding {
+        Finding { verdict, text: found.into(), meaning: String::new(), remedy: String::new() }
+    }
+
+    /// Adds the consequence for pods and the remedy.
+    pub(super) fn because(self, meaning: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        Finding { meaning: meaning.into(), remedy: remedy.into(), ..self }
     }
 }
 
@@ -102,7 +125,7 @@ impl Report {
     }
 
     fn count(&self, verdict: Verdict) -> usize {
-        self.checks.iter().filter(|check| check.verdict == verdict).count()
+        self.checks.iter().filter(|check| check.finding.verdict == verdict).count()
     }
 
     /// Formats the report as text for people.
@@ -110,16 +133,12 @@ impl Report {
         let verdicts = Verdict::ALL.iter().map(|verdict| verdict.word().len()).max().unwrap_or(0) + 2;
         let names = self.checks.iter().map(|check| check.name.len()).max().unwrap_or(0) + 2;
         let mut text = format!("{}\n\n", plain(&self.subject));
-        for check in &self.checks {
-            let (word, name, found) = (check.verdict.word(), check.name, plain(&check.finding));
+        for Check { name, finding, .. } in &self.checks {
+            let (word, found) = (finding.verdict.word(), plain(&finding.text));
             let _ = writeln!(text, "{word:<verdicts$}{name:<names$}{found}");
-            let more: Vec<&str> = [&check.meaning, &check.remedy]
-                .into_iter()
-                .map(String::as_str)
-                .filter(|part| !part.is_empty())
-                .collect();
-            if !more.is_empty() {
-                let _ = writeln!(text, "{:verdicts$}{}", "", plain(&more.join(" ")));
+            let more = plain(&format!("{} {}", finding.meaning, finding.remedy));
+            if !more.trim().is_empty() {
+                let _ = writeln!(text, "{:verdicts$}{}", "", more.trim());
             }
         }
         // A single check needs no summary.
@@ -128,29 +147,25 @@ impl Report {
         }
         let [missing, warnings, unknown] =
             [Verdict::Missing, Verdict::Warning, Verdict::Unknown].map(|verdict| self.count(verdict));
-        let _ = write!(
-            text,
-            "\n{}: {missing} missing, {warnings} {}, {unknown} unknown\n",
-            if missing == 0 {
-                "nothing that pods need is missing"
-            } else {
-                "requirements of pods are missing"
-            },
-            if warnings == 1 { "warning" } else { "warnings" },
-        );
-        text
+        let what = if missing == 0 {
+            "nothing that pods need is missing"
+        } else {
+            "requirements of pods are missing"
+        };
+        let plural = if warnings == 1 { "" } else { "s" };
+        text + &format!("\n{what}: {missing} missing, {warnings} warning{plural}, {unknown} unknown\n")
     }
 
     /// Formats the report as JSON for programs.
     pub(super) fn json(&self) -> Value {
-        let checks = self.checks.iter().map(|check| {
+        let checks = self.checks.iter().map(|Check { area, name, finding }| {
             json!({
-                "area": check.area.word(),
-                "name": check.name,
-                "verdict": check.verdict.word(),
-                "found": check.finding,
-                "meaning": check.meaning,
-                "remedy": check.remedy,
+                "area": area.word(),
+                "name": name,
+                "verdict": finding.verdict.word(),
+                "found": finding.text,
+                "meaning": finding.meaning,
+                "remedy": finding.remedy,
             })
         });
         json!({
@@ -172,14 +187,14 @@ mod tests {
     use super::*;
 
     fn report() -> Report {
-        let lack = Check::new(Area::Network, "veth", Verdict::Missing, "CONFIG_VETH is not set")
-            .because("Pods do not start.", "Enable CONFIG_VETH.");
-        let checks = vec![
-            Check::ok(Area::Kernel, "overlayfs", "mounted"),
-            lack,
-            Check::unknown(Area::Storage, "a\u{1b}", "line\nbreak"),
+        let lack =
+            Finding::missing("CONFIG_VETH is not set").because("Pods do not start.", "Enable CONFIG_VETH.");
+        let findings = vec![
+            ("overlayfs", Finding::ok("mounted")),
+            ("veth", lack),
+            ("a\u{1b}", Finding::unknown("line\nbreak")),
         ];
-        Report { subject: "Linux".to_owned(), checks }
+        Report { subject: "Linux".to_owned(), checks: Area::Network.checks(findings).collect() }
     }
 
     #[test]
@@ -201,7 +216,7 @@ mod tests {
         assert!(!report.is_sufficient());
         assert_eq!(report.json()["sufficient"], false);
         assert_eq!(report.json()["checks"][1]["remedy"], "Enable CONFIG_VETH.");
-        report.checks.retain(|check| check.verdict != Verdict::Missing);
+        report.checks.retain(|check| check.finding.verdict != Verdict::Missing);
         assert!(report.is_sufficient());
         assert!(
             report

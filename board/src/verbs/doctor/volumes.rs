@@ -8,10 +8,10 @@ use nodlet_supervisor::try_to_execute_files_of_the_agent;
 
 use super::facts::{Machine, nearest};
 use super::mounts::{self, Mount};
-use super::report::{Area, Check, Verdict};
+use super::report::Finding;
 
 /// All checks of the mounts that hold volumes.
-pub(super) fn checks(machine: &Machine) -> Vec<Check> {
+pub(super) fn findings(machine: &Machine) -> Vec<(&'static str, Finding)> {
     let run = nearest(&machine.root.join("run/nodlet"));
     let mount_of = |path: &Path| {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -19,73 +19,56 @@ pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     };
     let tried = || machine.is_root.then(|| try_to_execute_files_of_the_agent(&run));
     vec![
-        judge_scripts(mount_of(&run), tried),
-        judge_programs(mount_of(&machine.data)),
-        judge_propagation(mounts::root(&machine.mounts)),
+        ("scripts in volumes", judge_scripts(mount_of(&run), tried)),
+        ("programs in volumes", judge_programs(mount_of(&machine.data))),
+        ("mount propagation", judge_propagation(mounts::root(&machine.mounts))),
     ]
 }
 
 /// Checks whether scripts of ConfigMaps, Secrets, projected and downward API volumes can be executed. `tried` tries it,
 /// unless only root can.
-fn judge_scripts(run: Option<&Mount>, tried: impl FnOnce() -> Option<io::Result<()>>) -> Check {
-    const NAME: &str = "scripts in volumes";
+fn judge_scripts(run: Option<&Mount>, tried: impl FnOnce() -> Option<io::Result<()>>) -> Finding {
     let Some(run) = run else {
-        return Check::unknown(
-            Area::Storage,
-            NAME,
-            "/proc/self/mountinfo does not list what is mounted at /run",
-        );
+        return Finding::unknown("/proc/self/mountinfo does not list what is mounted at /run");
     };
     let point = run.point.display();
     if !run.has("noexec") {
-        return Check::ok(Area::Storage, NAME, format!("{point} is mounted without noexec"));
+        return Finding::ok(format!("{point} is mounted without noexec"));
     }
     match tried() {
-        Some(Ok(())) => Check::ok(
-            Area::Storage,
-            NAME,
-            format!(
-                "{point} is mounted noexec, and volumes of ConfigMaps, Secrets and the downward API are not"
-            ),
-        ),
-        Some(Err(error)) => Check::new(
-            Area::Storage,
-            NAME,
-            Verdict::Warning,
-            format!("{point} is mounted noexec: {error}"),
-        )
-        .because(
+        Some(Ok(())) => Finding::ok(format!(
+            "{point} is mounted noexec, and volumes of ConfigMaps, Secrets and the downward API are not"
+        )),
+        Some(Err(error)) => Finding::warning(format!("{point} is mounted noexec: {error}")).because(
             "Scripts in volumes of ConfigMaps, Secrets and the downward API fail with `permission denied`.",
             format!("Remount it: mount -o remount,exec {point}"),
         ),
-        None => Check::unknown(Area::Storage, NAME, format!("{point} is mounted noexec; only root can try")),
+        None => Finding::unknown(format!("{point} is mounted noexec; only root can try")),
     }
 }
 
 /// Checks whether programs in emptyDir volumes on disk can be executed. Such a volume has the attributes of the file
 /// system that holds it, as under a kubelet.
-fn judge_programs(data: Option<&Mount>) -> Check {
-    const NAME: &str = "programs in volumes";
+fn judge_programs(data: Option<&Mount>) -> Finding {
     match data {
-        None => Check::unknown(Area::Storage, NAME, "/proc/self/mountinfo does not list the data directory"),
+        None => Finding::unknown("/proc/self/mountinfo does not list the data directory"),
         Some(data) if data.has("noexec") => {
             let point = data.point.display();
-            Check::new(Area::Storage, NAME, Verdict::Warning, format!("{point} is mounted noexec")).because(
+            Finding::warning(format!("{point} is mounted noexec")).because(
                 "Programs that containers write into emptyDir volumes on disk fail with `permission denied`.",
                 format!("Remove noexec from the mount of {point}, or use emptyDir with medium: Memory."),
             )
         }
-        Some(_) => Check::ok(Area::Storage, NAME, "the data directory is mounted without noexec"),
+        Some(_) => Finding::ok("the data directory is mounted without noexec"),
     }
 }
 
 /// Checks whether `mountPropagation` works: later mounts of the board reach containers only from a shared mount.
-fn judge_propagation(root: Option<&Mount>) -> Check {
-    const NAME: &str = "mount propagation";
+fn judge_propagation(root: Option<&Mount>) -> Finding {
     match root {
-        None => Check::unknown(Area::Storage, NAME, "/proc/self/mountinfo does not list the root"),
-        Some(root) if root.is_shared => Check::ok(Area::Storage, NAME, "/ is shared"),
-        Some(_) => Check::new(Area::Storage, NAME, Verdict::Warning, "/ is not shared").because(
+        None => Finding::unknown("/proc/self/mountinfo does not list the root"),
+        Some(root) if root.is_shared => Finding::ok("/ is shared"),
+        Some(_) => Finding::warning("/ is not shared").because(
             "A container does not start if it mounts a hostPath with mountPropagation, as node-exporter does; an emptyDir \
              can have it.",
             "Run mount --make-rshared / when the machine boots, before nodlet starts.",
@@ -96,6 +79,7 @@ fn judge_propagation(root: Option<&Mount>) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verbs::doctor::report::Verdict;
 
     fn mount(line: &str) -> Mount {
         mounts::parse(line).remove(0)
@@ -108,7 +92,7 @@ mod tests {
         assert_eq!(judge_scripts(Some(&plain), || unreachable!()).verdict, Verdict::Ok);
         let check = judge_scripts(Some(&noexec), || Some(Ok(())));
         assert_eq!(check.verdict, Verdict::Ok);
-        assert!(check.finding.starts_with("/run is mounted noexec"), "{}", check.finding);
+        assert!(check.text.starts_with("/run is mounted noexec"), "{}", check.text);
         let refused = || Some(Err(io::ErrorKind::PermissionDenied.into()));
         assert_eq!(judge_scripts(Some(&noexec), refused).verdict, Verdict::Warning);
         assert_eq!(judge_scripts(Some(&noexec), || None).verdict, Verdict::Unknown);

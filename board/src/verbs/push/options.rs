@@ -134,30 +134,22 @@ impl Push {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::check;
     use crate::verbs::push::VERB;
-
-    fn parse(line: &str) -> Result<Push, String> {
-        let mut context = Context::new();
-        (context.verb, context.board) = (VERB.name, None);
-        let mut parser = Parser::from_args(line.split_whitespace());
-        Push::parse(&mut context, &mut parser).map_err(|failure| failure.to_string())
-    }
 
     #[test]
     fn arguments_of_an_update() {
         let update = |signature: Option<&str>, options: &[&str]| {
             let options = options.iter().map(|option| option.into()).collect();
             let update = Update { program: "n".into(), signature: signature.map(PathBuf::from), options };
-            Ok(Push { update: Some(update), ..Push::default() })
+            Push { update: Some(update), ..Push::default() }
         };
-        for (line, expected) in [
+        let accepted = [
             ("b --system n", update(None, &["--wait"])),
             ("--board b --system=n --signature s", update(Some("s"), &["--wait"])),
             ("--allow-downgrade b --system n", update(None, &["--allow-downgrade", "--wait"])),
-        ] {
-            assert_eq!(parse(line), expected, "{line}");
-        }
-        for (line, expected) in [
+        ];
+        let rejected = [
             ("b --system n web.yaml", "--system accepts no other files: push \"web.yaml\""),
             ("b --system n --dry-run", "--dry-run cannot be used with --system"),
             ("b --system n --wait", "--wait cannot be used with --system: a push of an update always"),
@@ -171,9 +163,7 @@ mod tests {
             ("--system n", "a board for the update is required"),
             ("b --system", "missing argument"),
             ("b", "a board, and files or directories"),
-        ] {
-            let refused = parse(line).expect_err(line);
-            assert!(refused.starts_with(&format!("error: {expected}")), "{line}: {refused}");
-        }
+        ];
+        check(VERB.name, Push::parse, accepted, &rejected);
     }
 }

@@ -1,12 +1,11 @@
 //! The sender of a push: its side of the protocol, and its retries.
 
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nodlet_kube::manifest::Validation;
 use nodlet_rootfs::Platform;
 use nodlet_rootfs::changes::Blocks;
 use nodlet_rootfs::parcel::{DocumentTexts, Layer};
@@ -19,8 +18,8 @@ use super::frames::{Frame, MESSAGE_MAX, PIECE_MAX, VERSION, Wire, invalid};
 use super::options::Push;
 use crate::client::Client;
 use crate::error::VerbError;
-use crate::output::printable;
-use crate::verbs::image;
+use crate::output::{self, StatusLine, printable};
+use crate::verbs::apply;
 
 impl Push {
     /// Sends the push, over several connections if necessary, as long as each makes progress.
@@ -90,7 +89,7 @@ struct Sender<'a> {
     client: &'a Client,
     wire: Wire<io::Chain<io::Cursor<Vec<u8>>, UnixStream>, UnixStream>,
     platform: Platform,
-    terminal: bool,
+    line: StatusLine,
     /// Bytes of layers that the board already had.
     had: u64,
     /// Whether layers or lists of blocks were sent.
@@ -109,9 +108,8 @@ impl<'a> Sender<'a> {
         let (stream, ahead) = response.body.into_stream();
         let wire = Wire { to: stream.try_clone()?, from: io::Cursor::new(ahead).chain(stream) };
         let platform = Platform::of_this_machine();
-        let terminal = io::stderr().is_terminal();
-        let mut sender =
-            Sender { client, wire, platform, terminal, had: 0, began: false, must_be_whole: false };
+        let line = StatusLine::new();
+        let mut sender = Sender { client, wire, platform, line, had: 0, began: false, must_be_whole: false };
         let hello = sender.message()?;
         let versions = hello["versions"].as_array().map_or(&[][..], Vec::as_slice);
         if !versions.iter().any(|version| *version == VERSION) {
@@ -134,7 +132,7 @@ impl<'a> Sender<'a> {
     fn judged(&mut self, message: Value) -> Result<Value, VerbError> {
         match message["error"].as_str() {
             Some(why) => {
-                self.clear();
+                self.line.clear();
                 self.must_be_whole = message["whole"] == true;
                 // Retry: either the line dropped in one direction only, or another push is running, which may
                 // be this one as long as the board has not noticed the dropped line.
@@ -149,7 +147,7 @@ impl<'a> Sender<'a> {
     }
 
     fn lost(&self, error: &io::Error) -> VerbError {
-        self.clear();
+        self.line.clear();
         match error.kind() {
             io::ErrorKind::InvalidData => VerbError::new(format!("the board's response is invalid: {error}")),
             _ => self.client.lost(error),
@@ -169,7 +167,7 @@ impl<'a> Sender<'a> {
         self.wire.send(message).map_err(|error| match error.kind() {
             io::ErrorKind::InvalidData => VerbError::new(format!(
                 "manifests and documents of archives have more than {}: push fewer at a time",
-                image::size(MESSAGE_MAX as u64)
+                output::size(MESSAGE_MAX as u64)
             )),
             _ => self.unsent(&error),
         })
@@ -189,11 +187,7 @@ impl<'a> Sender<'a> {
                 documents.map_err(|error| self.refusal(&error, archive)).and_then(|d| texts(d, archive))?,
             );
         }
-        let validation = match push.validation {
-            Validation::Strict => "strict",
-            Validation::Warn => "warn",
-            Validation::Ignore => "ignore",
-        };
+        let validation = apply::validation_word(push.validation);
         self.send_message(&json!({
             "archives": offered, "manifests": manifests, "validation": validation, "dryRun": push.dry_run,
             "blocks": !whole,
@@ -222,7 +216,7 @@ impl<'a> Sender<'a> {
         self.message()?;
         self.had = wanted.iter().map(|layer| layer.bytes().1).sum();
         let total = wanted.iter().map(|layer| layer.bytes().0).sum();
-        let mut progress = Progress { sent: 0, total, shown: None };
+        let mut progress = Progress { sent: 0, total };
         for layer in &wanted {
             let before = progress.sent;
             let archive = &mut archives[layer.archive];
@@ -235,9 +229,9 @@ impl<'a> Sender<'a> {
             ended?;
         }
         self.send_message(&json!({"commit": true}))?;
-        self.show("the board unpacks and starts the pushed images");
+        self.line.show("the board unpacks and starts the pushed images");
         let done = self.message()?;
-        self.clear();
+        self.line.clear();
         Ok(done["done"].clone())
     }
 
@@ -248,7 +242,7 @@ impl<'a> Sender<'a> {
             return Ok(());
         }
         self.send_message(&json!({"blocks": listed}))?;
-        self.show("the board lists its blocks");
+        self.line.show("the board lists its blocks");
         let end = Instant::now() + COMPARING;
         for number in listed {
             let layer = &mut wanted[number];
@@ -329,10 +323,7 @@ impl<'a> Sender<'a> {
             return Err(self.unsent(&error));
         }
         progress.sent += piece.len() as u64;
-        if progress.percent() != progress.shown {
-            progress.shown = progress.percent();
-            self.show(&format!("{}% of {}", progress.shown.unwrap_or(100), image::size(progress.total)));
-        }
+        self.line.show_part("", progress.sent, progress.total);
         Ok(())
     }
 
@@ -353,30 +344,12 @@ impl<'a> Sender<'a> {
             error => VerbError::chain(error).of(&archive.path.display().to_string()),
         }
     }
-
-    fn show(&self, what: &str) {
-        if self.terminal {
-            eprint!("\r\x1b[K{}", crate::output::escaped(what));
-            let _ = io::stderr().flush();
-        }
-    }
-
-    fn clear(&self) {
-        self.show("");
-    }
 }
 
 /// The progress of sending.
 struct Progress {
     sent: u64,
     total: u64,
-    shown: Option<u64>,
-}
-
-impl Progress {
-    fn percent(&self) -> Option<u64> {
-        (self.sent * 100).checked_div(self.total)
-    }
 }
 
 fn layer_of<'a>(archive: &'a mut Archive, member: &str) -> Result<Layer<'a>, VerbError> {

@@ -5,15 +5,15 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Cursor, IsTerminal, Read, Write};
+use std::io::{self, Cursor, Read, Write};
 use std::net::Shutdown;
 use std::path::{Path, PathBuf};
 
 use crate::client::remote::Remote;
 use crate::error::VerbError;
+use crate::output::StatusLine;
 use crate::system::{COMMENT, SIGNATURE_BYTES};
 use crate::verb::Outcome;
-use crate::verbs::image;
 
 /// The most bytes of the program that are sent at once.
 const PIECE: usize = 64 * 1024;
@@ -44,23 +44,16 @@ impl Update {
         arguments.extend(self.options.iter().cloned());
         let (mut stream, running) = remote.start(&arguments)?;
         let mut source = Cursor::new(signature).chain(program);
-        let mut progress = Progress { sent: 0, total, shown: None, terminal: io::stderr().is_terminal() };
-        let mut piece = vec![0; PIECE];
-        loop {
-            let read = match source.read(&mut piece) {
-                Ok(0) => break,
-                Ok(read) => read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // The board rejects a truncated program.
-                Err(error) => return Err(failed(error)),
-            };
-            // A board that rejects the update stops reading, and its report follows.
-            if stream.write_all(&piece[..read]).is_err() {
-                break;
-            }
-            progress.add(read as u64);
+        let (mut line, mut sent, mut piece) = (StatusLine::new(), 0, Vec::with_capacity(PIECE));
+        // The board rejects a truncated program. One that rejects the update stops reading, and its report follows.
+        while source.by_ref().take(PIECE as u64).read_to_end(&mut piece).map_err(failed)? > 0
+            && stream.write_all(&piece).is_ok()
+        {
+            sent += piece.len() as u64;
+            line.show_part("", sent, total);
+            piece.clear();
         }
-        progress.clear();
+        line.clear();
         let _ = stream.shutdown(Shutdown::Write);
         running.outcome()
     }
@@ -97,34 +90,6 @@ fn read_signature(path: &Path) -> Result<Vec<u8>, VerbError> {
         Err(VerbError::new(format!(
             "{name} is not a minisign signature: it must have the four lines that `minisign -Sm FILE` writes"
         )))
-    }
-}
-
-/// The progress of sending the update, in one line of a terminal.
-struct Progress {
-    sent: u64,
-    total: u64,
-    shown: Option<u64>,
-    terminal: bool,
-}
-
-impl Progress {
-    fn add(&mut self, bytes: u64) {
-        self.sent += bytes;
-        let percent = (self.sent * 100).checked_div(self.total);
-        if self.terminal && percent != self.shown {
-            self.shown = percent;
-            // The cursor returns to the first column, where the board's report begins.
-            eprint!("\r\x1b[K{}% of {}\r", percent.unwrap_or(100), image::size(self.total));
-            let _ = io::stderr().flush();
-        }
-    }
-
-    fn clear(&self) {
-        if self.terminal {
-            eprint!("\r\x1b[K");
-            let _ = io::stderr().flush();
-        }
     }
 }
 

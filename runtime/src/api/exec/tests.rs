@@ -1,14 +1,12 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::rc::Rc;
 
 use serde_json::{Value, json};
 
-use crate::api::tests::{Root, call, key, pod, with_api};
+use crate::api::tests::{call, pods, with_api};
 use crate::api::{ExecExit, ExecSession, Request};
-use nodlet_registry::objects::Objects;
 use nodlet_wire::spdy;
 use nodlet_wire::websocket::{self, Decoder, Opcode, Role};
 
@@ -53,17 +51,27 @@ fn engine(request: Request) {
     let _ = reply.try_send(Ok(ExecSession { terminal, exit }));
 }
 
-fn objects() -> Rc<Objects> {
-    let mut web = pod("web", "Running");
-    web["status"]["containerStatuses"] = json!([{"name": "app", "state": {"running": {}}}]);
-    let objects = Rc::new(Objects::new(0));
-    objects.put(key("web"), web);
-    objects.put(key("idle"), pod("idle", "Pending"));
-    objects.put(key("done"), pod("done", "Succeeded"));
-    objects
+/// Runs the API with a pod, and `client` in its own thread.
+fn with_web(engine: impl FnMut(Request), client: impl FnOnce(PathBuf) + Send + 'static) {
+    with_api(pods(&[("web", "Running")]), engine, client);
 }
 
 const EXEC: &str = "/api/v1/namespaces/default/pods/web/exec";
+
+/// Upgrades a connection, and returns it with the head of the response.
+fn upgraded(socket: &Path, request: &str, headers: &str) -> (UnixStream, String) {
+    let mut stream = UnixStream::connect(socket).expect("the API listens");
+    write!(stream, "{request} HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\n{headers}\r\n").expect("sent");
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        assert_eq!(stream.read(&mut byte).expect("a response"), 1, "{}", String::from_utf8_lossy(&head));
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8_lossy(&head).to_lowercase();
+    assert!(head.starts_with("http/1.1 101"), "{head}");
+    (stream, head)
+}
 
 struct Client {
     stream: UnixStream,
@@ -72,30 +80,21 @@ struct Client {
 
 impl Client {
     fn start(socket: &Path, query: &str) -> Client {
-        Client::of(socket, &format!("{EXEC}?{query}"))
+        Client::speaking(socket, &format!("{EXEC}?{query}"), "v5.channel.k8s.io")
     }
 
-    fn of(socket: &Path, target: &str) -> Client {
-        Client::speaking(socket, target, "v5.channel.k8s.io")
+    /// Executes a script of the shell, with the streams in `query`.
+    fn script(socket: &Path, script: &str, query: &str) -> Client {
+        let script: String = script.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        Client::start(socket, &format!("command=sh&command=-c&command={script}&{query}"))
     }
 
     fn speaking(socket: &Path, target: &str, protocol: &str) -> Client {
-        let mut stream = UnixStream::connect(socket).expect("the API listens");
-        write!(
-            stream,
-            "GET {target} HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
-             sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
-             sec-websocket-protocol: {protocol}\r\n\r\n"
-        )
-        .expect("sent");
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            assert_eq!(stream.read(&mut byte).expect("a response"), 1, "{}", String::from_utf8_lossy(&head));
-            head.push(byte[0]);
-        }
-        let head = String::from_utf8_lossy(&head).to_lowercase();
-        assert!(head.starts_with("http/1.1 101"), "{head}");
+        let headers = format!(
+            "upgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+             sec-websocket-protocol: {protocol}\r\n"
+        );
+        let (stream, head) = upgraded(socket, &format!("GET {target}"), &headers);
         assert!(head.contains("sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo="), "{head}");
         assert!(head.contains(&format!("sec-websocket-protocol: {protocol}\r\n")), "{head}");
         Client { stream, decoder: Decoder::new(Role::Client) }
@@ -140,25 +139,23 @@ impl Client {
 
 #[test]
 fn output_and_exit_code_come_back() {
-    with_api(&Root::new(), objects(), engine, |socket| {
-        let script = "command=sh&command=-c&command=echo+out%3B+echo+err+%3E%262%3B+exit+3";
-        let (out, err, status) = Client::start(&socket, &format!("{script}&stdout=1&stderr=1")).finish();
+    with_web(engine, |socket| {
+        let script = "echo out; echo err >&2; exit 3";
+        let (out, err, status) = Client::script(&socket, script, "stdout=1&stderr=1").finish();
         assert_eq!((out.as_str(), err.as_str()), ("out\n", "err\n"));
         assert_eq!(status["reason"], "NonZeroExitCode");
         assert_eq!(status["details"]["causes"][0], json!({"reason": "ExitCode", "message": "3"}));
         let (_, _, status) = Client::start(&socket, "command=true&stdout=1").finish();
         assert_eq!(status, json!({"metadata": {}, "status": "Success"}));
         // The output is larger than a pipe, and the client reads it at the end.
-        let large = "command=sh&command=-c&command=head+-c+1000000+/dev/zero";
-        let (out, _, _) = Client::start(&socket, &format!("{large}&stdout=1")).finish();
+        let (out, _, _) = Client::script(&socket, "head -c 1000000 /dev/zero", "stdout=1").finish();
         assert_eq!(out.len(), 1_000_000);
         // A child that outlives the process is waited for, with its output.
-        let child = "command=sh&command=-c&command=(sleep+1;+echo+late)%26+echo+started";
-        let (out, _, status) = Client::start(&socket, &format!("{child}&stdout=1")).finish();
+        let child = "(sleep 1; echo late)& echo started";
+        let (out, _, status) = Client::script(&socket, child, "stdout=1").finish();
         assert_eq!((out.as_str(), &status["status"]), ("started\nlate\n", &json!("Success")));
         // One that keeps the pipe open and is silent is not waited for without end.
-        let daemon = "command=sh&command=-c&command=sleep+1000+%26+echo+started+$!";
-        let (out, _, _) = Client::start(&socket, &format!("{daemon}&stdout=1")).finish();
+        let (out, _, _) = Client::script(&socket, "sleep 1000 & echo started $!", "stdout=1").finish();
         let pid = out.trim().strip_prefix("started ").and_then(|pid| pid.parse().ok()).expect("its number");
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)
             .expect("it runs");
@@ -167,7 +164,7 @@ fn output_and_exit_code_come_back() {
 
 #[test]
 fn input_reaches_the_process_until_the_client_closes_it() {
-    with_api(&Root::new(), objects(), engine, |socket| {
+    with_web(engine, |socket| {
         let mut cat = Client::start(&socket, "command=cat&stdin=1&stdout=1");
         let text = "x".repeat(100_000);
         // Data flows in both directions at once: neither side may wait for the other.
@@ -197,21 +194,15 @@ fn input_reaches_the_process_until_the_client_closes_it() {
 
 #[test]
 fn a_terminal_has_a_size() {
-    with_api(&Root::new(), objects(), engine, |socket| {
+    with_web(engine, |socket| {
         // The first size arrives before the process starts; earlier keys are not lost.
-        let mut shell = Client::start(
-            &socket,
-            "command=sh&command=-c&command=stty+size%3B+read+x%3B+echo+got+$x&stdin=1&stdout=1&tty=1",
-        );
+        let mut shell = Client::script(&socket, "stty size; read x; echo got $x", "stdin=1&stdout=1&tty=1");
         shell.send(websocket::STDIN, b"early\n");
         shell.send(websocket::RESIZE, br#"{"Width":100,"Height":30}"#);
         let (out, _, _) = shell.finish();
         assert!(out.contains("30 100") && out.contains("got early"), "{out}");
 
-        let mut shell = Client::start(
-            &socket,
-            "command=sh&command=-c&command=read+x%3B+stty+size&stdin=1&stdout=1&stderr=1&tty=1",
-        );
+        let mut shell = Client::script(&socket, "read x; stty size", "stdin=1&stdout=1&stderr=1&tty=1");
         shell.send(websocket::RESIZE, br#"{"Width":123,"Height":45}"#);
         shell.send(websocket::RESIZE, b"nonsense");
         shell.send(websocket::STDIN, b"go\n");
@@ -222,70 +213,37 @@ fn a_terminal_has_a_size() {
 }
 
 #[test]
-fn a_process_is_killed_when_its_exec_client_disconnects() {
-    with_api(&Root::new(), objects(), engine, |socket| {
-        let mut client =
-            Client::start(&socket, "command=sh&command=-c&command=echo+$$%3B+exec+sleep+1000&stdout=1");
-        let mut out = Vec::new();
-        while !out.ends_with(b"\n") {
-            out.extend_from_slice(&client.next().expect("more").1[1..]);
+fn a_process_is_killed_when_its_client_disconnects_even_with_input_pending() {
+    with_web(engine, |socket| {
+        for is_pending in [false, true] {
+            let query = if is_pending { "stdin=1&stdout=1" } else { "stdout=1" };
+            let mut client = Client::script(&socket, "echo $$; exec sleep 1000", query);
+            let mut out = Vec::new();
+            while !out.ends_with(b"\n") {
+                out.extend_from_slice(&client.next().expect("more").1[1..]);
+            }
+            let pid: i32 = String::from_utf8_lossy(&out).trim().parse().expect("a number");
+            // The input is larger than a pipe, and no answer follows.
+            client.stream.set_nonblocking(true).expect("it is open");
+            let part = websocket::encode(Opcode::Binary, &[&[0], &[b'x'; 30_000]], Some([1, 2, 3, 4]));
+            let ping = websocket::encode(Opcode::Ping, &[b"hi"], Some([1, 2, 3, 4]));
+            let both = [part.as_slice(), &ping].concat();
+            while is_pending && client.stream.write(&both).is_ok_and(|written| written > part.len()) {}
+            drop(client);
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+            while nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_ok() {
+                assert!(std::time::Instant::now() < deadline, "it still runs");
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
         }
-        let pid: i32 = String::from_utf8_lossy(&out).trim().parse().expect("a number");
-        drop(client);
-        wait_until_gone(pid);
     });
-}
-
-#[test]
-fn a_process_is_killed_when_its_client_disconnects_with_input_pending() {
-    with_api(&Root::new(), objects(), engine, |socket| {
-        let mut client = Client::start(
-            &socket,
-            "command=sh&command=-c&command=echo+$$%3B+exec+sleep+1000&stdin=1&stdout=1",
-        );
-        let mut out = Vec::new();
-        while !out.ends_with(b"\n") {
-            out.extend_from_slice(&client.next().expect("more").1[1..]);
-        }
-        let pid: i32 = String::from_utf8_lossy(&out).trim().parse().expect("a number");
-        // The input is larger than a pipe, and no answer follows.
-        client.stream.set_nonblocking(true).expect("it is open");
-        let part = websocket::encode(Opcode::Binary, &[&[0], &[b'x'; 30_000]], Some([1, 2, 3, 4]));
-        let ping = websocket::encode(Opcode::Ping, &[b"hi"], Some([1, 2, 3, 4]));
-        while client
-            .stream
-            .write(&[part.as_slice(), &ping].concat())
-            .is_ok_and(|written| written > part.len())
-        {}
-        drop(client);
-        wait_until_gone(pid);
-    });
-}
-
-fn wait_until_gone(pid: i32) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_ok() {
-        assert!(std::time::Instant::now() < deadline, "it still runs");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
 }
 
 /// Executes a command over SPDY, with these streams and this input. Returns stdout, stderr and the status.
 fn over_spdy(socket: &Path, query: &str, kinds: &[&str], input: &[u8]) -> [String; 3] {
-    let mut stream = UnixStream::connect(socket).expect("the API listens");
-    let head = format!(
-        "POST {EXEC}?{query} HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: SPDY/3.1\r\n\
-         x-stream-protocol-version: v5.channel.k8s.io\r\nx-stream-protocol-version: v4.channel.k8s.io\r\n\r\n"
-    );
-    stream.write_all(head.as_bytes()).expect("sent");
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        assert_eq!(stream.read(&mut byte).expect("a response"), 1, "{}", String::from_utf8_lossy(&head));
-        head.push(byte[0]);
-    }
-    let head = String::from_utf8_lossy(&head).to_lowercase();
-    assert!(head.starts_with("http/1.1 101"), "{head}");
+    let headers = "upgrade: SPDY/3.1\r\nx-stream-protocol-version: v5.channel.k8s.io\r\n\
+                   x-stream-protocol-version: v4.channel.k8s.io\r\n";
+    let (mut stream, head) = upgraded(socket, &format!("POST {EXEC}?{query}"), headers);
     assert!(head.contains("x-stream-protocol-version: v4.channel.k8s.io"), "{head}");
     let mut encoder = spdy::Encoder::default();
     for (kind, number) in kinds.iter().zip((1..).step_by(2)) {
@@ -317,7 +275,7 @@ fn over_spdy(socket: &Path, query: &str, kinds: &[&str], input: &[u8]) -> [Strin
 
 #[test]
 fn a_process_is_executed_over_spdy() {
-    with_api(&Root::new(), objects(), engine, |socket| {
+    with_web(engine, |socket| {
         let script = "command=sh&command=-c&command=cat%3B+echo+err+%3E%262%3B+exit+3";
         let query = format!("{script}&stdin=1&stdout=1&stderr=1");
         let [out, err, status] =
@@ -333,7 +291,7 @@ fn a_process_is_executed_over_spdy() {
 
 #[test]
 fn the_first_protocol_has_only_the_texts_of_failures() {
-    with_api(&Root::new(), objects(), engine, |socket| {
+    with_web(engine, |socket| {
         for (command, expected) in
             [("command=refused", "Internal error occurred: no such process"), ("command=true", "")]
         {
@@ -352,60 +310,12 @@ fn the_first_protocol_has_only_the_texts_of_failures() {
 
 #[test]
 fn exec_failures_are_reported_where_kubectl_shows_them() {
-    with_api(&Root::new(), objects(), engine, |socket| {
-        // After a rejected handshake, kubectl would try SPDY and report that it is not supported.
+    with_web(engine, |socket| {
+        // After a rejected handshake, kubectl would try SPDY and report that it is not supported. What is rejected before
+        // the handshake is in `api/tests/refused.txt`.
         for query in ["command=refused&stdout=1", "command=refused&stdout=1&tty=1"] {
             let (_, _, status) = Client::start(&socket, query).finish();
             assert_eq!(status["message"], "Internal error occurred: no such process", "{query}");
-        }
-        let websocket = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
-                         sec-websocket-key: eA==\r\nsec-websocket-protocol: v5.channel.k8s.io\r\n";
-        let old = websocket.replace("v5.", "v1.");
-        let spdy = "connection: Upgrade\r\nupgrade: SPDY/3.1\r\n";
-        let (other, done) = (EXEC.replace("web", "idle"), EXEC.replace("web", "done"));
-        let ports = EXEC.replace("/exec", "/portforward");
-        for (target, query, headers, code, expected) in [
-            (EXEC, "command=sh&stdout=1", "", 400, "Upgrade request required"),
-            (
-                EXEC,
-                "command=sh&stdout=1",
-                spdy,
-                400,
-                "x-stream-protocol-version must contain v4.channel.k8s.io",
-            ),
-            (EXEC, "command=sh&stdout=1", &old, 400, "none of the subprotocols"),
-            (EXEC, "stdout=1", websocket, 400, "command: Required value"),
-            (EXEC, "command=sh", websocket, 400, "at least 1 of stdin, stdout, stderr"),
-            (
-                EXEC,
-                "command=sh&stdout=1&container=db",
-                websocket,
-                400,
-                "container db is not valid for pod web",
-            ),
-            (EXEC, "command=a%00b&stdout=1", websocket, 400, "none with a NUL byte"),
-            (&other, "command=sh&stdout=1", websocket, 400, "is not running"),
-            (&other, "command=sh&stdout=1", spdy, 400, "is not running"),
-            (
-                &done,
-                "command=sh&stdout=1",
-                websocket,
-                400,
-                "cannot exec into a container in a completed pod; current phase is Succeeded",
-            ),
-            (
-                &done.replace("/exec", "/attach"),
-                "stdout=1",
-                websocket,
-                400,
-                "cannot attach a container in a completed pod; current phase is Succeeded",
-            ),
-            (&ports, "", spdy, 400, "x-stream-protocol-version must contain portforward.k8s.io"),
-            (&ports, "", websocket, 400, "is supported: use SPDY/3.1+portforward.k8s.io"),
-        ] {
-            let (answered, body) = call(&socket, "GET", &format!("{target}?{query}"), headers, "");
-            assert_eq!(answered, code, "{query}: {body}");
-            assert!(body.contains(expected), "{query}: {body}");
         }
     });
 }
@@ -423,10 +333,10 @@ const FLOOD: std::time::Duration = std::time::Duration::from_secs(60);
 
 #[test]
 fn a_client_that_sends_continuously_delays_no_other_client() {
-    with_api(&Root::new(), objects(), engine, |socket| {
+    with_web(engine, |socket| {
         // The process has closed its input, so that input is discarded as fast as it arrives.
-        let script = "command=sh&command=-c&command=exec+0%3C%26-%3B+echo+closed%3B+exec+sleep+1000";
-        let mut client = Client::start(&socket, &format!("{script}&stdin=1&stdout=1"));
+        let script = "exec 0<&-; echo closed; exec sleep 1000";
+        let mut client = Client::script(&socket, script, "stdin=1&stdout=1");
         while client.next().expect("more").1 != b"\x01closed\n" {}
         let mut stream = client.stream.try_clone().expect("a descriptor");
         let flood = std::thread::spawn(move || {
@@ -453,8 +363,9 @@ fn unread_output_delays_no_other_client() {
         say.send(flood).expect("the client waits for it");
         let _ = reply.try_send(Ok(None));
     };
-    with_api(&Root::new(), objects(), engine, move |socket| {
-        let client = Client::of(&socket, &EXEC.replace("/exec", "/attach?stdin=true"));
+    with_web(engine, move |socket| {
+        let attach = EXEC.replace("/exec", "/attach?stdin=true");
+        let client = Client::speaking(&socket, &attach, "v5.channel.k8s.io");
         let flood = flooding.recv().expect("it was asked for");
         others_are_served(&socket, &flood);
         drop(client);

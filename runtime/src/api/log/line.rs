@@ -17,38 +17,22 @@ pub(super) enum Streams {
 }
 
 /// Converts the content of the file into printed lines, block by block.
+#[derive(Default)]
 pub(super) struct Printer {
-    since: Option<Timestamp>,
-    timestamps: bool,
-    streams: Streams,
+    pub(super) since: Option<Timestamp>,
+    pub(super) timestamps: bool,
+    pub(super) streams: Streams,
     /// The number of bytes that may still be printed.
-    remaining: Option<u64>,
+    pub(super) remaining: Option<u64>,
     /// The beginning of a line whose end is in the next block.
-    begun: Vec<u8>,
+    pub(super) begun: Vec<u8>,
     /// Whether the current line is too long, and is skipped up to the next line feed.
-    skipping: bool,
+    pub(super) skipping: bool,
     /// Whether the last printed piece was not the end of its line.
-    in_line: bool,
+    pub(super) in_line: bool,
 }
 
 impl Printer {
-    pub(super) fn new(
-        since: Option<Timestamp>,
-        timestamps: bool,
-        streams: Streams,
-        limit: Option<u64>,
-    ) -> Printer {
-        Printer {
-            since,
-            timestamps,
-            streams,
-            remaining: limit,
-            begun: Vec::new(),
-            skipping: false,
-            in_line: false,
-        }
-    }
-
     /// Prints a block. Returns false when the requested number of bytes has been printed.
     pub(super) fn print(&mut self, mut block: &[u8], out: &mut Vec<u8>) -> bool {
         while let Some(end) = block.iter().position(|byte| *byte == b'\n') {
@@ -176,17 +160,14 @@ damaged
 
     #[test]
     fn lines_are_shown_as_they_were_written() {
-        let all = || Printer::new(None, false, Streams::All, None);
+        let all = Printer::default;
         assert_eq!(print(all), "one\ntwo\nthree\n\na b\n");
-        let stderr = || Printer::new(None, false, Streams::Stderr, None);
-        assert_eq!(print(stderr), "two\n");
-        let stdout = || Printer::new(None, false, Streams::Stdout, None);
-        assert_eq!(print(stdout), "one\nthree\n\na b\n");
-        let since = || Printer::new(Timestamp::parse("2026-01-31T12:00:02Z"), false, Streams::All, None);
+        assert_eq!(print(|| Printer { streams: Streams::Stderr, ..all() }), "two\n");
+        assert_eq!(print(|| Printer { streams: Streams::Stdout, ..all() }), "one\nthree\n\na b\n");
+        let since = || Printer { since: Timestamp::parse("2026-01-31T12:00:02Z"), ..all() };
         assert_eq!(print(since), "three\n\na b\n");
-        let limited = || Printer::new(None, false, Streams::All, Some(6));
-        assert_eq!(print(limited), "one\ntw");
-        let timed = || Printer::new(Timestamp::parse("2026-01-31T12:00:02Z"), true, Streams::All, None);
+        assert_eq!(print(|| Printer { remaining: Some(6), ..all() }), "one\ntw");
+        let timed = || Printer { timestamps: true, ..since() };
         assert_eq!(
             print(timed),
             "2026-01-31T12:00:02.000000001Z three\n2026-01-31T12:00:03.000000001Z \n2026-01-31T12:00:04.000000001Z a b\n"
@@ -195,7 +176,7 @@ damaged
 
     #[test]
     fn an_endless_log_line_is_skipped_without_being_buffered() {
-        let (mut printer, mut out) = (Printer::new(None, false, Streams::All, None), Vec::new());
+        let (mut printer, mut out) = (Printer::default(), Vec::new());
         for _ in 0..100 {
             assert!(printer.print(&[b'x'; 10_000], &mut out));
             assert!(printer.begun.len() <= LINE_BYTES);
@@ -206,7 +187,7 @@ damaged
 
     #[test]
     fn half_a_line_at_the_end_of_a_log_is_ended() {
-        let (mut printer, mut out) = (Printer::new(None, false, Streams::All, None), Vec::new());
+        let (mut printer, mut out) = (Printer::default(), Vec::new());
         printer.print(b"2026-01-31T12:00:00Z stdout P half\n2026-01-31T12:00", &mut out);
         printer.end(&mut out);
         assert_eq!(out, b"half\n");

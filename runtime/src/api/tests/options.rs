@@ -3,76 +3,8 @@
 use super::*;
 
 #[test]
-fn options_of_a_list_are_checked_as_by_kubernetes() {
-    const INVALID: &str = "ListOptions.meta.k8s.io \"\" is invalid: ";
-    with_api(&Root::new(), Rc::new(Objects::new(10)), no_engine, |socket| {
-        for (query, code, expected) in [
-            ("resourceVersion=0&resourceVersionMatch=NotOlderThan", 200, String::new()),
-            (
-                "resourceVersionMatch=Exact",
-                422,
-                format!(
-                    "{INVALID}resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
-                ),
-            ),
-            (
-                "resourceVersion=0&resourceVersionMatch=Exact",
-                422,
-                format!(
-                    "{INVALID}resourceVersionMatch: Forbidden: resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""
-                ),
-            ),
-            (
-                "resourceVersion=1&resourceVersionMatch=Newest&sendInitialEvents=true",
-                422,
-                format!(
-                    "{INVALID}[resourceVersionMatch: Unsupported value: \"Newest\": supported values: \"Exact\", \"NotOlderThan\", \"\", sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list]"
-                ),
-            ),
-            (
-                "resourceVersion=abc",
-                400,
-                "invalid resource version: resourceVersion: Invalid value: \"abc\": strconv.ParseUint: parsing \"abc\": invalid syntax".to_owned(),
-            ),
-            ("limit=x", 400, "strconv.ParseInt: parsing \"x\": invalid syntax".to_owned()),
-            ("resourceVersion=5&resourceVersionMatch=Exact", 410, "The resourceVersion for the provided list is too old.".to_owned()),
-            ("continue=5//web", 410, "The provided continue parameter is too old to display".to_owned()),
-            ("continue=5", 400, "invalid continue token: continue key is not valid".to_owned()),
-            (
-                "continue=5//web&resourceVersion=5",
-                400,
-                "specifying resource version is not allowed when using continue".to_owned(),
-            ),
-            (
-                "watch=1&resourceVersionMatch=Exact",
-                422,
-                format!("{INVALID}[resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided, resourceVersionMatch: Unsupported value: \"Exact\": supported values: \"NotOlderThan\"]"),
-            ),
-            (
-                "watch=1&sendInitialEvents=true",
-                422,
-                format!("{INVALID}resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"),
-            ),
-            (
-                "resourceVersion=9000000000000000000",
-                504,
-                "Timeout: Too large resource version: 9000000000000000000, current: ".to_owned(),
-            ),
-        ] {
-            let (answered, body) = get(&socket, &format!("/api/v1/pods?{query}"));
-            let message = body["message"].as_str().unwrap_or_default();
-            assert_eq!(answered, code, "{query}: {body}");
-            assert!(message.starts_with(&expected), "{query}: {message}");
-        }
-    });
-}
-
-#[test]
 fn a_list_comes_in_parts_of_one_state() {
-    let objects = Rc::new(Objects::new(10));
-    for name in ["c", "a", "b"] {
-        objects.put(key(name), pod(name, "Pending"));
-    }
+    let objects = pods(&["c", "a", "b"].map(|name| (name, "Pending")));
     let changing = objects.clone();
     let engine = move |request| {
         if let Request::Delete { name, reply, .. } = request {
@@ -81,12 +13,10 @@ fn a_list_comes_in_parts_of_one_state() {
             let _ = reply.try_send(Ok(Value::Null));
         }
     };
-    with_api(&Root::new(), objects, engine, |socket| {
-        let names = |list: &Value| {
+    with_api(objects, engine, |socket| {
+        let names = |list: &Value| -> String {
             let items = list["items"].as_array().expect("a list").iter();
-            items
-                .map(|item| item["metadata"]["name"].as_str().expect("a name").to_owned())
-                .collect::<String>()
+            items.map(|item| item["metadata"]["name"].as_str().expect("a name")).collect()
         };
         let (_, first) = get(&socket, "/api/v1/pods?limit=1");
         let part = |from: &Value, more: &str| {
@@ -118,9 +48,7 @@ fn a_list_comes_in_parts_of_one_state() {
 
 #[test]
 fn objects_are_shown_in_the_form_that_a_client_accepts() {
-    let objects = Rc::new(Objects::new(10));
-    objects.put(key("web"), pod("web", "Pending"));
-    with_api(&Root::new(), objects, no_engine, |socket| {
+    with_api(pods(&[("web", "Pending")]), no_engine, |socket| {
         let shown = |accept: &str, target: &str| {
             let (code, body) = call(&socket, "GET", target, &format!("accept: {accept}\r\n"), "");
             let body = body.lines().find(|line| line.starts_with('{')).unwrap_or(&body).to_owned();
@@ -148,10 +76,8 @@ fn objects_are_shown_in_the_form_that_a_client_accepts() {
         }
         let (_, list) = shown(&form("PartialObjectMetadataList"), all);
         let item = &list["items"][0];
-        assert_eq!(
-            (&item["kind"], &item["metadata"]["name"]),
-            (&json!("PartialObjectMetadata"), &json!("web"))
-        );
+        assert_eq!(item["kind"], "PartialObjectMetadata");
+        assert_eq!(item["metadata"]["name"], "web");
         assert!(item.get("spec").is_none() && list["metadata"]["resourceVersion"].is_string(), "{list}");
         let (_, event) = shown(&form("PartialObjectMetadata"), "/api/v1/pods?watch=1&timeoutSeconds=0");
         assert_eq!(event["object"]["kind"], "PartialObjectMetadata", "{event}");
@@ -172,12 +98,7 @@ fn a_field_that_occurs_twice_is_refused_or_warned_about() {
     with_no_objects(engine, |socket| {
         let send = |query: &str, name: &str| {
             let body = format!(r#"{{"metadata":{{"name":"x","name":"{name}"}},"spec":{{}},"spec":{{}}}}"#);
-            let request = format!(
-                "POST /api/v1/namespaces/default/pods?{query} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
-                 content-length: {}\r\n\r\n{body}",
-                body.len()
-            );
-            raw(&socket, request.as_bytes())
+            whole(&socket, "POST", &format!("/api/v1/namespaces/default/pods?{query}"), "", &body)
         };
         let strict = r#"Pod in version \"v1\" cannot be handled as a Pod: strict decoding error: duplicate field \"metadata.name\", duplicate field \"spec\""#;
         let answer = send("fieldValidation=Strict", "a");
@@ -193,39 +114,5 @@ fn a_field_that_occurs_twice_is_refused_or_warned_about() {
         ];
         assert_eq!(warnings, expected, "{answer}");
         assert_eq!(send("fieldValidation=Ignore", "a").matches("warning: ").count(), 1);
-    });
-}
-
-#[test]
-fn the_options_of_a_change_are_checked_as_by_kubernetes() {
-    with_no_objects(no_engine, |socket| {
-        let manager = "m".repeat(129);
-        let long = "fieldManager: Too long: may not be more than 128 bytes";
-        let dry_run = "dryRun: Unsupported value: [\"All\",\"Bad\"]: supported values: \"All\"";
-        let validation = "fieldValidation: Unsupported value: \"Bad\": supported values: \"\", \"Ignore\", \"Strict\", \"Warn\"";
-        for (method, query, kind, expected) in [
-            ("POST", format!("fieldManager={manager}"), "CreateOptions", long.to_owned()),
-            (
-                "PATCH",
-                "fieldManager=a%07".to_owned(),
-                "PatchOptions",
-                r#"fieldManager: Invalid value: "a\a": invalid character U+0007 (at position 1)"#.to_owned(),
-            ),
-            ("PUT", "dryRun=All&dryRun=Bad".to_owned(), "UpdateOptions", dry_run.to_owned()),
-            ("DELETE", "dryRun=All&dryRun=Bad".to_owned(), "DeleteOptions", dry_run.to_owned()),
-            (
-                "POST",
-                format!("fieldManager={manager}&dryRun=All&dryRun=Bad&fieldValidation=Bad"),
-                "CreateOptions",
-                format!("[{long}, {dry_run}, {validation}]"),
-            ),
-        ] {
-            let name = if method == "POST" { "" } else { "/web" };
-            let target = format!("/api/v1/namespaces/default/pods{name}?{query}");
-            let (code, body) = call(&socket, method, &target, "", "");
-            let body: Value = serde_json::from_str(&body).expect("a Status");
-            assert_eq!(body["message"], format!("{kind}.meta.k8s.io \"\" is invalid: {expected}"));
-            assert_eq!((code, &body["details"]["group"]), (422, &json!("meta.k8s.io")), "{body}");
-        }
     });
 }

@@ -28,10 +28,7 @@ impl Events {
 
     fn shows(&mut self, kind: &str, name: &str) {
         let event = self.next().expect("another event");
-        assert_eq!(
-            (event["type"].as_str(), event["object"]["metadata"]["name"].as_str()),
-            (Some(kind), Some(name))
-        );
+        assert_eq!((&event["type"], &event["object"]["metadata"]["name"]), (&json!(kind), &json!(name)));
     }
 }
 
@@ -53,7 +50,7 @@ fn a_watch_goes_on_where_the_list_ended() {
         }
         other => panic!("{other:?}"),
     };
-    with_api(&Root::new(), objects, engine, move |socket| {
+    with_api(objects, engine, move |socket| {
         let mut all = Events::of(&socket, &format!("/api/v1/pods?watch=true&resourceVersion={version}"));
         all.shows("ADDED", "db");
         let mut running = Events::of(&socket, "/api/v1/pods?watch=1&fieldSelector=status.phase%3DRunning");
@@ -99,7 +96,7 @@ fn a_watcher_that_does_not_read_uses_no_memory_and_catches_up_later() {
             let _ = reply.try_send(Ok(Value::Null));
         }
     };
-    with_api(&Root::new(), objects, engine, |socket| {
+    with_api(objects, engine, |socket| {
         let mut slow = Events::of(&socket, "/api/v1/pods?watch=true");
         // An event before the flood shows that the watch exists.
         for _ in 0..10 {

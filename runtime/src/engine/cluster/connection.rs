@@ -70,6 +70,7 @@ impl Follower {
         // A second connection for Nodes would cost a short visit more than all else.
         let follows_nodes = self.shell.config.sync.is_none() || self.node_uid.is_empty();
         (*api, self.nodes_api) = (Some(client()), follows_nodes.then(client));
+        self.proxy_api = self.proxy.is_some().then(client);
         if self.shell.config.sync.is_some() {
             self.objects.unread();
         }

@@ -134,7 +134,7 @@ pub(super) async fn credentials(shell: &Shell) -> Option<Credentials> {
                 let text = credentials.to_json().into_bytes();
                 let written = shell.stores.replace_sealed(path.clone(), text).await;
                 match written {
-                    Ok(()) => {
+                    Ok(_) => {
                         log::info!("enrolled in the cluster at {}", bootstrap.server);
                         return Some(credentials);
                     }

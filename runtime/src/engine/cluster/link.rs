@@ -12,12 +12,13 @@ use nodlet_core::pod::PodState;
 use nodlet_core::spec::ProbeKind;
 use nodlet_registry::{Owner, Status};
 
-use super::super::changes::Change;
 use super::super::message::{ClusterCall, Named};
+use super::super::network::resolver;
+use super::super::pods::Pods;
 use super::super::stats::ProbeCounts;
 use super::super::{Engine, Shell};
 use super::{NOT_JOINED, follow, kubelet_server};
-use crate::api::{Api, Reply, Request};
+use crate::api::{Api, Reply};
 
 /// Requests to synchronise that wait for a result.
 const SYNC_REQUESTS: usize = 8;
@@ -92,8 +93,8 @@ impl ClusterLink {
     }
 
     /// `/metrics/probes` of the kubelet's server.
-    pub(in crate::engine) fn probe_metrics(&self, shell: &Shell) -> String {
-        self.probe_counts.metrics(shell)
+    pub(in crate::engine) fn probe_metrics(&self, pods: &Pods) -> String {
+        self.probe_counts.metrics(pods)
     }
 }
 
@@ -102,6 +103,15 @@ impl Engine {
     pub(in crate::engine) fn follow_cluster(&mut self) {
         self.cluster.follow(&self.shell);
         self.list_images();
+        self.follow_domain();
+    }
+
+    /// Gives the board's own names another domain, if the board has joined a cluster or left it.
+    fn follow_domain(&self) {
+        if self.shell.services.names.follow_domain(&self.shell) {
+            let shell = self.shell.clone();
+            self.shell.tasks.spawn(async move { resolver::renew_resolv_confs(&shell).await });
+        }
     }
 
     /// Does what the task that follows the cluster asks for.
@@ -111,13 +121,11 @@ impl Engine {
                 let clients = self.shell.config.max_connections.div_ceil(2);
                 let api = self.shell.api(&self.request_sender, &self.ring, clients);
                 self.cluster.serve(&self.shell, api);
+                self.follow_domain();
             }
-            ClusterCall::ReadManifests => self.read_sources(),
+            ClusterCall::Change(change) => self.changes.push(change),
             ClusterCall::Confirm(confirmed) => self.confirm_pods(&confirmed),
             ClusterCall::TakeConditions { local, status } => self.take_conditions(&local, &status),
-            ClusterCall::AddEphemeral(asked) => {
-                self.changes.push(Change::Request(Box::new(Request::Ephemeral(asked))));
-            }
             ClusterCall::Pods(reply) => {
                 let pods = self.registry.wanted_of(Owner::Cluster).into_iter();
                 let pods = pods.map(|one| (one.pod.uid.clone(), one.source.clone()));

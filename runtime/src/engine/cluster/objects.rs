@@ -15,12 +15,11 @@ use nodlet_cluster::trust::{self, BUNDLES};
 use nodlet_cluster::watches::{WatchMessage, Watches};
 use nodlet_core::error::causes;
 use nodlet_kube::kinds::Kind;
-use nodlet_kube::manifest::{self, Validation, is_object_name};
-use nodlet_registry::Handled;
+use nodlet_kube::manifest::is_object_name;
 use nodlet_wire::http::HttpError;
 
-use super::reports::postpone;
 use super::{Follower, SessionEnd, labels};
+use crate::sources::ParseError;
 
 /// The shortest time limit of the watch of an object in seconds. A watch that ends costs a request, and often a list:
 /// without events, its version is too old by then.
@@ -164,17 +163,16 @@ impl Follower {
         self.set_aside.remove(reference);
         let Some(object) = object else {
             // Volumes keep their files, as with a kubelet.
-            let removed = self.shell.stores.storage.run(move || std::fs::remove_file(path)).await;
-            return drop(removed);
+            return self.remove_manifests(vec![path]).await;
         };
-        let bytes = format!("{object:#}\n").into_bytes();
-        let handled = Handled::file(&path, &bytes);
-        if let Err(why) = self.shell.handling.read(handled).map(drop) {
+        let text = format!("{object:#}\n").into_bytes();
+        let parsed = self.parse(&path, &text);
+        if let Err(ParseError::SetAside { handled, why, .. }) = &parsed {
             let (resource, _, name) = reference;
             let kind = Kind::of_resource(resource).map_or(*resource, Kind::as_str);
-            self.set_aside.insert(reference.clone(), (handled, format!("{kind} {name:?} {why}")));
+            self.set_aside.insert(reference.clone(), (*handled, format!("{kind} {name:?} {why}")));
         }
-        self.write(path, bytes).await;
+        self.write_manifest(path, text, parsed).await;
     }
 
     /// Reports to each pod that refers to this object that the object is set aside, if it is. A container that has started
@@ -228,27 +226,23 @@ impl Follower {
                 let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
                 let name = text(&local["metadata"]["name"]);
                 let path = directory.join(kind.row().file(&text(&local["metadata"]["namespace"]), &name));
-                let bytes = format!("{local:#}\n").into_bytes();
-                let handled = Handled::file(&path, &bytes);
-                let mark = match self.shell.handling.read(handled) {
-                    Ok(mark) => mark,
+                let text = format!("{local:#}\n").into_bytes();
+                let parsed = match self.parse(&path, &text) {
+                    Ok(parsed) => parsed,
                     // The pod waits for its claim.
-                    Err(why) => {
+                    Err(ParseError::SetAside { handled, why, .. }) => {
                         let why = format!("{} {name:?} {why}", kind.as_str());
                         self.report_set_aside(api, known, handled, &why).await?;
                         continue;
                     }
+                    Err(ParseError::Invalid(error)) => {
+                        return Ok(Err(format!("{} {name:?}: {error}", kind.as_str())));
+                    }
                 };
-                let file = path.to_string_lossy();
-                let parsed = manifest::parse(&file, &bytes, Validation::Strict, &self.credentials.node);
-                drop(mark);
-                if let Err(error) = parsed {
-                    return Ok(Err(format!("{} {name:?}: {error}", kind.as_str())));
-                }
                 if kind == Kind::PersistentVolume {
                     found.push(name);
                 }
-                self.write(path, bytes).await;
+                self.write_manifest(path, text, Ok(parsed)).await;
             }
         }
         known.volumes = found;
@@ -292,8 +286,9 @@ impl Follower {
                     let secret = pods::token_secret(namespace, token, value);
                     // Not on flash: a token lives for an hour, and is of no use without the cluster.
                     let file = Kind::Secret.row().file(namespace, &token.secret);
-                    self.write(self.shell.paths.run_manifests().join(file), secret.to_string().into_bytes())
-                        .await;
+                    let (path, text) = (self.shell.paths.run_manifests().join(file), secret.to_string());
+                    let parsed = self.parse(&path, text.as_bytes());
+                    self.write_manifest(path, text.into_bytes(), parsed).await;
                     shortest = shortest.min(pods::token_renewal(token, &made));
                 }
                 Err(error) if error.code().is_some() => {
@@ -321,19 +316,14 @@ impl Follower {
         self.renew_tokens(api, known).await
     }
 
-    /// Renews tokens that expire, reads claims that were not bound, deletes rejected pods that are to end, sends reports
-    /// and mirror pods again that were not accepted, and stores labels that could not be stored.
+    /// Renews tokens that expire, reads claims that were not bound, sends reports and mirror pods again that were not
+    /// accepted, and stores labels that could not be stored.
     pub(super) async fn refresh(&mut self, api: &mut Api) -> Result<Seen, SessionEnd> {
         labels::store_again(&self.shell).await;
         for uid in self.followed.uids() {
             let Some(mut known) = self.followed.remove(&uid) else { continue };
             let is_unreported = known.is_unreported;
-            let renewed = if known.has_manifest {
-                self.renew(api, &mut known).await
-            } else {
-                let finished = self.finish_rejected(api, &uid, &mut known).await;
-                postpone(&mut known, finished)
-            };
+            let renewed = if known.has_manifest { self.renew(api, &mut known).await } else { Ok(()) };
             let renewed = match (renewed, is_unreported) {
                 (Ok(()), true) => self.report_again(api, &uid, &mut known).await,
                 (renewed, _) => renewed,

@@ -13,13 +13,13 @@ use nodlet_cluster::sync;
 use nodlet_core::sorted::SortedSet;
 use nodlet_core::spec::Uid;
 use nodlet_kube::kinds;
-use nodlet_kube::manifest::{self, Manifest, Validation};
-use nodlet_registry::Handled;
 use nodlet_wire::http::HttpError;
 
+use super::super::cleanup::names;
 use super::super::message::{ClusterCall, Named};
 use super::reports::postpone;
 use super::{Follower, SessionEnd, labels};
+use crate::sources::ParseError;
 
 /// Pods in one page of a list.
 const PAGE: usize = 50;
@@ -90,20 +90,18 @@ impl Follower {
         }
         let (kept, kept_tokens) = self.followed.files();
         let tokens = self.shell.paths.run_manifests();
-        let removed = self.shell.stores.storage.run(move || {
-            let remove = |directory: &PathBuf, is_stale: &dyn Fn(&str) -> bool| {
-                for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-                    if entry.file_name().to_str().is_some_and(is_stale) {
-                        let _ = std::fs::remove_file(entry.path());
-                    }
-                }
+        let stale = self.shell.stores.storage.run(move || {
+            let list = |directory: PathBuf, is_stale: &dyn Fn(&str) -> bool| {
+                let stale = names(&directory).into_iter().filter(|name| is_stale(name));
+                stale.map(|name| directory.join(name)).collect::<Vec<_>>()
             };
-            // Pods end by `end_cluster_pod`, which also removes their manifests.
+            // The end of a pod also removes its manifest.
             let is_object = |name: &str| kinds::definition_of_file(name).is_some();
-            remove(&directory, &|name| is_object(name) && !kept.contains(name));
-            remove(&tokens, &|name| name.contains(TOKEN_PREFIX) && !kept_tokens.contains(name));
+            let mut stale = list(directory, &|name| is_object(name) && !kept.contains(name));
+            stale.extend(list(tokens, &|name| name.contains(TOKEN_PREFIX) && !kept_tokens.contains(name)));
+            stale
         });
-        removed.await;
+        self.remove_manifests(stale.await).await;
     }
 
     pub(super) async fn event(&mut self, api: &mut Api, mut event: Value) -> Result<(), SessionEnd> {
@@ -159,7 +157,7 @@ impl Follower {
                 let mut known = Known::new(pod, false);
                 match self.named(&uid, &known).await {
                     Named::Itself => known.has_manifest = true,
-                    Named::Predecessor(other) => self.end(other, &known, None).await,
+                    Named::Predecessor(other) => drop(self.end(other, &known, None).await),
                     Named::Nothing | Named::OfFile(_) => {}
                 }
                 known
@@ -180,7 +178,21 @@ impl Follower {
             }
             Step::End(grace) => {
                 known.has_manifest = false;
-                self.end(Uid::from(&*uid), &known, grace).await;
+                let is_gone = self.end(Uid::from(&*uid), &known, grace).await;
+                // No end is observed of a pod that this board has rejected. Its manifest goes first: a power cut does not
+                // bring it back.
+                if local.is_none()
+                    && pods::step(&known.object, false, false) == Step::Delete
+                    && self.ask(|reply| ClusterCall::IsDesired { uid: Uid::from(&*uid), reply }).await
+                        == Some(false)
+                {
+                    // Only of a desired pod, the loop repeats the removal.
+                    known.has_manifest = !is_gone;
+                    if is_gone {
+                        let finished = self.finish(api, &uid, &mut known).await;
+                        postpone(&mut known, finished)?;
+                    }
+                }
             }
             Step::Delete => {
                 let finished = self.finish(api, &uid, &mut known).await;
@@ -227,24 +239,16 @@ impl Follower {
     async fn remove_files_of(&mut self, known: &Known) {
         self.objects.want(&self.followed.references(), Instant::now());
         let (objects, tokens) = self.followed.unneeded(known);
-        let of = |directory: PathBuf, names: Vec<String>| {
-            names.into_iter().map(move |name| directory.join(name)).collect::<Vec<_>>()
-        };
-        let mut files = of(self.shell.paths.cluster_manifests(), objects);
-        files.extend(of(self.shell.paths.run_manifests(), tokens));
-        if !files.is_empty() {
-            let removed = self.shell.stores.storage.run(move || {
-                for file in files {
-                    let _ = std::fs::remove_file(file);
-                }
-            });
-            removed.await;
-        }
+        let (directory, of_tokens) = (self.shell.paths.cluster_manifests(), self.shell.paths.run_manifests());
+        let objects = objects.into_iter().map(|name| directory.join(name));
+        let tokens = tokens.into_iter().map(|name| of_tokens.join(name));
+        self.remove_manifests(objects.chain(tokens).collect()).await;
     }
 
-    async fn end(&self, uid: Uid, known: &Known, grace: Option<Duration>) {
+    /// Ends a pod. Returns whether its manifest is gone.
+    async fn end(&self, uid: Uid, known: &Known, grace: Option<Duration>) -> bool {
         self.has_news.set(true);
-        self.end_pod(uid, self.pod_path(known), grace).await;
+        self.end_pod(uid, self.pod_path(known), grace).await
     }
 
     /// Writes the manifest of a pod, and before it what the pod needs.
@@ -262,33 +266,25 @@ impl Follower {
         }
         let path = self.pod_path(known);
         let text = format!("{manifest:#}\n").into_bytes();
-        let name = path.to_string_lossy();
-        // The file will have the same text.
-        let handled = Handled::file(&path, &text);
-        let mark = match self.shell.handling.read(handled) {
-            Ok(mark) => mark,
-            Err(why) => {
+        let parsed = match self.parse(&path, &text) {
+            Ok(parsed) => parsed,
+            Err(ParseError::SetAside { handled, why, .. }) => {
                 return self.report_set_aside(api, known, handled, &format!("its manifest {why}")).await;
             }
-        };
-        let parsed = manifest::parse(&name, &text, Validation::Strict, &self.credentials.node);
-        drop(mark);
-        let selects_others = |parsed: &Vec<Manifest>| {
-            parsed.iter().any(|manifest| labels::are_missing(&self.shell, &manifest.pod))
+            Err(ParseError::Invalid(error)) => {
+                // A running pod keeps its last valid spec, as one from a file.
+                let why = error.to_string();
+                // Without the file and its lines, which nobody wrote.
+                let line = why.strip_prefix(&*path.to_string_lossy());
+                let why = line.and_then(|why| why.split_once(": ")).map_or(&*why, |(_, why)| why);
+                log::error!("{}/{}: {why}", known.namespace, known.name);
+                return if known.has_manifest { Ok(()) } else { self.reject(api, known, why).await };
+            }
         };
         // The label may be newer than the last report (`generalFilter`).
-        if parsed.as_ref().is_ok_and(selects_others) {
+        if parsed.pods().any(|pod| labels::are_missing(&self.shell, pod)) {
             let node = api.call("GET", &format!("/api/v1/nodes/{}", self.credentials.node), None).await?;
             labels::see(&self.shell, &node).await;
-        }
-        if let Err(error) = parsed {
-            // A running pod keeps its last valid spec, as one from a file.
-            let why = error.to_string();
-            // Without the file and its lines, which nobody wrote.
-            let why =
-                why.strip_prefix(&*name).and_then(|why| why.split_once(": ")).map_or(&*why, |(_, why)| why);
-            log::error!("{}/{}: {why}", known.namespace, known.name);
-            return if known.has_manifest { Ok(()) } else { self.reject(api, known, why).await };
         }
         if let Named::OfFile(file) = self.named(uid, known).await {
             let why = format!("{} of this board defines a pod of the same name", file.display());
@@ -313,7 +309,9 @@ impl Follower {
         if let Some(class) = &needs.class {
             let name = class["metadata"]["name"].as_str().unwrap_or_default();
             let path = self.shell.paths.cluster_manifests().join(class_file(name));
-            self.write(path, format!("{class:#}\n").into_bytes()).await;
+            let text = format!("{class:#}\n").into_bytes();
+            let parsed = self.parse(&path, &text);
+            self.write_manifest(path, text, parsed).await;
         }
         for field in &needs.ignored {
             let Known { namespace, name, .. } = &*known;
@@ -321,7 +319,7 @@ impl Follower {
         }
         known.needs = Some(needs);
         self.renew_tokens(api, known).await?;
-        known.has_manifest = self.write(path, text).await;
+        known.has_manifest = self.write_manifest(path, text, Ok(parsed)).await;
         self.has_news.set(true);
         if self.shell.config.sync.is_some() && !sync::stays_while_unreachable(&known.object) {
             log::warn!(
@@ -331,7 +329,6 @@ impl Follower {
                 known.name
             );
         }
-        self.call(ClusterCall::ReadManifests).await;
         Ok(())
     }
 

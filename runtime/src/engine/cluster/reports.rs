@@ -9,13 +9,12 @@ use nodlet_cluster::followed::Known;
 use nodlet_cluster::pods::{self, NotRun, Step};
 use nodlet_cluster::schedule::Seen;
 use nodlet_cluster::{gates, mirrors, node, rejections};
-use nodlet_core::spec::Uid;
 use nodlet_registry::Handled;
 use nodlet_registry::objects::{ChangeKind, ObjectChange};
 
-use super::super::message::ClusterCall;
+use super::super::message::{self, ClusterCall};
 use super::{Follower, SessionEnd, tolerate};
-use crate::api::{Change, EphemeralRequest, FieldValidation, PatchKind};
+use crate::api::{Change, EphemeralRequest, FieldValidation, PatchKind, Request};
 
 /// What a report about a pod came to. An error of the API server about it alone keeps no other pod from being reported:
 /// the report is sent again by [`Follower::refresh`].
@@ -234,7 +233,7 @@ impl Follower {
         known: &Known,
         new: &[&Value],
     ) -> Result<(), SessionEnd> {
-        let (reply, answer) = async_channel::bounded(1);
+        let (reply, answer) = crate::api::Reply::new();
         let mut list = json!({ "spec": { "ephemeralContainers": new } });
         pods::deny_own_objects(&mut list, "");
         let request = EphemeralRequest {
@@ -245,7 +244,8 @@ impl Follower {
             dry_run: false,
             reply,
         };
-        self.call(ClusterCall::AddEphemeral(request)).await;
+        let request = Box::new(Request::Ephemeral(request));
+        self.call(ClusterCall::Change(message::Change::Request(request))).await;
         match answer.recv().await {
             Ok(Err(status)) => {
                 self.send_warning(api, known, &self.suffix(), (NotRun::Unsupported, &status.message)).await
@@ -372,21 +372,5 @@ impl Follower {
         }
         let options = pods::final_deletion(uid);
         tolerate(api.call("DELETE", &known.path(), Some((JSON, &options))).await)
-    }
-
-    /// Deletes a pod from the cluster that is to end, and whose manifest this board has rejected: no end is observed.
-    pub(super) async fn finish_rejected(
-        &self,
-        api: &mut Api,
-        uid: &str,
-        known: &mut Known,
-    ) -> Result<(), SessionEnd> {
-        let wanted = Uid::from(uid);
-        let is_wanted = self.ask(|reply| ClusterCall::IsDesired { uid: wanted, reply }).await != Some(false);
-        let is_present = is_wanted || self.local_pod(uid, &known.namespace, &known.name).is_some();
-        match pods::step(&known.object, false, is_present) {
-            Step::Delete => self.finish(api, uid, known).await,
-            Step::Nothing | Step::Run | Step::End(_) => Ok(()),
-        }
     }
 }

@@ -5,7 +5,7 @@
 //! Ready from then on, ends them, and registers after a pause. The UID of the Node is stored, so that this is completed
 //! after a restart of the agent, and begins when a board was offline while its Node was deleted.
 
-use std::rc::Rc;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use nodlet_cluster::api::{self, Api, JSON};
@@ -14,17 +14,16 @@ use nodlet_cluster::schedule::may_register;
 use nodlet_core::sorted::SortedSet;
 use serde_json::Value;
 
-use super::super::Shell;
 use super::super::message::ClusterCall;
 use super::{Follower, SessionEnd, cluster_network, tolerate};
+use crate::storage_thread::Storage;
 
 /// Pods in one answer of the server, each of which may be large.
 const PAGE: usize = 10;
 
 /// The UID of the Node with which the board registered; empty if there is none.
-pub(super) async fn stored(shell: &Rc<Shell>) -> String {
-    let path = shell.paths.cluster_node();
-    let read = shell.stores.storage.run(move || nodlet_kernel::own_file::read_to_string(&path)).await;
+pub(super) async fn stored(storage: &Storage, path: PathBuf) -> String {
+    let read = storage.run(move || nodlet_kernel::own_file::read_to_string(&path)).await;
     read.unwrap_or_default().trim().to_owned()
 }
 

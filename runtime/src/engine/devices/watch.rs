@@ -12,29 +12,13 @@ use nix::sys::inotify::AddWatchFlags;
 use nodlet_core::facts::{PodIndex, PodObservation};
 use nodlet_core::spec::Pod;
 use nodlet_host::netlink::News;
-use nodlet_host::watches::Watcher;
+use nodlet_host::watches::{Watcher, Watches};
 use nodlet_kube::manifest::DeviceSource;
 use nodlet_registry::{Wanted, requested_devices};
 use smol::Async;
 
-use super::change::follow;
-use super::{DEV, find};
-use crate::engine::Shell;
+use super::{DEV, Devices, find};
 use crate::sources::RESCAN_INTERVAL;
-
-/// Looks the devices of a pod up once more, after the core knows that its sandbox failed: a change that was reported
-/// before would be lost.
-pub(in crate::engine) fn schedule_refresh(shell: &Rc<Shell>, pod: &Pod) {
-    for name in requested_devices(pod) {
-        shell.devices.seen.borrow_mut().record(name, None);
-    }
-    let (later, executor) = (shell.clone(), shell.clone());
-    executor.tasks.spawn(async move { refresh(&later).await });
-}
-
-fn is_any_requested(shell: &Shell) -> bool {
-    shell.pods.borrow().values().any(|pod| requested_devices(&pod.wanted.pod).next().is_some())
-}
 
 /// The group of the uevents of the kernel.
 const UEVENTS: u32 = 1;
@@ -51,10 +35,10 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    fn new(shell: &Shell) -> io::Result<Watch> {
+    fn new(watches: &Watches) -> io::Result<Watch> {
         let uevents = News::open(libc::NETLINK_KOBJECT_UEVENT, &[UEVENTS])?;
         let links = News::open(libc::NETLINK_ROUTE, &[])?;
-        let files = shell.watches.watcher().inspect_err(|error| {
+        let files = watches.watcher().inspect_err(|error| {
             log::warn!(
                 "failed to watch {DEV}: {error} (see fs.inotify.max_user_instances); devices are looked up every {} s \
                  while a pod requests one",
@@ -81,9 +65,9 @@ impl Watch {
 
     /// Watches the directories of the paths that definitions name, and links if one names an interface. Directories
     /// that do not exist are watched when their parent reports them.
-    fn add_directories(&self, shell: &Shell) {
-        let names = shell.devices.seen.borrow();
-        let files = shell.machine.devices.borrow();
+    fn add_directories(&self, devices: &Devices) {
+        let names = devices.seen.borrow();
+        let files = devices.parts.machine.devices.borrow();
         for definition in names.names().filter_map(|name| files.get(name)) {
             let path = match &definition.source {
                 DeviceSource::Path(path) => path,
@@ -129,85 +113,104 @@ impl Watch {
     }
 }
 
-/// Watches devices, unless they are watched already, until no pod requests one.
-pub(in crate::engine) fn watch(shell: &Rc<Shell>) {
-    if let Some(watch) = &*shell.devices.watch.borrow() {
-        return watch.add_directories(shell);
+impl Devices {
+    /// Looks the devices of a pod up once more, after the core knows that its sandbox failed: a change that was reported
+    /// before would be lost.
+    pub(in crate::engine) fn schedule_refresh(self: &Rc<Self>, pod: &Pod) {
+        for name in requested_devices(pod) {
+            self.seen.borrow_mut().record(name, None);
+        }
+        let devices = self.clone();
+        self.parts.tasks.spawn(async move { devices.refresh().await });
     }
-    let watch = match Watch::new(shell) {
-        Ok(watch) => Rc::new(watch),
-        Err(error) => {
-            log::warn!("failed to watch devices: {error}; pods see a change of devices only when they start");
+
+    fn is_any_requested(&self) -> bool {
+        self.parts.pods.borrow().values().any(|pod| requested_devices(&pod.wanted.pod).next().is_some())
+    }
+
+    /// Watches devices, unless they are watched already, until no pod requests one.
+    pub(in crate::engine) fn watch(self: &Rc<Self>) {
+        if let Some(watch) = &*self.watch.borrow() {
+            return watch.add_directories(self);
+        }
+        let watch = match Watch::new(&self.parts.watches) {
+            Ok(watch) => Rc::new(watch),
+            Err(error) => {
+                log::warn!(
+                    "failed to watch devices: {error}; pods see a change of devices only when they start"
+                );
+                return;
+            }
+        };
+        *self.watch.borrow_mut() = Some(watch.clone());
+        let devices = self.clone();
+        // Uevents begin with the socket; the directories of pods whose start is being prepared are added by the task,
+        // which then looks at once.
+        self.parts.tasks.spawn(async move {
+            loop {
+                watch.add_directories(&devices);
+                devices.refresh().await;
+                if !devices.is_any_requested() {
+                    break;
+                }
+                if let Err(error) = watch.changed().await {
+                    log::warn!("failed to watch devices: {error}");
+                    break;
+                }
+            }
+            *devices.watch.borrow_mut() = None;
+            if !devices.is_any_requested() {
+                devices.seen.borrow_mut().clear();
+            }
+        });
+    }
+
+    /// Looks up the requested devices. Lets pods start whose devices have changed, and changes the nodes of running
+    /// containers.
+    pub(in crate::engine) async fn refresh(self: &Rc<Self>) {
+        let changed = {
+            let files = self.parts.machine.devices.borrow();
+            let find = |name: &str| find(&*files.get(name)?).ok();
+            self.seen.borrow_mut().refresh(find)
+        };
+        let pods: Vec<(PodIndex, Rc<Wanted>)> =
+            self.parts.pods.borrow().iter().map(|(index, pod)| (*index, pod.wanted.clone())).collect();
+        for (pod, wanted) in pods {
+            let is_news =
+                requested_devices(&wanted.pod).any(|name| changed.iter().any(|other| *other == name));
+            if is_news {
+                self.parts.tasks.report(pod, PodObservation::ObjectsChanged).await;
+            }
+            let runs: Vec<(String, u32)> = match self.parts.pods.sandbox(pod) {
+                Some(sandbox) => {
+                    let runs = sandbox.runs.borrow();
+                    let with_devices = runs.iter().filter(|(_, run)| !run.image.devices.is_empty());
+                    with_devices.map(|(key, _)| key.clone()).collect()
+                }
+                None => Vec::new(),
+            };
+            for (container, number) in runs {
+                self.follow((pod, container, number), is_news);
+            }
+        }
+    }
+
+    /// Watches devices again that runs have, which an earlier agent has started.
+    pub(in crate::engine) fn resume(self: &Rc<Self>) {
+        let mut names: Vec<String> = Vec::new();
+        for pod in self.parts.pods.borrow().values() {
+            if pod.sandbox.is_some() {
+                names.extend(requested_devices(&pod.wanted.pod).map(str::to_owned));
+            }
+        }
+        if names.is_empty() {
             return;
         }
-    };
-    *shell.devices.watch.borrow_mut() = Some(watch.clone());
-    let (shell, executor) = (shell.clone(), shell.clone());
-    // Uevents begin with the socket; the directories of pods whose start is being prepared are added by the task,
-    // which then looks at once.
-    executor.tasks.spawn(async move {
-        loop {
-            watch.add_directories(&shell);
-            refresh(&shell).await;
-            if !is_any_requested(&shell) {
-                break;
-            }
-            if let Err(error) = watch.changed().await {
-                log::warn!("failed to watch devices: {error}");
-                break;
-            }
+        for name in names {
+            self.seen.borrow_mut().add(&name);
         }
-        *shell.devices.watch.borrow_mut() = None;
-        if !is_any_requested(&shell) {
-            shell.devices.seen.borrow_mut().clear();
-        }
-    });
-}
-
-/// Looks up the requested devices. Lets pods start whose devices have changed, and changes the nodes of running
-/// containers.
-pub(in crate::engine) async fn refresh(shell: &Rc<Shell>) {
-    let changed = {
-        let files = shell.machine.devices.borrow();
-        let find = |name: &str| find(&*files.get(name)?).ok();
-        shell.devices.seen.borrow_mut().refresh(find)
-    };
-    let pods: Vec<(PodIndex, Rc<Wanted>)> =
-        shell.pods.borrow().iter().map(|(index, pod)| (*index, pod.wanted.clone())).collect();
-    for (pod, wanted) in pods {
-        let is_news = requested_devices(&wanted.pod).any(|name| changed.iter().any(|other| *other == name));
-        if is_news {
-            shell.tasks.report(pod, PodObservation::ObjectsChanged).await;
-        }
-        let runs: Vec<(String, u32)> = match shell.pods.sandbox(pod) {
-            Some(sandbox) => {
-                let runs = sandbox.runs.borrow();
-                let with_devices = runs.iter().filter(|(_, run)| !run.image.devices.is_empty());
-                with_devices.map(|(key, _)| key.clone()).collect()
-            }
-            None => Vec::new(),
-        };
-        for (container, number) in runs {
-            follow(shell, (pod, container, number), is_news);
-        }
+        self.watch();
     }
-}
-
-/// Watches devices again that runs have, which an earlier agent has started.
-pub(in crate::engine) fn resume(shell: &Rc<Shell>) {
-    let mut names: Vec<String> = Vec::new();
-    for pod in shell.pods.borrow().values() {
-        if pod.sandbox.is_some() {
-            names.extend(requested_devices(&pod.wanted.pod).map(str::to_owned));
-        }
-    }
-    if names.is_empty() {
-        return;
-    }
-    for name in names {
-        shell.devices.seen.borrow_mut().add(&name);
-    }
-    watch(shell);
 }
 
 #[cfg(test)]

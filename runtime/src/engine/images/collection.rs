@@ -17,8 +17,9 @@ use nodlet_core::time::Instant;
 use nodlet_host::error::chain;
 use nodlet_host::paths::Paths;
 
-use crate::engine::Shell;
+use crate::engine::flash::Stores;
 use crate::engine::message::{ImageCheck, ImageNews, Message};
+use crate::engine::tasks::Tasks;
 
 /// The thresholds of image removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,22 +66,27 @@ impl ImageUse {
 
     /// Begins a check, which records the images in use and removes some if the thresholds require that. During another
     /// check, it follows that. `names` returns the names of the images that pods use.
-    pub(in crate::engine) fn check(&mut self, shell: &Shell, names: impl FnOnce() -> Vec<String>) {
+    pub(in crate::engine) fn check(
+        &mut self,
+        configured: Option<ImageCollection>,
+        (tasks, stores, paths): (&Tasks, &Stores, &Paths),
+        names: impl FnOnce() -> Vec<String>,
+    ) {
         if self.is_checking {
             self.is_check_due = true;
             return;
         }
         self.is_checking = true;
         let for_pressure = std::mem::take(&mut self.for_pressure);
-        let configured = shell.config.image_collection.unwrap_or(NEVER);
+        let configured = configured.unwrap_or(NEVER);
         let rule = if for_pressure {
             ImageCollection { minimum_age: configured.minimum_age, ..UNDER_PRESSURE }
         } else {
             configured
         };
-        let (store, paths, names) = (shell.stores.images.clone(), shell.paths.clone(), names());
+        let (store, paths, names) = (stores.images.clone(), paths.clone(), names());
         let images = std::mem::take(&mut self.images);
-        let checked = shell.stores.storage.run(move || {
+        let checked = stores.storage.run(move || {
             let limit = if rule == NEVER { Ok(None) } else { image_store_limit(&paths) };
             let max = limit.map_err(|error| log::error!("failed to {}", chain(&error))).ok();
             collect(&store, rule, max.flatten(), &names, images, nodlet_host::clock::instant())
@@ -92,24 +98,24 @@ impl ImageUse {
                 Message::Images(ImageNews::Checked(check))
             }
         };
-        shell.tasks.then(checked, news);
+        tasks.then(checked, news);
     }
 
     /// Records the result of a check. Returns whether another check is to begin.
     pub(in crate::engine) fn end_check(
         &mut self,
-        shell: &Shell,
+        tasks: &Tasks,
         check: Result<ImageCheck, StoreError>,
     ) -> bool {
         self.is_checking = false;
         match check {
-            Ok(check) => self.update(shell, check),
+            Ok(check) => self.update(tasks, check),
             Err(error) => log::error!("failed to look for unused images: {}", chain(&error)),
         }
         std::mem::take(&mut self.is_check_due)
     }
 
-    fn update(&mut self, shell: &Shell, check: ImageCheck) {
+    fn update(&mut self, tasks: &Tasks, check: ImageCheck) {
         for (image, why) in &check.removed {
             log::info!("image {image}: removed, since no pod uses it and {why}");
         }
@@ -120,8 +126,8 @@ impl ImageUse {
             );
         }
         self.later = check.older.map(|wait| {
-            let messages = shell.tasks.messages.clone();
-            shell.tasks.start(async move {
+            let messages = tasks.messages.clone();
+            tasks.start(async move {
                 smol::Timer::after(wait).await;
                 let _ = messages.send(Message::Images(ImageNews::Due)).await;
             })

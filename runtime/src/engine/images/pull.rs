@@ -6,21 +6,22 @@ use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_channel::{Receiver, Sender};
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use nodlet_core::facts::PodIndex;
-use nodlet_kernel::process::{die_with_parent, pidfd_open};
+use nodlet_kernel::process::{end_with_parent, pidfd_open};
 use nodlet_registry::{ConfigObjects, Wanted};
-use nodlet_rootfs::Reference;
+use nodlet_rootfs::{Reference, Store};
 use smol::Async;
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::engine::Shell;
+use crate::storage_thread::Storage;
 
 /// The first argument of the process that pulls an image; the root and the image's name follow.
 pub const PULL: &str = "pull";
@@ -86,14 +87,22 @@ pub(in crate::engine) fn secrets(wanted: &Wanted, objects: &ConfigObjects) -> Ve
 }
 
 /// The pulls of pods: one takes place, others wait.
-#[derive(Default)]
 pub(in crate::engine) struct Pulls {
+    root: PathBuf,
+    storage: Storage,
+    images: Arc<Store>,
     turn: smol::lock::Mutex<()>,
     /// The pod of each pull that takes place or waits. The pull ends when its sender is dropped.
     under_way: RefCell<Vec<(PodIndex, Sender<Infallible>)>>,
 }
 
 impl Pulls {
+    /// For the images below this root.
+    pub(in crate::engine) fn new(root: &Path, storage: Storage, images: Arc<Store>) -> Pulls {
+        let (turn, under_way) = (smol::lock::Mutex::new(()), RefCell::default());
+        Pulls { root: root.to_owned(), storage, images, turn, under_way }
+    }
+
     /// Records a pull of a pod; the receiver fails when the pull is to end.
     fn begin(&self, pod: PodIndex) -> Receiver<Infallible> {
         let (sender, end) = async_channel::bounded(1);
@@ -106,62 +115,51 @@ impl Pulls {
         // The receiver of a pull that has ended is gone.
         self.under_way.borrow_mut().retain(|(pod, sender)| !sender.is_closed() && is_wanted(*pod));
     }
-}
 
-/// Pulls an image, after the images that other pods requested earlier. The pull ends with its pod.
-///
-/// # Errors
-/// There is no image.
-pub(in crate::engine) async fn pull(
-    shell: Rc<Shell>,
-    pod: PodIndex,
-    image: Rc<str>,
-    secrets: Vec<u8>,
-) -> Result<Box<str>, PullError> {
-    let end = shell.pulls.begin(pod);
-    pull_in_turn(&shell, &image, &secrets, &end).await
+    /// Pulls an image, after the images that other pods requested earlier. The pull ends with its pod.
+    ///
+    /// # Errors
+    /// There is no image.
+    pub(in crate::engine) async fn pull(
+        &self,
+        pod: PodIndex,
+        image: &str,
+        secrets: &[u8],
+    ) -> Result<Box<str>, PullError> {
+        let (asked, end) = (Instant::now(), &self.begin(pod));
+        let _turn = match self.turn.try_lock() {
+            Some(turn) => turn,
+            None => {
+                // What no registry is listed for need not wait to learn that.
+                run(&self.root, image, &[], Task::Check, end).await?;
+                smol::future::or(async { Ok(self.turn.lock().await) }, ended(end)).await?
+            }
+        };
+        let begun = Instant::now();
+        if self.find(image).await.is_none() {
+            run(&self.root, image, secrets, Task::Pull, end).await?;
+        }
+        let size = self.find(image).await.unwrap_or_default();
+        Ok(format!(
+            " in {} ({} including waiting). Image size: {size} bytes.",
+            seconds(begun.elapsed()),
+            seconds(asked.elapsed())
+        )
+        .into())
+    }
+
+    /// The size of an image on the board.
+    async fn find(&self, image: &str) -> Option<u64> {
+        let (images, reference) = (self.images.clone(), Reference::parse(image).ok()?);
+        let found = self.storage.run(move || images.find(&reference)).await;
+        found.ok().flatten().map(|image| image.size)
+    }
 }
 
 /// Waits for the end of a pull whose pod is not wanted any more.
 async fn ended<T>(end: &Receiver<Infallible>) -> Result<T, PullError> {
     let _ = end.recv().await;
     Err(PullError::Unwanted)
-}
-
-async fn pull_in_turn(
-    shell: &Shell,
-    image: &str,
-    secrets: &[u8],
-    end: &Receiver<Infallible>,
-) -> Result<Box<str>, PullError> {
-    let asked = Instant::now();
-    let root = shell.paths.root();
-    let _turn = match shell.pulls.turn.try_lock() {
-        Some(turn) => turn,
-        None => {
-            // What no registry is listed for need not wait to learn that.
-            run(root, image, &[], Task::Check, end).await?;
-            smol::future::or(async { Ok(shell.pulls.turn.lock().await) }, ended(end)).await?
-        }
-    };
-    let begun = Instant::now();
-    if find(shell, image).await.is_none() {
-        run(root, image, secrets, Task::Pull, end).await?;
-    }
-    let size = find(shell, image).await.unwrap_or_default();
-    Ok(format!(
-        " in {} ({} including waiting). Image size: {size} bytes.",
-        seconds(begun.elapsed()),
-        seconds(asked.elapsed())
-    )
-    .into())
-}
-
-/// The size of an image on the board.
-async fn find(shell: &Shell, image: &str) -> Option<u64> {
-    let (images, reference) = (shell.stores.images.clone(), Reference::parse(image).ok()?);
-    let found = shell.stores.storage.run(move || images.find(&reference)).await;
-    found.ok().flatten().map(|image| image.size)
 }
 
 /// A duration with milliseconds, as Go prints it.
@@ -207,7 +205,7 @@ async fn run(
         .envs(PROXIES.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
         .current_dir("/");
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    die_with_parent(&mut command);
+    end_with_parent(&mut command, Signal::SIGKILL);
     let mut process = command.spawn().map_err(PullError::Process)?;
     let talked = smol::future::or(talk(&mut process, secrets), ended(end)).await;
     if talked.is_err() {
@@ -268,7 +266,9 @@ mod tests {
 
     #[test]
     fn a_pull_ends_when_its_pod_is_not_wanted() {
-        let pulls = Pulls::default();
+        let root = std::env::temp_dir().join(format!("nodlet-pulls-{}", std::process::id()));
+        let images = Arc::new(Store::open(&root).expect("an empty store"));
+        let pulls = Pulls::new(&root, Storage::start().expect("a thread"), images);
         let (stays, goes, over) = (PodIndex(1), PodIndex(2), PodIndex(3));
         let [kept, ended, done] = [stays, goes, over].map(|pod| pulls.begin(pod));
         drop(done);

@@ -20,7 +20,6 @@ use nodlet_registry::{Owner, Wanted};
 use nodlet_wire::timeout::within;
 use serde_json::Value;
 
-use super::firewall;
 use crate::engine::Shell;
 use crate::{pod_files, sources};
 
@@ -43,7 +42,7 @@ pub(in crate::engine) fn apply(shell: &Rc<Shell>, text: Option<&str>) {
         network.follow_cluster(text, &shell.config.cluster_cidrs)
     };
     match followed {
-        Ok(()) => firewall::follow(shell, None),
+        Ok(()) => shell.firewall.follow(None),
         Err(error) => log::error!("failed to {}", chain(&error)),
     }
 }
@@ -69,8 +68,8 @@ pub(in crate::engine) async fn forget_range(shell: &Rc<Shell>) {
     }
 }
 
-/// Reports that a pod of the cluster wants the DNS of the cluster, of which the configuration has no address. A board
-/// alone has no such DNS, and nobody misses it.
+/// Reports that a pod of the cluster wants the DNS of the cluster, of which the configuration has no address. Other pods
+/// have the board's.
 pub(in crate::engine) fn missing_dns(shell: &Shell, wanted: &Wanted) -> Option<String> {
     let Pod { name, namespace, uid, spec, .. } = &*wanted.pod;
     let is_missing = shell.config.dns.servers.is_empty()

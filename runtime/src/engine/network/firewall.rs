@@ -2,6 +2,7 @@
 //! else has changed it, and follows the addresses of the machine's links. Two netlink sockets report the changes; nothing
 //! is polled. Nothing is watched until a pod needs the table. Read next: `host/src/network/firewall.rs`.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -9,50 +10,64 @@ use std::rc::Rc;
 use smol::Async;
 
 use nodlet_host::error::chain;
-use nodlet_host::network::{NetworkError, TableNews, Warning, Watch};
-use nodlet_registry::{NodeEvent, Wanted};
+use nodlet_host::network::{TableNews, Warning, Watch};
+use nodlet_registry::NodeEvent;
 
-use crate::engine::Shell;
+use crate::engine::machine::Machine;
+use crate::engine::message::Message;
+use crate::engine::publication::Publication;
+use crate::engine::services::Services;
+use crate::engine::tasks::Tasks;
 
-/// Restores the table for the pods that an earlier agent left.
-pub(in crate::engine) fn restore(shell: &Rc<Shell>) {
-    if shell.config.down {
-        return;
-    }
-    let warning = shell.machine.network.borrow_mut().restore();
-    follow(shell, warning);
+/// nodlet's nftables table.
+pub(in crate::engine) struct Firewall {
+    machine: Rc<Machine>,
+    publication: Rc<Publication>,
+    services: Rc<Services>,
+    tasks: Rc<Tasks>,
+    /// Whether changes of the table are watched.
+    is_watched: Cell<bool>,
 }
 
-/// Publishes a warning about the table, if there is one, and watches the table from now on, if it is in the kernel.
-pub(in crate::engine) fn follow(shell: &Rc<Shell>, warning: Option<Warning>) {
-    if let Some((reason, warning)) = warning {
-        shell.publication.emit_of_node(NodeEvent::Machine(reason, &warning));
+impl Firewall {
+    pub(in crate::engine) fn new(
+        machine: Rc<Machine>,
+        publication: Rc<Publication>,
+        services: Rc<Services>,
+        tasks: Rc<Tasks>,
+    ) -> Rc<Firewall> {
+        Rc::new(Firewall { machine, publication, services, tasks, is_watched: Cell::default() })
     }
-    if shell.watches_table.get() {
-        return;
+
+    /// Restores the table for the pods that an earlier agent left.
+    pub(in crate::engine) fn restore(self: &Rc<Self>) {
+        let warning = self.machine.network.borrow_mut().restore();
+        self.follow(warning);
     }
-    let Some(watch) = shell.machine.network.borrow_mut().watch() else { return };
-    match watch.and_then(Awaited::new) {
-        Ok(watch) => {
-            shell.watches_table.set(true);
-            let (shell, executor) = (shell.clone(), shell.clone());
-            executor.tasks.spawn(async move {
-                if let Err(error) = watch.run(&shell).await {
-                    log::error!("failed to watch nodlet's nftables table: {error}");
-                    shell.watches_table.set(false);
-                }
-            });
+
+    /// Publishes a warning about the table, if there is one, and watches the table from now on, if it is in the kernel.
+    pub(in crate::engine) fn follow(self: &Rc<Self>, warning: Option<Warning>) {
+        if let Some((reason, warning)) = warning {
+            self.publication.emit_of_node(NodeEvent::Machine(reason, &warning));
         }
-        Err(error) => log::error!("failed to watch nodlet's nftables table: {error}"),
+        if self.is_watched.get() {
+            return;
+        }
+        let Some(watch) = self.machine.network.borrow_mut().watch() else { return };
+        match watch.and_then(Awaited::new) {
+            Ok(watch) => {
+                self.is_watched.set(true);
+                let firewall = self.clone();
+                self.tasks.spawn(async move {
+                    if let Err(error) = watch.run(&firewall).await {
+                        log::error!("failed to watch nodlet's nftables table: {error}");
+                        firewall.is_watched.set(false);
+                    }
+                });
+            }
+            Err(error) => log::error!("failed to watch nodlet's nftables table: {error}"),
+        }
     }
-}
-
-/// Releases the address and the ports of a pod.
-///
-/// # Errors
-/// The kernel refused to close the ports; then the pod keeps its address.
-pub(in crate::engine) fn release(shell: &Shell, wanted: &Wanted) -> Result<(), NetworkError> {
-    shell.machine.network.borrow_mut().release(&wanted.pod.uid)
 }
 
 /// What was logged about the links that nodlet makes forward. A link that loses its address again and again is logged
@@ -96,16 +111,16 @@ impl Awaited {
     }
 
     /// Runs until a socket fails.
-    async fn run(&self, shell: &Rc<Shell>) -> io::Result<()> {
+    async fn run(&self, firewall: &Rc<Firewall>) -> io::Result<()> {
         let mut logged = LoggedLinks::default();
         loop {
             let tables = async { self.tables.readable().await.map(|()| true) };
             let links = async { self.links.readable().await.map(|()| false) };
-            let network = &shell.machine.network;
+            let network = &firewall.machine.network;
             if smol::future::or(tables, links).await? {
                 let news = self.watch.read_tables();
                 if news.has_foreign_chains {
-                    follow(shell, network.borrow_mut().foreign_warning());
+                    firewall.follow(network.borrow_mut().foreign_warning());
                 }
                 if !news.is_foreign && !news.is_incomplete {
                     continue;
@@ -123,10 +138,16 @@ impl Awaited {
                 }
                 let failure = repaired.err().map(|error| chain(&error));
                 let event = NodeEvent::FirewallTable(failure.as_deref().map_or(Ok(()), Err));
-                shell.publication.emit_of_node(event);
+                firewall.publication.emit_of_node(event);
             } else {
                 self.watch.read_links();
                 let followed = network.borrow_mut().follow_links();
+                firewall.services.repair_routes();
+                // Load balancers and pods with hostNetwork have the addresses of the board. The loop that is behind looks at
+                // them later.
+                if firewall.services.are_there() {
+                    let _ = firewall.tasks.messages.try_send(Message::AddressesChanged);
+                }
                 match followed {
                     Ok(false) => {}
                     Ok(true) => {

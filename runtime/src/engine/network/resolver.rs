@@ -23,6 +23,8 @@ use crate::pod_files::{self, NodeFiles};
 
 use crate::engine::Shell;
 use crate::engine::pods::PodShell;
+use crate::engine::publication::Publication;
+use crate::engine::services;
 
 /// Links that are followed at most; the kernel follows 40.
 const LINKS: usize = 40;
@@ -139,16 +141,18 @@ fn way(file: &Path) -> Vec<(PathBuf, OsString)> {
 }
 
 /// Rewrites the file of each pod whose content would differ now.
-async fn renew_resolv_confs(shell: &Shell) {
+pub(in crate::engine) async fn renew_resolv_confs(shell: &Shell) {
     let (paths, storage) = (&shell.paths, &shell.stores.storage);
     let file = shell.config.resolv_conf.clone();
     let node = storage.run(move || NodeFiles::read(file.as_deref())).await;
+    shell.services.names.set_upstreams(node.name_servers());
     let of_pod = |entry: &PodShell| {
         let wanted = entry.wanted.clone();
         let uid = &wanted.pod.uid.0;
         // Agents before 2026-11-22 put the file into the second directory.
         let places = [paths.pod(uid), paths.run_pod(uid)];
-        let (text, left_out) = pod_files::new_resolv_conf(&wanted.pod, &node, &shell.config.dns)?;
+        let dns = services::dns_of(shell, &wanted.pod.uid);
+        let (text, left_out) = pod_files::new_resolv_conf(&wanted.pod, &node, &dns)?;
         Some((wanted, left_out, (places, text)))
     };
     let renewed: Vec<_> = shell.pods.borrow().values().filter_map(of_pod).collect();
@@ -162,17 +166,17 @@ async fn renew_resolv_confs(shell: &Shell) {
         }
         if written.iter().any(|written| written.as_ref().is_ok_and(|changed| *changed)) {
             log::info!("{pod}: updated resolv.conf from the machine");
-            report_left_out(shell, &wanted, left_out);
+            report_left_out(&shell.publication, &wanted, left_out);
         }
     }
 }
 
 /// Reports what was omitted from a pod's resolv.conf, with the event of a kubelet.
-pub(in crate::engine) fn report_left_out(shell: &Shell, wanted: &Wanted, left_out: Vec<String>) {
+pub(in crate::engine) fn report_left_out(publication: &Publication, wanted: &Wanted, left_out: Vec<String>) {
     for message in left_out {
         let reason = "DNSConfigForming".into();
         let event = Event { container: None, warning: true, reason, message: message.into() };
-        shell.publication.emit(wanted, &event);
+        publication.emit(wanted, &event);
     }
 }
 

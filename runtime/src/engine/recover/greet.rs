@@ -98,7 +98,10 @@ async fn greet(
     ours: &File,
 ) -> Result<(SupervisorState, MountedLayers), SupervisorError> {
     let mut theirs = match hello(layers, supervisor).await {
-        Ok(state) if runs_on(state.0.pid, ours) => return Ok(state),
+        Ok(state) if runs_on(state.0.pid, ours) => {
+            supervisor.set_current();
+            return Ok(state);
+        }
         Ok(state) => Some(state),
         Err(SupervisorError::Version { .. }) => None,
         Err(error) => return Err(error),

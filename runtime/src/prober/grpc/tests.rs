@@ -2,14 +2,13 @@
 //! servers.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::mpsc;
 use std::thread;
 
 use super::*;
+use crate::prober::tests::{LOCAL, PATIENT, listen};
 
-const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-const PATIENT: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(100);
 
 const DATA: u8 = 0;
@@ -99,8 +98,7 @@ impl Server {
 
 /// A server that does this with its connections, given their number.
 fn server(mut part: impl FnMut(usize, &mut Server) + Send + 'static) -> u16 {
-    let listener = TcpListener::bind((LOCAL, 0)).expect("a port");
-    let port = listener.local_addr().expect("an address").port();
+    let (listener, port) = listen();
     thread::spawn(move || {
         for (number, stream) in listener.incoming().enumerate() {
             let mut server = Server(stream.expect("a connection"));
@@ -125,6 +123,16 @@ fn says(bytes: Vec<u8>) -> u16 {
 
 fn ask(port: u16, service: &str, timeout: Duration) -> ProbeResult {
     smol::block_on(grpc(LOCAL, port, service, timeout))
+}
+
+/// The text of a failed call.
+fn failed(code: &str, text: &str) -> String {
+    format!("error: health rpc probe failed: rpc error: code = {code} desc = {text}")
+}
+
+/// The text of a call that a server does not implement.
+fn unimplemented(text: &str) -> String {
+    format!("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {text}")
 }
 
 fn answer(bytes: Vec<u8>) -> String {
@@ -196,36 +204,22 @@ fn only_the_grpc_health_status_serving_is_healthy() {
     for bytes in
         [&[8][..], &[0, 1], &[0x12, 9, 1], &[0x0b], &[8, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1]]
     {
-        let text = "error: health rpc probe failed: rpc error: code = Internal desc = grpc: failed to unmarshal the received message: proto: cannot parse invalid wire-format data";
-        assert_eq!(status(bytes), text, "{bytes:?}");
+        let text =
+            "grpc: failed to unmarshal the received message: proto: cannot parse invalid wire-format data";
+        assert_eq!(status(bytes), failed("Internal", text), "{bytes:?}");
     }
 }
 
 #[test]
 fn grpc_statuses_are_reported_with_the_kubelets_texts() {
+    let malformed = "transport: malformed grpc-status: strconv.ParseInt: parsing \"x\": invalid syntax";
     for (status, text, expected) in [
-        (
-            "12",
-            "unknown service grpc.health.v1.Health",
-            "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): unknown service grpc.health.v1.Health",
-        ),
-        (
-            "5",
-            "unknown service",
-            "error: health rpc probe failed: rpc error: code = NotFound desc = unknown service",
-        ),
-        ("4", "late", "timeout: health rpc did not complete within 20s"),
-        (
-            "2",
-            "100%25 wr%C3%B6ng%",
-            "error: health rpc probe failed: rpc error: code = Unknown desc = 100% wröng%",
-        ),
-        ("99", "", "error: health rpc probe failed: rpc error: code = Code(99) desc = "),
-        (
-            "x",
-            "",
-            "error: health rpc probe failed: rpc error: code = Unknown desc = transport: malformed grpc-status: strconv.ParseInt: parsing \"x\": invalid syntax",
-        ),
+        ("12", "unknown service", unimplemented("unknown service")),
+        ("5", "unknown service", failed("NotFound", "unknown service")),
+        ("4", "late", "timeout: health rpc did not complete within 20s".to_owned()),
+        ("2", "100%25 wr%C3%B6ng%", failed("Unknown", "100% wröng%")),
+        ("99", "", failed("Code(99)", "")),
+        ("x", "", failed("Unknown", malformed)),
     ] {
         assert_eq!(answer([head(), trailers(status, text)].concat()), expected, "{status}");
         // Without a head of its own ("trailers only").
@@ -241,27 +235,22 @@ fn grpc_statuses_are_reported_with_the_kubelets_texts() {
 
 #[test]
 fn a_response_other_than_grpc_is_reported_by_status_and_content_type() {
-    let text = |code: &str, text: &str| {
-        format!("error: health rpc probe failed: rpc error: code = {code} desc = {text}")
+    let unexpected = |status: &str, content_type: &str| {
+        let content_type = format!("transport: received unexpected content-type {content_type:?}");
+        format!("unexpected HTTP status code received from server: {status}; {content_type}")
     };
+    let unavailable = "unexpected HTTP status code received from server: 503 (Service Unavailable); \
+                       malformed header: missing HTTP content-type";
+    let nothing = "malformed header: missing HTTP status; malformed header: missing HTTP content-type";
+    let malformed = "transport: malformed http-status: strconv.Atoi: parsing \"abc\": invalid syntax";
+    let html = [(":status", "404"), ("content-type", "text/html")];
+    let other = [(":status", "200"), ("content-type", "application/grpcx")];
     for (head, expected) in [
-        (
-            &[(":status", "404"), ("content-type", "text/html")][..],
-            "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): unexpected HTTP status code received from server: 404 (Not Found); transport: received unexpected content-type \"text/html\"".to_owned(),
-        ),
-        (
-            &[(":status", "503")],
-            text("Unavailable", "unexpected HTTP status code received from server: 503 (Service Unavailable); malformed header: missing HTTP content-type"),
-        ),
-        (
-            &[(":status", "200"), ("content-type", "application/grpcx")],
-            text("Unknown", "unexpected HTTP status code received from server: 200 (OK); transport: received unexpected content-type \"application/grpcx\""),
-        ),
-        (&[], text("Internal", "malformed header: missing HTTP status; malformed header: missing HTTP content-type")),
-        (
-            &[(":status", "abc")],
-            text("Internal", "transport: malformed http-status: strconv.Atoi: parsing \"abc\": invalid syntax"),
-        ),
+        (&html[..], unimplemented(&unexpected("404 (Not Found)", "text/html"))),
+        (&[(":status", "503")], failed("Unavailable", unavailable)),
+        (&other, failed("Unknown", &unexpected("200 (OK)", "application/grpcx"))),
+        (&[], failed("Internal", nothing)),
+        (&[(":status", "abc")], failed("Internal", malformed)),
     ] {
         assert_eq!(answer(frame(HEADERS, WHOLE, 1, &fields(head))), expected);
     }
@@ -345,11 +334,7 @@ fn a_request_waits_until_the_server_has_room_for_it() {
 
 #[test]
 fn a_broken_grpc_connection_is_reported_as_unavailable() {
-    let unavailable = |text: &str| {
-        format!(
-            "error: health rpc probe failed: rpc error: code = Unavailable desc = error reading from server: {text}"
-        )
-    };
+    let unavailable = |text: &str| failed("Unavailable", &format!("error reading from server: {text}"));
     let protocol = "connection error: PROTOCOL_ERROR";
     for (bytes, expected) in [
         (vec![], "EOF"),
@@ -382,51 +367,36 @@ fn a_broken_grpc_connection_is_reported_as_unavailable() {
         (11, "ENHANCE_YOUR_CALM", "ResourceExhausted"),
         (99, "unknown error code 0x63", "Unknown"),
     ] {
-        let expected = format!(
-            "error: health rpc probe failed: rpc error: code = {grpc} desc = stream terminated by RST_STREAM with error code: {name}"
-        );
-        assert_eq!(answer(frame(RST_STREAM, 0, 1, &u32::to_be_bytes(code))), expected);
+        let expected = format!("stream terminated by RST_STREAM with error code: {name}");
+        assert_eq!(answer(frame(RST_STREAM, 0, 1, &u32::to_be_bytes(code))), failed(grpc, &expected));
     }
 }
 
 #[test]
 fn an_invalid_grpc_response_is_reported_as_an_internal_error() {
-    let internal =
-        |text: &str| format!("error: health rpc probe failed: rpc error: code = Internal desc = {text}");
-    let compressed = frame(DATA, 0, 1, &[1, 0, 0, 0, 2, 8, 1]);
+    let data = |bytes: &[u8]| frame(DATA, 0, 1, bytes);
+    let compressed = || data(&[1, 0, 0, 0, 2, 8, 1]);
     let gzip = [(":status", "200"), ("content-type", "application/grpc"), ("grpc-encoding", "gzip")];
-    let ok = trailers("0", "");
-    for (bytes, expected) in [
-        ([head(), frame(DATA, END, 1, &[])].concat(), "server closed the stream without sending trailers"),
-        ([head(), head()].concat(), "a HEADERS frame cannot appear in the middle of a stream"),
-        (
-            [head(), ok.clone()].concat(),
-            "cardinality violation: received no response message from non-server-streaming RPC",
-        ),
-        (
-            [head(), message(&[8, 1]), message(&[8, 1]), ok.clone()].concat(),
-            "cardinality violation: expected <EOF> for non server-streaming RPCs, but received another message",
-        ),
-        ([head(), frame(DATA, 0, 1, &[0, 0]), ok.clone()].concat(), "unexpected EOF"),
-        ([head(), frame(DATA, 0, 1, &[0, 0, 0, 0, 3, 8, 1]), ok.clone()].concat(), "unexpected EOF"),
-        (
-            [head(), frame(DATA, 0, 1, &[2, 0, 0, 0, 0])].concat(),
-            "grpc: received unexpected payload format 2",
-        ),
-        (
-            [head(), compressed.clone(), ok.clone()].concat(),
-            "grpc: compressed flag set with identity or empty encoding",
-        ),
-        (
-            [frame(HEADERS, WHOLE, 1, &fields(&gzip)), compressed, ok].concat(),
-            "grpc: Decompressor is not installed for grpc-encoding \"gzip\"",
-        ),
+    let gzip = frame(HEADERS, WHOLE, 1, &fields(&gzip));
+    let none = "cardinality violation: received no response message from non-server-streaming RPC";
+    let two =
+        "cardinality violation: expected <EOF> for non server-streaming RPCs, but received another message";
+    for (head, body, expected) in [
+        (head(), frame(DATA, END, 1, &[]), "server closed the stream without sending trailers"),
+        (head(), head(), "a HEADERS frame cannot appear in the middle of a stream"),
+        (head(), Vec::new(), none),
+        (head(), message(&[8, 1]).repeat(2), two),
+        (head(), data(&[0, 0]), "unexpected EOF"),
+        (head(), data(&[0, 0, 0, 0, 3, 8, 1]), "unexpected EOF"),
+        (head(), data(&[2, 0, 0, 0, 0]), "grpc: received unexpected payload format 2"),
+        (head(), compressed(), "grpc: compressed flag set with identity or empty encoding"),
+        (gzip, compressed(), "grpc: Decompressor is not installed for grpc-encoding \"gzip\""),
     ] {
-        assert_eq!(answer(bytes), internal(expected));
+        assert_eq!(answer([head, body, trailers("0", "")].concat()), failed("Internal", expected));
     }
-    let huge = [head(), frame(DATA, 0, 1, &[0, 0x7f, 0, 0, 0])].concat();
-    let expected = "error: health rpc probe failed: rpc error: code = ResourceExhausted desc = grpc: received message larger than max (2130706432 vs. 65530)";
-    assert_eq!(answer(huge), expected);
+    let huge = [head(), data(&[0, 0x7f, 0, 0, 0])].concat();
+    let expected = "grpc: received message larger than max (2130706432 vs. 65530)";
+    assert_eq!(answer(huge), failed("ResourceExhausted", expected));
 }
 
 #[test]
@@ -446,23 +416,19 @@ fn an_endless_response_fails_after_a_bounded_number_of_bytes() {
         let ProbeResult::Failure(text) = ask(port, "", PATIENT) else { panic!("no failure") };
         // What the kernel holds for us counts, too.
         assert!(sent.recv_timeout(PATIENT).expect("we hung up") < 64 << 20);
-        let text: Box<str> = text;
-        text.rsplit("desc = ").next().expect("a text").to_owned()
+        text
     };
-    assert_eq!(
-        endless(frame(PING, 1, 0, &[0; 8])),
-        "error reading from server: connection error: ENHANCE_YOUR_CALM"
-    );
-    assert_eq!(
-        endless(frame(DATA, 0, 1, &[0, 0, 0, 0, 9])),
-        "error reading from server: connection error: ENHANCE_YOUR_CALM"
-    );
     let mut begins = vec![0, 0, 0, 0xff, 0xf0];
     begins.resize(16 * 1024, 0);
-    assert_eq!(
-        endless(frame(DATA, 0, 1, &begins)),
-        "error reading from server: connection error: FLOW_CONTROL_ERROR"
-    );
+    for (bytes, error) in [
+        (frame(PING, 1, 0, &[0; 8]), "ENHANCE_YOUR_CALM"),
+        (frame(DATA, 0, 1, &[0, 0, 0, 0, 9]), "ENHANCE_YOUR_CALM"),
+        (frame(DATA, 0, 1, &begins), "FLOW_CONTROL_ERROR"),
+    ] {
+        let expected = format!("desc = error reading from server: connection error: {error}");
+        let text = endless(bytes);
+        assert!(text.ends_with(&expected), "{text}");
+    }
 
     let port = server(|_, server| {
         server.begin();
@@ -485,19 +451,15 @@ fn a_request_that_was_not_looked_at_is_made_once_more() {
         });
         assert_eq!(ask(port, "", PATIENT), ProbeResult::Success);
         let text = answer(refusal);
-        assert!(
-            text.starts_with("error: health rpc probe failed: rpc error: code = Unavailable desc = "),
-            "{text}"
-        );
+        assert!(text.starts_with(&failed("Unavailable", "")), "{text}");
     }
 }
 
 #[test]
 fn a_grpc_probe_fails_at_its_timeout_if_no_http2_server_responds() {
     let unreached = |port: u16| {
-        format!(
-            "timeout: failed to connect service \"127.0.0.1:{port}\" within 0s: context deadline exceeded"
-        )
+        let address = format!("127.0.0.1:{port}");
+        format!("timeout: failed to connect service {address:?} within 0s: context deadline exceeded")
     };
     // Silent; of another protocol; of none; gone at once.
     let (hold, held) = mpsc::channel::<()>();
@@ -512,9 +474,7 @@ fn a_grpc_probe_fails_at_its_timeout_if_no_http2_server_responds() {
     }
     drop(hold);
     // Nobody; but somebody a little later.
-    let listener = TcpListener::bind((LOCAL, 0)).expect("a port");
-    let port = listener.local_addr().expect("an address").port();
-    drop(listener);
+    let (_, port) = listen();
     assert_eq!(ask(port, "", SHORT), ProbeResult::Failure(unreached(port).into()));
     let late = server(|number, server| {
         if number > 0 {

@@ -3,7 +3,7 @@
 //! others understand it as well, the tests with containers show.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -18,12 +18,11 @@ use rustls::{
 };
 
 use super::super::{BODY, HttpGet, http};
+use super::{LOCAL, PATIENT, listen, read_request};
 use nodlet_core::facts::ProbeResult;
 use nodlet_core::spec::probe::PortOrName;
 use nodlet_wire::tls;
 
-const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-const PATIENT: Duration = Duration::from_secs(20);
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 /// Returns one certificate for every name, and records the requested names.
@@ -90,19 +89,13 @@ fn server(
     mut answer: impl FnMut(usize, &str, &mut Stream) + Send + 'static,
 ) -> (u16, mpsc::Receiver<Option<String>>) {
     let (config, names) = configuration(provider);
-    let config = Arc::new(config);
-    let listener = TcpListener::bind((LOCAL, 0)).expect("a port");
-    let port = listener.local_addr().expect("an address").port();
+    let (config, (listener, port)) = (Arc::new(config), listen());
     thread::spawn(move || {
         for (number, stream) in listener.incoming().enumerate() {
             let connection = ServerConnection::new(config.clone()).expect("a configuration");
             let mut stream = StreamOwned::new(connection, stream.expect("a connection"));
-            let mut request = Vec::new();
-            let mut byte = [0];
-            while !request.ends_with(b"\r\n\r\n") && matches!(stream.read(&mut byte), Ok(1)) {
-                request.push(byte[0]);
-            }
-            answer(number, &String::from_utf8(request).expect("text"), &mut stream);
+            let request = read_request(&mut stream);
+            answer(number, &request, &mut stream);
         }
     });
     (port, names)
@@ -113,9 +106,9 @@ fn bye(stream: &mut Stream) {
     let _ = stream.flush();
 }
 
-fn says(text: &'static str) -> (u16, mpsc::Receiver<Option<String>>) {
+fn says(text: impl AsRef<str> + Send + 'static) -> (u16, mpsc::Receiver<Option<String>>) {
     server(tls::provider(), move |_, _, stream| {
-        let _ = stream.write_all(text.as_bytes());
+        let _ = stream.write_all(text.as_ref().as_bytes());
         bye(stream);
     })
 }
@@ -137,10 +130,6 @@ fn every_suite_and_group_that_is_offered_is_understood() {
         for group in &all.kx_groups {
             let provider =
                 CryptoProvider { cipher_suites: vec![*suite], kx_groups: vec![*group], ..tls::provider() };
-            let version = match suite {
-                SupportedCipherSuite::Tls13(_) => "1.3",
-                SupportedCipherSuite::Tls12(_) => "1.2",
-            };
             let body = "b".repeat(BODY + 1);
             let (port, _names) = server(provider, move |_, request, stream| {
                 assert!(request.starts_with("GET /x HTTP/1.1\r\nHost: 127.0.0.1:"), "{request}");
@@ -149,7 +138,7 @@ fn every_suite_and_group_that_is_offered_is_understood() {
                 bye(stream);
             });
             let ProbeResult::Warning(text) = get(None, port, PATIENT) else {
-                panic!("{:?} of {version} with {group:?}", suite.suite());
+                panic!("{suite:?} with {group:?}");
             };
             assert_eq!(text.len(), "Probe terminated redirects, Response body: ".len() + BODY);
         }
@@ -173,10 +162,8 @@ fn server_name_indication_is_sent_for_host_names_and_not_for_addresses() {
 
 #[test]
 fn statuses_and_bodies_mean_the_same_over_tls() {
-    assert_eq!(
-        get(None, says("HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n").0, PATIENT),
-        ProbeResult::Failure("HTTP probe failed with statuscode: 500".into())
-    );
+    let result = get(None, says("HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n").0, PATIENT);
+    assert_eq!(result, ProbeResult::Failure("HTTP probe failed with statuscode: 500".into()));
     // Without a length, the end has to be said.
     assert_eq!(get(None, says("HTTP/1.1 200 OK\r\n\r\nto the end").0, PATIENT), ProbeResult::Success);
     let (port, _names) = server(tls::provider(), |_, _, stream| {
@@ -193,26 +180,10 @@ fn statuses_and_bodies_mean_the_same_over_tls() {
 #[test]
 fn redirects_lead_to_tls_and_back_on_the_same_host() {
     let (secure, _names) = says(OK);
-    let listener = TcpListener::bind((LOCAL, 0)).expect("a port");
-    let open = listener.local_addr().expect("an address").port();
-    let (sender, requests) = mpsc::channel();
-    thread::spawn(move || {
-        for (number, stream) in listener.incoming().enumerate() {
-            let mut stream = stream.expect("a connection");
-            let mut request = Vec::new();
-            let mut byte = [0];
-            while !request.ends_with(b"\r\n\r\n") && matches!(stream.read(&mut byte), Ok(1)) {
-                request.push(byte[0]);
-            }
-            let answer = match number {
-                0 => format!(
-                    "HTTP/1.1 302 Found\r\nLocation: https://127.0.0.1:{secure}/\r\nContent-Length: 0\r\n\r\n"
-                ),
-                _ => OK.to_owned(),
-            };
-            let _ = stream.write_all(answer.as_bytes());
-            sender.send(String::from_utf8(request).expect("text")).expect("it is awaited");
-        }
+    let to = |url: String| format!("HTTP/1.1 302 Found\r\nLocation: {url}\r\nContent-Length: 4\r\n\r\naway");
+    let (open, requests) = super::server(move |number, _, stream| {
+        let first = to(format!("https://127.0.0.1:{secure}/"));
+        let _ = stream.write_all(if number == 0 { &first } else { OK }.as_bytes());
     });
     let ask = |secure, port| {
         let port = &PortOrName::Port(port);
@@ -222,29 +193,19 @@ fn redirects_lead_to_tls_and_back_on_the_same_host() {
     assert_eq!(ask(false, open), ProbeResult::Success);
     requests.recv().expect("a request");
     // No Referer header goes from HTTPS to HTTP.
-    let (back, _names) = server(tls::provider(), move |_, _, stream| {
-        let answer = format!(
-            "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:{open}/to\r\nContent-Length: 0\r\n\r\n"
-        );
-        let _ = stream.write_all(answer.as_bytes());
-        bye(stream);
-    });
+    let (back, _names) = says(to(format!("http://127.0.0.1:{open}/to")));
     assert_eq!(ask(true, back), ProbeResult::Success);
     let request = requests.recv().expect("a request");
     assert!(request.starts_with("GET /to ") && !request.contains("Referer"), "{request}");
     // To another host it does not go.
-    let (away, _names) =
-        says("HTTP/1.1 302 Found\r\nLocation: https://192.0.2.1/\r\nContent-Length: 4\r\n\r\naway");
-    assert_eq!(
-        ask(true, away),
-        ProbeResult::Warning("Probe terminated redirects, Response body: away".into())
-    );
+    let (away, _names) = says(to("https://192.0.2.1/".to_owned()));
+    let expected = ProbeResult::Warning("Probe terminated redirects, Response body: away".into());
+    assert_eq!(ask(true, away), expected);
 }
 
 /// A server below TLS, that says these bytes to whoever begins.
 fn raw(bytes: Vec<u8>) -> u16 {
-    let listener = TcpListener::bind((LOCAL, 0)).expect("a port");
-    let port = listener.local_addr().expect("an address").port();
+    let (listener, port) = listen();
     thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.expect("a connection");
@@ -293,18 +254,15 @@ fn a_server_without_tls_is_reported_with_the_errors_of_go() {
 
 #[test]
 fn a_tls_handshake_without_a_response_fails_at_the_timeout() {
-    let listener = TcpListener::bind((LOCAL, 0)).expect("a port");
-    let port = listener.local_addr().expect("an address").port();
+    let (_listener, port) = listen();
     let text = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
     assert_eq!(get(None, port, Duration::from_millis(50)), failed(port, text));
-    drop(listener);
 }
 
 #[test]
 fn an_endless_tls_handshake_fails_the_probe() {
     // Records of a handshake message that never comes to its end.
-    let listener = TcpListener::bind((LOCAL, 0)).expect("a port");
-    let port = listener.local_addr().expect("an address").port();
+    let (listener, port) = listen();
     let (sender, sent) = mpsc::channel();
     thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a connection");
@@ -347,19 +305,12 @@ fn ticketing(records: u64) -> u16 {
     let (mut config, _) = configuration(CryptoProvider { cipher_suites: vec![suite], ..provider });
     config.enable_secret_extraction = true;
     config.send_tls13_tickets = 0;
-    let config = Arc::new(config);
-    let listener = TcpListener::bind((LOCAL, 0)).expect("a port");
-    let port = listener.local_addr().expect("an address").port();
+    let (config, (listener, port)) = (Arc::new(config), listen());
     thread::spawn(move || {
         let (stream, _) = listener.accept().expect("a connection");
         let connection = ServerConnection::new(config).expect("a configuration");
         let mut stream = StreamOwned::new(connection, stream);
-        let mut request = Vec::new();
-        while !request.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte).expect("a request");
-            request.push(byte[0]);
-        }
+        read_request(&mut stream);
         let (connection, mut stream) = stream.into_parts();
         let secrets = connection.dangerous_extract_secrets().expect("it was configured");
         let (begun, ConnectionTrafficSecrets::Aes128Gcm { key, iv }) = secrets.tx else {

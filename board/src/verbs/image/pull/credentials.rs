@@ -34,11 +34,11 @@ impl Credentials {
             let path = root.join(file);
             let wrong =
                 |error: &dyn std::fmt::Display| VerbError::new(format!("{}: {error}", path.display()));
-            let text = match std::fs::metadata(&path) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                Ok(metadata) if metadata.len() > FILE_MAX => return Err(wrong(&"the file is too large")),
-                _ => own_file::read_linked(&path).map_err(|error| wrong(&error))?,
-            };
+            if std::fs::metadata(&path).is_ok_and(|metadata| metadata.len() > FILE_MAX) {
+                return Err(wrong(&"the file is too large"));
+            }
+            let text = own_file::if_exists(own_file::read_linked(&path)).map_err(|error| wrong(&error))?;
+            let Some(text) = text else { continue };
             let document = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
             all.add(&document).map_err(|error| wrong(&error))?;
             break;

@@ -64,13 +64,13 @@ struct Entry {
 /// file does not list is an error; otherwise it is contacted with TLS.
 pub(super) fn places(root: &Path, image: &Reference, only_listed: bool) -> Result<Vec<Place>, VerbError> {
     let path = root.join(FILE);
-    let text = match own_file::read_linked(&path) {
-        Ok(text) if text.len() <= FILE_MAX => text,
-        Ok(_) => return Err(VerbError::new(format!("{}: more than {FILE_MAX} bytes", path.display()))),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(VerbError::new(format!("{}: {error}", path.display()))),
-    };
-    choose(&text, image, only_listed).map_err(|error| VerbError::new(format!("{}: {error}", path.display())))
+    let wrong = |why: &dyn std::fmt::Display| VerbError::new(format!("{}: {why}", path.display()));
+    let text = own_file::if_exists(own_file::read_linked(&path)).map_err(|error| wrong(&error))?;
+    let text = text.unwrap_or_default();
+    if text.len() > FILE_MAX {
+        return Err(wrong(&format_args!("more than {FILE_MAX} bytes")));
+    }
+    choose(&text, image, only_listed).map_err(|error| wrong(&error))
 }
 
 fn choose(text: &str, image: &Reference, only_listed: bool) -> Result<Vec<Place>, String> {

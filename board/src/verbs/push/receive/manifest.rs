@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use nodlet_kube::manifest::Validation;
+use serde::{Deserialize, Serialize};
 
 use crate::client::Client;
 use crate::error::VerbError;
@@ -13,8 +14,10 @@ use crate::verbs::files::Object;
 const AGENT_RESTART_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A manifest of a push.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) struct Manifest {
     pub(super) namespace: String,
+    #[serde(flatten)]
     pub(super) object: Object,
 }
 

@@ -77,11 +77,7 @@ impl Offer {
             redo::settle_name(&mut object.value)?;
             manifests.push(Manifest { namespace: text("namespace")?, object });
         }
-        let validation = match message["validation"].as_str() {
-            Some("warn") => Validation::Warn,
-            Some("ignore") => Validation::Ignore,
-            _ => Validation::Strict,
-        };
+        let validation = message["validation"].as_str().and_then(apply::validation_of).unwrap_or_default();
         let (dry_run, blocks) = (message["dryRun"] == true, message["blocks"] == true);
         Ok(Offer { archives, manifests, validation, dry_run, blocks })
     }

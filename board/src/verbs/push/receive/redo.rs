@@ -24,7 +24,6 @@ use serde_json::Value;
 use super::manifest::Manifest;
 use crate::error::VerbError;
 use crate::verbs::apply;
-use crate::verbs::files::Object;
 
 /// The record's file name in the spool, from `push`. The agent looks for it when it starts.
 pub(super) use nodlet_runtime::api::push::REDO;
@@ -40,9 +39,9 @@ const FORMAT: u32 = 1;
 pub(super) struct Redo {
     format: u32,
     /// The IDs of all images of the push; `names` maps names to IDs as they are after the load.
-    images: Vec<String>,
-    names: SortedMap<String, String>,
-    manifests: Vec<Kept>,
+    images: Vec<Digest>,
+    names: SortedMap<String, Digest>,
+    manifests: Vec<Manifest>,
     validation: String,
     /// The previous contents of the agent's files of these objects; `None` if there was no file.
     before: SortedMap<String, Option<String>>,
@@ -51,13 +50,6 @@ pub(super) struct Redo {
     store: StoreSnapshot,
     /// Whether the push is being rolled back.
     back: bool,
-}
-
-#[derive(Debug, Deserialize, PartialEq, Serialize)]
-struct Kept {
-    place: String,
-    namespace: String,
-    object: Value,
 }
 
 /// The number that a record of any format has.
@@ -116,7 +108,7 @@ impl Redo {
         let mut names = SortedMap::new();
         for (id, of) in images {
             // If two images have the same name, the later one gets it.
-            names.extend(of.iter().map(|name| (name.clone(), id.to_string())));
+            names.extend(of.iter().map(|name| (name.clone(), *id)));
         }
         let mut before = SortedMap::new();
         for manifest in manifests {
@@ -124,17 +116,12 @@ impl Redo {
             let text = read(&applied.join(&name))?;
             before.insert(name, text);
         }
-        let kept = |manifest: &Manifest| Kept {
-            place: manifest.object.place.clone(),
-            namespace: manifest.namespace.clone(),
-            object: manifest.object.value.clone(),
-        };
         Ok(Redo {
             format: FORMAT,
-            images: images.iter().map(|(id, _)| id.to_string()).collect(),
+            images: images.iter().map(|(id, _)| *id).collect(),
             names,
-            manifests: manifests.iter().map(kept).collect(),
-            validation: name_of(validation).to_owned(),
+            manifests: manifests.to_vec(),
+            validation: apply::validation_word(validation).to_owned(),
             before,
             store,
             back: false,
@@ -175,11 +162,10 @@ impl Redo {
 
     /// The images of the push, each with its names.
     fn loaded(&self) -> Vec<(Digest, Vec<String>)> {
-        let named = |id: &String| {
-            let names = self.names.iter().filter(|(_, of)| *of == id).map(|(name, _)| name.clone());
-            Some((Digest::parse(id).ok()?, names.collect()))
+        let names = |id: &Digest| {
+            self.names.iter().filter(|(_, of)| *of == id).map(|(name, _)| name.clone()).collect()
         };
-        self.images.iter().filter_map(named).collect()
+        self.images.iter().map(|id| (*id, names(id))).collect()
     }
 
     /// Whether the push is being rolled back.
@@ -190,9 +176,9 @@ impl Redo {
     /// Whether the images have been loaded.
     pub(super) fn is_loaded(&self, store: &Store) -> Result<bool, VerbError> {
         let images = store.images().map_err(|error| VerbError::chain(&error))?;
-        let has = |id: &String| images.iter().any(|image| image.id.to_string() == *id);
-        let leads = |(name, id): (&String, &String)| {
-            images.iter().any(|image| image.id.to_string() == *id && image.names.contains(name))
+        let has = |id: &Digest| images.iter().any(|image| image.id == *id);
+        let leads = |(name, id): (&String, &Digest)| {
+            images.iter().any(|image| image.id == *id && image.names.contains(name))
         };
         Ok(self.images.iter().all(has) && self.names.iter().all(leads))
     }
@@ -246,16 +232,11 @@ impl Redo {
         &self,
         apply: &mut dyn FnMut(&Manifest, Validation) -> Result<apply::Applied, VerbError>,
     ) -> Result<Vec<apply::Applied>, (String, VerbError)> {
-        let validation = match self.validation.as_str() {
-            "warn" => Validation::Warn,
-            "ignore" => Validation::Ignore,
-            _ => Validation::Strict,
-        };
+        let validation = apply::validation_of(&self.validation).unwrap_or_default();
         let mut done = Vec::new();
-        for Kept { place, namespace, object } in &self.manifests {
-            let object = Object { value: object.clone(), place: place.clone(), warnings: Vec::new() };
-            let manifest = Manifest { namespace: namespace.clone(), object };
-            done.push(apply(&manifest, validation).map_err(|failure| (place.clone(), failure))?);
+        for manifest in &self.manifests {
+            let failed = |failure| (manifest.object.place.clone(), failure);
+            done.push(apply(manifest, validation).map_err(failed)?);
         }
         Ok(done)
     }
@@ -297,14 +278,6 @@ fn put_back(places: Places<'_>, name: &str, text: Option<&str>) -> io::Result<()
 /// The text of a file; `None` if it does not exist.
 fn read(path: &Path) -> io::Result<Option<String>> {
     if_exists(own_file::read_to_string(path))
-}
-
-fn name_of(validation: Validation) -> &'static str {
-    match validation {
-        Validation::Strict => "strict",
-        Validation::Warn => "warn",
-        Validation::Ignore => "ignore",
-    }
 }
 
 #[cfg(test)]

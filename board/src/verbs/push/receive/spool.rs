@@ -31,7 +31,7 @@ use super::end::{End, refused};
 use super::missing::{Missing, Transfer};
 use super::offer::Offer;
 use crate::error::VerbError;
-use crate::verbs::image;
+use crate::output;
 use crate::verbs::push::frames::invalid;
 
 /// One divided by this is the part of the free space that no push may take.
@@ -165,8 +165,8 @@ impl Spool {
         if bytes > free {
             Err(End::Refused(format!(
                 "not enough space on the board's disk: the layers need {}, {} are free; remove images with nodlet image rm",
-                image::size(bytes),
-                image::size(free)
+                output::size(bytes),
+                output::size(free)
             )))
         } else {
             Ok(())
@@ -211,12 +211,8 @@ impl Spool {
 
     /// Removes the assembled archives.
     pub(super) fn clear(&self) -> Result<(), End> {
-        match fs::remove_dir_all(self.tree()) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(refused("remove an earlier push")(error))
-            }
-            _ => Ok(()),
-        }
+        own_file::if_exists(fs::remove_dir_all(self.tree())).map_err(refused("remove an earlier push"))?;
+        Ok(())
     }
 }
 

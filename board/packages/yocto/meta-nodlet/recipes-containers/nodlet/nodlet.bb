@@ -2,7 +2,7 @@ SUMMARY = "Kubernetes Pods on boards too small for Kubernetes"
 DESCRIPTION = "One program is kubelet, container runtime, pod supervisor and command line. It needs no network, no registry and no clock."
 LICENSE = "0BSD & Apache-2.0 & BSD-3-Clause & ISC & MIT & MPL-2.0 & Unicode-3.0 & Zlib"
 LIC_FILES_CHKSUM = "file://LICENSE;md5=3b83ef96387f14655fc854ddc3c6bd57"
-LIC_FILES_CHKSUM += "file://board/packages/licences/crates.txt;md5=4d86e88f270229e5ed7026cfed20f62a"
+LIC_FILES_CHKSUM += "file://board/packages/licences/crates.txt;md5=c450dfbc000e138ef597f35023a67a69"
 PV = "0.2.0"
 
 # Crates with the checksums of Cargo.lock, which cargo verifies again. Those without a source are

@@ -2,6 +2,7 @@ use nodlet_fuzz::disk::{Disk, Fault, POWER_CUTS};
 use serde_json::json;
 
 use super::*;
+use crate::verbs::files::Object;
 
 /// A board with an agent that keeps applied objects as nodlet's does, and a store of one image.
 struct Board {

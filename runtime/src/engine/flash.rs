@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use nodlet_core::facts::Record;
 use nodlet_core::sorted::SortedMap;
-use nodlet_core::spec::Uid;
 use nodlet_core::time::Anchor;
 use nodlet_host::paths::Paths;
 use nodlet_host::volume;
@@ -35,9 +34,43 @@ pub(super) struct Stores {
     pub(super) recorded: RefCell<Recorded>,
     /// A record could not be read for lack of descriptors or memory. The loop has it read again.
     pub(super) is_short: Cell<bool>,
-    /// Bindings of claims that are not known to be durable, and how often they have changed.
-    bindings: RefCell<(u64, Option<Vec<u8>>)>,
+    /// Bindings of claims.
+    bindings: Unsaved,
+    /// Addresses and ports of Services.
+    allocations: Unsaved,
     pub(super) unwritten: Unwritten,
+}
+
+/// The content of a file that is not known to be durable, how often it has changed, and whether a write has failed since
+/// the last call of [`Unsaved::take_failed`].
+#[derive(Default)]
+struct Unsaved(RefCell<(u64, Option<Vec<u8>>)>, Cell<bool>);
+
+impl Unsaved {
+    fn set(&self, bytes: Vec<u8>) {
+        let mut unsaved = self.0.borrow_mut();
+        *unsaved = (unsaved.0 + 1, Some(bytes));
+    }
+
+    /// Makes the content durable with `write`, unless it is.
+    async fn save(&self, write: impl AsyncFnOnce(Vec<u8>) -> io::Result<()>) -> io::Result<()> {
+        let (generation, bytes) = self.0.borrow().clone();
+        let Some(bytes) = bytes else { return Ok(()) };
+        if let Err(error) = write(bytes).await {
+            self.1.set(true);
+            return Err(error);
+        }
+        let mut unsaved = self.0.borrow_mut();
+        if unsaved.0 == generation {
+            unsaved.1 = None;
+        }
+        Ok(())
+    }
+
+    /// Whether a write has failed and no other one has been tried since; the caller tries again.
+    fn take_failed(&self) -> bool {
+        self.1.take() && self.0.borrow().1.is_some()
+    }
 }
 
 /// The pods whose newest record could not be written or removed, with the reasons: `nodlet down` names them.
@@ -69,9 +102,21 @@ impl Stores {
         at_rest: Arc<AtRest>,
     ) -> Stores {
         let records = Arc::new(records);
-        let (recorded, bindings, is_short) = (RefCell::default(), RefCell::default(), Cell::new(false));
+        let (recorded, is_short) = (RefCell::default(), Cell::new(false));
+        let (bindings, allocations) = (Unsaved::default(), Unsaved::default());
         let (reserve, unwritten) = (Arc::new(reserve), Unwritten::default());
-        Stores { storage, images, records, reserve, at_rest, recorded, is_short, bindings, unwritten }
+        Stores {
+            storage,
+            images,
+            records,
+            reserve,
+            at_rest,
+            recorded,
+            is_short,
+            bindings,
+            allocations,
+            unwritten,
+        }
     }
 
     /// Makes the missing spare files as far as there is room, one after another, between other jobs. Does nothing if
@@ -106,34 +151,31 @@ impl Stores {
         self.storage.run(move || durable::replace(&path, &bytes, Some((&reserve, Headroom::Half))))
     }
 
-    /// Makes `bytes` the durable content of a manifest. Returns the stamp by which the file is known again.
+    /// Makes `bytes` the durable content of a client's manifest. Returns the stamp by which the file is known again.
     pub(super) fn write_manifest(
         &self,
         path: PathBuf,
         bytes: Vec<u8>,
-    ) -> impl Future<Output = io::Result<Option<Stamp>>> + use<> {
+    ) -> impl Future<Output = io::Result<Stamp>> + use<> {
         let reserve = self.reserve.clone();
-        self.storage.run(move || {
-            durable::replace(&path, &bytes, Some((&reserve, Headroom::Half)))?;
-            Ok(Stamp::of_file(&path))
-        })
+        self.storage.run(move || replace_stamped(&path, &bytes, &reserve))
     }
 
-    /// Makes `text` the durable content of a file about the cluster, encrypted if the board has keys. Writes nothing if
-    /// that is so.
+    /// Makes `text` the durable content of a file about the cluster, encrypted if the board has keys. Returns the stamp by
+    /// which the file is known again; `None`, and writes nothing, if the file has this content already.
     pub(super) fn replace_sealed(
         &self,
         path: PathBuf,
         text: Vec<u8>,
-    ) -> impl Future<Output = io::Result<()>> + use<> {
+    ) -> impl Future<Output = io::Result<Option<Stamp>>> + use<> {
         let (at_rest, reserve) = (self.at_rest.clone(), self.reserve.clone());
         self.storage.run(move || {
             if nodlet_kernel::own_file::read(&path)
                 .is_ok_and(|stored| at_rest.is_current(&path, stored, &text))
             {
-                return Ok(());
+                return Ok(None);
             }
-            durable::replace(&path, &at_rest.seal(&path, text)?, Some((&reserve, Headroom::Half)))
+            replace_stamped(&path, &at_rest.seal(&path, text)?, &reserve).map(Some)
         })
     }
 
@@ -142,24 +184,9 @@ impl Stores {
         self.storage.run(move || durable::remove(&path))
     }
 
-    /// Removes the manifest of a pod durably. With `uid`, a file with the manifest of another pod stays, and `false` is
-    /// returned: a pod of the same name may have got its manifest there meanwhile.
-    pub(super) fn remove_manifest(
-        &self,
-        path: PathBuf,
-        uid: Option<&Uid>,
-    ) -> impl Future<Output = io::Result<bool>> + use<> {
-        let (at_rest, uid) = (self.at_rest.clone(), uid.map(Uid::to_string));
-        self.storage.run(move || match uid {
-            Some(uid) if is_of_another(&at_rest, &path, &uid)? => Ok(false),
-            Some(_) | None => durable::remove(&path).map(|()| true),
-        })
-    }
-
     /// Records that the bindings of claims have changed.
     pub(super) fn set_bindings(&self, bytes: Vec<u8>) {
-        let mut bindings = self.bindings.borrow_mut();
-        *bindings = (bindings.0 + 1, Some(bytes));
+        self.bindings.set(bytes);
     }
 
     /// Makes the bindings of claims durable, unless they are.
@@ -167,14 +194,25 @@ impl Stores {
     /// # Errors
     /// The files could not be written; another call tries again.
     pub(super) async fn save_bindings(&self, paths: &Paths) -> io::Result<()> {
-        let (generation, bytes) = self.bindings.borrow().clone();
-        let Some(bytes) = bytes else { return Ok(()) };
-        self.replace(paths.bindings(), bytes).await?;
-        let mut bindings = self.bindings.borrow_mut();
-        if bindings.0 == generation {
-            bindings.1 = None;
-        }
-        Ok(())
+        self.bindings.save(async |bytes| self.replace(paths.bindings(), bytes).await).await
+    }
+
+    /// Records that the addresses and ports of Services have changed.
+    pub(super) fn set_allocations(&self, bytes: Vec<u8>) {
+        self.allocations.set(bytes);
+    }
+
+    /// Whether the last write of the addresses and ports of Services failed; the caller tries again.
+    pub(super) fn take_failed_allocations(&self) -> bool {
+        self.allocations.take_failed()
+    }
+
+    /// Makes the addresses and ports of Services durable, unless they are.
+    ///
+    /// # Errors
+    /// The file could not be written; another call tries again.
+    pub(super) async fn save_allocations(&self, paths: &Paths) -> io::Result<()> {
+        self.allocations.save(async |bytes| self.replace(paths.service_allocations(), bytes).await).await
     }
 
     /// Writes a record durably. The result is reported as `Saved` or `SaveFailed`. On a full file system, a record with
@@ -227,19 +265,9 @@ impl Stores {
     }
 }
 
-/// Whether a file has the manifest of a pod, as the board writes it, with another UID.
-///
-/// # Errors
-/// The file cannot be read.
-fn is_of_another(at_rest: &AtRest, path: &Path, uid: &str) -> io::Result<bool> {
-    let text = match nodlet_kernel::own_file::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        text => text?,
-    };
-    // A manifest that cannot be decrypted could not be read as that of another pod, either.
-    let text = at_rest.open(path, text).unwrap_or_default();
-    let found: Value = serde_json::from_slice(&text).unwrap_or_default();
-    Ok(found["metadata"]["uid"].as_str().is_some_and(|found| found != uid))
+/// Replaces a manifest durably. Returns the stamp of the new file.
+fn replace_stamped(path: &Path, bytes: &[u8], reserve: &Reserve) -> io::Result<Stamp> {
+    durable::replace_identified(path, bytes, Some((reserve, Headroom::Half)), Stamp::of_file)
 }
 
 /// Removes a directory of a pod with all files that its containers left, in parts, between which other jobs run. May
@@ -253,41 +281,16 @@ pub(super) fn remove_tree(storage: &Storage, path: PathBuf) -> impl Future<Outpu
 mod tests {
     use super::*;
 
-    /// A removal that was delayed must not take the manifest of the next pod of the name.
     #[test]
-    fn a_manifest_is_removed_only_if_it_is_that_of_the_pod() {
-        let directory = std::env::temp_dir().join(format!("nodlet-removal-{}", std::process::id()));
-        std::fs::create_dir(&directory).expect("a directory");
-        let stores = Stores::new(
-            Storage::start().expect("a thread"),
-            Arc::new(Images::open(&directory).expect("an empty store")),
-            Records::new(directory.join("records")),
-            Reserve::new(directory.join("reserve"), Vec::new()),
-            Arc::new(AtRest::of(None)),
-        );
-        let path = directory.join("default_web-0.json");
-        let manifest =
-            |uid: &str| format!("{{\n  \"kind\": \"Pod\",\n  \"metadata\": {{ \"uid\": \"{uid}\" }}\n}}\n");
-        let remove = |uid: Option<&str>| {
-            let removed = smol::block_on(stores.remove_manifest(path.clone(), uid.map(Uid::from).as_ref()));
-            assert_eq!(removed.expect("it can be read"), !path.exists());
-            !path.exists()
-        };
-        for (content, uid, is_removed) in [
-            (Some(manifest("new")), Some("old"), false),
-            (Some(manifest("old")), Some("old"), true),
-            (Some(manifest("new")), None, true),
-            (Some("{".to_owned()), Some("old"), true),
-            (None, Some("old"), true),
-        ] {
-            if let Some(content) = &content {
-                std::fs::write(&path, content).expect("written");
-            }
-            assert_eq!(remove(uid), is_removed, "{content:?} {uid:?}");
-        }
-        std::fs::create_dir(&path).expect("a file that cannot be read");
-        smol::block_on(stores.remove_manifest(path.clone(), Some(&Uid::from("old"))))
-            .expect_err("unknown content");
-        std::fs::remove_dir_all(&directory).expect("removed");
+    fn a_failed_write_is_tried_again_once() {
+        let unsaved = Unsaved::default();
+        unsaved.set(vec![1]);
+        assert!(!unsaved.take_failed());
+        let refused = async |_| Err(io::Error::other("the disk is full"));
+        smol::block_on(unsaved.save(refused)).expect_err("the write fails");
+        assert!(unsaved.take_failed() && !unsaved.take_failed());
+        smol::block_on(unsaved.save(refused)).expect_err("the write fails again");
+        smol::block_on(unsaved.save(async |_| Ok(()))).expect("the write succeeds");
+        assert!(!unsaved.take_failed());
     }
 }

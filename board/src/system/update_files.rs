@@ -34,7 +34,7 @@ const STATE_BYTES: u64 = 256 * 1024;
 
 /// The directory of updates.
 #[derive(Clone, Debug)]
-pub(super) struct Store {
+pub(super) struct UpdateFiles {
     directory: PathBuf,
     paths: Paths,
 }
@@ -42,17 +42,17 @@ pub(super) struct Store {
 /// A lock of the updates. It ends with the process, including all copies made by forks.
 pub(super) type Lock = Flock<File>;
 
-impl Store {
-    pub(super) fn new(root: &Path) -> Store {
+impl UpdateFiles {
+    pub(super) fn new(root: &Path) -> UpdateFiles {
         let paths = Paths::new(root);
-        Store { directory: paths.system(), paths }
+        UpdateFiles { directory: paths.system(), paths }
     }
 
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Creates the directory, and the file of [`Store::changing`] while there is an inode for it.
+    /// Creates the directory, and the file of [`UpdateFiles::changing`] while there is an inode for it.
     pub(super) fn create(&self) -> io::Result<()> {
         if !self.directory.is_dir() {
             fs::create_dir_all(&self.directory)?;
@@ -77,7 +77,7 @@ impl Store {
         }
     }
 
-    /// Waits for the lock of changes. Unlike [`Store::lock`], which is held for a whole trial, it is held for
+    /// Waits for the lock of changes. Unlike [`UpdateFiles::lock`], which is held for a whole trial, it is held for
     /// one change of the state.
     pub(super) fn changing(&self) -> io::Result<Lock> {
         let path = self.directory.join(CHANGES);
@@ -110,7 +110,7 @@ impl Store {
         Staged::create(&self.directory.join(NEW), 0o700)
     }
 
-    /// Makes the file of [`Store::new_program`] durable under its final name, and closes it: an executable that is open
+    /// Makes the file of [`UpdateFiles::new_program`] durable under its final name, and closes it: an executable that is open
     /// for writing cannot be executed.
     pub(super) fn add_program(&self, file: Staged, digest: &str) -> io::Result<()> {
         file.commit(&self.program(digest))
@@ -156,37 +156,35 @@ pub(super) enum VerifyError {
 /// The SHA-256 of a file, in hex.
 pub(super) fn digest_of(path: &Path) -> io::Result<String> {
     let mut file = own_file::open(path)?;
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; 64 * 1024];
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(hex(&hash.finalize())),
-            read => hash.update(&buffer[..read]),
-        }
-    }
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut written = Written::new(io::sink());
+    io::copy(&mut file, &mut written)?;
+    Ok(written.digest())
 }
 
 /// Writes to a program file and hashes the bytes written.
-pub(super) struct Written<'a> {
-    file: &'a mut dyn Write,
+pub(super) struct Written<W> {
+    file: W,
     hash: Sha256,
 }
 
-impl<'a> Written<'a> {
-    pub(super) fn new(file: &'a mut dyn Write) -> Self {
+impl<W: Write> Written<W> {
+    pub(super) fn new(file: W) -> Self {
         Written { file, hash: Sha256::new() }
     }
 
-    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.hash.update(bytes);
-        self.file.write_all(bytes)
+    pub(super) fn digest(self) -> String {
+        self.hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl<W: Write> Write for Written<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.hash.update(&bytes[..written]);
+        Ok(written)
     }
 
-    pub(super) fn digest(self) -> String {
-        hex(&self.hash.finalize())
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
     }
 }
