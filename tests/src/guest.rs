@@ -148,6 +148,11 @@ impl Lacking {
 
     /// Loads the module again, as a person would after reading nodlet's message.
     pub fn put_back(self) {}
+
+    /// The name of the module.
+    pub fn module(&self) -> &str {
+        self.module
+    }
 }
 
 impl Drop for Lacking {

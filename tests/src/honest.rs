@@ -130,7 +130,7 @@ pub struct Record {
 
 /// What is left of the writes after the last flush.
 #[derive(Clone, Copy, Debug)]
-enum Left {
+enum Unflushed {
     Nothing,
     Prefix,
     Subset,
@@ -144,7 +144,7 @@ enum Left {
 pub struct Cut {
     /// The number of events before the power is cut.
     at: usize,
-    left: Left,
+    unflushed: Unflushed,
     /// The sectors that are left of each event after the last flush.
     kept: Vec<(usize, Vec<Range<usize>>)>,
 }
@@ -187,7 +187,7 @@ impl Record {
             if !part.is_empty() {
                 flushes.push(part);
             }
-            let cut = Cut { at, left: Left::Nothing, kept: Vec::new() };
+            let cut = Cut { at, unflushed: Unflushed::Nothing, kept: Vec::new() };
             if seen.insert(self.state(&cut)) {
                 cuts.push(cut);
             }
@@ -229,7 +229,13 @@ impl Record {
         let parts = self.parts(moments);
         let part = if parts.is_empty() { &vec![self.events.len()] } else { seed.choose(&parts) };
         let at = *seed.choose(part);
-        let left = *seed.choose(&[Left::Nothing, Left::Prefix, Left::Subset, Left::Torn, Left::Everything]);
+        let unflushed = *seed.choose(&[
+            Unflushed::Nothing,
+            Unflushed::Prefix,
+            Unflushed::Subset,
+            Unflushed::Torn,
+            Unflushed::Everything,
+        ]);
         let flushed = self.flushed(at);
         let pending: Vec<usize> = (flushed..at)
             .filter(|event| matches!(self.events[*event], Event::Write { .. } | Event::Trim { .. }))
@@ -239,19 +245,19 @@ impl Record {
         for (number, event) in pending.into_iter().enumerate() {
             let sectors = self.events[event].sectors();
             let whole = std::iter::once(0..sectors).collect();
-            let ranges = match left {
-                Left::Nothing => Vec::new(),
-                Left::Prefix if number >= prefix => Vec::new(),
-                Left::Prefix | Left::Everything => whole,
-                Left::Subset | Left::Torn if seed.number().is_multiple_of(2) => Vec::new(),
-                Left::Torn if matches!(self.events[event], Event::Write { .. }) => {
+            let ranges = match unflushed {
+                Unflushed::Nothing => Vec::new(),
+                Unflushed::Prefix if number >= prefix => Vec::new(),
+                Unflushed::Prefix | Unflushed::Everything => whole,
+                Unflushed::Subset | Unflushed::Torn if seed.number().is_multiple_of(2) => Vec::new(),
+                Unflushed::Torn if matches!(self.events[event], Event::Write { .. }) => {
                     (0..sectors).filter(|_| seed.number().is_multiple_of(2)).map(|one| one..one + 1).collect()
                 }
-                Left::Subset | Left::Torn => whole,
+                Unflushed::Subset | Unflushed::Torn => whole,
             };
             kept.push((event, ranges));
         }
-        Cut { at, left, kept }
+        Cut { at, unflushed, kept }
     }
 
     /// Ascending moments, those between the same two marks together.
@@ -306,7 +312,7 @@ impl Record {
 
     /// Describes a power cut, for messages.
     pub fn describe(&self, cut: &Cut) -> String {
-        let (flushed, left) = (self.flushed(cut.at), cut.left);
+        let (flushed, unflushed) = (self.flushed(cut.at), cut.unflushed);
         let marks = self.events[..cut.at].iter().filter_map(|event| match event {
             Event::Mark(Mark { thing, value, is_acknowledged: true }) => Some(format!("{thing}={value}")),
             Event::Mark(Mark { thing, value, .. }) => Some(format!("{thing}→{value}")),
@@ -316,7 +322,7 @@ impl Record {
         let last = marks[marks.len().saturating_sub(3)..].join(", ");
         let pending = cut.kept.len();
         format!(
-            "cut at event {} of {}: flushed up to {flushed}, {left:?} of {pending} later writes; {last}",
+            "cut at event {} of {}: flushed up to {flushed}, {unflushed:?} of {pending} later writes; {last}",
             cut.at,
             self.events.len()
         )

@@ -23,7 +23,7 @@ fn request(of: &File, request: libc::c_ulong, argument: libc::c_int) -> io::Resu
 
 impl LoopDevice {
     /// Makes a device over a file.
-    pub fn over(file: &Path) -> LoopDevice {
+    pub fn attach(file: &Path) -> LoopDevice {
         let file = OpenOptions::new().read(true).write(true).open(file).expect("the file can be opened");
         let control = File::open("/dev/loop-control").expect("the kernel has loop devices");
         // Somebody else may take a free device first.

@@ -63,8 +63,12 @@ impl MemoryCgroup {
         let _ = fs::write(self.file("memory.max_usage_in_bytes", "memory.peak"), "0");
     }
 
-    /// Limits the memory to `room` bytes more than now.
+    /// Limits the memory to `room` bytes more than now, without the cached pages of files that the kernel can free.
     pub fn limit(&self, room: u64) {
+        // The first process that reads a program's file is charged for it. The kernel frees what it can, and fails when
+        // that is less than all.
+        let (free, all) = if self.is_v1 { ("memory.force_empty", "0") } else { ("memory.reclaim", "1G") };
+        let _ = fs::write(self.directory.join(free), all);
         let most = self.usage() + room;
         fs::write(self.file("memory.limit_in_bytes", "memory.max"), most.to_string())
             .expect("root sets limits");

@@ -70,6 +70,11 @@ impl Slot {
         &self.dir
     }
 
+    /// The address range for the Services of the device in this slot.
+    pub(crate) fn service_cidr(&self) -> String {
+        format!("10.214.{}.0/24", self.number)
+    }
+
     /// The address range for the pods of the device in this slot.
     pub(crate) fn pod_cidr(&self) -> String {
         format!("10.213.{}.0/24", self.number)

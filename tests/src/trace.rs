@@ -35,12 +35,14 @@ pub(crate) enum Next {
     GoesWith(pid_t),
     /// The process was killed, or stays stopped until another one resumes it.
     Stands,
+    /// The trace ends: nothing is followed any more, and all threads go on.
+    Ends,
 }
 
 /// A running trace. When it is dropped, the followed processes continue untraced.
 pub(crate) struct Trace {
     thread: Option<JoinHandle<()>>,
-    over: Arc<AtomicBool>,
+    ended: Arc<AtomicBool>,
 }
 
 impl Trace {
@@ -49,10 +51,10 @@ impl Trace {
     /// # Panics
     /// The processes cannot be traced: another process does so, or the machine forbids it.
     pub(crate) fn begin(pids: &[u32], watcher: impl Watcher) -> Trace {
-        let over = Arc::new(AtomicBool::new(false));
+        let ended = Arc::new(AtomicBool::new(false));
         let (ready, is_ready) = mpsc::channel();
         let mut tracer =
-            Tracer { watcher, followed: BTreeSet::new(), early: BTreeSet::new(), over: Arc::clone(&over) };
+            Tracer { watcher, followed: BTreeSet::new(), early: BTreeSet::new(), ended: Arc::clone(&ended) };
         let pids = pids.to_vec();
         let thread = thread::spawn(move || {
             let begun = pids.iter().try_for_each(|pid| tracer.seize(*pid));
@@ -64,13 +66,13 @@ impl Trace {
             // The end of this thread detaches all processes that it follows.
         });
         is_ready.recv().expect("the thread answers").expect("a process of nodlet can be followed by ptrace");
-        Trace { thread: Some(thread), over }
+        Trace { thread: Some(thread), ended }
     }
 }
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        self.over.store(true, Ordering::Release);
+        self.ended.store(true, Ordering::Release);
         let Some(thread) = self.thread.take() else { return };
         while !thread.is_finished() {
             // The thread waits for traced processes; the signal interrupts its wait.
@@ -100,7 +102,7 @@ struct Tracer<W> {
     followed: BTreeSet<pid_t>,
     /// Processes that stopped before their parent's fork was reported.
     early: BTreeSet<pid_t>,
-    over: Arc<AtomicBool>,
+    ended: Arc<AtomicBool>,
 }
 
 /// Whether the thread has ended, except that its exit code may not be reaped.
@@ -110,6 +112,13 @@ pub(crate) fn is_over(thread: pid_t) -> bool {
     stat.rsplit(')')
         .next()
         .is_none_or(|rest| rest.is_empty() || rest.starts_with(" Z") || rest.starts_with(" X"))
+}
+
+/// Whether this thread follows the other one.
+fn is_followed(thread: pid_t) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
+    tracer.is_some_and(|tracer| tracer.trim() == nix::unistd::gettid().to_string())
 }
 
 impl<W: Watcher> Tracer<W> {
@@ -129,7 +138,8 @@ impl<W: Watcher> Tracer<W> {
                 | libc::PTRACE_O_TRACECLONE
                 | libc::PTRACE_O_TRACEEXEC;
             match ptrace(libc::PTRACE_SEIZE, thread, 0, options as usize) {
-                Err(_) if is_over(thread) => continue,
+                // A thread of a followed one is followed from its first moment: it may be listed after that.
+                Err(_) if is_over(thread) || is_followed(thread) => continue,
                 seized => seized?,
             };
             self.followed.insert(thread);
@@ -142,7 +152,7 @@ impl<W: Watcher> Tracer<W> {
     }
 
     fn follow(&mut self) {
-        while !self.over.load(Ordering::Acquire) {
+        while !self.ended.load(Ordering::Acquire) {
             let mut status = 0;
             // Wait only for children of this thread: those of other tests are not to be reaped here.
             // SAFETY: the kernel writes one integer.
@@ -195,6 +205,7 @@ impl<W: Watcher> Tracer<W> {
                         self.resume(pid, 0);
                     }
                     Next::Stands => {}
+                    Next::Ends => self.ended.store(true, Ordering::Release),
                 }
             }
             _ => self.resume(pid, signal),

@@ -199,7 +199,8 @@ fn a_child_that_keeps_writing_does_not_delay_the_end_of_its_pod() {
     device.pod("web").tell("app", "/tmp/go");
     device.pod("web").wait_phase("Failed");
     assert_eq!(device.pod("web").container("app").exit_code(), Some(3));
-    assert!(device.container_processes().is_empty());
+    // The namespace ends after the pod's phase is shown.
+    device.wait_for("the child to end", || device.container_processes().is_empty());
 }
 
 #[test]
@@ -285,7 +286,7 @@ fn a_flood_of_output_is_written_whole_and_rotated_without_a_gap() {
     // `0.log` sorts before the rotated files, but is the newest.
     files.sort();
     files.rotate_left(1);
-    assert!(files.len() > 1, "{files:?}");
+    assert!((2..=5).contains(&files.len()), "{files:?}");
     let mut last: Option<usize> = None;
     for file in &files {
         for line in BufReader::new(File::open(file).expect("it can be opened")).lines() {

@@ -105,6 +105,10 @@ fn the_device_filter_allows_only_the_devices_of_every_container() {
     assert_eq!(devices(&format!("{list}no other\n")), allowed());
     assert!(mount.contains("Operation not permitted"), "{mount}");
 
+    // Without the filter, a privileged container opens others.
+    let log = run(&device, "mknod /kmsg 1 11 then open /kmsg then print opened", "privileged: true");
+    assert!(log.contains("opened"), "{log}");
+
     device.write_pod("attacker", &attacker("print up then sleep", rights)).wait_log("app", "up");
     let exec = device.pod("attacker").demo("app", "devices 12").ok();
     assert_eq!(devices(&exec), allowed().into_iter().filter(|one| !one.starts_with("c 136")).collect());

@@ -296,6 +296,62 @@ fn a_deleted_pod_whose_manifest_cannot_be_removed_ends_when_it_can_and_evicted_p
 }
 
 #[test]
+fn a_rejected_pod_stays_in_the_cluster_until_its_manifest_is_gone_from_the_board() {
+    use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+    let (plane, node) = Node::in_new_cluster();
+    // A kubelet would find no handler of this name, and the pod waits.
+    plane.create("{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: odd}, handler: odd}");
+    plane.create(&pod(
+        "odd",
+        "  nodeName: board-1\n  runtimeClassName: odd\n  automountServiceAccountToken: false\n",
+    ));
+    node.device.wait_logged("RuntimeClass \"odd\" not found");
+    // A mount point cannot be removed.
+    let manifest = node.device.path("var/lib/nodlet/cluster/default_odd.json");
+    mount(Some(&manifest), &manifest, None::<&str>, MsFlags::MS_BIND, None::<&str>).expect("it is there");
+    let attempts = || node.device.agent_log().matches("failed to remove").count();
+    plane.line("delete pod odd --wait=false").ok();
+    node.device.wait_for("an attempt", || attempts() == 1);
+    // After a power cut, the board would run it, and the cluster would not know it.
+    plane.line("annotate pod odd a=b").ok();
+    node.device.wait_for("the next attempt", || attempts() == 2);
+    assert!(plane.line("get pods -o name").ok().contains("odd"));
+    umount2(&manifest, MntFlags::MNT_DETACH).expect("it is mounted");
+    plane.line("annotate pod odd c=d").ok();
+    plane.wait_for("get pods -o name", str::is_empty);
+    assert!(!manifest.exists());
+}
+
+#[test]
+fn objects_of_the_cluster_beyond_the_quota_of_the_board_are_read_when_others_go() {
+    let (plane, node) = Node::in_new_cluster();
+    let of = |name: &str| {
+        plane.line(&format!("create configmap {name} --from-literal=color=green")).ok();
+        let volume = format!("  volumes: [{{name: v, configMap: {{name: {name}}}}}]\n");
+        plane.apply(&pod(name, &format!("{volume}  automountServiceAccountToken: false\n")));
+    };
+    of("one");
+    let one = node.device.pod("one").wait_ready();
+    // The manifests of the cluster are the pod, its ConfigMap, and those of the Services.
+    let manifests = node.device.names("var/lib/nodlet/cluster");
+    let free = 1024 - manifests.iter().filter(|name| name.ends_with(".json")).count();
+    let object =
+        |number: usize| format!("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c{number}}}\n");
+    node.device.write_manifest("all.yaml", &(1..=free).map(object).collect::<String>());
+    let has = |name: &str| node.device.get(&format!("/api/v1/namespaces/default/configmaps/{name}")).is_ok();
+    node.device.wait_for("the quota to be used up", || has(&format!("c{free}")));
+    of("two");
+    for file in ["configmap_default_two", "default_two"] {
+        node.device.wait_logged(&format!("{file}.json: quota exceeded: all manifests together"));
+    }
+    // The manifest of the pod goes first, and its ConfigMap then: each leaves room for one object.
+    plane.line("delete pod one").ok();
+    one.wait_gone();
+    node.device.pod("two").wait_ready();
+}
+
+#[test]
 fn a_pod_uses_a_volume_and_a_runtime_class_of_the_cluster_and_leaves_no_file() {
     let (plane, node) = Node::in_new_cluster();
     let directory = node.device.path("data");

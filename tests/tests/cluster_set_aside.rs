@@ -13,11 +13,12 @@ fn a_pod_of_a_cluster_is_set_aside_and_the_cluster_learns_why() {
     let web = node.device.pod("web").uid();
     let app = manifest::container("app", "sleep", "imagePullPolicy: IfNotPresent");
     let bad = manifest::pod_of("bad", &[app], "nodeName: board-1\nautomountServiceAccountToken: false");
+    node.device.stop_agent();
     plane.apply(&bad);
     for _ in 0..2 {
         die_while_a_task_handles(&mut node.device, &web, fault);
-        node.device.launch_agent();
     }
+    node.device.launch_agent();
     let events =
         plane.wait_for(&events("bad"), |events| events.contains("is set aside: the agent died 2 times"));
     assert!(events.contains("FailedCreatePodSandBox"), "{events}");
@@ -43,7 +44,6 @@ fn many_values() -> String {
 /// Lets the agent die twice while it reads a file, and starts it again.
 fn die_twice_while_reading(device: &mut Device, file: &Path) {
     for _ in 0..2 {
-        device.launch_agent();
         die_while_the_loop_reads(device, file, fault);
     }
     device.launch_agent();

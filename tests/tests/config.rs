@@ -22,8 +22,8 @@ fn words(table: &str, many: usize) -> Vec<String> {
     table.lines().map(line).collect()
 }
 
-/// What [`each_command_of_kubectl_does_the_same_for_a_secret_as_for_a_config_map`] does not do: namespaces, selectors of
-/// fields, dry runs, immutable objects and wrong fields.
+/// What `objects.rs` does not do with objects of every kind: namespaces, selectors of fields, dry runs, immutable objects and
+/// wrong fields.
 #[test]
 fn kubectl_creates_shows_changes_and_deletes_config_maps() {
     let device = Device::start_unwatched();
@@ -98,11 +98,16 @@ fn kubectl_creates_shows_changes_and_deletes_config_maps() {
 fn kubectl_creates_shows_changes_and_deletes_secrets_of_each_type() {
     let device = Device::start_unwatched();
     let kubectl = Kubectl::new(&device);
+    let path = |name: &str, content: &[u8]| device.write_file(name, content).display().to_string();
     // `create secret tls` itself wants a pair that belongs together.
-    let pair = [("tls.crt", CERTIFICATE), ("tls.key", KEY)];
-    let [certificate, key] = pair.map(|(name, text)| device.write_file(name, text).display().to_string());
+    let [certificate, key] =
+        [("tls.crt", CERTIFICATE), ("tls.key", KEY)].map(|(name, text)| path(name, text.as_bytes()));
     for line in [
-        format!("create secret generic web --from-literal=password={SECRET}"),
+        format!(
+            "create secret generic web --from-literal=password={SECRET} --from-file=raw={}",
+            path("raw", &[0xff, 0])
+        ),
+        format!("create secret generic env --from-env-file={}", path("my.env", b"A=1\n# no\nB=two\n")),
         format!("create secret tls pair --cert={certificate} --key={key}"),
         format!(
             "create secret docker-registry pull --docker-server=example.com --docker-username=me --docker-password={SECRET}"
@@ -115,9 +120,10 @@ fn kubectl_creates_shows_changes_and_deletes_secrets_of_each_type() {
         words(&kubectl.line("get secrets").ok(), 3),
         [
             "NAME TYPE DATA",
+            "env Opaque 2",
             "pair kubernetes.io/tls 2",
             "pull kubernetes.io/dockerconfigjson 1",
-            "web Opaque 1"
+            "web Opaque 2"
         ]
     );
     assert_eq!(
@@ -126,7 +132,10 @@ fn kubectl_creates_shows_changes_and_deletes_secrets_of_each_type() {
     );
     assert_eq!(kubectl.line("get secret web -o jsonpath={.data.password}").ok(), ENCODED);
     let described = kubectl.line("describe secret web").ok();
-    assert!(described.ends_with("\nType:  Opaque\n\nData\n====\npassword:  17 bytes\n"), "{described}");
+    assert!(
+        described.ends_with("\nType:  Opaque\n\nData\n====\npassword:  17 bytes\nraw:       2 bytes\n"),
+        "{described}"
+    );
     assert_eq!(device.nodlet(["describe", "secret", "web"]).ok().trim_end(), described.trim_end());
 
     let secret = |rest: String| kubectl.apply(&object("Secret", "applied", &rest)).ok();
@@ -142,163 +151,9 @@ fn kubectl_creates_shows_changes_and_deletes_secrets_of_each_type() {
         kubectl.run(["patch", "secret", "web", "-p", patch]).refused_with(expected);
     }
     assert_eq!(kubectl.line("label secret web a=b").ok().trim(), "secret/web labeled");
-    let deleted = kubectl.line("delete secret web pair pull applied").ok();
-    assert_eq!(deleted.lines().count(), 4, "{deleted}");
+    let deleted = kubectl.line("delete secret web env pair pull applied").ok();
+    assert_eq!(deleted.lines().count(), 5, "{deleted}");
     assert_eq!(kubectl.line("get secrets -A -o name").ok(), "");
-}
-
-/// A kind of both, as kubectl names it in the commands.
-struct Kind {
-    noun: &'static str,
-    create: &'static str,
-    kind: &'static str,
-    path: &'static str,
-    /// How `hello` and `hey` stand in the object.
-    values: [&'static str; 2],
-    /// The columns of a table, and those of the object `web` in it.
-    columns: [&'static str; 2],
-}
-
-const KINDS: [Kind; 2] = [
-    Kind {
-        noun: "configmap",
-        create: "create configmap",
-        kind: "ConfigMap",
-        path: MAPS,
-        values: ["hello", "hey"],
-        columns: ["NAME DATA AGE", "web 3"],
-    },
-    Kind {
-        noun: "secret",
-        create: "create secret generic",
-        kind: "Secret",
-        path: SECRETS,
-        values: ["aGVsbG8=", "aGV5"],
-        columns: ["NAME TYPE DATA AGE", "web Opaque 3"],
-    },
-];
-
-#[test]
-fn each_command_of_kubectl_does_the_same_for_a_secret_as_for_a_config_map() {
-    let device = Device::start_unwatched();
-    let kubectl = Kubectl::new(&device);
-    let file = |name: &str, text: &[u8]| device.write_file(name, text).display().to_string();
-    let (motd, raw) = (file("motd", b"good\nmorning\n"), file("raw", &[0xff, 0, 1]));
-    let env = file("my.env", b"A=1\n# no\nB=two\n");
-    for Kind { noun, create, kind, path, values: [hello, hey], columns } in KINDS {
-        let does = |line: &str, said: &str| {
-            assert_eq!(kubectl.line(line).ok().trim(), format!("{noun}/{said}"), "{line}");
-        };
-        let get = || device.get(&format!("{path}/web")).expect("it is there");
-        does(
-            &format!("{create} web --from-literal=greeting=hello --from-file={motd} --from-file=bytes={raw}"),
-            "web created",
-        );
-        does(&format!("{create} env --from-env-file={env}"), "env created");
-        let ran = kubectl.line(&format!("{create} web --from-literal=a=b"));
-        ran.refused_with(&format!("{noun}s \"web\" already exists"));
-
-        // Each form of output.
-        let show = |rest: &str| kubectl.line(&format!("get {noun} {rest}")).ok();
-        let [headers, row] = columns;
-        for wide in ["", "-o wide"] {
-            let table = show(&format!("web {wide}"));
-            assert_eq!(words(&table, 9)[0], headers, "{table}");
-            assert!(words(&table, 9)[1].starts_with(row), "{table}");
-        }
-        assert!(show("web -o yaml").contains(&format!("\n  greeting: {hello}\n")), "{}", show("web -o yaml"));
-        let text: Value = serde_json::from_str(&show("web -o json")).expect("it is JSON");
-        assert_eq!((&text["kind"], &text["data"]["greeting"]), (&json!(kind), &json!(hello)));
-        assert_eq!(show("web -o go-template={{.data.greeting}}"), hello);
-        assert_eq!(show("-o name"), format!("{noun}/env\n{noun}/web\n"));
-        assert!(
-            show("web --show-labels")
-                .lines()
-                .all(|line| line.ends_with(" LABELS") || line.ends_with(" <none>"))
-        );
-
-        let events = device.path("events");
-        let output = std::fs::File::create(&events).expect("a file");
-        let watch = ["get", noun, "-w", "--output-watch-events", "--no-headers"];
-        let mut watching = kubectl.command(watch).stdout(output).spawn().expect("kubectl can be run");
-        let seen = |event: &str| {
-            let text = std::fs::read_to_string(&events).expect("it is there");
-            words(&text, 2).contains(&format!("{event} web"))
-        };
-        device.wait_for("the object in the watch", || seen("ADDED"));
-
-        does(&format!("label {noun} web tier=front"), "web labeled");
-        assert!(show("web --show-labels").contains(" tier=front"));
-        assert_eq!(show("-l tier=front -o name"), format!("{noun}/web\n"));
-        does(&format!("annotate {noun} web why=because"), "web annotated");
-        assert_eq!(get()["metadata"]["annotations"]["why"], "because");
-        does(&format!("annotate {noun} web why-"), "web annotated");
-        assert_eq!(get()["metadata"]["annotations"]["why"], Value::Null);
-        device.wait_for("the change in the watch", || seen("MODIFIED"));
-
-        let editor = format!("sed -i s/{hello}/{hey}/");
-        let edited = kubectl.command(["edit", noun, "web"]).env("KUBE_EDITOR", editor).output();
-        let edited = edited.expect("kubectl can be run");
-        assert_eq!(
-            String::from_utf8_lossy(&edited.stdout).trim(),
-            format!("{noun}/web edited"),
-            "{edited:?}"
-        );
-        assert_eq!(get()["data"]["greeting"], hey);
-        let waited =
-            kubectl.line(&format!("wait {noun}/web --for=jsonpath={{.data.greeting}}={hey} --timeout=30s"));
-        assert_eq!(waited.ok().trim(), format!("{noun}/web condition met"));
-
-        for patch in [
-            format!(r#"--type=merge -p {{"data":{{"motd":null,"more":"{hey}"}}}}"#),
-            format!(r#"-p {{"data":{{"most":"{hey}"}}}}"#),
-            format!(r#"--type=json -p [{{"op":"replace","path":"/data/more","value":"{hello}"}}]"#),
-        ] {
-            does(&format!("patch {noun} web {patch}"), "web patched");
-        }
-        does(&format!(r#"patch {noun} web -p {{"data":{{"more":"{hello}"}}}}"#), "web patched (no change)");
-        let data = &get()["data"];
-        assert_eq!((&data["more"], &data["most"], &data["motd"]), (&json!(hello), &json!(hey), &Value::Null));
-        let replaced = object(kind, "web", &format!("data: {{greeting: {hello}, only: {hey}}}"))
-            .replace("name: web", "name: web, labels: {tier: front}");
-        let manifest = file("web.yaml", replaced.as_bytes());
-        does(&format!("replace -f {manifest}"), "web replaced");
-        assert_eq!(get()["data"], json!({"greeting": hello, "only": hey}));
-
-        // What `diff` shows of a Secret is no value.
-        does(&format!("apply -f {manifest}"), "web configured");
-        let same = kubectl.command(["diff", "-f", &manifest]).output().expect("kubectl can be run");
-        assert_eq!((same.status.code(), &same.stdout[..]), (Some(0), &b""[..]), "{same:?}");
-        file("web.yaml", replaced.replace(hello, hey).as_bytes());
-        let differs = kubectl.command(["diff", "-f", &manifest]).output().expect("kubectl can be run");
-        let shown = String::from_utf8_lossy(&differs.stdout).into_owned();
-        assert_eq!(differs.status.code(), Some(1), "{differs:?}");
-        if kind == "Secret" {
-            assert!(
-                shown.contains("-  greeting: '*** (before)'") && shown.contains("+  greeting: '*** (after)'"),
-                "{shown}"
-            );
-            assert!(!shown.contains(hello) && !shown.contains(hey), "{shown}");
-        } else {
-            assert!(shown.contains("-  greeting: hello") && shown.contains("+  greeting: hey"), "{shown}");
-        }
-        assert_eq!(get()["data"]["greeting"], hello, "a diff changes nothing");
-
-        let mut waiting = kubectl.command(["wait", &format!("{noun}/web"), "--for=delete", "--timeout=60s"]);
-        let waiting = waiting.stdout(std::process::Stdio::piped()).spawn().expect("kubectl can be run");
-        let deleted = kubectl.line(&format!("delete {noun} -l tier=front")).ok();
-        assert_eq!(deleted.trim(), format!("{noun} \"web\" deleted from default namespace"));
-        let waited = waiting.wait_with_output().expect("it ends");
-        assert!(waited.status.success(), "{waited:?}");
-        device.wait_for("the end in the watch", || seen("DELETED"));
-        watching.kill().expect("it still runs");
-        watching.wait().expect("it has ended");
-        assert_eq!(show("-o name"), format!("{noun}/env\n"));
-    }
-    assert_eq!(kubectl.line("get cm,secret -o name").ok(), "configmap/env\nsecret/env\n");
-    let both = kubectl.line("get cm,secret").ok();
-    let both: Vec<String> = words(&both, 2).into_iter().filter(|line| !line.is_empty()).collect();
-    assert_eq!(both, ["NAME DATA", "configmap/env 2", "NAME TYPE", "secret/env Opaque"]);
 }
 
 #[test]

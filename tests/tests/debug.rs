@@ -8,7 +8,7 @@ use nodlet_tests::{Device, Kubectl, Terminal, TestPod, demo_program, manifest};
 use serde_json::{Value, json};
 
 /// Runs `nodlet debug` with a container in the pod `web`, with this command instead of the image's.
-fn look<const N: usize>(device: &Device, name: &str, flags: [&str; N], steps: &str) {
+fn run_debug<const N: usize>(device: &Device, name: &str, flags: [&str; N], steps: &str) {
     let flags = flags.join(" ");
     device.line(&format!("debug web --image localhost/demo:1 -c {name} {flags} -- /bin/demo {steps}")).ok();
 }
@@ -31,12 +31,12 @@ fn a_debug_container_sees_the_processes_and_files_of_its_target() {
     let log = pod.logs("look");
     assert!(log.starts_with("found\n/bin/demo\0write\0/secret\0found\0then\0sleep\0.\n1\n"), "{log}");
     assert!(log.ends_with("\nweb\n"), "{log}");
-    let look = pod.container("look");
-    assert_eq!((look.exit_code(), look.restart_count(), look.is_ready()), (Some(3), 0, false));
+    let debugger = pod.container("look");
+    assert_eq!((debugger.exit_code(), debugger.restart_count(), debugger.is_ready()), (Some(3), 0, false));
     assert_eq!((pod.phase().as_str(), pod.is_ready()), ("Running", true));
     assert_eq!((pod.container("app").id(), pod.container("app").restart_count()), (id, 0));
     // Without a target, the container has a PID namespace of its own.
-    self::look(&device, "alone", [], "cat /proc/1/cmdline");
+    run_debug(&device, "alone", [], "cat /proc/1/cmdline");
     pod.wait_terminated("alone");
     assert_eq!(pod.logs("alone"), "/bin/demo\0cat\0/proc/1/cmdline\0\n");
 
@@ -67,7 +67,7 @@ fn attaching_shows_what_a_debug_container_has_written_before() {
     // The container has written something, and continues, before a client attaches.
     for (name, by_kubectl) in [("ours", false), ("theirs", true)] {
         let steps = format!("print first then eprint second then wait /tmp/go then print {name}");
-        look(&device, name, ["-i", "--attach=false"], &steps);
+        run_debug(&device, name, ["-i", "--attach=false"], &steps);
         pod.wait_log(name, "second");
         let words = ["attach", "web", "-c", name];
         let mut command = if by_kubectl { kubectl.command(words) } else { device.command(&words) };
@@ -184,8 +184,8 @@ fn a_debug_container_outlives_the_agent_and_ends_with_its_pod() {
 fn a_debug_container_keeps_its_status_and_stays_ended_after_a_power_cut() {
     let mut device = Device::start();
     device.write_pod("web", &web("sleep", "")).wait_ready();
-    look(&device, "runs", [], "sleep");
-    look(&device, "waits", ["--image", "localhost/none:1"], "sleep");
+    run_debug(&device, "runs", [], "sleep");
+    run_debug(&device, "waits", ["--image", "localhost/none:1"], "sleep");
     device.pod("web").wait_running("runs").wait_reason("waits", "ErrImagePull");
     let record = device.path(&format!("/var/lib/nodlet/records/{}.json", device.pod("web").uid()));
     device.wait_for("its not having begun to be on the card", || {
@@ -212,9 +212,9 @@ fn a_debug_container_waits_for_its_target_and_ends_with_it() {
     ];
     let spec = format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]");
     let pod = device.run_pod_of("web", &containers, &spec).wait_running("app");
-    look(&device, "beside", ["--target", "app"], "sleep");
+    run_debug(&device, "beside", ["--target", "app"], "sleep");
     pod.wait_running("beside");
-    look(&device, "never", ["--target", "none"], "sleep");
+    run_debug(&device, "never", ["--target", "none"], "sleep");
     pod.wait_reason("never", "CreateContainerConfigError");
     assert_eq!(pod.container("never").message(), "unable to find target container none");
     // The end of the first process in the namespace kills all others.
@@ -228,7 +228,7 @@ fn a_debug_container_waits_for_its_target_and_ends_with_it() {
     // While the target waits for its next run, there is no namespace to join.
     std::fs::write(here.join("go"), "").expect("it is our directory");
     pod.wait_reason("app", "CrashLoopBackOff");
-    look(&device, "late", ["--target", "app"], "sleep");
+    run_debug(&device, "late", ["--target", "app"], "sleep");
     pod.wait_reason("late", "CreateContainerError");
     let message = pod.container("late").message();
     assert!(message.starts_with("invalid target container: container \""), "{message}");
@@ -240,8 +240,13 @@ fn a_debug_container_waits_for_its_target_and_ends_with_it() {
 fn debug_containers_wait_for_their_image_and_those_added_at_the_same_time_all_run_once() {
     let device = Device::start();
     let pod = device.write_pod("web", &web("sleep", "")).wait_ready();
-    look(&device, "never", ["--image", "localhost/tools:1", "--image-pull-policy", "Never"], "print seen");
-    look(&device, "later", ["--image", "localhost/tools:1"], "print seen");
+    run_debug(
+        &device,
+        "never",
+        ["--image", "localhost/tools:1", "--image-pull-policy", "Never"],
+        "print seen",
+    );
+    run_debug(&device, "later", ["--image", "localhost/tools:1"], "print seen");
     pod.wait_reason("never", "ErrImageNeverPull");
     device.wait_for("it to say why it waits", || {
         ["ErrImagePull", "ImagePullBackOff"].contains(&pod.container("later").reason().as_str())
@@ -252,7 +257,7 @@ fn debug_containers_wait_for_their_image_and_those_added_at_the_same_time_all_ru
     let names: Vec<String> = (0..12).map(|number| format!("look-{number}")).collect();
     std::thread::scope(|scope| {
         for name in &names {
-            scope.spawn(|| look(&device, name, [], "print seen"));
+            scope.spawn(|| run_debug(&device, name, [], "print seen"));
         }
     });
     for name in ["never", "later"].into_iter().chain(names.iter().map(String::as_str)) {
@@ -266,7 +271,7 @@ fn invalid_changes_of_debug_containers_are_rejected_as_by_kubernetes() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     device.write_pod("web", &web("sleep", "")).wait_ready();
-    look(&device, "look", [], "sleep");
+    run_debug(&device, "look", [], "sleep");
     let target = "/api/v1/namespaces/default/pods/web/ephemeralcontainers";
     let (_, object) = device.request("GET", target, None);
     let put = |containers: Value| {
@@ -417,8 +422,8 @@ fn kubectl_debugs_the_node_and_a_copy_of_a_pod_that_has_all_fields_of_the_first(
     kubectl.line(&words).ok();
     device.pod("copy").wait_ready();
     let (first, mut copy) = (object("web")["spec"].take(), object("copy")["spec"].take());
-    let look = copy["containers"].as_array_mut().expect("containers").pop().expect("the added one");
-    assert_eq!((&look["name"], &look["command"]), (&json!("look"), &json!(["/bin/demo", "sleep"])));
+    let added = copy["containers"].as_array_mut().expect("containers").pop().expect("the added one");
+    assert_eq!((&added["name"], &added["command"]), (&json!("look"), &json!(["/bin/demo", "sleep"])));
     assert_eq!(copy["shareProcessNamespace"].take(), true);
     copy.as_object_mut().expect("a map").remove("shareProcessNamespace");
     assert_eq!(copy, first);

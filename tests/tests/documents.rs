@@ -17,13 +17,10 @@
 //!   end last and in reverse order: `init.rs`;
 //! * the explanation of `topologySpreadConstraints`: `kubectl.rs`, `kubectl_explains_what_nodlet_acts_on_or_warns_about`;
 //! * scripts that end by SIGTERM, or not: `down.rs`;
-//! * a Service that a pod finds by its DNS name, which needs a cluster: `cluster_network.rs`,
+//! * a Service that a pod finds by its DNS name: `services.rs`, and in a cluster `cluster_network.rs`,
 //!   `a_service_is_reached_by_its_address_and_by_its_name_through_kube_proxy_and_coredns`.
 //!
-//! A pod on a single node cannot test: Deployments and Jobs that replace pods, Services and their endpoints,
-//! and lost nodes. A board alone has no Services, and so no DNS names of them.
-
-use std::fs;
+//! A pod on a single node cannot test: Deployments and Jobs that replace pods, and lost nodes.
 
 use nodlet_tests::{Device, Kubectl, built_image, manifest};
 use serde_json::json;
@@ -36,21 +33,20 @@ fn row(kubectl: &Kubectl, file: &str) -> Vec<String> {
     lines.next().unwrap_or_default().split_whitespace().take(4).map(str::to_owned).collect()
 }
 
-/// Init containers that wait for two services. The services are names that resolve: here by the file that all
-/// containers have at `/etc/hosts`, which replaces the cluster's DNS. Creating a service means writing its
-/// name into that file. A step that resolves names replaces `nslookup`.
+/// Init containers that wait for two Services. A step that resolves names as `nslookup` does replaces it.
 #[test]
 fn myapp_pod_waits_for_its_two_services() {
     // The image of `sh` and `python3` replaces the example's busybox.
-    let device = Device::start_without_images();
+    let mut device = Device::new();
+    // The machine's own firewall stays unchanged.
+    device.own_network();
+    device.start_agent();
     device.load_image(&built_image("python3.oci.tar"));
     let kubectl = Kubectl::new(&device);
-    let (shared, here) = device.shared("dns");
-    fs::write(here.join("hosts"), "127.0.0.1 localhost\n").expect("the root can be written to");
     let until = |service: &str| {
         format!(
             "    command: ['sh', '-c', 'until python3 -c \"import socket; socket.gethostbyname(\\\"{service}\\\")\" 2> /dev/null; \
-             do echo waiting for {service}; sleep 2; done;']\n    volumeMounts: [{{name: dns, mountPath: /etc/hosts, subPath: hosts}}]\n"
+             do echo waiting for {service}; sleep 2; done;']\n"
         )
     };
     let text = format!(
@@ -61,9 +57,6 @@ metadata:
   labels:
     app: myapp
 spec:
-  dnsPolicy: None
-  dnsConfig: {{nameservers: [127.0.0.1]}}
-  volumes: [{{name: dns, hostPath: {{path: {shared}}}}}]
   containers:
   - name: myapp-container
     image: localhost/python3:1
@@ -115,14 +108,20 @@ spec:
         .run(["logs", "myapp-pod", "-c", "init-mydb"])
         .refused_with("container \"init-mydb\" in pod \"myapp-pod\" is waiting to start: PodInitializing");
 
-    // One service exists, so the other one is waited for.
-    let hosts = |services: &str| {
-        fs::write(here.join("hosts"), format!("127.0.0.1 localhost\n{services}")).expect("it is there");
+    // One Service exists, so the other one is waited for.
+    let service = |name: &str, port: u16| {
+        format!(
+            "apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  ports:\n  - protocol: TCP\n    port: 80\n    \
+             targetPort: {port}\n"
+        )
     };
-    hosts("10.0.0.1 myservice\n");
+    assert_eq!(kubectl.apply(&service("myservice", 9376)).ok(), "service/myservice created\n");
     pod.wait_log("init-mydb", "waiting for mydb");
     assert_eq!(row(&kubectl, &myapp), ["myapp-pod", "0/1", "Init:1/2", "0"]);
-    hosts("10.0.0.1 myservice\n10.0.0.2 mydb\n");
+    let both = format!("{}---\n{}", service("myservice", 9376), service("mydb", 9377));
+    let services = device.file("/services.yaml", &both);
+    let applied = kubectl.run(["apply", "-f", &services]).ok();
+    assert_eq!(applied, "service/myservice unchanged\nservice/mydb created\n");
     pod.wait_ready();
     assert_eq!(row(&kubectl, &myapp), ["myapp-pod", "1/1", "Running", "0"]);
     pod.wait_log("myapp-container", "The app is running!");

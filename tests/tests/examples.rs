@@ -38,6 +38,11 @@ fn the_examples_do_what_they_say() {
     assert!(page.starts_with("written by the other container "), "{page}");
     device.pod("ports").wait_ready();
     assert_eq!(board.demo("get http://127.0.0.1:8088/").as_deref(), Ok("hello from the image\n"));
+    device.pod("greeter-1").wait_ready();
+    let caller = device.pod("caller").wait_ready();
+    device.wait_for("the Service", || {
+        caller.exec("app", ["/bin/demo", "get", "http://greeter/"]).stdout == "hello from the image\n"
+    });
     let prepared = device.pod("prepared");
     prepared.wait_ready();
     prepared.wait_log("client", "written before anybody asked");

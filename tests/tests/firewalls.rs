@@ -131,7 +131,9 @@ impl Board {
 
     fn warnings(&self) -> String {
         let log = self.device.agent_log();
-        let lines = log.lines().filter(|line| line.contains("FirewallDropsPackets"));
+        // Those about packets to the board itself are another kind.
+        let lines =
+            log.lines().filter(|line| line.contains("FirewallDropsPackets") && line.contains("forwarded"));
         lines.map(|line| format!("{line}\n")).collect()
     }
 
@@ -139,6 +141,14 @@ impl Board {
     fn pods_reach_each_other(&self) -> bool {
         let url = format!("http://{}:8080/", self.device.pod("web").ip());
         self.device.pod("client").demo("app", &format!("get {url}")).ok() == PAGE
+    }
+
+    /// Whether a pod that starts now resolves names of the board.
+    fn resolves(&self) -> bool {
+        let late = self.device.run_pod("late", "sleep").wait_ready();
+        let address = self.device.pod("web").ip();
+        let name = format!("{}.default.pod.cluster.local", address.replace('.', "-"));
+        late.demo("app", &format!("resolve {name}")).ok() == format!("{address}\n")
     }
 
     /// Ends nodlet, which leaves nothing of its own, and these tables of others.
@@ -170,6 +180,11 @@ fn beside(board: &mut Board, chains: &str, before: Works, allow: impl Fn(&Board)
     assert_eq!(board.warnings().lines().count(), 1, "{}", board.device.agent_log());
     let events = board.device.get("/api/v1/events").expect("the API lists events").to_string();
     assert!(events.contains("FirewallDropsPackets"), "{events}");
+    // Pods do not ask a name server that no query of theirs reaches. Docker alone lets them.
+    let drops_input = !loaded.contains("DOCKER-USER");
+    let resolver = board.device.pod("client").demo("app", "cat /etc/resolv.conf").ok();
+    assert_ne!(resolver.contains("svc.cluster.local"), events.contains("NameServerFailed"), "{resolver}");
+    assert_eq!(events.contains("NameServerFailed"), drops_input, "{events}");
     assert_eq!(board.foreign(), loaded);
 
     allow(board);
@@ -177,6 +192,7 @@ fn beside(board: &mut Board, chains: &str, before: Works, allow: impl Fn(&Board)
     assert_ne!(allowed, loaded);
     assert_eq!(board.works(), vec![(true, true); board.families.len()]);
     assert!(board.pods_reach_each_other());
+    assert!(board.resolves());
     // Another agent has nothing to warn of.
     board.device.restart_agent();
     board.device.pod("client").wait_ready();
@@ -195,18 +211,23 @@ fn allow_beside_docker(board: &Board) {
 }
 
 #[test]
-fn beside_ufw_pods_need_two_rules_for_routed_packets() {
+fn beside_ufw_pods_need_two_rules_for_routed_packets_and_one_for_names() {
     let mut board = Board::new();
     board.run("iptables-nft-restore", include_str!("firewalls/ufw.rules"));
     beside(&mut board, "ip filter FORWARD", (false, false), |board| {
         for line in documented("ufw") {
             // What the real ufw makes of these commands.
-            let option = match line {
-                "ufw route allow in on nl+" => "-i",
-                "ufw route allow out on nl+" => "-o",
+            let rules = match line {
+                "ufw allow in on nl+ to any port 53" => {
+                    &["input -i nl+ -p tcp --dport 53", "input -i nl+ -p udp --dport 53"][..]
+                }
+                "ufw route allow in on nl+" => &["forward -i nl+"],
+                "ufw route allow out on nl+" => &["forward -o nl+"],
                 other => panic!("{other}"),
             };
-            board.run(&format!("iptables-nft -A ufw-user-forward {option} nl+ -j ACCEPT"), "");
+            for rule in rules {
+                board.run(&format!("iptables-nft -A ufw-user-{rule} -j ACCEPT"), "");
+            }
         }
     });
 }

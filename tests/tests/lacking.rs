@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -18,34 +19,46 @@ use serde_json::Value;
 #[test]
 #[ignore = "needs a kernel of its own: cargo xtask guest lacking"]
 fn without_a_kernel_module_the_pod_waits_for_it() {
-    for (module, sentence) in [
-        (
-            "erofs",
-            "mount the image: this kernel has no EROFS; load the module erofs, or use a kernel with CONFIG_EROFS_FS",
-        ),
-        (
-            "overlay",
-            "mount the image: this kernel has no overlayfs; load the module overlay, or use a kernel with CONFIG_OVERLAY_FS",
-        ),
-        // The images of a guest are on a tmpfs, from which kernels can only mount EROFS through a loop device.
-        (
-            "loop",
-            "mount the image: this kernel has no loop devices; load the module loop, or use a kernel with CONFIG_BLK_DEV_LOOP",
-        ),
-        ("veth", "this kernel has no veth; load the module veth, or use a kernel with CONFIG_VETH"),
-        (
-            "bridge",
-            "make a bridge: this kernel has none; load the module bridge, or use a kernel with CONFIG_BRIDGE",
-        ),
-    ] {
-        let lacking = Lacking::new(module);
-        let device = Device::start();
-        let web = device.run_pod("web", "print up then sleep").wait_event(sentence);
-        assert!(device.agent_log().contains(sentence), "{}", device.agent_log());
-        assert_eq!(web.phase(), "Pending");
-        lacking.put_back();
-        assert_eq!(web.wait_ready().container("app").restart_count(), 0);
-    }
+    each_module(
+        &[
+            (
+                "erofs",
+                "mount the image: this kernel has no EROFS; load the module erofs, or use a kernel with CONFIG_EROFS_FS",
+            ),
+            (
+                "overlay",
+                "mount the image: this kernel has no overlayfs; load the module overlay, or use a kernel with CONFIG_OVERLAY_FS",
+            ),
+            // The images of a guest are on a tmpfs, from which kernels can only mount EROFS through a loop device.
+            (
+                "loop",
+                "mount the image: this kernel has no loop devices; load the module loop, or use a kernel with CONFIG_BLK_DEV_LOOP",
+            ),
+            ("veth", "this kernel has no veth; load the module veth, or use a kernel with CONFIG_VETH"),
+            (
+                "bridge",
+                "make a bridge: this kernel has none; load the module bridge, or use a kernel with CONFIG_BRIDGE",
+            ),
+        ],
+        |lacking, sentence| {
+            let device = Device::start();
+            let web = device.run_pod("web", "print up then sleep").wait_event(sentence);
+            assert!(device.agent_log().contains(sentence), "{}", device.agent_log());
+            assert_eq!(web.phase(), "Pending");
+            lacking.put_back();
+            assert_eq!(web.wait_ready().container("app").restart_count(), 0);
+        },
+    );
+}
+
+/// Checks something without each of these modules, and reports every module with which the check failed.
+fn each_module(modules: &[(&'static str, &str)], check: impl Fn(Lacking, &str)) {
+    let fails = |(module, expected): &&(&'static str, &str)| {
+        eprintln!("without {module}:");
+        catch_unwind(AssertUnwindSafe(|| check(Lacking::new(module), expected))).is_err()
+    };
+    let failed: Vec<&str> = modules.iter().filter(fails).map(|(module, _)| *module).collect();
+    assert!(failed.is_empty(), "failed without {}: see above", failed.join(", "));
 }
 
 #[test]
@@ -95,21 +108,21 @@ fn doctor(name: &str) -> (Vec<String>, Value) {
 #[test]
 #[ignore = "needs a kernel of its own: cargo xtask guest lacking"]
 fn doctor_names_each_module_that_is_not_loaded() {
-    for (module, name) in [
+    let modules = [
         ("erofs", "EROFS"),
         ("overlay", "overlayfs"),
         ("loop", "layer mounts"),
         ("veth", "veth"),
         ("bridge", "bridge"),
-    ] {
-        let lacking = Lacking::new(module);
+    ];
+    each_module(&modules, |lacking, name| {
         let (missing, check) = doctor(name);
         assert!(missing.iter().any(|own| own == name), "{check:#}");
         let remedy = check["remedy"].as_str().unwrap_or_default();
-        assert!(remedy.contains(&format!("Load the module {module} ")), "{check:#}");
+        assert!(remedy.contains(&format!("Load the module {} ", lacking.module())), "{check:#}");
         lacking.put_back();
-        assert_eq!(doctor(name).0, [""; 0], "with {module} again");
-    }
+        assert_eq!(doctor(name).0, [""; 0], "with the module again");
+    });
 }
 
 #[test]
@@ -204,7 +217,7 @@ fn without_watches_manifests_are_looked_at_from_time_to_time_and_down_works() {
         fs::write(&resolvers, "nameserver 192.0.2.1\n").expect("the directory can be written to");
         device.agent_arguments(["--resolv-conf", &resolvers.to_string_lossy()]);
         device.start_agent();
-        device.run_pod("web", "print up then sleep");
+        device.run_pod_with("web", "print up then sleep", "dnsPolicy: Default");
         device.wait_for("the pod to wait for its image", || !device.pod("web").events().is_empty());
         device.load_image(demo_archive());
         assert!(device.agent_log().contains("until that is possible they are read every 10 s"));

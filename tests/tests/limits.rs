@@ -156,30 +156,6 @@ fn a_pod_that_goes_takes_every_process_of_its_cgroup_with_it() {
     assert_eq!(device.container_processes(), Vec::<u32>::new());
 }
 
-/// /dev/kmsg is a device that no container has. A container may create any node, because a tar archive may
-/// contain it.
-#[test]
-#[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
-fn a_container_and_its_execs_open_only_devices_that_every_container_has() {
-    let device = Device::start();
-    let steps = "mknod /zero 1 5 then open /zero then mknod /kmsg 1 11 then print made then open /kmsg";
-    let open = device.write_pod("open", &limited("open", steps, "memory: 64Mi"));
-    let log = open.wait_phase("Failed").logs("app");
-    assert!(log.contains("made"), "{log}");
-    assert!(log.contains("demo open /kmsg: Operation not permitted"), "{log}");
-
-    device
-        .write_pod("exec", &limited("exec", "mknod /kmsg 1 11 then print made then sleep", "memory: 64Mi"))
-        .wait_log("app", "made");
-    let ran = device.pod("exec").demo("app", "open /kmsg");
-    assert!(ran.stderr.contains("Operation not permitted"), "{ran:?}");
-
-    let text = limited("all", "mknod /kmsg 1 11 then open /kmsg then print opened", "memory: 64Mi")
-        .replace("resources:", "securityContext: {privileged: true}\n    resources:");
-    device.write_pod("all", &text).wait_phase("Succeeded");
-    assert!(device.pod("all").logs("app").contains("opened"));
-}
-
 /// An init system in a privileged container does the same; its own cgroup then cannot have processes any
 /// more.
 #[test]

@@ -228,3 +228,31 @@ fn a_missing_image_is_named_and_the_pod_starts_the_moment_it_is_loaded() {
     write("again", "Always");
     device.pod("again").wait_ready();
 }
+
+#[test]
+fn a_manifest_beyond_the_quota_is_read_when_a_client_removes_an_object() {
+    let config = |name: &str| format!("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\n");
+    let device = Device::start();
+    device.apply(&config("first"));
+    device.apply(&manifest::pod("second", "sleep"));
+    device.pod("second").wait_ready();
+    let has = |name: &str| device.get(&format!("/api/v1/namespaces/default/configmaps/{name}")).is_ok();
+    let all: String = (0..1022).map(|number| config(&format!("c{number}"))).collect();
+    device.write_manifest("all.yaml", &all);
+    device.wait_for("the quota to be used up", || has("c1021"));
+    for name in ["late", "later"] {
+        device.write_manifest(&format!("{name}.yaml"), &config(name));
+        device.wait_logged(&format!("{name}.yaml: quota exceeded: all manifests together"));
+    }
+    // What the agent itself removes causes no read but this one.
+    device.nodlet(["delete", "configmap", "first"]).ok();
+    device.wait_for("the next object to take its room", || has("late"));
+    assert!(!has("later"));
+    device.nodlet(["delete", "pod", "second", "--grace-period", "1"]).ok();
+    device.wait_for("the last object to take the room of the pod", || has("later"));
+    // A file that only becomes smaller is read after those before it.
+    device.write_manifest("again.yaml", &config("again"));
+    device.wait_logged("again.yaml: quota exceeded: all manifests together");
+    device.write_manifest("all.yaml", &all.replace(&config("c1021"), ""));
+    device.wait_for("the object to take the room in the other file", || has("again"));
+}

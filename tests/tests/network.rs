@@ -102,7 +102,7 @@ fn nameservers_of_the_machine_that_a_pod_cannot_reach_are_omitted_with_an_event(
     let file = device.write_file("/machine.conf", unreachable);
     device.agent_arguments(["--resolv-conf", file.to_str().expect("the path is text")]);
     device.start_agent_with_demo();
-    let own = device.run_pod("own", "sleep").wait_ready();
+    let own = device.run_pod_with("own", "sleep", "dnsPolicy: Default").wait_ready();
     let host = device.run_pod_with("host", "sleep", "hostNetwork: true").wait_ready();
     let servers = |pod: &TestPod<'_>| pod.demo("app", "cat /etc/resolv.conf").ok();
     assert_eq!(servers(&own), "");
@@ -161,7 +161,7 @@ fn the_agent_warns_of_a_file_of_resolv_conf_from_which_pods_get_no_name_server()
     let path = file.display().to_string();
     device.agent_arguments(["--resolv-conf", &path]);
     device.start_agent_with_demo();
-    device.run_pod("web", "sleep").wait_ready();
+    device.run_pod_with("web", "sleep", "dnsPolicy: Default").wait_ready();
     let shown = |device: &Device| device.pod("web").demo("app", "cat /etc/resolv.conf").ok();
     assert_eq!(shown(&device), good);
     assert!(!device.agent_log().contains(&path), "{}", device.agent_log());

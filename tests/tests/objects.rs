@@ -1,5 +1,5 @@
-//! Volumes, claims, limit ranges and classes through the real kubectl: each command that changes or watches an object.
-//! Those of ConfigMaps and Secrets are tested in `config.rs`.
+//! Objects besides pods through the real kubectl: each command that shows, changes or watches an object. `config.rs` tests
+//! what only ConfigMaps and Secrets have.
 
 use std::fs::{File, read_to_string, write};
 
@@ -22,6 +22,22 @@ struct Kind {
 }
 
 const KINDS: &[Kind] = &[
+    Kind {
+        noun: "configmap",
+        path: "/api/v1/namespaces/default/configmaps",
+        manifest: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\ndata: {greeting: @}\n",
+        pointer: "/data/greeting",
+        values: ["hello", "hey"],
+        fixed: ["/metadata/uid", "other", "metadata.uid: "],
+    },
+    Kind {
+        noun: "secret",
+        path: "/api/v1/namespaces/default/secrets",
+        manifest: "apiVersion: v1\nkind: Secret\nmetadata: {name: one}\ndata: {greeting: @}\n",
+        pointer: "/data/greeting",
+        values: ["aGVsbG8=", "aGV5"],
+        fixed: ["/type", "other", "type: Invalid value: \"other\": field is immutable"],
+    },
     Kind {
         noun: "persistentvolume",
         path: "/api/v1/persistentvolumes",
@@ -111,12 +127,16 @@ fn changes(device: &Device, kubectl: &Kubectl, kind: &Kind) {
     assert_eq!(value(), first);
     let (uid, version) = (get()["metadata"]["uid"].clone(), || get()["metadata"]["resourceVersion"].clone());
     device.wait_for("the object in the watch", || seen("ADDED") == 1);
-    kubectl.line(&format!("get {noun} one -o yaml")).ok_with(first);
+    kubectl.line(&format!("create -f {file}")).refused_with("\"one\" already exists");
+    let show = |rest: &str| kubectl.line(&format!("get {noun} {rest}")).ok();
+    let template = format!("-o jsonpath={{{}}}", pointer.replace("/0", "[0]").replace('/', "."));
+    for (form, expected) in [("-o yaml", first), ("-o json", first), (&*template, first), ("-o wide", "one ")]
+    {
+        assert!(show(&format!("one {form}")).contains(expected), "{noun}: {form}");
+    }
+    assert!(show("one --show-labels").starts_with("NAME "), "{noun}");
     // Besides the object, there are the classes of Kubernetes.
-    let is_listed = || {
-        let names = kubectl.line(&format!("get {noun} -o name")).ok();
-        names.lines().any(|line| line == format!("{noun}/one"))
-    };
+    let is_listed = || show("-o name").lines().any(|line| line == format!("{noun}/one"));
     assert!(is_listed(), "{noun}");
 
     // An editor that changes one value, then one that changes nothing.
@@ -135,7 +155,8 @@ fn changes(device: &Device, kubectl: &Kubectl, kind: &Kind) {
 
     // Each kind of patch. A change to what is there already is none.
     does(&format!("label {noun} one tier=front"), "labeled");
-    assert_eq!(kubectl.line(&format!("get {noun} -l tier=front -o name")).ok(), format!("{noun}/one\n"));
+    assert_eq!(show("-l tier=front -o name"), format!("{noun}/one\n"));
+    assert!(show("one --show-labels").contains("tier=front"), "{noun}");
     does(&format!("annotate {noun} one why=because"), "annotated");
     let operation =
         |at: &str, value: &str| json!([{"op": "replace", "path": at, "value": value}]).to_string();
@@ -145,6 +166,11 @@ fn changes(device: &Device, kubectl: &Kubectl, kind: &Kind) {
         format!(r#"patch {noun} one --type=merge -p {{"metadata":{{"annotations":{{"why":null}}}}}}"#);
     does(&merge, "patched");
     assert_eq!(get()["metadata"]["annotations"]["why"], Value::Null);
+    does(&format!(r#"patch {noun} one -p {{"metadata":{{"labels":{{"more":"x"}}}}}}"#), "patched");
+    does(
+        &format!("wait {noun}/one --for=jsonpath={{.metadata.labels.more}}=x --timeout=30s"),
+        "condition met",
+    );
     let before = version();
     does(&merge, "patched (no change)");
     let [at, other, error] = fixed;
@@ -158,7 +184,13 @@ fn changes(device: &Device, kubectl: &Kubectl, kind: &Kind) {
     let differs = kubectl.command(["diff", "-f", &file]).output().expect("kubectl can be run");
     let shown = String::from_utf8_lossy(&differs.stdout).into_owned();
     assert_eq!(differs.status.code(), Some(1), "{differs:?}");
-    assert!(shown.lines().any(|line| line.starts_with('+') && line.contains(second)), "{shown}");
+    // What `diff` shows of a Secret is no value.
+    let (before_and_after, is_shown) =
+        if noun == "secret" { (["*** (before)", "*** (after)"], false) } else { ([first, second], true) };
+    for (sign, part) in ["-", "+"].into_iter().zip(before_and_after) {
+        assert!(shown.lines().any(|line| line.starts_with(sign) && line.contains(part)), "{shown}");
+    }
+    assert_eq!([shown.contains(first), shown.contains(second)], [is_shown; 2], "{shown}");
     assert_eq!(version(), before, "{noun}: a diff changes nothing");
     does(&format!("apply -f {file}"), "configured");
     does(&format!("apply -f {file}"), "unchanged");
@@ -168,7 +200,8 @@ fn changes(device: &Device, kubectl: &Kubectl, kind: &Kind) {
 
     let mut waiting = kubectl.command(["wait", &format!("{noun}/one"), "--for=delete", "--timeout=60s"]);
     let waiting = waiting.stdout(std::process::Stdio::piped()).spawn().expect("kubectl can be run");
-    kubectl.line(&format!("delete {noun} one")).ok();
+    does(&format!("label {noun} one gone=soon"), "labeled");
+    kubectl.line(&format!("delete {noun} -l gone=soon")).ok_with(&format!("{noun} \"one\" deleted"));
     let waited = waiting.wait_with_output().expect("it ends");
     assert!(waited.status.success(), "{waited:?}");
     device.wait_for("the end in the watch", || seen("DELETED") == 1);

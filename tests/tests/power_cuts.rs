@@ -17,11 +17,11 @@
 //!
 //! | writer | found are | test |
 //! | --- | --- | --- |
-//! | `board/src/system/store.rs` (updates) | the sync of the program's file | `board/src/system/trial/power_cuts.rs` |
-//! | `board/src/init/storage/gpt.rs` (partition table) | both syncs of a copy | `board/src/init/storage/gpt/tests.rs` |
+//! | `board/src/system/update_files.rs` (updates) | the sync of the program's file | `board/src/system/trial/power_cuts.rs` |
+//! | `board/src/init/partitions/gpt.rs` (partition table) | both syncs of a copy | `board/src/init/partitions/gpt/tests.rs` |
 //!
 //! The boot partition is recorded on a board, because not every kernel has FAT: `tests/system/src/boards/disk/boot_files.rs`
-//! finds the sync of `sync_boot` in `board/src/init/storage.rs`, and that the old file is open until the new one is durable.
+//! finds the sync of `sync_boot` in `board/src/init/partitions.rs`, and that the old file is open until the new one is durable.
 //! What else process 1 writes is cut off by `cargo xtask long board-power-cuts`, too.
 
 use std::fs;

@@ -1,6 +1,6 @@
 //! Restart policies and the back-off between runs, on real exits.
 
-use nodlet_tests::{Device, manifest};
+use nodlet_tests::Device;
 
 #[test]
 fn a_crash_is_backed_off_and_tried_again_after_ten_seconds() {
@@ -36,34 +36,6 @@ const DAY: u32 = 24 * 60 * 60;
 fn second_of_day(time: &serde_json::Value) -> u32 {
     let (_, time) = time.as_str().and_then(|time| time.split_once('T')).expect("it is a time");
     time.trim_end_matches('Z').split(':').fold(0, |sum, part| sum * 60 + part.parse::<u32>().expect("digits"))
-}
-
-#[test]
-fn on_failure_runs_until_it_succeeds() {
-    let device = Device::start();
-    device
-        .write_single(
-            "job",
-            "fail-once /work/mark then print done",
-            "volumeMounts: [{name: work, mountPath: /work}]",
-            "restartPolicy: OnFailure\nvolumes: [{name: work, emptyDir: {}}]",
-        )
-        .wait_phase("Succeeded");
-    let app = device.pod("job").container("app");
-    assert_eq!((app.restart_count(), app.exit_code()), (1, Some(0)));
-    assert_eq!(app.of_last("exitCode"), 1);
-    assert_eq!(device.pod("job").logs("app"), "done\n", "an emptyDir outlives the run of a container");
-}
-
-#[test]
-fn the_message_about_a_missing_program_names_it() {
-    let device = Device::start();
-    let text = manifest::pod_with("lost", "x", "restartPolicy: Never")
-        .replace("args: [\"x\"]", "command: [\"/bin/absent\"]");
-    let lost = device.write_pod("lost", &text);
-    device.wait_for("the refusal", || !lost.container("app").message().is_empty());
-    let app = lost.container("app");
-    assert!(app.message().contains("/bin/absent"), "{}: {}", app.reason(), app.message());
 }
 
 #[test]

@@ -130,7 +130,7 @@ fn resolv_conf_of_running_pods_follows_the_machines_however_that_changes() {
     fs::write(&conf, "nameserver 192.0.2.1\n").expect("/tmp can be written to");
     device.start_agent();
     device.load_image(demo_archive());
-    device.run_pod("web", "sleep");
+    device.run_pod_with("web", "sleep", "dnsPolicy: Default");
     let own = "dnsPolicy: None\ndnsConfig: {nameservers: [192.0.2.99]}";
     device.run_pod_with("own", "sleep", own);
     device.wait_all_ready(["web", "own"]);

@@ -361,3 +361,35 @@ fn followers_that_hang_make_room_for_those_that_read() {
     });
     drop(hang);
 }
+
+/// An SSH server gives `nodlet connect` pipes.
+#[test]
+fn a_connection_by_pipes_passes_each_response_before_the_next_one_is_there() {
+    const REQUESTS: usize = 100;
+    let device = Device::start();
+    let mut child = device
+        .command(&["connect"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it can be run");
+    let (mut to, mut from) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
+    let (tells, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(length @ 1..) = from.read(&mut bytes) {
+            let _ = tells.send(bytes[..length].to_vec());
+        }
+    });
+    for number in 0..REQUESTS {
+        write!(to, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").expect("it is taken");
+        let mut response = Vec::new();
+        while !response.ends_with(b"\r\n\r\nok") {
+            let piece = told.recv_timeout(std::time::Duration::from_secs(60));
+            response
+                .extend(piece.unwrap_or_else(|_| panic!("request {number} has no response: {response:?}")));
+        }
+    }
+    drop(to);
+    assert!(child.wait().expect("it ends").success());
+}

@@ -75,11 +75,9 @@ fn device_after_deaths(deaths: &[fn(Pid)]) -> Device {
     device.run_pod("web", "sleep");
     device.wait_for("the pod", || device.pod("web").is_ready());
     let web = device.pod("web").uid();
+    device.stop_agent();
     device.run_pod("bad", "sleep");
-    for (count, kill) in deaths.iter().enumerate() {
-        if count > 0 {
-            device.launch_agent();
-        }
+    for kill in deaths {
         die_while_a_task_handles(&mut device, &web, *kill);
     }
     device.start_agent();

@@ -250,6 +250,7 @@ fn a_container_that_could_not_be_executed_is_shown_with_its_id_user_and_resource
     let (app, other) = (statuses()[0].take(), statuses()[1].take());
     let id = app["containerID"].as_str().expect("it has an ID");
     assert!(id.starts_with("nodlet://") && id.len() == 9 + 64, "{app}");
+    assert!(lost.container("app").message().contains("/nowhere"), "{app}");
     assert_eq!(app["state"]["terminated"]["containerID"], id);
     assert!(app["imageID"].as_str().is_some_and(|image| image.contains("sha256:")), "{app}");
     assert_eq!((&app["user"]["linux"]["uid"], &app["user"]["linux"]["gid"]), (&json!(1234), &json!(2345)));

@@ -450,7 +450,7 @@ fn resolv_conf_of_pods_follows_resolved_and_networkmanager() {
     run("resolvectl dns lan0 192.0.2.1");
     let conf = fs::read_to_string("/etc/resolv.conf").expect("it leads to what resolved wrote");
     assert!(conf.contains("nameserver 127.0.0.53"), "{conf}");
-    let pod = service.pod("web", &manifest::pod("web", "sleep 4711"));
+    let pod = service.pod("web", &manifest::pod_with("web", "sleep 4711", "dnsPolicy: Default"));
     let asks = |server: &str| {
         wait_for(&format!("the pod to ask {server}"), || {
             pod.exec("/bin/demo cat /etc/resolv.conf").contains(&format!("nameserver {server}\n"))

@@ -87,46 +87,6 @@ fn logs_can_be_cut_stamped_and_taken_from_the_run_before() {
 }
 
 #[test]
-fn a_log_is_rotated_without_losing_a_line() {
-    let device = Device::start();
-    // 25 MB of output, for more than two rotations.
-    device.run_pod("spam", "spam 25000000 then sleep");
-    let last = format!("{:0>12} ", 25_000_000 / 100 - 1);
-    let files = || {
-        let pods = std::fs::read_dir(device.path("/var/log/pods")).into_iter().flatten().flatten();
-        let mut all: Vec<_> = pods
-            .flat_map(|pod| std::fs::read_dir(pod.path().join("app")).into_iter().flatten().flatten())
-            .map(|file| file.path())
-            .collect();
-        // 0.log is the newest; the names of the others contain their times.
-        all.sort_by_key(|path| (path.extension().is_some_and(|is| is == "log"), path.clone()));
-        all
-    };
-    device.wait_for("the last line", || device.pod("spam").logs("app").contains(&last));
-    let mut expected = 0;
-    let all = files();
-    assert!((2..=5).contains(&all.len()), "{all:?}");
-    for file in all {
-        let bytes = std::fs::read(&file).expect("it is there");
-        let text = if file.extension().is_some_and(|is| is == "gz") {
-            let mut text = String::new();
-            std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(bytes.as_slice()), &mut text)
-                .expect("gzip");
-            text
-        } else {
-            String::from_utf8(bytes).expect("it is text")
-        };
-        for line in text.lines() {
-            let number: usize =
-                line.split(' ').nth(3).and_then(|word| word.parse().ok()).expect("a numbered line");
-            assert_eq!(number, expected, "{}", file.display());
-            expected += 1;
-        }
-    }
-    assert_eq!(expected, 250_000);
-}
-
-#[test]
 fn exec_passes_input_output_and_the_exit_code() {
     let device = Device::start();
     let web = device.run_pod("web", "sleep").wait_ready();
@@ -145,35 +105,6 @@ fn exec_passes_input_output_and_the_exit_code() {
     terminal.resize(120, 40);
     terminal.wait_for("tty 120x40");
     assert_eq!(terminal.ended(), 0);
-}
-
-#[test]
-fn an_exec_has_the_same_identity_as_the_container() {
-    let device = Device::start();
-    for (name, context) in [
-        ("root", "{}"),
-        ("user", "{runAsUser: 1000, runAsGroup: 1000}"),
-        ("bare", "{runAsUser: 1000, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}"),
-        ("grants", "{capabilities: {add: [NET_ADMIN], drop: [CHOWN]}}"),
-    ] {
-        let pod = device
-            .write_single(
-                name,
-                "status then print end then sleep",
-                &format!("securityContext: {context}"),
-                "",
-            )
-            .wait_log("app", "end\n");
-        let identity = |text: &str| -> Vec<String> {
-            let fields =
-                ["Uid", "Gid", "Groups", "Cap", "NoNewPrivs", "Seccomp", "Umask", "SigIgn", "SigBlk"];
-            let lines = text.lines().filter(|line| fields.iter().any(|field| line.starts_with(field)));
-            lines.map(str::to_owned).collect()
-        };
-        let inside = identity(&pod.logs("app"));
-        assert!(inside.len() > 10, "{inside:?}");
-        assert_eq!(identity(&pod.demo("app", "status").ok()), inside, "{name}");
-    }
 }
 
 #[test]
@@ -256,8 +187,10 @@ fn a_program_from_a_changed_checkout_says_so() {
     for (state, expected) in [("clean", ""), ("dirty", "-dirty")] {
         let fields = format!("{commit} 2026-01-31T12:00:00Z {state}");
         program[places[0] + begin.len()..][..fields.len()].copy_from_slice(fields.as_bytes());
-        std::fs::write(&copy, &program).expect("a file");
-        std::fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a mode");
+        // Written by a process of its own: a child of another test that inherits the open file would keep it busy.
+        let written = device.write_file("program", &program);
+        let installed = std::process::Command::new("install").args([&written, &copy]).status();
+        assert!(installed.expect("install can be run").success());
         let said = |arguments: &[&str]| {
             let output = std::process::Command::new(&copy).args(arguments).output().expect("it runs");
             String::from_utf8(output.stdout).expect("text")

@@ -199,36 +199,6 @@ fn a_host_path_of_another_type_is_rejected() {
 }
 
 #[test]
-fn read_only_mounts_and_sub_paths_are_honoured_and_never_lead_out_of_their_volume() {
-    let device = Device::start();
-    let container = |name: &str, more: &str| {
-        let mount = format!("volumeMounts: [{{name: work, mountPath: /work{more}}}]");
-        manifest::container(name, "sleep", &mount)
-    };
-    let containers =
-        [container("app", ""), container("reader", ", readOnly: true"), container("below", ", subPath: a/b")];
-    let web = device.run_pod_of("web", &containers, WORK).wait_ready();
-    web.demo("below", "write /work/file deep").ok();
-    assert_eq!(web.demo("app", "cat /work/a/b/file").ok(), "deep\n");
-    assert_eq!(web.demo("reader", "cat /work/a/b/file").ok(), "deep\n");
-    web.demo("reader", "write /work/file x").refused_with("Read-only file system");
-
-    let (shared, here) = device.shared("host");
-    std::os::unix::fs::symlink("/etc", here.join("out")).expect("a link can be made");
-    let out = device.write_single(
-        "out",
-        "ls /work",
-        "volumeMounts: [{name: host, mountPath: /work, subPath: out}]",
-        &format!("restartPolicy: Never\nvolumes: [{{name: host, hostPath: {{path: {shared}}}}}]"),
-    );
-    device.wait_for("a refusal", || {
-        ["CreateContainerConfigError", "CreateContainerError", "StartError"]
-            .contains(&out.container("app").reason().as_str())
-    });
-    assert!(!out.logs("app").contains("passwd"));
-}
-
-#[test]
 fn helper_threads_end_after_their_work_and_the_agent_sleeps() {
     let device = Device::start_unwatched();
     let threads =
@@ -356,34 +326,4 @@ fn a_pod_that_writes_more_than_its_empty_dir_may_hold_is_evicted() {
     let event = format!("Evicted: {message}");
     assert!(device.pod("large").events().contains(&event), "{:?}", device.pod("large").events());
     assert!(device.pod("small").container("app").is_running());
-}
-
-#[test]
-fn a_recursive_read_only_mount_makes_the_mounts_below_it_read_only() {
-    let device = Device::start();
-    let here = device.path("/host");
-    std::fs::create_dir_all(here.join("below")).expect("it can be made");
-    let _below = device.mount_tmpfs("/host/below", "mode=777");
-    let mount = |at: &str, recursive: &str| {
-        format!("{{name: v, mountPath: {at}, readOnly: true, recursiveReadOnly: {recursive}}}")
-    };
-    let mounts = [mount("/disabled", "Disabled"), mount("/if", "IfPossible"), mount("/enabled", "Enabled")];
-    let volume = format!("volumes: [{{name: v, hostPath: {{path: {}}}}}]", here.display());
-    device
-        .write_single(
-            "web",
-            "print up then sleep",
-            &format!("volumeMounts: [{}]", mounts.join(", ")),
-            &volume,
-        )
-        .wait_log("app", "up");
-    let write = |file: &str| device.pod("web").demo("app", &format!("write {file} x"));
-    write("/disabled/below/x").ok();
-    for place in ["/disabled/x", "/if/x", "/if/below/x", "/enabled/x", "/enabled/below/x"] {
-        write(place).refused_with("Read-only file system");
-    }
-    let status = device.pod("web").status();
-    let shown = status["containerStatuses"][0]["volumeMounts"].as_array().expect("a list").iter();
-    let shown: Vec<_> = shown.map(|mount| mount["recursiveReadOnly"].as_str().unwrap_or("none")).collect();
-    assert_eq!(shown, ["Disabled", "Enabled", "Enabled"]);
 }

@@ -9,6 +9,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use nodlet_build::arguments::Arguments;
 use nodlet_build::task::{Outcome, Task, TaskError, run as run_command};
 use nodlet_build::toolchain::{built, cargo};
 use nodlet_build::{cross, requirements, targets};
@@ -78,25 +79,14 @@ pub(crate) const TASK: Task = Task::new(
 );
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let (mut only, mut rounds, mut minutes) = (Vec::new(), None, 10);
-    let (mut profile, mut binary, mut cluster, mut write) = (None, None, false, false);
-    let mut rest = arguments.iter();
-    while let Some(argument) = rest.next() {
-        let mut value = |what: &str| rest.next().ok_or_else(|| TaskError(format!("{argument} wants {what}")));
-        let number = |text: &String| {
-            text.parse().map_err(|_| TaskError(format!("{argument} wants a number, and {text:?} is none")))
-        };
-        match argument.as_str() {
-            "--only" => only.push(value("the name of a measure")?.clone()),
-            "--rounds" => rounds = Some(number(value("a number")?)?),
-            "--minutes" => minutes = number(value("a number")?)? as u64,
-            "--cluster" => cluster = true,
-            "--write" => write = true,
-            "--debug" => profile = Some("debug"),
-            "--binary" => binary = Some(value("a path")?),
-            _ => return Err(TASK.misused()),
-        }
-    }
+    let mut arguments = Arguments::new(&TASK, arguments);
+    let only: Vec<String> = arguments.all("--only")?;
+    let rounds = arguments.one("--rounds")?;
+    let minutes: u64 = arguments.one("--minutes")?.unwrap_or(10);
+    let [cluster, write, debug] = ["--cluster", "--write", "--debug"].map(|option| arguments.has(option));
+    let profile = debug.then_some("debug");
+    let binary: Option<String> = arguments.one("--binary")?;
+    arguments.end()?;
     if rounds == Some(0) {
         return Err("--rounds 0 measures nothing".into());
     }
@@ -115,7 +105,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     run_command(cargo()?.args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
     let program = match binary {
         // A relative path refers to the directory in which cargo was called.
-        Some(path) => fs::canonicalize(path).map_err(|error| format!("failed to find {path}: {error}"))?,
+        Some(path) => fs::canonicalize(&path).map_err(|error| format!("failed to find {path}: {error}"))?,
         // The pages have the figures of the binary that is released.
         None if write && profile.is_none() => cross::build(targets::host()?)?,
         None => build(profile.unwrap_or("release"))?,

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
+use nodlet_build::arguments::Arguments;
 use nodlet_build::budgets::{Budgets, MEASURED_ON};
 use nodlet_build::task::{Outcome, Task, TaskError, target_dir};
 use nodlet_build::{cross, requirements, targets, toolchain};
@@ -47,22 +48,17 @@ pub(crate) const TASK: Task = Task::new(
 );
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let (mut write, mut binary) = (false, None);
-    let mut rest = arguments.iter();
-    while let Some(argument) = rest.next() {
-        match argument.as_str() {
-            "--write" => write = true,
-            "--binary" => binary = Some(rest.next().ok_or("--binary wants a path")?),
-            _ => return Err(TASK.misused()),
-        }
-    }
+    let mut arguments = Arguments::new(&TASK, arguments);
+    let write = arguments.has("--write");
+    let binary: Option<String> = arguments.one("--binary")?;
+    arguments.end()?;
     requirements::require_root()?;
     toolchain::programs()?;
     let ours = targets::host()?;
     let mut budgets = Budgets::read()?;
     let program = match binary {
         // A relative path refers to the directory in which cargo was called.
-        Some(path) => fs::canonicalize(path).map_err(|error| format!("failed to find {path}: {error}"))?,
+        Some(path) => fs::canonicalize(&path).map_err(|error| format!("failed to find {path}: {error}"))?,
         None => {
             for other in boards().filter(|target| target.triple != ours.triple) {
                 budgets.measured(other.triple, fs::metadata(cross::build(other)?)?.len())?;
@@ -76,7 +72,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     } else {
         println!("memory, system calls and wake-ups have budgets for {MEASURED_ON} alone");
     }
-    if write { budgets.write() } else { budgets.require_kept("cargo xtask gates") }
+    if write { budgets.write() } else { budgets.require_kept("run `cargo xtask gates --write`") }
 }
 
 /// Runs the measurements that depend on the machine.
@@ -109,7 +105,7 @@ fn copy_by_pages(program: &Path, copy: &Path) -> io::Result<()> {
 /// The targets whose binary is built here: those for which rustup has everything. `cargo xtask sizes
 /// --compare` builds the others as well, which needs packages of Debian and some more minutes.
 fn boards() -> impl Iterator<Item = &'static targets::Target> {
-    targets::TARGETS.iter().filter(|target| target.debian.is_none())
+    targets::TARGETS.iter().filter(|target| target.musl.is_none())
 }
 
 /// Measures the memory of nodlet's processes, without those in containers: the agent alone, what further pods

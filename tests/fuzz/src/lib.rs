@@ -8,6 +8,7 @@
 //!          changed blocks of a layer        changes/tests.rs
 //! kube     manifest                         manifest/fuzz_tests.rs
 //! supervisor   protocol frame               protocol.rs
+//! services   query, answer of the DNS      dns/fuzz_tests.rs
 //! runtime  API request                      api/fuzz.rs
 //! ```
 //!
@@ -38,7 +39,7 @@ pub mod purity;
 mod text;
 
 use coverage::Reached;
-pub use text::{assert_contains, assert_ends_with, assert_starts_with, cases};
+pub use text::{assert_contains, assert_ends_with, assert_starts_with, cases, rows};
 
 /// The longest time that one input may take; more is too slow.
 const SLOW: Duration = Duration::from_secs(20);

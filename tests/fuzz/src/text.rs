@@ -1,11 +1,20 @@
 //! Tables of cases, and comparisons of texts whose failure shows the whole text.
 
-/// The cases of a table with `N` columns, one case a line with `=>` between its columns. A line that begins with `=>`
-/// continues the case before it, and one that begins with `//` is a comment.
+/// The cases of a table with `N` columns.
 ///
 /// Panics if a case has another number of columns, or if there is none.
 #[track_caller]
 pub fn cases<const N: usize>(table: &str) -> Vec<[&str; N]> {
+    let cases = rows(table).into_iter();
+    cases.map(|case| case.try_into().unwrap_or_else(|case| panic!("not {N}: {case:?}"))).collect()
+}
+
+/// The cases of a table, one case a line with `=>` between its columns. A line that begins with `=>` continues the case
+/// before it, and one that begins with `//` is a comment.
+///
+/// Panics if there is no case.
+#[track_caller]
+pub fn rows(table: &str) -> Vec<Vec<&str>> {
     let mut cases: Vec<Vec<&str>> = Vec::new();
     for line in table.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//")) {
         match (line.strip_prefix("=>"), cases.last_mut()) {
@@ -14,7 +23,7 @@ pub fn cases<const N: usize>(table: &str) -> Vec<[&str; N]> {
         }
     }
     assert!(!cases.is_empty(), "a table without a case");
-    cases.into_iter().map(|case| case.try_into().unwrap_or_else(|case| panic!("not {N}: {case:?}"))).collect()
+    cases
 }
 
 /// Panics unless the text contains this part.

@@ -68,7 +68,7 @@ devices  mknod FILE MAJOR MINOR · mknod-block FILE MAJOR MINOR · open FILE
 mounts   mount TYPE SOURCE DIR [ro] · remount DIR (to write)
 cgroups  writable DIR · rmdir DIR · wide-cgroups DIR COUNT · deep-cgroups DIR COUNT
 network  serve PORT DIR · listen PORT · datagrams PORT · datagrams-of-both PORT · mirror ADDRESS:PORT · deaf ADDRESS:PORT · get URL · connect HOST:PORT
-         send ADDRESS:PORT TEXT (a datagram)
+         send ADDRESS:PORT TEXT (a datagram) · resolve NAME (its addresses, as the C library finds them)
 ipc      ipc sysv-make|sysv-has KEY · ipc posix-make|posix-has NAME
 ";
 
@@ -282,6 +282,11 @@ fn run(step: &[String]) -> Result<(), Failure> {
         ["send", address, text] => {
             let any = if address.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
             std::net::UdpSocket::bind(any)?.send_to(text.as_bytes(), address)?;
+        }
+        ["resolve", name] => {
+            let found = std::net::ToSocketAddrs::to_socket_addrs(&(*name, 0))?;
+            let addresses: std::collections::BTreeSet<_> = found.map(|address| address.ip()).collect();
+            addresses.iter().for_each(|address| println!("{address}"));
         }
         ["connect", address] => drop(std::net::TcpStream::connect(address)?),
         ["ipc", what, name] => ipc::run(what, name)?,

@@ -54,16 +54,38 @@ impl Device {
 
     /// Starts the agent without waiting: it may be meant to die.
     pub fn launch_agent(&mut self) {
+        let command = self.agent_command(Command::new(&self.program));
+        self.launch(command);
+    }
+
+    /// Launches the agent's process, which stops itself before it executes the program: whoever follows it from here on
+    /// misses nothing, and lets it go on with a `SIGCONT`.
+    pub fn launch_stopped_agent(&mut self) {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", r#"kill -STOP $$; exec "$0" "$@""#]).arg(&self.program);
+        let command = self.agent_command(shell);
+        self.launch(command);
+        let stat = format!("/proc/{}/stat", self.agent_pid());
+        self.wait_for("the agent's process to stop", || {
+            let stat = fs::read_to_string(&stat).expect("an unreaped child is listed");
+            // The name before it may contain anything.
+            stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T"))
+        });
+    }
+
+    fn launch(&mut self, mut agent: Command) {
         assert!(self.agent.is_none(), "the agent runs already");
         let log = || {
             let path = self.slot.dir().join("agent.log");
             fs::OpenOptions::new().create(true).append(true).open(path).expect("/tmp can be written to")
         };
-        let agent = self
-            .agent_command()
+        let agent = agent
             .arg("--root")
             .arg(&self.root)
             .args(["agent", "--pod-cidr", &self.slot.pod_cidr()])
+            .args(
+                self.knows("--service-cidr").then(|| format!("--service-cidr={}", self.slot.service_cidr())),
+            )
             // The machine's own firewall and forwarding stay unchanged.
             .args((self.namespace.is_none() && self.knows("--masquerade")).then_some("--masquerade=false"))
             .args(&self.arguments)
@@ -96,7 +118,8 @@ impl Device {
 
     /// The command that starts the agent. After a power cut the agent sees another boot ID and a restarted
     /// clock.
-    fn agent_command(&self) -> Command {
+    /// The command that executes a program, as the agent of this device.
+    fn agent_command(&self, mut command: Command) -> Command {
         let mut view = View::default();
         if let Some(etc) = &self.etc {
             view = view.file(etc, "/etc");
@@ -113,7 +136,6 @@ impl Device {
             fs::create_dir_all(&none).expect("/tmp can be written to");
             view = view.file(&none, "/proc/sys/net/netfilter");
         }
-        let mut command = Command::new(&self.program);
         self.enter_network(&mut command);
         view.give_to(&mut command);
         if let Some(take) = self.lacks {

@@ -26,7 +26,7 @@ impl Disk {
     pub fn attach(medium: Arc<Medium>, directory: &Path) -> Disk {
         fs::create_dir_all(directory).expect("/tmp can be written to");
         fuse::mount(directory, medium);
-        let device = LoopDevice::over(&directory.join(NAME));
+        let device = LoopDevice::attach(&directory.join(NAME));
         Disk { device: Some(device), directory: directory.to_owned() }
     }
 

@@ -3,12 +3,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use nodlet_build::task::{Outcome, Task, TaskError, line_of, run as run_command, seed, work};
+use nodlet_build::arguments::Arguments;
+use nodlet_build::task::{Outcome, Task, TaskError, run as run_command, seed, work};
 use nodlet_build::{cross, programs, targets};
 use nodlet_dist::image::{self, Contents, DeviceImage};
 use nodlet_dist::profile::{self, Profile, Qemu};
@@ -78,16 +79,10 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         [option, rest @ ..] if option == "--power-cuts" => return power_cuts(rest),
         _ => {}
     }
-    let mut names = Vec::new();
-    let mut steps = Vec::new();
-    let mut words = arguments.iter();
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--only" => steps.push(step(words.next().ok_or_else(|| TASK.misused())?)?),
-            option if option.starts_with('-') => return Err(TASK.misused()),
-            name => names.push(name.to_owned()),
-        }
-    }
+    let mut arguments = Arguments::new(&TASK, arguments);
+    let only: Vec<String> = arguments.all("--only")?;
+    let mut steps = only.iter().map(|name| step(name)).collect::<Result<Vec<_>, _>>()?;
+    let names = arguments.names()?;
     if steps.is_empty() {
         steps.extend_from_slice(STEPS);
     }
@@ -417,18 +412,11 @@ fn demo_for(profile: &Profile) -> Result<Image, TaskError> {
     Ok(Image::demo(DEMO, &program).architecture(profile.architecture()))
 }
 
-/// Builds a single program with cargo, and finds its path in cargo's JSON.
+/// Builds a single program with cargo.
 fn executable(mut build: Command) -> Result<PathBuf, TaskError> {
-    eprintln!("Building without further output, some minutes the first time:\n$ {}", line_of(&build));
-    let output = build.stderr(Stdio::inherit()).output()?;
-    if !output.status.success() {
-        return Err(TaskError(format!("{}: {}", line_of(&build), output.status)));
-    }
-    let program = text(&output.stdout).lines().find_map(|line| {
-        let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        message["executable"].as_str().map(PathBuf::from)
-    });
-    Ok(program.ok_or("cargo names no program that it built")?)
+    eprintln!("Building without further output, some minutes the first time");
+    let built = cross::executables(&mut build)?.pop();
+    Ok(built.ok_or("cargo names no program that it built")?.path)
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use nodlet_build::arguments::Arguments;
 use nodlet_build::task::{
     Outcome, Signal, Task, TaskError, end_with_us, line_of, project, run as run_command, work,
 };
@@ -72,21 +73,22 @@ impl Options {
         if arguments == ["--sample"] {
             return Ok(sample());
         }
-        let mut options = Self::default();
-        let mut words = arguments.iter();
-        let wrong = || TASK.misused();
-        while let Some(word) = words.next() {
-            let value = words.next().ok_or_else(wrong)?;
-            let number = || value.parse().ok().filter(|number| *number > 0).ok_or_else(wrong);
-            match word.as_str() {
-                "--focus" => options.focus.push(value.clone()),
-                "--labels" => options.labels.clone_from(value),
-                "--shard" => options.shard = Some(Part::parse(value).ok_or_else(wrong)?),
-                "--procs" => options.processes = usize::try_from(number()?)?,
-                "--minutes" => options.minutes = number()?,
-                _ => return Err(wrong()),
-            }
-        }
+        let mut arguments = Arguments::new(&TASK, arguments);
+        let defaults = Self::default();
+        let number = |number: Option<u64>, default| match number {
+            Some(0) => Err(TASK.misused()),
+            number => Ok(number.unwrap_or(default)),
+        };
+        let shard = arguments.one::<String>("--shard")?;
+        let options = Self {
+            focus: arguments.all("--focus")?,
+            labels: arguments.one("--labels")?.unwrap_or(defaults.labels),
+            shard: shard.map(|text| Part::parse(&text).ok_or_else(|| TASK.misused())).transpose()?,
+            processes: usize::try_from(number(arguments.one("--procs")?, defaults.processes as u64)?)?,
+            minutes: number(arguments.one("--minutes")?, defaults.minutes)?,
+            slow: defaults.slow,
+        };
+        arguments.end()?;
         if options.shard.is_some() && (!options.focus.is_empty() || options.labels != LABELS) {
             return Err(TaskError(format!(
                 "--shard chooses among all tests with the label {LABELS}: leave out --focus and --labels"

@@ -13,6 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nodlet_build::arguments::Arguments;
 use nodlet_build::task::{Outcome, Task, TaskError, work};
 use nodlet_build::{cross, debian, go, images, programs, targets};
 use nodlet_dist::{deb, kernel};
@@ -133,36 +134,19 @@ pub(crate) const TASK: Task = Task::new(
 );
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let (mut wanted, mut part, mut is_debug, mut is_all, mut arguments) =
-        (host()?, None, false, false, arguments);
-    loop {
-        arguments = match arguments {
-            [option, triple, rest @ ..] if option == "--target" => {
-                wanted = processor(triple)?;
-                rest
-            }
-            [option, text, rest @ ..] if option == "--shard" => {
-                part = Some(Part::parse(text).ok_or_else(|| {
-                    TaskError(format!("--shard takes a part and of how many, as 2/5; {}", TASK.usage()))
-                })?);
-                rest
-            }
-            [option, rest @ ..] if option == "--all" => {
-                is_all = true;
-                rest
-            }
-            [option, rest @ ..] if option == "--debug" => {
-                is_debug = true;
-                rest
-            }
-            [option, ..] if option.starts_with('-') => return Err(TASK.misused()),
-            _ => break,
-        };
-    }
+    let mut arguments = Arguments::new(&TASK, arguments);
+    let target: Option<String> = arguments.one("--target")?;
+    let processor = target.map_or_else(host, |triple| processor(&triple))?;
+    let part = arguments.one::<String>("--shard")?.map(|text| {
+        let part = Part::parse(&text).ok_or_else(|| TASK.usage());
+        part.map_err(|usage| TaskError(format!("--shard takes a part and of how many, as 2/5; {usage}")))
+    });
+    let part = part.transpose()?;
+    let (is_all, is_debug) = (arguments.has("--all"), arguments.has("--debug"));
+    let arguments = &*arguments.names()?;
     if is_all {
         return if is_debug || !arguments.is_empty() { Err(TASK.misused()) } else { whole(part) };
     }
-    let processor = wanted;
     let guest = |name: &String| {
         GUESTS.iter().find(|guest| guest.name == name).ok_or_else(|| {
             let names: Vec<&str> = GUESTS.iter().map(|guest| guest.name).collect();

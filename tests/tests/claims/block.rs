@@ -17,14 +17,14 @@ fn a_block_volume_is_a_device_of_the_container_and_of_no_other() {
     let device = Device::start();
     let file = device.path("/disk.img");
     fs::write(&file, vec![0; 1 << 20]).expect("it can be written");
-    let disk = LoopDevice::over(&file);
+    let disk = LoopDevice::attach(&file);
     let node = device.node_name();
     device.write_manifest("v.yaml", &volume("disk", "ReadWriteOnce", &block(&local(&node, disk.path()))));
     device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ", volumeMode: Block, volumeName: disk"));
     // Another block volume of the pods, which no container names.
     let unused_file = device.path("/unused.img");
     fs::write(&unused_file, vec![0; 1 << 20]).expect("it can be written");
-    let unused = LoopDevice::over(&unused_file);
+    let unused = LoopDevice::attach(&unused_file);
     device
         .write_manifest("v2.yaml", &volume("unused", "ReadWriteOnce", &block(&local(&node, unused.path()))));
     device.write_manifest(

@@ -69,7 +69,7 @@ fn without_an_instance_of_inotify_each_watcher_looks_from_time_to_time() {
     let (web, modem, node) = (device.pod("web"), device.pod("modem"), Node::named("dongle"));
     let definition = format!("name: dongle\npath: {}\ncontainerPath: /dev/dongle\n", node.path());
     define(&device, "dongle.yaml", &definition);
-    device.run_pod("web", "print tick 1");
+    device.run_pod_with("web", "print tick 1", "dnsPolicy: Default");
     device.wait_for("the resource", || resource(&device, "capacity", "dongle") == "1");
     device.wait_for("the pod to wait for its image", || !web.events().is_empty());
     let steps = "open /dev/dongle then sleep";

@@ -89,7 +89,7 @@ pub(super) const ROWS: &[Row] = &[
     row("ConfigMapKeySelector.optional", Status,
         "containers: [{name: app, [[env]], env: [{name: A, valueFrom: {configMapKeyRef: {name: none, key: mode, @}}}]}]",
         &[("", WAITS), ("optional: true", SUCCEEDED)]),
-    elsewhere("ObjectFieldSelector.apiVersion", "runtime/kube/src/pod/validate/tests/container.rs::invalid_containers_are_rejected_with_the_errors_of_kubernetes",
+    elsewhere("ObjectFieldSelector.apiVersion", "runtime/kube/src/pod/validate/tests.rs::a_field_of_another_version_than_v1_is_rejected",
         "the only accepted value is v1, the default"),
     row("ObjectFieldSelector.fieldPath", Log("app"),
         "serviceAccountName: robot, containers: [{name: app, [[env]], env: [{name: A, valueFrom: {fieldRef: {fieldPath: @}}}]}]",

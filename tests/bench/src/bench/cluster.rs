@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nodlet_build::task::{Outcome, TaskError};
-use nodlet_build::{go, programs};
+use nodlet_build::{go, requirements};
 use nodlet_tests::{ClusterNode, ControlPlane, KubeletNode, Share, nodlet_program};
 
 use super::machine;
@@ -49,7 +49,7 @@ pub(super) fn run(rounds: Option<usize>, minutes: u64) -> Outcome {
     for program in &go::CONTAINERD {
         program.build(None)?;
     }
-    programs::require("runc")?;
+    requirements::require_programs(&["runc"])?;
     println!("{}", machine::describe());
     let busy = machine::is_busy();
     let plane = ControlPlane::start();

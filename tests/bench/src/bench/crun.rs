@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use nodlet_build::task::{Outcome, TaskError};
+use nodlet_build::task::{Outcome, TaskError, output};
 use nodlet_tests::demo_program;
 use serde_json::{Value, json};
 
-use super::scratch::{Scratch, detaching, quietly, wait};
+use super::scratch::{Scratch, detaching, wait};
 
 /// The size in bytes at which conmon's log is rotated, as nodlet's file is.
 const LOG_SIZE: &str = "10485760";
@@ -34,7 +34,8 @@ impl<'a> Crun<'a> {
         }
         fs::copy(demo_program(), root.join("bin/demo"))?;
         let _ = fs::remove_file(directory.join("config.json"));
-        quietly(Command::new("crun").arg("spec").current_dir(&directory))
+        output(Command::new("crun").arg("spec").current_dir(&directory))
+            .map(drop)
             .map_err(|TaskError(why)| format!("{why}; `cargo xtask setup` installs it on Debian"))?;
         let mut spec: Value = serde_json::from_slice(&fs::read(directory.join("config.json"))?)?;
         spec["process"]["terminal"] = json!(false);
@@ -104,13 +105,13 @@ impl<'a> Crun<'a> {
             })
         };
         read("pid")?;
-        quietly(self.command().args(["start", id]))?;
+        output(self.command().args(["start", id]))?;
         read("conmon.pid")
     }
 
     fn delete(&self, id: &str) -> Outcome {
         self.containers.borrow_mut().retain(|known| known != id);
-        quietly(self.command().args(["delete", "--force", id]))?;
+        output(self.command().args(["delete", "--force", id]))?;
         Ok(fs::remove_dir_all(self.directory.join(id))?)
     }
 
@@ -130,7 +131,7 @@ impl Drop for Crun<'_> {
     fn drop(&mut self) {
         for id in self.containers.take() {
             // crun does not know a container that never started.
-            let _ = quietly(self.command().args(["delete", "--force", &id]));
+            let _ = output(self.command().args(["delete", "--force", &id]));
         }
     }
 }

@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nodlet_build::task::{Outcome, TaskError};
+use nodlet_build::task::{Outcome, TaskError, output};
 use nodlet_tests::demo_archive;
 
-use super::scratch::{Scratch, detaching, quietly};
+use super::scratch::{Scratch, detaching};
 
 /// podman's own default limits cannot be set without CAP_SYS_RESOURCE.
 const LIMITS: [&str; 4] = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"];
@@ -22,7 +22,8 @@ impl<'a> Podman<'a> {
     /// A podman that has the demo image.
     pub(super) fn new(scratch: &'a Scratch) -> Result<Self, TaskError> {
         let podman = Self { scratch, directory: scratch.directory("podman")?, run: scratch.run("podman")? };
-        quietly(&mut podman.load(demo_archive()))
+        output(&mut podman.load(demo_archive()))
+            .map(drop)
             .map_err(|TaskError(why)| format!("{why}; `cargo xtask setup` installs it on Debian"))?;
         Ok(podman)
     }
@@ -35,7 +36,7 @@ impl<'a> Podman<'a> {
     }
 
     pub(super) fn remove_image(&self, reference: &str) -> Outcome {
-        quietly(self.command().args(["rmi", "--force", reference]))
+        output(self.command().args(["rmi", "--force", reference])).map(drop)
     }
 
     /// Runs `podman run --detach` with these steps of the demo program; `name` must be new.
@@ -56,7 +57,7 @@ impl<'a> Podman<'a> {
     }
 
     pub(super) fn remove_all(&self) -> Outcome {
-        quietly(self.command().args(["rm", "--force", "--all", "--time", "0"]))
+        output(self.command().args(["rm", "--force", "--all", "--time", "0"])).map(drop)
     }
 
     fn command(&self) -> Command {
@@ -73,7 +74,6 @@ impl Drop for Podman<'_> {
     fn drop(&mut self) {
         let _ = self.remove_all();
         // podman's storage mounts itself, in the view.
-        let _ =
-            quietly(self.scratch.command("umount").arg("--lazy").arg(self.directory.join("root/overlay")));
+        let _ = output(self.scratch.command("umount").arg("--lazy").arg(self.directory.join("root/overlay")));
     }
 }

@@ -7,7 +7,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use nodlet_build::task::TaskError;
+use nodlet_build::task::{TaskError, output};
 use nodlet_tests::Device;
 
 use super::cpu::Account;
@@ -15,7 +15,7 @@ use super::crun::Crun;
 use super::podman::Podman;
 use super::race::{Contestant, race};
 use super::report::{self, Rows, Target};
-use super::scratch::{milliseconds, quietly, wait};
+use super::scratch::{milliseconds, wait};
 use super::{Bench, board};
 
 /// The number of pods, each with a probe every second.
@@ -133,7 +133,7 @@ fn executed(account: &Account, times: usize, command: impl Fn() -> Command) -> R
     for _ in 0..times {
         let mut command = command();
         account.charge(&mut command)?;
-        quietly(&mut command)?;
+        output(&mut command)?;
     }
     Ok([milliseconds(account.used()? - before) / times as f64])
 }

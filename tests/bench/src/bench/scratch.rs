@@ -146,17 +146,6 @@ pub(super) fn wait<T>(
     }
 }
 
-/// Runs a command silently until it ends. The failure contains its standard error.
-pub(super) fn quietly(command: &mut Command) -> Outcome {
-    let line = line_of(command);
-    let output =
-        command.stderr(Stdio::piped()).output().map_err(|error| format!("failed to run {line}: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(TaskError(format!("{line}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())))
-}
-
 /// Runs a command that leaves a process behind, whose standard error goes to a file: the process would hold a
 /// pipe open as long as it lives.
 pub(super) fn detaching(command: &mut Command, said: &Path) -> Outcome {

@@ -8,17 +8,18 @@
 //! is on a disk. nodlet's system is entirely in memory.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::BufWriter;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nodlet_build::arguments::Arguments;
 use nodlet_build::task::{Outcome, Task, TaskError, run as run_command};
 use nodlet_build::{cross, debian, go, programs, targets};
-use nodlet_dist::cpio::Cpio;
 use nodlet_dist::image::{DeviceImage, RamForm};
 use nodlet_dist::kernel;
 use nodlet_dist::profile::{self, Profile, Qemu};
+use nodlet_dist::tree::Tree;
 use nodlet_tests::image::{DEMO, Image};
 use nodlet_tests::manifest;
 
@@ -55,17 +56,11 @@ pub(crate) const TASK: Task = Task::new(
 );
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let (mut rounds, mut name) = (3, "qemu-arm64".to_owned());
-    let mut words = arguments.iter();
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--rounds" => {
-                let number = words.next().and_then(|number| number.parse().ok());
-                rounds = number.filter(|rounds| *rounds > 0).ok_or_else(|| TASK.misused())?;
-            }
-            option if option.starts_with('-') => return Err(TASK.misused()),
-            other => name = other.to_owned(),
-        }
+    let mut arguments = Arguments::new(&TASK, arguments);
+    let rounds = arguments.one("--rounds")?.unwrap_or(3);
+    let name = arguments.names()?.pop().unwrap_or_else(|| "qemu-arm64".to_owned());
+    if rounds == 0 {
+        return Err(TASK.misused());
     }
     let profile = profile::get(&name)?;
     let Some(qemu) = &profile.qemu else {
@@ -325,13 +320,13 @@ impl Peer {
         run_command(Command::new("mke2fs").args(["-q", "-t", "ext4", "-d"]).arg(&root).arg(&disk))?;
         let ours = ours.ram.as_ref().ok_or("the image does not fit into the board's memory")?;
         let initramfs = directory.join("peer.initramfs");
-        let mut cpio = Cpio::new(File::create(&initramfs)?);
-        cpio.file("/bin/busybox", 0o755, &fs::read(&busybox)?)?;
-        cpio.file("/init", 0o755, FIRST.as_bytes())?;
-        cpio.directory("/dev")?;
+        let mut tree = Tree::default();
+        tree.file("/bin/busybox", 0o755, fs::read(&busybox)?);
+        tree.file("/init", 0o755, FIRST);
+        tree.directory("/dev");
         let modules = ["virtio_pci", "virtio_blk", "virtio_net", "ext4", "crc32c_generic", "overlay"];
-        kernel::of(&profile.kernel, processor)?.add_modules(&mut cpio, &modules)?;
-        cpio.end()?.flush()?;
+        kernel::of(&profile.kernel, processor)?.add_modules(&mut tree, &modules)?;
+        tree.write_cpio(BufWriter::new(File::create(&initramfs)?))?;
         let ram = RamForm { initramfs, kernel: ours.kernel.clone(), command_line: ours.command_line.clone() };
         let image = DeviceImage { ram: Some(ram), disk: None };
         Ok(Peer { image, disk, programs })

@@ -89,7 +89,8 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
         Ok(board.ssh("nodlet get pods", "")?.status.success())
     })?;
     let later = board.kib("/proc/1/smaps_rollup", "Anonymous:")?;
-    budgets.require("init-anon", later)?;
+    budgets.measured("init-anon", later)?;
+    budgets.require_kept("change the figure in xtask/budgets.toml")?;
     if later > anonymous {
         return Err(board.failed(&format!("process 1 grew from {anonymous} to {later} KiB")));
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use nodlet_build::task::{Outcome, TaskError, work};
+use nodlet_build::task::{Outcome, TaskError, output, work};
 use nodlet_build::{debian, go};
 use nodlet_tests::image::{ARCHITECTURE, Compression, Image};
 use nodlet_tests::{Device, with_dynamic_program};
@@ -145,9 +145,6 @@ fn certificate() -> Result<(Vec<u8>, Vec<u8>), TaskError> {
         .arg(&key)
         .arg("-out")
         .arg(&certificate);
-    let output = command.output()?;
-    if !output.status.success() {
-        return Err(TaskError(String::from_utf8_lossy(&output.stderr).into_owned()));
-    }
+    output(&mut command)?;
     Ok((fs::read(certificate)?, fs::read(key)?))
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use nodlet_build::task::{Outcome, Signal, TaskError, end_with_us};
 use nodlet_build::{debian, go};
-use nodlet_dist::cpio::Cpio;
 use nodlet_dist::kernel::Kernel;
+use nodlet_dist::tree::Tree;
 use nodlet_tests::guest::{CGROUP_V1, CHOSEN, END, MODULE_LIST, MODULES, ORDERS, Part, SAYS};
 
 use super::list::*;
@@ -53,21 +53,20 @@ impl Guest<'_> {
             orders.push_str(&format!("run /tests/{}\n", run.line()));
             wanted.push(run.program());
         }
-        let mut cpio = Cpio::new(BufWriter::new(File::create(path).map_err(failed)?));
+        let mut tree = Tree::default();
         let is_systemd = self.system == System::Systemd;
         if let Some((system, console)) = system.filter(|_| is_systemd) {
-            systemd::install(&mut cpio, system, console).map_err(failed)?;
+            systemd::install(&mut tree, system, console).map_err(failed)?;
             if self.runs_any_of(WITH_PACKAGES) {
                 for (name, _) in PACKAGES {
-                    let package = fs::read(program(name)?)?;
-                    cpio.file(&format!("/packages/{name}"), 0o644, &package).map_err(failed)?;
+                    tree.file(&format!("/packages/{name}"), 0o644, fs::read(program(name)?)?);
                 }
             } else {
-                systemd::install_nodlet(&mut cpio, &fs::read(program("nodlet")?)?).map_err(failed)?;
+                systemd::install_nodlet(&mut tree, fs::read(program("nodlet")?)?).map_err(failed)?;
             }
         } else {
             if let Some((system, _)) = system {
-                systemd::install_without(&mut cpio, system).map_err(failed)?;
+                systemd::install_without(&mut tree, system).map_err(failed)?;
             }
             for (suites, packages, programs) in [
                 (WITH_LINKS, IPROUTE, &["/usr/sbin/ip", "/usr/sbin/tc"][..]),
@@ -83,20 +82,20 @@ impl Guest<'_> {
                 }
                 debian::fetch(packages, processor.debian)?;
                 for package in packages {
-                    cpio.tree(&debian::package(package, processor.debian)?, &["usr/share"])
+                    tree.copy(&debian::package(package, processor.debian)?, &["usr/share"])
                         .map_err(failed)?;
                 }
                 // Busybox, which is installed later, leaves these.
                 for program in programs {
                     let name = program.rsplit('/').next().unwrap_or_default();
-                    cpio.link(&format!("/bin/{name}"), program).map_err(failed)?;
+                    tree.link(&format!("/bin/{name}"), program);
                 }
-                cpio.link("/lib64", "usr/lib64").map_err(failed)?;
-                cpio.link("/lib", "usr/lib").map_err(failed)?;
+                tree.link("/lib64", "usr/lib64");
+                tree.link("/lib", "usr/lib");
             }
-            cpio.file("/bin/busybox", 0o755, &fs::read(program("busybox")?)?).map_err(failed)?;
+            tree.file("/bin/busybox", 0o755, fs::read(program("busybox")?)?);
         }
-        cpio.file("/init", 0o755, &fs::read(program("guest-init")?)?).map_err(failed)?;
+        tree.file("/init", 0o755, fs::read(program("guest-init")?)?);
         // At the paths at which the tests look for them, which is where they were built.
         for (suites, name, at) in [
             (WITH_KUBECTL, "kubectl", go::KUBECTL.path(None)?),
@@ -104,7 +103,7 @@ impl Guest<'_> {
         ] {
             if self.runs_any_of(suites) {
                 let at = at.display().to_string();
-                cpio.file(&at, 0o755, &fs::read(program(name)?)?).map_err(failed)?;
+                tree.file(&at, 0o755, fs::read(program(name)?)?);
             }
         }
         for (_, path) in FILES.iter().filter(|(suite, _)| self.runs_any_of(&[suite])) {
@@ -115,15 +114,15 @@ impl Guest<'_> {
                 vec![path]
             };
             for file in files.iter().filter(|file| !file.is_dir()) {
-                cpio.file(&file.display().to_string(), 0o644, &fs::read(file)?).map_err(failed)?;
+                tree.file(&file.display().to_string(), 0o644, fs::read(file)?);
             }
         }
         wanted.sort_unstable();
         wanted.dedup();
         for name in wanted {
-            cpio.file(&format!("/tests/{name}"), 0o755, &fs::read(program(name)?)?).map_err(failed)?;
+            tree.file(&format!("/tests/{name}"), 0o755, fs::read(program(name)?)?);
         }
-        cpio.file("/examples/replay", 0o755, &fs::read(program("replay")?)?).map_err(failed)?;
+        tree.file("/examples/replay", 0o755, fs::read(program("replay")?)?);
         let modules = kernel.modules(&self.modules.concat())?;
         let mut list = String::new();
         for module in &modules {
@@ -131,11 +130,11 @@ impl Guest<'_> {
                 std::iter::once(&module.name).chain(&module.needs).map(String::as_str).collect();
             list.push_str(&words.join(" "));
             list.push('\n');
-            cpio.file(&format!("{MODULES}/{}.ko", module.name), 0o644, &module.bytes).map_err(failed)?;
+            tree.file(&format!("{MODULES}/{}.ko", module.name), 0o644, module.bytes.as_slice());
         }
-        cpio.file(MODULE_LIST, 0o644, list.as_bytes()).map_err(failed)?;
-        cpio.file(ORDERS, 0o644, orders.as_bytes()).map_err(failed)?;
-        cpio.end().map(drop).map_err(failed)
+        tree.file(MODULE_LIST, 0o644, list);
+        tree.file(ORDERS, 0o644, orders);
+        tree.write_cpio(BufWriter::new(File::create(path).map_err(failed)?)).map_err(failed)
     }
 
     /// Boots the guest, and returns all of its output until it was off.

@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use nodlet_build::task::{TaskError, line_of};
+use nodlet_build::task::{TaskError, output};
 use nodlet_build::{cross, targets, toolchain};
-use serde_json::Value;
 
 use super::list::UNITS;
 use super::run::Run;
@@ -48,20 +47,10 @@ pub(super) fn build(
             // Debug information is most of the program, and each image with it is hashed.
             build.args(["--", "-Cstrip=symbols"]);
         }
-        eprintln!("Building without further output, some minutes the first time:\n$ {}", line_of(&build));
-        let output = build.stderr(Stdio::inherit()).output()?;
-        if !output.status.success() {
-            return Err(TaskError(format!("{}: {}", line_of(&build), output.status)));
-        }
-        for line in output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            let message: Value = serde_json::from_slice(line)?;
-            if message["profile"]["test"] == words.starts_with("test")
-                && let (Some(path), Some(name)) =
-                    (message["executable"].as_str(), message["target"]["name"].as_str())
-            {
-                programs.insert(name.to_owned(), path.into());
-            }
-        }
+        eprintln!("Building without further output, some minutes the first time");
+        let built = cross::executables(&mut build)?;
+        let chosen = built.into_iter().filter(|built| built.is_test == words.starts_with("test"));
+        programs.extend(chosen.map(|built| (built.name, built.path)));
     }
     Ok(programs)
 }
@@ -78,12 +67,7 @@ pub(super) fn without_debug(
     let mut copies = BTreeMap::new();
     for (name, program) in programs {
         let copy = dir.join(name);
-        let output = Command::new(&objcopy).arg("--strip-debug").arg(program).arg(&copy).output();
-        let output = output.map_err(|error| format!("failed to run {}: {error}", objcopy.display()))?;
-        if !output.status.success() {
-            let why = String::from_utf8_lossy(&output.stderr).into_owned();
-            return Err(TaskError(format!("{} {}: {why}", objcopy.display(), program.display())));
-        }
+        output(Command::new(&objcopy).arg("--strip-debug").arg(program).arg(&copy))?;
         copies.insert(name.clone(), copy);
     }
     Ok(copies)

@@ -3,12 +3,12 @@
 //! is in memory, so that each boot begins with the same state. `tests/tests/systemd.rs` runs in it.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nodlet_build::task::{TaskError, project, run as run_command, work};
-use nodlet_dist::cpio::Cpio;
+use nodlet_dist::tree::Tree;
 
 /// The Debian release. It has systemd 257; DelegateSubgroup= needs 254.
 const SUITE: &str = "trixie";
@@ -83,28 +83,29 @@ pub(super) fn get(processor: &str, debian: &Debian) -> Result<PathBuf, TaskError
 }
 
 /// Adds nodlet, which the system has without its package, to the initramfs of a guest.
-pub(super) fn install_nodlet<W: Write>(cpio: &mut Cpio<W>, nodlet: &[u8]) -> io::Result<()> {
-    cpio.file("/usr/bin/nodlet", 0o755, nodlet)?;
+pub(super) fn install_nodlet(tree: &mut Tree, nodlet: Vec<u8>) -> io::Result<()> {
+    tree.file("/usr/bin/nodlet", 0o755, nodlet);
     for (name, path) in OURS {
-        cpio.file(path, 0o644, &fs::read(project().join("board/systemd").join(name))?)?;
+        tree.file(path, 0o644, fs::read(project().join("board/systemd").join(name))?);
     }
     Ok(())
 }
 
 /// Adds the system to the initramfs of a guest.
-pub(super) fn install<W: Write>(cpio: &mut Cpio<W>, system: &Path, console: &str) -> io::Result<()> {
-    cpio.tree(system, EMPTY)?;
-    cpio.file("/etc/hostname", 0o644, b"guest\n")?;
+pub(super) fn install(tree: &mut Tree, system: &Path, console: &str) -> io::Result<()> {
+    tree.copy(system, EMPTY)?;
+    tree.file("/etc/hostname", 0o644, b"guest\n");
     // Without a machine ID, systemd assumes the very first boot, and prompts.
-    cpio.file("/etc/machine-id", 0o444, b"6e6f646c65740000000000000000f00d\n")?;
-    cpio.file("/etc/systemd/system/guest.service", 0o644, SERVICE.as_bytes())?;
-    cpio.link("/etc/systemd/system/multi-user.target.wants/guest.service", "../guest.service")?;
-    cpio.link("/etc/systemd/system/default.target", "/usr/lib/systemd/system/multi-user.target")?;
+    tree.file("/etc/machine-id", 0o444, b"6e6f646c65740000000000000000f00d\n");
+    tree.file("/etc/systemd/system/guest.service", 0o644, SERVICE);
+    tree.link("/etc/systemd/system/multi-user.target.wants/guest.service", "../guest.service");
+    tree.link("/etc/systemd/system/default.target", "/usr/lib/systemd/system/multi-user.target");
     // The tests use the console.
-    cpio.link(&format!("/etc/systemd/system/serial-getty@{console}.service"), "/dev/null")
+    tree.link(&format!("/etc/systemd/system/serial-getty@{console}.service"), "/dev/null");
+    Ok(())
 }
 
 /// Adds a system without its systemd to the initramfs of a guest.
-pub(super) fn install_without<W: Write>(cpio: &mut Cpio<W>, system: &Path) -> io::Result<()> {
-    cpio.tree(system, &[EMPTY, &["usr/lib/systemd"]].concat())
+pub(super) fn install_without(tree: &mut Tree, system: &Path) -> io::Result<()> {
+    tree.copy(system, &[EMPTY, &["usr/lib/systemd"]].concat())
 }
