@@ -6,10 +6,10 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
+use nodlet_build::arguments::Arguments;
 use nodlet_build::files;
-use nodlet_build::task::{Outcome, Task, TaskError, project};
+use nodlet_build::task::{Outcome, Task, TaskError, git, project};
 use semver::{Version, VersionReq};
 use serde::Deserialize;
 
@@ -111,11 +111,9 @@ pub(crate) const TASK: Task = Task::new(
 );
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let database = match arguments {
-        [] => None,
-        [option, dir] if option == "--database" => Some(PathBuf::from(dir)),
-        _ => return Err(TASK.misused()),
-    };
+    let mut arguments = Arguments::new(&TASK, arguments);
+    let database: Option<PathBuf> = arguments.one("--database")?;
+    arguments.end()?;
     let crates = locked(&fs::read_to_string(project().join("Cargo.lock"))?)?;
     let ours = ours(&crates)?;
     let mut advisories = ours.advisory.clone();
@@ -306,9 +304,7 @@ fn judge(
 
 /// The day of the database's last commit.
 fn date_of(database: &Path) -> String {
-    let output = Command::new("git").args(["log", "-1", "--format=%cs"]).current_dir(database).output();
-    let day = output.ok().filter(|output| output.status.success()).map(|output| output.stdout);
-    day.map_or_else(|| "an unknown day".into(), |day| String::from_utf8_lossy(&day).trim().to_owned())
+    git(database, &["log", "-1", "--format=%cs"]).unwrap_or_else(|_| "an unknown day".into())
 }
 
 #[cfg(test)]

@@ -11,8 +11,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use nodlet_build::arguments::Arguments;
 use nodlet_build::task::{
-    Outcome, Task, TaskError, line_of, run as run_command, run_program, seed, seed_in, work,
+    Outcome, Task, TaskError, run as run_command, run_program, seed, seed_in, test_output, work,
 };
 use nodlet_build::toolchain::{self, Part, cargo};
 use nodlet_build::{cross, deny, go, requirements, targets};
@@ -176,7 +177,7 @@ impl Drop for Beside {
 }
 
 /// What the arguments ask for.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug)]
 struct Request {
     install: bool,
     debug: bool,
@@ -188,24 +189,22 @@ struct Request {
 
 impl Request {
     fn parse(arguments: &[String]) -> Result<Self, TaskError> {
-        let mut request = Self::default();
         let is_step = |word: &String| STEPS.iter().any(|(name, ..)| name == word);
-        let mut words = arguments.iter().peekable();
-        while let Some(word) = words.next() {
-            match word.as_str() {
-                "--install" => request.install = true,
-                "--debug" => request.debug = true,
-                "--changed" => {
-                    let base = words.next_if(|word| !word.starts_with('-') && !is_step(word));
-                    request.changes = Some(base.cloned());
-                }
-                option if option.starts_with('-') => {
-                    return Err(TaskError(format!("unknown option {option:?}; {}", TASK.usage())));
-                }
-                step if is_step(word) => request.steps.push(step.to_owned()),
-                other => return Err(TaskError(format!("unknown step {other:?}; {}", TASK.usage()))),
-            }
+        let mut words = arguments.to_vec();
+        let changes = words.iter().position(|word| word == "--changed").map(|place| {
+            words.remove(place);
+            words
+                .get(place)
+                .is_some_and(|word| !word.starts_with('-') && !is_step(word))
+                .then(|| words.remove(place))
+        });
+        let mut arguments = Arguments::new(&TASK, &words);
+        let (install, debug) = (arguments.has("--install"), arguments.has("--debug"));
+        let steps = arguments.names()?;
+        if let Some(other) = steps.iter().find(|word| !is_step(word)) {
+            return Err(TaskError(format!("unknown step {other:?}; {}", TASK.usage())));
         }
+        let request = Self { install, debug, changes, steps };
         match request.steps.iter().find(|step| OF_BOARDS.contains(&step.as_str())) {
             Some(step) if request.debug => {
                 Err(TaskError(format!("{step} tests the binary of boards, without --debug")))
@@ -310,17 +309,12 @@ fn beside_go() -> Outcome {
     let beside = &mut cargo()?;
     beside.args(["test", "--package", "nodlet-kube", "--lib", "beside_go", "--", "--ignored"]);
     beside.env("NODLET_YAML_JUDGE", judge).env("NODLET_SEED", seed.to_string());
-    let line = line_of(beside);
-    eprintln!("$ {line}");
-    let output = beside.stderr(Stdio::inherit()).output()?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    print!("{said}");
-    // A filter that matches no test any more is no error of `cargo test`.
-    if output.status.success() && BESIDE_GO.iter().all(|name| said.contains(&format!("{name} ... ok"))) {
+    let said = test_output(beside)?;
+    if BESIDE_GO.iter().all(|name| said.contains(&format!("{name} ... ok"))) {
         return Ok(());
     }
     let all = BESIDE_GO.join(", ");
-    Err(TaskError(format!("{line}: {}; {all} must pass, with NODLET_SEED={seed}", output.status)))
+    Err(TaskError(format!("{all} must pass, with NODLET_SEED={seed}")))
 }
 
 #[cfg(test)]
@@ -347,10 +341,9 @@ mod tests {
         assert_eq!(changes("--changed unit"), Some(None));
         assert_eq!(changes("--changed --debug"), Some(None));
         assert_eq!(parse("unit --debug").unwrap().steps, ["unit"]);
-        for wrong in ["--fast", "units"] {
-            let TaskError(why) = parse(wrong).unwrap_err();
-            assert!(why.contains("unknown") && why.contains(wrong), "{why}");
-        }
+        assert_eq!(parse("--fast").unwrap_err().0, TASK.usage());
+        let TaskError(why) = parse("units").unwrap_err();
+        assert!(why.contains("unknown step \"units\""), "{why}");
         let TaskError(why) = parse("gates --debug").unwrap_err();
         assert!(why.contains("gates tests the binary of boards"), "{why}");
     }

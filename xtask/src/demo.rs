@@ -10,7 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nodlet_build::task::{Outcome, Task, TaskError, project, run as run_command, run_program, work};
+use nodlet_build::arguments::Arguments;
+use nodlet_build::task::{Outcome, Task, TaskError, output, project, run as run_command, run_program, work};
 use nodlet_build::toolchain::{built, cargo};
 use nodlet_build::{images, requirements};
 use nodlet_tests::SerialLine;
@@ -38,23 +39,16 @@ pub(crate) const TASK: Task = Task::new(
 );
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let (mut keep, mut gateway, mut cluster, mut board) = (false, false, false, None);
-    let mut words = arguments.iter();
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--keep" if !keep => keep = true,
-            "--gateway" if !gateway => gateway = true,
-            "--cluster" if !cluster => cluster = true,
-            "--board" if board.is_none() => board = Some(words.next().ok_or_else(|| TASK.misused())?),
-            _ => return Err(TASK.misused()),
-        }
-    }
+    let mut arguments = Arguments::new(&TASK, arguments);
+    let board: Option<String> = arguments.one("--board")?;
+    let [keep, gateway, cluster] = ["--keep", "--gateway", "--cluster"].map(|option| arguments.has(option));
+    arguments.end()?;
     if u8::from(gateway) + u8::from(cluster) + u8::from(board.is_some()) > 1 {
         return Err(TASK.misused());
     }
     if let Some(profile) = board {
         let keep = if keep { &["--keep"][..] } else { &[] };
-        return run_program(SYSTEM, &[&["demo-board", profile], keep].concat(), None);
+        return run_program(SYSTEM, &[&["demo-board", &profile], keep].concat(), None);
     }
     if cluster {
         return cluster::run(keep);
@@ -269,12 +263,7 @@ impl Show {
     }
 
     fn quietly(&self, words: &[&str]) -> Result<String, TaskError> {
-        let output = self.command(words).output()?;
-        if output.status.success() {
-            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-        } else {
-            Err(TaskError(format!("nodlet {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr))))
-        }
+        output(&mut self.command(words))
     }
 
     fn wait(&self, what: &str, condition: impl Fn(&Self) -> Result<bool, TaskError>) -> Outcome {

@@ -3,19 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use nodlet_build::files;
-use nodlet_build::task::{Outcome, TaskError, git, project};
+use nodlet_build::task::{Outcome, TaskError, date, git, project};
 
 /// The age after which a subject is overdue.
 const DAYS: u64 = 7;
 const COMMITS: u64 = 200;
-
-/// Seconds of a day.
-const DAY: u64 = 86_400;
 
 const HEAD: &str = "\
 # When each subject of `cargo xtask long` last passed as a whole: the day (UTC), the commit that was tested, and the minutes.
@@ -25,8 +21,8 @@ const HEAD: &str = "\
 /// A line of the ledger.
 #[derive(Debug, Clone, PartialEq)]
 struct Entry {
-    /// The day, in days since 1970.
-    day: u64,
+    /// The day, as `2026-11-30`.
+    date: String,
     commit: String,
     minutes: u64,
 }
@@ -47,10 +43,9 @@ impl Ledger {
         let mut entries = BTreeMap::new();
         for line in lines {
             let entry = match line.split_whitespace().collect::<Vec<_>>()[..] {
-                [subject, date, commit, minutes] => {
-                    day_of(date).zip(minutes.parse().ok()).map(|(day, minutes)| {
-                        (subject.to_owned(), Entry { day, commit: commit.to_owned(), minutes })
-                    })
+                [subject, day, commit, minutes] if date(day, "+%F").is_ok_and(|date| date == day) => {
+                    let entry = |minutes| Entry { date: day.to_owned(), commit: commit.to_owned(), minutes };
+                    minutes.parse().ok().map(|minutes| (subject.to_owned(), entry(minutes)))
                 }
                 _ => None,
             };
@@ -66,24 +61,29 @@ impl Ledger {
 
     fn text(&self) -> String {
         let mut text = HEAD.to_owned();
-        for (subject, Entry { day, commit, minutes }) in &self.0 {
-            let _ = writeln!(text, "{subject:<18} {} {commit} {minutes}", date_of(*day));
+        for (subject, Entry { date, commit, minutes }) in &self.0 {
+            let _ = writeln!(text, "{subject:<18} {date} {commit} {minutes}");
         }
         text
     }
 
-    /// The subjects that are overdue today, and why: it has been this many commits since each.
-    fn overdue(&self, subjects: &[&str], today: u64, since: impl Fn(&str) -> Option<u64>) -> Vec<String> {
+    /// The subjects that are overdue, and why: those that passed before the first of these days, or more than [`COMMITS`]
+    /// commits ago. The last day is today.
+    fn overdue(
+        &self,
+        subjects: &[&str],
+        [first, today]: &[String; 2],
+        since: impl Fn(&str) -> Option<u64>,
+    ) -> Vec<String> {
         let why = |subject: &str| {
-            let Some(entry) = self.0.get(subject) else { return Some("never passed as a whole".to_owned()) };
-            let days = today.saturating_sub(entry.day);
-            match since(&entry.commit) {
-                None => Some(format!("passed on {}, which is no commit of this history", entry.commit)),
-                Some(_) if entry.day > today => {
-                    Some(format!("passed on {}, in the future", date_of(entry.day)))
-                }
-                Some(commits) if days > DAYS || commits > COMMITS => {
-                    Some(format!("passed {days} days and {commits} commits ago, on {}", entry.commit))
+            let Some(Entry { date, commit, .. }) = self.0.get(subject) else {
+                return Some("never passed as a whole".to_owned());
+            };
+            match since(commit) {
+                None => Some(format!("passed on {commit}, which is no commit of this history")),
+                Some(_) if date > today => Some(format!("passed on {date}, in the future")),
+                Some(commits) if date < first || commits > COMMITS => {
+                    Some(format!("passed on {date}, {commits} commits ago, on {commit}"))
                 }
                 Some(_) => None,
             }
@@ -136,9 +136,9 @@ pub(crate) fn record(subject: &str, tested: Tested, took: Duration) -> Outcome {
         }
     };
     let mut ledger = Ledger::read()?;
-    let entry = Entry { day: today()?, commit, minutes: took.as_secs().div_ceil(60) };
+    let entry = Entry { date: date("today", "+%F")?, commit, minutes: took.as_secs().div_ceil(60) };
     ledger.0.insert(subject.to_owned(), entry);
-    fs::write(path(), ledger.text())?;
+    files::write(&path(), ledger.text())?;
     eprintln!("{subject} passed; written to xtask/ledger");
     Ok(())
 }
@@ -148,7 +148,11 @@ pub(crate) fn print_overdue(subjects: &[&str]) -> Outcome {
     let since = |commit: &str| {
         git(project(), &["rev-list", "--count", &format!("{commit}..HEAD")]).ok()?.parse().ok()
     };
-    let overdue = Ledger::read()?.overdue(subjects, today()?, since);
+    let overdue = Ledger::read()?.overdue(
+        subjects,
+        &[date(&format!("{DAYS} days ago"), "+%F")?, date("today", "+%F")?],
+        since,
+    );
     if !overdue.is_empty() {
         eprintln!("\nof `cargo xtask long`, older than {DAYS} days or {COMMITS} commits:");
         for line in overdue {
@@ -158,76 +162,9 @@ pub(crate) fn print_overdue(subjects: &[&str]) -> Outcome {
     Ok(())
 }
 
-fn today() -> Result<u64, TaskError> {
-    Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() / DAY)
-}
-
-/// The date of a day since 1970, as `2026-11-30`.
-fn date_of(day: u64) -> String {
-    let (mut year, mut left) = (1970, day);
-    while left >= days_of(year) {
-        left -= days_of(year);
-        year += 1;
-    }
-    let mut month = 1;
-    while left >= days_of_month(year, month) {
-        left -= days_of_month(year, month);
-        month += 1;
-    }
-    format!("{year:04}-{month:02}-{:02}", left + 1)
-}
-
-/// The day since 1970 of a date; `None` if there is no such date.
-fn day_of(date: &str) -> Option<u64> {
-    if date.len() != "YYYY-MM-DD".len() || !date.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-') {
-        return None;
-    }
-    let parts: Vec<u64> = date.split('-').map(|part| part.parse().ok()).collect::<Option<_>>()?;
-    let &[year @ 1970..=9999, month @ 1..=12, day] = parts.as_slice() else { return None };
-    if day == 0 || day > days_of_month(year, month) {
-        return None;
-    }
-    let before: u64 = (1970..year).map(days_of).sum::<u64>()
-        + (1..month).map(|month| days_of_month(year, month)).sum::<u64>();
-    Some(before + day - 1)
-}
-
-fn days_of(year: u64) -> u64 {
-    (1..=12).map(|month| days_of_month(year, month)).sum()
-}
-
-fn days_of_month(year: u64, month: u64) -> u64 {
-    match month {
-        2 if year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400)) => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_date_is_a_day_since_1970() {
-        for (date, day) in [("1970-01-01", 0), ("2000-02-29", 11_016), ("2026-11-30", 20_787)] {
-            assert_eq!(day_of(date), Some(day), "{date}");
-            assert_eq!(date_of(day), date);
-        }
-        for wrong in [
-            "2026-02-29",
-            "2026-13-01",
-            "2026-1",
-            "today",
-            "1969-12-31",
-            "2026-04-31",
-            "2026-1-31",
-            "+026-01-31",
-        ] {
-            assert_eq!(day_of(wrong), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn a_ledger_is_read_as_it_was_written() {
@@ -235,35 +172,43 @@ mod tests {
         let ledger = Ledger::parse(&text).unwrap();
         assert_eq!(ledger.0["fuzz"].minutes, 12);
         assert_eq!(ledger.text(), text);
-        let why = Ledger::parse("fuzz yesterday 0123 12").unwrap_err();
-        assert!(why.contains("SUBJECT YYYY-MM-DD COMMIT MINUTES"), "{why}");
+        for day in ["yesterday", "2026-02-29", "2026-13-01", "2026-1-31"] {
+            let why = Ledger::parse(&format!("fuzz {day} 0123 12")).unwrap_err();
+            assert!(why.contains("SUBJECT YYYY-MM-DD COMMIT MINUTES"), "{why}");
+        }
         let why = Ledger::parse("fuzz 2026-11-30 0123 12\nfuzz 2026-11-29 4567 12\n").unwrap_err();
         assert!(why.contains("4567") && why.contains("remove one"), "{why}");
     }
 
     #[test]
     fn what_is_old_in_days_or_commits_is_overdue() {
-        let entry = |day, commit: &str| Entry { day, commit: commit.to_owned(), minutes: 1 };
+        let entry = |day, commit: &str| Entry {
+            date: format!("2026-11-{day}"),
+            commit: commit.to_owned(),
+            minutes: 1,
+        };
         let ledger = Ledger(BTreeMap::from([
-            ("new".to_owned(), entry(100, "a")),
-            ("old".to_owned(), entry(92, "a")),
-            ("behind".to_owned(), entry(100, "b")),
-            ("elsewhere".to_owned(), entry(100, "c")),
-            ("mistyped".to_owned(), entry(101, "a")),
+            ("new".to_owned(), entry(30, "a")),
+            ("old".to_owned(), entry(22, "a")),
+            ("behind".to_owned(), entry(30, "b")),
+            ("elsewhere".to_owned(), entry(30, "c")),
+            ("mistyped".to_owned(), entry(31, "a")),
         ]));
         let since = |commit: &str| match commit {
             "a" => Some(200),
             "b" => Some(201),
             _ => None,
         };
-        let overdue = ledger.overdue(&["new", "old", "behind", "elsewhere", "mistyped", "none"], 100, since);
+        let days = ["2026-11-23", "2026-11-30"].map(str::to_owned);
+        let overdue =
+            ledger.overdue(&["new", "old", "behind", "elsewhere", "mistyped", "none"], &days, since);
         assert_eq!(
             overdue,
             [
-                "old: passed 8 days and 200 commits ago, on a",
-                "behind: passed 0 days and 201 commits ago, on b",
+                "old: passed on 2026-11-22, 200 commits ago, on a",
+                "behind: passed on 2026-11-30, 201 commits ago, on b",
                 "elsewhere: passed on c, which is no commit of this history",
-                "mistyped: passed on 1970-04-12, in the future",
+                "mistyped: passed on 2026-11-31, in the future",
                 "none: never passed as a whole",
             ]
         );

@@ -6,9 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use nodlet_build::task::{Outcome, Task, TaskError, git, project};
+use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
 /// Directories of tests, and names of files with tests.
 const OF_TESTS: [&str; 4] = ["tests", "examples", "sim", "timelines"];
@@ -38,7 +40,7 @@ pub(crate) fn run(_: &[String]) -> Outcome {
     for file in listed.split_terminator('\0') {
         // A file that is deleted in the work tree is still listed.
         if let Ok(text) = fs::read_to_string(project().join(file)) {
-            sources.insert(PathBuf::from(file), Source::of(&text));
+            sources.insert(PathBuf::from(file), Source::of(&text)?);
         }
     }
     let tests: BTreeSet<PathBuf> =
@@ -75,178 +77,120 @@ fn is_of_tests(file: &Path) -> bool {
     file.with_extension("").iter().any(|name| OF_TESTS.iter().any(|of_tests| name == *of_tests))
 }
 
-/// A file, reduced to what is counted.
+/// A file, reduced to what is counted. Lines have numbers from 1.
+#[derive(Default)]
 struct Source {
-    /// Its code, by lines: comments are blanks, and so are the contents of strings.
-    code: String,
+    /// The lines with tokens that are no comments.
+    code: BTreeSet<usize>,
+    /// The lines of the items behind `#[cfg(test)]`, with it.
+    tests: Vec<RangeInclusive<usize>>,
+    /// The names of the modules behind `#[cfg(test)]` that have files.
+    modules: Vec<String>,
+    /// The number of lines in constants and statics, at any depth.
+    of_tables: usize,
     /// All of its lines.
     length: usize,
 }
 
 impl Source {
-    fn of(text: &str) -> Self {
-        Self { code: code(text), length: text.lines().count() }
+    fn of(text: &str) -> Result<Self, TaskError> {
+        let mut source = Self { length: text.lines().count(), ..Self::default() };
+        source.read(text.parse()?);
+        // Those of a string.
+        for (_, blank) in text.lines().zip(1..).filter(|(line, _)| line.trim().is_empty()) {
+            source.code.remove(&blank);
+        }
+        Ok(source)
+    }
+
+    fn read(&mut self, tokens: TokenStream) {
+        let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+        for (at, token) in tokens.iter().enumerate() {
+            let lines = |end: usize| token.span().start().line..=tokens[end].span().end().line;
+            match token {
+                TokenTree::Group(group) if !is_documentation(group) => {
+                    self.code.extend([group.span_open().start().line, group.span_close().end().line]);
+                    self.read(group.stream());
+                }
+                TokenTree::Group(_) => {}
+                // That of `#![…]`.
+                TokenTree::Punct(_) if at > 0 && is_hash(&tokens[at - 1]) => {}
+                hash if is_hash(hash) => {
+                    let attribute = tokens[at..].iter().find_map(|token| match token {
+                        TokenTree::Group(group) => Some(group),
+                        _ => None,
+                    });
+                    self.code.extend(
+                        attribute.is_some_and(|group| !is_documentation(group)).then(|| *lines(at).start()),
+                    );
+                    if attribute.is_some_and(|group| group.to_string().replace(' ', "") == "[cfg(test)]") {
+                        let end = end_of_item(&tokens, at);
+                        self.tests.push(lines(end));
+                        if let [.., TokenTree::Ident(keyword), TokenTree::Ident(name), TokenTree::Punct(_)] =
+                            &tokens[..=end]
+                            && keyword == "mod"
+                        {
+                            self.modules.push(name.to_string());
+                        }
+                    }
+                }
+                other => {
+                    self.code.extend(lines(at));
+                    if is_constant(other)
+                        && !matches!(tokens.get(at + 1), Some(TokenTree::Ident(next)) if next == "fn")
+                    {
+                        self.of_tables += lines(end_of_item(&tokens, at)).count();
+                    }
+                }
+            }
+        }
     }
 
     fn lines(&self, is_test: bool) -> Lines {
-        let count = |code: &str| code.lines().filter(|line| !line.trim().is_empty()).count();
-        let all = count(&self.code);
-        let tests = if is_test { all } else { self.items_of_tests().map(count).sum() };
-        Lines { product: all - tests, tests }
-    }
-
-    /// The items behind `#[cfg(test)]`, with it.
-    fn items_of_tests(&self) -> impl Iterator<Item = &str> {
-        let mut rest = self.code.as_str();
-        std::iter::from_fn(move || {
-            rest = &rest[rest.find("#[cfg(test)]")?..];
-            let (found, after) = rest.split_at(end_of_item(rest));
-            rest = after;
-            Some(found)
-        })
+        let is_of_tests = |line: &&usize| is_test || self.tests.iter().any(|item| item.contains(line));
+        let tests = self.code.iter().filter(is_of_tests).count();
+        Lines { product: self.code.len() - tests, tests }
     }
 
     /// The files of modules behind `#[cfg(test)]`, as `a/b.rs` and the directory `a/b`.
     fn files_of_tests(&self, file: &Path) -> Vec<PathBuf> {
         let is_root = file.file_stem().is_some_and(|name| name == "lib" || name == "main" || name == "mod");
         let directory = if is_root { file.with_file_name("") } else { file.with_extension("") };
-        let declared =
-            |item: &str| item.strip_suffix(';')?.rsplit_once("mod ").map(|(_, name)| name.to_owned());
-        let names = self.items_of_tests().filter_map(declared).map(|name| directory.join(name));
+        let names = self.modules.iter().map(|name| directory.join(name));
         names.flat_map(|module| [module.with_extension("rs"), module]).collect()
     }
 
+    /// Whether it is long, and most of it is not in constants and statics.
     fn is_long(&self) -> bool {
-        self.length > LONG && !self.is_table()
-    }
-
-    /// Whether most of the code is in constants and statics, at any depth.
-    fn is_table(&self) -> bool {
-        let (mut of_tables, mut rest) = (0, self.code.as_str());
-        while let Some(line) = rest.lines().next() {
-            let declared = line.trim_start();
-            let declared = match declared.strip_prefix("pub") {
-                Some(rest) => rest.trim_start_matches(|other: char| !other.is_whitespace()).trim_start(),
-                None => declared,
-            };
-            let is_constant = ["const ", "static "].iter().any(|word| declared.starts_with(word));
-            let length = if is_constant && !declared.starts_with("const fn") {
-                let length = end_of_item(rest);
-                of_tables += rest[..length].lines().count();
-                length
-            } else {
-                line.len()
-            };
-            rest = rest.get(length.max(1)..).unwrap_or_default();
-            rest = rest.strip_prefix('\n').unwrap_or(rest);
-        }
-        of_tables * 2 > self.length
+        self.length > LONG && self.of_tables * 2 <= self.length
     }
 }
 
-/// The length of the item with which a code begins: to its `;` or its last brace.
-fn end_of_item(code: &str) -> usize {
-    let mut depth = 0_usize;
-    let mut is_constant = false;
-    for (at, character) in code.char_indices() {
-        match character {
-            '(' | '[' | '{' => depth += 1,
-            ')' | ']' | '}' => {
-                depth = depth.saturating_sub(1);
-                // The braces of a constant's value are not its end.
-                if depth == 0 && character == '}' && !is_constant {
-                    return at + 1;
-                }
-            }
-            ';' if depth == 0 => return at + 1,
-            '=' if depth == 0 => {
-                is_constant |= ["const ", "static "].iter().any(|word| code[..at].contains(word));
-            }
-            _ => {}
-        }
-    }
-    code.len()
+/// Whether a group is that of a comment with documentation, which the parser makes an attribute.
+fn is_documentation(group: &Group) -> bool {
+    group.delimiter() == Delimiter::Bracket && group.to_string().replace(' ', "").starts_with("[doc=")
 }
 
-/// The text with blanks in place of comments, and of what strings and characters contain.
-fn code(text: &str) -> String {
-    let mut code = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let is_in_name = code.ends_with(|before: char| before.is_alphanumeric() || before == '_');
-        let raw = rest.strip_prefix("br").or_else(|| rest.strip_prefix('r')).filter(|_| !is_in_name);
-        let hashes = raw.map_or(0, |raw| raw.len() - raw.trim_start_matches('#').len());
-        let (length, is_code) = if rest.starts_with("//") {
-            (rest.find('\n').unwrap_or(rest.len()), false)
-        } else if rest.starts_with("/*") {
-            (block_comment(rest), false)
-        } else if let Some(raw) = raw.filter(|raw| raw[hashes..].starts_with('"')) {
-            let (before, end) = (rest.len() - raw.len() + hashes + 1, format!("\"{}", "#".repeat(hashes)));
-            (rest[before..].find(&end).map_or(rest.len(), |at| before + at + end.len()), true)
-        } else if first == '"' {
-            (quoted(rest), true)
-        } else if let Some(length) = character(rest) {
-            (length, true)
-        } else {
-            code.push(first);
-            rest = &rest[first.len_utf8()..];
-            continue;
-        };
-        for inner in rest[..length].chars() {
-            // A line of a string is a line of code.
-            code.push(if inner == '\n' {
-                '\n'
-            } else if is_code {
-                '"'
-            } else {
-                ' '
-            });
-        }
-        rest = &rest[length..];
-    }
-    code
+fn is_hash(token: &TokenTree) -> bool {
+    matches!(token, TokenTree::Punct(punct) if punct.as_char() == '#')
 }
 
-/// The length of a comment between `/*` and `*/`, which may contain others.
-fn block_comment(text: &str) -> usize {
-    let (mut depth, mut at) = (0_usize, 0);
-    while at < text.len() {
-        if text[at..].starts_with("/*") {
-            (depth, at) = (depth + 1, at + 2);
-        } else if text[at..].starts_with("*/") {
-            (depth, at) = (depth - 1, at + 2);
-            if depth == 0 {
-                return at;
-            }
-        } else {
-            at += text[at..].chars().next().map_or(1, char::len_utf8);
-        }
-    }
-    text.len()
+fn is_constant(token: &TokenTree) -> bool {
+    matches!(token, TokenTree::Ident(word) if word == "const" || word == "static")
 }
 
-/// The length of a string with escapes.
-fn quoted(text: &str) -> usize {
-    let mut is_escaped = false;
-    for (at, character) in text.char_indices().skip(1) {
-        match character {
-            _ if is_escaped => is_escaped = false,
-            '\\' => is_escaped = true,
-            '"' => return at + 1,
-            _ => {}
+/// The last token of the item that begins here: its `;` or its last brace, and that of a constant its `;`.
+fn end_of_item(tokens: &[TokenTree], begin: usize) -> usize {
+    let mut is_assigned = false;
+    let is_end = |at: &usize| match &tokens[*at] {
+        TokenTree::Punct(punct) => {
+            is_assigned |= punct.as_char() == '=' && tokens[begin..*at].iter().any(is_constant);
+            punct.as_char() == ';'
         }
-    }
-    text.len()
-}
-
-/// The length of a character such as `'{'`, which is no lifetime.
-fn character(text: &str) -> Option<usize> {
-    let inner = text.strip_prefix('\'')?;
-    let length = match inner.strip_prefix('\\') {
-        Some(escaped) => 1 + escaped.chars().next()?.len_utf8() + escaped.get(1..)?.find('\'')?,
-        None => inner.chars().next()?.len_utf8(),
+        TokenTree::Group(group) => group.delimiter() == Delimiter::Brace && !is_assigned,
+        _ => false,
     };
-    inner.get(length..)?.starts_with('\'').then_some(length + 2)
+    (begin..tokens.len()).find(is_end).unwrap_or(tokens.len() - 1)
 }
 
 #[cfg(test)]
@@ -254,7 +198,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, product: usize, tests: usize) {
-        assert_eq!(Source::of(text).lines(false), Lines { product, tests }, "{text}");
+        assert_eq!(Source::of(text).unwrap().lines(false), Lines { product, tests }, "{text}");
     }
 
     #[test]
@@ -277,7 +221,7 @@ mod tests {
 
     #[test]
     fn files_of_modules_behind_cfg_test_are_tests() {
-        let source = Source::of("#[cfg(test)]\nmod beside;\nmod other;\n");
+        let source = Source::of("#[cfg(test)]\nmod beside;\nmod other;\n").unwrap();
         let files = |file: &str| source.files_of_tests(Path::new(file));
         assert_eq!(files("a/src/lib.rs"), [Path::new("a/src/beside.rs"), Path::new("a/src/beside")]);
         assert_eq!(files("a/src/b.rs"), [Path::new("a/src/b/beside.rs"), Path::new("a/src/b/beside")]);
@@ -290,7 +234,9 @@ mod tests {
     #[test]
     fn a_file_with_more_lines_in_constants_than_elsewhere_is_a_table() {
         let rows = "    Row { name: \"one\" },\n".repeat(LONG);
-        assert!(!Source::of(&format!("pub(super) static ROWS: [Row; {LONG}] = [\n{rows}];\n")).is_long());
-        assert!(Source::of(&format!("fn rows() {{\n    vec![\n{rows}];\n}}\n")).is_long());
+        assert!(
+            !Source::of(&format!("pub(super) static ROWS: [Row; {LONG}] = [\n{rows}];\n")).unwrap().is_long()
+        );
+        assert!(Source::of(&format!("fn rows() {{\n    vec![\n{rows}];\n}}\n")).unwrap().is_long());
     }
 }

@@ -7,6 +7,7 @@
 use std::process::Command;
 use std::time::Instant;
 
+use nodlet_build::arguments::Arguments;
 use nodlet_build::task::{
     Outcome, Task, TaskError, run as run_command, run_program, seed as random_seed, target_dir,
 };
@@ -20,12 +21,12 @@ use crate::{earlier, ledger, mutants, sizes, suites};
 /// How a subject is tested.
 enum Test {
     /// By random inputs: the number of rounds that takes some minutes, and the arguments of `cargo test`.
-    Random(u64, &'static [&'static str]),
+    Random(u64, &'static str),
     /// By random inputs guided by coverage: the program counts the code that inputs reach.
-    Guided(u64, &'static [&'static str]),
+    Guided(u64, &'static str),
     /// By tests whose number of rounds can be set: the number that takes some minutes, and the arguments of
     /// `cargo test`.
-    Rounds(u64, &'static [&'static str]),
+    Rounds(u64, &'static str),
     /// By this many cases, chosen by the seed, or by those of them that are tested in so many minutes.
     Sample(u64, fn(u64, u64, Option<u64>) -> Outcome),
     /// By all cases, or by those of one part such as `2/5`.
@@ -36,65 +37,42 @@ enum Test {
 
 const SUBJECTS: &[(&str, Test)] = &[
     // Random images, compared with what GNU tar and umoci extract.
-    ("images", Test::Random(300, &["--package", "nodlet-rootfs", "random_images"])),
+    ("images", Test::Random(300, "--package nodlet-rootfs random_images")),
     // Archives, manifests, protocol frames and API requests, changed at random.
     (
         "fuzz",
         Test::Guided(
             50_000,
-            &[
-                "--package",
-                "nodlet-kube",
-                "--package",
-                "nodlet-rootfs",
-                "--package",
-                "nodlet-runtime",
-                "--package",
-                "nodlet-supervisor",
-                "--lib",
-                "changed_at_random",
-            ],
+            "--package nodlet-kube --package nodlet-rootfs --package nodlet-runtime --package nodlet-supervisor --lib changed_at_random",
         ),
     ),
     // Manifests that are changed at random, as the reader of kubectl reads them.
-    ("yaml", Test::Random(20_000, &["--package", "nodlet-kube", "--lib", YAML, "--", "--ignored"])),
+    (
+        "yaml",
+        Test::Random(
+            20_000,
+            "--package nodlet-kube --lib manifests_changed_at_random_are_read_beside_go -- --ignored",
+        ),
+    ),
     // Pods with random events, in simulated time.
     (
         "stories",
-        Test::Random(
-            2_000,
-            &["--release", "--package", "nodlet-core", "--package", "nodlet-registry", "--lib", "seeds::"],
-        ),
+        Test::Random(2_000, "--release --package nodlet-core --package nodlet-registry --lib seeds::"),
     ),
     // Mutations of the core, each of which must make a test fail.
     ("mutants", Test::Sample(20, mutants::run)),
     // An image with this many megabytes in one layer, and one with the most names that are accepted.
-    ("memory", Test::Rounds(500, &["--package", "nodlet-rootfs", "tests::memory::"])),
+    ("memory", Test::Rounds(500, "--package nodlet-rootfs tests::memory::")),
     // This many restarts of containers, and at least twice as many exec probes.
-    ("soak", Test::Rounds(10_000, &["--package", "nodlet-tests", "--test", "suites", "soak::"])),
+    ("soak", Test::Rounds(10_000, "--package nodlet-tests --test suites soak::")),
     // This many pods of a cluster that come and go, after those that fill all rings.
-    (
-        "soak-cluster",
-        Test::Rounds(
-            100,
-            &["--package", "nodlet-tests", "--test", "suites", SOAK_CLUSTER, "--", "--ignored"],
-        ),
-    ),
+    ("soak-cluster", Test::Rounds(100, "--package nodlet-tests --test suites cluster_soak:: -- --ignored")),
     // This many states of a data partition after a power cut, for each kind of operation.
     (
         "power-cuts",
         Test::Random(
             100,
-            &[
-                "--package",
-                "nodlet-tests",
-                "--test",
-                "suites",
-                "power_cuts::",
-                "--",
-                "--include-ignored",
-                "--test-threads=1",
-            ],
+            "--package nodlet-tests --test suites power_cuts:: -- --include-ignored --test-threads=1",
         ),
     ),
     // This many states of a board's medium after a power cut, each of which the board boots.
@@ -112,13 +90,13 @@ const SUBJECTS: &[(&str, Test)] = &[
     // The suites with a plain release build.
     ("release", Test::All(plain_release)),
     // The size of the binary for each target.
-    ("sizes", Test::All(sizes)),
+    ("sizes", Test::All(|| sizes::run(&["--compare".to_owned()]))),
     // The API beside a real kube-apiserver.
-    ("differential", Test::Random(3_000, &["--package", "nodlet-tests", "--test", "suites", DIFFERENTIAL])),
+    ("differential", Test::Random(3_000, "--package nodlet-tests --test suites differential::")),
     // Kubernetes' own tests of nodes, all of them.
-    ("conformance", Test::All(conformance)),
+    ("conformance", Test::All(|| run_program(SYSTEM, &["conformance"], None))),
     // Every step on every emulated board.
-    ("boards", Test::All(boards)),
+    ("boards", Test::All(|| run_program(SYSTEM, &["boards"], None))),
     // All files of a release for this machine's processor, twice, in two directories: the same bytes.
     ("reproducible", Test::All(reproducible)),
     // A build as a distribution makes it, and the recipes of Yocto and Buildroot.
@@ -148,23 +126,21 @@ pub(crate) const TASK: Task = Task::new(
 );
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let (mut rounds, mut minutes, mut seed, mut shard, mut wanted) = (None, None, None, None, Vec::new());
-    let mut arguments = arguments.iter();
-    while let Some(argument) = arguments.next() {
-        let mut value = |what: &str, is_one: fn(&str) -> bool| {
-            let value = arguments.next().filter(|value| is_one(value));
-            value.cloned().ok_or_else(|| TaskError(format!("{argument} takes {what}; {}", TASK.usage())))
-        };
-        match argument.as_str() {
-            "--rounds" => rounds = Some(value("a number", is_number)?),
-            "--minutes" => minutes = Some(value("a number", is_number)?),
-            "--seed" => seed = Some(value("a number", is_number)?),
-            "--shard" => shard = Some(value("a part and of how many, as 2/5", is_shard)?),
-            name if SUBJECTS.iter().any(|(subject, _)| *subject == name) => wanted.push(name),
-            other => return Err(TaskError(format!("unknown subject {other:?}; {}", TASK.usage()))),
-        }
+    let mut arguments = Arguments::new(&TASK, arguments);
+    let rounds: Option<u64> = arguments.one("--rounds")?;
+    let minutes: Option<u64> = arguments.one("--minutes")?;
+    let seed: Option<u64> = arguments.one("--seed")?;
+    let shard: Option<String> = arguments.one("--shard")?;
+    if shard.as_deref().is_some_and(|shard| !is_shard(shard)) {
+        return Err(TaskError(format!("--shard takes a part and of how many, as 2/5; {}", TASK.usage())));
     }
-    let chosen = || SUBJECTS.iter().filter(|(name, _)| wanted.is_empty() || wanted.contains(name));
+    let wanted = arguments.names()?;
+    if let Some(other) = wanted.iter().find(|name| !subjects().contains(&name.as_str())) {
+        return Err(TaskError(format!("unknown subject {other:?}; {}", TASK.usage())));
+    }
+    let chosen = || {
+        SUBJECTS.iter().filter(|(name, _)| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name))
+    };
     for (name, test) in chosen() {
         let (has_rounds, has_seed, has_parts) = match test {
             Test::Random(..) | Test::Guided(..) | Test::Sample(..) => (true, true, false),
@@ -185,7 +161,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             }
         }
     }
-    let seed = seed.map_or_else(|| random_seed().map(|seed| seed.to_string()), Ok)?;
+    let seed = seed.map_or_else(random_seed, Ok)?;
     let takes_seed = |test: &Test| matches!(test, Test::Random(..) | Test::Guided(..) | Test::Sample(..));
     if chosen().any(|(_, test)| takes_seed(test)) {
         eprintln!("NODLET_SEED={seed}");
@@ -193,18 +169,19 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     let is_part = minutes.is_some() || shard.is_some();
     for (name, test) in chosen() {
         let (tested, begun) = (ledger::Tested::now()?, Instant::now());
-        let is_whole = perform(test, rounds.as_deref(), minutes.as_deref(), &seed, shard.as_deref())
-            .map_err(|TaskError(why)| {
-                let given = [("--rounds", &rounds), ("--minutes", &minutes), ("--shard", &shard)];
-                let mut options: String = given
-                    .iter()
-                    .filter_map(|(name, value)| Some(format!(" {name} {}", value.as_ref()?)))
-                    .collect();
-                if takes_seed(test) {
-                    options += &format!(" --seed {seed}");
-                }
-                TaskError(format!("{why}\n{name} is repeated by: cargo xtask long {name}{options}"))
-            })?;
+        let is_whole = perform(test, rounds, minutes, seed, shard.as_deref()).map_err(|TaskError(why)| {
+            let given = [
+                ("--rounds", rounds.map(|rounds| rounds.to_string())),
+                ("--minutes", minutes.map(|minutes| minutes.to_string())),
+                ("--shard", shard.clone()),
+            ];
+            let given = given.into_iter().filter_map(|(name, value)| Some(format!(" {name} {}", value?)));
+            let mut options: String = given.collect();
+            if takes_seed(test) {
+                options += &format!(" --seed {seed}");
+            }
+            TaskError(format!("{why}\n{name} is repeated by: cargo xtask long {name}{options}"))
+        })?;
         if is_whole && !is_part {
             ledger::record(name, tested, begun.elapsed())?;
         }
@@ -215,20 +192,19 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 /// Tests a subject. Returns whether it was with as many rounds as by default, or more.
 fn perform(
     test: &Test,
-    rounds: Option<&str>,
-    minutes: Option<&str>,
-    seed: &str,
+    rounds: Option<u64>,
+    minutes: Option<u64>,
+    seed: u64,
     shard: Option<&str>,
 ) -> Result<bool, TaskError> {
-    let rounds = |default: u64| rounds.and_then(|text| text.parse().ok()).unwrap_or(default);
+    let rounds = |default: u64| rounds.unwrap_or(default);
     match test {
         Test::Random(default, words) | Test::Rounds(default, words) | Test::Guided(default, words) => {
             run_tests(words, matches!(test, Test::Guided(..)), rounds(*default), seed)?;
             Ok(rounds(*default) >= *default)
         }
         Test::Sample(default, test) => {
-            let minutes = minutes.and_then(|text| text.parse().ok());
-            test(rounds(*default), seed.parse().unwrap_or(1), minutes)?;
+            test(rounds(*default), seed, minutes)?;
             Ok(rounds(*default) >= *default)
         }
         Test::Parts(test) => test(shard.unwrap_or("1/1")).map(|()| true),
@@ -237,41 +213,41 @@ fn perform(
 }
 
 /// Runs tests with so many rounds; `is_guided` by the coverage that their inputs reach.
-fn run_tests(words: &[&str], is_guided: bool, rounds: u64, seed: &str) -> Outcome {
-    if words.contains(&"nodlet-tests") {
+fn run_tests(words: &str, is_guided: bool, rounds: u64, seed: u64) -> Outcome {
+    if words.contains("nodlet-tests") {
         build()?;
     }
-    if words.contains(&SOAK_CLUSTER) || words.contains(&DIFFERENTIAL) {
+    if words.contains(SOAK_CLUSTER) || words.contains(DIFFERENTIAL) {
         go::control_plane(&[])?;
     }
-    if words.contains(&DIFFERENTIAL) {
+    if words.contains(DIFFERENTIAL) {
         go::KUBECTL.build(None)?;
     }
     let mut cargo = cargo()?;
-    if words.contains(&YAML) {
+    if words.contains(YAML) {
         cargo.env("NODLET_YAML_JUDGE", go::YAML_JUDGE.build(None)?);
     }
     if is_guided {
         counting(&mut cargo);
     }
-    cargo.arg("test").args(words);
+    cargo.arg("test").args(words.split(' '));
     // The subject's own arguments of the tests come after these dashes.
-    if !words.contains(&"--") {
+    if !words.contains(" -- ") {
         cargo.arg("--");
     }
-    run_command(cargo.arg("--nocapture").env("NODLET_ROUNDS", rounds.to_string()).env("NODLET_SEED", seed))
+    run_command(
+        cargo
+            .arg("--nocapture")
+            .env("NODLET_ROUNDS", rounds.to_string())
+            .env("NODLET_SEED", seed.to_string()),
+    )
 }
 
 fn plain_release() -> Outcome {
     let tested = suites::run_those(&[], suites::Binary::Release);
     // The subjects that follow test the binary for boards.
-    // SAFETY: this program has one thread; nobody else reads the environment.
-    unsafe { std::env::remove_var("NODLET") };
+    nodlet_kernel::process::remove_variable("NODLET");
     tested
-}
-
-fn sizes() -> Outcome {
-    sizes::run(&["--compare".to_owned()])
 }
 
 fn board_power_cuts(states: u64, seed: u64, minutes: Option<u64>) -> Outcome {
@@ -283,14 +259,6 @@ fn board_power_cuts(states: u64, seed: u64, minutes: Option<u64>) -> Outcome {
 fn guests(part: &str) -> Outcome {
     let part = if part == "1/1" { vec![] } else { vec!["--shard", part] };
     run_program(SYSTEM, &[&["guest", "--all"], &part[..]].concat(), None)
-}
-
-fn conformance() -> Outcome {
-    run_program(SYSTEM, &["conformance"], None)
-}
-
-fn boards() -> Outcome {
-    run_program(SYSTEM, &["boards"], None)
 }
 
 fn reproducible() -> Outcome {
@@ -309,10 +277,6 @@ fn counting(cargo: &mut Command) {
                          -C llvm-args=-sanitizer-coverage-level=3 \
                          -C llvm-args=-sanitizer-coverage-inline-8bit-counters";
     cargo.env("RUSTFLAGS", FLAGS).env("CARGO_TARGET_DIR", target_dir().join("fuzz"));
-}
-
-fn is_number(text: &str) -> bool {
-    text.parse::<u64>().is_ok()
 }
 
 fn is_shard(text: &str) -> bool {

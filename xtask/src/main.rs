@@ -11,7 +11,6 @@ mod changed;
 mod check;
 mod demo;
 mod demo_image;
-mod differential;
 mod earlier;
 mod ledger;
 mod lines;
@@ -50,7 +49,6 @@ const TASKS: &[&Task] = &[
     &lines::TASK,
     &deny::TASK,
     &advisories::TASK,
-    &differential::TASK,
     &schema::TASK,
     &demo_image::TASK,
     &images::TASK,

@@ -1,15 +1,14 @@
 //! Mutations of single operators in the decisions of the core and of the registry, made by `cargo-mutants`: the
 //! unit tests of the same crate must fail for each.
 
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigHandler, Signal, kill, signal};
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use nodlet_build::task::{Outcome, TaskError, project, run as run_command, work};
+use nodlet_build::task::{Outcome, TaskError, output, project, run as run_command, work};
 use nodlet_build::toolchain::cargo;
 use serde_json::Value;
 
@@ -43,30 +42,28 @@ const KINDS: [&str; 4] = ["caught", "missed", "timeout", "unviable"];
 /// Tests this many mutations, which the seed chooses from all possible ones. With `minutes`, the mutation that is tested
 /// when so many have passed is the last: as they are in the order of their files, those of the last files are left out.
 pub(crate) fn run(rounds: u64, seed: u64, minutes: Option<u64>) -> Outcome {
-    let mut list = mutants(&["--list", "--json"])?;
-    let listed = list.output()?;
-    if !listed.status.success() {
-        return Err(TaskError(format!("{list:?}: {}", String::from_utf8_lossy(&listed.stderr))));
-    }
-    let all = serde_json::from_slice::<Vec<Value>>(&listed.stdout)?.len() as u64;
+    let listed = output(&mut mutants(&["--list", "--json"])?)?;
+    let all = serde_json::from_str::<Vec<Value>>(&listed)?.len() as u64;
     let parts = (all / rounds.max(1)).max(1);
     let shard = format!("--shard={}/{parts}", seed % parts);
     eprintln!("one of {parts} parts of {all} faults, by the seed {seed}");
-    let output = work("mutants")?;
+    let directory = work("mutants")?;
     let begun = Instant::now();
     // A fault can make a test run for ever: a test may take five times as long as without a fault.
     let times = ["--timeout-multiplier=5", "--minimum-test-timeout=60"];
     let options = ["--no-shuffle", "--sharding=round-robin", &shard];
     let mut run = mutants(&options)?;
     run.args(times);
-    run.arg(format!("--output={}", output.display()));
+    run.arg(format!("--output={}", directory.display()));
     run.args(["--", "--lib"]);
-    let file = output.join("mutants.out/outcomes.json");
+    let file = directory.join("mutants.out/outcomes.json");
     // Those of an earlier run.
     let _ = std::fs::remove_file(&file);
     let limit = minutes.map(|minutes| Duration::from_secs(minutes.saturating_mul(60)));
     // Missed mutations are an outcome, which the file reports.
-    let status = end_of(&mut interruptible(&mut run).spawn()?, &file, limit)?;
+    // A shell lets what it runs in the background ignore SIGINT, and programs inherit that.
+    nodlet_kernel::signal::reset(Signal::SIGINT as i32)?;
+    let status = end_of(&mut run.spawn()?, &file, limit)?;
     let outcomes = std::fs::read(&file)
         .map_err(|error| format!("{run:?} ended with {status} and left no outcomes: {error}"))?;
     let outcomes: Value = serde_json::from_slice(&outcomes)?;
@@ -82,15 +79,6 @@ pub(crate) fn run(rounds: u64, seed: u64, minutes: Option<u64>) -> Outcome {
         return Err(TaskError(format!("the tests miss {missed} faults of {}: see above", caught + missed)));
     }
     Ok(())
-}
-
-/// Lets SIGINT end a program: a shell ignores it in what it runs in the background, and programs inherit that.
-fn interruptible(run: &mut Command) -> &mut Command {
-    // SAFETY: between fork and exec, this only calls sigaction, which is async-signal-safe.
-    unsafe {
-        run.pre_exec(|| Ok(signal(Signal::SIGINT, SigHandler::SigDfl).map(drop)?));
-    }
-    run
 }
 
 /// Waits until `cargo-mutants` ends. After `limit`, interrupts it as soon as one more mutation is in the file with the
@@ -155,7 +143,9 @@ mod tests {
         std::fs::write(&file, r#"{"caught": 1}"#).unwrap();
         let script = r#"n=1; while :; do n=$((n + 1)); sleep 1; echo "{\"caught\": $n}" > "$0"; done"#;
         let mut run = Command::new("sh");
-        let mut child = interruptible(run.args(["-c", script]).arg(&file)).spawn().unwrap();
+        // As before the run of `cargo-mutants`: the tests may run in the background of a shell.
+        nodlet_kernel::signal::reset(Signal::SIGINT as i32).unwrap();
+        let mut child = run.args(["-c", script]).arg(&file).spawn().unwrap();
         let status = end_of(&mut child, &file, Some(Duration::ZERO)).unwrap();
         let outcomes: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
         std::fs::remove_file(&file).unwrap();

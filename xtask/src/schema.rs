@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use nodlet_build::files;
@@ -39,12 +39,11 @@ pub(super) fn run(_: &[String]) -> Outcome {
     let definitions = definitions()?;
     let table = table(&definitions, &messages()?)?;
     let path = project().join("runtime/kube/src/schema/table.rs");
-    std::fs::write(&path, table).map_err(|error| format!("failed to write {}: {error}", path.display()))?;
+    files::write(&path, table)?;
     let path = project().join("runtime/kube/src/schema/descriptions.deflate");
     let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::best());
     encoder.write_all(descriptions(&definitions)?.as_bytes())?;
-    std::fs::write(&path, encoder.finish()?)
-        .map_err(|error| format!("failed to write {}: {error}", path.display()))?;
+    files::write(&path, encoder.finish()?)?;
     // The test that checks the page also prints it, because the support of fields is code of that crate.
     run_command(
         cargo()?
@@ -56,7 +55,7 @@ pub(super) fn run(_: &[String]) -> Outcome {
 /// Reads `definitions` of `api/openapi-spec/swagger.json`.
 fn definitions() -> Result<BTreeMap<String, Value>, TaskError> {
     let path = module(&format!("k8s.io/kubernetes@{VERSION}"))?.join("api/openapi-spec/swagger.json");
-    let document: Value = serde_json::from_str(&read(&path)?)?;
+    let document: Value = serde_json::from_str(&files::read_text(&path)?)?;
     let definitions = document["definitions"].as_object().ok_or("the OpenAPI document has no definitions")?;
     Ok(definitions.iter().map(|(name, value)| (name.clone(), value.clone())).collect())
 }
@@ -66,14 +65,12 @@ fn definitions() -> Result<BTreeMap<String, Value>, TaskError> {
 fn messages() -> Result<Messages, TaskError> {
     let version = VERSION.replacen("v1.", "v0.", 1);
     let api = module(&format!("k8s.io/api@{version}"))?;
-    let groups = ["core", "node", "scheduling"].map(|group| api.join(group).join("v1/generated.proto"));
+    let groups =
+        ["core", "discovery", "node", "scheduling"].map(|group| api.join(group).join("v1/generated.proto"));
     let meta = module(&format!("k8s.io/apimachinery@{version}"))?.join("pkg/apis/meta/v1/generated.proto");
-    let texts: Result<Vec<String>, TaskError> = groups.iter().chain([&meta]).map(|path| read(path)).collect();
+    let texts: Result<Vec<String>, TaskError> =
+        groups.iter().chain([&meta]).map(|path| files::read_text(path)).collect();
     Messages::read(&texts?.concat())
-}
-
-fn read(path: &Path) -> Result<String, TaskError> {
-    files::read_text(path)
 }
 
 /// The folder with the sources of a Go module, fetched if it is not there yet.
@@ -194,18 +191,21 @@ fn descriptions(definitions: &BTreeMap<String, Value>) -> Result<String, TaskErr
 /// The fields that accepted objects can have, of each type in the column of the behaviour.
 fn accepted(support: &str) -> BTreeMap<&str, BTreeSet<&str>> {
     let mut types: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    let mut owner = "";
-    // After a letter, the text is an argument of `Rejects`.
-    for (at, _) in support.match_indices("(\"") {
-        if support[..at].ends_with(|before: char| before.is_alphanumeric()) {
-            continue;
-        }
-        let Some((name, rest)) = support[at + 2..].split_once("\", ") else { continue };
-        if rest.starts_with("&[") {
-            owner = name;
-            types.entry(owner).or_default();
-        } else if !rest.starts_with("Rejects") {
-            types.entry(owner).or_default().insert(name);
+    for of_type in support.split("\n    (\"").skip(1) {
+        let Some((owner, groups)) = of_type.split_once("\", &[") else { continue };
+        let fields = types.entry(owner).or_default();
+        // The names are the last list of a group: one before it has values of a warning.
+        let mut starts: Vec<usize> = ["(Acts,", "(Warns(", "(Rejects(", "(Resources,"]
+            .iter()
+            .flat_map(|support| groups.match_indices(support).map(|(at, _)| at))
+            .collect();
+        starts.sort_unstable();
+        for (place, start) in starts.iter().enumerate() {
+            let group = &groups[*start..starts.get(place + 1).copied().unwrap_or(groups.len())];
+            let names = group.rsplit_once("&[").map_or("", |(_, names)| names);
+            if !group.starts_with("(Rejects(") {
+                fields.extend(names.split('"').skip(1).step_by(2));
+            }
         }
     }
     types
@@ -255,17 +255,16 @@ fn roots(text: &str) -> Vec<String> {
         let (_, rest) = row.split_once(&format!("        {field}: \""))?;
         Some(rest.split_once('"')?.0.to_owned())
     };
-    let rows = text.split("\n    }\n");
-    let writable = rows.filter(|row| row.contains("verbs: ALL_VERBS") || row.contains("verbs: &[\"create\""));
     let root = |row: &str| {
-        let (head, _) = row.split_once(" {\n        version: \"")?;
+        let (head, fields) = row.split_once(" {\n")?;
         let (name, _) = head.lines().last()?.trim_start().split_once(" in ")?;
-        let version = value(row, "version")?;
+        let version = value(row, "version").unwrap_or_else(|| "v1".to_owned());
         let (group, version) = version.split_once('/').unwrap_or(("core", &version));
         let group = group.split_once('.').map_or(group, |(first, _)| first);
-        Some(format!("io.k8s.api.{group}.{version}.{name}"))
+        (!fields.contains("verbs: READ_VERBS")).then(|| format!("io.k8s.api.{group}.{version}.{name}"))
     };
-    writable.filter_map(root).collect()
+    let rows = text.split_once("\nkinds! {\n").map_or("", |(_, rows)| rows);
+    rows.split("\n    }\n").filter_map(root).collect()
 }
 
 fn reference(schema: &Value) -> Option<&str> {
@@ -327,4 +326,43 @@ fn merge(schema: &Value) -> Result<String, TaskError> {
         strategy.split(',').any(|word| word == "retainKeys"),
         schema["x-kubernetes-patch-merge-key"].as_str().unwrap_or_default(),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(path: &str) -> String {
+        files::read_text(&project().join(path)).expect("a source of the project")
+    }
+
+    #[test]
+    fn the_kinds_that_clients_may_create_are_found_in_their_table() {
+        let roots = roots(&source("runtime/kube/src/kind.rs"));
+        for wanted in [
+            "core.v1.Pod",
+            "core.v1.ConfigMap",
+            "scheduling.v1.PriorityClass",
+            "core.v1.PersistentVolumeClaim",
+        ] {
+            assert!(roots.contains(&format!("io.k8s.api.{wanted}")), "{wanted}: {roots:?}");
+        }
+        assert!(!roots.iter().any(|root| root.ends_with(".Node") || root.ends_with(".Event")), "{roots:?}");
+    }
+
+    #[test]
+    fn the_fields_that_are_accepted_are_found_in_their_table() {
+        let support = source("runtime/kube/src/schema/support.rs");
+        let types = accepted(&support);
+        let has = |owner: &str, field: &str| types.get(owner).is_some_and(|fields| fields.contains(field));
+        assert!(
+            has("PodSpec", "affinity") && has("PodSpec", "enableServiceLinks") && has("Container", "image")
+        );
+        assert!(
+            has("ResourceRequirements", "limits")
+                && !has("PodSpec", "false")
+                && !has("PodSpec", "resourceClaims")
+        );
+        assert!(types.values().map(BTreeSet::len).sum::<usize>() > 250);
+    }
 }

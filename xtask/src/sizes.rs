@@ -5,6 +5,7 @@
 
 use std::fs;
 
+use nodlet_build::arguments::Arguments;
 use nodlet_build::budgets::{Budgets, MEASURED_ON};
 use nodlet_build::task::{Outcome, Task, TaskError, run as run_command};
 use nodlet_build::toolchain::{built, cargo};
@@ -23,17 +24,14 @@ pub(crate) const TASK: Task = Task::new(
 );
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let (options, wanted): (Vec<&String>, Vec<&String>) =
-        arguments.iter().partition(|argument| argument.starts_with('-'));
-    let (compare, write) = match options.as_slice() {
-        [] => (false, false),
-        [one] if *one == "--compare" => (true, false),
-        [one] if *one == "--write" => (false, true),
-        _ => return Err(TASK.misused()),
-    };
+    let mut arguments = Arguments::new(&TASK, arguments);
+    let (compare, write) = (arguments.has("--compare"), arguments.has("--write"));
+    if compare && write {
+        return Err(TASK.misused());
+    }
+    let wanted = arguments.names()?;
     let wanted: Vec<&str> =
-        if wanted.is_empty() { builds().collect() } else { wanted.into_iter().map(String::as_str).collect() };
-
+        if wanted.is_empty() { builds().collect() } else { wanted.iter().map(String::as_str).collect() };
     let mut budgets = Budgets::read()?;
     for build in wanted {
         let bytes = measure(build)?;
@@ -46,7 +44,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     if write {
         budgets.write()?;
     } else if compare {
-        budgets.require_kept("cargo xtask sizes")?;
+        budgets.require_kept("run `cargo xtask sizes --write`")?;
     }
     Ok(())
 }

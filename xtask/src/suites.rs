@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nodlet_build::task::{Outcome, Signal, Task, TaskError, end_with_us, line_of, project, seed_in, work};
+use nodlet_build::arguments::Arguments;
+use nodlet_build::task::{
+    Outcome, Signal, Task, TaskError, end_with_us, line_of, output, project, seed_in, work,
+};
 use nodlet_build::toolchain::{self, cargo};
 use nodlet_build::{cross, go, images, programs, requirements};
 
@@ -50,16 +53,16 @@ pub(crate) const TASK: Task = Task::new(
 );
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let (options, wanted): (Vec<&String>, Vec<&String>) =
-        arguments.iter().partition(|argument| argument.starts_with('-'));
-    let binary = match options.as_slice() {
-        [] => Binary::OfBoards,
-        [one] if *one == "--debug" => Binary::Debug,
-        [one] if *one == "--release" => Binary::Release,
-        _ => return Err(TASK.misused()),
+    let mut arguments = Arguments::new(&TASK, arguments);
+    let binary = match (arguments.has("--debug"), arguments.has("--release")) {
+        (false, false) => Binary::OfBoards,
+        (true, false) => Binary::Debug,
+        (false, true) => Binary::Release,
+        (true, true) => return Err(TASK.misused()),
     };
+    let wanted = arguments.names()?;
     requirements::require()?;
-    run_those(&wanted.into_iter().cloned().collect::<Vec<_>>(), binary)
+    run_those(&wanted, binary)
 }
 
 /// The binary that the suites test.
@@ -177,23 +180,14 @@ pub(crate) fn build() -> Result<PathBuf, TaskError> {
     let mut build = cargo()?;
     build.args(["test", "--no-run", "--workspace", "--test", "suites"]);
     build.arg("--message-format=json-render-diagnostics");
-    eprintln!("$ {}", line_of(&build));
-    let output = build.stderr(Stdio::inherit()).output()?;
-    if !output.status.success() {
-        return Err(TaskError(format!("{}: {}", line_of(&build), output.status)));
-    }
-    let built = cross::test_programs(&String::from_utf8_lossy(&output.stdout))?;
-    built.into_iter().map(|(_, path)| path).next().ok_or_else(|| "cargo names what it builds".into())
+    let suites = cross::executables(&mut build)?.into_iter().find(|built| built.is_test);
+    Ok(suites.ok_or("cargo names what it builds")?.path)
 }
 
 /// The tests of the program, without those that `check` does not run.
 fn tests(program: &Path) -> Result<Vec<String>, TaskError> {
     let list = |more: &[&str]| -> Result<Vec<String>, TaskError> {
-        let output = Command::new(program).arg("--list").args(more).stdin(Stdio::null()).output()?;
-        if !output.status.success() {
-            return Err(TaskError(format!("{} --list: {}", program.display(), output.status)));
-        }
-        let text = String::from_utf8(output.stdout)?;
+        let text = output(Command::new(program).arg("--list").args(more))?;
         Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
     };
     let ignored: BTreeSet<String> = list(&["--ignored"])?.into_iter().collect();

@@ -1,13 +1,15 @@
 //! Reads and writes `xtask/budgets.toml`, which limits what nodlet may cost, one section per budget, and
 //! compares measurements with it. Measures nothing. `tests/bench/src/gates.rs` and `xtask/src/sizes.rs` measure.
 //!
-//! The file is written for people: it uses only sections, whole numbers and plain strings of TOML, and
-//! writing a figure changes only that figure's line.
+//! The file is written for people: writing a figure changes only that figure's line.
 
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::fs;
-use std::path::PathBuf;
 
+use serde::Deserialize;
+
+use crate::files;
 use crate::task::{Outcome, TaskError, project};
 
 /// The path of the file, also for messages.
@@ -18,33 +20,29 @@ const FILE: &str = "xtask/budgets.toml";
 pub const MEASURED_ON: &str = "x86_64-unknown-linux-musl";
 
 /// One section of the file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Budget {
-    name: String,
     /// The figure that was last written.
     measured: u64,
     /// How much more is accepted, in the same unit.
     margin: u64,
     unit: String,
-}
-
-/// The comparison of a measurement with its budget.
-#[derive(Debug, PartialEq, Eq)]
-enum Comparison {
-    Kept,
-    /// The measured size is far below the budget: the file must be updated, so that later growth is noticed.
-    Below,
-    Exceeded,
+    /// The reason for the figure, which is for people.
+    #[serde(rename = "why")]
+    _why: String,
 }
 
 impl Budget {
-    fn judge(&self, measured: u64) -> Comparison {
+    /// `Greater` if the measurement exceeds the budget. `Less` if it is so far below the budget that the file must be
+    /// updated, so that later growth is noticed.
+    fn compare(&self, measured: u64) -> Ordering {
         if measured > self.measured + self.margin {
-            Comparison::Exceeded
+            Ordering::Greater
         } else if measured + self.margin < self.measured {
-            Comparison::Below
+            Ordering::Less
         } else {
-            Comparison::Kept
+            Ordering::Equal
         }
     }
 }
@@ -53,51 +51,46 @@ impl Budget {
 #[derive(Debug)]
 pub struct Budgets {
     text: String,
-    budgets: Vec<Budget>,
+    budgets: BTreeMap<String, Budget>,
     measured: Vec<(String, u64)>,
 }
 
 impl Budgets {
     /// Reads the file.
     pub fn read() -> Result<Self, TaskError> {
-        Self::parse(fs::read_to_string(file())?)
+        Self::parse(files::read_text(&project().join(FILE))?)
     }
 
     fn parse(text: String) -> Result<Self, TaskError> {
-        let mut budgets = Vec::new();
-        let mut sections = text.split("\n[");
-        sections.next();
-        for section in sections {
-            budgets.push(budget(section)?);
-        }
+        let budgets = toml::from_str(&text).map_err(|error| format!("{FILE}: {error}"))?;
         Ok(Self { text, budgets, measured: Vec::new() })
     }
 
     /// Whether the file has a budget of this name.
     pub fn has(&self, name: &str) -> bool {
-        self.budgets.iter().any(|budget| budget.name == name)
+        self.budgets.contains_key(name)
     }
 
     /// Records a measurement, and prints how it compares with its budget.
     pub fn measured(&mut self, name: &str, measured: u64) -> Outcome {
         let budget = self.of(name)?;
         let Budget { measured: ledger, margin, unit, .. } = budget;
-        let advice = match budget.judge(measured) {
-            Comparison::Kept => "",
-            Comparison::Below => ": better by more than its margin; let `--write` keep it",
-            Comparison::Exceeded => ": TOO MUCH",
+        let advice = match budget.compare(measured) {
+            Ordering::Equal => "",
+            Ordering::Less => ": better by more than its margin; let `--write` keep it",
+            Ordering::Greater => ": TOO MUCH",
         };
         println!("{name}: {measured} {unit}, budget {ledger} + {margin}{advice}");
         self.measured.push((name.to_owned(), measured));
         Ok(())
     }
 
-    /// Fails if any budget is exceeded, with all of them in one message.
-    pub fn require_kept(&self, again: &str) -> Outcome {
+    /// Fails if any budget is exceeded, with all of them in one message, which names what changes a budget: `change`.
+    pub fn require_kept(&self, change: &str) -> Outcome {
         let mut why = String::new();
         for (name, measured) in &self.measured {
             let budget = self.of(name)?;
-            if budget.judge(*measured) == Comparison::Exceeded {
+            if budget.compare(*measured) == Ordering::Greater {
                 let Budget { measured: ledger, margin, unit, .. } = budget;
                 let _ = write!(
                     why,
@@ -109,27 +102,13 @@ impl Budgets {
             return Ok(());
         }
         Err(TaskError(format!(
-            "{why}Make it less; or, if it is meant to cost more, run `{again} --write` and say in the commit what \
-             it buys"
+            "{why}Make it less; or, if it is meant to cost more, {change} and say in the commit what it buys"
         )))
-    }
-
-    /// Fails if a measurement exceeds its budget. For figures that no task writes, because they are measured
-    /// elsewhere than by `cargo xtask gates` and `cargo xtask sizes`.
-    pub fn require(&mut self, name: &str, measured: u64) -> Outcome {
-        self.measured(name, measured)?;
-        match self.of(name)?.judge(measured) {
-            Comparison::Exceeded => Err(TaskError(format!(
-                "{name} is {measured}: make it less; or, if it is meant to cost more, change the figure in {FILE} \
-                 and say in the commit what it buys"
-            ))),
-            Comparison::Kept | Comparison::Below => Ok(()),
-        }
     }
 
     /// Writes the measurements to the file, and changes nothing else.
     pub fn write(&self) -> Outcome {
-        Ok(fs::write(file(), self.rewritten()?)?)
+        files::write(&project().join(FILE), self.rewritten()?)
     }
 
     fn rewritten(&self) -> Result<String, TaskError> {
@@ -145,43 +124,8 @@ impl Budgets {
     }
 
     fn of(&self, name: &str) -> Result<&Budget, TaskError> {
-        let found = self.budgets.iter().find(|budget| budget.name == name);
-        found.ok_or_else(|| TaskError(format!("{FILE} has no section [{name}]")))
+        self.budgets.get(name).ok_or_else(|| TaskError(format!("{FILE} has no section [{name}]")))
     }
-}
-
-fn file() -> PathBuf {
-    project().join(FILE)
-}
-
-/// Parses a section after its `[`.
-fn budget(section: &str) -> Result<Budget, TaskError> {
-    let wrong = |what: &str, line: &str| TaskError(format!("{FILE}: {what}: {line:?}"));
-    let (name, lines) = section.split_once("]\n").ok_or_else(|| wrong("no section", section))?;
-    let (mut measured, mut margin, mut unit, mut why) = (None, None, None, None);
-    for line in lines.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let (key, value) = line.split_once(" = ").ok_or_else(|| wrong("no `key = value`", line))?;
-        let number = || value.parse().map_err(|_| wrong("no whole number", line));
-        let text = || {
-            let inner = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
-            inner.map(str::to_owned).ok_or_else(|| wrong("no plain string", line))
-        };
-        match key {
-            "measured" => measured = Some(number()?),
-            "margin" => margin = Some(number()?),
-            "unit" => unit = Some(text()?),
-            "why" => why = Some(text()?),
-            _ => return Err(wrong("a budget has measured, margin, unit and why", line)),
-        }
-    }
-    let missing = |key: &str| TaskError(format!("{FILE}: [{name}] has no {key}"));
-    why.ok_or_else(|| missing("why"))?;
-    Ok(Budget {
-        name: name.to_owned(),
-        measured: measured.ok_or_else(|| missing("measured"))?,
-        margin: margin.ok_or_else(|| missing("margin"))?,
-        unit: unit.ok_or_else(|| missing("unit"))?,
-    })
 }
 
 #[cfg(test)]
@@ -197,26 +141,20 @@ mod tests {
 
     #[test]
     fn a_figure_beyond_the_margin_of_its_budget_is_rejected_with_a_remedy() {
-        for (measured, comparison) in [
-            (94, Comparison::Below),
-            (95, Comparison::Kept),
-            (105, Comparison::Kept),
-            (106, Comparison::Exceeded),
-        ] {
-            assert_eq!(budgets().budgets[0].judge(measured), comparison, "{measured}");
+        for (measured, comparison) in
+            [(94, Ordering::Less), (95, Ordering::Equal), (105, Ordering::Equal), (106, Ordering::Greater)]
+        {
+            assert_eq!(budgets().budgets["one"].compare(measured), comparison, "{measured}");
         }
         let mut budgets = budgets();
         budgets.measured("one", 105).unwrap();
-        budgets.require_kept("cargo xtask gates").unwrap();
+        budgets.require_kept("run `gates --write`").unwrap();
         budgets.measured("two", 101).unwrap();
-        let why = budgets.require_kept("cargo xtask gates").unwrap_err().0;
+        let why = budgets.require_kept("run `gates --write`").unwrap_err().0;
         for part in ["two is 101 calls", "xtask/budgets.toml allows 100 and 0 more", "gates --write"] {
             assert!(why.contains(part), "{why}");
         }
         assert!(!why.contains("one is"), "{why}");
-        budgets.require("one", 105).unwrap();
-        let why = budgets.require("one", 106).unwrap_err().0;
-        assert!(why.starts_with("one is 106: make it less"), "{why}");
     }
 
     #[test]
@@ -230,11 +168,9 @@ mod tests {
     #[test]
     fn an_invalid_budget_is_rejected_with_its_line() {
         for (text, part) in [
-            ("\n[one]\nmeasured = much\n", "no whole number: \"measured = much\""),
-            ("\n[one]\nmeasured = 1\nmargin = 1\nunit = \"KiB\"\n", "[one] has no why"),
-            ("\n[one]\nunit = KiB\n", "no plain string"),
-            ("\n[one]\nlimit = 1\n", "limit"),
-            ("\n[one]\nmeasured\n", "no `key = value`"),
+            ("[one]\nmeasured = \"much\"\n", "measured = \"much\""),
+            ("[one]\nmeasured = 1\nmargin = 1\nunit = \"KiB\"\n", "missing field `why`"),
+            ("[one]\nlimit = 1\n", "unknown field `limit`"),
         ] {
             let why = Budgets::parse(text.to_owned()).unwrap_err().0;
             assert!(why.contains(part), "{why}");

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::files;
 use crate::targets::Target;
-use crate::task::{TaskError, line_of, plain_cargo, project};
+use crate::task::{self, TaskError, plain_cargo, project};
 
 /// A crate of other authors.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -196,16 +196,8 @@ pub fn metadata(target: &Target) -> Result<Value, TaskError> {
 
 /// Runs cargo without the network, or with it if a crate must be fetched.
 fn output(arguments: &[&str]) -> Result<String, TaskError> {
-    let offline = plain_cargo().args(arguments).arg("--offline").output()?;
-    if offline.status.success() {
-        return Ok(String::from_utf8(offline.stdout)?);
-    }
-    let mut cargo = plain_cargo();
-    let output = cargo.args(arguments).stderr(Stdio::inherit()).output()?;
-    if !output.status.success() {
-        return Err(TaskError(format!("{}: {}", line_of(&cargo), output.status)));
-    }
-    Ok(String::from_utf8(output.stdout)?)
+    let offline = task::output(plain_cargo().args(arguments).arg("--offline"));
+    offline.or_else(|_| task::output(plain_cargo().args(arguments).stderr(Stdio::inherit())))
 }
 
 /// The list of all crates that are linked into the program, compressed, in the format of cargo-auditable.

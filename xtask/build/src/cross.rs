@@ -7,18 +7,20 @@
 //! (`docs/decisions/0004-cross-builds.md`).
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::arguments::Arguments;
 use crate::files;
 use crate::musl::{self, Musl};
 use crate::targets::{self, TARGETS, Target};
 use crate::task::{
-    Outcome, Task, TaskError, line_of, passed, plain_cargo, project, run as run_command, target_dir,
+    Outcome, Task, TaskError, line_of, output, passed, plain_cargo, project, run as run_command, target_dir,
+    test_output,
 };
 use crate::toolchain::{self, Part, cargo};
 use crate::{crates, elf, stamp};
+use nodlet_kernel::process::set_variable;
 
 /// The flags that make the shipped program smaller than that of a plain `cargo build --release`, each with its reason. They
 /// change no meaning: the source is the same. They do not apply to programs of `cargo test`, which must unwind.
@@ -79,17 +81,13 @@ pub const TASK: Task = Task::new(
 );
 
 fn run(arguments: &[String]) -> Outcome {
-    let (options, triples): (Vec<&String>, Vec<&String>) =
-        arguments.iter().partition(|argument| argument.starts_with('-'));
-    let with_tests = match options.as_slice() {
-        [] => false,
-        [one] if *one == "--tests" => true,
-        _ => return Err(TASK.misused()),
-    };
+    let mut arguments = Arguments::new(&TASK, arguments);
+    let with_tests = arguments.has("--tests");
+    let triples = arguments.names()?;
     let targets: Vec<&Target> = if triples.is_empty() {
         TARGETS.iter().collect()
     } else {
-        triples.into_iter().map(|triple| targets::get(triple)).collect::<Result<_, _>>()?
+        triples.iter().map(|triple| targets::get(triple)).collect::<Result<_, _>>()?
     };
     for target in targets {
         if with_tests {
@@ -130,7 +128,7 @@ fn crates_in(target: &Target) -> Result<PathBuf, TaskError> {
     let file = build_dir().join(format!("crates-{}", target.triple));
     if !fs::read(&file).is_ok_and(|before| before == list) {
         fs::create_dir_all(build_dir())?;
-        fs::write(&file, list).map_err(|error| format!("failed to write {}: {error}", file.display()))?;
+        files::write(&file, list)?;
     }
     Ok(file)
 }
@@ -156,15 +154,9 @@ pub fn test_tls() -> Outcome {
     // The tests do not unwind: each runs in a process of its own.
     cargo.args(["-Zbuild-std=std,panic_abort,test", "-Zpanic-abort-tests"]);
     cargo.args(["test", "--release", "--locked", "--package", "nodlet-wire", "--lib", "tls::"]);
-    let line = line_of(cargo);
-    eprintln!("$ {line}");
-    let output = cargo.stderr(Stdio::inherit()).output()?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    print!("{said}");
-    match passed(&said) {
-        0 => Err(TaskError(format!("{line}: {}; no test passed", output.status))),
-        _ if output.status.success() => Ok(()),
-        _ => Err(TaskError(format!("{line}: {}", output.status))),
+    match passed(&test_output(cargo)?) {
+        0 => Err(TaskError(format!("{}: no test passed", line_of(cargo)))),
+        _ => Ok(()),
     }
 }
 
@@ -175,24 +167,22 @@ pub fn provide() -> Outcome {
         return Ok(());
     }
     let program = build(targets::host()?)?;
-    // SAFETY: this program has one thread so far; nobody else reads the environment.
-    unsafe { std::env::set_var("NODLET", program) };
+    // This program has one thread so far.
+    set_variable("NODLET", program);
     Ok(())
 }
 
 /// Builds an unoptimised binary, which takes a fraction of the time, and lets the tests run it.
 pub fn provide_debug() -> Outcome {
     run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
-    // SAFETY: as in `provide`.
-    unsafe { std::env::set_var("NODLET", toolchain::built("debug", "nodlet")?) };
+    set_variable("NODLET", toolchain::built("debug", "nodlet")?);
     Ok(())
 }
 
 /// Builds the binary of a plain `cargo build --release`, and lets the tests run it.
 pub fn provide_release() -> Outcome {
     run_command(cargo()?.args(["build", "--release", "--package", "nodlet"]))?;
-    // SAFETY: as in `provide`.
-    unsafe { std::env::set_var("NODLET", toolchain::built("release", "nodlet")?) };
+    set_variable("NODLET", toolchain::built("release", "nodlet")?);
     Ok(())
 }
 
@@ -226,30 +216,52 @@ fn build_tests(target: &Target) -> Outcome {
         build.args(["--exclude", package]);
     }
     build.arg("--message-format=json-render-diagnostics");
-    eprintln!("$ {}", line_of(&build));
-    let output = build.stderr(Stdio::inherit()).output()?;
-    if !output.status.success() {
-        return Err(TaskError(format!("{}: {}", line_of(&build), output.status)));
-    }
-    for (to, program) in test_programs(&String::from_utf8_lossy(&output.stdout))? {
-        elf::require_static(&fs::read(&program)?, target.machine)?;
-        println!("{}", put(&program, &place.join(to))?.display());
+    for Executable { name, path, kind, .. } in executables(&mut build)?.iter().filter(|built| built.is_test) {
+        // Unit tests have a directory of their own: those of `nodlet` have the name of the program for which the suites look.
+        let dir = if kind == "test" { "tests" } else { "unit" };
+        elf::require_static(&fs::read(path)?, target.machine)?;
+        println!("{}", put(path, &place.join(dir).join(name))?.display());
     }
     Ok(())
 }
 
-/// The test programs in cargo's messages, one JSON object per line, and the destination of each. Unit tests
-/// have a directory of their own: those of `nodlet` have the name of the program for which the suites look.
-pub fn test_programs(messages: &str) -> Result<Vec<(PathBuf, PathBuf)>, TaskError> {
+/// A program that cargo has built.
+#[derive(Debug, PartialEq)]
+pub struct Executable {
+    /// The name of cargo's target.
+    pub name: String,
+    /// The kind of cargo's target, such as `bin` or `test`.
+    pub kind: String,
+    /// The program's place.
+    pub path: PathBuf,
+    /// Whether it contains tests.
+    pub is_test: bool,
+}
+
+/// Runs a build of cargo with the option `--message-format=json` or a variant of it, and returns the programs.
+///
+/// # Errors
+/// The build fails.
+pub fn executables(build: &mut Command) -> Result<Vec<Executable>, TaskError> {
+    eprintln!("$ {}", line_of(build));
+    executables_in(&output(build.stderr(Stdio::inherit()))?)
+}
+
+/// The programs in cargo's messages, one JSON object per line.
+fn executables_in(messages: &str) -> Result<Vec<Executable>, TaskError> {
     let mut programs = Vec::new();
     for line in messages.lines() {
         let message: serde_json::Value = serde_json::from_str(line)?;
-        if message["profile"]["test"] == true
-            && let Some(program) = message["executable"].as_str()
-        {
-            let name = message["target"]["name"].as_str().ok_or("cargo names what it builds")?;
-            let dir = if message["target"]["kind"][0] == "test" { "tests" } else { "unit" };
-            programs.push((Path::new(dir).join(name), PathBuf::from(program)));
+        let text =
+            |pointer: &str| message.pointer(pointer).and_then(|value| value.as_str()).map(str::to_owned);
+        if let (Some(path), Some(name)) = (text("/executable"), text("/target/name")) {
+            let kind = text("/target/kind/0").unwrap_or_default();
+            programs.push(Executable {
+                name,
+                kind,
+                path: path.into(),
+                is_test: message["profile"]["test"] == true,
+            });
         }
     }
     Ok(programs)
@@ -307,18 +319,11 @@ fn put(from: &Path, to: &Path) -> Result<PathBuf, TaskError> {
 }
 
 fn put_bytes(bytes: &[u8], to: &Path) -> Result<PathBuf, TaskError> {
-    let failed = |error| TaskError(format!("failed to write {}: {error}", to.display()));
     // Tests may run the program, and compare its processes with the file.
     if fs::read(to).is_ok_and(|before| before == bytes) {
         return Ok(to.to_owned());
     }
-    let dir = to.parent().ok_or("it lies in a directory")?;
-    fs::create_dir_all(dir).map_err(failed)?;
-    // A new file is renamed into place, because the old one may be running. Another task may do the same.
-    let aside = dir.join(format!(".aside-{}", std::process::id()));
-    fs::write(&aside, bytes).map_err(failed)?;
-    fs::set_permissions(&aside, fs::Permissions::from_mode(0o755)).map_err(failed)?;
-    fs::rename(&aside, to).map_err(failed)?;
+    files::replace(to, bytes, 0o755)?;
     Ok(to.to_owned())
 }
 
@@ -342,22 +347,22 @@ mod tests {
     }
 
     #[test]
-    fn test_programs_are_read_from_cargos_messages_and_unit_tests_kept_apart() {
-        let of = |kind: &str, test: bool, name: &str| {
-            format!(
-                r#"{{"target":{{"kind":["{kind}"],"name":"{name}"}},"profile":{{"test":{test}}},"executable":"/t/{name}-1f"}}"#
-            )
-        };
+    fn programs_are_read_from_cargos_messages() {
         let messages = [
-            of("bin", false, "demo"),
-            of("test", true, "line"),
-            of("bin", true, "nodlet"),
-            r#"{"reason":"build-finished","success":true}"#.into(),
+            r#"{"target":{"kind":["bin"],"name":"demo"},"profile":{"test":false},"executable":"/t/demo"}"#,
+            r#"{"target":{"kind":["test"],"name":"line"},"profile":{"test":true},"executable":"/t/line-1f"}"#,
+            r#"{"target":{"kind":["lib"],"name":"one"},"profile":{"test":false},"executable":null}"#,
+            r#"{"reason":"build-finished","success":true}"#,
         ];
-        let found = test_programs(&messages.join("\n")).unwrap();
-        let to: Vec<_> =
-            found.iter().map(|(to, program)| (to.to_str().unwrap(), program.to_str().unwrap())).collect();
-        assert_eq!(to, [("tests/line", "/t/line-1f"), ("unit/nodlet", "/t/nodlet-1f")]);
-        assert!(test_programs("no JSON").is_err());
+        let executable = |kind: &str, name: &str, path: &str, is_test| Executable {
+            name: name.into(),
+            kind: kind.into(),
+            path: path.into(),
+            is_test,
+        };
+        let expected =
+            [executable("bin", "demo", "/t/demo", false), executable("test", "line", "/t/line-1f", true)];
+        assert_eq!(executables_in(&messages.join("\n")).unwrap(), expected);
+        assert!(executables_in("no JSON").is_err());
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 
 use crate::files;
-use crate::task::{Outcome, TaskError, run as run_command, work};
+use crate::task::{Outcome, TaskError, output, run as run_command, work};
 
 /// The Debian release. It has Linux 6.12, which mounts EROFS from a file.
 const CODENAME: &str = "trixie";
@@ -107,8 +107,7 @@ pub fn mirror() -> Result<String, TaskError> {
         let mut apt = Command::new("apt-get");
         apt.args(options);
         apt.args(["indextargets", "--format", "$(ORIGIN) $(LABEL) $(REPO_URI)", "Created-By: Packages"]);
-        let output = apt.output().map_err(|error| format!("failed to run apt-get: {error}"))?;
-        Ok(archive_among(&String::from_utf8_lossy(&output.stdout)).map(str::to_owned))
+        Ok(archive_among(&output(&mut apt)?).map(str::to_owned))
     };
     if let Some(uri) = targets(&[])? {
         return Ok(uri);
@@ -153,6 +152,41 @@ pub fn lock(dir: &Path) -> Result<File, TaskError> {
     let lock = File::create(dir.with_extension("lock"))?;
     lock.lock()?;
     Ok(lock)
+}
+
+/// Unpacks packages with all packages that they depend on below an empty directory, by `unpack`, which gets the archives
+/// and the directory.
+///
+/// # Errors
+/// A package cannot be fetched or unpacked. There is no directory then.
+pub(crate) fn unpack_with_dependencies(
+    packages: &[&str],
+    processor: &str,
+    root: &Path,
+    unpack: impl FnOnce(&[PathBuf], &Path) -> Outcome,
+) -> Outcome {
+    let dir = Apt::directory(processor)?;
+    let _lock = lock(&dir)?;
+    // Another process may have unpacked them while this one waited for the lock.
+    if root.is_dir() {
+        return Ok(());
+    }
+    let apt = Apt::updated(&dir, processor)?;
+    let archives = apt.dir.join("archives");
+    let _ = fs::remove_dir_all(&archives);
+    let mut install = apt.command("apt-get");
+    install.args(["--option", "Debug::NoLocking=1", "--yes", "--download-only", "--no-install-recommends"]);
+    run_command(install.arg("install").args(packages))?;
+    let new = root.with_extension("new");
+    let _ = fs::remove_dir_all(&new);
+    fs::create_dir_all(&new)?;
+    let mut found: Vec<PathBuf> =
+        fs::read_dir(&archives)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+    found.retain(|path| path.extension().is_some_and(|extension| extension == "deb"));
+    found.sort();
+    unpack(&found, &new)?;
+    fs::rename(&new, root)?;
+    Ok(fs::remove_dir_all(archives)?)
 }
 
 /// apt with a separate directory, which is [`lock`]ed.
@@ -226,8 +260,7 @@ impl Apt {
         if !wanted.starts_with("linux-image-") {
             return Ok(wanted.to_owned());
         }
-        let needs = self.command("apt-cache").args(["depends", wanted]).output()?;
-        let needs = String::from_utf8_lossy(&needs.stdout).into_owned();
+        let needs = output(self.command("apt-cache").args(["depends", wanted]))?;
         let newest = needs.lines().find_map(|line| line.trim().strip_prefix("Depends: linux-image-"));
         Ok(newest.map_or(wanted.to_owned(), |release| format!("linux-image-{release}")))
     }
@@ -243,17 +276,12 @@ impl Apt {
         let mut show = Command::new("dpkg-deb");
         let shown =
             show.args(["--show", "--showformat", "${Package} ${Version} ${Architecture}"]).arg(&archive);
-        let shown = String::from_utf8(shown.output()?.stdout)?;
+        let shown = output(shown)?;
         let _ = fs::remove_dir_all(dir);
         fs::rename(&aside, dir)?;
         let digest = files::digits(&Sha256::digest(fs::read(&archive)?));
         fs::remove_file(archive)?;
         Ok(format!("{shown} {digest}\n"))
-    }
-
-    /// The directory for fetched files.
-    pub fn dir(&self) -> &Path {
-        &self.dir
     }
 
     /// A command of apt, such as `apt-get`, with this configuration.

@@ -14,10 +14,11 @@ use md5::{Digest, Md5};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::arguments::Arguments;
 use crate::crates::{self, Crate};
 use crate::files;
 use crate::targets::{self, TARGETS};
-use crate::task::{Outcome, Task, TaskError, line_of, project};
+use crate::task::{Outcome, Task, TaskError, output, project};
 use crate::{cross, tools};
 
 /// `deny.toml`.
@@ -108,11 +109,9 @@ pub const TASK: Task = Task::new(
 /// # Errors
 /// A rule is broken, which the error names.
 pub fn run(arguments: &[String]) -> Outcome {
-    let write = match arguments {
-        [] => false,
-        [option] if option == "--write" => true,
-        _ => return Err(TASK.misused()),
-    };
+    let mut arguments = Arguments::new(&TASK, arguments);
+    let write = arguments.has("--write");
+    arguments.end()?;
     let rules = rules()?;
     let (mut packages, mut linked, mut wildcards) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for target in TARGETS {
@@ -161,11 +160,7 @@ pub fn check() -> Outcome {
 /// Requires that `rust-audit-info` finds each of the crates in a program.
 pub fn require_listed(program: &Path, linked: &[Crate]) -> Outcome {
     let mut reader = Command::new(tools::RUST_AUDIT_INFO.provide()?);
-    let output = reader.arg(program).output()?;
-    if !output.status.success() {
-        return Err(TaskError(format!("{}: {}", line_of(&reader), String::from_utf8_lossy(&output.stderr))));
-    }
-    let list: Value = serde_json::from_slice(&output.stdout)?;
+    let list: Value = serde_json::from_str(&output(reader.arg(program))?)?;
     let has = |one: &&Crate| {
         let packages = list["packages"].as_array().into_iter().flatten();
         packages.into_iter().any(|package| package["name"] == *one.name && package["version"] == *one.version)

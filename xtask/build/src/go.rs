@@ -111,21 +111,15 @@ const fn konnectivity(name: &'static str, package: &'static str) -> Program {
 
 /// The task `cargo xtask kubectl`.
 pub const KUBECTL_TASK: Task =
-    Task::new("kubectl", "", "build the real kubectl from its Go modules into .work/kubectl", kubectl);
-
-fn kubectl(_: &[String]) -> Outcome {
-    println!("{}", KUBECTL.build(None)?.display());
-    Ok(())
-}
+    Task::new("kubectl", "", "build the real kubectl from its Go modules into .work/kubectl", |_| {
+        build([KUBECTL])
+    });
 
 /// The task `cargo xtask agnhost`.
 pub const AGNHOST_TASK: Task =
-    Task::new("agnhost", "", "build the servers of Kubernetes' own tests into .work/agnhost", agnhost);
-
-fn agnhost(_: &[String]) -> Outcome {
-    println!("{}", AGNHOST.build(None)?.display());
-    Ok(())
-}
+    Task::new("agnhost", "", "build the servers of Kubernetes' own tests into .work/agnhost", |_| {
+        build([AGNHOST])
+    });
 
 /// The task `cargo xtask control-plane`.
 pub const CONTROL_PLANE_TASK: Task = Task::new(
@@ -141,10 +135,14 @@ pub const CONTROL_PLANE_TASK: Task = Task::new(
 /// A program could not be built.
 pub fn control_plane(_: &[String]) -> Outcome {
     let beside = [KUBE_PROXY, COREDNS, METRICS_SERVER, MISBEHAVE];
-    for program in [CONTROL_PLANE].into_iter().chain(beside).chain(KONNECTIVITY) {
+    build([CONTROL_PLANE].into_iter().chain(beside).chain(KONNECTIVITY))
+}
+
+fn build(programs: impl IntoIterator<Item = Program>) -> Outcome {
+    programs.into_iter().try_for_each(|program| {
         println!("{}", program.build(None)?.display());
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 impl Program {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::task::{Outcome, Task, TaskError, run as run_command, work};
+use crate::{debian, programs};
 
 /// The recipe of an image: its name, its packages, and the end of its Containerfile.
 struct Recipe {
@@ -102,14 +103,14 @@ impl Recipe {
         let context = dir.join("build").join(self.name);
         let rootfs = context.join("rootfs");
         let _ = std::fs::remove_dir_all(&context);
-        std::fs::create_dir_all(&rootfs)?;
-        for name in ["bin", "sbin", "lib", "lib64"] {
-            std::fs::create_dir_all(rootfs.join("usr").join(name))?;
-            std::os::unix::fs::symlink(format!("usr/{name}"), rootfs.join(name))?;
-        }
-        for package in self.download(Path::new("apt-get"), &context)? {
-            unpack(&package, &rootfs)?;
-        }
+        std::fs::create_dir_all(&context)?;
+        debian::unpack_with_dependencies(self.packages, programs::host()?.0, &rootfs, |archives, rootfs| {
+            for name in ["bin", "sbin", "lib", "lib64"] {
+                std::fs::create_dir_all(rootfs.join("usr").join(name))?;
+                std::os::unix::fs::symlink(format!("usr/{name}"), rootfs.join(name))?;
+            }
+            archives.iter().try_for_each(|archive| unpack(archive, rootfs))
+        })?;
         for needless in ["doc", "man", "locale", "info", "lintian", "perl"] {
             let _ = std::fs::remove_dir_all(rootfs.join("usr/share").join(needless));
         }
@@ -151,35 +152,6 @@ impl Recipe {
         std::fs::remove_dir_all(&context)?;
         run_command(Command::new("gzip").args(["--keep", "--fast", "--force"]).arg(saved("docker.tar")))
     }
-
-    /// Downloads the packages and all their dependencies, as apt would install them on an empty system.
-    fn download(&self, apt_get: &Path, context: &Path) -> Result<Vec<PathBuf>, TaskError> {
-        let archives = context.join("archives");
-        std::fs::create_dir_all(archives.join("partial"))?;
-        let download = || {
-            run_command(
-                Command::new(apt_get)
-                    .args(["-qq", "-y", "--no-install-recommends", "--download-only"])
-                    .args(["-o", "Dir::State::status=/dev/null", "-o", "Debug::NoLocking=1"])
-                    .args(["-o", "APT::Sandbox::User=root", "-o"])
-                    .arg(format!("Dir::Cache::archives={}", archives.display()))
-                    .arg("install")
-                    .args(self.packages)
-                    .stdout(Stdio::null()),
-            )
-        };
-        // A machine that has all tools may have outdated lists of packages, or none.
-        if let Err(TaskError(why)) = download() {
-            eprintln!("{why}; once more with new lists of packages");
-            run_command(Command::new(apt_get).args(["-qq", "update"]))?;
-            download()?;
-        }
-        let mut found: Vec<PathBuf> =
-            std::fs::read_dir(&archives)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
-        found.retain(|path| path.extension().is_some_and(|ending| ending == "deb"));
-        found.sort();
-        Ok(found)
-    }
 }
 
 /// buildah and podman with separate storage, so that the machine's own is not touched.
@@ -212,26 +184,5 @@ fn unpack(package: &Path, rootfs: &Path) -> Outcome {
         Ok(())
     } else {
         Err(TaskError(format!("failed to unpack {}", package.display())))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
-    use super::*;
-
-    #[test]
-    fn missing_lists_of_packages_are_fetched() {
-        let scratch = std::env::temp_dir().join(format!("nodlet-images-{}", std::process::id()));
-        std::fs::create_dir_all(&scratch).expect("a scratch directory");
-        // A fake apt-get that knows no package before its first update.
-        let apt_get = scratch.join("apt-get");
-        let script = "#!/bin/sh\ncd \"${0%/*}\"\ncase \"$*\" in\n*update) : > lists ;;\n*) test -e lists && : > archives/a.deb ;;\nesac\n";
-        std::fs::write(&apt_get, script).expect("written");
-        std::fs::set_permissions(&apt_get, std::fs::Permissions::from_mode(0o755)).expect("executable");
-        let found = RECIPES[0].download(&apt_get, &scratch).map_err(|TaskError(why)| why);
-        std::fs::remove_dir_all(&scratch).expect("removed");
-        assert_eq!(found, Ok(vec![scratch.join("archives/a.deb")]));
     }
 }

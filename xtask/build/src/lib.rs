@@ -5,6 +5,7 @@
 //!
 //! Read first: [`task`], then [`toolchain`] and [`cross`].
 
+pub mod arguments;
 pub mod budgets;
 pub mod crates;
 pub mod cross;

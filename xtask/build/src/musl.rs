@@ -26,14 +26,14 @@ pub(crate) enum Musl {
 /// Finds a target's C library, and fetches it if necessary. One that rustup can install is preferred. One
 /// that was fetched from Debian stays in use, without asking rustup each time.
 pub(crate) fn get(target: &Target) -> Result<Musl, TaskError> {
-    let Some(package) = target.debian else {
+    let Some(directory) = target.musl else {
         toolchain::complete(&[Part::Library(target.triple)])?;
         return Ok(Musl::Rustup);
     };
     if Part::Library(target.triple).exists()? {
         return Ok(Musl::Rustup);
     }
-    if !debian::is_here(NAME, package.processor)? {
+    if !debian::is_here(NAME, target.debian)? {
         match toolchain::complete(&[Part::Library(target.triple)]) {
             Ok(()) => return Ok(Musl::Rustup),
             Err(_) => {
@@ -41,13 +41,13 @@ pub(crate) fn get(target: &Target) -> Result<Musl, TaskError> {
             }
         }
     }
-    let files = debian::package(NAME, package.processor).map_err(|TaskError(why)| {
+    let files = debian::package(NAME, target.debian).map_err(|TaskError(why)| {
         TaskError(format!(
             "{} needs a C library, and Debian's {NAME} for {} could not be fetched either: {why}",
-            target.triple, package.processor
+            target.triple, target.debian
         ))
     })?;
-    Ok(Musl::Debian { libraries: files.join(package.libraries), unwind: no_unwind(target)? })
+    Ok(Musl::Debian { libraries: files.join(directory), unwind: no_unwind(target)? })
 }
 
 const NAME: &str = "musl-dev";

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::files;
 use crate::targets;
-use crate::task::{TaskError, line_of, plain_cargo, project, run as run_command};
+use crate::task::{TaskError, output, plain_cargo, project, run as run_command};
 
 const NAME: &str = "libcontainer";
 const VERSION: &str = "0.7.0";
@@ -49,11 +49,7 @@ fn published() -> Result<PathBuf, TaskError> {
     // Without crates for other systems, which would be downloaded.
     cargo.args(["--filter-platform", targets::host()?.triple, "--manifest-path"]);
     cargo.arg(project().join("Cargo.toml")).current_dir("/").stderr(Stdio::inherit());
-    let output = cargo.output()?;
-    if !output.status.success() {
-        return Err(TaskError(format!("{}: {}", line_of(&cargo), output.status)));
-    }
-    directory(&serde_json::from_slice(&output.stdout)?)
+    directory(&serde_json::from_str(&output(&mut cargo)?)?)
 }
 
 /// The directory of the crate in the output of `cargo metadata`.

@@ -4,6 +4,9 @@
 //! nodlet itself needs none of this: the tools make images for it to load, inspect what it wrote, or are
 //! compared with it.
 
+use std::path::Path;
+
+use crate::programs::on_path;
 use crate::targets;
 use crate::task::{Outcome, TaskError};
 
@@ -78,8 +81,6 @@ pub fn missing() -> Vec<(&'static str, &'static str)> {
 }
 
 fn in_path(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
     // Debian installs some of them in directories that are only in root's PATH.
-    let more = ["/usr/sbin".into(), "/sbin".into()];
-    std::env::split_paths(&path).chain(more).any(|dir| dir.join(program).is_file())
+    on_path(program) || ["/usr/sbin", "/sbin"].iter().any(|dir| Path::new(dir).join(program).is_file())
 }

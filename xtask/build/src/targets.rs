@@ -16,8 +16,10 @@ pub struct Target {
     pub emulator: (&'static str, &'static str),
     /// The most bytes that the program for boards may have.
     pub most: u64,
-    /// The source of the C library if rustup has none.
-    pub debian: Option<Package>,
+    /// Debian's name of the processor.
+    pub debian: &'static str,
+    /// The directory of the C library in Debian's package, if rustup has none.
+    pub musl: Option<&'static str>,
 }
 
 /// All of these targets.
@@ -28,7 +30,8 @@ pub const TARGETS: &[Target] = &[
         machine: elf::EM_X86_64,
         emulator: ("qemu-system-x86_64", "qemu-system-x86"),
         most: 7_340_032,
-        debian: None,
+        debian: "amd64",
+        musl: None,
     },
     Target {
         triple: "aarch64-unknown-linux-musl",
@@ -37,7 +40,8 @@ pub const TARGETS: &[Target] = &[
         emulator: ("qemu-system-aarch64", "qemu-system-arm"),
         // 6 MiB, with everything that is planned.
         most: 6_291_456,
-        debian: None,
+        debian: "arm64",
+        musl: None,
     },
     Target {
         triple: "riscv64gc-unknown-linux-musl",
@@ -45,7 +49,8 @@ pub const TARGETS: &[Target] = &[
         machine: elf::EM_RISCV,
         emulator: ("qemu-system-riscv64", "qemu-system-misc"),
         most: 6_291_456,
-        debian: Some(Package { processor: "riscv64", libraries: "usr/lib/riscv64-linux-musl" }),
+        debian: "riscv64",
+        musl: Some("usr/lib/riscv64-linux-musl"),
     },
     Target {
         triple: "armv7-unknown-linux-musleabihf",
@@ -53,18 +58,10 @@ pub const TARGETS: &[Target] = &[
         machine: elf::EM_ARM,
         emulator: ("qemu-system-arm", "qemu-system-arm"),
         most: 7_340_032,
-        debian: Some(Package { processor: "armhf", libraries: "usr/lib/arm-linux-musleabihf" }),
+        debian: "armhf",
+        musl: Some("usr/lib/arm-linux-musleabihf"),
     },
 ];
-
-/// Debian's name of a target's processor, and the paths of the files in its package.
-#[derive(Debug, Clone, Copy)]
-pub struct Package {
-    /// Debian's name of the processor.
-    pub processor: &'static str,
-    /// The directory of the libraries in the package.
-    pub libraries: &'static str,
-}
 
 /// The target of this name.
 pub fn get(triple: &str) -> Result<&'static Target, TaskError> {

@@ -10,8 +10,9 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::{OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
-use nix::sys::prctl::set_pdeathsig;
 pub use nix::sys::signal::Signal;
+pub use nodlet_kernel::process::end_with_parent as end_with_us;
+use nodlet_kernel::process::remove_variable;
 
 /// A task of a developer, or of somebody who makes device images and packages.
 #[derive(Debug)]
@@ -99,8 +100,7 @@ pub fn main(name: &'static str, tasks: &[&Task]) -> ExitCode {
     // what a task of another program has chosen is chosen for this one.
     if std::env::var_os(CALLER).is_none() {
         for variable in ["NODLET", "NODLET_BOARD", "NODLET_ROOT", "NODLET_SSH"] {
-            // SAFETY: no other thread exists yet.
-            unsafe { std::env::remove_var(variable) };
+            remove_variable(variable);
         }
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -174,12 +174,6 @@ fn program(package: &str) -> Result<Command, TaskError> {
     command.args(["run", "--package", package, "--target", "host-tuple", "--"]);
     command.env(CALLER, caller()).current_dir(std::env::current_dir()?);
     Ok(command)
-}
-
-/// Makes the kernel send this signal to the command when the thread that starts it ends.
-pub fn end_with_us(command: &mut Command, signal: Signal) {
-    // SAFETY: between fork and exec only a system call is made, which is async-signal-safe.
-    unsafe { command.pre_exec(move || Ok(set_pdeathsig(signal)?)) };
 }
 
 /// Checks what all programs promise of their tasks: the description begins with a verb, and unknown arguments are
@@ -261,12 +255,32 @@ pub fn run(command: &mut Command) -> Outcome {
 /// What `git` prints in a directory. Fails with git's message, as where there is no repository.
 pub fn git(directory: &Path, words: &[&str]) -> Result<String, TaskError> {
     let mut git = Command::new("git");
-    git.current_dir(directory).args(words).stdin(Stdio::null()).env("TZ", "UTC");
-    let said = git.output().map_err(|error| format!("failed to run {}: {error}", line_of(&git)))?;
-    if said.status.success() {
-        return Ok(String::from_utf8(said.stdout)?.trim().to_owned());
+    git.current_dir(directory).args(words).env("TZ", "UTC");
+    Ok(output(&mut git)?.trim().to_owned())
+}
+
+/// Runs a command, and returns its standard output. Its standard error is in the error, unless the caller has set another
+/// place for it.
+///
+/// # Errors
+/// The command cannot be run, fails, or prints no text.
+pub fn output(command: &mut Command) -> Result<String, TaskError> {
+    let line = line_of(command);
+    let output = command.output().map_err(|error| format!("failed to run {line}: {error}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8(output.stdout)?);
     }
-    Err(TaskError(format!("{}: {}", line_of(&git), String::from_utf8_lossy(&said.stderr).trim())))
+    let why = format!("{line}: {} {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    Err(TaskError(why.trim_end().to_owned()))
+}
+
+/// A date of `date`'s, in UTC: `when` as its option `--date` reads it, in this format.
+///
+/// # Errors
+/// `date` does not know `when`.
+pub fn date(when: &str, format: &str) -> Result<String, TaskError> {
+    let mut date = Command::new("date");
+    Ok(output(date.env("LC_ALL", "C").args(["-u", "-d", when, format]))?.trim().to_owned())
 }
 
 /// Delay between two lines about a step that writes nothing itself.
@@ -316,6 +330,19 @@ pub fn seed_in(text: &str) -> String {
     let after = text.split_once("NODLET_SEED=").map_or("", |(_, after)| after);
     let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
     if digits.is_empty() { digits } else { format!("NODLET_SEED={digits} ") }
+}
+
+/// Runs `cargo test`, and prints and returns what the tests print.
+///
+/// # Errors
+/// A test fails.
+pub fn test_output(cargo: &mut Command) -> Result<String, TaskError> {
+    let line = line_of(cargo);
+    eprintln!("$ {line}");
+    let output = cargo.stderr(Stdio::inherit()).output()?;
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    print!("{printed}");
+    if output.status.success() { Ok(printed) } else { Err(TaskError(format!("{line}: {}", output.status))) }
 }
 
 /// The number of tests that passed, in the output of `cargo test`. A filter that matches no test any more is no error of

@@ -11,9 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
+use crate::files;
 use crate::patched;
 use crate::targets::{self, Target};
-use crate::task::{Outcome, TaskError, line_of, plain_cargo, project, run as run_command, target_dir};
+use crate::task::{
+    Outcome, TaskError, line_of, output, plain_cargo, project, run as run_command, target_dir,
+};
 
 /// A part that rustup can add to a toolchain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,7 +130,7 @@ fn write_default(host: &Path, triple: &str, patched: &str) -> Outcome {
     if fs::read_to_string(&file).is_ok_and(|present| present == text) {
         return Ok(());
     }
-    fs::write(&file, text).map_err(|error| format!("failed to write {}: {error}", file.display()).into())
+    files::write(&file, text)
 }
 
 /// `cargo` in the root of the repository, which builds for the musl target of this machine's processor.
@@ -173,11 +176,7 @@ pub fn objcopy() -> Result<PathBuf, TaskError> {
 
 fn sysroot() -> Result<PathBuf, TaskError> {
     let mut rustc = Command::new("rustc");
-    let output = rustc.args(["--print", "sysroot"]).current_dir(project()).output()?;
-    if !output.status.success() {
-        return Err(TaskError(format!("{}: {}", line_of(&rustc), output.status)));
-    }
-    Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
+    Ok(output(rustc.args(["--print", "sysroot"]).current_dir(project()))?.trim().into())
 }
 
 /// Whether a directory has a compiled `core`, as each standard library does.
