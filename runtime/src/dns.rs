@@ -21,6 +21,7 @@ use nodlet_services::dns::cache::Cache;
 use nodlet_services::dns::fairness::Fairness;
 use nodlet_services::dns::message::{self, Failure, Query, Response, TCP, Unanswerable};
 use nodlet_services::dns::names::{Answer, Record, Zone};
+use nodlet_services::dns::repeats::Repeats;
 use nodlet_services::dns::upstream::{FlightId, Forwarder};
 use smol::{LocalExecutor, Task};
 
@@ -59,6 +60,7 @@ struct Server {
     cache: RefCell<Cache>,
     forwarder: RefCell<Forwarder<Client>>,
     fairness: RefCell<Fairness>,
+    repeats: RefCell<Repeats>,
     /// The tasks of the sockets of each forwarded query.
     flights: RefCell<BTreeMap<FlightId, Vec<Task<()>>>>,
     /// Clients by TCP at present.
@@ -100,8 +102,9 @@ impl Resolver {
             sockets,
             pod_ranges: settings.pod_ranges,
             cache: RefCell::default(),
-            forwarder: RefCell::default(),
+            forwarder: RefCell::new(Forwarder::new(forward::bound())),
             fairness: RefCell::default(),
+            repeats: RefCell::default(),
             flights: RefCell::default(),
             tcp_clients: RefCell::default(),
             buffer: RefCell::new(vec![0; MESSAGE].into()),
@@ -133,6 +136,11 @@ impl Resolver {
         servers.retain(|server| !own.contains(&server.ip()));
         self.server.cache.borrow_mut().clear();
         self.server.forwarder.borrow_mut().set_servers(servers);
+    }
+
+    /// Whether it listens at this address.
+    pub(crate) fn is_at(&self, address: IpAddr) -> bool {
+        self.server.sockets.number_of(address).is_some()
     }
 
     /// Duplicates of everything that supervisors keep for the next agent.
@@ -170,7 +178,7 @@ impl Server {
         let kept = self.cache.borrow_mut().get(now, &target.key()).map(|(kept, age)| (kept.clone(), age));
         match kept {
             Some((response, age)) => self.deliver(client, Some(&response), age),
-            None => self.forward(now, &target, client, bytes),
+            None => self.forward(now, &target, client),
         }
     }
 
@@ -179,11 +187,20 @@ impl Server {
         let Client { query, chain, reply } = client;
         let limit = reply.limit(&query);
         let bytes = match response {
+            None if self.is_repeated(&query, &reply) => query.truncated(),
             None => query.fail(Failure::Server),
             Some(response) if chain.is_empty() => response.answer(&query, age, limit),
             Some(response) => message::follow(&query, &chain, response, age, limit),
         };
         self.send(reply, &bytes);
+    }
+
+    /// Whether a query by UDP that fails has just failed before.
+    fn is_repeated(&self, query: &Query, reply: &Reply) -> bool {
+        match reply {
+            Reply::Udp { to, .. } => self.repeats.borrow_mut().fail(now(), *to, query.id()),
+            Reply::Tcp(..) => false,
+        }
     }
 
     fn send(&self, reply: Reply, bytes: &[u8]) {

@@ -38,12 +38,12 @@ enum Test {
 const SUBJECTS: &[(&str, Test)] = &[
     // Random images, compared with what GNU tar and umoci extract.
     ("images", Test::Random(300, "--package nodlet-rootfs random_images")),
-    // Archives, manifests, protocol frames and API requests, changed at random.
+    // Archives, manifests, protocol frames, API requests and messages of the DNS, changed at random.
     (
         "fuzz",
         Test::Guided(
             50_000,
-            "--package nodlet-kube --package nodlet-rootfs --package nodlet-runtime --package nodlet-supervisor --lib changed_at_random",
+            "--package nodlet-kube --package nodlet-rootfs --package nodlet-runtime --package nodlet-services --package nodlet-supervisor --lib changed_at_random",
         ),
     ),
     // Manifests that are changed at random, as the reader of kubectl reads them.

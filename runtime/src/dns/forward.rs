@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::rc::Rc;
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, getrlimit};
 use nodlet_services::dns::message::Query;
-use nodlet_services::dns::upstream::{Action, FlightId, PATIENCE, Transport};
+use nodlet_services::dns::upstream::{Action, FlightId, PATIENCE, Transport, WAITING};
 use nodlet_wire::random;
 use nodlet_wire::timeout::within;
 use smol::Async;
@@ -17,11 +18,21 @@ use super::{Client, Reply, Server, now};
 /// Time for an answer by TCP, with the connection.
 const TCP_TIME: Duration = Duration::from_secs(3);
 
+/// Files that the agent may have open for each client that waits: it has up to three sockets to name servers, and
+/// pods and clients of the API need files, too.
+const FILES: u64 = 16;
+
+/// The number of clients that wait at the same time at most.
+pub(super) fn bound() -> usize {
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(limit, _)| limit);
+    usize::try_from(limit / FILES).unwrap_or(WAITING).min(WAITING)
+}
+
 impl Server {
-    /// Forwards `query` for a client, whose own message is `bytes`.
-    pub(super) fn forward(self: &Rc<Self>, now: Duration, query: &Query, mut client: Client, bytes: &[u8]) {
+    /// Forwards `query` for a client, whose own query may have another name.
+    pub(super) fn forward(self: &Rc<Self>, now: Duration, query: &Query, mut client: Client) {
         if let Reply::Udp { socket, to, slot: slot @ None } = &mut client.reply {
-            *slot = self.sockets.journal().write(*socket, *to, bytes);
+            *slot = self.sockets.journal().write(self.sockets.address(*socket), *to, &client.query);
         }
         let source = client.reply.source();
         let asked = self.forwarder.borrow_mut().ask(now, query, source, client, random_id());
@@ -53,7 +64,7 @@ impl Server {
                 Action::Deliver { flight, key, clients, response } => {
                     // One of these tasks may be the running one, which ends then.
                     let tasks = self.flights.borrow_mut().remove(&flight);
-                    if let Some(response) = &response {
+                    if let Some((key, response)) = key.zip(response.as_ref()) {
                         self.cache.borrow_mut().insert(now(), key, response.clone());
                     }
                     for client in clients {
@@ -61,6 +72,7 @@ impl Server {
                     }
                     drop(tasks);
                 }
+                Action::Fail(client) => self.deliver(client, None, 0),
             }
         }
     }

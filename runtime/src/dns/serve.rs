@@ -27,8 +27,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Spawns the tasks that serve, after what an earlier agent was forwarding.
 pub(super) fn begin(server: &Rc<Server>, executor: &LocalExecutor<'static>) {
     for entry in server.sockets.journal().entries() {
-        if entry.socket < server.sockets.count() {
-            let reply = Reply::Udp { socket: entry.socket, to: entry.client, slot: Some(entry.slot) };
+        if let Some(socket) = server.sockets.number_of(entry.asked) {
+            let reply = Reply::Udp { socket, to: entry.client, slot: Some(entry.slot) };
             server.handle(&entry.query, reply);
         } else {
             server.sockets.journal().clear(entry.slot);

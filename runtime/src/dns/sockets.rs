@@ -15,7 +15,7 @@ use super::journal::Journal;
 const RECEIVE_BUFFER: usize = 1024 * 1024;
 
 /// Clients by TCP that the kernel accepts while no agent does.
-const BACKLOG: i32 = 16;
+const BACKLOG: i32 = 128;
 
 /// A UDP and a TCP socket at port 53 of each address of the bridge, with the journal.
 pub(crate) struct Sockets {
@@ -27,17 +27,19 @@ pub(crate) struct Sockets {
 
 impl Sockets {
     /// Uses those of `held` that are at these addresses, which come from the supervisors, and opens the others. The
-    /// answers come from the address that was asked, since each socket has but one.
+    /// answers come from the address that was asked, since each socket has but one. An address that is not on the board
+    /// is left out, as nobody can ask there, unless it is the last one.
     ///
     /// # Errors
-    /// A socket cannot be opened, such as when an address is not on the board or another program uses its port.
+    /// A socket cannot be opened, such as when another program uses the port, or no address is on the board.
     pub(crate) fn open(addresses: &[IpAddr], held: Vec<OwnedFd>) -> io::Result<Sockets> {
         Sockets::open_at(addresses, PORT, held)
     }
 
     pub(super) fn open_at(addresses: &[IpAddr], port: u16, held: Vec<OwnedFd>) -> io::Result<Sockets> {
-        let (mut udp, mut tcp, mut journal) = (Vec::new(), Vec::new(), None);
+        let (mut udp, mut tcp, mut journal, mut missing) = (Vec::new(), Vec::new(), None, None);
         let mut held: Vec<Held> = held.into_iter().filter_map(Held::of).collect();
+        let mut open_at = Vec::new();
         for address in addresses {
             let local = SocketAddr::new(*address, port);
             let mut take = |kind: SocketType| {
@@ -47,10 +49,20 @@ impl Sockets {
                     Held::Journal(_) => None,
                 }
             };
-            let socket = take(SocketType::DGRAM).map_or_else(|| open(SocketType::DGRAM, local), Ok)?;
+            let socket = match take(SocketType::DGRAM).map_or_else(|| open(SocketType::DGRAM, local), Ok) {
+                Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable && addresses.len() > 1 => {
+                    missing = Some(error);
+                    continue;
+                }
+                socket => socket?,
+            };
             udp.push(Async::new(UdpSocket::from(socket))?);
             let socket = take(SocketType::STREAM).map_or_else(|| open(SocketType::STREAM, local), Ok)?;
             tcp.push(Async::new(TcpListener::from(socket))?);
+            open_at.push(*address);
+        }
+        if let Some(error) = missing.filter(|_| open_at.is_empty()) {
+            return Err(error);
         }
         for held in held {
             if let Held::Journal(file) = held {
@@ -58,7 +70,7 @@ impl Sockets {
             }
         }
         let journal = journal.map_or_else(Journal::new, Ok)?;
-        Ok(Sockets { udp, tcp, addresses: addresses.to_vec(), journal })
+        Ok(Sockets { udp, tcp, addresses: open_at, journal })
     }
 
     /// Duplicates of everything, for the supervisors.
@@ -68,8 +80,18 @@ impl Sockets {
         all.map(|fd| fd.try_clone_to_owned()).collect()
     }
 
+    /// Those that have sockets.
     pub(super) fn addresses(&self) -> Vec<IpAddr> {
         self.addresses.clone()
+    }
+
+    pub(super) fn address(&self, number: usize) -> IpAddr {
+        self.addresses[number]
+    }
+
+    /// The number of the sockets at an address.
+    pub(super) fn number_of(&self, address: IpAddr) -> Option<usize> {
+        self.addresses.iter().position(|at| *at == address)
     }
 
     pub(super) fn count(&self) -> usize {

@@ -13,6 +13,9 @@ use nodlet_services::service::{Service, ServiceType};
 
 use super::*;
 
+mod floods;
+mod servers;
+
 const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const A: u16 = 1;
 
@@ -64,7 +67,15 @@ fn sockets() -> (Sockets, u16) {
 }
 
 fn resolver(sockets: Sockets, upstreams: Vec<SocketAddr>) -> (Resolver, impl Future<Output = ()>) {
-    let settings = Settings { domain: "cluster.local".into(), pod_ranges: vec![] };
+    resolver_for(vec![], sockets, upstreams)
+}
+
+fn resolver_for(
+    pod_ranges: Vec<(IpAddr, u8)>,
+    sockets: Sockets,
+    upstreams: Vec<SocketAddr>,
+) -> (Resolver, impl Future<Output = ()>) {
+    let settings = Settings { domain: "cluster.local".into(), pod_ranges };
     let (resolver, run) = Resolver::begin(sockets, settings);
     resolver.update(catalog(), BTreeSet::new());
     // The board's own address is no other server: tests have one there.
@@ -76,8 +87,16 @@ fn resolver(sockets: Sockets, upstreams: Vec<SocketAddr>) -> (Resolver, impl Fut
 fn serve<T: Send + 'static>(upstreams: Vec<SocketAddr>, client: impl FnOnce(u16) -> T + Send + 'static) -> T {
     let (sockets, port) = sockets();
     let (_resolver, run) = resolver(sockets, upstreams);
+    run_beside(run, move || client(port))
+}
+
+/// Runs `client` on a thread of its own while `run` is polled. Returns its result.
+fn run_beside<T: Send + 'static>(
+    run: impl Future<Output = ()>,
+    client: impl FnOnce() -> T + Send + 'static,
+) -> T {
     let (done, is_done) = smol::channel::bounded(1);
-    std::thread::spawn(move || done.send_blocking(client(port)));
+    std::thread::spawn(move || done.send_blocking(client()));
     let client = async { is_done.recv().await.expect("the client succeeds") };
     let run = async {
         run.await;
@@ -103,9 +122,23 @@ fn seen(bytes: &[u8]) -> Seen {
 }
 
 fn ask(port: u16, name: &str, kind: u16) -> Seen {
-    let socket = UdpSocket::bind((HOME, 0)).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    socket.send_to(&query(9, name, kind), (HOME, port)).unwrap();
+    let socket = client(HOME);
+    send(&socket, port, &query(9, name, kind));
+    receive(&socket)
+}
+
+/// A socket of a client with this address.
+fn client(address: IpAddr) -> UdpSocket {
+    let socket = UdpSocket::bind((address, 0)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    socket
+}
+
+fn send(socket: &UdpSocket, port: u16, query: &[u8]) {
+    socket.send_to(query, (HOME, port)).unwrap();
+}
+
+fn receive(socket: &UdpSocket) -> Seen {
     let mut bytes = [0; 2048];
     let length = socket.recv(&mut bytes).unwrap();
     seen(&bytes[..length])

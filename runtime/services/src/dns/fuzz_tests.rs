@@ -7,7 +7,7 @@ use domain::base::iana::Rtype;
 
 use super::cache::Cache;
 use super::message::tests::{query, response};
-use super::message::{Query, Response, TCP, Unanswerable, follow};
+use super::message::{QUERY, Query, Response, TCP, Unanswerable, follow};
 use super::names::{Answer, Zone};
 
 /// What is written is read again, is not longer than allowed, and answers the same question.
@@ -23,7 +23,7 @@ fn check(bytes: &[u8], limit: u16, question: &[u8]) {
 }
 
 #[test]
-fn a_randomly_changed_query_gets_no_answer_or_a_right_one() {
+fn queries_changed_at_random_get_no_answer_or_a_right_one() {
     let corpus = [
         query("web.default.svc.cluster.local", Rtype::A, None),
         query("dns-version.cluster.local", Rtype::TXT, Some(1232)),
@@ -37,6 +37,11 @@ fn a_randomly_changed_query_gets_no_answer_or_a_right_one() {
     nodlet_fuzz::fuzz("dns query", 20_000, &corpus, &words, |input| match Query::read(input) {
         Ok(query) => {
             let key = query.key();
+            let written = query.written();
+            assert!(written.len() <= QUERY, "{}", written.len());
+            let again = Query::read(&written).expect("a query");
+            assert_eq!(again.written(), written);
+            assert_eq!((again.key(), again.udp_limit()), (key.clone(), query.udp_limit()));
             let end = 12 + key.labels().iter().map(|label| label.len() + 1).sum::<usize>();
             // A name may be compressed only from its first label on, which no message can be.
             let question = &input[12..end];
@@ -56,7 +61,7 @@ fn a_randomly_changed_query_gets_no_answer_or_a_right_one() {
 }
 
 #[test]
-fn a_randomly_changed_answer_is_ignored_or_written_within_its_bounds() {
+fn answers_changed_at_random_are_ignored_or_written_within_their_bounds() {
     let soa = [&[0u8, 0][..], &[0; 20]].concat();
     let address = (0, Rtype::A, 60, &[192, 0, 2, 1][..]);
     let alias = (0, Rtype::CNAME, 60, &[0xc0, 12][..]);

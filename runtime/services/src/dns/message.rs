@@ -33,6 +33,9 @@ pub const TCP: u16 = u16::MAX;
 /// Size in bytes of a record of type OPT without options.
 const OPT_SIZE: usize = 11;
 
+/// Maximum size in bytes of [`Query::written`]: a header, the longest name with type and class, and an OPT record.
+pub const QUERY: usize = 12 + 255 + 4 + OPT_SIZE;
+
 /// The version of EDNS that is known, and its error for others (RFC 6891), in the two parts of a message.
 const EDNS_VERSION: u8 = 0;
 const BAD_VERSION: (Rcode, u8) = (Rcode::NOERROR, 1);
@@ -178,6 +181,18 @@ impl Query {
         Some(Query { name: wire_name(name)?, ..self.clone() })
     }
 
+    /// Its ID.
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// The message that leads its client to TCP.
+    pub fn truncated(&self) -> Vec<u8> {
+        let mut bytes = self.without_records(Rcode::NOERROR);
+        Header::for_message_slice_mut(&mut bytes).set_tc(true);
+        bytes
+    }
+
     /// The message that fails it.
     pub fn fail(&self, failure: Failure) -> Vec<u8> {
         self.without_records(match failure {
@@ -246,23 +261,34 @@ impl Query {
     /// Adds the OPT record that a query with one gets.
     fn push_opt(&self, bytes: &mut Vec<u8>) {
         if let Some(Edns { dnssec_ok, .. }) = self.edns {
-            push_opt(bytes, self.bad_version, dnssec_ok);
+            push_opt(bytes, UDP, self.bad_version, dnssec_ok);
         }
+    }
+
+    /// The query as it can be read again, of at most [`QUERY`] bytes: without what changes no answer, such as padding.
+    pub fn written(&self) -> Vec<u8> {
+        self.write(self.id, self.is_recursion_desired, self.edns)
     }
 
     /// The query for another name server, with this ID.
     pub(super) fn forwarded(&self, id: u16) -> Vec<u8> {
+        self.write(id, true, self.edns.map(|edns| Edns { size: UDP, ..edns }))
+    }
+
+    fn write(&self, id: u16, is_recursion_desired: bool, edns: Option<Edns>) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(64);
         let mut header = Header::new();
         header.set_id(id);
-        header.set_rd(true);
+        header.set_rd(is_recursion_desired);
         header.set_cd(self.is_checking_disabled);
         bytes.extend_from_slice(header.as_slice());
         bytes.extend_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0]);
         bytes.extend_from_slice(self.name.as_slice());
         bytes.extend_from_slice(&self.kind.to_int().to_be_bytes());
         bytes.extend_from_slice(&Class::IN.to_int().to_be_bytes());
-        self.push_opt(&mut bytes);
+        if let Some(Edns { size, dnssec_ok }) = edns {
+            push_opt(&mut bytes, size, 0, dnssec_ok);
+        }
         bytes
     }
 }
@@ -309,8 +335,8 @@ fn answer_header(id: u16, is_recursion_desired: bool, is_authority: bool, rcode:
 }
 
 /// Adds an OPT record, and counts it.
-fn push_opt(bytes: &mut Vec<u8>, extended_rcode: u8, dnssec_ok: bool) {
-    let [high, low] = UDP.to_be_bytes();
+fn push_opt(bytes: &mut Vec<u8>, size: u16, extended_rcode: u8, dnssec_ok: bool) {
+    let [high, low] = size.to_be_bytes();
     let flags = if dnssec_ok { 0x80 } else { 0 };
     let kind = Rtype::OPT.to_int() as u8;
     bytes.extend_from_slice(&[0, 0, kind, high, low, extended_rcode, EDNS_VERSION, flags, 0, 0, 0]);

@@ -9,13 +9,19 @@
 //!          └──────── next server ──────────┴─ none ► Deliver (failed)
 //! ```
 //!
+//! The clients that wait have one bound, which a single pod may reach. At the bound, a client of another pod displaces
+//! one of the pod with the most of them, until both have as many: the shares are equal only while they are contested.
+//!
+//! When the name servers change, queries on their way continue with the new ones. Their clients get the answer of an
+//! earlier one, but it is not kept, no later client gets it, and it says nothing about the new ones.
+//!
 //! After [`UNANSWERED`] queries in sequence without any answer the servers are asked for the name servers of the root,
 //! which a living one knows: nobody answers for some names, and a pod can ask for such names only. If that probe has
 //! no answer either, the board counts as offline: clients get a failure at once, and each [`TRY_AGAIN`] a query and a
 //! probe are tried. A query that cannot be sent says nothing about the servers, and fails at once anyway.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::message::{Key, Query, Response};
@@ -29,12 +35,8 @@ const ATTEMPTS: u32 = 3;
 /// Time without an answer after which the query is sent to the next server. An answer to an earlier one still counts.
 pub const PATIENCE: Duration = Duration::from_millis(1200);
 
-/// Queries that are forwarded at the same time, each with up to [`ATTEMPTS`] sockets.
-const IN_FLIGHT: usize = 64;
-
-/// Clients that wait for an answer that another client has asked for: of all pods, and of one.
-const WAITING: usize = 1024;
-const WAITING_OF_ONE: usize = 256;
+/// Clients that wait at the same time at most. Each may have a query of its own, with up to [`ATTEMPTS`] sockets.
+pub const WAITING: usize = 1024;
 
 /// The query of a probe: the NS records of the root.
 const PROBE: &[u8] = &[0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1];
@@ -78,13 +80,15 @@ pub enum Action<C> {
     Deliver {
         /// The forwarded query, which is over.
         flight: FlightId,
-        /// What the answer can be kept by.
-        key: Key,
+        /// What the answer can be kept by; `None` if it is of an earlier name server.
+        key: Option<Key>,
         /// Those who wait for it.
         clients: Vec<C>,
         /// The answer.
         response: Option<Response>,
     },
+    /// Fail this client, whose query is forwarded on for others.
+    Fail(C),
 }
 
 /// Why a query is not forwarded.
@@ -94,7 +98,7 @@ pub enum Refusal {
     NoServer,
     /// No server answered lately.
     Offline,
-    /// Too many queries are forwarded, and no pod has more of them than this one.
+    /// Too many clients wait, and no pod has more of them than this one.
     TooMany,
 }
 
@@ -103,6 +107,13 @@ pub enum Refusal {
 pub struct Forwarder<C> {
     servers: Vec<SocketAddr>,
     flights: BTreeMap<FlightId, Flight<C>>,
+    /// The flights that further clients of the same query can join.
+    by_key: BTreeMap<Key, FlightId>,
+    /// The number of clients that wait, for each pod that has some.
+    waiting: BTreeMap<IpAddr, usize>,
+    /// The sum of `waiting`, and its bound.
+    clients: usize,
+    bound: usize,
     next: u64,
     /// Queries in sequence that no server answered.
     unanswered: u32,
@@ -114,11 +125,11 @@ pub struct Forwarder<C> {
 struct Flight<C> {
     query: Query,
     key: Key,
-    /// The pod that began it.
-    source: IpAddr,
     /// Those who wait, each with its pod.
     clients: Vec<(IpAddr, C)>,
     is_probe: bool,
+    /// Whether it began with other name servers than the present ones.
+    is_of_earlier_servers: bool,
     /// Whether a message that was sent had no answer in time.
     is_late: bool,
     attempts: u32,
@@ -128,87 +139,100 @@ struct Flight<C> {
     best: Option<Response>,
 }
 
-impl<C> Default for Forwarder<C> {
-    fn default() -> Self {
-        Forwarder { servers: vec![], flights: BTreeMap::new(), next: 0, unanswered: 0, try_at: None }
-    }
-}
-
 impl<C> Forwarder<C> {
+    /// Forwards nothing yet. At most `bound` clients will wait at the same time, and no more than [`WAITING`].
+    pub fn new(bound: usize) -> Forwarder<C> {
+        Forwarder {
+            servers: vec![],
+            flights: BTreeMap::new(),
+            by_key: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            clients: 0,
+            bound: bound.clamp(1, WAITING),
+            next: 0,
+            unanswered: 0,
+            try_at: None,
+        }
+    }
+
     /// Replaces the name servers, of which the first [`SERVERS`] are used. The board counts as online again.
-    pub fn set_servers(&mut self, servers: Vec<SocketAddr>) {
+    pub fn set_servers(&mut self, mut servers: Vec<SocketAddr>) {
+        servers.truncate(SERVERS);
         self.servers = servers;
-        self.servers.truncate(SERVERS);
+        self.by_key.clear();
+        self.flights.values_mut().for_each(|flight| flight.is_of_earlier_servers = true);
         (self.unanswered, self.try_at) = (0, None);
     }
 
     /// Forwards the query of a client of the pod with the address `source`. `id` is random. A client that is refused
     /// gets a failure; the actions that come with that are to be done all the same.
     pub fn ask(&mut self, now: Duration, query: &Query, source: IpAddr, client: C, id: u16) -> Asked<C> {
-        let key = query.key();
         if self.servers.is_empty() {
             return Asked::refused(Refusal::NoServer, client);
         }
-        let is_offline = self.try_at.is_some();
-        let waiting = self.flights.values().flat_map(|flight| flight.clients.iter().skip(1));
-        let waiting: Vec<IpAddr> = waiting.map(|(source, _)| *source).collect();
-        if !is_offline && let Some(flight) = self.flights.values_mut().find(|flight| flight.key == key) {
-            let of_one = waiting.iter().filter(|of| **of == source).count();
-            if waiting.len() >= WAITING || of_one >= WAITING_OF_ONE {
-                return Asked::refused(Refusal::TooMany, client);
+        if let Some(at) = &mut self.try_at {
+            if now < *at {
+                return Asked::refused(Refusal::Offline, client);
             }
-            flight.clients.push((source, client));
-            return Asked { actions: vec![], refused: None };
-        }
-        if self.try_at.is_some_and(|at| now < at) {
-            return Asked::refused(Refusal::Offline, client);
+            // The client of a try gets its failure at once: it is not to wait for servers that hardly answer.
+            *at = now + TRY_AGAIN;
+            let actions =
+                self.begin(query.clone(), None, false, id).into_iter().chain(self.probe(id)).collect();
+            return Asked { actions, refused: Some((Refusal::Offline, client)) };
         }
         let mut actions = Vec::new();
-        if self.flights.len() >= IN_FLIGHT {
-            let Some(displaced) = self.displaced_by(source) else {
+        if self.clients >= self.bound {
+            let Some(displaced) = self.displace_for(source) else {
                 return Asked::refused(Refusal::TooMany, client);
             };
-            actions.extend(self.deliver(displaced, None));
+            actions.push(displaced);
         }
-        // The client of a try gets its failure at once: it is not to wait for servers that hardly answer.
-        let (clients, refused) = match &mut self.try_at {
-            Some(at) => {
-                *at = now + TRY_AGAIN;
-                (vec![], Some((Refusal::Offline, client)))
-            }
-            None => (vec![(source, client)], None),
-        };
-        actions.extend(self.begin(query.clone(), source, clients, false, id));
-        if refused.is_some() {
-            actions.extend(self.probe(id));
+        self.clients += 1;
+        *self.waiting.entry(source).or_default() += 1;
+        let same = self.by_key.get(&query.key()).and_then(|flight| self.flights.get_mut(flight));
+        match same {
+            Some(flight) => flight.clients.push((source, client)),
+            None => actions.extend(self.begin(query.clone(), Some((source, client)), false, id)),
         }
-        Asked { actions, refused }
+        Asked { actions, refused: None }
     }
 
     fn begin(
         &mut self,
         query: Query,
-        source: IpAddr,
-        clients: Vec<(IpAddr, C)>,
+        client: Option<(IpAddr, C)>,
         is_probe: bool,
         id: u16,
     ) -> Option<Action<C>> {
         self.next += 1;
         let flight = FlightId(self.next);
         let key = query.key();
-        let (sent, best) = (vec![], None);
-        let new = Flight { query, key, source, clients, is_probe, is_late: false, attempts: 0, sent, best };
+        // Nobody waits for a probe or a try.
+        if client.is_some() {
+            self.by_key.insert(key.clone(), flight);
+        }
+        let new = Flight {
+            query,
+            key,
+            clients: client.into_iter().collect(),
+            is_probe,
+            is_of_earlier_servers: false,
+            is_late: false,
+            attempts: 0,
+            sent: vec![],
+            best: None,
+        };
         self.flights.insert(flight, new);
         self.send(flight, id)
     }
 
     /// Sends a probe, unless one is on its way.
     fn probe(&mut self, id: u16) -> Option<Action<C>> {
-        if self.servers.is_empty() || self.flights.values().any(|flight| flight.is_probe) {
+        let is_probe = |flight: &Flight<C>| flight.is_probe && !flight.is_of_earlier_servers;
+        if self.servers.is_empty() || self.flights.values().any(is_probe) {
             return None;
         }
-        let query = Query::read(PROBE).ok()?;
-        self.begin(query, Ipv4Addr::UNSPECIFIED.into(), vec![], true, id)
+        self.begin(Query::read(PROBE).ok()?, None, true, id)
     }
 
     /// Reports bytes that came to the socket of `id`. Those that are no answer to its query are ignored.
@@ -217,7 +241,9 @@ impl<C> Forwarder<C> {
         let Some(response) = Response::read(bytes, &entry.key, id) else { return vec![] };
         let Some(at) = entry.sent.iter().position(|(sent, ..)| *sent == id) else { return vec![] };
         let (_, server, transport) = entry.sent.swap_remove(at);
-        (self.unanswered, self.try_at) = (0, None);
+        if !entry.is_of_earlier_servers {
+            (self.unanswered, self.try_at) = (0, None);
+        }
         if response.is_truncated() && transport == Transport::Udp {
             let message = entry.query.forwarded(random);
             entry.sent.push((random, server, Transport::Tcp));
@@ -251,7 +277,8 @@ impl<C> Forwarder<C> {
 
     fn next_or_fail(&mut self, now: Duration, flight: FlightId, random: u16) -> Vec<Action<C>> {
         let Some(entry) = self.flights.get(&flight) else { return vec![] };
-        let is_unanswered = entry.attempts >= ATTEMPTS && entry.best.is_none() && entry.is_late;
+        let is_over = entry.attempts >= ATTEMPTS && entry.best.is_none();
+        let is_unanswered = is_over && entry.is_late && !entry.is_of_earlier_servers;
         let is_probe = entry.is_probe;
         if is_unanswered && !is_probe {
             self.unanswered = self.unanswered.saturating_add(1);
@@ -303,21 +330,43 @@ impl<C> Forwarder<C> {
     }
 
     fn deliver(&mut self, flight: FlightId, response: Option<Response>) -> Option<Action<C>> {
-        let Flight { key, clients, .. } = self.flights.remove(&flight)?;
+        let Flight { key, clients, is_of_earlier_servers, .. } = self.flights.remove(&flight)?;
+        if self.by_key.get(&key) == Some(&flight) {
+            self.by_key.remove(&key);
+        }
+        clients.iter().for_each(|(source, _)| self.uncount(*source));
         let clients = clients.into_iter().map(|(_, client)| client).collect();
+        let key = (!is_of_earlier_servers).then_some(key);
         Some(Action::Deliver { flight, key, clients, response })
     }
 
-    /// The oldest query of the pod with the most of them, if that has more than the pod at `source`.
-    fn displaced_by(&self, source: IpAddr) -> Option<FlightId> {
-        let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
-        for flight in self.flights.values() {
-            *counts.entry(flight.source).or_default() += 1;
+    /// Fails the oldest client of the pod with the most of them, if that has more than the pod at `source` would have.
+    fn displace_for(&mut self, source: IpAddr) -> Option<Action<C>> {
+        let own = self.waiting.get(&source).copied().unwrap_or(0);
+        let (most, count) = self.waiting.iter().max_by_key(|(_, count)| **count)?;
+        let most = (*count > own + 1).then_some(*most)?;
+        let (flight, at) = self.flights.iter().find_map(|(id, flight)| {
+            let at = flight.clients.iter().position(|(of, _)| *of == most)?;
+            Some((*id, at))
+        })?;
+        let entry = self.flights.get_mut(&flight)?;
+        if entry.clients.len() == 1 {
+            return self.deliver(flight, None);
         }
-        let own = counts.get(&source).copied().unwrap_or(0);
-        let (most, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
-        let mut of_most = self.flights.iter().filter(|(_, flight)| flight.source == most);
-        (count > own + 1).then(|| of_most.next().map(|(flight, _)| *flight)).flatten()
+        let (_, client) = entry.clients.remove(at);
+        self.uncount(most);
+        Some(Action::Fail(client))
+    }
+
+    /// Counts a client of this pod less.
+    fn uncount(&mut self, source: IpAddr) {
+        self.clients -= 1;
+        if let Some(count) = self.waiting.get_mut(&source) {
+            *count -= 1;
+            if *count == 0 {
+                self.waiting.remove(&source);
+            }
+        }
     }
 }
 

@@ -95,6 +95,23 @@ fn messages_that_are_no_usual_query_are_rejected_or_ignored() {
 }
 
 #[test]
+fn a_query_is_written_as_it_came_but_without_what_changes_no_answer() {
+    let bare = query("Web.DEFAULT", Rtype::A, None);
+    assert_eq!(Query::read(&bare).unwrap().written(), bare);
+    let plain = query("Web.DEFAULT", Rtype::A, Some(4096));
+    assert_eq!(Query::read(&plain).unwrap().written(), plain);
+    // With padding, and without the wish for recursion.
+    let mut padded = [&plain[..], &[0, 12, 1, 144], &[0; 400]].concat();
+    padded[plain.len() - 2..plain.len()].copy_from_slice(&404u16.to_be_bytes());
+    padded[2] &= !1;
+    let written = Query::read(&padded).unwrap().written();
+    assert_eq!(written[2], 0);
+    assert_eq!((&written[..2], &written[3..]), (&plain[..2], &plain[3..]));
+    let name = ["a".repeat(63), "b".repeat(63), "c".repeat(63), "d".repeat(61)].join(".");
+    assert_eq!(Query::read(&query(&name, Rtype::A, Some(1232))).unwrap().written().len(), QUERY);
+}
+
+#[test]
 fn an_answer_has_the_question_as_it_was_spelled_and_an_opt_record_only_if_the_query_has_one() {
     for (edns, size) in [(None, 0), (Some(1232), 11)] {
         let query = Query::read(&query("Web.DEFAULT", Rtype::A, edns)).unwrap();

@@ -13,7 +13,7 @@ struct Bench {
 }
 
 fn bench(servers: &[&str]) -> Bench {
-    let mut forwarder = Forwarder::default();
+    let mut forwarder = Forwarder::new(WAITING);
     forwarder
         .set_servers(servers.iter().map(|server| SocketAddr::new(server.parse().unwrap(), 53)).collect());
     Bench { forwarder, now: Duration::from_secs(100) }
@@ -30,6 +30,7 @@ fn show(actions: &[Action<&'static str>]) -> String {
             Some(response) if response.is_truncated() => format!("pass on a part to {}", clients.join(" ")),
             Some(_) => format!("answer {}", clients.join(" ")),
         },
+        Action::Fail(client) => format!("fail {client}"),
     };
     actions.iter().map(action).collect::<Vec<_>>().join(", ")
 }
@@ -196,24 +197,161 @@ fn an_answer_or_another_server_ends_the_count_of_unanswered_queries() {
 }
 
 #[test]
-fn one_pod_cannot_take_all_queries_in_flight() {
+fn a_pod_may_have_all_clients_that_wait_until_others_need_them() {
     let mut bench = bench(&["192.0.2.1"]);
-    for number in 0..IN_FLIGHT {
-        assert!(bench.ask_from(&format!("n{number}.example"), "flood", 2).ends_with("by Udp"));
+    for number in 0..WAITING {
+        assert!(bench.ask_from(&format!("n{number}.example"), "flood", 2).ends_with("by Udp"), "{number}");
     }
     assert_eq!(bench.ask_from("x.example", "flood", 2), "flood: TooMany");
-    for number in 0..IN_FLIGHT / 2 {
+    for number in 0..WAITING / 2 {
         let asked = bench.ask_from(&format!("m{number}.example"), "other", 3);
-        assert!(number == IN_FLIGHT / 2 || asked.starts_with("fail flood, "), "{number}: {asked}");
+        assert!(asked.starts_with("fail flood, ") && asked.ends_with("by Udp"), "{number}: {asked}");
     }
     assert_eq!(bench.ask_from("y.example", "other", 3), "other: TooMany", "both have as many");
-    assert!(bench.ask_from("z.example", "third", 4).starts_with("fail "));
-    assert_eq!(bench.forwarder.flights.len(), IN_FLIGHT);
-    for _ in 0..WAITING_OF_ONE {
-        assert_eq!(bench.ask_from("z.example", "third", 4), "");
+    assert_eq!(bench.ask_from("z.example", "third", 4), "fail other, 1537 to 192.0.2.1 by Udp", "the oldest");
+    assert_eq!((bench.forwarder.clients, bench.forwarder.flights.len()), (WAITING, WAITING));
+    // What is answered is free again, for whoever asks next.
+    for number in 1..=100 {
+        let flight = (WAITING + 1 + number) as u64;
+        assert_eq!(bench.received(flight, &format!("m{number}.example"), 0), "answer other");
     }
-    assert_eq!(bench.ask_from("z.example", "third", 4), "third: TooMany");
-    assert_eq!(bench.ask_from("z.example", "fourth", 5), "");
+    for number in 0..100 {
+        assert!(bench.ask_from(&format!("o{number}.example"), "flood", 2).ends_with("by Udp"), "{number}");
+    }
+    assert!(
+        bench.ask_from("p.example", "other", 3).starts_with("fail flood, "),
+        "the shares are equal again"
+    );
+}
+
+#[test]
+fn clients_of_one_query_have_the_same_bound_and_lose_it_one_by_one() {
+    let mut bench = bench(&["192.0.2.1"]);
+    for number in 0..WAITING {
+        let asked = bench.ask_from("a.example", if number == 0 { "first" } else { "flood" }, 2);
+        assert_eq!(asked.ends_with("by Udp"), number == 0, "{asked}");
+    }
+    assert_eq!(bench.ask_from("a.example", "flood", 2), "flood: TooMany");
+    assert_eq!(bench.ask_from("a.example", "other", 3), "fail first");
+    assert_eq!(bench.ask_from("b.example", "third", 4), "fail flood, 2 to 192.0.2.1 by Udp");
+    assert_eq!(bench.forwarder.clients, WAITING);
+    let answered = bench.received(1, "a.example", 0);
+    assert_eq!(answered, format!("answer {}other", "flood ".repeat(WAITING - 2)));
+    assert_eq!(bench.received(2, "b.example", 0), "answer third");
+    assert_eq!((bench.forwarder.clients, bench.forwarder.waiting.len()), (0, 0));
+    assert!(bench.forwarder.flights.is_empty() && bench.forwarder.by_key.is_empty());
+}
+
+#[test]
+fn a_smaller_bound_holds() {
+    let mut bench = bench(&["192.0.2.1"]);
+    bench.forwarder.bound = Forwarder::<()>::new(0).bound;
+    assert!(bench.ask("a.example", "one").ends_with("by Udp"));
+    assert_eq!(bench.ask("b.example", "one"), "one: TooMany");
+    assert_eq!(bench.ask_from("c.example", "two", 3), "two: TooMany", "both would have one");
+    assert_eq!(Forwarder::<()>::new(usize::MAX).bound, WAITING);
+}
+
+/// Random clients of a few pods, answers, silence and changes of the servers.
+#[test]
+fn whatever_happens_the_counts_are_right_and_every_client_has_one_end() {
+    for seed in 0..200u64 {
+        let mut bench = bench(&["192.0.2.1", "192.0.2.2"]);
+        bench.forwarder.bound = 20;
+        let (mut state, mut begun, mut ended) = (seed, 0, 0);
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % below
+        };
+        let clients_in = |text: &str| text.matches("client").count();
+        for _ in 0..500 {
+            let flights: Vec<FlightId> = bench.forwarder.flights.keys().copied().collect();
+            let flight = flights.get(random(flights.len().max(1) as u64) as usize).copied();
+            let name = flight.map(|flight| bench.forwarder.flights[&flight].query.clone());
+            let shown = match (random(10), flight) {
+                (0..6, _) => {
+                    begun += 1;
+                    let pods = random(4) + 1;
+                    let source = random(pods) as u8 + 2;
+                    bench.ask_from(&format!("n{}.example", random(30)), "client", source)
+                }
+                (6, Some(flight)) => {
+                    let mut answer = name.expect("there is one").forwarded(7);
+                    answer[2] |= 0x80;
+                    show(&bench.forwarder.received(flight, 7, &answer, 7))
+                }
+                (7, Some(flight)) => bench.timed_out(flight.0),
+                (8, Some(flight)) => bench.unreachable(flight.0),
+                (9, _) if random(8) == 0 => {
+                    let server = format!("192.0.2.{}:53", random(5) + 1).parse().unwrap();
+                    bench.forwarder.set_servers(vec![server]);
+                    String::new()
+                }
+                _ => {
+                    bench.now += Duration::from_secs(random(12));
+                    String::new()
+                }
+            };
+            ended += clients_in(&shown);
+            let forwarder = &bench.forwarder;
+            let of_flights: usize = forwarder.flights.values().map(|flight| flight.clients.len()).sum();
+            assert_eq!(forwarder.clients, of_flights, "seed {seed}");
+            assert_eq!(forwarder.waiting.values().sum::<usize>(), of_flights, "seed {seed}");
+            assert_eq!(begun - ended, of_flights, "seed {seed}");
+            assert!(forwarder.clients <= forwarder.bound, "seed {seed}");
+            let can_be_joined = |(key, flight): (&Key, &FlightId)| {
+                forwarder.flights.get(flight).is_some_and(|one| one.key == *key)
+            };
+            assert!(forwarder.by_key.iter().all(can_be_joined), "seed {seed}");
+        }
+        assert!(ended > 100, "seed {seed}: {ended} of {begun}");
+    }
+}
+
+#[test]
+fn an_answer_of_earlier_servers_is_for_those_who_asked_them_alone() {
+    let mut bench = bench(&["192.0.2.1"]);
+    for name in ["a.example", "b.example", "c.example"] {
+        bench.ask(name, "early");
+    }
+    bench.forwarder.set_servers(vec!["192.0.2.9:53".parse().unwrap()]);
+    assert_eq!(bench.ask("a.example", "late"), "4 to 192.0.2.9 by Udp", "a query of its own");
+    let answer = response("a.example", Rtype::A, 0, A);
+    for (flight, client, is_kept) in [(1, "early", false), (4, "late", true)] {
+        match &bench.forwarder.received(FlightId(flight), 7, &answer, 7)[..] {
+            [Action::Deliver { clients, key, response: Some(_), .. }] => {
+                assert_eq!((&clients[..], key.is_some()), (&[client][..], is_kept));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(bench.timed_out(2), "2 to 192.0.2.9 by Udp", "it continues with the new ones");
+    // The silence of the earlier ones is not that of the new ones.
+    for flight in [2, 3] {
+        for _ in 0..ATTEMPTS {
+            bench.timed_out(flight);
+        }
+    }
+    assert_eq!(bench.forwarder.unanswered, 0);
+    assert!(bench.forwarder.flights.is_empty());
+}
+
+#[test]
+fn an_answer_of_earlier_servers_does_not_bring_the_board_online() {
+    let mut bench = bench(&["192.0.2.1"]);
+    bench.ask("early.example", "early");
+    bench.forwarder.set_servers(vec!["192.0.2.9:53".parse().unwrap()]);
+    for flight in 2..=4 {
+        bench.ask("a.example", "one");
+        for _ in 0..ATTEMPTS {
+            bench.timed_out(flight);
+        }
+    }
+    bench.received(1, "early.example", 0);
+    for _ in 0..ATTEMPTS {
+        bench.timed_out(5);
+    }
+    assert_eq!(bench.ask("b.example", "two"), "two: Offline");
 }
 
 #[test]
