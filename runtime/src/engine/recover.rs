@@ -201,7 +201,7 @@ async fn find_pod(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fo
         shell.machine.network.borrow_mut().adopt(&wanted.pod, ip, file.ipv6);
     }
     if let Some(address) = file.name_server {
-        shell.services.names.adopt(&wanted.pod.uid, address);
+        shell.services.names.adopt(shell, &wanted, address);
     }
     let found = within(GREETING, find_supervisor(&shell.layers, directory, ours)).await;
     let late = || Err(SupervisorError::Receive(io::ErrorKind::TimedOut.into()));

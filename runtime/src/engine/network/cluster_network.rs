@@ -21,6 +21,7 @@ use nodlet_wire::timeout::within;
 use serde_json::Value;
 
 use crate::engine::Shell;
+use crate::engine::network::resolver;
 use crate::{pod_files, sources};
 
 /// The time in which a cluster that assigns ranges to its nodes does so.
@@ -44,6 +45,10 @@ pub(in crate::engine) fn apply(shell: &Rc<Shell>, text: Option<&str>) {
     match followed {
         Ok(()) => shell.firewall.follow(None),
         Err(error) => log::error!("failed to {}", chain(&error)),
+    }
+    if shell.services.names.follow_range(shell) {
+        let task = shell.clone();
+        shell.tasks.spawn(async move { resolver::renew_resolv_confs(&task).await });
     }
 }
 

@@ -34,8 +34,8 @@ const MAY_LOSE: &str = "queries of pods may be lost while the agent is replaced"
 /// The name server of the pods, and the pods that use it.
 #[derive(Default)]
 pub(in crate::engine) struct Names {
-    /// The pods with a sandbox that use the name server, and the address by which they do.
-    users: RefCell<SortedMap<Uid, Ipv4Addr>>,
+    /// The pods with a sandbox that use the name server.
+    users: RefCell<SortedMap<Uid, User>>,
     running: RefCell<Option<Running>>,
     /// Sockets of an earlier agent.
     held: RefCell<Vec<OwnedFd>>,
@@ -45,6 +45,15 @@ pub(in crate::engine) struct Names {
     known: RefCell<Known>,
     /// The last failure to begin, which was reported.
     failure: RefCell<Option<String>>,
+}
+
+/// A pod that uses the name server.
+struct User {
+    /// The address by which it does.
+    address: Ipv4Addr,
+    /// Whether it is in the network of the machine. The bridge keeps an earlier address for pods that have addresses of
+    /// its range, which this one has not: it uses the present one.
+    has_host_network: bool,
 }
 
 /// The Services, and the addresses of pods with their namespaces.
@@ -76,7 +85,7 @@ enum NameServerError {
 /// of the cluster.
 pub(in crate::engine) fn dns_of(shell: &Shell, uid: &Uid) -> ClusterDns {
     match shell.services.names.users.borrow().get(uid) {
-        Some(address) => ClusterDns { servers: vec![address.to_string()], domain: domain(shell) },
+        Some(user) => ClusterDns { servers: vec![user.address.to_string()], domain: domain(shell) },
         None => shell.config.dns.clone(),
     }
 }
@@ -108,8 +117,9 @@ impl Names {
             self.read_upstreams(shell).await;
         }
         let address = shell.machine.network.borrow().gateway();
-        self.users.borrow_mut().insert(wanted.pod.uid.clone(), address);
-        let is_listening = self.running.borrow().as_ref().is_some_and(|one| one.addresses.contains(&address));
+        self.adopt(shell, wanted, address);
+        let is_listening =
+            self.running.borrow().as_ref().is_some_and(|running| running.resolver.is_at(address.into()));
         // A firewall may have been changed since the name server began.
         let began =
             self.make_reachable(shell).and_then(|()| if is_listening { Ok(()) } else { self.run(shell) });
@@ -143,9 +153,12 @@ impl Names {
         network.input_dropped().map_or(Ok(()), |why| Err(NameServerError::Firewall(why)))
     }
 
-    /// Records that a sandbox of an earlier agent uses the name server.
-    pub(in crate::engine) fn adopt(&self, uid: &Uid, address: Ipv4Addr) {
-        self.users.borrow_mut().insert(uid.clone(), address);
+    /// Records that the sandbox of a pod uses the name server, at this address when it was made.
+    pub(in crate::engine) fn adopt(&self, shell: &Shell, wanted: &Wanted, address: Ipv4Addr) {
+        let has_host_network = wanted.pod.spec.host_network;
+        let present = shell.machine.network.borrow().gateway();
+        let user = User { address: if has_host_network { present } else { address }, has_host_network };
+        self.users.borrow_mut().insert(wanted.pod.uid.clone(), user);
     }
 
     /// Takes the sockets that a supervisor has kept for the name server, unless some are known.
@@ -162,9 +175,16 @@ impl Names {
     /// Runs the name server for the pods that earlier agents have left.
     pub(in crate::engine) fn resume(&self, shell: &Rc<Shell>) {
         if self.users.borrow().is_empty() {
-            // No pod uses them.
+            // No pod uses them, but supervisors of other pods have them.
             self.held.borrow_mut().clear();
-        } else if let Err(error) = self.run(shell) {
+            keep(shell, &[]);
+            return;
+        }
+        if self.users.borrow().values().any(|user| user.has_host_network) {
+            // Its address may be another one than that of the earlier agent.
+            self.make_bridge(shell);
+        }
+        if let Err(error) = self.run(shell) {
             log::error!("pods resolve no names: failed to {}", chain(&error));
         } else if let Some(why) = shell.machine.network.borrow().input_dropped() {
             shell.publication.emit_of_node(NodeEvent::Machine("FirewallDropsPackets", &why));
@@ -180,9 +200,37 @@ impl Names {
         }
     }
 
+    /// Gives the pods in the network of the machine the present address of the bridge, if that has changed. Returns
+    /// whether it has: their files change with it.
+    pub(in crate::engine) fn follow_range(&self, shell: &Rc<Shell>) -> bool {
+        let address = shell.machine.network.borrow().gateway();
+        let is_earlier = |user: &User| user.has_host_network && user.address != address;
+        if !self.users.borrow().values().any(is_earlier) || !self.make_bridge(shell) {
+            return false;
+        }
+        for user in self.users.borrow_mut().values_mut().filter(|user| is_earlier(user)) {
+            user.address = address;
+        }
+        let is_running = self.running.borrow().is_some();
+        if is_running && let Err(error) = self.run(shell) {
+            log::error!("pods resolve no names: failed to {}", chain(&error));
+        }
+        true
+    }
+
+    /// Makes the bridge with its present address, which a pod in the network of the machine uses. Returns whether it is
+    /// there.
+    fn make_bridge(&self, shell: &Shell) -> bool {
+        let made = shell.machine.network.borrow_mut().ensure_bridge();
+        if let Err(error) = &made {
+            log::error!("pods with hostNetwork resolve no names: failed to {}", chain(error));
+        }
+        made.is_ok()
+    }
+
     /// Runs the name server at the addresses that pods use, under the present domain.
     fn run(&self, shell: &Rc<Shell>) -> Result<(), NameServerError> {
-        let addresses: SortedSet<Ipv4Addr> = self.users.borrow().values().copied().collect();
+        let addresses: SortedSet<Ipv4Addr> = self.users.borrow().values().map(|user| user.address).collect();
         let domain = domain(shell);
         let mut running = self.running.borrow_mut();
         if running.as_ref().is_some_and(|running| running.addresses == addresses && running.domain == domain)
