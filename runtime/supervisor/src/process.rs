@@ -17,7 +17,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 use nodlet_core::sorted::SortedMap;
-use nodlet_kernel::own_file;
+use nodlet_kernel::{durable, own_file};
 use rustix::net::SocketFlags;
 use serde::{Deserialize, Serialize};
 
@@ -387,7 +387,7 @@ impl Process {
             names.map(|(name, _)| format!("{name} lost {error}\n")).collect()
         });
         if !report.is_empty() {
-            let _ = own_file::write(&self.dir.join(RENAMED_FILE), report);
+            let _ = durable::replace_in_memory(&self.dir.join(RENAMED_FILE), report);
         }
     }
 

@@ -25,6 +25,7 @@ use super::saved;
 use super::sys::{self, Parent, lacking, used_up};
 use nodlet_host::launch::{SandboxConfig, SeccompConfig};
 use nodlet_host::netlink::{Netlink, link_index};
+use nodlet_kernel::durable;
 
 mod interfaces;
 
@@ -171,7 +172,7 @@ fn make(config: BorrowedFd, answer: BorrowedFd, scratch: &Path) -> Result<(), Sa
         if result.is_err() {
             let report = give_back_interfaces(&taken, &mut host, &host_namespace);
             if !report.is_empty() {
-                let _ = nodlet_kernel::own_file::write(&scratch.with_file_name(crate::RENAMED_FILE), report);
+                let _ = durable::replace_in_memory(&scratch.with_file_name(crate::RENAMED_FILE), report);
             }
             let _ = host.remove_link(&network.host_link);
         }

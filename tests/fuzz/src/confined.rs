@@ -77,6 +77,47 @@ mod tests {
         assert!(FILES.len() <= MOST, "unsafe stands in {} files", FILES.len());
     }
 
+    /// Calls that replace a file or wait for a disk.
+    const WRITES: [&str; 6] =
+        ["fs::rename", "renameat", "renameat_with", "renameat2", "sync_all", "sync_data"];
+
+    /// The files that have such a call and are no part of `nodlet_kernel::durable`, each with the reason.
+    const WRITERS: &[(&str, &str)] = &[
+        ("board/dist/src/disk.rs", "the files that a developer's machine makes"),
+        ("board/dist/src/image.rs", "the files that a developer's machine makes"),
+        (
+            "board/src/init/partitions.rs",
+            "the boot partition is FAT, and a damaged partition's folder is moved",
+        ),
+        ("board/src/init/partitions/gpt.rs", "sectors of a disk"),
+        (
+            "board/src/verbs/push/receive/spool.rs",
+            "what is received is linked into a folder that nothing keeps",
+        ),
+        ("runtime/host/src/log_files.rs", "the rotation of a log, beneath a descriptor"),
+        ("runtime/host/src/volume/empty_dir.rs", "a directory that appears with its mode"),
+        (
+            "runtime/host/src/volume/projected.rs",
+            "the link of a volume is switched as kubelet's AtomicWriter does",
+        ),
+        ("runtime/host/src/volume/remove.rs", "deep directories are moved up to be removed"),
+        ("runtime/src/api.rs", "a socket that appears once it listens"),
+        ("runtime/src/seccomp/table.rs", "a filter of system calls names it"),
+    ];
+
+    #[test]
+    fn files_are_replaced_by_the_one_module_or_for_a_reason_of_the_table() {
+        let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut found: BTreeSet<PathBuf> =
+            WRITES.iter().flat_map(|word| files_with(word, &project, &PRODUCT)).collect();
+        found.retain(|file| !file.starts_with("runtime/kernel/src"));
+        let listed: BTreeSet<PathBuf> = WRITERS.iter().map(|(file, _)| PathBuf::from(file)).collect();
+        let more: Vec<_> = found.difference(&listed).collect();
+        assert!(more.is_empty(), "use nodlet_kernel::durable in {more:?}, or give a reason");
+        let gone: Vec<_> = listed.difference(&found).collect();
+        assert!(gone.is_empty(), "these files replace nothing any more: {gone:?}");
+    }
+
     /// Crates, each with the file or folder that alone names them.
     const CRATES: &[(&str, &str)] = &[
         ("libcontainer", "runtime/supervisor/src/container"),

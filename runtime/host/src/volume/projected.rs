@@ -383,7 +383,8 @@ fn remove_outdated(volume: &OwnedFd, data: &OsStr, files: &SortedMap<&str, Proje
     result
 }
 
-/// Where a test makes a write fail.
+/// Where a test makes a write fail. Not that of `nodlet_kernel::durable`: this volume is in memory or may be written again,
+/// and is reached by descriptors only, beside a container that may rename what is in it.
 #[cfg(not(test))]
 fn step() -> io::Result<()> {
     Ok(())
