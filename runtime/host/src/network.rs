@@ -39,6 +39,7 @@ use self::range::{DEFAULT_RANGE, Ipv6Range};
 pub use self::service_range::ServiceOverlap;
 pub use self::services::Changes;
 use self::services::ServiceTable;
+use self::services::rules::{BOARD_PRIORITY, CLUSTER_PRIORITY};
 use crate::launch::{Ipv6Config, NetworkConfig};
 use crate::netlink::{Netlink, link_index};
 use crate::paths::Paths;
@@ -152,8 +153,12 @@ impl Network {
             ipv6_addresses: SortedMap::new(),
             guarded: None,
             firewall: Firewall::new(&paths.hash(), &bridge, masquerade, &cluster::all(range, ipv6)),
-            services: ServiceTable::new(&paths.hash(), &bridge),
-            cluster_services: ServiceTable::new(&format!("{}-cluster", paths.hash()), &bridge),
+            services: ServiceTable::new(&paths.hash(), &bridge, BOARD_PRIORITY),
+            cluster_services: ServiceTable::new(
+                &format!("{}-cluster", paths.hash()),
+                &bridge,
+                CLUSTER_PRIORITY,
+            ),
             forwarding: Forwarding::open(paths.forwarding()),
             routes: paths.routes(),
             table: TableState::Unneeded,
@@ -352,6 +357,12 @@ impl Network {
         Ok(())
     }
 
+    /// Whether the table was made for bridges that translate otherwise: Docker loads br_netfilter when it starts.
+    fn is_for_other_bridges(&self) -> bool {
+        self.table == TableState::Installed
+            && self.firewall.table.bridges_translate != guard::bridges_translate()
+    }
+
     /// Deletes the kernel's entries of UDP connections that contradict the table, after it has changed.
     fn forget_connections(&mut self) {
         let ports: Vec<Forward> = self.firewall.table.udp_ports().cloned().collect();
@@ -389,7 +400,7 @@ impl Network {
         let failed = |source| NetworkError::Firewall { source };
         let mut netlink = Netlink::open().map_err(failed)?;
         let changed = self.forwarding.choose(&mut netlink).map_err(failed)?;
-        if changed {
+        if changed || self.is_for_other_bridges() {
             self.install()?;
         } else {
             self.forwarding.switch_on(&self.bridge).map_err(failed)?;

@@ -124,7 +124,7 @@ impl Services {
         if Rc::ptr_eq(&self.catalog.borrow(), &catalog) && !may_differ {
             return;
         }
-        let path = DataPath::of(&catalog, &shell.config.node_name, &[]);
+        let path = DataPath::of(&catalog, &shell.config.node_name);
         *self.catalog.borrow_mut() = catalog;
         let is_applied = *self.applied.borrow() == path && self.failure.borrow().is_none();
         if is_applied && !(path.ports.is_empty() && self.may_have_table.take()) {

@@ -76,23 +76,24 @@ impl Change {
     }
 }
 
-/// An address and port of UDP of Services that have changed, and where packets may go that are sent there.
+/// Addresses and ports of UDP of Services that have changed, and where packets may go that are sent there.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reached {
-    /// By address and port; by no address for ports of all addresses of this machine.
-    targets: BTreeMap<(Option<IpAddr>, u16), Vec<SocketAddr>>,
+    /// By address and port; by the unspecified address of a family for ports of all addresses of this machine.
+    targets: BTreeMap<(IpAddr, u16), Vec<SocketAddr>>,
 }
 
 impl Reached {
-    /// Packets to `port` of an address, or of this machine, may go to `targets` alone: to none of them, if there are none.
-    pub(super) fn set(&mut self, address: Option<IpAddr>, port: u16, targets: Vec<SocketAddr>) {
-        self.targets.insert((address, port), targets);
+    /// Packets to `port` of an address, or of this machine if the address is unspecified, may go to `targets` alone: to none
+    /// of them, if there are none.
+    pub(super) fn set(&mut self, address: IpAddr, port: u16, targets: &[SocketAddr]) {
+        self.targets.insert((address, port), targets.to_vec());
     }
 
     fn contradicts(&self, connection: &Connection, is_here: impl FnOnce(IpAddr) -> bool) -> bool {
         let Connection { sent_to: (address, port), leads_to } = *connection;
         let is_target = |targets: &Vec<SocketAddr>| targets.contains(&SocketAddr::from(leads_to));
-        match (self.targets.get(&(Some(address), port)), self.targets.get(&(None, port))) {
+        match (self.targets.get(&(address, port)), self.targets.get(&(unspecified(address), port))) {
             (Some(targets), _) => !is_target(targets),
             (None, Some(targets)) => !is_target(targets) && !address.is_loopback() && is_here(address),
             (None, None) => false,
@@ -105,6 +106,14 @@ impl Reached {
             return Ok(0);
         }
         delete_entries(|connection, is_here| self.contradicts(connection, is_here))
+    }
+}
+
+/// The unspecified address of the family of an address.
+pub(super) fn unspecified(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     }
 }
 
@@ -229,12 +238,19 @@ mod tests {
 
     #[test]
     fn entries_to_a_changed_service_that_lead_to_none_of_its_endpoints_are_deleted() {
-        let here = |address: IpAddr| ["192.0.2.2", "127.0.0.1"].contains(&&*address.to_string());
+        let here =
+            |address: IpAddr| ["192.0.2.2", "2001:db8::2", "127.0.0.1"].contains(&&*address.to_string());
         let parse = |text: &str| text.parse::<SocketAddr>().expect("an address with a port");
         let mut reached = Reached::default();
-        reached.set(Some(parse("10.96.0.9:0").ip()), 53, vec![parse("10.85.0.2:5353")]);
-        reached.set(Some(parse("10.96.0.8:0").ip()), 53, Vec::new());
-        reached.set(None, 30053, vec![parse("10.85.0.2:5353")]);
+        for (to, targets) in [
+            ("10.96.0.9:53", &["10.85.0.2:5353"][..]),
+            ("10.96.0.8:53", &[]),
+            ("0.0.0.0:30053", &["10.85.0.2:5353"]),
+            ("[::]:30053", &["[fd00:10::2]:5353"]),
+        ] {
+            let targets: Vec<SocketAddr> = targets.iter().map(|target| parse(target)).collect();
+            reached.set(parse(to).ip(), parse(to).port(), &targets);
+        }
         for (sent_to, leads_to, is_deleted) in [
             ("10.96.0.9:53", "10.85.0.2:5353", false),
             ("10.96.0.9:53", "10.85.0.3:5353", true),
@@ -245,6 +261,8 @@ mod tests {
             ("10.96.0.8:53", "10.85.0.2:5353", true),
             ("192.0.2.2:30053", "10.85.0.2:5353", false),
             ("192.0.2.2:30053", "10.85.0.3:5353", true),
+            ("[2001:db8::2]:30053", "[fd00:10::2]:5353", false),
+            ("[2001:db8::2]:30053", "[fd00:10::3]:5353", true),
             ("127.0.0.1:30053", "127.0.0.1:30053", false),
             ("198.51.100.1:30053", "198.51.100.1:30053", false),
         ] {

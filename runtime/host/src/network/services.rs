@@ -13,17 +13,17 @@
 //! for each. The rules are in `services/rules.rs`.
 
 mod board;
-mod rules;
+pub(super) mod rules;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use nodlet_services::data_path::{DataPath, PortPath, Targets};
-use nodlet_services::service::{Family, Protocol};
+use nodlet_services::data_path::{DataPath, PortPath};
+use nodlet_services::service::{Family, Protocol, TrafficPolicy};
 
 use self::rules::{Abilities, Chains, Chosen, Frame, Pods};
-use super::conntrack::Reached;
+use super::conntrack::{Reached, unspecified};
 use super::firewall::{explain, remove_table};
 use crate::netlink::nftables::sets::Data;
 use crate::netlink::nftables::{Batch, Nft};
@@ -77,29 +77,23 @@ impl Key {
 #[derive(Debug)]
 struct Applied {
     path: PortPath,
-    /// The chains of each family.
-    chains: [Option<Chains>; 2],
+    chains: Chains,
 }
 
 impl Applied {
     /// The keys of the port with the numbers of their chains. An address that the port has twice counts once.
     fn elements(&self) -> BTreeMap<Key, u32> {
+        let family = self.path.family();
+        let key = |address, port| Key { family, address, protocol: self.path.protocol, port };
         let mut elements = BTreeMap::new();
-        for (family, chains) in FAMILIES.into_iter().zip(&self.chains) {
-            let Some(chains) = chains else { continue };
-            let key = |address, port| Key { family, address, protocol: self.path.protocol, port };
-            let mut add = |ends: &[SocketAddr], chain: u32| {
-                for end in ends.iter().filter(|end| Family::of(end.ip()) == family) {
-                    elements.entry(key(Some(end.ip()), end.port())).or_insert(chain);
-                }
-            };
-            add(&self.path.cluster, chains.internal);
-            if let Some(outside) = chains.outside {
-                add(&self.path.external, outside);
-                if has_family(&self.path.cluster, family) {
-                    elements.extend(self.path.node_port.map(|port| (key(None, port), outside)));
-                }
+        if let Some(inside) = self.chains.of(self.path.internal_policy) {
+            elements.insert(key(Some(self.path.cluster.ip()), self.path.cluster.port()), inside);
+        }
+        if let Some(outside) = self.chains.outside {
+            for end in &self.path.external {
+                elements.entry(key(Some(end.ip()), end.port())).or_insert(outside);
             }
+            elements.extend(self.path.node_port.map(|port| (key(None, port), outside)));
         }
         elements
     }
@@ -142,6 +136,8 @@ struct State {
 pub(super) struct ServiceTable {
     names: [String; 2],
     bridge: String,
+    /// The priority with which it changes destinations.
+    priority: i32,
     /// What the kernel has; `None` if it has no table, or an unknown one.
     state: Option<State>,
     /// What the kernel has refused, and is to have.
@@ -150,11 +146,12 @@ pub(super) struct ServiceTable {
 }
 
 impl ServiceTable {
-    pub(super) fn new(hash: &str, bridge: &str) -> ServiceTable {
+    pub(super) fn new(hash: &str, bridge: &str, priority: i32) -> ServiceTable {
         let name = format!("nodlet-services-{hash}");
         ServiceTable {
             names: [name.clone(), format!("{name}-b")],
             bridge: bridge.to_owned(),
+            priority,
             state: None,
             refused: None,
             abilities: None,
@@ -195,12 +192,8 @@ impl ServiceTable {
             forget_connections(&reached);
             return Ok(Changes::default());
         }
-        let frame = Frame {
-            bridge: self.bridge.clone(),
-            pods,
-            services: services.to_vec(),
-            nodes: path.node_addresses.clone(),
-        };
+        let frame =
+            Frame { bridge: self.bridge.clone(), priority: self.priority, pods, services: services.to_vec() };
         let abilities = match self.abilities {
             Some(known) => known,
             None => *self.abilities.insert(Abilities::probe(socket, &self.names[0]).map_err(explain)?),
@@ -249,7 +242,7 @@ impl ServiceTable {
         let (path, frame) = match (self.state.take(), self.refused.take()) {
             (Some(state), _) => {
                 let ports = state.ports.into_values().map(|applied| applied.path).collect();
-                (DataPath { ports, node_addresses: state.frame.nodes.clone() }, state.frame)
+                (DataPath { ports }, state.frame)
             }
             (None, Some(refused)) => refused,
             (None, None) => return Ok(()),
@@ -347,13 +340,8 @@ impl ServiceTable {
 
 /// About how many bytes a port takes in a batch.
 fn weight(port: &PortPath) -> usize {
-    let count = |targets: &Targets| if let Targets::To(targets) = targets { targets.len() } else { 1 };
     let each = if port.affinity_seconds.is_some() { 700 } else { 80 };
-    800 + (count(&port.internal) + count(&port.outside)) * each
-}
-
-fn has_family(ends: &[SocketAddr], family: Family) -> bool {
-    ends.iter().any(|end| Family::of(end.ip()) == family)
+    800 + (port.everywhere.len() + port.here.len()) * each
 }
 
 /// A port that differs from what the kernel has.
@@ -365,28 +353,16 @@ struct Change<'a> {
 
 /// Where packets of UDP may go that are sent to a port as it was in `old`, and as it is in `new`.
 fn reached<'a>(old: impl Iterator<Item = &'a PortPath>, new: impl Iterator<Item = &'a PortPath>) -> Reached {
-    let targets_of = |targets: &Targets| match targets {
-        Targets::To(targets) => targets.clone(),
-        Targets::Refused | Targets::Dropped => Vec::new(),
-    };
     let mut reached = Reached::default();
     // An address of an earlier port may be that of a new one.
     for (path, is_new) in old.map(|port| (port, false)).chain(new.map(|port| (port, true))) {
         if path.protocol != Protocol::Udp {
             continue;
         }
-        let internal = if is_new { targets_of(&path.internal) } else { Vec::new() };
-        // Clients of the board and its pods get to all of them.
-        let outside =
-            if is_new { [internal.clone(), targets_of(&path.outside)].concat() } else { Vec::new() };
-        for end in &path.cluster {
-            reached.set(Some(end.ip()), end.port(), internal.clone());
-        }
-        for end in &path.external {
-            reached.set(Some(end.ip()), end.port(), outside.clone());
-        }
-        if let Some(port) = path.node_port {
-            reached.set(None, port, outside);
+        let may_stay = if is_new { path.may_stay.as_slice() } else { &[] };
+        let board = path.node_port.map(|port| SocketAddr::new(unspecified(path.cluster.ip()), port));
+        for end in path.external.iter().chain([&path.cluster]).chain(&board) {
+            reached.set(end.ip(), end.port(), may_stay);
         }
     }
     reached
@@ -449,11 +425,7 @@ impl State {
                     self.write(batch, abilities, new, old, &mut unused);
                     self.add_pods(batch, new, &mut without_ports);
                 }
-                (None, Some(old)) => {
-                    for chains in old.chains.into_iter().flatten() {
-                        chains.remove(batch, &mut self.numbers);
-                    }
-                }
+                (None, Some(old)) => old.chains.remove(batch, &mut self.numbers),
                 (None, None) => {}
             }
         }
@@ -490,19 +462,12 @@ impl State {
         old: Option<Applied>,
         unused: &mut BTreeSet<IpAddr>,
     ) {
-        let (earlier, old_chains) = match old {
-            Some(Applied { path, chains }) => (Some(path), chains),
-            None => (None, [None, None]),
-        };
-        let keeps_sticky =
-            earlier.as_ref().is_some_and(|earlier| earlier.affinity_seconds == port.affinity_seconds);
-        let keeps_elements = earlier.as_ref().is_some_and(|earlier| has_same_ends(earlier, port));
-        let numbers = &mut self.numbers;
-        let mut families = FAMILIES.into_iter();
-        let chains = old_chains.map(|old| {
-            let family = families.next()?;
-            Chains::write(batch, numbers, abilities, (family, port), old, keeps_sticky, &self.frame.bridge)
-        });
+        let is_same =
+            |same: fn(&PortPath, &PortPath) -> bool| old.as_ref().is_some_and(|old| same(&old.path, port));
+        let keeps_elements = is_same(has_same_ends);
+        let keeps_sticky = is_same(|old, new| old.affinity_seconds == new.affinity_seconds);
+        let (numbers, old) = (&mut self.numbers, old.map(|old| old.chains));
+        let chains = Chains::write(batch, numbers, abilities, port, old, keeps_sticky, &self.frame.bridge);
         let applied = Applied { path: port.clone(), chains };
         if !keeps_elements {
             self.add_elements(batch, &applied, unused);
@@ -525,10 +490,9 @@ impl State {
             self.elements.insert(key, chain);
             batch.add_element(key.map(), &key.bytes(), Some(Data::Goto(&rules::chain(chain))));
         }
-        for end in &applied.path.cluster {
-            if increment(&mut self.addresses, end.ip()) && !unused.remove(&end.ip()) {
-                batch.add_element(rules::cluster(Family::of(end.ip())), &rules::octets(end.ip()), None);
-            }
+        let address = applied.path.cluster.ip();
+        if increment(&mut self.addresses, address) && !unused.remove(&address) {
+            batch.add_element(rules::cluster(Family::of(address)), &rules::octets(address), None);
         }
     }
 
@@ -539,10 +503,9 @@ impl State {
                 batch.delete_element(key.map(), &key.bytes());
             }
         }
-        for end in &old.path.cluster {
-            if decrement(&mut self.addresses, end.ip()) {
-                unused.insert(end.ip());
-            }
+        let address = old.path.cluster.ip();
+        if decrement(&mut self.addresses, address) {
+            unused.insert(address);
         }
     }
 }
@@ -565,10 +528,10 @@ fn decrement(counts: &mut BTreeMap<IpAddr, u32>, address: IpAddr) -> bool {
     is_gone
 }
 
-/// Whether the same elements lead to both ports.
+/// Whether the same elements lead to both ports, and to the same chains of theirs.
 fn has_same_ends(one: &PortPath, other: &PortPath) -> bool {
-    let ends = |port: &PortPath| (port.protocol, port.node_port);
-    ends(one) == ends(other) && one.cluster == other.cluster && one.external == other.external
+    let ends = |port: &PortPath| (port.protocol, port.cluster, port.node_port, port.internal_policy);
+    ends(one) == ends(other) && one.external == other.external
 }
 
 #[cfg(test)]

@@ -345,7 +345,7 @@ impl Follower {
     /// Has connections go where the Services have them go. Returns whether they do.
     fn apply(&self) -> bool {
         let services = self.known.services.borrow();
-        let path = DataPath::of(services.catalog(), &self.shell.config.node_name, &[]);
+        let path = DataPath::of(services.catalog(), &self.shell.config.node_name);
         drop(services);
         let (applied, warning) = {
             let mut network = self.shell.machine.network.borrow_mut();

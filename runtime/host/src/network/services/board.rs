@@ -73,9 +73,9 @@ impl Network {
             return Ok(false);
         }
         let has_any = has_services || has_others;
-        let was_installed = self.table == TableState::Installed;
+        let is_current = self.table == TableState::Installed && !self.is_for_other_bridges();
         let had_any = std::mem::replace(&mut self.firewall.table.has_services, has_any);
-        if has_any && (!had_any || !was_installed) {
+        if has_any && (!had_any || !is_current) {
             self.install()?;
             self.set_hairpins().map_err(|source| NetworkError::Services { source })?;
         }

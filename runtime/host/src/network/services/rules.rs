@@ -6,9 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use nodlet_services::data_path::{PortPath, Targets};
-use nodlet_services::service::{Family, Protocol};
+use nodlet_services::service::{Family, Protocol, TrafficPolicy};
 
-use super::{FAMILIES, Numbers, has_family};
+use super::{FAMILIES, Numbers};
 use crate::netlink::nftables::expressions::lookups::{self, Choice};
 use crate::netlink::nftables::expressions::{self as nft, Side};
 use crate::netlink::nftables::sets::{Data, Kind};
@@ -22,13 +22,24 @@ pub(super) const SERVICES_CHAIN: &str = "services";
 /// The chain that refuses connections to addresses of Services that have no such port.
 const CLOSED_CHAIN: &str = "closed";
 
-// From linux/netfilter.h and linux/netfilter_ipv4.h: hooks with their usual priorities.
-const PREROUTING: Hook = (0, -100);
-const OUTPUT: Hook = (3, -100);
+// From linux/netfilter.h and linux/netfilter_ipv4.h: hooks, and the usual priority of the last one.
+const PREROUTING: u32 = 0;
+const OUTPUT: u32 = 3;
 const POSTROUTING: Hook = (4, 100);
 
-/// The bit of a packet's mark for connections that get an address of the board if they leave it, as kube-proxy's default.
-const MASQUERADE: u32 = 1 << 14;
+/// The priority with which the board's Services change destinations: behind `hostPort`s, which have the usual one (-100).
+/// The kernel asks chains of equal priorities in the order in which they were made, which changes whenever one is made anew.
+pub(in crate::network) const BOARD_PRIORITY: i32 = -99;
+/// The priority with which the Services of the cluster change destinations: behind those of the board.
+pub(in crate::network) const CLUSTER_PRIORITY: i32 = -98;
+
+/// The bit of a packet's mark for connections that get an address of the board if they leave it. Not kube-proxy's (bit 14),
+/// which has every such packet masqueraded, also one to a pod of the board, which is to see the client's address; nor that
+/// of the portmap plugin (bit 13), nor one of those above, which Calico, Cilium and Tailscale use.
+pub(super) const MASQUERADE: u32 = 1 << 12;
+
+/// The policies, each of which has endpoints of its own.
+const POLICIES: [TrafficPolicy; 2] = [TrafficPolicy::Cluster, TrafficPolicy::Local];
 
 /// The most endpoints of a port and family to which connections go.
 const ENDPOINTS_MAX: usize = 1000;
@@ -65,14 +76,6 @@ pub(super) fn hairpin(family: Family) -> &'static str {
     match family {
         Family::V4 => "hairpin4",
         Family::V6 => "hairpin6",
-    }
-}
-
-/// The set of addresses at which node ports are served.
-fn nodes(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "nodes4",
-        Family::V6 => "nodes6",
     }
 }
 
@@ -130,7 +133,7 @@ impl Abilities {
         let mut accepts = |expression: Vec<u8>| {
             let added = socket.change(&name, |batch| {
                 batch.add_table();
-                batch.add_chain("probe", Some(("nat", PREROUTING)));
+                batch.add_chain("probe", Some(("nat", (PREROUTING, BOARD_PRIORITY))));
                 batch.add_rule("probe", &[nft::link(nft::IIFNAME, true, "nodlet-probe"), expression]);
             });
             if added.is_ok() {
@@ -196,11 +199,11 @@ pub(in crate::network) struct Pods {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Frame {
     pub(super) bridge: String,
+    /// The priority with which the table changes destinations.
+    pub(super) priority: i32,
     pub(super) pods: Pods,
     /// The ranges of the addresses of Services.
     pub(super) services: Vec<(IpAddr, u8)>,
-    /// The addresses at which node ports are served; empty for all of the board.
-    pub(super) nodes: Vec<IpAddr>,
 }
 
 impl Frame {
@@ -222,16 +225,8 @@ impl Frame {
             batch.add_rule(SERVICES_CHAIN, &[lookups::vmap_destination(family, ports(family))]);
         }
         for family in FAMILIES {
-            let to_node = if self.nodes.is_empty() {
-                [lookups::not_to_loopback(family), nft::to_this_machine()].concat()
-            } else {
-                batch.add_set(nodes(family), kind(family));
-                lookups::destination_in(family, nodes(family))
-            };
-            batch.add_rule(SERVICES_CHAIN, &[to_node, lookups::vmap_port(node_ports(family))]);
-        }
-        for node in self.nodes.iter().filter(|node| !node.is_loopback()) {
-            batch.add_element(nodes(Family::of(*node)), &octets(*node), None);
+            let to_board = [lookups::not_to_loopback(family), nft::to_this_machine()].concat();
+            batch.add_rule(SERVICES_CHAIN, &[to_board, lookups::vmap_port(node_ports(family))]);
         }
         for family in FAMILIES {
             let to_cluster = lookups::destination_in(family, cluster(family));
@@ -245,7 +240,7 @@ impl Frame {
 
     /// Adds the chains with hooks, which put the table into effect.
     pub(super) fn add_hooks(&self, batch: &mut Batch) {
-        batch.add_chain(PREROUTING_CHAIN, Some(("nat", PREROUTING)));
+        batch.add_chain(PREROUTING_CHAIN, Some(("nat", (PREROUTING, self.priority))));
         // Other machines reach external addresses and node ports only.
         let from_pods = nft::link(nft::IIFNAME, true, &self.bridge);
         batch.add_rule(PREROUTING_CHAIN, &[from_pods, nft::goto(SERVICES_CHAIN)]);
@@ -258,7 +253,7 @@ impl Frame {
             batch.add_rule(PREROUTING_CHAIN, &[to_cluster, nft::drop_packet()]);
         }
         batch.add_rule(PREROUTING_CHAIN, &[nft::jump(SERVICES_CHAIN)]);
-        batch.add_chain("output", Some(("nat", OUTPUT)));
+        batch.add_chain("output", Some(("nat", (OUTPUT, self.priority))));
         for family in FAMILIES {
             // The address of the route to the Service is not always one that an endpoint on another machine can reach.
             let to_cluster = lookups::destination_in(family, cluster(family));
@@ -289,16 +284,12 @@ impl Frame {
 
     /// The pods of the board among the endpoints of a port, if that matters.
     pub(super) fn pods_of(&self, port: &PortPath) -> BTreeSet<IpAddr> {
-        let targets = |targets: &Targets| -> Vec<SocketAddr> {
-            FAMILIES.into_iter().flat_map(|family| endpoints(targets, family)).collect()
-        };
-        let all = if self.pods.bridges_translate {
-            [targets(&port.internal), targets(&port.outside)].concat()
-        } else {
-            Vec::new()
-        };
+        if !self.pods.bridges_translate {
+            return BTreeSet::new();
+        }
         let is_pod = |address: &IpAddr| self.pods.ranges.iter().any(|range| contains(*range, *address));
-        all.into_iter().map(|target| target.ip()).filter(is_pod).collect()
+        let used = POLICIES.into_iter().flat_map(|policy| endpoints(port.targets(policy)));
+        used.map(|endpoint| endpoint.ip()).filter(is_pod).collect()
     }
 }
 
@@ -313,12 +304,14 @@ fn contains((base, prefix): (IpAddr, u8), address: IpAddr) -> bool {
         && differing.checked_shr(128 - u32::from(prefix)).unwrap_or_default() == 0
 }
 
-/// The chains of a port for a family, by their numbers.
-#[derive(Debug)]
+/// The chains of a port, by their numbers.
+#[derive(Debug, Default)]
 pub(super) struct Chains {
-    /// The chain of connections to addresses of the cluster.
-    pub(super) internal: u32,
-    /// The chain of connections to external addresses and node ports.
+    /// The chain that leads to the endpoints of the policy `Cluster`.
+    everywhere: Option<u32>,
+    /// The chain that leads to the endpoints of the policy `Local`.
+    here: Option<u32>,
+    /// The chain of connections to external addresses and node ports, which leads to the other ones.
     pub(super) outside: Option<u32>,
     /// The chains of endpoints that clients stay with, each of which has a set of its clients.
     sticky: Vec<(SocketAddr, u32)>,
@@ -334,98 +327,81 @@ pub(super) struct Chosen {
 }
 
 impl Chains {
-    /// Writes the rules of a port for a family, in place of `old` ones. `None` if it has no address of the family.
+    /// The chain that leads to the endpoints of a policy.
+    pub(super) fn of(&self, policy: TrafficPolicy) -> Option<u32> {
+        match policy {
+            TrafficPolicy::Cluster => self.everywhere,
+            TrafficPolicy::Local => self.here,
+        }
+    }
+
+    /// Writes the rules of a port, in place of `old` ones.
     pub(super) fn write(
         batch: &mut Batch,
         numbers: &mut Numbers,
         abilities: Abilities,
-        (family, port): (Family, &PortPath),
+        port: &PortPath,
         old: Option<Chains>,
         keeps_sticky: bool,
         bridge: &str,
-    ) -> Option<Chains> {
-        let (in_cluster, is_external) =
-            (has_family(&port.cluster, family), has_family(&port.external, family));
-        if !in_cluster && !is_external {
-            if let Some(old) = old {
-                old.remove(batch, numbers);
-            }
-            return None;
+    ) -> Chains {
+        let Chains { everywhere, here, outside, sticky, mut chosen } = old.unwrap_or_default();
+        numbers.unused.append(&mut chosen);
+        for number in [everywhere, here, outside].into_iter().flatten() {
+            batch.flush_chain(&chain(number));
         }
-        let needs_outside = is_external || (in_cluster && port.node_port.is_some());
-        let (internal, outside, earlier) = match old {
-            Some(mut old) => {
-                numbers.unused.append(&mut old.chosen);
-                batch.flush_chain(&chain(old.internal));
-                if let Some(outside) = old.outside {
-                    batch.flush_chain(&chain(outside));
-                }
-                (Some(old.internal), old.outside, old.sticky)
-            }
-            None => (None, None, Vec::new()),
+        let mut chains = Chains {
+            everywhere: numbers.keep(batch, everywhere, port.uses(TrafficPolicy::Cluster)),
+            here: numbers.keep(batch, here, port.uses(TrafficPolicy::Local)),
+            outside: numbers.keep(batch, outside, port.is_external()),
+            ..Chains::default()
         };
-        let internal = internal.unwrap_or_else(|| numbers.take(batch));
-        let outside = match (outside, needs_outside) {
-            (Some(outside), false) => {
-                numbers.free.push(outside);
-                None
-            }
-            (None, true) => Some(numbers.take(batch)),
-            (outside, _) => outside,
-        };
-        let sticky = match port.affinity_seconds {
-            Some(seconds) => {
-                let wanted = [endpoints(&port.internal, family), endpoints(&port.outside, family)].concat();
-                remember(batch, numbers, (family, wanted, seconds), earlier, keeps_sticky)
-            }
+        chains.sticky = match port.affinity_seconds {
+            Some(seconds) => remember(batch, numbers, port, seconds, sticky, keeps_sticky),
             None => {
-                forget(batch, numbers, &earlier);
+                forget(batch, numbers, &sticky);
                 Vec::new()
             }
         };
-        let mut chains = Chains { internal, outside, sticky, chosen: Vec::new() };
-        chains.spread((batch, numbers), abilities, (family, port), internal, &port.internal, Vec::new());
-        if let Some(outside) = chains.outside {
-            let to_internal = nft::goto(&chain(internal));
-            let mark = lookups::set_mark(MASQUERADE);
-            let name = chain(outside);
-            if port.outside == port.internal {
-                batch.add_rule_with_comment(&name, &[mark, to_internal], &port.id);
-            } else {
-                let from_pods = nft::link(nft::IIFNAME, true, bridge);
-                batch.add_rule(&name, &[from_pods, to_internal.clone()]);
-                let from_board = nft::from_this_machine();
-                batch.add_rule(&name, &[from_board, mark.clone(), to_internal]);
-                chains.spread((batch, numbers), abilities, (family, port), outside, &port.outside, mark);
+        for policy in POLICIES {
+            if let Some(number) = chains.of(policy) {
+                chains.spread((batch, numbers), abilities, port, number, port.targets(policy));
             }
         }
-        Some(chains)
+        if let (Some(outside), Some(everywhere)) = (chains.outside, chains.everywhere) {
+            let (name, everywhere) = (chain(outside), nft::goto(&chain(everywhere)));
+            let mark = lookups::set_mark(MASQUERADE);
+            match chains.here.filter(|_| port.external_policy == TrafficPolicy::Local) {
+                None => batch.add_rule_with_comment(&name, &[mark, everywhere], &port.id),
+                Some(here) => {
+                    let from_pods = nft::link(nft::IIFNAME, true, bridge);
+                    batch.add_rule(&name, &[from_pods, everywhere.clone()]);
+                    batch.add_rule(&name, &[nft::from_this_machine(), mark, everywhere]);
+                    // Servers see the address of the client: no endpoint is on another machine.
+                    batch.add_rule_with_comment(&name, &[nft::goto(&chain(here))], &port.id);
+                }
+            }
+        }
+        chains
     }
 
-    /// Adds rules to the chain `number` that send connections to one of the `targets`, and begin with `first`.
+    /// Adds rules to the chain `number` that send connections to one of the `targets`.
     fn spread(
         &mut self,
         (batch, numbers): (&mut Batch, &mut Numbers),
         abilities: Abilities,
-        (family, port): (Family, &PortPath),
+        port: &PortPath,
         number: u32,
-        targets: &Targets,
-        first: Vec<u8>,
+        targets: Targets<'_>,
     ) {
-        let name = chain(number);
-        let sticky = |endpoint: &SocketAddr| {
-            self.sticky.iter().find(|(known, _)| known == endpoint).map(|(_, number)| *number)
-        };
-        let endpoints = endpoints(targets, family);
-        let chosen = if matches!(targets, Targets::Dropped) {
+        let (name, family, endpoints) = (chain(number), port.family(), endpoints(targets));
+        let rule = if targets == Targets::Dropped {
             nft::drop_packet()
         } else if endpoints.is_empty() {
             abilities.refuse(port.protocol == Protocol::Tcp)
         } else if !self.sticky.is_empty() {
-            if !first.is_empty() {
-                batch.add_rule(&name, std::slice::from_ref(&first));
-            }
-            let chains: Vec<u32> = endpoints.iter().filter_map(sticky).collect();
+            let sticky = |endpoint: &SocketAddr| self.sticky.iter().find(|(known, _)| known == endpoint);
+            let chains: Vec<u32> = endpoints.iter().filter_map(sticky).map(|(_, number)| *number).collect();
             for number in &chains {
                 let known = lookups::source_in(family, &clients(*number));
                 batch.add_rule(&name, &[known, nft::goto(&chain(*number))]);
@@ -433,27 +409,27 @@ impl Chains {
             let names: Vec<String> = chains.into_iter().map(chain).collect();
             let data: Vec<Data> = names.iter().map(|name| Data::Goto(name)).collect();
             let numbers = numbers.assign(batch, STICKY_MAP, &data);
-            let chosen = lookups::goto_one(abilities.choice, STICKY_MAP, &numbers);
+            let rule = lookups::goto_one(abilities.choice, STICKY_MAP, &numbers);
             self.chosen.push(Chosen { map: STICKY_MAP, numbers });
-            chosen
-        } else if let [only] = *endpoints {
+            rule
+        } else if let [only] = endpoints {
             nft::dnat(only.ip(), only.port())
         } else {
             let values: Vec<Vec<u8>> = endpoints.iter().map(value).collect();
             let data: Vec<Data> = values.iter().map(|value| Data::Value(value)).collect();
             let map = endpoints_map(family);
             let numbers = numbers.assign(batch, map, &data);
-            let chosen = lookups::dnat_to_one(abilities.choice, family, map, &numbers);
+            let rule = lookups::dnat_to_one(abilities.choice, family, map, &numbers);
             self.chosen.push(Chosen { map, numbers });
-            chosen
+            rule
         };
-        batch.add_rule_with_comment(&name, &[first, chosen], &port.id);
+        batch.add_rule_with_comment(&name, &[rule], &port.id);
     }
 
     /// Empties the chains, which other ports get.
     pub(super) fn remove(mut self, batch: &mut Batch, numbers: &mut Numbers) {
         numbers.unused.append(&mut self.chosen);
-        for number in [Some(self.internal), self.outside].into_iter().flatten() {
+        for number in [self.everywhere, self.here, self.outside].into_iter().flatten() {
             batch.flush_chain(&chain(number));
             numbers.free.push(number);
         }
@@ -469,6 +445,15 @@ impl Numbers {
             batch.add_chain(&chain(self.count), None);
             self.count
         })
+    }
+
+    /// The number of a chain that is empty, if a port needs one: that which it has, or another one.
+    fn keep(&mut self, batch: &mut Batch, number: Option<u32>, is_needed: bool) -> Option<u32> {
+        if is_needed {
+            return Some(number.unwrap_or_else(|| self.take(batch)));
+        }
+        self.free.extend(number);
+        None
     }
 
     /// Adds elements to a map from numbers, under numbers that nothing had before: what a packet still finds in a rule that
@@ -488,15 +473,18 @@ impl Numbers {
     }
 }
 
-/// The chains of the wanted endpoints, each of which remembers its clients for some seconds. Those of `earlier` stay, with
-/// their clients, if `keeps`.
+/// The chains of the endpoints of a port, each of which remembers its clients for some seconds. Those of `earlier` stay,
+/// with their clients, if `keeps`.
 fn remember(
     batch: &mut Batch,
     numbers: &mut Numbers,
-    (family, mut wanted, seconds): (Family, Vec<SocketAddr>, u32),
+    port: &PortPath,
+    seconds: u32,
     mut earlier: Vec<(SocketAddr, u32)>,
     keeps: bool,
 ) -> Vec<(SocketAddr, u32)> {
+    let used = POLICIES.into_iter().flat_map(|policy| endpoints(port.targets(policy)));
+    let mut wanted: Vec<SocketAddr> = used.copied().collect();
     wanted.sort_unstable();
     wanted.dedup();
     let mut sticky = earlier.clone();
@@ -507,8 +495,8 @@ fn remember(
     for endpoint in wanted {
         let number = numbers.take(batch);
         let (name, clients) = (chain(number), clients(number));
-        batch.add_dynamic_set(&clients, kind(family), seconds, CLIENTS_MAX);
-        batch.add_rule(&name, &[lookups::remember_source(family, &clients)]);
+        batch.add_dynamic_set(&clients, kind(port.family()), seconds, CLIENTS_MAX);
+        batch.add_rule(&name, &[lookups::remember_source(port.family(), &clients)]);
         batch.add_rule(&name, &[nft::dnat(endpoint.ip(), endpoint.port())]);
         sticky.push((endpoint, number));
     }
@@ -524,14 +512,11 @@ fn forget(batch: &mut Batch, numbers: &mut Numbers, sticky: &[(SocketAddr, u32)]
     }
 }
 
-/// The endpoints of a family to which connections go.
-fn endpoints(targets: &Targets, family: Family) -> Vec<SocketAddr> {
+/// The endpoints to which connections go.
+fn endpoints(targets: Targets<'_>) -> &[SocketAddr] {
     match targets {
-        Targets::To(targets) => {
-            let of_family = targets.iter().filter(|target| Family::of(target.ip()) == family);
-            of_family.take(ENDPOINTS_MAX).copied().collect()
-        }
-        Targets::Refused | Targets::Dropped => Vec::new(),
+        Targets::To(targets) => &targets[..targets.len().min(ENDPOINTS_MAX)],
+        Targets::Refused | Targets::Dropped => &[],
     }
 }
 

@@ -1,203 +1,21 @@
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::fd::AsRawFd;
-use std::sync::mpsc;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sched::{CloneFlags, setns};
-
 use super::*;
+use crate::netlink::Netlink;
+use crate::netlink::nftables::expressions::{self as nft, lookups};
 use crate::netlink::tests::in_new_namespace;
-use crate::netlink::{Netlink, link_index};
+use crate::network::Network;
 use crate::network::cluster::Cluster;
 use crate::network::firewall::Forward;
-use crate::network::{Network, hardware_address};
-use crate::paths::Paths;
+
+mod machines;
+
+use machines::{Board, Namespace, Port, ask, ask_udp, ends, path, port, set_bridge_nf};
 
 const WAIT: Duration = Duration::from_millis(500);
-
-/// A network namespace, which exists as long as this.
-struct Namespace {
-    file: File,
-    _end: mpsc::Sender<()>,
-}
-
-impl Namespace {
-    fn new() -> Namespace {
-        let ((end, ended), (opened, open)) = (mpsc::channel::<()>(), mpsc::channel());
-        thread::spawn(move || {
-            nix::sched::unshare(CloneFlags::CLONE_NEWNET).expect("these tests need root");
-            opened.send(File::open("/proc/thread-self/ns/net").expect("the namespace")).expect("its user");
-            let _ = ended.recv();
-        });
-        Namespace { file: open.recv().expect("the namespace"), _end: end }
-    }
-
-    /// Runs `what` in the namespace. Sockets that it returns stay there.
-    fn run<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
-        thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                setns(&self.file, CloneFlags::CLONE_NEWNET).expect("enter the namespace");
-                what()
-            });
-            thread.join().expect("it ran")
-        })
-    }
-
-    /// Connects the namespace to a bridge.
-    fn attach(&self, netlink: &mut Netlink, bridge: &str, host_link: &str, ip: [IpAddr; 2]) {
-        let IpAddr::V4(ipv4) = ip[0] else { panic!("IPv4 first") };
-        let hardware = hardware_address(ipv4);
-        let index = link_index(bridge).unwrap();
-        netlink.add_veth(host_link, index, ("eth0", hardware), self.file.as_raw_fd()).unwrap();
-        let port = link_index(host_link).unwrap();
-        netlink.set_port_up(port, false, &crate::network::guard::PORT_IPV4).unwrap();
-        netlink.add_forwarding(port, hardware).unwrap();
-        netlink.add_neighbour(index, ip[1], hardware).unwrap();
-        let of_bridge = netlink.hardware_address(index).unwrap();
-        self.run(|| {
-            let mut pod = Netlink::open().unwrap();
-            pod.set_up(link_index("lo").unwrap()).unwrap();
-            let link = link_index("eth0").unwrap();
-            for (address, prefix) in [(ip[0], 24), (ip[1], 64)] {
-                let gateway: IpAddr = match address {
-                    IpAddr::V4(address) => {
-                        let [a, b, c, _] = address.octets();
-                        [a, b, c, 1].into()
-                    }
-                    IpAddr::V6(address) => {
-                        std::net::Ipv6Addr::from_bits(address.to_bits() & !0xffff | 1).into()
-                    }
-                };
-                pod.add_address(link, address, prefix, None).unwrap();
-                pod.set_up(link).unwrap();
-                pod.add_neighbour(link, gateway, of_bridge).unwrap();
-                pod.add_default_route(link, gateway).unwrap();
-            }
-        });
-    }
-
-    /// Serves TCP and UDP at a port: each client gets `name` and its own address.
-    fn serve(&self, name: &'static str, port: u16) {
-        let (tcp, udp) = self.run(|| {
-            let any = (std::net::Ipv6Addr::UNSPECIFIED, port);
-            (TcpListener::bind(any).unwrap(), UdpSocket::bind(any).unwrap())
-        });
-        thread::spawn(move || {
-            for client in tcp.incoming() {
-                let Ok(mut client) = client else { continue };
-                let from = client.peer_addr().unwrap().ip().to_canonical();
-                let _ = write!(client, "{name} {from}");
-            }
-        });
-        thread::spawn(move || {
-            let mut buffer = [0; 100];
-            while let Ok((_, client)) = udp.recv_from(&mut buffer) {
-                let _ = udp.send_to(format!("{name} {}", client.ip().to_canonical()).as_bytes(), client);
-            }
-        });
-    }
-
-    fn ask(&self, to: &str) -> Result<String, io::ErrorKind> {
-        self.run(|| ask(to))
-    }
-}
-
-/// What the server at an address says to a client of this namespace.
-fn ask(to: &str) -> Result<String, io::ErrorKind> {
-    let asked = || {
-        let mut stream = TcpStream::connect_timeout(&to.parse().unwrap(), WAIT)?;
-        stream.set_read_timeout(Some(WAIT))?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).map(|_| text)
-    };
-    asked().map_err(|error: io::Error| error.kind())
-}
-
-fn ask_udp(socket: &UdpSocket, to: &str) -> Result<String, io::ErrorKind> {
-    let asked = || {
-        socket.set_read_timeout(Some(WAIT))?;
-        socket.send_to(b"?", to)?;
-        let mut buffer = [0; 100];
-        let length = socket.recv(&mut buffer)?;
-        Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
-    };
-    asked().map_err(|error: io::Error| error.kind())
-}
-
-/// A board with two pods and another machine.
-struct Board {
-    network: Network,
-    pods: Vec<Namespace>,
-    lan: Namespace,
-    bridge_nf: bool,
-    _root: tempfile::TempDir,
-}
-
-fn ips(texts: [&str; 2]) -> [IpAddr; 2] {
-    texts.map(|text| text.parse().unwrap())
-}
-
-impl Board {
-    /// `bridge_nf`: whether frames between pods pass the chains of IP, as where Docker runs.
-    fn new(bridge_nf: bool) -> Board {
-        for file in ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"] {
-            // A kernel without br_netfilter has no such file, and behaves as with 0.
-            let _ = fs::write(format!("/proc/sys/net/bridge/{file}"), if bridge_nf { "1" } else { "0" });
-        }
-        let root = tempfile::tempdir().expect("a scratch directory");
-        let paths = Paths::new(root.path());
-        fs::create_dir_all(paths.forwarding().parent().unwrap()).unwrap();
-        let mut network = Network::new(&paths, Some("10.85.0.0/24,fd00:10:85::/64"), true).unwrap();
-        network.ensure_bridge().unwrap();
-        let mut netlink = Netlink::open().unwrap();
-        netlink.set_up(link_index("lo").unwrap()).unwrap();
-        netlink.add_bridge("uplink").unwrap();
-        let uplink = link_index("uplink").unwrap();
-        for (address, prefix) in ips(["192.0.2.1", "2001:db8::1"]).into_iter().zip([24, 64]) {
-            netlink.add_address(uplink, address, prefix, None).unwrap();
-        }
-        netlink.set_up(uplink).unwrap();
-        let lan = Namespace::new();
-        lan.attach(&mut netlink, "uplink", "lan0", ips(["192.0.2.9", "2001:db8::9"]));
-        lan.serve("lan", 8080);
-        let addresses = [["10.85.0.2", "fd00:10:85::2"], ["10.85.0.3", "fd00:10:85::3"]];
-        let pods = addresses.into_iter().zip(["a", "b"]).map(|(address, name)| {
-            let pod = Namespace::new();
-            pod.attach(&mut netlink, network.bridge(), &format!("{}{name}", network.bridge()), ips(address));
-            pod.serve(name, 8080);
-            pod
-        });
-        Board { pods: pods.collect(), network, lan, bridge_nf, _root: root }
-    }
-
-    fn apply(&mut self, ports: Vec<PortPath>) -> Changes {
-        let path = DataPath { ports, node_addresses: Vec::new() };
-        let ranges = [("10.96.0.0".parse().unwrap(), 16), ("fd00:10:96::".parse().unwrap(), 112)];
-        self.network.apply_services(&path, &ranges).unwrap()
-    }
-}
-
-fn ends(texts: &[&str]) -> Vec<SocketAddr> {
-    texts.iter().map(|text| text.parse().unwrap()).collect()
-}
-
-fn port(id: &str, cluster: &[&str], to: &[&str]) -> PortPath {
-    let targets = if to.is_empty() { Targets::Refused } else { Targets::To(ends(to)) };
-    PortPath {
-        id: id.into(),
-        protocol: Protocol::Tcp,
-        cluster: ends(cluster),
-        external: Vec::new(),
-        node_port: None,
-        affinity_seconds: None,
-        internal: targets.clone(),
-        outside: targets,
-        keeps_outside_address: false,
-    }
-}
 
 const BOTH: [&str; 2] = ["10.96.0.1:80", "[fd00:10:96::1]:80"];
 const PODS: [&str; 4] = ["10.85.0.2:8080", "10.85.0.3:8080", "[fd00:10:85::2]:8080", "[fd00:10:85::3]:8080"];
@@ -211,15 +29,13 @@ fn connections_reach_the_endpoints_of_a_service_from_pods_the_board_and_other_ma
 fn reach_endpoints(mut board: Board) {
     {
         assert_eq!(board.apply(Vec::new()), Changes::default());
-        let web = PortPath {
+        let web = Port {
             node_port: Some(30080),
             external: ends(&["192.0.2.1:81", "[2001:db8::1]:81"]),
             ..port("d/web:80/TCP", &BOTH, &PODS)
         };
-        let far = PortPath {
-            node_port: Some(30081),
-            ..port("d/far:80/TCP", &["10.96.0.2:80"], &["192.0.2.9:8080"])
-        };
+        let far =
+            Port { node_port: Some(30081), ..port("d/far:80/TCP", &["10.96.0.2:80"], &["192.0.2.9:8080"]) };
         board.apply(vec![far.clone(), web.clone()]);
         assert_eq!(board.network.services_warning(), None);
         let many = |ask: &dyn Fn() -> Result<String, io::ErrorKind>| {
@@ -264,22 +80,48 @@ fn reach_endpoints(mut board: Board) {
         assert_eq!(ask("10.96.0.1:81"), Err(io::ErrorKind::ConnectionRefused));
         assert_eq!(board.pods[0].ask("10.96.0.99:80"), Err(io::ErrorKind::TimedOut));
         // Without endpoints.
-        let none = |targets: Targets| PortPath { internal: targets.clone(), outside: targets, ..web.clone() };
-        board.apply(vec![far.clone(), none(Targets::Refused)]);
-        for to in [BOTH[0], BOTH[1], "192.0.2.1:30080", "192.0.2.1:81"] {
-            assert_eq!(board.pods[0].ask(to), Err(io::ErrorKind::ConnectionRefused), "{to}");
+        let local = [TrafficPolicy::Local; 2];
+        let none =
+            |has_usable, policies| Port { everywhere: Vec::new(), has_usable, policies, ..web.clone() };
+        for policies in [web.policies, local] {
+            board.apply(vec![far.clone(), none(false, policies)]);
+            for to in [BOTH[0], BOTH[1], "192.0.2.1:30080", "192.0.2.1:81"] {
+                assert_eq!(board.pods[0].ask(to), Err(io::ErrorKind::ConnectionRefused), "{to}");
+            }
+            assert_eq!(board.lan.ask("192.0.2.1:30080"), Err(io::ErrorKind::ConnectionRefused));
+            assert_eq!(ask("192.0.2.1:30080"), Err(io::ErrorKind::ConnectionRefused));
         }
-        assert_eq!(board.lan.ask("192.0.2.1:30080"), Err(io::ErrorKind::ConnectionRefused));
-        assert_eq!(ask("192.0.2.1:30080"), Err(io::ErrorKind::ConnectionRefused));
-        board.apply(vec![far.clone(), none(Targets::Dropped)]);
+        // Without endpoints on this board.
+        board.apply(vec![far.clone(), Port { policies: local, ..web.clone() }]);
         assert_eq!(board.lan.ask("192.0.2.1:30080"), Err(io::ErrorKind::TimedOut));
-        // `externalTrafficPolicy: Local` without an endpoint here: pods and the board get to the others.
-        board.apply(vec![far, PortPath { outside: Targets::Dropped, ..web }]);
-        assert_eq!(board.lan.ask("192.0.2.1:30080"), Err(io::ErrorKind::TimedOut));
-        let client = if board.bridge_nf { "10.85.0.2" } else { "10.85.0.1" };
-        let expected = ["a 10.85.0.1".to_owned(), format!("b {client}")];
-        assert_eq!(many(&|| board.pods[0].ask("192.0.2.1:30080")), expected);
-        assert_eq!(many(&|| ask("192.0.2.1:30080")), ["a 192.0.2.1", "b 192.0.2.1"]);
+        assert_eq!(board.pods[0].ask(BOTH[0]), Err(io::ErrorKind::TimedOut));
+        // One endpoint on this board, one elsewhere. What pods and the board send to external addresses gets to both.
+        let both = ends(&["10.85.0.2:8080", "192.0.2.9:8080"]);
+        let here = ends(&["10.85.0.2:8080"]);
+        let two = Port { everywhere: both, here, cluster: ends(&BOTH[..1]), ..web };
+        let kinds = [TrafficPolicy::Cluster, TrafficPolicy::Local];
+        for [internal, external] in kinds.into_iter().flat_map(|one| kinds.map(|other| [one, other])) {
+            let changes =
+                board.apply(vec![far.clone(), Port { policies: [internal, external], ..two.clone() }]);
+            assert!(!changes.is_whole);
+            let all = vec!["a".to_owned(), "lan".to_owned()];
+            let names = |ask: &dyn Fn() -> Result<String, io::ErrorKind>| {
+                let answers = many(ask);
+                answers.iter().map(|answer| answer.split(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
+            };
+            let of = |policy| if policy == TrafficPolicy::Local { &all[..1] } else { &all[..] };
+            assert_eq!(names(&|| board.pods[1].ask(BOTH[0])), of(internal), "{internal:?} {external:?}");
+            assert_eq!(names(&|| ask(BOTH[0])), of(internal), "{internal:?} {external:?}");
+            for to in ["192.0.2.1:30080", "192.0.2.1:81"] {
+                assert_eq!(names(&|| board.pods[1].ask(to)), all, "{to} {internal:?} {external:?}");
+                assert_eq!(names(&|| ask(to)), all, "{to} {internal:?} {external:?}");
+                if external == TrafficPolicy::Local {
+                    assert_eq!(many(&|| board.lan.ask(to)), ["a 192.0.2.9"], "{to} {internal:?}");
+                } else if !board.bridge_nf {
+                    assert_eq!(names(&|| board.lan.ask(to)), all, "{to} {internal:?}");
+                }
+            }
+        }
         board.apply(Vec::new());
         assert!(board.pods[0].ask(BOTH[0]).is_err());
         board.network.remove().unwrap();
@@ -290,8 +132,7 @@ fn reach_endpoints(mut board: Board) {
 fn queries_to_the_name_server_of_the_board_go_to_no_pod_and_no_service() {
     in_new_namespace(|| {
         let mut board = Board::new(false);
-        let here =
-            Namespace { file: File::open("/proc/thread-self/ns/net").unwrap(), _end: mpsc::channel().0 };
+        let here = Namespace::present();
         here.serve("board", 53);
         // As Pi-hole: `hostPort: 53`, and node ports and external addresses that take the same port.
         for pod in ["10.85.0.2:8080", "[fd00:10:85::2]:8080"].map(|to| to.parse::<SocketAddr>().unwrap()) {
@@ -316,7 +157,7 @@ fn queries_to_the_name_server_of_the_board_go_to_no_pod_and_no_service() {
         };
         asks(&board);
         assert_eq!(board.lan.ask("192.0.2.1:53").as_deref(), Ok("a 192.0.2.9"));
-        let with = |protocol| PortPath {
+        let with = |protocol| Port {
             protocol,
             node_port: Some(53),
             external: ends(&["10.85.0.1:53"]),
@@ -332,13 +173,89 @@ fn queries_to_the_name_server_of_the_board_go_to_no_pod_and_no_service() {
 }
 
 #[test]
+fn a_host_port_comes_before_a_service_and_a_service_of_the_board_before_one_of_the_cluster() {
+    in_new_namespace(|| {
+        let mut board = Board::new(false);
+        let at = |id: &str, node_port, cluster: &str, to: &str| {
+            path(vec![Port { node_port: Some(node_port), ..port(id, &[cluster], &[to]) }])
+        };
+        let of_board = at("d/board:80/TCP", 30080, "10.96.0.1:80", PODS[1]);
+        let of_cluster = at("d/cluster:80/TCP", 30080, "10.97.0.1:80", "192.0.2.9:8080");
+        let forward = Forward {
+            host: [0; 4].into(),
+            port: 30080,
+            protocol: 6,
+            to: (PODS[0].parse::<SocketAddr>().unwrap().ip(), 8080),
+        };
+        let asks = |board: &Board| {
+            [board.lan.ask("192.0.2.1:30080"), ask("192.0.2.1:30080"), board.pods[1].ask("192.0.2.1:30080")]
+                .map(|answer| answer.unwrap_or_default().split(' ').next().unwrap_or_default().to_owned())
+        };
+        // Whichever table is made last.
+        for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1]] {
+            for table in order {
+                match table {
+                    0 => {
+                        board.network.firewall.table.ports.insert("a".into(), vec![forward.clone()]);
+                        board.network.install().unwrap();
+                    }
+                    1 => drop(board.network.apply_services(&of_board, &[]).unwrap()),
+                    _ => drop(board.network.apply_cluster_services(&of_cluster).unwrap()),
+                }
+            }
+            assert_eq!(asks(&board), ["a", "a", "a"], "{order:?}");
+            board.network.firewall.table.ports.remove(&"a".into());
+            board.network.install().unwrap();
+            assert_eq!(asks(&board), ["b", "b", "b"], "{order:?}");
+            board.network.apply_services(&DataPath::default(), &[]).unwrap();
+            assert_eq!(asks(&board)[1], "lan", "{order:?}");
+            board.network.apply_cluster_services(&DataPath::default()).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_kube_proxy_beside_the_board_hides_no_client_of_its_services() {
+    in_new_namespace(|| {
+        let mut board = Board::new(false);
+        // As kube-proxy's `masquerading` in its chain `nat-postrouting`.
+        let mut other = Nft::open().unwrap();
+        let added = other.change("kube-proxy", |batch| {
+            batch.add_table();
+            batch.add_chain("nat-postrouting", Some(("nat", (4, 100))));
+            batch.add_rule("nat-postrouting", &[lookups::has_mark(0x4000), nft::masquerade()]);
+        });
+        added.unwrap();
+        let web = Port { node_port: Some(30080), ..port("d/web:80/TCP", &BOTH, &[PODS[0]]) };
+        board.apply(vec![web]);
+        assert_eq!(board.lan.ask("192.0.2.1:30080").as_deref(), Ok("a 192.0.2.9"));
+    });
+}
+
+#[test]
+fn br_netfilter_that_is_loaded_while_there_are_services_is_noticed_with_the_next_change_of_links_or_services()
+{
+    in_new_namespace(|| {
+        let mut board = Board::new(false);
+        let web = |to| port("d/web:80/TCP", &BOTH, &[to]);
+        board.apply(vec![web(PODS[0])]);
+        let client = |board: &Board| board.pods[1].ask(BOTH[0]).unwrap();
+        assert_eq!(client(&board), "a 10.85.0.1");
+        set_bridge_nf(true);
+        board.network.follow_links().unwrap();
+        assert_eq!(client(&board), "a 10.85.0.3", "the bridge translates");
+        set_bridge_nf(false);
+        board.apply(vec![Port { node_port: Some(30080), ..web(PODS[0]) }]);
+        assert_eq!(client(&board), "a 10.85.0.1");
+    });
+}
+
+#[test]
 fn other_machines_reach_no_address_of_the_cluster_but_pods_of_other_nodes_do() {
     in_new_namespace(|| {
         let mut board = Board::new(false);
-        let web = PortPath {
-            external: ends(&["192.0.2.1:81"]),
-            ..port("d/web:80/TCP", &BOTH, &[PODS[0], PODS[2]])
-        };
+        let web =
+            Port { external: ends(&["192.0.2.1:81"]), ..port("d/web:80/TCP", &BOTH, &[PODS[0], PODS[2]]) };
         board.apply(vec![web.clone()]);
         // The other machine routes what it does not know to the board.
         for to in BOTH {
@@ -347,8 +264,7 @@ fn other_machines_reach_no_address_of_the_cluster_but_pods_of_other_nodes_do() {
         }
         assert_eq!(board.lan.ask("192.0.2.1:81").as_deref(), Ok("a 192.0.2.9"));
         board.apply(Vec::new());
-        let path = DataPath { ports: vec![web], node_addresses: Vec::new() };
-        board.network.apply_cluster_services(&path).unwrap();
+        board.network.apply_cluster_services(&path(vec![web])).unwrap();
         assert_eq!(board.lan.ask(BOTH[0]), Err(io::ErrorKind::TimedOut));
         let pods = vec![("192.0.2.0".parse().unwrap(), 24)];
         board.network.firewall.table.cluster = Some(Cluster { pods, ..Cluster::default() });
@@ -361,7 +277,7 @@ fn other_machines_reach_no_address_of_the_cluster_but_pods_of_other_nodes_do() {
 fn a_client_stays_with_its_endpoint_until_that_is_gone() {
     in_new_namespace(|| {
         let mut board = Board::new(false);
-        let with = |to: &[&str]| PortPath { affinity_seconds: Some(60), ..port("d/web:80/TCP", &BOTH, to) };
+        let with = |to: &[&str]| Port { affinity_seconds: Some(60), ..port("d/web:80/TCP", &BOTH, to) };
         board.apply(vec![with(&PODS)]);
         for to in BOTH {
             let first = board.pods[0].ask(to).unwrap();
@@ -391,7 +307,7 @@ fn a_client_stays_with_its_endpoint_until_that_is_gone() {
 fn a_sender_of_udp_leaves_an_endpoint_that_is_gone_and_finds_a_service_that_is_new() {
     in_new_namespace(|| {
         let mut board = Board::new(false);
-        let with = |cluster: &str, to: &[&str]| PortPath {
+        let with = |cluster: &str, to: &[&str]| Port {
             protocol: Protocol::Udp,
             node_port: Some(30053),
             ..port("d/dns:53/UDP", &[cluster], to)
@@ -452,7 +368,7 @@ fn ticks() -> u64 {
     fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
 }
 
-fn many(count: usize) -> Vec<PortPath> {
+fn many(count: usize) -> Vec<Port> {
     let one = |number: usize| {
         let cluster = format!("10.96.{}.{}:80", number / 250 + 1, number % 250);
         let to = [format!("10.85.0.{}:8080", number % 200 + 2), format!("10.85.0.{}:8080", number % 199 + 3)];
@@ -492,8 +408,7 @@ fn a_change_after_somebody_else_has_deleted_the_table_sends_all() {
         assert_eq!(board.pods[0].ask("10.96.0.1:80").as_deref(), Ok("b 10.85.0.1"));
         // The kernel refused even that.
         let state = board.network.services.state.take().unwrap();
-        let ports = vec![web(PODS[0])];
-        board.network.services.refused = Some((DataPath { ports, node_addresses: Vec::new() }, state.frame));
+        board.network.services.refused = Some((path(vec![web(PODS[0])]), state.frame));
         delete_table(&board.network);
         board.network.repair().unwrap();
         assert_eq!(board.pods[0].ask("10.96.0.1:80").as_deref(), Ok("a 10.85.0.1"));
@@ -517,7 +432,7 @@ fn a_change_sends_what_differs_and_the_whole_table_is_never_half_there() {
             assert!(!news.is_foreign && !news.is_incomplete, "these are changes of nodlet's own");
             assert!(whole.batches <= whole.bytes / BATCH_BYTES + 1);
             let last = ports.len() - 1;
-            ports[last].internal = Targets::To(ends(&[PODS[1]]));
+            ports[last].everywhere = ends(&[PODS[1]]);
             let begin = Instant::now();
             let one = board.apply(ports.clone());
             let one_time = begin.elapsed();
@@ -573,7 +488,7 @@ fn two_services_with_one_address_are_no_failure_and_the_second_gets_it_when_the_
         assert_eq!(board.pods[0].ask("10.96.0.1:80").as_deref(), Ok("a 10.85.0.1"));
         // A change of another Service is sent alone, also if one Service has an address twice.
         let twice = ends(&["192.0.2.1:81", "192.0.2.1:81"]);
-        let third = PortPath { external: twice, ..port("d/c:80/TCP", &["10.96.0.3:80"], &[PODS[0]]) };
+        let third = Port { external: twice, ..port("d/c:80/TCP", &["10.96.0.3:80"], &[PODS[0]]) };
         assert!(!board.apply(vec![first.clone(), second.clone(), third.clone()]).is_whole);
         assert!(!board.apply(vec![first, second.clone()]).is_whole);
         assert!(board.apply(vec![second.clone(), third]).is_whole);
