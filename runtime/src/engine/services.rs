@@ -54,8 +54,10 @@ pub(super) struct Services {
     pub(super) names: Names,
     /// The Services with their endpoints, as they were published last.
     catalog: RefCell<Rc<Catalog>>,
-    /// Where the kernel leads connections.
+    /// Where the kernel leads connections, as soon as it has the rest of the table.
     applied: RefCell<DataPath>,
+    /// Sends the rest of a large table.
+    rest: RefCell<Option<Task<()>>>,
     /// Whether the kernel may have a table of an earlier agent.
     may_have_table: Cell<bool>,
     /// The last failure to change the table, which was reported.
@@ -92,6 +94,7 @@ impl Services {
             names: Names::default(),
             catalog: RefCell::default(),
             applied: RefCell::default(),
+            rest: RefCell::default(),
             may_have_table: Cell::new(paths.service_allocations().exists()),
             failure: RefCell::default(),
             backoff: Cell::default(),
@@ -119,7 +122,7 @@ impl Services {
     }
 
     /// Makes the kernel lead connections to the endpoints of these Services.
-    fn apply(&self, shell: &Shell, catalog: Rc<Catalog>) {
+    fn apply(&self, shell: &Rc<Shell>, catalog: Rc<Catalog>) {
         let may_differ = self.failure.borrow().is_some() || self.may_have_table.get();
         if Rc::ptr_eq(&self.catalog.borrow(), &catalog) && !may_differ {
             return;
@@ -130,7 +133,13 @@ impl Services {
         if is_applied && !(path.ports.is_empty() && self.may_have_table.take()) {
             return;
         }
-        let failure = self.apply_path(shell, path).err().map(|error| chain(&error));
+        let applied = self.apply_path(shell, path);
+        self.report(shell, applied);
+    }
+
+    /// Reports a failure to change the table, and tries again after a while.
+    fn report(&self, shell: &Shell, applied: Result<(), NetworkError>) {
+        let failure = applied.err().map(|error| chain(&error));
         let mut reported = self.failure.borrow_mut();
         if let Some(why) = failure.as_ref().filter(|_| *reported != failure) {
             let text =
@@ -155,9 +164,10 @@ impl Services {
         Some(wait)
     }
 
-    fn apply_path(&self, shell: &Shell, path: DataPath) -> Result<(), NetworkError> {
+    fn apply_path(&self, shell: &Rc<Shell>, path: DataPath) -> Result<(), NetworkError> {
+        self.rest.take();
         let mut network = self.machine.network.borrow_mut();
-        network.apply_services(&path, &self.ranges)?;
+        let changes = network.apply_services(&path, &self.ranges)?;
         if path.ports.is_empty() {
             network.unroute_services();
         } else {
@@ -168,7 +178,23 @@ impl Services {
         *self.applied.borrow_mut() = path;
         self.may_have_table.set(false);
         shell.firewall.follow(warning);
+        if changes.has_more {
+            let sends = shell.clone();
+            let rest = shell.tasks.start(async move { sends.services.send_rest(&sends).await });
+            *self.rest.borrow_mut() = Some(rest);
+        }
         Ok(())
+    }
+
+    /// Sends the rest of a large table in parts, between which the loop runs.
+    async fn send_rest(&self, shell: &Shell) {
+        loop {
+            smol::future::yield_now().await;
+            let sent = self.machine.network.borrow_mut().proceed_with_services();
+            if !sent.as_ref().is_ok_and(|changes| changes.has_more) {
+                return self.report(shell, sent.map(drop));
+            }
+        }
     }
 
     /// Makes the routes again that the kernel has removed with the bridge or its address.

@@ -9,11 +9,14 @@
 //!
 //! Chains are never deleted while the table exists: before Linux 6.2, the kernel takes a moment until it notices that no
 //! element of a map leads to a chain. The chain of a Service that is gone is empty, and the next new one gets it.
-//! Endpoints are in one map as well: a map for each rule would make the kernel slow, which searches the list of all sets
-//! for each. The rules are in `services/rules.rs`.
+//! The endpoints of many Services share a map: neither one map for each rule, nor one for all, since the kernel searches the
+//! list of all sets for each rule, and all elements of the set as well (`services/numbers.rs`). The rules are in
+//! `services/rules.rs`.
 
 mod board;
+mod numbers;
 pub(super) mod rules;
+mod sending;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -22,15 +25,13 @@ use std::net::{IpAddr, SocketAddr};
 use nodlet_services::data_path::{DataPath, PortPath};
 use nodlet_services::service::{Family, Protocol, TrafficPolicy};
 
-use self::rules::{Abilities, Chains, Chosen, Frame, Pods};
+use self::numbers::Numbers;
+use self::rules::{Abilities, Chains, Frame, Pods};
+use self::sending::Sending;
 use super::conntrack::{Reached, unspecified};
 use super::firewall::{explain, remove_table};
 use crate::netlink::nftables::sets::Data;
 use crate::netlink::nftables::{Batch, Nft};
-
-/// The bytes of a batch after which another one begins, if all Services do not fit into one. The kernel needs several
-/// times as much while it handles a batch.
-const BATCH_BYTES: usize = 256 << 10;
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
@@ -41,8 +42,10 @@ pub struct Changes {
     pub batches: usize,
     /// Their bytes.
     pub bytes: usize,
-    /// Whether the whole table was sent.
+    /// Whether the whole table is sent.
     pub is_whole: bool,
+    /// Whether there is more to send, so that it is not in effect yet.
+    pub has_more: bool,
 }
 
 /// A key of the maps that lead to the chain of a port.
@@ -99,22 +102,6 @@ impl Applied {
     }
 }
 
-/// The numbers of chains.
-#[derive(Debug, Default)]
-struct Numbers {
-    /// How many the kernel has.
-    count: u32,
-    /// Chains without rules.
-    free: Vec<u32>,
-    /// The next number for elements of maps from numbers.
-    next: u32,
-    /// Elements that no rule uses since the latest change. A packet may still be in a rule that did.
-    unused: Vec<Chosen>,
-}
-
-/// The numbers after which the whole table is sent again, and they begin at 0.
-const NUMBERS_MAX: u32 = u32::MAX / 2;
-
 /// What the kernel has.
 #[derive(Debug, Default)]
 struct State {
@@ -140,6 +127,8 @@ pub(super) struct ServiceTable {
     priority: i32,
     /// What the kernel has; `None` if it has no table, or an unknown one.
     state: Option<State>,
+    /// The table of which the kernel has a part.
+    sending: Option<Sending>,
     /// What the kernel has refused, and is to have.
     refused: Option<(DataPath, Frame)>,
     abilities: Option<Abilities>,
@@ -153,6 +142,7 @@ impl ServiceTable {
             bridge: bridge.to_owned(),
             priority,
             state: None,
+            sending: None,
             refused: None,
             abilities: None,
         }
@@ -165,7 +155,7 @@ impl ServiceTable {
 
     /// Whether there are Services in the table, or are to be.
     pub(super) fn has_ports(&self) -> bool {
-        self.state.is_some() || self.refused.is_some()
+        self.state.is_some() || self.sending.is_some() || self.refused.is_some()
     }
 
     /// A warning about what the kernel lacks, once.
@@ -173,7 +163,8 @@ impl ServiceTable {
         self.abilities.as_mut().and_then(Abilities::warning)
     }
 
-    /// Sends what has changed since the last call. `services` are the ranges of the addresses of Services. Without
+    /// Sends what has changed since the last call, or of a large table the first part: see [`Changes::has_more`] and
+    /// [`ServiceTable::proceed`]. `services` are the ranges of the addresses of Services. Without
     /// ports, the kernel has no table.
     ///
     /// # Errors
@@ -186,8 +177,7 @@ impl ServiceTable {
         services: &[(IpAddr, u8)],
     ) -> io::Result<Changes> {
         if path.ports.is_empty() {
-            let old = self.state.iter().flat_map(|state| state.ports.values().map(|applied| &applied.path));
-            let reached = self::reached(old, [].iter());
+            let reached = self.leave();
             self.remove(socket)?;
             forget_connections(&reached);
             return Ok(Changes::default());
@@ -198,62 +188,70 @@ impl ServiceTable {
             Some(known) => known,
             None => *self.abilities.insert(Abilities::probe(socket, &self.names[0]).map_err(explain)?),
         };
-        let (changes, reached) = match self.state.take() {
-            Some(mut state) if state.frame == frame => {
-                let changed = state.changed(path);
-                if changed.is_empty() {
+        if let Some(mut state) = self.state.take_if(|state| state.frame == frame) {
+            let changed = state.changed(path);
+            if changed.is_empty() {
+                self.state = Some(state);
+                return Ok(Changes::default());
+            }
+            let mut reached = Reached::default();
+            reached.close(changed.iter().filter_map(|change| Some(&state.ports.get(&change.id)?.path)));
+            reached.open(changed.iter().filter_map(|change| change.new));
+            let is_large = sending::is_large(changed.iter().filter_map(|change| change.new));
+            if is_large || state.frees_contested(&changed) || state.numbers.are_used_up() {
+                return self.replace(socket, path, frame, reached);
+            }
+            let active = sending::active(socket, &self.names)?.unwrap_or_default();
+            let change = |batch: &mut Batch| state.change(batch, abilities, &changed);
+            return match socket.change(&self.names[active], change) {
+                Ok(bytes) => {
                     self.state = Some(state);
-                    return Ok(Changes::default());
+                    forget_connections(&reached);
+                    Ok(Changes { batches: 1, bytes, ..Changes::default() })
                 }
-                let old = changed.iter().filter_map(|change| Some(&state.ports.get(&change.id)?.path));
-                let reached = self::reached(old, changed.iter().filter_map(|change| change.new));
-                let ports = changed.iter().filter_map(|change| change.new);
-                let is_large = ports.map(weight).sum::<usize>() > BATCH_BYTES;
-                let changes =
-                    if is_large || state.frees_contested(&changed) || state.numbers.next > NUMBERS_MAX {
-                        self.replace(socket, path, frame, abilities)?
-                    } else {
-                        let active = self.active(socket)?.unwrap_or_default();
-                        let change = |batch: &mut Batch| state.change(batch, abilities, &changed);
-                        match socket.change(&self.names[active], change) {
-                            Ok(bytes) => {
-                                self.state = Some(state);
-                                Changes { batches: 1, bytes, is_whole: false }
-                            }
-                            // Somebody else may have changed the table.
-                            Err(_) => self.replace(socket, path, frame, abilities)?,
-                        }
-                    };
-                (changes, reached)
-            }
-            earlier => {
-                let old = earlier.iter().flat_map(|state| state.ports.values().map(|applied| &applied.path));
-                let reached = self::reached(old, path.ports.iter());
-                (self.replace(socket, path, frame, abilities)?, reached)
-            }
-        };
-        forget_connections(&reached);
-        Ok(changes)
+                // Somebody else may have changed the table.
+                Err(_) => self.replace(socket, path, frame, reached),
+            };
+        }
+        let mut reached = self.leave();
+        reached.open(path.ports.iter());
+        self.replace(socket, path, frame, reached)
     }
 
-    /// Sends all again, after somebody else has changed the table, or the ranges of pods have changed.
+    /// Forgets what the kernel has, and what is on its way. Returns where packets of UDP went.
+    fn leave(&mut self) -> Reached {
+        let (sending, state) = (self.sending.take(), self.state.take());
+        let mut reached = Reached::default();
+        if let Some(sending) = sending {
+            reached = sending.reached;
+            reached.close(sending.path.ports.iter());
+        }
+        reached.close(state.iter().flat_map(|state| state.ports.values().map(|applied| &applied.path)));
+        reached
+    }
+
+    /// Sends all again at once, after somebody else has changed the table, or the ranges of pods have changed.
     pub(super) fn restore(&mut self, socket: &mut Nft, pods: Pods) -> io::Result<()> {
-        let Some(abilities) = self.abilities else { return Ok(()) };
-        let (path, frame) = match (self.state.take(), self.refused.take()) {
-            (Some(state), _) => {
+        let (path, frame, reached) = match (self.sending.take(), self.state.take(), self.refused.take()) {
+            (Some(sending), ..) => (sending.path, sending.state.frame, sending.reached),
+            (None, Some(state), _) => {
                 let ports = state.ports.into_values().map(|applied| applied.path).collect();
-                (DataPath { ports }, state.frame)
+                (DataPath { ports }, state.frame, Reached::default())
             }
-            (None, Some(refused)) => refused,
-            (None, None) => return Ok(()),
+            (None, None, Some((path, frame))) => (path, frame, Reached::default()),
+            (None, None, None) => return Ok(()),
         };
-        let frame = Frame { pods, ..frame };
-        self.replace(socket, &path, frame, abilities).map(drop)
+        let mut changes = self.replace(socket, &path, Frame { pods, ..frame }, reached)?;
+        while changes.has_more {
+            changes = self.proceed(socket)?;
+        }
+        Ok(())
     }
 
     /// Whether the table was made for other pods, or for a bridge that translates otherwise.
     pub(super) fn is_for_other(&self, pods: &Pods) -> bool {
-        self.state.as_ref().is_some_and(|state| state.frame.pods != *pods)
+        let sending = self.sending.as_ref().map(|sending| &sending.state);
+        self.state.as_ref().or(sending).is_some_and(|state| state.frame.pods != *pods)
     }
 
     /// Removes the table from the kernel.
@@ -261,32 +259,23 @@ impl ServiceTable {
         for name in &self.names {
             remove_table(socket, name)?;
         }
-        (self.state, self.refused) = (None, None);
+        (self.state, self.sending, self.refused) = (None, None, None);
         Ok(())
     }
 
-    /// Which of the names is that of the table whose rules are in effect.
-    fn active(&self, socket: &mut Nft) -> io::Result<Option<usize>> {
-        for (number, name) in self.names.iter().enumerate() {
-            if socket.has_chain(name, rules::PREROUTING_CHAIN)? {
-                return Ok(Some(number));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Sends the whole table. If the kernel refuses it, [`ServiceTable::restore`] tries again.
+    /// Begins to send the whole table. If the kernel refuses it, [`ServiceTable::restore`] tries again.
     fn replace(
         &mut self,
         socket: &mut Nft,
         path: &DataPath,
         frame: Frame,
-        abilities: Abilities,
+        reached: Reached,
     ) -> io::Result<Changes> {
-        match self.send(socket, path, frame.clone(), abilities) {
-            Ok((state, changes)) => {
-                (self.state, self.refused) = (Some(state), None);
-                Ok(changes)
+        self.state = None;
+        match Sending::begin(socket, &self.names, path, frame.clone(), reached) {
+            Ok(sending) => {
+                self.sending = Some(sending);
+                self.proceed(socket)
             }
             Err(error) => {
                 self.refused = Some((path.clone(), frame));
@@ -295,53 +284,27 @@ impl ServiceTable {
         }
     }
 
-    fn send(
-        &self,
-        socket: &mut Nft,
-        path: &DataPath,
-        frame: Frame,
-        abilities: Abilities,
-    ) -> io::Result<(State, Changes)> {
-        let is_large = path.ports.iter().map(weight).sum::<usize>() > BATCH_BYTES;
-        let active = self.active(socket)?;
-        let target = match active {
-            Some(active) if is_large => 1 - active,
-            active => active.unwrap_or_default(),
+    /// Sends the next batch of a table of which [`Changes::has_more`]. Does nothing if there is none.
+    ///
+    /// # Errors
+    /// As those of [`ServiceTable::apply`].
+    pub(super) fn proceed(&mut self, socket: &mut Nft) -> io::Result<Changes> {
+        let (Some(mut sending), Some(abilities)) = (self.sending.take(), self.abilities) else {
+            return Ok(Changes::default());
         };
-        let other = &self.names[1 - target];
-        let has_other = socket.has_chain(other, rules::SERVICES_CHAIN)?;
-        let mut state = State { frame, ..State::default() };
-        let mut ports = path.ports.iter().peekable();
-        let mut changes = Changes { is_whole: true, ..Changes::default() };
-        while changes.batches == 0 || ports.peek().is_some() {
-            changes.bytes += socket.change(&self.names[target], |batch| {
-                if changes.batches == 0 {
-                    batch.add_table();
-                    batch.delete_table();
-                    batch.add_table();
-                    state.frame.add(batch, abilities);
-                }
-                while !is_large || batch.length() < BATCH_BYTES {
-                    let Some(port) = ports.next() else { break };
-                    state.add(batch, abilities, port);
-                }
-                if ports.peek().is_none() {
-                    state.frame.add_hooks(batch);
-                    if has_other {
-                        batch.delete_other_table(other);
-                    }
-                }
-            })?;
-            changes.batches += 1;
+        if let Err(error) = sending.step(socket, &self.names, abilities) {
+            self.refused = Some((sending.path, sending.state.frame));
+            return Err(error);
         }
-        Ok((state, changes))
+        let changes = sending.changes;
+        if changes.has_more {
+            self.sending = Some(sending);
+        } else {
+            forget_connections(&sending.reached);
+            (self.state, self.refused) = (Some(sending.state), None);
+        }
+        Ok(changes)
     }
-}
-
-/// About how many bytes a port takes in a batch.
-fn weight(port: &PortPath) -> usize {
-    let each = if port.affinity_seconds.is_some() { 700 } else { 80 };
-    800 + (port.everywhere.len() + port.here.len()) * each
 }
 
 /// A port that differs from what the kernel has.
@@ -351,21 +314,27 @@ struct Change<'a> {
     new: Option<&'a PortPath>,
 }
 
-/// Where packets of UDP may go that are sent to a port as it was in `old`, and as it is in `new`.
-fn reached<'a>(old: impl Iterator<Item = &'a PortPath>, new: impl Iterator<Item = &'a PortPath>) -> Reached {
-    let mut reached = Reached::default();
-    // An address of an earlier port may be that of a new one.
-    for (path, is_new) in old.map(|port| (port, false)).chain(new.map(|port| (port, true))) {
-        if path.protocol != Protocol::Udp {
-            continue;
+impl Reached {
+    /// Records that packets of UDP may go nowhere that are sent to these ports. An address of an earlier port may be that of
+    /// a new one, so [`Reached::open`] comes after this.
+    fn close<'a>(&mut self, ports: impl Iterator<Item = &'a PortPath>) {
+        ports.for_each(|port| self.set_port(port, &[]));
+    }
+
+    /// Records where packets of UDP may go that are sent to these ports.
+    fn open<'a>(&mut self, ports: impl Iterator<Item = &'a PortPath>) {
+        ports.for_each(|port| self.set_port(port, &port.may_stay));
+    }
+
+    fn set_port(&mut self, port: &PortPath, may_stay: &[SocketAddr]) {
+        if port.protocol != Protocol::Udp {
+            return;
         }
-        let may_stay = if is_new { path.may_stay.as_slice() } else { &[] };
-        let board = path.node_port.map(|port| SocketAddr::new(unspecified(path.cluster.ip()), port));
-        for end in path.external.iter().chain([&path.cluster]).chain(&board) {
-            reached.set(end.ip(), end.port(), may_stay);
+        let board = port.node_port.map(|number| SocketAddr::new(unspecified(port.cluster.ip()), number));
+        for end in port.external.iter().chain([&port.cluster]).chain(&board) {
+            self.set(end.ip(), end.port(), may_stay);
         }
     }
-    reached
 }
 
 /// Deletes the kernel's entries of UDP connections that go where packets may not go any more.

@@ -222,7 +222,7 @@ impl Follower {
                 return Err(ApiError::Timeout);
             }
             if !self.known.is_applied.get() && now >= apply_at {
-                let is_applied = self.apply();
+                let is_applied = self.apply().await;
                 self.known.is_applied.set(is_applied);
                 apply_at = Instant::now() + if is_applied { SYNC_EVERY } else { SYNC_AGAIN };
                 continue;
@@ -342,15 +342,20 @@ impl Follower {
         }
     }
 
-    /// Has connections go where the Services have them go. Returns whether they do.
-    fn apply(&self) -> bool {
-        let services = self.known.services.borrow();
-        let path = DataPath::of(services.catalog(), &self.shell.config.node_name);
-        drop(services);
-        let (applied, warning) = {
-            let mut network = self.shell.machine.network.borrow_mut();
-            (network.apply_cluster_services(&path), network.services_warning())
+    /// Has connections go where the Services have them go, and lets others run between the parts of a large table. Returns
+    /// whether they do.
+    async fn apply(&self) -> bool {
+        let path = {
+            let services = self.known.services.borrow();
+            DataPath::of(services.catalog(), &self.shell.config.node_name)
         };
+        let network = &self.shell.machine.network;
+        let mut applied = network.borrow_mut().apply_cluster_services(&path);
+        while applied.as_ref().is_ok_and(|changes| changes.has_more) {
+            smol::future::yield_now().await;
+            applied = network.borrow_mut().proceed_with_cluster_services();
+        }
+        let warning = network.borrow_mut().services_warning();
         self.shell.firewall.follow(warning);
         let failure = applied.as_ref().err().map(|error| chain(error)).unwrap_or_default();
         if !failure.is_empty() && *self.known.failure.borrow() != failure {

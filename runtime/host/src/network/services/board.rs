@@ -66,6 +66,25 @@ impl Network {
         self.cluster_services.apply(socket, path, pods, &[]).map_err(failed)
     }
 
+    /// Sends the next part of a table of the board's Services of which [`Changes::has_more`]: the caller lets others run in
+    /// between. Does nothing if there is no such table.
+    ///
+    /// # Errors
+    /// As those of [`Network::apply_services`].
+    pub fn proceed_with_services(&mut self) -> Result<Changes, NetworkError> {
+        let failed = |source| NetworkError::Services { source };
+        self.services.proceed(self.firewall.socket().map_err(failed)?).map_err(failed)
+    }
+
+    /// As [`Network::proceed_with_services`], with the Services of the cluster.
+    ///
+    /// # Errors
+    /// As those of [`Network::apply_services`].
+    pub fn proceed_with_cluster_services(&mut self) -> Result<Changes, NetworkError> {
+        let failed = |source| NetworkError::Services { source };
+        self.cluster_services.proceed(self.firewall.socket().map_err(failed)?).map_err(failed)
+    }
+
     /// Makes the pods' network ready for a table of Services, if this one has Services or the other one. Returns whether
     /// the kernel may have to be changed: without a table of this boot, an empty one need not be removed.
     fn prepare_services(&mut self, has_services: bool, has_others: bool) -> Result<bool, NetworkError> {

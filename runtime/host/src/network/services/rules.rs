@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::Range;
 
 use nodlet_services::data_path::{PortPath, Targets};
 use nodlet_services::service::{Family, Protocol, TrafficPolicy};
 
-use super::{FAMILIES, Numbers};
+use super::FAMILIES;
+use super::numbers::{Chosen, Leads, Numbers};
 use crate::netlink::nftables::expressions::lookups::{self, Choice};
 use crate::netlink::nftables::expressions::{self as nft, Side};
 use crate::netlink::nftables::sets::{Data, Kind};
@@ -79,17 +79,6 @@ pub(super) fn hairpin(family: Family) -> &'static str {
     }
 }
 
-/// The map from numbers to the endpoints of a family.
-fn endpoints_map(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "endpoints4",
-        Family::V6 => "endpoints6",
-    }
-}
-
-/// The map from numbers to the chains of endpoints that clients stay with.
-const STICKY_MAP: &str = "sticky";
-
 /// The name of the chain with a number.
 pub(super) fn chain(number: u32) -> String {
     format!("c{number}")
@@ -107,7 +96,7 @@ pub(super) fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-fn kind(family: Family) -> Kind {
+pub(super) fn kind(family: Family) -> Kind {
     match family {
         Family::V4 => Kind::IPV4,
         Family::V6 => Kind::IPV6,
@@ -214,12 +203,10 @@ impl Frame {
         batch.add_chain(CLOSED_CHAIN, None);
         batch.add_rule(CLOSED_CHAIN, &[lookups::protocol(Protocol::Tcp as u8), abilities.refuse(true)]);
         batch.add_rule(CLOSED_CHAIN, &[abilities.refuse(false)]);
-        batch.add_map(STICKY_MAP, Kind::NUMBER, None);
         let port = Kind::PROTOCOL.then(Kind::PORT);
         for family in FAMILIES {
             batch.add_map(ports(family), kind(family).then(Kind::PROTOCOL).then(Kind::PORT), None);
             batch.add_map(node_ports(family), port, None);
-            batch.add_map(endpoints_map(family), Kind::NUMBER, Some(kind(family).then(Kind::PORT)));
             batch.add_set(cluster(family), kind(family));
             batch.add_set(hairpin(family), kind(family).then(kind(family)));
             batch.add_rule(SERVICES_CHAIN, &[lookups::vmap_destination(family, ports(family))]);
@@ -319,13 +306,6 @@ pub(super) struct Chains {
     chosen: Vec<Chosen>,
 }
 
-/// Elements of a map from numbers, of which a rule chooses one.
-#[derive(Debug)]
-pub(super) struct Chosen {
-    map: &'static str,
-    numbers: Range<u32>,
-}
-
 impl Chains {
     /// The chain that leads to the endpoints of a policy.
     pub(super) fn of(&self, policy: TrafficPolicy) -> Option<u32> {
@@ -345,8 +325,8 @@ impl Chains {
         keeps_sticky: bool,
         bridge: &str,
     ) -> Chains {
-        let Chains { everywhere, here, outside, sticky, mut chosen } = old.unwrap_or_default();
-        numbers.unused.append(&mut chosen);
+        let Chains { everywhere, here, outside, sticky, chosen } = old.unwrap_or_default();
+        numbers.drop_all(chosen);
         for number in [everywhere, here, outside].into_iter().flatten() {
             batch.flush_chain(&chain(number));
         }
@@ -408,68 +388,31 @@ impl Chains {
             }
             let names: Vec<String> = chains.into_iter().map(chain).collect();
             let data: Vec<Data> = names.iter().map(|name| Data::Goto(name)).collect();
-            let numbers = numbers.assign(batch, STICKY_MAP, &data);
-            let rule = lookups::goto_one(abilities.choice, STICKY_MAP, &numbers);
-            self.chosen.push(Chosen { map: STICKY_MAP, numbers });
+            let chosen = numbers.assign(batch, Leads::ToChains, &data);
+            let rule = lookups::goto_one(abilities.choice, &chosen.map(), &chosen.numbers);
+            self.chosen.push(chosen);
             rule
         } else if let [only] = endpoints {
             nft::dnat(only.ip(), only.port())
         } else {
             let values: Vec<Vec<u8>> = endpoints.iter().map(value).collect();
             let data: Vec<Data> = values.iter().map(|value| Data::Value(value)).collect();
-            let map = endpoints_map(family);
-            let numbers = numbers.assign(batch, map, &data);
-            let rule = lookups::dnat_to_one(abilities.choice, family, map, &numbers);
-            self.chosen.push(Chosen { map, numbers });
+            let chosen = numbers.assign(batch, Leads::To(family), &data);
+            let rule = lookups::dnat_to_one(abilities.choice, family, &chosen.map(), &chosen.numbers);
+            self.chosen.push(chosen);
             rule
         };
         batch.add_rule_with_comment(&name, &[rule], &port.id);
     }
 
     /// Empties the chains, which other ports get.
-    pub(super) fn remove(mut self, batch: &mut Batch, numbers: &mut Numbers) {
-        numbers.unused.append(&mut self.chosen);
+    pub(super) fn remove(self, batch: &mut Batch, numbers: &mut Numbers) {
+        numbers.drop_all(self.chosen);
         for number in [self.everywhere, self.here, self.outside].into_iter().flatten() {
             batch.flush_chain(&chain(number));
-            numbers.free.push(number);
+            numbers.release(number);
         }
         forget(batch, numbers, &self.sticky);
-    }
-}
-
-impl Numbers {
-    /// The number of an empty chain, which is added if there is none.
-    fn take(&mut self, batch: &mut Batch) -> u32 {
-        self.free.pop().unwrap_or_else(|| {
-            self.count += 1;
-            batch.add_chain(&chain(self.count), None);
-            self.count
-        })
-    }
-
-    /// The number of a chain that is empty, if a port needs one: that which it has, or another one.
-    fn keep(&mut self, batch: &mut Batch, number: Option<u32>, is_needed: bool) -> Option<u32> {
-        if is_needed {
-            return Some(number.unwrap_or_else(|| self.take(batch)));
-        }
-        self.free.extend(number);
-        None
-    }
-
-    /// Adds elements to a map from numbers, under numbers that nothing had before: what a packet still finds in a rule that
-    /// has just been replaced must not lead it elsewhere.
-    fn assign(&mut self, batch: &mut Batch, map: &str, data: &[Data]) -> Range<u32> {
-        let first = self.next;
-        self.next = first.saturating_add(u32::try_from(data.len()).unwrap_or(u32::MAX));
-        batch.add_numbers(map, first, data);
-        first..self.next
-    }
-
-    /// Deletes the elements that no rule has used since the batch before this one.
-    pub(super) fn delete_unused(&mut self, batch: &mut Batch) {
-        for Chosen { map, numbers } in self.unused.drain(..) {
-            batch.delete_numbers(map, numbers);
-        }
     }
 }
 
@@ -508,7 +451,7 @@ fn forget(batch: &mut Batch, numbers: &mut Numbers, sticky: &[(SocketAddr, u32)]
     for (_, number) in sticky {
         batch.flush_chain(&chain(*number));
         batch.delete_set(&clients(*number));
-        numbers.free.push(*number);
+        numbers.release(*number);
     }
 }
 

@@ -15,7 +15,7 @@ mod machines;
 
 use machines::{Board, Namespace, Port, ask, ask_udp, ends, path, port, set_bridge_nf};
 
-const WAIT: Duration = Duration::from_millis(500);
+const WAIT: Duration = Duration::from_secs(1);
 
 const BOTH: [&str; 2] = ["10.96.0.1:80", "[fd00:10:96::1]:80"];
 const PODS: [&str; 4] = ["10.85.0.2:8080", "10.85.0.3:8080", "[fd00:10:85::2]:8080", "[fd00:10:85::3]:8080"];
@@ -430,7 +430,7 @@ fn a_change_sends_what_differs_and_the_whole_table_is_never_half_there() {
             assert!(whole.is_whole);
             let news = watch.read_tables();
             assert!(!news.is_foreign && !news.is_incomplete, "these are changes of nodlet's own");
-            assert!(whole.batches <= whole.bytes / BATCH_BYTES + 1);
+            assert!(whole.batches <= whole.bytes / sending::BATCH_BYTES + 1);
             let last = ports.len() - 1;
             ports[last].everywhere = ends(&[PODS[1]]);
             let begin = Instant::now();
@@ -475,6 +475,46 @@ fn a_change_sends_what_differs_and_the_whole_table_is_never_half_there() {
             board.network.repair().unwrap();
             assert_eq!(board.pods[0].ask(&to).as_deref(), Ok("b 10.85.0.1"));
         }
+    });
+}
+
+#[test]
+fn a_large_table_replaces_the_one_in_effect_when_all_of_it_was_sent_whatever_comes_in_between() {
+    in_new_namespace(|| {
+        let mut board = Board::new(false);
+        let web = |to| port("a/web:80/TCP", &["10.96.0.1:80"], &[to]);
+        let sender = board.pods[1].run(|| UdpSocket::bind("0.0.0.0:4000").unwrap());
+        let dns = |to| Port { protocol: Protocol::Udp, ..port("b/dns:53/UDP", &["10.96.0.2:53"], &[to]) };
+        let large = |to| path([vec![web(to), dns(to)], many(1000)].concat());
+        let name = |board: &Board| {
+            let answers = [board.pods[1].ask("10.96.0.1:80").ok(), ask_udp(&sender, "10.96.0.2:53").ok()];
+            answers.map(|answer| answer.and_then(|answer| answer.chars().next()).unwrap_or('-'))
+        };
+        board.apply(vec![web(PODS[0]), dns(PODS[0])]);
+        assert_eq!(name(&board), ['a', 'a']);
+        let mut changes = board.network.apply_services(&large(PODS[1]), &[]).unwrap();
+        while changes.has_more {
+            assert_eq!(name(&board), ['a', 'a'], "the table of before is in effect");
+            changes = board.network.proceed_with_services().unwrap();
+        }
+        assert!(changes.batches > 3, "{changes:?}");
+        assert_eq!(name(&board), ['b', 'b']);
+        assert_eq!(board.network.proceed_with_services().unwrap(), Changes::default());
+        // Another change comes first.
+        let range = [("10.96.0.0".parse().unwrap(), 16)];
+        assert!(board.network.apply_services(&large(PODS[0]), &range).unwrap().has_more);
+        board.network.proceed_with_services().unwrap();
+        board.apply(vec![web(PODS[0]), dns(PODS[0])]);
+        assert_eq!(name(&board), ['a', 'a']);
+        // The table has to be restored meanwhile: then all of it is sent at once.
+        assert!(board.network.apply_services(&large(PODS[1]), &[]).unwrap().has_more);
+        delete_table(&board.network);
+        board.network.repair().unwrap();
+        assert_eq!(name(&board), ['b', 'b']);
+        assert!(board.network.apply_services(&large(PODS[0]), &range).unwrap().has_more);
+        board.network.apply_services(&DataPath::default(), &[]).unwrap();
+        assert_eq!(name(&board), ['-', '-']);
+        assert_eq!(board.network.proceed_with_services().unwrap(), Changes::default());
     });
 }
 

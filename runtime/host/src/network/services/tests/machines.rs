@@ -17,7 +17,7 @@ use crate::network::services::Changes;
 use crate::network::{Network, hardware_address};
 use crate::paths::Paths;
 
-const WAIT: Duration = Duration::from_millis(500);
+const WAIT: Duration = Duration::from_secs(1);
 
 /// A network namespace, which exists as long as this.
 pub(super) struct Namespace {
@@ -187,7 +187,13 @@ impl Board {
     pub(super) fn apply(&mut self, ports: Vec<Port>) -> Changes {
         let path = path(ports);
         let ranges = [("10.96.0.0".parse().unwrap(), 16), ("fd00:10:96::".parse().unwrap(), 112)];
-        self.network.apply_services(&path, &ranges).unwrap()
+        let mut changes = self.network.apply_services(&path, &ranges).unwrap();
+        while changes.has_more {
+            let before = changes;
+            changes = self.network.proceed_with_services().unwrap();
+            assert_eq!(changes.batches, before.batches + 1);
+        }
+        changes
     }
 }
 
