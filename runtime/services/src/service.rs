@@ -36,6 +36,8 @@ pub struct Service {
     pub publishes_not_ready: bool,
     /// `spec.externalIPs`, and the addresses of `status.loadBalancer` whose `ipMode` is not `Proxy`.
     pub external_ips: Vec<IpAddr>,
+    /// `spec.healthCheckNodePort`
+    pub health_check_port: Option<u16>,
     /// `spec.externalName`
     pub external_name: Option<Box<str>>,
 }

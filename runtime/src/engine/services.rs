@@ -406,22 +406,25 @@ fn named_ports(pod: &Pod) -> impl Iterator<Item = (Box<str>, Protocol, u16)> {
     })
 }
 
-/// The ports of the board that Services have: node ports, and those of load balancers that have one of the board's
-/// addresses.
+/// The ports of the board that Services have: node ports, also those of health checks, and those of load balancers that have
+/// one of the board's addresses.
 fn node_ports(catalog: &Catalog, board: &[IpAddr]) -> Vec<NodePort> {
     let mut taken = Vec::new();
     for entry in catalog.services.values() {
         let service = &entry.service;
         let is_at_board = service.kind == ServiceType::LoadBalancer
             && service.external_ips.iter().any(|address| board.contains(address));
+        let taken_by = |number: u16, protocol: Protocol| NodePort {
+            port: number,
+            protocol: protocol.as_str().to_owned(),
+            service: format!("{}/{}", service.namespace, service.name),
+        };
         for port in &service.ports {
             let balanced = is_at_board.then_some(port.port);
-            taken.extend(port.node_port.into_iter().chain(balanced).map(|number| NodePort {
-                port: number,
-                protocol: port.protocol.as_str().to_owned(),
-                service: format!("{}/{}", service.namespace, service.name),
-            }));
+            let numbers = port.node_port.into_iter().chain(balanced);
+            taken.extend(numbers.map(|number| taken_by(number, port.protocol)));
         }
+        taken.extend(service.health_check_port.map(|number| taken_by(number, Protocol::Tcp)));
     }
     taken
 }
@@ -448,6 +451,24 @@ fn read_file(path: &std::path::Path) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_port_of_a_health_check_is_taken_although_nobody_serves_it() {
+        let service = nodlet_services::service::Service::parse(&serde_json::json!({
+            "metadata": {"namespace": "default", "name": "a"},
+            "spec": {
+                "type": "LoadBalancer", "clusterIP": "10.86.0.9", "externalTrafficPolicy": "Local",
+                "healthCheckNodePort": 30900, "ports": [{"port": 53, "protocol": "UDP", "nodePort": 30053}],
+            },
+        }));
+        let service = service.expect("it is valid");
+        let name = (service.namespace.clone(), service.name.clone());
+        let entry = nodlet_services::catalog::Entry { service, slices: Vec::new() };
+        let catalog = Catalog { services: [(name, entry)].into(), ..Catalog::default() };
+        let taken = node_ports(&catalog, &[]);
+        let taken: Vec<(u16, &str)> = taken.iter().map(|one| (one.port, &*one.protocol)).collect();
+        assert_eq!(taken, [(30053, "UDP"), (30900, "TCP")]);
+    }
 
     #[test]
     fn a_port_is_new_that_no_service_had() {

@@ -109,6 +109,10 @@ impl Service {
             external_policy: policy(spec, "externalTrafficPolicy")?,
             publishes_not_ready: spec["publishNotReadyAddresses"] == true,
             external_ips,
+            health_check_port: spec["healthCheckNodePort"]
+                .as_u64()
+                .and_then(|port| u16::try_from(port).ok())
+                .filter(|port| *port > 0),
             external_name: is_name.then(|| text(spec, "externalName").into()),
         })
     }

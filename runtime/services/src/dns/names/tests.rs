@@ -23,6 +23,7 @@ fn service(namespace: &str, name: &str, cluster_ips: &[&str], ports: &[(&str, Pr
         internal_policy: Default::default(),
         external_policy: Default::default(),
         publishes_not_ready: false,
+        health_check_port: None,
         external_ips: vec![],
         external_name: None,
     }
