@@ -23,7 +23,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use nodlet_services::data_path::{DataPath, PortPath};
-use nodlet_services::service::{Family, Protocol, TrafficPolicy};
+use nodlet_services::service::{Family, Protocol};
 
 use self::numbers::Numbers;
 use self::rules::{Abilities, Chains, Frame, Pods};

@@ -109,7 +109,7 @@ pub(super) struct Abilities {
     pub(super) choice: Choice,
     /// Connections can be refused before they are routed, which needs Linux 5.9.
     pub(super) rejects: bool,
-    is_reported: bool,
+    pub(super) is_reported: bool,
 }
 
 impl Abilities {

@@ -3,9 +3,12 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
+use nodlet_services::service::TrafficPolicy;
+
 use super::*;
 use crate::netlink::Netlink;
-use crate::netlink::nftables::expressions::{self as nft, lookups};
+use crate::netlink::nftables::expressions::lookups::{self, Choice};
+use crate::netlink::nftables::expressions::{self as nft};
 use crate::netlink::tests::in_new_namespace;
 use crate::network::Network;
 use crate::network::cluster::Cluster;
@@ -247,6 +250,37 @@ fn br_netfilter_that_is_loaded_while_there_are_services_is_noticed_with_the_next
         set_bridge_nf(false);
         board.apply(vec![Port { node_port: Some(30080), ..web(PODS[0]) }]);
         assert_eq!(client(&board), "a 10.85.0.1");
+    });
+}
+
+#[test]
+fn a_kernel_without_numgen_spreads_by_a_hash_or_not_at_all_and_an_old_one_drops_what_it_cannot_refuse() {
+    in_new_namespace(|| {
+        let mut board = Board::new(false);
+        let none = Port { has_usable: false, ..port("d/none:80/TCP", &["10.96.0.9:80"], &[]) };
+        for (choice, affinity_seconds, expected, warning) in [
+            (Choice::Hash, None, &["a", "b"][..], "by a hash of their addresses and ports"),
+            (Choice::First, None, &["a"], "to its first endpoint"),
+            (Choice::First, Some(60), &["a"], "to its first endpoint"),
+        ] {
+            board.apply(Vec::new());
+            // As if the probe had found that.
+            board.network.services.abilities = Some(Abilities { choice, rejects: false, is_reported: false });
+            let web = Port { affinity_seconds, ..port("d/web:80/TCP", &BOTH, &PODS) };
+            board.apply(vec![none.clone(), web]);
+            for to in BOTH {
+                let mut names: Vec<String> =
+                    (0..60).map(|_| board.pods[1].ask(to).unwrap()[..1].to_owned()).collect();
+                names.sort();
+                names.dedup();
+                assert_eq!(names, expected, "{choice:?} {to}");
+            }
+            assert_eq!(board.pods[0].ask("10.96.0.9:80"), Err(io::ErrorKind::TimedOut));
+            let (reason, text) = board.network.services_warning().unwrap();
+            assert_eq!(reason, "AddressTranslationFailed");
+            assert!(text.contains(warning) && text.contains("CONFIG_NFT_NUMGEN"), "{text}");
+            assert!(text.contains("wait until they time out"), "{text}");
+        }
     });
 }
 

@@ -181,7 +181,21 @@ impl Board {
             pod.serve(name, 8080);
             pod
         });
-        Board { pods: pods.collect(), network, lan, bridge_nf, _root: root }
+        let board = Board { pods: pods.collect(), network, lan, bridge_nf, _root: root };
+        // The kernel tells a bridge up to a second later that a link is up.
+        let is_up = || {
+            let all = [
+                "10.85.0.2",
+                "10.85.0.3",
+                "192.0.2.9",
+                "[fd00:10:85::2]",
+                "[fd00:10:85::3]",
+                "[2001:db8::9]",
+            ];
+            all.iter().all(|server| ask(&format!("{server}:8080")).is_ok())
+        };
+        assert!((0..20).any(|_| is_up()), "the links are up");
+        board
     }
 
     pub(super) fn apply(&mut self, ports: Vec<Port>) -> Changes {
