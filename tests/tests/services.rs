@@ -1,6 +1,11 @@
 //! Services of a board without a cluster: names and addresses that pods share, as with kube-proxy and CoreDNS. The agent
 //! has a network namespace of its own, which a veth pair connects with another one, the world.
 
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nodlet_tests::{Device, Namespace, TestPod, manifest};
@@ -173,24 +178,94 @@ fn readiness_and_the_end_of_a_pod_take_it_out_of_a_service_at_once_and_back() {
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
 }
 
+/// Requests for the host name behind an address, one after another, each by a connection of its own.
+struct Requests {
+    ends: Arc<AtomicBool>,
+    answers: Arc<Mutex<Vec<String>>>,
+    thread: JoinHandle<()>,
+}
+
+impl Requests {
+    fn begin(from: &Namespace, address: &str) -> Requests {
+        let (ends, answers) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let (end, list, address) = (ends.clone(), answers.clone(), address.to_owned());
+        let thread = from.call(move || {
+            std::thread::spawn(move || {
+                while !end.load(Ordering::Relaxed) {
+                    let answer = connect(&address).and_then(|client| host_name(client, ""));
+                    list.lock()
+                        .expect("no panic")
+                        .push(answer.unwrap_or_else(|error| format!("failed: {error}")));
+                }
+            })
+        });
+        Requests { ends, answers, thread }
+    }
+
+    /// Waits until requests have had this answer.
+    #[track_caller]
+    fn wait(&self, device: &Device, answer: &str) {
+        device.wait_for(&format!("requests to reach {answer}"), || {
+            self.answers.lock().expect("no panic").iter().any(|one| one == answer)
+        });
+    }
+
+    /// The different answers, in the order in which each came first.
+    fn end(self) -> Vec<String> {
+        self.ends.store(true, Ordering::Relaxed);
+        self.thread.join().expect("it ends");
+        let mut found: Vec<String> = Vec::new();
+        for answer in self.answers.lock().expect("no panic").drain(..) {
+            if !found.contains(&answer) {
+                found.push(answer);
+            }
+        }
+        found
+    }
+}
+
+fn connect(address: &str) -> io::Result<TcpStream> {
+    let client = TcpStream::connect(address)?;
+    client.set_read_timeout(Some(Duration::from_secs(10)))?;
+    Ok(client)
+}
+
+/// Requests the host name of the server by a connection, by which `sent` was sent already.
+fn host_name(mut client: TcpStream, sent: &str) -> io::Result<String> {
+    client.write_all(HOST_NAME.strip_prefix(sent).expect("the beginning").as_bytes())?;
+    let mut answer = String::new();
+    client.read_to_string(&mut answer)?;
+    let body = answer.split_once("\r\n\r\n").filter(|_| answer.starts_with("HTTP/1.1 200 "));
+    body.map(|(_, body)| body.trim().to_owned()).ok_or_else(|| io::Error::other(answer.clone()))
+}
+
+const HOST_NAME: &str = "GET /hostname HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
+
 #[test]
 fn rolling_pods_lose_no_request_of_a_client() {
-    let (device, _board, _world) = board();
+    let (device, board, _world) = board();
     device.apply(&service("web", ""));
-    run_server(&device, "web-0", "web");
-    let client = device.run_pod("client", "sleep").wait_ready();
-    wait_answers(&device, &client, "http://web", &["web-0"]);
+    // As an application that serves until connections have left it.
+    let serves_on = "lifecycle: {preStop: {sleep: {seconds: 2}}}\n    readinessProbe:";
+    let pod = |name: &str| server(name, "web", "").replace("readinessProbe:", serves_on);
+    device.write_pod("web-0", &pod("web-0")).wait_ready();
+    let address = format!("{}:80", cluster_ip(&device, "web"));
+    device.wait_for("the endpoint", || {
+        board.call({
+            let address = address.clone();
+            move || connect(&address).is_ok()
+        })
+    });
+    let requests = Requests::begin(&board, &address);
+    requests.wait(&device, "web-0");
     for round in 1..4 {
         let (old, new) = (format!("web-{}", round - 1), format!("web-{round}"));
-        // As an application that finishes what it has begun.
-        let pod = server(&new, "web", "").replace("serve 8080", "on-term 0 1 then serve 8080");
-        device.write_pod(&new, &pod).wait_ready();
+        device.write_pod(&new, &pod(&new)).wait_ready();
         device.remove_pod(&old);
-        for _ in 0..10 {
-            client.demo("app", "get http://web/hostname").ok();
-        }
-        assert_eq!(answers(&client, "http://web", 10), [new.as_str()]);
+        device.pod(&old).wait_gone();
+        requests.wait(&device, &new);
     }
+    assert_eq!(requests.end(), ["web-0", "web-1", "web-2", "web-3"]);
 }
 
 #[test]

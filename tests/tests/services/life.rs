@@ -1,6 +1,12 @@
 //! What Services keep when the agent dies, the board reboots, and an update replaces the agent.
 
+use std::net::UdpSocket;
+
 use super::*;
+
+/// A query for the address of `web.default.svc.cluster.local`.
+const QUERY: &[u8] =
+    b"\0\x09\x01\0\0\x01\0\0\0\0\0\0\x03web\x07default\x03svc\x07cluster\x05local\0\0\x01\0\x01";
 
 #[test]
 fn an_agent_that_is_killed_interrupts_no_connection_no_name_and_no_endpoint() {
@@ -10,16 +16,44 @@ fn an_agent_that_is_killed_interrupts_no_connection_no_name_and_no_endpoint() {
     let address = cluster_ip(&device, "web");
     device.run_pod("client", "sleep").wait_ready();
     wait_answers(&device, &device.pod("client"), "http://web", &["web"]);
+    let resolv_conf = device.pod("client").demo("app", "cat /etc/resolv.conf").ok();
+    let name_server = resolv_conf.lines().find_map(|line| line.strip_prefix("nameserver "));
+    let name_server = name_server.expect("a name server").to_owned() + ":53";
+    let end = format!("{address}:80");
+    // A connection that exists, one after another that begins, and queries.
+    let half = &HOST_NAME[..10];
+    let existing = board.call({
+        let end = end.clone();
+        move || {
+            let mut client = connect(&end).expect("the Service is there");
+            client.write_all(half.as_bytes()).expect("it is connected");
+            client
+        }
+    });
+    let requests = Requests::begin(&board, &end);
+    requests.wait(&device, "web");
     device.kill_agent();
+    let query = board.call(move || {
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a port is free");
+        socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a time");
+        socket.send_to(QUERY, name_server).expect("the socket of the name server is there");
+        socket
+    });
     assert_eq!(
         board.demo(&format!("get http://{address}/healthz")),
         Ok("ok\n".to_owned()),
         "the table is the kernel's"
     );
     device.start_agent();
+    let mut answer = [0; 512];
+    let length = query.recv(&mut answer).expect("a query is answered that no agent has received yet");
+    let expected = address.parse::<std::net::Ipv4Addr>().expect("an address").octets();
+    assert!(answer[..length].ends_with(&expected), "{:?}", &answer[..length]);
     assert_eq!(cluster_ip(&device, "web"), address);
     let client = device.pod("client");
     assert_eq!(answers(&client, "http://web", 10), ["web"]);
+    assert_eq!(host_name(existing, half).expect("it goes on"), "web");
+    assert_eq!(requests.end(), ["web"]);
     // What has changed while no agent ran.
     device.kill_agent();
     device.remove_manifest("web.yaml");
