@@ -19,7 +19,7 @@ const TCP_CLIENTS: usize = 32;
 const TCP_CLIENTS_OF_ONE: usize = 8;
 
 /// Time in which a client by TCP has to send its next query, or to read an answer.
-const TCP_TIME: Duration = Duration::from_secs(5);
+pub(super) const TCP_TIME: Duration = Duration::from_secs(5);
 
 /// Time until a socket that failed is read again.
 const PAUSE: Duration = Duration::from_secs(1);

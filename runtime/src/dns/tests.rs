@@ -11,6 +11,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nodlet_services::catalog::Entry;
 use nodlet_services::service::{Service, ServiceType};
 
+use super::serve::TCP_TIME;
 use super::*;
 
 mod floods;
