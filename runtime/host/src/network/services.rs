@@ -457,7 +457,7 @@ impl State {
                 continue;
             }
             self.elements.insert(key, chain);
-            batch.add_element(key.map(), &key.bytes(), Some(Data::Goto(&rules::chain(chain))));
+            batch.add_element(key.map(), &key.bytes(), Some(Data::Goto(&numbers::chain(chain))));
         }
         let address = applied.path.cluster.ip();
         if increment(&mut self.addresses, address) && !unused.remove(&address) {

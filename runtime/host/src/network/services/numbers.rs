@@ -5,7 +5,6 @@ use std::ops::Range;
 
 use nodlet_services::service::Family;
 
-use super::rules::{chain, kind};
 use crate::netlink::nftables::Batch;
 use crate::netlink::nftables::sets::{Data, Kind};
 
@@ -139,5 +138,18 @@ impl Numbers {
             }
             batch.delete_numbers(&map.name(), numbers);
         }
+    }
+}
+
+/// The name of the chain with a number.
+pub(super) fn chain(number: u32) -> String {
+    format!("c{number}")
+}
+
+/// The kind of the addresses of a family.
+pub(super) fn kind(family: Family) -> Kind {
+    match family {
+        Family::V4 => Kind::IPV4,
+        Family::V6 => Kind::IPV6,
     }
 }

@@ -8,7 +8,7 @@ use nodlet_services::data_path::{PortPath, Targets};
 use nodlet_services::service::{Family, Protocol, TrafficPolicy};
 
 use super::FAMILIES;
-use super::numbers::{Chosen, Leads, Numbers};
+use super::numbers::{Chosen, Leads, Numbers, chain, kind};
 use crate::netlink::nftables::expressions::lookups::{self, Choice};
 use crate::netlink::nftables::expressions::{self as nft, Side};
 use crate::netlink::nftables::sets::{Data, Kind};
@@ -79,11 +79,6 @@ pub(super) fn hairpin(family: Family) -> &'static str {
     }
 }
 
-/// The name of the chain with a number.
-pub(super) fn chain(number: u32) -> String {
-    format!("c{number}")
-}
-
 /// The name of the set of the clients that the chain with a number has served.
 fn clients(number: u32) -> String {
     format!("clients{number}")
@@ -93,13 +88,6 @@ pub(super) fn octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
-    }
-}
-
-pub(super) fn kind(family: Family) -> Kind {
-    match family {
-        Family::V4 => Kind::IPV4,
-        Family::V6 => Kind::IPV6,
     }
 }
 
