@@ -408,6 +408,18 @@ impl ControlPlane {
     /// [`crate::coredns_archive`]. The address of the DNS is 10.96.0.10.
     pub fn install_services(&self) {
         self.apply(&include_str!("cluster_services.yaml").replace("SERVER", &self.server()));
+        self.install_names();
+    }
+
+    /// Installs CoreDNS without kube-proxy. A node needs [`crate::coredns_archive`].
+    pub fn install_names(&self) {
+        self.apply(include_str!("cluster_names.yaml"));
+    }
+
+    /// Lets nodes read Services and EndpointSlices, as docs/cluster.md tells the cluster's administrator.
+    pub fn let_nodes_read_services(&self) {
+        let binding = "create clusterrolebinding node-proxier --clusterrole=system:node-proxier";
+        self.line(&format!("{binding} --group=system:nodes")).ok();
     }
 
     /// kubectl with these arguments, as the cluster's administrator, in the namespace of the servers.

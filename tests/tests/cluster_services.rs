@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use nodlet_tests::{ClusterNode, ControlPlane, Namespace, Sender, TestPod, manifest};
+use nodlet_tests::{
+    Background, ClusterNode, ControlPlane, Memory, Namespace, Sender, TestPod, demo_program, manifest,
+};
 
 const SERVED: [&str; 1] = ["--services=cluster"];
 
 /// Two boards that serve the cluster's Services, which the cluster lets them read.
 fn two_boards(plane: &ControlPlane) -> [ClusterNode; 2] {
     plane.let_nodes_read_nodes();
-    let binding =
-        "create clusterrolebinding node-proxier --clusterrole=system:node-proxier --group=system:nodes";
-    plane.line(binding).ok();
+    plane.let_nodes_read_services();
     ["board-1", "board-2"].map(|name| ClusterNode::join_with(plane, name, &SERVED))
 }
 
@@ -217,4 +217,156 @@ fn senders_of_udp_that_go_on_reach_the_next_pod_of_a_service() {
         plane.line(&format!("delete pod {name}")).ok();
         pod.wait_gone();
     }
+}
+
+#[test]
+fn a_service_takes_no_port_on_which_the_board_listens_until_nobody_listens_there() {
+    let plane = ControlPlane::start();
+    plane.let_nodes_read_services();
+    let node = ClusterNode::join_with(&plane, "board-1", &SERVED);
+    let other = Namespace::new();
+    let endpoint = plane.connect(&other);
+    let serve = |network: &Namespace, port: &str| {
+        let mut command = std::process::Command::new(demo_program());
+        command.args(["serve", port, "/"]);
+        network.give_to(&mut command);
+        Background::start(command)
+    };
+    let (_other, own) = (serve(&other, "8080"), serve(&node.network, "2222"));
+    // Another port of the same Service is served.
+    plane.apply(&format!(
+        "{{apiVersion: v1, kind: Service, metadata: {{name: taken}}, spec: {{externalIPs: [{}], \
+          ports: [{{name: a, port: 2222}}, {{name: b, port: 2223}}]}}}}",
+        node.address
+    ));
+    plane.apply(&format!(
+        "{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, \
+          metadata: {{name: taken-1, labels: {{kubernetes.io/service-name: taken}}}}, \
+          ports: [{{name: a, port: 8080}}, {{name: b, port: 8080}}], endpoints: [{{addresses: [{endpoint}]}}]}}"
+    ));
+    let peer = |port: u16| {
+        let url = format!("http://{}:{port}/peer", node.address);
+        of_network(plane.namespace(), &url)
+    };
+    // The endpoint sees the board, and a server of the board sees the client.
+    node.device.wait_for("the port that is free", || peer(2223).as_deref() == Some(&node.address));
+    assert_eq!(peer(2222).as_deref(), Some("10.212.0.1"));
+    let events = "get events --field-selector reason=ServicePortInUse -o jsonpath={.items[*].message}";
+    let event = plane.wait_for(events, |event| event.contains("2222"));
+    assert!(event.starts_with(&format!("default/taken:2222/TCP: {}:2222: ", node.address)), "{event}");
+    assert!(!event.contains("2223"), "{event}");
+    own.end();
+    node.device.wait_for("the port that became free", || peer(2222).as_deref() == Some(&node.address));
+}
+
+#[test]
+fn an_object_of_more_values_than_are_read_is_named_and_others_are_followed() {
+    let plane = ControlPlane::start();
+    plane.let_nodes_read_services();
+    // 90 000 addresses, which etcd stores in less than a megabyte.
+    let endpoints: Vec<String> = (1..=900)
+        .map(|number| {
+            let addresses: Vec<String> =
+                (1..=100).map(|last| format!("\"fd00::{number:x}:{last:x}\"")).collect();
+            format!("{{addresses: [{}]}}", addresses.join(", "))
+        })
+        .collect();
+    let large = |name: &str| {
+        plane.create(&format!(
+            "{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv6, \
+              metadata: {{name: {name}, labels: {{kubernetes.io/service-name: web}}}}, endpoints: [{}]}}",
+            endpoints.join(", ")
+        ));
+    };
+    let service = |name: &str| {
+        plane.apply(&format!(
+            "{{apiVersion: v1, kind: Service, metadata: {{name: {name}}}, spec: {{ports: [{{port: 80}}]}}}}"
+        ));
+        plane.line(&format!("get service {name} -o jsonpath={{.spec.clusterIP}}")).ok() + ":80"
+    };
+    let refused = |node: &ClusterNode, address: &str| {
+        let address = address.parse().expect("an address");
+        let connect =
+            move || std::net::TcpStream::connect_timeout(&address, std::time::Duration::from_secs(1));
+        node.network.call(connect).is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    };
+    let named =
+        |name: &str| format!("EndpointSlice default/{name}: ignored, since it has more than 50000 values");
+    // One that is there before the board is, and one that comes later.
+    large("first");
+    let before = service("before");
+    let node = ClusterNode::join_with(&plane, "board-1", &SERVED);
+    node.device.wait_for("a Service of the list", || refused(&node, &before));
+    assert!(node.device.agent_log().contains(&named("first")));
+    large("second");
+    node.device.wait_logged(&named("second"));
+    let after = service("after");
+    node.device.wait_for("a Service of the watch", || refused(&node, &after));
+    // The watch went on: nothing was listed again.
+    assert_eq!(node.device.agent_log().matches(&named("first")).count(), 1);
+}
+
+/// The bytes that the uplink of a board has received and sent.
+fn carried(node: &ClusterNode) -> [u64; 2] {
+    node.network.call(|| {
+        let table = std::fs::read_to_string("/proc/thread-self/net/dev").expect("the kernel counts");
+        let line = table.lines().find(|line| line.trim_start().starts_with("uplink:")).expect("a link");
+        let numbers: Vec<u64> =
+            line.split_whitespace().skip(1).map(|word| word.parse().expect("digits")).collect();
+        [numbers[0], numbers[8]]
+    })
+}
+
+#[test]
+#[ignore = "makes 10 000 objects; docs/cluster.md has what it measures"]
+fn thousands_of_services_come_compressed_and_take_little_memory() {
+    const COUNT: usize = 5000;
+    let plane = ControlPlane::start();
+    plane.let_nodes_read_services();
+    for first in (0..COUNT).step_by(500) {
+        let objects = (first..first + 500).flat_map(|number| {
+            let (high, low) = (number / 250, number % 250);
+            let endpoints: Vec<String> = (1..=3)
+                .map(|pod| format!("{{addresses: [10.{}.{high}.{low}], nodeName: other, conditions: {{ready: true}}}}", 30 + pod))
+                .collect();
+            [
+                format!(
+                    "{{apiVersion: v1, kind: Service, metadata: {{name: s{number}, labels: {{app: s{number}}}}}, \
+                      spec: {{ports: [{{port: 80, targetPort: 8080}}]}}}}"
+                ),
+                format!(
+                    "{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, \
+                      metadata: {{name: s{number}-1, labels: {{kubernetes.io/service-name: s{number}}}}}, \
+                      ports: [{{name: '', port: 8080}}], endpoints: [{}]}}",
+                    endpoints.join(", ")
+                ),
+            ]
+        });
+        plane.create(&objects.collect::<Vec<_>>().join("\n---\n"));
+    }
+    let mut node = ClusterNode::join(&plane, "board-1");
+    let before = Memory::of(node.device.agent_pid()).now;
+    node.device.kill_agent();
+    let ([received, sent], begun) = (carried(&node), std::time::Instant::now());
+    node.restart_with("board-1", &SERVED);
+    // A large table gets its hooks with its last part.
+    let in_effect = || {
+        let chains =
+            node.network.call(|| std::process::Command::new("nft").args(["list", "chains"]).output());
+        let chains = String::from_utf8_lossy(&chains.expect("nft is installed").stdout).into_owned();
+        chains
+            .split("table ")
+            .any(|table| table.contains("nodlet-services") && table.contains("hook prerouting"))
+    };
+    node.device.wait_within(std::time::Duration::from_secs(180), "the table", in_effect);
+    let took = begun.elapsed();
+    let now = carried(&node);
+    let after = Memory::of(node.device.agent_pid()).now;
+    println!(
+        "{} bytes received and {} sent in {took:.1?}; {before} KiB without Services, {after} KiB with them",
+        now[0] - received,
+        now[1] - sent
+    );
+    assert!(now[0] - received < 5_000_000, "the lists are compressed");
+    assert!(after < before + 40_000, "{before} KiB before, {after} KiB after");
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use nodlet_kube::manifest::json;
 use nodlet_wire::http::{Connection, Head, HttpError, Request, Stream};
-use nodlet_wire::timeout;
 use nodlet_wire::tls::{Client, TlsError, Trust};
+use nodlet_wire::{gzip, timeout};
 use serde_json::Value;
 use smol::Async;
 
@@ -248,19 +248,23 @@ impl Api {
         body: Option<(&str, &Value)>,
     ) -> Result<Value, ApiError> {
         let body = body.map_or((JSON, Vec::new()), |(kind, body)| (kind, body.to_string().into_bytes()));
-        let (head, body) = self.send(method, target, (body.0, &body.1)).await?;
+        let (head, body) = self.send(method, target, (body.0, &body.1), None).await?;
         match (object(&body), (200..300).contains(&head.status)) {
             (found, true) => found,
             (found, false) => Err(ApiError::of_response(&head, &found.unwrap_or_default())),
         }
     }
 
-    /// Reads an object or a page of a list without the fields of these names, whatever object they are in.
+    /// Reads an object or a page of a list without the fields of these names, whatever object they are in. The server may
+    /// compress the response.
     ///
     /// # Errors
     /// The request failed, or the server rejected it.
     pub async fn read(&mut self, target: &str, skipped: &'static [&'static str]) -> Result<Value, ApiError> {
-        let (head, body) = self.send("GET", target, (JSON, &[])).await?;
+        let (head, mut body) = self.send("GET", target, (JSON, &[]), Some("gzip")).await?;
+        if head.header("Content-Encoding").is_some_and(|encoding| encoding.eq_ignore_ascii_case("gzip")) {
+            body = gzip::decode(&body, BODY).map_err(ApiError::Http)?;
+        }
         match head.status {
             200 => object_without(skipped, &body),
             _ => Err(ApiError::of_response(&head, &object(&body).unwrap_or_default())),
@@ -272,17 +276,18 @@ impl Api {
         method: &str,
         target: &str,
         body: (&str, &[u8]),
+        encoding: Option<&str>,
     ) -> Result<(Head, Vec<u8>), ApiError> {
         let kept = self.connection.take();
         let may_be_stale = kept.is_some();
-        let mut result = self.exchange(kept, method, target, body).await;
+        let mut result = self.exchange(kept, method, target, body, encoding).await;
         // The server may have closed a kept connection before it got the request.
         let is_closed = matches!(
             result,
             Err(ApiError::Http(HttpError::Ended | HttpError::Io(_) | HttpError::Tls(TlsError::Ended)))
         );
         if may_be_stale && is_closed {
-            result = self.exchange(None, method, target, body).await;
+            result = self.exchange(None, method, target, body, encoding).await;
         }
         result
     }
@@ -298,6 +303,7 @@ impl Api {
         method: &str,
         target: &str,
         (kind, body): (&str, &[u8]),
+        encoding: Option<&str>,
     ) -> Result<(Head, Vec<u8>), ApiError> {
         within(WITHIN, async {
             let mut connection = match kept {
@@ -308,6 +314,7 @@ impl Api {
             if !body.is_empty() {
                 headers.push(("Content-Type", kind));
             }
+            headers.extend(encoding.map(|encoding| ("Accept-Encoding", encoding)));
             let request = Request { method, target, host: &self.authority, headers: &headers, body };
             let head = connection.send(&request).await.map_err(ApiError::Http)?;
             let body = connection.body(BODY).await.map_err(ApiError::Http)?;

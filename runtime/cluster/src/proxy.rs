@@ -5,6 +5,8 @@
 //! that a time without the cluster changes nothing. It is not stored: after a reboot the pods have other addresses, and
 //! connections to endpoints of before would reach other pods.
 
+mod own_ports;
+
 use std::collections::BTreeMap;
 
 use nodlet_core::sorted::SortedSet;
@@ -12,11 +14,16 @@ use nodlet_services::catalog::{Catalog, Entry};
 use nodlet_services::service::{EndpointSlice, Service, ServiceType};
 use serde_json::Value;
 
+pub use own_ports::leave_own_ports;
+
 /// The most ports of all Services, each of which counts for one more. Kubernetes is tested with 10 000 Services.
 const MAX_PORTS: usize = 30_000;
 
 /// The most endpoints of all EndpointSlices, each of which counts for one more.
 const MAX_ENDPOINTS: usize = 100_000;
+
+/// The most targets of connections: for each Service, its ports times its endpoints.
+const MAX_TARGETS: usize = 200_000;
 
 /// The fields that are skipped while an object is read, whatever object they are in.
 pub const SKIPPED: &[&str] = &[
@@ -32,6 +39,19 @@ pub const SKIPPED: &[&str] = &[
     "targetRef",
     "uid",
     "zone",
+];
+
+/// The fields that are skipped in an object of which nothing is used but its name, because the rest is too large.
+pub const SKIPPED_IF_LARGE: &[&str] = &[
+    "annotations",
+    "endpoints",
+    "finalizers",
+    "labels",
+    "managedFields",
+    "ownerReferences",
+    "ports",
+    "spec",
+    "status",
 ];
 
 /// The label that names the Service of an EndpointSlice.
@@ -59,17 +79,25 @@ impl Resource {
     }
 
     /// The path of the list of those that a proxy has to serve, to which further parameters may be added. Services that
-    /// another proxy serves, and headless ones, are left out, and so are their slices, which have the same labels.
+    /// another proxy serves, and headless ones, are left out, and so are the slices of headless ones: the selectors are
+    /// those of kube-proxy 1.36.
     pub fn path(self) -> &'static str {
         match self {
             Resource::Services => {
-                "/api/v1/services?labelSelector=%21service.kubernetes.io%2Fheadless%2C\
-                 %21service.kubernetes.io%2Fservice-proxy-name&"
+                "/api/v1/services?labelSelector=%21service.kubernetes.io%2Fservice-proxy-name&\
+                 fieldSelector=spec.clusterIP%21%3DNone&"
             }
             Resource::EndpointSlices => {
-                "/apis/discovery.k8s.io/v1/endpointslices?labelSelector=%21service.kubernetes.io%2Fheadless%2C\
-                 %21service.kubernetes.io%2Fservice-proxy-name&"
+                "/apis/discovery.k8s.io/v1/endpointslices?labelSelector=%21service.kubernetes.io%2Fheadless&"
             }
+        }
+    }
+
+    /// The kind of its objects.
+    fn kind(self) -> &'static str {
+        match self {
+            Resource::Services => "Service",
+            Resource::EndpointSlices => "EndpointSlice",
         }
     }
 }
@@ -85,6 +113,25 @@ pub enum Ignored {
         "EndpointSlice {0}: ignored, since the EndpointSlices of the cluster have more than {MAX_ENDPOINTS} endpoints"
     )]
     TooManyEndpoints(String),
+    /// With the object, a Service has too many endpoints for its number of ports.
+    #[error(
+        "{kind} {name}: ignored, since the ports of the cluster's Services, each times its endpoints, are more than \
+         {MAX_TARGETS}"
+    )]
+    TooManyTargets {
+        /// The kind of the object.
+        kind: &'static str,
+        /// Namespace and name.
+        name: String,
+    },
+    /// It has more values than are read.
+    #[error("{kind} {name}: ignored, since it has more than {} values", crate::api::VALUES)]
+    TooLarge {
+        /// The kind of the object.
+        kind: &'static str,
+        /// Namespace and name.
+        name: String,
+    },
     /// It is not what it must be.
     #[error("{resource} {name}: {why}")]
     Invalid {
@@ -137,6 +184,7 @@ pub struct ClusterServices {
     waiting: BTreeMap<Key, Vec<EndpointSlice>>,
     ports: usize,
     endpoints: usize,
+    targets: usize,
     is_changed: bool,
 }
 
@@ -193,6 +241,15 @@ impl ClusterServices {
         if ports > MAX_PORTS {
             return Err(Ignored::TooManyPorts(name_of(object)));
         }
+        let (targets_before, slices) = match &known {
+            Some(known) => (targets(known), Some(&known.slices)),
+            None => (0, self.waiting.get(&key)),
+        };
+        let endpoints: usize = slices.into_iter().flatten().map(|slice| slice.endpoints.len()).sum();
+        let targets = self.targets - targets_before + service.ports.len() * endpoints;
+        if targets > MAX_TARGETS {
+            return Err(too_many_targets(Resource::Services, object));
+        }
         match known {
             Some(known) => known.service = service,
             None => {
@@ -200,7 +257,7 @@ impl ClusterServices {
                 self.catalog.services.insert(key, Entry { service, slices });
             }
         }
-        (self.ports, self.is_changed) = (ports, true);
+        (self.ports, self.targets, self.is_changed) = (ports, targets, true);
         Ok(())
     }
 
@@ -227,37 +284,39 @@ impl ClusterServices {
         if known.as_ref().is_some_and(|known| **known == slice) {
             return Ok(());
         }
-        let after = slice.endpoints.len() + 1;
-        match known {
-            Some(known) => {
-                let before = known.endpoints.len() + 1;
-                if self.endpoints - before + after > MAX_ENDPOINTS {
-                    return Err(Ignored::TooManyEndpoints(name_of(object)));
-                }
-                // Borrowed anew: the sum was needed in between.
-                let slices = self.slices_of(&key).into_iter().flatten();
-                for known in slices.filter(|one| one.name == slice.name) {
-                    *known = slice.clone();
-                }
-                self.endpoints = self.endpoints - before + after;
-            }
-            None => {
-                // Its label may have named another Service.
-                if is_modified {
-                    self.remove_slices(|one| one.namespace == slice.namespace && one.name == slice.name);
-                }
-                if self.endpoints + after > MAX_ENDPOINTS {
-                    return Err(Ignored::TooManyEndpoints(name_of(object)));
-                }
-                self.endpoints += after;
-                match self.catalog.services.get_mut(&key) {
-                    Some(entry) => entry.slices.push(slice),
-                    None => self.waiting.entry(key).or_default().push(slice),
-                }
-            }
+        let before = known.map(|known| known.endpoints.len() + 1);
+        // Its label may have named another Service.
+        if before.is_none() && is_modified {
+            self.remove_slices(|one| one.namespace == slice.namespace && one.name == slice.name);
         }
-        self.is_changed = true;
+        let after = slice.endpoints.len() + 1;
+        let endpoints = self.endpoints - before.unwrap_or_default() + after;
+        if endpoints > MAX_ENDPOINTS {
+            return Err(Ignored::TooManyEndpoints(name_of(object)));
+        }
+        let ports = self.catalog.services.get(&key).map_or(0, |entry| entry.service.ports.len());
+        let targets =
+            self.targets + ports * slice.endpoints.len() - ports * before.map_or(0, |before| before - 1);
+        if targets > MAX_TARGETS {
+            return Err(too_many_targets(Resource::EndpointSlices, object));
+        }
+        let slices = match self.catalog.services.get_mut(&key) {
+            Some(entry) => &mut entry.slices,
+            None => self.waiting.entry(key).or_default(),
+        };
+        match slices.iter_mut().find(|one| one.name == slice.name) {
+            Some(known) => *known = slice,
+            None => slices.push(slice),
+        }
+        (self.endpoints, self.targets, self.is_changed) = (endpoints, targets, true);
         Ok(())
+    }
+
+    /// Records that an object is too large to be read, of which only the metadata is known. Nothing remains of an earlier
+    /// state.
+    pub fn ignore_large(&mut self, resource: Resource, object: &Value) -> Ignored {
+        self.forget(resource, object);
+        Ignored::TooLarge { kind: resource.kind(), name: name_of(object) }
     }
 
     /// Records that the cluster has an object no more.
@@ -322,7 +381,9 @@ impl ClusterServices {
     }
 
     fn remove_service(&mut self, key: &Key) {
-        let Some(Entry { service, slices }) = self.catalog.services.remove(key) else { return };
+        let Some(entry) = self.catalog.services.remove(key) else { return };
+        self.targets -= targets(&entry);
+        let Entry { service, slices } = entry;
         self.ports -= weight(&service);
         self.is_changed = true;
         if !slices.is_empty() {
@@ -331,34 +392,56 @@ impl ClusterServices {
     }
 
     fn remove_slices_of(&mut self, key: &Key, is_gone: impl Fn(&EndpointSlice) -> bool) {
-        let mut removed = 0;
-        if let Some(slices) = self.slices_of(key) {
-            removed = remove(slices, &is_gone);
+        let mut removed = Removed::default();
+        match self.catalog.services.get_mut(key) {
+            Some(entry) => removed.remove_of(entry, &is_gone),
+            None => self.waiting.get_mut(key).into_iter().for_each(|slices| removed.remove(slices, &is_gone)),
         }
-        self.waiting.retain(|_, slices| !slices.is_empty());
-        self.endpoints -= removed;
-        self.is_changed |= removed > 0;
+        self.count_removed(removed);
     }
 
     fn remove_slices(&mut self, is_gone: impl Fn(&EndpointSlice) -> bool) {
-        let known = self.catalog.services.values_mut().map(|entry| &mut entry.slices);
-        let removed: usize =
-            known.chain(self.waiting.values_mut()).map(|slices| remove(slices, &is_gone)).sum();
+        let mut removed = Removed::default();
+        self.catalog.services.values_mut().for_each(|entry| removed.remove_of(entry, &is_gone));
+        self.waiting.values_mut().for_each(|slices| removed.remove(slices, &is_gone));
+        self.count_removed(removed);
+    }
+
+    fn count_removed(&mut self, removed: Removed) {
         self.waiting.retain(|_, slices| !slices.is_empty());
-        self.endpoints -= removed;
-        self.is_changed |= removed > 0;
+        self.endpoints -= removed.endpoints;
+        self.targets -= removed.targets;
+        self.is_changed |= removed.endpoints > 0;
     }
 }
 
-/// Removes slices, and returns what they counted for.
-fn remove(slices: &mut Vec<EndpointSlice>, is_gone: &impl Fn(&EndpointSlice) -> bool) -> usize {
-    let mut removed = 0;
-    slices.retain(|one| {
-        let is_gone = is_gone(one);
-        removed += if is_gone { one.endpoints.len() + 1 } else { 0 };
-        !is_gone
-    });
-    removed
+/// What removed slices counted for.
+#[derive(Default)]
+struct Removed {
+    endpoints: usize,
+    targets: usize,
+}
+
+impl Removed {
+    fn remove_of(&mut self, entry: &mut Entry, is_gone: &impl Fn(&EndpointSlice) -> bool) {
+        let before = targets(entry);
+        self.remove(&mut entry.slices, is_gone);
+        self.targets += before - targets(entry);
+    }
+
+    fn remove(&mut self, slices: &mut Vec<EndpointSlice>, is_gone: &impl Fn(&EndpointSlice) -> bool) {
+        slices.retain(|one| {
+            let is_gone = is_gone(one);
+            self.endpoints += if is_gone { one.endpoints.len() + 1 } else { 0 };
+            !is_gone
+        });
+    }
+}
+
+/// The targets of the connections to a Service.
+fn targets(entry: &Entry) -> usize {
+    let endpoints: usize = entry.slices.iter().map(|slice| slice.endpoints.len()).sum();
+    entry.service.ports.len() * endpoints
 }
 
 fn text(value: &Value) -> Box<str> {
@@ -376,212 +459,13 @@ fn name_of(object: &Value) -> String {
     format!("{}/{}", text("namespace"), text("name"))
 }
 
+fn too_many_targets(resource: Resource, object: &Value) -> Ignored {
+    Ignored::TooManyTargets { kind: resource.kind(), name: name_of(object) }
+}
+
 fn invalid(resource: &'static str, object: &Value, why: &impl std::fmt::Display) -> Ignored {
     Ignored::Invalid { resource, name: name_of(object), why: why.to_string() }
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn service(name: &str, port: u16) -> Value {
-        json!({
-            "apiVersion": "v1", "kind": "Service",
-            "metadata": { "name": name, "namespace": "shop", "annotations": { "a": "b" } },
-            "spec": {
-                "type": "ClusterIP", "clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7"],
-                "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", "selector": { "app": "web" },
-                "internalTrafficPolicy": "Cluster", "sessionAffinity": "None",
-                "ports": [{ "port": port, "protocol": "TCP", "targetPort": 80, "appProtocol": "http" }],
-            },
-            "status": { "loadBalancer": {} },
-        })
-    }
-
-    fn slice(name: &str, service: &str, ips: &[&str]) -> Value {
-        let endpoints: Vec<Value> = ips
-            .iter()
-            .map(|ip| {
-                json!({
-                    "addresses": [ip], "conditions": { "ready": true, "serving": true, "terminating": false },
-                    "nodeName": if ip.ends_with('1') { "board" } else { "other" }, "hostname": "h",
-                    "targetRef": { "kind": "Pod", "name": "p", "uid": "u" },
-                })
-            })
-            .collect();
-        json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-            "metadata": { "name": name, "namespace": "shop", "labels": { SERVICE_NAME: service } },
-            "endpoints": endpoints, "ports": [{ "name": "", "port": 80, "protocol": "TCP" }],
-        })
-    }
-
-    /// Each Service with its port and the addresses of its endpoints; then the counts.
-    fn shown(services: &ClusterServices) -> String {
-        let mut text = String::new();
-        for entry in services.catalog.services.values() {
-            let ips = entry
-                .slices
-                .iter()
-                .flat_map(|slice| &slice.endpoints)
-                .map(|one| one.addresses[0].to_string());
-            let ips: Vec<String> = ips.collect();
-            text += &format!("{}:{} {}; ", entry.service.name, entry.service.ports[0].port, ips.join(","));
-        }
-        text + &format!("{} {}", services.ports, services.endpoints)
-    }
-
-    fn see(services: &mut ClusterServices, resource: Resource, object: &Value) {
-        services.see(resource, object, true).unwrap_or_else(|why| panic!("{why}"));
-    }
-
-    #[test]
-    fn services_and_slices_come_together_in_any_order_and_changes_without_effect_are_none() {
-        use Resource::{EndpointSlices, Services};
-
-        let mut all = ClusterServices::new("board");
-        see(&mut all, EndpointSlices, &slice("web-1", "web", &["10.0.0.1", "10.0.0.2"]));
-        assert_eq!(shown(&all), "0 3");
-        see(&mut all, Services, &service("web", 80));
-        assert_eq!(shown(&all), "web:80 10.0.0.1,10.0.0.2; 2 3");
-        let endpoints = &all.catalog.services.values().next().expect("web").slices[0].endpoints;
-        assert_eq!((endpoints[0].node.as_deref(), endpoints[1].node.as_deref()), (Some("board"), None));
-        assert_eq!((&endpoints[0].pod, &endpoints[0].hostname), (&None, &None));
-        assert!(all.take_change() && !all.take_change());
-
-        let mut annotated = service("web", 80);
-        annotated["metadata"]["annotations"] = json!({ "other": "1" });
-        annotated["spec"]["selector"] = json!({ "other": "1" });
-        see(&mut all, Services, &annotated);
-        see(&mut all, EndpointSlices, &slice("web-1", "web", &["10.0.0.1", "10.0.0.2"]));
-        assert!(!all.take_change());
-
-        see(&mut all, Services, &service("web", 81));
-        see(&mut all, EndpointSlices, &slice("web-1", "web", &["10.0.0.1"]));
-        see(&mut all, EndpointSlices, &slice("web-2", "web", &["10.0.0.3"]));
-        assert_eq!(shown(&all), "web:81 10.0.0.1,10.0.0.3; 2 4");
-        assert!(all.take_change());
-        // The slices outlive their Service, which may come back.
-        all.forget(Services, &service("web", 81));
-        assert_eq!(shown(&all), "0 4");
-        see(&mut all, Services, &service("web", 82));
-        assert_eq!(shown(&all), "web:82 10.0.0.1,10.0.0.3; 2 4");
-        all.forget(EndpointSlices, &slice("web-1", "web", &[]));
-        assert_eq!(shown(&all), "web:82 10.0.0.3; 2 2");
-        // A slice of another Service by now.
-        see(&mut all, EndpointSlices, &slice("web-2", "db", &["10.0.0.3"]));
-        assert_eq!(shown(&all), "web:82 ; 2 2");
-        see(&mut all, Services, &service("db", 1));
-        assert_eq!(shown(&all), "db:1 10.0.0.3; web:82 ; 4 2");
-        // The label is gone with the slice.
-        let mut unlabelled = slice("web-2", "db", &[]);
-        unlabelled["metadata"]["labels"] = json!({});
-        all.forget(EndpointSlices, &unlabelled);
-        assert_eq!(shown(&all), "db:1 ; web:82 ; 4 0");
-        assert!(all.waiting.is_empty());
-    }
-
-    #[test]
-    fn a_refusal_names_the_binding_that_the_administrator_makes() {
-        let of = |user: &str| refusal(&format!("x is forbidden: User \"{user}\" cannot list resource \"y\""));
-        let begin = "kubectl create clusterrolebinding node-proxier-";
-        for (user, expected) in [
-            (
-                "system:node:b-1",
-                "b-1 --clusterrole=system:node-proxier --user=system:node:b-1`, or with --group=system:nodes",
-            ),
-            (
-                "system:serviceaccount:kube-system:p",
-                "p --clusterrole=system:node-proxier --serviceaccount=kube-system:p`",
-            ),
-            ("ann@example", "ann@example --clusterrole=system:node-proxier --user=ann@example`"),
-            ("x; rm", "USER --clusterrole=system:node-proxier --user=USER`"),
-        ] {
-            assert!(of(user).contains(&format!("{begin}{expected}")), "{}", of(user));
-        }
-        assert!(refusal("no").contains("--user=USER"));
-    }
-
-    #[test]
-    fn only_a_complete_list_shows_that_objects_are_gone() {
-        let mut all = ClusterServices::new("board");
-        for name in ["a", "b"] {
-            see(&mut all, Resource::Services, &service(name, 1));
-            see(&mut all, Resource::EndpointSlices, &slice(&format!("{name}-1"), name, &["10.0.0.1"]));
-        }
-        all.take_change();
-        let (mut services, mut slices) = (Listed::default(), Listed::default());
-        all.list(Resource::Services, &service("b", 1), &mut services).expect("it is valid");
-        all.list(Resource::EndpointSlices, &slice("b-1", "b", &["10.0.0.1"]), &mut slices)
-            .expect("it is valid");
-        assert!(!all.take_change());
-        all.keep(Resource::Services, &services);
-        assert_eq!(shown(&all), "b:1 10.0.0.1; 2 4");
-        all.keep(Resource::EndpointSlices, &slices);
-        assert_eq!(shown(&all), "b:1 10.0.0.1; 2 2");
-        assert!(all.take_change());
-        // The slice is one of another Service by now.
-        let mut slices = Listed::default();
-        all.list(Resource::EndpointSlices, &slice("b-1", "a", &["10.0.0.1"]), &mut slices)
-            .expect("it is valid");
-        all.keep(Resource::EndpointSlices, &slices);
-        assert_eq!(shown(&all), "b:1 ; 2 2");
-    }
-
-    #[test]
-    fn what_no_proxy_serves_takes_nothing() {
-        let mut all = ClusterServices::new("board");
-        for (pointer, value) in [
-            ("/spec/clusterIPs", json!(["None"])),
-            ("/spec/type", json!("ExternalName")),
-            ("/spec/clusterIPs", json!([])),
-        ] {
-            see(&mut all, Resource::Services, &service("web", 80));
-            let mut other = service("web", 80);
-            other["spec"]["clusterIP"] =
-                if pointer == "/spec/clusterIPs" { "None".into() } else { "".into() };
-            *other.pointer_mut(pointer).expect(pointer) = value;
-            // Whether it is refused or passed over, nothing remains of it.
-            let _ = all.see(Resource::Services, &other, true);
-            assert_eq!(shown(&all), "0 0", "{pointer}");
-        }
-        let mut names = slice("web-1", "web", &[]);
-        names["addressType"] = "FQDN".into();
-        see(&mut all, Resource::EndpointSlices, &names);
-        assert_eq!(shown(&all), "0 0");
-    }
-
-    #[test]
-    fn objects_beyond_the_bounds_are_named_and_ignored() {
-        let mut all = ClusterServices::new("board");
-        let ips: Vec<String> =
-            (0..999).map(|number| format!("10.1.{}.{}", number / 250, number % 250)).collect();
-        let ips: Vec<&str> = ips.iter().map(String::as_str).collect();
-        for number in 0..MAX_ENDPOINTS / 1000 {
-            see(&mut all, Resource::EndpointSlices, &slice(&format!("s{number}"), "web", &ips));
-        }
-        let why = all.see(Resource::EndpointSlices, &slice("more", "web", &[]), false).expect_err("too many");
-        assert!(why.to_string().starts_with("EndpointSlice shop/more: ignored"), "{why}");
-        assert_eq!(all.endpoints, MAX_ENDPOINTS);
-        // One that is known may change, and become less.
-        see(&mut all, Resource::EndpointSlices, &slice("s0", "web", &ips[..10]));
-        see(&mut all, Resource::EndpointSlices, &slice("more", "web", &ips[..10]));
-        let mut large = service("web", 80);
-        large["spec"]["ports"] = (0..MAX_PORTS).map(|_| json!({ "port": 1, "protocol": "TCP" })).collect();
-        assert!(all.see(Resource::Services, &large, false).is_err());
-        assert!(all.catalog.services.is_empty());
-    }
-
-    #[test]
-    fn an_object_that_is_not_what_it_must_be_is_named_and_ends_its_earlier_state() {
-        let mut all = ClusterServices::new("board");
-        see(&mut all, Resource::Services, &service("web", 80));
-        let mut wrong = service("web", 80);
-        wrong["spec"]["clusterIPs"] = json!(["x"]);
-        let why = all.see(Resource::Services, &wrong, true).expect_err("no address");
-        assert!(why.to_string().starts_with("Service shop/web: "), "{why}");
-        assert_eq!(shown(&all), "0 0");
-    }
-}
+mod tests;

@@ -40,6 +40,8 @@ use crate::sources;
 use names::Names;
 pub(super) use names::dns_of;
 
+pub(in crate::engine) use ports::listening;
+
 /// The most bytes of saved allocations: far more than there are Services in manifests.
 const MAX_BYTES: u64 = 4 << 20;
 

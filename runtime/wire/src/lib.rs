@@ -7,6 +7,7 @@
 //! * [`timeout`]: a limit of the time for which a peer is awaited.
 //! * [`websocket`] and [`spdy`]: sessions of `kubectl exec`, `attach` and `port-forward`.
 
+pub mod gzip;
 pub mod hpack;
 pub mod http;
 pub mod http2;

@@ -8,14 +8,16 @@
 //! one ended, and reads all again only if that is too old.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::net::{IpAddr, UdpSocket};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nodlet_cluster::api::{self, Api, ApiError, Verification, random};
 use nodlet_cluster::backoff::{Backoff, Rate};
 use nodlet_cluster::kubeconfig::Identity;
-use nodlet_cluster::proxy::{self, ClusterServices, Listed, Resource, SKIPPED};
+use nodlet_cluster::proxy::{self, ClusterServices, Listed, Resource, SKIPPED, SKIPPED_IF_LARGE};
 use nodlet_cluster::watches::{Target, WatchMessage, Watches};
 use nodlet_core::error::causes;
 use nodlet_host::error::chain;
@@ -27,12 +29,14 @@ use serde_json::Value;
 
 use super::Shell;
 use super::enrolment::{self, EnrolmentError};
+use crate::engine::services::listening;
 
 /// The longest life of a watch in seconds (client-go: 5 to 10 minutes).
 const WATCH_SECONDS: u32 = 480;
 
-/// Objects in one page of a list; half as many after each page that is too large.
-const PAGE: usize = 100;
+/// Objects in one page of a list; half as many after each page that is too large. API servers compress a response from 128
+/// KiB on.
+const PAGE: usize = 250;
 
 /// Requests of one list: more objects than are kept.
 const MAX_REQUESTS: usize = 4096;
@@ -70,6 +74,8 @@ struct Known {
     reported: RefCell<String>,
     /// The last failure to apply the data path, which was reported; empty if there was none.
     failure: RefCell<String>,
+    /// Ports of the board that Services would have, but for processes that listen there. Each was reported once.
+    left: RefCell<BTreeSet<String>>,
 }
 
 impl Proxy {
@@ -81,6 +87,7 @@ impl Proxy {
             is_applied: Cell::new(false),
             reported: RefCell::default(),
             failure: RefCell::default(),
+            left: RefCell::default(),
         };
         Proxy { known: Rc::new(known), task: None }
     }
@@ -111,6 +118,20 @@ async fn client(shell: &Shell, path: &std::path::Path) -> Result<Api, EnrolmentE
     let (host, token) = (identity.server.host.clone(), identity.token.clone());
     let trust = identity.trust().map_err(EnrolmentError::Tls)?;
     Ok(Api::new(&host, addresses, Verification::By(trust), token.as_deref()))
+}
+
+/// Whether an error is one of the connection, or of a server that starts or has much to do: the node's own connection meets
+/// it as well, and the next attempt may succeed.
+fn is_transient(error: &ApiError) -> bool {
+    match error {
+        ApiError::Status { code, .. } => *code == 410 || *code == 429 || *code >= 500,
+        ApiError::Unexpected(_) | ApiError::Http(HttpError::TooLarge) => false,
+        ApiError::NoAddress(_)
+        | ApiError::Connect(..)
+        | ApiError::Tls(_)
+        | ApiError::Http(_)
+        | ApiError::Timeout => true,
+    }
 }
 
 /// The target of the watch of a resource.
@@ -148,15 +169,15 @@ impl Follower {
             match api {
                 Ok(mut api) => {
                     let Err(error) = self.session(&mut api).await;
+                    let why = causes(&error);
                     if error.code() == Some(403) {
-                        self.report(proxy::refusal(&causes(&error)));
+                        self.report(proxy::refusal(&why));
                         wait = Some(refused.ended(began.elapsed(), random()));
-                    } else if error.code() == Some(401) {
-                        let why = causes(&error);
+                    } else if is_transient(&error) {
+                        log::debug!("the watches of Services: {why}");
+                    } else {
                         self.report(format!("the cluster's Services are not followed: {why}"));
                         wait = Some(refused.ended(began.elapsed(), random()));
-                    } else {
-                        log::debug!("the watches of Services: {}", causes(&error));
                     }
                     own = Some(api).filter(|_| file.is_none());
                 }
@@ -185,7 +206,7 @@ impl Follower {
         // One connection for both; of a server that has only HTTP/1.1, one for each.
         let (mut watches, mut has_many) = ([Watches::default(), Watches::default()], true);
         let (mut rate, mut read_at, mut heard_at) = (Rate::new(now), now, now);
-        let mut apply_at = now;
+        let (mut apply_at, mut look_at) = (now, now);
         loop {
             for (place, resource) in Resource::ALL.into_iter().enumerate() {
                 if self.known.versions.borrow()[place].is_none() {
@@ -225,6 +246,13 @@ impl Follower {
                 let is_applied = self.apply().await;
                 self.known.is_applied.set(is_applied);
                 apply_at = Instant::now() + if is_applied { SYNC_EVERY } else { SYNC_AGAIN };
+                look_at = Instant::now() + SYNC_AGAIN;
+                continue;
+            }
+            // A process may have ended whose port a Service is to have.
+            let has_left = !self.known.left.borrow().is_empty();
+            if has_left && now >= look_at {
+                self.known.is_applied.set(false);
                 continue;
             }
             let mut due = heard_at + SILENCE;
@@ -233,6 +261,8 @@ impl Follower {
             }
             if !self.known.is_applied.get() {
                 due = due.min(apply_at);
+            } else if has_left {
+                due = due.min(look_at);
             }
             if now < read_at {
                 smol::Timer::at(read_at.min(due)).await;
@@ -280,9 +310,16 @@ impl Follower {
 
     /// Acts on an event of a watch. Returns whether the watch goes on.
     fn event(&mut self, place: usize, line: &[u8]) -> Result<bool, ApiError> {
-        let event = api::object_without(SKIPPED, line)?;
+        let (event, is_large) = match api::object_without(SKIPPED, line) {
+            Err(ApiError::Http(HttpError::TooLarge)) => (api::object_without(SKIPPED_IF_LARGE, line)?, true),
+            event => (event?, false),
+        };
         let (resource, object) = (Resource::ALL[place], &event["object"]);
         match event["type"].as_str() {
+            Some("ADDED" | "MODIFIED") if is_large => {
+                let why = self.known.services.borrow_mut().ignore_large(resource, object);
+                self.log(Err(why));
+            }
             Some(kind @ ("ADDED" | "MODIFIED")) => {
                 let seen = self.known.services.borrow_mut().see(resource, object, kind == "MODIFIED");
                 self.log(seen);
@@ -304,25 +341,37 @@ impl Follower {
     /// Lists a resource, and returns the version of the list.
     async fn list(&mut self, api: &mut Api, resource: Resource) -> Result<String, ApiError> {
         let (mut listed, mut more, mut limit) = (Listed::default(), String::new(), PAGE);
+        // Of an object that is too large alone, only the metadata is read.
+        let mut is_large = false;
         for _ in 0..MAX_REQUESTS {
             let target = format!("{}limit={limit}&continue={more}", resource.path());
-            let mut page = match api.read(&target, SKIPPED).await {
+            let skipped = if is_large { SKIPPED_IF_LARGE } else { SKIPPED };
+            let mut page = match api.read(&target, skipped).await {
                 Ok(page) => page,
                 Err(ApiError::Http(HttpError::TooLarge)) if limit > 1 => {
                     limit /= 2;
                     continue;
                 }
+                Err(ApiError::Http(HttpError::TooLarge)) if !is_large => {
+                    is_large = true;
+                    continue;
+                }
                 // The rest of the list has expired.
                 Err(error) if error.code() == Some(410) && !more.is_empty() => {
-                    (listed, more) = (Listed::default(), String::new());
+                    (listed, more, is_large) = (Listed::default(), String::new(), false);
                     continue;
                 }
                 Err(error) => return Err(error),
             };
             for object in api::items(&mut page)? {
-                let seen = self.known.services.borrow_mut().list(resource, &object, &mut listed);
+                let seen = if is_large {
+                    Err(self.known.services.borrow_mut().ignore_large(resource, &object))
+                } else {
+                    self.known.services.borrow_mut().list(resource, &object, &mut listed)
+                };
                 self.log(seen);
             }
+            (limit, is_large) = (PAGE.min(limit * 2), false);
             let text = |field: &str| page["metadata"][field].as_str().unwrap_or_default().to_owned();
             more = text("continue");
             if more.is_empty() {
@@ -342,13 +391,29 @@ impl Follower {
         }
     }
 
+    /// Removes the ports on which processes of the board listen, and reports each once.
+    fn leave_own_ports(&self, path: &mut DataPath) {
+        if path.ports.iter().all(|port| port.node_port.is_none() && port.external.is_empty()) {
+            self.known.left.take();
+            return;
+        }
+        let own = self.shell.machine.network.borrow().gateway();
+        let left = proxy::leave_own_ports(path, &listening(own), is_own);
+        for port in left.difference(&self.known.left.borrow()).take(LOGGED_OBJECTS) {
+            let text = format!("{port}: not served, since a process of the board listens there");
+            self.shell.publication.emit_of_node(NodeEvent::Machine("ServicePortInUse", &text));
+        }
+        self.known.left.replace(left);
+    }
+
     /// Has connections go where the Services have them go, and lets others run between the parts of a large table. Returns
     /// whether they do.
     async fn apply(&self) -> bool {
-        let path = {
+        let mut path = {
             let services = self.known.services.borrow();
             DataPath::of(services.catalog(), &self.shell.config.node_name)
         };
+        self.leave_own_ports(&mut path);
         let network = &self.shell.machine.network;
         let mut applied = network.borrow_mut().apply_cluster_services(&path);
         while applied.as_ref().is_ok_and(|changes| changes.has_more) {
@@ -367,6 +432,11 @@ impl Follower {
         self.known.failure.replace(failure);
         applied.is_ok()
     }
+}
+
+/// Whether an address is one of the board's.
+fn is_own(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
 }
 
 /// Removes what an earlier agent had the kernel do for the Services of a cluster.

@@ -47,7 +47,7 @@ impl Engine {
 
 /// The ports on which processes of the board listen, at any of its addresses but the loopback and `own`, that of the pods'
 /// bridge.
-fn listening(own: Ipv4Addr) -> Vec<ReservedPort> {
+pub(in crate::engine) fn listening(own: Ipv4Addr) -> Vec<ReservedPort> {
     let mut found = Vec::new();
     for (table, protocol, state) in TABLES {
         // The kernel may lack IPv6.
