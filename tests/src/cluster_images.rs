@@ -28,6 +28,16 @@ pub fn kube_proxy_archive() -> &'static Path {
     })
 }
 
+/// The program kube-proxy, for a machine that is no board. It executes the machine's `nft`.
+pub fn kube_proxy_program() -> PathBuf {
+    built("kube-proxy-1.36.3")
+}
+
+/// The program CoreDNS, for a machine that is no board.
+pub fn coredns_program() -> PathBuf {
+    built("coredns-1.14.7")
+}
+
 /// The image `localhost/coredns:1`.
 pub fn coredns_archive() -> &'static Path {
     static ARCHIVE: OnceLock<PathBuf> = OnceLock::new();

@@ -85,7 +85,10 @@ pub use api::send_for_headers as request_for_headers;
 pub use background::Background;
 pub use binary::binary;
 pub use calls::{Calls, Counted};
-pub use cluster_images::{coredns_archive, konnectivity_archive, kube_proxy_archive, with_dynamic_program};
+pub use cluster_images::{
+    coredns_archive, coredns_program, konnectivity_archive, kube_proxy_archive, kube_proxy_program,
+    with_dynamic_program,
+};
 pub use cluster_node::ClusterNode;
 pub use control_plane::{ControlPlane, Isolation, Partition, TOKEN};
 pub use device::{Device, Mount, Ran, check_file_system};

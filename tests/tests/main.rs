@@ -83,6 +83,7 @@ mod restarted;
 mod ring;
 mod service;
 mod services;
+mod services_beside;
 mod sessions;
 mod set_aside;
 mod shutdown;
