@@ -75,7 +75,7 @@ struct Known {
     /// The last failure to apply the data path, which was reported; empty if there was none.
     failure: RefCell<String>,
     /// Ports of the board that Services would have, but for processes that listen there. Each was reported once.
-    left: RefCell<BTreeSet<String>>,
+    in_use: RefCell<BTreeSet<String>>,
 }
 
 impl Proxy {
@@ -87,7 +87,7 @@ impl Proxy {
             is_applied: Cell::new(false),
             reported: RefCell::default(),
             failure: RefCell::default(),
-            left: RefCell::default(),
+            in_use: RefCell::default(),
         };
         Proxy { known: Rc::new(known), task: None }
     }
@@ -250,8 +250,8 @@ impl Follower {
                 continue;
             }
             // A process may have ended whose port a Service is to have.
-            let has_left = !self.known.left.borrow().is_empty();
-            if has_left && now >= look_at {
+            let has_in_use = !self.known.in_use.borrow().is_empty();
+            if has_in_use && now >= look_at {
                 self.known.is_applied.set(false);
                 continue;
             }
@@ -261,7 +261,7 @@ impl Follower {
             }
             if !self.known.is_applied.get() {
                 due = due.min(apply_at);
-            } else if has_left {
+            } else if has_in_use {
                 due = due.min(look_at);
             }
             if now < read_at {
@@ -394,16 +394,16 @@ impl Follower {
     /// Removes the ports on which processes of the board listen, and reports each once.
     fn leave_own_ports(&self, path: &mut DataPath) {
         if path.ports.iter().all(|port| port.node_port.is_none() && port.external.is_empty()) {
-            self.known.left.take();
+            self.known.in_use.take();
             return;
         }
         let own = self.shell.machine.network.borrow().gateway();
-        let left = proxy::leave_own_ports(path, &listening(own), is_own);
-        for port in left.difference(&self.known.left.borrow()).take(LOGGED_OBJECTS) {
+        let in_use = proxy::leave_own_ports(path, &listening(own), is_own);
+        for port in in_use.difference(&self.known.in_use.borrow()).take(LOGGED_OBJECTS) {
             let text = format!("{port}: not served, since a process of the board listens there");
             self.shell.publication.emit_of_node(NodeEvent::Machine("ServicePortInUse", &text));
         }
-        self.known.left.replace(left);
+        self.known.in_use.replace(in_use);
     }
 
     /// Has connections go where the Services have them go, and lets others run between the parts of a large table. Returns
