@@ -93,8 +93,8 @@ const SUBJECTS: &[(&str, Test)] = &[
     ("sizes", Test::All(|| sizes::run(&["--compare".to_owned()]))),
     // The API beside a real kube-apiserver.
     ("differential", Test::Random(3_000, "--package nodlet-tests --test suites differential::")),
-    // Kubernetes' own tests of nodes, all of them.
-    ("conformance", Test::All(|| run_program(SYSTEM, &["conformance"], None))),
+    // Kubernetes' own tests of nodes, all of them, and those of Services and names.
+    ("conformance", Test::All(conformance)),
     // Every step on every emulated board.
     ("boards", Test::All(|| run_program(SYSTEM, &["boards"], None))),
     // All files of a release for this machine's processor, twice, in two directories: the same bytes.
@@ -102,6 +102,12 @@ const SUBJECTS: &[(&str, Test)] = &[
     // A build as a distribution makes it, and the recipes of Yocto and Buildroot.
     ("distribution", Test::All(distributions)),
 ];
+
+/// Kubernetes' own tests on one board, and those of Services and names on two.
+fn conformance() -> Outcome {
+    run_program(SYSTEM, &["conformance"], None)?;
+    run_program(SYSTEM, &["conformance", "--network"], None)
+}
 
 /// The test beside a real kube-apiserver.
 const DIFFERENTIAL: &str = "differential::";

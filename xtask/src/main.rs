@@ -40,7 +40,7 @@ const TASKS: &[&Task] = &[
     &Task::of_program("guest", SYSTEM, "run the tests that need a kernel of their own, in QEMU"),
     &Task::of_program("boards", SYSTEM, "boot the emulated boards of board/profiles, use them over SSH, and break them"),
     &Task::of_program("peers", SYSTEM, "measure kubelet and containerd beside nodlet on an emulated board"),
-    &Task::of_program("conformance", SYSTEM, "run Kubernetes' own tests of nodes on a board that is a node of a real cluster"),
+    &Task::of_program("conformance", SYSTEM, "run Kubernetes' own tests of nodes on a board that is a node of a real cluster, or those of Services on two"),
     &Task::of_program("recipes", SYSTEM, "check the Yocto layer and the Buildroot tree, without Yocto and Buildroot"),
     &Task::of_program("distribution", SYSTEM, "build as a distribution does: stable Rust, this C library, offline"),
     &Task::of_program("bench", BENCH, "measure the figures of the README on this machine"),

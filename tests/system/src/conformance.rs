@@ -1,5 +1,6 @@
 //! Runs Kubernetes' own tests of nodes, those marked `[NodeConformance]`, on a board that is a node of a real
-//! cluster. A failure that `tests/conformance/allowed-failures` does not list is an error, and so is a test of that
+//! cluster, and those of Services and names on two boards that serve the cluster's Services in place of kube-proxy. A
+//! failure that `tests/conformance/allowed-failures` does not list is an error, and so is a test of that
 //! list that passes: the list can only shrink.
 
 use std::fs::{self, File};
@@ -13,7 +14,7 @@ use nodlet_build::task::{
 };
 use nodlet_build::{cross, go, requirements, toolchain};
 use nodlet_tests::guest::Part;
-use nodlet_tests::{ClusterNode, ControlPlane};
+use nodlet_tests::{ClusterNode, ControlPlane, coredns_archive};
 
 mod allowed;
 mod images;
@@ -22,8 +23,12 @@ mod report;
 use allowed::Allowed;
 use report::Report;
 
-/// What is run, in ginkgo's words for labels.
+/// The tests of nodes, in ginkgo's words for labels.
 const LABELS: &str = "NodeConformance";
+
+/// The tests of Services, EndpointSlices and names: all of sig-network but those of features that a cluster may lack, such
+/// as a cloud's load balancers, and those that disturb others.
+const NETWORK: &str = "sig-network && !Disruptive && !Serial && Feature: isEmpty";
 
 /// Tests that run at once. They wait for most of their time.
 const PROCESSES: usize = 6;
@@ -31,10 +36,16 @@ const PROCESSES: usize = 6;
 /// The time after which the remaining tests are not run.
 const MINUTES: u64 = 60;
 
-/// The name of the board in the cluster.
-const NODE: &str = "board-1";
+/// The names of the boards in the cluster, of which the tests of nodes have the first.
+const NODES: [&str; 2] = ["board-1", "board-2"];
+
+/// The arguments of the agents that serve Services. The addresses are those of CoreDNS and of the API server, which is no
+/// node, and which the tests have connect to pods.
+const SERVED: [&str; 3] = ["--services=cluster", "--cluster-dns=10.96.0.10", "--cluster-cidr=10.212.0.1/32"];
 
 struct Options {
+    /// Whether the tests are those of Services and names, on two boards.
+    network: bool,
     focus: Vec<String>,
     labels: String,
     shard: Option<Part>,
@@ -47,8 +58,8 @@ struct Options {
 /// The task `cargo xtask conformance`.
 pub(crate) const TASK: Task = Task::new(
     "conformance",
-    "--sample | [--focus REGEX]... [--labels EXPRESSION] [--shard PART/OF] [--procs N] [--minutes N]",
-    "run Kubernetes' own tests of nodes on a board that is a node of a real cluster",
+    "--sample | [--network] [--focus REGEX]... [--labels EXPRESSION] [--shard PART/OF] [--procs N] [--minutes N]",
+    "run Kubernetes' own tests of nodes on a board that is a node of a real cluster, or those of Services on two",
     run,
 );
 
@@ -64,7 +75,15 @@ fn sample() -> Options {
 impl Default for Options {
     fn default() -> Self {
         let (focus, labels) = (Vec::new(), LABELS.to_owned());
-        Self { focus, labels, shard: None, processes: PROCESSES, minutes: MINUTES, slow: true }
+        Self {
+            network: false,
+            focus,
+            labels,
+            shard: None,
+            processes: PROCESSES,
+            minutes: MINUTES,
+            slow: true,
+        }
     }
 }
 
@@ -80,19 +99,22 @@ impl Options {
             number => Ok(number.unwrap_or(default)),
         };
         let shard = arguments.one::<String>("--shard")?;
+        let network = arguments.has("--network");
+        let (focus, labels) = (arguments.all("--focus")?, arguments.one("--labels")?);
+        let is_chosen = !focus.is_empty() || labels.is_some();
+        let all = if network { NETWORK } else { LABELS };
         let options = Self {
-            focus: arguments.all("--focus")?,
-            labels: arguments.one("--labels")?.unwrap_or(defaults.labels),
+            network,
+            focus,
+            labels: labels.unwrap_or_else(|| all.to_owned()),
             shard: shard.map(|text| Part::parse(&text).ok_or_else(|| TASK.misused())).transpose()?,
             processes: usize::try_from(number(arguments.one("--procs")?, defaults.processes as u64)?)?,
             minutes: number(arguments.one("--minutes")?, defaults.minutes)?,
             slow: defaults.slow,
         };
         arguments.end()?;
-        if options.shard.is_some() && (!options.focus.is_empty() || options.labels != LABELS) {
-            return Err(TaskError(format!(
-                "--shard chooses among all tests with the label {LABELS}: leave out --focus and --labels"
-            )));
+        if options.shard.is_some() && is_chosen {
+            return Err("--shard chooses among all tests: leave out --focus and --labels".into());
         }
         Ok(options)
     }
@@ -104,10 +126,11 @@ fn perform(options: &Options) -> Outcome {
     cross::provide()?;
     toolchain::programs()?;
     let suite = Suite::build()?;
-    let all = suite.list()?;
-    allowed.require_known(all.names())?;
+    let known = suite.list(&format!("({LABELS}) || ({NETWORK})"))?;
+    allowed.require_known(known.names())?;
     let focus = match options.shard {
         Some(part) => {
+            let all = suite.list(&options.labels)?;
             let wanted = all.names().filter(|name| options.slow || !name.contains("[Slow]"));
             part.choose(&wanted.collect::<Vec<_>>(), 0).into_iter().map(exactly).collect()
         }
@@ -116,20 +139,48 @@ fn perform(options: &Options) -> Outcome {
 
     let begun = Instant::now();
     let plane = ControlPlane::start();
-    let mut node = ClusterNode::join(&plane, NODE);
-    // More happens than the ring holds.
-    node.device.replay_nothing();
-    node.approve_server(&plane, NODE);
-    images::load(&node.device)?;
+    let nodes = start_nodes(&plane, options.network)?;
     eprintln!("the cluster is ready after {:.0?}", begun.elapsed());
     let ran = suite.run(&plane, options, &focus);
-    fs::write(suite.dir.join("agent.log"), node.device.agent_log())?;
-    drop(node);
+    for (node, name) in nodes.iter().zip(["agent.log", "agent-2.log"]) {
+        fs::write(suite.dir.join(name), node.device.agent_log())?;
+    }
+    drop(nodes);
     drop(plane);
     let report = ran?;
     print!("{report}");
     println!("in {:.0?}; details in {}", begun.elapsed(), suite.dir.display());
     allowed.judge(&report)
+}
+
+/// Starts the board of the tests of nodes, or the boards of those of Services, with CoreDNS.
+fn start_nodes(plane: &ControlPlane, network: bool) -> Result<Vec<ClusterNode>, TaskError> {
+    let (names, arguments) = if network { (&NODES[..], &SERVED[..]) } else { (&NODES[..1], &[][..]) };
+    if network {
+        plane.let_nodes_read_nodes();
+        plane.let_nodes_read_services();
+    }
+    let mut nodes = Vec::new();
+    for name in names {
+        let mut node = ClusterNode::join_with(plane, name, arguments);
+        // More happens than the ring holds.
+        node.device.replay_nothing();
+        node.approve_server(plane, name);
+        images::load(&node.device)?;
+        if network {
+            node.device.load_image(coredns_archive());
+            let range = format!("get node {name} -o jsonpath={{.spec.podCIDR}}");
+            let range = plane.wait_for(&range, |range| !range.is_empty());
+            plane.namespace().ip(&format!("route add {range} via {}", node.address));
+        }
+        nodes.push(node);
+    }
+    if network {
+        plane.install_names();
+        let ready = "-n kube-system get deployment coredns -o jsonpath={.status.readyReplicas}";
+        plane.wait_for(ready, |ready| ready == "1");
+    }
+    Ok(nodes)
 }
 
 /// A regular expression of Go that matches tests of this name alone.
@@ -155,7 +206,9 @@ struct Suite {
 
 impl Suite {
     fn build() -> Result<Self, TaskError> {
-        go::control_plane(&[])?;
+        for program in [go::CONTROL_PLANE, go::COREDNS] {
+            program.build(None)?;
+        }
         let dir = work("conformance")?;
         // ginkgo takes only programs with this ending for tests.
         let program = dir.join("e2e.test");
@@ -164,12 +217,12 @@ impl Suite {
         Ok(Self { dir, ginkgo: go::GINKGO.build(None)?, kubectl: go::KUBECTL.build(None)? })
     }
 
-    /// All tests, without running them.
-    fn list(&self) -> Result<Report, TaskError> {
+    /// The tests with these labels, without running them.
+    fn list(&self, labels: &str) -> Result<Report, TaskError> {
         let path = self.dir.join("list.json");
         let mut command = Command::new(self.dir.join("e2e.test"));
         command
-            .args(["--ginkgo.dry-run", "--provider=local", "--ginkgo.label-filter", LABELS])
+            .args(["--ginkgo.dry-run", "--provider=local", "--ginkgo.label-filter", labels])
             .arg(format!("--ginkgo.json-report={}", path.display()))
             .current_dir(&self.dir)
             .stdout(File::create(self.dir.join("list.log"))?)
@@ -218,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_one_of_all_tests_of_nodes() {
+    fn a_part_is_one_of_all_tests() {
         let refused = |words: &str| {
             let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
             Options::parse(&words).err().map(|TaskError(why)| why)
@@ -228,6 +281,7 @@ mod tests {
             assert!(why.contains("leave out --focus and --labels"), "{why}");
         }
         assert_eq!(refused("--labels Conformance --focus Pods"), None);
+        assert_eq!(refused("--network --shard 1/8"), None);
     }
 
     #[test]

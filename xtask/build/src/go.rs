@@ -47,7 +47,7 @@ pub(crate) const KUBE_PROXY: Program = Program {
 };
 
 /// CoreDNS, which the tests run as pods of boards.
-pub(crate) const COREDNS: Program = Program { release: "1.14.7", ..kubernetes("coredns", ".", None) };
+pub const COREDNS: Program = Program { release: "1.14.7", ..kubernetes("coredns", ".", None) };
 
 /// metrics-server, for `kubectl top`.
 const METRICS_SERVER: Program = Program {

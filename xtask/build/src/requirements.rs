@@ -29,6 +29,8 @@ const TOOLS: &[(&str, &str)] = &[
     ("iptables-nft", "iptables"),
     ("openssl", "openssl"),
     ("curl", "curl"),
+    ("dig", "bind9-dnsutils"),
+    ("nc.openbsd", "netcat-openbsd"),
     ("ssh", "openssh-client"),
 ];
 

@@ -1,5 +1,5 @@
 //! Stand-ins for the images of Kubernetes' tests, under the names that the tests ask for: Kubernetes' own programs,
-//! Debian's busybox and bash, and this machine's curl.
+//! Debian's busybox and bash, and this machine's curl, dig, getent and nc.
 
 use std::fs;
 use std::path::Path;
@@ -25,25 +25,6 @@ root:x:0:
 user-defined-in-image:x:1000:
 group-defined-in-image:x:50000:user-defined-in-image
 nobody:x:65534:
-";
-
-/// `nc` for UDP, which Debian's busybox lacks.
-const NC: &[u8] = b"#!/bin/bash
-while getopts uw: option; do
-    case $option in
-        u) udp=1 ;;
-        w) seconds=$OPTARG ;;
-        *) exit 2 ;;
-    esac
-done
-test \"$udp\" || exec /bin/busybox nc \"$@\"
-shift $((OPTIND - 1))
-exec 3<>\"/dev/udp/$1/$2\"
-# The shell would report how timeout ends cat.
-exec 2>/dev/null
-cat >&3
-timeout \"${seconds:-1}\" cat <&3
-exit 0
 ";
 
 /// The shell: busybox's, whose messages the tests expect, or bash, since Debian's busybox does not pass on variables such as
@@ -76,7 +57,7 @@ pub(super) fn load(device: &Device) -> Outcome {
         named(&server, "nginx:1.15-4"),
         named(&server, "nginx:1.27-0"),
         named(&tools.clone().config("User", json!("1234")), "nonroot:1.5"),
-        named(&tools, "glibc-dns-testing:2.0.0"),
+        named(&resolvers(&tools)?, "glibc-dns-testing:2.0.0"),
         named(&tools.clone().file("usr/local/bin/nnp", 0o6755, &nonewprivs), "nonewprivs:1.4")
             .config("Cmd", json!(["nnp"])),
         Image::new("registry.k8s.io/pause:3.10.2")
@@ -115,15 +96,25 @@ fn tools() -> Result<Image, TaskError> {
     Ok(names.fold(image, |image, name| image.symlink(&format!("bin/{name}"), "busybox")))
 }
 
+/// The tools with those that resolve names.
+fn resolvers(tools: &Image) -> Result<Image, TaskError> {
+    with_program(with_program(tools.clone(), "usr/bin/dig")?, "usr/bin/getent")
+}
+
+/// Adds a program of this machine.
+fn with_program(image: Image, program: &str) -> Result<Image, TaskError> {
+    if !Path::new("/").join(program).exists() {
+        return Err(TaskError(format!("/{program} is missing: `cargo xtask setup` installs it")));
+    }
+    Ok(with_dynamic_program(image, program))
+}
+
 /// The servers of the tests, with the tools that the tests execute beside them.
 fn agnhost(tools: &Image) -> Result<Image, TaskError> {
-    let curl = Path::new("/usr/bin/curl");
-    if !curl.exists() {
-        return Err(TaskError(format!("{} is missing: `cargo xtask setup` installs it", curl.display())));
-    }
     let (certificate, key) = certificate()?;
-    let image = with_dynamic_program(tools.clone(), "usr/bin/curl")
-        .file("usr/local/bin/nc", 0o755, NC)
+    let image = resolvers(tools)?;
+    let image = with_program(with_program(image, "usr/bin/curl")?, "usr/bin/nc.openbsd")?
+        .symlink("usr/local/bin/nc", "/usr/bin/nc.openbsd")
         .directory("uploads", 0o755)
         .file("agnhost", 0o755, &fs::read(go::AGNHOST.build(None)?)?)
         .symlink("agnhost-2", "agnhost")
