@@ -86,7 +86,7 @@ pub(super) struct Reached {
 impl Reached {
     /// Packets to `port` of an address, or of this machine if the address is unspecified, may go to `targets` alone: to none
     /// of them, if there are none.
-    pub(super) fn set(&mut self, address: IpAddr, port: u16, targets: &[SocketAddr]) {
+    pub(super) fn restrict(&mut self, address: IpAddr, port: u16, targets: &[SocketAddr]) {
         self.targets.insert((address, port), targets.to_vec());
     }
 
@@ -249,7 +249,7 @@ mod tests {
             ("[::]:30053", &["[fd00:10::2]:5353"]),
         ] {
             let targets: Vec<SocketAddr> = targets.iter().map(|target| parse(target)).collect();
-            reached.set(parse(to).ip(), parse(to).port(), &targets);
+            reached.restrict(parse(to).ip(), parse(to).port(), &targets);
         }
         for (sent_to, leads_to, is_deleted) in [
             ("10.96.0.9:53", "10.85.0.2:5353", false),

@@ -195,8 +195,8 @@ impl ServiceTable {
                 return Ok(Changes::default());
             }
             let mut reached = Reached::default();
-            reached.close(changed.iter().filter_map(|change| Some(&state.ports.get(&change.id)?.path)));
-            reached.open(changed.iter().filter_map(|change| change.new));
+            reached.forbid(changed.iter().filter_map(|change| Some(&state.ports.get(&change.id)?.path)));
+            reached.allow(changed.iter().filter_map(|change| change.new));
             let is_large = sending::is_large(changed.iter().filter_map(|change| change.new));
             if is_large || state.frees_contested(&changed) || state.numbers.are_used_up() {
                 return self.replace(socket, path, frame, reached);
@@ -214,7 +214,7 @@ impl ServiceTable {
             };
         }
         let mut reached = self.leave();
-        reached.open(path.ports.iter());
+        reached.allow(path.ports.iter());
         self.replace(socket, path, frame, reached)
     }
 
@@ -224,9 +224,9 @@ impl ServiceTable {
         let mut reached = Reached::default();
         if let Some(sending) = sending {
             reached = sending.reached;
-            reached.close(sending.path.ports.iter());
+            reached.forbid(sending.path.ports.iter());
         }
-        reached.close(state.iter().flat_map(|state| state.ports.values().map(|applied| &applied.path)));
+        reached.forbid(state.iter().flat_map(|state| state.ports.values().map(|applied| &applied.path)));
         reached
     }
 
@@ -316,13 +316,13 @@ struct Change<'a> {
 
 impl Reached {
     /// Records that packets of UDP may go nowhere that are sent to these ports. An address of an earlier port may be that of
-    /// a new one, so [`Reached::open`] comes after this.
-    fn close<'a>(&mut self, ports: impl Iterator<Item = &'a PortPath>) {
+    /// a new one, so [`Reached::allow`] comes after this.
+    fn forbid<'a>(&mut self, ports: impl Iterator<Item = &'a PortPath>) {
         ports.for_each(|port| self.set_port(port, &[]));
     }
 
     /// Records where packets of UDP may go that are sent to these ports.
-    fn open<'a>(&mut self, ports: impl Iterator<Item = &'a PortPath>) {
+    fn allow<'a>(&mut self, ports: impl Iterator<Item = &'a PortPath>) {
         ports.for_each(|port| self.set_port(port, &port.may_stay));
     }
 
@@ -332,7 +332,7 @@ impl Reached {
         }
         let board = port.node_port.map(|number| SocketAddr::new(unspecified(port.cluster.ip()), number));
         for end in port.external.iter().chain([&port.cluster]).chain(&board) {
-            self.set(end.ip(), end.port(), may_stay);
+            self.restrict(end.ip(), end.port(), may_stay);
         }
     }
 }
