@@ -268,7 +268,7 @@ fn names_are_answered_as_coredns_answers_them() {
     for _ in 0..rounds() {
         let (name, (text, kind)) = (name(&mut seed, &pod), *seed.choose(&TYPES));
         let usual = if name.to_lowercase().ends_with(".arpa") { [12, 12, 12, 1] } else { [1, 1, 33, 28] };
-        let kind = if seed.number() % 4 == 0 { kind } else { *seed.choose(&usual) };
+        let kind = if seed.number().is_multiple_of(4) { kind } else { *seed.choose(&usual) };
         let text = TYPES.iter().find(|(_, number)| *number == kind).map_or(text, |(text, _)| text);
         let (one, other) = (ours.ask(&name, kind), theirs.ask(&name, kind));
         let (Some(one), Some(other)) = (one, other) else {
