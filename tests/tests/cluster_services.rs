@@ -253,7 +253,7 @@ fn a_service_takes_no_port_on_which_the_board_listens_until_nobody_listens_there
     assert_eq!(peer(2222).as_deref(), Some("10.212.0.1"));
     let events = "get events --field-selector reason=ServicePortInUse -o jsonpath={.items[*].message}";
     let event = plane.wait_for(events, |event| event.contains("2222"));
-    assert!(event.starts_with(&format!("default/taken:2222/TCP: {}:2222: ", node.address)), "{event}");
+    assert!(event.starts_with(&format!("default/taken:2222/TCP/IPv4: {}:2222: ", node.address)), "{event}");
     assert!(!event.contains("2223"), "{event}");
     own.end();
     node.device.wait_for("the port that became free", || peer(2222).as_deref() == Some(&node.address));

@@ -261,13 +261,6 @@ fn see(side: &Side, services: &[Value]) -> BTreeMap<String, Seen> {
     all
 }
 
-/// Whether it is a connection from the machine or its pods to an external address or a node port of a Service with
-/// `internalTrafficPolicy: Local`, which kube-proxy sends to any endpoint, and a board to one of its own.
-fn is_short_circuited(name: &str) -> bool {
-    let is_local = name.contains("-local-cluster:") || name.contains("-local-local:");
-    is_local && !name.ends_with(" outside") && !name.contains(" cluster ") && !name.contains(" closed ")
-}
-
 /// Starts kube-proxy on a machine.
 fn kube_proxy(plane: &ControlPlane, machine: &Namespace) -> Background {
     let config = json!({
@@ -342,7 +335,7 @@ fn connections_go_where_kube_proxy_sends_them_and_are_refused_where_it_refuses_t
     }
     let differing: Vec<String> = ours
         .iter()
-        .filter(|(name, seen)| !is_short_circuited(name) && theirs[*name] != **seen)
+        .filter(|(name, seen)| theirs[*name] != **seen)
         .map(|(name, seen)| format!("{name}: the board {seen:?}, kube-proxy {:?}", theirs[name]))
         .collect();
     assert!(differing.is_empty(), "{} of {}:\n{}", differing.len(), ours.len(), differing.join("\n"));

@@ -36,22 +36,25 @@ pub fn leave_own_ports(
 
 #[cfg(test)]
 mod tests {
-    use nodlet_services::data_path::{PortPath, Targets};
-    use nodlet_services::service::Protocol;
+    use nodlet_services::data_path::PortPath;
+    use nodlet_services::service::{Protocol, TrafficPolicy};
 
     use super::*;
 
     fn port(protocol: Protocol, external: &[&str], node_port: u16) -> PortPath {
         PortPath {
-            id: "shop/web:22".into(),
+            id: "shop/web:22/TCP/IPv4".into(),
             protocol,
-            cluster: vec!["10.96.0.7:22".parse().expect("an address")],
+            cluster: "10.96.0.7:22".parse().expect("an address"),
             external: external.iter().map(|end| end.parse().expect("an address")).collect(),
             node_port: Some(node_port),
             affinity_seconds: None,
-            internal: Targets::Refused,
-            outside: Targets::Refused,
-            keeps_outside_address: false,
+            internal_policy: TrafficPolicy::Cluster,
+            external_policy: TrafficPolicy::Cluster,
+            everywhere: vec![],
+            here: vec![],
+            has_usable: false,
+            may_stay: vec![],
         }
     }
 
@@ -63,14 +66,14 @@ mod tests {
         let external = ["192.0.2.1:22", "192.0.2.9:22", "192.0.2.1:80"];
         let mut path = DataPath {
             ports: vec![port(Protocol::Tcp, &external, 30053), port(Protocol::Udp, &external, 30053)],
-            ..DataPath::default()
         };
         let removed = leave_own_ports(&mut path, &listening, |address| address == own);
         let removed: Vec<&str> = removed.iter().map(String::as_str).collect();
-        assert_eq!(removed, ["shop/web:22: 192.0.2.1:22", "shop/web:22: the node port 30053"]);
+        assert_eq!(
+            removed,
+            ["shop/web:22/TCP/IPv4: 192.0.2.1:22", "shop/web:22/TCP/IPv4: the node port 30053"]
+        );
         assert_eq!(path.ports[0], port(Protocol::Tcp, &external[1..], 30053));
         assert_eq!((path.ports[1].external.len(), path.ports[1].node_port), (3, None));
-        // The address of the Service is none of the board's.
-        assert_eq!(path.ports[0].cluster.len(), 1);
     }
 }
