@@ -41,38 +41,26 @@ impl Registry {
         self.publish_completed();
         let mut catalog = Catalog { namespaces: self.namespaces(view), ..Catalog::default() };
         let mut published = SortedSet::new();
-        for (name, (_, object)) in &self.services.completed {
-            let shown = self.published_definition(name).unwrap_or_else(|| object.clone());
-            let Ok(service) = Service::parse(&shown) else { continue };
-            let mut slices = slices_of(&service, &view.pods);
-            let made = slices.iter().map(|slice| {
-                let name: DefinitionName = (Kind::EndpointSlice, name.1.clone(), Rc::from(&*slice.name));
-                (name, slice_object(&shown, &service, slice))
-            });
-            let endpoints = (!slices.is_empty()).then(|| {
-                let name: DefinitionName = (Kind::Endpoints, name.1.clone(), name.2.clone());
-                (name, endpoints_object(&shown, &service, &slices))
-            });
-            for (name, mut object) in made.chain(endpoints) {
-                // A slice of a file has its name.
-                if self.definitions.contains_key(&name) {
-                    continue;
-                }
-                let before = self.published_definition(&name);
-                let created = before.map(|mut before| before["metadata"]["creationTimestamp"].take());
-                object["metadata"]["creationTimestamp"] =
-                    created.filter(Value::is_string).unwrap_or_else(|| view.now.into());
-                self.objects.put(key(&name), object);
-                published.insert(name);
+        let mut all = std::mem::take(&mut self.services.completed);
+        for (name, completed) in &mut all {
+            let Some((_, service)) = &completed.shown else { continue };
+            let mut slices = slices_of(service, &view.pods);
+            let names = match completed.endpoints.take() {
+                Some((known, names)) if known == slices => names,
+                _ => self.publish_endpoints(&completed.object(), service, &slices, view.now),
+            };
+            for name in &names {
+                published.insert(name.clone());
             }
+            completed.endpoints = Some((slices.clone(), names));
             let is_of = |slice: &&EndpointSlice| {
                 slice.namespace == service.namespace && slice.service == service.name
             };
             slices.extend(self.services.slices.iter().filter(is_of).cloned());
-            let name = (service.namespace.clone(), service.name.clone());
-            let service = self.services.without_reserved_ports(service);
-            catalog.services.insert(name, Entry { service, slices });
+            let service = self.services.without_reserved_ports(service.clone());
+            catalog.services.insert((name.1[..].into(), name.2[..].into()), Entry { service, slices });
         }
+        self.services.completed = all;
         let before = std::mem::replace(&mut self.services.published, published);
         for name in before.into_iter().filter(|name| !self.services.published.contains(name)) {
             // A definition of this name may have come instead.
@@ -86,18 +74,56 @@ impl Registry {
         self.services.catalog.clone()
     }
 
-    /// Publishes all Services as they are completed, with the addresses of load balancers.
-    pub(super) fn publish_completed(&self) {
-        let balancers = self.services.balancers();
-        for (name, (_, object)) in &self.services.completed {
-            let mut object = object.clone();
-            let ingress = balancers.addresses.get(name).map_or(&[][..], Vec::as_slice);
+    /// Publishes the EndpointSlices and the Endpoints of a Service. Returns their names; `now` is the time of creation of
+    /// those that are new.
+    fn publish_endpoints(
+        &self,
+        object: &Value,
+        service: &Service,
+        slices: &[EndpointSlice],
+        now: &str,
+    ) -> Vec<DefinitionName> {
+        let named =
+            |kind, name: &str| -> DefinitionName { (kind, Rc::from(&*service.namespace), Rc::from(name)) };
+        let made = slices
+            .iter()
+            .map(|slice| (named(Kind::EndpointSlice, &slice.name), slice_object(object, service, slice)));
+        let endpoints = (!slices.is_empty())
+            .then(|| (named(Kind::Endpoints, &service.name), endpoints_object(object, service, slices)));
+        let mut names = Vec::new();
+        for (name, mut object) in made.chain(endpoints) {
+            // A slice of a file has its name.
+            if self.definitions.contains_key(&name) {
+                continue;
+            }
+            let before = self.published_definition(&name);
+            let created = before.map(|mut before| before["metadata"]["creationTimestamp"].take());
+            object["metadata"]["creationTimestamp"] =
+                created.filter(Value::is_string).unwrap_or_else(|| now.into());
+            self.objects.put(key(&name), object);
+            names.push(name);
+        }
+        names
+    }
+
+    /// Publishes the Services that have changed as they are completed, with the addresses of load balancers.
+    pub(super) fn publish_completed(&mut self) {
+        let balancers = self.services.balancers().addresses;
+        let mut balancers: BTreeMap<DefinitionName, Vec<IpAddr>> =
+            balancers.into_iter().map(|(name, addresses)| (name.clone(), addresses)).collect();
+        for (name, completed) in &mut self.services.completed {
+            let addresses = balancers.remove(name).unwrap_or_default();
+            if completed.shown.as_ref().is_some_and(|(known, _)| *known == addresses) {
+                continue;
+            }
+            let mut object = completed.object();
             let ingress: Vec<Value> =
-                ingress.iter().map(|ip| json!({"ip": ip.to_string(), "ipMode": "VIP"})).collect();
+                addresses.iter().map(|ip| json!({"ip": ip.to_string(), "ipMode": "VIP"})).collect();
             object["status"] = json!({"loadBalancer": {}});
             if !ingress.is_empty() {
                 object["status"]["loadBalancer"]["ingress"] = ingress.into();
             }
+            completed.shown = Service::parse(&object).ok().map(|service| (addresses, service));
             self.objects.put(key(name), object);
         }
     }
@@ -118,16 +144,19 @@ impl Services {
         let is_balancer = |object: &Value| {
             object["spec"]["type"] == "LoadBalancer" && object["spec"]["loadBalancerClass"].is_null()
         };
-        let balancers = self.completed.iter().filter(|(_, (_, object))| is_balancer(object));
-        let mut balancers: Vec<(&DefinitionName, &Value)> =
-            balancers.map(|(name, (_, object))| (name, object)).collect();
+        // Hardly any Service is one, so few are parsed.
+        let may_be =
+            self.completed.iter().filter(|(_, completed)| completed.json.contains("\"LoadBalancer\""));
+        let mut balancers: Vec<(&DefinitionName, Value)> =
+            may_be.map(|(name, completed)| (name, completed.object())).collect();
+        balancers.retain(|(_, object)| is_balancer(object));
         balancers.sort_by_key(|(name, object)| {
             (object["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned(), *name)
         });
         let mut taken: BTreeMap<(u16, Protocol), &DefinitionName> = BTreeMap::new();
         let mut found = Balancers::default();
         for (name, object) in balancers {
-            let Ok(service) = Service::parse(object) else { continue };
+            let Ok(service) = Service::parse(&object) else { continue };
             let ports = || service.ports.iter().map(|port| (port.port, port.protocol));
             let conflict = ports().find_map(|(port, protocol)| {
                 let other =
@@ -158,8 +187,11 @@ impl Services {
     /// The node ports that are not served since a process of the board or a pod has them, with the holder.
     pub(super) fn lost_node_ports(&self) -> Vec<(&DefinitionName, String)> {
         let mut lost = Vec::new();
-        for (name, (_, object)) in &self.completed {
-            let Ok(service) = Service::parse(object) else { continue };
+        for (name, completed) in &self.completed {
+            if !completed.json.contains("\"nodePort\"") {
+                continue;
+            }
+            let Ok(service) = Service::parse(&completed.object()) else { continue };
             lost.extend(service.ports.iter().filter_map(|port| {
                 let number = port.node_port?;
                 let holder = self.allocations.holder(number, port.protocol)?;

@@ -344,6 +344,30 @@ fn slices_and_endpoints_follow_the_pods_and_clients_cannot_change_them() {
 }
 
 #[test]
+fn a_slice_of_a_file_takes_the_place_of_one_that_is_made_until_the_file_goes() {
+    let mut world = world();
+    world.apply(service("web", json!({})), CREATE).expect("it is new");
+    let pods = [endpoint("a", "10.1.0.1")];
+    publish(&mut world, &pods);
+    let made = slice(&world, "web");
+    let address = |world: &World| {
+        shown(world, "endpointslices", &made)["endpoints"][0]["addresses"][0].as_str().map(str::to_owned)
+    };
+    let path = "/site/slice.yaml";
+    let object = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": made, "labels": {"kubernetes.io/service-name": "web"}},
+        "addressType": "IPv4", "endpoints": [{"addresses": ["192.0.2.50"]}],
+    });
+    world.file(path, &object.to_string());
+    publish(&mut world, &pods);
+    assert_eq!(address(&world).as_deref(), Some("192.0.2.50"));
+    world.remove(path);
+    publish(&mut world, &pods);
+    assert_eq!(address(&world).as_deref(), Some("10.1.0.1"), "the pods have not changed");
+}
+
+#[test]
 fn a_service_without_selector_has_the_slices_of_its_users() {
     let mut world = world();
     let mut outside = service("outside", json!({}));
