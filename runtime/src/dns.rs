@@ -19,7 +19,7 @@ use async_channel::Sender;
 use nodlet_services::catalog::Catalog;
 use nodlet_services::dns::cache::Cache;
 use nodlet_services::dns::fairness::Fairness;
-use nodlet_services::dns::message::{self, Failure, Query, Response, TCP, Unanswerable};
+use nodlet_services::dns::message::{self, ErrorCode, Query, Response, TCP, Unanswerable};
 use nodlet_services::dns::names::{Answer, Record, Zone};
 use nodlet_services::dns::repeats::Repeats;
 use nodlet_services::dns::upstream::{FlightId, Forwarder};
@@ -166,11 +166,11 @@ impl Server {
             Answer::Forward => (vec![], query.clone()),
             Answer::Follow { chain, target } => match query.with_name(&target) {
                 Some(target) => (chain, target),
-                None => return self.send(reply, &query.fail(Failure::Server)),
+                None => return self.send(reply, &query.fail(ErrorCode::Server)),
             },
             answer => {
                 let bytes = query.answer(&answer, reply.limit(&query));
-                return self.send(reply, &bytes.unwrap_or_else(|| query.fail(Failure::Server)));
+                return self.send(reply, &bytes.unwrap_or_else(|| query.fail(ErrorCode::Server)));
             }
         };
         let client = Client { query, chain, reply };
@@ -188,7 +188,7 @@ impl Server {
         let limit = reply.limit(&query);
         let bytes = match response {
             None if self.is_repeated(&query, &reply) => query.truncated(),
-            None => query.fail(Failure::Server),
+            None => query.fail(ErrorCode::Server),
             Some(response) if chain.is_empty() => response.answer(&query, age, limit),
             Some(response) => message::follow(&query, &chain, response, age, limit),
         };

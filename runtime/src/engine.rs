@@ -97,7 +97,7 @@ use cores::Cores;
 use devices::{DeviceParts, Devices};
 pub use error::EngineError;
 use exec::Execs;
-use flash::Stores;
+use flash::Flash;
 use images::collection::ImageUse;
 use images::pull::Pulls;
 pub use images::{CHECK_REGISTRY, ImageCollection, ImageLimitError, PULL, image_store_limit};
@@ -121,7 +121,7 @@ struct Shell {
     config: Config,
     paths: Paths,
     tasks: Rc<Tasks>,
-    stores: Rc<Stores>,
+    stores: Rc<Flash>,
     machine: Rc<Machine>,
     handling: Handling,
     publication: Rc<Publication>,
@@ -254,7 +254,7 @@ impl Engine {
         let volumes = Volumes::new(paths.clone(), storage.clone());
         let pulls = Rc::new(Pulls::new(paths.root(), storage.clone(), images.clone()));
         let handling = Handling::begin(&paths, records.boot_id());
-        let stores = Rc::new(Stores::new(storage, images, records, reserve, at_rest));
+        let stores = Rc::new(Flash::new(storage, images, records, reserve, at_rest));
         let shell = Rc::new(Shell {
             fences,
             volumes,

@@ -18,12 +18,12 @@ use nodlet_registry::Wanted;
 use nodlet_wire::timeout::within;
 
 use super::EngineError;
-use super::flash::{Stores, remove_tree};
+use super::flash::{Flash, remove_tree};
 use super::machine::Machine;
 use super::tasks::Tasks;
 
 /// Removes the files of pods of earlier boots that no source wants any more.
-pub(super) fn sweep(tasks: &Tasks, stores: &Rc<Stores>, paths: Paths, wanted: SortedSet<String>) {
+pub(super) fn sweep(tasks: &Tasks, stores: &Rc<Flash>, paths: Paths, wanted: SortedSet<String>) {
     let (records, images) = (stores.records.clone(), stores.images.clone());
     let swept = stores.storage.run(move || {
         // Half-written files that an agent left when it died: no reader accepts their names. In directories of other
@@ -210,7 +210,7 @@ pub(super) async fn end_unreadable(known: &Cgroups, watches: &Watches, uid: &str
 ///
 /// # Errors
 /// [`EngineError::Unwritten`] if records or files of pods could not be written or removed.
-pub(super) async fn clean_up(machine: &Machine, stores: &Stores, paths: &Paths) -> Result<(), EngineError> {
+pub(super) async fn clean_up(machine: &Machine, stores: &Flash, paths: &Paths) -> Result<(), EngineError> {
     machine.network.borrow_mut().remove().map_err(EngineError::Network)?;
     machine.cgroups.remove_all().map_err(EngineError::Cgroups)?;
     let (paths, mut left) = (paths.clone(), stores.unwritten.lines());

@@ -22,7 +22,7 @@ use crate::sources::Stamp;
 use crate::storage_thread::Storage;
 
 /// The stores on flash, and the thread that reads and writes them.
-pub(super) struct Stores {
+pub(super) struct Flash {
     pub(super) storage: Storage,
     pub(super) images: Arc<Images>,
     pub(super) records: Arc<Records>,
@@ -93,19 +93,19 @@ impl Unwritten {
     }
 }
 
-impl Stores {
+impl Flash {
     pub(super) fn new(
         storage: Storage,
         images: Arc<Images>,
         records: Records,
         reserve: Reserve,
         at_rest: Arc<AtRest>,
-    ) -> Stores {
+    ) -> Flash {
         let records = Arc::new(records);
         let (recorded, is_short) = (RefCell::default(), Cell::new(false));
         let (bindings, allocations) = (Unsaved::default(), Unsaved::default());
         let (reserve, unwritten) = (Arc::new(reserve), Unwritten::default());
-        Stores {
+        Flash {
             storage,
             images,
             records,

@@ -12,7 +12,7 @@ use crate::api::{Accepted, Reply};
 use nodlet_registry::{AwaitedImage, NodeImage, node_images};
 
 use super::Engine;
-use super::flash::Stores;
+use super::flash::Flash;
 use super::message::{ImageCheck, ImageNews, Message};
 pub use collection::{ImageCollection, ImageLimitError, image_store_limit};
 pub use pull::{CHECK_REGISTRY, PULL};
@@ -99,7 +99,7 @@ impl Engine {
 }
 
 /// Looks up whether each of `images` is on the board.
-pub(super) fn are_present(stores: &Stores, images: Vec<String>) -> impl Future<Output = Vec<bool>> + 'static {
+pub(super) fn are_present(stores: &Flash, images: Vec<String>) -> impl Future<Output = Vec<bool>> + 'static {
     let store = stores.images.clone();
     stores.storage.run(move || images.iter().map(|image| is_present(&store, image)).collect())
 }

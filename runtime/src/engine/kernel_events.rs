@@ -17,7 +17,7 @@ use nodlet_rootfs::Store as Images;
 use smol::Async;
 
 use super::EngineError;
-use super::flash::Stores;
+use super::flash::Flash;
 use super::message::Message;
 use super::tasks::Tasks;
 
@@ -43,7 +43,7 @@ fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> EngineErr
 pub(super) fn watch(
     tasks: &Rc<Tasks>,
     watches: &Watches,
-    stores: &Rc<Stores>,
+    stores: &Rc<Flash>,
     down: bool,
 ) -> Result<(), EngineError> {
     let signals = SignalFd::with_flags(&ends(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
@@ -76,7 +76,7 @@ pub(super) fn watch(
 }
 
 /// Reports to the loop that images were loaded, as soon as the kernel provides a watch.
-fn report_images(tasks: Rc<Tasks>, watches: Watches, stores: Rc<Stores>) {
+fn report_images(tasks: Rc<Tasks>, watches: Watches, stores: Rc<Flash>) {
     let first = watch_images(&watches, &stores.images);
     tasks.clone().spawn(async move {
         let (mut watched, mut is_reported) = (first, false);

@@ -23,7 +23,7 @@ use nodlet_host::launch::MountSource;
 use nodlet_host::paths::Paths;
 use nodlet_registry::{ConfigObjects, Wanted};
 
-use super::flash::Stores;
+use super::flash::Flash;
 pub(super) use super::handles::FACTS;
 use super::handles::{ImageFacts, Run, Sandbox, facts_path, write_facts};
 use super::images::pull;
@@ -328,7 +328,7 @@ const MAX_FILE_VALUES: usize = 2 << 20;
 /// # Errors
 /// A file cannot be read, or has no such variable; the message is that of the kubelet.
 async fn read_env_files(
-    stores: &Stores,
+    stores: &Flash,
     container: &Container,
     sandbox: &Sandbox,
 ) -> Result<SortedMap<String, String>, StartFailure> {
@@ -493,7 +493,7 @@ fn similar_name(images: &nodlet_rootfs::Store, wish: &Reference) -> Option<Strin
 }
 
 async fn mount_layers(
-    stores: &Stores,
+    stores: &Flash,
     layers: &RefCell<Layers>,
     image: &Image,
 ) -> Result<Vec<Rc<OwnedFd>>, StartFailure> {

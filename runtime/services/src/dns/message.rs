@@ -78,9 +78,9 @@ pub enum Unanswerable {
     Rejected(Vec<u8>),
 }
 
-/// What a query failed of.
+/// The code of a response without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum ErrorCode {
     /// `SERVFAIL`
     Server,
     /// `REFUSED`
@@ -141,7 +141,7 @@ impl Query {
             return Err(Unanswerable::Rejected(query.without_records(BAD_VERSION.0)));
         }
         if question.qclass() != Class::IN || matches!(query.kind, Rtype::AXFR | Rtype::IXFR) {
-            return Err(Unanswerable::Rejected(query.fail(Failure::Refused)));
+            return Err(Unanswerable::Rejected(query.fail(ErrorCode::Refused)));
         }
         Ok(query)
     }
@@ -194,10 +194,10 @@ impl Query {
     }
 
     /// The message that fails it.
-    pub fn fail(&self, failure: Failure) -> Vec<u8> {
-        self.without_records(match failure {
-            Failure::Server => Rcode::SERVFAIL,
-            Failure::Refused => Rcode::REFUSED,
+    pub fn fail(&self, code: ErrorCode) -> Vec<u8> {
+        self.without_records(match code {
+            ErrorCode::Server => Rcode::SERVFAIL,
+            ErrorCode::Refused => Rcode::REFUSED,
         })
     }
 

@@ -17,7 +17,7 @@ use nodlet_core::time::Instant;
 use nodlet_host::error::chain;
 use nodlet_host::paths::Paths;
 
-use crate::engine::flash::Stores;
+use crate::engine::flash::Flash;
 use crate::engine::message::{ImageCheck, ImageNews, Message};
 use crate::engine::tasks::Tasks;
 
@@ -69,7 +69,7 @@ impl ImageUse {
     pub(in crate::engine) fn check(
         &mut self,
         configured: Option<ImageCollection>,
-        (tasks, stores, paths): (&Tasks, &Stores, &Paths),
+        (tasks, stores, paths): (&Tasks, &Flash, &Paths),
         names: impl FnOnce() -> Vec<String>,
     ) {
         if self.is_checking {

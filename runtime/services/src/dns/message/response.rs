@@ -8,7 +8,7 @@ use domain::base::{Header, Message, ParsedName, ToName};
 use domain::dep::octseq::Parser;
 use domain::rdata::{A, Aaaa, Cname};
 
-use super::{Failure, Key, OPT_SIZE, Query};
+use super::{ErrorCode, Key, OPT_SIZE, Query};
 use crate::dns::names::Record;
 
 /// Size in bytes of the header of a message.
@@ -110,7 +110,7 @@ impl Response {
     pub fn answer(&self, query: &Query, age: u32, limit: u16) -> Vec<u8> {
         let key = query.key();
         let Some((records, _)) = places(&self.bytes, &key) else {
-            return query.fail(Failure::Server);
+            return query.fail(ErrorCode::Server);
         };
         let mut bytes = self.bytes.to_vec();
         for place in &records {
@@ -130,7 +130,7 @@ impl Response {
         query.push_opt(&mut bytes);
         // A hostile name may lead into bytes that were replaced here, and is none any more.
         if places(&bytes, &key).is_none() {
-            return query.fail(Failure::Server);
+            return query.fail(ErrorCode::Server);
         }
         bytes
     }
@@ -140,7 +140,7 @@ impl Response {
 /// the records of that one. As with CoreDNS the name exists even if the last one does not.
 pub fn follow(query: &Query, chain: &[Record], response: &Response, age: u32, limit: u16) -> Vec<u8> {
     if response.is_failure() {
-        return query.fail(Failure::Server);
+        return query.fail(ErrorCode::Server);
     }
     let mut builder = query.begin(true, Rcode::NOERROR, limit).answer();
     let mut is_cut = chain.iter().any(|record| builder.push(query.composed(record)).is_err());
