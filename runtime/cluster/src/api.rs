@@ -12,6 +12,8 @@ use nodlet_wire::{gzip, timeout};
 use serde_json::Value;
 use smol::Async;
 
+use crate::VALUES;
+
 /// The time limit of a request, with the connection.
 pub(crate) const WITHIN: Duration = Duration::from_secs(15);
 
@@ -21,9 +23,6 @@ pub(crate) const BODY: usize = 10 * 1024 * 1024;
 
 /// Maximum size of one event of a watch in bytes.
 pub const EVENT: usize = BODY;
-
-/// Maximum number of values in a response or an event. Each needs some hundred bytes while it is read.
-pub const VALUES: usize = 50_000;
 
 /// Fields of a pod that may have any number of values, whoever creates it.
 const LARGE_FIELDS: &[&str] =

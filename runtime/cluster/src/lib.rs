@@ -38,6 +38,9 @@ pub mod sync;
 pub mod trust;
 pub mod watches;
 
+/// Maximum number of values in a response or an event of the API server. Each needs some hundred bytes while it is read.
+pub const VALUES: usize = 50_000;
+
 #[cfg(test)]
 mod tests {
     #[test]
@@ -55,6 +58,7 @@ mod tests {
             ("pods/copy.rs", include_str!("pods/copy.rs")),
             ("pods/status.rs", include_str!("pods/status.rs")),
             ("proxy.rs", include_str!("proxy.rs")),
+            ("proxy/own_ports.rs", include_str!("proxy/own_ports.rs")),
             ("rejections.rs", include_str!("rejections.rs")),
             ("reporting.rs", include_str!("reporting.rs")),
             ("schedule.rs", include_str!("schedule.rs")),

@@ -125,7 +125,7 @@ pub enum Ignored {
         name: String,
     },
     /// It has more values than are read.
-    #[error("{kind} {name}: ignored, since it has more than {} values", crate::api::VALUES)]
+    #[error("{kind} {name}: ignored, since it has more than {} values", crate::VALUES)]
     TooLarge {
         /// The kind of the object.
         kind: &'static str,

@@ -1,7 +1,7 @@
 //! The ports on which processes of the board listen, which no Service of the cluster takes from them.
 
+use core::net::IpAddr;
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use nodlet_services::allocation::ReservedPort;
 use nodlet_services::data_path::DataPath;

@@ -255,7 +255,7 @@ impl Follower {
     async fn run(&mut self, api: &mut Api, uid: &str, known: &mut Known) -> Result<(), SessionEnd> {
         known.rejection = None;
         if known.object["spec"].is_null() {
-            let why = format!("the pod has more than {} values", api::VALUES);
+            let why = format!("the pod has more than {} values", nodlet_cluster::VALUES);
             log::error!("{}/{}: {why}", known.namespace, known.name);
             return if known.has_manifest { Ok(()) } else { self.reject(api, known, &why).await };
         }
