@@ -35,6 +35,9 @@ const PODS: u64 = 10;
 /// The time without a system call or a context switch after which everything that was started has settled.
 const QUIET: Duration = Duration::from_millis(250);
 
+/// The number of Services whose memory is measured.
+const SERVICES: usize = 10;
+
 /// How long an idle board is observed. This notices anything that happens more often than once in a few
 /// seconds; `cargo xtask bench` observes for minutes.
 const IDLE: Duration = Duration::from_secs(20);
@@ -82,7 +85,7 @@ fn measure(budgets: &mut Budgets, program: &Path) -> Outcome {
         .map_err(|error| format!("failed to copy {}: {error}", program.display()))?;
     // SAFETY: this program has one thread so far; nobody else reads the environment.
     unsafe { std::env::set_var("NODLET", copy) };
-    let measured = [memory, start, probe, idle].iter().try_for_each(|measure| measure(budgets));
+    let measured = [memory, services, start, probe, idle].iter().try_for_each(|measure| measure(budgets));
     // SAFETY: the threads that followed processes have ended.
     unsafe { std::env::remove_var("NODLET") };
     measured
@@ -123,6 +126,31 @@ fn memory(budgets: &mut Budgets) -> Outcome {
     budgets.measured("pod-pss", all.all.saturating_sub(first.all) / (PODS - 1))?;
     budgets.measured("pod-pss-anon", all.anon.saturating_sub(first.anon) / (PODS - 1))?;
     budgets.measured("all-pss", all.all)
+}
+
+/// Measures what Services add to the memory of a board with a pod, to which they lead.
+fn services(budgets: &mut Budgets) -> Outcome {
+    let device = Device::start_unwatched();
+    let pod = manifest::with_metadata(&manifest::pod("web", "sleep"), "labels: {app: web}");
+    device.write_pod("web", &pod).wait_ready();
+    let are_there = |count: usize| {
+        let list = device.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices");
+        let items = list.as_ref().ok().and_then(|list| list["items"].as_array());
+        items.is_some_and(|items| items.iter().filter(|one| one["endpoints"][0].is_object()).count() == count)
+    };
+    // Requests have a cost of their own.
+    device.wait_for("the API", || are_there(0));
+    let before = settled_share(&device);
+    for number in 0..SERVICES {
+        let service = format!(
+            "{{apiVersion: v1, kind: Service, metadata: {{name: web-{number}}}, \
+              spec: {{selector: {{app: web}}, ports: [{{port: 80, targetPort: 8080}}]}}}}"
+        );
+        device.write_manifest(&format!("web-{number}.yaml"), &service);
+    }
+    device.wait_for("the Services", || are_there(SERVICES));
+    let after = settled_share(&device);
+    budgets.measured("services-pss-anon", after.anon.saturating_sub(before.anon))
 }
 
 /// Counts the system calls from a manifest's rename until everything about the running pod is recorded.
